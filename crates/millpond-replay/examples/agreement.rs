@@ -21,7 +21,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             match verify(trace) {
                 Ok(found) => println!(
                     "{} device {}: {:.6} ({} of {}), {found:?}",
-                    trace.origin.name, trace.origin.device, found.agreement(), found.agreeing, found.allocations
+                    trace.origin.name,
+                    trace.origin.device,
+                    found.agreement(),
+                    found.agreeing,
+                    found.allocations
                 ),
                 Err(error) => println!("{error}"),
             }

@@ -1,20 +1,18 @@
 //! Holds a replay against what a snapshot recorded: the same allocator, the same segment addresses, so
 //! every block must lie where it lay.
 //!
-//! The blocks that lived before the history are put where the snapshot says they were. One thing about
-//! them is not recorded: how much of the free space behind a large block belongs to it, because it was
-//! too little to be split off when the block was made. Nothing smaller than what is worth splitting can
-//! stand free in the large pool, so a gap of up to that much is the block's own.
+//! The blocks that lived before the history are put where the snapshot says they were, with the sizes
+//! that [`first_state`] finds out.
 
+mod first_state;
+
+use self::first_state::{SizedSegment, first_state};
 use crate::error::ReplayError;
 use crate::program::{BEFORE, Op, OpKind, Program, Selection};
 use crate::run::{Blocks, request};
 use millpond_engine::policies::TorchNative;
 use millpond_engine::{Adopted, Block, Engine, Group, RoundupDivisions, Simulated, Stream, TorchConf};
-use millpond_trace::{Action, InitialBlock, InitialSegment, Settings, Trace};
-
-/// The least that is split off in the large pool, in bytes.
-const WORTH_SPLITTING: u64 = 1 << 20;
+use millpond_trace::{Action, InitialBlock, Settings, Trace};
 
 /// What a verification found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,7 +96,7 @@ pub fn verify(trace: &Trace) -> Result<Verification, ReplayError> {
         blocks: Blocks::new(&program),
         found: Verification::default(),
     };
-    replay.adopt(trace, &conf);
+    replay.adopt(first_state(trace, &program, &conf));
     for op in &program.ops {
         replay.step(op);
     }
@@ -114,17 +112,13 @@ struct Replay {
 
 impl Replay {
     /// Puts the segments and blocks of the first state where they were.
-    fn adopt(&mut self, trace: &Trace, conf: &TorchConf) {
-        let mut blocks = trace.initial_blocks.as_slice();
-        let mut segments: Vec<&InitialSegment> = trace.initial_segments.iter().collect();
-        segments.sort_by_key(|s| s.address);
-        for segment in segments {
-            let end = segment.address.saturating_add(segment.bytes);
-            let skipped = blocks.partition_point(|b| b.address < segment.address);
-            let inside = blocks[skipped..].partition_point(|b| b.address < end);
-            let here = &blocks[skipped..skipped + inside];
-            blocks = &blocks[skipped + inside..];
-            let sized = sizes(segment, here, conf);
+    fn adopt(&mut self, state: Vec<SizedSegment<'_>>) {
+        for SizedSegment {
+            segment,
+            blocks,
+            sized,
+        } in state
+        {
             let token = self.engine.source_mut().adopt(segment.address, segment.bytes);
             let adopted = self.engine.adopt(Adopted {
                 segment: token,
@@ -133,7 +127,7 @@ impl Replay {
                 small: segment.small,
                 blocks: &sized,
             });
-            for (block, initial) in adopted.into_iter().flatten().zip(here) {
+            for (block, initial) in adopted.into_iter().flatten().zip(blocks) {
                 self.hold(initial, block);
             }
         }
@@ -180,24 +174,4 @@ impl Replay {
             }
         }
     }
-}
-
-/// Address, bytes of the block and bytes requested of each block of a segment.
-fn sizes(segment: &InitialSegment, blocks: &[InitialBlock], conf: &TorchConf) -> Vec<(u64, u64, u64)> {
-    let end = segment.address.saturating_add(segment.bytes);
-    let mut sized = Vec::with_capacity(blocks.len());
-    for (index, block) in blocks.iter().enumerate() {
-        let limit = blocks.get(index + 1).map_or(end, |next| next.address);
-        let room = limit - block.address;
-        let bytes = block.bytes.unwrap_or_else(|| {
-            let rounded = TorchNative::block_bytes(conf, block.requested)
-                .unwrap_or(room)
-                .min(room);
-            let rest = room - rounded;
-            let own = !segment.small && rest <= WORTH_SPLITTING;
-            if own { room } else { rounded }
-        });
-        sized.push((block.address, bytes.min(room), block.requested));
-    }
-    sized
 }
