@@ -8,5 +8,6 @@
 mod model;
 
 pub use model::{
-    Action, Allocation, Caution, Event, Format, InitialBlock, InitialSegment, Origin, Settings, Strings, Trace,
+    Action, Allocation, Caution, Event, Format, InitialBlock, InitialSegment, Origin, Settings, Strings,
+    Trace,
 };

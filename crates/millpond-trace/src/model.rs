@@ -147,7 +147,10 @@ pub struct InitialBlock {
 #[non_exhaustive]
 pub enum Caution {
     /// The recorder's ring buffer was full: `lost` at least this many older events are missing.
-    RingWrapped { /** Blocks known to be older than the first event. */ initial_blocks: u64 },
+    RingWrapped {
+        /** Blocks known to be older than the first event. */
+        initial_blocks: u64,
+    },
     // … reader-specific findings, each counted: unknown frees, reused ids, missing times, cut file…
 }
 
