@@ -1,5 +1,6 @@
 //! The policies, one file each, and their names.
 
+mod millpond;
 mod torch_expandable;
 mod torch_native;
 mod torch_pools;
@@ -9,6 +10,7 @@ use crate::conf::Settings;
 use crate::policy::Policy;
 use thiserror::Error;
 
+pub use millpond::Millpond;
 pub use torch_expandable::TorchExpandable;
 pub use torch_native::TorchNative;
 
@@ -16,6 +18,7 @@ type Build = fn(&Settings) -> Box<dyn Policy>;
 
 /// Every policy there is, in the order of reports.
 const ALL: &[(&str, Build)] = &[
+    ("millpond", |s| Box::new(Millpond::new(&s.millpond))),
     ("torch-native", |s| Box::new(TorchNative::new(&s.torch))),
     ("torch-expandable", |s| Box::new(TorchExpandable::new(&s.torch))),
 ];

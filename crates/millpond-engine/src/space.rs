@@ -243,7 +243,8 @@ impl Space {
         }
     }
 
-    /// Asserts that blocks tile their segments and that no two neighbours are both free, or both unmapped.
+    /// Asserts that blocks tile their segments and that no two neighbours are both free of one owner, or
+    /// both unmapped.
     ///
     /// # Panics
     /// When they do not.
@@ -262,8 +263,9 @@ impl Space {
                 );
                 assert_eq!(self.segment(at), self.segment(next), "two segments in one chain");
                 let (left, right) = (self.state(at), self.state(next));
+                let apart = left == State::Free && self.owner(at) != self.owner(next);
                 assert!(
-                    left != right || left == State::Live,
+                    left != right || left == State::Live || apart,
                     "{left:?} neighbours not merged at {next:?}"
                 );
                 at = next;
