@@ -1,1 +1,5 @@
 //! TODO
+
+#![forbid(unsafe_code)]
+
+pub mod page;
