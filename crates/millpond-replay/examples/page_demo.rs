@@ -204,6 +204,17 @@ fn main() {
         ("none", Toy { round: |b| b.div_ceil(512) * 512, segment: |b| b, split: always, pools: small, give_back: true, ..base }),
     ];
     let placements: Vec<(&str, Placement)> = toys.iter().map(|(n, t)| (*n, run(&trace, t, limit))).collect();
+    let mut trace = trace;
+    let mut placements = placements;
+    if std::env::args().any(|a| a == "--hostile") {
+        const EVIL: &str = "</script><img src=x onerror=alert(1)><!--<script>";
+        placements[3].0 = EVIL;
+        let mut tags = Strings::default();
+        for tag in trace.tags.iter().skip(1) {
+            let _ = tags.push(&format!("{tag}{EVIL}"));
+        }
+        trace.tags = tags;
+    }
     let runs: Vec<Run<'_>> = placements
         .iter()
         .map(|(name, placement)| Run { name, fidelity: "A toy for working on the page, not the real policy.", placement })
@@ -230,8 +241,11 @@ fn main() {
             ]
         })
         .collect();
+    let evil = std::env::args().any(|a| a == "--hostile");
+    const EVIL: &str = "</script><img src=x onerror=alert(1)><script>alert(2)</script>\" onload='alert(3)' &lt;";
+    let title = if evil { format!("{} {EVIL}", trace.origin.name) } else { trace.origin.name.clone() };
     let page = Page {
-        title: trace.origin.name.clone(),
+        title,
         version: "millpond 0.1.0".into(),
         trace: &trace,
         runs: &runs,
@@ -248,7 +262,10 @@ fn main() {
             ),
             "If you cannot change the allocator, set expandable_segments:True; it recovers most of the difference.".into(),
         ],
-        cautions: vec!["Scratch memory inside kernels was not recorded: the real peak is higher by what they take.".into()],
+        cautions: vec![format!(
+            "Scratch memory inside kernels was not recorded: the real peak is higher by what they take.{}",
+            if evil { EVIL } else { "" }
+        )],
         device_bytes: (limit != u64::MAX).then_some(limit),
         peak_requested: peak,
     };

@@ -71,7 +71,7 @@ function compactCount(value, step) {
 
 // 1, 2 or 5 times a power of ten; for bytes, powers of two read better.
 function niceStep(rough, base) {
-  if (base === 2) return 2 ** Math.ceil(Math.log2(rough));
+  if (base === 2) return 2 ** Math.round(Math.log2(rough));
   const power = 10 ** Math.floor(Math.log10(Math.max(rough, 1e-9)));
   const step = [1, 2, 5, 10].find((factor) => factor * power >= rough) * power;
   return step;

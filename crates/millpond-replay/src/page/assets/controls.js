@@ -32,7 +32,7 @@ function controls(state) {
     press(byId('unit-human'), !state.exact);
     press(byId('unit-exact'), state.exact);
     const whole = state.from <= 0 && state.to >= state.meta.events - 1;
-    byId('zoom-out').disabled = whole;
+    byId('zoom-out').hidden = whole;
   };
   state.listen(show);
   show();

@@ -18,7 +18,6 @@ class History {
   }
 
   draw(context, width, height) {
-    if (!this.surface) return;
     const places = this.data.shown;
     this.scale = this.axis.scale(width);
     const { left, span } = this.scale;

@@ -33,8 +33,9 @@ class Surface {
     this.canvas = canvas;
     this.draw = draw;
     this.context = canvas.getContext('2d');
+    this.ratio = this.width = this.height = 1;
+    // Tells of the first size too, in time for the first frame.
     new ResizeObserver(() => this.resize()).observe(canvas);
-    this.resize();
   }
 
   resize() {

@@ -27,7 +27,6 @@ class AddressMap {
   }
 
   draw(context, width, height) {
-    if (!this.surface) return;
     const places = this.data.shown;
     if (!places) return;
     this.layout(places, width, height);

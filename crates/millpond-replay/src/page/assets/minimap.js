@@ -23,7 +23,6 @@ class Minimap {
 
   draw(context, width, height) {
     const { state } = this;
-    if (!this.surface) return;
     const { buckets, requested, reserved } = state.meta.glance;
     const span = width - MARGIN.left - MARGIN.right;
     const bottom = height - 3;

@@ -49,8 +49,10 @@ class Plot {
       hi = Math.max(hi, curve.hi);
     };
     if (state.series.requested) take(data.story.requestedCurve);
-    for (const { curve } of curves) take(curve);
+    // Fitted, the range follows the chosen policy and the one in use; others may leave the picture.
+    for (const { curve, index } of curves) if (state.zero || index === state.focus || index === state.meta.inUse) take(curve);
     if (!(hi > 0)) hi = 1;
+    if (lo > hi) lo = 0;
     if (state.zero) return [0, hi * 1.06];
     const margin = Math.max((hi - lo) * 0.08, 512);
     return [Math.max(lo - margin, 0), hi + margin];
@@ -91,6 +93,24 @@ class Plot {
     }
     this.drawDevice(pen, y, lo, hi);
     pen.restore();
+    if (data.story && !state.zero) this.drawBeyond(pen, curves, hi);
+  }
+
+  // Names the policies that lie above a fitted picture.
+  drawBeyond(pen, curves, hi) {
+    const { state, scale } = this;
+    let x = scale.left + scale.span - 6;
+    pen.font = `11px ${ink.font}`;
+    pen.textAlign = 'right';
+    pen.textBaseline = 'top';
+    for (const { kind, index, curve } of curves) {
+      const last = Math.min(Math.ceil(state.to), curve.end - 1);
+      if (kind !== 'reserved' || last < state.from || curve.at(last) <= hi) continue;
+      const text = `↑ ${state.meta.runs[index].name}`;
+      pen.fillStyle = policyInk(index);
+      pen.fillText(text, x, 2);
+      x -= pen.measureText(text).width + 14;
+    }
   }
 
   drawGrid(pen, width, height, lo, hi, y) {

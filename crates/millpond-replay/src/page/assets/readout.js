@@ -27,7 +27,7 @@ class Readout {
     const marks = [];
     if (index === meta.best) marks.push(h('em', { class: 'best' }, 'best'));
     if (index === meta.inUse) marks.push(h('em', {}, 'in use'));
-    if (run.stopped !== null) marks.push(h('em', { class: 'oom' }, 'out of memory'));
+    if (run.stopped !== null) marks.push(h('em', { class: 'oom', title: `Ran out of memory at event ${count(run.stopped)}` }, 'OOM'));
     const row = { eye, name, reserved: h('td'), allocated: h('td'), index };
     row.element = h('tr', { onclick: () => state.set({ focus: index }) },
       h('th', { scope: 'row' }, eye, name, ...marks), row.reserved, row.allocated, h('td', { class: 'key' }, key ? h('kbd', {}, key) : ''));
@@ -97,7 +97,7 @@ class Readout {
       byId('map-rest').textContent = rest.blocks > 0
         ? `Rest: ${count(rest.blocks)} smaller blocks of ${human(rest.bytes)} together are counted but not drawn one by one, to keep this file small.` : '';
     }
-    byId('facts').replaceChildren(...facts.flatMap(([name, value, note]) => [h('dt', {}, name), h('dd', {}, value, h('small', {}, note))]));
+    byId('facts').replaceChildren(...facts.flatMap(([name, value, note]) => [h('dt', {}, name), h('dd', {}, value), h('dd', { class: 'beside' }, note)]));
     this.showLegend();
   }
 
