@@ -1,1 +1,61 @@
-//! TODO
+//! Placement of blocks in memory, as safe bookkeeping on integers.
+//!
+//! The engine decides *where* bytes go; it never touches a byte, an operating system or a clock. An
+//! address is a number to it, a stream is a number, time is the order of calls. One [`Engine`] serves a
+//! pool over a CUDA device, an arena on the host and a simulated 80 GiB card alike: only the
+//! [`Source`] differs. That is what makes a replay true: what is simulated is what runs.
+//!
+//! ```text
+//!   Engine            counts, defers, checks        stats, meter, deferred
+//!     Policy          decides which block serves    policies/*, one file each
+//!       Space         tiles segments into blocks    space
+//!       SizeIndex     finds free blocks by size     index
+//!     Supply          meters every source call      supply
+//!       Source        gives and takes ranges        source, simulated
+//! ```
+//!
+//! A lower row never knows a higher one.
+//!
+//! ```
+//! use millpond_engine::{Engine, Request, Settings, Simulated, Stream, policies};
+//!
+//! let policy = policies::build("torch-native", &Settings::default())?;
+//! let mut engine = Engine::new(policy, Simulated::new());
+//! let block = engine.allocate(Request::new(3 << 20, Stream::DEFAULT))?;
+//! assert_eq!(engine.stats().allocated.current, 3 << 20);
+//! assert_eq!(engine.stats().reserved.current, 20 << 20); // PyTorch takes 20 MiB for it
+//! engine.free(block, &[]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod conf;
+mod costs;
+mod deferred;
+mod engine;
+mod error;
+mod index;
+pub mod policies;
+mod policy;
+mod simulated;
+mod size;
+mod source;
+mod space;
+mod stats;
+mod supply;
+
+pub use conf::{ConfError, MillpondConf, RoundupDivisions, Settings, TorchConf};
+pub use costs::{Calls, Costs, CostsError};
+pub use deferred::Deferred;
+pub use engine::Engine;
+pub use error::{AllocError, SourceError};
+pub use index::{Entry, SizeIndex};
+pub use policy::{
+    Adopted, Block, Fidelity, Group, Mark, Piece, PieceState, Policy, Refusal, Request, Stream,
+};
+pub use simulated::{Change, Fault, Simulated};
+pub use size::{ParseSizeError, display_size, parse_size};
+pub use source::{Event, Range, Segment, Source};
+pub use space::{BlockId, Space, State};
+pub use stats::{Gauge, Stats};
+pub use supply::{Meter, Supply};

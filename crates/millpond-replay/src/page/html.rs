@@ -147,7 +147,7 @@ fn figures(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
     let run = |index: Option<usize>| index.and_then(|index| page.runs.get(index).map(|run| (index, run)));
     let mut policy = |label: &str, index: Option<usize>| -> io::Result<Option<u64>> {
         let Some((index, run)) = run(index) else { return Ok(None) };
-        let peak = run.placement.peak_reserved();
+        let peak = run.peak_reserved();
         write!(
             out,
             "<div><dt><i class=\"swatch policy-{}\"></i><span>{label}: {}</span></dt>",
@@ -228,7 +228,7 @@ fn meta(page: &Page<'_>, requested: &[u64], glance: serde_json::Value, blobs: &B
         json!({
             "name": run.name,
             "fidelity": run.fidelity,
-            "peak": run.placement.peak_reserved(),
+            "peak": run.peak_reserved(),
             "stopped": run.placement.stopped_at,
             "segmentsCut": segments_cut(run.placement),
         })

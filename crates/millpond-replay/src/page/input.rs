@@ -2,44 +2,10 @@
 
 use millpond_trace::Trace;
 
+use crate::placement::Placement;
+
 /// The address of an allocation that a policy never served.
-pub const UNSERVED: u64 = u64::MAX;
-
-/// What one policy did with a trace.
-#[derive(Clone, Debug, Default)]
-pub struct Placement {
-    /// First address of each allocation's block, by serial number; [`UNSERVED`] where there was none.
-    pub address: Vec<u64>,
-    /// Bytes of each allocation's block after rounding, by serial number.
-    pub block_bytes: Vec<u64>,
-    /// (event index, reserved bytes after that event), changes only, in order.
-    pub reserved: Vec<(u32, u64)>,
-    /// What was reserved where and when; may be empty where it was not kept.
-    pub segments: Vec<SegmentSpan>,
-    /// The event at which the policy ran out of memory and the run ended.
-    pub stopped_at: Option<u32>,
-}
-
-impl Placement {
-    /// The most it ever held.
-    #[must_use]
-    pub fn peak_reserved(&self) -> u64 {
-        self.reserved.iter().map(|&(_, bytes)| bytes).max().unwrap_or(0)
-    }
-}
-
-/// A range that was reserved after events `from_event..to_event`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SegmentSpan {
-    /// First address.
-    pub address: u64,
-    /// Bytes.
-    pub bytes: u64,
-    /// First event after which it was there.
-    pub from_event: u32,
-    /// First event after which it was gone; `u32::MAX` where it stayed to the end.
-    pub to_event: u32,
-}
+pub(crate) const UNSERVED: u64 = u64::MAX;
 
 /// One policy on the page.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +16,13 @@ pub struct Run<'a> {
     pub fidelity: &'a str,
     /// What it did.
     pub placement: &'a Placement,
+}
+
+impl Run<'_> {
+    /// The most it ever held.
+    pub(crate) fn peak_reserved(&self) -> u64 {
+        self.placement.reserved.iter().map(|&(_, bytes)| bytes).max().unwrap_or(0)
+    }
 }
 
 /// Everything a page shows.

@@ -24,4 +24,4 @@ mod story;
 mod tests;
 
 pub use html::write;
-pub use input::{Page, Placement, Run, SegmentSpan, UNSERVED};
+pub use input::{Page, Run};

@@ -25,7 +25,7 @@ impl Glance {
     /// Sums up what `curves` hold of `trace`.
     pub(crate) fn new(trace: &Trace, requested: &[u64], runs: &[Run<'_>]) -> Glance {
         let events = trace.events.len();
-        let peaks = runs.iter().map(|run| run.placement.peak_reserved());
+        let peaks = runs.iter().map(|run| run.peak_reserved());
         let scale = peaks.chain(requested.iter().copied()).max().unwrap_or(0).max(1);
         let reserved = runs.iter().map(|run| {
             let end = run.placement.stopped_at.map_or(events, |event| event as usize).min(events);

@@ -9,9 +9,11 @@ use std::collections::HashMap;
 
 use millpond_trace::{Action, Trace};
 
+use crate::placement::{Placement, SegmentSpan};
+
 use super::{
     encode::{Blob, Column, difference},
-    input::{Placement, SegmentSpan, UNSERVED},
+    input::UNSERVED,
     story::{Life, held},
 };
 

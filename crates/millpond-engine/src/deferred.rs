@@ -1,0 +1,81 @@
+//! Blocks that were given back while another stream may still use them.
+//!
+//! A freed block is reused at once only on the stream it was allocated for. Every other stream that
+//! used it leaves an event at the moment of the free; when all have passed, the block is free.
+
+use crate::policy::{Block, Stream};
+use crate::source::{Event, Source};
+use crate::supply::Meter;
+
+struct Waiting {
+    block: Block,
+    events: Vec<Event>,
+}
+
+/// The queue of such blocks, oldest first.
+#[derive(Default)]
+pub struct Deferred {
+    waiting: Vec<Waiting>,
+    bytes: u64,
+}
+
+impl Deferred {
+    /// Bytes of the blocks that wait.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Blocks that wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether no block waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Address and bytes of each block that waits.
+    pub fn blocks(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.waiting.iter().map(|w| (w.block.address(), w.block.bytes()))
+    }
+
+    /// Queues a block behind the present work of the streams that used it.
+    pub(crate) fn push(&mut self, block: Block, uses: &[Stream], source: &mut dyn Source, meter: &mut Meter) {
+        let mut events = Vec::with_capacity(uses.len());
+        for stream in uses {
+            meter.calls.event_record += 1;
+            events.push(source.record_event(stream.0));
+        }
+        self.bytes += block.bytes();
+        self.waiting.push(Waiting { block, events });
+    }
+
+    /// Takes out the blocks whose every event has passed, oldest first.
+    pub(crate) fn ready(&mut self, source: &dyn Source) -> Vec<Block> {
+        let mut ready = Vec::new();
+        let mut index = 0;
+        while index < self.waiting.len() {
+            self.waiting[index]
+                .events
+                .retain(|event| !source.is_complete(*event));
+            if self.waiting[index].events.is_empty() {
+                let block = self.waiting.remove(index).block;
+                self.bytes -= block.bytes();
+                ready.push(block);
+            } else {
+                index += 1;
+            }
+        }
+        ready
+    }
+
+    /// Takes out all blocks, when the device has been synchronised.
+    pub(crate) fn drain(&mut self) -> Vec<Block> {
+        self.bytes = 0;
+        self.waiting.drain(..).map(|w| w.block).collect()
+    }
+}

@@ -1,0 +1,256 @@
+//! One policy over one source, with the account of every byte.
+
+use crate::deferred::Deferred;
+use crate::error::AllocError;
+use crate::policy::{Adopted, Block, Mark, Piece, PieceState, Policy, Request, Stream};
+use crate::source::Source;
+use crate::stats::Stats;
+use crate::supply::{Meter, Supply};
+
+/// A policy and a source, joined.
+///
+/// The policy places; the engine counts in exact terms, keeps freed blocks from being reused before
+/// the streams that used them have passed, and in debug builds checks the structure after every step.
+pub struct Engine<S: Source> {
+    policy: Box<dyn Policy>,
+    source: S,
+    meter: Meter,
+    deferred: Deferred,
+    stats: Stats,
+    #[cfg(debug_assertions)]
+    steps: u64,
+}
+
+impl<S: Source> Engine<S> {
+    /// Joins a policy and a source.
+    pub fn new(policy: Box<dyn Policy>, source: S) -> Self {
+        Self {
+            policy,
+            source,
+            meter: Meter::default(),
+            deferred: Deferred::default(),
+            stats: Stats::default(),
+            #[cfg(debug_assertions)]
+            steps: 0,
+        }
+    }
+
+    /// Hands out a block.
+    ///
+    /// # Errors
+    /// When the policy finds no place for it; the engine stays usable and nothing is lost.
+    pub fn allocate(&mut self, request: Request) -> Result<Block, AllocError> {
+        if !request.align.is_power_of_two() {
+            return Err(AllocError::Alignment {
+                align: request.align,
+                most: 1 << 63,
+            });
+        }
+        if !self.deferred.is_empty() {
+            self.collect();
+        }
+        let operations = self.meter.operations();
+        let mut supply = Supply::new(&mut self.source, &mut self.meter, &mut self.deferred);
+        let outcome = self.policy.allocate(&mut supply, &request);
+        let touched = self.meter.operations() != operations;
+        match outcome {
+            Ok(block) => {
+                self.stats.requested.add(block.requested());
+                self.stats.allocated.add(block.bytes());
+                self.stats.allocations += 1;
+                self.stats.hits += u64::from(!touched);
+                self.settle(touched);
+                Ok(block)
+            }
+            Err(refusal) => {
+                self.stats.refusals += 1;
+                self.settle(true);
+                let free = self.source.free_bytes().unwrap_or(u64::MAX);
+                Err(refusal.into_error(&request, free, self.largest_hole(), self.stats.cached()))
+            }
+        }
+    }
+
+    /// Takes a block back. It is free at once on its own stream; if other streams used it, once they
+    /// have passed what they were doing now.
+    pub fn free(&mut self, block: Block, uses: &[Stream]) {
+        let operations = self.meter.operations();
+        self.stats.requested.sub(block.requested());
+        self.stats.allocated.sub(block.bytes());
+        self.stats.frees += 1;
+        if uses.is_empty() {
+            let mut supply = Supply::new(&mut self.source, &mut self.meter, &mut self.deferred);
+            self.policy.free(&mut supply, block);
+        } else {
+            self.deferred.push(block, uses, &mut self.source, &mut self.meter);
+        }
+        self.settle(self.meter.operations() != operations);
+    }
+
+    /// Makes free what waited for streams that have passed since.
+    pub fn collect(&mut self) {
+        for block in self.deferred.ready(&self.source) {
+            let mut supply = Supply::new(&mut self.source, &mut self.meter, &mut self.deferred);
+            self.policy.free(&mut supply, block);
+        }
+        self.settle(true);
+    }
+
+    /// Waits for the device, and gives back to the source whatever no block uses.
+    pub fn release_cached(&mut self) {
+        let mut supply = Supply::new(&mut self.source, &mut self.meter, &mut self.deferred);
+        for block in supply.synchronize() {
+            self.policy.free(&mut supply, block);
+        }
+        self.policy.release_cached(&mut supply);
+        self.settle(true);
+    }
+
+    /// Gives one wholly free segment back; answers whether there was one at that address.
+    pub fn release_segment(&mut self, address: u64) -> bool {
+        let mut supply = Supply::new(&mut self.source, &mut self.meter, &mut self.deferred);
+        let released = self.policy.release_segment(&mut supply, address);
+        self.settle(true);
+        released
+    }
+
+    /// Tells the policy where the program is.
+    pub fn mark(&mut self, mark: Mark) {
+        let mut supply = Supply::new(&mut self.source, &mut self.meter, &mut self.deferred);
+        self.policy.mark(&mut supply, mark);
+        self.settle(true);
+    }
+
+    /// Takes over a segment with the blocks that live in it, as found in a recording.
+    pub fn adopt(&mut self, adopted: Adopted<'_>) -> Option<Vec<Block>> {
+        let bytes = adopted.segment.bytes();
+        let blocks = self.policy.adopt(adopted)?;
+        self.meter.reserved.add(bytes);
+        for block in &blocks {
+            self.stats.requested.add(block.requested());
+            self.stats.allocated.add(block.bytes());
+        }
+        self.settle(true);
+        Some(blocks)
+    }
+
+    /// The account.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// What was asked of the source.
+    #[must_use]
+    pub fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    /// The policy.
+    #[must_use]
+    pub fn policy(&self) -> &dyn Policy {
+        &*self.policy
+    }
+
+    /// The source.
+    #[must_use]
+    pub fn source(&self) -> &S {
+        &self.source
+    }
+
+    /// The source, for telling a simulated one what happened.
+    pub fn source_mut(&mut self) -> &mut S {
+        &mut self.source
+    }
+
+    /// Blocks that wait for a stream.
+    #[must_use]
+    pub fn deferred(&self) -> &Deferred {
+        &self.deferred
+    }
+
+    /// Bytes of the largest contiguous free block.
+    #[must_use]
+    pub fn largest_hole(&self) -> u64 {
+        let mut largest = 0;
+        self.policy.layout(&mut |piece: Piece| {
+            if piece.state == PieceState::Free {
+                largest = largest.max(piece.bytes);
+            }
+        });
+        largest
+    }
+
+    /// Brings the account up to date after a step.
+    #[inline]
+    fn settle(&mut self, source_called: bool) {
+        self.stats
+            .active
+            .set(self.stats.allocated.current + self.deferred.bytes());
+        if source_called {
+            self.stats.reserved = self.meter.reserved;
+            self.stats.stalls += u64::from(self.meter.take_stalled());
+        }
+        #[cfg(debug_assertions)]
+        self.check_in_debug();
+    }
+
+    /// Asserts every invariant of the engine and its policy.
+    ///
+    /// # Panics
+    /// When one does not hold.
+    pub fn check(&self) {
+        self.policy.check();
+        let stats = &self.stats;
+        assert!(
+            stats.requested.current <= stats.allocated.current,
+            "requested above allocated: {stats:?}"
+        );
+        assert!(
+            stats.allocated.current <= stats.active.current,
+            "allocated above active: {stats:?}"
+        );
+        assert!(
+            stats.active.current <= stats.reserved.current,
+            "active above reserved: {stats:?}"
+        );
+        let (mut live, mut mapped) = (0, 0);
+        let mut last: Option<Piece> = None;
+        self.policy.layout(&mut |piece| {
+            if let Some(before) = last.filter(|before| before.segment == piece.segment) {
+                assert_eq!(
+                    before.address + before.bytes,
+                    piece.address,
+                    "hole or overlap before {piece:?}"
+                );
+            }
+            last = Some(piece);
+            live += if piece.state == PieceState::Live {
+                piece.bytes
+            } else {
+                0
+            };
+            mapped += if piece.state == PieceState::Unmapped {
+                0
+            } else {
+                piece.bytes
+            };
+        });
+        assert_eq!(live, stats.active.current, "live blocks against the active bytes");
+        assert_eq!(
+            mapped, stats.reserved.current,
+            "mapped pieces against the reserved bytes"
+        );
+    }
+
+    /// Checks after every step while the layout is small, and after ever fewer as it grows, so that
+    /// a debug run of a long recording stays quadratic in nothing.
+    #[cfg(debug_assertions)]
+    fn check_in_debug(&mut self) {
+        self.steps += 1;
+        let held = self.stats.allocations - self.stats.frees.min(self.stats.allocations);
+        if self.steps.is_multiple_of(1 + held / 16) {
+            self.check();
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What can go wrong, by what the caller may do about it.
+
+use crate::size::display_size;
+use thiserror::Error;
+
+/// Why a [`Source`](crate::Source) did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// The device has not enough memory left; giving some back may help.
+    #[error("the device has {} left of {} and was asked for {}", display_size(*.free), display_size(*.capacity), display_size(*.requested))]
+    OutOfMemory {
+        /// Bytes asked for.
+        requested: u64,
+        /// Bytes the device has left.
+        free: u64,
+        /// Bytes the device has in all.
+        capacity: u64,
+    },
+    /// No addresses are left for a range of this size; it can never be served.
+    #[error("no address range of {} can be reserved", display_size(*.requested))]
+    AddressSpace {
+        /// Bytes asked for.
+        requested: u64,
+    },
+    /// The source cannot do this at all, for example commit pages on a plain source.
+    #[error("this source cannot {operation}")]
+    Unsupported {
+        /// What was asked.
+        operation: &'static str,
+    },
+    /// The call failed for a reason that is not memory.
+    #[error("the driver's {call} failed with code {code}")]
+    Driver {
+        /// The call that failed.
+        call: &'static str,
+        /// The driver's code for it.
+        code: i32,
+    },
+}
+
+impl SourceError {
+    /// Whether giving memory back and asking again may succeed.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::OutOfMemory { .. })
+    }
+}
+
+/// Why an allocation was refused. Nothing is lost: the engine serves the next request if it can.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AllocError {
+    /// The request can never fit, whatever is freed first.
+    #[error("a request of {} can never fit: the limit is {}", display_size(*.requested), display_size(*.limit))]
+    TooLarge {
+        /// Bytes asked for.
+        requested: u64,
+        /// The most that could ever be served.
+        limit: u64,
+    },
+    /// It does not fit now; freeing or trimming may change that.
+    #[error(
+        "out of memory: {} requested, {} free on the device, largest hole {} among {} cached",
+        display_size(*.requested), display_size(*.device_free), display_size(*.largest_hole), display_size(*.cached)
+    )]
+    Exhausted {
+        /// Bytes asked for.
+        requested: u64,
+        /// Bytes the device still had after everything that could be given back was.
+        device_free: u64,
+        /// The largest contiguous free block this request could have used.
+        largest_hole: u64,
+        /// Bytes held from the device that no block uses.
+        cached: u64,
+    },
+    /// The source failed for a reason that is not memory.
+    #[error(transparent)]
+    Source(SourceError),
+    /// The alignment is not a power of two, or larger than the policy can give.
+    #[error("alignment {align} is not a power of two of at most {most}")]
+    Alignment {
+        /// Alignment asked for.
+        align: u64,
+        /// The largest this policy can give.
+        most: u64,
+    },
+}

@@ -1,0 +1,50 @@
+//! The policies, one file each, and their names.
+
+mod torch_expandable;
+mod torch_native;
+mod torch_pools;
+mod torch_rules;
+
+use crate::conf::Settings;
+use crate::policy::Policy;
+use thiserror::Error;
+
+pub use torch_expandable::TorchExpandable;
+pub use torch_native::TorchNative;
+
+type Build = fn(&Settings) -> Box<dyn Policy>;
+
+/// Every policy there is, in the order of reports.
+const ALL: &[(&str, Build)] = &[
+    ("torch-native", |s| Box::new(TorchNative::new(&s.torch))),
+    ("torch-expandable", |s| Box::new(TorchExpandable::new(&s.torch))),
+];
+
+/// A name that is no policy.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("unknown policy '{name}'; there are {known}")]
+pub struct UnknownPolicy {
+    /// The name.
+    pub name: String,
+    /// The names there are.
+    pub known: String,
+}
+
+/// The names of all policies, in the order of reports.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    ALL.iter().map(|(name, _)| *name)
+}
+
+/// Makes the policy of a name.
+///
+/// # Errors
+/// When there is none.
+pub fn build(name: &str, settings: &Settings) -> Result<Box<dyn Policy>, UnknownPolicy> {
+    match ALL.iter().find(|(known, _)| *known == name) {
+        Some((_, build)) => Ok(build(settings)),
+        None => Err(UnknownPolicy {
+            name: name.to_owned(),
+            known: names().collect::<Vec<_>>().join(", "),
+        }),
+    }
+}

@@ -1,0 +1,280 @@
+//! `torch-native`: PyTorch's caching allocator with its default, unexpandable segments.
+//!
+//! Best fit among the free blocks of the same stream, size class and private pool; blocks are split when
+//! the rest is worth keeping and joined again when both neighbours are free; segments go back to the
+//! driver only when it refuses a new one. The path taken when memory runs out:
+//!
+//! 1. past the garbage collection threshold, unsplit blocks older than the mean age go back;
+//! 2. the driver is asked;
+//! 3. of the blocks too large to be split, just enough go back, and it is asked again;
+//! 4. the device is synchronised, every unsplit cached block goes back, and it is asked a last time.
+//!
+//! As in the original, the pool is not searched again after step 4.
+
+use super::torch_pools::{PoolKey, Pools};
+use super::torch_rules::{MIN_BLOCK, SMALL, allowed_bytes, block_bytes, segment_bytes};
+use crate::conf::TorchConf;
+use crate::error::SourceError;
+use crate::index::Entry;
+use crate::policy::{Adopted, Block, Fidelity, Group, Piece, Policy, Refusal, Request};
+use crate::source::Segment;
+use crate::space::{BlockId, State};
+use crate::supply::Supply;
+
+/// See the module.
+pub struct TorchNative {
+    conf: TorchConf,
+    pools: Pools,
+    segments: Vec<Option<Segment>>,
+}
+
+impl TorchNative {
+    /// With these settings; `expandable_segments` is ignored here.
+    #[must_use]
+    pub fn new(conf: &TorchConf) -> Self {
+        // PyTorch collects garbage only under a memory fraction.
+        let collects = conf.memory_fraction.is_some() && conf.garbage_collection_threshold > 0.0;
+        let mut conf = conf.clone();
+        if !collects {
+            conf.garbage_collection_threshold = 0.0;
+        }
+        Self {
+            conf,
+            pools: Pools::new(collects),
+            segments: Vec::new(),
+        }
+    }
+
+    fn max_split(&self) -> u64 {
+        self.conf.max_split_size.unwrap_or(u64::MAX)
+    }
+
+    /// Best fit, unless it would waste an oversize block on a small request or round too far.
+    #[inline]
+    fn take_free(&mut self, number: u32, bytes: u64) -> Option<BlockId> {
+        let max_split = self.max_split();
+        let entry = self.pools.pool(number).free.best_fit(bytes)?;
+        let wasted = bytes < max_split && entry.bytes >= max_split;
+        let rounded =
+            bytes >= max_split && entry.bytes >= bytes.saturating_add(self.conf.max_non_split_rounding);
+        if wasted || rounded {
+            return None;
+        }
+        self.pools.unlist(entry.id);
+        Some(entry.id)
+    }
+
+    fn new_segment(
+        &mut self,
+        supply: &mut Supply<'_>,
+        number: u32,
+        bytes: u64,
+    ) -> Result<BlockId, SourceError> {
+        allowed_bytes(&self.conf, supply, bytes)?;
+        let segment = supply.take(bytes)?;
+        Ok(self.add_segment(segment, number))
+    }
+
+    fn add_segment(&mut self, segment: Segment, number: u32) -> BlockId {
+        let (address, bytes) = (segment.address(), segment.bytes());
+        self.segments.push(Some(segment));
+        self.pools.space.add_segment(
+            address,
+            bytes,
+            self.segments.len() as u32 - 1,
+            number,
+            State::Live,
+        )
+    }
+
+    /// The whole way to a new segment, giving back what it must.
+    fn grow(&mut self, supply: &mut Supply<'_>, number: u32, block: u64) -> Result<BlockId, SourceError> {
+        if self.conf.garbage_collection_threshold > 0.0 {
+            self.collect_garbage(supply);
+        }
+        let bytes = segment_bytes(block, &self.conf);
+        match self.new_segment(supply, number, bytes) {
+            Err(error) if error.is_out_of_memory() => {}
+            outcome => return outcome,
+        }
+        if self.release_oversize(supply, number, block) {
+            match self.new_segment(supply, number, bytes) {
+                Err(error) if error.is_out_of_memory() => {}
+                outcome => return outcome,
+            }
+        }
+        self.release_cached(supply);
+        self.new_segment(supply, number, bytes)
+    }
+
+    /// Gives back unsplit blocks of the large class, oldest first, until the threshold is met.
+    fn collect_garbage(&mut self, supply: &mut Supply<'_>) {
+        let allowed = self
+            .conf
+            .memory_fraction
+            .zip(supply.capacity())
+            .map(|(f, c)| f * c as f64);
+        let Some(allowed) = allowed else { return };
+        let threshold = (self.conf.garbage_collection_threshold * allowed.floor()) as u64;
+        let Some(target) = supply.reserved().checked_sub(threshold).filter(|t| *t > 0) else {
+            return;
+        };
+        let mut candidates: Vec<(Entry, u64)> = self
+            .pools
+            .iter()
+            .filter(|pool| !pool.key.small && pool.key.group == Group::default())
+            .flat_map(|pool| pool.free.iter())
+            .filter(|entry| self.pools.space.is_whole(entry.id))
+            .map(|entry| (entry, self.pools.age(entry.id)))
+            .collect();
+        let mut total_age: u64 = candidates.iter().map(|(_, age)| age).sum();
+        let mut reclaimed = 0;
+        let mut progress = true;
+        while reclaimed < target && progress && !candidates.is_empty() {
+            let mean = total_age as f64 / candidates.len() as f64;
+            let (old, young): (Vec<_>, Vec<_>) =
+                candidates.into_iter().partition(|(_, age)| *age as f64 >= mean);
+            progress = !old.is_empty();
+            for (entry, age) in old {
+                reclaimed += entry.bytes;
+                total_age -= age;
+                self.release_block(supply, entry.id);
+            }
+            candidates = young;
+        }
+    }
+
+    /// Gives back blocks that are too large to be split, just enough for the request.
+    fn release_oversize(&mut self, supply: &mut Supply<'_>, number: u32, block: u64) -> bool {
+        let Some(max_split) = self.conf.max_split_size else {
+            return false;
+        };
+        let wanted = block.max(max_split);
+        // An oversize block is never split, so it is its whole segment.
+        if let Some(entry) = self.pools.pool(number).free.best_fit(wanted) {
+            self.release_block(supply, entry.id);
+            return true;
+        }
+        let mut released = 0;
+        while released < wanted {
+            let largest = self.pools.pool(number).free.largest();
+            let Some(entry) = largest.filter(|e| e.bytes >= max_split) else {
+                break;
+            };
+            released += entry.bytes;
+            self.release_block(supply, entry.id);
+        }
+        released >= wanted
+    }
+
+    fn release_block(&mut self, supply: &mut Supply<'_>, id: BlockId) {
+        let index = self.pools.space.segment(id) as usize;
+        self.pools.unlist(id);
+        self.pools.space.remove_segment(id);
+        if let Some(segment) = self.segments[index].take() {
+            supply.give(segment);
+        }
+    }
+}
+
+impl Policy for TorchNative {
+    fn name(&self) -> &'static str {
+        "torch-native"
+    }
+
+    fn fidelity(&self) -> Fidelity {
+        Fidelity::Exact
+    }
+
+    fn allocate(&mut self, supply: &mut Supply<'_>, request: &Request) -> Result<Block, Refusal> {
+        let bytes = block_bytes(request, &self.conf)?;
+        let small = bytes <= SMALL;
+        let key = PoolKey {
+            group: request.group,
+            small,
+            stream: request.stream,
+        };
+        let number = self.pools.number(key);
+        self.pools.searched(key);
+        let id = match self.take_free(number, bytes) {
+            Some(id) => id,
+            None => self.grow(supply, number, bytes)?,
+        };
+        let rest = self.pools.space.bytes(id) - bytes;
+        let split = if small {
+            rest >= MIN_BLOCK
+        } else {
+            bytes < self.max_split() && rest > SMALL
+        };
+        Ok(self.pools.hand_out(id, request, bytes, split))
+    }
+
+    fn free(&mut self, _supply: &mut Supply<'_>, block: Block) {
+        self.pools.put_back(block.key());
+    }
+
+    fn release_cached(&mut self, supply: &mut Supply<'_>) {
+        for block in supply.synchronize() {
+            self.pools.put_back(block.key());
+        }
+        for number in self.pools.default_group() {
+            let free = &self.pools.pool(number).free;
+            let whole: Vec<BlockId> = free
+                .iter()
+                .map(|e| e.id)
+                .filter(|id| self.pools.space.is_whole(*id))
+                .collect();
+            for id in whole {
+                self.release_block(supply, id);
+            }
+        }
+    }
+
+    fn release_segment(&mut self, supply: &mut Supply<'_>, address: u64) -> bool {
+        let whole = |entry: &Entry| entry.address == address && self.pools.space.is_whole(entry.id);
+        let found = self.pools.iter().flat_map(|pool| pool.free.iter()).find(whole);
+        if let Some(entry) = found {
+            self.release_block(supply, entry.id);
+        }
+        found.is_some()
+    }
+
+    fn adopt(&mut self, adopted: Adopted<'_>) -> Option<Vec<Block>> {
+        let number = self.pools.number(PoolKey {
+            group: adopted.group,
+            small: adopted.small,
+            stream: adopted.stream,
+        });
+        // What lies behind the last block so far, not yet listed.
+        let mut rest = Some(self.add_segment(adopted.segment, number));
+        let mut blocks = Vec::with_capacity(adopted.blocks.len());
+        for &(address, bytes, requested) in adopted.blocks {
+            let mut id = rest?;
+            if address > self.pools.space.address(id) {
+                let after = self.pools.space.split(id, address - self.pools.space.address(id));
+                self.pools.list(id);
+                id = after;
+            }
+            rest = (bytes < self.pools.space.bytes(id)).then(|| self.pools.space.split(id, bytes));
+            let request = Request {
+                bytes: requested,
+                align: 1,
+                stream: adopted.stream,
+                group: adopted.group,
+            };
+            blocks.push(self.pools.hand_out(id, &request, bytes, false));
+        }
+        if let Some(rest) = rest {
+            self.pools.list(rest);
+        }
+        Some(blocks)
+    }
+
+    fn layout(&self, visit: &mut dyn FnMut(Piece)) {
+        self.pools.space.layout(visit);
+    }
+
+    fn check(&self) {
+        self.pools.check();
+    }
+}

@@ -1,0 +1,271 @@
+//! What a placement policy is.
+
+use crate::error::{AllocError, SourceError};
+use crate::space::BlockId;
+use crate::supply::Supply;
+
+/// The order in which work happens on a device; a small number given by the caller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stream(pub u32);
+
+impl Stream {
+    /// The device's default stream.
+    pub const DEFAULT: Self = Self(0);
+}
+
+/// A caller's private pool: memory of one group never serves another. An explicit mark.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Group(pub u32);
+
+/// One request for a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Bytes asked for.
+    pub bytes: u64,
+    /// Alignment asked for, a power of two; every policy gives at least 256 without being asked.
+    pub align: u64,
+    /// The stream whose work will use the block.
+    pub stream: Stream,
+    /// The private pool to draw from.
+    pub group: Group,
+}
+
+impl Request {
+    /// A request on a stream, in the default group, at the policy's own alignment.
+    #[must_use]
+    pub fn new(bytes: u64, stream: Stream) -> Self {
+        Self {
+            bytes,
+            align: 1,
+            stream,
+            group: Group::default(),
+        }
+    }
+}
+
+/// A piece of memory in a caller's hand. Cannot be copied; consumed when given back.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a block that is dropped is never given back"]
+pub struct Block {
+    address: u64,
+    bytes: u64,
+    requested: u64,
+    stream: Stream,
+    key: BlockId,
+}
+
+impl Block {
+    /// Made by a policy for a block it hands out; `key` is its own name for it.
+    pub fn new(address: u64, bytes: u64, request: &Request, key: BlockId) -> Self {
+        Self {
+            address,
+            bytes,
+            requested: request.bytes,
+            stream: request.stream,
+            key,
+        }
+    }
+
+    /// First address.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Bytes of the block, at least those requested.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes that were asked for.
+    #[must_use]
+    pub fn requested(&self) -> u64 {
+        self.requested
+    }
+
+    /// The stream it was allocated for.
+    #[must_use]
+    pub fn stream(&self) -> Stream {
+        self.stream
+    }
+
+    /// The policy's own name for it.
+    #[must_use]
+    pub fn key(&self) -> BlockId {
+        self.key
+    }
+}
+
+/// How far a policy's answers can be trusted to be those of the original.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fidelity {
+    /// Same bytes and addresses as the original on every recording tried.
+    Exact,
+    /// Re-implemented from published rules; not held against the original byte for byte.
+    PublishedRules,
+    /// The original is closed or adaptive; expect the size of the effect, not the bytes.
+    Estimate,
+    /// This project's own: the replay runs the very code a pool runs.
+    Original,
+}
+
+impl Fidelity {
+    /// The words used in reports.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Exact => "exact against the original",
+            Self::PublishedRules => "published rules",
+            Self::Estimate => "estimate",
+            Self::Original => "the original itself",
+        }
+    }
+}
+
+/// Something a caller says about where the program is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mark {
+    /// A step of the program's repeating work begins.
+    Step,
+}
+
+/// What a [`Piece`] of reserved memory is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PieceState {
+    /// In a caller's hand, or waiting for a stream.
+    Live,
+    /// Backed by memory, and free.
+    Free,
+    /// Addresses without memory behind them.
+    Unmapped,
+}
+
+/// One tile of a policy's layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The segment or range it lies in; pieces of one segment follow each other in address order.
+    pub segment: u32,
+    /// First address.
+    pub address: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Its use.
+    pub state: PieceState,
+}
+
+/// Decides which block serves a request.
+///
+/// Pure bookkeeping: a policy sees size, alignment, stream, order and explicit marks; never memory,
+/// tags, ids, the future or a clock. The same calls in the same order always give the same addresses.
+///
+/// The engine counts, defers and checks around it, so a policy only places: it need not keep totals,
+/// and is told of a block's end only when no stream uses it any more.
+pub trait Policy {
+    /// Its name on the command line.
+    fn name(&self) -> &'static str;
+
+    /// How true it is to the original.
+    fn fidelity(&self) -> Fidelity;
+
+    /// Finds or makes a block.
+    ///
+    /// # Errors
+    /// [`Refusal`] when neither the free blocks nor the source can serve it. The policy stays usable.
+    fn allocate(&mut self, supply: &mut Supply<'_>, request: &Request) -> Result<Block, Refusal>;
+
+    /// Takes a block back that no stream uses any more.
+    fn free(&mut self, supply: &mut Supply<'_>, block: Block);
+
+    /// Gives back to the source whatever no block uses.
+    fn release_cached(&mut self, supply: &mut Supply<'_>);
+
+    /// Hears where the program is. Most policies do not care.
+    fn mark(&mut self, _supply: &mut Supply<'_>, _mark: Mark) {}
+
+    /// Gives one wholly free segment back, as recorded programs do out of their own turn; answers
+    /// whether there was one at that address.
+    fn release_segment(&mut self, _supply: &mut Supply<'_>, _address: u64) -> bool {
+        false
+    }
+
+    /// Takes over a segment with the blocks that live in it, as found in a recording; answers the
+    /// blocks in the order given, or nothing where the policy cannot.
+    fn adopt(&mut self, _segment: Adopted<'_>) -> Option<Vec<Block>> {
+        None
+    }
+
+    /// Shows every tile of every segment, address order within a segment.
+    fn layout(&self, visit: &mut dyn FnMut(Piece));
+
+    /// Asserts the policy's own invariants; called after every step in debug builds.
+    ///
+    /// # Panics
+    /// When one does not hold: that is a bug in the policy.
+    fn check(&self);
+}
+
+/// A segment found in a recording's first state, for [`Policy::adopt`].
+#[derive(Debug)]
+pub struct Adopted<'a> {
+    /// The segment, already counted by the source.
+    pub segment: crate::source::Segment,
+    /// Its stream.
+    pub stream: Stream,
+    /// Its private pool.
+    pub group: Group,
+    /// Whether it belongs to the small pool.
+    pub small: bool,
+    /// Blocks in address order: address, bytes of the block, bytes requested.
+    pub blocks: &'a [(u64, u64, u64)],
+}
+
+/// Why a policy found no block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Larger than the policy can ever serve.
+    TooLarge {
+        /// The most it could serve.
+        limit: u64,
+    },
+    /// The source did not give what would have been needed.
+    Source(SourceError),
+    /// The alignment cannot be given.
+    Alignment {
+        /// The largest that can.
+        most: u64,
+    },
+}
+
+impl From<SourceError> for Refusal {
+    fn from(error: SourceError) -> Self {
+        Self::Source(error)
+    }
+}
+
+impl Refusal {
+    pub(crate) fn into_error(
+        self,
+        request: &Request,
+        device_free: u64,
+        largest_hole: u64,
+        cached: u64,
+    ) -> AllocError {
+        let requested = request.bytes;
+        match self {
+            Self::TooLarge { limit } => AllocError::TooLarge { requested, limit },
+            Self::Alignment { most } => AllocError::Alignment {
+                align: request.align,
+                most,
+            },
+            Self::Source(error) if error.is_out_of_memory() => AllocError::Exhausted {
+                requested,
+                device_free,
+                largest_hole,
+                cached,
+            },
+            Self::Source(error) => AllocError::Source(error),
+        }
+    }
+}

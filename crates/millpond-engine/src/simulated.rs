@@ -1,0 +1,440 @@
+//! A device that exists only as numbers: capacity, pages, events, faults on request.
+
+use crate::error::SourceError;
+use crate::source::{Event, Range, Segment, Source};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// A failure to inject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The n-th call that takes or commits memory (counted from 0) reports no memory.
+    OutOfMemoryAt(u64),
+    /// The n-th call that takes, commits, reserves or moves memory fails with a driver's code.
+    DriverErrorAt(u64, i32),
+}
+
+/// A change of what is backed by memory, as a [`Simulated`] source logs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// First address.
+    pub address: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Whether memory came to be behind these addresses, or ceased to.
+    pub mapped: bool,
+}
+
+/// A simulated device, both plain and paged.
+///
+/// Plain segments get ascending addresses, each aligned to 2 MiB where it is at least that large and to
+/// 512 bytes else, unless a script of recorded addresses is given. The events of a stream complete at
+/// once, unless [`hold_events`](Self::hold_events) puts them in the caller's hand.
+#[derive(Debug)]
+pub struct Simulated {
+    capacity: Option<u64>,
+    used: u64,
+    page: u64,
+    paged: bool,
+    next_address: u64,
+    /// Committed handles: address to bytes.
+    handles: BTreeMap<u64, u64>,
+    /// Segments handed out, so that a foreign one is noticed: address to bytes.
+    segments: BTreeMap<u64, u64>,
+    script: VecDeque<(u64, u64)>,
+    unscripted: u64,
+    faults: Vec<Fault>,
+    taking_calls: u64,
+    failing_calls: u64,
+    next_event: u64,
+    hold_events: bool,
+    pending_events: BTreeSet<Event>,
+    log: Option<Vec<Change>>,
+}
+
+impl Simulated {
+    /// Bytes of a page, as on today's CUDA devices.
+    pub const PAGE: u64 = 2 << 20;
+    const FIRST_ADDRESS: u64 = 0x10_0000_0000;
+
+    /// A paged device without a limit.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            capacity: None,
+            used: 0,
+            page: Self::PAGE,
+            paged: true,
+            next_address: Self::FIRST_ADDRESS,
+            handles: BTreeMap::new(),
+            segments: BTreeMap::new(),
+            script: VecDeque::new(),
+            unscripted: 0,
+            faults: Vec::new(),
+            taking_calls: 0,
+            failing_calls: 0,
+            next_event: 0,
+            hold_events: false,
+            pending_events: BTreeSet::new(),
+            log: None,
+        }
+    }
+
+    /// Limits the bytes it can give.
+    #[must_use]
+    pub fn with_capacity(mut self, bytes: Option<u64>) -> Self {
+        self.capacity = bytes;
+        self
+    }
+
+    /// Makes it plain only, or both plain and paged.
+    #[must_use]
+    pub fn with_paging(mut self, paged: bool) -> Self {
+        self.paged = paged;
+        self
+    }
+
+    /// Hands out these (address, bytes) for plain segments, in order, as long as the sizes agree.
+    #[must_use]
+    pub fn with_script(mut self, segments: impl IntoIterator<Item = (u64, u64)>) -> Self {
+        self.script = segments.into_iter().collect();
+        self
+    }
+
+    /// Injects failures.
+    #[must_use]
+    pub fn with_faults(mut self, faults: impl IntoIterator<Item = Fault>) -> Self {
+        self.faults = faults.into_iter().collect();
+        self
+    }
+
+    /// Leaves it to [`complete`](Self::complete) when an event has passed.
+    #[must_use]
+    pub fn hold_events(mut self) -> Self {
+        self.hold_events = true;
+        self
+    }
+
+    /// Keeps a log of what is backed by memory, for [`take_log`](Self::take_log).
+    #[must_use]
+    pub fn with_log(mut self) -> Self {
+        self.log = Some(Vec::new());
+        self
+    }
+
+    /// Changes since this was last called; empty without a log.
+    pub fn take_log(&mut self) -> Vec<Change> {
+        self.log.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Whether events recorded from now on wait for [`complete`](Self::complete).
+    pub fn set_holding(&mut self, hold: bool) {
+        self.hold_events = hold;
+    }
+
+    /// Segments that were not served from the script although there was one.
+    #[must_use]
+    pub fn unscripted(&self) -> u64 {
+        self.unscripted
+    }
+
+    /// Counts a segment that was held before the simulation began.
+    pub fn adopt(&mut self, address: u64, bytes: u64) -> Segment {
+        self.used += bytes;
+        self.segments.insert(address, bytes);
+        self.next_address = self.next_address.max(address.saturating_add(bytes));
+        self.note(address, bytes, true);
+        Segment::new(address, bytes)
+    }
+
+    /// Lets an event pass.
+    pub fn complete(&mut self, event: Event) {
+        self.pending_events.remove(&event);
+    }
+
+    /// The number that the next recorded event will have.
+    #[must_use]
+    pub fn next_event(&self) -> Event {
+        Event(self.next_event)
+    }
+
+    fn out_of_memory(&self, requested: u64) -> SourceError {
+        let capacity = self.capacity.unwrap_or(u64::MAX);
+        SourceError::OutOfMemory {
+            requested,
+            free: capacity.saturating_sub(self.used),
+            capacity,
+        }
+    }
+
+    fn fault(&mut self, call: &'static str, takes: bool, requested: u64) -> Result<(), SourceError> {
+        let (taking, failing) = (self.taking_calls, self.failing_calls);
+        self.taking_calls += u64::from(takes);
+        self.failing_calls += 1;
+        for fault in &self.faults {
+            match *fault {
+                Fault::OutOfMemoryAt(n) if takes && n == taking => {
+                    return Err(self.out_of_memory(requested));
+                }
+                Fault::DriverErrorAt(n, code) if n == failing => {
+                    return Err(SourceError::Driver { call, code });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn charge(&mut self, bytes: u64) -> Result<(), SourceError> {
+        let used = self
+            .used
+            .checked_add(bytes)
+            .filter(|used| self.capacity.is_none_or(|c| *used <= c));
+        self.used = used.ok_or_else(|| self.out_of_memory(bytes))?;
+        Ok(())
+    }
+
+    fn new_addresses(&mut self, bytes: u64) -> Result<u64, SourceError> {
+        let unit = if bytes >= self.page { self.page } else { 512 };
+        let start = self.next_address.checked_next_multiple_of(unit);
+        let end = start.and_then(|s| s.checked_add(bytes));
+        let (Some(start), Some(end)) = (start, end) else {
+            return Err(SourceError::AddressSpace { requested: bytes });
+        };
+        self.next_address = end;
+        Ok(start)
+    }
+
+    fn note(&mut self, address: u64, bytes: u64, mapped: bool) {
+        if let Some(log) = &mut self.log {
+            log.push(Change { address, bytes, mapped });
+        }
+    }
+
+    fn remove_handles(&mut self, start: u64, bytes: u64) -> Vec<(u64, u64)> {
+        let found: Vec<(u64, u64)> = self
+            .handles
+            .range(start..start + bytes)
+            .map(|(a, b)| (*a, *b))
+            .collect();
+        debug_assert_eq!(
+            found.iter().map(|h| h.1).sum::<u64>(),
+            bytes,
+            "pages taken that are not whole handles"
+        );
+        for (address, _) in &found {
+            self.handles.remove(address);
+        }
+        found
+    }
+}
+
+impl Default for Simulated {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Source for Simulated {
+    fn page_bytes(&self) -> u64 {
+        self.page
+    }
+
+    fn is_paged(&self) -> bool {
+        self.paged
+    }
+
+    fn capacity(&self) -> Option<u64> {
+        self.capacity
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        self.capacity.map(|c| c.saturating_sub(self.used))
+    }
+
+    fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
+        self.fault("malloc", true, bytes)?;
+        self.charge(bytes)?;
+        let scripted = match self.script.front() {
+            Some(&(address, recorded)) if recorded == bytes => {
+                self.script.pop_front();
+                Some(address)
+            }
+            Some(_) => {
+                self.unscripted += 1;
+                None
+            }
+            None => None,
+        };
+        let address = match scripted {
+            Some(address) => address,
+            None => self.new_addresses(bytes).inspect_err(|_| self.used -= bytes)?,
+        };
+        self.segments.insert(address, bytes);
+        self.note(address, bytes, true);
+        Ok(Segment::new(address, bytes))
+    }
+
+    fn give(&mut self, segment: Segment) {
+        let known = self.segments.remove(&segment.address());
+        debug_assert_eq!(known, Some(segment.bytes()), "a segment this source never gave");
+        self.used -= known.unwrap_or(0);
+        self.note(segment.address(), segment.bytes(), false);
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
+        if !self.paged {
+            return Err(SourceError::Unsupported {
+                operation: "reserve addresses",
+            });
+        }
+        self.fault("reserve", false, bytes)?;
+        let address = self.new_addresses(bytes.max(self.page))?;
+        Ok(Range::new(address, bytes))
+    }
+
+    fn commit(
+        &mut self,
+        range: &Range,
+        offset: u64,
+        bytes: u64,
+        handle_bytes: u64,
+    ) -> Result<(), SourceError> {
+        if !self.paged {
+            return Err(SourceError::Unsupported {
+                operation: "commit pages",
+            });
+        }
+        debug_assert!(
+            handle_bytes > 0 && handle_bytes.is_multiple_of(self.page),
+            "handles are whole pages"
+        );
+        debug_assert!(
+            bytes.is_multiple_of(handle_bytes) && offset + bytes <= range.bytes(),
+            "commit outside its range"
+        );
+        self.fault("create", true, bytes)?;
+        self.charge(bytes)?;
+        let start = range.address() + offset;
+        debug_assert!(
+            self.handles.range(start..start + bytes).next().is_none(),
+            "pages committed twice"
+        );
+        let mut at = start;
+        while at < start + bytes {
+            self.handles.insert(at, handle_bytes);
+            at += handle_bytes;
+        }
+        self.note(start, bytes, true);
+        Ok(())
+    }
+
+    fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
+        let removed = self.remove_handles(range.address() + offset, bytes);
+        self.used -= removed.iter().map(|h| h.1).sum::<u64>();
+        self.note(range.address() + offset, bytes, false);
+        removed.len() as u64
+    }
+
+    fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError> {
+        self.fault("map", false, bytes)?;
+        let (source, target) = (from.0.address() + from.1, to.0.address() + to.1);
+        debug_assert!(
+            self.handles.range(target..target + bytes).next().is_none(),
+            "pages moved onto pages"
+        );
+        let moved = self.remove_handles(source, bytes);
+        for (address, handle) in &moved {
+            self.handles.insert(address - source + target, *handle);
+        }
+        self.note(source, bytes, false);
+        self.note(target, bytes, true);
+        Ok(moved.len() as u64)
+    }
+
+    fn release(&mut self, range: Range) {
+        let end = range.address() + range.bytes();
+        debug_assert!(
+            self.handles.range(range.address()..end).next().is_none(),
+            "addresses released under pages"
+        );
+    }
+
+    fn record_event(&mut self, _stream: u32) -> Event {
+        let event = Event(self.next_event);
+        self.next_event += 1;
+        if self.hold_events {
+            self.pending_events.insert(event);
+        }
+        event
+    }
+
+    fn is_complete(&self, event: Event) -> bool {
+        !self.pending_events.contains(&event)
+    }
+
+    fn wait_event(&mut self, _stream: u32, _event: Event) {}
+
+    fn synchronize(&mut self) {
+        self.pending_events.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capacity_is_a_wall_and_a_refused_call_changes_nothing() {
+        let mut device = Simulated::new().with_capacity(Some(10 << 20));
+        let first = device.take(6 << 20).expect("fits");
+        let refused = device.take(6 << 20).expect_err("too much");
+        assert_eq!(
+            refused,
+            SourceError::OutOfMemory {
+                requested: 6 << 20,
+                free: 4 << 20,
+                capacity: 10 << 20
+            }
+        );
+        assert_eq!(device.free_bytes(), Some(4 << 20));
+        device.give(first);
+        assert_eq!(device.free_bytes(), Some(10 << 20));
+    }
+
+    #[test]
+    fn handles_move_whole_and_keep_their_bytes() {
+        let mut device = Simulated::new().with_capacity(Some(8 << 20));
+        let range = device.reserve(64 << 20).expect("addresses");
+        device.commit(&range, 0, 8 << 20, 4 << 20).expect("fits");
+        assert_eq!(device.move_pages((&range, 0), (&range, 32 << 20), 4 << 20), Ok(1));
+        assert_eq!(device.free_bytes(), Some(0));
+        assert_eq!(device.decommit(&range, 32 << 20, 4 << 20), 1);
+        assert_eq!(device.free_bytes(), Some(4 << 20));
+        assert!(device.commit(&range, 0, 4 << 20, 2 << 20).is_ok());
+    }
+
+    #[test]
+    fn faults_strike_where_they_are_asked_to() {
+        let mut device =
+            Simulated::new().with_faults([Fault::OutOfMemoryAt(1), Fault::DriverErrorAt(2, 700)]);
+        let _kept = device.take(1 << 20).expect("call 0");
+        assert!(device.take(1 << 20).expect_err("call 1").is_out_of_memory());
+        assert_eq!(
+            device.take(1 << 20),
+            Err(SourceError::Driver {
+                call: "malloc",
+                code: 700
+            })
+        );
+        assert!(device.take(1 << 20).is_ok());
+    }
+
+    #[test]
+    fn held_events_pass_only_when_told() {
+        let mut device = Simulated::new().hold_events();
+        let event = device.record_event(3);
+        assert!(!device.is_complete(event));
+        device.complete(event);
+        assert!(device.is_complete(event));
+    }
+}

@@ -1,0 +1,122 @@
+//! Byte sizes as people write them.
+
+use std::fmt;
+use thiserror::Error;
+
+/// Why a text is not a size.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "'{text}' is not a size: write bytes, or a number with KiB, MiB, GiB, TiB (1024) or KB, MB, GB, TB (1000); K, M, G, T mean 1024"
+)]
+pub struct ParseSizeError {
+    /// What was read.
+    pub text: String,
+}
+
+/// Reads a size: `"80GiB"`, `"80GB"` (decimal), `"24G"` (binary, as people mean it for cards), `"1.5 GiB"`, `"4096"`.
+///
+/// # Errors
+/// When the text is no number with a known unit, negative, or larger than 2^64 - 1.
+///
+/// ```
+/// assert_eq!(millpond_engine::parse_size("24G")?, 24 << 30);
+/// assert_eq!(millpond_engine::parse_size("80GB")?, 80_000_000_000);
+/// # Ok::<(), millpond_engine::ParseSizeError>(())
+/// ```
+pub fn parse_size(text: &str) -> Result<u64, ParseSizeError> {
+    let fail = || ParseSizeError {
+        text: text.to_owned(),
+    };
+    let trimmed = text.trim();
+    let digits = trimmed
+        .find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_'))
+        .unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(digits);
+    let number = number.replace('_', "");
+    let scale: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => return Err(fail()),
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(scale).ok_or_else(fail);
+    }
+    let value: f64 = number.parse().map_err(|_| fail())?;
+    let bytes = value * scale as f64;
+    if !bytes.is_finite() || bytes < 0.0 || bytes >= u64::MAX as f64 {
+        return Err(fail());
+    }
+    Ok(bytes as u64)
+}
+
+/// Prints bytes with a binary unit and three significant digits, as `"53.1 GiB"`.
+#[must_use]
+pub fn display_size(bytes: u64) -> impl fmt::Display {
+    Size(bytes)
+}
+
+struct Size(u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let mut unit = 0;
+        let mut value = self.0 as f64;
+        // 1023.5 would print as 1024: it belongs to the next unit.
+        while value >= 1023.5 && unit + 1 < UNITS.len() {
+            value /= 1024.0;
+            unit += 1;
+        }
+        let digits = match value {
+            _ if unit == 0 => 0,
+            v if v < 9.995 => 2,
+            v if v < 99.95 => 1,
+            _ => 0,
+        };
+        f.pad(&format!("{value:.digits$} {}", UNITS[unit]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_people_write() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("24G", 24 << 30),
+            ("80GiB", 80 << 30),
+            ("80 gib", 80 << 30),
+            ("80GB", 80_000_000_000),
+            ("1.5k", 1536),
+            ("1_000", 1000),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "G", "-1", "1.2.3", "80 GX", "99999999999G", "nan", "1e9"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn prints_three_digits() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.00 KiB"),
+            (10_235, "10.0 KiB"),
+            (1 << 40, "1.00 TiB"),
+        ] {
+            assert_eq!(display_size(bytes).to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Address ranges cut into blocks that tile them.
+//!
+//! ```text
+//!   segment 0   |live|free|live|   free   |unmapped     |
+//!                 ^ prev/next link neighbours; no hole, no overlap
+//! ```
+//!
+//! Segments can lie anywhere; blocks of different segments are never neighbours. Everything here is
+//! constant time, and knows nothing of sizes wanted: finding a block is [`SizeIndex`](crate::SizeIndex)'s work.
+
+use crate::policy::{Piece, PieceState};
+
+/// Names a block of a [`Space`] while it exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockId(u32);
+
+impl BlockId {
+    /// No block.
+    pub const NONE: Self = Self(u32::MAX);
+
+    /// A name made by a policy that keeps its blocks in a table of its own.
+    #[must_use]
+    pub fn from_index(index: u32) -> Self {
+        Self(index)
+    }
+
+    /// Position in the table the name came from.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    fn some(self) -> Option<Self> {
+        (self != Self::NONE).then_some(self)
+    }
+}
+
+/// What a block of a [`Space`] is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// In a caller's hand, or waiting for a stream.
+    Live,
+    /// Backed by memory and free.
+    Free,
+    /// Addresses without memory.
+    Unmapped,
+    /// The slot names no block.
+    Vacant,
+}
+
+#[derive(Clone, Debug)]
+struct Slot {
+    address: u64,
+    bytes: u64,
+    prev: BlockId,
+    next: BlockId,
+    segment: u32,
+    owner: u32,
+    state: State,
+}
+
+/// The blocks of all segments of one policy.
+#[derive(Clone, Debug, Default)]
+pub struct Space {
+    slots: Vec<Slot>,
+    vacant: Vec<BlockId>,
+}
+
+impl Space {
+    /// A space with no segment.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a segment as one block. `segment` and `owner` are the policy's own numbers for the segment
+    /// and for the index its free blocks belong to; blocks cut from it inherit both.
+    pub fn add_segment(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        segment: u32,
+        owner: u32,
+        state: State,
+    ) -> BlockId {
+        let none = BlockId::NONE;
+        self.insert(Slot {
+            address,
+            bytes,
+            prev: none,
+            next: none,
+            segment,
+            owner,
+            state,
+        })
+    }
+
+    /// First address of a block.
+    #[must_use]
+    pub fn address(&self, id: BlockId) -> u64 {
+        self.slots[id.index()].address
+    }
+
+    /// Bytes of a block.
+    #[must_use]
+    pub fn bytes(&self, id: BlockId) -> u64 {
+        self.slots[id.index()].bytes
+    }
+
+    /// First address after a block.
+    #[must_use]
+    pub fn end(&self, id: BlockId) -> u64 {
+        let slot = &self.slots[id.index()];
+        slot.address + slot.bytes
+    }
+
+    /// The policy's number of the block's segment.
+    #[must_use]
+    pub fn segment(&self, id: BlockId) -> u32 {
+        self.slots[id.index()].segment
+    }
+
+    /// The policy's number of the index the block belongs to.
+    #[must_use]
+    pub fn owner(&self, id: BlockId) -> u32 {
+        self.slots[id.index()].owner
+    }
+
+    /// Changes whose index a block belongs to.
+    pub fn set_owner(&mut self, id: BlockId, owner: u32) {
+        self.slots[id.index()].owner = owner;
+    }
+
+    /// The block's state.
+    #[must_use]
+    pub fn state(&self, id: BlockId) -> State {
+        self.slots[id.index()].state
+    }
+
+    /// Changes the block's state.
+    pub fn set_state(&mut self, id: BlockId, state: State) {
+        self.slots[id.index()].state = state;
+    }
+
+    /// The neighbour at lower addresses, in the same segment.
+    #[must_use]
+    pub fn prev(&self, id: BlockId) -> Option<BlockId> {
+        self.slots[id.index()].prev.some()
+    }
+
+    /// The neighbour at higher addresses, in the same segment.
+    #[must_use]
+    pub fn next(&self, id: BlockId) -> Option<BlockId> {
+        self.slots[id.index()].next.some()
+    }
+
+    /// Whether the block is its whole segment.
+    #[must_use]
+    pub fn is_whole(&self, id: BlockId) -> bool {
+        let slot = &self.slots[id.index()];
+        slot.prev == BlockId::NONE && slot.next == BlockId::NONE
+    }
+
+    /// Cuts a block: `id` keeps the first `bytes`, the answer is the rest, in the same state.
+    pub fn split(&mut self, id: BlockId, bytes: u64) -> BlockId {
+        let slot = &mut self.slots[id.index()];
+        debug_assert!(0 < bytes && bytes < slot.bytes, "a split leaves two blocks");
+        let rest = Slot {
+            address: slot.address + bytes,
+            bytes: slot.bytes - bytes,
+            prev: id,
+            ..slot.clone()
+        };
+        slot.bytes = bytes;
+        let next = slot.next;
+        let rest = self.insert(rest);
+        self.slots[id.index()].next = rest;
+        if let Some(next) = next.some() {
+            self.slots[next.index()].prev = rest;
+        }
+        rest
+    }
+
+    /// Joins a block with the one after it; `id` remains, its neighbour's name ends.
+    pub fn merge_next(&mut self, id: BlockId) {
+        let Some(next) = self.next(id) else {
+            debug_assert!(false, "no neighbour to merge with");
+            return;
+        };
+        let (bytes, after) = (self.slots[next.index()].bytes, self.slots[next.index()].next);
+        self.slots[id.index()].bytes += bytes;
+        self.slots[id.index()].next = after;
+        if let Some(after) = after.some() {
+            self.slots[after.index()].prev = id;
+        }
+        self.retire(next);
+    }
+
+    /// Takes a whole segment out.
+    pub fn remove_segment(&mut self, id: BlockId) {
+        debug_assert!(self.is_whole(id), "only a whole segment leaves the space");
+        self.retire(id);
+    }
+
+    /// Blocks there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.vacant.len()
+    }
+
+    /// Whether there is no segment.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Every block, in no particular order.
+    pub fn ids(&self) -> impl Iterator<Item = BlockId> + '_ {
+        let ids = (0u32..).map(BlockId).zip(&self.slots);
+        ids.filter(|(_, slot)| slot.state != State::Vacant)
+            .map(|(id, _)| id)
+    }
+
+    /// Shows every block as a [`Piece`], in address order within each segment.
+    pub fn layout(&self, visit: &mut dyn FnMut(Piece)) {
+        for head in self.ids().filter(|id| self.prev(*id).is_none()) {
+            let mut at = Some(head);
+            while let Some(id) = at {
+                let slot = &self.slots[id.index()];
+                let state = match slot.state {
+                    State::Live => PieceState::Live,
+                    State::Free => PieceState::Free,
+                    State::Unmapped | State::Vacant => PieceState::Unmapped,
+                };
+                visit(Piece {
+                    segment: slot.segment,
+                    address: slot.address,
+                    bytes: slot.bytes,
+                    state,
+                });
+                at = slot.next.some();
+            }
+        }
+    }
+
+    /// Asserts that blocks tile their segments and that no two neighbours are both free, or both unmapped.
+    ///
+    /// # Panics
+    /// When they do not.
+    pub fn check(&self) {
+        let mut seen = 0;
+        for head in self.ids().filter(|id| self.prev(*id).is_none()) {
+            let mut at = head;
+            seen += 1;
+            while let Some(next) = self.next(at) {
+                seen += 1;
+                assert_eq!(self.prev(next), Some(at), "links disagree at {next:?}");
+                assert_eq!(
+                    self.end(at),
+                    self.address(next),
+                    "hole or overlap before {next:?}"
+                );
+                assert_eq!(self.segment(at), self.segment(next), "two segments in one chain");
+                let (left, right) = (self.state(at), self.state(next));
+                assert!(
+                    left != right || left == State::Live,
+                    "{left:?} neighbours not merged at {next:?}"
+                );
+                at = next;
+            }
+        }
+        assert_eq!(seen, self.len(), "blocks that no chain reaches");
+    }
+
+    fn insert(&mut self, slot: Slot) -> BlockId {
+        if let Some(id) = self.vacant.pop() {
+            self.slots[id.index()] = slot;
+            return id;
+        }
+        let id = BlockId(u32::try_from(self.slots.len()).unwrap_or(u32::MAX));
+        debug_assert!(id != BlockId::NONE, "more than 2^32 blocks");
+        self.slots.push(slot);
+        id
+    }
+
+    fn retire(&mut self, id: BlockId) {
+        self.slots[id.index()].state = State::Vacant;
+        self.vacant.push(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn split_and_merge_restore_the_segment() {
+        let mut space = Space::new();
+        let whole = space.add_segment(1000, 100, 0, 0, State::Free);
+        let rest = space.split(whole, 30);
+        space.set_state(whole, State::Live);
+        assert_eq!(
+            (space.address(rest), space.bytes(rest), space.prev(rest)),
+            (1030, 70, Some(whole))
+        );
+        let tail = space.split(rest, 20);
+        space.set_state(rest, State::Live);
+        space.check();
+        assert_eq!(space.end(tail), 1100);
+        space.set_state(rest, State::Free);
+        space.merge_next(rest);
+        space.set_state(whole, State::Free);
+        space.merge_next(whole);
+        space.check();
+        assert!(space.is_whole(whole));
+        assert_eq!(space.bytes(whole), 100);
+        assert_eq!(space.len(), 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "not merged")]
+    fn the_check_sees_unmerged_neighbours() {
+        let mut space = Space::new();
+        let whole = space.add_segment(0, 100, 0, 0, State::Free);
+        space.split(whole, 50);
+        space.check();
+    }
+}

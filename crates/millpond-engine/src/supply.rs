@@ -1,0 +1,242 @@
+//! Every call a policy makes to its source, metered on the way.
+//!
+//! Policies never see a [`Source`] itself: what they may ask goes through [`Supply`], which counts
+//! calls, handles, moved bytes and stalls, keeps the reserved bytes exact within a call, and holds the
+//! blocks that still wait for a stream.
+
+use crate::costs::Calls;
+use crate::deferred::Deferred;
+use crate::error::SourceError;
+use crate::policy::{Block, Stream};
+use crate::source::{Event, Range, Segment, Source};
+use crate::stats::Gauge;
+
+/// What has been asked of a source so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Meter {
+    /// Driver calls by kind.
+    pub calls: Calls,
+    /// One for each handle created, mapped, made accessible, unmapped or released.
+    pub handle_operations: u64,
+    /// Bytes of pages moved from one place to another, and bytes given back and taken again.
+    pub moved_bytes: u64,
+    /// Reuses and moves of memory across streams, ordered by a wait on the device.
+    pub cross_stream_waits: u64,
+    /// Bytes held from the source.
+    pub reserved: Gauge,
+    /// Calls that changed what is held, for telling hits from misses.
+    operations: u64,
+    /// Bytes given back and not yet taken again.
+    returned: u64,
+    /// The current operation made the host wait for the device.
+    stalled: bool,
+}
+
+impl Meter {
+    /// Number of calls so far that took, gave or moved memory; unchanged across a hit.
+    #[must_use]
+    pub fn operations(&self) -> u64 {
+        self.operations
+    }
+
+    /// Whether the host had to wait since this was last asked.
+    pub(crate) fn take_stalled(&mut self) -> bool {
+        std::mem::take(&mut self.stalled)
+    }
+
+    fn took(&mut self, bytes: u64) {
+        let again = self.returned.min(bytes);
+        self.returned -= again;
+        self.moved_bytes += again;
+        self.reserved.add(bytes);
+        self.operations += 1;
+    }
+
+    fn gave(&mut self, bytes: u64) {
+        self.returned += bytes;
+        self.reserved.sub(bytes);
+        self.operations += 1;
+        self.stalled = true;
+    }
+}
+
+/// A policy's access to its source for the time of one call.
+pub struct Supply<'a> {
+    source: &'a mut dyn Source,
+    meter: &'a mut Meter,
+    deferred: &'a mut Deferred,
+}
+
+impl<'a> Supply<'a> {
+    /// Puts a meter before a source.
+    pub fn new(source: &'a mut dyn Source, meter: &'a mut Meter, deferred: &'a mut Deferred) -> Self {
+        Self {
+            source,
+            meter,
+            deferred,
+        }
+    }
+
+    /// Bytes of a page.
+    #[must_use]
+    pub fn page_bytes(&self) -> u64 {
+        self.source.page_bytes()
+    }
+
+    /// Whether pages can be committed, moved and taken back.
+    #[must_use]
+    pub fn is_paged(&self) -> bool {
+        self.source.is_paged()
+    }
+
+    /// Bytes the device has in all; none where it has no limit.
+    #[must_use]
+    pub fn capacity(&self) -> Option<u64> {
+        self.source.capacity()
+    }
+
+    /// Bytes the device could still give; none where it has no limit.
+    #[must_use]
+    pub fn free_bytes(&self) -> Option<u64> {
+        self.source.free_bytes()
+    }
+
+    /// Bytes held from the source now.
+    #[must_use]
+    pub fn reserved(&self) -> u64 {
+        self.meter.reserved.current
+    }
+
+    /// The most bytes ever held from the source.
+    #[must_use]
+    pub fn peak_reserved(&self) -> u64 {
+        self.meter.reserved.peak
+    }
+
+    /// Takes a whole segment.
+    ///
+    /// # Errors
+    /// When memory or addresses run out, or the source is paged only.
+    pub fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
+        self.meter.calls.malloc += 1;
+        let segment = self.source.take(bytes)?;
+        self.meter.took(segment.bytes());
+        Ok(segment)
+    }
+
+    /// Gives a whole segment back; the device is synchronised.
+    pub fn give(&mut self, segment: Segment) {
+        self.meter.calls.free += 1;
+        self.meter.gave(segment.bytes());
+        self.source.give(segment);
+    }
+
+    /// Reserves addresses.
+    ///
+    /// # Errors
+    /// When addresses run out, or the source is plain only.
+    pub fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
+        self.meter.calls.reserve += 1;
+        self.source.reserve(bytes)
+    }
+
+    /// Gives reserved addresses back.
+    pub fn release(&mut self, range: Range) {
+        self.source.release(range);
+    }
+
+    /// Backs a part of a range with new handles of `handle_bytes` each.
+    ///
+    /// # Errors
+    /// When memory runs out; handles created until then were released again.
+    pub fn commit(
+        &mut self,
+        range: &Range,
+        offset: u64,
+        bytes: u64,
+        handle_bytes: u64,
+    ) -> Result<(), SourceError> {
+        let handles = bytes.div_ceil(handle_bytes.max(1));
+        let free = self.source.free_bytes();
+        match self.source.commit(range, offset, bytes, handle_bytes) {
+            Ok(()) => {
+                self.meter.calls.create += handles;
+                self.meter.calls.map += handles;
+                self.meter.calls.set_access += 1;
+                self.meter.handle_operations += 3 * handles;
+                self.meter.took(bytes);
+                Ok(())
+            }
+            Err(error) => {
+                // The driver hands out handles one by one: those that fitted were made, and are released.
+                let made = free.map_or(0, |f| f / handle_bytes.max(1)).min(handles);
+                self.meter.calls.create += (made + 1).min(handles);
+                self.meter.calls.release += made;
+                self.meter.handle_operations += 2 * made;
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes back the pages of a part of a range; the host waits for the device.
+    pub fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) {
+        let handles = self.source.decommit(range, offset, bytes);
+        self.meter.calls.unmap += handles;
+        self.meter.calls.release += handles;
+        self.meter.handle_operations += 2 * handles;
+        self.meter.gave(bytes);
+    }
+
+    /// Moves the pages of one part of a range to another place; the host waits for the device.
+    ///
+    /// # Errors
+    /// When the driver refuses; the pages are where they were.
+    pub fn move_pages(
+        &mut self,
+        from: (&Range, u64),
+        to: (&Range, u64),
+        bytes: u64,
+    ) -> Result<(), SourceError> {
+        let handles = self.source.move_pages(from, to, bytes)?;
+        self.meter.calls.unmap += handles;
+        self.meter.calls.map += handles;
+        self.meter.calls.set_access += 1;
+        self.meter.handle_operations += 3 * handles;
+        self.meter.moved_bytes += bytes;
+        self.meter.operations += 1;
+        self.meter.stalled = true;
+        Ok(())
+    }
+
+    /// Marks the present end of a stream's work.
+    pub fn record_event(&mut self, stream: Stream) -> Event {
+        self.meter.calls.event_record += 1;
+        self.source.record_event(stream.0)
+    }
+
+    /// Makes one stream wait on the device for what another has done so far, so that it may reuse the
+    /// other's memory. Records an event unless one is at hand.
+    pub fn order_after(&mut self, taker: Stream, owner: Stream, event: Option<Event>) {
+        let event = match event {
+            Some(event) => event,
+            None => self.record_event(owner),
+        };
+        self.meter.calls.event_wait += 1;
+        self.meter.cross_stream_waits += 1;
+        self.source.wait_event(taker.0, event);
+    }
+
+    /// Waits for the device and hands over every block that waited for a stream: they are free now.
+    #[must_use = "the blocks must be made free again"]
+    pub fn synchronize(&mut self) -> Vec<Block> {
+        self.meter.stalled = true;
+        self.source.synchronize();
+        self.deferred.drain()
+    }
+
+    /// Whether blocks wait for a stream.
+    #[must_use]
+    pub fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+}
