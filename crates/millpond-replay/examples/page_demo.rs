@@ -3,51 +3,32 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use millpond_replay::page::{Page, Placement, Run, SegmentSpan};
-use millpond_trace::{Action, Event, Format, NO_ALLOCATION, Origin, Settings, Strings, Trace};
+use millpond_engine::{Settings, policies};
+use millpond_replay::page::{Page, Run};
+use millpond_replay::{Device, Placement, PlacementRecorder, Program, SegmentSpan, Selection};
+use millpond_trace::{Action, NO_ALLOCATION, ReadOptions, Trace, read, read_bytes};
 
-fn parse(path: &str) -> Trace {
-    let text = std::fs::read_to_string(path).unwrap();
-    let mut tags = Strings::default();
-    let mut index: HashMap<&str, u32> = HashMap::new();
-    index.insert("", 0);
-    let mut ids: HashMap<&str, u32> = HashMap::new();
-    let mut events = Vec::new();
-    let mut streams = vec![0];
-    for line in text.lines().filter(|l| !l.starts_with('#')).skip(1) {
-        let f: Vec<&str> = line.splitn(6, ',').collect();
-        let n = ids.len() as u32;
-        let stream: u64 = f[4].parse().unwrap();
-        let at = streams.iter().position(|&s| s == stream).unwrap_or_else(|| {
-            streams.push(stream);
-            streams.len() - 1
-        });
-        let alloc = f[1] == "alloc";
-        let id = if alloc { *ids.entry(f[2]).or_insert(n) } else { ids[f[2]] };
-        events.push(Event {
-            time_us: f[0].parse().unwrap_or(0),
-            bytes: f[3].parse().unwrap(),
-            address: 0,
-            allocation: id,
-            tag: *index.entry(f[5]).or_insert_with(|| tags.push(f[5])),
-            stream: at as u16,
-            pool: 0,
-            action: if alloc { Action::Alloc } else { Action::Free },
-        });
-    }
-    let name = path.rsplit('/').next().unwrap().trim_end_matches(".csv").to_owned();
-    Trace {
-        origin: Origin { name, format: Format::MillpondCsv, device: 0, header: vec![] },
-        allocations: ids.len() as u32,
-        events,
-        tags,
-        streams,
-        pools: vec![(0, 0)],
-        initial_segments: vec![],
-        initial_blocks: vec![],
-        settings: Settings::default(),
-        cautions: vec![],
-    }
+const EVIL: &str = "</script><img src=x onerror=alert(1)><!--<script>alert(2)//\" onload='alert(3)'";
+
+fn parse(path: &str, hostile: bool) -> Trace {
+    let options = ReadOptions::default();
+    let recording = if hostile {
+        let text = std::fs::read_to_string(path).unwrap();
+        let lines: Vec<String> = text
+            .lines()
+            .map(|l| {
+                if l.contains(",alloc,") {
+                    format!("{l}{EVIL}")
+                } else {
+                    l.into()
+                }
+            })
+            .collect();
+        read_bytes(lines.join("\n").as_bytes(), "hostile", &options).unwrap()
+    } else {
+        read(std::path::Path::new(path), &options).unwrap()
+    };
+    recording.traces.into_iter().next().unwrap()
 }
 
 /// Best fit over segments taken when nothing fits; free ranges join within a segment.
@@ -64,7 +45,11 @@ fn run(trace: &Trace, toy: &Toy, limit: u64) -> Placement {
     let mut free: BTreeSet<(u32, u64, u64)> = BTreeSet::new(); // pool, size, address
     let mut by_addr: BTreeMap<u64, (u64, bool, u32, u64)> = BTreeMap::new(); // address -> size, free, pool, segment
     let n = trace.allocations as usize;
-    let mut p = Placement { address: vec![u64::MAX; n], block_bytes: vec![0; n], ..Placement::default() };
+    let mut p = Placement {
+        address: vec![u64::MAX; n],
+        block_bytes: vec![0; n],
+        ..Placement::default()
+    };
     let mut next = 0x7f00_0000_0000u64;
     let mut reserved = 0;
     let mut open: HashMap<u64, usize> = HashMap::new();
@@ -80,9 +65,14 @@ fn run(trace: &Trace, toy: &Toy, limit: u64) -> Placement {
                 let want = (toy.round)(e.bytes.max(1));
                 let pool = (toy.pools)(want);
                 let found = if toy.first_fit {
-                    free.range((pool, want, 0)..=(pool, u64::MAX, u64::MAX)).take(64).min_by_key(|f| f.2).copied()
+                    free.range((pool, want, 0)..=(pool, u64::MAX, u64::MAX))
+                        .take(64)
+                        .min_by_key(|f| f.2)
+                        .copied()
                 } else {
-                    free.range((pool, want, 0)..=(pool, u64::MAX, u64::MAX)).next().copied()
+                    free.range((pool, want, 0)..=(pool, u64::MAX, u64::MAX))
+                        .next()
+                        .copied()
                 };
                 let (size, at) = match found {
                     Some(f) => {
@@ -109,7 +99,12 @@ fn run(trace: &Trace, toy: &Toy, limit: u64) -> Placement {
                         };
                         p.reserved.push((i, reserved));
                         open.insert(at, p.segments.len());
-                        p.segments.push(SegmentSpan { address: at, bytes: size, from_event: i, to_event: u32::MAX });
+                        p.segments.push(SegmentSpan {
+                            address: at,
+                            bytes: size,
+                            from_event: i,
+                            to_event: u32::MAX,
+                        });
                         by_addr.insert(at, (size, true, pool, at));
                         (size, at)
                     }
@@ -165,6 +160,10 @@ fn run(trace: &Trace, toy: &Toy, limit: u64) -> Placement {
     p
 }
 
+fn peak_of(p: &Placement) -> u64 {
+    p.reserved.iter().map(|r| r.1).max().unwrap_or(0)
+}
+
 const M: u64 = 1 << 20;
 
 fn human(bytes: u64) -> String {
@@ -176,10 +175,17 @@ fn main() {
     let path = args.next().unwrap();
     let out = args.next().unwrap();
     let limit = args.next().map_or(u64::MAX, |s| s.parse::<u64>().unwrap() * M);
-    let trace = parse(&path);
+    let evil = std::env::args().any(|a| a == "--hostile");
+    let trace = parse(&path, evil);
     let r512 = |b: u64| b.div_ceil(512) * 512;
     let torch_seg = |b: u64| {
-        if b <= M { 2 * M } else if b < 10 * M { 20 * M } else { b.div_ceil(2 * M) * 2 * M }
+        if b <= M {
+            2 * M
+        } else if b < 10 * M {
+            20 * M
+        } else {
+            b.div_ceil(2 * M) * 2 * M
+        }
     };
     let eighth = |b: u64| {
         let s = (b.next_power_of_two() / 16).max(512);
@@ -190,60 +196,173 @@ fn main() {
     let torch_split: fn(u64, u64) -> bool = |s, w| if w <= M { s - w >= 512 } else { s - w > M };
     let huge = |b: u64| b.div_ceil(1 << 40) * (64 << 30);
     let _ = huge;
-    let base = Toy { round: r512, segment: torch_seg, split: torch_split, pools: small, give_back: false, first_fit: false };
+    let base = Toy {
+        round: r512,
+        segment: torch_seg,
+        split: torch_split,
+        pools: small,
+        give_back: false,
+        first_fit: false,
+    };
     let toys: Vec<(&str, Toy)> = vec![
-        ("millpond", Toy { segment: |b| b.div_ceil(32 * M) * 32 * M, split: always, give_back: false, first_fit: true, pools: |_| 0, ..base }),
+        (
+            "millpond",
+            Toy {
+                segment: |b| b.div_ceil(32 * M) * 32 * M,
+                split: always,
+                give_back: false,
+                first_fit: true,
+                pools: |_| 0,
+                ..base
+            },
+        ),
         ("torch-native", Toy { ..base }),
-        ("torch-expandable", Toy { segment: |b| b.div_ceil(512 * M) * 512 * M, pools: small, split: always, ..base }),
-        ("planned", Toy { segment: |b| b.div_ceil(256 * M) * 256 * M, split: always, pools: |_| 0, ..base }),
-        ("bfc", Toy { round: |b| b.div_ceil(256) * 256, segment: |b| b.next_power_of_two().max(1024 * M), split: always, pools: |_| 0, ..base }),
-        ("rmm-pool", Toy { round: |b| b.div_ceil(256) * 256, segment: |b| b.div_ceil(1024 * M) * 1024 * M, split: always, pools: |_| 0, first_fit: true, ..base }),
-        ("cuda-async", Toy { segment: |b| b.div_ceil(32 * M) * 32 * M, split: always, pools: |_| 0, give_back: true, ..base }),
-        ("pow2", Toy { round: u64::next_power_of_two, segment: torch_seg, split: always, pools: |b| b.trailing_zeros(), ..base }),
-        ("buckets", Toy { round: eighth, segment: torch_seg, split: |_, _| false, pools: |b| (b / 512) as u32, ..base }),
-        ("none", Toy { round: |b| b.div_ceil(512) * 512, segment: |b| b, split: always, pools: small, give_back: true, ..base }),
+        (
+            "torch-expandable",
+            Toy {
+                segment: |b| b.div_ceil(512 * M) * 512 * M,
+                pools: small,
+                split: always,
+                ..base
+            },
+        ),
+        (
+            "planned",
+            Toy {
+                segment: |b| b.div_ceil(256 * M) * 256 * M,
+                split: always,
+                pools: |_| 0,
+                ..base
+            },
+        ),
+        (
+            "bfc",
+            Toy {
+                round: |b| b.div_ceil(256) * 256,
+                segment: |b| b.next_power_of_two().max(1024 * M),
+                split: always,
+                pools: |_| 0,
+                ..base
+            },
+        ),
+        (
+            "rmm-pool",
+            Toy {
+                round: |b| b.div_ceil(256) * 256,
+                segment: |b| b.div_ceil(1024 * M) * 1024 * M,
+                split: always,
+                pools: |_| 0,
+                first_fit: true,
+                ..base
+            },
+        ),
+        (
+            "cuda-async",
+            Toy {
+                segment: |b| b.div_ceil(32 * M) * 32 * M,
+                split: always,
+                pools: |_| 0,
+                give_back: true,
+                ..base
+            },
+        ),
+        (
+            "pow2",
+            Toy {
+                round: u64::next_power_of_two,
+                segment: torch_seg,
+                split: always,
+                pools: |b| b.trailing_zeros(),
+                ..base
+            },
+        ),
+        (
+            "buckets",
+            Toy {
+                round: eighth,
+                segment: torch_seg,
+                split: |_, _| false,
+                pools: |b| (b / 512) as u32,
+                ..base
+            },
+        ),
+        (
+            "none",
+            Toy {
+                round: |b| b.div_ceil(512) * 512,
+                segment: |b| b,
+                split: always,
+                pools: small,
+                give_back: true,
+                ..base
+            },
+        ),
     ];
-    let placements: Vec<(&str, Placement)> = toys.iter().map(|(n, t)| (*n, run(&trace, t, limit))).collect();
-    let mut trace = trace;
-    let mut placements = placements;
-    if std::env::args().any(|a| a == "--hostile") {
-        const EVIL: &str = "</script><img src=x onerror=alert(1)><!--<script>";
+    let program = Program::new(&trace, Selection::default()).unwrap();
+    let device = Device {
+        bytes: (limit != u64::MAX).then_some(limit),
+        paged: true,
+    };
+    let real = |name: &str| {
+        let policy = policies::build(name, &Settings::default()).ok()?;
+        let mut recorder = PlacementRecorder::new(&program);
+        let run = millpond_replay::run(&program, policy, device.source().with_log(), &mut recorder);
+        Some(recorder.finish(run.stop.and_then(|stop| program.ops[stop.op].event())))
+    };
+    let mut placements: Vec<(&str, Placement, &str)> = toys
+        .iter()
+        .map(|(name, toy)| match real(name) {
+            Some(placement) => (*name, placement, "Follows the published rules of the real one."),
+            None => (
+                *name,
+                run(&trace, toy, limit),
+                "A toy for working on the page, not the real policy.",
+            ),
+        })
+        .collect();
+    if evil {
         placements[3].0 = EVIL;
-        let mut tags = Strings::default();
-        for tag in trace.tags.iter().skip(1) {
-            let _ = tags.push(&format!("{tag}{EVIL}"));
-        }
-        trace.tags = tags;
     }
     let runs: Vec<Run<'_>> = placements
         .iter()
-        .map(|(name, placement)| Run { name, fidelity: "A toy for working on the page, not the real policy.", placement })
+        .map(|(name, placement, fidelity)| Run {
+            name,
+            fidelity,
+            placement,
+        })
         .collect();
     let (mut now, mut peak) = (0u64, 0);
     for e in &trace.events {
         match e.action {
             Action::Alloc => now += e.bytes,
-            _ => now -= e.bytes,
+            Action::Free | Action::FreeRequested => now = now.saturating_sub(e.bytes),
+            _ => {}
         }
         peak = peak.max(now);
     }
     let served = |p: &Placement| p.address.iter().filter(|a| **a != u64::MAX).count();
     let rows = placements
         .iter()
-        .map(|(n, p)| {
+        .map(|(n, p, _)| {
             vec![
                 (*n).to_owned(),
-                human(p.peak_reserved()),
-                format!("{:.4}", p.peak_reserved() as f64 / peak as f64),
+                human(peak_of(p)),
+                format!("{:.4}", peak_of(p) as f64 / peak as f64),
                 p.segments.len().to_string(),
-                format!("{:.2} %", 100.0 * (1.0 - p.segments.len() as f64 / served(p).max(1) as f64)),
-                p.stopped_at.map_or("finishes".to_owned(), |e| format!("out of memory at {e}")),
+                format!(
+                    "{:.2} %",
+                    100.0 * (1.0 - p.segments.len() as f64 / served(p).max(1) as f64)
+                ),
+                p.stopped_at
+                    .map_or("finishes".to_owned(), |e| format!("out of memory at {e}")),
             ]
         })
         .collect();
-    let evil = std::env::args().any(|a| a == "--hostile");
-    const EVIL: &str = "</script><img src=x onerror=alert(1)><script>alert(2)</script>\" onload='alert(3)' &lt;";
-    let title = if evil { format!("{} {EVIL}", trace.origin.name) } else { trace.origin.name.clone() };
+    let title = if evil {
+        format!("{} {EVIL}", trace.origin.name)
+    } else {
+        trace.origin.name.clone()
+    };
     let page = Page {
         title,
         version: "millpond 0.1.0".into(),
@@ -256,9 +375,9 @@ fn main() {
         advice: vec![
             format!(
                 "With millpond this program peaks at {} instead of {}: it would fit a device {} smaller.",
-                human(placements[0].1.peak_reserved()),
-                human(placements[1].1.peak_reserved()),
-                human(placements[1].1.peak_reserved().saturating_sub(placements[0].1.peak_reserved()))
+                human(peak_of(&placements[0].1)),
+                human(peak_of(&placements[1].1)),
+                human(peak_of(&placements[1].1).saturating_sub(peak_of(&placements[0].1)))
             ),
             "If you cannot change the allocator, set expandable_segments:True; it recovers most of the difference.".into(),
         ],
@@ -273,5 +392,9 @@ fn main() {
     let mut file = std::io::BufWriter::new(std::fs::File::create(&out).unwrap());
     millpond_replay::page::write(&page, &mut file).unwrap();
     drop(file);
-    eprintln!("{out}: {} bytes, written in {:?}", std::fs::metadata(&out).unwrap().len(), started.elapsed());
+    eprintln!(
+        "{out}: {} bytes, written in {:?}",
+        std::fs::metadata(&out).unwrap().len(),
+        started.elapsed()
+    );
 }

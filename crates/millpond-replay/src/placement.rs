@@ -52,7 +52,12 @@ impl PlacementRecorder {
                 ..Placement::default()
             },
             mapped: BTreeMap::new(),
-            events: program.ops.iter().filter_map(Op::event).max().map_or(0, |e| e + 1),
+            events: program
+                .ops
+                .iter()
+                .filter_map(Op::event)
+                .max()
+                .map_or(0, |e| e + 1),
         }
     }
 
@@ -61,7 +66,12 @@ impl PlacementRecorder {
     pub fn finish(mut self, stopped_at: Option<u32>) -> Placement {
         for (address, (bytes, from_event)) in std::mem::take(&mut self.mapped) {
             let to_event = stopped_at.unwrap_or(self.events);
-            self.placement.segments.push(SegmentSpan { address, bytes, from_event, to_event });
+            self.placement.segments.push(SegmentSpan {
+                address,
+                bytes,
+                from_event,
+                to_event,
+            });
         }
         self.placement.segments.sort_by_key(|s| (s.from_event, s.address));
         self.placement.stopped_at = stopped_at;
@@ -71,7 +81,11 @@ impl PlacementRecorder {
     /// Takes mapped bytes away, cutting spans that are only partly concerned.
     fn unmap(&mut self, address: u64, bytes: u64, event: u32) {
         let end = address + bytes;
-        let first = self.mapped.range(..=address).next_back().map_or(address, |(start, _)| *start);
+        let first = self
+            .mapped
+            .range(..=address)
+            .next_back()
+            .map_or(address, |(start, _)| *start);
         let touched: Vec<_> = self.mapped.range(first..end).map(|(a, v)| (*a, *v)).collect();
         for (start, (len, from_event)) in touched {
             let stop = start + len;
@@ -86,7 +100,12 @@ impl PlacementRecorder {
                 self.mapped.insert(end, (stop - end, from_event));
             }
             let (from, to) = (start.max(address), stop.min(end));
-            let span = SegmentSpan { address: from, bytes: to - from, from_event, to_event: event };
+            let span = SegmentSpan {
+                address: from,
+                bytes: to - from,
+                from_event,
+                to_event: event,
+            };
             self.placement.segments.push(span);
         }
     }

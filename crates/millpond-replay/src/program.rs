@@ -90,7 +90,10 @@ impl Program {
             };
             ops.push(op);
             if block.pending {
-                ops.push(Op { kind: OpKind::FreeRequested, ..op });
+                ops.push(Op {
+                    kind: OpKind::FreeRequested,
+                    ..op
+                });
             }
         }
         for (event, at) in trace.events.iter().zip(0u32..) {
@@ -153,7 +156,9 @@ impl Program {
     pub fn held_after(&self, ops: usize) -> Vec<Op> {
         let mut held = vec![None; self.allocations as usize];
         for op in &self.ops[..ops.min(self.ops.len())] {
-            let Some(slot) = held.get_mut(op.allocation as usize) else { continue };
+            let Some(slot) = held.get_mut(op.allocation as usize) else {
+                continue;
+            };
             match op.kind {
                 OpKind::Alloc => *slot = Some(*op),
                 OpKind::Free | OpKind::FreeRequested => *slot = None,
@@ -184,11 +189,21 @@ fn peak(ops: &[Op]) -> (u64, usize) {
 /// Keeps the calls inside a window; what lived at its start is allocated first, oldest first.
 fn cut(trace: &Trace, ops: &[Op], (from, to): (u64, u64)) -> (Vec<Op>, u64) {
     let start = trace.events.first().map_or(0, |event| event.time_us);
-    let time = |op: &Op| trace.events.get(op.event as usize).map(|event| event.time_us.saturating_sub(start));
-    let first = ops.iter().position(|op| time(op).is_some_and(|t| t >= from)).unwrap_or(ops.len());
+    let time = |op: &Op| {
+        trace
+            .events
+            .get(op.event as usize)
+            .map(|event| event.time_us.saturating_sub(start))
+    };
+    let first = ops
+        .iter()
+        .position(|op| time(op).is_some_and(|t| t >= from))
+        .unwrap_or(ops.len());
     let mut before: Vec<Option<(usize, Op, bool)>> = vec![None; trace.allocations as usize];
     for (order, op) in ops[..first].iter().enumerate() {
-        let Some(slot) = before.get_mut(op.allocation as usize) else { continue };
+        let Some(slot) = before.get_mut(op.allocation as usize) else {
+            continue;
+        };
         match op.kind {
             OpKind::Alloc => *slot = Some((order, *op, false)),
             OpKind::Free | OpKind::FreeCompleted => *slot = None,
@@ -206,10 +221,16 @@ fn cut(trace: &Trace, ops: &[Op], (from, to): (u64, u64)) -> (Vec<Op>, u64) {
     for (_, op, pending) in &lived {
         kept.push(Op { event: BEFORE, ..*op });
         if *pending {
-            kept.push(Op { event: BEFORE, kind: OpKind::FreeRequested, ..*op });
+            kept.push(Op {
+                event: BEFORE,
+                kind: OpKind::FreeRequested,
+                ..*op
+            });
         }
     }
-    let inside = ops[first..].iter().take_while(|op| time(op).is_none_or(|t| t <= to));
+    let inside = ops[first..]
+        .iter()
+        .take_while(|op| time(op).is_none_or(|t| t <= to));
     kept.extend(inside.copied());
     (kept, lived.len() as u64)
 }

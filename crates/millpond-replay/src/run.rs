@@ -17,7 +17,10 @@ pub struct Device {
 
 impl Device {
     /// A paged device without a limit.
-    pub const UNLIMITED: Self = Self { bytes: None, paged: true };
+    pub const UNLIMITED: Self = Self {
+        bytes: None,
+        paged: true,
+    };
 
     /// The simulated source that stands for it.
     #[must_use]
@@ -66,7 +69,12 @@ pub struct Run {
 }
 
 /// Replays a program until its end or the first refusal, as the program itself would stop.
-pub fn run<O: Observer>(program: &Program, policy: Box<dyn Policy>, source: Simulated, observer: &mut O) -> Run {
+pub fn run<O: Observer>(
+    program: &Program,
+    policy: Box<dyn Policy>,
+    source: Simulated,
+    observer: &mut O,
+) -> Run {
     let mut engine = Engine::new(policy, source);
     let mut blocks = Blocks::new(program);
     let start = Instant::now();
@@ -83,7 +91,12 @@ pub fn run<O: Observer>(program: &Program, policy: Box<dyn Policy>, source: Simu
                 Err(error) => {
                     let device_free = free_bytes(&engine);
                     let largest_hole = engine.largest_hole();
-                    stop = Some(Stop { op: index, error, device_free, largest_hole });
+                    stop = Some(Stop {
+                        op: index,
+                        error,
+                        device_free,
+                        largest_hole,
+                    });
                     break;
                 }
             },
@@ -99,7 +112,13 @@ pub fn run<O: Observer>(program: &Program, policy: Box<dyn Policy>, source: Simu
         observer.stepped(op, &mut engine);
     }
     let nanoseconds = start.elapsed().as_nanos() as u64;
-    Run { stats: *engine.stats(), meter: *engine.meter(), stop, nanoseconds, calls }
+    Run {
+        stats: *engine.stats(),
+        meter: *engine.meter(),
+        stop,
+        nanoseconds,
+        calls,
+    }
 }
 
 fn free_bytes(engine: &Engine<Simulated>) -> u64 {
@@ -111,7 +130,12 @@ fn free_bytes(engine: &Engine<Simulated>) -> u64 {
 #[inline]
 #[must_use]
 pub fn request(op: &Op) -> Request {
-    Request { bytes: op.bytes, align: 1, stream: Stream(u32::from(op.stream)), group: Group(u32::from(op.pool)) }
+    Request {
+        bytes: op.bytes,
+        align: 1,
+        stream: Stream(u32::from(op.stream)),
+        group: Group(u32::from(op.pool)),
+    }
 }
 
 /// The blocks a replayed program holds, and those it gave back that still wait for a stream.
@@ -126,7 +150,11 @@ impl Blocks {
     pub(crate) fn new(program: &Program) -> Self {
         let mut held = Vec::new();
         held.resize_with(program.allocations as usize, || None);
-        Self { held, waiting: Vec::new(), elsewhere: Stream(u32::from(u16::MAX) + 1) }
+        Self {
+            held,
+            waiting: Vec::new(),
+            elsewhere: Stream(u32::from(u16::MAX) + 1),
+        }
     }
 
     #[inline]
@@ -151,7 +179,11 @@ impl Blocks {
     }
 
     pub(crate) fn complete_free(&mut self, op: &Op, engine: &mut Engine<Simulated>) {
-        let Some(at) = self.waiting.iter().position(|(allocation, _)| *allocation == op.allocation) else {
+        let Some(at) = self
+            .waiting
+            .iter()
+            .position(|(allocation, _)| *allocation == op.allocation)
+        else {
             return;
         };
         let (_, event) = self.waiting.remove(at);

@@ -24,33 +24,57 @@ pub(crate) struct Blobs {
 }
 
 impl Blobs {
-    /// Encodes everything, leaving out the addresses of the smallest blocks if `room` is short.
+    /// Encodes everything, leaving out the addresses of the smallest blocks if `room` is short, and
+    /// the recorded times if they alone would not fit.
     ///
-    /// The curves are always whole: what is cut is only which blocks are drawn one by one.
+    /// The curves are always whole: what is cut is only which blocks are drawn one by one. So a
+    /// recording far beyond a million events can still pass the limit.
     pub(crate) fn new(trace: &Trace, lives: &[Life], runs: &[Run<'_>], room: u64) -> Blobs {
         let story = story::blob(trace, lives);
         let tags = tags(trace);
         let times = story::times(trace);
-        let curves: Vec<Blob> = runs.iter().map(|run| curve_blob(trace, lives, run.placement)).collect();
-        let fixed = [&story, &tags].into_iter().chain(&times).chain(&curves).map(Blob::page_bytes).sum::<u64>();
+        let curves: Vec<Blob> = runs
+            .iter()
+            .map(|run| curve_blob(trace, lives, run.placement))
+            .collect();
+        let fixed = [&story, &tags]
+            .into_iter()
+            .chain(&curves)
+            .map(Blob::page_bytes)
+            .sum::<u64>();
         let room = room.saturating_sub(fixed);
+        let times = times.filter(|times| times.page_bytes() <= room);
+        let room = room - times.as_ref().map_or(0, Blob::page_bytes);
         let encode = |threshold| -> Vec<Blob> {
-            runs.iter().map(|run| address_blob(trace, lives, run.placement, threshold)).collect()
+            runs.iter()
+                .map(|run| address_blob(trace, lives, run.placement, threshold))
+                .collect()
         };
         let mut threshold = Threshold(0.0);
         let mut addresses = encode(threshold);
         let mut part = 1.0;
-        while part > 0.001 {
+        loop {
             let taken = addresses.iter().map(Blob::page_bytes).sum::<u64>();
-            if taken <= room {
+            if taken <= room || threshold == Threshold(f64::MAX) {
                 break;
             }
             // Bytes follow the number of blocks closely; a little less ends the search sooner.
             part *= (0.95 * room as f64 / taken as f64).min(0.9);
-            threshold = keeping(lives, part);
+            threshold = if part > 0.001 {
+                keeping(lives, part)
+            } else {
+                Threshold(f64::MAX)
+            };
             addresses = encode(threshold);
         }
-        Blobs { story, tags, times, curves, addresses, threshold }
+        Blobs {
+            story,
+            tags,
+            times,
+            curves,
+            addresses,
+            threshold,
+        }
     }
 }
 

@@ -81,7 +81,11 @@ pub(crate) fn base64(bytes: &[u8]) -> String {
         for place in 0..4 {
             let sextet = (bits >> (18 - 6 * place)) & 63;
             let padding = place > chunk.len();
-            text.push(if padding { '=' } else { char::from(ALPHABET[sextet as usize]) });
+            text.push(if padding {
+                '='
+            } else {
+                char::from(ALPHABET[sextet as usize])
+            });
         }
     }
     text
@@ -123,7 +127,9 @@ pub(crate) mod decode {
             let (length, tail) = rest.split_at(4);
             let length = u32::from_le_bytes(length.try_into().unwrap()) as usize;
             let mut bytes = Vec::new();
-            flate2::read::DeflateDecoder::new(&tail[..length]).read_to_end(&mut bytes).unwrap();
+            flate2::read::DeflateDecoder::new(&tail[..length])
+                .read_to_end(&mut bytes)
+                .unwrap();
             all.push(bytes);
             rest = &tail[length..];
         }
@@ -166,7 +172,13 @@ mod tests {
 
     #[test]
     fn base64_is_the_standard_one() {
-        for (bytes, text) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")] {
+        for (bytes, text) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foobar", "Zm9vYmFy"),
+        ] {
             assert_eq!(base64(bytes.as_bytes()), text);
         }
     }

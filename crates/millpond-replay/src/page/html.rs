@@ -21,8 +21,11 @@ use super::{
     story,
 };
 
-const STYLE: &str =
-    concat!(include_str!("assets/tokens.css"), include_str!("assets/layout.css"), include_str!("assets/parts.css"));
+const STYLE: &str = concat!(
+    include_str!("assets/tokens.css"),
+    include_str!("assets/layout.css"),
+    include_str!("assets/parts.css")
+);
 
 const SCRIPT: &str = concat!(
     "(() => {\n'use strict';\n",
@@ -51,12 +54,17 @@ const LOGO: &str = r#"<svg viewBox="0 0 24 24" fill="none" stroke="currentColor"
 
 /// Writes `page` as one file that needs nothing else: no network, no other file.
 ///
-/// It stays below 15 MB. Every curve is exact at every event; where room is short, the blocks that
+/// Up to about a million events and ten policies it stays below 15 MB. Every curve is exact at every event; where room is short, the blocks that
 /// cover least of the address picture are counted there, not drawn one by one.
 ///
 /// # Errors
 /// Those of `out`.
 pub fn write(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
+    write_within(page, PAGE_BYTES, out)
+}
+
+/// [`write`] with another limit.
+pub(crate) fn write_within(page: &Page<'_>, limit: u64, out: &mut impl Write) -> io::Result<()> {
     let lives = story::lives(page.trace);
     let requested = story::held(page.trace, &lives, |serial| lives[serial].requested);
     let glance = Glance::new(page.trace, &requested, page.runs);
@@ -71,10 +79,14 @@ pub fn write(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
     // The threshold's digits and the element names around the blobs are in this allowance.
     let glance = serde_json::to_value(&glance).map_err(io::Error::other)?;
     let frame_bytes = (frame.len() + glance.to_string().len() + SCRIPT.len() + 32_768) as u64;
-    let blobs = Blobs::new(page.trace, &lives, page.runs, PAGE_BYTES.saturating_sub(frame_bytes));
+    let blobs = Blobs::new(page.trace, &lives, page.runs, limit.saturating_sub(frame_bytes));
     out.write_all(&frame)?;
     // The script comes before the data, so that it can paint while the rest is still being read.
-    writeln!(out, "<script type=\"application/json\" id=\"meta\">{}</script>", Json(&meta(page, &requested, glance, &blobs)))?;
+    writeln!(
+        out,
+        "<script type=\"application/json\" id=\"meta\">{}</script>",
+        Json(&meta(page, &requested, glance, &blobs))
+    )?;
     writeln!(out, "<script>{SCRIPT}</script>")?;
     blob(out, "story", &blobs.story)?;
     blob(out, "tags", &blobs.tags)?;
@@ -91,7 +103,11 @@ pub fn write(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
 }
 
 fn blob(out: &mut impl Write, id: &str, blob: &Blob) -> io::Result<()> {
-    writeln!(out, "<script type=\"application/octet-stream\" id=\"{id}\">{}</script>", blob.base64())
+    writeln!(
+        out,
+        "<script type=\"application/octet-stream\" id=\"{id}\">{}</script>",
+        blob.base64()
+    )
 }
 
 fn head(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
@@ -115,8 +131,16 @@ fn head(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
 fn lead(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
     let trace = page.trace;
     writeln!(out, "<section class=\"lead\">\n<h1>{}</h1>", Text(&page.title))?;
-    write!(out, "<p class=\"facts-line\"><span>{} events</span>", Count(trace.events.len() as u64))?;
-    write!(out, "<span>{} allocations</span>", Count(u64::from(trace.allocations)))?;
+    write!(
+        out,
+        "<p class=\"facts-line\"><span>{} events</span>",
+        Count(trace.events.len() as u64)
+    )?;
+    write!(
+        out,
+        "<span>{} allocations</span>",
+        Count(u64::from(trace.allocations))
+    )?;
     if trace.streams.len() > 1 {
         write!(out, "<span>{} streams</span>", trace.streams.len())?;
     }
@@ -146,7 +170,9 @@ fn figures(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
     )?;
     let run = |index: Option<usize>| index.and_then(|index| page.runs.get(index).map(|run| (index, run)));
     let mut policy = |label: &str, index: Option<usize>| -> io::Result<Option<u64>> {
-        let Some((index, run)) = run(index) else { return Ok(None) };
+        let Some((index, run)) = run(index) else {
+            return Ok(None);
+        };
         let peak = run.peak_reserved();
         write!(
             out,
@@ -156,7 +182,11 @@ fn figures(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
         )?;
         let over = peak as f64 / page.peak_requested.max(1) as f64;
         match run.placement.stopped_at {
-            None => writeln!(out, "<dd>{}<small>{over:.4} × requested</small></dd></div>", Human(peak))?,
+            None => writeln!(
+                out,
+                "<dd>{}<small>{over:.4} × requested</small></dd></div>",
+                Human(peak)
+            )?,
             Some(event) => writeln!(
                 out,
                 "<dd>{}<small>then out of memory at event {}</small></dd></div>",
@@ -167,7 +197,11 @@ fn figures(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
         Ok(run.placement.stopped_at.is_none().then_some(peak))
     };
     let used = policy("In use", page.in_use)?;
-    let best = if page.best == page.in_use { used } else { policy("Best", page.best)? };
+    let best = if page.best == page.in_use {
+        used
+    } else {
+        policy("Best", page.best)?
+    };
     if let (Some(used), Some(best)) = (used, best) {
         let saved = used.saturating_sub(best);
         let part = 100.0 * saved as f64 / used.max(1) as f64;
@@ -184,7 +218,10 @@ fn figures(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
     }
     writeln!(out, "</dl>")?;
     if !page.cautions.is_empty() {
-        writeln!(out, "<aside class=\"cautions\"><h2>What this cannot tell</h2><ul>")?;
+        writeln!(
+            out,
+            "<aside class=\"cautions\"><h2>What this cannot tell</h2><ul>"
+        )?;
         for sentence in &page.cautions {
             writeln!(out, "<li>{}</li>", Text(sentence))?;
         }
@@ -194,14 +231,19 @@ fn figures(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
 }
 
 fn results(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "<section class=\"panel\" aria-label=\"Results\"><div class=\"head\"><h2>Results</h2></div>")?;
+    writeln!(
+        out,
+        "<section class=\"panel\" aria-label=\"Results\"><div class=\"head\"><h2>Results</h2></div>"
+    )?;
     writeln!(out, "<div class=\"scroll\"><table id=\"results\">\n<thead><tr>")?;
     for column in &page.columns {
         write!(out, "<th scope=\"col\">{}</th>", Text(column))?;
     }
     writeln!(out, "</tr></thead>\n<tbody>")?;
     for row in &page.rows {
-        let run = row.first().and_then(|name| page.runs.iter().position(|run| run.name == name));
+        let run = row
+            .first()
+            .and_then(|name| page.runs.iter().position(|run| run.name == name));
         match run {
             Some(index) => write!(out, "<tr data-run=\"{index}\">")?,
             None => write!(out, "<tr>")?,
@@ -223,7 +265,10 @@ fn footer(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
 }
 
 fn meta(page: &Page<'_>, requested: &[u64], glance: serde_json::Value, blobs: &Blobs) -> serde_json::Value {
-    let peak = requested.iter().max().and_then(|peak| requested.iter().position(|bytes| bytes == peak));
+    let peak = requested
+        .iter()
+        .max()
+        .and_then(|peak| requested.iter().position(|bytes| bytes == peak));
     let runs = page.runs.iter().map(|run| {
         json!({
             "name": run.name,
@@ -299,7 +344,10 @@ struct Human(u64);
 impl Display for Human {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
         const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-        let unit = (0..UNITS.len()).rev().find(|&unit| self.0 >> (10 * unit) > 0).unwrap_or(0);
+        let unit = (0..UNITS.len())
+            .rev()
+            .find(|&unit| self.0 >> (10 * unit) > 0)
+            .unwrap_or(0);
         let value = self.0 as f64 / f64::powi(1024.0, unit as i32);
         let digits = if unit == 0 { 0 } else { 2 };
         write!(out, "{value:.digits$} {}", UNITS[unit])

@@ -21,7 +21,12 @@ pub struct Run<'a> {
 impl Run<'_> {
     /// The most it ever held.
     pub(crate) fn peak_reserved(&self) -> u64 {
-        self.placement.reserved.iter().map(|&(_, bytes)| bytes).max().unwrap_or(0)
+        self.placement
+            .reserved
+            .iter()
+            .map(|&(_, bytes)| bytes)
+            .max()
+            .unwrap_or(0)
     }
 }
 

@@ -28,12 +28,21 @@ impl Glance {
         let peaks = runs.iter().map(|run| run.peak_reserved());
         let scale = peaks.chain(requested.iter().copied()).max().unwrap_or(0).max(1);
         let reserved = runs.iter().map(|run| {
-            let end = run.placement.stopped_at.map_or(events, |event| event as usize).min(events);
+            let end = run
+                .placement
+                .stopped_at
+                .map_or(events, |event| event as usize)
+                .min(events);
             let mut curve = Curve::new(&run.placement.reserved);
             let values: Vec<u64> = (0..end).map(|event| curve.after(event)).collect();
             quantise(&values, events, scale)
         });
-        Glance { buckets: BUCKETS, scale, reserved: reserved.collect(), requested: quantise(requested, events, scale) }
+        Glance {
+            buckets: BUCKETS,
+            scale,
+            reserved: reserved.collect(),
+            requested: quantise(requested, events, scale),
+        }
     }
 }
 
@@ -43,7 +52,9 @@ fn quantise(values: &[u64], events: usize, scale: u64) -> Vec<u16> {
     for bucket in 0..BUCKETS {
         let from = bucket * events / BUCKETS;
         let to = ((bucket + 1) * events / BUCKETS).max(from + 1).min(values.len());
-        let Some(part) = values.get(from..to).filter(|part| !part.is_empty()) else { break };
+        let Some(part) = values.get(from..to).filter(|part| !part.is_empty()) else {
+            break;
+        };
         let low = part.iter().min().copied().unwrap_or(0);
         let high = part.iter().max().copied().unwrap_or(0);
         for value in [low, high] {

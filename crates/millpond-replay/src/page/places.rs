@@ -32,31 +32,75 @@ impl Threshold {
 /// Slack of every block and the reserved bytes: enough for exact curves.
 pub(crate) fn curve_blob(trace: &Trace, lives: &[Life], placement: &Placement) -> Blob {
     let mut blob = Blob::default();
-    blob.section(slack(lives, placement).bytes());
+    let rounding = Rounding::of(lives, placement);
+    blob.section(slack(lives, placement, rounding).bytes());
     let plain = changes(placement.reserved.iter().copied());
     let allocated = allocated(trace, lives, placement);
     let above = above_allocated(&placement.reserved, &allocated);
     // A policy without a cache changes what it reserves at every event, but never what lies between.
-    let (based, column) = if above.bytes().len() < plain.bytes().len() { (1, above) } else { (0, plain) };
-    blob.section(&[based]);
+    let (based, column) = if above.bytes().len() < plain.bytes().len() {
+        (1, above)
+    } else {
+        (0, plain)
+    };
+    let mut head = Column::default();
+    head.put(based);
+    head.put(rounding.0);
+    blob.section(head.bytes());
     blob.section(column.bytes());
     blob.section(segments(placement).bytes());
     blob
 }
 
-/// Slack by allocation: 0 where the requested size had the same last time, 1 where it was not
-/// served, otherwise 2 + slack.
-fn slack(lives: &[Life], placement: &Placement) -> Column {
+/// How a policy mostly rounds: up to a multiple of this, or to a power of two if 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rounding(u64);
+
+impl Rounding {
+    /// The rule that explains most blocks of `placement`.
+    fn of(lives: &[Life], placement: &Placement) -> Rounding {
+        let rules = [0]
+            .into_iter()
+            .chain((0..=21).map(|power| 1 << power))
+            .map(Rounding);
+        let explained = |rule: &Rounding| {
+            let blocks = lives.iter().zip(&placement.block_bytes);
+            blocks
+                .filter(|(life, block)| life.requested + rule.slack(life.requested) == **block)
+                .count()
+        };
+        // The first of equals: the smallest multiple.
+        rules.rev().max_by_key(explained).unwrap_or(Rounding(1))
+    }
+
+    fn slack(self, requested: u64) -> u64 {
+        match self.0 {
+            0 => requested.checked_next_power_of_two().unwrap_or(requested) - requested,
+            multiple => requested.wrapping_neg() % multiple,
+        }
+    }
+}
+
+/// Slack by allocation: 0 where the requested size had the same last time, or the policy's rounding
+/// gives it; 1 where it was not served; otherwise 2 + slack.
+fn slack(lives: &[Life], placement: &Placement, rounding: Rounding) -> Column {
     let mut column = Column::default();
     let mut of_size = HashMap::new();
     for (serial, life) in lives.iter().enumerate() {
-        let served = placement.address.get(serial).is_some_and(|&address| address != UNSERVED);
+        let served = placement
+            .address
+            .get(serial)
+            .is_some_and(|&address| address != UNSERVED);
         if !served {
             column.put(1);
             continue;
         }
         let slack = block_bytes(placement, serial, life) - life.requested;
-        if of_size.insert(life.requested, slack) == Some(slack) {
+        if of_size
+            .insert(life.requested, slack)
+            .unwrap_or_else(|| rounding.slack(life.requested))
+            == slack
+        {
             column.put(0);
         } else {
             column.put(2 + slack);
@@ -77,14 +121,30 @@ fn changes(steps: impl Iterator<Item = (u32, u64)>) -> Column {
 }
 
 /// Allocated bytes after every event.
-fn allocated(trace: &Trace, lives: &[Life], placement: &Placement) -> Vec<u64> {
-    let served = |serial: usize| placement.address.get(serial).is_some_and(|&address| address != UNSERVED);
-    held(trace, lives, |serial| if served(serial) { block_bytes(placement, serial, &lives[serial]) } else { 0 })
+pub(crate) fn allocated(trace: &Trace, lives: &[Life], placement: &Placement) -> Vec<u64> {
+    let served = |serial: usize| {
+        placement
+            .address
+            .get(serial)
+            .is_some_and(|&address| address != UNSERVED)
+    };
+    held(trace, lives, |serial| {
+        if served(serial) {
+            block_bytes(placement, serial, &lives[serial])
+        } else {
+            0
+        }
+    })
 }
 
 /// The block's size, never below what was asked for.
 fn block_bytes(placement: &Placement, serial: usize, life: &Life) -> u64 {
-    placement.block_bytes.get(serial).copied().unwrap_or(0).max(life.requested)
+    placement
+        .block_bytes
+        .get(serial)
+        .copied()
+        .unwrap_or(0)
+        .max(life.requested)
 }
 
 /// Reads a list of changes forwards, one event after the other.
@@ -134,7 +194,8 @@ fn segments(placement: &Placement) -> Column {
     let mut address = 0;
     let mut spans: Vec<&SegmentSpan> = placement.segments.iter().collect();
     if segments_cut(placement) {
-        let area = |span: &SegmentSpan| span.bytes as f64 * f64::from(span.to_event.saturating_sub(span.from_event));
+        let area =
+            |span: &SegmentSpan| span.bytes as f64 * f64::from(span.to_event.saturating_sub(span.from_event));
         spans.sort_by(|a, b| area(b).total_cmp(&area(a)));
         spans.truncate(SEGMENTS);
     }
@@ -153,8 +214,19 @@ fn segments(placement: &Placement) -> Column {
 const LIKELY: usize = 4;
 
 /// Addresses of the allocations that `threshold` keeps.
-pub(crate) fn address_blob(trace: &Trace, lives: &[Life], placement: &Placement, threshold: Threshold) -> Blob {
-    let base = placement.address.iter().copied().filter(|&address| address != UNSERVED).min().unwrap_or(0);
+pub(crate) fn address_blob(
+    trace: &Trace,
+    lives: &[Life],
+    placement: &Placement,
+    threshold: Threshold,
+) -> Blob {
+    let base = placement
+        .address
+        .iter()
+        .copied()
+        .filter(|&address| address != UNSERVED)
+        .min()
+        .unwrap_or(0);
     let mut granule = 0;
     for (serial, &address) in placement.address.iter().enumerate() {
         if address != UNSERVED && lives.get(serial).is_some_and(|life| threshold.keeps(life)) {
@@ -227,7 +299,10 @@ struct Guesses {
 
 impl Guesses {
     fn likely(&self, block: u64, key: (u32, u64)) -> [Option<u64>; LIKELY] {
-        let of_size = self.freed_of_size.get(&block).and_then(|stack| stack.last().copied());
+        let of_size = self
+            .freed_of_size
+            .get(&block)
+            .and_then(|stack| stack.last().copied());
         [self.of_key.get(&key).copied(), of_size, self.freed, self.end]
     }
 

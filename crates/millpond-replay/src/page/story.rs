@@ -36,7 +36,11 @@ impl Life {
 /// Every allocation's life, by serial number.
 pub(crate) fn lives(trace: &Trace) -> Vec<Life> {
     let end = trace.events.len() as u32;
-    let fresh = Life { death: end, gone: end, ..Life::default() };
+    let fresh = Life {
+        death: end,
+        gone: end,
+        ..Life::default()
+    };
     let mut lives = vec![fresh; trace.allocations as usize];
     for block in &trace.initial_blocks {
         if let Some(life) = lives.get_mut(block.allocation as usize) {
@@ -54,7 +58,9 @@ pub(crate) fn lives(trace: &Trace) -> Vec<Life> {
     }
     for (index, event) in trace.events.iter().enumerate() {
         let index = index as u32;
-        let Some(life) = lives.get_mut(event.allocation as usize) else { continue };
+        let Some(life) = lives.get_mut(event.allocation as usize) else {
+            continue;
+        };
         match event.action {
             Action::Alloc if !life.seen => {
                 life.requested = event.bytes;

@@ -1,5 +1,7 @@
 // Switches above the pictures, the theme, and the keys.
 
+const RANGES = ['all', 'zero', 'fit'];
+
 function press(button, on) {
   button.setAttribute('aria-pressed', String(on));
 }
@@ -11,8 +13,9 @@ function controls(state) {
     'series-requested': () => state.set({ series: { ...state.series, requested: !state.series.requested } }),
     'axis-event': () => state.set({ axis: 'event' }),
     'axis-time': () => state.set({ axis: 'time' }),
-    'range-zero': () => state.set({ zero: true }),
-    'range-fit': () => state.set({ zero: false }),
+    'range-all': () => state.set({ range: 'all' }),
+    'range-zero': () => state.set({ range: 'zero' }),
+    'range-fit': () => state.set({ range: 'fit' }),
     'unit-human': () => state.set({ exact: false }),
     'unit-exact': () => state.set({ exact: true }),
     'zoom-out': () => state.look(0, state.meta.events - 1),
@@ -27,8 +30,7 @@ function controls(state) {
     press(byId('series-requested'), state.series.requested);
     press(byId('axis-event'), state.axis === 'event');
     press(byId('axis-time'), state.axis === 'time');
-    press(byId('range-zero'), state.zero);
-    press(byId('range-fit'), !state.zero);
+    for (const range of RANGES) press(byId(`range-${range}`), state.range === range);
     press(byId('unit-human'), !state.exact);
     press(byId('unit-exact'), state.exact);
     const whole = state.from <= 0 && state.to >= state.meta.events - 1;
@@ -94,7 +96,7 @@ function keys(state, swapTheme) {
     a: () => byId('series-allocated').click(),
     b: () => state.set({ exact: !state.exact }),
     d: swapTheme,
-    f: () => state.set({ zero: !state.zero }),
+    f: () => state.set({ range: toggle('range', RANGES) }),
     p: () => state.set({ pinned: null, hover: null }),
     r: () => byId('series-reserved').click(),
     t: () => state.meta.timed && state.set({ axis: toggle('axis', ['event', 'time']) }),

@@ -25,7 +25,8 @@ class History {
     context.font = `11px ${ink.font}`;
     if (!places) {
       context.fillStyle = ink.muted;
-      context.fillText(this.data.failed ?? 'Placing the blocks …', left, 24);
+      context.font = `13px ${ink.font}`;
+      context.fillText(this.data.failed ?? 'Placing the blocks …', left, 20);
       return;
     }
     const key = `${width}x${height}`;
@@ -85,10 +86,10 @@ class History {
     const toY = height / places.extent;
     const held = new Float32Array(width * height);
     const paint = new Float32Array(width * height * 4);
-    const palette = [...ink.tag, ink.rest, ink.waste, ink.faint].map(rgb);
+    const palette = [...ink.tag, ink.rest, ink.waste].map(rgb);
+    const dimmed = palette.map(faded);
     const REST = 8;
     const WASTE = 9;
-    const DIM = 10;
 
     for (const span of places.segments) {
       if (span.from >= to || span.to <= from) continue;
@@ -103,13 +104,13 @@ class History {
       const group = grouping.ofTag[tag[i]];
       let colour = grouping.colour[group];
       if (colour < 0) colour = REST;
-      if (lit !== null && group !== lit) colour = DIM;
+      const inks = lit !== null && group !== lit ? dimmed : palette;
       const x0 = toX(birth[i]);
       const x1 = toX(gone[i]);
       const y0 = spot[i] * toY;
       const y1 = y0 + requested[i] * toY;
-      fill(paint, width, height, x0, x1, y0, y1, palette[colour]);
-      if (slack[i] * toY > 0.05) fill(paint, width, height, x0, x1, y1, y1 + slack[i] * toY, palette[WASTE]);
+      fill(paint, width, height, x0, x1, y0, y1, inks[colour]);
+      if (slack[i] * toY > 0.05) fill(paint, width, height, x0, x1, y1, y1 + slack[i] * toY, inks[WASTE]);
     }
     this.compose(places, held, paint, width, height);
   }

@@ -23,6 +23,12 @@ function rgb(text) {
   return text.startsWith('color(') ? [r * 255, g * 255, b * 255] : [r, g, b];
 }
 
+// A colour that steps back: mostly the panel's.
+function faded(colour) {
+  const panel = rgb(ink.panel);
+  return colour.map((value, i) => 0.28 * value + 0.72 * panel[i]);
+}
+
 function policyInk(index) {
   return ink.policy[index % ink.policy.length];
 }

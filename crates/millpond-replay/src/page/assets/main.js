@@ -19,6 +19,9 @@ const data = {
 const swapTheme = themes(state);
 const plot = new Plot(state, axis, data);
 const minimap = new Minimap(state, axis, data);
+const history = new History(state, axis, data);
+const map = new AddressMap(state, data);
+const tags = new TagList(state, data);
 const table = new Table(state);
 const readout = new Readout(state, axis, data);
 controls(state);
@@ -28,9 +31,6 @@ readout.show();
 async function decode() {
   const story = await Story.read(meta);
   const places = meta.runs.map((_, index) => new Places(story, index));
-  new History(state, axis, data);
-  new AddressMap(state, data);
-  new TagList(state, data);
   // The chosen policy first, so that the reader has a whole picture early.
   const order = [state.focus, ...places.keys()].filter((index, at, all) => all.indexOf(index) === at);
   const ready = [];

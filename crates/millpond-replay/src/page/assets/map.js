@@ -28,7 +28,12 @@ class AddressMap {
 
   draw(context, width, height) {
     const places = this.data.shown;
-    if (!places) return;
+    if (!places) {
+      context.fillStyle = ink.muted;
+      context.font = `13px ${ink.font}`;
+      context.fillText(this.data.failed ?? 'Placing the blocks …', FRINGE, 20);
+      return;
+    }
     this.layout(places, width, height);
     const event = this.state.moment;
     if (event >= places.end) {
@@ -40,7 +45,7 @@ class AddressMap {
     }
     const { found } = places.alive(event);
     this.blocks = found;
-    const spans = places.segments.filter((span) => span.from <= event && event < span.to);
+    const spans = places.held(event);
     this.drawStrips(context, places, spans);
     this.drawSegments(context, spans);
     this.drawWaste(context, places);
@@ -63,7 +68,8 @@ class AddressMap {
       const group = grouping.ofTag[story.tag[i]];
       const waiting = story.death[i] <= this.state.moment;
       const dim = this.state.lit !== null && group !== this.state.lit;
-      const colour = rgb(dim ? ink.faint : waiting ? ink.mark : grouping.ink(group));
+      const full = rgb(waiting ? ink.mark : grouping.ink(group));
+      const colour = dim ? faded(full) : full;
       const x = places.spot[i] * scale;
       fill(paint, total, 1, x, x + story.requested[i] * scale, 0, 1, colour);
       if (places.slack[i] > 0) fill(paint, total, 1, x + story.requested[i] * scale, x + places.blockBytes(i) * scale, 0, 1, rgb(ink.waste));

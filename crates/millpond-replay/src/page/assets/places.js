@@ -3,6 +3,14 @@
 const UNSERVED = -1;
 const LIKELY = 4;
 
+// Up to a multiple, or to a power of two if that is 0.
+function rounded(bytes, multiple) {
+  if (multiple > 0) return Math.ceil(bytes / multiple) * multiple;
+  let power = 1;
+  while (power < bytes) power *= 2;
+  return power;
+}
+
 class Places {
   constructor(story, index) {
     this.story = story;
@@ -33,7 +41,7 @@ class Places {
   }
 
   async decodeReserved() {
-    const [, based, changes, spans] = await this.parts();
+    const [, head, changes, spans] = await this.parts();
     this.decodeSegments(new Reader(spans));
     const reader = new Reader(changes);
     const events = [];
@@ -44,7 +52,7 @@ class Places {
       events.push((event += reader.next()));
       values.push((bytes += reader.signed()));
     }
-    if (based[0] === 0) {
+    if (head[0] === 0) {
       this.reservedCurve = new Steps(Uint32Array.from(events), Float64Array.from(values), this.end);
     } else {
       const allocated = (await this.allocated()).values;
@@ -70,7 +78,11 @@ class Places {
   async decodeSlack() {
     if (this.slack) return this.slack;
     const { story } = this;
-    const reader = new Reader((await this.parts())[0]);
+    const [codes, head] = await this.parts();
+    const reader = new Reader(codes);
+    const header = new Reader(head);
+    header.next();
+    const multiple = header.next();
     const slack = new Float64Array(story.allocations);
     const ofSize = new Map();
     for (let i = 0; i < slack.length; i++) {
@@ -78,7 +90,8 @@ class Places {
       if (code === 1) {
         slack[i] = UNSERVED;
       } else if (code === 0) {
-        slack[i] = ofSize.get(story.requested[i]);
+        slack[i] = ofSize.get(story.requested[i]) ?? rounded(story.requested[i], multiple) - story.requested[i];
+        ofSize.set(story.requested[i], slack[i]);
       } else {
         slack[i] = code - 2;
         ofSize.set(story.requested[i], slack[i]);
@@ -201,6 +214,29 @@ class Places {
     this.spot = new Float64Array(address.length).fill(UNSERVED);
     for (let i = 0; i < address.length; i++) if (address[i] !== UNSERVED) this.spot[i] = this.spotOf(address[i]);
     for (const span of this.segments) span.spot = this.spotOf(span.address);
+  }
+
+  // What is reserved after `event`, in address order. Pages mapped one by one read as one range where
+  // blocks lie across their borders; segments that the policy keeps apart stay apart.
+  held(event) {
+    const spans = this.segments.filter((span) => span.from <= event && event < span.to);
+    spans.sort((a, b) => a.spot - b.spot);
+    const { found } = this.alive(event);
+    const ranges = [];
+    let i = 0;
+    for (const { spot, bytes, address } of spans) {
+      const last = ranges[ranges.length - 1];
+      while (i < found.length && this.spot[found[i]] + this.blockBytes(found[i]) <= spot) i++;
+      const across = i < found.length && this.spot[found[i]] < spot;
+      if (last && last.end === address && (across || last.joined)) {
+        last.bytes += bytes;
+        last.end += bytes;
+        last.joined = true;
+      } else {
+        ranges.push({ spot, bytes, end: address + bytes, joined: false });
+      }
+    }
+    return ranges;
   }
 
   spotOf(address) {

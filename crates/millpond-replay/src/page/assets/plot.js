@@ -11,7 +11,7 @@ class Plot {
     this.surface = new Surface(this.canvas, (context, width, height) => this.draw(context, width, height));
     this.gestures();
     state.listen((changed) => {
-      const content = ['window', 'focus', 'hidden', 'series', 'zero', 'data', 'theme', 'glance'];
+      const content = ['window', 'focus', 'hidden', 'series', 'range', 'data', 'theme', 'glance'];
       if (content.some((key) => changed.has(key))) this.stale = true;
       if (this.stale || changed.has('moment') || changed.has('brush')) this.surface.paint();
     });
@@ -36,7 +36,13 @@ class Plot {
 
   range(curves) {
     const { state, data } = this;
-    if (!data.story) return [0, state.meta.glance.scale * 1.06];
+    if (!data.story) {
+      const { scale, requested } = state.meta.glance;
+      if (state.range === 'all') return [0, scale * 1.06];
+      const peak = (index) => state.meta.runs[index]?.peak ?? 0;
+      const highest = (Math.max(...requested, 0) / 4095) * scale;
+      return [0, Math.max(peak(state.focus), peak(state.meta.inUse), peak(state.meta.best), highest, 1) * 1.06];
+    }
     const first = Math.floor(state.from);
     const last = Math.min(Math.ceil(state.to), state.meta.events - 1);
     let lo = Infinity;
@@ -49,11 +55,12 @@ class Plot {
       hi = Math.max(hi, curve.hi);
     };
     if (state.series.requested) take(data.story.requestedCurve);
-    // Fitted, the range follows the chosen policy and the one in use; others may leave the picture.
-    for (const { curve, index } of curves) if (state.zero || index === state.focus || index === state.meta.inUse) take(curve);
+    // Unless all are asked for, the range follows the policies that matter; others may leave it.
+    const matters = [state.focus, state.meta.inUse, state.meta.best];
+    for (const { curve, index } of curves) if (state.range === 'all' || matters.includes(index)) take(curve);
     if (!(hi > 0)) hi = 1;
     if (lo > hi) lo = 0;
-    if (state.zero) return [0, hi * 1.06];
+    if (state.range !== 'fit') return [0, hi * 1.06];
     const margin = Math.max((hi - lo) * 0.08, 512);
     return [Math.max(lo - margin, 0), hi + margin];
   }
@@ -93,7 +100,7 @@ class Plot {
     }
     this.drawDevice(pen, y, lo, hi);
     pen.restore();
-    if (data.story && !state.zero) this.drawBeyond(pen, curves, hi);
+    if (data.story && state.range !== 'all') this.drawBeyond(pen, curves, hi);
   }
 
   // Names the policies that lie above a fitted picture.

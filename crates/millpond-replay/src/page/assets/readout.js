@@ -69,6 +69,12 @@ class Readout {
     byId('moment-action').dataset.action = action;
     byId('moment-bytes').textContent = bytes === undefined ? '' : exact(bytes);
     byId('moment-tag').textContent = serial < 0 ? '' : story.tagText(serial) || 'no tag';
+    const reserved = data.reserved[state.focus];
+    const allocated = data.allocated[state.focus];
+    const values = [['requested', story.requestedCurve.at(event)]];
+    if (allocated && event < allocated.end) values.push(['allocated', allocated.at(event)]);
+    if (reserved && event < reserved.end) values.push([`reserved by ${state.meta.runs[state.focus].name}`, reserved.at(event)]);
+    byId('moment-exact').replaceChildren(...values.map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, exact(value)))));
     byId('moment-state').textContent = state.pinned !== null && state.hover === null ? 'Esc releases the pin' : '';
   }
 
@@ -123,7 +129,7 @@ class Readout {
 // Free ranges inside what is reserved at a moment.
 function freeRanges(places, event) {
   const { found, rest } = places.alive(event);
-  const spans = places.segments.filter((span) => span.from <= event && event < span.to).sort((a, b) => a.spot - b.spot);
+  const spans = places.held(event);
   let holes = 0;
   let largest = 0;
   let i = 0;

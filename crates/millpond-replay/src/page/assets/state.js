@@ -1,5 +1,12 @@
 // What the reader is looking at. Views read it and are told what changed.
 
+// One policy far above the others would press them flat: then the picture starts without it.
+function startRange(meta) {
+  const peaks = meta.runs.map((run) => run.peak).sort((a, b) => b - a);
+  const shown = Math.max(meta.runs[meta.inUse]?.peak ?? 0, meta.runs[meta.best]?.peak ?? 0, 1);
+  return peaks[0] > 1.6 * shown ? 'zero' : 'all';
+}
+
 class State {
   constructor(meta) {
     this.meta = meta;
@@ -11,7 +18,7 @@ class State {
     this.hover = null;
     this.pinned = null;
     this.axis = 'event';
-    this.zero = true;
+    this.range = startRange(meta);
     this.exact = false;
     this.grouping = 'module';
     this.lit = null;
