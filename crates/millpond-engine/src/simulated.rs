@@ -206,7 +206,11 @@ impl Simulated {
 
     fn note(&mut self, address: u64, bytes: u64, mapped: bool) {
         if let Some(log) = &mut self.log {
-            log.push(Change { address, bytes, mapped });
+            log.push(Change {
+                address,
+                bytes,
+                mapped,
+            });
         }
     }
 

@@ -26,7 +26,16 @@ pub fn smallest_device(
 ) -> Option<Smallest> {
     let page = Simulated::PAGE;
     let try_with = |bytes: u64| {
-        let outcome = run(program, build(), Device { bytes: Some(bytes), paged }.source(), &mut ());
+        let outcome = run(
+            program,
+            build(),
+            Device {
+                bytes: Some(bytes),
+                paged,
+            }
+            .source(),
+            &mut (),
+        );
         outcome.stop.is_none().then_some(Smallest { bytes, run: outcome })
     };
     if unlimited.stop.is_some() {

@@ -79,12 +79,15 @@ pub fn replay(
     }
     let recorded = recorded(trace, options.verify)?;
     let count = options.policies.len();
-    let outcomes: Vec<Mutex<Option<(PolicyResult, Placement)>>> = (0..count).map(|_| Mutex::new(None)).collect();
+    let outcomes: Vec<Mutex<Option<(PolicyResult, Placement)>>> =
+        (0..count).map(|_| Mutex::new(None)).collect();
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(name) = options.policies.get(index) else { return };
+            let Some(name) = options.policies.get(index) else {
+                return;
+            };
             let outcome = replay_one(trace, &program, name, options);
             *outcomes[index].lock().unwrap_or_else(PoisonError::into_inner) = outcome.ok();
             progress(done.fetch_add(1, Ordering::Relaxed) + 1, count);
@@ -96,7 +99,9 @@ pub fn replay(
         }
         work();
     });
-    let outcomes = outcomes.into_iter().filter_map(|o| o.into_inner().unwrap_or_else(PoisonError::into_inner));
+    let outcomes = outcomes
+        .into_iter()
+        .filter_map(|o| o.into_inner().unwrap_or_else(PoisonError::into_inner));
     let (results, placements): (Vec<_>, Vec<_>) = outcomes.unzip();
     let mut report = Report {
         schema: SCHEMA,
@@ -115,7 +120,11 @@ pub fn replay(
 }
 
 fn threads(wanted: usize) -> usize {
-    if wanted > 0 { wanted } else { std::thread::available_parallelism().map_or(1, usize::from) }
+    if wanted > 0 {
+        wanted
+    } else {
+        std::thread::available_parallelism().map_or(1, usize::from)
+    }
 }
 
 /// Refuses a setting that contradicts the policy it would configure.
@@ -147,10 +156,16 @@ fn replay_one(
     let (outcome, placement) = if options.placements {
         let mut recorder = PlacementRecorder::new(program);
         let outcome = run(program, policy, options.device.source().with_log(), &mut recorder);
-        let stopped_at = outcome.stop.as_ref().map(|stop| program.ops[stop.op].event().unwrap_or(0));
+        let stopped_at = outcome
+            .stop
+            .as_ref()
+            .map(|stop| program.ops[stop.op].event().unwrap_or(0));
         (outcome, recorder.finish(stopped_at))
     } else {
-        (run(program, policy, options.device.source(), &mut ()), Placement::default())
+        (
+            run(program, policy, options.device.source(), &mut ()),
+            Placement::default(),
+        )
     };
     let mut result = PolicyResult {
         policy: name.to_owned(),
@@ -166,9 +181,14 @@ fn replay_one(
         moved_bytes: outcome.meter.moved_bytes,
         handle_operations: outcome.meter.handle_operations,
         cross_stream_waits: outcome.meter.cross_stream_waits,
-        modelled_driver_ms: options.costs.milliseconds(&outcome.meter.calls, outcome.stats.stalls),
+        modelled_driver_ms: options
+            .costs
+            .milliseconds(&outcome.meter.calls, outcome.stats.stalls),
         ns_per_event: outcome.nanoseconds as f64 / outcome.calls.max(1) as f64,
-        first_failure: outcome.stop.as_ref().map(|stop| explain(trace, program, stop, &outcome, options)),
+        first_failure: outcome
+            .stop
+            .as_ref()
+            .map(|stop| explain(trace, program, stop, &outcome, options)),
     };
     if options.fit {
         let build = || -> Box<dyn Policy> {
@@ -199,15 +219,33 @@ fn overhead(outcome: &Run, program: &Program) -> f64 {
         None => program.peak_requested,
         Some(_) => outcome.stats.requested.peak,
     };
-    if requested == 0 { 0.0 } else { outcome.stats.reserved.peak as f64 / requested as f64 }
+    if requested == 0 {
+        0.0
+    } else {
+        outcome.stats.reserved.peak as f64 / requested as f64
+    }
 }
 
 fn recorded(trace: &Trace, with_verification: bool) -> Result<Option<Recorded>, ReplayError> {
-    let agreement = if with_verification { Some(verify(trace)?.agreement()) } else { None };
-    let Some(peak_reserved_bytes) = trace.recorded_peak_reserved else { return Ok(None) };
+    let agreement = if with_verification {
+        Some(verify(trace)?.agreement())
+    } else {
+        None
+    };
+    let Some(peak_reserved_bytes) = trace.recorded_peak_reserved else {
+        return Ok(None);
+    };
     let expandable = trace.settings.expandable_segments.unwrap_or(false);
-    let policy = if expandable { "torch-expandable" } else { "torch-native" };
-    Ok(Some(Recorded { policy: policy.to_owned(), peak_reserved_bytes, address_agreement: agreement }))
+    let policy = if expandable {
+        "torch-expandable"
+    } else {
+        "torch-native"
+    };
+    Ok(Some(Recorded {
+        policy: policy.to_owned(),
+        peak_reserved_bytes,
+        address_agreement: agreement,
+    }))
 }
 
 fn cautions(trace: &Trace, program: &Program) -> Vec<String> {

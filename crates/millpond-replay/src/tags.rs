@@ -20,9 +20,21 @@ pub fn tag_group(tag: &str) -> String {
         return tag.split('<').next().unwrap_or(tag).to_owned();
     }
     let fields: Vec<&str> = tag.split(';').collect();
-    let kept = if fields.len() > 3 { &fields[..3] } else { &fields[..] };
-    let kept: Vec<String> = kept.iter().filter(|f| !f.is_empty()).map(|f| without_numbers(f)).collect();
-    if kept.is_empty() { "(no tag)".to_owned() } else { kept.join("; ") }
+    let kept = if fields.len() > 3 {
+        &fields[..3]
+    } else {
+        &fields[..]
+    };
+    let kept: Vec<String> = kept
+        .iter()
+        .filter(|f| !f.is_empty())
+        .map(|f| without_numbers(f))
+        .collect();
+    if kept.is_empty() {
+        "(no tag)".to_owned()
+    } else {
+        kept.join("; ")
+    }
 }
 
 /// `layers.12.mlp` as `layers.*.mlp`.
@@ -44,7 +56,7 @@ pub struct Redactor {
 impl Redactor {
     /// Redacts every tag of a recording, and its name.
     pub fn redact(&mut self, trace: &mut Trace) {
-        trace.origin.name = self.stand_in("trace", &trace.origin.name);
+        trace.origin.name = self.stand_in("trace", &trace.origin.name.clone());
         trace.origin.header.clear();
         trace.tags = trace.tags.map(|tag| self.tag(tag));
     }
@@ -63,9 +75,19 @@ impl Redactor {
         for (index, label) in labels.iter().enumerate() {
             // Phase and operator are the program's shape, the module path is its owner's.
             let keep = index != 1;
-            redacted.push(if keep { (*label).to_owned() } else { self.path(label) });
+            redacted.push(if keep {
+                (*label).to_owned()
+            } else {
+                self.path(label)
+            });
         }
-        redacted.push(frames.split('<').map(|frame| self.frame(frame)).collect::<Vec<_>>().join("<"));
+        redacted.push(
+            frames
+                .split('<')
+                .map(|frame| self.frame(frame))
+                .collect::<Vec<_>>()
+                .join("<"),
+        );
         redacted.join(";")
     }
 
@@ -85,12 +107,19 @@ impl Redactor {
 
     fn part(&mut self, kind: &str, part: &str) -> String {
         let plain = part.is_empty() || part.bytes().all(|b| b.is_ascii_digit());
-        if plain { part.to_owned() } else { self.stand_in(kind, part) }
+        if plain {
+            part.to_owned()
+        } else {
+            self.stand_in(kind, part)
+        }
     }
 
     fn stand_in(&mut self, kind: &str, name: &str) -> String {
         let next = self.names.len() + 1;
-        self.names.entry(format!("{kind}:{name}")).or_insert_with(|| format!("{kind}{next}")).clone()
+        self.names
+            .entry(format!("{kind}:{name}"))
+            .or_insert_with(|| format!("{kind}{next}"))
+            .clone()
     }
 }
 
@@ -101,7 +130,10 @@ mod tests {
     #[test]
     fn groups_are_short_and_never_empty() {
         assert_eq!(tag_group(""), "(no tag)");
-        assert_eq!(tag_group("init;;empty.memory_format;models.py:__init__:252"), "init; empty.memory_format");
+        assert_eq!(
+            tag_group("init;;empty.memory_format;models.py:__init__:252"),
+            "init; empty.memory_format"
+        );
         assert_eq!(tag_group("train.py:step:10<main.py:run:3"), "train.py:step:10");
         assert_eq!(tag_group(";;;"), "(no tag)");
     }
@@ -111,7 +143,11 @@ mod tests {
         let mut redactor = Redactor::default();
         let tag = "forward;secret.layers.3.attn;mm;secret_model.py:attend:41<train.py:main:7";
         let redacted = redactor.tag(tag);
-        assert_eq!(redacted, redactor.tag(tag), "the same name gives the same stand-in");
+        assert_eq!(
+            redacted,
+            redactor.tag(tag),
+            "the same name gives the same stand-in"
+        );
         for name in ["secret", "attn", "layers", "attend", "train", "main"] {
             assert!(!redacted.contains(name), "{redacted}");
         }

@@ -49,6 +49,17 @@ impl Strings {
         false
     }
 
+    /// The same number of strings, each replaced; indices keep their meaning, and index 0 stays empty.
+    #[must_use]
+    pub fn map(&self, mut replace: impl FnMut(&str) -> String) -> Self {
+        let mut mapped = Self { text: String::new(), ends: Vec::with_capacity(self.ends.len()) };
+        for (index, text) in self.iter().enumerate() {
+            let text = if index == 0 { String::new() } else { replace(text) };
+            mapped.push(&text);
+        }
+        mapped
+    }
+
     /// All strings in order of their index.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
         (0..self.ends.len() as u32).map(|index| self.get(index))
