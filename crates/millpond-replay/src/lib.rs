@@ -22,6 +22,7 @@ mod error;
 mod failure;
 mod fit;
 mod outcome;
+pub mod page;
 mod placement;
 mod program;
 mod replay;

@@ -144,8 +144,9 @@ impl fmt::Display for Caution {
             Self::UnknownFrees { count: n } => {
                 write!(
                     f,
-                    "{} of blocks never seen allocated ignored",
-                    was(n, "free")
+                    "{} of blocks never seen allocated {} ignored",
+                    count(n, "free"),
+                    were(n)
                 )
             }
             Self::AllocatedTwice { count: n } => {
@@ -171,11 +172,14 @@ impl fmt::Display for Caution {
                     was(n, "free")
                 )
             }
-            Self::FreedTwice { count: n } => write!(
-                f,
-                "{} of a block already given back ignored",
-                was(n, "free")
-            ),
+            Self::FreedTwice { count: n } => {
+                write!(
+                    f,
+                    "{} of blocks already given back {} ignored",
+                    count(n, "free"),
+                    were(n)
+                )
+            }
             Self::TimesBackwards { count: n } => {
                 write!(
                     f,
@@ -186,11 +190,14 @@ impl fmt::Display for Caution {
             Self::NoTimes => {
                 f.write_str("the recording has no times; the order of events is all that is known")
             }
-            Self::OtherEvents { count: n } => write!(
-                f,
-                "{} about something else than memory ignored",
-                was(n, "event")
-            ),
+            Self::OtherEvents { count: n } => {
+                write!(
+                    f,
+                    "{} about something else than memory {} ignored",
+                    count(n, "event"),
+                    were(n)
+                )
+            }
             Self::UnreadableEvents { count: n } => {
                 write!(
                     f,
@@ -252,7 +259,11 @@ fn count(n: u64, noun: &str) -> String {
 }
 
 fn was(n: u64, noun: &str) -> String {
-    format!("{} {}", count(n, noun), if n == 1 { "was" } else { "were" })
+    format!("{} {}", count(n, noun), were(n))
+}
+
+fn were(n: u64) -> &'static str {
+    if n == 1 { "was" } else { "were" }
 }
 
 fn count_is(n: u64, noun: &str) -> String {

@@ -6,16 +6,19 @@
 #![forbid(unsafe_code)]
 
 mod caution;
+mod chrome;
 mod csv;
 mod detect;
 mod error;
 mod header;
+mod json;
 mod ledger;
 mod lines;
 mod model;
 mod options;
 mod pickle;
 mod read;
+mod rmm;
 mod source;
 mod strings;
 mod torch;

@@ -1,7 +1,7 @@
 //! The entry points: a file, bytes or a stream in, a [`Recording`] out.
 
 use crate::source::Source;
-use crate::{Format, ReadError, ReadOptions, Recording, csv, detect, torch};
+use crate::{Format, ReadError, ReadOptions, Recording, chrome, csv, detect, rmm, torch};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -47,12 +47,15 @@ pub fn read_from(
 ) -> Result<Recording, ReadError> {
     let mut source = Source::new(stream, name, total, options)?;
     let format = detect::detect(&mut source)?;
+    if source.buffered().starts_with(b"\xef\xbb\xbf") {
+        source.consume(3);
+    }
     let name = base_name(name);
     match format {
         Format::MillpondCsv => csv::read(&mut source, name),
         Format::TorchSnapshot => torch::read(&mut source, name),
-        Format::RmmCsv => Err(ReadError::NoMemoryEvents { format }),
-        Format::ChromeTrace => Err(ReadError::NoMemoryEvents { format }),
+        Format::RmmCsv => rmm::read(&mut source, name),
+        Format::ChromeTrace => chrome::read(&mut source, name),
     }
 }
 

@@ -198,15 +198,3 @@ impl<'a> Source<'a> {
         Ok(())
     }
 }
-
-impl Read for Source<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if self.at == self.end {
-            self.fill(1).map_err(io::Error::other)?;
-        }
-        let bytes = into.len().min(self.end - self.at);
-        into[..bytes].copy_from_slice(&self.buffer[self.at..self.at + bytes]);
-        self.at += bytes;
-        Ok(bytes)
-    }
-}

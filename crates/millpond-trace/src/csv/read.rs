@@ -154,10 +154,9 @@ pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, Rea
                 Ok(())
             }
             ([b'#', ..], _) => Ok(()),
-            (names, None) => Columns::new(names.strip_prefix(b"\xef\xbb\xbf").unwrap_or(names))
-                .map(|found| {
-                    columns = Some(found);
-                }),
+            (names, None) => Columns::new(names).map(|found| {
+                columns = Some(found);
+            }),
             (line, Some(columns)) => event(line, columns, header.device, &mut devices)?,
         };
         match done {

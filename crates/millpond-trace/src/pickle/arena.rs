@@ -54,6 +54,12 @@ impl Value {
         (self.0 & PAYLOAD) as usize
     }
 
+    /// Distinct for distinct values; 0 for `None`.
+    #[inline]
+    pub(crate) fn bits(self) -> u32 {
+        self.0
+    }
+
     /// The number of a string in [`Arena::strings`].
     pub(crate) fn string(self) -> Option<u32> {
         (self.kind() == STRING).then_some(self.0 & PAYLOAD)
@@ -61,6 +67,12 @@ impl Value {
 
     pub(crate) fn is_list(self) -> bool {
         self.kind() == LIST
+    }
+
+    /// The number of a dict among all containers.
+    #[inline]
+    pub(crate) fn dict(self) -> Option<usize> {
+        (self.kind() == DICT).then(|| self.payload())
     }
 
     pub(crate) fn is_dict(self) -> bool {
@@ -256,6 +268,19 @@ impl Arena {
     /// The keys and values of a dict; of equal keys the last one counts.
     pub(crate) fn pairs(&self, value: Value) -> Option<Pairs<'_>> {
         value.is_dict().then(|| Pairs(self.all(value)))
+    }
+
+    /// How many items a list or tuple has; 0 for anything else.
+    pub(crate) fn count(&self, value: Value) -> usize {
+        let Some(mut items) = self.items(value) else {
+            return 0;
+        };
+        let mut count = items.items.len();
+        while let Some(chunk) = self.chunks.get(items.next as usize) {
+            count += chunk.length as usize;
+            items.next = chunk.next;
+        }
+        count
     }
 
     fn all(&self, value: Value) -> Items<'_> {

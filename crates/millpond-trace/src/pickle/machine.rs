@@ -78,14 +78,7 @@ impl Machine<'_, '_> {
         self.opcode_at = self.source.offset();
         let [opcode] = self.take()?;
         match opcode {
-            BINGET => {
-                let [index] = self.take()?;
-                self.get(usize::from(index))?;
-            }
-            LONG_BINGET => {
-                let index = u32::from_le_bytes(self.take()?);
-                self.get(index as usize)?;
-            }
+            BINGET | LONG_BINGET => self.gets(opcode)?,
             MEMOIZE => {
                 let value = self.top()?;
                 self.memo.push(value);
@@ -427,11 +420,58 @@ impl Machine<'_, '_> {
         }
     }
 
-    #[inline]
     fn get(&mut self, index: usize) -> Result<(), Fault> {
         match self.memo.get(index) {
             Some(&value) if value != Value::UNSET => self.push(value),
             _ => fault(format!("memo {index} was never written")),
+        }
+    }
+
+    /// Runs a `BINGET` or `LONG_BINGET` whose opcode is taken, and those that follow at once.
+    ///
+    /// Stacks are runs of references to frames and make up most of a snapshot. Which of the two lengths
+    /// comes next is a coin toss, so both are decoded from one word without a branch.
+    #[inline]
+    fn gets(&mut self, opcode: u8) -> Result<(), Fault> {
+        let start = self.source.offset() - 1;
+        let bytes = self.source.buffered();
+        let mut opcode = opcode;
+        let mut at = 0;
+        let missing = loop {
+            let Some(&word) = bytes.get(at..).and_then(|rest| rest.first_chunk::<5>()) else {
+                break None;
+            };
+            let long = opcode == LONG_BINGET;
+            let index = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+            let index = index & if long { u32::MAX } else { 0xff };
+            let next = if long { 4 } else { 1 };
+            match self.memo.get(index as usize) {
+                Some(&value) if value != Value::UNSET && self.stack.len() < DEEPEST => {
+                    self.stack.push(value);
+                }
+                _ => break Some(index),
+            }
+            at += next;
+            opcode = word[next];
+            if opcode != BINGET && opcode != LONG_BINGET {
+                self.source.consume(at);
+                return Ok(());
+            }
+            at += 1;
+        };
+        self.source.consume(at);
+        self.opcode_at = start + at as u64;
+        match missing {
+            Some(index) => self.get(index as usize),
+            // Too near the end of the buffer for the word.
+            None if opcode == BINGET => {
+                let [index] = self.take()?;
+                self.get(usize::from(index))
+            }
+            None => {
+                let index = u32::from_le_bytes(self.take()?);
+                self.get(index as usize)
+            }
         }
     }
 

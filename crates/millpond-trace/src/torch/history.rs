@@ -30,7 +30,7 @@ pub(super) fn read(
     name: &str,
 ) -> Result<DeviceRead, ReadError> {
     let mut ledger = Ledger::new();
-    let mut tags = Tags::default();
+    let mut tags = Tags::new();
     let (end, pools) = state::read(walk, &device.segments, &mut tags, &mut ledger)?;
     let mut entries = Entries {
         events: Vec::new(),
@@ -74,6 +74,7 @@ pub(super) fn read(
         segments: end.segments,
         blocks: end.blocks,
         pools_recorded,
+        kinds_open: false,
         findings: &mut ledger.findings,
     };
     rewind.all(&mut events);
@@ -225,6 +226,8 @@ impl Entries {
         ledger: &mut Ledger,
     ) -> Result<(), ReadError> {
         let mut words = Words::default();
+        // A count in a file reserves no more than this.
+        self.events.reserve(walk.arena.count(trace).min(1 << 20));
         walk.items(trace, |value| {
             self.count += 1;
             let mut entry = Entry::default();
@@ -285,9 +288,7 @@ impl Entries {
             allocation: NO_ALLOCATION,
             tag: tags.of(
                 walk,
-                entry.frames,
-                entry.user_metadata,
-                entry.compile_context,
+                [entry.frames, entry.user_metadata, entry.compile_context],
                 &mut ledger.tags,
             )?,
             stream: ledger.stream(entry.stream),

@@ -50,6 +50,8 @@ pub(super) struct Rewind<'f> {
     pub(super) blocks: Map<u64, Block>,
     /// Whether events name their pool; otherwise it is the pool of the segment around the address.
     pub(super) pools_recorded: bool,
+    /// Whether some segment's kind is still inferred.
+    pub(super) kinds_open: bool,
     pub(super) findings: &'f mut Findings,
 }
 
@@ -158,7 +160,8 @@ impl Rewind<'_> {
 
     /// A segment of inferred kind that served a large request is not small.
     fn note_large(&mut self, address: u64, bytes: u64) {
-        if bytes > SMALL_SEGMENT / 2
+        if self.kinds_open
+            && bytes > SMALL_SEGMENT / 2
             && let Some((start, Segment { small: None, .. })) = self.around(address)
             && let Some(segment) = self.segments.get_mut(&start)
         {
@@ -224,6 +227,7 @@ impl Rewind<'_> {
                 };
             }
         }
+        self.kinds_open |= added.small.is_none();
         self.segments.insert(start, added);
     }
 
