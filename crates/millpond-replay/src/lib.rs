@@ -36,7 +36,7 @@ pub use fit::{Smallest, smallest_device};
 pub use outcome::{DriverCalls, Failure, Fit, Holder, PolicyResult, Recorded, Report, SCHEMA};
 pub use placement::{Placement, PlacementRecorder, SegmentSpan};
 pub use program::{BEFORE, Op, OpKind, Program, Selection};
-pub use replay::{Options, Replayed, replay};
+pub use replay::{Options, Replayed, check_settings, replay};
 pub use run::{Device, Observer, Run, Stop, request, run};
 pub use tags::{Redactor, tag_group};
 pub use verify::{Verification, recorded_conf, verify};
