@@ -13,6 +13,7 @@
 mod args;
 mod device;
 mod exit;
+mod facts;
 mod failure;
 mod files;
 mod info;

@@ -132,6 +132,10 @@ fn draw(columns: &[&Column], rows: &[Row]) -> String {
     }));
     let count = columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
     for row in 0..count {
+        // A bound says nothing where it has no figure.
+        if columns.iter().skip(1).all(|column| column.cells.get(row).is_none_or(String::is_empty)) {
+            continue;
+        }
         let look = rows.get(row).copied().unwrap_or_default();
         table.add_row(columns.iter().map(|column| {
             let cell = aligned(column.cells.get(row).cloned().unwrap_or_default(), column.align);
@@ -145,7 +149,8 @@ fn draw(columns: &[&Column], rows: &[Row]) -> String {
     }
     let last = columns.len().saturating_sub(1);
     for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, if index == last { 0 } else { GAP as u16 }));
+        // The junction of the line under the heads takes one blank of each gap.
+        column.set_padding((0, if index == last { 0 } else { GAP as u16 - 1 }));
     }
     let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
     lines.join("\n")
