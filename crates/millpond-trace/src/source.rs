@@ -11,7 +11,7 @@ use std::rc::Rc;
 const BUFFER: usize = 256 << 10;
 
 /// Content up to this size is never compared with the file's: a few repeated lines compress well.
-const FREE_EXPANSION: u64 = 64 << 20;
+const FREE_EXPANSION: u64 = 16 << 20;
 
 /// A buffered, bounded stream of decompressed bytes.
 pub(crate) struct Source<'a> {

@@ -60,7 +60,7 @@ impl FreeLists {
             self.space.merge_next(prev);
             id = prev;
         }
-        self.list(id);
+        self.relist(id);
         id
     }
 
@@ -69,7 +69,7 @@ impl FreeLists {
     pub(super) fn hand_out(&mut self, id: BlockId, request: &Request, keep: u64) -> (Block, Option<BlockId>) {
         let rest = (keep < self.space.bytes(id)).then(|| self.space.split(id, keep));
         if let Some(rest) = rest {
-            self.list(rest);
+            self.relist(rest);
         }
         self.space.set_state(id, State::Live);
         let block = Block::new(self.space.address(id), self.space.bytes(id), request, id);
@@ -117,7 +117,8 @@ impl FreeLists {
         assert_eq!(listed, free.count(), "free blocks that no list holds");
     }
 
-    fn list(&mut self, id: BlockId) {
+    /// Marks a block free and lists it as it is.
+    pub(super) fn relist(&mut self, id: BlockId) {
         self.space.set_state(id, State::Free);
         let entry = Entry {
             bytes: self.space.bytes(id),
