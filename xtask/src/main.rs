@@ -1,1 +1,38 @@
-fn main() {}
+//! The project's task runner: `cargo xtask` lists what there is.
+#![forbid(unsafe_code)]
+
+mod figures;
+mod fuzz;
+mod shell;
+mod test;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask COMMAND
+
+  test              formatting, lints, all tests, documentation: what CI runs
+  fuzz [SECONDS]    every reader under its fuzzer, 120 seconds each; needs nightly
+  figures [FOLDER]  the tables this project's claims rest on, measured here and now;
+                    FOLDER holds more recordings (default: ../shared/traces if there)";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let outcome = match args.next().as_deref() {
+        Some("test") => test::run(),
+        Some("fuzz") => fuzz::run(args.next().as_deref()),
+        Some("figures") => figures::run(args.next().as_deref()),
+        None | Some("help" | "--help" | "-h") => {
+            println!("{HELP}");
+            Ok(())
+        }
+        Some(other) => Err(format!("unknown command '{other}'\n{HELP}")),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

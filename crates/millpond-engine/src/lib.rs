@@ -53,7 +53,7 @@ pub use index::{Entry, SizeIndex};
 pub use policy::{
     Adopted, Block, Fidelity, Group, Mark, Piece, PieceState, Policy, Refusal, Request, Stream,
 };
-pub use simulated::{Fault, Simulated};
+pub use simulated::{Change, Fault, Simulated};
 pub use size::{ParseSizeError, display_size, parse_size};
 pub use source::{Event, Range, Segment, Source};
 pub use space::{BlockId, Space, State};

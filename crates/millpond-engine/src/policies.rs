@@ -1,16 +1,35 @@
 //! The policies, one file each, and their names.
 
+mod bfc;
+mod buckets;
+mod cuda_async;
+mod free_lists;
+mod last_users;
 mod millpond;
+mod none;
+pub mod pow2;
+mod rmm_arena;
+mod rmm_pool;
+mod rounding;
+mod slabs;
 mod torch_expandable;
 mod torch_native;
 mod torch_pools;
 mod torch_rules;
+mod warm_lists;
 
 use crate::conf::Settings;
 use crate::policy::Policy;
 use thiserror::Error;
 
+pub use bfc::Bfc;
+pub use buckets::Buckets;
+pub use cuda_async::CudaAsync;
 pub use millpond::Millpond;
+pub use none::NoPolicy;
+pub use pow2::PowersOfTwo;
+pub use rmm_arena::RmmArena;
+pub use rmm_pool::RmmPool;
 pub use torch_expandable::TorchExpandable;
 pub use torch_native::TorchNative;
 
@@ -21,6 +40,13 @@ const ALL: &[(&str, Build)] = &[
     ("millpond", |s| Box::new(Millpond::new(&s.millpond))),
     ("torch-native", |s| Box::new(TorchNative::new(&s.torch))),
     ("torch-expandable", |s| Box::new(TorchExpandable::new(&s.torch))),
+    ("bfc", |_| Box::new(Bfc::new())),
+    ("rmm-pool", |_| Box::new(RmmPool::new())),
+    ("rmm-arena", |_| Box::new(RmmArena::new())),
+    ("cuda-async", |_| Box::new(CudaAsync::new())),
+    ("pow2", |_| Box::new(PowersOfTwo::new())),
+    ("buckets", |_| Box::new(Buckets::new())),
+    ("none", |_| Box::new(NoPolicy::new())),
 ];
 
 /// A name that is no policy.

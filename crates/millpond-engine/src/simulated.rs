@@ -13,6 +13,17 @@ pub enum Fault {
     DriverErrorAt(u64, i32),
 }
 
+/// A change of what is backed by memory, as a [`Simulated`] source logs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// First address.
+    pub address: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Whether memory came to be behind these addresses, or ceased to.
+    pub mapped: bool,
+}
+
 /// A simulated device, both plain and paged.
 ///
 /// Plain segments get ascending addresses, each aligned to 2 MiB where it is at least that large and to
@@ -37,6 +48,7 @@ pub struct Simulated {
     next_event: u64,
     hold_events: bool,
     pending_events: BTreeSet<Event>,
+    log: Option<Vec<Change>>,
 }
 
 impl Simulated {
@@ -63,6 +75,7 @@ impl Simulated {
             next_event: 0,
             hold_events: false,
             pending_events: BTreeSet::new(),
+            log: None,
         }
     }
 
@@ -101,6 +114,23 @@ impl Simulated {
         self
     }
 
+    /// Keeps a log of what is backed by memory, for [`take_log`](Self::take_log).
+    #[must_use]
+    pub fn with_log(mut self) -> Self {
+        self.log = Some(Vec::new());
+        self
+    }
+
+    /// Changes since this was last called; empty without a log.
+    pub fn take_log(&mut self) -> Vec<Change> {
+        self.log.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Whether events recorded from now on wait for [`complete`](Self::complete).
+    pub fn set_holding(&mut self, hold: bool) {
+        self.hold_events = hold;
+    }
+
     /// Segments that were not served from the script although there was one.
     #[must_use]
     pub fn unscripted(&self) -> u64 {
@@ -111,6 +141,8 @@ impl Simulated {
     pub fn adopt(&mut self, address: u64, bytes: u64) -> Segment {
         self.used += bytes;
         self.segments.insert(address, bytes);
+        self.next_address = self.next_address.max(address.saturating_add(bytes));
+        self.note(address, bytes, true);
         Segment::new(address, bytes)
     }
 
@@ -170,6 +202,16 @@ impl Simulated {
         };
         self.next_address = end;
         Ok(start)
+    }
+
+    fn note(&mut self, address: u64, bytes: u64, mapped: bool) {
+        if let Some(log) = &mut self.log {
+            log.push(Change {
+                address,
+                bytes,
+                mapped,
+            });
+        }
     }
 
     fn remove_handles(&mut self, start: u64, bytes: u64) -> Vec<(u64, u64)> {
@@ -232,6 +274,7 @@ impl Source for Simulated {
             None => self.new_addresses(bytes).inspect_err(|_| self.used -= bytes)?,
         };
         self.segments.insert(address, bytes);
+        self.note(address, bytes, true);
         Ok(Segment::new(address, bytes))
     }
 
@@ -239,6 +282,7 @@ impl Source for Simulated {
         let known = self.segments.remove(&segment.address());
         debug_assert_eq!(known, Some(segment.bytes()), "a segment this source never gave");
         self.used -= known.unwrap_or(0);
+        self.note(segment.address(), segment.bytes(), false);
     }
 
     fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
@@ -284,12 +328,14 @@ impl Source for Simulated {
             self.handles.insert(at, handle_bytes);
             at += handle_bytes;
         }
+        self.note(start, bytes, true);
         Ok(())
     }
 
     fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
         let removed = self.remove_handles(range.address() + offset, bytes);
         self.used -= removed.iter().map(|h| h.1).sum::<u64>();
+        self.note(range.address() + offset, bytes, false);
         removed.len() as u64
     }
 
@@ -304,6 +350,8 @@ impl Source for Simulated {
         for (address, handle) in &moved {
             self.handles.insert(address - source + target, *handle);
         }
+        self.note(source, bytes, false);
+        self.note(target, bytes, true);
         Ok(moved.len() as u64)
     }
 

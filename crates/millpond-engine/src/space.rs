@@ -243,8 +243,8 @@ impl Space {
         }
     }
 
-    /// Asserts that blocks tile their segments and that no two neighbours are both free of one owner, or
-    /// both unmapped.
+    /// Asserts that blocks tile their segments and that no two neighbours of one owner are both free, or
+    /// both unmapped. Neighbours of two owners stay apart: what is free in one list is not in the other.
     ///
     /// # Panics
     /// When they do not.
@@ -263,9 +263,8 @@ impl Space {
                 );
                 assert_eq!(self.segment(at), self.segment(next), "two segments in one chain");
                 let (left, right) = (self.state(at), self.state(next));
-                let apart = left == State::Free && self.owner(at) != self.owner(next);
                 assert!(
-                    left != right || left == State::Live || apart,
+                    left != right || left == State::Live || self.owner(at) != self.owner(next),
                     "{left:?} neighbours not merged at {next:?}"
                 );
                 at = next;
@@ -325,6 +324,15 @@ mod tests {
         let mut space = Space::new();
         let whole = space.add_segment(0, 100, 0, 0, State::Free);
         space.split(whole, 50);
+        space.check();
+    }
+
+    #[test]
+    fn neighbours_of_two_owners_stay_apart() {
+        let mut space = Space::new();
+        let whole = space.add_segment(0, 100, 0, 0, State::Free);
+        let rest = space.split(whole, 50);
+        space.set_owner(rest, 1);
         space.check();
     }
 }

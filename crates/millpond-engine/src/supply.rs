@@ -24,7 +24,7 @@ pub struct Meter {
     pub cross_stream_waits: u64,
     /// Bytes held from the source.
     pub reserved: Gauge,
-    /// Calls that changed what is held, for telling hits from misses.
+    /// Calls that changed what is held or made the host wait, for telling hits from misses.
     operations: u64,
     /// Bytes given back and not yet taken again.
     returned: u64,
@@ -33,7 +33,8 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Number of calls so far that took, gave or moved memory; unchanged across a hit.
+    /// Number of calls so far that took, gave or moved memory, or waited for the device; unchanged across
+    /// a hit.
     #[must_use]
     pub fn operations(&self) -> u64 {
         self.operations
@@ -229,6 +230,7 @@ impl<'a> Supply<'a> {
     /// Waits for the device and hands over every block that waited for a stream: they are free now.
     #[must_use = "the blocks must be made free again"]
     pub fn synchronize(&mut self) -> Vec<Block> {
+        self.meter.operations += 1;
         self.meter.stalled = true;
         self.source.synchronize();
         self.deferred.drain()

@@ -1,1 +1,42 @@
-//! TODO
+//! Replays what a program allocated under any policy, on any size of device, without the device.
+//!
+//! A recording becomes a [`Program`] (what an allocator may see of it), a program is [`run`] under a
+//! policy on a simulated [`Device`], and [`replay`] does so for many policies and explains the outcome.
+//!
+//! ```
+//! use millpond_replay::{Options, replay};
+//! use millpond_trace::{ReadOptions, read_bytes};
+//!
+//! let csv = b"time_us,action,id,bytes,stream,tag\n0,alloc,1,3000000,0,a\n1,free,1,3000000,0,\n";
+//! let recording = read_bytes(csv, "tiny", &ReadOptions::default())?;
+//! let options = Options { policies: vec!["torch-native".into()], ..Options::default() };
+//! let replayed = replay(&recording.traces[0], &options, &|_, _| {})?;
+//! assert_eq!(replayed.report.results[0].peak_reserved_bytes, 20 << 20);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod advice;
+mod cards;
+mod error;
+mod failure;
+mod fit;
+mod outcome;
+pub mod page;
+mod placement;
+mod program;
+mod replay;
+mod run;
+mod tags;
+mod verify;
+
+pub use cards::{Card, DeviceSize, cards, parse_device};
+pub use error::ReplayError;
+pub use fit::{Smallest, smallest_device};
+pub use outcome::{DriverCalls, Failure, Fit, Holder, PolicyResult, Recorded, Report, SCHEMA};
+pub use placement::{Placement, PlacementRecorder, SegmentSpan};
+pub use program::{BEFORE, Op, OpKind, Program, Selection};
+pub use replay::{Options, Replayed, check_settings, replay};
+pub use run::{Device, Observer, Run, Stop, request, run};
+pub use tags::{Redactor, tag_group};
+pub use verify::{Verification, recorded_conf, verify};

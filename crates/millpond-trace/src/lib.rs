@@ -5,8 +5,31 @@
 //! its name, and treat every file as hostile: see [`read`].
 #![forbid(unsafe_code)]
 
+mod caution;
+mod chrome;
+mod csv;
+mod detect;
+mod error;
+mod header;
+mod json;
+mod ledger;
+mod lines;
 mod model;
+mod options;
+mod pickle;
+mod read;
+mod rmm;
+mod source;
+mod strings;
+mod torch;
 
+pub use caution::Caution;
+pub use csv::write_csv;
+pub use error::ReadError;
 pub use model::{
-    Action, Allocation, Caution, Event, Format, InitialBlock, InitialSegment, Origin, Settings, Strings, Trace,
+    Action, Allocation, DeviceState, Event, Format, InitialBlock, InitialSegment, NO_ALLOCATION,
+    Origin, PoolState, Recording, Settings, Trace,
 };
+pub use options::{Progress, ReadOptions};
+pub use read::{read, read_bytes, read_from};
+pub use strings::Strings;

@@ -1,8 +1,14 @@
 //! The one shape every reader produces.
+//!
+//! Guaranteed by every reader: allocation numbers are dense and below [`Trace::allocations`], those of
+//! [`Trace::initial_blocks`] come first; each allocation begins once and ends at most once, in that order;
+//! tags, streams and pools are valid indices; sizes are at most 2^62. So whoever walks a trace checks nothing.
+
+use crate::{Caution, Strings};
 
 /// Serial number of an allocation within its [`Trace`]: dense, in order of first appearance.
 ///
-/// Blocks that already lived when the recording began come first (see [`Trace::initial`]).
+/// Blocks that already lived when the recording began come first (see [`Trace::initial_blocks`]).
 pub type Allocation = u32;
 
 /// The allocation of events that concern none, such as [`Action::SegmentAlloc`].
@@ -52,14 +58,6 @@ pub struct Event {
     /// What happened.
     pub action: Action,
 }
-
-/// Strings stored once; index 0 is always the empty string.
-#[derive(Clone, Debug)]
-pub struct Strings {
-    text: String,
-    ends: Vec<usize>,
-}
-// TODO impl (get, len, iter, interner)
 
 /// Which reader understood the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,17 +138,6 @@ pub struct InitialBlock {
     pub pending: bool,
 }
 
-/// Something a reader noticed that limits what can be said from this recording.
-///
-/// Its `Display` is one plain sentence.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Caution {
-    /// The recorder's ring buffer was full: `lost` at least this many older events are missing.
-    RingWrapped { /** Blocks known to be older than the first event. */ initial_blocks: u64 },
-    // … reader-specific findings, each counted: unknown frees, reused ids, missing times, cut file…
-}
-
 /// One device's recording.
 #[derive(Clone, Debug)]
 pub struct Trace {
@@ -172,6 +159,83 @@ pub struct Trace {
     pub initial_blocks: Vec<InitialBlock>,
     /// Settings of the recorded allocator.
     pub settings: Settings,
+    /// Bytes of all segments when the recording was written, where it tells.
+    pub final_reserved_bytes: Option<u64>,
+    /// The most the recorded allocator held at once during the recording: initial segments plus the
+    /// segment events walked forward. None where no segment is recorded.
+    pub recorded_peak_reserved: Option<u64>,
     /// What limits the conclusions.
+    pub cautions: Vec<Caution>,
+}
+
+/// What one pool of one device held when a snapshot was written.
+///
+/// Always `requested_bytes <= allocated_bytes <= active_bytes <= reserved_bytes`, unless the file itself disagrees.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolState {
+    /// Private pool id as recorded; `(0, 0)` is the default pool.
+    pub pool: (u64, u64),
+    /// Whether these are the pool's small segments.
+    pub small: bool,
+    /// Segments.
+    pub segments: u64,
+    /// Segments that are expandable.
+    pub expandable_segments: u64,
+    /// Blocks in the program's hands.
+    pub blocks: u64,
+    /// Blocks given back that still wait for a stream.
+    pub pending_blocks: u64,
+    /// Bytes of the segments.
+    pub reserved_bytes: u64,
+    /// Bytes of the blocks in the program's hands, as rounded by the allocator.
+    pub allocated_bytes: u64,
+    /// Allocated bytes plus those that wait for a stream.
+    pub active_bytes: u64,
+    /// Bytes the program asked for.
+    pub requested_bytes: u64,
+}
+
+/// What one device held when a snapshot was written; known even where no history was recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceState {
+    /// Device ordinal in the recorded process; -1 for the host.
+    pub device: i32,
+    /// Its pools that hold anything, ordered by id, small before large.
+    pub pools: Vec<PoolState>,
+}
+
+impl DeviceState {
+    /// All pools together; its `pool` and `small` mean nothing.
+    pub fn total(&self) -> PoolState {
+        let mut sum = PoolState::default();
+        for pool in &self.pools {
+            sum.segments += pool.segments;
+            sum.expandable_segments += pool.expandable_segments;
+            sum.blocks += pool.blocks;
+            sum.pending_blocks += pool.pending_blocks;
+            sum.reserved_bytes = sum.reserved_bytes.saturating_add(pool.reserved_bytes);
+            sum.allocated_bytes = sum.allocated_bytes.saturating_add(pool.allocated_bytes);
+            sum.active_bytes = sum.active_bytes.saturating_add(pool.active_bytes);
+            sum.requested_bytes = sum.requested_bytes.saturating_add(pool.requested_bytes);
+        }
+        sum
+    }
+}
+
+/// Everything one file holds.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// Base name of the file, as in [`Origin::name`].
+    pub name: String,
+    /// The format it was read from.
+    pub format: Format,
+    /// One for each device with at least one event, ordered by device.
+    pub traces: Vec<Trace>,
+    /// The final state of each device, where the format has one. A device listed here and not in `traces`
+    /// was recorded without history: it can be looked at, and not replayed.
+    pub states: Vec<DeviceState>,
+    /// Settings of the recorded allocator, as in each trace.
+    pub settings: Settings,
+    /// Findings where there is no trace to carry them.
     pub cautions: Vec<Caution>,
 }

@@ -16,7 +16,7 @@ use super::torch_rules::{MIN_BLOCK, SMALL, allowed_bytes, block_bytes, segment_b
 use crate::conf::TorchConf;
 use crate::error::SourceError;
 use crate::index::Entry;
-use crate::policy::{Adopted, Block, Fidelity, Group, Piece, Policy, Refusal, Request};
+use crate::policy::{Adopted, Block, Fidelity, Group, Piece, Policy, Refusal, Request, Stream};
 use crate::source::Segment;
 use crate::space::{BlockId, State};
 use crate::supply::Supply;
@@ -43,6 +43,13 @@ impl TorchNative {
             pools: Pools::new(collects),
             segments: Vec::new(),
         }
+    }
+
+    /// Bytes of the block that serves a request under these settings, before what is too little to be
+    /// split off stays with it; none where no device could serve it.
+    #[must_use]
+    pub fn block_bytes(conf: &TorchConf, requested: u64) -> Option<u64> {
+        block_bytes(&Request::new(requested, Stream::DEFAULT), conf).ok()
     }
 
     fn max_split(&self) -> u64 {

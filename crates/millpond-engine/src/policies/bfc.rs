@@ -1,0 +1,211 @@
+//! `bfc`: the best-fit allocator with coalescing of TensorFlow and XLA, growing as needed.
+//!
+//! The rules, as its source publishes them:
+//!
+//! * sizes are rounded to 256 bytes; free chunks lie in 21 bins by power of two, each in order of size and
+//!   address, and bins are searched upwards: the best fit, lowest address first;
+//! * a chunk is split when what remains is at least the request, or at least 128 MiB; otherwise the
+//!   caller gets all of it;
+//! * neighbours join as soon as both are free, within one region;
+//! * regions start at 2 MiB and double with each growth, and until a request fits; never more than the
+//!   device has left, and a tenth less after each refusal down to the request;
+//! * when that fails, regions without a live chunk go back, and growth is tried once more.
+//!
+//! One pool serves all streams, as in the original, which knows only its own compute stream. So that
+//! this stays sound with several, a chunk remembers the streams that used it last, and another stream
+//! that takes it waits for them on the device; such waits are counted and are not the original's.
+//!
+//! Added here: each private pool has regions of its own, and a request that would fail waits for the
+//! device first, in place of the original's waiting up to ten seconds for a free. Not modelled: taking
+//! the whole device at the start (`allow_growth` off), the share of it that is left to others, chunks
+//! stamped with a time, and the two-ended placement for fixed regions.
+
+use super::free_lists::FreeLists;
+use super::last_users::LastUsers;
+use super::rounding::{UNIT, whole_units};
+use crate::error::SourceError;
+use crate::policy::{Block, Fidelity, Group, Piece, Policy, Refusal, Request};
+use crate::source::Segment;
+use crate::space::{BlockId, State};
+use crate::supply::Supply;
+use std::collections::BTreeMap;
+
+const FIRST_REGION: u64 = 2 << 20;
+/// More than this is never left unused inside a chunk.
+const MAX_WASTE: u64 = 128 << 20;
+/// What is asked for after a refusal, in single precision as in the original.
+const BACK_OFF: f32 = 0.9;
+
+struct Pool {
+    /// Its free list in [`Bfc::lists`].
+    list: u32,
+    /// Bytes of the next region.
+    next_region: u64,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Bfc {
+    lists: FreeLists,
+    users: LastUsers,
+    pools: BTreeMap<Group, Pool>,
+    regions: Vec<Option<Segment>>,
+}
+
+impl Bfc {
+    /// There is nothing to set.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn pool(&mut self, group: Group) -> &mut Pool {
+        self.pools.entry(group).or_insert_with(|| Pool {
+            list: self.lists.add_list(),
+            next_region: FIRST_REGION,
+        })
+    }
+
+    /// An unlisted block, from the bins or a new region.
+    fn find(&mut self, supply: &mut Supply<'_>, group: Group, bytes: u64) -> Result<BlockId, SourceError> {
+        let list = self.pool(group).list;
+        match self.lists.take_best_fit(list, bytes) {
+            Some(id) => Ok(id),
+            None => self.extend(supply, group, bytes),
+        }
+    }
+
+    /// Adds a region, smaller than planned if the device has no more.
+    fn extend(&mut self, supply: &mut Supply<'_>, group: Group, bytes: u64) -> Result<BlockId, SourceError> {
+        let pool = self.pool(group);
+        let list = pool.list;
+        let mut grown = false;
+        while pool.next_region < bytes {
+            pool.next_region = pool.next_region.saturating_mul(2);
+            grown = true;
+        }
+        let available = supply.free_bytes().unwrap_or(u64::MAX) / UNIT * UNIT;
+        let mut size = pool.next_region.min(available.max(bytes));
+        let segment = loop {
+            match supply.take(size) {
+                Ok(segment) => break segment,
+                Err(error) => {
+                    let less = ((size as f32 * BACK_OFF) as u64).next_multiple_of(UNIT);
+                    // Rounding up must not undo the step.
+                    size = less.min(size - UNIT);
+                    if size < bytes {
+                        return Err(error);
+                    }
+                }
+            }
+        };
+        if !grown {
+            pool.next_region = pool.next_region.saturating_mul(2);
+        }
+        let (address, bytes) = (segment.address(), segment.bytes());
+        self.regions.push(Some(segment));
+        let number = self.regions.len() as u32 - 1;
+        let id = self
+            .lists
+            .space
+            .add_segment(address, bytes, number, list, State::Free);
+        self.users.set(id, 0);
+        Ok(id)
+    }
+
+    /// Regions without a live chunk, each as its one free chunk.
+    fn free_regions(&self) -> Vec<BlockId> {
+        let free = self
+            .pools
+            .values()
+            .flat_map(|pool| self.lists.free(pool.list).iter());
+        free.map(|chunk| chunk.id)
+            .filter(|id| self.lists.space.is_whole(*id))
+            .collect()
+    }
+
+    /// Gives wholly free regions back, if that can be enough for the request.
+    fn collect_garbage(&mut self, supply: &mut Supply<'_>, bytes: u64) {
+        let regions = self.free_regions();
+        let freed: u64 = regions.iter().map(|id| self.lists.space.bytes(*id)).sum();
+        if supply.free_bytes().is_none_or(|free| bytes <= free + freed) {
+            self.release_cached(supply);
+        }
+    }
+
+    /// Waits for the device: no block waits for a stream any more.
+    fn synchronize(&mut self, supply: &mut Supply<'_>) {
+        for block in supply.synchronize() {
+            self.free(supply, block);
+        }
+        self.users.clear();
+    }
+}
+
+impl Policy for Bfc {
+    fn name(&self) -> &'static str {
+        "bfc"
+    }
+
+    fn fidelity(&self) -> Fidelity {
+        Fidelity::PublishedRules
+    }
+
+    fn allocate(&mut self, supply: &mut Supply<'_>, request: &Request) -> Result<Block, Refusal> {
+        let bytes = whole_units(request)?;
+        let id = match self.find(supply, request.group, bytes) {
+            Err(error) if error.is_out_of_memory() => {
+                self.synchronize(supply);
+                match self.find(supply, request.group, bytes) {
+                    Err(error) if error.is_out_of_memory() => {
+                        self.collect_garbage(supply, bytes);
+                        self.find(supply, request.group, bytes)?
+                    }
+                    outcome => outcome?,
+                }
+            }
+            outcome => outcome?,
+        };
+        let users = self.users.of(id);
+        self.users.order(supply, users, request.stream);
+        let whole = self.lists.space.bytes(id);
+        let rest = whole - bytes;
+        let keep = if rest >= bytes || rest >= MAX_WASTE {
+            bytes
+        } else {
+            whole
+        };
+        let (block, rest) = self.lists.hand_out(id, request, keep);
+        if let Some(rest) = rest {
+            self.users.set(rest, users);
+        }
+        Ok(block)
+    }
+
+    fn free(&mut self, _supply: &mut Supply<'_>, block: Block) {
+        let mut users = self.users.only(block.stream());
+        for neighbour in self.lists.free_neighbours(block.key()).into_iter().flatten() {
+            users |= self.users.of(neighbour);
+        }
+        let id = self.lists.put_back(block.key());
+        self.users.set(id, users);
+    }
+
+    fn release_cached(&mut self, supply: &mut Supply<'_>) {
+        for id in self.free_regions() {
+            let region = self.lists.space.segment(id) as usize;
+            self.lists.remove_segment(id);
+            if let Some(segment) = self.regions[region].take() {
+                supply.give(segment);
+            }
+        }
+    }
+
+    fn layout(&self, visit: &mut dyn FnMut(Piece)) {
+        self.lists.space.layout(visit);
+    }
+
+    fn check(&self) {
+        self.lists.check();
+    }
+}

@@ -1,0 +1,256 @@
+//! Pages under free lists: addresses of a pool, backed where it has memory.
+//!
+//! ```text
+//!   range   | live | free |     hole     | live |  free  |   hole ...
+//!           |page |page |page|              |page |page  |
+//! ```
+//!
+//! Holes are whole pages; blocks need not be.
+
+use super::super::free_lists::FreeLists;
+use crate::error::SourceError;
+use crate::source::Range;
+use crate::space::{BlockId, State};
+use crate::supply::Supply;
+use std::collections::BTreeMap;
+
+/// Bytes of a page and of each handle.
+const PAGE: u64 = 2 << 20;
+/// Addresses reserved at once; they cost nothing.
+const RANGE: u64 = 1 << 46;
+
+struct Pool {
+    /// The owner of its holes; a list that stays empty.
+    unmapped: u32,
+    /// Lowest address first.
+    holes: BTreeMap<u64, BlockId>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Pages {
+    pub(super) lists: FreeLists,
+    pools: Vec<Pool>,
+    /// By list, its pool.
+    owners: Vec<usize>,
+    /// Kept for good; their positions are the numbers of the segments.
+    ranges: Vec<Range>,
+}
+
+impl Pages {
+    /// Adds a pool that has nothing yet; answers its position.
+    pub(super) fn add_pool(&mut self) -> usize {
+        let pool = self.pools.len();
+        let unmapped = self.add_list(pool);
+        self.pools.push(Pool {
+            unmapped,
+            holes: BTreeMap::new(),
+        });
+        pool
+    }
+
+    /// Adds a free list to a pool; answers its number.
+    pub(super) fn add_list(&mut self, pool: usize) -> u32 {
+        self.owners.push(pool);
+        self.lists.add_list()
+    }
+
+    pub(super) fn pool_of(&self, id: BlockId) -> usize {
+        self.owners[self.lists.space.owner(id) as usize]
+    }
+
+    /// An unlisted block that new pages make possible.
+    pub(super) fn grow(
+        &mut self,
+        supply: &mut Supply<'_>,
+        list: u32,
+        bytes: u64,
+    ) -> Result<BlockId, SourceError> {
+        let (hole, missing) = self.room(supply, list, bytes)?;
+        let id = self.commit(supply, list, hole, missing)?;
+        self.lists.unlist(id);
+        Ok(id)
+    }
+
+    /// An unlisted block made of the list's free pages, and of new ones as far as the device has them.
+    pub(super) fn gather(
+        &mut self,
+        supply: &mut Supply<'_>,
+        list: u32,
+        bytes: u64,
+    ) -> Result<BlockId, SourceError> {
+        let (hole, missing) = self.room(supply, list, bytes)?;
+        let free = supply.free_bytes().unwrap_or(0);
+        let fresh = (free / PAGE * PAGE).min(missing);
+        let spare = self.spare(list, hole);
+        let spare_bytes: u64 = spare.iter().map(|(_, first, end)| end - first).sum();
+        if fresh + spare_bytes < missing {
+            return Err(SourceError::OutOfMemory {
+                requested: missing,
+                free,
+                capacity: supply.capacity().unwrap_or(free),
+            });
+        }
+        let mut at = hole;
+        let mut last = None;
+        if fresh > 0 {
+            last = Some(self.commit(supply, list, at, fresh)?);
+            at += fresh;
+        }
+        for (id, first, end) in spare {
+            let part = (end - first).min(hole + missing - at);
+            if part == 0 {
+                break;
+            }
+            let Some((from, to)) = self.range_at(first).zip(self.range_at(at)) else {
+                return Err(SourceError::AddressSpace { requested: bytes });
+            };
+            supply.move_pages((from, first - from.address()), (to, at - to.address()), part)?;
+            self.unmap(id, first, first + part);
+            last = Some(self.map(list, at, part));
+            at += part;
+        }
+        let Some(id) = last else {
+            return Err(SourceError::AddressSpace { requested: bytes });
+        };
+        self.lists.unlist(id);
+        Ok(id)
+    }
+
+    /// Gives back the whole pages inside a list's free blocks.
+    pub(super) fn decommit(&mut self, supply: &mut Supply<'_>, list: u32) {
+        for (id, first, end) in self.spare(list, u64::MAX) {
+            self.unmap(id, first, end);
+            if let Some(range) = self.range_at(first) {
+                supply.decommit(range, first - range.address(), end - first);
+            }
+        }
+    }
+
+    pub(super) fn check(&self) {
+        self.lists.check();
+        let space = &self.lists.space;
+        let mut holes = 0;
+        for pool in &self.pools {
+            assert!(
+                self.lists.free(pool.unmapped).is_empty(),
+                "free blocks among holes"
+            );
+            for (address, id) in &pool.holes {
+                assert_eq!(space.state(*id), State::Unmapped, "{id:?} is listed and mapped");
+                assert_eq!((space.address(*id), space.owner(*id)), (*address, pool.unmapped));
+                assert!(space.bytes(*id).is_multiple_of(PAGE), "a part of a page");
+                holes += 1;
+            }
+        }
+        let there = space.ids().filter(|id| space.state(*id) == State::Unmapped);
+        assert_eq!(holes, there.count(), "holes that no pool knows");
+    }
+
+    fn range_at(&self, address: u64) -> Option<&Range> {
+        let mut ranges = self.ranges.iter();
+        ranges.find(|r| (r.address()..r.address() + r.bytes()).contains(&address))
+    }
+
+    /// The lowest hole that makes room, with the list's free block before it; answers its address and the
+    /// bytes that pages must be found for.
+    fn room(&mut self, supply: &mut Supply<'_>, list: u32, bytes: u64) -> Result<(u64, u64), SourceError> {
+        let pool = self.owners[list as usize];
+        let space = &self.lists.space;
+        for (address, hole) in &self.pools[pool].holes {
+            let before = space.prev(*hole).filter(|p| space.owner(*p) == list);
+            let before = before.filter(|p| space.state(*p) == State::Free);
+            let missing = bytes - before.map_or(0, |p| space.bytes(p)).min(bytes);
+            if missing <= space.bytes(*hole) {
+                return Ok((*address, missing.next_multiple_of(PAGE)));
+            }
+        }
+        let range = supply.reserve(bytes.next_multiple_of(PAGE).max(RANGE))?;
+        let (address, reserved) = (range.address(), range.bytes());
+        self.ranges.push(range);
+        let number = self.ranges.len() as u32 - 1;
+        let Pool { unmapped, holes } = &mut self.pools[pool];
+        let hole = self
+            .lists
+            .space
+            .add_segment(address, reserved, number, *unmapped, State::Unmapped);
+        holes.insert(address, hole);
+        Ok((address, bytes.next_multiple_of(PAGE)))
+    }
+
+    /// The whole pages inside a list's free blocks, lowest first; the block that ends at `hole` left out.
+    fn spare(&self, list: u32, hole: u64) -> Vec<(BlockId, u64, u64)> {
+        let space = &self.lists.space;
+        let free = self.lists.free(list).iter().map(|entry| entry.id);
+        let mut spare: Vec<(BlockId, u64, u64)> = free
+            .filter(|id| space.end(*id) != hole)
+            .filter_map(|id| {
+                let base = self.ranges[space.segment(id) as usize].address();
+                let first = base + (space.address(id) - base).next_multiple_of(PAGE);
+                let end = base + (space.end(id) - base) / PAGE * PAGE;
+                (first < end).then_some((id, first, end))
+            })
+            .collect();
+        spare.sort_unstable_by_key(|(_, first, _)| *first);
+        spare
+    }
+
+    /// Backs the start of a hole with new pages; answers the free block it joins.
+    fn commit(
+        &mut self,
+        supply: &mut Supply<'_>,
+        list: u32,
+        hole: u64,
+        bytes: u64,
+    ) -> Result<BlockId, SourceError> {
+        let Some(range) = self.range_at(hole) else {
+            return Err(SourceError::AddressSpace { requested: bytes });
+        };
+        supply.commit(range, hole - range.address(), bytes, PAGE)?;
+        Ok(self.map(list, hole, bytes))
+    }
+
+    /// Turns the start of a hole into a free block of a list; answers the block it joins.
+    fn map(&mut self, list: u32, hole: u64, bytes: u64) -> BlockId {
+        let holes = &mut self.pools[self.owners[list as usize]].holes;
+        let Some(id) = holes.remove(&hole) else {
+            debug_assert!(false, "no hole at {hole:#x}");
+            return BlockId::NONE;
+        };
+        let space = &mut self.lists.space;
+        if bytes < space.bytes(id) {
+            let rest = space.split(id, bytes);
+            holes.insert(space.address(rest), rest);
+        }
+        space.set_owner(id, list);
+        self.lists.put_back(id)
+    }
+
+    /// Turns whole pages inside a free block into a hole, joined with its neighbours.
+    fn unmap(&mut self, id: BlockId, first: u64, end: u64) {
+        let mut id = id;
+        self.lists.unlist(id);
+        let Pool { unmapped, holes } = &mut self.pools[self.owners[self.lists.space.owner(id) as usize]];
+        if end < self.lists.space.end(id) {
+            let rest = self.lists.space.split(id, end - self.lists.space.address(id));
+            self.lists.relist(rest);
+        }
+        if self.lists.space.address(id) < first {
+            let rest = self.lists.space.split(id, first - self.lists.space.address(id));
+            self.lists.relist(id);
+            id = rest;
+        }
+        let space = &mut self.lists.space;
+        space.set_state(id, State::Unmapped);
+        space.set_owner(id, *unmapped);
+        if let Some(next) = space.next(id).filter(|n| space.state(*n) == State::Unmapped) {
+            holes.remove(&space.address(next));
+            space.merge_next(id);
+        }
+        if let Some(prev) = space.prev(id).filter(|p| space.state(*p) == State::Unmapped) {
+            space.merge_next(prev);
+            id = prev;
+        }
+        holes.insert(space.address(id), id);
+    }
+}

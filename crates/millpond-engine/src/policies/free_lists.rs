@@ -1,0 +1,153 @@
+//! Best-fit free lists over one tiling: neighbours join when both are free and in the same list.
+
+use crate::index::{Entry, SizeIndex};
+use crate::policy::{Block, Request};
+use crate::space::{BlockId, Space, State};
+
+/// All blocks, and those that are free by list. A block's owner in the space is the number of its list.
+#[derive(Default)]
+pub(super) struct FreeLists {
+    pub(super) space: Space,
+    lists: Vec<SizeIndex>,
+}
+
+impl FreeLists {
+    /// Adds an empty list; answers its number.
+    pub(super) fn add_list(&mut self) -> u32 {
+        self.lists.push(SizeIndex::new());
+        self.lists.len() as u32 - 1
+    }
+
+    /// The free blocks of a list.
+    pub(super) fn free(&self, list: u32) -> &SizeIndex {
+        &self.lists[list as usize]
+    }
+
+    /// Takes the smallest block that is large enough out of a list, the lowest address among equals.
+    pub(super) fn take_best_fit(&mut self, list: u32, bytes: u64) -> Option<BlockId> {
+        self.lists[list as usize]
+            .take_best_fit(bytes)
+            .map(|entry| entry.id)
+    }
+
+    /// Takes a free block out of its list; it stays marked free until it is handed out or put back.
+    pub(super) fn unlist(&mut self, id: BlockId) {
+        let (bytes, address) = (self.space.bytes(id), self.space.address(id));
+        self.lists[self.space.owner(id) as usize].remove(bytes, address);
+    }
+
+    /// The free neighbours of a block in its own list, lower and higher.
+    pub(super) fn free_neighbours(&self, id: BlockId) -> [Option<BlockId>; 2] {
+        let joins =
+            |n: &BlockId| self.space.state(*n) == State::Free && self.space.owner(*n) == self.space.owner(id);
+        [
+            self.space.prev(id).filter(joins),
+            self.space.next(id).filter(joins),
+        ]
+    }
+
+    /// Marks a block free, joins it with its free neighbours in the same list and lists it; answers the
+    /// block it became.
+    pub(super) fn put_back(&mut self, id: BlockId) -> BlockId {
+        let mut id = id;
+        let [prev, next] = self.free_neighbours(id);
+        if let Some(next) = next {
+            self.unlist(next);
+            self.space.merge_next(id);
+        }
+        if let Some(prev) = prev {
+            self.unlist(prev);
+            self.space.merge_next(prev);
+            id = prev;
+        }
+        self.relist(id);
+        id
+    }
+
+    /// Gives an unlisted block to a caller; what is beyond `keep` bytes goes to the block's list and is
+    /// answered too.
+    pub(super) fn hand_out(&mut self, id: BlockId, request: &Request, keep: u64) -> (Block, Option<BlockId>) {
+        let rest = (keep < self.space.bytes(id)).then(|| self.space.split(id, keep));
+        if let Some(rest) = rest {
+            self.relist(rest);
+        }
+        self.space.set_state(id, State::Live);
+        let block = Block::new(self.space.address(id), self.space.bytes(id), request, id);
+        (block, rest)
+    }
+
+    /// Moves every block of one list to another, joining what then lies side by side.
+    pub(super) fn merge(&mut self, from: u32, into: u32) {
+        let moved = std::mem::take(&mut self.lists[from as usize]);
+        for entry in moved.iter() {
+            self.space.set_owner(entry.id, into);
+            // Not to be joined before its own turn: until then it is in no list.
+            self.space.set_state(entry.id, State::Live);
+        }
+        for entry in moved.iter() {
+            self.put_back(entry.id);
+        }
+    }
+
+    /// Takes a wholly free segment out.
+    pub(super) fn remove_segment(&mut self, id: BlockId) {
+        self.unlist(id);
+        self.space.remove_segment(id);
+    }
+
+    /// Asserts that the lists hold exactly the free blocks, each in its own.
+    pub(super) fn check(&self) {
+        self.space.check();
+        let mut listed = 0;
+        for (number, list) in (0u32..).zip(&self.lists) {
+            list.check();
+            for entry in list.iter() {
+                let found = Entry {
+                    bytes: self.space.bytes(entry.id),
+                    address: self.space.address(entry.id),
+                    id: entry.id,
+                };
+                assert_eq!(found, entry, "an entry that is not its block");
+                assert_eq!(self.space.state(entry.id), State::Free, "listed and not free");
+                assert_eq!(self.space.owner(entry.id), number, "in another's list");
+                listed += 1;
+            }
+        }
+        let free = self.space.ids().filter(|id| self.space.state(*id) == State::Free);
+        assert_eq!(listed, free.count(), "free blocks that no list holds");
+    }
+
+    /// Marks a block free and lists it as it is.
+    pub(super) fn relist(&mut self, id: BlockId) {
+        self.space.set_state(id, State::Free);
+        let entry = Entry {
+            bytes: self.space.bytes(id),
+            address: self.space.address(id),
+            id,
+        };
+        self.lists[self.space.owner(id) as usize].insert(entry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_blocks_of_one_list_join_until_the_lists_merge() {
+        let mut lists = FreeLists::default();
+        let (one, two) = (lists.add_list(), lists.add_list());
+        let low = lists.space.add_segment(0x1000, 3 << 10, 0, one, State::Live);
+        let middle = lists.space.split(low, 1 << 10);
+        let high = lists.space.split(middle, 1 << 10);
+        lists.space.set_owner(middle, two);
+        for id in [low, middle, high] {
+            lists.put_back(id);
+        }
+        lists.check();
+        assert_eq!((lists.free(one).len(), lists.free(two).len()), (2, 1));
+        lists.merge(two, one);
+        lists.check();
+        assert_eq!(lists.free(one).best_fit(0).map(|e| e.bytes), Some(3 << 10));
+    }
+}

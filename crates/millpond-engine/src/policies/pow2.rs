@@ -1,0 +1,144 @@
+//! `pow2`: whole segments of power-of-two sizes, one free list for each size.
+//!
+//! The pool that small tensor libraries carry (zoobzio/tendo, LynnColeArt/guda, mivertowski/DotCompute),
+//! by the rules their own documents give:
+//!
+//! * a request is rounded up to a power of two, at least 256 bytes: [`size_class`];
+//! * a block of exactly that class is reused, the one freed last first, since it is the warmest;
+//! * otherwise the driver is asked for a block of the class; blocks are never split or joined;
+//! * blocks stay cached until someone asks for their release.
+//!
+//! Added here, because those pools know neither streams nor a full device: each stream and private pool
+//! has lists of its own, and when memory runs out the device is waited for and all that is cached goes
+//! back. Not modelled: tendo's count of elements in place of bytes, and DotCompute's limits of 256 MiB
+//! a block and 100 blocks a class, of which the first hands out blocks that are too small.
+
+use super::rounding::{LIMIT, UNIT};
+use super::slabs::Slabs;
+use super::warm_lists::{ListKey, WarmLists};
+use crate::error::SourceError;
+use crate::policy::{Block, Fidelity, Piece, Policy, Refusal, Request};
+use crate::space::BlockId;
+use crate::supply::Supply;
+
+/// The power of two that serves a request, at least 256; none above 2^63.
+///
+/// ```
+/// use millpond_engine::policies::pow2::size_class;
+///
+/// assert_eq!(size_class(1000), Some(1024));
+/// assert_eq!(size_class(1024), Some(1024));
+/// assert_eq!(size_class(0), Some(256));
+/// assert_eq!(size_class(u64::MAX), None);
+/// ```
+#[must_use]
+pub const fn size_class(bytes: u64) -> Option<u64> {
+    if bytes <= UNIT {
+        return Some(UNIT);
+    }
+    bytes.checked_next_power_of_two()
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct PowersOfTwo {
+    slabs: Slabs,
+    free: WarmLists,
+}
+
+impl PowersOfTwo {
+    /// There is nothing to set.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A block of a class whose list is empty.
+    fn grow(&mut self, supply: &mut Supply<'_>, key: ListKey) -> Result<BlockId, SourceError> {
+        let segment = match supply.take(key.class) {
+            Err(error) if error.is_out_of_memory() => {
+                for block in supply.synchronize() {
+                    self.free(supply, block);
+                }
+                if let Some(id) = self.free.pop(key) {
+                    return Ok(id);
+                }
+                self.release_cached(supply);
+                supply.take(key.class)?
+            }
+            outcome => outcome?,
+        };
+        let id = self.slabs.add_whole(segment);
+        self.free.assign(id, key);
+        Ok(id)
+    }
+}
+
+impl Policy for PowersOfTwo {
+    fn name(&self) -> &'static str {
+        "pow2"
+    }
+
+    fn fidelity(&self) -> Fidelity {
+        Fidelity::PublishedRules
+    }
+
+    fn allocate(&mut self, supply: &mut Supply<'_>, request: &Request) -> Result<Block, Refusal> {
+        let too_large = Refusal::TooLarge { limit: LIMIT };
+        let class = size_class(request.bytes)
+            .filter(|c| *c <= LIMIT)
+            .ok_or(too_large)?;
+        if request.align > UNIT {
+            return Err(Refusal::Alignment { most: UNIT });
+        }
+        let key = ListKey {
+            group: request.group,
+            stream: request.stream,
+            class,
+        };
+        let id = match self.free.pop(key) {
+            Some(id) => id,
+            None => self.grow(supply, key)?,
+        };
+        Ok(self.slabs.hand_out(id, request))
+    }
+
+    fn free(&mut self, _supply: &mut Supply<'_>, block: Block) {
+        self.slabs.put_back(block.key());
+        self.free.push(block.key());
+    }
+
+    fn release_cached(&mut self, supply: &mut Supply<'_>) {
+        let slabs = &mut self.slabs;
+        self.free.retain(|id| match slabs.remove_if_free(id) {
+            Some(segment) => {
+                supply.give(segment);
+                false
+            }
+            None => true,
+        });
+    }
+
+    fn layout(&self, visit: &mut dyn FnMut(Piece)) {
+        self.slabs.layout(visit);
+    }
+
+    fn check(&self) {
+        self.slabs.check(self.free.iter());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_the_powers_at_or_above() {
+        assert_eq!(
+            [1, 256, 257, (1 << 40) - 1, 1 << 40].map(size_class),
+            [256, 256, 512, 1 << 40, 1 << 40].map(Some)
+        );
+        assert_eq!(size_class(1 << 63), Some(1 << 63));
+        assert_eq!(size_class((1 << 63) + 1), None);
+    }
+}

@@ -1,0 +1,56 @@
+//! Free lists by exact size, for each stream and private pool; the block freed last is taken first.
+
+use crate::policy::{Group, Stream};
+use crate::space::BlockId;
+use std::collections::BTreeMap;
+
+/// Which list a block belongs to, all its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ListKey {
+    pub(super) group: Group,
+    pub(super) stream: Stream,
+    /// The size class, in the policy's own terms.
+    pub(super) class: u64,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct WarmLists {
+    lists: BTreeMap<ListKey, Vec<BlockId>>,
+    /// By block.
+    keys: Vec<Option<ListKey>>,
+}
+
+impl WarmLists {
+    /// Says which list a new block belongs to.
+    pub(super) fn assign(&mut self, id: BlockId, key: ListKey) {
+        if self.keys.len() <= id.index() {
+            self.keys.resize(id.index() + 1, None);
+        }
+        self.keys[id.index()] = Some(key);
+    }
+
+    /// Lists a free block.
+    pub(super) fn push(&mut self, id: BlockId) {
+        if let Some(key) = self.keys[id.index()] {
+            self.lists.entry(key).or_default().push(id);
+        }
+    }
+
+    /// Takes the warmest block of a list.
+    pub(super) fn pop(&mut self, key: ListKey) -> Option<BlockId> {
+        self.lists.get_mut(&key)?.pop()
+    }
+
+    /// Keeps only some of the listed blocks.
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(BlockId) -> bool) {
+        for list in self.lists.values_mut() {
+            list.retain(|id| keep(*id));
+        }
+    }
+
+    /// Every listed block.
+    pub(super) fn iter(&self) -> impl Iterator<Item = BlockId> + '_ {
+        self.lists.values().flatten().copied()
+    }
+}

@@ -1,0 +1,33 @@
+//! Why a recording could not be replayed.
+
+use millpond_engine::{ConfError, policies::UnknownPolicy};
+use thiserror::Error;
+
+/// Bad input to a replay; each message is one sentence that says what to do.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// No allocation is left to replay.
+    #[error("{trace} holds no allocation {}; there is nothing to replay",
+            if *.window { "in this time window: widen --time-window" } else { "event" })]
+    NothingToReplay {
+        /// The recording.
+        trace: String,
+        /// Whether a time window was asked for.
+        window: bool,
+    },
+    /// A policy's name is not known.
+    #[error(transparent)]
+    Policy(#[from] UnknownPolicy),
+    /// A setting was refused.
+    #[error(transparent)]
+    Conf(#[from] ConfError),
+    /// The recording cannot be verified.
+    #[error("{trace} cannot be verified: {why}")]
+    NotVerifiable {
+        /// The recording.
+        trace: String,
+        /// The reason.
+        why: String,
+    },
+}

@@ -1,0 +1,98 @@
+//! Why a policy ran out of memory, and what would have made the request fit.
+
+use crate::outcome::{Failure, Holder};
+use crate::program::Program;
+use crate::replay::Options;
+use crate::run::{Run, Stop};
+use crate::tags::tag_group;
+use millpond_engine::display_size;
+use millpond_trace::Trace;
+use std::collections::HashMap;
+
+/// Groups shown at most.
+const HOLDERS: usize = 8;
+
+/// Explains where a replay stopped.
+pub(crate) fn explain(
+    trace: &Trace,
+    program: &Program,
+    stop: &Stop,
+    outcome: &Run,
+    options: &Options,
+) -> Failure {
+    let op = &program.ops[stop.op];
+    let held: u64 = outcome.stats.requested.current;
+    let cached = outcome.stats.cached();
+    let tag = op
+        .event()
+        .and_then(|e| trace.events.get(e as usize))
+        .map_or(0, |e| e.tag);
+    Failure {
+        event: op.event(),
+        bytes: op.bytes,
+        stream: trace.streams.get(usize::from(op.stream)).copied().unwrap_or(0),
+        tag: trace.tags.get(tag).to_owned(),
+        held_bytes: held,
+        free_bytes: stop.device_free,
+        largest_hole_bytes: stop.largest_hole,
+        cached_bytes: cached,
+        holders: holders(trace, program, stop.op, HOLDERS),
+        remedy: remedy(op.bytes, held, cached, stop, options),
+    }
+}
+
+/// Who held the most after so many calls, largest first.
+pub(crate) fn holders(trace: &Trace, program: &Program, ops: usize, most: usize) -> Vec<Holder> {
+    let mut by_tag: HashMap<u32, (u64, u64)> = HashMap::new();
+    for op in program.held_after(ops) {
+        let tag = match op.event() {
+            Some(event) => trace.events.get(event as usize).map_or(0, |e| e.tag),
+            None => trace
+                .initial_blocks
+                .get(op.allocation as usize)
+                .map_or(0, |b| b.tag),
+        };
+        let entry = by_tag.entry(tag).or_default();
+        *entry = (entry.0.saturating_add(op.bytes), entry.1 + 1);
+    }
+    let mut groups: HashMap<String, (u64, u64)> = HashMap::new();
+    for (tag, (bytes, blocks)) in by_tag {
+        let entry = groups.entry(tag_group(trace.tags.get(tag))).or_default();
+        *entry = (entry.0.saturating_add(bytes), entry.1 + blocks);
+    }
+    let mut holders: Vec<Holder> = groups
+        .into_iter()
+        .map(|(tag, (bytes, blocks))| Holder { tag, bytes, blocks })
+        .collect();
+    holders.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.tag.cmp(&b.tag)));
+    holders.truncate(most);
+    holders
+}
+
+/// The three cases there are: too much is held whatever the placement, the free memory is in pieces, or
+/// the policy would not use what is free.
+fn remedy(bytes: u64, held: u64, cached: u64, stop: &Stop, options: &Options) -> String {
+    let capacity = options.device.bytes.unwrap_or(u64::MAX);
+    let wanted = held.saturating_add(bytes);
+    if wanted > capacity {
+        let over = wanted - capacity;
+        return format!(
+            "no allocator can serve this: the program itself holds {} and asks for {}, {} more than the device has; free that much first or use a larger device",
+            display_size(held),
+            display_size(bytes),
+            display_size(over)
+        );
+    }
+    if stop.largest_hole >= bytes {
+        return format!(
+            "a free block of {} exists, but this policy does not hand it to this request (another stream, size class or private pool)",
+            display_size(stop.largest_hole)
+        );
+    }
+    format!(
+        "{} are free in pieces of at most {} and {} left on the device: the request would fit if free pages could be joined, as paged policies do",
+        display_size(cached),
+        display_size(stop.largest_hole),
+        display_size(stop.device_free)
+    )
+}

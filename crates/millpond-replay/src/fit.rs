@@ -1,0 +1,65 @@
+//! The smallest device on which a policy finishes a program.
+
+use crate::program::Program;
+use crate::run::{Device, Run, run};
+use millpond_engine::{Policy, Simulated};
+
+/// The smallest device, and the run on it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Smallest {
+    /// Bytes of the device.
+    pub bytes: u64,
+    /// What the program came to there.
+    pub run: Run,
+}
+
+/// Bisects, to one page, between what the program holds at its peak and what the policy reserves on a
+/// device without a limit. None when it does not even finish with twice that.
+///
+/// A policy is not bound to finish on every larger device; as the bisection's own ends show, the answer
+/// is a device on which it finishes while it does not with one page less.
+pub fn smallest_device(
+    program: &Program,
+    unlimited: &Run,
+    paged: bool,
+    build: &dyn Fn() -> Box<dyn Policy>,
+) -> Option<Smallest> {
+    let page = Simulated::PAGE;
+    let try_with = |bytes: u64| {
+        let outcome = run(
+            program,
+            build(),
+            Device {
+                bytes: Some(bytes),
+                paged,
+            }
+            .source(),
+            &mut (),
+        );
+        outcome.stop.is_none().then_some(Smallest { bytes, run: outcome })
+    };
+    if unlimited.stop.is_some() {
+        return None;
+    }
+    let mut high = unlimited.stats.reserved.peak.checked_next_multiple_of(page)?;
+    let mut best = loop {
+        if let Some(found) = try_with(high) {
+            break found;
+        }
+        // Some policies reserve ahead by what the device has, and need more room when it has little.
+        if high > unlimited.stats.reserved.peak.saturating_mul(2) {
+            return None;
+        }
+        high = high.checked_add((high / 8).next_multiple_of(page))?;
+    };
+    // Nothing fits below what is held at once.
+    let mut low = (program.peak_requested / page * page).saturating_sub(page);
+    while best.bytes - low > page {
+        let middle = (low + (best.bytes - low) / 2).next_multiple_of(page);
+        match try_with(middle) {
+            Some(found) => best = found,
+            None => low = middle,
+        }
+    }
+    Some(best)
+}

@@ -1,0 +1,139 @@
+//! What one policy did with a program, event by event, for pictures of it.
+
+use crate::program::{Op, OpKind, Program};
+use crate::run::Observer;
+use millpond_engine::{Block, Engine, Simulated};
+use std::collections::BTreeMap;
+
+/// Memory that was behind some addresses for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentSpan {
+    /// First address.
+    pub address: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Event at which it came.
+    pub from_event: u32,
+    /// Event at which it went; the number of events if it stayed.
+    pub to_event: u32,
+}
+
+/// Where every block of a replay lay, and what was reserved when.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// Address of each allocation by serial number; `u64::MAX` where it was never served.
+    pub address: Vec<u64>,
+    /// Bytes of its block; 0 where it was never served.
+    pub block_bytes: Vec<u64>,
+    /// (event, reserved bytes after it), changes only. Events before the recording count as event 0.
+    pub reserved: Vec<(u32, u64)>,
+    /// Memory held, and when.
+    pub segments: Vec<SegmentSpan>,
+    /// The event at which the policy ran out of memory.
+    pub stopped_at: Option<u32>,
+}
+
+/// Fills a [`Placement`] while a program is replayed; the source must keep a log.
+pub struct PlacementRecorder {
+    placement: Placement,
+    mapped: BTreeMap<u64, (u64, u32)>,
+    events: u32,
+}
+
+impl PlacementRecorder {
+    /// For one replay of a program.
+    #[must_use]
+    pub fn new(program: &Program) -> Self {
+        let allocations = program.allocations as usize;
+        Self {
+            placement: Placement {
+                address: vec![u64::MAX; allocations],
+                block_bytes: vec![0; allocations],
+                ..Placement::default()
+            },
+            mapped: BTreeMap::new(),
+            events: program
+                .ops
+                .iter()
+                .filter_map(Op::event)
+                .max()
+                .map_or(0, |e| e + 1),
+        }
+    }
+
+    /// The finished picture.
+    #[must_use]
+    pub fn finish(mut self, stopped_at: Option<u32>) -> Placement {
+        for (address, (bytes, from_event)) in std::mem::take(&mut self.mapped) {
+            let to_event = stopped_at.unwrap_or(self.events);
+            self.placement.segments.push(SegmentSpan {
+                address,
+                bytes,
+                from_event,
+                to_event,
+            });
+        }
+        self.placement.segments.sort_by_key(|s| (s.from_event, s.address));
+        self.placement.stopped_at = stopped_at;
+        self.placement
+    }
+
+    /// Takes mapped bytes away, cutting spans that are only partly concerned.
+    fn unmap(&mut self, address: u64, bytes: u64, event: u32) {
+        let end = address + bytes;
+        let first = self
+            .mapped
+            .range(..=address)
+            .next_back()
+            .map_or(address, |(start, _)| *start);
+        let touched: Vec<_> = self.mapped.range(first..end).map(|(a, v)| (*a, *v)).collect();
+        for (start, (len, from_event)) in touched {
+            let stop = start + len;
+            if stop <= address {
+                continue;
+            }
+            self.mapped.remove(&start);
+            if start < address {
+                self.mapped.insert(start, (address - start, from_event));
+            }
+            if end < stop {
+                self.mapped.insert(end, (stop - end, from_event));
+            }
+            let (from, to) = (start.max(address), stop.min(end));
+            let span = SegmentSpan {
+                address: from,
+                bytes: to - from,
+                from_event,
+                to_event: event,
+            };
+            self.placement.segments.push(span);
+        }
+    }
+}
+
+impl Observer for PlacementRecorder {
+    fn allocated(&mut self, op: &Op, block: &Block) {
+        self.placement.address[op.allocation as usize] = block.address();
+        self.placement.block_bytes[op.allocation as usize] = block.bytes();
+    }
+
+    fn stepped(&mut self, op: &Op, engine: &mut Engine<Simulated>) {
+        if op.kind == OpKind::SegmentFree {
+            return;
+        }
+        let event = op.event().unwrap_or(0);
+        for change in engine.source_mut().take_log() {
+            if change.mapped {
+                self.mapped.insert(change.address, (change.bytes, event));
+            } else {
+                self.unmap(change.address, change.bytes, event);
+            }
+        }
+        let reserved = engine.stats().reserved.current;
+        match self.placement.reserved.last_mut() {
+            Some((_, last)) if *last == reserved => {}
+            Some((at, last)) if *at == event => *last = reserved,
+            _ => self.placement.reserved.push((event, reserved)),
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! A recording under several policies: the whole of `millpond replay`, but for printing.
+
+use crate::advice::advise;
+use crate::error::ReplayError;
+use crate::failure::explain;
+use crate::fit::smallest_device;
+use crate::outcome::{Fit, PolicyResult, Recorded, Report, SCHEMA};
+use crate::placement::{Placement, PlacementRecorder};
+use crate::program::{Program, Selection};
+use crate::run::{Device, Run, run};
+use crate::verify::verify;
+use millpond_engine::{ConfError, Costs, Policy, Settings, policies};
+use millpond_trace::Trace;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// What to replay, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Names of the policies, in the order of the report.
+    pub policies: Vec<String>,
+    /// Settings of the policies.
+    pub settings: Settings,
+    /// The device.
+    pub device: Device,
+    /// Which events, and which streams.
+    pub selection: Selection,
+    /// Find the smallest device for each policy.
+    pub fit: bool,
+    /// Hold a replay under the recorded settings against the recorded addresses.
+    pub verify: bool,
+    /// Keep where every block lay.
+    pub placements: bool,
+    /// What driver calls cost.
+    pub costs: Costs,
+    /// Threads to use; 0 means as many as the machine has.
+    pub threads: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            policies: policies::names().map(str::to_owned).collect(),
+            settings: Settings::default(),
+            device: Device::UNLIMITED,
+            selection: Selection::default(),
+            fit: false,
+            verify: false,
+            placements: false,
+            costs: Costs::default(),
+            threads: 0,
+        }
+    }
+}
+
+/// A report, and what a picture of it needs.
+#[derive(Debug)]
+pub struct Replayed {
+    /// The answer.
+    pub report: Report,
+    /// Where every block lay, by policy, if it was asked for.
+    pub placements: Vec<Placement>,
+}
+
+/// Replays one recording under every policy asked for, several at a time.
+///
+/// `progress` is called with (done, all) whenever a policy is done.
+///
+/// # Errors
+/// When the recording holds nothing to replay, a policy is unknown, or a setting contradicts it.
+pub fn replay(
+    trace: &Trace,
+    options: &Options,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Replayed, ReplayError> {
+    let program = Program::new(trace, options.selection)?;
+    for name in &options.policies {
+        check_settings(name, &options.settings)?;
+    }
+    let recorded = recorded(trace, options.verify)?;
+    let count = options.policies.len();
+    let outcomes: Vec<Mutex<Option<(PolicyResult, Placement)>>> =
+        (0..count).map(|_| Mutex::new(None)).collect();
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(name) = options.policies.get(index) else {
+                return;
+            };
+            let outcome = replay_one(trace, &program, name, options);
+            *outcomes[index].lock().unwrap_or_else(PoisonError::into_inner) = outcome.ok();
+            progress(done.fetch_add(1, Ordering::Relaxed) + 1, count);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads(options.threads).min(count) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let outcomes = outcomes
+        .into_iter()
+        .filter_map(|o| o.into_inner().unwrap_or_else(PoisonError::into_inner));
+    let (results, placements): (Vec<_>, Vec<_>) = outcomes.unzip();
+    let mut report = Report {
+        schema: SCHEMA,
+        trace: trace.origin.name.clone(),
+        device: trace.origin.device,
+        events: program.events,
+        allocations: program.requests,
+        peak_requested_bytes: program.peak_requested,
+        recorded,
+        cautions: cautions(trace, &program),
+        results,
+        advice: Vec::new(),
+    };
+    report.advice = advise(&report, trace, options);
+    Ok(Replayed { report, placements })
+}
+
+fn threads(wanted: usize) -> usize {
+    if wanted > 0 {
+        wanted
+    } else {
+        std::thread::available_parallelism().map_or(1, usize::from)
+    }
+}
+
+/// Refuses an unknown policy, and a setting that contradicts the policy it would configure.
+///
+/// # Errors
+/// In these two cases; each says what to write instead.
+pub fn check_settings(name: &str, settings: &Settings) -> Result<(), ReplayError> {
+    policies::build(name, settings)?;
+    let conflict = match (name, settings.torch.expandable_segments) {
+        ("torch-native", Some(true)) => Some(("expandable_segments:True", "torch-expandable")),
+        ("torch-expandable", Some(false)) => Some(("expandable_segments:False", "torch-native")),
+        _ => None,
+    };
+    match conflict {
+        None => Ok(()),
+        Some((setting, other)) => Err(ReplayError::Conf(ConfError::Conflict {
+            setting: setting.to_owned(),
+            policy: name.to_owned(),
+            instead: format!("use --policy {other}, or leave the setting out"),
+        })),
+    }
+}
+
+fn replay_one(
+    trace: &Trace,
+    program: &Program,
+    name: &str,
+    options: &Options,
+) -> Result<(PolicyResult, Placement), ReplayError> {
+    let policy = policies::build(name, &options.settings)?;
+    let fidelity = policy.fidelity();
+    let (outcome, placement) = if options.placements {
+        let mut recorder = PlacementRecorder::new(program);
+        let outcome = run(program, policy, options.device.source().with_log(), &mut recorder);
+        let stopped_at = outcome
+            .stop
+            .as_ref()
+            .map(|stop| program.ops[stop.op].event().unwrap_or(0));
+        (outcome, recorder.finish(stopped_at))
+    } else {
+        (
+            run(program, policy, options.device.source(), &mut ()),
+            Placement::default(),
+        )
+    };
+    let mut result = PolicyResult {
+        policy: name.to_owned(),
+        fidelity: fidelity.as_str().to_owned(),
+        peak_reserved_bytes: outcome.stats.reserved.peak,
+        peak_allocated_bytes: outcome.stats.allocated.peak,
+        overhead: overhead(&outcome, program),
+        hit_rate: outcome.stats.hit_rate(),
+        smallest_device_bytes: None,
+        fit: None,
+        driver_calls: (&outcome.meter.calls).into(),
+        stalls: outcome.stats.stalls,
+        moved_bytes: outcome.meter.moved_bytes,
+        handle_operations: outcome.meter.handle_operations,
+        cross_stream_waits: outcome.meter.cross_stream_waits,
+        modelled_driver_ms: options
+            .costs
+            .milliseconds(&outcome.meter.calls, outcome.stats.stalls),
+        ns_per_event: outcome.nanoseconds as f64 / outcome.calls.max(1) as f64,
+        first_failure: outcome
+            .stop
+            .as_ref()
+            .map(|stop| explain(trace, program, stop, &outcome, options)),
+    };
+    if options.fit {
+        let build = || -> Box<dyn Policy> {
+            policies::build(name, &options.settings).unwrap_or_else(|_| unreachable!("the name was checked"))
+        };
+        let paged = options.device.paged;
+        let unlimited = match options.device.bytes {
+            None => outcome,
+            Some(_) => run(program, build(), Device { bytes: None, paged }.source(), &mut ()),
+        };
+        if let Some(smallest) = smallest_device(program, &unlimited, paged, &build) {
+            let there = &smallest.run;
+            result.smallest_device_bytes = Some(smallest.bytes);
+            result.fit = Some(Fit {
+                stalls: there.stats.stalls,
+                stalls_per_allocation: there.stats.stalls as f64 / there.stats.allocations.max(1) as f64,
+                modelled_driver_ms: options.costs.milliseconds(&there.meter.calls, there.stats.stalls),
+                moved_bytes: there.meter.moved_bytes,
+            });
+        }
+    }
+    Ok((result, placement))
+}
+
+/// Peak reserved over peak requested, both as far as the program came.
+fn overhead(outcome: &Run, program: &Program) -> f64 {
+    let requested = match outcome.stop {
+        None => program.peak_requested,
+        Some(_) => outcome.stats.requested.peak,
+    };
+    if requested == 0 {
+        0.0
+    } else {
+        outcome.stats.reserved.peak as f64 / requested as f64
+    }
+}
+
+fn recorded(trace: &Trace, with_verification: bool) -> Result<Option<Recorded>, ReplayError> {
+    let agreement = if with_verification {
+        Some(verify(trace)?.agreement())
+    } else {
+        None
+    };
+    let Some(peak_reserved_bytes) = trace.recorded_peak_reserved else {
+        return Ok(None);
+    };
+    let expandable = trace.settings.expandable_segments.unwrap_or(false);
+    let policy = if expandable {
+        "torch-expandable"
+    } else {
+        "torch-native"
+    };
+    Ok(Some(Recorded {
+        policy: policy.to_owned(),
+        peak_reserved_bytes,
+        address_agreement: agreement,
+    }))
+}
+
+fn cautions(trace: &Trace, program: &Program) -> Vec<String> {
+    let mut found: Vec<String> = trace.cautions.iter().map(ToString::to_string).collect();
+    if program.merged_streams > 1 {
+        found.push(format!(
+            "{} streams were merged into one: reuse across them is free here and would need waits on a device",
+            program.merged_streams
+        ));
+    }
+    found
+}

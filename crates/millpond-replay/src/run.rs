@@ -1,0 +1,201 @@
+//! One program under one policy.
+
+use crate::program::{BEFORE, Op, OpKind, Program};
+use millpond_engine::{
+    AllocError, Block, Engine, Event, Group, Meter, Policy, Request, Simulated, Stats, Stream,
+};
+use std::time::Instant;
+
+/// The device a program is replayed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Bytes for the program; none for no limit.
+    pub bytes: Option<u64>,
+    /// Whether it can commit and move pages.
+    pub paged: bool,
+}
+
+impl Device {
+    /// A paged device without a limit.
+    pub const UNLIMITED: Self = Self {
+        bytes: None,
+        paged: true,
+    };
+
+    /// The simulated source that stands for it.
+    #[must_use]
+    pub fn source(&self) -> Simulated {
+        Simulated::new().with_capacity(self.bytes).with_paging(self.paged)
+    }
+}
+
+/// Sees a replay as it goes. All methods do nothing by default.
+pub trait Observer {
+    /// A block was handed out.
+    fn allocated(&mut self, _op: &Op, _block: &Block) {}
+    /// A call is done.
+    fn stepped(&mut self, _op: &Op, _engine: &mut Engine<Simulated>) {}
+}
+
+/// Watches nothing.
+impl Observer for () {}
+
+/// Where a policy could not go on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stop {
+    /// Index of the call into [`Program::ops`].
+    pub op: usize,
+    /// What was refused.
+    pub error: AllocError,
+    /// Bytes the device still had.
+    pub device_free: u64,
+    /// Largest contiguous free block of the policy, among all its pools.
+    pub largest_hole: u64,
+}
+
+/// What a replay came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// The account at the end.
+    pub stats: Stats,
+    /// What was asked of the device.
+    pub meter: Meter,
+    /// Where it ran out of memory, if it did.
+    pub stop: Option<Stop>,
+    /// Host nanoseconds of the whole replay.
+    pub nanoseconds: u64,
+    /// Calls made.
+    pub calls: u64,
+}
+
+/// Replays a program until its end or the first refusal, as the program itself would stop.
+pub fn run<O: Observer>(
+    program: &Program,
+    policy: Box<dyn Policy>,
+    source: Simulated,
+    observer: &mut O,
+) -> Run {
+    let mut engine = Engine::new(policy, source);
+    let mut blocks = Blocks::new(program);
+    let start = Instant::now();
+    let mut stop = None;
+    let mut calls = 0;
+    for (index, op) in program.ops.iter().enumerate() {
+        calls += 1;
+        match op.kind {
+            OpKind::Alloc => match engine.allocate(request(op)) {
+                Ok(block) => {
+                    observer.allocated(op, &block);
+                    blocks.hold(op, block);
+                }
+                Err(error) => {
+                    let device_free = free_bytes(&engine);
+                    let largest_hole = engine.largest_hole();
+                    stop = Some(Stop {
+                        op: index,
+                        error,
+                        device_free,
+                        largest_hole,
+                    });
+                    break;
+                }
+            },
+            OpKind::Free => {
+                if let Some(block) = blocks.take(op) {
+                    engine.free(block, &[]);
+                }
+            }
+            OpKind::FreeRequested => blocks.request_free(op, &mut engine),
+            OpKind::FreeCompleted => blocks.complete_free(op, &mut engine),
+            OpKind::SegmentFree => {}
+        }
+        observer.stepped(op, &mut engine);
+    }
+    let nanoseconds = start.elapsed().as_nanos() as u64;
+    Run {
+        stats: *engine.stats(),
+        meter: *engine.meter(),
+        stop,
+        nanoseconds,
+        calls,
+    }
+}
+
+fn free_bytes(engine: &Engine<Simulated>) -> u64 {
+    use millpond_engine::Source;
+    engine.source().free_bytes().unwrap_or(u64::MAX)
+}
+
+/// The request of a call.
+#[inline]
+#[must_use]
+pub fn request(op: &Op) -> Request {
+    Request {
+        bytes: op.bytes,
+        align: 1,
+        stream: Stream(u32::from(op.stream)),
+        group: Group(u32::from(op.pool)),
+    }
+}
+
+/// The blocks a replayed program holds, and those it gave back that still wait for a stream.
+pub(crate) struct Blocks {
+    held: Vec<Option<Block>>,
+    waiting: Vec<(u32, Event)>,
+    /// Recordings say that another stream used a block, not which: one of its own stands for it.
+    elsewhere: Stream,
+}
+
+impl Blocks {
+    pub(crate) fn new(program: &Program) -> Self {
+        let mut held = Vec::new();
+        held.resize_with(program.allocations as usize, || None);
+        Self {
+            held,
+            waiting: Vec::new(),
+            elsewhere: Stream(u32::from(u16::MAX) + 1),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn hold(&mut self, op: &Op, block: Block) {
+        if let Some(slot) = self.held.get_mut(op.allocation as usize) {
+            *slot = Some(block);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn take(&mut self, op: &Op) -> Option<Block> {
+        self.held.get_mut(op.allocation as usize).and_then(Option::take)
+    }
+
+    pub(crate) fn request_free(&mut self, op: &Op, engine: &mut Engine<Simulated>) {
+        let Some(block) = self.take(op) else { return };
+        let event = engine.source().next_event();
+        engine.source_mut().set_holding(true);
+        engine.free(block, &[self.elsewhere]);
+        engine.source_mut().set_holding(false);
+        self.waiting.push((op.allocation, event));
+    }
+
+    pub(crate) fn complete_free(&mut self, op: &Op, engine: &mut Engine<Simulated>) {
+        let Some(at) = self
+            .waiting
+            .iter()
+            .position(|(allocation, _)| *allocation == op.allocation)
+        else {
+            return;
+        };
+        let (_, event) = self.waiting.remove(at);
+        engine.source_mut().complete(event);
+        engine.collect();
+    }
+}
+
+impl Op {
+    /// Position of its event in the trace, if it has one.
+    #[must_use]
+    pub fn event(&self) -> Option<u32> {
+        (self.event != BEFORE).then_some(self.event)
+    }
+}

@@ -1,0 +1,156 @@
+//! Tags for people: grouped, so that forty layers are one line, and redacted, so that a report can be shared.
+
+use millpond_trace::Trace;
+use std::collections::HashMap;
+
+/// The group of a tag: its phase, module path with layer numbers as `*`, and operator; for a bare stack
+/// its innermost frame. An empty tag is `(no tag)`.
+///
+/// ```
+/// use millpond_replay::tag_group;
+///
+/// assert_eq!(tag_group("forward;layers.12.mlp;mm;models.py:forward:80<x.py:f:1"), "forward; layers.*.mlp; mm");
+/// ```
+#[must_use]
+pub fn tag_group(tag: &str) -> String {
+    if tag.is_empty() {
+        return "(no tag)".to_owned();
+    }
+    if !tag.contains(';') {
+        return tag.split('<').next().unwrap_or(tag).to_owned();
+    }
+    let fields: Vec<&str> = tag.split(';').collect();
+    let kept = if fields.len() > 3 {
+        &fields[..3]
+    } else {
+        &fields[..]
+    };
+    let kept: Vec<String> = kept
+        .iter()
+        .filter(|f| !f.is_empty())
+        .map(|f| without_numbers(f))
+        .collect();
+    if kept.is_empty() {
+        "(no tag)".to_owned()
+    } else {
+        kept.join("; ")
+    }
+}
+
+/// `layers.12.mlp` as `layers.*.mlp`.
+fn without_numbers(path: &str) -> String {
+    let parts = path.split('.').map(|part| {
+        let number = !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        if number { "*" } else { part }
+    });
+    parts.collect::<Vec<_>>().join(".")
+}
+
+/// Replaces module paths, file names and function names by numbered stand-ins, the same one for the
+/// same name everywhere. Phases, operators and line numbers stay.
+#[derive(Debug, Default)]
+pub struct Redactor {
+    names: HashMap<String, String>,
+}
+
+impl Redactor {
+    /// Redacts every tag of a recording, and its name.
+    pub fn redact(&mut self, trace: &mut Trace) {
+        trace.origin.name = self.stand_in("trace", &trace.origin.name.clone());
+        trace.origin.header.clear();
+        trace.tags = trace.tags.map(|tag| self.tag(tag));
+    }
+
+    /// One tag.
+    pub fn tag(&mut self, tag: &str) -> String {
+        if tag.is_empty() {
+            return String::new();
+        }
+        let fields: Vec<&str> = tag.split(';').collect();
+        let (labels, frames) = match fields.split_last() {
+            Some((frames, labels)) if !labels.is_empty() => (labels, *frames),
+            _ => (&[][..], tag),
+        };
+        let mut redacted: Vec<String> = Vec::with_capacity(fields.len());
+        for (index, label) in labels.iter().enumerate() {
+            // Phase and operator are the program's shape, the module path is its owner's.
+            let keep = index != 1;
+            redacted.push(if keep {
+                (*label).to_owned()
+            } else {
+                self.path(label)
+            });
+        }
+        redacted.push(
+            frames
+                .split('<')
+                .map(|frame| self.frame(frame))
+                .collect::<Vec<_>>()
+                .join("<"),
+        );
+        redacted.join(";")
+    }
+
+    fn path(&mut self, path: &str) -> String {
+        let parts: Vec<String> = path.split('.').map(|part| self.part("m", part)).collect();
+        parts.join(".")
+    }
+
+    fn frame(&mut self, frame: &str) -> String {
+        let mut parts = Vec::new();
+        for (index, part) in frame.split(':').enumerate() {
+            let kind = if index == 0 { "file" } else { "f" };
+            parts.push(self.part(kind, part));
+        }
+        parts.join(":")
+    }
+
+    fn part(&mut self, kind: &str, part: &str) -> String {
+        let plain = part.is_empty() || part.bytes().all(|b| b.is_ascii_digit());
+        if plain {
+            part.to_owned()
+        } else {
+            self.stand_in(kind, part)
+        }
+    }
+
+    fn stand_in(&mut self, kind: &str, name: &str) -> String {
+        let next = self.names.len() + 1;
+        self.names
+            .entry(format!("{kind}:{name}"))
+            .or_insert_with(|| format!("{kind}{next}"))
+            .clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_short_and_never_empty() {
+        assert_eq!(tag_group(""), "(no tag)");
+        assert_eq!(
+            tag_group("init;;empty.memory_format;models.py:__init__:252"),
+            "init; empty.memory_format"
+        );
+        assert_eq!(tag_group("train.py:step:10<main.py:run:3"), "train.py:step:10");
+        assert_eq!(tag_group(";;;"), "(no tag)");
+    }
+
+    #[test]
+    fn redaction_keeps_the_shape_and_no_name() {
+        let mut redactor = Redactor::default();
+        let tag = "forward;secret.layers.3.attn;mm;secret_model.py:attend:41<train.py:main:7";
+        let redacted = redactor.tag(tag);
+        assert_eq!(
+            redacted,
+            redactor.tag(tag),
+            "the same name gives the same stand-in"
+        );
+        for name in ["secret", "attn", "layers", "attend", "train", "main"] {
+            assert!(!redacted.contains(name), "{redacted}");
+        }
+        assert!(redacted.starts_with("forward;") && redacted.contains(";mm;") && redacted.contains(":41<"));
+    }
+}

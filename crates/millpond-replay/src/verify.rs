@@ -1,0 +1,177 @@
+//! Holds a replay against what a snapshot recorded: the same allocator, the same segment addresses, so
+//! every block must lie where it lay.
+//!
+//! The blocks that lived before the history are put where the snapshot says they were, with the sizes
+//! that [`first_state`] finds out.
+
+mod first_state;
+
+use self::first_state::{SizedSegment, first_state};
+use crate::error::ReplayError;
+use crate::program::{BEFORE, Op, OpKind, Program, Selection};
+use crate::run::{Blocks, request};
+use millpond_engine::policies::TorchNative;
+use millpond_engine::{Adopted, Block, Engine, Group, RoundupDivisions, Simulated, Stream, TorchConf};
+use millpond_trace::{Action, InitialBlock, Settings, Trace};
+
+/// What a verification found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verification {
+    /// Allocations in the history.
+    pub allocations: u64,
+    /// Those that the replay placed at the recorded address.
+    pub agreeing: u64,
+    /// The first that it did not: event, recorded address, replayed address.
+    pub first_disagreement: Option<(u32, u64, u64)>,
+    /// Segments the replay took when the recording did not.
+    pub unscripted_segments: u64,
+    /// Segments the recording gave back and the replay could not.
+    pub unreleased_segments: u64,
+}
+
+impl Verification {
+    /// Share of allocations at their recorded address; 1 where there is none.
+    #[must_use]
+    pub fn agreement(&self) -> f64 {
+        if self.allocations == 0 {
+            1.0
+        } else {
+            self.agreeing as f64 / self.allocations as f64
+        }
+    }
+}
+
+/// PyTorch's settings as a recording names them.
+///
+/// # Errors
+/// When its setting string is not understood.
+pub fn recorded_conf(settings: &Settings) -> Result<TorchConf, ReplayError> {
+    let mut conf = match &settings.conf {
+        Some(text) => TorchConf::parse(text)?,
+        None => TorchConf::default(),
+    };
+    conf.max_split_size = settings.max_split_size.or(conf.max_split_size);
+    if !settings.roundup_power2_divisions.is_empty() {
+        conf.roundup_power2_divisions = RoundupDivisions::from_pairs(&settings.roundup_power2_divisions);
+    }
+    Ok(conf)
+}
+
+/// Replays a snapshot under its own settings with its own segment addresses.
+///
+/// # Errors
+/// When the recording has no addresses, or was made with expandable segments.
+pub fn verify(trace: &Trace) -> Result<Verification, ReplayError> {
+    let refuse = |why: &str| ReplayError::NotVerifiable {
+        trace: trace.origin.name.clone(),
+        why: why.to_owned(),
+    };
+    if !trace
+        .events
+        .iter()
+        .any(|e| e.action == Action::Alloc && e.address != 0)
+    {
+        return Err(refuse(
+            "it records no addresses; only PyTorch snapshots with a history do",
+        ));
+    }
+    if trace.settings.expandable_segments == Some(true) || trace.initial_segments.iter().any(|s| s.expandable)
+    {
+        return Err(refuse(
+            "it was made with expandable segments; only plain segments have recorded addresses",
+        ));
+    }
+    let conf = recorded_conf(&trace.settings)?;
+    let program = Program::new(trace, Selection::default())?;
+    let script = trace
+        .events
+        .iter()
+        .filter(|e| e.action == Action::SegmentAlloc)
+        .map(|e| (e.address, e.bytes));
+    let mut replay = Replay {
+        engine: Engine::new(
+            Box::new(TorchNative::new(&conf)),
+            Simulated::new().with_script(script),
+        ),
+        blocks: Blocks::new(&program),
+        found: Verification::default(),
+    };
+    replay.adopt(first_state(trace, &program, &conf));
+    for op in &program.ops {
+        replay.step(op);
+    }
+    replay.found.unscripted_segments = replay.engine.source().unscripted();
+    Ok(replay.found)
+}
+
+struct Replay {
+    engine: Engine<Simulated>,
+    blocks: Blocks,
+    found: Verification,
+}
+
+impl Replay {
+    /// Puts the segments and blocks of the first state where they were.
+    fn adopt(&mut self, state: Vec<SizedSegment<'_>>) {
+        for SizedSegment {
+            segment,
+            blocks,
+            sized,
+        } in state
+        {
+            let token = self.engine.source_mut().adopt(segment.address, segment.bytes);
+            let adopted = self.engine.adopt(Adopted {
+                segment: token,
+                stream: Stream(u32::from(segment.stream)),
+                group: Group(u32::from(segment.pool)),
+                small: segment.small,
+                blocks: &sized,
+            });
+            for (block, initial) in adopted.into_iter().flatten().zip(blocks) {
+                self.hold(initial, block);
+            }
+        }
+    }
+
+    fn hold(&mut self, initial: &InitialBlock, block: Block) {
+        let op = Op {
+            bytes: initial.requested,
+            address: initial.address,
+            allocation: initial.allocation,
+            event: BEFORE,
+            stream: initial.stream,
+            pool: initial.pool,
+            kind: OpKind::Alloc,
+        };
+        self.blocks.hold(&op, block);
+    }
+
+    fn step(&mut self, op: &Op) {
+        match op.kind {
+            OpKind::Alloc if op.event == BEFORE => {}
+            OpKind::Alloc => {
+                self.found.allocations += 1;
+                let Ok(block) = self.engine.allocate(request(op)) else {
+                    return;
+                };
+                if block.address() == op.address {
+                    self.found.agreeing += 1;
+                } else if self.found.first_disagreement.is_none() {
+                    self.found.first_disagreement = Some((op.event, op.address, block.address()));
+                }
+                self.blocks.hold(op, block);
+            }
+            OpKind::Free => {
+                if let Some(block) = self.blocks.take(op) {
+                    self.engine.free(block, &[]);
+                }
+            }
+            OpKind::FreeRequested => self.blocks.request_free(op, &mut self.engine),
+            OpKind::FreeCompleted => self.blocks.complete_free(op, &mut self.engine),
+            OpKind::SegmentFree => {
+                let released = self.engine.release_segment(op.address);
+                self.found.unreleased_segments += u64::from(!released);
+            }
+        }
+    }
+}

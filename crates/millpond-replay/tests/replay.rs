@@ -1,0 +1,184 @@
+//! Programs, runs, the smallest device, and the explanation of a failure.
+
+mod support;
+
+use millpond_engine::{Settings, Simulated, policies};
+use millpond_replay::{Device, Options, PlacementRecorder, Program, Selection, replay, run, smallest_device};
+use millpond_trace::{Action, ReadOptions, Recording, read_bytes};
+use proptest::prelude::*;
+use support::{event, trace};
+
+const MIB: u64 = 1 << 20;
+
+fn read(csv: &str) -> Recording {
+    let text = format!("time_us,action,id,bytes,stream,tag\n{csv}");
+    read_bytes(text.as_bytes(), "tiny.csv", &ReadOptions::default()).expect("valid")
+}
+
+fn options(policies: &[&str], device: Option<u64>) -> Options {
+    let policies = policies.iter().map(|p| (*p).to_owned()).collect();
+    Options {
+        policies,
+        device: Device {
+            bytes: device,
+            paged: true,
+        },
+        ..Options::default()
+    }
+}
+
+#[test]
+fn a_window_begins_with_what_lived_then() {
+    let recording =
+        read("0,alloc,1,100,0,\n10,alloc,2,200,0,\n20,free,1,100,0,\n30,alloc,3,300,0,\n40,free,2,200,0,\n");
+    let window = Selection {
+        window_us: Some((20, 30)),
+        ..Selection::default()
+    };
+    let program = Program::new(&recording.traces[0], window).expect("allocations inside");
+    let kinds: Vec<_> = program.ops.iter().map(|op| (op.allocation, op.event())).collect();
+    assert_eq!(kinds, [(0, None), (1, None), (0, Some(2)), (2, Some(3))]);
+    assert_eq!(
+        (program.events, program.initial_blocks, program.peak_requested),
+        (2, 2, 500)
+    );
+    let empty = Selection {
+        window_us: Some((41, 50)),
+        ..Selection::default()
+    };
+    // Nothing but what is freed lives then: only block 3 is left.
+    assert_eq!(
+        Program::new(&recording.traces[0], empty)
+            .expect("block 3 lives")
+            .requests,
+        1
+    );
+}
+
+#[test]
+fn a_failure_says_who_holds_what_and_what_would_help() {
+    let recording = read(
+        "0,alloc,1,31457280,0,forward;layers.0.mlp;mm;a.py:f:1\n1,alloc,2,31457280,0,forward;layers.1.mlp;mm;a.py:f:1\n2,alloc,3,41943040,0,backward;head;mm;a.py:g:2\n",
+    );
+    let replayed = replay(
+        &recording.traces[0],
+        &options(&["torch-native"], Some(80 * MIB)),
+        &|_, _| {},
+    );
+    let report = replayed.expect("valid").report;
+    let failure = report.results[0]
+        .first_failure
+        .as_ref()
+        .expect("80 MiB are too few");
+    assert_eq!(
+        (failure.event, failure.bytes, failure.held_bytes),
+        (Some(2), 40 * MIB, 60 * MIB)
+    );
+    assert_eq!(failure.free_bytes, 20 * MIB);
+    assert_eq!(failure.tag, "backward;head;mm;a.py:g:2");
+    assert_eq!(failure.holders.len(), 1);
+    assert_eq!(failure.holders[0].tag, "forward; layers.*.mlp; mm");
+    assert_eq!(
+        (failure.holders[0].bytes, failure.holders[0].blocks),
+        (60 * MIB, 2)
+    );
+    assert!(
+        failure.remedy.contains("20.0 MiB more than the device has"),
+        "{}",
+        failure.remedy
+    );
+}
+
+#[test]
+fn a_block_another_stream_uses_is_reused_only_when_it_has_passed() {
+    let mut made = trace(1);
+    made.allocations = 3;
+    for (action, allocation) in [
+        (Action::Alloc, 0),
+        (Action::FreeRequested, 0),
+        (Action::Alloc, 1),
+        (Action::FreeCompleted, 0),
+        (Action::Alloc, 2),
+    ] {
+        made.events.push(event(action, allocation, 20 * MIB, 0, 0));
+    }
+    let program = Program::new(&made, Selection::default()).expect("valid");
+    let policy = policies::build("torch-native", &Settings::default()).expect("known");
+    let outcome = run(&program, policy, Simulated::new(), &mut ());
+    // The second could not take the first's block; the third could.
+    assert_eq!(outcome.stats.reserved.peak, 40 * MIB);
+    assert_eq!((outcome.stats.hits, outcome.stats.requested.peak), (1, 40 * MIB));
+}
+
+#[test]
+fn settings_that_contradict_a_policy_are_refused() {
+    let recording = read("0,alloc,1,100,0,\n");
+    let mut options = options(&["torch-native"], None);
+    options.settings.torch.expandable_segments = Some(true);
+    let error = replay(&recording.traces[0], &options, &|_, _| {}).expect_err("contradiction");
+    assert!(error.to_string().contains("torch-expandable"), "{error}");
+}
+
+fn program() -> impl Strategy<Value = Program> {
+    let size = (9u32..25, 0u64..1 << 24).prop_map(|(log, low)| (1u64 << log) + (low & ((1 << log) - 1)));
+    let steps = proptest::collection::vec((proptest::option::weighted(0.6, size), 0usize..1000), 1..120);
+    steps.prop_filter_map("allocates", |steps| {
+        let mut made = trace(1);
+        let mut held = Vec::new();
+        for (bytes, which) in steps {
+            if let Some(bytes) = bytes {
+                made.events
+                    .push(event(Action::Alloc, made.allocations, bytes, 0, 0));
+                held.push((made.allocations, bytes));
+                made.allocations += 1;
+            } else if !held.is_empty() {
+                let (allocation, bytes) = held.swap_remove(which % held.len());
+                made.events.push(event(Action::Free, allocation, bytes, 0, 0));
+            }
+        }
+        Program::new(&made, Selection::default()).ok()
+    })
+}
+
+proptest! {
+    /// It finishes on the smallest device and does not with one page less.
+    #[test]
+    fn the_smallest_device_is_the_smallest(program in program()) {
+        for name in ["torch-native", "torch-expandable"] {
+            let build = || policies::build(name, &Settings::default()).expect("known");
+            let unlimited = run(&program, build(), Simulated::new(), &mut ());
+            let found = smallest_device(&program, &unlimited, true, &build).expect("finite");
+            prop_assert!(found.bytes >= program.peak_requested);
+            prop_assert!(found.run.stop.is_none());
+            let less = found.bytes - Simulated::PAGE;
+            if less >= program.peak_requested {
+                let outcome = run(&program, build(), Simulated::new().with_capacity(Some(less)), &mut ());
+                prop_assert!(outcome.stop.is_some(), "{} finishes in {} as well", name, less);
+            }
+        }
+    }
+
+    /// The picture of a replay agrees with its account at every event.
+    #[test]
+    fn placements_lie_in_reserved_memory(program in program()) {
+        for name in ["torch-native", "torch-expandable"] {
+            let policy = policies::build(name, &Settings::default()).expect("known");
+            let mut recorder = PlacementRecorder::new(&program);
+            let outcome = run(&program, policy, Simulated::new().with_log(), &mut recorder);
+            let placement = recorder.finish(None);
+            let peak = placement.reserved.iter().map(|(_, bytes)| *bytes).max();
+            prop_assert_eq!(peak, Some(outcome.stats.reserved.peak));
+            for op in program.ops.iter().filter(|op| op.kind == millpond_replay::OpKind::Alloc) {
+                let start = placement.address[op.allocation as usize];
+                let end = start + placement.block_bytes[op.allocation as usize];
+                prop_assert!(end - start >= op.bytes);
+                let event = op.event().expect("recorded");
+                let covered: u64 = placement.segments.iter()
+                    .filter(|s| s.from_event <= event && event < s.to_event)
+                    .map(|s| (s.address + s.bytes).min(end).saturating_sub(s.address.max(start)))
+                    .sum();
+                prop_assert_eq!(covered, end - start);
+            }
+        }
+    }
+}

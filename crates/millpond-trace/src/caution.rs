@@ -1,0 +1,340 @@
+//! What a reader noticed that did not stop it, counted.
+//!
+//! A finding is never silent and never fatal: the person who reads a report must know what it rests on.
+
+use std::fmt;
+
+/// Something a reader noticed that limits what can be said from this recording.
+///
+/// Its `Display` is one plain sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Caution {
+    /// The recording does not start with the program: blocks lived before its first event.
+    RingWrapped {
+        /// Blocks known to be older than the first event.
+        initial_blocks: u64,
+        /// Bytes the program had asked for in them.
+        initial_bytes: u64,
+        /// Whether the file itself tells that the recorder's ring was full.
+        full: bool,
+    },
+    /// The file ends in the middle of a line, a value or a compressed block.
+    Cut {
+        /// Bytes that were read, decompressed.
+        bytes: u64,
+    },
+    /// Frees of blocks that were not allocated in the recording.
+    UnknownFrees {
+        /// How many.
+        count: u64,
+    },
+    /// Ids or addresses that were allocated again without a free in between.
+    AllocatedTwice {
+        /// How many.
+        count: u64,
+    },
+    /// Allocations of no bytes.
+    ZeroBytes {
+        /// How many.
+        count: u64,
+    },
+    /// Events with a negative size.
+    NegativeBytes {
+        /// How many.
+        count: u64,
+    },
+    /// Events with a size above 2^62 bytes.
+    AbsurdBytes {
+        /// How many.
+        count: u64,
+    },
+    /// Frees whose size is not the allocation's.
+    FreeBytesDiffer {
+        /// How many.
+        count: u64,
+    },
+    /// Blocks given back twice while they waited for a stream.
+    FreedTwice {
+        /// How many.
+        count: u64,
+    },
+    /// Events earlier than the one before them.
+    TimesBackwards {
+        /// How many.
+        count: u64,
+    },
+    /// The events carry no times.
+    NoTimes,
+    /// Events that concern no memory, such as marks.
+    OtherEvents {
+        /// How many.
+        count: u64,
+    },
+    /// Entries that lack a field or hold a value of the wrong type.
+    UnreadableEvents {
+        /// How many.
+        count: u64,
+    },
+    /// Places where the final state of a snapshot contradicts its history.
+    StateDisagrees {
+        /// How many.
+        count: u64,
+    },
+    /// Blocks of a snapshot that overlap or lie outside every segment.
+    BlocksMisplaced {
+        /// How many.
+        count: u64,
+    },
+    /// Segments of a snapshot whose blocks do not fill them, or that overlap.
+    SegmentsMisshapen {
+        /// How many.
+        count: u64,
+    },
+    /// Tags that were left out because the text of all tags grew beyond any use.
+    TagsDropped {
+        /// How many.
+        count: u64,
+    },
+    /// Events on more streams or pools than can be told apart.
+    StreamsFolded {
+        /// How many.
+        count: u64,
+    },
+    /// Frees the recorder did not split into request and completion.
+    FreesNotCompleted {
+        /// How many.
+        count: u64,
+    },
+}
+
+impl fmt::Display for Caution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::RingWrapped {
+                initial_blocks: 0,
+                full: _,
+                ..
+            } => {
+                write!(
+                    f,
+                    "the recorder's ring was full: older events are missing, though none of their blocks still lived"
+                )
+            }
+            Self::RingWrapped {
+                initial_blocks,
+                initial_bytes,
+                full,
+            } => {
+                write!(
+                    f,
+                    "the recording starts after {} of {initial_bytes} bytes already lived",
+                    count(initial_blocks, "block")
+                )?;
+                f.write_str(if full {
+                    ": the recorder's ring was full and older events are missing"
+                } else {
+                    ": recording was switched on late, or its ring lost older events"
+                })
+            }
+            Self::Cut { bytes } => write!(
+                f,
+                "the file is cut after {bytes} bytes; what is whole before that was read"
+            ),
+            Self::UnknownFrees { count: n } => {
+                write!(
+                    f,
+                    "{} of blocks never seen allocated {} ignored",
+                    count(n, "free"),
+                    were(n)
+                )
+            }
+            Self::AllocatedTwice { count: n } => {
+                write!(
+                    f,
+                    "{} allocated again without a free; the older block was ended there",
+                    was(n, "id or address")
+                )
+            }
+            Self::ZeroBytes { count: n } => {
+                write!(f, "{} for zero bytes", count_is(n, "allocation"))
+            }
+            Self::NegativeBytes { count: n } => {
+                write!(f, "{} skipped for a negative size", was(n, "event"))
+            }
+            Self::AbsurdBytes { count: n } => {
+                write!(f, "{} skipped for a size above 2^62 bytes", was(n, "event"))
+            }
+            Self::FreeBytesDiffer { count: n } => {
+                write!(
+                    f,
+                    "{} recorded with another size than the allocation; the allocation's was kept",
+                    was(n, "free")
+                )
+            }
+            Self::FreedTwice { count: n } => {
+                write!(
+                    f,
+                    "{} of blocks already given back {} ignored",
+                    count(n, "free"),
+                    were(n)
+                )
+            }
+            Self::TimesBackwards { count: n } => {
+                write!(
+                    f,
+                    "{} earlier than the one before; the recorded order was kept",
+                    count_is(n, "event")
+                )
+            }
+            Self::NoTimes => {
+                f.write_str("the recording has no times; the order of events is all that is known")
+            }
+            Self::OtherEvents { count: n } => {
+                write!(
+                    f,
+                    "{} about something else than memory {} ignored",
+                    count(n, "event"),
+                    were(n)
+                )
+            }
+            Self::UnreadableEvents { count: n } => {
+                write!(
+                    f,
+                    "{} skipped for a missing field or a value of the wrong type",
+                    was(n, "entry")
+                )
+            }
+            Self::StateDisagrees { count: n } => {
+                write!(
+                    f,
+                    "history and final state of the snapshot contradict each other in {}",
+                    count(n, "place")
+                )
+            }
+            Self::BlocksMisplaced { count: n } => {
+                write!(
+                    f,
+                    "{} overlapping another or outside every segment",
+                    count_is(n, "block")
+                )
+            }
+            Self::SegmentsMisshapen { count: n } => {
+                write!(
+                    f,
+                    "{} not filled by its blocks or overlapping another",
+                    count_is(n, "segment")
+                )
+            }
+            Self::TagsDropped { count: n } => write!(
+                f,
+                "{} left out because all tags together grew too long",
+                was(n, "tag")
+            ),
+            Self::StreamsFolded { count: n } => {
+                write!(
+                    f,
+                    "{} put on the default stream or pool because there are more than 65535",
+                    was(n, "event")
+                )
+            }
+            Self::FreesNotCompleted { count: n } => {
+                write!(
+                    f,
+                    "{} taken as complete because the recorder left completions out",
+                    was(n, "free")
+                )
+            }
+        }
+    }
+}
+
+fn count(n: u64, noun: &str) -> String {
+    match (n, noun) {
+        (1, _) => format!("1 {noun}"),
+        (_, "entry") => format!("{n} entries"),
+        (_, "id or address") => format!("{n} ids or addresses"),
+        _ => format!("{n} {noun}s"),
+    }
+}
+
+fn was(n: u64, noun: &str) -> String {
+    format!("{} {}", count(n, noun), were(n))
+}
+
+fn were(n: u64) -> &'static str {
+    if n == 1 { "was" } else { "were" }
+}
+
+fn count_is(n: u64, noun: &str) -> String {
+    format!("{} {}", count(n, noun), if n == 1 { "is" } else { "are" })
+}
+
+/// Counters behind the cautions; what stays zero is not mentioned.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Findings {
+    pub(crate) unknown_frees: u64,
+    pub(crate) allocated_twice: u64,
+    pub(crate) zero_bytes: u64,
+    pub(crate) negative_bytes: u64,
+    pub(crate) absurd_bytes: u64,
+    pub(crate) free_bytes_differ: u64,
+    pub(crate) freed_twice: u64,
+    pub(crate) times_backwards: u64,
+    pub(crate) other_events: u64,
+    pub(crate) unreadable_events: u64,
+    pub(crate) state_disagrees: u64,
+    pub(crate) blocks_misplaced: u64,
+    pub(crate) segments_misshapen: u64,
+    pub(crate) tags_dropped: u64,
+    pub(crate) streams_folded: u64,
+    pub(crate) frees_not_completed: u64,
+}
+
+impl Findings {
+    pub(crate) fn cautions(&self) -> Vec<Caution> {
+        type Make = fn(u64) -> Caution;
+        let all: [(u64, Make); 16] = [
+            (self.state_disagrees, |count| Caution::StateDisagrees {
+                count,
+            }),
+            (self.blocks_misplaced, |count| Caution::BlocksMisplaced {
+                count,
+            }),
+            (self.segments_misshapen, |count| {
+                Caution::SegmentsMisshapen { count }
+            }),
+            (self.unknown_frees, |count| Caution::UnknownFrees { count }),
+            (self.allocated_twice, |count| Caution::AllocatedTwice {
+                count,
+            }),
+            (self.freed_twice, |count| Caution::FreedTwice { count }),
+            (self.frees_not_completed, |count| {
+                Caution::FreesNotCompleted { count }
+            }),
+            (self.free_bytes_differ, |count| Caution::FreeBytesDiffer {
+                count,
+            }),
+            (self.negative_bytes, |count| Caution::NegativeBytes {
+                count,
+            }),
+            (self.absurd_bytes, |count| Caution::AbsurdBytes { count }),
+            (self.zero_bytes, |count| Caution::ZeroBytes { count }),
+            (self.unreadable_events, |count| Caution::UnreadableEvents {
+                count,
+            }),
+            (self.other_events, |count| Caution::OtherEvents { count }),
+            (self.times_backwards, |count| Caution::TimesBackwards {
+                count,
+            }),
+            (self.tags_dropped, |count| Caution::TagsDropped { count }),
+            (self.streams_folded, |count| Caution::StreamsFolded {
+                count,
+            }),
+        ];
+        all.into_iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, make)| make(count))
+            .collect()
+    }
+}

@@ -1,0 +1,200 @@
+//! Memory events in a chrome trace of `torch.profiler`.
+//!
+//! Such a file is mostly other events and may be many gigabytes, so it is parsed as a stream and never held.
+//! Events named `[memory]` carry a signed number of bytes and an address; a negative number is a free. The
+//! profiler writes events by thread, so they are put in order of time before frees are paired by address.
+
+use crate::json::{Json, Stop};
+use crate::ledger::{Ledger, Row};
+use crate::lines::MOST_BYTES;
+use crate::source::Source;
+use crate::{Caution, Format, ReadError, Recording, Settings};
+use std::collections::BTreeMap;
+
+/// More than any machine has.
+const MOST_DEVICES: usize = 1024;
+
+/// One `[memory]` event.
+#[derive(Clone, Copy)]
+struct Sample {
+    time_us: f64,
+    bytes: i64,
+    address: u64,
+    device: i32,
+}
+
+#[derive(Default)]
+struct Samples {
+    list: Vec<Sample>,
+    unreadable: u64,
+}
+
+pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, ReadError> {
+    let mut samples = Samples::default();
+    let mut json = Json::new(source);
+    let cut = match file(&mut json, &mut samples) {
+        Ok(()) => None,
+        Err(Stop::Cut) => Some(json.offset()),
+        Err(Stop::Error(error)) => return Err(error),
+    };
+    recording(samples, cut, name)
+}
+
+/// The file: an object with `traceEvents`, or the bare array.
+fn file(json: &mut Json<'_, '_>, samples: &mut Samples) -> Result<(), Stop> {
+    if json.take(b'[')? {
+        return events(json, samples);
+    }
+    if !json.take(b'{')? {
+        let what = "neither an object nor an array".to_owned();
+        return Err(Stop::Error(ReadError::Json { what }));
+    }
+    let mut first = true;
+    while json.another(&mut first, b'}')? {
+        let is_events = json.key()? == b"traceEvents";
+        match is_events && json.take(b'[')? {
+            true => events(json, samples)?,
+            false => json.skip()?,
+        }
+    }
+    Ok(())
+}
+
+fn events(json: &mut Json<'_, '_>, samples: &mut Samples) -> Result<(), Stop> {
+    let mut first = true;
+    while json.another(&mut first, b']')? {
+        match json.take(b'{')? {
+            true => event(json, samples)?,
+            false => json.skip()?,
+        }
+    }
+    Ok(())
+}
+
+/// What an event's fields say, those of `args` included.
+#[derive(Default)]
+struct Fields {
+    is_memory: bool,
+    time_us: Option<f64>,
+    bytes: Option<i64>,
+    address: Option<u64>,
+    device_type: Option<i64>,
+    device_id: Option<i32>,
+}
+
+fn event(json: &mut Json<'_, '_>, samples: &mut Samples) -> Result<(), Stop> {
+    let mut fields = Fields::default();
+    let mut first = true;
+    while json.another(&mut first, b'}')? {
+        match json.key()? {
+            b"name" => fields.is_memory = json.scalar()? == Some("[memory]"),
+            b"ts" => fields.time_us = json.scalar()?.and_then(|text| text.parse().ok()),
+            b"args" => match json.take(b'{')? {
+                true => arguments(json, &mut fields)?,
+                false => json.skip()?,
+            },
+            _ => json.skip()?,
+        }
+    }
+    if fields.is_memory {
+        match fields.sample() {
+            Some(sample) => samples.list.push(sample),
+            None => samples.unreadable += 1,
+        }
+    }
+    Ok(())
+}
+
+fn arguments(json: &mut Json<'_, '_>, fields: &mut Fields) -> Result<(), Stop> {
+    let mut first = true;
+    while json.another(&mut first, b'}')? {
+        match json.key()? {
+            b"Bytes" => fields.bytes = json.scalar()?.and_then(|text| text.parse().ok()),
+            b"Addr" => fields.address = json.scalar()?.and_then(address),
+            b"Device Type" => {
+                fields.device_type = json.scalar()?.and_then(|text| text.parse().ok());
+            }
+            b"Device Id" => fields.device_id = json.scalar()?.and_then(|text| text.parse().ok()),
+            _ => json.skip()?,
+        }
+    }
+    Ok(())
+}
+
+/// Addresses are decimal, or hexadecimal in a string; some versions write them as signed numbers.
+fn address(text: &str) -> Option<u64> {
+    crate::lines::number(text.as_bytes()).or_else(|| text.parse::<i64>().ok().map(|int| int as u64))
+}
+
+impl Fields {
+    fn sample(&self) -> Option<Sample> {
+        // Type 0 is the CPU; all others are one accelerator's devices.
+        let device = match self.device_type {
+            Some(0) | None => -1,
+            Some(_) => self.device_id.filter(|&id| id >= 0).unwrap_or(0),
+        };
+        let time_us = self
+            .time_us
+            .filter(|time| time.is_finite() && *time >= 0.0)?;
+        Some(Sample {
+            time_us,
+            bytes: self.bytes?,
+            address: self.address?,
+            device,
+        })
+    }
+}
+
+fn recording(samples: Samples, cut: Option<u64>, name: &str) -> Result<Recording, ReadError> {
+    let Samples {
+        mut list,
+        unreadable,
+    } = samples;
+    // Stable: events of one moment stay as they stand.
+    list.sort_by(|a, b| a.time_us.total_cmp(&b.time_us));
+    let mut ledgers: BTreeMap<i32, Ledger> = BTreeMap::new();
+    for sample in list {
+        if ledgers.len() == MOST_DEVICES && !ledgers.contains_key(&sample.device) {
+            return Err(ReadError::TooManyDevices {
+                limit: MOST_DEVICES,
+            });
+        }
+        let ledger = ledgers.entry(sample.device).or_insert_with(Ledger::new);
+        let row = Row {
+            // Digits below a microsecond order the events, and the order is kept.
+            time_us: sample.time_us as u64,
+            key: sample.address,
+            bytes: sample.bytes.unsigned_abs(),
+            address: sample.address,
+            ..Row::default()
+        };
+        match sample.bytes {
+            bytes if bytes.unsigned_abs() > MOST_BYTES => ledger.findings.absurd_bytes += 1,
+            0 => ledger.findings.zero_bytes += 1,
+            1.. => ledger.alloc(row)?,
+            _ => ledger.free(row),
+        }
+    }
+    ledgers.retain(|_, ledger| ledger.has_events());
+    if ledgers.is_empty() {
+        return Err(ReadError::NoMemoryEvents {
+            format: Format::ChromeTrace,
+        });
+    }
+    let mut traces = Vec::new();
+    for (device, mut ledger) in ledgers {
+        ledger.findings.unreadable_events += unreadable;
+        ledger
+            .cautions
+            .extend(cut.map(|bytes| Caution::Cut { bytes }));
+        traces.push(ledger.finish(name, Format::ChromeTrace, device, Vec::new()));
+    }
+    Ok(Recording {
+        name: name.to_owned(),
+        format: Format::ChromeTrace,
+        traces,
+        states: Vec::new(),
+        settings: Settings::default(),
+        cautions: Vec::new(),
+    })
+}

@@ -1,0 +1,134 @@
+//! The JSON header of Millpond CSV: what a converted recording knows beside its events.
+//!
+//! All keys are kept as text, in file order. Those under `millpond` are ours and carry what has no column.
+
+use crate::{Caution, Settings, Trace};
+use serde::de::{Deserializer as _, MapAccess, Visitor};
+use serde_json::{Value, json};
+use std::io::{self, Write};
+
+/// The key that holds what this crate itself writes.
+const OURS: &str = "millpond";
+
+#[derive(Default)]
+pub(crate) struct Header {
+    pub(crate) pairs: Vec<(String, String)>,
+    pub(crate) device: i32,
+    pub(crate) settings: Settings,
+    pub(crate) final_reserved_bytes: Option<u64>,
+    pub(crate) ring_full: bool,
+}
+
+impl Header {
+    /// Takes a comment line in; what is not a JSON object is somebody's note and no error.
+    pub(crate) fn read(&mut self, comment: &[u8]) {
+        let Ok(pairs) = serde_json::Deserializer::from_slice(comment).deserialize_map(Pairs) else {
+            return;
+        };
+        for (key, value) in pairs {
+            if key == OURS {
+                self.ours(&value);
+                continue;
+            }
+            if key == "device" {
+                self.device = value
+                    .as_i64()
+                    .and_then(|device| i32::try_from(device).ok())
+                    .unwrap_or(0);
+                continue;
+            }
+            let text = match value {
+                Value::String(text) => text,
+                other => other.to_string(),
+            };
+            self.pairs.push((key, text));
+        }
+    }
+
+    fn ours(&mut self, value: &Value) {
+        self.final_reserved_bytes = value["final_reserved_bytes"].as_u64();
+        self.ring_full = value["ring_full"].as_bool().unwrap_or(false);
+        let pair = |pair: &Value| Some((pair[0].as_u64()?, pair[1].as_u64()?));
+        self.settings = Settings {
+            conf: value["conf"].as_str().map(str::to_owned),
+            expandable_segments: value["expandable_segments"].as_bool(),
+            max_split_size: value["max_split_size"].as_u64(),
+            garbage_collection_threshold: value["garbage_collection_threshold"].as_f64(),
+            roundup_power2_divisions: value["roundup_power2_divisions"]
+                .as_array()
+                .map(|pairs| pairs.iter().filter_map(pair).collect())
+                .unwrap_or_default(),
+        };
+    }
+}
+
+/// A device number as files write it: `0`, `-1`, `cuda:0`.
+pub(crate) fn device(text: &[u8]) -> Option<i32> {
+    let text = std::str::from_utf8(text).ok()?;
+    text.strip_prefix("cuda:").unwrap_or(text).parse().ok()
+}
+
+/// Writes the header line of `trace`.
+pub(crate) fn write(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
+    out.write_all(b"# {")?;
+    let mut first = true;
+    let mut pair = |key: &str, value: &Value| {
+        let comma = if std::mem::take(&mut first) { "" } else { ", " };
+        write!(out, "{comma}{}: {value}", Value::from(key))
+    };
+    for (key, value) in &trace.origin.header {
+        pair(key, &Value::from(value.as_str()))?;
+    }
+    if !trace.origin.header.iter().any(|(key, _)| key == "trace") {
+        pair("trace", &Value::from(trace.origin.name.as_str()))?;
+    }
+    if trace.origin.device != 0 {
+        pair("device", &Value::from(trace.origin.device))?;
+    }
+    let ours = ours(trace);
+    if ours.as_object().is_some_and(|ours| !ours.is_empty()) {
+        pair(OURS, &ours)?;
+    }
+    out.write_all(b"}\n")
+}
+
+fn ours(trace: &Trace) -> Value {
+    let settings = &trace.settings;
+    let mut value = json!({
+        "final_reserved_bytes": trace.final_reserved_bytes,
+        "ring_full": trace.cautions.iter().any(|caution| matches!(caution, Caution::RingWrapped { full: true, .. })),
+        "conf": settings.conf,
+        "expandable_segments": settings.expandable_segments,
+        "max_split_size": settings.max_split_size,
+        "garbage_collection_threshold": settings.garbage_collection_threshold,
+        "roundup_power2_divisions": settings.roundup_power2_divisions,
+    });
+    if let Some(object) = value.as_object_mut() {
+        object.retain(|_, value| {
+            !matches!(value, Value::Null | Value::Bool(false)) && value != &json!([])
+        });
+    }
+    // `false` is dropped above because it is what a reader assumes, except here, where nothing means unknown.
+    if settings.expandable_segments == Some(false) {
+        value["expandable_segments"] = json!(false);
+    }
+    value
+}
+
+struct Pairs;
+
+impl<'de> Visitor<'de> for Pairs {
+    type Value = Vec<(String, Value)>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut pairs = Vec::new();
+        while let Some(pair) = map.next_entry()? {
+            pairs.push(pair);
+        }
+        Ok(pairs)
+    }
+}

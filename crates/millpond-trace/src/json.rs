@@ -1,0 +1,214 @@
+//! A JSON file as a stream of tokens, for files of which almost everything is skipped.
+//!
+//! serde would hold nothing either, but visits every value of every event and recurses; this takes a skipped
+//! value at the speed of a search for quotes and brackets, at any depth. What is skipped is not checked
+//! beyond its brackets; what is read is.
+
+use crate::ReadError;
+use crate::source::Source;
+
+/// Names and numbers that matter are shorter; of longer ones only the beginning is kept.
+const KEPT: usize = 64;
+
+pub(crate) struct Json<'s, 'a> {
+    source: &'s mut Source<'a>,
+    text: Vec<u8>,
+}
+
+/// Why reading stopped.
+pub(crate) enum Stop {
+    /// The file ends within a value, or its compressed stream does.
+    Cut,
+    Error(ReadError),
+}
+
+impl From<ReadError> for Stop {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Damaged { .. } => Self::Cut,
+            error => Self::Error(error),
+        }
+    }
+}
+
+impl<'s, 'a> Json<'s, 'a> {
+    pub(crate) fn new(source: &'s mut Source<'a>) -> Self {
+        Self {
+            source,
+            text: Vec::with_capacity(KEPT),
+        }
+    }
+
+    pub(crate) fn offset(&self) -> u64 {
+        self.source.offset()
+    }
+
+    /// The next byte that is no white space, left in place.
+    #[inline]
+    pub(crate) fn peek(&mut self) -> Result<u8, Stop> {
+        loop {
+            let buffered = self.source.buffered();
+            match buffered.iter().position(|byte| !byte.is_ascii_whitespace()) {
+                Some(at) => {
+                    let byte = buffered[at];
+                    self.source.consume(at);
+                    return Ok(byte);
+                }
+                None => {
+                    let all = buffered.len();
+                    self.source.consume(all);
+                    self.more(1)?;
+                }
+            }
+        }
+    }
+
+    /// Takes `wanted` if it comes next.
+    #[inline]
+    pub(crate) fn take(&mut self, wanted: u8) -> Result<bool, Stop> {
+        let found = self.peek()? == wanted;
+        if found {
+            self.source.consume(1);
+        }
+        Ok(found)
+    }
+
+    fn expect(&mut self, wanted: u8) -> Result<(), Stop> {
+        match self.take(wanted)? {
+            true => Ok(()),
+            false => Err(self.unexpected(wanted)),
+        }
+    }
+
+    #[cold]
+    fn unexpected(&mut self, wanted: u8) -> Stop {
+        let found = self.source.buffered().first().copied().unwrap_or(b' ');
+        let at = self.source.offset();
+        let what = format!(
+            "{:?} where {:?} belongs, at byte {at}",
+            char::from(found),
+            char::from(wanted)
+        );
+        Stop::Error(ReadError::Json { what })
+    }
+
+    /// After an opening bracket or a value: whether another value follows, and not `close`.
+    #[inline]
+    pub(crate) fn another(&mut self, first: &mut bool, close: u8) -> Result<bool, Stop> {
+        if self.take(close)? {
+            return Ok(false);
+        }
+        if !std::mem::take(first) {
+            self.expect(b',')?;
+            // Some writers leave a comma before the bracket.
+            if self.take(close)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// A key and its colon; the key's beginning, escapes as they stand.
+    pub(crate) fn key(&mut self) -> Result<&[u8], Stop> {
+        self.string()?;
+        self.expect(b':')?;
+        Ok(&self.text)
+    }
+
+    /// A string or a scalar, as text; none for anything else, which is skipped.
+    pub(crate) fn scalar(&mut self) -> Result<Option<&str>, Stop> {
+        match self.peek()? {
+            b'"' => self.string()?,
+            b'{' | b'[' => {
+                self.skip()?;
+                return Ok(None);
+            }
+            _ => self.bare()?,
+        }
+        Ok(std::str::from_utf8(&self.text).ok())
+    }
+
+    fn string(&mut self) -> Result<(), Stop> {
+        self.expect(b'"')?;
+        self.text.clear();
+        loop {
+            let buffered = self.source.buffered();
+            let end = memchr::memchr2(b'"', b'\\', buffered);
+            let length = end.unwrap_or(buffered.len());
+            let keep = length.min(KEPT.saturating_sub(self.text.len()));
+            self.text.extend_from_slice(&buffered[..keep]);
+            match end.map(|at| buffered[at]) {
+                None => {
+                    self.source.consume(length);
+                    self.more(1)?;
+                }
+                Some(b'"') => {
+                    self.source.consume(length + 1);
+                    return Ok(());
+                }
+                Some(_) => {
+                    self.source.consume(length);
+                    self.more(2)?;
+                    self.source.consume(2);
+                }
+            }
+        }
+    }
+
+    /// A number or a word.
+    fn bare(&mut self) -> Result<(), Stop> {
+        self.text.clear();
+        loop {
+            let buffered = self.source.buffered();
+            let ends = |byte: &u8| {
+                byte.is_ascii_whitespace() || matches!(byte, b',' | b'}' | b']' | b':' | b'"')
+            };
+            let end = buffered.iter().position(ends);
+            let length = end.unwrap_or(buffered.len());
+            let keep = length.min(KEPT.saturating_sub(self.text.len()));
+            self.text.extend_from_slice(&buffered[..keep]);
+            self.source.consume(length);
+            if end.is_some() {
+                break;
+            }
+            self.more(1)?;
+        }
+        if self.text.is_empty() {
+            Err(self.unexpected(b'0'))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Skips one value of any depth.
+    pub(crate) fn skip(&mut self) -> Result<(), Stop> {
+        let mut depth = 0u64;
+        loop {
+            match self.peek()? {
+                b'"' => self.string()?,
+                b'{' | b'[' => {
+                    depth += 1;
+                    self.source.consume(1);
+                }
+                b'}' | b']' if depth > 0 => {
+                    depth -= 1;
+                    self.source.consume(1);
+                }
+                b',' | b':' if depth > 0 => self.source.consume(1),
+                _ => self.bare()?,
+            }
+            if depth == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn more(&mut self, bytes: usize) -> Result<(), Stop> {
+        self.source.fill(bytes)?;
+        if self.source.buffered().len() < bytes {
+            Err(Stop::Cut)
+        } else {
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! From rows keyed by id or address to a [`Trace`] keyed by allocation.
+//!
+//! The one place that decides what contradictory rows mean, so that all formats answer alike: a free of
+//! nothing is ignored, an id that begins again ends its older allocation, and a free repeats its
+//! allocation's bytes. All of it is counted.
+
+use crate::caution::Findings;
+use crate::lines::MOST_BYTES;
+use crate::model::{InitialBlock, InitialSegment, NO_ALLOCATION};
+use crate::strings::{Interner, Map};
+use crate::{Action, Allocation, Caution, Event, Format, Origin, ReadError, Settings, Trace};
+use std::hash::Hash;
+
+/// Things of one kind that fit a `u16`; index 0 is the default.
+pub(crate) struct Index<K> {
+    keys: Vec<K>,
+    found: Map<K, u16>,
+    last: (K, u16),
+}
+
+impl<K: Copy + Eq + Hash> Index<K> {
+    pub(crate) fn new(default: K) -> Self {
+        Self {
+            keys: vec![default],
+            found: Map::from_iter([(default, 0)]),
+            last: (default, 0),
+        }
+    }
+
+    /// The index of `key`; none when there are too many.
+    #[inline]
+    pub(crate) fn of(&mut self, key: K) -> Option<u16> {
+        if self.last.0 == key {
+            return Some(self.last.1);
+        }
+        let index = match self.found.get(&key) {
+            Some(&index) => index,
+            None => {
+                let index = u16::try_from(self.keys.len())
+                    .ok()
+                    .filter(|&index| index < u16::MAX)?;
+                self.keys.push(key);
+                self.found.insert(key, index);
+                index
+            }
+        };
+        self.last = (key, index);
+        Some(index)
+    }
+}
+
+/// One row of a recording.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Row {
+    pub(crate) time_us: u64,
+    /// Names the block while it lives; an address where the format has no ids.
+    pub(crate) key: u64,
+    pub(crate) bytes: u64,
+    pub(crate) address: u64,
+    pub(crate) tag: u32,
+    pub(crate) stream: u16,
+    pub(crate) pool: u16,
+}
+
+struct Live {
+    allocation: Allocation,
+    pending: bool,
+    bytes: u64,
+    address: u64,
+    stream: u16,
+    pool: u16,
+}
+
+/// One device's trace in the making.
+pub(crate) struct Ledger {
+    events: Vec<Event>,
+    live: Map<u64, Live>,
+    allocations: u32,
+    last_time: u64,
+    has_times: bool,
+    pub(crate) tags: Interner,
+    pub(crate) streams: Index<u64>,
+    pub(crate) pools: Index<(u64, u64)>,
+    pub(crate) initial_segments: Vec<InitialSegment>,
+    initial_blocks: Vec<InitialBlock>,
+    pub(crate) findings: Findings,
+    /// Findings that are no counts.
+    pub(crate) cautions: Vec<Caution>,
+    pub(crate) settings: Settings,
+    pub(crate) final_reserved_bytes: Option<u64>,
+    /// The file itself tells that older events are missing.
+    pub(crate) ring_full: bool,
+}
+
+impl Ledger {
+    pub(crate) fn new() -> Self {
+        Self {
+            events: Vec::new(),
+            live: Map::default(),
+            allocations: 0,
+            last_time: 0,
+            has_times: false,
+            tags: Interner::new(Interner::TAG_BYTES),
+            streams: Index::new(0),
+            pools: Index::new((0, 0)),
+            initial_segments: Vec::new(),
+            initial_blocks: Vec::new(),
+            findings: Findings::default(),
+            cautions: Vec::new(),
+            settings: Settings::default(),
+            final_reserved_bytes: None,
+            ring_full: false,
+        }
+    }
+
+    pub(crate) fn reserve(&mut self, events: usize) {
+        self.events.reserve_exact(events);
+    }
+
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// The index of a stream handle; the default stream where there are too many.
+    #[inline]
+    pub(crate) fn stream(&mut self, handle: u64) -> u16 {
+        self.streams.of(handle).unwrap_or_else(|| {
+            self.findings.streams_folded += 1;
+            0
+        })
+    }
+
+    /// The index of a pool id; the default pool where there are too many.
+    #[inline]
+    pub(crate) fn pool(&mut self, id: (u64, u64)) -> u16 {
+        self.pools.of(id).unwrap_or_else(|| {
+            self.findings.streams_folded += 1;
+            0
+        })
+    }
+
+    /// A block that lived before the first event. All of them come before all events.
+    pub(crate) fn initial(&mut self, key: u64, mut block: InitialBlock) -> Result<(), ReadError> {
+        if self.live.contains_key(&key) {
+            self.findings.allocated_twice += 1;
+            return Ok(());
+        }
+        block.allocation = self.number()?;
+        let InitialBlock {
+            allocation,
+            pending,
+            requested: bytes,
+            address,
+            stream,
+            pool,
+            ..
+        } = block;
+        self.live.insert(
+            key,
+            Live {
+                allocation,
+                pending,
+                bytes,
+                address,
+                stream,
+                pool,
+            },
+        );
+        self.initial_blocks.push(block);
+        Ok(())
+    }
+
+    pub(crate) fn alloc(&mut self, row: Row) -> Result<(), ReadError> {
+        if row.bytes > MOST_BYTES {
+            self.findings.absurd_bytes += 1;
+            return Ok(());
+        }
+        if row.bytes == 0 {
+            self.findings.zero_bytes += 1;
+        }
+        let allocation = self.number()?;
+        let Row {
+            key,
+            bytes,
+            address,
+            stream,
+            pool,
+            ..
+        } = row;
+        let live = Live {
+            allocation,
+            pending: false,
+            bytes,
+            address,
+            stream,
+            pool,
+        };
+        if let Some(older) = self.live.insert(key, live) {
+            self.findings.allocated_twice += 1;
+            // No row says so, hence no bytes to compare.
+            let row = Row {
+                bytes: 0,
+                tag: 0,
+                stream: older.stream,
+                ..row
+            };
+            self.end(
+                row,
+                &older,
+                if older.pending {
+                    Action::FreeCompleted
+                } else {
+                    Action::Free
+                },
+            );
+        }
+        self.push(Event {
+            allocation,
+            ..event(row, Action::Alloc)
+        });
+        Ok(())
+    }
+
+    /// The block is given back; `bytes` of none, or 0, means the row does not tell.
+    pub(crate) fn free(&mut self, row: Row) {
+        let Some(live) = self.live.remove(&row.key) else {
+            self.findings.unknown_frees += 1;
+            return;
+        };
+        self.end(
+            row,
+            &live,
+            if live.pending {
+                Action::FreeCompleted
+            } else {
+                Action::Free
+            },
+        );
+    }
+
+    /// The block is given back and waits for a stream.
+    pub(crate) fn free_requested(&mut self, row: Row) {
+        let Some(live) = self.live.get_mut(&row.key) else {
+            self.findings.unknown_frees += 1;
+            return;
+        };
+        if live.pending {
+            self.findings.freed_twice += 1;
+            return;
+        }
+        live.pending = true;
+        let live = Live { ..*live };
+        self.end(row, &live, Action::FreeRequested);
+    }
+
+    /// An event that concerns no allocation.
+    pub(crate) fn other(&mut self, row: Row, action: Action) {
+        if row.bytes > MOST_BYTES {
+            self.findings.absurd_bytes += 1;
+            return;
+        }
+        self.push(event(row, action));
+    }
+
+    fn end(&mut self, row: Row, live: &Live, action: Action) {
+        if row.bytes != live.bytes && row.bytes != 0 {
+            self.findings.free_bytes_differ += 1;
+        }
+        let row = Row {
+            bytes: live.bytes,
+            address: live.address,
+            pool: live.pool,
+            ..row
+        };
+        self.push(Event {
+            allocation: live.allocation,
+            ..event(row, action)
+        });
+    }
+
+    fn number(&mut self) -> Result<Allocation, ReadError> {
+        let number = self.allocations;
+        if number == NO_ALLOCATION {
+            return Err(ReadError::TooManyAllocations {
+                limit: NO_ALLOCATION,
+            });
+        }
+        self.allocations += 1;
+        Ok(number)
+    }
+
+    #[inline]
+    fn push(&mut self, event: Event) {
+        if event.time_us < self.last_time {
+            self.findings.times_backwards += 1;
+        }
+        self.last_time = event.time_us;
+        self.has_times |= event.time_us != 0;
+        self.events.push(event);
+    }
+
+    pub(crate) fn finish(
+        mut self,
+        name: &str,
+        format: Format,
+        device: i32,
+        header: Vec<(String, String)>,
+    ) -> Trace {
+        self.findings.tags_dropped += self.tags.dropped;
+        let mut cautions = Vec::new();
+        if self.ring_full || !self.initial_blocks.is_empty() {
+            let bytes = |block: &InitialBlock| if block.pending { 0 } else { block.requested };
+            cautions.push(Caution::RingWrapped {
+                initial_blocks: self.initial_blocks.len() as u64,
+                initial_bytes: self
+                    .initial_blocks
+                    .iter()
+                    .map(bytes)
+                    .fold(0, u64::saturating_add),
+                full: self.ring_full,
+            });
+        }
+        cautions.append(&mut self.cautions);
+        cautions.append(&mut self.findings.cautions());
+        if !self.has_times {
+            cautions.push(Caution::NoTimes);
+        }
+        self.events.shrink_to_fit();
+        let recorded_peak_reserved = peak_reserved(&self.initial_segments, &self.events);
+        Trace {
+            origin: Origin {
+                name: name.to_owned(),
+                format,
+                device,
+                header,
+            },
+            events: self.events,
+            allocations: self.allocations,
+            tags: self.tags.finish(),
+            streams: self.streams.keys,
+            pools: self.pools.keys,
+            initial_segments: self.initial_segments,
+            initial_blocks: self.initial_blocks,
+            settings: self.settings,
+            final_reserved_bytes: self.final_reserved_bytes,
+            recorded_peak_reserved,
+            cautions,
+        }
+    }
+}
+
+fn event(row: Row, action: Action) -> Event {
+    let Row {
+        time_us,
+        bytes,
+        address,
+        tag,
+        stream,
+        pool,
+        ..
+    } = row;
+    Event {
+        time_us,
+        bytes,
+        address,
+        allocation: NO_ALLOCATION,
+        tag,
+        stream,
+        pool,
+        action,
+    }
+}
+
+fn peak_reserved(initial: &[InitialSegment], events: &[Event]) -> Option<u64> {
+    let mut known = !initial.is_empty();
+    let mut reserved = initial
+        .iter()
+        .map(|segment| segment.bytes)
+        .fold(0, u64::saturating_add);
+    let mut peak = reserved;
+    for event in events {
+        match event.action {
+            Action::SegmentAlloc | Action::SegmentMap => {
+                reserved = reserved.saturating_add(event.bytes);
+            }
+            Action::SegmentFree | Action::SegmentUnmap => {
+                reserved = reserved.saturating_sub(event.bytes);
+            }
+            _ => continue,
+        }
+        known = true;
+        peak = peak.max(reserved);
+    }
+    known.then_some(peak)
+}

@@ -1,0 +1,136 @@
+//! Lines of a text file, without an allocation for each.
+
+use crate::{ReadError, source::Source};
+
+/// Longer lines are no lines; without a bound a file of one line would have to fit into memory.
+const LONGEST: usize = 1 << 20;
+
+/// What [`Lines::next`] found.
+pub(crate) enum Line<'a> {
+    /// A line that ends in a line break.
+    Whole(&'a [u8]),
+    /// What stands after the last line break: a line, or the beginning of one in a cut file.
+    Last(&'a [u8]),
+    /// The end; true where a compressed stream broke off.
+    End { cut: bool },
+}
+
+pub(crate) struct Lines<'s, 'a> {
+    source: &'s mut Source<'a>,
+    /// Number of the line last returned, from 1.
+    pub(crate) number: u64,
+}
+
+impl<'s, 'a> Lines<'s, 'a> {
+    pub(crate) fn new(source: &'s mut Source<'a>) -> Self {
+        Self { source, number: 0 }
+    }
+
+    pub(crate) fn offset(&self) -> u64 {
+        self.source.offset()
+    }
+
+    /// The next line without its line break.
+    pub(crate) fn next(&mut self) -> Result<Line<'_>, ReadError> {
+        let mut searched = 0;
+        let (length, whole) = loop {
+            let buffered = self.source.buffered();
+            if let Some(at) = memchr::memchr(b'\n', &buffered[searched..]) {
+                break (searched + at, true);
+            }
+            searched = buffered.len();
+            if searched > LONGEST {
+                let what = format!("longer than {LONGEST} bytes");
+                return Err(ReadError::Csv {
+                    line: self.number + 1,
+                    what,
+                });
+            }
+            match self.source.fill(searched + 1) {
+                Ok(()) if self.source.buffered().len() > searched => {}
+                Ok(()) if searched == 0 => return Ok(Line::End { cut: false }),
+                Ok(()) => break (searched, false),
+                Err(ReadError::Damaged { .. }) => return Ok(Line::End { cut: true }),
+                Err(error) => return Err(error),
+            }
+        };
+        self.number += 1;
+        // Consumed first and sliced after: consuming moves a position and leaves the bytes in place.
+        self.source.consume(length + usize::from(whole));
+        let line = self.source.consumed(length + usize::from(whole));
+        let line = &line[..length];
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        Ok(if whole {
+            Line::Whole(line)
+        } else {
+            Line::Last(line)
+        })
+    }
+}
+
+/// A whole number, decimal or hexadecimal with `0x`.
+#[inline]
+pub(crate) fn number(field: &[u8]) -> Option<u64> {
+    let field = field.trim_ascii();
+    if let [b'0', b'x' | b'X', digits @ ..] = field {
+        return hexadecimal(digits);
+    }
+    if field.is_empty() || field.len() > 20 {
+        return None;
+    }
+    let mut value = 0u64;
+    for &byte in field {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
+    }
+    Some(value)
+}
+
+/// A hexadecimal number, with or without `0x`.
+pub(crate) fn hexadecimal(field: &[u8]) -> Option<u64> {
+    let field = field.trim_ascii();
+    let digits = field
+        .strip_prefix(b"0x")
+        .or_else(|| field.strip_prefix(b"0X"))
+        .unwrap_or(field);
+    let text = std::str::from_utf8(digits).ok()?;
+    if text.starts_with('+') {
+        return None;
+    }
+    u64::from_str_radix(text, 16).ok()
+}
+
+/// A size as a file may state it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Size {
+    /// Usable.
+    Bytes(u64),
+    /// Below zero.
+    Negative,
+    /// Above [`MOST_BYTES`].
+    Absurd,
+    /// No number.
+    Unreadable,
+}
+
+/// No memory is larger; larger sizes would overflow sums downstream.
+pub(crate) const MOST_BYTES: u64 = 1 << 62;
+
+/// The size in a field.
+#[inline]
+pub(crate) fn size(field: &[u8]) -> Size {
+    match number(field) {
+        Some(bytes) if bytes <= MOST_BYTES => Size::Bytes(bytes),
+        Some(_) => Size::Absurd,
+        None => match field.trim_ascii() {
+            [b'-', digits @ ..] if !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) => {
+                Size::Negative
+            }
+            digits if !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) => Size::Absurd,
+            _ => Size::Unreadable,
+        },
+    }
+}

@@ -1,0 +1,168 @@
+//! Strings stored once, named by small numbers.
+//!
+//! All text lies in one buffer, so a million tags cost their bytes and eight more each. The total is
+//! capped: a small hostile file can name combinations of long strings far beyond its own size.
+
+use foldhash::fast::SeedableRandomState;
+use hashbrown::HashTable;
+use std::hash::BuildHasher;
+
+/// Strings stored once; index 0 is always the empty string.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Strings {
+    text: String,
+    ends: Vec<usize>,
+}
+
+impl Default for Strings {
+    fn default() -> Self {
+        Self {
+            text: String::new(),
+            ends: vec![0],
+        }
+    }
+}
+
+impl Strings {
+    /// Only the empty string.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The string at `index`, or the empty string where there is none.
+    pub fn get(&self, index: u32) -> &str {
+        let index = index as usize;
+        let Some(&end) = self.ends.get(index) else {
+            return "";
+        };
+        let start = if index == 0 { 0 } else { self.ends[index - 1] };
+        &self.text[start..end]
+    }
+
+    /// Number of strings, the empty one included.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Never: index 0 is always there.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The same number of strings, each replaced; indices keep their meaning, and index 0 stays empty.
+    #[must_use]
+    pub fn map(&self, mut replace: impl FnMut(&str) -> String) -> Self {
+        let mut mapped = Self { text: String::new(), ends: Vec::with_capacity(self.ends.len()) };
+        for (index, text) in self.iter().enumerate() {
+            let text = if index == 0 { String::new() } else { replace(text) };
+            mapped.push(&text);
+        }
+        mapped
+    }
+
+    /// All strings in order of their index.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
+        (0..self.ends.len() as u32).map(|index| self.get(index))
+    }
+
+    fn push(&mut self, text: &str) -> u32 {
+        let index = self.ends.len() as u32;
+        self.text.push_str(text);
+        self.ends.push(self.text.len());
+        index
+    }
+}
+
+/// Hashes with a seed of this process, so that no file can be written to make keys collide.
+#[derive(Clone)]
+pub(crate) struct Seeded(SeedableRandomState);
+
+impl Default for Seeded {
+    fn default() -> Self {
+        Self(SeedableRandomState::random())
+    }
+}
+
+impl BuildHasher for Seeded {
+    type Hasher = <SeedableRandomState as BuildHasher>::Hasher;
+    fn build_hasher(&self) -> Self::Hasher {
+        self.0.build_hasher()
+    }
+}
+
+/// A hash map keyed by numbers out of a file.
+pub(crate) type Map<K, V> = hashbrown::HashMap<K, V, Seeded>;
+
+/// Builds [`Strings`].
+pub(crate) struct Interner {
+    strings: Strings,
+    table: HashTable<u32>,
+    hasher: Seeded,
+    limit: usize,
+    /// How often a string was replaced by the empty one because the cap was reached.
+    pub(crate) dropped: u64,
+}
+
+impl Interner {
+    /// The cap on the text of one trace's tags: a thousand times what the recordings at hand need.
+    pub(crate) const TAG_BYTES: usize = 96 << 20;
+
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            strings: Strings::new(),
+            table: HashTable::new(),
+            hasher: Seeded::default(),
+            limit,
+            dropped: 0,
+        }
+    }
+
+    /// Index of `bytes`, added if new; what is not UTF-8 in it is replaced.
+    #[inline]
+    pub(crate) fn intern(&mut self, bytes: &[u8]) -> u32 {
+        if bytes.is_empty() {
+            return 0;
+        }
+        let hash = self.hasher.hash_one(bytes);
+        let strings = &self.strings;
+        if let Some(&found) = self
+            .table
+            .find(hash, |&at| strings.get(at).as_bytes() == bytes)
+        {
+            return found;
+        }
+        self.add(bytes, hash)
+    }
+
+    #[cold]
+    fn add(&mut self, bytes: &[u8], hash: u64) -> u32 {
+        let Ok(text) = std::str::from_utf8(bytes) else {
+            return self.intern(String::from_utf8_lossy(bytes).as_bytes());
+        };
+        // Sixteen bytes stand for an entry's own cost, so that short strings are capped as well.
+        let cost = self.strings.text.len() + text.len() + 16 * self.strings.len();
+        if cost > self.limit {
+            self.dropped += 1;
+            return 0;
+        }
+        let index = self.strings.push(text);
+        let (strings, hasher) = (&self.strings, &self.hasher);
+        self.table.insert_unique(hash, index, |&at| {
+            hasher.hash_one(strings.get(at).as_bytes())
+        });
+        index
+    }
+
+    pub(crate) fn get(&self, index: u32) -> &str {
+        self.strings.get(index)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.strings.len()
+    }
+
+    pub(crate) fn finish(mut self) -> Strings {
+        self.strings.text.shrink_to_fit();
+        self.strings
+    }
+}

@@ -1,0 +1,350 @@
+//! One device's history as a [`Trace`].
+
+use super::devices::Device;
+use super::rewind::{Rewind, overlaps};
+use super::schema::{Key, Walk};
+use super::settings::SettingsRead;
+use super::state;
+use super::tags::Tags;
+use crate::ledger::{Ledger, Row};
+use crate::lines::MOST_BYTES;
+use crate::model::{DeviceState, InitialBlock, InitialSegment, NO_ALLOCATION};
+use crate::pickle::Value;
+use crate::strings::Map;
+use crate::{Action, Caution, Event, Format, ReadError, Trace};
+
+/// What one device gave.
+pub(super) struct DeviceRead {
+    /// Where it has a history.
+    pub(super) trace: Option<Trace>,
+    /// Where it has segments.
+    pub(super) state: Option<DeviceState>,
+    /// Those that no trace carries.
+    pub(super) cautions: Vec<Caution>,
+}
+
+/// Reads one device.
+pub(super) fn read(
+    walk: &Walk<'_>,
+    device: &Device,
+    settings: Option<&SettingsRead>,
+    name: &str,
+) -> Result<DeviceRead, ReadError> {
+    let mut ledger = Ledger::new();
+    let mut tags = Tags::new();
+    let (end, pools) = state::read(walk, &device.segments, &mut tags, &mut ledger)?;
+    let mut entries = Entries {
+        events: Vec::new(),
+        pools_recorded: false,
+        count: 0,
+    };
+    for &trace in &device.traces {
+        entries.read(walk, trace, &mut tags, &mut ledger)?;
+    }
+    drop(tags);
+    let shown = state::shown(device.ordinal, pools);
+    if entries.events.is_empty() {
+        let mut cautions = ledger.findings.cautions();
+        // A state is always written with a mark of its own; only other marks are worth a word.
+        cautions.retain(|caution| !matches!(caution, Caution::OtherEvents { .. }));
+        return Ok(DeviceRead {
+            trace: None,
+            state: shown,
+            cautions,
+        });
+    }
+    let Entries {
+        mut events,
+        pools_recorded,
+        count,
+        ..
+    } = entries;
+    ledger.findings.frees_not_completed += complete_requests(&mut events, &end.blocks);
+
+    let requests_left_out = requests_left_out(&events);
+    let final_reserved = (!device.segments.is_empty()).then_some(end.reserved_bytes);
+    let has_expandable = end.segments.values().any(|segment| segment.expandable)
+        || events
+            .iter()
+            .any(|event| matches!(event.action, Action::SegmentMap | Action::SegmentUnmap));
+    let mut rewind = Rewind {
+        segments: end.segments,
+        blocks: end.blocks,
+        pools_recorded,
+        kinds_open: false,
+        findings: &mut ledger.findings,
+    };
+    rewind.all(&mut events);
+    let Rewind {
+        segments, blocks, ..
+    } = rewind;
+
+    ledger.initial_segments = segments
+        .iter()
+        .map(|(&address, segment)| InitialSegment {
+            address,
+            bytes: segment.bytes,
+            stream: segment.stream,
+            pool: segment.pool,
+            small: segment.small == Some(true),
+            expandable: segment.expandable,
+        })
+        .collect();
+    let mut blocks: Vec<_> = blocks.into_iter().collect();
+    blocks.sort_unstable_by_key(|(address, _)| *address);
+    let mut end_of_last = 0;
+    for (address, block) in blocks {
+        let bytes = block.bytes.unwrap_or(block.requested);
+        if address < end_of_last
+            || (!segments.is_empty() && !overlaps(&segments, address, bytes.max(1)))
+        {
+            ledger.findings.blocks_misplaced += 1;
+        }
+        end_of_last = address.saturating_add(bytes);
+        let block = InitialBlock {
+            address,
+            requested: block.requested,
+            bytes: block.bytes,
+            allocation: 0,
+            tag: block.tag,
+            stream: block.stream,
+            pool: block.pool,
+            pending: block.pending && !requests_left_out,
+        };
+        ledger.initial(address, block)?;
+    }
+    ledger.reserve(events.len());
+    forward(&events, &mut ledger)?;
+
+    ledger.final_reserved_bytes = final_reserved;
+    ledger.ring_full = settings.is_some_and(|read| {
+        read.overflowed
+            || read
+                .most_entries
+                .is_some_and(|most| most > 0 && count >= most)
+    });
+    ledger.settings = settings
+        .map(|read| read.settings.clone())
+        .unwrap_or_default();
+    if has_expandable {
+        ledger.settings.expandable_segments = Some(true);
+    }
+    let trace = ledger.finish(name, Format::TorchSnapshot, device.ordinal, Vec::new());
+    Ok(DeviceRead {
+        trace: Some(trace),
+        state: shown,
+        cautions: Vec::new(),
+    })
+}
+
+/// Some recorders are told to leave completions out. If no free ever completes and no block waits at the
+/// end, requests are completions. The number of events changed.
+fn complete_requests(events: &mut [Event], end: &Map<u64, super::rewind::Block>) -> u64 {
+    let completed = events
+        .iter()
+        .any(|event| event.action == Action::FreeCompleted);
+    if completed || end.values().any(|block| block.pending) {
+        return 0;
+    }
+    let mut changed = 0;
+    for event in events
+        .iter_mut()
+        .filter(|event| event.action == Action::FreeRequested)
+    {
+        event.action = Action::FreeCompleted;
+        changed += 1;
+    }
+    changed
+}
+
+/// Some recorders are told to leave requests out. It shows where a block lives and ends without one; then a
+/// block completed without a request is no sign that it waited when the recording began.
+fn requests_left_out(events: &[Event]) -> bool {
+    if events
+        .iter()
+        .any(|event| event.action == Action::FreeRequested)
+    {
+        return false;
+    }
+    let mut born = Map::default();
+    events.iter().any(|event| match event.action {
+        Action::Alloc => {
+            born.insert(event.address, ());
+            false
+        }
+        Action::FreeCompleted => born.contains_key(&event.address),
+        _ => false,
+    })
+}
+
+/// Numbers the allocations; a request directly followed by its completion is one free.
+fn forward(events: &[Event], ledger: &mut Ledger) -> Result<(), ReadError> {
+    let mut at = 0;
+    while let Some(event) = events.get(at) {
+        at += 1;
+        let mut row = Row {
+            time_us: event.time_us,
+            key: event.address,
+            bytes: event.bytes,
+            address: event.address,
+            tag: event.tag,
+            stream: event.stream,
+            pool: event.pool,
+        };
+        match event.action {
+            Action::Alloc => ledger.alloc(row)?,
+            Action::Free | Action::FreeCompleted => ledger.free(row),
+            Action::FreeRequested => match events.get(at) {
+                Some(next)
+                    if next.action == Action::FreeCompleted && next.address == event.address =>
+                {
+                    at += 1;
+                    row.time_us = next.time_us;
+                    ledger.free(row);
+                }
+                _ => ledger.free_requested(row),
+            },
+            action => ledger.other(row, action),
+        }
+    }
+    Ok(())
+}
+
+/// The entries of a device's ring, in order, not yet numbered.
+struct Entries {
+    events: Vec<Event>,
+    pools_recorded: bool,
+    /// All entries, marks included.
+    count: u64,
+}
+
+#[derive(Default)]
+struct Entry {
+    action: Option<Value>,
+    address: Option<u64>,
+    bytes: Option<i64>,
+    stream: u64,
+    time_us: u64,
+    pool: Option<(u64, u64)>,
+    frames: Option<Value>,
+    user_metadata: Option<Value>,
+    compile_context: Option<Value>,
+}
+
+impl Entries {
+    fn read(
+        &mut self,
+        walk: &Walk<'_>,
+        trace: Value,
+        tags: &mut Tags,
+        ledger: &mut Ledger,
+    ) -> Result<(), ReadError> {
+        let mut words = Words::default();
+        // A count in a file reserves no more than this.
+        self.events.reserve(walk.arena.count(trace).min(1 << 20));
+        walk.items(trace, |value| {
+            self.count += 1;
+            let mut entry = Entry::default();
+            let is_dict = walk.fields(value, |key, value| match key {
+                Key::Action => entry.action = Some(value),
+                Key::Addr | Key::DeviceFree => entry.address = walk.handle(value),
+                Key::Size => entry.bytes = walk.arena.as_int(value),
+                Key::Stream => entry.stream = walk.handle(value).unwrap_or(0),
+                Key::TimeUs => entry.time_us = walk.unsigned(value).unwrap_or(0),
+                Key::PoolId => entry.pool = walk.pair(value),
+                Key::Frames => entry.frames = Some(value),
+                Key::UserMetadata => entry.user_metadata = Some(value),
+                Key::CompileContext => entry.compile_context = Some(value),
+                _ => {}
+            })?;
+            let word = entry.action.and_then(Value::string);
+            let (Some(word), true) = (word, is_dict) else {
+                ledger.findings.unreadable_events += 1;
+                return Ok(());
+            };
+            match words.of(walk, word) {
+                Word::Memory(action) => self.push(walk, action, &entry, tags, ledger),
+                Word::Mark => Ok(()),
+                Word::Unknown => {
+                    ledger.findings.other_events += 1;
+                    Ok(())
+                }
+            }
+        })?;
+        Ok(())
+    }
+
+    fn push(
+        &mut self,
+        walk: &Walk<'_>,
+        action: Action,
+        entry: &Entry,
+        tags: &mut Tags,
+        ledger: &mut Ledger,
+    ) -> Result<(), ReadError> {
+        let (Some(bytes), Some(address)) = (entry.bytes, entry.address) else {
+            ledger.findings.unreadable_events += 1;
+            return Ok(());
+        };
+        let Ok(bytes) = u64::try_from(bytes) else {
+            ledger.findings.negative_bytes += 1;
+            return Ok(());
+        };
+        if bytes > MOST_BYTES {
+            ledger.findings.absurd_bytes += 1;
+            return Ok(());
+        }
+        self.pools_recorded |= entry.pool.is_some();
+        self.events.push(Event {
+            time_us: entry.time_us,
+            bytes,
+            address,
+            allocation: NO_ALLOCATION,
+            tag: tags.of(
+                walk,
+                [entry.frames, entry.user_metadata, entry.compile_context],
+                &mut ledger.tags,
+            )?,
+            stream: ledger.stream(entry.stream),
+            pool: ledger.pool(entry.pool.unwrap_or((0, 0))),
+            action,
+        });
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Word {
+    Memory(Action),
+    /// Not about memory, and known not to be.
+    Mark,
+    Unknown,
+}
+
+/// What each action's word means, by the number of its string: compared as text once each.
+#[derive(Default)]
+struct Words(Vec<(u32, Word)>);
+
+impl Words {
+    fn of(&mut self, walk: &Walk<'_>, string: u32) -> Word {
+        if let Some(&(_, word)) = self.0.iter().find(|(known, _)| *known == string) {
+            return word;
+        }
+        let word = match walk.arena.strings.get(string) {
+            "alloc" => Word::Memory(Action::Alloc),
+            "free_requested" => Word::Memory(Action::FreeRequested),
+            "free_completed" | "free" => Word::Memory(Action::FreeCompleted),
+            "segment_alloc" => Word::Memory(Action::SegmentAlloc),
+            "segment_free" => Word::Memory(Action::SegmentFree),
+            "segment_map" => Word::Memory(Action::SegmentMap),
+            "segment_unmap" => Word::Memory(Action::SegmentUnmap),
+            "oom" => Word::Memory(Action::OutOfMemory),
+            "snapshot" | "annotate" => Word::Mark,
+            _ => Word::Unknown,
+        };
+        if self.0.len() < 16 {
+            self.0.push((string, word));
+        }
+        word
+    }
+}

@@ -1,0 +1,53 @@
+//! Memory snapshots of PyTorch, of every age.
+//!
+//! A snapshot is the allocator's final state and, for each device, a ring of the last events. The state
+//! before the first event is not in the file: it is rebuilt by undoing all events on the final state (see
+//! [`rewind`]). Schemas differ by age in keys only, so one walk reads them all:
+//!
+//! - a bare list is the segments (before 2.0); blocks carry `history` with `real_size`,
+//! - then a dict of `segments` and `device_traces`; later blocks have addresses, entries have times,
+//! - then pools, expandable segments, settings, and the host's own pools.
+
+mod devices;
+mod history;
+mod rewind;
+mod schema;
+mod settings;
+mod state;
+mod tags;
+
+use crate::pickle;
+use crate::source::Source;
+use crate::{Format, ReadError, Recording};
+use schema::Walk;
+
+pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, ReadError> {
+    let (arena, top) = pickle::load(source)?;
+    let walk = Walk::new(&arena);
+    let found = devices::find(&walk, top)?;
+    let settings = found
+        .settings
+        .as_ref()
+        .map(|read| read.settings.clone())
+        .unwrap_or_default();
+    let mut recording = Recording {
+        name: name.to_owned(),
+        format: Format::TorchSnapshot,
+        traces: Vec::new(),
+        states: Vec::new(),
+        settings,
+        cautions: Vec::new(),
+    };
+    for device in found.devices {
+        let read = history::read(&walk, &device, found.settings.as_ref(), name)?;
+        recording.traces.extend(read.trace);
+        recording.states.extend(read.state);
+        recording.cautions.extend(read.cautions);
+    }
+    if recording.traces.is_empty() && recording.states.is_empty() {
+        return Err(ReadError::NoMemoryEvents {
+            format: Format::TorchSnapshot,
+        });
+    }
+    Ok(recording)
+}

@@ -1,0 +1,267 @@
+//! The state before the first event, rebuilt by undoing all events on the final state.
+//!
+//! ```text
+//! event            undone, the block or segment at its address is
+//! alloc            not there
+//! free_requested   there, in the program's hands
+//! free_completed   there, waiting for a stream
+//! segment_alloc    not there            segment_map      that range is not mapped
+//! segment_free     there                segment_unmap    that range is mapped
+//! ```
+//!
+//! What a consistent file gives is exact: the live set, every requested size, every segment's range. The
+//! file cannot tell the rounded size of a block that was freed during the history (its `bytes` are none),
+//! nor what kind of segment one was that is gone by the end: that is inferred from sizes.
+//! Where an undo does not fit, the file contradicts itself: counted, and the nearest sensible state taken.
+
+use crate::caution::Findings;
+use crate::strings::Map;
+use crate::{Action, Event};
+use std::collections::BTreeMap;
+
+/// Small pools take segments of this size, and serve no request above half of it.
+const SMALL_SEGMENT: u64 = 2 << 20;
+
+/// A range the allocator holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Segment {
+    pub(super) bytes: u64,
+    pub(super) stream: u16,
+    pub(super) pool: u16,
+    /// None while it is only inferred from a freed segment.
+    pub(super) small: Option<bool>,
+    pub(super) expandable: bool,
+}
+
+/// A block in the program's hands, or waiting for a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Block {
+    pub(super) requested: u64,
+    pub(super) bytes: Option<u64>,
+    pub(super) pending: bool,
+    pub(super) stream: u16,
+    pub(super) pool: u16,
+    pub(super) tag: u32,
+}
+
+/// The state at some moment of a device's history, moved backwards.
+pub(super) struct Rewind<'f> {
+    pub(super) segments: BTreeMap<u64, Segment>,
+    pub(super) blocks: Map<u64, Block>,
+    /// Whether events name their pool; otherwise it is the pool of the segment around the address.
+    pub(super) pools_recorded: bool,
+    /// Whether some segment's kind is still inferred.
+    pub(super) kinds_open: bool,
+    pub(super) findings: &'f mut Findings,
+}
+
+/// Whether a range overlaps one of `segments`.
+pub(super) fn overlaps(segments: &BTreeMap<u64, Segment>, address: u64, bytes: u64) -> bool {
+    let end = address.saturating_add(bytes);
+    segments
+        .range(..end)
+        .next_back()
+        .is_some_and(|(&start, segment)| start.saturating_add(segment.bytes) > address)
+}
+
+impl Rewind<'_> {
+    /// Undoes all events, the last first; fills in pools where events do not name them.
+    pub(super) fn all(&mut self, events: &mut [Event]) {
+        let infer_pools =
+            !self.pools_recorded && self.segments.values().any(|segment| segment.pool != 0);
+        for event in events.iter_mut().rev() {
+            if infer_pools {
+                self.infer_pool(event);
+            }
+            self.undo(event);
+        }
+        for segment in self.segments.values_mut() {
+            segment.small.get_or_insert(segment.bytes == SMALL_SEGMENT);
+        }
+    }
+
+    fn infer_pool(&self, event: &mut Event) {
+        if let Some((_, segment)) = self.around(event.address) {
+            event.pool = segment.pool;
+        }
+    }
+
+    pub(super) fn around(&self, address: u64) -> Option<(u64, Segment)> {
+        let (&start, &segment) = self.segments.range(..=address).next_back()?;
+        (address - start < segment.bytes).then_some((start, segment))
+    }
+
+    fn undo(&mut self, event: &Event) {
+        let Event { address, bytes, .. } = *event;
+        match event.action {
+            Action::Alloc => {
+                if self.blocks.remove(&address).is_none() {
+                    self.findings.state_disagrees += 1;
+                }
+                self.note_large(address, bytes);
+            }
+            Action::FreeCompleted => {
+                let Event { stream, pool, .. } = *event;
+                let block = Block {
+                    requested: bytes,
+                    bytes: None,
+                    pending: true,
+                    stream,
+                    pool,
+                    tag: 0,
+                };
+                if self.blocks.insert(address, block).is_some() {
+                    self.findings.state_disagrees += 1;
+                }
+                self.note_large(address, bytes);
+            }
+            Action::FreeRequested | Action::Free => self.undo_request(event),
+            Action::SegmentAlloc => match self.segments.remove(&address) {
+                Some(segment) if segment.bytes == bytes => {}
+                _ => self.findings.state_disagrees += 1,
+            },
+            Action::SegmentFree => self.add(event, false),
+            Action::SegmentMap => {
+                if self.cut(address, bytes) != bytes {
+                    self.findings.state_disagrees += 1;
+                }
+            }
+            Action::SegmentUnmap => self.add(event, true),
+            Action::OutOfMemory => {}
+        }
+    }
+
+    fn undo_request(&mut self, event: &Event) {
+        match self.blocks.get_mut(&event.address) {
+            Some(block) if block.pending => block.pending = false,
+            // Given back and never completed, yet the final state does not show it waiting.
+            found => {
+                let Event {
+                    stream,
+                    pool,
+                    bytes,
+                    ..
+                } = *event;
+                if found.is_none() {
+                    let block = Block {
+                        requested: bytes,
+                        bytes: None,
+                        pending: false,
+                        stream,
+                        pool,
+                        tag: 0,
+                    };
+                    self.blocks.insert(event.address, block);
+                }
+                self.findings.state_disagrees += 1;
+            }
+        }
+    }
+
+    /// A segment of inferred kind that served a large request is not small.
+    fn note_large(&mut self, address: u64, bytes: u64) {
+        if self.kinds_open
+            && bytes > SMALL_SEGMENT / 2
+            && let Some((start, Segment { small: None, .. })) = self.around(address)
+            && let Some(segment) = self.segments.get_mut(&start)
+        {
+            segment.small = Some(false);
+        }
+    }
+
+    /// The segment or range of `event` is there again.
+    fn add(&mut self, event: &Event, expandable: bool) {
+        let Event {
+            address,
+            bytes,
+            stream,
+            pool,
+            ..
+        } = *event;
+        let Some(end) = address.checked_add(bytes) else {
+            self.findings.absurd_bytes += 1;
+            return;
+        };
+        if bytes == 0 || overlaps(&self.segments, address, bytes) {
+            self.findings.state_disagrees += 1;
+            return;
+        }
+        let mut start = address;
+        let mut added = Segment {
+            bytes,
+            stream,
+            pool,
+            small: None,
+            expandable,
+        };
+        if expandable {
+            // Mapped ranges side by side are one segment in a snapshot, and one kind.
+            let joins = |found: &Segment| found.expandable && found.stream == stream;
+            let before = self
+                .segments
+                .range(..address)
+                .next_back()
+                .map(|(&at, &found)| (at, found));
+            if let Some((at, found)) = before
+                && at.saturating_add(found.bytes) == address
+                && joins(&found)
+            {
+                self.segments.remove(&at);
+                start = at;
+                added = Segment {
+                    bytes: found.bytes + added.bytes,
+                    ..found
+                };
+            }
+            if let Some(&found) = self.segments.get(&end)
+                && joins(&found)
+                && (added.small.is_none() || found.small.is_none() || found.small == added.small)
+                && (start == address || found.pool == added.pool)
+            {
+                self.segments.remove(&end);
+                let bytes = added.bytes.saturating_add(found.bytes);
+                added = if added.small.is_none() {
+                    Segment { bytes, ..found }
+                } else {
+                    Segment { bytes, ..added }
+                };
+            }
+        }
+        self.kinds_open |= added.small.is_none();
+        self.segments.insert(start, added);
+    }
+
+    /// Takes a range out of the expandable segments; how many bytes of it were mapped.
+    fn cut(&mut self, address: u64, bytes: u64) -> u64 {
+        let end = address.saturating_add(bytes);
+        let mut taken = 0;
+        while let Some((&start, &segment)) = self.segments.range(..end).next_back() {
+            let segment_end = start.saturating_add(segment.bytes);
+            if segment_end <= address {
+                break;
+            }
+            self.segments.remove(&start);
+            taken += segment_end.min(end) - start.max(address);
+            if end < segment_end {
+                self.segments.insert(
+                    end,
+                    Segment {
+                        bytes: segment_end - end,
+                        ..segment
+                    },
+                );
+            }
+            if start < address {
+                self.segments.insert(
+                    start,
+                    Segment {
+                        bytes: address - start,
+                        ..segment
+                    },
+                );
+                break;
+            }
+        }
+        taken
+    }
+}

@@ -1,0 +1,142 @@
+//! The words of a snapshot, and a walk over it that cannot be made to take long.
+
+use crate::ReadError;
+use crate::pickle::{Arena, Value};
+use std::cell::Cell;
+
+macro_rules! keys {
+    ($($key:ident = $word:literal)*) => {
+        /// A dict key this reader knows.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Key { Unknown, $($key),* }
+
+        const KEYS: &[(&str, Key)] = &[$(($word, Key::$key)),*];
+    };
+}
+
+keys! {
+    Segments = "segments" DeviceTraces = "device_traces" AllocatorSettings = "allocator_settings"
+    HostSegments = "host_segments" HostTraces = "host_traces"
+    Device = "device" Address = "address" TotalSize = "total_size" Stream = "stream" SegmentType = "segment_type"
+    SegmentPoolId = "segment_pool_id" IsExpandable = "is_expandable" Blocks = "blocks"
+    Size = "size" RequestedSize = "requested_size" State = "state" Frames = "frames" History = "history"
+    RealSize = "real_size" Addr = "addr"
+    Action = "action" TimeUs = "time_us" PoolId = "pool_id" DeviceFree = "device_free"
+    CompileContext = "compile_context" UserMetadata = "user_metadata"
+    Filename = "filename" Line = "line" Name = "name"
+    CudaConf = "PYTORCH_CUDA_ALLOC_CONF" Conf = "PYTORCH_ALLOC_CONF" HipConf = "PYTORCH_HIP_ALLOC_CONF"
+    MaxSplitSize = "max_split_size" GarbageCollection = "garbage_collection_threshold"
+    ExpandableSegments = "expandable_segments" RoundupPower2 = "roundup_power2_divisions"
+    TraceMaxEntries = "trace_alloc_max_entries" TraceOverflowed = "trace_alloc_overflowed"
+}
+
+/// Reads values of an arena by key, on a budget.
+///
+/// Values may be shared without bound (a list of a million references to one list of a million), so every
+/// step is charged. Honest snapshots share stacks only, and those are read once each.
+pub(super) struct Walk<'a> {
+    pub(super) arena: &'a Arena,
+    keys: Vec<Key>,
+    budget: Cell<u64>,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(arena: &'a Arena) -> Self {
+        let key = |text: &str| {
+            KEYS.iter()
+                .find(|(word, _)| *word == text)
+                .map_or(Key::Unknown, |&(_, key)| key)
+        };
+        // No key is long; what is, need not be compared.
+        let keys = (0..arena.strings.len() as u32).map(|at| arena.strings.get(at));
+        let keys = keys
+            .map(|text| {
+                if text.len() < 32 {
+                    key(text)
+                } else {
+                    Key::Unknown
+                }
+            })
+            .collect();
+        Self {
+            arena,
+            keys,
+            budget: Cell::new(8 * arena.size() as u64 + (1 << 20)),
+        }
+    }
+
+    #[inline]
+    fn charge(&self) -> Result<(), ReadError> {
+        match self.budget.get().checked_sub(1) {
+            Some(left) => {
+                self.budget.set(left);
+                Ok(())
+            }
+            None => Err(ReadError::NotASnapshot {
+                what: "its parts are shared over and over",
+            }),
+        }
+    }
+
+    /// Calls `each` with the keys of a dict that are known; false if it is no dict.
+    #[inline]
+    pub(super) fn fields(
+        &self,
+        dict: Value,
+        mut each: impl FnMut(Key, Value),
+    ) -> Result<bool, ReadError> {
+        let Some(pairs) = self.arena.pairs(dict) else {
+            return Ok(false);
+        };
+        self.charge()?;
+        for (key, value) in pairs {
+            self.charge()?;
+            match key.string().map(|at| self.keys[at as usize]) {
+                None | Some(Key::Unknown) => {}
+                Some(key) => each(key, value),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Calls `each` with the items of a list or tuple until it fails; false if it is neither.
+    pub(super) fn items(
+        &self,
+        list: Value,
+        mut each: impl FnMut(Value) -> Result<(), ReadError>,
+    ) -> Result<bool, ReadError> {
+        let Some(items) = self.arena.items(list) else {
+            return Ok(false);
+        };
+        for item in items {
+            self.charge()?;
+            each(item)?;
+        }
+        Ok(true)
+    }
+
+    /// A value that can be an address or a count of bytes.
+    #[inline]
+    pub(super) fn unsigned(&self, value: Value) -> Option<u64> {
+        self.arena
+            .as_int(value)
+            .and_then(|int| u64::try_from(int).ok())
+    }
+
+    /// A stream handle; some versions print it as a negative number.
+    #[inline]
+    pub(super) fn handle(&self, value: Value) -> Option<u64> {
+        self.arena.as_int(value).map(|int| int as u64)
+    }
+
+    pub(super) fn pair(&self, value: Value) -> Option<(u64, u64)> {
+        let mut items = self.arena.items(value)?;
+        Some((self.handle(items.next()?)?, self.handle(items.next()?)?))
+    }
+
+    pub(super) fn is_empty(&self, list: Value) -> bool {
+        self.arena
+            .items(list)
+            .is_none_or(|mut items| items.next().is_none())
+    }
+}

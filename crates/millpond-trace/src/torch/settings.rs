@@ -1,0 +1,75 @@
+//! `allocator_settings` of a snapshot.
+
+use super::schema::{Key, Walk};
+use crate::pickle::Value;
+use crate::{ReadError, Settings};
+
+/// The settings, and what the recorder says about its own ring.
+pub(super) struct SettingsRead {
+    pub(super) settings: Settings,
+    /// `trace_alloc_max_entries`.
+    pub(super) most_entries: Option<u64>,
+    /// `trace_alloc_overflowed`.
+    pub(super) overflowed: bool,
+}
+
+pub(super) fn read(walk: &Walk<'_>, value: Value) -> Result<SettingsRead, ReadError> {
+    let mut settings = Settings::default();
+    let mut most_entries = None;
+    let mut overflowed = false;
+    let mut roundup = None;
+    walk.fields(value, |key, value| match key {
+        Key::CudaConf | Key::Conf | Key::HipConf => {
+            let text = walk.arena.as_text(value).unwrap_or_default();
+            if !text.is_empty() || settings.conf.is_none() {
+                settings.conf = Some(text.chars().take(4096).collect());
+            }
+        }
+        // Unlimited is -1, or the largest number in older versions.
+        Key::MaxSplitSize => {
+            settings.max_split_size = walk.unsigned(value).filter(|&bytes| bytes < 1 << 62);
+        }
+        Key::GarbageCollection => {
+            settings.garbage_collection_threshold =
+                walk.arena.as_float(value).filter(|&share| share > 0.0);
+        }
+        Key::ExpandableSegments => settings.expandable_segments = value.boolean(),
+        Key::RoundupPower2 => roundup = Some(value),
+        Key::TraceMaxEntries => most_entries = walk.unsigned(value),
+        Key::TraceOverflowed => {
+            overflowed = match walk.arena.items(value) {
+                Some(mut each) => {
+                    each.any(|one| walk.arena.as_int(one).is_some_and(|int| int != 0))
+                }
+                None => walk.arena.as_int(value).is_some_and(|int| int != 0),
+            };
+        }
+        _ => {}
+    })?;
+    if let Some(value) = roundup {
+        settings.roundup_power2_divisions = divisions(walk, value);
+    }
+    Ok(SettingsRead {
+        settings,
+        most_entries,
+        overflowed,
+    })
+}
+
+/// Keys are mebibytes as text; divisions of 0 and 1 do nothing.
+fn divisions(walk: &Walk<'_>, value: Value) -> Vec<(u64, u64)> {
+    let Some(pairs) = walk.arena.pairs(value) else {
+        return Vec::new();
+    };
+    let mut divisions: Vec<(u64, u64)> = pairs
+        .take(64)
+        .filter_map(|(key, value)| {
+            let mebibytes = walk.arena.as_text(key)?.parse::<u64>().ok()?;
+            let divisions = walk.unsigned(value).filter(|&divisions| divisions > 1)?;
+            Some((mebibytes.checked_mul(1 << 20)?, divisions))
+        })
+        .collect();
+    divisions.sort_unstable();
+    divisions.dedup_by_key(|(from, _)| *from);
+    divisions
+}

@@ -1,0 +1,43 @@
+//! The tables behind the project's claims.
+
+use crate::shell::{root, step};
+use std::path::PathBuf;
+
+pub(crate) fn run(folder: Option<&str>) -> Result<(), String> {
+    let folder = match folder {
+        Some(folder) => PathBuf::from(folder),
+        None => {
+            let shared = root().join("..").join("shared").join("traces");
+            if shared.is_dir() { shared } else { root().join("traces") }
+        }
+    };
+    let traces = files(&folder, "zst")?;
+    let mut all = traces.clone();
+    all.extend(files(&folder.join("random"), "zst").unwrap_or_default());
+    let snapshots = files(&folder.join("snapshots"), "pickle").unwrap_or_default();
+
+    let mut replay = vec!["run", "--release", "--quiet", "--", "replay", "--quiet", "--fit"];
+    replay.extend(["--policy", "torch-native,torch-expandable,millpond"]);
+    replay.extend(all.iter().map(String::as_str));
+    step("cargo", &replay)?;
+    if !snapshots.is_empty() {
+        let mut agreement = vec!["run", "--release", "--quiet", "-p", "millpond-replay", "--example", "agreement", "--"];
+        agreement.extend(snapshots.iter().map(String::as_str));
+        step("cargo", &agreement)?;
+    }
+    let mut speed = vec!["run", "--release", "--quiet", "-p", "millpond-bench", "--bin", "speed", "--"];
+    speed.extend(all.iter().map(String::as_str));
+    step("cargo", &speed)
+}
+
+fn files(folder: &std::path::Path, extension: &str) -> Result<Vec<String>, String> {
+    let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut found: Vec<String> = entries
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|e| e == extension))
+        .filter_map(|path| path.to_str().map(str::to_owned))
+        .collect();
+    found.sort();
+    Ok(found)
+}

@@ -1,0 +1,31 @@
+//! Running other programs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The workspace's folder.
+pub(crate) fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}
+
+/// Runs a command in the workspace's folder, showing it first.
+pub(crate) fn step(program: &str, args: &[&str]) -> Result<(), String> {
+    step_with(program, args, &[])
+}
+
+/// The same with environment variables.
+pub(crate) fn step_with(program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<(), String> {
+    let line = format!("{program} {}", args.join(" "));
+    println!("\n$ {line}");
+    let mut command = Command::new(program);
+    command.args(args).current_dir(root()).envs(env.iter().copied());
+    let status = command.status().map_err(|e| format!("'{line}' could not start: {e}"))?;
+    if status.success() { Ok(()) } else { Err(format!("'{line}' failed ({status})")) }
+}
+
+/// Whether a command runs and succeeds, without showing what it prints.
+pub(crate) fn works(program: &str, args: &[&str]) -> bool {
+    let output = Command::new(program).args(args).current_dir(root()).output();
+    output.is_ok_and(|o| o.status.success())
+}

@@ -1,0 +1,17 @@
+//! Everything that must hold before a change lands.
+
+use crate::shell::{step, step_with, works};
+
+pub(crate) fn run() -> Result<(), String> {
+    for component in ["fmt", "clippy"] {
+        if !works("cargo", &[component, "--version"]) {
+            let name = if component == "fmt" { "rustfmt" } else { component };
+            step("rustup", &["component", "add", name])?;
+        }
+    }
+    step("cargo", &["fmt", "--all", "--check"])?;
+    step("cargo", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    step("cargo", &["test", "--workspace"])?;
+    let strict = [("RUSTDOCFLAGS", "-D warnings")];
+    step_with("cargo", &["doc", "--workspace", "--no-deps", "--quiet"], &strict)
+}
