@@ -1,1 +1,63 @@
-fn main() {}
+//! `millpond`: replays recorded allocations against any allocator, on any size of device.
+//!
+//! ```text
+//!   args, values      what was typed
+//!   replay tune info policies      one file for each command
+//!   report ranks failure table     what a person reads, text, terminal
+//!   files, output, progress, exit  the world outside
+//! ```
+//!
+//! Results go to stdout in one piece, everything else to stderr; every error is one line there.
+#![forbid(unsafe_code)]
+
+mod args;
+mod device;
+mod exit;
+mod facts;
+mod failure;
+mod files;
+mod html;
+mod info;
+mod limits;
+mod output;
+mod policies;
+mod progress;
+mod ranks;
+mod replay;
+mod report;
+mod settings;
+mod table;
+mod terminal;
+mod text;
+mod tune;
+mod values;
+
+use args::{Cli, Command};
+use clap::Parser;
+use exit::{BAD_INPUT, CliError, Exit};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return exit::usage(&error),
+    };
+    match run(&cli.command) {
+        Ok(exit) => exit.into(),
+        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            exit::complain(&error);
+            ExitCode::from(BAD_INPUT)
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<Exit, CliError> {
+    match command {
+        Command::Replay(args) => replay::command(args),
+        Command::Tune(args) => tune::command(args),
+        Command::Info(args) => info::command(args),
+        Command::Policies(args) => policies::command(args),
+        Command::Cards => device::cards_command(),
+    }
+}

@@ -5,6 +5,7 @@ mod buckets;
 mod cuda_async;
 mod free_lists;
 mod last_users;
+mod millpond;
 mod none;
 pub mod pow2;
 mod rmm_arena;
@@ -24,6 +25,7 @@ use thiserror::Error;
 pub use bfc::Bfc;
 pub use buckets::Buckets;
 pub use cuda_async::CudaAsync;
+pub use millpond::Millpond;
 pub use none::NoPolicy;
 pub use pow2::PowersOfTwo;
 pub use rmm_arena::RmmArena;
@@ -35,6 +37,7 @@ type Build = fn(&Settings) -> Box<dyn Policy>;
 
 /// Every policy there is, in the order of reports.
 const ALL: &[(&str, Build)] = &[
+    ("millpond", |s| Box::new(Millpond::new(&s.millpond))),
     ("torch-native", |s| Box::new(TorchNative::new(&s.torch))),
     ("torch-expandable", |s| Box::new(TorchExpandable::new(&s.torch))),
     ("bfc", |_| Box::new(Bfc::new())),

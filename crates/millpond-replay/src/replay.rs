@@ -127,8 +127,11 @@ fn threads(wanted: usize) -> usize {
     }
 }
 
-/// Refuses a setting that contradicts the policy it would configure.
-fn check_settings(name: &str, settings: &Settings) -> Result<(), ReplayError> {
+/// Refuses an unknown policy, and a setting that contradicts the policy it would configure.
+///
+/// # Errors
+/// In these two cases; each says what to write instead.
+pub fn check_settings(name: &str, settings: &Settings) -> Result<(), ReplayError> {
     policies::build(name, settings)?;
     let conflict = match (name, settings.torch.expandable_segments) {
         ("torch-native", Some(true)) => Some(("expandable_segments:True", "torch-expandable")),

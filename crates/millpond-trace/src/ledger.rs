@@ -197,7 +197,9 @@ impl Ledger {
         };
         if let Some(older) = self.live.insert(key, live) {
             self.findings.allocated_twice += 1;
+            // No row says so, hence no bytes to compare.
             let row = Row {
+                bytes: 0,
                 tag: 0,
                 stream: older.stream,
                 ..row

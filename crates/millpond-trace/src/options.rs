@@ -9,7 +9,7 @@ pub struct ReadOptions<'a> {
     /// Most bytes a file may hold when decompressed. Readers stream, so this bounds time and not memory.
     pub max_decompressed: u64,
     /// How many times larger than the file its content may be. Text recordings of real programs grow 10 to
-    /// 30 times; the first 64 MiB of content are free.
+    /// 30 times; the first 16 MiB of content are free.
     pub max_expansion: u64,
     /// Told about progress now and then, from the reading thread.
     pub progress: Option<Progress<'a>>,
@@ -19,7 +19,7 @@ impl Default for ReadOptions<'_> {
     fn default() -> Self {
         Self {
             max_decompressed: 64 << 30,
-            max_expansion: 250,
+            max_expansion: 100,
             progress: None,
         }
     }

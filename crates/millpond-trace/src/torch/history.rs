@@ -10,6 +10,7 @@ use crate::ledger::{Ledger, Row};
 use crate::lines::MOST_BYTES;
 use crate::model::{DeviceState, InitialBlock, InitialSegment, NO_ALLOCATION};
 use crate::pickle::Value;
+use crate::strings::Map;
 use crate::{Action, Caution, Event, Format, ReadError, Trace};
 
 /// What one device gave.
@@ -60,11 +61,7 @@ pub(super) fn read(
     } = entries;
     ledger.findings.frees_not_completed += complete_requests(&mut events, &end.blocks);
 
-    let any_pending_at_end = end.blocks.values().any(|block| block.pending);
-    let requests_recorded = any_pending_at_end
-        || events
-            .iter()
-            .any(|event| event.action == Action::FreeRequested);
+    let requests_left_out = requests_left_out(&events);
     let final_reserved = (!device.segments.is_empty()).then_some(end.reserved_bytes);
     let has_expandable = end.segments.values().any(|segment| segment.expandable)
         || events
@@ -112,7 +109,7 @@ pub(super) fn read(
             tag: block.tag,
             stream: block.stream,
             pool: block.pool,
-            pending: block.pending && requests_recorded,
+            pending: block.pending && !requests_left_out,
         };
         ledger.initial(address, block)?;
     }
@@ -142,10 +139,7 @@ pub(super) fn read(
 
 /// Some recorders are told to leave completions out. If no free ever completes and no block waits at the
 /// end, requests are completions. The number of events changed.
-fn complete_requests(
-    events: &mut [Event],
-    end: &crate::strings::Map<u64, super::rewind::Block>,
-) -> u64 {
+fn complete_requests(events: &mut [Event], end: &Map<u64, super::rewind::Block>) -> u64 {
     let completed = events
         .iter()
         .any(|event| event.action == Action::FreeCompleted);
@@ -161,6 +155,26 @@ fn complete_requests(
         changed += 1;
     }
     changed
+}
+
+/// Some recorders are told to leave requests out. It shows where a block lives and ends without one; then a
+/// block completed without a request is no sign that it waited when the recording began.
+fn requests_left_out(events: &[Event]) -> bool {
+    if events
+        .iter()
+        .any(|event| event.action == Action::FreeRequested)
+    {
+        return false;
+    }
+    let mut born = Map::default();
+    events.iter().any(|event| match event.action {
+        Action::Alloc => {
+            born.insert(event.address, ());
+            false
+        }
+        Action::FreeCompleted => born.contains_key(&event.address),
+        _ => false,
+    })
 }
 
 /// Numbers the allocations; a request directly followed by its completion is one free.

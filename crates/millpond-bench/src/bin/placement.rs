@@ -1,0 +1,218 @@
+//! Where policies put the blocks of recorded programs, and what their driver calls would cost.
+//!
+//! `placement FOLDER [--policy NAME]... [--conf TEXT] [--fit] [WORD]...`: the recordings whose name
+//! holds one of the words, or all.
+
+use millpond_bench::{CpuClock, Op, Program, Table, find};
+use millpond_engine::{
+    Block, Costs, Engine, Meter, MillpondConf, Request, Settings, Simulated, Stats, Stream, policies,
+};
+use std::error::Error;
+use std::path::Path;
+
+/// What a run came to.
+struct Outcome {
+    stats: Stats,
+    meter: Meter,
+    nanoseconds: f64,
+    finished: bool,
+}
+
+fn run(
+    program: &Program,
+    policy: &str,
+    settings: &Settings,
+    capacity: Option<u64>,
+) -> Result<Outcome, Box<dyn Error>> {
+    let mut engine = Engine::new(
+        policies::build(policy, settings)?,
+        Simulated::new().with_capacity(capacity),
+    );
+    let mut slots: Vec<Option<Block>> = Vec::new();
+    slots.resize_with(program.slots, || None);
+    let clock = CpuClock::start();
+    let mut finished = true;
+    let show = std::env::var("SHOW").is_ok();
+    let mut last = *engine.meter();
+    for (index, op) in program.ops.iter().enumerate() {
+        if show && index > 0 {
+            let now = *engine.meter();
+            if now.moved_bytes != last.moved_bytes {
+                let s = engine.stats();
+                eprintln!(
+                    "{} {:?} moved {:.1} created {:.1} live {:.1} peak {:.1} reserved {:.1}",
+                    index - 1,
+                    program.ops[index - 1],
+                    (now.moved_bytes - last.moved_bytes) as f64 / 1048576.0,
+                    (now.reserved.current as f64 - last.reserved.current as f64) / 1048576.0,
+                    s.requested.current as f64 / 1048576.0,
+                    s.requested.peak as f64 / 1048576.0,
+                    s.reserved.current as f64 / 1048576.0
+                );
+            }
+            last = now;
+        }
+        match *op {
+            Op::Alloc { slot, stream, bytes } => match engine.allocate(Request::new(bytes, Stream(stream))) {
+                Ok(block) => slots[slot as usize] = Some(block),
+                Err(_) => {
+                    finished = false;
+                    break;
+                }
+            },
+            Op::Free { slot } => {
+                if let Some(block) = slots[slot as usize].take() {
+                    engine.free(block, &[]);
+                }
+            }
+        }
+    }
+    Ok(Outcome {
+        stats: *engine.stats(),
+        meter: *engine.meter(),
+        nanoseconds: clock.nanoseconds(),
+        finished,
+    })
+}
+
+/// The least capacity, to a page, on which the run finishes.
+fn smallest(
+    program: &Program,
+    policy: &str,
+    settings: &Settings,
+    peak: u64,
+) -> Result<(u64, Outcome), Box<dyn Error>> {
+    let page = Simulated::PAGE;
+    let (mut low, mut high) = (peak / page - 1, peak.div_ceil(page) * 3);
+    let mut last = run(program, policy, settings, Some(high * page))?;
+    while high - low > 1 {
+        let middle = if high > low + peak / page / 8 {
+            low + (high - low) / 4
+        } else {
+            (low + high) / 2
+        };
+        let outcome = run(program, policy, settings, Some(middle * page))?;
+        if outcome.finished {
+            (high, last) = (middle, outcome);
+        } else {
+            low = middle;
+        }
+    }
+    Ok((high * page, last))
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let folder = arguments.next().ok_or("give the folder of the recordings")?;
+    let mut named = Vec::new();
+    let mut words = Vec::new();
+    let mut settings = Settings::default();
+    let mut fit = false;
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--policy" => named.extend(arguments.next()),
+            "--conf" => settings.millpond = MillpondConf::parse(&arguments.next().unwrap_or_default())?,
+            "--fit" => fit = true,
+            _ => words.push(argument),
+        }
+    }
+    if named.is_empty() {
+        named = policies::names().map(str::to_owned).collect();
+    }
+    let costs = Costs::default();
+    let mut head = vec![
+        "trace",
+        "policy",
+        "overhead",
+        "stalls",
+        "1 in",
+        "moved/peak",
+        "driver ms",
+        "hit rate",
+        "ns/event",
+    ];
+    if fit {
+        head = vec![
+            "trace",
+            "policy",
+            "smallest/peak",
+            "pages above",
+            "stalls",
+            "1 in",
+            "moved/peak",
+            "driver ms",
+        ];
+    }
+    let mut table = Table::new(&head);
+    let mut means = vec![(0.0, 0u32); named.len()];
+    for path in find(Path::new(&folder), &words)? {
+        let program = Program::read(&path)?;
+        for (policy, mean) in named.iter().zip(&mut means) {
+            let outcome = run(&program, policy, &settings, None)?;
+            let peak = outcome.stats.requested.peak;
+            let overhead = outcome.stats.reserved.peak as f64 / peak as f64;
+            if !program.name.starts_with("cpu_") && !program.name.starts_with("rmm_") {
+                *mean = (mean.0 + overhead.ln(), mean.1 + 1);
+            }
+            let (least, shown) = if fit {
+                smallest(&program, policy, &settings, peak)?
+            } else {
+                (0, outcome)
+            };
+            let ms = costs.milliseconds(&shown.meter.calls, shown.stats.stalls);
+            let stalls = shown.stats.stalls;
+            let rate = shown.stats.allocations.checked_div(stalls);
+            let rate = rate.map_or_else(|| "-".to_owned(), |r| r.to_string());
+            if std::env::var("CALLS").is_ok() {
+                let c = shown.meter.calls;
+                eprintln!(
+                    "{:28} create {:5} map {:5} access {:5} unmap {:5} release {:4} waits {:4} stalls {}",
+                    program.name,
+                    c.create,
+                    c.map,
+                    c.set_access,
+                    c.unmap,
+                    c.release,
+                    c.event_wait,
+                    shown.stats.stalls
+                );
+            }
+            let moved = shown.meter.moved_bytes as f64 / shown.stats.reserved.peak as f64;
+            let mut cells = vec![program.name.clone(), policy.clone()];
+            if fit {
+                cells.push(format!("{:.4}", least as f64 / peak as f64));
+                cells.push(format!(
+                    "{:.1}",
+                    (least as f64 - peak as f64) / Simulated::PAGE as f64
+                ));
+                cells.extend([
+                    stalls.to_string(),
+                    rate,
+                    format!("{moved:.2}"),
+                    format!("{ms:.1}"),
+                ]);
+            } else {
+                cells.push(format!("{overhead:.4}"));
+                cells.extend([
+                    stalls.to_string(),
+                    rate,
+                    format!("{moved:.2}"),
+                    format!("{ms:.1}"),
+                ]);
+                cells.push(format!("{:.5}", shown.stats.hit_rate()));
+                cells.push(format!("{:.1}", shown.nanoseconds / program.ops.len() as f64));
+            }
+            table.row(cells);
+        }
+    }
+    print!("{table}");
+    for (policy, (sum, count)) in named.iter().zip(&means) {
+        if *count > 0 {
+            println!(
+                "geometric mean of overhead, GPU-scale recordings: {policy} {:.4}",
+                (sum / f64::from(*count)).exp()
+            );
+        }
+    }
+    Ok(())
+}

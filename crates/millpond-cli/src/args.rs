@@ -1,0 +1,236 @@
+//! The command line, as it is typed.
+
+use crate::values::{parse_time_window, parse_yes};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use millpond_engine::{ParseSizeError, parse_size};
+use millpond_replay::{DeviceSize, parse_device};
+use std::path::PathBuf;
+
+/// The whole command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "millpond",
+    version,
+    about = "Replays a program's recorded allocations against any allocator, on any size of GPU, without the GPU",
+    after_help = EXAMPLES,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    max_term_width = 100
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  millpond info snapshot.pickle                    what a recording holds
+  millpond replay snapshot.pickle                  every allocator side by side
+  millpond replay snapshot.pickle --device 24G     would it fit, and if not, why not
+  millpond replay snapshot.pickle --fit            the smallest GPU for each allocator
+  millpond replay ranks/ --device a100-80g         many ranks at once, the worst named
+  millpond tune snapshot.pickle --device 24G       the settings to paste into the environment
+
+A recording is a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot), an RMM log, a chrome
+trace of torch.profiler, or Millpond CSV; plain, gzip or zstd. Nothing in it is ever executed.
+
+Exit status: 0 done, 2 bad input, 3 no policy fits the device.";
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Replay recordings under one or more allocation policies
+    Replay(ReplayArgs),
+    /// Search the settings of each allocator, and print the line to paste into the environment
+    Tune(TuneArgs),
+    /// Say what recordings hold, and what is missing from them
+    Info(InfoArgs),
+    /// List the allocation policies, and how true each is to its original
+    Policies(PoliciesArgs),
+    /// List the cards that --device knows by name
+    Cards,
+}
+
+/// `millpond replay`.
+#[derive(Debug, Args)]
+#[command(after_help = REPLAY_EXAMPLES, max_term_width = 100)]
+pub(crate) struct ReplayArgs {
+    /// Recordings; a folder stands for all files in it
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+
+    /// Policies to replay, comma-separated [default: all; see `millpond policies`]
+    #[arg(long, short = 'p', value_name = "NAME,…", value_delimiter = ',')]
+    pub(crate) policy: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+
+    /// Find the smallest device on which each policy finishes, and what running there costs
+    #[arg(long)]
+    pub(crate) fit: bool,
+
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+
+    /// Settings of the torch policies, as in PYTORCH_CUDA_ALLOC_CONF
+    #[arg(long, value_name = "KEY:VALUE,…")]
+    pub(crate) torch_conf: Option<String>,
+
+    /// Settings of the millpond policy, as in MILLPOND_CONF
+    #[arg(long, value_name = "KEY:VALUE,…")]
+    pub(crate) conf: Option<String>,
+
+    /// Hold the replay against the addresses the recording names (PyTorch snapshots with a history)
+    #[arg(long)]
+    pub(crate) verify: bool,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+
+    /// Also write the report as one HTML page that needs no network
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+}
+
+const REPLAY_EXAMPLES: &str = "\
+Examples:
+  millpond replay run.pickle --policy torch-native,torch-expandable --device 80GiB
+  millpond replay run.pickle --device rtx4090 --reserve 1.5GiB
+  millpond replay run.pickle --torch-conf \"expandable_segments:True,max_split_size_mb:128\"
+  millpond replay run.pickle --time-window 1.5s..3s --html report.html
+  millpond replay ranks/ --device h100 --json > ranks.json
+
+Exit status: 0 replayed, 2 bad input, 3 every policy ran out of memory on --device.";
+
+/// The device, and what is known about its driver.
+#[derive(Debug, Args)]
+pub(crate) struct DeviceArgs {
+    /// Memory of the device: 80GiB, 80GB, 24G (= GiB), or a card (see `millpond cards`) [default: unlimited]
+    #[arg(long, short = 'd', value_name = "SIZE", value_parser = device)]
+    pub(crate) device: Option<DeviceSize>,
+
+    /// What else lives on the device: other processes, libraries, communication buffers
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "device")]
+    pub(crate) reserve: Option<u64>,
+
+    /// Whether the device can map pages (virtual memory management)
+    #[arg(long, value_name = "on|off", value_parser = parse_yes, default_value = "on")]
+    pub(crate) paged: bool,
+
+    /// Memory to replay on; only a simulated device so far
+    #[arg(long, value_enum, default_value = "sim")]
+    pub(crate) source: SourceKind,
+
+    /// Costs of driver calls to use instead of the assumed ones, as TOML
+    #[arg(long, value_name = "FILE")]
+    pub(crate) costs: Option<PathBuf>,
+}
+
+/// What a program is replayed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SourceKind {
+    /// A device that exists only as numbers
+    Sim,
+}
+
+/// Which events are replayed.
+#[derive(Debug, Args)]
+pub(crate) struct SelectionArgs {
+    /// Replay only this part, counted from the first event: 1.5s..3s, 200ms.., ..2s
+    #[arg(long, value_name = "FROM..TO", value_parser = parse_time_window)]
+    pub(crate) time_window: Option<(u64, u64)>,
+
+    /// Keep streams apart, or replay everything on one
+    #[arg(long, value_enum, default_value = "keep")]
+    pub(crate) streams: Streams,
+}
+
+/// What becomes of streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Streams {
+    /// Each stays its own
+    Keep,
+    /// All become one
+    Merge,
+}
+
+/// What is printed, and how.
+#[derive(Debug, Args)]
+pub(crate) struct OutputArgs {
+    /// Print the result as JSON, and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Replace file, module and function names by stand-ins, so that the report can be shared
+    #[arg(long)]
+    pub(crate) redact: bool,
+
+    /// Say nothing on stderr but errors
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+
+    /// Threads to replay on [default: as many as the machine has]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+}
+
+/// `millpond tune`.
+#[derive(Debug, Args)]
+#[command(max_term_width = 100)]
+pub(crate) struct TuneArgs {
+    /// The recording
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// Whose settings to search, comma-separated: torch, millpond [default: both]
+    #[arg(long, short = 'p', value_name = "NAME,…", value_delimiter = ',')]
+    pub(crate) policy: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+
+    /// Rows to show
+    #[arg(long, value_name = "N", default_value_t = 12)]
+    pub(crate) top: usize,
+}
+
+/// `millpond info`.
+#[derive(Debug, Args)]
+pub(crate) struct InfoArgs {
+    /// Recordings; a folder stands for all files in it
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+
+    /// Print the result as JSON, and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Say nothing on stderr but errors
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+/// `millpond policies`.
+#[derive(Debug, Args)]
+pub(crate) struct PoliciesArgs {
+    /// Print the result as JSON, and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn size(text: &str) -> Result<u64, ParseSizeError> {
+    parse_size(text)
+}
+
+/// A size or a card; the message names both, because a person may have meant either.
+fn device(text: &str) -> Result<DeviceSize, String> {
+    parse_device(text).map_err(|error| format!("{error}; or name a card, see `millpond cards`"))
+}

@@ -1,0 +1,94 @@
+//! How the command ends: three exit codes, and errors that are one line.
+
+use millpond_engine::{ConfError, CostsError};
+use millpond_replay::ReplayError;
+use millpond_trace::ReadError;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use thiserror::Error;
+
+/// How a command that worked ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// It did what was asked.
+    Done,
+    /// Every policy ran out of memory on the device that was named.
+    OutOfMemory,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        match exit {
+            Exit::Done => Self::SUCCESS,
+            Exit::OutOfMemory => Self::from(3),
+        }
+    }
+}
+
+/// The exit code of every error: the input is to be mended.
+pub(crate) const BAD_INPUT: u8 = 2;
+
+/// Why a command did not do what was asked; each message is one line.
+#[derive(Debug, Error)]
+pub(crate) enum CliError {
+    /// The command line itself.
+    #[error("{0}")]
+    Usage(String),
+    /// A file could not be read.
+    #[error("{}: {source}", path.display())]
+    Read { path: PathBuf, source: ReadError },
+    /// A file or folder is not there, or not ours to read.
+    #[error("cannot read {}: {source}", path.display())]
+    Open { path: PathBuf, source: std::io::Error },
+    /// A folder without a recording.
+    #[error("{} holds no file; name a recording, or a folder of them", .0.display())]
+    EmptyFolder(PathBuf),
+    /// A snapshot with a state and no history.
+    #[error(
+        "{} holds the allocator's state and no history, so there is nothing to replay: see it with `millpond info`, \
+         and call torch.cuda.memory._record_memory_history() before the next dump", .0.display()
+    )]
+    NoHistory(PathBuf),
+    /// A replay was refused.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    /// A setting was refused.
+    #[error("{option}: {source}")]
+    Conf { option: &'static str, source: ConfError },
+    /// The table of costs was refused.
+    #[error("{}: {source}", path.display())]
+    Costs { path: PathBuf, source: CostsError },
+    /// A result could not be written.
+    #[error("cannot write {what}: {source}")]
+    Write { what: String, source: std::io::Error },
+}
+
+impl CliError {
+    /// Whether the reader of our output went away: the end, and nothing to complain about.
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Write { source, .. } if source.kind() == std::io::ErrorKind::BrokenPipe)
+    }
+}
+
+/// Prints an error as one line.
+pub(crate) fn complain(error: &dyn std::fmt::Display) {
+    use std::io::Write;
+    let line = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    // Nobody is told when stderr is gone: there is nowhere left to say it.
+    let _ = writeln!(std::io::stderr(), "millpond: {line}");
+}
+
+/// Help as clap prints it; anything wrong with the command line as one line.
+pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    if matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand) {
+        let _ = error.print();
+        return if error.exit_code() == 0 { ExitCode::SUCCESS } else { ExitCode::from(BAD_INPUT) };
+    }
+    let text = error.render().to_string();
+    let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
+    let joined = lines.collect::<Vec<_>>().join(" ");
+    complain(&format!("{}; see --help", joined.strip_prefix("error: ").unwrap_or(&joined)));
+    ExitCode::from(BAD_INPUT)
+}

@@ -1,0 +1,107 @@
+//! Why policies ran out of memory: told once for all that stopped at the same request.
+
+use crate::terminal::{bold, dim, red};
+use crate::text::{counted, item, number, short, size};
+use millpond_replay::{Failure, PolicyResult, Report};
+
+/// Frames of a stack shown.
+const FRAMES: usize = 6;
+
+/// The failures of a report; empty where there are none.
+pub(crate) fn text(report: &Report, width: usize) -> String {
+    let mut groups: Vec<(&Failure, Vec<&PolicyResult>)> = Vec::new();
+    for result in &report.results {
+        let Some(failure) = &result.first_failure else { continue };
+        let same = |other: &Failure| other.event == failure.event && other.held_bytes == failure.held_bytes;
+        match groups.iter_mut().find(|(other, _)| same(other)) {
+            Some((_, results)) => results.push(result),
+            None => groups.push((failure, vec![result])),
+        }
+    }
+    groups.sort_by_key(|(failure, _)| failure.event.map_or(0, |event| u64::from(event) + 1));
+    groups.iter().map(|(failure, results)| group(failure, results, width)).collect()
+}
+
+fn group(failure: &Failure, results: &[&PolicyResult], width: usize) -> String {
+    let place = match failure.event {
+        Some(event) => format!("at event {}", number(u64::from(event))),
+        None => "before the first event".to_owned(),
+    };
+    let asked = format!("{} asked for on stream {:#x}", size(failure.bytes), failure.stream);
+    let asked = asked.replace("0x0", "0 (the default)");
+    let mut out = format!("\n{} {place}: {asked}\n", red("Out of memory"));
+    for line in where_from(&failure.tag) {
+        out.push_str(&format!("  {}\n", short(&line, width.saturating_sub(2))));
+    }
+    out.push_str(&format!("  held by the program: {}, most of it by\n", bold(&size(failure.held_bytes))));
+    for holder in &failure.holders {
+        let line = format!("    {:>9}  {:>13}  {}", size(holder.bytes), counted(holder.blocks, "block"), holder.tag);
+        out.push_str(&format!("{}\n", short(&line, width)));
+    }
+    for result in results {
+        let Some(failure) = &result.first_failure else { continue };
+        let state = format!(
+            "{} free on the device, {} cached, largest hole {}",
+            size(failure.free_bytes),
+            size(failure.cached_bytes),
+            size(failure.largest_hole_bytes)
+        );
+        out.push_str(&format!("  {}: {}\n", bold(&result.policy), short(&state, width.saturating_sub(result.policy.len() + 4))));
+        out.push_str(&format!("    {}\n", item(&dim("→"), &failure.remedy, width.saturating_sub(4)).replace('\n', "\n    ")));
+    }
+    out
+}
+
+/// The tag of an allocation on a few lines: what the program was doing, then its innermost frames.
+fn where_from(tag: &str) -> Vec<String> {
+    if tag.is_empty() {
+        return vec!["(the recording has no tag for it)".to_owned()];
+    }
+    let (labels, frames) = match tag.rsplit_once(';') {
+        Some((labels, frames)) => (labels, frames),
+        None => ("", tag),
+    };
+    let labels: Vec<&str> = labels.split(';').filter(|label| !label.is_empty()).collect();
+    let mut lines = Vec::new();
+    if !labels.is_empty() {
+        lines.push(format!("in {}", labels.join("; ")));
+    }
+    let frames = frames_of(frames);
+    lines.extend(frames.iter().take(FRAMES).map(|frame| format!("at {frame}")));
+    if frames.len() > FRAMES {
+        lines.push(format!("   … {} more frames", frames.len() - FRAMES));
+    }
+    lines
+}
+
+/// Frames stand between `<`, and so do names such as `<lambda>`: one after a colon belongs to its frame.
+fn frames_of(text: &str) -> Vec<&str> {
+    let mut frames = Vec::new();
+    let mut start = 0;
+    for (at, _) in text.match_indices('<') {
+        if !text[..at].ends_with(':') {
+            frames.push(&text[start..at]);
+            start = at + 1;
+        }
+    }
+    frames.push(&text[start..]);
+    frames.retain(|frame| !frame.is_empty());
+    frames
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_of_both_kinds_are_readable() {
+        assert_eq!(
+            where_from("forward;layers.3.mlp;mm;models.py:forward:80<train.py:step:9"),
+            ["in forward; layers.3.mlp; mm", "at models.py:forward:80", "at train.py:step:9"]
+        );
+        assert_eq!(where_from("a.py:f:1<b.py:g:2"), ["at a.py:f:1", "at b.py:g:2"]);
+        assert_eq!(where_from("w.py:<lambda>:1<b.py:g:2"), ["at w.py:<lambda>:1", "at b.py:g:2"]);
+        assert_eq!(where_from("init;;empty;"), ["in init; empty"]);
+        assert_eq!(where_from(""), ["(the recording has no tag for it)"]);
+    }
+}

@@ -1,0 +1,87 @@
+//! Which files are meant, and their recordings.
+
+use crate::exit::CliError;
+use crate::progress::Progress;
+use millpond_trace::{ReadError, ReadOptions, Recording, read};
+use std::path::{Path, PathBuf};
+
+/// The files named, folders replaced by the files in them (not those in folders below), by name.
+pub(crate) fn expand(named: &[PathBuf]) -> Result<Vec<PathBuf>, CliError> {
+    let mut files = Vec::new();
+    for path in named {
+        let open = |source| CliError::Open { path: path.clone(), source };
+        if !std::fs::metadata(path).map_err(open)?.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let before = files.len();
+        for entry in std::fs::read_dir(path).map_err(open)? {
+            let inside = entry.map_err(open)?.path();
+            if inside.is_file() && !passed_over(&inside) {
+                files.push(inside);
+            }
+        }
+        if files.len() == before {
+            return Err(CliError::EmptyFolder(path.clone()));
+        }
+        files[before..].sort_by_cached_key(|file| by_number(file));
+    }
+    Ok(files)
+}
+
+/// Files that lie beside recordings and are none.
+fn passed_over(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let ending = path.extension().unwrap_or_default().to_ascii_lowercase();
+    name.starts_with('.') || ["md", "txt", "html", "toml", "py", "log"].iter().any(|other| ending == *other)
+}
+
+/// So that rank 2 comes before rank 10: numbers in a name compare as numbers.
+fn by_number(path: &Path) -> Vec<(String, u64)> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut key = vec![(String::new(), 0u64)];
+    let mut in_number = false;
+    for c in name.chars() {
+        match c.to_digit(10) {
+            Some(digit) => {
+                in_number = true;
+                if let Some(last) = key.last_mut() {
+                    last.1 = last.1.saturating_mul(10).saturating_add(u64::from(digit));
+                }
+            }
+            None => {
+                if in_number {
+                    key.push((String::new(), 0));
+                    in_number = false;
+                }
+                if let Some(last) = key.last_mut() {
+                    last.0.push(c);
+                }
+            }
+        }
+    }
+    key
+}
+
+/// Reads one file, with a bar where that takes long.
+pub(crate) fn load(path: &Path, quiet: bool) -> Result<Recording, CliError> {
+    let bar = Progress::bytes(quiet, &format!("reading {}", path.file_name().unwrap_or_default().to_string_lossy()));
+    let report = |done, all| bar.set(done, all);
+    let options = ReadOptions { progress: Some(&report), ..ReadOptions::default() };
+    read(path, &options).map_err(|source| match source {
+        ReadError::Io { source, .. } => CliError::Open { path: path.to_owned(), source },
+        source => CliError::Read { path: path.to_owned(), source },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_come_in_order() {
+        let mut names = ["rank10.csv", "rank2.csv", "rank1.csv", "a.csv"].map(PathBuf::from);
+        names.sort_by_cached_key(|path| by_number(path));
+        assert_eq!(names, ["a.csv", "rank1.csv", "rank2.csv", "rank10.csv"].map(PathBuf::from));
+    }
+}

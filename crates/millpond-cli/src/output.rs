@@ -1,0 +1,72 @@
+//! Where results go: stdout as one piece, files whole or not at all.
+
+use crate::exit::CliError;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufWriter, Error, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+/// Prints a finished text.
+pub(crate) fn print(text: &str) -> Result<(), CliError> {
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|source| CliError::Write { what: "the result".to_owned(), source })
+}
+
+/// Prints a value as JSON with a line break at the end.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
+    let mut text = serde_json::to_string_pretty(value)
+        .map_err(|error| CliError::Write { what: "the JSON".to_owned(), source: error.into() })?;
+    text.push('\n');
+    print(&text)
+}
+
+/// Says something that is no result.
+pub(crate) fn note(quiet: bool, text: &str) {
+    if !quiet {
+        // Nobody is told when stderr is gone: there is nowhere left to say it.
+        let _ = writeln!(std::io::stderr(), "millpond: {text}");
+    }
+}
+
+/// Writes a file beside its place and then puts it there, so that nobody ever sees half of it.
+pub(crate) fn write_file(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
+) -> Result<(), CliError> {
+    let failed = |source| CliError::Write { what: path.display().to_string(), source };
+    let beside = beside(path).map_err(failed)?;
+    let fill = || {
+        let mut out = BufWriter::with_capacity(1 << 20, File::create(&beside)?);
+        write(&mut out)?;
+        out.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+        std::fs::rename(&beside, path)
+    };
+    fill().map_err(|source| {
+        let _ = std::fs::remove_file(&beside);
+        failed(source)
+    })
+}
+
+/// Whether a file can be written there, before the work that fills it.
+pub(crate) fn check_writable(path: &Path) -> Result<(), CliError> {
+    let failed = |source| CliError::Write { what: path.display().to_string(), source };
+    if path.is_dir() {
+        return Err(failed(Error::from(ErrorKind::IsADirectory)));
+    }
+    let beside = beside(path).map_err(failed)?;
+    File::create(&beside).map_err(failed)?;
+    std::fs::remove_file(&beside).map_err(failed)
+}
+
+/// The name under which a file is filled.
+fn beside(path: &Path) -> std::io::Result<PathBuf> {
+    let Some(name) = path.file_name() else {
+        return Err(Error::new(ErrorKind::InvalidInput, "this names no file"));
+    };
+    let mut beside = OsString::from(".");
+    beside.push(name);
+    beside.push(format!(".{}.part", std::process::id()));
+    Ok(path.with_file_name(beside))
+}

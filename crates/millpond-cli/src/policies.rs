@@ -1,0 +1,53 @@
+//! `millpond policies`: what there is to choose from.
+
+use crate::args::PoliciesArgs;
+use crate::exit::{CliError, Exit};
+use crate::output;
+use crate::table::{Align, Grid};
+use millpond_engine::{Settings, policies};
+use serde::Serialize;
+
+#[derive(Serialize)]
+struct Listed {
+    policy: &'static str,
+    fidelity: &'static str,
+    about: &'static str,
+}
+
+/// Runs the command.
+pub(crate) fn command(args: &PoliciesArgs) -> Result<Exit, CliError> {
+    let settings = Settings::default();
+    let listed = policies::names().filter_map(|policy| {
+        let fidelity = policies::build(policy, &settings).ok()?.fidelity().as_str();
+        Some(Listed { policy, fidelity, about: about(policy) })
+    });
+    let listed: Vec<Listed> = listed.collect();
+    if args.json {
+        output::print_json(&listed)?;
+        return Ok(Exit::Done);
+    }
+    let mut grid = Grid::new();
+    grid.column("policy", Align::Left, listed.iter().map(|p| p.policy.to_owned()).collect());
+    grid.column("fidelity", Align::Left, listed.iter().map(|p| p.fidelity.to_owned()).collect());
+    grid.column("what it is", Align::Left, listed.iter().map(|p| p.about.to_owned()).collect());
+    output::print(&format!("{}\n", grid.render(&[])))?;
+    Ok(Exit::Done)
+}
+
+/// What a policy is, for people who know allocators by their programs.
+fn about(policy: &str) -> &'static str {
+    match policy {
+        "millpond" => "this project's default",
+        "planned" => "this project's planner for steps that repeat",
+        "torch-native" => "PyTorch's default allocator",
+        "torch-expandable" => "PyTorch with expandable_segments:True",
+        "bfc" => "TensorFlow's and JAX's best fit with coalescing",
+        "rmm-pool" => "RMM's pool resource",
+        "rmm-arena" => "RMM's arena resource",
+        "cuda-async" => "the driver's stream-ordered pool (cudaMallocAsync)",
+        "pow2" => "powers of two, cached by size",
+        "buckets" => "fixed size classes, cached by class",
+        "none" => "a driver call for every allocation and free",
+        _ => "",
+    }
+}

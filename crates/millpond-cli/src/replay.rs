@@ -1,0 +1,155 @@
+//! `millpond replay`.
+
+use crate::args::{ReplayArgs, SelectionArgs, Streams};
+use crate::exit::{CliError, Exit, complain};
+use crate::progress::Progress;
+use crate::ranks::{self, Labelled};
+use crate::report::{self, Shown};
+use crate::{device, files, html, limits, output, settings};
+use millpond_replay::{Options, Redactor, Report, Selection, replay};
+use millpond_trace::{Caution, Trace};
+use std::path::Path;
+
+/// A finished report and what its printing needs.
+struct Done {
+    report: Report,
+    label: String,
+    limits: Vec<String>,
+}
+
+/// Runs the command.
+///
+/// Of several files one that cannot be replayed does not keep the others from it: it is named at once,
+/// and the command ends as with bad input.
+pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
+    let options = options(args)?;
+    let paths = files::expand(&args.files)?;
+    if let Some(page) = &args.html {
+        // Better now than after minutes of work.
+        output::check_writable(page)?;
+    }
+    let mut redactor = args.output.redact.then(Redactor::default);
+    let mut done = Vec::new();
+    let mut failed = 0;
+    for path in &paths {
+        match file(path, paths.len() == 1, args, &options, &mut redactor) {
+            Ok(reports) => done.extend(reports),
+            Err(error) if paths.len() == 1 => return Err(error),
+            Err(error) => {
+                failed += 1;
+                complain(&error);
+            }
+        }
+    }
+    if done.is_empty() {
+        return Err(CliError::Usage(format!("none of {} files could be replayed", paths.len())));
+    }
+    print(&done, args, &options, failed)?;
+    if failed > 0 {
+        return Err(CliError::Usage(format!("{failed} of {} files could not be replayed", paths.len())));
+    }
+    let labelled: Vec<Labelled<'_>> = done.iter().map(|d| (d.label.as_str(), &d.report)).collect();
+    let exhausted = options.device.bytes.is_some() && ranks::none_fits(&labelled);
+    Ok(if exhausted { Exit::OutOfMemory } else { Exit::Done })
+}
+
+fn options(args: &ReplayArgs) -> Result<Options, CliError> {
+    let settings = settings::read(args.torch_conf.as_deref(), args.conf.as_deref())?;
+    let quiet = args.output.quiet;
+    Ok(Options {
+        policies: settings::choose(&args.policy, &settings, quiet)?,
+        settings,
+        device: device::device(&args.device)?,
+        selection: selection(&args.selection),
+        fit: args.fit,
+        verify: args.verify,
+        placements: args.html.is_some(),
+        costs: device::costs(&args.device)?,
+        threads: args.output.threads.map_or(0, usize::from),
+    })
+}
+
+/// Which events, and which streams.
+pub(crate) fn selection(args: &SelectionArgs) -> Selection {
+    Selection { merge_streams: args.streams == Streams::Merge, window_us: args.time_window }
+}
+
+/// The traces of a file, ready to be replayed.
+///
+/// # Errors
+/// When it has none, or the selection asks for times it does not have.
+pub(crate) fn traces(path: &Path, quiet: bool, selection: &Selection) -> Result<Vec<Trace>, CliError> {
+    let recording = files::load(path, quiet)?;
+    if recording.traces.is_empty() {
+        return Err(CliError::NoHistory(path.to_owned()));
+    }
+    let timeless = |trace: &Trace| trace.cautions.iter().any(|caution| matches!(caution, Caution::NoTimes));
+    if selection.window_us.is_some() && recording.traces.iter().any(timeless) {
+        return Err(CliError::Usage(format!(
+            "{} has no times, so --time-window cannot choose from it",
+            path.display()
+        )));
+    }
+    Ok(recording.traces)
+}
+
+fn file(
+    path: &Path,
+    alone: bool,
+    args: &ReplayArgs,
+    options: &Options,
+    redactor: &mut Option<Redactor>,
+) -> Result<Vec<Done>, CliError> {
+    let quiet = args.output.quiet;
+    let traces = traces(path, quiet, &options.selection)?;
+    let several = traces.len() > 1;
+    let mut done = Vec::new();
+    for mut trace in traces {
+        if let Some(redactor) = redactor {
+            redactor.redact(&mut trace);
+        }
+        let label = match several {
+            true => format!("{} (device {})", trace.origin.name, trace.origin.device),
+            false => trace.origin.name.clone(),
+        };
+        let bar = Progress::steps(quiet, &format!("replaying {label}"));
+        bar.set(0, Some(options.policies.len() as u64));
+        let replayed = replay(&trace, options, &|done, all| bar.set(done as u64, Some(all as u64)))?;
+        drop(bar);
+        let limits = limits::limits(&trace);
+        let one = Done { report: replayed.report, label, limits };
+        if let Some(named) = &args.html {
+            let place = html::place(named, &one.label, several || !alone);
+            html::write(&place, &shown(&one, args, options), &trace, &replayed.placements, options.device.bytes)?;
+            output::note(quiet, &format!("wrote {}", place.display()));
+        }
+        done.push(one);
+    }
+    Ok(done)
+}
+
+fn shown<'a>(one: &'a Done, args: &ReplayArgs, options: &Options) -> Shown<'a> {
+    Shown {
+        report: &one.report,
+        label: &one.label,
+        device: device::describe(&args.device, options.device),
+        limited: options.device.bytes.is_some(),
+        limits: &one.limits,
+    }
+}
+
+fn print(done: &[Done], args: &ReplayArgs, options: &Options, failed: usize) -> Result<(), CliError> {
+    if args.output.json {
+        return match done {
+            [one] => output::print_json(&one.report),
+            several => output::print_json(&several.iter().map(|d| &d.report).collect::<Vec<_>>()),
+        };
+    }
+    let limited = options.device.bytes.is_some();
+    let mut texts: Vec<String> = done.iter().map(|one| report::text(&shown(one, args, options))).collect();
+    if done.len() > 1 {
+        let labelled: Vec<Labelled<'_>> = done.iter().map(|d| (d.label.as_str(), &d.report)).collect();
+        texts.push(ranks::text(&labelled, limited, failed));
+    }
+    output::print(&format!("{}\n{}\n", texts.join("\n"), report::legend()))
+}

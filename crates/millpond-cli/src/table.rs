@@ -1,0 +1,213 @@
+//! Tables that fit the terminal: columns are dealt out over as many tables as it takes.
+
+use crate::terminal;
+use comfy_table::{Attribute, Cell, CellAlignment, Color, LineStyle, Table, TableStyle};
+
+/// On which side a column's text stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Align {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// How a row is to be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Row {
+    /// Like the others.
+    #[default]
+    Plain,
+    /// The one to look at.
+    Best,
+    /// A bound to compare with.
+    Bound,
+    /// It did not work.
+    Failed,
+}
+
+#[derive(Clone, Debug)]
+struct Column {
+    head: String,
+    align: Align,
+    cells: Vec<String>,
+    group: usize,
+}
+
+impl Column {
+    fn width(&self) -> usize {
+        let lines = self.head.lines().chain(self.cells.iter().map(String::as_str));
+        lines.map(console::measure_text_width).max().unwrap_or(0)
+    }
+}
+
+/// Columns of cells; the first names the rows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Grid {
+    columns: Vec<Column>,
+    group: usize,
+}
+
+/// Blanks between columns.
+const GAP: usize = 2;
+
+impl Grid {
+    /// Without columns.
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Columns from here on belong together and should not be torn apart from each other.
+    pub(crate) fn start_group(&mut self) {
+        self.group += 1;
+    }
+
+    /// Adds a column; a line break in its head makes the head two lines high.
+    pub(crate) fn column(&mut self, head: &str, align: Align, cells: Vec<String>) {
+        self.columns.push(Column { head: head.to_owned(), align, cells, group: self.group });
+    }
+
+    /// Heads, on one line each.
+    pub(crate) fn heads(&self) -> Vec<String> {
+        self.columns.iter().map(|column| column.head.replace('\n', " ")).collect()
+    }
+
+    /// The cells by row.
+    pub(crate) fn rows(&self) -> Vec<Vec<String>> {
+        let rows = self.columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
+        let cell = |column: &Column, row| column.cells.get(row).cloned().unwrap_or_default();
+        (0..rows).map(|row| self.columns.iter().map(|column| cell(column, row)).collect()).collect()
+    }
+
+    /// As text no wider than the terminal.
+    pub(crate) fn render(&self, rows: &[Row]) -> String {
+        let tables = self.deal(terminal::width());
+        let texts: Vec<String> = tables.iter().map(|columns| draw(columns, rows)).collect();
+        texts.join("\n\n")
+    }
+
+    /// The same with one more column of long words at the end: beside the others where there is room for
+    /// most of it, and else under each row.
+    pub(crate) fn render_with_notes(&self, head: &str, notes: &[String], rows: &[Row]) -> String {
+        let mut wider = self.clone();
+        wider.column(head, Align::Left, notes.to_vec());
+        let total: usize = wider.columns.iter().map(|column| column.width() + GAP).sum();
+        if total <= terminal::width() + GAP {
+            return wider.render(rows);
+        }
+        let drawn = self.render(rows);
+        let mut out = String::with_capacity(drawn.len() * 2);
+        // Two lines of heads, then one for each row.
+        for (index, line) in drawn.lines().enumerate() {
+            out.push_str(line);
+            out.push('\n');
+            if let Some(note) = index.checked_sub(2).and_then(|row| notes.get(row)) {
+                out.push_str(&format!("         {}\n", terminal::dim(note)));
+            }
+        }
+        out.trim_end().to_owned()
+    }
+
+    /// Deals the columns out: whole groups while they fit, then single columns.
+    fn deal(&self, width: usize) -> Vec<Vec<&Column>> {
+        let Some((names, rest)) = self.columns.split_first() else { return Vec::new() };
+        let mut tables = vec![vec![names]];
+        let mut used = names.width();
+        for (index, column) in rest.iter().enumerate() {
+            let mine = |c: &&Column| c.group == column.group;
+            let starts = index == 0 || !mine(&&rest[index - 1]);
+            let group: usize = rest.iter().filter(mine).map(|c| GAP + c.width()).sum();
+            let alone = names.width() + group <= width;
+            let needed = if starts && alone { group } else { GAP + column.width() };
+            if used + needed > width && tables.last().is_some_and(|table| table.len() > 1) {
+                tables.push(vec![names]);
+                used = names.width();
+            }
+            if let Some(table) = tables.last_mut() {
+                table.push(column);
+            }
+            used += GAP + column.width();
+        }
+        tables
+    }
+}
+
+fn draw(columns: &[&Column], rows: &[Row]) -> String {
+    let mut table = Table::new();
+    let line = LineStyle::none().fill('─').junction('─');
+    table.load_style(TableStyle::new().header_separator(line));
+    if terminal::colours() {
+        table.enforce_styling();
+    } else {
+        table.force_no_tty();
+    }
+    let aligned = |text: String, align: Align| {
+        let side = if align == Align::Left { CellAlignment::Left } else { CellAlignment::Right };
+        Cell::new(text).set_alignment(side)
+    };
+    // Heads stand at the bottom, above their column.
+    let height = columns.iter().map(|column| column.head.lines().count()).max().unwrap_or(1);
+    table.set_header(columns.iter().map(|column| {
+        let missing = height - column.head.lines().count();
+        let head = format!("{}{}", "\n".repeat(missing), column.head);
+        aligned(head, column.align).add_attribute(Attribute::Bold)
+    }));
+    let count = columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
+    for row in 0..count {
+        // A bound says nothing where it has no figure.
+        if columns.iter().skip(1).all(|column| column.cells.get(row).is_none_or(String::is_empty)) {
+            continue;
+        }
+        let look = rows.get(row).copied().unwrap_or_default();
+        table.add_row(columns.iter().map(|column| {
+            let cell = aligned(column.cells.get(row).cloned().unwrap_or_default(), column.align);
+            match look {
+                Row::Plain => cell,
+                Row::Best => cell.fg(Color::Green).add_attribute(Attribute::Bold),
+                Row::Bound => cell.add_attribute(Attribute::Dim),
+                Row::Failed => cell.fg(Color::Red),
+            }
+        }));
+    }
+    let last = columns.len().saturating_sub(1);
+    for (index, column) in table.column_iter_mut().enumerate() {
+        // The junction of the line under the heads takes one blank of each gap.
+        column.set_padding((0, if index == last { 0 } else { GAP as u16 - 1 }));
+    }
+    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grid() -> Grid {
+        let mut grid = Grid::new();
+        grid.column("name", Align::Left, vec!["a".into(), "bb".into()]);
+        for group in ["x", "y"] {
+            grid.start_group();
+            for n in 0..3 {
+                grid.column(&format!("{group}{n}"), Align::Right, vec!["12345678".into(), "1".into()]);
+            }
+        }
+        grid
+    }
+
+    #[test]
+    fn groups_stay_together_while_they_fit() {
+        let groups = |width| grid().deal(width).iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(groups(80), [7]);
+        assert_eq!(groups(50), [4, 4]);
+        assert_eq!(groups(30), [3, 2, 3, 2]);
+        assert_eq!(groups(1), [2; 6]);
+    }
+
+    #[test]
+    fn no_line_is_wider_than_asked() {
+        for columns in grid().deal(50) {
+            let drawn = draw(&columns, &[]);
+            assert!(drawn.lines().all(|line| console::measure_text_width(line) <= 50), "{drawn}");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Sentences and numbers for people.
+
+use millpond_engine::display_size;
+
+/// Breaks a text into lines of at most `width` columns, each but the first behind `indent` blanks.
+///
+/// Words longer than a line, such as paths, stand alone on theirs and are not cut.
+pub(crate) fn wrap(text: &str, width: usize, indent: usize) -> String {
+    let mut out = String::with_capacity(text.len() + 16);
+    let mut column = 0;
+    for word in text.split_whitespace() {
+        let length = console::measure_text_width(word);
+        if column > 0 && column + 1 + length > width {
+            out.push('\n');
+            out.extend(std::iter::repeat_n(' ', indent));
+            column = indent;
+        } else if column > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += length;
+    }
+    out
+}
+
+/// A sentence behind a mark, wrapped so that its lines stand under each other.
+pub(crate) fn item(mark: &str, text: &str, width: usize) -> String {
+    let indent = console::measure_text_width(mark) + 1;
+    format!("{mark} {}", wrap(text, width.saturating_sub(indent), 0).replace('\n', &format!("\n{}", " ".repeat(indent))))
+}
+
+/// A text cut to so many columns, with an ellipsis where it was cut.
+pub(crate) fn short(text: &str, width: usize) -> String {
+    console::truncate_str(text, width, "…").into_owned()
+}
+
+/// Sizes in one unit, so that a column of them can be compared by eye.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// For columns whose largest is a GiB or more.
+    GiB,
+    /// For smaller ones.
+    MiB,
+}
+
+impl Unit {
+    /// The unit that suits the largest of a column.
+    pub(crate) fn for_largest(bytes: u64) -> Self {
+        if bytes >= 1 << 30 { Self::GiB } else { Self::MiB }
+    }
+
+    /// A size in this unit; two digits, so that one per cent of most peaks shows.
+    pub(crate) fn show(self, bytes: u64) -> String {
+        let (scale, name) = match self {
+            Self::GiB => (30, "GiB"),
+            Self::MiB => (20, "MiB"),
+        };
+        format!("{:.2} {name}", bytes as f64 / (1u64 << scale) as f64)
+    }
+}
+
+/// Digits in groups of three.
+pub(crate) fn number(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `1 block`, `2 blocks`.
+pub(crate) fn counted(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", number(n), if n == 1 { "" } else { "s" })
+}
+
+/// A time in the unit that leaves few digits.
+pub(crate) fn duration_us(micros: f64) -> String {
+    let (value, unit) = match micros {
+        us if us < 999.5 => return format!("{us:.0} us"),
+        us if us < 999_500.0 => (us / 1e3, "ms"),
+        us if us < 600e6 => (us / 1e6, "s"),
+        us => (us / 60e6, "min"),
+    };
+    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.digits$} {unit}")
+}
+
+/// A size as [`display_size`] prints it.
+pub(crate) fn size(bytes: u64) -> String {
+    display_size(bytes).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_group_by_three() {
+        for (n, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(number(n), text);
+        }
+    }
+
+    #[test]
+    fn durations_keep_three_digits() {
+        let shown = [0.0, 999.0, 1500.0, 12_345.0, 2.5e6, 3.6e9].map(duration_us);
+        assert_eq!(shown, ["0 us", "999 us", "1.50 ms", "12.3 ms", "2.50 s", "60.0 min"]);
+    }
+
+    #[test]
+    fn lines_keep_their_width() {
+        let wrapped = item("-", "one two three four five six seven", 14);
+        assert_eq!(wrapped, "- one two\n  three four\n  five six\n  seven");
+        assert!(wrapped.lines().all(|line| line.len() <= 14));
+    }
+}

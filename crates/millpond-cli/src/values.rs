@@ -1,0 +1,75 @@
+//! Values of options that are more than a word or a number.
+
+/// Reads `on` or `off`.
+pub(crate) fn parse_yes(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("write on or off".to_owned()),
+    }
+}
+
+/// Reads `1.5s..3s` as microseconds; an end left out is open, one without a unit has the other's.
+pub(crate) fn parse_time_window(text: &str) -> Result<(u64, u64), String> {
+    let shape = || "write two times with a unit (us, ms, s, min), such as 1.5s..3s".to_owned();
+    let (from, to) = text.split_once("..").ok_or_else(shape)?;
+    let (from, to) = (from.trim(), to.trim());
+    let unit = |end: &str| micros_of(end.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').trim());
+    let shared = unit(from).or_else(|| unit(to));
+    let time = |end: &str, open: u64| -> Result<u64, String> {
+        if end.is_empty() {
+            return Ok(open);
+        }
+        let digits = end.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(end.len());
+        let (number, name) = end.split_at(digits);
+        let number: f64 = number.parse().map_err(|_| shape())?;
+        let micros = match name.trim() {
+            "" if number == 0.0 => shared.or(Some(1.0)),
+            "" => shared,
+            name => micros_of(name),
+        };
+        Ok((number * micros.ok_or_else(shape)?) as u64)
+    };
+    let window = (time(from, 0)?, time(to, u64::MAX)?);
+    if window.0 >= window.1 {
+        return Err("the window ends before it begins".to_owned());
+    }
+    Ok(window)
+}
+
+fn micros_of(unit: &str) -> Option<f64> {
+    match unit {
+        "us" | "µs" | "μs" => Some(1.0),
+        "ms" => Some(1e3),
+        "s" => Some(1e6),
+        "m" | "min" => Some(60e6),
+        "h" => Some(3600e6),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_as_people_write_them() {
+        for (text, window) in [
+            ("1.5s..3s", (1_500_000, 3_000_000)),
+            ("1.5..3s", (1_500_000, 3_000_000)),
+            ("0..20ms", (0, 20_000)),
+            ("200ms..", (200_000, u64::MAX)),
+            ("..2min", (0, 120_000_000)),
+            ("10 us .. 1 ms", (10, 1_000)),
+        ] {
+            assert_eq!(parse_time_window(text), Ok(window), "{text}");
+        }
+    }
+
+    #[test]
+    fn windows_that_mean_nothing_are_refused() {
+        for text in ["", "3s", "1..3", "3s..1s", "1s..1s", "a..b", "1s..2parsec", "-1s..2s", "1.2.3s..4s"] {
+            assert!(parse_time_window(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! `millpond`: best fit over pages that move before memory grows past what the program needs.
+
+mod growth;
+mod lists;
+mod pages;
+
+use crate::conf::MillpondConf;
+use crate::index::SizeIndex;
+use crate::policy::{Block, Fidelity, Group, Piece, Policy, Refusal, Request, Stream};
+use crate::source::{Range, Segment};
+use crate::space::BlockId;
+use crate::supply::Supply;
+use lists::Lists;
+use pages::Pages;
+
+/// Sizes and addresses are multiples of it.
+const MIN_BLOCK: u64 = 256;
+/// No request above this can be served by any device.
+const LIMIT: u64 = 1 << 60;
+
+/// Where the blocks of one size class of one group lie.
+struct Area {
+    group: Group,
+    /// Addresses without memory, by bytes.
+    unmapped: SizeIndex,
+}
+
+/// Where a segment of the [`Space`](crate::Space) came from.
+enum Held {
+    Paged { range: Range, pages: Pages },
+    Plain(Segment),
+    Gone,
+}
+
+/// See the module.
+pub struct Millpond {
+    conf: MillpondConf,
+    lists: Lists,
+    areas: Vec<Area>,
+    held: Vec<Held>,
+    /// Bytes of live blocks, and the most there have been.
+    live: u64,
+    peak: u64,
+    allocations: u64,
+    /// Allocations in which pages moved.
+    stalls: u64,
+    /// Bytes of pages moved.
+    moved: u64,
+    page: u64,
+}
+
+impl Millpond {
+    /// With these settings.
+    #[must_use]
+    pub fn new(conf: &MillpondConf) -> Self {
+        Self {
+            conf: conf.clone(),
+            lists: Lists::default(),
+            areas: Vec::new(),
+            held: Vec::new(),
+            live: 0,
+            peak: 0,
+            allocations: 0,
+            stalls: 0,
+            moved: 0,
+            page: 2 << 20,
+        }
+    }
+
+    fn list_of(&mut self, group: Group, stream: Stream) -> u32 {
+        let area = self.areas.iter().position(|a| a.group == group);
+        let area = area.unwrap_or_else(|| {
+            self.areas.push(Area {
+                group,
+                unmapped: SizeIndex::new(),
+            });
+            self.areas.len() - 1
+        });
+        self.lists.number(area as u32, stream)
+    }
+
+    /// A fitting free block of another stream, which this one is made to wait for.
+    fn take_foreign(&mut self, supply: &mut Supply<'_>, number: u32, bytes: u64) -> Option<BlockId> {
+        let (area, stream) = (self.lists.get(number).area, self.lists.get(number).stream);
+        let others = self.lists.iter().filter(|(n, l)| *n != number && l.area == area);
+        let fits =
+            others.filter_map(|(n, l)| l.free.best_fit(bytes).map(|e| (e.bytes, e.address, n, l.stream)));
+        let (.., other, owner) = fits.min_by_key(|(bytes, address, ..)| (*bytes, *address))?;
+        supply.order_after(stream, owner, None);
+        self.lists.take_best_fit(other, bytes)
+    }
+
+    #[inline]
+    fn find(&mut self, supply: &mut Supply<'_>, number: u32, bytes: u64) -> Option<BlockId> {
+        if let Some(id) = self.lists.take_best_fit(number, bytes) {
+            return Some(id);
+        }
+        self.take_foreign(supply, number, bytes)
+    }
+}
+
+impl Policy for Millpond {
+    fn name(&self) -> &'static str {
+        "millpond"
+    }
+
+    fn fidelity(&self) -> Fidelity {
+        Fidelity::Original
+    }
+
+    fn allocate(&mut self, supply: &mut Supply<'_>, request: &Request) -> Result<Block, Refusal> {
+        if request.bytes > LIMIT {
+            return Err(Refusal::TooLarge { limit: LIMIT });
+        }
+        if request.align > supply.page_bytes() {
+            return Err(Refusal::Alignment {
+                most: supply.page_bytes(),
+            });
+        }
+        let bytes = request.bytes.max(1).next_multiple_of(MIN_BLOCK);
+        let room = bytes + request.align.saturating_sub(MIN_BLOCK);
+        let number = self.list_of(request.group, request.stream);
+        let id = match self.find(supply, number, room) {
+            Some(id) => id,
+            None => self.grow(supply, number, room)?,
+        };
+        let block = self.lists.hand_out(id, request, bytes, number);
+        self.live += block.bytes();
+        self.allocations += 1;
+        self.peak = self.peak.max(self.live);
+        Ok(block)
+    }
+
+    fn free(&mut self, _supply: &mut Supply<'_>, block: Block) {
+        self.live -= block.bytes();
+        self.lists.put_back(block.key());
+    }
+
+    fn release_cached(&mut self, supply: &mut Supply<'_>) {
+        self.recover(supply);
+        self.release_free(supply);
+    }
+
+    fn layout(&self, visit: &mut dyn FnMut(Piece)) {
+        self.lists.space.layout(visit);
+    }
+
+    fn check(&self) {
+        self.lists.check();
+        self.check_pages();
+    }
+}

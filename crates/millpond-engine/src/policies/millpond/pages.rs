@@ -1,0 +1,99 @@
+//! Which pages of a range are backed, and by handles of what size.
+
+/// Backed pages of one range, by position. A handle moves and returns only whole.
+#[derive(Clone, Debug)]
+pub(super) struct Pages {
+    page: u64,
+    /// By page: first page and number of pages of the handle behind it; none where nothing is mapped.
+    handles: Vec<Option<(u32, u32)>>,
+}
+
+impl Pages {
+    pub(super) fn new(page: u64) -> Self {
+        Self {
+            page,
+            handles: Vec::new(),
+        }
+    }
+
+    fn index(&self, offset: u64) -> usize {
+        (offset / self.page) as usize
+    }
+
+    /// Notes new handles of `handle` bytes each.
+    pub(super) fn map(&mut self, offset: u64, bytes: u64, handle: u64) {
+        let (mut at, end) = (self.index(offset), self.index(offset + bytes));
+        if self.handles.len() < end {
+            self.handles.resize(end, None);
+        }
+        let pages = self.index(handle).max(1);
+        while at < end {
+            self.handles[at..at + pages].fill(Some((at as u32, pages as u32)));
+            at += pages;
+        }
+    }
+
+    /// Takes out what is mapped at `[offset, offset + bytes)`: the sizes of the handles, in order.
+    pub(super) fn unmap(&mut self, offset: u64, bytes: u64) -> Vec<u64> {
+        let (mut at, end) = (self.index(offset), self.index(offset + bytes));
+        let mut sizes = Vec::new();
+        while at < end {
+            let Some((first, pages)) = self.handles[at] else {
+                debug_assert!(false, "page {at} is not mapped");
+                break;
+            };
+            debug_assert_eq!(first as usize, at, "a handle is taken whole");
+            sizes.push(u64::from(pages) * self.page);
+            let next = at + pages as usize;
+            self.handles[at..next].fill(None);
+            at = next;
+        }
+        sizes
+    }
+
+    /// The whole handles inside a mapped part: first and last offset; none where there is no handle.
+    pub(super) fn whole(&self, from: u64, to: u64) -> Option<(u64, u64)> {
+        let (mut first, mut end) = (from.div_ceil(self.page) as usize, self.index(to));
+        if first >= end {
+            return None;
+        }
+        let (start, pages) = self.handles[first]?;
+        if (start as usize) < first {
+            first = (start + pages) as usize;
+        }
+        let (start, pages) = self.handles[end - 1]?;
+        if (start + pages) as usize > end {
+            end = start as usize;
+        }
+        (first < end).then(|| (first as u64 * self.page, end as u64 * self.page))
+    }
+
+    /// End of the shortest run of handles that begins at `from` and has at least `bytes`.
+    pub(super) fn at_least(&self, from: u64, bytes: u64) -> u64 {
+        let last = self.index(from + bytes.max(1) - 1);
+        match self.handles.get(last).copied().flatten() {
+            Some((start, pages)) => u64::from(start + pages) * self.page,
+            None => from + bytes,
+        }
+    }
+
+    /// First offset of the handle that ends at `end`.
+    pub(super) fn before(&self, end: u64) -> u64 {
+        let handle = self.index(end).checked_sub(1).and_then(|last| self.handles[last]);
+        handle.map_or(0, |(start, _)| u64::from(start) * self.page)
+    }
+
+    /// Asserts that handles are whole.
+    pub(super) fn check(&self) {
+        for (at, handle) in self.handles.iter().enumerate() {
+            if let Some((first, pages)) = handle {
+                let (first, end) = (*first as usize, (*first + *pages) as usize);
+                assert!(first <= at && at < end, "page {at} names a handle elsewhere");
+                assert!(
+                    self.handles[first..end].iter().all(|h| h == handle),
+                    "handle at page {first} is cut"
+                );
+            }
+        }
+    }
+}

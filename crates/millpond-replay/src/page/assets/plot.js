@@ -1,0 +1,414 @@
+// Every policy's bytes over events, in one picture.
+
+const TOP = 14;
+const BOTTOM = 26;
+
+class Plot {
+  constructor(state, axis, data) {
+    Object.assign(this, { state, axis, data });
+    this.canvas = byId('plot');
+    this.back = document.createElement('canvas');
+    this.surface = new Surface(this.canvas, (context, width, height) => this.draw(context, width, height));
+    this.gestures();
+    state.listen((changed) => {
+      const content = ['window', 'focus', 'hidden', 'series', 'range', 'data', 'theme', 'glance'];
+      if (content.some((key) => changed.has(key))) this.stale = true;
+      if (this.stale || changed.has('moment') || changed.has('brush')) this.surface.paint();
+    });
+  }
+
+  // The curves that are on, furthest back first.
+  curves() {
+    const { state, data } = this;
+    const curves = [];
+    const each = (kind, mode, list) => {
+      if (mode === 'off') return;
+      list.forEach((curve, index) => {
+        if (!curve || state.hidden.has(index)) return;
+        const focused = index === state.focus;
+        if (focused || mode === 'all') curves.push({ kind, index, curve, focused });
+      });
+    };
+    each('allocated', state.series.allocated, data.allocated);
+    each('reserved', state.series.reserved, data.reserved);
+    return curves.sort((a, b) => a.focused - b.focused);
+  }
+
+  range(curves) {
+    const { state, data } = this;
+    if (!data.story) {
+      const { scale, requested } = state.meta.glance;
+      if (state.range === 'all') return [0, scale * 1.06];
+      const peak = (index) => state.meta.runs[index]?.peak ?? 0;
+      const highest = (Math.max(...requested, 0) / 4095) * scale;
+      return [0, Math.max(peak(state.focus), peak(state.meta.inUse), peak(state.meta.best), highest, 1) * 1.06];
+    }
+    const first = Math.floor(state.from);
+    const last = Math.min(Math.ceil(state.to), state.meta.events - 1);
+    let lo = Infinity;
+    let hi = 0;
+    const take = (curve) => {
+      const stop = Math.min(last, (curve.end ?? Infinity) - 1);
+      if (stop < first) return;
+      curve.extremes(first, stop);
+      lo = Math.min(lo, curve.lo);
+      hi = Math.max(hi, curve.hi);
+    };
+    if (state.series.requested) take(data.story.requestedCurve);
+    // Unless all are asked for, the range follows the policies that matter; others may leave it.
+    const matters = [state.focus, state.meta.inUse, state.meta.best];
+    for (const { curve, index } of curves) if (state.range === 'all' || matters.includes(index)) take(curve);
+    if (!(hi > 0)) hi = 1;
+    if (lo > hi) lo = 0;
+    if (state.range !== 'fit') return [0, hi * 1.06];
+    const margin = Math.max((hi - lo) * 0.08, 512);
+    return [Math.max(lo - margin, 0), hi + margin];
+  }
+
+  draw(context, width, height) {
+    this.scale = this.axis.scale(width);
+    const key = `${width}x${height}x${this.surface.ratio}`;
+    if (this.stale !== false || this.key !== key) {
+      this.key = key;
+      this.stale = false;
+      this.back.width = this.canvas.width;
+      this.back.height = this.canvas.height;
+      const pen = this.back.getContext('2d');
+      pen.setTransform(this.surface.ratio, 0, 0, this.surface.ratio, 0, 0);
+      this.drawCurves(pen, width, height);
+    }
+    context.drawImage(this.back, 0, 0, width, height);
+    this.drawBrush(context, height);
+    this.drawMoment(context, width, height);
+  }
+
+  drawCurves(pen, width, height) {
+    const { state, data, scale } = this;
+    const curves = this.curves();
+    const [lo, hi] = this.range(curves);
+    const y = (bytes) => height - BOTTOM - ((bytes - lo) / (hi - lo)) * (height - TOP - BOTTOM);
+    this.y = y;
+    this.drawGrid(pen, width, height, lo, hi, y);
+    pen.save();
+    pen.beginPath();
+    pen.rect(scale.left, 0, scale.span + 1, height - BOTTOM + 1);
+    pen.clip();
+    if (!data.story) this.drawGlance(pen, y);
+    else {
+      if (state.series.requested) this.drawArea(pen, data.story.requestedCurve, y, height);
+      for (const item of curves) this.drawLine(pen, item, y);
+    }
+    this.drawDevice(pen, y, lo, hi);
+    pen.restore();
+    if (data.story && state.range !== 'all') this.drawBeyond(pen, curves, hi);
+  }
+
+  // Names the policies that lie above a fitted picture.
+  drawBeyond(pen, curves, hi) {
+    const { state, scale } = this;
+    let x = scale.left + scale.span - 6;
+    pen.font = `11px ${ink.font}`;
+    pen.textAlign = 'right';
+    pen.textBaseline = 'top';
+    for (const { kind, index, curve } of curves) {
+      const last = Math.min(Math.ceil(state.to), curve.end - 1);
+      if (kind !== 'reserved' || last < state.from || curve.at(last) <= hi) continue;
+      const text = `↑ ${state.meta.runs[index].name}`;
+      pen.fillStyle = policyInk(index);
+      pen.fillText(text, x, 2);
+      x -= pen.measureText(text).width + 14;
+    }
+  }
+
+  drawGrid(pen, width, height, lo, hi, y) {
+    const { scale } = this;
+    pen.font = `11px ${ink.font}`;
+    pen.fillStyle = ink.muted;
+    pen.strokeStyle = ink.rule;
+    pen.lineWidth = 1;
+    pen.textAlign = 'right';
+    pen.textBaseline = 'middle';
+    const step = niceStep((hi - lo) / Math.max(height / 64, 2), 2);
+    for (let value = Math.ceil(lo / step) * step; value <= hi; value += step) {
+      const at = Math.round(y(value)) + 0.5;
+      pen.beginPath();
+      pen.moveTo(scale.left, at);
+      pen.lineTo(scale.left + scale.span, at);
+      pen.stroke();
+      pen.fillText(value === 0 ? '0' : shortBytes(value, step), scale.left - 8, at);
+    }
+    pen.textAlign = 'center';
+    pen.textBaseline = 'alphabetic';
+    for (const tick of this.axis.ticks(scale.span)) {
+      const x = scale.x(tick.event);
+      if (x < scale.left + 12 || x > scale.left + scale.span - 12) continue;
+      pen.fillText(tick.text, x, height - 8);
+    }
+    if (lo > 0) {
+      pen.textAlign = 'left';
+      pen.fillText(`axis starts at ${human(lo)}`, scale.left + 4, height - BOTTOM - 6);
+    }
+  }
+
+  // Before the columns are decoded: the curves as the writer summed them up.
+  drawGlance(pen, y) {
+    const { meta } = this.state;
+    const { scale, requested, reserved, buckets } = meta.glance;
+    const x = (bucket) => this.scale.left + (bucket / buckets) * this.scale.span;
+    const value = (step) => (step / 4095) * scale;
+    pen.beginPath();
+    pen.moveTo(x(0), y(0));
+    for (let i = 0; i < buckets; i++) pen.lineTo(x(i + 0.5), y(value(requested[2 * i + 1])));
+    pen.lineTo(x(buckets), y(0));
+    pen.fillStyle = ink.water;
+    pen.fill();
+    reserved.forEach((steps, index) => {
+      pen.beginPath();
+      for (let i = 0; i < steps.length / 2; i++) {
+        pen.lineTo(x(i + 0.25), y(value(steps[2 * i])));
+        pen.lineTo(x(i + 0.75), y(value(steps[2 * i + 1])));
+      }
+      this.stroke(pen, index, index === this.state.focus, 'reserved');
+    });
+  }
+
+  // Calls `visit(x, first, min, max, last)` for each device column, or each event when those are few.
+  columns(curve, visit) {
+    const { scale, state, surface } = this;
+    const end = Math.min(curve.end ?? Infinity, state.meta.events);
+    const first = Math.max(Math.floor(state.from), 0);
+    const last = Math.min(Math.ceil(state.to), end - 1);
+    if (last - first < scale.span * surface.ratio) {
+      for (let event = first; event <= last; event++) {
+        const value = curve.at(event);
+        visit(scale.x(event), value, value, value, value);
+        if (event === last) visit(scale.x(event + 1), value, value, value, value);
+        else visit(scale.x(event + 1), value, value, value, value);
+      }
+      return;
+    }
+    const pixels = Math.round(scale.span * surface.ratio);
+    let begin = first;
+    for (let i = 0; i < pixels && begin <= last; i++) {
+      const x = scale.left + ((i + 1) / pixels) * scale.span;
+      const stop = Math.min(Math.max(Math.ceil(scale.at(x)) - 1, begin), last);
+      curve.extremes(begin, stop);
+      visit(x - 0.5 / surface.ratio, curve.at(begin), curve.lo, curve.hi, curve.at(stop));
+      // In time a column may hold no event: the value stays.
+      begin = Math.ceil(scale.at(x)) > begin ? stop + 1 : begin;
+    }
+  }
+
+  drawArea(pen, curve, y, height) {
+    const floor = height - BOTTOM;
+    const path = new Path2D();
+    const edge = new Path2D();
+    let started = false;
+    let x = 0;
+    this.columns(curve, (at, first, min, max) => {
+      if (!started) path.moveTo(at, floor);
+      path.lineTo(at, y(max));
+      if (started) edge.lineTo(at, y(max));
+      else edge.moveTo(at, y(max));
+      started = true;
+      x = at;
+    });
+    path.lineTo(x, floor);
+    path.closePath();
+    pen.fillStyle = ink.water;
+    pen.fill(path);
+    pen.strokeStyle = ink['water-line'];
+    pen.lineWidth = 1;
+    pen.stroke(edge);
+  }
+
+  drawLine(pen, { kind, index, curve, focused }, y) {
+    pen.beginPath();
+    this.columns(curve, (x, first, min, max, last) => {
+      pen.lineTo(x, y(first));
+      if (min !== max) {
+        pen.lineTo(x, y(min));
+        pen.lineTo(x, y(max));
+        pen.lineTo(x, y(last));
+      }
+    });
+    this.stroke(pen, index, focused, kind);
+    const stopped = this.state.meta.runs[index].stopped;
+    if (kind === 'reserved' && stopped !== null && stopped >= this.state.from && stopped <= this.state.to) {
+      this.drawStop(pen, this.scale.x(stopped), y(curve.at(Math.max(stopped - 1, 0))), index);
+    }
+  }
+
+  stroke(pen, index, focused, kind) {
+    pen.lineJoin = 'round';
+    pen.strokeStyle = policyInk(index);
+    pen.globalAlpha = focused ? 1 : 0.62;
+    pen.lineWidth = focused ? 2 : 1.25;
+    if (kind === 'allocated') {
+      pen.lineWidth = focused ? 1.25 : 1;
+      pen.setLineDash([3, 3]);
+      pen.globalAlpha = focused ? 0.9 : 0.5;
+    }
+    pen.stroke();
+    pen.setLineDash([]);
+    pen.globalAlpha = 1;
+  }
+
+  // A cross where a policy ran out of memory.
+  drawStop(pen, x, y, index) {
+    pen.lineCap = 'round';
+    for (const [colour, width] of [[ink.panel, 6], [policyInk(index), 2.5]]) {
+      pen.strokeStyle = colour;
+      pen.lineWidth = width;
+      pen.beginPath();
+      pen.moveTo(x - 5, y - 5);
+      pen.lineTo(x + 5, y + 5);
+      pen.moveTo(x + 5, y - 5);
+      pen.lineTo(x - 5, y + 5);
+      pen.stroke();
+    }
+    pen.lineCap = 'butt';
+  }
+
+  drawDevice(pen, y, lo, hi) {
+    const device = this.state.meta.device;
+    if (device === null || device < lo || device > hi) return;
+    const at = Math.round(y(device)) + 0.5;
+    pen.strokeStyle = ink.mark;
+    pen.setLineDash([6, 4]);
+    pen.lineWidth = 1;
+    pen.beginPath();
+    pen.moveTo(this.scale.left, at);
+    pen.lineTo(this.scale.left + this.scale.span, at);
+    pen.stroke();
+    pen.setLineDash([]);
+    pen.fillStyle = ink.mark;
+    pen.textAlign = 'right';
+    pen.font = `11px ${ink.font}`;
+    pen.fillText(`device ${human(device)}`, this.scale.left + this.scale.span - 4, at - 5);
+  }
+
+  drawBrush(context, height) {
+    if (!this.brush) return;
+    const [a, b] = this.brush;
+    context.fillStyle = ink.water;
+    context.globalAlpha = 0.6;
+    context.fillRect(Math.min(a, b), TOP, Math.abs(b - a), height - TOP - BOTTOM);
+    context.globalAlpha = 1;
+    context.strokeStyle = ink['water-line'];
+    context.strokeRect(Math.min(a, b) + 0.5, TOP + 0.5, Math.abs(b - a), height - TOP - BOTTOM - 1);
+  }
+
+  drawMoment(context, width, height) {
+    const { state, data, scale } = this;
+    if (!data.story) return;
+    const event = state.moment;
+    if (event < state.from || event > state.to) return;
+    crosshair(context, scale.x(event), TOP - 6, height - BOTTOM, state);
+    const x = scale.x(event);
+    for (const { index, curve, focused, kind } of this.curves()) {
+      if (event >= curve.end) continue;
+      dot(context, x, this.y(curve.at(event)), policyInk(index), focused && kind === 'reserved' ? 4 : 2.5);
+    }
+    if (state.series.requested) dot(context, x, this.y(data.story.requestedCurve.at(event)), ink['water-line'], 3);
+  }
+
+  // Pointer: hover reads, a drag zooms to its range, shift and drag pans, a click pins.
+  gestures() {
+    const { canvas, state } = this;
+    let start = null;
+    const local = (event) => event.clientX - canvas.getBoundingClientRect().left;
+    const eventAt = (x) => Math.min(Math.max(Math.floor(this.scale.at(x) + 1e-6), 0), state.meta.events - 1);
+    canvas.addEventListener('pointermove', (pointer) => {
+      const x = local(pointer);
+      if (!start) {
+        const inside = x >= this.scale.left && x <= this.scale.left + this.scale.span;
+        state.set({ hover: inside && this.data.story ? eventAt(x) : null });
+        return;
+      }
+      if (start.pan) {
+        const shift = this.scale.at(start.x) - this.scale.at(x);
+        state.look(start.from + shift, start.to + shift);
+        start = { ...start, x, from: state.from, to: state.to };
+      } else if (this.brush || Math.abs(x - start.x) > 4) {
+        const clamp = (at) => Math.min(Math.max(at, this.scale.left), this.scale.left + this.scale.span);
+        this.brush = [clamp(start.x), clamp(x)];
+        state.set({ hover: null });
+        state.touch('brush');
+      }
+    });
+    canvas.addEventListener('pointerdown', (pointer) => {
+      if (pointer.button > 1) return;
+      canvas.setPointerCapture(pointer.pointerId);
+      start = { x: local(pointer), pan: pointer.shiftKey || pointer.button === 1, from: state.from, to: state.to };
+    });
+    canvas.addEventListener('pointerup', (pointer) => {
+      if (!start) return;
+      if (this.brush) {
+        const [a, b] = this.brush.map((x) => this.scale.at(x)).sort((p, q) => p - q);
+        this.brush = null;
+        state.look(a, b);
+        state.touch('brush');
+      } else if (!start.pan && this.data.story) {
+        const event = eventAt(local(pointer));
+        state.set({ pinned: state.pinned === event ? null : event });
+      }
+      start = null;
+    });
+    canvas.addEventListener('pointerleave', () => state.set({ hover: null }));
+    canvas.addEventListener('dblclick', () => state.look(0, state.meta.events - 1));
+    wheelZoom(canvas, state, (x) => this.scale.at(x));
+  }
+}
+
+// The wheel zooms with ctrl (or a pinch), and alone where the picture has the focus; sideways pans.
+function wheelZoom(canvas, state, at) {
+  canvas.addEventListener('wheel', (wheel) => {
+    const x = wheel.clientX - canvas.getBoundingClientRect().left;
+    if (Math.abs(wheel.deltaX) > Math.abs(wheel.deltaY)) {
+      state.pan(wheel.deltaX / canvas.clientWidth);
+    } else if (wheel.ctrlKey || wheel.metaKey || document.activeElement === canvas) {
+      state.zoom(Math.exp(Math.max(Math.min(wheel.deltaY, 120), -120) * 0.0025), at(x));
+    } else {
+      return;
+    }
+    wheel.preventDefault();
+  }, { passive: false });
+}
+
+function crosshair(context, x, top, bottom, state) {
+  context.strokeStyle = ink.ink;
+  context.globalAlpha = state.hover === null && state.pinned === null ? 0.35 : 0.7;
+  context.lineWidth = 1;
+  context.beginPath();
+  context.moveTo(Math.round(x) + 0.5, top);
+  context.lineTo(Math.round(x) + 0.5, bottom);
+  context.stroke();
+  context.globalAlpha = 1;
+  if (state.hover === null) {
+    context.fillStyle = ink.ink;
+    context.beginPath();
+    context.moveTo(x - 4, top - 2);
+    context.lineTo(x + 5, top - 2);
+    context.lineTo(x + 0.5, top + 5);
+    context.fill();
+  }
+}
+
+function dot(context, x, y, colour, radius) {
+  context.beginPath();
+  context.arc(x, y, radius, 0, 2 * Math.PI);
+  context.fillStyle = colour;
+  context.fill();
+  context.strokeStyle = ink.panel;
+  context.lineWidth = 1.5;
+  context.stroke();
+}
+
+function shortBytes(value, step) {
+  let unit = 0;
+  while (unit < UNITS.length - 1 && value >= 1024 ** (unit + 1)) unit++;
+  const scaled = value / 1024 ** unit;
+  const digits = Math.max(0, Math.ceil(-Math.log10((step / 1024 ** unit) * 1.001)));
+  return `${scaled.toFixed(Math.min(digits, 3))} ${UNITS[unit]}`;
+}

@@ -1,0 +1,152 @@
+// The column of readings beside the pictures: every policy's bytes at the moment, and the moment.
+
+class Readout {
+  constructor(state, axis, data) {
+    Object.assign(this, { state, axis, data });
+    this.body = byId('policies');
+    this.rows = state.meta.runs.map((run, index) => this.row(run, index));
+    state.listen((changed) => {
+      this.show();
+      if (['focus', 'moment', 'data', 'grouping', 'theme', 'lit'].some((key) => changed.has(key))) this.showFacts();
+    });
+  }
+
+  row(run, index) {
+    const { state } = this;
+    const meta = state.meta;
+    const key = index < 10 ? String((index + 1) % 10) : '';
+    const eye = h('button', {
+      type: 'button', class: 'eye', title: `Show or hide ${run.name}`, 'aria-label': `Show ${run.name}`,
+      onclick: (click) => {
+        click.stopPropagation();
+        if (!state.hidden.delete(index)) state.hidden.add(index);
+        state.touch('hidden');
+      },
+    }, h('i', { class: `swatch policy-${index % 12}` }));
+    const name = h('button', { type: 'button', class: 'pick', title: run.fidelity || run.name }, run.name);
+    const marks = [];
+    if (index === meta.best) marks.push(h('em', { class: 'best' }, 'best'));
+    if (index === meta.inUse) marks.push(h('em', {}, 'in use'));
+    if (run.stopped !== null) marks.push(h('em', { class: 'oom', title: `Ran out of memory at event ${count(run.stopped)}` }, 'OOM'));
+    const row = { eye, name, reserved: h('td'), allocated: h('td'), index };
+    row.element = h('tr', { onclick: () => state.set({ focus: index }) },
+      h('th', { scope: 'row' }, eye, name, ...marks), row.reserved, row.allocated, h('td', { class: 'key' }, key ? h('kbd', {}, key) : ''));
+    this.body.append(row.element);
+    return row;
+  }
+
+  show() {
+    const { state, data } = this;
+    const { meta } = state;
+    const event = state.moment;
+    const show = state.exact ? count : human;
+    byId('readout-at').textContent = state.hover !== null ? 'Under the cursor' : state.pinned !== null ? 'Pinned' : 'At the peak';
+    if (data.story) byId('requested-now').textContent = show(data.story.requestedCurve.at(event));
+    for (const row of this.rows) {
+      const reserved = data.reserved[row.index];
+      const allocated = data.allocated[row.index];
+      const past = reserved && event >= reserved.end;
+      row.element.classList.toggle('focus', row.index === state.focus);
+      row.element.classList.toggle('off', state.hidden.has(row.index));
+      row.eye.setAttribute('aria-pressed', String(!state.hidden.has(row.index)));
+      row.name.setAttribute('aria-pressed', String(row.index === state.focus));
+      row.reserved.textContent = past ? 'stopped' : reserved ? show(reserved.at(event)) : show(meta.runs[row.index].peak);
+      row.allocated.textContent = past ? '' : allocated ? show(allocated.at(event)) : '';
+    }
+    this.showMoment(event);
+  }
+
+  showMoment(event) {
+    const { data, axis, state } = this;
+    const { story } = data;
+    if (!story) return;
+    const serial = story.subject[event];
+    const action = ACTIONS[story.actions[event]] ?? 'event';
+    const bytes = serial < 0 ? story.otherBytes.get(event) : story.requested[serial];
+    byId('moment-event').textContent = `event ${count(event)}`;
+    byId('moment-time').textContent = axis.times ? clock(axis.times[event]) : '';
+    byId('moment-action').textContent = action;
+    byId('moment-action').dataset.action = action;
+    byId('moment-bytes').textContent = bytes === undefined ? '' : exact(bytes);
+    byId('moment-tag').textContent = serial < 0 ? '' : story.tagText(serial) || 'no tag';
+    const reserved = data.reserved[state.focus];
+    const allocated = data.allocated[state.focus];
+    const values = [['requested', story.requestedCurve.at(event)]];
+    if (allocated && event < allocated.end) values.push(['allocated', allocated.at(event)]);
+    if (reserved && event < reserved.end) values.push([`reserved by ${state.meta.runs[state.focus].name}`, reserved.at(event)]);
+    byId('moment-exact').replaceChildren(...values.map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, exact(value)))));
+    byId('moment-state').textContent = state.pinned !== null && state.hover === null ? 'Esc releases the pin' : '';
+  }
+
+  // What the chosen policy looks like at the moment.
+  showFacts() {
+    const { state, data } = this;
+    const run = state.meta.runs[state.focus];
+    byId('focus-name').textContent = run.name;
+    byId('focus-name-2').textContent = run.name;
+    byId('focus-swatch').className = `swatch policy-${state.focus % 12}`;
+    byId('fidelity').textContent = run.fidelity;
+    const places = data.shown;
+    if (!places) return;
+    const event = state.moment;
+    const facts = [];
+    if (event < places.end) {
+      const reserved = places.reservedCurve.at(event);
+      const allocated = places.allocatedCurve.at(event);
+      const requested = data.story.requestedCurve.at(event);
+      const { holes, largest, rest } = freeRanges(places, event);
+      const free = reserved - allocated;
+      facts.push(['reserved', human(reserved), 'what the device gave']);
+      facts.push(['free inside', human(Math.max(free, 0)), percent(Math.max(free, 0), reserved)]);
+      if (rest.blocks === 0) facts.push(['largest hole', human(largest), `of ${count(holes)} ${holes === 1 ? 'hole' : 'holes'}`]);
+      facts.push(['rounding', human(Math.max(allocated - requested, 0)), percent(Math.max(allocated - requested, 0), allocated)]);
+      byId('map-rest').textContent = rest.blocks > 0
+        ? `Rest: ${count(rest.blocks)} smaller blocks of ${human(rest.bytes)} together are counted but not drawn one by one, to keep this file small.` : '';
+    }
+    byId('facts').replaceChildren(...facts.flatMap(([name, value, note]) => [h('dt', {}, name), h('dd', {}, value), h('dd', { class: 'beside' }, note)]));
+    this.showLegend();
+  }
+
+  showLegend() {
+    const { state, data } = this;
+    const grouping = data.grouping();
+    const key = `${state.grouping} ${state.theme}`;
+    if (this.legendKey === key) return;
+    this.legendKey = key;
+    const entry = (className, text) => {
+      const swatch = h('i', { class: `swatch ${className}` });
+      return h('li', {}, swatch, h('span', { title: text }, text));
+    };
+    byId('colours').replaceChildren(
+      ...grouping.legend.map((name, i) => entry(`tag-${i}`, name)),
+      ...(grouping.more ? [entry('rest', 'everything else')] : []),
+      entry('waste', 'rounding'),
+      entry('free', 'reserved and free'),
+    );
+  }
+}
+
+// Free ranges inside what is reserved at a moment.
+function freeRanges(places, event) {
+  const { found, rest } = places.alive(event);
+  const spans = places.held(event);
+  let holes = 0;
+  let largest = 0;
+  let i = 0;
+  const hole = (bytes) => {
+    if (bytes <= 0) return;
+    holes++;
+    largest = Math.max(largest, bytes);
+  };
+  for (const span of spans) {
+    let at = span.spot;
+    const end = span.spot + span.bytes;
+    while (i < found.length && places.spot[found[i]] < end) {
+      hole(places.spot[found[i]] - at);
+      at = Math.max(at, places.spot[found[i]] + places.blockBytes(found[i]));
+      i++;
+    }
+    hole(end - at);
+  }
+  return { holes, largest, rest };
+}

@@ -1,0 +1,185 @@
+//! Columns of integers as bytes: varints, deflated, in base64.
+//!
+//! The page's script holds the mirror of each (`bytes.js`). Numbers stay below 2^52 there, because
+//! a script's numbers are doubles; addresses of real devices are below 2^48.
+
+use std::io::Write;
+
+use flate2::{Compression, write::DeflateEncoder};
+
+/// A growing column of varints, seven bits a byte, lowest first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Column(Vec<u8>);
+
+impl Column {
+    /// Appends a number.
+    pub(crate) fn put(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push((value & 0x7f) as u8 | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value as u8);
+    }
+
+    /// Appends a difference: small ones of either sign stay short.
+    pub(crate) fn put_signed(&mut self, value: i64) {
+        self.put(zigzag(value));
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// 0, -1, 1, -2, … as 0, 1, 2, 3, …
+pub(crate) fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}
+
+/// `to - from`, for columns of differences.
+pub(crate) fn difference(to: u64, from: u64) -> i64 {
+    to.wrapping_sub(from) as i64
+}
+
+/// Sections that travel together in one element of the page: each its length (four bytes, lowest
+/// first) and its raw deflate stream. Apart, because each has statistics of its own.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Blob(Vec<u8>);
+
+impl Blob {
+    /// Deflates `bytes` into a section.
+    pub(crate) fn section(&mut self, bytes: &[u8]) {
+        let start = self.0.len();
+        self.0.extend_from_slice(&[0; 4]);
+        // Writing into a vector cannot fail.
+        let mut deflate = DeflateEncoder::new(std::mem::take(&mut self.0), Compression::best());
+        let _ = deflate.write_all(bytes);
+        self.0 = deflate.finish().unwrap_or_default();
+        let length = (self.0.len() - start - 4) as u32;
+        self.0[start..start + 4].copy_from_slice(&length.to_le_bytes());
+    }
+
+    /// Bytes it will take in the page.
+    pub(crate) fn page_bytes(&self) -> u64 {
+        self.0.len().div_ceil(3) as u64 * 4
+    }
+
+    /// The blob in base64.
+    pub(crate) fn base64(&self) -> String {
+        base64(&self.0)
+    }
+}
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// Standard base64 with padding.
+pub(crate) fn base64(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let at = |i: usize| u32::from(chunk.get(i).copied().unwrap_or(0));
+        let bits = at(0) << 16 | at(1) << 8 | at(2);
+        for place in 0..4 {
+            let sextet = (bits >> (18 - 6 * place)) & 63;
+            let padding = place > chunk.len();
+            text.push(if padding {
+                '='
+            } else {
+                char::from(ALPHABET[sextet as usize])
+            });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+pub(crate) mod decode {
+    //! The script's half, in Rust, so that round trips can be tested here.
+
+    use std::io::Read;
+
+    pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
+
+    impl Reader<'_> {
+        pub(crate) fn get(&mut self) -> u64 {
+            let mut value = 0;
+            let mut shift = 0;
+            loop {
+                let byte = self.0[0];
+                self.0 = &self.0[1..];
+                value |= u64::from(byte & 0x7f) << shift;
+                if byte < 0x80 {
+                    return value;
+                }
+                shift += 7;
+            }
+        }
+
+        pub(crate) fn get_signed(&mut self) -> i64 {
+            let value = self.get();
+            (value >> 1) as i64 ^ -((value & 1) as i64)
+        }
+    }
+
+    pub(crate) fn sections(blob: &super::Blob) -> Vec<Vec<u8>> {
+        let mut rest = blob.0.as_slice();
+        let mut all = Vec::new();
+        while !rest.is_empty() {
+            let (length, tail) = rest.split_at(4);
+            let length = u32::from_le_bytes(length.try_into().unwrap()) as usize;
+            let mut bytes = Vec::new();
+            flate2::read::DeflateDecoder::new(&tail[..length])
+                .read_to_end(&mut bytes)
+                .unwrap();
+            all.push(bytes);
+            rest = &tail[length..];
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_survive_the_round_trip() {
+        let numbers = [0, 1, 127, 128, 300, 1 << 32, (1 << 52) - 1, u64::MAX];
+        let mut column = Column::default();
+        for number in numbers {
+            column.put(number);
+            column.put_signed(number as i64);
+            column.put_signed((number as i64).wrapping_neg());
+        }
+        let mut reader = decode::Reader(column.bytes());
+        for number in numbers {
+            assert_eq!(reader.get(), number);
+            assert_eq!(reader.get_signed(), number as i64);
+            assert_eq!(reader.get_signed(), (number as i64).wrapping_neg());
+        }
+        assert!(reader.0.is_empty());
+    }
+
+    #[test]
+    fn sections_survive_the_round_trip() {
+        let mut blob = Blob::default();
+        let sections = [b"".to_vec(), vec![7; 100_000], (0..=255).collect()];
+        for section in &sections {
+            blob.section(section);
+        }
+        assert_eq!(decode::sections(&blob), sections);
+        assert_eq!(blob.base64().len() as u64, blob.page_bytes());
+    }
+
+    #[test]
+    fn base64_is_the_standard_one() {
+        for (bytes, text) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foobar", "Zm9vYmFy"),
+        ] {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! What a page is made from. Plain data: the page neither replays nor judges.
+
+use millpond_trace::Trace;
+
+use crate::placement::Placement;
+
+/// The address of an allocation that a policy never served.
+pub(crate) const UNSERVED: u64 = u64::MAX;
+
+/// One policy on the page.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    /// The policy's name, as on the command line.
+    pub name: &'a str,
+    /// One sentence on how far the replay can be trusted; may be empty.
+    pub fidelity: &'a str,
+    /// What it did.
+    pub placement: &'a Placement,
+}
+
+impl Run<'_> {
+    /// The most it ever held.
+    pub(crate) fn peak_reserved(&self) -> u64 {
+        self.placement
+            .reserved
+            .iter()
+            .map(|&(_, bytes)| bytes)
+            .max()
+            .unwrap_or(0)
+    }
+}
+
+/// Everything a page shows.
+#[derive(Clone, Debug)]
+pub struct Page<'a> {
+    /// Heading and window title.
+    pub title: String,
+    /// Version of the program that writes the page.
+    pub version: String,
+    /// The recording.
+    pub trace: &'a Trace,
+    /// The policies, in the order in which they get colours and keys.
+    pub runs: &'a [Run<'a>],
+    /// Index into `runs` of the policy the recorded program used.
+    pub in_use: Option<usize>,
+    /// Index into `runs` of the policy the report recommends.
+    pub best: Option<usize>,
+    /// Heads of the result table; the first column holds the policy's name.
+    pub columns: Vec<String>,
+    /// The result table, formatted; a row belongs to the run whose name its first cell is.
+    pub rows: Vec<Vec<String>>,
+    /// Sentences that say what to do.
+    pub advice: Vec<String>,
+    /// Sentences that say what limits the conclusions.
+    pub cautions: Vec<String>,
+    /// Memory of the device, where known.
+    pub device_bytes: Option<u64>,
+    /// Peak of the requested bytes.
+    pub peak_requested: u64,
+}

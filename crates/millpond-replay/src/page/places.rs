@@ -1,0 +1,341 @@
+//! One policy's answer as columns: the slack of each block, its address, and what was reserved.
+//!
+//! An allocator hands out the same addresses again and again, so an address is first sought among a
+//! few likely ones: where a block of this size was freed last, where this tag's block lay last time,
+//! where any block was freed last, behind the block before. Only what none of them explains is
+//! written out. `places.js` makes the same guesses in the same order.
+
+use std::collections::HashMap;
+
+use millpond_trace::{Action, Trace};
+
+use crate::placement::{Placement, SegmentSpan};
+
+use super::{
+    encode::{Blob, Column, difference},
+    input::UNSERVED,
+    story::{Life, held},
+};
+
+/// Which allocations are drawn one by one: those that cover at least this much of the picture.
+///
+/// Both sides compute the area from the recording, so no list of them has to travel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Threshold(pub(crate) f64);
+
+impl Threshold {
+    pub(crate) fn keeps(self, life: &Life) -> bool {
+        life.area() >= self.0
+    }
+}
+
+/// Slack of every block and the reserved bytes: enough for exact curves.
+pub(crate) fn curve_blob(trace: &Trace, lives: &[Life], placement: &Placement) -> Blob {
+    let mut blob = Blob::default();
+    let rounding = Rounding::of(lives, placement);
+    blob.section(slack(lives, placement, rounding).bytes());
+    let plain = changes(placement.reserved.iter().copied());
+    let allocated = allocated(trace, lives, placement);
+    let above = above_allocated(&placement.reserved, &allocated);
+    // A policy without a cache changes what it reserves at every event, but never what lies between.
+    let (based, column) = if above.bytes().len() < plain.bytes().len() {
+        (1, above)
+    } else {
+        (0, plain)
+    };
+    let mut head = Column::default();
+    head.put(based);
+    head.put(rounding.0);
+    blob.section(head.bytes());
+    blob.section(column.bytes());
+    blob.section(segments(placement).bytes());
+    blob
+}
+
+/// How a policy mostly rounds: up to a multiple of this, or to a power of two if 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rounding(u64);
+
+impl Rounding {
+    /// The rule that explains most blocks of `placement`.
+    fn of(lives: &[Life], placement: &Placement) -> Rounding {
+        let rules = [0]
+            .into_iter()
+            .chain((0..=21).map(|power| 1 << power))
+            .map(Rounding);
+        let explained = |rule: &Rounding| {
+            let blocks = lives.iter().zip(&placement.block_bytes);
+            blocks
+                .filter(|(life, block)| life.requested + rule.slack(life.requested) == **block)
+                .count()
+        };
+        // The first of equals: the smallest multiple.
+        rules.rev().max_by_key(explained).unwrap_or(Rounding(1))
+    }
+
+    fn slack(self, requested: u64) -> u64 {
+        match self.0 {
+            0 => requested.checked_next_power_of_two().unwrap_or(requested) - requested,
+            multiple => requested.wrapping_neg() % multiple,
+        }
+    }
+}
+
+/// Slack by allocation: 0 where the requested size had the same last time, or the policy's rounding
+/// gives it; 1 where it was not served; otherwise 2 + slack.
+fn slack(lives: &[Life], placement: &Placement, rounding: Rounding) -> Column {
+    let mut column = Column::default();
+    let mut of_size = HashMap::new();
+    for (serial, life) in lives.iter().enumerate() {
+        let served = placement
+            .address
+            .get(serial)
+            .is_some_and(|&address| address != UNSERVED);
+        if !served {
+            column.put(1);
+            continue;
+        }
+        let slack = block_bytes(placement, serial, life) - life.requested;
+        if of_size
+            .insert(life.requested, slack)
+            .unwrap_or_else(|| rounding.slack(life.requested))
+            == slack
+        {
+            column.put(0);
+        } else {
+            column.put(2 + slack);
+        }
+    }
+    column
+}
+
+fn changes(steps: impl Iterator<Item = (u32, u64)>) -> Column {
+    let mut column = Column::default();
+    let (mut at, mut bytes) = (0, 0);
+    for (event, now) in steps {
+        column.put(u64::from(event - at));
+        column.put_signed(difference(now, bytes));
+        (at, bytes) = (event, now);
+    }
+    column
+}
+
+/// Allocated bytes after every event.
+pub(crate) fn allocated(trace: &Trace, lives: &[Life], placement: &Placement) -> Vec<u64> {
+    let served = |serial: usize| {
+        placement
+            .address
+            .get(serial)
+            .is_some_and(|&address| address != UNSERVED)
+    };
+    held(trace, lives, |serial| {
+        if served(serial) {
+            block_bytes(placement, serial, &lives[serial])
+        } else {
+            0
+        }
+    })
+}
+
+/// The block's size, never below what was asked for.
+fn block_bytes(placement: &Placement, serial: usize, life: &Life) -> u64 {
+    placement
+        .block_bytes
+        .get(serial)
+        .copied()
+        .unwrap_or(0)
+        .max(life.requested)
+}
+
+/// Reads a list of changes forwards, one event after the other.
+#[derive(Clone, Debug)]
+pub(crate) struct Curve<'a> {
+    changes: &'a [(u32, u64)],
+    bytes: u64,
+}
+
+impl<'a> Curve<'a> {
+    pub(crate) fn new(changes: &'a [(u32, u64)]) -> Curve<'a> {
+        Curve { changes, bytes: 0 }
+    }
+
+    /// The value after `event`; events must not go back.
+    pub(crate) fn after(&mut self, event: usize) -> u64 {
+        while let Some((&(at, bytes), rest)) = self.changes.split_first()
+            && at as usize <= event
+        {
+            self.bytes = bytes;
+            self.changes = rest;
+        }
+        self.bytes
+    }
+}
+
+fn above_allocated(reserved: &[(u32, u64)], allocated: &[u64]) -> Column {
+    let mut curve = Curve::new(reserved);
+    let mut last = None;
+    let moments = allocated.iter().enumerate().filter_map(|(event, &allocated)| {
+        let above = curve.after(event).wrapping_sub(allocated);
+        (last.replace(above) != Some(above)).then_some((event as u32, above))
+    });
+    changes(moments)
+}
+
+/// Segments a page carries; beyond, the smallest are pixels that blocks cover anyway.
+const SEGMENTS: usize = 40_000;
+
+/// Whether some segments of `placement` stay out of the page.
+pub(crate) fn segments_cut(placement: &Placement) -> bool {
+    placement.segments.len() > SEGMENTS
+}
+
+fn segments(placement: &Placement) -> Column {
+    let mut column = Column::default();
+    let mut address = 0;
+    let mut spans: Vec<&SegmentSpan> = placement.segments.iter().collect();
+    if segments_cut(placement) {
+        let area =
+            |span: &SegmentSpan| span.bytes as f64 * f64::from(span.to_event.saturating_sub(span.from_event));
+        spans.sort_by(|a, b| area(b).total_cmp(&area(a)));
+        spans.truncate(SEGMENTS);
+    }
+    spans.sort_by_key(|span| (span.from_event, span.address));
+    for span in spans {
+        column.put_signed(difference(span.address, address));
+        column.put(span.bytes);
+        column.put(u64::from(span.from_event));
+        column.put(u64::from(span.to_event.saturating_sub(span.from_event)));
+        address = span.address;
+    }
+    column
+}
+
+/// How many of the likely places a decoder tries before it reads an address.
+const LIKELY: usize = 4;
+
+/// Addresses of the allocations that `threshold` keeps.
+pub(crate) fn address_blob(
+    trace: &Trace,
+    lives: &[Life],
+    placement: &Placement,
+    threshold: Threshold,
+) -> Blob {
+    let base = placement
+        .address
+        .iter()
+        .copied()
+        .filter(|&address| address != UNSERVED)
+        .min()
+        .unwrap_or(0);
+    let mut granule = 0;
+    for (serial, &address) in placement.address.iter().enumerate() {
+        if address != UNSERVED && lives.get(serial).is_some_and(|life| threshold.keeps(life)) {
+            granule = gcd(granule, address - base);
+        }
+    }
+    let granule = granule.max(1);
+    let mut head = Column::default();
+    head.put(base);
+    head.put(granule);
+    let mut choices = Vec::new();
+    let mut written = Column::default();
+    let mut guesses = Guesses::default();
+    let mut place = |serial: usize, guesses: &mut Guesses| {
+        let address = placement.address.get(serial).copied().unwrap_or(UNSERVED);
+        if address == UNSERVED || !threshold.keeps(&lives[serial]) {
+            return;
+        }
+        let life = &lives[serial];
+        let block = block_bytes(placement, serial, life);
+        let key = life.key();
+        let likely = guesses.likely(block, key);
+        match likely.iter().position(|&guess| guess == Some(address)) {
+            Some(choice) => choices.push(choice as u8),
+            None => {
+                choices.push(LIKELY as u8);
+                let from = guesses.end.unwrap_or(base);
+                let step = difference(address, from) / granule as i64;
+                let exact = from.wrapping_add((step * granule as i64) as u64) == address;
+                if exact {
+                    written.put(super::encode::zigzag(step) << 1);
+                } else {
+                    written.put(((address - base) / granule) << 1 | 1);
+                }
+            }
+        }
+        guesses.placed(address, block, key);
+    };
+    for older in &trace.initial_blocks {
+        place(older.allocation as usize, &mut guesses);
+    }
+    for (index, event) in trace.events.iter().enumerate() {
+        let serial = event.allocation as usize;
+        let Some(life) = lives.get(serial) else { continue };
+        if event.action == Action::Alloc && life.birth as usize == index {
+            place(serial, &mut guesses);
+        } else if event.action != Action::Alloc && life.gone as usize == index {
+            let address = placement.address.get(serial).copied().unwrap_or(UNSERVED);
+            if address != UNSERVED && threshold.keeps(life) {
+                let block = block_bytes(placement, serial, life);
+                guesses.freed(address, block);
+            }
+        }
+    }
+    let mut blob = Blob::default();
+    blob.section(head.bytes());
+    blob.section(&choices);
+    blob.section(written.bytes());
+    blob
+}
+
+/// Where the next block may lie.
+#[derive(Debug, Default)]
+struct Guesses {
+    freed_of_size: HashMap<u64, Vec<u64>>,
+    of_key: HashMap<(u32, u64), u64>,
+    freed: Option<u64>,
+    end: Option<u64>,
+}
+
+impl Guesses {
+    fn likely(&self, block: u64, key: (u32, u64)) -> [Option<u64>; LIKELY] {
+        let of_size = self
+            .freed_of_size
+            .get(&block)
+            .and_then(|stack| stack.last().copied());
+        [self.of_key.get(&key).copied(), of_size, self.freed, self.end]
+    }
+
+    fn placed(&mut self, address: u64, block: u64, key: (u32, u64)) {
+        if let Some(stack) = self.freed_of_size.get_mut(&block) {
+            if let Some(at) = stack.iter().rposition(|&freed| freed == address) {
+                stack.remove(at);
+            }
+        }
+        self.of_key.insert(key, address);
+        self.end = Some(address + block);
+    }
+
+    fn freed(&mut self, address: u64, block: u64) {
+        let stack = self.freed_of_size.entry(block).or_default();
+        stack.push(address);
+        if stack.len() > 64 {
+            stack.remove(0);
+        }
+        self.freed = Some(address);
+    }
+}
+
+impl Life {
+    /// Allocations alike enough to lie at the same place each time.
+    fn key(&self) -> (u32, u64) {
+        (self.tag, self.requested)
+    }
+}
+
+fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}

@@ -1,0 +1,203 @@
+//! The recording as columns: what happened, to which allocation, how large, under which tag.
+//!
+//! Programs repeat themselves, so each value is first guessed from what followed the same
+//! predecessors last time; a right guess is a zero, and runs of zeros deflate to almost nothing.
+//! `story.js` makes the same guesses in the same order.
+
+use std::collections::HashMap;
+
+use millpond_trace::{Action, NO_ALLOCATION, Trace};
+
+use super::encode::{Blob, Column, difference, zigzag};
+
+/// What the rest of the page needs to know of each allocation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Life {
+    /// Bytes the program asked for.
+    pub(crate) requested: u64,
+    /// Event that began it; 0 for those older than the recording.
+    pub(crate) birth: u32,
+    /// Event at which the program gave it back; the number of events where it never did.
+    pub(crate) death: u32,
+    /// Event after which its place was free.
+    pub(crate) gone: u32,
+    pub(crate) tag: u32,
+    stream: u16,
+    seen: bool,
+}
+
+impl Life {
+    /// Bytes times events: how much of the picture it covers.
+    pub(crate) fn area(&self) -> f64 {
+        self.requested as f64 * f64::from(self.gone - self.birth)
+    }
+}
+
+/// Every allocation's life, by serial number.
+pub(crate) fn lives(trace: &Trace) -> Vec<Life> {
+    let end = trace.events.len() as u32;
+    let fresh = Life {
+        death: end,
+        gone: end,
+        ..Life::default()
+    };
+    let mut lives = vec![fresh; trace.allocations as usize];
+    for block in &trace.initial_blocks {
+        if let Some(life) = lives.get_mut(block.allocation as usize) {
+            let death = if block.pending { 0 } else { end };
+            *life = Life {
+                requested: block.requested,
+                birth: 0,
+                death,
+                gone: end,
+                tag: block.tag,
+                stream: block.stream,
+                seen: true,
+            };
+        }
+    }
+    for (index, event) in trace.events.iter().enumerate() {
+        let index = index as u32;
+        let Some(life) = lives.get_mut(event.allocation as usize) else {
+            continue;
+        };
+        match event.action {
+            Action::Alloc if !life.seen => {
+                life.requested = event.bytes;
+                life.birth = index;
+                life.tag = event.tag;
+                life.stream = event.stream;
+                life.seen = true;
+            }
+            Action::Free => {
+                life.death = life.death.min(index);
+                life.gone = life.gone.min(index);
+            }
+            Action::FreeRequested => life.death = life.death.min(index),
+            Action::FreeCompleted => {
+                life.death = life.death.min(index);
+                life.gone = life.gone.min(index);
+            }
+            _ => {}
+        }
+    }
+    lives
+}
+
+/// Sum of `bytes` over the allocations in the program's hands, after every event.
+pub(crate) fn held(trace: &Trace, lives: &[Life], bytes: impl Fn(usize) -> u64) -> Vec<u64> {
+    let older = trace.initial_blocks.iter().filter(|block| !block.pending);
+    let mut now: u64 = older.map(|block| bytes(block.allocation as usize)).sum();
+    let mut after = Vec::with_capacity(trace.events.len());
+    for (index, event) in trace.events.iter().enumerate() {
+        let serial = event.allocation as usize;
+        if let Some(life) = lives.get(serial) {
+            if event.action == Action::Alloc {
+                if life.birth as usize == index {
+                    now += bytes(serial);
+                }
+            } else if life.death as usize == index {
+                now -= bytes(serial);
+            }
+        }
+        after.push(now);
+    }
+    after
+}
+
+/// The recording's columns, in the order in which `story.js` reads them.
+pub(crate) fn blob(trace: &Trace, lives: &[Life]) -> Blob {
+    let mut blob = Blob::default();
+    let actions: Vec<u8> = trace.events.iter().map(|event| event.action as u8).collect();
+    blob.section(&actions);
+    let (subjects, others) = subjects(trace);
+    blob.section(subjects.bytes());
+    blob.section(others.bytes());
+    blob.section(tags(lives).bytes());
+    blob.section(sizes(lives).bytes());
+    let mut streams = Column::default();
+    for life in lives {
+        streams.put(u64::from(life.stream));
+    }
+    blob.section(streams.bytes());
+    blob
+}
+
+/// Which allocation each event concerns, as a distance from the newest one; and the bytes of events
+/// that concern none.
+fn subjects(trace: &Trace) -> (Column, Column) {
+    let mut subjects = Column::default();
+    let mut others = Column::default();
+    let mut newest = trace.initial_blocks.len() as i64 - 1;
+    for event in &trace.events {
+        if event.allocation == NO_ALLOCATION {
+            others.put(event.bytes);
+            subjects.put(0);
+        } else if event.action == Action::Alloc {
+            // Serial numbers are dense in order of appearance, so this is 1, a constant.
+            let serial = i64::from(event.allocation);
+            subjects.put(1 + zigzag(serial - newest));
+            newest = newest.max(serial);
+        } else {
+            subjects.put(1 + zigzag(newest - i64::from(event.allocation)));
+        }
+    }
+    (subjects, others)
+}
+
+/// Tags by allocation: 0 where the two before were last followed by the same, otherwise index + 1.
+fn tags(lives: &[Life]) -> Column {
+    let mut column = Column::default();
+    let mut followers = HashMap::new();
+    let (mut last, mut before) = (0, 0);
+    for life in lives {
+        let guess = followers.insert((before, last), life.tag);
+        if guess == Some(life.tag) {
+            column.put(0);
+        } else {
+            column.put(1 + u64::from(life.tag));
+        }
+        (before, last) = (last, life.tag);
+    }
+    column
+}
+
+/// Bytes by allocation: 0 where this tag after the last size had the same, otherwise 1 + the
+/// difference from the tag's last size.
+fn sizes(lives: &[Life]) -> Column {
+    let mut column = Column::default();
+    let mut followers = HashMap::new();
+    let mut of_tag = HashMap::new();
+    let mut last = 0;
+    for life in lives {
+        let guess = followers.insert((life.tag, last), life.requested);
+        let base = of_tag.insert(life.tag, life.requested).unwrap_or(0);
+        if guess == Some(life.requested) {
+            column.put(0);
+        } else {
+            column.put(1 + zigzag(difference(life.requested, base)));
+        }
+        last = life.requested;
+    }
+    column
+}
+
+/// Recorded times as differences, or none where the recording has no usable clock.
+pub(crate) fn times(trace: &Trace) -> Option<Blob> {
+    let first = trace.events.first()?.time_us;
+    let last = trace.events.last()?.time_us;
+    if last <= first {
+        return None;
+    }
+    let mut column = Column::default();
+    let mut now = first;
+    for event in &trace.events {
+        // A clock that steps back would fold the axis; hold it instead.
+        let time = event.time_us.max(now);
+        column.put(time - now);
+        now = time;
+    }
+    let mut blob = Blob::default();
+    blob.section(column.bytes());
+    Some(blob)
+}

@@ -1,0 +1,449 @@
+//! Files made to hurt: each ends in one line or in a counted finding, soon, and in less than 500 MB.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use flate2::write::GzEncoder;
+use millpond_trace::{Caution, ReadError, ReadOptions, Recording, read_bytes};
+use proptest::prelude::*;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::Write;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use support::*;
+
+/// Counts live bytes and their peak.
+struct Counting;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+/// One file at a time, so that the peak is that file's.
+static ALONE: Mutex<()> = Mutex::new(());
+
+const MOST: usize = 500 << 20;
+
+// SAFETY: every call is passed on to the system's allocator unchanged; counting does not allocate.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let live = LIVE.fetch_add(layout.size(), Relaxed) + layout.size();
+        PEAK.fetch_max(live, Relaxed);
+        // SAFETY: the caller keeps `alloc`'s contract, which is the system allocator's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: `at` came from `alloc` above with this layout.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Reads a file, asserts the memory it took, and that an error is one line.
+fn hostile(bytes: &[u8]) -> Result<Recording, ReadError> {
+    let _alone = ALONE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let before = LIVE.load(Relaxed);
+    PEAK.store(before, Relaxed);
+    let result = read_bytes(bytes, "hostile", &ReadOptions::default());
+    let grown = PEAK.load(Relaxed).saturating_sub(before);
+    assert!(
+        grown < MOST,
+        "took {grown} bytes for a file of {}",
+        bytes.len()
+    );
+    if let Err(error) = &result {
+        let line = error.to_string();
+        assert!(!line.contains('\n') && line.len() < 400, "{line}");
+    }
+    for caution in result
+        .iter()
+        .flat_map(|recording| &recording.traces)
+        .flat_map(|trace| &trace.cautions)
+    {
+        assert!(!caution.to_string().contains('\n'));
+    }
+    result
+}
+
+#[track_caller]
+fn refused(bytes: &[u8], part: &str) {
+    let error = hostile(bytes)
+        .expect_err("a hostile file was read")
+        .to_string();
+    assert!(error.contains(part), "{error:?} does not say {part:?}");
+}
+
+fn honest() -> Vec<u8> {
+    let history = (0..50).flat_map(|at| {
+        [
+            entry("alloc", at * 512, 500, 0, at),
+            entry("free_completed", at * 512, 500, 0, at),
+        ]
+    });
+    pickle(
+        &snapshot(
+            vec![segment(0x7000, 2 << 20, "small", vec![])],
+            history.collect(),
+        ),
+        4,
+    )
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+const CSV: &str = "# {\"trace\": \"x\"}\ntime_us,action,id,bytes,stream,tag\n";
+
+#[test]
+fn nothing_and_noise() {
+    refused(b"", "empty");
+    refused(b" \n\t ", "white space");
+    refused(b"hello", "no known format");
+    refused(b"PK\x03\x04abc", "zip");
+    refused(&gzip(&gzip(b"x")), "compressed twice");
+    refused(&gzip(b""), "empty");
+    refused(&[0x1f, 0x8b, 8], "empty");
+    refused(&[0x28, 0xb5, 0x2f, 0xfd], "empty");
+    refused(&[0x28, 0xb5, 0x2f, 0xfd, 9, 9, 9, 9, 9], "empty");
+    refused(&[0xff; 4096], "no known format");
+    refused(&[0; 4096], "no known format");
+    refused(b"\x80\x09.", "unknown protocol");
+    refused(b"# only a comment", "no memory events");
+}
+
+#[test]
+fn a_cut_pickle_is_an_error_at_every_length() {
+    let whole = honest();
+    assert!(hostile(&whole).is_ok());
+    for length in 1..whole.len() {
+        assert!(
+            hostile(&whole[..length]).is_err(),
+            "{length} of {} bytes were read",
+            whole.len()
+        );
+    }
+    let squeezed = gzip(&whole);
+    for length in (20..squeezed.len() - 8).step_by(37) {
+        assert!(
+            hostile(&squeezed[..length]).is_err(),
+            "{length} of {} bytes were read",
+            squeezed.len()
+        );
+    }
+}
+
+#[test]
+fn code_is_refused_by_name() {
+    for (opcode, name) in [
+        (&b"cos\nsystem\n"[..], "GLOBAL"),
+        (b"\x93", "STACK_GLOBAL"),
+        (b"R", "REDUCE"),
+        (b"b", "BUILD"),
+        (b"ios\nsystem\n", "INST"),
+        (b"o", "OBJ"),
+        (b"\x81", "NEWOBJ"),
+        (b"\x92", "NEWOBJ_EX"),
+        (b"\x82\x01", "EXT1"),
+        (b"\x83\x01\x00", "EXT2"),
+        (b"\x84\x01\x00\x00\x00", "EXT4"),
+        (b"Pid\n", "PERSID"),
+        (b"Q", "BINPERSID"),
+        (b"\x97", "NEXT_BUFFER"),
+    ] {
+        let bytes = [b"\x80\x04)", opcode, b"."].concat();
+        match hostile(&bytes) {
+            Err(ReadError::PickleCall {
+                opcode: found,
+                offset: 3,
+            }) => assert_eq!(found, name),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn broken_machines() {
+    let head = b"\x80\x04";
+    for (body, part) in [
+        (&b"."[..], "stack is empty"),
+        (b"K", "ends before STOP"),
+        (b"\xfe", "0xfe is no opcode"),
+        (b"e.", "no MARK"),
+        (b"(e.", "no container"),
+        (b"](K\x01u.", "something else"),
+        (b"}(K\x01u.", "without a value"),
+        (b"K\x01K\x02a.", "something else"),
+        (b"(K\x01d.", "without a value"),
+        (b"h\x05.", "memo 5"),
+        (b"j\xff\xff\xff\xff.", "memo 4294967295"),
+        (b"]r\xff\xff\xff\xff.", "cannot be reached"),
+        (b"](\x94.", "stack is empty"),
+        (b"0.", "stack is empty"),
+        (b"X\xff\xff\xff\xff.", "claims 4294967295 bytes"),
+        (b"\x8d\xff\xff\xff\xff\xff\xff\xff\x7f.", "claims"),
+        (
+            b"\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.",
+            "ends within bytes",
+        ),
+        (b"\x8b\xff\xff\xff\xff.", "negative length"),
+        (b"\x8b\xff\xff\xff\x7f.", "claims"),
+        (b"Ix\n.", "without a number"),
+        (b"g99999999999999999999\n.", "without a number"),
+        (b"Snope\n.", "without quotes"),
+        (b"I1", "ends within a line"),
+        (b"K\x01.", "neither a dict nor a list"),
+        (b"}.", "neither `segments`"),
+        (b"}(\x8c\x08segmentsK\x01u.", "no list"),
+    ] {
+        refused(&[head, body].concat(), part);
+    }
+}
+
+#[test]
+fn two_million_nested_tuples_cost_no_stack() {
+    let mut deep = b"\x80\x04)".to_vec();
+    deep.extend(std::iter::repeat_n(0x85, 2_000_000));
+    deep.push(b'.');
+    refused(&deep, "neither a dict nor a list");
+    deep.truncate(3);
+    deep.extend(std::iter::repeat_n(0x85, 100_000_000));
+    refused(&deep, "more lists, dicts and tuples");
+    let mut marks = b"\x80\x04".to_vec();
+    marks.extend(std::iter::repeat_n(b'(', 100_000_000));
+    refused(&marks, "too deeply");
+    marks.iter_mut().skip(2).for_each(|byte| *byte = b'N');
+    refused(&marks, "more values at once");
+}
+
+#[test]
+fn values_that_contain_themselves_end() {
+    // l = []; l.append(l); {"segments": l, "device_traces": l}
+    let cycle = b"\x80\x04]\x94h\x00a0}(\x8c\x08segmentsh\x00\x8c\x0ddevice_tracesh\x00u.";
+    refused(cycle, "a segment is no dict");
+    let traces = b"\x80\x04]\x94h\x00a0}(\x8c\x08segments]\x8c\x0ddevice_tracesh\x00u.";
+    refused(traces, "no memory events");
+    // An event whose frames are the list of events it lies in.
+    let mut own = b"\x80\x04}(\x8c\x08segments]\x8c\x0ddevice_traces](]\x94}(".to_vec();
+    own.extend(
+        b"\x8c\x06action\x8c\x05alloc\x8c\x04addrK\x01\x8c\x04sizeK\x01\x8c\x06framesh\x00uaeu.",
+    );
+    assert_eq!(hostile(&own).unwrap().traces[0].events.len(), 1);
+}
+
+#[test]
+fn sharing_over_and_over_is_refused() {
+    // A list of ten thousand references to one list of ten thousand events.
+    let events = Py::Shared(
+        1,
+        Box::new(Py::List(
+            (0..10_000)
+                .map(|_| Py::Shared(2, Box::new(entry("alloc", 1, 1, 0, 1))))
+                .collect(),
+        )),
+    );
+    // Once written, a shared value is only referred to, so the others need no content.
+    let again = vec![Py::Shared(1, Box::new(Py::None)); 9_999];
+    let lists = std::iter::once(events).chain(again).collect();
+    let value = dict! { "segments" => vec![], "host_traces" => Py::List(lists) };
+    refused(&pickle(&value, 4), "shared over and over");
+}
+
+#[test]
+fn bombs_are_defused() {
+    let zeros = vec![0u8; 1 << 20];
+    let mut gz = GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    let mut zst = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
+    for _ in 0..1024 {
+        gz.write_all(&zeros).unwrap();
+        zst.write_all(&zeros).unwrap();
+    }
+    for bomb in [gz.finish().unwrap(), zst.finish().unwrap()] {
+        refused(&bomb, "no known format");
+    }
+    // The same behind an honest beginning, for each format.
+    let pickle = [&b"\x80\x04]("[..], &b"K\x01".repeat(1 << 20)].concat();
+    let rmm = "Thread,Time,Action,Pointer,Size,Stream\n";
+    for (head, body) in [
+        (CSV.as_bytes(), &b"0,alloc,1,1,0,\n"[..]),
+        (CSV.as_bytes(), b"0"),
+        (CSV.as_bytes(), b"\n"),
+        (rmm.as_bytes(), b"1,00:00:00.0,allocate,1,1,0\n"),
+        (b"{\"traceEvents\": [", b"{},"),
+        (b"[", b"["),
+        (b"[\"", b"x"),
+        (&pickle, b"]"),
+        (b"\x80\x04", b"]0"),
+        (b"\x80\x04(", b"N"),
+    ] {
+        let body = body.repeat((1 << 20) / body.len());
+        let mut zst = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
+        zst.write_all(head).unwrap();
+        for _ in 0..1024 {
+            zst.write_all(&body).unwrap();
+        }
+        let bomb = zst.finish().unwrap();
+        let error = hostile(&bomb).expect_err("a bomb was read");
+        let expected = matches!(
+            error,
+            ReadError::Expands { .. }
+                | ReadError::TooDense { .. }
+                | ReadError::Csv { .. }
+                | ReadError::Pickle { .. }
+        );
+        assert!(expected, "{error}");
+    }
+}
+
+#[test]
+fn limits_can_be_chosen() {
+    let text = format!("{CSV}{}", "0,alloc,1,1,0,\n0,free,1,1,0,\n".repeat(10_000));
+    let options = ReadOptions {
+        max_decompressed: 100_000,
+        ..ReadOptions::default()
+    };
+    match read_bytes(&gzip(text.as_bytes()), "x", &options) {
+        Err(ReadError::TooLarge { limit: 100_000 }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn broken_lines_name_themselves() {
+    for (line, part) in [
+        ("0,alloc,1\n", "line 3: 3 fields"),
+        ("0,eat,1,1,0,\n", "is no action; known are alloc free"),
+        ("0,alloc,x,1,0,\n", "line 3: \"x\" is no id"),
+        ("0,alloc,1,big,0,\n", "is no number of bytes"),
+        ("-1,alloc,1,1,0,\n", "is no time"),
+        ("0,alloc,1,1,zero,\n", "is no stream"),
+        ("0,alloc,\u{7f}\u{1},1,0,\n", "is no id"),
+        (
+            "0,alloc,1,1,0,\n0,initial_block,2,1,0,\n",
+            "line 4: initial_block after the first event",
+        ),
+    ] {
+        refused(format!("{CSV}{line}").as_bytes(), part);
+    }
+    refused(
+        b"time_us,action,id,stream\n0,alloc,1,0\n",
+        "no column is named bytes",
+    );
+    refused(
+        format!("{CSV}0,alloc,1,1,0,{}\n", "x".repeat(2 << 20)).as_bytes(),
+        "longer than",
+    );
+    refused(
+        b"Thread,Time,Action,Pointer,Size,Stream\n1,25:00:00.0,allocate,0x1,1,0\n",
+        "is no time",
+    );
+    refused(
+        b"Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00.0,allocate,zz,1,0\n",
+        "is no pointer",
+    );
+    refused(b"[{\"name\" 1}]", "malformed JSON");
+    refused(b"{\"traceEvents\": []}", "no memory events");
+}
+
+#[test]
+fn odd_lines_are_counted() {
+    let text = format!(
+        "{CSV}5,alloc,1,100,0,\n4,alloc,1,200,0,\n5,free,9,1,0,\n6,alloc,2,-5,0,\n\
+         6,alloc,3,4611686018427387905,0,\n6,alloc,4,99999999999999999999999,0,\n7,alloc,5,0,0,\n\
+         8,free,1,201,0,\n9,free,1,200,0,\n9,free_requested,5,0,0,\n9,free_requested,5,0,0,\n9,alloc,6,1"
+    );
+    let recording = hostile(text.as_bytes()).unwrap();
+    let cautions = &recording.traces[0].cautions;
+    for caution in [
+        Caution::AllocatedTwice { count: 1 },
+        Caution::UnknownFrees { count: 2 },
+        Caution::NegativeBytes { count: 1 },
+        Caution::AbsurdBytes { count: 2 },
+        Caution::ZeroBytes { count: 1 },
+        Caution::FreeBytesDiffer { count: 1 },
+        Caution::FreedTwice { count: 1 },
+        Caution::TimesBackwards { count: 1 },
+        Caution::Cut {
+            bytes: text.len() as u64,
+        },
+    ] {
+        assert!(cautions.contains(&caution), "{caution:?} in {cautions:?}");
+    }
+    assert_eq!(cautions.len(), 9);
+}
+
+#[test]
+fn a_cut_table_is_read_up_to_the_cut() {
+    let line = |at: u64| format!("{at},alloc,{at},{},0,tag {}\n", at * 7, at * at);
+    let text = format!("{CSV}{}", (1..20_000).map(line).collect::<String>());
+    for squeezed in [
+        gzip(text.as_bytes()),
+        zstd::encode_all(text.as_bytes(), 3).unwrap(),
+    ] {
+        let whole = hostile(&squeezed).unwrap();
+        assert_eq!(whole.traces[0].events.len(), 19_999);
+        let recording = hostile(&squeezed[..squeezed.len() / 2]).unwrap();
+        let trace = &recording.traces[0];
+        assert!(
+            trace.events.len() > 100 && trace.events.len() < 19_999,
+            "{}",
+            trace.events.len()
+        );
+        assert!(matches!(trace.cautions[0], Caution::Cut { .. }));
+        assert_eq!(
+            trace.events[..],
+            whole.traces[0].events[..trace.events.len()]
+        );
+    }
+}
+
+#[test]
+fn more_streams_and_devices_than_any_machine_has() {
+    let mut text = String::from(CSV);
+    for id in 0..70_000 {
+        text.push_str(&format!("0,alloc,{id},1,{id},\n"));
+    }
+    let recording = hostile(text.as_bytes()).unwrap();
+    assert!(matches!(
+        recording.traces[0].cautions[0],
+        Caution::StreamsFolded { .. }
+    ));
+    let mut text = String::from("device,action,id,bytes\n");
+    for id in 0..2_000 {
+        text.push_str(&format!("{id},alloc,{id},1\n"));
+    }
+    refused(text.as_bytes(), "more than 1024 devices");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Bytes changed at random never panic, whatever they do to the meaning.
+    #[test]
+    fn flipped_bytes_end_well(flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8)) {
+        let csv = format!("{CSV}5,alloc,1,100,0,a\n6,free,1,100,0,\n");
+        let rmm = "Thread,Time,Action,Pointer,Size,Stream\n1,00:00:01.5,allocate,0x10,5,0\n1,00:00:02.5,free,0x10,5,0\n";
+        let json = r#"{"traceEvents":[{"ph":"i","name":"[memory]","ts":1.5,"args":{"Bytes":64,"Addr":16,"Device Type":1,"Device Id":0}}]}"#;
+        for file in [honest(), csv.clone().into_bytes(), rmm.into(), json.into(), gzip(csv.as_bytes())] {
+            let mut file = file;
+            for (at, byte) in &flips {
+                let at = at.index(file.len());
+                file[at] = *byte;
+            }
+            let _ = hostile(&file);
+        }
+    }
+
+    #[test]
+    fn noise_ends_well(noise in prop::collection::vec(any::<u8>(), 0..600), head in 0..6usize) {
+        let heads: [&[u8]; 6] = [b"", b"\x80\x04", CSV.as_bytes(), b"Thread,Time,Action,Pointer,Size,Stream\n", b"[", b"("];
+        let _ = hostile(&[heads[head], noise.as_slice()].concat());
+    }
+}
