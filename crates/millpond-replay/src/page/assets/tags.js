@@ -93,8 +93,8 @@ class TagList {
     const grouping = this.data.grouping();
     const bytes = new Float64Array(grouping.names.length);
     const blocks = new Uint32Array(grouping.names.length);
-    for (let i = 0; i < story.allocations; i++) {
-      if (story.birth[i] > event || story.death[i] <= event) continue;
+    for (const i of story.alive(event)) {
+      if (story.death[i] <= event) continue;
       const group = grouping.ofTag[story.tag[i]];
       bytes[group] += story.requested[i];
       blocks[group]++;
