@@ -32,7 +32,26 @@ fn run(
     slots.resize_with(program.slots, || None);
     let clock = CpuClock::start();
     let mut finished = true;
-    for op in &program.ops {
+    let show = std::env::var("SHOW").is_ok();
+    let mut last = *engine.meter();
+    for (index, op) in program.ops.iter().enumerate() {
+        if show && index > 0 {
+            let now = *engine.meter();
+            if now.moved_bytes != last.moved_bytes {
+                let s = engine.stats();
+                eprintln!(
+                    "{} {:?} moved {:.1} created {:.1} live {:.1} peak {:.1} reserved {:.1}",
+                    index - 1,
+                    program.ops[index - 1],
+                    (now.moved_bytes - last.moved_bytes) as f64 / 1048576.0,
+                    (now.reserved.current as f64 - last.reserved.current as f64) / 1048576.0,
+                    s.requested.current as f64 / 1048576.0,
+                    s.requested.peak as f64 / 1048576.0,
+                    s.reserved.current as f64 / 1048576.0
+                );
+            }
+            last = now;
+        }
         match *op {
             Op::Alloc { slot, stream, bytes } => match engine.allocate(Request::new(bytes, Stream(stream))) {
                 Ok(block) => slots[slot as usize] = Some(block),
@@ -144,6 +163,20 @@ fn main() -> Result<(), Box<dyn Error>> {
             let stalls = shown.stats.stalls;
             let rate = shown.stats.allocations.checked_div(stalls);
             let rate = rate.map_or_else(|| "-".to_owned(), |r| r.to_string());
+            if std::env::var("CALLS").is_ok() {
+                let c = shown.meter.calls;
+                eprintln!(
+                    "{:28} create {:5} map {:5} access {:5} unmap {:5} release {:4} waits {:4} stalls {}",
+                    program.name,
+                    c.create,
+                    c.map,
+                    c.set_access,
+                    c.unmap,
+                    c.release,
+                    c.event_wait,
+                    shown.stats.stalls
+                );
+            }
             let moved = shown.meter.moved_bytes as f64 / shown.stats.reserved.peak as f64;
             let mut cells = vec![program.name.clone(), policy.clone()];
             if fit {

@@ -21,7 +21,6 @@ const LIMIT: u64 = 1 << 60;
 /// Where the blocks of one size class of one group lie.
 struct Area {
     group: Group,
-    small: bool,
     /// Addresses without memory, by bytes.
     unmapped: SizeIndex,
 }
@@ -42,6 +41,12 @@ pub struct Millpond {
     /// Bytes of live blocks, and the most there have been.
     live: u64,
     peak: u64,
+    allocations: u64,
+    /// Allocations in which pages moved.
+    stalls: u64,
+    /// Bytes of pages moved.
+    moved: u64,
+    page: u64,
 }
 
 impl Millpond {
@@ -55,18 +60,18 @@ impl Millpond {
             held: Vec::new(),
             live: 0,
             peak: 0,
+            allocations: 0,
+            stalls: 0,
+            moved: 0,
+            page: 2 << 20,
         }
     }
 
-    fn list_of(&mut self, group: Group, small: bool, stream: Stream) -> u32 {
-        let area = self
-            .areas
-            .iter()
-            .position(|a| a.group == group && a.small == small);
+    fn list_of(&mut self, group: Group, stream: Stream) -> u32 {
+        let area = self.areas.iter().position(|a| a.group == group);
         let area = area.unwrap_or_else(|| {
             self.areas.push(Area {
                 group,
-                small,
                 unmapped: SizeIndex::new(),
             });
             self.areas.len() - 1
@@ -114,13 +119,14 @@ impl Policy for Millpond {
         }
         let bytes = request.bytes.max(1).next_multiple_of(MIN_BLOCK);
         let room = bytes + request.align.saturating_sub(MIN_BLOCK);
-        let number = self.list_of(request.group, bytes <= self.conf.small_bytes, request.stream);
+        let number = self.list_of(request.group, request.stream);
         let id = match self.find(supply, number, room) {
             Some(id) => id,
             None => self.grow(supply, number, room)?,
         };
         let block = self.lists.hand_out(id, request, bytes, number);
-        self.live += bytes;
+        self.live += block.bytes();
+        self.allocations += 1;
         self.peak = self.peak.max(self.live);
         Ok(block)
     }

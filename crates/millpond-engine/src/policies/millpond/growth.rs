@@ -81,10 +81,9 @@ impl Millpond {
         number: u32,
         bytes: u64,
     ) -> Result<BlockId, SourceError> {
-        let small = self.areas[self.lists.get(number).area as usize].small;
         let page = 2 << 20;
         let wanted = match bytes {
-            _ if small => bytes.next_multiple_of(page),
+            _ if bytes <= 1 << 20 => page,
             _ if bytes < 10 << 20 => 20 << 20,
             _ => bytes.next_multiple_of(page),
         };
@@ -165,6 +164,21 @@ impl Millpond {
             Some((.., id, upward)) => (id, upward),
             None => (self.add_range(supply, number, wanted)?, true),
         };
+        Ok(self.open(number, hole, upward))
+    }
+
+    /// The addresses behind everything.
+    fn open_last(&mut self, supply: &mut Supply<'_>, number: u32, bytes: u64) -> Result<Site, SourceError> {
+        let wanted = bytes.next_multiple_of(supply.page_bytes());
+        let largest = self.area(number).unmapped.largest();
+        let hole = match largest.filter(|e| e.bytes >= wanted) {
+            Some(entry) => entry.id,
+            None => self.add_range(supply, number, wanted)?,
+        };
+        Ok(self.open(number, hole, true))
+    }
+
+    fn open(&mut self, number: u32, hole: BlockId, upward: bool) -> Site {
         self.lists.space.set_owner(hole, number);
         let (prev, next) = (self.lists.space.prev(hole), self.lists.space.next(hole));
         let mut beside = [prev, next].map(|n| self.lists.joins(hole, n));
@@ -175,13 +189,13 @@ impl Millpond {
         if !upward {
             beside.reverse();
         }
-        Ok(Site {
+        Site {
             list: number,
             block: beside[0],
             hole: Some(hole),
             beyond: beside[1],
             upward,
-        })
+        }
     }
 
     /// Where the next `bytes` of the hole begin, as address and segment.
@@ -258,8 +272,28 @@ impl Millpond {
         scarce: bool,
     ) -> Result<BlockId, SourceError> {
         let mut site = self.choose_site(supply, number, bytes)?;
-        let outcome = self.assemble(supply, &mut site, bytes, scarce);
-        if let Some(beyond) = site.beyond {
+        let mut outcome = Ok(());
+        if self.should_move(supply, self.missing(&site, bytes), bytes, scarce) {
+            let need = self.missing(&site, bytes);
+            self.stalls += 1;
+            let before = self.moved;
+            outcome = self.gather(supply, &mut site, need);
+            let need = self.missing(&site, bytes);
+            if outcome.is_ok() && need > self.allowance(supply, bytes, scarce) {
+                // No handle fits this hole: at the end there is room for any.
+                self.close(&mut site);
+                site = self.open_last(supply, number, bytes)?;
+                let need = self.missing(&site, bytes);
+                outcome = self.gather(supply, &mut site, need);
+            }
+            if self.moved == before {
+                self.stalls -= 1;
+            }
+        }
+        if outcome.is_ok() {
+            outcome = self.create_missing(supply, &mut site, bytes, scarce);
+        }
+        if let Some(beyond) = site.beyond.take() {
             self.lists.put_back(beyond);
         }
         match (outcome, site.block) {
@@ -275,45 +309,72 @@ impl Millpond {
         }
     }
 
-    fn assemble(
+    /// Lists what a site holds.
+    fn close(&mut self, site: &mut Site) {
+        for block in [site.block.take(), site.beyond.take()].into_iter().flatten() {
+            self.lists.put_back(block);
+        }
+    }
+
+    /// Bytes of pages a site still needs for a request.
+    fn missing(&self, site: &Site, bytes: u64) -> u64 {
+        let missing = bytes.saturating_sub(self.site_bytes(site));
+        missing.next_multiple_of(self.page).min(self.hole_bytes(site))
+    }
+
+    /// Bytes that may be created for a request.
+    fn allowance(&self, supply: &Supply<'_>, bytes: u64, scarce: bool) -> u64 {
+        if scarce {
+            return supply.free_bytes().unwrap_or(u64::MAX);
+        }
+        // While the program's need grows, what is free now will mostly be used; later it will not.
+        let rising = self.live + bytes > self.peak;
+        let peak = self.peak.max(self.live + bytes);
+        let permille = if rising {
+            self.conf.rising_permille
+        } else {
+            self.conf.slack_permille
+        };
+        let slack = (peak / 1000 * permille).max(4 << 20);
+        (peak + slack).saturating_sub(supply.reserved())
+    }
+
+    fn should_move(&self, supply: &Supply<'_>, need: u64, bytes: u64, scarce: bool) -> bool {
+        let allowance = self.allowance(supply, bytes, scarce);
+        if need <= allowance {
+            return false;
+        }
+        let stalls = self.conf.stalls + self.allocations / self.conf.stall_every;
+        let moved = (supply.reserved() as f64 * self.conf.moved_share) as u64;
+        let large = need >= self.peak / 100 && self.stalls < 2 * stalls;
+        // Where moving has not kept memory together so far, it will not.
+        let helps = supply.reserved() - self.peak.min(supply.reserved()) <= self.peak / self.conf.batch;
+        scarce || (helps && (self.stalls < stalls || large) && self.moved + need <= moved)
+    }
+
+    fn create_missing(
         &mut self,
         supply: &mut Supply<'_>,
         site: &mut Site,
         bytes: u64,
         scarce: bool,
     ) -> Result<(), SourceError> {
-        let page = supply.page_bytes();
-        let missing = |this: &Self, site: &Site| {
-            let missing = bytes.saturating_sub(this.site_bytes(site));
-            missing.next_multiple_of(page).min(this.hole_bytes(site))
-        };
-        let peak = self.peak.max(self.live + bytes);
-        let slack = (peak / 1000 * self.conf.slack_permille).max(self.conf.slack_bytes);
-        let mut allowance = (peak + slack).saturating_sub(supply.reserved());
-        if scarce {
-            allowance = supply.free_bytes().unwrap_or(u64::MAX);
+        let page = self.page;
+        let need = self.missing(site, bytes);
+        if need == 0 {
+            return Ok(());
         }
-        let need = missing(self, site);
-        if need > allowance {
-            self.gather(supply, site, need - allowance / page * page)?;
+        let allowance = self.allowance(supply, bytes, scarce);
+        let share = (supply.reserved() / self.conf.handle_share).next_multiple_of(page);
+        let handle = self.conf.handle_bytes.min(share).max(page);
+        let ahead = handle.min(allowance).min(self.hole_bytes(site)) / page * page;
+        let wanted = need.max(ahead);
+        let count = wanted.div_ceil(handle);
+        let mut handle = wanted.div_ceil(count).next_multiple_of(page);
+        if handle * count > self.hole_bytes(site) {
+            handle = page;
         }
-        let need = missing(self, site);
-        if need > 0 {
-            let share = (supply.reserved() / self.conf.handle_share).next_multiple_of(page);
-            let handle = self.conf.handle_bytes.min(share).max(page);
-            let small = self.area(site.list).small;
-            let ahead = if small { page.max(handle / 4) } else { handle };
-            let ahead = ahead.min(allowance).min(self.hole_bytes(site)) / page * page;
-            let wanted = need.max(ahead);
-            let handle = if small { page } else { handle };
-            let count = wanted.div_ceil(handle);
-            let mut handle = wanted.div_ceil(count).next_multiple_of(page);
-            if handle * count > self.hole_bytes(site) {
-                handle = page;
-            }
-            self.create(supply, site, wanted.next_multiple_of(handle), handle)?;
-        }
-        Ok(())
+        self.create(supply, site, wanted.next_multiple_of(handle), handle)
     }
 
     /// New pages for the block.
@@ -340,8 +401,8 @@ impl Millpond {
     /// Moves whole free handles to the site, `bytes` of them if there are so many.
     fn gather(&mut self, supply: &mut Supply<'_>, site: &mut Site, bytes: u64) -> Result<(), SourceError> {
         let group = self.area(site.list).group;
-        let mut moved = 0;
-        while moved < bytes {
+        let before = self.moved;
+        while self.moved - before < bytes {
             let room = self.hole_bytes(site);
             let lists = self
                 .lists
@@ -360,7 +421,7 @@ impl Millpond {
             let Some((start, end)) = pages.whole(first, last) else {
                 break;
             };
-            let mut end = pages.at_least(start, bytes - moved).min(end);
+            let mut end = pages.at_least(start, bytes - (self.moved - before)).min(end);
             while end - start > room {
                 end = pages.before(end);
             }
@@ -390,7 +451,7 @@ impl Millpond {
             if joined.is_some() && joined == site.hole {
                 site.hole = Some(hole);
             }
-            moved += end - start;
+            self.moved += end - start;
         }
         Ok(())
     }
