@@ -198,7 +198,7 @@ pub(crate) struct TuneArgs {
     pub(crate) output: OutputArgs,
 
     /// Rows to show
-    #[arg(long, value_name = "N", default_value_t = 12)]
+    #[arg(long, value_name = "N", default_value_t = 8)]
     pub(crate) top: usize,
 }
 

@@ -1,7 +1,7 @@
 //! Why policies ran out of memory: told once for all that stopped at the same request.
 
 use crate::terminal::{bold, dim, red};
-use crate::text::{counted, item, number, short, size};
+use crate::text::{counted, item, number, short, size, wrap};
 use millpond_replay::{Failure, PolicyResult, Report};
 
 /// Frames of a stack shown.
@@ -46,7 +46,8 @@ fn group(failure: &Failure, results: &[&PolicyResult], width: usize) -> String {
             size(failure.cached_bytes),
             size(failure.largest_hole_bytes)
         );
-        out.push_str(&format!("  {}: {}\n", bold(&result.policy), short(&state, width.saturating_sub(result.policy.len() + 4))));
+        let state = wrap(&format!("{}: {state}", result.policy), width.saturating_sub(2), 2).replace('\n', "\n  ");
+        out.push_str(&format!("  {}\n", state.replacen(&result.policy, &bold(&result.policy), 1)));
         out.push_str(&format!("    {}\n", item(&dim("→"), &failure.remedy, width.saturating_sub(4)).replace('\n', "\n    ")));
     }
     out

@@ -2,7 +2,7 @@
 
 use crate::args::InfoArgs;
 use crate::exit::{CliError, Exit, complain};
-use crate::facts::{DeviceFacts, FileFacts, History, gather};
+use crate::facts::{DeviceFacts, FileFacts, History, PoolFacts, gather};
 use crate::table::{Align, Grid};
 use crate::terminal::{bold, width, yellow};
 use crate::text::{Unit, counted, duration_us, item, number, short, size, wrap};
@@ -63,7 +63,7 @@ fn text(facts: &FileFacts) -> String {
     }
     if !facts.replayable {
         let hint = "There is no history to replay: call torch.cuda.memory._record_memory_history() before the next dump.";
-        out.push_str(&format!("  {}\n", wrap(hint, width(), 2)));
+        out.push_str(&format!("  {}\n", wrap(hint, width().saturating_sub(2), 0).replace('\n', "\n  ")));
     }
     out
 }
@@ -135,7 +135,17 @@ fn history_text(out: &mut String, history: &History) {
 fn state_text(facts: &DeviceFacts) -> String {
     let unit = Unit::for_largest(facts.state.iter().map(|pool| pool.reserved_bytes).max().unwrap_or(0));
     let mut grid = Grid::new();
-    let column = |of: &dyn Fn(&crate::facts::PoolFacts) -> String| facts.state.iter().map(of).collect::<Vec<_>>();
+    let total = PoolFacts {
+        pool: "together".to_owned(),
+        segments: facts.state.iter().map(|p| p.segments).sum(),
+        blocks: facts.state.iter().map(|p| p.blocks).sum(),
+        pending_blocks: facts.state.iter().map(|p| p.pending_blocks).sum(),
+        requested_bytes: facts.state.iter().map(|p| p.requested_bytes).sum(),
+        allocated_bytes: facts.state.iter().map(|p| p.allocated_bytes).sum(),
+        active_bytes: facts.state.iter().map(|p| p.active_bytes).sum(),
+        reserved_bytes: facts.state.iter().map(|p| p.reserved_bytes).sum(),
+    };
+    let column = |of: &dyn Fn(&PoolFacts) -> String| facts.state.iter().chain([&total]).map(of).collect::<Vec<_>>();
     grid.column("  pool", Align::Left, column(&|p| format!("  {}", p.pool)));
     grid.column("segments", Align::Right, column(&|p| number(p.segments)));
     grid.column("blocks", Align::Right, column(&|p| number(p.blocks)));

@@ -102,7 +102,9 @@ impl Grid {
             out.push_str(line);
             out.push('\n');
             if let Some(note) = index.checked_sub(2).and_then(|row| notes.get(row)) {
-                out.push_str(&format!("         {}\n", terminal::dim(note)));
+                for part in at_commas(note, terminal::width().saturating_sub(9)) {
+                    out.push_str(&format!("         {}\n", terminal::dim(&part)));
+                }
             }
         }
         out.trim_end().to_owned()
@@ -130,6 +132,18 @@ impl Grid {
         }
         tables
     }
+}
+
+/// A list cut behind commas into lines of at most `width` columns, where its words allow.
+fn at_commas(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_inclusive(',') {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() || line.len() + word.len() <= width => line.push_str(word),
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 fn draw(columns: &[&Column], rows: &[Row]) -> String {

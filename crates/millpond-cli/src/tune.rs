@@ -89,14 +89,23 @@ fn text(tuned: &Tuned, args: &TuneArgs, device: &str) -> String {
     }
     out.push('\n');
     for family in &tuned.families {
-        out.push_str(&format!("{}\n", bold(&family.line())));
+        if let Some(line) = family.line() {
+            out.push_str(&format!("{}\n", bold(&line)));
+        }
     }
     out
 }
 
 /// The best settings, and the defaults wherever they came.
 fn table(family: &TunedFamily, tuned: &Tuned, top: usize) -> String {
-    let mut chosen: Vec<usize> = (0..family.trials.len().min(top.max(1))).collect();
+    let mut chosen: Vec<usize> = Vec::new();
+    for (at, trial) in family.trials.iter().enumerate() {
+        // Settings that come to the same are one row: the simplest, which stands first.
+        let told = |other: &usize| family.trials.get(*other).is_some_and(|other| alike(other, trial));
+        if chosen.len() < top.max(1) && !chosen.iter().any(told) {
+            chosen.push(at);
+        }
+    }
     for always in [family.best, family.default] {
         if !chosen.contains(&always) {
             chosen.push(always);
@@ -131,6 +140,14 @@ fn table(family: &TunedFamily, tuned: &Tuned, top: usize) -> String {
     format!("{}\n\n{}", head, grid.render_with_notes("setting", &settings, &looks))
 }
 
+fn alike(a: &Trial, b: &Trial) -> bool {
+    let figures = |t: &Trial| (t.fits, t.served, t.peak_reserved_bytes, t.stalls);
+    figures(a) == figures(b) && a.modelled_driver_ms == b.modelled_driver_ms && a.hit_rate == b.hit_rate
+}
+
+/// Settings longer than this are named by their place in the table.
+const SHORT: usize = 40;
+
 /// What the search came to, in a sentence with numbers.
 fn verdict(family: &TunedFamily) -> String {
     let name = family.family.name();
@@ -144,7 +161,8 @@ fn verdict(family: &TunedFamily) -> String {
     if gains.is_empty() {
         return format!("{name}: the defaults are as good as anything tried: {} at the peak.", size(best.peak_reserved_bytes));
     }
-    format!("{name}: {} {}.", best.conf, gains.join(", and "))
+    let named = if best.conf.len() <= SHORT { best.conf.as_str() } else { "the setting marked above" };
+    format!("{name}: {named} {}.", gains.join(", and "))
 }
 
 fn said(gain: &Gain, default: &Trial) -> String {

@@ -87,15 +87,16 @@ pub struct TunedFamily {
 }
 
 impl TunedFamily {
-    /// The line for a shell that puts the best setting into the environment.
+    /// The line for a shell that puts the best setting into the environment; none where nothing fits.
     #[must_use]
-    pub fn line(&self) -> String {
-        match self.trials.get(self.best).map(|trial| trial.conf.as_str()) {
-            None | Some("") => format!("unset {}", self.variable),
+    pub fn line(&self) -> Option<String> {
+        let best = self.trials.get(self.best).filter(|trial| trial.fits)?;
+        Some(match best.conf.as_str() {
+            "" => format!("unset {}", self.variable),
             // Brackets and `>` mean something to shells.
-            Some(conf) if conf.contains(['[', '>']) => format!("export {}='{conf}'", self.variable),
-            Some(conf) => format!("export {}={conf}", self.variable),
-        }
+            conf if conf.contains(['[', '>']) => format!("export {}='{conf}'", self.variable),
+            conf => format!("export {}={conf}", self.variable),
+        })
     }
 }
 
@@ -255,24 +256,30 @@ impl Search<'_> {
     }
 }
 
-/// The dimensions with only those values that did best alone.
+/// Most combinations of one space.
+const COMBINATIONS: usize = 48;
+
+/// The dimensions with only those values that did best alone, few enough for every combination.
 fn kept(dimensions: &[Dimension], first: &[Trial]) -> Vec<Dimension> {
+    let least = rank::least_peak(first);
     let mut ranked: Vec<&Trial> = first.iter().collect();
-    ranked.sort_by(|a, b| rank::order(a, b, rank::least_peak(first)));
+    ranked.sort_by(|a, b| rank::order(a, b, least));
     let place = |point: &Point| ranked.iter().position(|trial| trial.conf == point.conf());
     let base = Point::fixed(dimensions);
     let default = ranked.iter().copied().find(|trial| trial.conf == base.conf());
-    dimensions
-        .iter()
-        .map(|dimension| {
-            dimension.keep(2, |value| {
+    let keep = |most: usize| -> Vec<Dimension> {
+        let kept = dimensions.iter().map(|dimension| {
+            dimension.keep(most, |value| {
                 let at = place(&base.with(dimension, value))?;
                 // A value that changes nothing would only multiply the runs.
                 let same = |other: &Trial| rank::same_outcome(ranked[at], other);
                 (!default.is_some_and(same)).then_some(at)
             })
-        })
-        .collect()
+        });
+        kept.collect()
+    };
+    let two = keep(2);
+    if space::combinations(&two).len() <= COMBINATIONS { two } else { keep(1) }
 }
 
 #[cfg(test)]

@@ -4,14 +4,21 @@ use super::Trial;
 use serde::Serialize;
 use std::cmp::Ordering;
 
-/// Peaks closer together than this are alike.
-const ALIKE: f64 = 0.005;
+/// Peaks closer together than this are alike while one costs more stalls: a device is not bought by the
+/// per cent, and a program that waits is slower every step.
+const ALIKE: f64 = 0.02;
+
+/// Less than this share of the peak is not worth a word.
+const PEAK_WORTH: f64 = 0.005;
+
+/// Nor are fewer stalls than this share of them.
+const STALLS_WORTH: f64 = 0.1;
 
 /// Driver time is a model: less than this share of it is not worth a setting.
 const TIME_WORTH: f64 = 0.05;
 
-/// Nor is less than this, in milliseconds over the whole run.
-const LEAST_TIME: f64 = 1.0;
+/// Nor is less than this for each call of the program, in milliseconds: what a good policy itself takes.
+const TIME_PER_CALL: f64 = 0.0005;
 
 /// What one setting has over another.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -43,7 +50,7 @@ pub(super) fn least_peak(trials: &[Trial]) -> u64 {
     finished.or_else(|| trials.iter().map(|t| t.peak_reserved_bytes).min()).unwrap_or(0)
 }
 
-/// Best first: what fits, then the peak in steps of half a per cent, stalls, driver time, hit rate, and
+/// Best first: what fits, then the peak in steps of two per cent, stalls, driver time, hit rate, and
 /// of two that are alike the simpler.
 pub(super) fn order(a: &Trial, b: &Trial, least: u64) -> Ordering {
     if !(a.fits && b.fits) {
@@ -81,19 +88,22 @@ fn better(new: &Trial, old: &Trial) -> Option<Gain> {
         return (new.fits && !old.fits).then_some(Gain::Fits);
     }
     let (new_peak, old_peak) = (new.peak_reserved_bytes as f64, old.peak_reserved_bytes as f64);
-    if new_peak <= old_peak * (1.0 - ALIKE) {
-        return Some(Gain::Peak { bytes: old.peak_reserved_bytes - new.peak_reserved_bytes });
+    let lower_by = |share: f64| new_peak <= old_peak * (1.0 - share);
+    let higher_by = |share: f64| old_peak <= new_peak * (1.0 - share);
+    let peak = Gain::Peak { bytes: old.peak_reserved_bytes.saturating_sub(new.peak_reserved_bytes) };
+    if lower_by(ALIKE) || higher_by(ALIKE) {
+        return lower_by(ALIKE).then_some(peak);
     }
-    if old_peak <= new_peak * (1.0 - ALIKE) {
-        return None;
+    let (fewer, more) = (old.stalls.saturating_sub(new.stalls), new.stalls.saturating_sub(old.stalls));
+    if fewer.max(more) as f64 > STALLS_WORTH * old.stalls as f64 {
+        return (fewer > 0).then_some(Gain::Stalls { fewer });
     }
-    if new.stalls != old.stalls {
-        let fewer = old.stalls.saturating_sub(new.stalls);
-        return (fewer as f64 > ALIKE * old.stalls as f64).then_some(Gain::Stalls { fewer });
+    if lower_by(PEAK_WORTH) || higher_by(PEAK_WORTH) {
+        return lower_by(PEAK_WORTH).then_some(peak);
     }
     let milliseconds = old.modelled_driver_ms - new.modelled_driver_ms;
-    let worth = milliseconds >= LEAST_TIME && milliseconds >= TIME_WORTH * old.modelled_driver_ms;
-    worth.then_some(Gain::DriverTime { milliseconds })
+    let least = (TIME_PER_CALL * old.served as f64).max(TIME_WORTH * old.modelled_driver_ms);
+    (milliseconds >= least).then_some(Gain::DriverTime { milliseconds })
 }
 
 /// The setting to use, and what it has over the defaults.

@@ -29,7 +29,8 @@ fn torch(device: Device, threads: usize) -> TunedFamily {
 #[test]
 fn finds_what_avoids_fragmentation() {
     let found = torch(Device::UNLIMITED, 1);
-    assert!(found.line().starts_with("export PYTORCH_CUDA_ALLOC_CONF="), "{}", found.line());
+    let line = found.line().expect("it fits");
+    assert!(line.starts_with("export PYTORCH_CUDA_ALLOC_CONF="), "{line}");
     assert!(matches!(found.gains.first(), Some(Gain::Peak { .. })), "{:?}", found.gains);
     let (best, default) = (&found.trials[found.best], &found.trials[found.default]);
     assert!(best.peak_reserved_bytes < default.peak_reserved_bytes / 2, "{best:?} {default:?}");
@@ -68,5 +69,39 @@ fn defaults_that_are_as_good_are_recommended() {
     let tuned = tune(&recording.traces[0], &TuneOptions::default(), &|_, _| {}).expect("replayable");
     let found = &tuned.families[0];
     assert_eq!((found.best, found.gains.len()), (found.default, 0));
-    assert_eq!(found.line(), "unset PYTORCH_CUDA_ALLOC_CONF");
+    assert_eq!(found.line().as_deref(), Some("unset PYTORCH_CUDA_ALLOC_CONF"));
+}
+
+fn tried(conf: &str, peak: u64, stalls: u64, modelled_driver_ms: f64) -> Trial {
+    Trial {
+        policy: "torch-native",
+        conf: conf.to_owned(),
+        fits: true,
+        served: 1000,
+        peak_reserved_bytes: peak,
+        overhead: 1.0,
+        hit_rate: 0.9,
+        stalls,
+        moved_bytes: 0,
+        modelled_driver_ms,
+        settings: u32::from(!conf.is_empty()),
+    }
+}
+
+#[test]
+fn a_per_cent_less_is_not_bought_with_stalls() {
+    let mut trials = vec![tried("", 1000, 10, 5.0), tried("tight", 985, 500, 5.0), tried("calm", 1010, 2, 5.0)];
+    rank::sort(&mut trials);
+    let default = trials.iter().position(|t| t.conf.is_empty()).expect("kept");
+    let (best, gains) = rank::choose(&trials, default);
+    assert_eq!(trials[best].conf, "calm");
+    assert_eq!(gains, [Gain::Stalls { fewer: 8 }]);
+}
+
+#[test]
+fn what_makes_no_difference_is_not_praised() {
+    let trials = [tried("", 1000, 10, 5.0), tried("a", 997, 10, 4.9), tried("b", 1000, 10, 4.7)];
+    assert_eq!(rank::choose(&trials, 0), (0, Vec::new()));
+    let trials = [tried("", 1000, 10, 5.0), tried("a", 990, 10, 5.0)];
+    assert_eq!(rank::choose(&trials, 0), (1, vec![Gain::Peak { bytes: 10 }]));
 }
