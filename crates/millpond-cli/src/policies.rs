@@ -19,7 +19,11 @@ pub(crate) fn command(args: &PoliciesArgs) -> Result<Exit, CliError> {
     let settings = Settings::default();
     let listed = policies::names().filter_map(|policy| {
         let fidelity = policies::build(policy, &settings).ok()?.fidelity().as_str();
-        Some(Listed { policy, fidelity, about: about(policy) })
+        Some(Listed {
+            policy,
+            fidelity,
+            about: about(policy),
+        })
     });
     let listed: Vec<Listed> = listed.collect();
     if args.json {
@@ -27,9 +31,21 @@ pub(crate) fn command(args: &PoliciesArgs) -> Result<Exit, CliError> {
         return Ok(Exit::Done);
     }
     let mut grid = Grid::new();
-    grid.column("policy", Align::Left, listed.iter().map(|p| p.policy.to_owned()).collect());
-    grid.column("fidelity", Align::Left, listed.iter().map(|p| p.fidelity.to_owned()).collect());
-    grid.column("what it is", Align::Left, listed.iter().map(|p| p.about.to_owned()).collect());
+    grid.column(
+        "policy",
+        Align::Left,
+        listed.iter().map(|p| p.policy.to_owned()).collect(),
+    );
+    grid.column(
+        "fidelity",
+        Align::Left,
+        listed.iter().map(|p| p.fidelity.to_owned()).collect(),
+    );
+    grid.column(
+        "what it is",
+        Align::Left,
+        listed.iter().map(|p| p.about.to_owned()).collect(),
+    );
     output::print(&format!("{}\n", grid.render(&[])))?;
     Ok(Exit::Done)
 }

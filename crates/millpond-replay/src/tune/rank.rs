@@ -46,8 +46,14 @@ pub enum Gain {
 
 /// The least peak of those that finish, or of all where none does.
 pub(super) fn least_peak(trials: &[Trial]) -> u64 {
-    let finished = trials.iter().filter(|t| t.fits).map(|t| t.peak_reserved_bytes).min();
-    finished.or_else(|| trials.iter().map(|t| t.peak_reserved_bytes).min()).unwrap_or(0)
+    let finished = trials
+        .iter()
+        .filter(|t| t.fits)
+        .map(|t| t.peak_reserved_bytes)
+        .min();
+    finished
+        .or_else(|| trials.iter().map(|t| t.peak_reserved_bytes).min())
+        .unwrap_or(0)
 }
 
 /// Best first: what fits, then the peak in steps of two per cent, stalls, driver time, hit rate, and
@@ -55,7 +61,12 @@ pub(super) fn least_peak(trials: &[Trial]) -> u64 {
 pub(super) fn order(a: &Trial, b: &Trial, least: u64) -> Ordering {
     if !(a.fits && b.fits) {
         let further = b.served.cmp(&a.served);
-        return b.fits.cmp(&a.fits).then(further).then(a.settings.cmp(&b.settings)).then_with(|| a.conf.cmp(&b.conf));
+        return b
+            .fits
+            .cmp(&a.fits)
+            .then(further)
+            .then(a.settings.cmp(&b.settings))
+            .then_with(|| a.conf.cmp(&b.conf));
     }
     let step = |t: &Trial| ((t.peak_reserved_bytes as f64 / least.max(1) as f64 - 1.0) / ALIKE) as u64;
     step(a)
@@ -90,11 +101,16 @@ fn better(new: &Trial, old: &Trial) -> Option<Gain> {
     let (new_peak, old_peak) = (new.peak_reserved_bytes as f64, old.peak_reserved_bytes as f64);
     let lower_by = |share: f64| new_peak <= old_peak * (1.0 - share);
     let higher_by = |share: f64| old_peak <= new_peak * (1.0 - share);
-    let peak = Gain::Peak { bytes: old.peak_reserved_bytes.saturating_sub(new.peak_reserved_bytes) };
+    let peak = Gain::Peak {
+        bytes: old.peak_reserved_bytes.saturating_sub(new.peak_reserved_bytes),
+    };
     if lower_by(ALIKE) || higher_by(ALIKE) {
         return lower_by(ALIKE).then_some(peak);
     }
-    let (fewer, more) = (old.stalls.saturating_sub(new.stalls), new.stalls.saturating_sub(old.stalls));
+    let (fewer, more) = (
+        old.stalls.saturating_sub(new.stalls),
+        new.stalls.saturating_sub(old.stalls),
+    );
     if fewer.max(more) as f64 > STALLS_WORTH * old.stalls as f64 {
         return (fewer > 0).then_some(Gain::Stalls { fewer });
     }
@@ -124,7 +140,9 @@ pub(super) fn choose(trials: &[Trial], default: usize) -> (usize, Vec<Gain>) {
     let (new, old) = (&trials[best], &trials[default]);
     gains.extend(better(new, old));
     if matches!(gains.first(), Some(Gain::Peak { .. })) && new.stalls < old.stalls {
-        gains.push(Gain::Stalls { fewer: old.stalls - new.stalls });
+        gains.push(Gain::Stalls {
+            fewer: old.stalls - new.stalls,
+        });
     }
     (best, gains)
 }
