@@ -61,7 +61,7 @@ pub(crate) fn write(
         trace,
         runs: &runs,
         in_use: in_use(report, trace),
-        best: report::best(&report.results),
+        best: report.best(),
         columns: grid.heads().iter().map(|head| head.trim().to_owned()).collect(),
         rows,
         advice: report.advice.clone(),
