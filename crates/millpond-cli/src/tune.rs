@@ -26,15 +26,28 @@ pub(crate) fn command(args: &TuneArgs) -> Result<Exit, CliError> {
         Redactor::default().redact(&mut trace);
     }
     let bar = Progress::steps(quiet, "trying settings");
-    let tuned = tune(&trace, &options, &|done, all| bar.set(done as u64, Some(all as u64)))?;
+    let tuned = tune(&trace, &options, &|done, all| {
+        bar.set(done as u64, Some(all as u64))
+    })?;
     drop(bar);
     if args.output.json {
         output::print_json(&tuned)?;
     } else {
-        output::print(&text(&tuned, args, &device::describe(&args.device, options.device)))?;
+        output::print(&text(
+            &tuned,
+            args,
+            &device::describe(&args.device, options.device),
+        ))?;
     }
-    let nothing_fits = tuned.families.iter().all(|family| family.trials.iter().all(|trial| !trial.fits));
-    Ok(if nothing_fits && options.device.bytes.is_some() { Exit::OutOfMemory } else { Exit::Done })
+    let nothing_fits = tuned
+        .families
+        .iter()
+        .all(|family| family.trials.iter().all(|trial| !trial.fits));
+    Ok(if nothing_fits && options.device.bytes.is_some() {
+        Exit::OutOfMemory
+    } else {
+        Exit::Done
+    })
 }
 
 fn families(named: &[String]) -> Result<Vec<Family>, CliError> {
@@ -45,9 +58,16 @@ fn families(named: &[String]) -> Result<Vec<Family>, CliError> {
     let find = |name: &String| {
         let unknown = || {
             let names: Vec<&str> = known.iter().map(|family| family.name()).collect();
-            CliError::Usage(format!("no settings to search for '{name}'; there are {}", names.join(", ")))
+            CliError::Usage(format!(
+                "no settings to search for '{name}'; there are {}",
+                names.join(", ")
+            ))
         };
-        known.iter().copied().find(|family| family.name() == name.trim()).ok_or_else(unknown)
+        known
+            .iter()
+            .copied()
+            .find(|family| family.name() == name.trim())
+            .ok_or_else(unknown)
     };
     named.iter().map(find).collect()
 }
@@ -56,13 +76,17 @@ fn families(named: &[String]) -> Result<Vec<Family>, CliError> {
 fn heaviest(traces: Vec<Trace>, quiet: bool) -> Result<Trace, CliError> {
     let several = traces.len() > 1;
     let peak = |trace: &Trace| {
-        millpond_replay::Program::new(trace, millpond_replay::Selection::default()).map_or(0, |p| p.peak_requested)
+        millpond_replay::Program::new(trace, millpond_replay::Selection::default())
+            .map_or(0, |p| p.peak_requested)
     };
     let heaviest = traces.into_iter().rev().max_by_key(peak);
     let heaviest = heaviest.ok_or_else(|| CliError::Usage("the recording holds no device".to_owned()))?;
     if several {
         let device = heaviest.origin.device;
-        output::note(quiet, &format!("settings are searched for device {device}, which holds the most"));
+        output::note(
+            quiet,
+            &format!("settings are searched for device {device}, which holds the most"),
+        );
     }
     Ok(heaviest)
 }
@@ -112,21 +136,53 @@ fn table(family: &TunedFamily, tuned: &Tuned, top: usize) -> String {
         }
     }
     chosen.sort_unstable();
-    let trials: Vec<(usize, &Trial)> = chosen.iter().filter_map(|at| Some((*at, family.trials.get(*at)?))).collect();
-    let largest = trials.iter().map(|(_, t)| t.peak_reserved_bytes).max().unwrap_or(0);
+    let trials: Vec<(usize, &Trial)> = chosen
+        .iter()
+        .filter_map(|at| Some((*at, family.trials.get(*at)?)))
+        .collect();
+    let largest = trials
+        .iter()
+        .map(|(_, t)| t.peak_reserved_bytes)
+        .max()
+        .unwrap_or(0);
     let unit = Unit::for_largest(largest);
-    let column = |of: &dyn Fn(usize, &Trial) -> String| trials.iter().map(|(at, t)| of(*at, t)).collect::<Vec<_>>();
+    let column =
+        |of: &dyn Fn(usize, &Trial) -> String| trials.iter().map(|(at, t)| of(*at, t)).collect::<Vec<_>>();
     let mut grid = Grid::new();
     let mark = |at| if at == family.best { "▸" } else { " " };
-    grid.column("  rank", Align::Left, column(&|at, _| format!("{} {:>4}", mark(at), at + 1)));
+    grid.column(
+        "  rank",
+        Align::Left,
+        column(&|at, _| format!("{} {:>4}", mark(at), at + 1)),
+    );
     if tuned.device_bytes.is_some() {
-        grid.column("fits", Align::Left, column(&|_, t| if t.fits { "yes" } else { "no" }.to_owned()));
+        grid.column(
+            "fits",
+            Align::Left,
+            column(&|_, t| if t.fits { "yes" } else { "no" }.to_owned()),
+        );
     }
-    grid.column("peak", Align::Right, column(&|_, t| unit.show(t.peak_reserved_bytes)));
-    grid.column("overhead", Align::Right, column(&|_, t| format!("{:.3}", t.overhead)));
+    grid.column(
+        "peak",
+        Align::Right,
+        column(&|_, t| unit.show(t.peak_reserved_bytes)),
+    );
+    grid.column(
+        "overhead",
+        Align::Right,
+        column(&|_, t| format!("{:.3}", t.overhead)),
+    );
     grid.column("stalls", Align::Right, column(&|_, t| number(t.stalls)));
-    grid.column("driver", Align::Right, column(&|_, t| duration_us(t.modelled_driver_ms * 1e3)));
-    grid.column("hit rate", Align::Right, column(&|_, t| format!("{:.2} %", (t.hit_rate * 1e4).floor() / 100.0)));
+    grid.column(
+        "driver",
+        Align::Right,
+        column(&|_, t| duration_us(t.modelled_driver_ms * 1e3)),
+    );
+    grid.column(
+        "hit rate",
+        Align::Right,
+        column(&|_, t| format!("{:.2} %", (t.hit_rate * 1e4).floor() / 100.0)),
+    );
     let looks: Vec<Row> = trials
         .iter()
         .map(|(at, trial)| match trial.fits {
@@ -135,9 +191,23 @@ fn table(family: &TunedFamily, tuned: &Tuned, top: usize) -> String {
             true => Row::Plain,
         })
         .collect();
-    let settings = column(&|_, t| if t.conf.is_empty() { "(the defaults)".to_owned() } else { t.conf.clone() });
-    let head = format!("{} settings tried for {}, best first", number(family.trials.len() as u64), family.family.name());
-    format!("{}\n\n{}", head, grid.render_with_notes("setting", &settings, &looks))
+    let settings = column(&|_, t| {
+        if t.conf.is_empty() {
+            "(the defaults)".to_owned()
+        } else {
+            t.conf.clone()
+        }
+    });
+    let head = format!(
+        "{} settings tried for {}, best first",
+        number(family.trials.len() as u64),
+        family.family.name()
+    );
+    format!(
+        "{}\n\n{}",
+        head,
+        grid.render_with_notes("setting", &settings, &looks)
+    )
 }
 
 fn alike(a: &Trial, b: &Trial) -> bool {
@@ -151,7 +221,8 @@ const SHORT: usize = 40;
 /// What the search came to, in a sentence with numbers.
 fn verdict(family: &TunedFamily) -> String {
     let name = family.family.name();
-    let (Some(best), Some(default)) = (family.trials.get(family.best), family.trials.get(family.default)) else {
+    let (Some(best), Some(default)) = (family.trials.get(family.best), family.trials.get(family.default))
+    else {
         return String::new();
     };
     if !best.fits {
@@ -159,9 +230,16 @@ fn verdict(family: &TunedFamily) -> String {
     }
     let gains: Vec<String> = family.gains.iter().map(|gain| said(gain, default)).collect();
     if gains.is_empty() {
-        return format!("{name}: the defaults are as good as anything tried: {} at the peak.", size(best.peak_reserved_bytes));
+        return format!(
+            "{name}: the defaults are as good as anything tried: {} at the peak.",
+            size(best.peak_reserved_bytes)
+        );
     }
-    let named = if best.conf.len() <= SHORT { best.conf.as_str() } else { "the setting marked above" };
+    let named = if best.conf.len() <= SHORT {
+        best.conf.as_str()
+    } else {
+        "the setting marked above"
+    };
     format!("{name}: {named} {}.", gains.join(", and "))
 }
 
@@ -171,7 +249,11 @@ fn said(gain: &Gain, default: &Trial) -> String {
         Gain::Peak { bytes } => {
             let after = default.peak_reserved_bytes.saturating_sub(*bytes);
             let share = 100.0 * *bytes as f64 / default.peak_reserved_bytes.max(1) as f64;
-            format!("lowers the peak by {} ({share:.1} %) to {}", size(*bytes), size(after))
+            format!(
+                "lowers the peak by {} ({share:.1} %) to {}",
+                size(*bytes),
+                size(after)
+            )
         }
         Gain::Stalls { fewer } => {
             format!("saves {} of {} stalls", number(*fewer), number(default.stalls))
