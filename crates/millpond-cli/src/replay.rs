@@ -129,7 +129,7 @@ fn file(
         let bar = Progress::steps(quiet, &format!("replaying {label}"));
         bar.set(0, Some(options.policies.len() as u64));
         let replayed = replay(&trace, options, &|done, all| {
-            bar.set(done as u64, Some(all as u64))
+            bar.set(done as u64, Some(all as u64));
         })?;
         drop(bar);
         if options.selection.window_us.is_some() && replayed.report.events == 0 {

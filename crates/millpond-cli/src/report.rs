@@ -66,7 +66,8 @@ pub(crate) fn text(shown: &Shown<'_>) -> String {
 
 /// What the figures of a table mean, once for all tables.
 pub(crate) fn legend() -> String {
-    let text = "driver time: host time of driver calls and stalls, modelled with assumed costs; stalls: allocations and \
+    let text = "how true: exact against the original, re-implemented from its published rules, an estimate of it, or \
+                this project's own policy itself; driver time: host time of driver calls and stalls, modelled with assumed costs; stalls: allocations and \
                 frees in which the host waits for the device; ns: host time of the policy itself, on this machine";
     dim(&wrap(text, width(), 0))
 }
@@ -110,6 +111,14 @@ pub(crate) fn grid(shown: &Shown<'_>, best: Option<usize>) -> (Grid, Vec<Row>) {
         }),
     );
     grid.column(
+<<<<<<< HEAD
+=======
+        "how\ntrue",
+        Align::Left,
+        column("", &|r| how_true(&r.fidelity).to_owned()),
+    );
+    grid.column(
+>>>>>>> main
         "over-\nhead",
         Align::Right,
         column("1.000", &|r| format!("{:.3}", r.overhead)),
@@ -163,6 +172,16 @@ pub(crate) fn grid(shown: &Shown<'_>, best: Option<usize>) -> (Grid, Vec<Row>) {
         });
     let looks = std::iter::once(Row::Bound).chain(looks).collect();
     (grid, looks)
+}
+
+/// A word for how true a policy is to its original; the legend says what it means.
+fn how_true(fidelity: &str) -> &str {
+    match fidelity {
+        "exact against the original" => "exact",
+        "published rules" => "rules",
+        "the original itself" => "itself",
+        other => other,
+    }
 }
 
 fn failure_cell(result: &PolicyResult) -> String {

@@ -121,7 +121,9 @@ fn better(new: &Trial, old: &Trial) -> Option<Gain> {
         return lower_by(PEAK_WORTH).then_some(peak);
     }
     let milliseconds = old.modelled_driver_ms - new.modelled_driver_ms;
-    let least = (TIME_PER_CALL * old.served as f64).max(TIME_WORTH * old.modelled_driver_ms).max(TIME_NOTICED);
+    let least = (TIME_PER_CALL * old.served as f64)
+        .max(TIME_WORTH * old.modelled_driver_ms)
+        .max(TIME_NOTICED);
     (milliseconds >= least).then_some(Gain::DriverTime { milliseconds })
 }
 
