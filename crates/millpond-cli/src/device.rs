@@ -1,6 +1,6 @@
 //! The device that was named: what of it is left for the program, and how to say so.
 
-use crate::args::DeviceArgs;
+use crate::args::{DeviceArgs, Paged};
 use crate::exit::{CliError, Exit};
 use crate::output;
 use crate::table::{Align, Grid};
@@ -13,11 +13,17 @@ use millpond_replay::{Device, cards};
 /// # Errors
 /// When nothing of it is left for the program.
 pub(crate) fn device(args: &DeviceArgs) -> Result<Device, CliError> {
+<<<<<<< HEAD
+    let paged = args.paged == Paged::On;
+    let Some(named) = &args.device else {
+        return Ok(Device { bytes: None, paged });
+=======
     let Some(named) = &args.device else {
         return Ok(Device {
             bytes: None,
             paged: args.paged,
         });
+>>>>>>> main
     };
     let bytes = named.available(args.reserve.unwrap_or(0));
     if bytes == 0 {
@@ -31,7 +37,11 @@ pub(crate) fn device(args: &DeviceArgs) -> Result<Device, CliError> {
     }
     Ok(Device {
         bytes: Some(bytes),
+<<<<<<< HEAD
+        paged,
+=======
         paged: args.paged,
+>>>>>>> main
     })
 }
 

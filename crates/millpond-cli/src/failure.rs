@@ -2,7 +2,7 @@
 
 use crate::terminal::{bold, dim, red};
 use crate::text::{counted, item, number, short, size, wrap};
-use millpond_replay::{Failure, PolicyResult, Report};
+use millpond_replay::{Failure, PolicyResult, Report, tag_frames};
 
 /// Frames of a stack shown.
 const FRAMES: usize = 6;
@@ -59,9 +59,16 @@ fn group(failure: &Failure, results: &[&PolicyResult], width: usize) -> String {
         let Some(failure) = &result.first_failure else {
             continue;
         };
+<<<<<<< HEAD
+        let free = if failure.free_bytes == u64::MAX {
+            "no limit".to_owned()
+        } else {
+            size(failure.free_bytes)
+        };
+=======
+>>>>>>> main
         let state = format!(
-            "{} free on the device, {} cached, largest hole {}",
-            size(failure.free_bytes),
+            "{free} free on the device, {} cached, largest hole {}",
             size(failure.cached_bytes),
             size(failure.largest_hole_bytes)
         );
@@ -93,27 +100,12 @@ fn where_from(tag: &str) -> Vec<String> {
     if !labels.is_empty() {
         lines.push(format!("in {}", labels.join("; ")));
     }
-    let frames = frames_of(frames);
+    let frames: Vec<&str> = tag_frames(frames).filter(|frame| !frame.is_empty()).collect();
     lines.extend(frames.iter().take(FRAMES).map(|frame| format!("at {frame}")));
     if frames.len() > FRAMES {
         lines.push(format!("   … {} more frames", frames.len() - FRAMES));
     }
     lines
-}
-
-/// Frames stand between `<`, and so do names such as `<lambda>`: one after a colon belongs to its frame.
-fn frames_of(text: &str) -> Vec<&str> {
-    let mut frames = Vec::new();
-    let mut start = 0;
-    for (at, _) in text.match_indices('<') {
-        if !text[..at].ends_with(':') {
-            frames.push(&text[start..at]);
-            start = at + 1;
-        }
-    }
-    frames.push(&text[start..]);
-    frames.retain(|frame| !frame.is_empty());
-    frames
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::progress::Progress;
 use crate::ranks::{self, Labelled};
 use crate::report::{self, Shown};
 use crate::{device, files, html, limits, output, settings};
-use millpond_replay::{Options, Redactor, Report, Selection, replay};
+use millpond_replay::{Options, Redactor, ReplayError, Report, Selection, replay};
 use millpond_trace::{Caution, Trace};
 use std::path::Path;
 
@@ -129,9 +129,17 @@ fn file(
         let bar = Progress::steps(quiet, &format!("replaying {label}"));
         bar.set(0, Some(options.policies.len() as u64));
         let replayed = replay(&trace, options, &|done, all| {
-            bar.set(done as u64, Some(all as u64))
+            bar.set(done as u64, Some(all as u64));
         })?;
         drop(bar);
+        if options.selection.window_us.is_some() && replayed.report.events == 0 {
+            // What lived then would be replayed, and its figures taken for those of a part of the run.
+            return Err(ReplayError::NothingToReplay {
+                trace: label,
+                window: true,
+            }
+            .into());
+        }
         let limits = limits::limits(&trace);
         let one = Done {
             report: replayed.report,

@@ -250,7 +250,7 @@ mod tests {
         let groups = |width| grid().deal(width).iter().map(Vec::len).collect::<Vec<_>>();
         assert_eq!(groups(80), [7]);
         assert_eq!(groups(50), [4, 4]);
-        assert_eq!(groups(30), [3, 2, 3, 2]);
+        assert_eq!(groups(30), [3, 3, 3]);
         assert_eq!(groups(1), [2; 6]);
     }
 

@@ -27,7 +27,7 @@ pub(crate) fn command(args: &TuneArgs) -> Result<Exit, CliError> {
     }
     let bar = Progress::steps(quiet, "trying settings");
     let tuned = tune(&trace, &options, &|done, all| {
-        bar.set(done as u64, Some(all as u64))
+        bar.set(done as u64, Some(all as u64));
     })?;
     drop(bar);
     if args.output.json {

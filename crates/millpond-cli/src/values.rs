@@ -1,14 +1,5 @@
 //! Values of options that are more than a word or a number.
 
-/// Reads `on` or `off`.
-pub(crate) fn parse_yes(text: &str) -> Result<bool, String> {
-    match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err("write on or off".to_owned()),
-    }
-}
-
 /// Reads `1.5s..3s` as microseconds; an end left out is open, one without a unit has the other's.
 pub(crate) fn parse_time_window(text: &str) -> Result<(u64, u64), String> {
     let shape = || "write two times with a unit (us, ms, s, min), such as 1.5s..3s".to_owned();

@@ -180,7 +180,10 @@ impl Search<'_> {
         let spaces = space::spaces(family, self.program, self.options.device);
         let mut trials: Vec<Trial> = Vec::new();
         let mut seen: HashSet<String> = HashSet::new();
-        let alone: Vec<Point> = spaces.iter().flat_map(space::one_at_a_time).collect();
+        let alone: Vec<Point> = spaces
+            .iter()
+            .flat_map(|dimensions| space::one_at_a_time(dimensions))
+            .collect();
         let first = self.round(family, alone, &mut seen)?;
         let combined: Vec<Point> = spaces
             .iter()
@@ -289,7 +292,7 @@ impl Search<'_> {
 }
 
 /// Most combinations of one space.
-const COMBINATIONS: usize = 48;
+const COMBINATIONS: usize = 64;
 
 /// The dimensions with only those values that did best alone, few enough for every combination.
 fn kept(dimensions: &[Dimension], first: &[Trial]) -> Vec<Dimension> {

@@ -20,6 +20,9 @@ const TIME_WORTH: f64 = 0.05;
 /// Nor is less than this for each call of the program, in milliseconds: what a good policy itself takes.
 const TIME_PER_CALL: f64 = 0.0005;
 
+/// Nor is less than this over the whole run, in milliseconds: nobody would notice.
+const TIME_NOTICED: f64 = 10.0;
+
 /// What one setting has over another.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
@@ -118,7 +121,9 @@ fn better(new: &Trial, old: &Trial) -> Option<Gain> {
         return lower_by(PEAK_WORTH).then_some(peak);
     }
     let milliseconds = old.modelled_driver_ms - new.modelled_driver_ms;
-    let least = (TIME_PER_CALL * old.served as f64).max(TIME_WORTH * old.modelled_driver_ms);
+    let least = (TIME_PER_CALL * old.served as f64)
+        .max(TIME_WORTH * old.modelled_driver_ms)
+        .max(TIME_NOTICED);
     (milliseconds >= least).then_some(Gain::DriverTime { milliseconds })
 }
 

@@ -199,19 +199,21 @@ fn split_ladder(program: &Program) -> Vec<u64> {
         .collect()
 }
 
+/// Keys that this build does not know are passed over when they are tried.
 fn millpond() -> Vec<Dimension> {
     let sizes = |key: &str, mib: &[u64]| Dimension::new(mib.iter().map(|mib| format!("{key}:{mib}MiB")));
     vec![
-        sizes("handle", &[2, 4, 8, 16, 32, 64, 128]),
-        sizes("small", &[0, 1, 2, 4, 8]),
-        Dimension::of("slack", &[0, 2, 4, 8, 16, 32]),
+        sizes("handle", &[2, 8, 16, 32, 64, 128]),
         Dimension::of("share", &[32, 64, 128, 256, 512]),
-        sizes("slack-bytes", &[0, 2, 8, 16, 32]),
+        Dimension::of("slack", &[0, 2, 4, 7, 16, 32]),
+        sizes("slack-bytes", &[0, 4, 8, 24, 64]),
+        Dimension::of("stalls", &[0, 4, 12, 40]),
+        Dimension::of("every", &[500, 2000, 8000]),
     ]
 }
 
 /// The defaults of a space, and every value of every dimension by itself.
-pub(super) fn one_at_a_time(dimensions: &Vec<Dimension>) -> Vec<Point> {
+pub(super) fn one_at_a_time(dimensions: &[Dimension]) -> Vec<Point> {
     let base = Point::fixed(dimensions);
     let mut points = vec![base.clone()];
     for dimension in dimensions.iter().filter(|d| !d.fixed) {
