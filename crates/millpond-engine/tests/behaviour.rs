@@ -56,6 +56,7 @@ macro_rules! policy_behaviour {
 
 // A new policy gets a line here.
 policy_behaviour! {
+    millpond "millpond",
     torch_native "torch-native",
     torch_expandable "torch-expandable",
     bfc "bfc",

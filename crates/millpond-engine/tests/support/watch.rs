@@ -2,7 +2,8 @@
 //!
 //! Every stream has a clock that ticks with each use of memory. A stream has *seen* another up to some
 //! tick if its later work starts after that; events carry what their stream had seen, waits hand it on,
-//! and what the host has waited for is seen by all.
+//! and what the host has waited for is seen by all. By the contract of
+//! [`Supply`](millpond_engine::Supply) the calls that give back or move memory wait for the device.
 
 use millpond_engine::{Event, Range, Segment, Simulated, Source, SourceError};
 use std::cell::RefCell;
@@ -91,21 +92,6 @@ impl Watch {
         reused
     }
 
-    /// Asserts that the host knows the last use of some memory to be over.
-    fn idle(&mut self, address: u64, bytes: u64) {
-        for (first, last, users) in &self.freed {
-            if *last <= address || address + bytes <= *first {
-                continue;
-            }
-            for (stream, tick) in users {
-                assert!(
-                    self.host.borrow().get(stream) >= Some(tick),
-                    "pages at {address:#x} are taken while stream {stream} may still use them"
-                );
-            }
-        }
-    }
-
     fn took(&mut self, bytes: u64) {
         self.held += bytes;
         self.peak_held = self.peak_held.max(self.held);
@@ -137,7 +123,6 @@ impl Source for Watch {
         Ok(segment)
     }
     fn give(&mut self, segment: Segment) {
-        // The driver waits for the device in this call.
         self.synchronize_host();
         self.held -= segment.bytes();
         self.device.give(segment);
@@ -160,13 +145,13 @@ impl Source for Watch {
         Ok(())
     }
     fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
-        self.idle(range.address() + offset, bytes);
+        self.synchronize_host();
         self.held -= bytes;
         self.device.decommit(range, offset, bytes)
     }
     fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError> {
         self.failing_calls += 1;
-        self.idle(from.0.address() + from.1, bytes);
+        self.synchronize_host();
         self.device.move_pages(from, to, bytes)
     }
     fn release(&mut self, range: Range) {

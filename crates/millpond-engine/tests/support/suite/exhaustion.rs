@@ -86,8 +86,7 @@ pub(crate) fn release_gives_back_what_no_block_uses(policy: &str) {
     driver.release();
     if abilities(policy).gives_back {
         assert!(held <= 20 * MIB, "{held} bytes for one block of 100");
-        assert_eq!(driver.engine.source().held, 0);
-        assert_eq!(driver.engine.stats().reserved.current, 0);
+        assert!(driver.engine.source().held <= abilities(policy).leaves);
     } else {
         assert_eq!(driver.engine.stats().cached(), driver.engine.source().held);
     }
