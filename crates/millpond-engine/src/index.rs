@@ -107,6 +107,16 @@ impl Bin {
             .or_else(|| self.tail.get(index).and_then(|next| next.first()))
     }
 
+    /// The last entry below a key.
+    fn below(&self, key: (u64, u64)) -> Option<&Entry> {
+        let index = self.chunk(key);
+        let chunk = self.get(index);
+        match chunk.partition_point(|e| e.key() < key).checked_sub(1) {
+            Some(at) => chunk.get(at),
+            None => index.checked_sub(1).and_then(|before| self.get(before).last()),
+        }
+    }
+
     fn last(&self) -> Option<&Entry> {
         self.tail.last().unwrap_or(&self.head).last()
     }
@@ -202,6 +212,18 @@ impl SizeIndex {
         self.at_or_above((entry.bytes, entry.address.checked_add(1)?))
     }
 
+    /// The block before in order of size and address.
+    #[must_use]
+    pub fn before(&self, entry: &Entry) -> Option<Entry> {
+        let bin = bin_of(entry.bytes);
+        let here = self.bins.get(bin).and_then(|b| b.below(entry.key()));
+        if let Some(found) = here {
+            return Some(*found);
+        }
+        let bin = self.last_bin_below(bin)?;
+        self.bins[bin].last().copied()
+    }
+
     /// The largest block.
     #[must_use]
     pub fn largest(&self) -> Option<Entry> {
@@ -271,6 +293,17 @@ impl SizeIndex {
         Some(word * 64 + self.words[word].trailing_zeros() as usize)
     }
 
+    /// The last bin below this one that holds something.
+    fn last_bin_below(&self, bin: usize) -> Option<usize> {
+        let word = bin / 64;
+        let here = self.words[word] & ((1 << (bin % 64)) - 1);
+        if let Some(bit) = here.checked_ilog2() {
+            return Some(word * 64 + bit as usize);
+        }
+        let word = (self.summary & ((1 << word) - 1)).checked_ilog2()? as usize;
+        Some(word * 64 + self.words[word].checked_ilog2()? as usize)
+    }
+
     #[inline]
     fn clear_if_empty(&mut self, bin: usize) {
         if self.bins[bin].head.is_empty() {
@@ -334,6 +367,8 @@ mod tests {
                     if let Some(key) = expected {
                         let after = tree.range((std::ops::Bound::Excluded(key), std::ops::Bound::Unbounded)).next().copied();
                         prop_assert_eq!(index.after(&found.expect("found")).map(|e| e.key()), after);
+                        let before = tree.range(..key).next_back().copied();
+                        prop_assert_eq!(index.before(&found.expect("found")).map(|e| e.key()), before);
                         tree.remove(&key);
                     }
                 }
