@@ -66,12 +66,27 @@ fn where_from(tag: &str) -> Vec<String> {
     if !labels.is_empty() {
         lines.push(format!("in {}", labels.join("; ")));
     }
-    let frames: Vec<&str> = frames.split('<').filter(|frame| !frame.is_empty()).collect();
+    let frames = frames_of(frames);
     lines.extend(frames.iter().take(FRAMES).map(|frame| format!("at {frame}")));
     if frames.len() > FRAMES {
         lines.push(format!("   … {} more frames", frames.len() - FRAMES));
     }
     lines
+}
+
+/// Frames stand between `<`, and so do names such as `<lambda>`: one after a colon belongs to its frame.
+fn frames_of(text: &str) -> Vec<&str> {
+    let mut frames = Vec::new();
+    let mut start = 0;
+    for (at, _) in text.match_indices('<') {
+        if !text[..at].ends_with(':') {
+            frames.push(&text[start..at]);
+            start = at + 1;
+        }
+    }
+    frames.push(&text[start..]);
+    frames.retain(|frame| !frame.is_empty());
+    frames
 }
 
 #[cfg(test)]
@@ -85,6 +100,7 @@ mod tests {
             ["in forward; layers.3.mlp; mm", "at models.py:forward:80", "at train.py:step:9"]
         );
         assert_eq!(where_from("a.py:f:1<b.py:g:2"), ["at a.py:f:1", "at b.py:g:2"]);
+        assert_eq!(where_from("w.py:<lambda>:1<b.py:g:2"), ["at w.py:<lambda>:1", "at b.py:g:2"]);
         assert_eq!(where_from("init;;empty;"), ["in init; empty"]);
         assert_eq!(where_from(""), ["(the recording has no tag for it)"]);
     }

@@ -13,8 +13,10 @@
 mod args;
 mod device;
 mod exit;
+mod facts;
 mod failure;
 mod files;
+mod html;
 mod info;
 mod limits;
 mod output;
@@ -27,6 +29,7 @@ mod settings;
 mod table;
 mod terminal;
 mod text;
+mod tune;
 mod values;
 
 use args::{Cli, Command};
@@ -52,7 +55,7 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> Result<Exit, CliError> {
     match command {
         Command::Replay(args) => replay::command(args),
-        Command::Tune(_) => Err(CliError::Usage("tune is not there yet".to_owned())),
+        Command::Tune(args) => tune::command(args),
         Command::Info(args) => info::command(args),
         Command::Policies(args) => policies::command(args),
         Command::Cards => device::cards_command(),

@@ -2,9 +2,10 @@
 
 use crate::exit::CliError;
 use serde::Serialize;
+use std::ffi::OsString;
 use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::io::{BufWriter, Error, ErrorKind, Write};
+use std::path::{Path, PathBuf};
 
 /// Prints a finished text.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
@@ -35,13 +36,7 @@ pub(crate) fn write_file(
     write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
 ) -> Result<(), CliError> {
     let failed = |source| CliError::Write { what: path.display().to_string(), source };
-    let Some(name) = path.file_name() else {
-        return Err(failed(std::io::Error::new(std::io::ErrorKind::InvalidInput, "this names no file")));
-    };
-    let mut beside = std::ffi::OsString::from(".");
-    beside.push(name);
-    beside.push(format!(".{}.part", std::process::id()));
-    let beside = path.with_file_name(beside);
+    let beside = beside(path).map_err(failed)?;
     let fill = || {
         let mut out = BufWriter::with_capacity(1 << 20, File::create(&beside)?);
         write(&mut out)?;
@@ -52,4 +47,26 @@ pub(crate) fn write_file(
         let _ = std::fs::remove_file(&beside);
         failed(source)
     })
+}
+
+/// Whether a file can be written there, before the work that fills it.
+pub(crate) fn check_writable(path: &Path) -> Result<(), CliError> {
+    let failed = |source| CliError::Write { what: path.display().to_string(), source };
+    if path.is_dir() {
+        return Err(failed(Error::from(ErrorKind::IsADirectory)));
+    }
+    let beside = beside(path).map_err(failed)?;
+    File::create(&beside).map_err(failed)?;
+    std::fs::remove_file(&beside).map_err(failed)
+}
+
+/// The name under which a file is filled.
+fn beside(path: &Path) -> std::io::Result<PathBuf> {
+    let Some(name) = path.file_name() else {
+        return Err(Error::new(ErrorKind::InvalidInput, "this names no file"));
+    };
+    let mut beside = OsString::from(".");
+    beside.push(name);
+    beside.push(format!(".{}.part", std::process::id()));
+    Ok(path.with_file_name(beside))
 }

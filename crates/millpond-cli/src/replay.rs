@@ -5,7 +5,7 @@ use crate::exit::{CliError, Exit, complain};
 use crate::progress::Progress;
 use crate::ranks::{self, Labelled};
 use crate::report::{self, Shown};
-use crate::{device, files, limits, output, settings};
+use crate::{device, files, html, limits, output, settings};
 use millpond_replay::{Options, Redactor, Report, Selection, replay};
 use millpond_trace::{Caution, Trace};
 use std::path::Path;
@@ -24,11 +24,15 @@ struct Done {
 pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
     let options = options(args)?;
     let paths = files::expand(&args.files)?;
+    if let Some(page) = &args.html {
+        // Better now than after minutes of work.
+        output::check_writable(page)?;
+    }
     let mut redactor = args.output.redact.then(Redactor::default);
     let mut done = Vec::new();
     let mut failed = 0;
     for path in &paths {
-        match file(path, args, &options, &mut redactor) {
+        match file(path, paths.len() == 1, args, &options, &mut redactor) {
             Ok(reports) => done.extend(reports),
             Err(error) if paths.len() == 1 => return Err(error),
             Err(error) => {
@@ -91,17 +95,18 @@ pub(crate) fn traces(path: &Path, quiet: bool, selection: &Selection) -> Result<
 
 fn file(
     path: &Path,
+    alone: bool,
     args: &ReplayArgs,
     options: &Options,
     redactor: &mut Option<Redactor>,
 ) -> Result<Vec<Done>, CliError> {
     let quiet = args.output.quiet;
-    let mut traces = traces(path, quiet, &options.selection)?;
+    let traces = traces(path, quiet, &options.selection)?;
     let several = traces.len() > 1;
     let mut done = Vec::new();
-    for (index, trace) in traces.iter_mut().enumerate() {
+    for mut trace in traces {
         if let Some(redactor) = redactor {
-            redactor.redact(trace);
+            redactor.redact(&mut trace);
         }
         let label = match several {
             true => format!("{} (device {})", trace.origin.name, trace.origin.device),
@@ -109,12 +114,28 @@ fn file(
         };
         let bar = Progress::steps(quiet, &format!("replaying {label}"));
         bar.set(0, Some(options.policies.len() as u64));
-        let replayed = replay(trace, options, &|done, all| bar.set(done as u64, Some(all as u64)))?;
+        let replayed = replay(&trace, options, &|done, all| bar.set(done as u64, Some(all as u64)))?;
         drop(bar);
-        let _ = index;
-        done.push(Done { report: replayed.report, label, limits: limits::limits(trace) });
+        let limits = limits::limits(&trace);
+        let one = Done { report: replayed.report, label, limits };
+        if let Some(named) = &args.html {
+            let place = html::place(named, &one.label, several || !alone);
+            html::write(&place, &shown(&one, args, options), &trace, &replayed.placements, options.device.bytes)?;
+            output::note(quiet, &format!("wrote {}", place.display()));
+        }
+        done.push(one);
     }
     Ok(done)
+}
+
+fn shown<'a>(one: &'a Done, args: &ReplayArgs, options: &Options) -> Shown<'a> {
+    Shown {
+        report: &one.report,
+        label: &one.label,
+        device: device::describe(&args.device, options.device),
+        limited: options.device.bytes.is_some(),
+        limits: &one.limits,
+    }
 }
 
 fn print(done: &[Done], args: &ReplayArgs, options: &Options, failed: usize) -> Result<(), CliError> {
@@ -124,12 +145,8 @@ fn print(done: &[Done], args: &ReplayArgs, options: &Options, failed: usize) -> 
             several => output::print_json(&several.iter().map(|d| &d.report).collect::<Vec<_>>()),
         };
     }
-    let device = device::describe(&args.device, options.device);
     let limited = options.device.bytes.is_some();
-    let mut texts: Vec<String> = Vec::new();
-    for Done { report, label, limits } in done {
-        texts.push(report::text(&Shown { report, label, device: &device, limited, limits }));
-    }
+    let mut texts: Vec<String> = done.iter().map(|one| report::text(&shown(one, args, options))).collect();
     if done.len() > 1 {
         let labelled: Vec<Labelled<'_>> = done.iter().map(|d| (d.label.as_str(), &d.report)).collect();
         texts.push(ranks::text(&labelled, limited, failed));

@@ -13,7 +13,7 @@ pub(crate) struct Shown<'a> {
     /// Name of the recording, with its device where a file holds several.
     pub(crate) label: &'a str,
     /// The device in one line.
-    pub(crate) device: &'a str,
+    pub(crate) device: String,
     /// Whether the device has a limit, so that a policy that finishes deserves a word.
     pub(crate) limited: bool,
     /// What cannot be said, beyond the report's own cautions.
@@ -24,8 +24,15 @@ pub(crate) struct Shown<'a> {
 const ALIKE: f64 = 0.005;
 
 /// The result to look at: finished, with the least peak, and of those alike the least driver time.
+///
+/// What asks the driver for most allocations holds the least and is no pool: nobody would run it.
 pub(crate) fn best(results: &[PolicyResult]) -> Option<usize> {
-    let finished = || results.iter().enumerate().filter(|(_, r)| r.first_failure.is_none());
+    let pools = |r: &&PolicyResult| r.hit_rate >= 0.5;
+    let any_pool = results.iter().filter(pools).any(|r| r.first_failure.is_none());
+    let finished = || {
+        let finished = results.iter().enumerate().filter(|(_, r)| r.first_failure.is_none());
+        finished.filter(move |(_, r)| !any_pool || pools(r))
+    };
     let least = finished().map(|(_, r)| r.peak_reserved_bytes).min()?;
     let alike = |r: &PolicyResult| r.peak_reserved_bytes as f64 <= least as f64 * (1.0 + ALIKE);
     let cheapest = finished().filter(|(_, r)| alike(r));
@@ -99,7 +106,6 @@ pub(crate) fn grid(shown: &Shown<'_>, best: Option<usize>) -> (Grid, Vec<Row>) {
     let column = |bound: &str, of: &dyn Fn(&PolicyResult) -> String| -> Vec<String> {
         std::iter::once(bound.to_owned()).chain(results.iter().map(of)).collect()
     };
-    let count = |of: &dyn Fn(&PolicyResult) -> u64| column("", &|r| number(of(r)));
     let mut grid = Grid::new();
     let mark = |index| if Some(index) == best { "▸ " } else { "  " };
     let names = results.iter().enumerate().map(|(index, r)| format!("{}{}", mark(index), r.policy));
@@ -113,16 +119,14 @@ pub(crate) fn grid(shown: &Shown<'_>, best: Option<usize>) -> (Grid, Vec<Row>) {
         grid.column("smallest\ndevice", Align::Right, column(&unit.show(report.peak_requested_bytes), &smallest));
         grid.column("stalls\nthere", Align::Right, column("", &|r| r.fit.as_ref().map_or_else(String::new, |fit| number(fit.stalls))));
     }
-    if !failed || fitted {
-        grid.start_group();
+    if failed || shown.limited {
+        grid.column("first\nfailure", Align::Right, column("", &failure_cell));
     }
-    grid.column("\nstalls", Align::Right, count(&|r| r.stalls));
+    grid.start_group();
+    grid.column("\nstalls", Align::Right, column("", &|r| number(r.stalls)));
     grid.column("driver\ntime", Align::Right, column("", &|r| duration_us(r.modelled_driver_ms * 1e3)));
     grid.column("ns per\nevent", Align::Right, column("", &|r| format!("{:.0}", r.ns_per_event)));
-    if failed || shown.limited {
-        grid.column("first\nfailure", Align::Right, column("", &|r| failure_cell(r, report)));
-    }
-    calls(&mut grid, results, &count);
+    calls(&mut grid, results);
     let looks = results.iter().enumerate().map(|(index, r)| match r.first_failure {
         Some(_) => Row::Failed,
         None if Some(index) == best && results.len() > 1 => Row::Best,
@@ -132,7 +136,7 @@ pub(crate) fn grid(shown: &Shown<'_>, best: Option<usize>) -> (Grid, Vec<Row>) {
     (grid, looks)
 }
 
-fn failure_cell(result: &PolicyResult, _report: &Report) -> String {
+fn failure_cell(result: &PolicyResult) -> String {
     match result.first_failure.as_ref() {
         None => "none".to_owned(),
         Some(failure) => match failure.event {
@@ -142,12 +146,13 @@ fn failure_cell(result: &PolicyResult, _report: &Report) -> String {
     }
 }
 
-type Count<'a> = dyn Fn(&dyn Fn(&PolicyResult) -> u64) -> Vec<String> + 'a;
+/// So that the calls that were made stand out.
+const NONE: &str = "-";
 
 /// Driver calls by kind; kinds that no policy made are left out.
-fn calls(grid: &mut Grid, results: &[PolicyResult], count: &Count<'_>) {
+fn calls(grid: &mut Grid, results: &[PolicyResult]) {
     type Kind = (&'static str, fn(&PolicyResult) -> u64);
-    let kinds: [Kind; 11] = [
+    let kinds: [Kind; 10] = [
         ("\nmalloc", |r| r.driver_calls.malloc),
         ("\nfree", |r| r.driver_calls.free),
         ("\nreserve", |r| r.driver_calls.reserve),
@@ -158,19 +163,17 @@ fn calls(grid: &mut Grid, results: &[PolicyResult], count: &Count<'_>) {
         ("\nrelease", |r| r.driver_calls.release),
         ("event\nrecord", |r| r.driver_calls.event_record),
         ("event\nwait", |r| r.driver_calls.event_wait),
-        ("bytes\nmoved", |r| r.moved_bytes),
     ];
     grid.start_group();
+    if results.iter().any(|r| r.moved_bytes > 0) {
+        let moved = results.iter().map(|r| if r.moved_bytes > 0 { size(r.moved_bytes) } else { NONE.to_owned() });
+        grid.column("bytes\nmoved", Align::Right, std::iter::once(String::new()).chain(moved).collect());
+    }
     for (head, of) in kinds {
         if results.iter().all(|r| of(r) == 0) {
             continue;
         }
-        let cells = if head.starts_with("bytes") {
-            let shown = results.iter().map(|r| size(of(r)));
-            std::iter::once(String::new()).chain(shown).collect()
-        } else {
-            count(&of)
-        };
-        grid.column(head, Align::Right, cells);
+        let calls = results.iter().map(|r| if of(r) > 0 { number(of(r)) } else { NONE.to_owned() });
+        grid.column(head, Align::Right, std::iter::once(String::new()).chain(calls).collect());
     }
 }

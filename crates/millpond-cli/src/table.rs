@@ -86,6 +86,28 @@ impl Grid {
         texts.join("\n\n")
     }
 
+    /// The same with one more column of long words at the end: beside the others where there is room for
+    /// most of it, and else under each row.
+    pub(crate) fn render_with_notes(&self, head: &str, notes: &[String], rows: &[Row]) -> String {
+        let mut wider = self.clone();
+        wider.column(head, Align::Left, notes.to_vec());
+        let total: usize = wider.columns.iter().map(|column| column.width() + GAP).sum();
+        if total <= terminal::width() + GAP {
+            return wider.render(rows);
+        }
+        let drawn = self.render(rows);
+        let mut out = String::with_capacity(drawn.len() * 2);
+        // Two lines of heads, then one for each row.
+        for (index, line) in drawn.lines().enumerate() {
+            out.push_str(line);
+            out.push('\n');
+            if let Some(note) = index.checked_sub(2).and_then(|row| notes.get(row)) {
+                out.push_str(&format!("         {}\n", terminal::dim(note)));
+            }
+        }
+        out.trim_end().to_owned()
+    }
+
     /// Deals the columns out: whole groups while they fit, then single columns.
     fn deal(&self, width: usize) -> Vec<Vec<&Column>> {
         let Some((names, rest)) = self.columns.split_first() else { return Vec::new() };
@@ -132,6 +154,10 @@ fn draw(columns: &[&Column], rows: &[Row]) -> String {
     }));
     let count = columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
     for row in 0..count {
+        // A bound says nothing where it has no figure.
+        if columns.iter().skip(1).all(|column| column.cells.get(row).is_none_or(String::is_empty)) {
+            continue;
+        }
         let look = rows.get(row).copied().unwrap_or_default();
         table.add_row(columns.iter().map(|column| {
             let cell = aligned(column.cells.get(row).cloned().unwrap_or_default(), column.align);
@@ -145,7 +171,8 @@ fn draw(columns: &[&Column], rows: &[Row]) -> String {
     }
     let last = columns.len().saturating_sub(1);
     for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, if index == last { 0 } else { GAP as u16 }));
+        // The junction of the line under the heads takes one blank of each gap.
+        column.set_padding((0, if index == last { 0 } else { GAP as u16 - 1 }));
     }
     let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
     lines.join("\n")

@@ -28,13 +28,8 @@ fn find<'a>(report: &'a Report, policy: &str) -> Option<&'a PolicyResult> {
     report.results.iter().find(|r| r.policy == policy)
 }
 
-/// The policy whose peak is the least among those that finished.
 fn best(report: &Report) -> Option<&PolicyResult> {
-    report
-        .results
-        .iter()
-        .filter(|r| r.first_failure.is_none())
-        .min_by_key(|r| r.peak_reserved_bytes)
+    report.best().and_then(|index| report.results.get(index))
 }
 
 /// The policy the program ran under, as far as the recording or habit tells.
@@ -158,6 +153,9 @@ fn nothing_to_gain(report: &Report) -> String {
             100.0 * (least.overhead - 1.0),
             display_size(report.peak_requested_bytes)
         ),
-        None => "Every policy ran out of memory; the table says where.".to_owned(),
+        None if report.results.iter().all(|r| r.first_failure.is_some()) => {
+            "Every policy ran out of memory; the table says where.".to_owned()
+        }
+        None => "Every policy that finishes makes the host wait too often to be recommended.".to_owned(),
     }
 }

@@ -28,6 +28,7 @@ mod program;
 mod replay;
 mod run;
 mod tags;
+mod tune;
 mod verify;
 
 pub use cards::{Card, DeviceSize, cards, parse_device};
@@ -38,5 +39,6 @@ pub use placement::{Placement, PlacementRecorder, SegmentSpan};
 pub use program::{BEFORE, Op, OpKind, Program, Selection};
 pub use replay::{Options, Replayed, check_settings, replay};
 pub use run::{Device, Observer, Run, Stop, request, run};
-pub use tags::{Redactor, tag_group};
+pub use tags::{Redactor, frames as tag_frames, tag_group};
+pub use tune::{Family, Gain, Trial, TuneOptions, Tuned, TunedFamily, tune};
 pub use verify::{Verification, recorded_conf, verify};

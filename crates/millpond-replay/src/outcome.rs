@@ -32,6 +32,19 @@ pub struct Report {
     pub advice: Vec<String>,
 }
 
+impl Report {
+    /// Index of the policy to recommend: the least peak among those that finish without making the host
+    /// wait at more than one in a hundred allocations. None where no policy does.
+    #[must_use]
+    pub fn best(&self) -> Option<usize> {
+        let usable = |r: &PolicyResult| {
+            r.first_failure.is_none() && r.stalls.saturating_mul(100) <= self.allocations.max(100)
+        };
+        let candidates = self.results.iter().enumerate().filter(|(_, r)| usable(r));
+        candidates.min_by_key(|(_, r)| r.peak_reserved_bytes).map(|(index, _)| index)
+    }
+}
+
 /// What the recorded allocator itself did.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Recorded {

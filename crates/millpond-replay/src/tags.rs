@@ -17,7 +17,7 @@ pub fn tag_group(tag: &str) -> String {
         return "(no tag)".to_owned();
     }
     if !tag.contains(';') {
-        return tag.split('<').next().unwrap_or(tag).to_owned();
+        return frames(tag).next().unwrap_or(tag).to_owned();
     }
     let fields: Vec<&str> = tag.split(';').collect();
     let kept = if fields.len() > 3 {
@@ -35,6 +35,31 @@ pub fn tag_group(tag: &str) -> String {
     } else {
         kept.join("; ")
     }
+}
+
+/// The frames of a tag's stack, innermost first.
+///
+/// They are joined by `<`, which also begins names such as `<lambda>`: a joint stands behind a line
+/// number, a name behind a colon.
+///
+/// ```
+/// use millpond_replay::tag_frames;
+///
+/// let frames: Vec<_> = tag_frames("a.py:<lambda>:374<b.py:main:2").collect();
+/// assert_eq!(frames, ["a.py:<lambda>:374", "b.py:main:2"]);
+/// ```
+pub fn frames(stack: &str) -> impl Iterator<Item = &str> {
+    let mut rest = Some(stack);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        let joint = text.char_indices().find(|&(at, c)| c == '<' && !text[..at].ends_with(':') && at > 0);
+        let (frame, after) = match joint {
+            Some((at, _)) => (&text[..at], Some(&text[at + 1..])),
+            None => (text, None),
+        };
+        rest = after;
+        Some(frame)
+    })
 }
 
 /// `layers.12.mlp` as `layers.*.mlp`.
@@ -67,8 +92,8 @@ impl Redactor {
             return String::new();
         }
         let fields: Vec<&str> = tag.split(';').collect();
-        let (labels, frames) = match fields.split_last() {
-            Some((frames, labels)) if !labels.is_empty() => (labels, *frames),
+        let (labels, stack) = match fields.split_last() {
+            Some((stack, labels)) if !labels.is_empty() => (labels, *stack),
             _ => (&[][..], tag),
         };
         let mut redacted: Vec<String> = Vec::with_capacity(fields.len());
@@ -81,13 +106,8 @@ impl Redactor {
                 self.path(label)
             });
         }
-        redacted.push(
-            frames
-                .split('<')
-                .map(|frame| self.frame(frame))
-                .collect::<Vec<_>>()
-                .join("<"),
-        );
+        let stack: Vec<String> = frames(stack).map(|frame| self.frame(frame)).collect();
+        redacted.push(stack.join("<"));
         redacted.join(";")
     }
 

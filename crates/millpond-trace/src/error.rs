@@ -48,6 +48,14 @@ pub enum ReadError {
         /// The limit that was reached.
         limit: u64,
     },
+    /// A small compressed file of very many lines.
+    #[error(
+        "more than {lines} lines in a compressed file as small as this, as in no recording; decompress it yourself if that is meant"
+    )]
+    TooDense {
+        /// How many lines were read.
+        lines: u64,
+    },
     /// The pickle is malformed.
     #[error(
         "malformed pickle at byte {offset}: {what}; dump the snapshot again or copy the file again"

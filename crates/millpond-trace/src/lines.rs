@@ -55,6 +55,7 @@ impl<'s, 'a> Lines<'s, 'a> {
             }
         };
         self.number += 1;
+        self.source.check_lines(self.number)?;
         // Consumed first and sliced after: consuming moves a position and leaves the bytes in place.
         self.source.consume(length + usize::from(whole));
         let line = self.source.consumed(length + usize::from(whole));

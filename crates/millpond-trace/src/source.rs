@@ -13,6 +13,9 @@ const BUFFER: usize = 256 << 10;
 /// Content up to this size is never compared with the file's: a few repeated lines compress well.
 const FREE_EXPANSION: u64 = 16 << 20;
 
+/// Lines a compressed file may hold whatever its size.
+const SPARE_LINES: u64 = 1 << 20;
+
 /// A buffered, bounded stream of decompressed bytes.
 pub(crate) struct Source<'a> {
     inner: Box<dyn Read + 'a>,
@@ -134,6 +137,16 @@ impl<'a> Source<'a> {
     #[inline]
     pub(crate) fn consume(&mut self, bytes: usize) {
         self.at = (self.at + bytes).min(self.end);
+    }
+
+    /// Refuses more lines than a compressed file of this size can honestly hold: each costs memory, and
+    /// those at hand take six bytes or more for each.
+    #[inline]
+    pub(crate) fn check_lines(&self, lines: u64) -> Result<(), ReadError> {
+        if self.compressed && lines > SPARE_LINES + self.meter.bytes.get() / 2 {
+            return Err(ReadError::TooDense { lines });
+        }
+        Ok(())
     }
 
     /// The last `bytes` consumed bytes, as long as nothing was filled since.

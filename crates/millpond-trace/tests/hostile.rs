@@ -293,7 +293,10 @@ fn bombs_are_defused() {
         let error = hostile(&bomb).expect_err("a bomb was read");
         let expected = matches!(
             error,
-            ReadError::Expands { .. } | ReadError::Csv { .. } | ReadError::Pickle { .. }
+            ReadError::Expands { .. }
+                | ReadError::TooDense { .. }
+                | ReadError::Csv { .. }
+                | ReadError::Pickle { .. }
         );
         assert!(expected, "{error}");
     }

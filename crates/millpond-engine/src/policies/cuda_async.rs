@@ -95,7 +95,21 @@ impl CudaAsync {
         self.pages.grow(supply, own, bytes)
     }
 
-    /// The last resort: waits, joins what all streams freed, and remaps.
+    /// Waits for the device, and joins what all streams of a pool freed: any of them may have it now.
+    fn synchronize(&mut self, supply: &mut Supply<'_>) {
+        for block in supply.synchronize() {
+            self.free(supply, block);
+        }
+        for streams in &self.streams {
+            if let [(_, first), rest @ ..] = streams.as_slice() {
+                for (_, list) in rest {
+                    self.pages.lists.merge(*list, *first);
+                }
+            }
+        }
+    }
+
+    /// The last resort: waits, and remaps.
     fn remap(
         &mut self,
         supply: &mut Supply<'_>,
@@ -103,9 +117,7 @@ impl CudaAsync {
         stream: Stream,
         bytes: u64,
     ) -> Result<BlockId, SourceError> {
-        for block in supply.synchronize() {
-            self.free(supply, block);
-        }
+        self.synchronize(supply);
         let own = self.list(pool, stream);
         for (_, list) in self.streams[pool].iter().filter(|(_, list)| *list != own) {
             self.pages.lists.merge(*list, own);
@@ -119,7 +131,7 @@ impl CudaAsync {
         self.pages.gather(supply, own, bytes)
     }
 
-    /// Gives back the whole pages that a pool does not use.
+    /// Gives back the whole pages that a pool does not use. The device has been waited for.
     fn trim(&mut self, supply: &mut Supply<'_>, pool: usize) {
         for (_, list) in &self.streams[pool] {
             self.pages.decommit(supply, *list);
@@ -155,6 +167,7 @@ impl Policy for CudaAsync {
     }
 
     fn release_cached(&mut self, supply: &mut Supply<'_>) {
+        self.synchronize(supply);
         for pool in 0..self.streams.len() {
             self.trim(supply, pool);
         }

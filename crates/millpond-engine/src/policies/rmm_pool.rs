@@ -17,8 +17,10 @@
 //! are the same and take logarithmic time. Other streams are asked in the order of their first use,
 //! where the original goes by the addresses of its event handles.
 //!
-//! Added here: each private pool is a pool of its own, and before a request is refused the blocks that
-//! wait for other streams are waited for, since RMM has its callers order a free and knows no such blocks.
+//! Added here: each private pool is a pool of its own. Before a request is refused the blocks that wait
+//! for other streams are waited for, since RMM has its callers order a free and knows no such blocks. And
+//! a stream that took over another's list records an event: in the original a third stream that takes from
+//! the joined list waits for an event older than the joining, and so not for the first one's work.
 //! Not modelled: an initial size, a maximum size with its reclaiming of whole upstream blocks, and
 //! threads' own default streams.
 
@@ -123,6 +125,7 @@ impl RmmPool {
             wait(supply, other);
             other.exists = false;
             self.lists.merge(other.number, own);
+            pool.streams[taker].event = Some(supply.record_event(request.stream));
             if let Some(id) = self.lists.take_best_fit(own, bytes) {
                 return Ok(id);
             }

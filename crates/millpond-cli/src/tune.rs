@@ -1,0 +1,172 @@
+//! `millpond tune`.
+
+use crate::args::TuneArgs;
+use crate::exit::{CliError, Exit};
+use crate::progress::Progress;
+use crate::table::{Align, Grid, Row};
+use crate::terminal::{bold, green, width};
+use crate::text::{Unit, duration_us, item, number, size, wrap};
+use crate::{device, output, replay};
+use millpond_replay::{Family, Gain, Redactor, Trial, TuneOptions, Tuned, TunedFamily, tune};
+use millpond_trace::Trace;
+
+/// Runs the command.
+pub(crate) fn command(args: &TuneArgs) -> Result<Exit, CliError> {
+    let quiet = args.output.quiet;
+    let options = TuneOptions {
+        families: families(&args.policy)?,
+        device: device::device(&args.device)?,
+        selection: replay::selection(&args.selection),
+        costs: device::costs(&args.device)?,
+        threads: args.output.threads.map_or(0, usize::from),
+    };
+    let traces = replay::traces(&args.file, quiet, &options.selection)?;
+    let mut trace = heaviest(traces, quiet)?;
+    if args.output.redact {
+        Redactor::default().redact(&mut trace);
+    }
+    let bar = Progress::steps(quiet, "trying settings");
+    let tuned = tune(&trace, &options, &|done, all| bar.set(done as u64, Some(all as u64)))?;
+    drop(bar);
+    if args.output.json {
+        output::print_json(&tuned)?;
+    } else {
+        output::print(&text(&tuned, args, &device::describe(&args.device, options.device)))?;
+    }
+    let nothing_fits = tuned.families.iter().all(|family| family.trials.iter().all(|trial| !trial.fits));
+    Ok(if nothing_fits && options.device.bytes.is_some() { Exit::OutOfMemory } else { Exit::Done })
+}
+
+fn families(named: &[String]) -> Result<Vec<Family>, CliError> {
+    let known: Vec<Family> = Family::all().collect();
+    if named.is_empty() {
+        return Ok(known);
+    }
+    let find = |name: &String| {
+        let unknown = || {
+            let names: Vec<&str> = known.iter().map(|family| family.name()).collect();
+            CliError::Usage(format!("no settings to search for '{name}'; there are {}", names.join(", ")))
+        };
+        known.iter().copied().find(|family| family.name() == name.trim()).ok_or_else(unknown)
+    };
+    named.iter().map(find).collect()
+}
+
+/// One environment serves all devices of a process, so the one that holds the most is searched for.
+fn heaviest(traces: Vec<Trace>, quiet: bool) -> Result<Trace, CliError> {
+    let several = traces.len() > 1;
+    let peak = |trace: &Trace| {
+        millpond_replay::Program::new(trace, millpond_replay::Selection::default()).map_or(0, |p| p.peak_requested)
+    };
+    let heaviest = traces.into_iter().rev().max_by_key(peak);
+    let heaviest = heaviest.ok_or_else(|| CliError::Usage("the recording holds no device".to_owned()))?;
+    if several {
+        let device = heaviest.origin.device;
+        output::note(quiet, &format!("settings are searched for device {device}, which holds the most"));
+    }
+    Ok(heaviest)
+}
+
+fn text(tuned: &Tuned, args: &TuneArgs, device: &str) -> String {
+    let columns = width();
+    let mut out = format!("{}\n", bold(&tuned.trace));
+    let facts = format!("peak requested {}; {device}", size(tuned.peak_requested_bytes));
+    out.push_str(&format!("{}\n", wrap(&facts, columns, 0)));
+    if let (Some(bytes), true) = (tuned.device_bytes, tuned.families.is_empty()) {
+        let over = tuned.peak_requested_bytes.saturating_sub(bytes);
+        let sentence = format!(
+            "No setting of any allocator can help: the program itself holds {} at its peak, {} more than the device \
+             has. Reduce what it holds, or use a larger device.",
+            size(tuned.peak_requested_bytes),
+            size(over)
+        );
+        out.push_str(&format!("\n{}\n", item(&green("→"), &sentence, columns)));
+        return out;
+    }
+    for family in &tuned.families {
+        out.push_str(&format!("\n{}\n\n", table(family, tuned, args.top)));
+        out.push_str(&format!("{}\n", item(&green("→"), &verdict(family), columns)));
+    }
+    out.push('\n');
+    for family in &tuned.families {
+        out.push_str(&format!("{}\n", bold(&family.line())));
+    }
+    out
+}
+
+/// The best settings, and the defaults wherever they came.
+fn table(family: &TunedFamily, tuned: &Tuned, top: usize) -> String {
+    let mut chosen: Vec<usize> = (0..family.trials.len().min(top.max(1))).collect();
+    for always in [family.best, family.default] {
+        if !chosen.contains(&always) {
+            chosen.push(always);
+        }
+    }
+    chosen.sort_unstable();
+    let trials: Vec<(usize, &Trial)> = chosen.iter().filter_map(|at| Some((*at, family.trials.get(*at)?))).collect();
+    let largest = trials.iter().map(|(_, t)| t.peak_reserved_bytes).max().unwrap_or(0);
+    let unit = Unit::for_largest(largest);
+    let column = |of: &dyn Fn(usize, &Trial) -> String| trials.iter().map(|(at, t)| of(*at, t)).collect::<Vec<_>>();
+    let mut grid = Grid::new();
+    let mark = |at| if at == family.best { "▸" } else { " " };
+    grid.column("  rank", Align::Left, column(&|at, _| format!("{} {:>4}", mark(at), at + 1)));
+    if tuned.device_bytes.is_some() {
+        grid.column("fits", Align::Left, column(&|_, t| if t.fits { "yes" } else { "no" }.to_owned()));
+    }
+    grid.column("peak", Align::Right, column(&|_, t| unit.show(t.peak_reserved_bytes)));
+    grid.column("overhead", Align::Right, column(&|_, t| format!("{:.3}", t.overhead)));
+    grid.column("stalls", Align::Right, column(&|_, t| number(t.stalls)));
+    grid.column("driver", Align::Right, column(&|_, t| duration_us(t.modelled_driver_ms * 1e3)));
+    grid.column("hit rate", Align::Right, column(&|_, t| format!("{:.2} %", (t.hit_rate * 1e4).floor() / 100.0)));
+    let looks: Vec<Row> = trials
+        .iter()
+        .map(|(at, trial)| match trial.fits {
+            false => Row::Failed,
+            true if *at == family.best => Row::Best,
+            true => Row::Plain,
+        })
+        .collect();
+    let settings = column(&|_, t| if t.conf.is_empty() { "(the defaults)".to_owned() } else { t.conf.clone() });
+    let head = format!("{} settings tried for {}, best first", number(family.trials.len() as u64), family.family.name());
+    format!("{}\n\n{}", head, grid.render_with_notes("setting", &settings, &looks))
+}
+
+/// What the search came to, in a sentence with numbers.
+fn verdict(family: &TunedFamily) -> String {
+    let name = family.family.name();
+    let (Some(best), Some(default)) = (family.trials.get(family.best), family.trials.get(family.default)) else {
+        return String::new();
+    };
+    if !best.fits {
+        return format!("{name}: no setting tried makes it fit.");
+    }
+    let gains: Vec<String> = family.gains.iter().map(|gain| said(gain, default)).collect();
+    if gains.is_empty() {
+        return format!("{name}: the defaults are as good as anything tried: {} at the peak.", size(best.peak_reserved_bytes));
+    }
+    format!("{name}: {} {}.", best.conf, gains.join(", and "))
+}
+
+fn said(gain: &Gain, default: &Trial) -> String {
+    match gain {
+        Gain::Fits => "makes it fit, which the defaults do not".to_owned(),
+        Gain::Peak { bytes } => {
+            let after = default.peak_reserved_bytes.saturating_sub(*bytes);
+            let share = 100.0 * *bytes as f64 / default.peak_reserved_bytes.max(1) as f64;
+            format!("lowers the peak by {} ({share:.1} %) to {}", size(*bytes), size(after))
+        }
+        Gain::Stalls { fewer } => {
+            format!("saves {} of {} stalls", number(*fewer), number(default.stalls))
+        }
+        Gain::DriverTime { milliseconds } => {
+            let before = default.modelled_driver_ms;
+            let share = 100.0 * milliseconds / before.max(f64::MIN_POSITIVE);
+            format!(
+                "saves {} ({share:.0} %) of {} in driver calls, modelled",
+                duration_us(milliseconds * 1e3),
+                duration_us(before * 1e3)
+            )
+        }
+        _ => String::new(),
+    }
+}

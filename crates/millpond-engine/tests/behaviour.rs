@@ -1,0 +1,75 @@
+//! One behaviour suite, run on every policy.
+
+mod support;
+
+use support::suite::{account, exhaustion, faults, placement, streams};
+
+/// Makes a module of tests for each policy, and the list of those it has made them for.
+macro_rules! policy_behaviour {
+    ($($module:ident $name:literal),* $(,)?) => {
+        const TESTED: &[&str] = &[$($name),*];
+        $(policy_behaviour!(@tests $module $name
+            placement::{
+                alignment,
+                blocks_are_distinct,
+                nothing_is_a_block_too,
+                too_much_is_an_error,
+                a_freed_block_is_reused,
+                groups_share_nothing,
+                the_same_calls_give_the_same_addresses,
+            }
+            streams::{
+                another_stream_takes_only_after_a_wait,
+                small_blocks_of_many_streams,
+                a_block_waits_for_foreign_streams,
+                each_of_several_foreign_streams_counts,
+            }
+            exhaustion::{
+                the_refusal_tells_the_state,
+                waiting_blocks_serve_when_nothing_else_does,
+                capacity_is_never_passed,
+                release_gives_back_what_no_block_uses,
+            }
+            faults::{
+                no_memory_at_each_call,
+                a_driver_error_at_each_call,
+                a_driver_error_is_told_as_such,
+            }
+            account::{
+                an_empty_engine_has_no_ratios,
+                peaks_are_exact,
+                figures_are_those_of_the_calls,
+            }
+        );)*
+    };
+    (@tests $module:ident $name:literal $($topic:ident::{$($test:ident),* $(,)?})*) => {
+        mod $module {
+            $($(
+                #[test]
+                fn $test() {
+                    super::$topic::$test($name);
+                }
+            )*)*
+        }
+    };
+}
+
+// A new policy gets a line here.
+policy_behaviour! {
+    millpond "millpond",
+    torch_native "torch-native",
+    torch_expandable "torch-expandable",
+    bfc "bfc",
+    rmm_pool "rmm-pool",
+    rmm_arena "rmm-arena",
+    cuda_async "cuda-async",
+    pow2 "pow2",
+    buckets "buckets",
+    none "none",
+}
+
+#[test]
+fn every_policy_is_tested() {
+    let known: Vec<&str> = millpond_engine::policies::names().collect();
+    assert_eq!(known, TESTED, "the suite's list is not the registry's");
+}

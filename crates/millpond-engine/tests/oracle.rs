@@ -1,0 +1,103 @@
+//! Random programs: every address against a naive model where there is one, and every policy against the
+//! account the driver keeps.
+
+mod support;
+
+use millpond_engine::{Fault, RoundupDivisions, Settings, Simulated, TorchConf, policies};
+use proptest::prelude::*;
+use support::driver::Driver;
+use support::naive::device::Device;
+use support::naive::rmm_pool::NaiveRmm;
+use support::naive::torch_expandable::NaiveExpandable;
+use support::naive::torch_native::NaiveTorch;
+use support::naive::{Naive, run};
+use support::program::{Op, program};
+
+/// Devices from 4 MiB to 32 GiB, and without a limit.
+fn capacity() -> impl Strategy<Value = Option<u64>> {
+    proptest::option::weighted(
+        0.7,
+        (22u32..35, 0u64..1 << 20).prop_map(|(log, more)| (1 << log) + more),
+    )
+}
+
+fn torch_conf() -> impl Strategy<Value = TorchConf> {
+    let max_split = proptest::option::of((20u64..200).prop_map(|mib| mib << 20));
+    let divisions = prop_oneof![Just(1u64), Just(2), Just(4), Just(8)];
+    (max_split, divisions, 20u64..60).prop_map(|(max_split_size, divisions, rounding)| TorchConf {
+        max_split_size,
+        roundup_power2_divisions: RoundupDivisions::uniform(divisions),
+        max_non_split_rounding: rounding << 20,
+        ..TorchConf::default()
+    })
+}
+
+fn agree(policy: &str, torch: &TorchConf, capacity: Option<u64>, program: &[Op], model: &mut dyn Naive) {
+    let settings = Settings {
+        torch: torch.clone(),
+        ..Settings::default()
+    };
+    let device = Simulated::new().with_capacity(capacity);
+    let answers = Driver::with(policy, &settings, device).run(program);
+    let expected = run(model, program);
+    for (call, (answer, expected)) in answers.into_iter().zip(expected).enumerate() {
+        assert_eq!(answer, expected, "call {call}, {:?}", program[call]);
+    }
+}
+
+fn faults() -> impl Strategy<Value = Vec<Fault>> {
+    let one = prop_oneof![
+        (0u64..60).prop_map(Fault::OutOfMemoryAt),
+        (0u64..80).prop_map(|n| Fault::DriverErrorAt(n, 719)),
+    ];
+    proptest::collection::vec(one, 0..4)
+}
+
+fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig {
+        cases,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(160))]
+
+    #[test]
+    fn torch_native_places_like_its_model(conf in torch_conf(), capacity in capacity(), program in program(200)) {
+        let mut model = NaiveTorch::new(&conf, Device::new(capacity));
+        agree("torch-native", &conf, capacity, &program, &mut model);
+    }
+
+    #[test]
+    fn torch_expandable_places_like_its_model(capacity in capacity(), program in program(200)) {
+        let conf = TorchConf::default();
+        let mut model = NaiveExpandable::new(&conf, Device::new(capacity));
+        agree("torch-expandable", &conf, capacity, &program, &mut model);
+    }
+
+    #[test]
+    fn rmm_pool_places_like_its_model(capacity in capacity(), program in program(200)) {
+        let mut model = NaiveRmm::new(Device::new(capacity));
+        agree("rmm-pool", &TorchConf::default(), capacity, &program, &mut model);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(48))]
+
+    /// Blocks never overlap, memory changes streams only in order, and every figure is exact.
+    #[test]
+    fn no_program_breaks_a_policy(capacity in capacity(), faults in faults(), hold in any::<bool>(), program in program(160)) {
+        for policy in policies::names() {
+            let device = Simulated::new().with_capacity(capacity).with_faults(faults.clone());
+            let device = if hold { device.hold_events() } else { device };
+            let mut driver = Driver::new(policy, device);
+            driver.run(&program);
+            driver.free_all();
+            driver.release();
+            assert_eq!(driver.engine.stats().active.current, 0, "{policy}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Runs programs on an engine and holds each answer against an independent account.
+
+use super::program::Op;
+use super::watch::Watch;
+use millpond_engine::{
+    AllocError, Block, Engine, Gauge, Group, Mark, PieceState, Request, Settings, Simulated, Stream, policies,
+};
+use std::collections::BTreeMap;
+
+/// An engine with everything it was asked and answered.
+pub(crate) struct Driver {
+    pub(crate) engine: Engine<Watch>,
+    pub(crate) live: Vec<Block>,
+    /// Blocks in callers' hands or waiting for a stream: address to end.
+    taken: BTreeMap<u64, u64>,
+    requested: Gauge,
+    allocated: Gauge,
+    active: Gauge,
+    /// Whether the last block lay where an earlier one had been.
+    pub(crate) reused: bool,
+}
+
+/// A request as the tests write it.
+pub(crate) fn request(bytes: u64, stream: u32, group: u32) -> Request {
+    Request {
+        bytes,
+        align: 1,
+        stream: Stream(stream),
+        group: Group(group),
+    }
+}
+
+impl Driver {
+    pub(crate) fn new(policy: &str, device: Simulated) -> Self {
+        Self::with(policy, &Settings::default(), device)
+    }
+
+    pub(crate) fn with(policy: &str, settings: &Settings, device: Simulated) -> Self {
+        let policy = policies::build(policy, settings).expect("a policy");
+        Self {
+            engine: Engine::new(policy, Watch::new(device)),
+            live: Vec::new(),
+            taken: BTreeMap::new(),
+            requested: Gauge::default(),
+            allocated: Gauge::default(),
+            active: Gauge::default(),
+            reused: false,
+        }
+    }
+
+    /// Allocates, keeps the block and answers its address.
+    pub(crate) fn allocate(&mut self, request: Request) -> Result<u64, AllocError> {
+        let outcome = self.engine.allocate(request);
+        self.forget_passed();
+        if let Ok(block) = &outcome {
+            let (address, end) = (block.address(), block.address() + block.bytes());
+            assert!(block.bytes() >= request.bytes.max(1), "too small: {block:?}");
+            assert_eq!(
+                (block.requested(), block.stream()),
+                (request.bytes, request.stream)
+            );
+            assert!(
+                address.is_multiple_of(request.align.max(256)),
+                "badly aligned: {block:?}"
+            );
+            let below = self.taken.range(..end).next_back();
+            assert!(below.is_none_or(|(_, e)| *e <= address), "overlaps: {block:?}");
+            self.taken.insert(address, end);
+            self.reused = self
+                .engine
+                .source_mut()
+                .handed_out(address, block.bytes(), request.stream.0);
+            self.requested.add(request.bytes);
+            self.allocated.add(block.bytes());
+        }
+        self.agree();
+        let block = outcome?;
+        let address = block.address();
+        self.live.push(block);
+        Ok(address)
+    }
+
+    /// Frees the live block at this position.
+    pub(crate) fn free(&mut self, index: usize, uses: &[u32]) {
+        let block = self.live.remove(index);
+        let (address, bytes) = (block.address(), block.bytes());
+        let users = uses.iter().copied().chain([block.stream().0]);
+        self.engine.source_mut().freed(address, bytes, users);
+        self.requested.sub(block.requested());
+        self.allocated.sub(bytes);
+        let uses: Vec<Stream> = uses.iter().map(|s| Stream(*s)).collect();
+        self.engine.free(block, &uses);
+        if uses.is_empty() {
+            self.taken.remove(&address);
+        }
+        self.forget_passed();
+        self.agree();
+    }
+
+    pub(crate) fn free_all(&mut self) {
+        while let Some(last) = self.live.len().checked_sub(1) {
+            self.free(last, &[]);
+        }
+    }
+
+    pub(crate) fn release(&mut self) {
+        self.engine.release_cached();
+        self.forget_passed();
+        self.agree();
+    }
+
+    pub(crate) fn collect(&mut self) {
+        self.engine.collect();
+        self.forget_passed();
+        self.agree();
+    }
+
+    /// Runs one call; answers the address it was given.
+    pub(crate) fn step(&mut self, op: &Op) -> Option<u64> {
+        match op {
+            Op::Alloc { bytes, stream, group } => {
+                return self.allocate(request(*bytes, *stream, *group)).ok();
+            }
+            Op::Free { index, uses } if !self.live.is_empty() => {
+                self.free(index % self.live.len(), uses);
+            }
+            Op::Free { .. } => {}
+            Op::Complete => {
+                let device = &mut self.engine.source_mut().device;
+                for event in 0..device.next_event().0 {
+                    device.complete(millpond_engine::Event(event));
+                }
+                self.collect();
+            }
+            Op::Release => self.release(),
+            Op::Step => {
+                self.engine.mark(Mark::Step);
+                self.agree();
+            }
+        }
+        None
+    }
+
+    pub(crate) fn run(&mut self, program: &[Op]) -> Vec<Option<u64>> {
+        program.iter().map(|op| self.step(op)).collect()
+    }
+
+    /// What waited for a stream and does no more can be handed out.
+    fn forget_passed(&mut self) {
+        let held = self.live.iter().map(|b| (b.address(), b.bytes()));
+        let held = held.chain(self.engine.deferred().blocks());
+        self.taken = held.map(|(address, bytes)| (address, address + bytes)).collect();
+    }
+
+    /// Asserts that the engine's account and the policy's layout are those of the blocks handed out.
+    fn agree(&mut self) {
+        self.engine.check();
+        self.active
+            .set(self.allocated.current + self.engine.deferred().bytes());
+        let stats = self.engine.stats();
+        assert_eq!(stats.requested, self.requested, "requested");
+        assert_eq!(stats.allocated, self.allocated, "allocated");
+        assert_eq!(stats.active, self.active, "active");
+        let source = self.engine.source();
+        let reserved = Gauge {
+            current: source.held,
+            peak: source.peak_held,
+        };
+        assert_eq!(stats.reserved, reserved, "reserved");
+        let mut live: u64 = 0;
+        self.engine.policy().layout(&mut |piece| {
+            if piece.state == PieceState::Live {
+                live += piece.bytes;
+                let end = piece.address + piece.bytes;
+                let mut at = piece.address;
+                for (address, last) in self.taken.range(piece.address..end) {
+                    assert_eq!(*address, at, "a live piece that is no block");
+                    at = *last;
+                }
+                assert_eq!(at, end, "a live piece that is no block");
+            }
+        });
+        assert_eq!(live, self.taken.iter().map(|(a, e)| e - a).sum::<u64>());
+    }
+}

@@ -1,0 +1,8 @@
+//! What the engine's tests share.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+pub(crate) mod driver;
+pub(crate) mod naive;
+pub(crate) mod program;
+pub(crate) mod suite;
+pub(crate) mod watch;

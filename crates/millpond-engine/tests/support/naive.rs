@@ -1,0 +1,54 @@
+//! Deliberately naive models, written from the published rules: vectors, linear scans, no shared code.
+
+pub(crate) mod device;
+pub(crate) mod rmm_pool;
+pub(crate) mod torch_expandable;
+pub(crate) mod torch_native;
+
+use super::program::Op;
+
+/// A model of a policy, as far as addresses show it.
+pub(crate) trait Naive {
+    /// Where a request goes; none if it is refused.
+    fn allocate(&mut self, bytes: u64, stream: u32, group: u32) -> Option<u64>;
+    /// Takes back what was handed out at an address.
+    fn free(&mut self, address: u64);
+    /// Gives back what is not used.
+    fn release(&mut self);
+}
+
+/// Runs a program on a model; events pass at once, but are looked at only when memory is asked for.
+pub(crate) fn run(model: &mut dyn Naive, program: &[Op]) -> Vec<Option<u64>> {
+    let mut live: Vec<u64> = Vec::new();
+    let mut waiting: Vec<u64> = Vec::new();
+    let mut answers = Vec::new();
+    for op in program {
+        let mut answer = None;
+        match op {
+            Op::Free { index, uses } if !live.is_empty() => {
+                let address = live.remove(index % live.len());
+                if uses.is_empty() {
+                    model.free(address);
+                } else {
+                    waiting.push(address);
+                }
+            }
+            Op::Free { .. } | Op::Step => {}
+            Op::Alloc { .. } | Op::Complete | Op::Release => {
+                for address in waiting.drain(..) {
+                    model.free(address);
+                }
+            }
+        }
+        match op {
+            Op::Alloc { bytes, stream, group } => {
+                answer = model.allocate(*bytes, *stream, *group);
+                live.extend(answer);
+            }
+            Op::Release => model.release(),
+            _ => {}
+        }
+        answers.push(answer);
+    }
+    answers
+}

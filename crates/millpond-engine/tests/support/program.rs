@@ -1,0 +1,81 @@
+//! Programs of calls, written out or drawn at random.
+
+use proptest::prelude::*;
+
+/// One call of a program.
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    Alloc {
+        bytes: u64,
+        stream: u32,
+        group: u32,
+    },
+    /// Frees the live block at this position, wrapped around, after these streams used it too.
+    Free {
+        index: usize,
+        uses: Vec<u32>,
+    },
+    /// Lets every recorded event pass.
+    Complete,
+    Release,
+    Step,
+}
+
+/// Sizes from nothing to 4 GiB, each power of two as likely as the next.
+pub(crate) fn size() -> impl Strategy<Value = u64> {
+    (0u32..=32, any::<u64>()).prop_map(|(log, random)| {
+        let least = (1u64 << log) >> 1;
+        least + random % (least.max(1) + 1)
+    })
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let alloc =
+        (size(), 0u32..3, 0u32..2).prop_map(|(bytes, stream, group)| Op::Alloc { bytes, stream, group });
+    let free = any::<usize>().prop_map(|index| Op::Free { index, uses: vec![] });
+    let foreign = (any::<usize>(), proptest::collection::vec(0u32..3, 1..3))
+        .prop_map(|(index, uses)| Op::Free { index, uses });
+    prop_oneof![
+        40 => alloc,
+        25 => free,
+        8 => foreign,
+        3 => Just(Op::Complete),
+        1 => Just(Op::Release),
+        1 => Just(Op::Step),
+    ]
+}
+
+pub(crate) fn program(calls: usize) -> impl Strategy<Value = Vec<Op>> {
+    proptest::collection::vec(op(), 1..calls)
+}
+
+/// A fixed program that looks random: small, middling and large blocks on three streams and in two pools,
+/// several waiting for other streams, with a release in between.
+pub(crate) fn fixed(calls: u64) -> Vec<Op> {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut next = move |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    let one = |call: u64| match next(100) {
+        _ if call % 97 == 96 => Op::Release,
+        0..55 => Op::Alloc {
+            bytes: (1 << next(24)) + next(5000),
+            stream: next(3) as u32,
+            group: (next(8) == 0).into(),
+        },
+        55..85 => Op::Free {
+            index: next(1000) as usize,
+            uses: vec![],
+        },
+        85..96 => Op::Free {
+            index: next(1000) as usize,
+            uses: vec![next(3) as u32],
+        },
+        96..99 => Op::Complete,
+        _ => Op::Step,
+    };
+    (0..calls).map(one).collect()
+}

@@ -1,0 +1,94 @@
+//! A device that is full.
+
+use super::super::driver::{Driver, request};
+use super::super::program::fixed;
+use super::{MIB, abilities, limited};
+use millpond_engine::{AllocError, PieceState, Simulated, Source};
+
+fn largest_hole(driver: &Driver) -> u64 {
+    let mut largest = 0;
+    driver.engine.policy().layout(&mut |piece| {
+        if piece.state == PieceState::Free {
+            largest = largest.max(piece.bytes);
+        }
+    });
+    largest
+}
+
+/// Allocates until it is refused.
+fn fill(driver: &mut Driver, bytes: u64) -> AllocError {
+    loop {
+        if let Err(error) = driver.allocate(request(bytes, 0, 0)) {
+            return error;
+        }
+    }
+}
+
+pub(crate) fn the_refusal_tells_the_state(policy: &str) {
+    let mut driver = limited(policy, 256 * MIB);
+    let bytes = 5 * MIB;
+    let error = fill(&mut driver, bytes);
+    // rmm-arena by its rules uses half of the device, pow2 rounds 5 MiB to 8.
+    assert!(driver.live.len() >= 24, "{} blocks", driver.live.len());
+    let stats = *driver.engine.stats();
+    assert_eq!(stats.refusals, 1);
+    let told = AllocError::Exhausted {
+        requested: bytes,
+        device_free: driver.engine.source().free_bytes().expect("a limit"),
+        largest_hole: largest_hole(&driver),
+        cached: stats.reserved.current - stats.active.current,
+    };
+    assert_eq!(error, told);
+    assert!(largest_hole(&driver) < bytes.next_power_of_two());
+    driver.free(7, &[]);
+    driver
+        .allocate(request(bytes, 0, 0))
+        .expect("what was freed serves");
+}
+
+pub(crate) fn waiting_blocks_serve_when_nothing_else_does(policy: &str) {
+    let device = Simulated::new().with_capacity(Some(256 * MIB)).hold_events();
+    let mut driver = Driver::new(policy, device);
+    fill(&mut driver, 5 * MIB);
+    driver.free(3, &[1]);
+    assert_eq!(driver.engine.deferred().len(), 1);
+    let outcome = driver.allocate(request(5 * MIB, 0, 0));
+    assert!(driver.engine.deferred().is_empty(), "the device is waited for");
+    assert_eq!(outcome.is_ok(), abilities(policy).looks_again);
+    if outcome.is_err() {
+        driver
+            .allocate(request(5 * MIB, 0, 0))
+            .expect("what came free serves");
+    }
+}
+
+/// The watch asserts it at each call that takes memory.
+pub(crate) fn capacity_is_never_passed(policy: &str) {
+    for mib in [1, 3, 40, 200] {
+        let mut driver = limited(policy, mib * MIB);
+        driver.run(&fixed(500));
+        assert!(driver.engine.source().peak_held <= mib * MIB);
+    }
+}
+
+pub(crate) fn release_gives_back_what_no_block_uses(policy: &str) {
+    let mut driver = limited(policy, 1 << 30);
+    for bytes in [100, 70_000, 3 * MIB, 40 * MIB, 100] {
+        driver.allocate(request(bytes, 0, 0)).expect("fits");
+        driver.allocate(request(bytes, 1, 0)).expect("fits");
+    }
+    while driver.live.len() > 1 {
+        driver.free(0, &[0, 1]);
+    }
+    driver.release();
+    let held = driver.engine.source().held;
+    driver.free_all();
+    driver.release();
+    if abilities(policy).gives_back {
+        assert!(held <= 20 * MIB, "{held} bytes for one block of 100");
+        assert!(driver.engine.source().held <= abilities(policy).leaves);
+    } else {
+        assert_eq!(driver.engine.stats().cached(), driver.engine.source().held);
+    }
+    driver.allocate(request(30 * MIB, 0, 0)).expect("usable after");
+}

@@ -1,0 +1,72 @@
+//! A device whose calls fail, each in turn.
+
+use super::super::driver::{Driver, request};
+use super::super::program::{Op, fixed};
+use super::{MIB, abilities};
+use millpond_engine::{AllocError, Fault, Simulated};
+
+/// Calls that take memory, and calls that can fail.
+type Calls = (u64, u64);
+
+/// Runs a program, and shows that all memory is accounted for and more is served after it; answers the
+/// calls the program made.
+fn survives(policy: &str, program: &[Op], device: Simulated) -> Calls {
+    let mut driver = Driver::new(policy, device);
+    driver.run(program);
+    let source = driver.engine.source();
+    let calls = (source.taking_calls, source.failing_calls);
+    driver.free_all();
+    driver.release();
+    assert_eq!(driver.engine.stats().active.current, 0);
+    for bytes in [1, 3 * MIB, 20 * MIB] {
+        driver
+            .allocate(request(bytes, 0, 0))
+            .expect("usable after a failure");
+    }
+    calls
+}
+
+fn device() -> Simulated {
+    Simulated::new().with_capacity(Some(256 * MIB))
+}
+
+pub(crate) fn no_memory_at_each_call(policy: &str) {
+    let program = fixed(160);
+    let (calls, _) = survives(policy, &program, device());
+    assert!(calls > 1 || !abilities(policy).gives_back);
+    for n in 0..calls {
+        survives(policy, &program, device().with_faults([Fault::OutOfMemoryAt(n)]));
+        survives(
+            policy,
+            &program,
+            Simulated::new().with_faults([Fault::OutOfMemoryAt(n)]),
+        );
+    }
+}
+
+pub(crate) fn a_driver_error_at_each_call(policy: &str) {
+    let program = fixed(160);
+    let (_, calls) = survives(policy, &program, device());
+    for n in 0..calls {
+        survives(
+            policy,
+            &program,
+            device().with_faults([Fault::DriverErrorAt(n, 999)]),
+        );
+        survives(
+            policy,
+            &program,
+            Simulated::new().with_faults([Fault::DriverErrorAt(n, 999)]),
+        );
+    }
+}
+
+/// What is not a lack of memory is told apart from it; a policy may also get round it.
+pub(crate) fn a_driver_error_is_told_as_such(policy: &str) {
+    let device = Simulated::new().with_faults((0..3000).map(|n| Fault::DriverErrorAt(n, 700)));
+    let mut driver = Driver::new(policy, device);
+    let error = driver
+        .allocate(request(3 * MIB, 0, 0))
+        .expect_err("the driver is broken");
+    assert!(matches!(error, AllocError::Source(_)), "{error}");
+}

@@ -1,0 +1,190 @@
+//! A device that knows which stream's work is ordered after which.
+//!
+//! Every stream has a clock that ticks with each use of memory. A stream has *seen* another up to some
+//! tick if its later work starts after that; events carry what their stream had seen, waits hand it on,
+//! and what the host has waited for is seen by all. By the contract of
+//! [`Supply`](millpond_engine::Supply) the calls that give back or move memory wait for the device.
+
+use millpond_engine::{Event, Range, Segment, Simulated, Source, SourceError};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+
+type Clocks = BTreeMap<u32, u64>;
+
+fn join(into: &mut Clocks, from: &Clocks) {
+    for (stream, tick) in from {
+        let known = into.entry(*stream).or_default();
+        *known = (*known).max(*tick);
+    }
+}
+
+/// A simulated device under watch.
+pub(crate) struct Watch {
+    pub(crate) device: Simulated,
+    now: Clocks,
+    seen: BTreeMap<u32, Clocks>,
+    events: HashMap<Event, Clocks>,
+    host: RefCell<Clocks>,
+    /// Bytes it has given and not got back, counted here on its own.
+    pub(crate) held: u64,
+    pub(crate) peak_held: u64,
+    /// Calls that take or commit, and calls that can fail.
+    pub(crate) taking_calls: u64,
+    pub(crate) failing_calls: u64,
+    /// Memory freed and not handed out again: first address, end, who used it last and when.
+    freed: Vec<(u64, u64, Clocks)>,
+}
+
+impl Watch {
+    pub(crate) fn new(device: Simulated) -> Self {
+        Self {
+            device,
+            now: Clocks::new(),
+            seen: BTreeMap::new(),
+            events: HashMap::new(),
+            host: RefCell::new(Clocks::new()),
+            held: 0,
+            peak_held: 0,
+            taking_calls: 0,
+            failing_calls: 0,
+            freed: Vec::new(),
+        }
+    }
+
+    /// The last use of some memory by these streams ends here.
+    pub(crate) fn freed(&mut self, address: u64, bytes: u64, streams: impl IntoIterator<Item = u32>) {
+        let mut users = Clocks::new();
+        for stream in streams {
+            let tick = self.now.entry(stream).or_default();
+            *tick += 1;
+            users.insert(stream, *tick);
+        }
+        self.freed.push((address, address + bytes, users));
+    }
+
+    /// A stream gets some memory: asserts that its work starts after every earlier use.
+    pub(crate) fn handed_out(&mut self, address: u64, bytes: u64, taker: u32) -> bool {
+        let end = address + bytes;
+        let mut reused = false;
+        let mut left = Vec::new();
+        for (first, last, users) in std::mem::take(&mut self.freed) {
+            if last <= address || end <= first {
+                left.push((first, last, users));
+                continue;
+            }
+            reused = true;
+            for (stream, tick) in &users {
+                let seen = self.seen.get(&taker).and_then(|s| s.get(stream)).copied();
+                let by_host = self.host.borrow().get(stream).copied();
+                assert!(
+                    *stream == taker || seen.max(by_host) >= Some(*tick),
+                    "{address:#x} goes to stream {taker} while stream {stream} may still use it"
+                );
+            }
+            if first < address {
+                left.push((first, address, users.clone()));
+            }
+            if end < last {
+                left.push((end, last, users));
+            }
+        }
+        self.freed = left;
+        reused
+    }
+
+    fn took(&mut self, bytes: u64) {
+        self.held += bytes;
+        self.peak_held = self.peak_held.max(self.held);
+        assert!(
+            self.device.capacity().is_none_or(|c| self.held <= c),
+            "more than there is"
+        );
+    }
+}
+
+impl Source for Watch {
+    fn page_bytes(&self) -> u64 {
+        self.device.page_bytes()
+    }
+    fn is_paged(&self) -> bool {
+        self.device.is_paged()
+    }
+    fn capacity(&self) -> Option<u64> {
+        self.device.capacity()
+    }
+    fn free_bytes(&self) -> Option<u64> {
+        self.device.free_bytes()
+    }
+    fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
+        self.taking_calls += 1;
+        self.failing_calls += 1;
+        let segment = self.device.take(bytes)?;
+        self.took(segment.bytes());
+        Ok(segment)
+    }
+    fn give(&mut self, segment: Segment) {
+        self.synchronize_host();
+        self.held -= segment.bytes();
+        self.device.give(segment);
+    }
+    fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
+        self.failing_calls += u64::from(self.is_paged());
+        self.device.reserve(bytes)
+    }
+    fn commit(
+        &mut self,
+        range: &Range,
+        offset: u64,
+        bytes: u64,
+        handle_bytes: u64,
+    ) -> Result<(), SourceError> {
+        self.taking_calls += 1;
+        self.failing_calls += 1;
+        self.device.commit(range, offset, bytes, handle_bytes)?;
+        self.took(bytes);
+        Ok(())
+    }
+    fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
+        self.synchronize_host();
+        self.held -= bytes;
+        self.device.decommit(range, offset, bytes)
+    }
+    fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError> {
+        self.failing_calls += 1;
+        self.synchronize_host();
+        self.device.move_pages(from, to, bytes)
+    }
+    fn release(&mut self, range: Range) {
+        self.device.release(range);
+    }
+    fn record_event(&mut self, stream: u32) -> Event {
+        let event = self.device.record_event(stream);
+        let mut clocks = self.seen.get(&stream).cloned().unwrap_or_default();
+        clocks.insert(stream, self.now.get(&stream).copied().unwrap_or(0));
+        self.events.insert(event, clocks);
+        event
+    }
+    fn is_complete(&self, event: Event) -> bool {
+        let complete = self.device.is_complete(event);
+        if complete && let Some(clocks) = self.events.get(&event) {
+            join(&mut self.host.borrow_mut(), clocks);
+        }
+        complete
+    }
+    fn wait_event(&mut self, stream: u32, event: Event) {
+        if let Some(clocks) = self.events.get(&event) {
+            join(self.seen.entry(stream).or_default(), clocks);
+        }
+        self.device.wait_event(stream, event);
+    }
+    fn synchronize(&mut self) {
+        self.synchronize_host();
+        self.device.synchronize();
+    }
+}
+
+impl Watch {
+    fn synchronize_host(&mut self) {
+        join(&mut self.host.borrow_mut(), &self.now);
+    }
+}

@@ -1,0 +1,185 @@
+//! Which settings there are to try.
+
+use crate::program::{OpKind, Program};
+use crate::run::Device;
+use millpond_engine::{MillpondConf, Settings, TorchConf, policies};
+use serde::Serialize;
+
+/// An allocator with settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    /// PyTorch's allocator, native or with expandable segments.
+    Torch,
+    /// This project's default.
+    Millpond,
+}
+
+impl Family {
+    /// All whose policies there are.
+    pub fn all() -> impl Iterator<Item = Self> {
+        [Self::Torch, Self::Millpond].into_iter().filter(|family| family.settings("").is_some())
+    }
+
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Torch => "torch",
+            Self::Millpond => "millpond",
+        }
+    }
+
+    /// The environment variable that takes its settings.
+    #[must_use]
+    pub fn variable(self) -> &'static str {
+        match self {
+            Self::Torch => "PYTORCH_CUDA_ALLOC_CONF",
+            Self::Millpond => "MILLPOND_CONF",
+        }
+    }
+
+    /// The policy a setting makes; none where it is not understood.
+    pub(super) fn settings(self, conf: &str) -> Option<(&'static str, Settings)> {
+        let (policy, settings) = match self {
+            Self::Torch => {
+                let torch = TorchConf::parse(conf).ok()?;
+                let expandable = torch.expandable_segments == Some(true);
+                let policy = if expandable { "torch-expandable" } else { "torch-native" };
+                (policy, Settings { torch, ..Settings::default() })
+            }
+            Self::Millpond => {
+                let millpond = MillpondConf::parse(conf).ok()?;
+                ("millpond", Settings { millpond, ..Settings::default() })
+            }
+        };
+        policies::build(policy, &settings).ok()?;
+        Some((policy, settings))
+    }
+}
+
+/// One setting and the values to try; the first entry of a fixed one is always used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Dimension {
+    /// `key:value,…` each.
+    values: Vec<String>,
+    /// Whether it belongs to every point of this space.
+    fixed: bool,
+}
+
+impl Dimension {
+    fn new(values: impl IntoIterator<Item = String>) -> Self {
+        Self { values: values.into_iter().collect(), fixed: false }
+    }
+
+    fn of(key: &str, values: &[u64]) -> Self {
+        Self::new(values.iter().map(|value| format!("{key}:{value}")))
+    }
+
+    /// Only the `most` values that `place` puts first; none where it has no place for any.
+    pub(super) fn keep(&self, most: usize, place: impl Fn(&str) -> Option<usize>) -> Self {
+        if self.fixed {
+            return self.clone();
+        }
+        let mut placed: Vec<(usize, &String)> =
+            self.values.iter().filter_map(|value| Some((place(value)?, value))).collect();
+        placed.sort_unstable();
+        let values = placed.into_iter().take(most).map(|(_, value)| value.clone());
+        Self { values: values.collect(), fixed: false }
+    }
+}
+
+/// Settings that are not the defaults, in the order of their dimensions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Point(Vec<String>);
+
+impl Point {
+    /// What all points of a space have in common.
+    pub(super) fn fixed(dimensions: &[Dimension]) -> Self {
+        Self(dimensions.iter().filter(|d| d.fixed).flat_map(|d| d.values.first().cloned()).collect())
+    }
+
+    /// The same with one more value.
+    pub(super) fn with(&self, dimension: &Dimension, value: &str) -> Self {
+        let mut point = self.clone();
+        if !dimension.fixed {
+            point.0.push(value.to_owned());
+        }
+        point
+    }
+
+    /// How many settings it has.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// As written in the environment.
+    pub(super) fn conf(&self) -> String {
+        self.0.join(",")
+    }
+}
+
+/// The spaces of an allocator; each is searched by itself.
+pub(super) fn spaces(family: Family, program: &Program, device: Device) -> Vec<Vec<Dimension>> {
+    match family {
+        Family::Torch => torch(program, device),
+        Family::Millpond => vec![millpond()],
+    }
+}
+
+fn torch(program: &Program, device: Device) -> Vec<Vec<Dimension>> {
+    let splits = Dimension::of("max_split_size_mb", &split_ladder(program));
+    let rounding = Dimension::of("roundup_power2_divisions", &[2, 4, 8, 16]);
+    let segments = Dimension::of("large_segment_size_mb", &[10, 40, 100, 200]);
+    let mut native = vec![splits.clone(), rounding.clone(), segments.clone()];
+    if device.bytes.is_some() {
+        // Collection only works on a share of the device, so the share is named with it.
+        native.push(Dimension::new([60, 80, 90].map(|percent| {
+            format!("garbage_collection_threshold:0.{},per_process_memory_fraction:1.0", percent / 10)
+        })));
+    }
+    if !device.paged {
+        return vec![native];
+    }
+    let on = Dimension { values: vec!["expandable_segments:True".to_owned()], fixed: true };
+    vec![native, vec![on, splits, rounding, segments]]
+}
+
+/// Powers of two in MiB up to the largest request, where the setting stops having an effect.
+fn split_ladder(program: &Program) -> Vec<u64> {
+    let largest = program.ops.iter().filter(|op| op.kind == OpKind::Alloc).map(|op| op.bytes).max().unwrap_or(0);
+    (5..14).map(|log| 1u64 << log).take_while(|mib| mib << 20 <= largest.max(32 << 20)).collect()
+}
+
+fn millpond() -> Vec<Dimension> {
+    let sizes = |key: &str, mib: &[u64]| Dimension::new(mib.iter().map(|mib| format!("{key}:{mib}MiB")));
+    vec![
+        sizes("handle", &[2, 4, 8, 16, 32, 64, 128]),
+        sizes("small", &[0, 1, 2, 4, 8]),
+        Dimension::of("slack", &[0, 2, 4, 8, 16, 32]),
+        Dimension::of("share", &[32, 64, 128, 256, 512]),
+        sizes("slack-bytes", &[0, 2, 8, 16, 32]),
+    ]
+}
+
+/// The defaults of a space, and every value of every dimension by itself.
+pub(super) fn one_at_a_time(dimensions: &Vec<Dimension>) -> Vec<Point> {
+    let base = Point::fixed(dimensions);
+    let mut points = vec![base.clone()];
+    for dimension in dimensions.iter().filter(|d| !d.fixed) {
+        points.extend(dimension.values.iter().map(|value| base.with(dimension, value)));
+    }
+    points
+}
+
+/// Every combination of the values that are left, each dimension also at its default.
+pub(super) fn combinations(dimensions: &[Dimension]) -> Vec<Point> {
+    let mut points = vec![Point::fixed(dimensions)];
+    for dimension in dimensions.iter().filter(|d| !d.fixed) {
+        let before = points.clone();
+        for value in &dimension.values {
+            points.extend(before.iter().map(|point| point.with(dimension, value)));
+        }
+    }
+    points
+}

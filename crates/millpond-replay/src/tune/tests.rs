@@ -1,0 +1,72 @@
+use super::*;
+use millpond_trace::{ReadOptions, read_bytes};
+use std::fmt::Write;
+
+/// Sizes that grow a little each step, which the native policy cannot reuse and expandable segments can.
+fn growing() -> Trace {
+    let mut csv = String::from("time_us,action,id,bytes,stream,tag\n");
+    for step in 0..200u64 {
+        let bytes = (30 << 20) + step * (1 << 20);
+        for half in 0..2 {
+            let id = step * 2 + half;
+            writeln!(csv, "{step},alloc,{id},{bytes},0,t").expect("a string");
+        }
+        for half in 0..2 {
+            let id = step * 2 + half;
+            writeln!(csv, "{step},free,{id},{bytes},0,").expect("a string");
+        }
+    }
+    let recording = read_bytes(csv.as_bytes(), "growing", &ReadOptions::default()).expect("valid");
+    recording.traces.into_iter().next().expect("one device")
+}
+
+fn torch(device: Device, threads: usize) -> TunedFamily {
+    let options = TuneOptions { families: vec![Family::Torch], device, threads, ..TuneOptions::default() };
+    let tuned = tune(&growing(), &options, &|_, _| {}).expect("replayable");
+    tuned.families.into_iter().next().expect("torch")
+}
+
+#[test]
+fn finds_what_avoids_fragmentation() {
+    let found = torch(Device::UNLIMITED, 1);
+    assert!(found.line().starts_with("export PYTORCH_CUDA_ALLOC_CONF="), "{}", found.line());
+    assert!(matches!(found.gains.first(), Some(Gain::Peak { .. })), "{:?}", found.gains);
+    let (best, default) = (&found.trials[found.best], &found.trials[found.default]);
+    assert!(best.peak_reserved_bytes < default.peak_reserved_bytes / 2, "{best:?} {default:?}");
+    assert_eq!(best.settings, 1, "one setting is enough here: {best:?}");
+}
+
+#[test]
+fn threads_change_nothing() {
+    assert_eq!(torch(Device::UNLIMITED, 1), torch(Device::UNLIMITED, 3));
+}
+
+#[test]
+fn nothing_is_tried_twice_and_all_is_understood() {
+    let found = torch(Device { bytes: Some(2 << 30), paged: true }, 2);
+    let mut confs: Vec<&str> = found.trials.iter().map(|trial| trial.conf.as_str()).collect();
+    let tried = confs.len();
+    confs.sort_unstable();
+    confs.dedup();
+    assert_eq!(confs.len(), tried);
+    assert!(confs.iter().all(|conf| Family::Torch.settings(conf).is_some()));
+    assert!(tried < 200, "{tried} settings take too long on a real recording");
+    assert!(confs.iter().any(|conf| conf.contains("garbage_collection_threshold")));
+}
+
+#[test]
+fn a_device_below_the_peak_is_not_searched() {
+    let device = Device { bytes: Some(100 << 20), paged: true };
+    let tuned = tune(&growing(), &TuneOptions { device, ..TuneOptions::default() }, &|_, _| {});
+    assert!(tuned.expect("replayable").families.is_empty());
+}
+
+#[test]
+fn defaults_that_are_as_good_are_recommended() {
+    let csv = b"time_us,action,id,bytes,stream,tag\n0,alloc,1,41943040,0,a\n1,free,1,41943040,0,\n";
+    let recording = read_bytes(csv, "tiny", &ReadOptions::default()).expect("valid");
+    let tuned = tune(&recording.traces[0], &TuneOptions::default(), &|_, _| {}).expect("replayable");
+    let found = &tuned.families[0];
+    assert_eq!((found.best, found.gains.len()), (found.default, 0));
+    assert_eq!(found.line(), "unset PYTORCH_CUDA_ALLOC_CONF");
+}
