@@ -4,9 +4,11 @@
 #![forbid(unsafe_code)]
 
 mod clock;
+mod peers;
 mod program;
 mod table;
 
 pub use clock::CpuClock;
+pub use peers::{OffsetAllocator, Ranges, Trees};
 pub use program::{Op, Program, find};
 pub use table::Table;

@@ -1,6 +1,8 @@
 //! A recorded program as a flat list of operations.
 
-use std::collections::HashMap;
+use millpond_replay::{OpKind, Selection};
+use millpond_trace::ReadOptions;
+use std::error::Error;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -38,46 +40,40 @@ pub struct Program {
 }
 
 impl Program {
-    /// Reads a recording in the project's own CSV, compressed.
+    /// Reads a recording of one device.
     ///
     /// # Errors
-    /// When the file cannot be read or is not of that shape.
-    pub fn read(path: &Path) -> io::Result<Self> {
-        let text = zstd::decode_all(fs::File::open(path)?)?;
-        let text = String::from_utf8(text).map_err(io::Error::other)?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let name = name.trim_end_matches(".zst").trim_end_matches(".csv").to_owned();
+    /// When the file cannot be read or holds nothing to replay.
+    pub fn read(path: &Path) -> Result<Self, Box<dyn Error>> {
+        let recording = millpond_trace::read(path, &ReadOptions::default())?;
+        let trace = recording.traces.first().ok_or("no device in the recording")?;
+        let calls = millpond_replay::Program::new(trace, Selection::default())?;
         let mut program = Self {
-            name,
-            ops: Vec::new(),
+            name: trace.origin.name.clone(),
+            ops: Vec::with_capacity(calls.ops.len()),
             slots: 0,
-            allocations: 0,
+            allocations: calls.requests,
         };
-        let mut live: HashMap<u64, u32> = HashMap::new();
+        let mut slot_of = vec![u32::MAX; calls.allocations as usize];
         let mut vacant = Vec::new();
-        for line in text
-            .lines()
-            .filter(|l| !l.starts_with('#') && !l.starts_with("time_us"))
-        {
-            let mut fields = line.split(',').skip(1);
-            let action = fields.next().unwrap_or_default();
-            let mut number = || fields.next().and_then(|f| f.parse::<u64>().ok());
-            let (Some(id), Some(bytes), Some(stream)) = (number(), number(), number()) else {
-                return Err(io::Error::other(format!("not an event: {line}")));
-            };
-            if action == "alloc" {
-                let slot = vacant.pop().unwrap_or(program.slots as u32);
-                program.slots = program.slots.max(slot as usize + 1);
-                program.allocations += 1;
-                live.insert(id, slot);
-                program.ops.push(Op::Alloc {
-                    slot,
-                    stream: stream as u32,
-                    bytes,
-                });
-            } else if let Some(slot) = live.remove(&id) {
-                vacant.push(slot);
-                program.ops.push(Op::Free { slot });
+        for call in &calls.ops {
+            let held = &mut slot_of[call.allocation as usize];
+            match call.kind {
+                OpKind::Alloc => {
+                    let slot = vacant.pop().unwrap_or(program.slots as u32);
+                    program.slots = program.slots.max(slot as usize + 1);
+                    *held = slot;
+                    program.ops.push(Op::Alloc {
+                        slot,
+                        stream: u32::from(call.stream),
+                        bytes: call.bytes,
+                    });
+                }
+                OpKind::Free | OpKind::FreeCompleted if *held != u32::MAX => {
+                    program.ops.push(Op::Free { slot: *held });
+                    vacant.push(std::mem::replace(held, u32::MAX));
+                }
+                _ => {}
             }
         }
         Ok(program)

@@ -1,6 +1,6 @@
 //! Finds the smallest free block that is large enough, lowest address first among equals.
 //!
-//! Sizes fall into bins, 32 to each power of two, and a two-level bitmap names the bins that hold
+//! Sizes fall into bins, 256 to each power of two, and a two-level bitmap names the bins that hold
 //! something: the first bin at or above a size is two bit scans away. Inside a bin, entries are kept in
 //! order of size and address, in chunks of at most [`CHUNK`], so that the answer is exact best fit and
 //! not merely good fit: what an ordered tree gives, without its pointer chasing. A bin with *n* entries
@@ -13,9 +13,13 @@ use crate::space::BlockId;
 
 /// Entries in one chunk at most.
 const CHUNK: usize = 64;
-const SUB_BITS: u32 = 5;
+/// With ten thousand free blocks a bin still holds about twenty, a few lines of cache in one chunk.
+const SUB_BITS: u32 = 8;
+/// Bins of one power of two, made when the first of them is used.
+const ROW: usize = 1 << SUB_BITS;
 const BINS: usize = (64 - SUB_BITS as usize + 1) << SUB_BITS;
 const WORDS: usize = BINS.div_ceil(64);
+const SUMMARY: usize = WORDS.div_ceil(64);
 
 /// A free block as the index knows it; ordered by size, then address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,14 +91,35 @@ impl Bin {
             return false;
         }
         chunk.remove(at);
-        if chunk.is_empty() && !self.tail.is_empty() {
+        self.drop_if_empty(index);
+        true
+    }
+
+    /// Takes out the first entry at or above a key.
+    #[inline]
+    fn take_at_or_above(&mut self, key: (u64, u64)) -> Option<Entry> {
+        let mut index = if self.tail.is_empty() { 0 } else { self.chunk(key) };
+        let mut at = self.get(index).partition_point(|e| e.key() < key);
+        if at == self.get(index).len() {
+            (index, at) = (index + 1, 0);
+            if index > self.tail.len() {
+                return None;
+            }
+        }
+        let entry = self.get_mut(index).remove(at);
+        self.drop_if_empty(index);
+        Some(entry)
+    }
+
+    #[inline]
+    fn drop_if_empty(&mut self, index: usize) {
+        if !self.tail.is_empty() && self.get(index).is_empty() {
             if index == 0 {
                 self.head = self.tail.remove(0);
             } else {
                 self.tail.remove(index - 1);
             }
         }
-        true
     }
 
     /// The first entry at or above a key.
@@ -105,6 +130,16 @@ impl Bin {
         chunk
             .get(at)
             .or_else(|| self.tail.get(index).and_then(|next| next.first()))
+    }
+
+    /// The last entry below a key.
+    fn below(&self, key: (u64, u64)) -> Option<&Entry> {
+        let index = self.chunk(key);
+        let chunk = self.get(index);
+        match chunk.partition_point(|e| e.key() < key).checked_sub(1) {
+            Some(at) => chunk.get(at),
+            None => index.checked_sub(1).and_then(|before| self.get(before).last()),
+        }
     }
 
     fn last(&self) -> Option<&Entry> {
@@ -119,9 +154,10 @@ impl Bin {
 /// An ordered set of free blocks; see the module.
 #[derive(Clone, Debug)]
 pub struct SizeIndex {
-    bins: Vec<Bin>,
+    /// By power of two; an empty row was never used.
+    rows: Vec<Vec<Bin>>,
     words: [u64; WORDS],
-    summary: u64,
+    summary: [u64; SUMMARY],
     len: usize,
 }
 
@@ -136,9 +172,9 @@ impl SizeIndex {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            bins: Vec::new(),
+            rows: Vec::new(),
             words: [0; WORDS],
-            summary: 0,
+            summary: [0; SUMMARY],
             len: 0,
         }
     }
@@ -159,12 +195,12 @@ impl SizeIndex {
     #[inline]
     pub fn insert(&mut self, entry: Entry) {
         let bin = bin_of(entry.bytes);
-        if bin >= self.bins.len() {
-            self.bins.resize_with(bin + 1, Bin::default);
+        let row = bin / ROW;
+        if self.rows.get(row).is_none_or(Vec::is_empty) {
+            self.make_row(row);
         }
-        self.bins[bin].insert(entry);
-        self.words[bin / 64] |= 1 << (bin % 64);
-        self.summary |= 1 << (bin / 64);
+        self.rows[row][bin % ROW].insert(entry);
+        self.mark(bin);
         self.len += 1;
     }
 
@@ -172,7 +208,10 @@ impl SizeIndex {
     #[inline]
     pub fn remove(&mut self, bytes: u64, address: u64) -> bool {
         let bin = bin_of(bytes);
-        let found = self.bins.get_mut(bin).is_some_and(|b| b.remove((bytes, address)));
+        let row = self.rows.get_mut(bin / ROW);
+        let found = row
+            .and_then(|row| row.get_mut(bin % ROW))
+            .is_some_and(|b| b.remove((bytes, address)));
         debug_assert!(found, "no free block of {bytes} bytes at {address:#x}");
         if found {
             self.len -= 1;
@@ -191,8 +230,20 @@ impl SizeIndex {
     /// Takes out what [`best_fit`](Self::best_fit) finds.
     #[inline]
     pub fn take_best_fit(&mut self, bytes: u64) -> Option<Entry> {
-        let entry = self.best_fit(bytes)?;
-        self.remove(entry.bytes, entry.address);
+        let own = bin_of(bytes);
+        let here = self
+            .rows
+            .get_mut(own / ROW)
+            .and_then(|row| row.get_mut(own % ROW));
+        let (bin, entry) = match here.and_then(|b| b.take_at_or_above((bytes, 0))) {
+            Some(entry) => (own, entry),
+            None => {
+                let bin = self.next_bin(own + 1)?;
+                (bin, self.rows[bin / ROW][bin % ROW].take_at_or_above((bytes, 0))?)
+            }
+        };
+        self.len -= 1;
+        self.clear_if_empty(bin);
         Some(entry)
     }
 
@@ -202,17 +253,28 @@ impl SizeIndex {
         self.at_or_above((entry.bytes, entry.address.checked_add(1)?))
     }
 
+    /// The block before in order of size and address.
+    #[must_use]
+    pub fn before(&self, entry: &Entry) -> Option<Entry> {
+        let bin = bin_of(entry.bytes);
+        let here = self.bin(bin).and_then(|b| b.below(entry.key()));
+        if let Some(found) = here {
+            return Some(*found);
+        }
+        let bin = self.last_bin_below(bin)?;
+        self.bin(bin)?.last().copied()
+    }
+
     /// The largest block.
     #[must_use]
     pub fn largest(&self) -> Option<Entry> {
-        let word = self.summary.checked_ilog2()? as usize;
-        let bin = word * 64 + self.words[word].checked_ilog2()? as usize;
-        self.bins[bin].last().copied()
+        let bin = self.last_bin_below(BINS)?;
+        self.bin(bin)?.last().copied()
     }
 
     /// Every block, smallest first.
     pub fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
-        self.bins.iter().flat_map(Bin::iter).copied()
+        self.rows.iter().flatten().flat_map(Bin::iter).copied()
     }
 
     /// Asserts order, bitmaps and count.
@@ -228,7 +290,8 @@ impl SizeIndex {
             count += 1;
         }
         assert_eq!(count, self.len, "count of entries");
-        for (bin, b) in self.bins.iter().enumerate() {
+        for bin in 0..BINS {
+            let Some(b) = self.bin(bin) else { continue };
             let marked = self.words[bin / 64] >> (bin % 64) & 1 == 1;
             assert_eq!(marked, b.iter().next().is_some(), "bitmap of bin {bin}");
             assert!(
@@ -238,7 +301,7 @@ impl SizeIndex {
         }
         for (word, bits) in self.words.iter().enumerate() {
             assert_eq!(
-                self.summary >> word & 1 == 1,
+                self.summary[word / 64] >> (word % 64) & 1 == 1,
                 *bits != 0,
                 "summary of word {word}"
             );
@@ -248,11 +311,31 @@ impl SizeIndex {
     #[inline]
     fn at_or_above(&self, key: (u64, u64)) -> Option<Entry> {
         let bin = bin_of(key.0);
-        if let Some(entry) = self.bins.get(bin).and_then(|b| b.at_or_above(key)) {
+        if let Some(entry) = self.bin(bin).and_then(|b| b.at_or_above(key)) {
             return Some(*entry);
         }
         let bin = self.next_bin(bin + 1)?;
-        self.bins[bin].head.first().copied()
+        self.bin(bin)?.head.first().copied()
+    }
+
+    #[inline]
+    fn bin(&self, bin: usize) -> Option<&Bin> {
+        self.rows.get(bin / ROW)?.get(bin % ROW)
+    }
+
+    #[cold]
+    fn make_row(&mut self, row: usize) {
+        if self.rows.len() <= row {
+            self.rows.resize_with(row + 1, Vec::new);
+        }
+        self.rows[row].resize_with(ROW, Bin::default);
+    }
+
+    #[inline]
+    fn mark(&mut self, bin: usize) {
+        let word = bin / 64;
+        self.words[word] |= 1 << (bin % 64);
+        self.summary[word / 64] |= 1 << (word % 64);
     }
 
     /// The first bin at or above this one that holds something.
@@ -263,20 +346,44 @@ impl SizeIndex {
         if here != 0 {
             return Some(word * 64 + here.trailing_zeros() as usize);
         }
-        let above = self.summary.checked_shr(word as u32 + 1)?;
-        if above == 0 {
-            return None;
+        let next = word + 1;
+        let mut mask = u64::MAX << (next % 64);
+        for at in next / 64..SUMMARY {
+            let above = self.summary[at] & mask;
+            if above != 0 {
+                let word = at * 64 + above.trailing_zeros() as usize;
+                return Some(word * 64 + self.words[word].trailing_zeros() as usize);
+            }
+            mask = u64::MAX;
         }
-        let word = word + 1 + above.trailing_zeros() as usize;
-        Some(word * 64 + self.words[word].trailing_zeros() as usize)
+        None
+    }
+
+    /// The last bin below this one that holds something.
+    fn last_bin_below(&self, bin: usize) -> Option<usize> {
+        let word = bin / 64;
+        let here = self.words.get(word).map_or(0, |w| w & ((1 << (bin % 64)) - 1));
+        if let Some(bit) = here.checked_ilog2() {
+            return Some(word * 64 + bit as usize);
+        }
+        let mut mask = (1 << (word % 64)) - 1;
+        for at in (0..=(word / 64).min(SUMMARY - 1)).rev() {
+            if let Some(bit) = (self.summary[at] & mask).checked_ilog2() {
+                let word = at * 64 + bit as usize;
+                return Some(word * 64 + self.words[word].checked_ilog2()? as usize);
+            }
+            mask = u64::MAX;
+        }
+        None
     }
 
     #[inline]
     fn clear_if_empty(&mut self, bin: usize) {
-        if self.bins[bin].head.is_empty() {
-            self.words[bin / 64] &= !(1 << (bin % 64));
-            if self.words[bin / 64] == 0 {
-                self.summary &= !(1 << (bin / 64));
+        if self.bin(bin).is_some_and(|b| b.head.is_empty()) {
+            let word = bin / 64;
+            self.words[word] &= !(1 << (bin % 64));
+            if self.words[word] == 0 {
+                self.summary[word / 64] &= !(1 << (word % 64));
             }
         }
     }
@@ -334,6 +441,8 @@ mod tests {
                     if let Some(key) = expected {
                         let after = tree.range((std::ops::Bound::Excluded(key), std::ops::Bound::Unbounded)).next().copied();
                         prop_assert_eq!(index.after(&found.expect("found")).map(|e| e.key()), after);
+                        let before = tree.range(..key).next_back().copied();
+                        prop_assert_eq!(index.before(&found.expect("found")).map(|e| e.key()), before);
                         tree.remove(&key);
                     }
                 }

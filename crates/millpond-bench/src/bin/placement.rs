@@ -55,7 +55,11 @@ fn run(
         match *op {
             Op::Alloc { slot, stream, bytes } => match engine.allocate(Request::new(bytes, Stream(stream))) {
                 Ok(block) => slots[slot as usize] = Some(block),
-                Err(_) => {
+                Err(e) => {
+                    if show {
+                        eprintln!("{e} at {index}");
+                        dump(&engine);
+                    }
                     finished = false;
                     break;
                 }
@@ -154,6 +158,14 @@ fn main() -> Result<(), Box<dyn Error>> {
             if !program.name.starts_with("cpu_") && !program.name.starts_with("rmm_") {
                 *mean = (mean.0 + overhead.ln(), mean.1 + 1);
             }
+            if let Ok(c) = std::env::var("CAP") {
+                let _ = run(
+                    &program,
+                    policy,
+                    &settings,
+                    Some((peak as f64 * c.parse::<f64>()?) as u64),
+                )?;
+            }
             let (least, shown) = if fit {
                 smallest(&program, policy, &settings, peak)?
             } else {
@@ -215,4 +227,28 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     Ok(())
+}
+
+/// Debug.
+pub fn dump(engine: &Engine<Simulated>) {
+    use std::collections::BTreeMap;
+    let mut h: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+    let mut live: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+    engine.policy().layout(&mut |p| {
+        let k = 63 - p.bytes.leading_zeros();
+        let m = match p.state {
+            millpond_engine::PieceState::Free => &mut h,
+            millpond_engine::PieceState::Live => &mut live,
+            _ => return,
+        };
+        let e = m.entry(k).or_default();
+        e.0 += 1;
+        e.1 += p.bytes;
+    });
+    for (k, (n, b)) in h {
+        eprintln!("free 2^{k}: {n} blocks {:.1} MiB", b as f64 / 1048576.0);
+    }
+    for (k, (n, b)) in live {
+        eprintln!("live 2^{k}: {n} blocks {:.1} MiB", b as f64 / 1048576.0);
+    }
 }

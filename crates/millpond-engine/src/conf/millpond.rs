@@ -38,7 +38,7 @@ impl Default for MillpondConf {
             stalls: 12,
             stall_every: 2000,
             batch: 8,
-            edge: 8,
+            edge: 16,
             rising_permille: 20,
             moved_share: 1.0,
         }

@@ -11,6 +11,9 @@ use crate::supply::Supply;
 /// Addresses of a range where the device has no limit.
 const UNLIMITED_RANGE: u64 = 1 << 46;
 
+/// Free blocks looked at for whole handles in one allocation, while memory is not short.
+const LOOK: usize = 64;
+
 /// Free memory being put together for one request: an unlisted block that grows into the addresses
 /// without memory beside it.
 struct Site {
@@ -167,17 +170,6 @@ impl Millpond {
         Ok(self.open(number, hole, upward))
     }
 
-    /// The addresses behind everything.
-    fn open_last(&mut self, supply: &mut Supply<'_>, number: u32, bytes: u64) -> Result<Site, SourceError> {
-        let wanted = bytes.next_multiple_of(supply.page_bytes());
-        let largest = self.area(number).unmapped.largest();
-        let hole = match largest.filter(|e| e.bytes >= wanted) {
-            Some(entry) => entry.id,
-            None => self.add_range(supply, number, wanted)?,
-        };
-        Ok(self.open(number, hole, true))
-    }
-
     fn open(&mut self, number: u32, hole: BlockId, upward: bool) -> Site {
         self.lists.space.set_owner(hole, number);
         let (prev, next) = (self.lists.space.prev(hole), self.lists.space.next(hole));
@@ -277,15 +269,7 @@ impl Millpond {
             let need = self.missing(&site, bytes);
             self.stalls += 1;
             let before = self.moved;
-            outcome = self.gather(supply, &mut site, need);
-            let need = self.missing(&site, bytes);
-            if outcome.is_ok() && need > self.allowance(supply, bytes, scarce) {
-                // No handle fits this hole: at the end there is room for any.
-                self.close(&mut site);
-                site = self.open_last(supply, number, bytes)?;
-                let need = self.missing(&site, bytes);
-                outcome = self.gather(supply, &mut site, need);
-            }
+            outcome = self.gather(supply, &mut site, need, scarce);
             if self.moved == before {
                 self.stalls -= 1;
             }
@@ -306,13 +290,6 @@ impl Millpond {
                     .err()
                     .unwrap_or(SourceError::AddressSpace { requested: bytes }))
             }
-        }
-    }
-
-    /// Lists what a site holds.
-    fn close(&mut self, site: &mut Site) {
-        for block in [site.block.take(), site.beyond.take()].into_iter().flatten() {
-            self.lists.put_back(block);
         }
     }
 
@@ -369,12 +346,23 @@ impl Millpond {
         let handle = self.conf.handle_bytes.min(share).max(page);
         let ahead = handle.min(allowance).min(self.hole_bytes(site)) / page * page;
         let wanted = need.max(ahead);
-        let count = wanted.div_ceil(handle);
-        let mut handle = wanted.div_ceil(count).next_multiple_of(page);
-        if handle * count > self.hole_bytes(site) {
+        // A block of many pages gets handles of its own; the page it shares with the next one is alone.
+        let shared = if need == wanted && wanted >= self.conf.edge * page {
+            page
+        } else {
+            0
+        };
+        let body = wanted - shared;
+        let count = body.div_ceil(handle);
+        let mut handle = body.div_ceil(count).next_multiple_of(page);
+        if handle * count + shared > self.hole_bytes(site) {
             handle = page;
         }
-        self.create(supply, site, wanted.next_multiple_of(handle), handle)
+        self.create(supply, site, body.next_multiple_of(handle), handle)?;
+        if self.missing(site, bytes) > 0 {
+            self.create(supply, site, page, page)?;
+        }
+        Ok(())
     }
 
     /// New pages for the block.
@@ -398,62 +386,124 @@ impl Millpond {
         Ok(())
     }
 
-    /// Moves whole free handles to the site, `bytes` of them if there are so many.
-    fn gather(&mut self, supply: &mut Supply<'_>, site: &mut Site, bytes: u64) -> Result<(), SourceError> {
-        let group = self.area(site.list).group;
-        let before = self.moved;
-        while self.moved - before < bytes {
-            let room = self.hole_bytes(site);
-            let lists = self
-                .lists
-                .iter()
-                .filter(|(_, l)| self.areas[l.area as usize].group == group);
-            let largest = lists.filter_map(|(_, l)| l.free.largest());
-            let Some(source) = largest.max_by_key(|e| (e.bytes, e.address)) else {
-                break;
-            };
-            let from = self.lists.space.segment(source.id) as usize;
-            let Held::Paged { range, pages } = &self.held[from] else {
-                break;
-            };
-            let base = range.address();
-            let (first, last) = (source.address - base, source.address + source.bytes - base);
-            let Some((start, end)) = pages.whole(first, last) else {
-                break;
-            };
-            let mut end = pages.at_least(start, bytes - (self.moved - before)).min(end);
-            while end - start > room {
-                end = pages.before(end);
-            }
-            if end <= start {
-                break;
-            }
-            let Some((target, to)) = self.next_place(site, end - start) else {
-                break;
-            };
-            let Held::Paged { range: into, .. } = &self.held[to] else {
-                break;
-            };
-            let mut at = target - into.address();
-            supply.move_pages((range, start), (into, at), end - start)?;
-            let sizes = match &mut self.held[from] {
-                Held::Paged { pages, .. } => pages.unmap(start, end - start),
-                _ => Vec::new(),
-            };
-            if let Held::Paged { pages, .. } = &mut self.held[to] {
-                for size in sizes {
-                    pages.map(at, size, size);
-                    at += size;
+    /// Moves whole free handles to the site, `bytes` of them if there are so many. Handles that the
+    /// hole cannot hold go back to the source, so that smaller ones can be created for them.
+    fn gather(
+        &mut self,
+        supply: &mut Supply<'_>,
+        site: &mut Site,
+        bytes: u64,
+        scarce: bool,
+    ) -> Result<(), SourceError> {
+        let look = if scarce { usize::MAX } else { LOOK };
+        let mut gathered = 0;
+        let area = self.lists.get(site.list).area;
+        let others = self
+            .lists
+            .iter()
+            .filter(|(n, l)| l.area == area && *n != site.list);
+        let numbers: Vec<u32> = std::iter::once(site.list).chain(others.map(|(n, _)| n)).collect();
+        for number in numbers {
+            for source in self.movable(number, bytes - gathered, look) {
+                if gathered >= bytes {
+                    return Ok(());
                 }
+                gathered += self.bring(supply, site, source, bytes - gathered)?;
             }
-            self.advance(site, end - start);
-            let (hole, joined) = self.vacate(source.id, base + start, base + end);
-            if joined.is_some() && joined == site.hole {
-                site.hole = Some(hole);
-            }
-            self.moved += end - start;
         }
         Ok(())
+    }
+
+    /// Free blocks with whole handles in them, the largest first, as many as are needed.
+    fn movable(&self, number: u32, bytes: u64, look: usize) -> Vec<Entry> {
+        let free = &self.lists.get(number).free;
+        let mut found = Vec::new();
+        let mut sum = 0;
+        let mut at = free.largest();
+        for _ in 0..look {
+            let Some(entry) = at.filter(|e| sum < bytes && e.bytes >= self.page) else {
+                break;
+            };
+            if let Some((start, end)) = self.whole_handles(&entry) {
+                sum += end - start;
+                found.push(entry);
+            }
+            at = free.before(&entry);
+        }
+        found
+    }
+
+    /// Offsets of the whole handles in a free block.
+    fn whole_handles(&self, entry: &Entry) -> Option<(u64, u64)> {
+        let Held::Paged { range, pages } = &self.held[self.lists.space.segment(entry.id) as usize] else {
+            return None;
+        };
+        let base = range.address();
+        pages.whole(entry.address - base, entry.address + entry.bytes - base)
+    }
+
+    /// Brings handles of one free block to the site, or gives them back; answers the bytes.
+    fn bring(
+        &mut self,
+        supply: &mut Supply<'_>,
+        site: &mut Site,
+        source: Entry,
+        bytes: u64,
+    ) -> Result<u64, SourceError> {
+        let Some((start, end)) = self.whole_handles(&source) else {
+            return Ok(0);
+        };
+        let from = self.lists.space.segment(source.id) as usize;
+        let room = self.hole_bytes(site);
+        let Held::Paged { range, pages } = &mut self.held[from] else {
+            return Ok(0);
+        };
+        let base = range.address();
+        let end = pages.at_least(start, bytes).min(end);
+        let taken = end - start;
+        let sizes = pages.unmap(start, taken);
+        let place = if taken <= room {
+            self.next_place(site, taken)
+        } else {
+            None
+        };
+        let outcome = match place {
+            None => {
+                if let Held::Paged { range, .. } = &self.held[from] {
+                    supply.decommit(range, start, taken);
+                }
+                Ok(())
+            }
+            Some((target, to)) => match (&self.held[from], &self.held[to]) {
+                (Held::Paged { range, .. }, Held::Paged { range: into, .. }) => {
+                    supply.move_pages((range, start), (into, target - into.address()), taken)
+                }
+                _ => Ok(()),
+            },
+        };
+        let at = match (&outcome, place) {
+            (Err(_), _) => Some((base + start, from)),
+            (Ok(()), place) => place,
+        };
+        if let Some((target, to)) = at
+            && let Held::Paged { range, pages } = &mut self.held[to]
+        {
+            let mut at = target - range.address();
+            for size in sizes {
+                pages.map(at, size, size);
+                at += size;
+            }
+        }
+        outcome?;
+        if place.is_some() {
+            self.advance(site, taken);
+        }
+        let (hole, joined) = self.vacate(source.id, base + start, base + end);
+        if joined.is_some() && joined == site.hole {
+            site.hole = Some(hole);
+        }
+        self.moved += taken;
+        Ok(taken)
     }
 
     /// Cuts a part without pages out of a listed free block; answers the hole it became part of, and

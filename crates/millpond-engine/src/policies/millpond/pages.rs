@@ -77,12 +77,6 @@ impl Pages {
         }
     }
 
-    /// First offset of the handle that ends at `end`.
-    pub(super) fn before(&self, end: u64) -> u64 {
-        let handle = self.index(end).checked_sub(1).and_then(|last| self.handles[last]);
-        handle.map_or(0, |(start, _)| u64::from(start) * self.page)
-    }
-
     /// Asserts that handles are whole.
     pub(super) fn check(&self) {
         for (at, handle) in self.handles.iter().enumerate() {

@@ -1,0 +1,99 @@
+//! Allocators of ranges that are not ours, and the plainest best fit, each behind the same few calls.
+
+use offset_allocator::{Allocation, Allocator};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Gives and takes ranges under slot numbers; every contender keeps its blocks in a table of slots.
+pub trait Ranges {
+    /// Allocates into a slot.
+    fn allocate(&mut self, slot: u32, stream: u32, bytes: u64);
+    /// Frees what the slot holds.
+    fn free(&mut self, slot: u32);
+}
+
+/// The offset-allocator crate over 1 TiB in units of 256 bytes: its offsets have 32 bits.
+pub struct OffsetAllocator {
+    allocator: Allocator,
+    slots: Vec<Option<Allocation>>,
+}
+
+impl OffsetAllocator {
+    const UNIT: u64 = 256;
+
+    /// With room for this many blocks at once.
+    #[must_use]
+    pub fn new(slots: usize) -> Self {
+        Self {
+            allocator: Allocator::with_max_allocs(u32::MAX, (2 * slots + 1024) as u32),
+            slots: vec![None; slots],
+        }
+    }
+}
+
+impl Ranges for OffsetAllocator {
+    #[inline]
+    fn allocate(&mut self, slot: u32, _stream: u32, bytes: u64) {
+        self.slots[slot as usize] = self.allocator.allocate(bytes.div_ceil(Self::UNIT).max(1) as u32);
+    }
+
+    #[inline]
+    fn free(&mut self, slot: u32) {
+        if let Some(allocation) = self.slots[slot as usize].take() {
+            self.allocator.free(allocation);
+        }
+    }
+}
+
+/// Best fit over two ordered trees, free ranges by size and by address, in units of 256 bytes.
+pub struct Trees {
+    by_size: BTreeSet<(u64, u64)>,
+    by_address: BTreeMap<u64, u64>,
+    slots: Vec<(u64, u64)>,
+}
+
+impl Trees {
+    /// With room for this many blocks at once.
+    #[must_use]
+    pub fn new(slots: usize) -> Self {
+        let everything = 1 << 50;
+        Self {
+            by_size: BTreeSet::from([(everything, 0)]),
+            by_address: BTreeMap::from([(0, everything)]),
+            slots: vec![(0, 0); slots],
+        }
+    }
+}
+
+impl Ranges for Trees {
+    fn allocate(&mut self, slot: u32, _stream: u32, bytes: u64) {
+        let bytes = bytes.max(1).next_multiple_of(256);
+        let Some(&(size, address)) = self.by_size.range((bytes, 0)..).next() else {
+            return;
+        };
+        self.by_size.remove(&(size, address));
+        self.by_address.remove(&address);
+        if size > bytes {
+            self.by_size.insert((size - bytes, address + bytes));
+            self.by_address.insert(address + bytes, size - bytes);
+        }
+        self.slots[slot as usize] = (address, bytes);
+    }
+
+    fn free(&mut self, slot: u32) {
+        let (mut address, mut bytes) = std::mem::take(&mut self.slots[slot as usize]);
+        if let Some((&before, &size)) = self.by_address.range(..address).next_back()
+            && before + size == address
+        {
+            self.by_size.remove(&(size, before));
+            self.by_address.remove(&before);
+            address = before;
+            bytes += size;
+        }
+        if let Some(size) = self.by_address.remove(&(address + bytes)) {
+            self.by_size.remove(&(size, address + bytes));
+            bytes += size;
+        }
+        self.by_size.insert((bytes, address));
+        self.by_address.insert(address, bytes);
+    }
+}
