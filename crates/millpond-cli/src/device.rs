@@ -13,17 +13,9 @@ use millpond_replay::{Device, cards};
 /// # Errors
 /// When nothing of it is left for the program.
 pub(crate) fn device(args: &DeviceArgs) -> Result<Device, CliError> {
-<<<<<<< HEAD
     let paged = args.paged == Paged::On;
     let Some(named) = &args.device else {
         return Ok(Device { bytes: None, paged });
-=======
-    let Some(named) = &args.device else {
-        return Ok(Device {
-            bytes: None,
-            paged: args.paged,
-        });
->>>>>>> main
     };
     let bytes = named.available(args.reserve.unwrap_or(0));
     if bytes == 0 {
@@ -37,11 +29,7 @@ pub(crate) fn device(args: &DeviceArgs) -> Result<Device, CliError> {
     }
     Ok(Device {
         bytes: Some(bytes),
-<<<<<<< HEAD
         paged,
-=======
-        paged: args.paged,
->>>>>>> main
     })
 }
 

@@ -59,14 +59,11 @@ fn group(failure: &Failure, results: &[&PolicyResult], width: usize) -> String {
         let Some(failure) = &result.first_failure else {
             continue;
         };
-<<<<<<< HEAD
         let free = if failure.free_bytes == u64::MAX {
             "no limit".to_owned()
         } else {
             size(failure.free_bytes)
         };
-=======
->>>>>>> main
         let state = format!(
             "{free} free on the device, {} cached, largest hole {}",
             size(failure.cached_bytes),

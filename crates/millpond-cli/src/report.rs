@@ -111,14 +111,11 @@ pub(crate) fn grid(shown: &Shown<'_>, best: Option<usize>) -> (Grid, Vec<Row>) {
         }),
     );
     grid.column(
-<<<<<<< HEAD
-=======
         "how\ntrue",
         Align::Left,
         column("", &|r| how_true(&r.fidelity).to_owned()),
     );
     grid.column(
->>>>>>> main
         "over-\nhead",
         Align::Right,
         column("1.000", &|r| format!("{:.3}", r.overhead)),
