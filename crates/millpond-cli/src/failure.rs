@@ -7,6 +7,9 @@ use millpond_replay::{Failure, PolicyResult, Report, tag_frames};
 /// Frames of a stack shown.
 const FRAMES: usize = 6;
 
+/// Holders shown for each of several failures; one alone has room for all.
+const HOLDERS: usize = 4;
+
 /// The failures of a report; empty where there are none.
 pub(crate) fn text(report: &Report, width: usize) -> String {
     let mut groups: Vec<(&Failure, Vec<&PolicyResult>)> = Vec::new();
@@ -21,13 +24,14 @@ pub(crate) fn text(report: &Report, width: usize) -> String {
         }
     }
     groups.sort_by_key(|(failure, _)| failure.event.map_or(0, |event| u64::from(event) + 1));
-    groups
+    let most = if groups.len() > 1 { HOLDERS } else { usize::MAX };
+    let told = groups
         .iter()
-        .map(|(failure, results)| group(failure, results, width))
-        .collect()
+        .map(|(failure, results)| group(failure, results, most, width));
+    told.collect()
 }
 
-fn group(failure: &Failure, results: &[&PolicyResult], width: usize) -> String {
+fn group(failure: &Failure, results: &[&PolicyResult], most: usize, width: usize) -> String {
     let place = match failure.event {
         Some(event) => format!("at event {}", number(u64::from(event))),
         None => "before the first event".to_owned(),
@@ -46,7 +50,7 @@ fn group(failure: &Failure, results: &[&PolicyResult], width: usize) -> String {
         "  held by the program: {}, most of it by\n",
         bold(&size(failure.held_bytes))
     ));
-    for holder in &failure.holders {
+    for holder in failure.holders.iter().take(most) {
         let line = format!(
             "    {:>9}  {:>13}  {}",
             size(holder.bytes),

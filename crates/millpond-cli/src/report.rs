@@ -111,11 +111,6 @@ pub(crate) fn grid(shown: &Shown<'_>, best: Option<usize>) -> (Grid, Vec<Row>) {
         }),
     );
     grid.column(
-        "how\ntrue",
-        Align::Left,
-        column("", &|r| how_true(&r.fidelity).to_owned()),
-    );
-    grid.column(
         "over-\nhead",
         Align::Right,
         column("1.000", &|r| format!("{:.3}", r.overhead)),
@@ -146,6 +141,11 @@ pub(crate) fn grid(shown: &Shown<'_>, best: Option<usize>) -> (Grid, Vec<Row>) {
     if failed || shown.limited {
         grid.column("first\nfailure", Align::Right, column("", &failure_cell));
     }
+    grid.column(
+        "how\ntrue",
+        Align::Left,
+        column("", &|r| how_true(&r.fidelity).to_owned()),
+    );
     grid.start_group();
     grid.column("\nstalls", Align::Right, column("", &|r| number(r.stalls)));
     grid.column(
