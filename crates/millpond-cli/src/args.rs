@@ -1,6 +1,6 @@
 //! The command line, as it is typed.
 
-use crate::values::{parse_time_window, parse_yes};
+use crate::values::parse_time_window;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use millpond_engine::{ParseSizeError, parse_size};
 use millpond_replay::{DeviceSize, parse_device};
@@ -25,15 +25,16 @@ pub(crate) struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  millpond info snapshot.pickle                    what a recording holds
-  millpond replay snapshot.pickle                  every allocator side by side
-  millpond replay snapshot.pickle --device 24G     would it fit, and if not, why not
-  millpond replay snapshot.pickle --fit            the smallest GPU for each allocator
-  millpond replay ranks/ --device a100-80g         many ranks at once, the worst named
-  millpond tune snapshot.pickle --device 24G       the settings to paste into the environment
+  millpond info run.pickle                   what a recording holds
+  millpond replay run.pickle                 every allocator side by side
+  millpond replay run.pickle --device 24G    would it fit, and if not, why
+  millpond replay run.pickle --fit           the smallest GPU for each allocator
+  millpond replay ranks/ --device h100       many ranks at once, the worst named
+  millpond tune run.pickle --device 24G      settings for your environment
 
-A recording is a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot), an RMM log, a chrome
-trace of torch.profiler, or Millpond CSV; plain, gzip or zstd. Nothing in it is ever executed.
+A recording is a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot),
+an RMM log, a chrome trace of torch.profiler or Millpond CSV; plain, gzip or
+zstd. Nothing in it is ever executed.
 
 Exit status: 0 done, 2 bad input, 3 no policy fits the device.";
 
@@ -96,13 +97,14 @@ pub(crate) struct ReplayArgs {
 
 const REPLAY_EXAMPLES: &str = "\
 Examples:
-  millpond replay run.pickle --policy torch-native,torch-expandable --device 80GiB
-  millpond replay run.pickle --device rtx4090 --reserve 1.5GiB
-  millpond replay run.pickle --torch-conf \"expandable_segments:True,max_split_size_mb:128\"
+  millpond replay run.pickle -p torch-native,torch-expandable -d 80GiB
+  millpond replay run.pickle --device rtx4090 --reserve 1.5GiB --fit
+  millpond replay run.pickle --torch-conf \"max_split_size_mb:128\"
   millpond replay run.pickle --time-window 1.5s..3s --html report.html
   millpond replay ranks/ --device h100 --json > ranks.json
 
-Exit status: 0 replayed, 2 bad input, 3 every policy ran out of memory on --device.";
+Exit status: 0 replayed, 2 bad input,
+             3 every policy ran out of memory on --device.";
 
 /// The device, and what is known about its driver.
 #[derive(Debug, Args)]
@@ -116,8 +118,14 @@ pub(crate) struct DeviceArgs {
     pub(crate) reserve: Option<u64>,
 
     /// Whether the device can map pages (virtual memory management)
-    #[arg(long, value_name = "on|off", value_parser = parse_yes, default_value = "on")]
-    pub(crate) paged: bool,
+    #[arg(
+        long,
+        value_enum,
+        value_name = "on|off",
+        default_value = "on",
+        hide_possible_values = true
+    )]
+    pub(crate) paged: Paged,
 
     /// Memory to replay on; only a simulated device so far
     #[arg(long, value_enum, default_value = "sim")]
@@ -126,6 +134,15 @@ pub(crate) struct DeviceArgs {
     /// Costs of driver calls to use instead of the assumed ones, as TOML
     #[arg(long, value_name = "FILE")]
     pub(crate) costs: Option<PathBuf>,
+}
+
+/// Whether pages can be mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Paged {
+    /// They can
+    On,
+    /// The device only gives whole allocations
+    Off,
 }
 
 /// What a program is replayed on.
@@ -198,7 +215,7 @@ pub(crate) struct TuneArgs {
     pub(crate) output: OutputArgs,
 
     /// Rows to show
-    #[arg(long, value_name = "N", default_value_t = 12)]
+    #[arg(long, value_name = "N", default_value_t = 8)]
     pub(crate) top: usize,
 }
 

@@ -1,6 +1,6 @@
 //! The device that was named: what of it is left for the program, and how to say so.
 
-use crate::args::DeviceArgs;
+use crate::args::{DeviceArgs, Paged};
 use crate::exit::{CliError, Exit};
 use crate::output;
 use crate::table::{Align, Grid};
@@ -13,7 +13,10 @@ use millpond_replay::{Device, cards};
 /// # Errors
 /// When nothing of it is left for the program.
 pub(crate) fn device(args: &DeviceArgs) -> Result<Device, CliError> {
-    let Some(named) = &args.device else { return Ok(Device { bytes: None, paged: args.paged }) };
+    let paged = args.paged == Paged::On;
+    let Some(named) = &args.device else {
+        return Ok(Device { bytes: None, paged });
+    };
     let bytes = named.available(args.reserve.unwrap_or(0));
     if bytes == 0 {
         return Err(CliError::Usage(format!(
@@ -24,18 +27,28 @@ pub(crate) fn device(args: &DeviceArgs) -> Result<Device, CliError> {
             size(args.reserve.unwrap_or(0))
         )));
     }
-    Ok(Device { bytes: Some(bytes), paged: args.paged })
+    Ok(Device {
+        bytes: Some(bytes),
+        paged,
+    })
 }
 
 /// One line that says what the device is.
 pub(crate) fn describe(args: &DeviceArgs, device: Device) -> String {
-    let pages = if device.paged { "" } else { ", without page mapping" };
+    let pages = if device.paged {
+        ""
+    } else {
+        ", without page mapping"
+    };
     let (Some(named), Some(bytes)) = (&args.device, device.bytes) else {
         return format!("device: unlimited{pages}");
     };
     let mut less = Vec::new();
     if named.context > 0 {
-        less.push(format!("{} for the driver's context, assumed", size(named.context)));
+        less.push(format!(
+            "{} for the driver's context, assumed",
+            size(named.context)
+        ));
     }
     if let Some(reserve) = args.reserve.filter(|reserve| *reserve > 0) {
         less.push(format!("{} reserved", size(reserve)));
@@ -43,14 +56,28 @@ pub(crate) fn describe(args: &DeviceArgs, device: Device) -> String {
     if less.is_empty() {
         return format!("device: {}{pages}", size(bytes));
     }
-    format!("device: {}, {} less {} = {} for the program{pages}", named.name, size(named.total), less.join(" and "), size(bytes))
+    format!(
+        "device: {}, {} less {} = {} for the program{pages}",
+        named.name,
+        size(named.total),
+        less.join(" and "),
+        size(bytes)
+    )
 }
 
 /// What driver calls cost.
 pub(crate) fn costs(args: &DeviceArgs) -> Result<Costs, CliError> {
-    let Some(path) = &args.costs else { return Ok(Costs::default()) };
-    let text = std::fs::read_to_string(path).map_err(|source| CliError::Open { path: path.clone(), source })?;
-    Costs::from_toml(&text).map_err(|source| CliError::Costs { path: path.clone(), source })
+    let Some(path) = &args.costs else {
+        return Ok(Costs::default());
+    };
+    let text = std::fs::read_to_string(path).map_err(|source| CliError::Open {
+        path: path.clone(),
+        source,
+    })?;
+    Costs::from_toml(&text).map_err(|source| CliError::Costs {
+        path: path.clone(),
+        source,
+    })
 }
 
 /// `millpond cards`.
@@ -60,8 +87,13 @@ pub(crate) fn cards_command() -> Result<Exit, CliError> {
     grid.column("card", Align::Left, column(&|card| card.name.to_owned()));
     grid.column("memory", Align::Right, column(&|card| size(card.total)));
     grid.column("context", Align::Right, column(&|card| size(card.context)));
-    grid.column("for programs", Align::Right, column(&|card| size(card.total - card.context)));
-    let note = "memory: what the driver reports; context: what a process takes before its first allocation, assumed";
+    grid.column(
+        "for programs",
+        Align::Right,
+        column(&|card| size(card.total - card.context)),
+    );
+    let note =
+        "memory: what the driver reports; context: what a process takes before its first allocation, assumed";
     output::print(&format!("{}\n{note}\n", grid.render(&[])))?;
     Ok(Exit::Done)
 }

@@ -81,14 +81,27 @@ pub(crate) fn complain(error: &dyn std::fmt::Display) {
 /// Help as clap prints it; anything wrong with the command line as one line.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
-    if matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand) {
+    if matches!(
+        error.kind(),
+        DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand
+    ) {
         let _ = error.print();
-        return if error.exit_code() == 0 { ExitCode::SUCCESS } else { ExitCode::from(BAD_INPUT) };
+        return if error.exit_code() == 0 {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::from(BAD_INPUT)
+        };
     }
     let text = error.render().to_string();
-    let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let lines = text
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.starts_with("Usage:"));
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
     let joined = lines.collect::<Vec<_>>().join(" ");
-    complain(&format!("{}; see --help", joined.strip_prefix("error: ").unwrap_or(&joined)));
+    complain(&format!(
+        "{}; see --help",
+        joined.strip_prefix("error: ").unwrap_or(&joined)
+    ));
     ExitCode::from(BAD_INPUT)
 }

@@ -78,16 +78,29 @@ pub(crate) fn gather(recording: &Recording, file_bytes: Option<u64>) -> FileFact
     ordinals.sort_unstable();
     ordinals.dedup();
     let devices = ordinals.into_iter().map(|device| {
-        let trace = recording.traces.iter().find(|trace| trace.origin.device == device);
+        let trace = recording
+            .traces
+            .iter()
+            .find(|trace| trace.origin.device == device);
         let state = recording.states.iter().find(|state| state.device == device);
         let missing = match trace {
-            Some(trace) => trace.cautions.iter().map(ToString::to_string).chain(limits(trace)).collect(),
-            None => vec![
-                "no history was recorded: the state can be looked at, and nothing replayed".to_owned(),
-            ],
+            Some(trace) => trace
+                .cautions
+                .iter()
+                .map(ToString::to_string)
+                .chain(limits(trace))
+                .collect(),
+            None => {
+                vec!["no history was recorded: the state can be looked at, and nothing replayed".to_owned()]
+            }
         };
         let pools = state.map(|state| state.pools.iter().map(pool_facts).collect());
-        DeviceFacts { device, history: trace.map(history), state: pools.unwrap_or_default(), missing }
+        DeviceFacts {
+            device,
+            history: trace.map(history),
+            state: pools.unwrap_or_default(),
+            missing,
+        }
     });
     FileFacts {
         schema: SCHEMA,
@@ -95,7 +108,11 @@ pub(crate) fn gather(recording: &Recording, file_bytes: Option<u64>) -> FileFact
         format: format_name(recording.format),
         file_bytes,
         replayable: !recording.traces.is_empty(),
-        header: recording.traces.first().map(|trace| trace.origin.header.clone()).unwrap_or_default(),
+        header: recording
+            .traces
+            .first()
+            .map(|trace| trace.origin.header.clone())
+            .unwrap_or_default(),
         settings: settings(&recording.settings),
         devices: devices.collect(),
         missing: recording.cautions.iter().map(ToString::to_string).collect(),
@@ -118,7 +135,10 @@ fn settings(settings: &Settings) -> Vec<(&'static str, String)> {
         found.push(("PYTORCH_CUDA_ALLOC_CONF", conf.clone()));
     }
     if let Some(on) = settings.expandable_segments {
-        found.push(("expandable_segments", if on { "True" } else { "False" }.to_owned()));
+        found.push((
+            "expandable_segments",
+            if on { "True" } else { "False" }.to_owned(),
+        ));
     }
     if let Some(bytes) = settings.max_split_size {
         found.push(("max_split_size_mb", (bytes >> 20).to_string()));
@@ -126,8 +146,13 @@ fn settings(settings: &Settings) -> Vec<(&'static str, String)> {
     if let Some(share) = settings.garbage_collection_threshold {
         found.push(("garbage_collection_threshold", share.to_string()));
     }
-    let rounded = settings.roundup_power2_divisions.iter().filter(|(_, steps)| *steps > 1);
-    let rounded: Vec<String> = rounded.map(|(bytes, steps)| format!("{}:{steps}", bytes >> 20)).collect();
+    let rounded = settings
+        .roundup_power2_divisions
+        .iter()
+        .filter(|(_, steps)| *steps > 1);
+    let rounded: Vec<String> = rounded
+        .map(|(bytes, steps)| format!("{}:{steps}", bytes >> 20))
+        .collect();
     if !rounded.is_empty() {
         found.push(("roundup_power2_divisions", format!("[{}]", rounded.join(","))));
     }
@@ -152,16 +177,34 @@ fn pool_facts(pool: &PoolState) -> PoolFacts {
 }
 
 fn history(trace: &Trace) -> History {
-    let timed = !trace.cautions.iter().any(|caution| matches!(caution, Caution::NoTimes));
+    let timed = !trace
+        .cautions
+        .iter()
+        .any(|caution| matches!(caution, Caution::NoTimes));
     let first = trace.events.first().map_or(0, |event| event.time_us);
-    let last = trace.events.iter().map(|event| event.time_us).max().unwrap_or(first);
+    let last = trace
+        .events
+        .iter()
+        .map(|event| event.time_us)
+        .max()
+        .unwrap_or(first);
     let program = Program::new(trace, Selection::default()).ok();
-    let peak_event = program.as_ref().and_then(|p| p.ops.get(p.peak_op)).and_then(millpond_replay::Op::event);
+    let peak_event = program
+        .as_ref()
+        .and_then(|p| p.ops.get(p.peak_op))
+        .and_then(millpond_replay::Op::event);
     let at = peak_event.and_then(|event| trace.events.get(event as usize));
-    let held = program.as_ref().map(|p| p.held_after(p.ops.len())).unwrap_or_default();
+    let held = program
+        .as_ref()
+        .map(|p| p.held_after(p.ops.len()))
+        .unwrap_or_default();
     History {
         events: trace.events.len() as u64,
-        allocations: trace.events.iter().filter(|event| event.action == Action::Alloc).count() as u64,
+        allocations: trace
+            .events
+            .iter()
+            .filter(|event| event.action == Action::Alloc)
+            .count() as u64,
         events_by_kind: by_kind(trace),
         time_span_us: timed.then(|| last.saturating_sub(first)),
         streams: trace.streams.clone(),
@@ -173,7 +216,9 @@ fn history(trace: &Trace) -> History {
         initial_block_bytes: trace.initial_blocks.iter().map(|b| b.requested).sum(),
         peak_requested_bytes: program.as_ref().map_or(0, |p| p.peak_requested),
         peak_event: peak_event.map(u64::from),
-        peak_time_us: at.filter(|_| timed).map(|event| event.time_us.saturating_sub(first)),
+        peak_time_us: at
+            .filter(|_| timed)
+            .map(|event| event.time_us.saturating_sub(first)),
         peak_holders: program.as_ref().map(|p| holders(trace, p)).unwrap_or_default(),
         held_at_end_bytes: held.iter().map(|op| op.bytes).sum(),
         held_at_end_blocks: held.len() as u64,
@@ -194,7 +239,10 @@ fn by_kind(trace: &Trace) -> Vec<(&'static str, u64)> {
         (Action::OutOfMemory, "out of memory"),
     ];
     let counted = kinds.map(|(kind, name)| {
-        (name, trace.events.iter().filter(|event| event.action == kind).count() as u64)
+        (
+            name,
+            trace.events.iter().filter(|event| event.action == kind).count() as u64,
+        )
     });
     counted.into_iter().filter(|(_, count)| *count > 0).collect()
 }
@@ -205,7 +253,10 @@ fn holders(trace: &Trace, program: &Program) -> Vec<(String, u64)> {
     for op in program.held_after(program.peak_op + 1) {
         let tag = match op.event() {
             Some(event) => trace.events.get(event as usize).map_or(0, |event| event.tag),
-            None => trace.initial_blocks.get(op.allocation as usize).map_or(0, |block| block.tag),
+            None => trace
+                .initial_blocks
+                .get(op.allocation as usize)
+                .map_or(0, |block| block.tag),
         };
         *groups.entry(tag_group(trace.tags.get(tag))).or_default() += op.bytes;
     }

@@ -1,17 +1,22 @@
 //! Why policies ran out of memory: told once for all that stopped at the same request.
 
 use crate::terminal::{bold, dim, red};
-use crate::text::{counted, item, number, short, size};
-use millpond_replay::{Failure, PolicyResult, Report};
+use crate::text::{counted, item, number, short, size, wrap};
+use millpond_replay::{Failure, PolicyResult, Report, tag_frames};
 
 /// Frames of a stack shown.
 const FRAMES: usize = 6;
+
+/// Holders shown for each of several failures; one alone has room for all.
+const HOLDERS: usize = 4;
 
 /// The failures of a report; empty where there are none.
 pub(crate) fn text(report: &Report, width: usize) -> String {
     let mut groups: Vec<(&Failure, Vec<&PolicyResult>)> = Vec::new();
     for result in &report.results {
-        let Some(failure) = &result.first_failure else { continue };
+        let Some(failure) = &result.first_failure else {
+            continue;
+        };
         let same = |other: &Failure| other.event == failure.event && other.held_bytes == failure.held_bytes;
         match groups.iter_mut().find(|(other, _)| same(other)) {
             Some((_, results)) => results.push(result),
@@ -19,35 +24,65 @@ pub(crate) fn text(report: &Report, width: usize) -> String {
         }
     }
     groups.sort_by_key(|(failure, _)| failure.event.map_or(0, |event| u64::from(event) + 1));
-    groups.iter().map(|(failure, results)| group(failure, results, width)).collect()
+    let most = if groups.len() > 1 { HOLDERS } else { usize::MAX };
+    let told = groups
+        .iter()
+        .map(|(failure, results)| group(failure, results, most, width));
+    told.collect()
 }
 
-fn group(failure: &Failure, results: &[&PolicyResult], width: usize) -> String {
+fn group(failure: &Failure, results: &[&PolicyResult], most: usize, width: usize) -> String {
     let place = match failure.event {
         Some(event) => format!("at event {}", number(u64::from(event))),
         None => "before the first event".to_owned(),
     };
-    let asked = format!("{} asked for on stream {:#x}", size(failure.bytes), failure.stream);
+    let asked = format!(
+        "{} asked for on stream {:#x}",
+        size(failure.bytes),
+        failure.stream
+    );
     let asked = asked.replace("0x0", "0 (the default)");
     let mut out = format!("\n{} {place}: {asked}\n", red("Out of memory"));
     for line in where_from(&failure.tag) {
         out.push_str(&format!("  {}\n", short(&line, width.saturating_sub(2))));
     }
-    out.push_str(&format!("  held by the program: {}, most of it by\n", bold(&size(failure.held_bytes))));
-    for holder in &failure.holders {
-        let line = format!("    {:>9}  {:>13}  {}", size(holder.bytes), counted(holder.blocks, "block"), holder.tag);
+    out.push_str(&format!(
+        "  held by the program: {}, most of it by\n",
+        bold(&size(failure.held_bytes))
+    ));
+    for holder in failure.holders.iter().take(most) {
+        let line = format!(
+            "    {:>9}  {:>13}  {}",
+            size(holder.bytes),
+            counted(holder.blocks, "block"),
+            holder.tag
+        );
         out.push_str(&format!("{}\n", short(&line, width)));
     }
     for result in results {
-        let Some(failure) = &result.first_failure else { continue };
+        let Some(failure) = &result.first_failure else {
+            continue;
+        };
+        let free = if failure.free_bytes == u64::MAX {
+            "no limit".to_owned()
+        } else {
+            size(failure.free_bytes)
+        };
         let state = format!(
-            "{} free on the device, {} cached, largest hole {}",
-            size(failure.free_bytes),
+            "{free} free on the device, {} cached, largest hole {}",
             size(failure.cached_bytes),
             size(failure.largest_hole_bytes)
         );
-        out.push_str(&format!("  {}: {}\n", bold(&result.policy), short(&state, width.saturating_sub(result.policy.len() + 4))));
-        out.push_str(&format!("    {}\n", item(&dim("→"), &failure.remedy, width.saturating_sub(4)).replace('\n', "\n    ")));
+        let state =
+            wrap(&format!("{}: {state}", result.policy), width.saturating_sub(2), 2).replace('\n', "\n  ");
+        out.push_str(&format!(
+            "  {}\n",
+            state.replacen(&result.policy, &bold(&result.policy), 1)
+        ));
+        out.push_str(&format!(
+            "    {}\n",
+            item(&dim("→"), &failure.remedy, width.saturating_sub(4)).replace('\n', "\n    ")
+        ));
     }
     out
 }
@@ -66,27 +101,12 @@ fn where_from(tag: &str) -> Vec<String> {
     if !labels.is_empty() {
         lines.push(format!("in {}", labels.join("; ")));
     }
-    let frames = frames_of(frames);
+    let frames: Vec<&str> = tag_frames(frames).filter(|frame| !frame.is_empty()).collect();
     lines.extend(frames.iter().take(FRAMES).map(|frame| format!("at {frame}")));
     if frames.len() > FRAMES {
         lines.push(format!("   … {} more frames", frames.len() - FRAMES));
     }
     lines
-}
-
-/// Frames stand between `<`, and so do names such as `<lambda>`: one after a colon belongs to its frame.
-fn frames_of(text: &str) -> Vec<&str> {
-    let mut frames = Vec::new();
-    let mut start = 0;
-    for (at, _) in text.match_indices('<') {
-        if !text[..at].ends_with(':') {
-            frames.push(&text[start..at]);
-            start = at + 1;
-        }
-    }
-    frames.push(&text[start..]);
-    frames.retain(|frame| !frame.is_empty());
-    frames
 }
 
 #[cfg(test)]
@@ -97,10 +117,17 @@ mod tests {
     fn tags_of_both_kinds_are_readable() {
         assert_eq!(
             where_from("forward;layers.3.mlp;mm;models.py:forward:80<train.py:step:9"),
-            ["in forward; layers.3.mlp; mm", "at models.py:forward:80", "at train.py:step:9"]
+            [
+                "in forward; layers.3.mlp; mm",
+                "at models.py:forward:80",
+                "at train.py:step:9"
+            ]
         );
         assert_eq!(where_from("a.py:f:1<b.py:g:2"), ["at a.py:f:1", "at b.py:g:2"]);
-        assert_eq!(where_from("w.py:<lambda>:1<b.py:g:2"), ["at w.py:<lambda>:1", "at b.py:g:2"]);
+        assert_eq!(
+            where_from("w.py:<lambda>:1<b.py:g:2"),
+            ["at w.py:<lambda>:1", "at b.py:g:2"]
+        );
         assert_eq!(where_from("init;;empty;"), ["in init; empty"]);
         assert_eq!(where_from(""), ["(the recording has no tag for it)"]);
     }

@@ -9,7 +9,10 @@ use std::path::{Path, PathBuf};
 pub(crate) fn expand(named: &[PathBuf]) -> Result<Vec<PathBuf>, CliError> {
     let mut files = Vec::new();
     for path in named {
-        let open = |source| CliError::Open { path: path.clone(), source };
+        let open = |source| CliError::Open {
+            path: path.clone(),
+            source,
+        };
         if !std::fs::metadata(path).map_err(open)?.is_dir() {
             files.push(path.clone());
             continue;
@@ -33,12 +36,19 @@ pub(crate) fn expand(named: &[PathBuf]) -> Result<Vec<PathBuf>, CliError> {
 fn passed_over(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let ending = path.extension().unwrap_or_default().to_ascii_lowercase();
-    name.starts_with('.') || ["md", "txt", "html", "toml", "py", "log"].iter().any(|other| ending == *other)
+    name.starts_with('.')
+        || ["md", "txt", "html", "toml", "py", "log"]
+            .iter()
+            .any(|other| ending == *other)
 }
 
 /// So that rank 2 comes before rank 10: numbers in a name compare as numbers.
 fn by_number(path: &Path) -> Vec<(String, u64)> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = path
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
     let mut key = vec![(String::new(), 0u64)];
     let mut in_number = false;
     for c in name.chars() {
@@ -65,12 +75,27 @@ fn by_number(path: &Path) -> Vec<(String, u64)> {
 
 /// Reads one file, with a bar where that takes long.
 pub(crate) fn load(path: &Path, quiet: bool) -> Result<Recording, CliError> {
-    let bar = Progress::bytes(quiet, &format!("reading {}", path.file_name().unwrap_or_default().to_string_lossy()));
+    let bar = Progress::bytes(
+        quiet,
+        &format!(
+            "reading {}",
+            path.file_name().unwrap_or_default().to_string_lossy()
+        ),
+    );
     let report = |done, all| bar.set(done, all);
-    let options = ReadOptions { progress: Some(&report), ..ReadOptions::default() };
+    let options = ReadOptions {
+        progress: Some(&report),
+        ..ReadOptions::default()
+    };
     read(path, &options).map_err(|source| match source {
-        ReadError::Io { source, .. } => CliError::Open { path: path.to_owned(), source },
-        source => CliError::Read { path: path.to_owned(), source },
+        ReadError::Io { source, .. } => CliError::Open {
+            path: path.to_owned(),
+            source,
+        },
+        source => CliError::Read {
+            path: path.to_owned(),
+            source,
+        },
     })
 }
 
@@ -82,6 +107,9 @@ mod tests {
     fn ranks_come_in_order() {
         let mut names = ["rank10.csv", "rank2.csv", "rank1.csv", "a.csv"].map(PathBuf::from);
         names.sort_by_cached_key(|path| by_number(path));
-        assert_eq!(names, ["a.csv", "rank1.csv", "rank2.csv", "rank10.csv"].map(PathBuf::from));
+        assert_eq!(
+            names,
+            ["a.csv", "rank1.csv", "rank2.csv", "rank10.csv"].map(PathBuf::from)
+        );
     }
 }

@@ -14,11 +14,21 @@ pub(crate) fn place(named: &Path, label: &str, several: bool) -> PathBuf {
     if !several {
         return named.to_owned();
     }
-    let safe: String =
-        label.chars().map(|c| if c.is_alphanumeric() || "._-".contains(c) { c } else { '-' }).collect();
+    let safe: String = label
+        .chars()
+        .map(|c| {
+            if c.is_alphanumeric() || "._-".contains(c) {
+                c
+            } else {
+                '-'
+            }
+        })
+        .collect();
     let safe = safe.trim_matches('-').replace("--", "-");
     let stem = named.file_stem().unwrap_or_default().to_string_lossy();
-    let ending = named.extension().map_or_else(|| "html".into(), |ending| ending.to_string_lossy());
+    let ending = named
+        .extension()
+        .map_or_else(|| "html".into(), |ending| ending.to_string_lossy());
     named.with_file_name(format!("{stem}-{safe}.{ending}"))
 }
 
@@ -33,7 +43,11 @@ pub(crate) fn write(
     let report = shown.report;
     let pairs = report.results.iter().zip(placements);
     let runs: Vec<page::Run<'_>> = pairs
-        .map(|(result, placement)| page::Run { name: &result.policy, fidelity: &result.fidelity, placement })
+        .map(|(result, placement)| page::Run {
+            name: &result.policy,
+            fidelity: &result.fidelity,
+            placement,
+        })
         .collect();
     let (grid, _) = report::grid(shown, None);
     let mut rows = grid.rows();
@@ -47,7 +61,7 @@ pub(crate) fn write(
         trace,
         runs: &runs,
         in_use: in_use(report, trace),
-        best: report::best(&report.results),
+        best: report.best(),
         columns: grid.heads().iter().map(|head| head.trim().to_owned()).collect(),
         rows,
         advice: report.advice.clone(),
@@ -60,8 +74,15 @@ pub(crate) fn write(
 
 /// The policy the program ran under, as far as the recording or habit tells.
 fn in_use(report: &Report, trace: &Trace) -> Option<usize> {
-    let usual = if trace.origin.format == Format::RmmCsv { "rmm-pool" } else { "torch-native" };
-    let named = report.recorded.as_ref().map_or(usual, |recorded| recorded.policy.as_str());
+    let usual = if trace.origin.format == Format::RmmCsv {
+        "rmm-pool"
+    } else {
+        "torch-native"
+    };
+    let named = report
+        .recorded
+        .as_ref()
+        .map_or(usual, |recorded| recorded.policy.as_str());
     report.results.iter().position(|result| result.policy == named)
 }
 
@@ -73,7 +94,10 @@ mod tests {
     fn several_reports_get_names_of_their_own() {
         let place = |label, several| place(Path::new("out/report.html"), label, several);
         assert_eq!(place("rank0", false), Path::new("out/report.html"));
-        assert_eq!(place("rank0 (device 1)", true), Path::new("out/report-rank0-device-1.html"));
+        assert_eq!(
+            place("rank0 (device 1)", true),
+            Path::new("out/report-rank0-device-1.html")
+        );
         assert_eq!(place("../../etc", true), Path::new("out/report-..-..-etc.html"));
     }
 }

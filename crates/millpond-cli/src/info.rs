@@ -2,7 +2,7 @@
 
 use crate::args::InfoArgs;
 use crate::exit::{CliError, Exit, complain};
-use crate::facts::{DeviceFacts, FileFacts, History, gather};
+use crate::facts::{DeviceFacts, FileFacts, History, PoolFacts, gather};
 use crate::table::{Align, Grid};
 use crate::terminal::{bold, width, yellow};
 use crate::text::{Unit, counted, duration_us, item, number, short, size, wrap};
@@ -33,7 +33,10 @@ pub(crate) fn command(args: &InfoArgs) -> Result<Exit, CliError> {
     }
     match failed {
         0 => Ok(Exit::Done),
-        some => Err(CliError::Usage(format!("{some} of {} files could not be read", paths.len()))),
+        some => Err(CliError::Usage(format!(
+            "{some} of {} files could not be read",
+            paths.len()
+        ))),
     }
 }
 
@@ -48,22 +51,43 @@ fn fact(out: &mut String, name: &str, value: &str) {
 
 fn text(facts: &FileFacts) -> String {
     let mut out = format!("{}\n", bold(&facts.name));
-    let bytes = facts.file_bytes.map_or_else(String::new, |bytes| format!(", {}", size(bytes)));
+    let bytes = facts
+        .file_bytes
+        .map_or_else(String::new, |bytes| format!(", {}", size(bytes)));
     fact(&mut out, "format", &format!("{}{bytes}", facts.format));
     for (key, value) in &facts.header {
         fact(&mut out, &short(key, VALUES - 4), value);
     }
-    let settings: Vec<String> = facts.settings.iter().map(|(key, value)| format!("{key} {value}")).collect();
-    fact(&mut out, "settings", if settings.is_empty() { "not recorded".to_owned() } else { settings.join("; ") }.as_str());
+    let settings: Vec<String> = facts
+        .settings
+        .iter()
+        .map(|(key, value)| format!("{key} {value}"))
+        .collect();
+    fact(
+        &mut out,
+        "settings",
+        if settings.is_empty() {
+            "not recorded".to_owned()
+        } else {
+            settings.join("; ")
+        }
+        .as_str(),
+    );
     for device in &facts.devices {
         out.push_str(&device_text(device));
     }
     for missing in &facts.missing {
-        out.push_str(&format!("  {}\n", item(&yellow("!"), missing, width().saturating_sub(2)).replace('\n', "\n  ")));
+        out.push_str(&format!(
+            "  {}\n",
+            item(&yellow("!"), missing, width().saturating_sub(2)).replace('\n', "\n  ")
+        ));
     }
     if !facts.replayable {
         let hint = "There is no history to replay: call torch.cuda.memory._record_memory_history() before the next dump.";
-        out.push_str(&format!("  {}\n", wrap(hint, width(), 2)));
+        out.push_str(&format!(
+            "  {}\n",
+            wrap(hint, width().saturating_sub(2), 0).replace('\n', "\n  ")
+        ));
     }
     out
 }
@@ -83,22 +107,43 @@ fn device_text(facts: &DeviceFacts) -> String {
         out.push_str(&state_text(facts));
     }
     for missing in &facts.missing {
-        out.push_str(&format!("  {}\n", item(&yellow("!"), missing, width().saturating_sub(2)).replace('\n', "\n  ")));
+        out.push_str(&format!(
+            "  {}\n",
+            item(&yellow("!"), missing, width().saturating_sub(2)).replace('\n', "\n  ")
+        ));
     }
     out
 }
 
 fn history_text(out: &mut String, history: &History) {
-    let kinds: Vec<String> =
-        history.events_by_kind.iter().map(|(kind, count)| format!("{} {kind}", number(*count))).collect();
-    fact(out, "events", &format!("{}: {}", number(history.events), kinds.join(", ")));
-    let span = history.time_span_us.map_or_else(|| "not recorded".to_owned(), |us| duration_us(us as f64));
+    let kinds: Vec<String> = history
+        .events_by_kind
+        .iter()
+        .map(|(kind, count)| format!("{} {kind}", number(*count)))
+        .collect();
+    fact(
+        out,
+        "events",
+        &format!("{}: {}", number(history.events), kinds.join(", ")),
+    );
+    let span = history
+        .time_span_us
+        .map_or_else(|| "not recorded".to_owned(), |us| duration_us(us as f64));
     fact(out, "time span", &span);
-    let mut streams: Vec<String> = history.streams.iter().take(STREAMS).map(|s| format!("{s:#x}")).collect();
+    let mut streams: Vec<String> = history
+        .streams
+        .iter()
+        .take(STREAMS)
+        .map(|s| format!("{s:#x}"))
+        .collect();
     if history.streams.len() > STREAMS {
         streams.push(format!("{} more", history.streams.len() - STREAMS));
     }
-    fact(out, "streams", &format!("{} ({})", history.streams.len(), streams.join(", ")));
+    fact(
+        out,
+        "streams",
+        &format!("{} ({})", history.streams.len(), streams.join(", ")),
+    );
     if history.private_pools > 0 {
         fact(out, "private pools", &number(history.private_pools));
     }
@@ -122,25 +167,66 @@ fn history_text(out: &mut String, history: &History) {
     }
     fact(out, "peak requested", &peak);
     for (index, (tag, bytes)) in history.peak_holders.iter().enumerate() {
-        let line = short(&format!("{:>9}  {tag}", size(*bytes)), width().saturating_sub(VALUES));
-        out.push_str(&format!("  {:<w$}{line}\n", if index == 0 { "held by" } else { "" }, w = VALUES - 2));
+        let line = short(
+            &format!("{:>9}  {tag}", size(*bytes)),
+            width().saturating_sub(VALUES),
+        );
+        out.push_str(&format!(
+            "  {:<w$}{line}\n",
+            if index == 0 { "held by" } else { "" },
+            w = VALUES - 2
+        ));
     }
     if let Some(bytes) = history.recorded_peak_reserved_bytes {
-        fact(out, "peak reserved", &format!("{} by the recorded allocator", size(bytes)));
+        fact(
+            out,
+            "peak reserved",
+            &format!("{} by the recorded allocator", size(bytes)),
+        );
     }
-    let end = format!("{} in {}", size(history.held_at_end_bytes), counted(history.held_at_end_blocks, "block"));
+    let end = format!(
+        "{} in {}",
+        size(history.held_at_end_bytes),
+        counted(history.held_at_end_blocks, "block")
+    );
     fact(out, "held at the end", &end);
 }
 
 fn state_text(facts: &DeviceFacts) -> String {
-    let unit = Unit::for_largest(facts.state.iter().map(|pool| pool.reserved_bytes).max().unwrap_or(0));
+    let unit = Unit::for_largest(
+        facts
+            .state
+            .iter()
+            .map(|pool| pool.reserved_bytes)
+            .max()
+            .unwrap_or(0),
+    );
     let mut grid = Grid::new();
-    let column = |of: &dyn Fn(&crate::facts::PoolFacts) -> String| facts.state.iter().map(of).collect::<Vec<_>>();
+    let total = PoolFacts {
+        pool: "together".to_owned(),
+        segments: facts.state.iter().map(|p| p.segments).sum(),
+        blocks: facts.state.iter().map(|p| p.blocks).sum(),
+        pending_blocks: facts.state.iter().map(|p| p.pending_blocks).sum(),
+        requested_bytes: facts.state.iter().map(|p| p.requested_bytes).sum(),
+        allocated_bytes: facts.state.iter().map(|p| p.allocated_bytes).sum(),
+        active_bytes: facts.state.iter().map(|p| p.active_bytes).sum(),
+        reserved_bytes: facts.state.iter().map(|p| p.reserved_bytes).sum(),
+    };
+    let column =
+        |of: &dyn Fn(&PoolFacts) -> String| facts.state.iter().chain([&total]).map(of).collect::<Vec<_>>();
     grid.column("  pool", Align::Left, column(&|p| format!("  {}", p.pool)));
     grid.column("segments", Align::Right, column(&|p| number(p.segments)));
     grid.column("blocks", Align::Right, column(&|p| number(p.blocks)));
-    grid.column("requested", Align::Right, column(&|p| unit.show(p.requested_bytes)));
-    grid.column("allocated", Align::Right, column(&|p| unit.show(p.allocated_bytes)));
+    grid.column(
+        "requested",
+        Align::Right,
+        column(&|p| unit.show(p.requested_bytes)),
+    );
+    grid.column(
+        "allocated",
+        Align::Right,
+        column(&|p| unit.show(p.allocated_bytes)),
+    );
     if facts.state.iter().any(|pool| pool.pending_blocks > 0) {
         grid.column("active", Align::Right, column(&|p| unit.show(p.active_bytes)));
     }

@@ -11,13 +11,18 @@ use std::path::{Path, PathBuf};
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
     let mut out = std::io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|source| CliError::Write { what: "the result".to_owned(), source })
+    written.map_err(|source| CliError::Write {
+        what: "the result".to_owned(),
+        source,
+    })
 }
 
 /// Prints a value as JSON with a line break at the end.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
-    let mut text = serde_json::to_string_pretty(value)
-        .map_err(|error| CliError::Write { what: "the JSON".to_owned(), source: error.into() })?;
+    let mut text = serde_json::to_string_pretty(value).map_err(|error| CliError::Write {
+        what: "the JSON".to_owned(),
+        source: error.into(),
+    })?;
     text.push('\n');
     print(&text)
 }
@@ -35,7 +40,10 @@ pub(crate) fn write_file(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
 ) -> Result<(), CliError> {
-    let failed = |source| CliError::Write { what: path.display().to_string(), source };
+    let failed = |source| CliError::Write {
+        what: path.display().to_string(),
+        source,
+    };
     let beside = beside(path).map_err(failed)?;
     let fill = || {
         let mut out = BufWriter::with_capacity(1 << 20, File::create(&beside)?);
@@ -51,7 +59,10 @@ pub(crate) fn write_file(
 
 /// Whether a file can be written there, before the work that fills it.
 pub(crate) fn check_writable(path: &Path) -> Result<(), CliError> {
-    let failed = |source| CliError::Write { what: path.display().to_string(), source };
+    let failed = |source| CliError::Write {
+        what: path.display().to_string(),
+        source,
+    };
     if path.is_dir() {
         return Err(failed(Error::from(ErrorKind::IsADirectory)));
     }

@@ -19,7 +19,11 @@ pub(crate) fn command(args: &PoliciesArgs) -> Result<Exit, CliError> {
     let settings = Settings::default();
     let listed = policies::names().filter_map(|policy| {
         let fidelity = policies::build(policy, &settings).ok()?.fidelity().as_str();
-        Some(Listed { policy, fidelity, about: about(policy) })
+        Some(Listed {
+            policy,
+            fidelity,
+            about: about(policy),
+        })
     });
     let listed: Vec<Listed> = listed.collect();
     if args.json {
@@ -27,9 +31,21 @@ pub(crate) fn command(args: &PoliciesArgs) -> Result<Exit, CliError> {
         return Ok(Exit::Done);
     }
     let mut grid = Grid::new();
-    grid.column("policy", Align::Left, listed.iter().map(|p| p.policy.to_owned()).collect());
-    grid.column("fidelity", Align::Left, listed.iter().map(|p| p.fidelity.to_owned()).collect());
-    grid.column("what it is", Align::Left, listed.iter().map(|p| p.about.to_owned()).collect());
+    grid.column(
+        "policy",
+        Align::Left,
+        listed.iter().map(|p| p.policy.to_owned()).collect(),
+    );
+    grid.column(
+        "fidelity",
+        Align::Left,
+        listed.iter().map(|p| p.fidelity.to_owned()).collect(),
+    );
+    grid.column(
+        "what it is",
+        Align::Left,
+        listed.iter().map(|p| p.about.to_owned()).collect(),
+    );
     output::print(&format!("{}\n", grid.render(&[])))?;
     Ok(Exit::Done)
 }
@@ -38,16 +54,16 @@ pub(crate) fn command(args: &PoliciesArgs) -> Result<Exit, CliError> {
 fn about(policy: &str) -> &'static str {
     match policy {
         "millpond" => "this project's default",
-        "planned" => "this project's planner for steps that repeat",
+        "planned" => "this project's, for repeating steps",
         "torch-native" => "PyTorch's default allocator",
-        "torch-expandable" => "PyTorch with expandable_segments:True",
-        "bfc" => "TensorFlow's and JAX's best fit with coalescing",
+        "torch-expandable" => "PyTorch, expandable_segments:True",
+        "bfc" => "best fit of TensorFlow and JAX",
         "rmm-pool" => "RMM's pool resource",
         "rmm-arena" => "RMM's arena resource",
-        "cuda-async" => "the driver's stream-ordered pool (cudaMallocAsync)",
+        "cuda-async" => "the driver's pool, cudaMallocAsync",
         "pow2" => "powers of two, cached by size",
-        "buckets" => "fixed size classes, cached by class",
-        "none" => "a driver call for every allocation and free",
+        "buckets" => "size classes, cached by class",
+        "none" => "a driver call for every request",
         _ => "",
     }
 }

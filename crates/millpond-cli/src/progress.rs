@@ -20,7 +20,11 @@ pub(crate) struct Progress {
 impl Progress {
     /// A bar for reading bytes.
     pub(crate) fn bytes(quiet: bool, what: &str) -> Self {
-        Self::new(quiet, what, "{msg} {wide_bar:.dim} {binary_bytes}/{binary_total_bytes} ")
+        Self::new(
+            quiet,
+            what,
+            "{msg} {wide_bar:.dim} {binary_bytes}/{binary_total_bytes} ",
+        )
     }
 
     /// A bar for doing a number of things.
@@ -31,14 +35,22 @@ impl Progress {
     fn new(quiet: bool, what: &str, template: &str) -> Self {
         let start = Instant::now();
         if quiet || !console::user_attended_stderr() {
-            return Self { bar: None, start, visible: Mutex::new(false) };
+            return Self {
+                bar: None,
+                start,
+                visible: Mutex::new(false),
+            };
         }
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("━╸ "));
         }
         bar.set_message(what.to_owned());
-        Self { bar: Some(bar), start, visible: Mutex::new(false) }
+        Self {
+            bar: Some(bar),
+            start,
+            visible: Mutex::new(false),
+        }
     }
 
     /// So much is done.

@@ -17,7 +17,9 @@ struct Overall<'a> {
 }
 
 fn overall<'a>(reports: &[Labelled<'a>]) -> Vec<Overall<'a>> {
-    let Some((_, first)) = reports.first() else { return Vec::new() };
+    let Some((_, first)) = reports.first() else {
+        return Vec::new();
+    };
     let mut found = Vec::new();
     for name in first.results.iter().map(|r| r.policy.as_str()) {
         let mine: Vec<(&str, &PolicyResult)> = reports
@@ -26,11 +28,22 @@ fn overall<'a>(reports: &[Labelled<'a>]) -> Vec<Overall<'a>> {
             .collect();
         // One that ran out of memory is worse than any that did not.
         let badness = |r: &PolicyResult| (r.first_failure.is_some(), r.peak_reserved_bytes);
-        let Some(worst) = mine.iter().copied().rev().max_by_key(|(_, r)| badness(r)) else { continue };
-        let failed = mine.iter().filter(|(_, r)| r.first_failure.is_some()).map(|(label, _)| *label).collect();
+        let Some(worst) = mine.iter().copied().rev().max_by_key(|(_, r)| badness(r)) else {
+            continue;
+        };
+        let failed = mine
+            .iter()
+            .filter(|(_, r)| r.first_failure.is_some())
+            .map(|(label, _)| *label)
+            .collect();
         let smallest: Option<Vec<u64>> = mine.iter().map(|(_, r)| r.smallest_device_bytes).collect();
         let smallest = smallest.and_then(|all| all.into_iter().max());
-        found.push(Overall { policy: name, worst, failed, smallest });
+        found.push(Overall {
+            policy: name,
+            worst,
+            failed,
+            smallest,
+        });
     }
     found
 }
@@ -45,7 +58,11 @@ pub(crate) fn none_fits(reports: &[Labelled<'_>]) -> bool {
 pub(crate) fn text(reports: &[Labelled<'_>], limited: bool, unreadable: usize) -> String {
     let overall = overall(reports);
     let columns = width();
-    let largest = overall.iter().map(|o| o.worst.1.peak_reserved_bytes).max().unwrap_or(0);
+    let largest = overall
+        .iter()
+        .map(|o| o.worst.1.peak_reserved_bytes)
+        .max()
+        .unwrap_or(0);
     let unit = Unit::for_largest(largest);
     let mut grid = Grid::new();
     let column = |of: &dyn Fn(&Overall<'_>) -> String| overall.iter().map(of).collect::<Vec<_>>();
@@ -54,26 +71,59 @@ pub(crate) fn text(reports: &[Labelled<'_>], limited: bool, unreadable: usize) -
         let fits = |o: &Overall<'_>| format!("{} of {}", reports.len() - o.failed.len(), reports.len());
         grid.column("fits", Align::Right, column(&fits));
     }
-    grid.column("worst\npeak", Align::Right, column(&|o| unit.show(o.worst.1.peak_reserved_bytes)));
-    grid.column("over-\nhead", Align::Right, column(&|o| format!("{:.3}", o.worst.1.overhead)));
+    grid.column(
+        "worst\npeak",
+        Align::Right,
+        column(&|o| unit.show(o.worst.1.peak_reserved_bytes)),
+    );
+    grid.column(
+        "over-\nhead",
+        Align::Right,
+        column(&|o| format!("{:.3}", o.worst.1.overhead)),
+    );
     if overall.iter().any(|o| o.smallest.is_some()) {
         let smallest = |o: &Overall<'_>| o.smallest.map_or_else(|| "none".to_owned(), |b| unit.show(b));
         grid.column("smallest\ndevice", Align::Right, column(&smallest));
     }
     grid.column("worst recording", Align::Left, column(&|o| o.worst.0.to_owned()));
-    let rows: Vec<Row> =
-        overall.iter().map(|o| if o.failed.is_empty() { Row::Plain } else { Row::Failed }).collect();
-    let mut out = format!("{}\n\n{}\n\n", bold(&format!("All {} recordings", reports.len())), grid.render(&rows));
+    let rows: Vec<Row> = overall
+        .iter()
+        .map(|o| {
+            if o.failed.is_empty() {
+                Row::Plain
+            } else {
+                Row::Failed
+            }
+        })
+        .collect();
+    let mut out = format!(
+        "{}\n\n{}\n\n",
+        bold(&format!("All {} recordings", reports.len())),
+        grid.render(&rows)
+    );
     for sentence in sentences(&overall, reports, limited, unreadable) {
         out.push_str(&format!("{}\n", item("→", &sentence, columns)));
     }
     out
 }
 
-fn sentences(overall: &[Overall<'_>], reports: &[Labelled<'_>], limited: bool, unreadable: usize) -> Vec<String> {
+fn sentences(
+    overall: &[Overall<'_>],
+    reports: &[Labelled<'_>],
+    limited: bool,
+    unreadable: usize,
+) -> Vec<String> {
     let mut found = Vec::new();
-    if let Some((label, report)) = reports.iter().rev().max_by_key(|(_, report)| report.peak_requested_bytes) {
-        let least = reports.iter().map(|(_, report)| report.peak_requested_bytes).min().unwrap_or(0);
+    if let Some((label, report)) = reports
+        .iter()
+        .rev()
+        .max_by_key(|(_, report)| report.peak_requested_bytes)
+    {
+        let least = reports
+            .iter()
+            .map(|(_, report)| report.peak_requested_bytes)
+            .min()
+            .unwrap_or(0);
         found.push(format!(
             "The most is held by {label}: {} at its peak; the least any holds is {}.",
             size(report.peak_requested_bytes),
@@ -81,12 +131,21 @@ fn sentences(overall: &[Overall<'_>], reports: &[Labelled<'_>], limited: bool, u
         ));
     }
     if limited {
-        let fit: Vec<&str> = overall.iter().filter(|o| o.failed.is_empty()).map(|o| o.policy).collect();
+        let fit: Vec<&str> = overall
+            .iter()
+            .filter(|o| o.failed.is_empty())
+            .map(|o| o.policy)
+            .collect();
         found.push(match fit.as_slice() {
             [] => "No policy gets all of them through on this device.".to_owned(),
             [one] => format!("Only {one} gets all of them through on this device."),
-            some if some.len() == overall.len() => "Every policy gets all of them through on this device.".to_owned(),
-            some => format!("All of them get through on this device under {}.", some.join(", ")),
+            some if some.len() == overall.len() => {
+                "Every policy gets all of them through on this device.".to_owned()
+            }
+            some => format!(
+                "All of them get through on this device under {}.",
+                some.join(", ")
+            ),
         });
     } else if let Some(least) = overall.iter().min_by_key(|o| o.worst.1.peak_reserved_bytes) {
         found.push(format!(
@@ -97,7 +156,9 @@ fn sentences(overall: &[Overall<'_>], reports: &[Labelled<'_>], limited: bool, u
         ));
     }
     if unreadable > 0 {
-        found.push(format!("{unreadable} more could not be replayed; the lines above say why."));
+        found.push(format!(
+            "{unreadable} more could not be replayed; the lines above say why."
+        ));
     }
     found
 }

@@ -6,7 +6,7 @@ use crate::progress::Progress;
 use crate::ranks::{self, Labelled};
 use crate::report::{self, Shown};
 use crate::{device, files, html, limits, output, settings};
-use millpond_replay::{Options, Redactor, Report, Selection, replay};
+use millpond_replay::{Options, Redactor, ReplayError, Report, Selection, replay};
 use millpond_trace::{Caution, Trace};
 use std::path::Path;
 
@@ -42,11 +42,17 @@ pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
         }
     }
     if done.is_empty() {
-        return Err(CliError::Usage(format!("none of {} files could be replayed", paths.len())));
+        return Err(CliError::Usage(format!(
+            "none of {} files could be replayed",
+            paths.len()
+        )));
     }
     print(&done, args, &options, failed)?;
     if failed > 0 {
-        return Err(CliError::Usage(format!("{failed} of {} files could not be replayed", paths.len())));
+        return Err(CliError::Usage(format!(
+            "{failed} of {} files could not be replayed",
+            paths.len()
+        )));
     }
     let labelled: Vec<Labelled<'_>> = done.iter().map(|d| (d.label.as_str(), &d.report)).collect();
     let exhausted = options.device.bytes.is_some() && ranks::none_fits(&labelled);
@@ -71,7 +77,10 @@ fn options(args: &ReplayArgs) -> Result<Options, CliError> {
 
 /// Which events, and which streams.
 pub(crate) fn selection(args: &SelectionArgs) -> Selection {
-    Selection { merge_streams: args.streams == Streams::Merge, window_us: args.time_window }
+    Selection {
+        merge_streams: args.streams == Streams::Merge,
+        window_us: args.time_window,
+    }
 }
 
 /// The traces of a file, ready to be replayed.
@@ -83,7 +92,12 @@ pub(crate) fn traces(path: &Path, quiet: bool, selection: &Selection) -> Result<
     if recording.traces.is_empty() {
         return Err(CliError::NoHistory(path.to_owned()));
     }
-    let timeless = |trace: &Trace| trace.cautions.iter().any(|caution| matches!(caution, Caution::NoTimes));
+    let timeless = |trace: &Trace| {
+        trace
+            .cautions
+            .iter()
+            .any(|caution| matches!(caution, Caution::NoTimes))
+    };
     if selection.window_us.is_some() && recording.traces.iter().any(timeless) {
         return Err(CliError::Usage(format!(
             "{} has no times, so --time-window cannot choose from it",
@@ -114,13 +128,33 @@ fn file(
         };
         let bar = Progress::steps(quiet, &format!("replaying {label}"));
         bar.set(0, Some(options.policies.len() as u64));
-        let replayed = replay(&trace, options, &|done, all| bar.set(done as u64, Some(all as u64)))?;
+        let replayed = replay(&trace, options, &|done, all| {
+            bar.set(done as u64, Some(all as u64));
+        })?;
         drop(bar);
+        if options.selection.window_us.is_some() && replayed.report.events == 0 {
+            // What lived then would be replayed, and its figures taken for those of a part of the run.
+            return Err(ReplayError::NothingToReplay {
+                trace: label,
+                window: true,
+            }
+            .into());
+        }
         let limits = limits::limits(&trace);
-        let one = Done { report: replayed.report, label, limits };
+        let one = Done {
+            report: replayed.report,
+            label,
+            limits,
+        };
         if let Some(named) = &args.html {
             let place = html::place(named, &one.label, several || !alone);
-            html::write(&place, &shown(&one, args, options), &trace, &replayed.placements, options.device.bytes)?;
+            html::write(
+                &place,
+                &shown(&one, args, options),
+                &trace,
+                &replayed.placements,
+                options.device.bytes,
+            )?;
             output::note(quiet, &format!("wrote {}", place.display()));
         }
         done.push(one);
@@ -146,7 +180,10 @@ fn print(done: &[Done], args: &ReplayArgs, options: &Options, failed: usize) -> 
         };
     }
     let limited = options.device.bytes.is_some();
-    let mut texts: Vec<String> = done.iter().map(|one| report::text(&shown(one, args, options))).collect();
+    let mut texts: Vec<String> = done
+        .iter()
+        .map(|one| report::text(&shown(one, args, options)))
+        .collect();
     if done.len() > 1 {
         let labelled: Vec<Labelled<'_>> = done.iter().map(|d| (d.label.as_str(), &d.report)).collect();
         texts.push(ranks::text(&labelled, limited, failed));

@@ -20,26 +20,6 @@ pub(crate) struct Shown<'a> {
     pub(crate) limits: &'a [String],
 }
 
-/// Peaks this close together are told apart by what they cost.
-const ALIKE: f64 = 0.005;
-
-/// The result to look at: finished, with the least peak, and of those alike the least driver time.
-///
-/// What asks the driver for most allocations holds the least and is no pool: nobody would run it.
-pub(crate) fn best(results: &[PolicyResult]) -> Option<usize> {
-    let pools = |r: &&PolicyResult| r.hit_rate >= 0.5;
-    let any_pool = results.iter().filter(pools).any(|r| r.first_failure.is_none());
-    let finished = || {
-        let finished = results.iter().enumerate().filter(|(_, r)| r.first_failure.is_none());
-        finished.filter(move |(_, r)| !any_pool || pools(r))
-    };
-    let least = finished().map(|(_, r)| r.peak_reserved_bytes).min()?;
-    let alike = |r: &PolicyResult| r.peak_reserved_bytes as f64 <= least as f64 * (1.0 + ALIKE);
-    let cheapest = finished().filter(|(_, r)| alike(r));
-    let cheapest = cheapest.min_by(|(_, a), (_, b)| a.modelled_driver_ms.total_cmp(&b.modelled_driver_ms));
-    cheapest.map(|(index, _)| index)
-}
-
 /// The report as text.
 pub(crate) fn text(shown: &Shown<'_>) -> String {
     let report = shown.report;
@@ -62,13 +42,15 @@ pub(crate) fn text(shown: &Shown<'_>) -> String {
         );
         if let Some(agreement) = recorded.address_agreement {
             let percent = percent_down(agreement);
-            line.push_str(&format!("; the replay gives the recorded address for {percent} of allocations"));
+            line.push_str(&format!(
+                "; the replay gives the recorded address for {percent} of allocations"
+            ));
         }
         out.push_str(&wrap(&line, columns, 0));
         out.push('\n');
     }
     out.push('\n');
-    let best = best(&report.results);
+    let best = report.best();
     let (grid, rows) = grid(shown, best);
     out.push_str(&grid.render(&rows));
     out.push_str("\n\n");
@@ -84,7 +66,8 @@ pub(crate) fn text(shown: &Shown<'_>) -> String {
 
 /// What the figures of a table mean, once for all tables.
 pub(crate) fn legend() -> String {
-    let text = "driver time: host time of driver calls and stalls, modelled with assumed costs; stalls: allocations and \
+    let text = "how true: exact against the original, re-implemented from its published rules, an estimate of it, or \
+                this project's own policy itself; driver time: host time of driver calls and stalls, modelled with assumed costs; stalls: allocations and \
                 frees in which the host waits for the device; ns: host time of the policy itself, on this machine";
     dim(&wrap(text, width(), 0))
 }
@@ -104,36 +87,98 @@ pub(crate) fn grid(shown: &Shown<'_>, best: Option<usize>) -> (Grid, Vec<Row>) {
     let unit = Unit::for_largest(largest.max(report.peak_requested_bytes));
     // The first row is what no allocator can beat.
     let column = |bound: &str, of: &dyn Fn(&PolicyResult) -> String| -> Vec<String> {
-        std::iter::once(bound.to_owned()).chain(results.iter().map(of)).collect()
+        std::iter::once(bound.to_owned())
+            .chain(results.iter().map(of))
+            .collect()
     };
     let mut grid = Grid::new();
     let mark = |index| if Some(index) == best { "▸ " } else { "  " };
-    let names = results.iter().enumerate().map(|(index, r)| format!("{}{}", mark(index), r.policy));
-    grid.column("  policy", Align::Left, std::iter::once("  (requested)".to_owned()).chain(names).collect());
+    let names = results
+        .iter()
+        .enumerate()
+        .map(|(index, r)| format!("{}{}", mark(index), r.policy));
+    grid.column(
+        "  policy",
+        Align::Left,
+        std::iter::once("  (requested)".to_owned()).chain(names).collect(),
+    );
     grid.start_group();
-    grid.column("peak\nreserved", Align::Right, column(&unit.show(report.peak_requested_bytes), &|r| unit.show(r.peak_reserved_bytes)));
-    grid.column("over-\nhead", Align::Right, column("1.000", &|r| format!("{:.3}", r.overhead)));
-    grid.column("hit\nrate", Align::Right, column("", &|r| percent_down(r.hit_rate)));
+    grid.column(
+        "peak\nreserved",
+        Align::Right,
+        column(&unit.show(report.peak_requested_bytes), &|r| {
+            unit.show(r.peak_reserved_bytes)
+        }),
+    );
+    grid.column(
+        "over-\nhead",
+        Align::Right,
+        column("1.000", &|r| format!("{:.3}", r.overhead)),
+    );
+    grid.column(
+        "hit\nrate",
+        Align::Right,
+        column("", &|r| percent_down(r.hit_rate)),
+    );
     if fitted {
-        let smallest = |r: &PolicyResult| r.smallest_device_bytes.map_or_else(|| "none".to_owned(), |b| unit.show(b));
-        grid.column("smallest\ndevice", Align::Right, column(&unit.show(report.peak_requested_bytes), &smallest));
-        grid.column("stalls\nthere", Align::Right, column("", &|r| r.fit.as_ref().map_or_else(String::new, |fit| number(fit.stalls))));
+        let smallest = |r: &PolicyResult| {
+            r.smallest_device_bytes
+                .map_or_else(|| "none".to_owned(), |b| unit.show(b))
+        };
+        grid.column(
+            "smallest\ndevice",
+            Align::Right,
+            column(&unit.show(report.peak_requested_bytes), &smallest),
+        );
+        grid.column(
+            "stalls\nthere",
+            Align::Right,
+            column("", &|r| {
+                r.fit.as_ref().map_or_else(String::new, |fit| number(fit.stalls))
+            }),
+        );
     }
     if failed || shown.limited {
         grid.column("first\nfailure", Align::Right, column("", &failure_cell));
     }
+    grid.column(
+        "how\ntrue",
+        Align::Left,
+        column("", &|r| how_true(&r.fidelity).to_owned()),
+    );
     grid.start_group();
     grid.column("\nstalls", Align::Right, column("", &|r| number(r.stalls)));
-    grid.column("driver\ntime", Align::Right, column("", &|r| duration_us(r.modelled_driver_ms * 1e3)));
-    grid.column("ns per\nevent", Align::Right, column("", &|r| format!("{:.0}", r.ns_per_event)));
+    grid.column(
+        "driver\ntime",
+        Align::Right,
+        column("", &|r| duration_us(r.modelled_driver_ms * 1e3)),
+    );
+    grid.column(
+        "ns per\nevent",
+        Align::Right,
+        column("", &|r| format!("{:.0}", r.ns_per_event)),
+    );
     calls(&mut grid, results);
-    let looks = results.iter().enumerate().map(|(index, r)| match r.first_failure {
-        Some(_) => Row::Failed,
-        None if Some(index) == best && results.len() > 1 => Row::Best,
-        None => Row::Plain,
-    });
+    let looks = results
+        .iter()
+        .enumerate()
+        .map(|(index, r)| match r.first_failure {
+            Some(_) => Row::Failed,
+            None if Some(index) == best && results.len() > 1 => Row::Best,
+            None => Row::Plain,
+        });
     let looks = std::iter::once(Row::Bound).chain(looks).collect();
     (grid, looks)
+}
+
+/// A word for how true a policy is to its original; the legend says what it means.
+fn how_true(fidelity: &str) -> &str {
+    match fidelity {
+        "exact against the original" => "exact",
+        "published rules" => "rules",
+        "the original itself" => "itself",
+        other => other,
+    }
 }
 
 fn failure_cell(result: &PolicyResult) -> String {
@@ -166,14 +211,30 @@ fn calls(grid: &mut Grid, results: &[PolicyResult]) {
     ];
     grid.start_group();
     if results.iter().any(|r| r.moved_bytes > 0) {
-        let moved = results.iter().map(|r| if r.moved_bytes > 0 { size(r.moved_bytes) } else { NONE.to_owned() });
-        grid.column("bytes\nmoved", Align::Right, std::iter::once(String::new()).chain(moved).collect());
+        let moved = results.iter().map(|r| {
+            if r.moved_bytes > 0 {
+                size(r.moved_bytes)
+            } else {
+                NONE.to_owned()
+            }
+        });
+        grid.column(
+            "bytes\nmoved",
+            Align::Right,
+            std::iter::once(String::new()).chain(moved).collect(),
+        );
     }
     for (head, of) in kinds {
         if results.iter().all(|r| of(r) == 0) {
             continue;
         }
-        let calls = results.iter().map(|r| if of(r) > 0 { number(of(r)) } else { NONE.to_owned() });
-        grid.column(head, Align::Right, std::iter::once(String::new()).chain(calls).collect());
+        let calls = results
+            .iter()
+            .map(|r| if of(r) > 0 { number(of(r)) } else { NONE.to_owned() });
+        grid.column(
+            head,
+            Align::Right,
+            std::iter::once(String::new()).chain(calls).collect(),
+        );
     }
 }

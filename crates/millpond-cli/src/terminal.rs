@@ -7,10 +7,17 @@ const USUAL: usize = 100;
 
 /// Columns to write in.
 pub(crate) fn width() -> usize {
-    let asked = std::env::var("COLUMNS").ok().and_then(|text| text.parse::<usize>().ok());
-    let term = Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
+    let asked = std::env::var("COLUMNS")
+        .ok()
+        .and_then(|text| text.parse::<usize>().ok());
+    let term = Term::stdout()
+        .size_checked()
+        .map(|(_, columns)| usize::from(columns));
     // A terminal of no width, as some test harnesses have it, is not believed.
-    term.filter(|columns| *columns > 0).or(asked).unwrap_or(USUAL).max(40)
+    term.filter(|columns| *columns > 0)
+        .or(asked)
+        .unwrap_or(USUAL)
+        .max(40)
 }
 
 /// Whether stdout shows colours: a terminal, and `NO_COLOR` not set.
@@ -45,5 +52,9 @@ pub(crate) fn green(text: &str) -> String {
 }
 
 fn paint(style: Style, text: &str) -> String {
-    if colours() { style.force_styling(true).apply_to(text).to_string() } else { text.to_owned() }
+    if colours() {
+        style.force_styling(true).apply_to(text).to_string()
+    } else {
+        text.to_owned()
+    }
 }

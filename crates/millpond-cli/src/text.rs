@@ -27,7 +27,10 @@ pub(crate) fn wrap(text: &str, width: usize, indent: usize) -> String {
 /// A sentence behind a mark, wrapped so that its lines stand under each other.
 pub(crate) fn item(mark: &str, text: &str, width: usize) -> String {
     let indent = console::measure_text_width(mark) + 1;
-    format!("{mark} {}", wrap(text, width.saturating_sub(indent), 0).replace('\n', &format!("\n{}", " ".repeat(indent))))
+    format!(
+        "{mark} {}",
+        wrap(text, width.saturating_sub(indent), 0).replace('\n', &format!("\n{}", " ".repeat(indent)))
+    )
 }
 
 /// A text cut to so many columns, with an ellipsis where it was cut.
@@ -86,7 +89,11 @@ pub(crate) fn duration_us(micros: f64) -> String {
         us if us < 600e6 => (us / 1e6, "s"),
         us => (us / 60e6, "min"),
     };
-    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    let digits = if value < 9.995 {
+        2
+    } else {
+        usize::from(value < 99.95)
+    };
     format!("{value:.digits$} {unit}")
 }
 
@@ -109,7 +116,10 @@ mod tests {
     #[test]
     fn durations_keep_three_digits() {
         let shown = [0.0, 999.0, 1500.0, 12_345.0, 2.5e6, 3.6e9].map(duration_us);
-        assert_eq!(shown, ["0 us", "999 us", "1.50 ms", "12.3 ms", "2.50 s", "60.0 min"]);
+        assert_eq!(
+            shown,
+            ["0 us", "999 us", "1.50 ms", "12.3 ms", "2.50 s", "60.0 min"]
+        );
     }
 
     #[test]

@@ -26,15 +26,28 @@ pub(crate) fn command(args: &TuneArgs) -> Result<Exit, CliError> {
         Redactor::default().redact(&mut trace);
     }
     let bar = Progress::steps(quiet, "trying settings");
-    let tuned = tune(&trace, &options, &|done, all| bar.set(done as u64, Some(all as u64)))?;
+    let tuned = tune(&trace, &options, &|done, all| {
+        bar.set(done as u64, Some(all as u64));
+    })?;
     drop(bar);
     if args.output.json {
         output::print_json(&tuned)?;
     } else {
-        output::print(&text(&tuned, args, &device::describe(&args.device, options.device)))?;
+        output::print(&text(
+            &tuned,
+            args,
+            &device::describe(&args.device, options.device),
+        ))?;
     }
-    let nothing_fits = tuned.families.iter().all(|family| family.trials.iter().all(|trial| !trial.fits));
-    Ok(if nothing_fits && options.device.bytes.is_some() { Exit::OutOfMemory } else { Exit::Done })
+    let nothing_fits = tuned
+        .families
+        .iter()
+        .all(|family| family.trials.iter().all(|trial| !trial.fits));
+    Ok(if nothing_fits && options.device.bytes.is_some() {
+        Exit::OutOfMemory
+    } else {
+        Exit::Done
+    })
 }
 
 fn families(named: &[String]) -> Result<Vec<Family>, CliError> {
@@ -45,9 +58,16 @@ fn families(named: &[String]) -> Result<Vec<Family>, CliError> {
     let find = |name: &String| {
         let unknown = || {
             let names: Vec<&str> = known.iter().map(|family| family.name()).collect();
-            CliError::Usage(format!("no settings to search for '{name}'; there are {}", names.join(", ")))
+            CliError::Usage(format!(
+                "no settings to search for '{name}'; there are {}",
+                names.join(", ")
+            ))
         };
-        known.iter().copied().find(|family| family.name() == name.trim()).ok_or_else(unknown)
+        known
+            .iter()
+            .copied()
+            .find(|family| family.name() == name.trim())
+            .ok_or_else(unknown)
     };
     named.iter().map(find).collect()
 }
@@ -56,13 +76,17 @@ fn families(named: &[String]) -> Result<Vec<Family>, CliError> {
 fn heaviest(traces: Vec<Trace>, quiet: bool) -> Result<Trace, CliError> {
     let several = traces.len() > 1;
     let peak = |trace: &Trace| {
-        millpond_replay::Program::new(trace, millpond_replay::Selection::default()).map_or(0, |p| p.peak_requested)
+        millpond_replay::Program::new(trace, millpond_replay::Selection::default())
+            .map_or(0, |p| p.peak_requested)
     };
     let heaviest = traces.into_iter().rev().max_by_key(peak);
     let heaviest = heaviest.ok_or_else(|| CliError::Usage("the recording holds no device".to_owned()))?;
     if several {
         let device = heaviest.origin.device;
-        output::note(quiet, &format!("settings are searched for device {device}, which holds the most"));
+        output::note(
+            quiet,
+            &format!("settings are searched for device {device}, which holds the most"),
+        );
     }
     Ok(heaviest)
 }
@@ -89,35 +113,76 @@ fn text(tuned: &Tuned, args: &TuneArgs, device: &str) -> String {
     }
     out.push('\n');
     for family in &tuned.families {
-        out.push_str(&format!("{}\n", bold(&family.line())));
+        if let Some(line) = family.line() {
+            out.push_str(&format!("{}\n", bold(&line)));
+        }
     }
     out
 }
 
 /// The best settings, and the defaults wherever they came.
 fn table(family: &TunedFamily, tuned: &Tuned, top: usize) -> String {
-    let mut chosen: Vec<usize> = (0..family.trials.len().min(top.max(1))).collect();
+    let mut chosen: Vec<usize> = Vec::new();
+    for (at, trial) in family.trials.iter().enumerate() {
+        // Settings that come to the same are one row: the simplest, which stands first.
+        let told = |other: &usize| family.trials.get(*other).is_some_and(|other| alike(other, trial));
+        if chosen.len() < top.max(1) && !chosen.iter().any(told) {
+            chosen.push(at);
+        }
+    }
     for always in [family.best, family.default] {
         if !chosen.contains(&always) {
             chosen.push(always);
         }
     }
     chosen.sort_unstable();
-    let trials: Vec<(usize, &Trial)> = chosen.iter().filter_map(|at| Some((*at, family.trials.get(*at)?))).collect();
-    let largest = trials.iter().map(|(_, t)| t.peak_reserved_bytes).max().unwrap_or(0);
+    let trials: Vec<(usize, &Trial)> = chosen
+        .iter()
+        .filter_map(|at| Some((*at, family.trials.get(*at)?)))
+        .collect();
+    let largest = trials
+        .iter()
+        .map(|(_, t)| t.peak_reserved_bytes)
+        .max()
+        .unwrap_or(0);
     let unit = Unit::for_largest(largest);
-    let column = |of: &dyn Fn(usize, &Trial) -> String| trials.iter().map(|(at, t)| of(*at, t)).collect::<Vec<_>>();
+    let column =
+        |of: &dyn Fn(usize, &Trial) -> String| trials.iter().map(|(at, t)| of(*at, t)).collect::<Vec<_>>();
     let mut grid = Grid::new();
     let mark = |at| if at == family.best { "▸" } else { " " };
-    grid.column("  rank", Align::Left, column(&|at, _| format!("{} {:>4}", mark(at), at + 1)));
+    grid.column(
+        "  rank",
+        Align::Left,
+        column(&|at, _| format!("{} {:>4}", mark(at), at + 1)),
+    );
     if tuned.device_bytes.is_some() {
-        grid.column("fits", Align::Left, column(&|_, t| if t.fits { "yes" } else { "no" }.to_owned()));
+        grid.column(
+            "fits",
+            Align::Left,
+            column(&|_, t| if t.fits { "yes" } else { "no" }.to_owned()),
+        );
     }
-    grid.column("peak", Align::Right, column(&|_, t| unit.show(t.peak_reserved_bytes)));
-    grid.column("overhead", Align::Right, column(&|_, t| format!("{:.3}", t.overhead)));
+    grid.column(
+        "peak",
+        Align::Right,
+        column(&|_, t| unit.show(t.peak_reserved_bytes)),
+    );
+    grid.column(
+        "overhead",
+        Align::Right,
+        column(&|_, t| format!("{:.3}", t.overhead)),
+    );
     grid.column("stalls", Align::Right, column(&|_, t| number(t.stalls)));
-    grid.column("driver", Align::Right, column(&|_, t| duration_us(t.modelled_driver_ms * 1e3)));
-    grid.column("hit rate", Align::Right, column(&|_, t| format!("{:.2} %", (t.hit_rate * 1e4).floor() / 100.0)));
+    grid.column(
+        "driver",
+        Align::Right,
+        column(&|_, t| duration_us(t.modelled_driver_ms * 1e3)),
+    );
+    grid.column(
+        "hit rate",
+        Align::Right,
+        column(&|_, t| format!("{:.2} %", (t.hit_rate * 1e4).floor() / 100.0)),
+    );
     let looks: Vec<Row> = trials
         .iter()
         .map(|(at, trial)| match trial.fits {
@@ -126,15 +191,38 @@ fn table(family: &TunedFamily, tuned: &Tuned, top: usize) -> String {
             true => Row::Plain,
         })
         .collect();
-    let settings = column(&|_, t| if t.conf.is_empty() { "(the defaults)".to_owned() } else { t.conf.clone() });
-    let head = format!("{} settings tried for {}, best first", number(family.trials.len() as u64), family.family.name());
-    format!("{}\n\n{}", head, grid.render_with_notes("setting", &settings, &looks))
+    let settings = column(&|_, t| {
+        if t.conf.is_empty() {
+            "(the defaults)".to_owned()
+        } else {
+            t.conf.clone()
+        }
+    });
+    let head = format!(
+        "{} settings tried for {}, best first",
+        number(family.trials.len() as u64),
+        family.family.name()
+    );
+    format!(
+        "{}\n\n{}",
+        head,
+        grid.render_with_notes("setting", &settings, &looks)
+    )
 }
+
+fn alike(a: &Trial, b: &Trial) -> bool {
+    let figures = |t: &Trial| (t.fits, t.served, t.peak_reserved_bytes, t.stalls);
+    figures(a) == figures(b) && a.modelled_driver_ms == b.modelled_driver_ms && a.hit_rate == b.hit_rate
+}
+
+/// Settings longer than this are named by their place in the table.
+const SHORT: usize = 40;
 
 /// What the search came to, in a sentence with numbers.
 fn verdict(family: &TunedFamily) -> String {
     let name = family.family.name();
-    let (Some(best), Some(default)) = (family.trials.get(family.best), family.trials.get(family.default)) else {
+    let (Some(best), Some(default)) = (family.trials.get(family.best), family.trials.get(family.default))
+    else {
         return String::new();
     };
     if !best.fits {
@@ -142,9 +230,17 @@ fn verdict(family: &TunedFamily) -> String {
     }
     let gains: Vec<String> = family.gains.iter().map(|gain| said(gain, default)).collect();
     if gains.is_empty() {
-        return format!("{name}: the defaults are as good as anything tried: {} at the peak.", size(best.peak_reserved_bytes));
+        return format!(
+            "{name}: the defaults are as good as anything tried: {} at the peak.",
+            size(best.peak_reserved_bytes)
+        );
     }
-    format!("{name}: {} {}.", best.conf, gains.join(", and "))
+    let named = if best.conf.len() <= SHORT {
+        best.conf.as_str()
+    } else {
+        "the setting marked above"
+    };
+    format!("{name}: {named} {}.", gains.join(", and "))
 }
 
 fn said(gain: &Gain, default: &Trial) -> String {
@@ -153,7 +249,11 @@ fn said(gain: &Gain, default: &Trial) -> String {
         Gain::Peak { bytes } => {
             let after = default.peak_reserved_bytes.saturating_sub(*bytes);
             let share = 100.0 * *bytes as f64 / default.peak_reserved_bytes.max(1) as f64;
-            format!("lowers the peak by {} ({share:.1} %) to {}", size(*bytes), size(after))
+            format!(
+                "lowers the peak by {} ({share:.1} %) to {}",
+                size(*bytes),
+                size(after)
+            )
         }
         Gain::Stalls { fewer } => {
             format!("saves {} of {} stalls", number(*fewer), number(default.stalls))

@@ -1,26 +1,24 @@
 //! Values of options that are more than a word or a number.
 
-/// Reads `on` or `off`.
-pub(crate) fn parse_yes(text: &str) -> Result<bool, String> {
-    match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err("write on or off".to_owned()),
-    }
-}
-
 /// Reads `1.5s..3s` as microseconds; an end left out is open, one without a unit has the other's.
 pub(crate) fn parse_time_window(text: &str) -> Result<(u64, u64), String> {
     let shape = || "write two times with a unit (us, ms, s, min), such as 1.5s..3s".to_owned();
     let (from, to) = text.split_once("..").ok_or_else(shape)?;
     let (from, to) = (from.trim(), to.trim());
-    let unit = |end: &str| micros_of(end.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').trim());
+    let unit = |end: &str| {
+        micros_of(
+            end.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.')
+                .trim(),
+        )
+    };
     let shared = unit(from).or_else(|| unit(to));
     let time = |end: &str, open: u64| -> Result<u64, String> {
         if end.is_empty() {
             return Ok(open);
         }
-        let digits = end.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(end.len());
+        let digits = end
+            .find(|c: char| !(c.is_ascii_digit() || c == '.'))
+            .unwrap_or(end.len());
         let (number, name) = end.split_at(digits);
         let number: f64 = number.parse().map_err(|_| shape())?;
         let micros = match name.trim() {
@@ -68,7 +66,17 @@ mod tests {
 
     #[test]
     fn windows_that_mean_nothing_are_refused() {
-        for text in ["", "3s", "1..3", "3s..1s", "1s..1s", "a..b", "1s..2parsec", "-1s..2s", "1.2.3s..4s"] {
+        for text in [
+            "",
+            "3s",
+            "1..3",
+            "3s..1s",
+            "1s..1s",
+            "a..b",
+            "1s..2parsec",
+            "-1s..2s",
+            "1.2.3s..4s",
+        ] {
             assert!(parse_time_window(text).is_err(), "{text}");
         }
     }

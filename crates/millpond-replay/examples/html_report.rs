@@ -21,16 +21,31 @@ fn main() -> Result<(), Box<dyn Error>> {
     let recording = read(Path::new(&recording), &ReadOptions::default())?;
     let trace = recording.traces.first().ok_or("no device in this recording")?;
     let device = Device { bytes, paged: true };
-    let options = Options { device, placements: true, ..Options::default() };
+    let options = Options {
+        device,
+        placements: true,
+        ..Options::default()
+    };
     let replayed = replay(trace, &options, &|_, _| {})?;
     let report = &replayed.report;
 
     let pairs = report.results.iter().zip(&replayed.placements);
     let runs: Vec<page::Run<'_>> = pairs
-        .map(|(result, placement)| page::Run { name: &result.policy, fidelity: &result.fidelity, placement })
+        .map(|(result, placement)| page::Run {
+            name: &result.policy,
+            fidelity: &result.fidelity,
+            placement,
+        })
         .collect();
-    let in_use = report.recorded.as_ref().map_or("torch-native", |recorded| &recorded.policy);
-    let finished = report.results.iter().enumerate().filter(|(_, result)| result.first_failure.is_none());
+    let in_use = report
+        .recorded
+        .as_ref()
+        .map_or("torch-native", |recorded| &recorded.policy);
+    let finished = report
+        .results
+        .iter()
+        .enumerate()
+        .filter(|(_, result)| result.first_failure.is_none());
     let page = Page {
         title: report.trace.clone(),
         version: format!("millpond {}", env!("CARGO_PKG_VERSION")),
@@ -42,9 +57,17 @@ fn main() -> Result<(), Box<dyn Error>> {
             .filter(|(_, result)| result.policy != "none")
             .min_by(|(_, a), (_, b)| a.overhead.total_cmp(&b.overhead))
             .map(|(index, _)| index),
-        columns: ["policy", "peak reserved", "overhead", "hit rate", "stalls", "driver time", "host time"]
-            .map(str::to_owned)
-            .to_vec(),
+        columns: [
+            "policy",
+            "peak reserved",
+            "overhead",
+            "hit rate",
+            "stalls",
+            "driver time",
+            "host time",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
         rows: report.results.iter().map(row).collect(),
         advice: report.advice.clone(),
         cautions: report.cautions.clone(),

@@ -105,11 +105,16 @@ fn compare(report: &Report, trace: &Trace) -> Vec<String> {
     let setting = find(report, "torch-expandable")
         .filter(|r| now.policy == "torch-native" && r.first_failure.is_none() && worth(r));
     if let Some(expandable) = setting {
+        let extra = expandable.modelled_driver_ms - now.modelled_driver_ms;
+        let price = if extra < 1.0 {
+            "at no more driver time".to_owned()
+        } else {
+            format!("for {extra:.0} ms more in driver calls over the run")
+        };
         advice.push(format!(
-            "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: the peak falls by {} to {}, for {:.0} ms more in driver calls over the run (modelled).",
+            "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: the peak falls by {} to {}, {price} (modelled).",
             display_size(gain(expandable)),
             display_size(expandable.peak_reserved_bytes),
-            (expandable.modelled_driver_ms - now.modelled_driver_ms).max(0.0)
         ));
     }
     let base = setting.unwrap_or(now);

@@ -7,6 +7,9 @@ use serde::Serialize;
 /// Version of the JSON; grows when a key changes its meaning or goes.
 pub const SCHEMA: u32 = 1;
 
+/// Peaks this close together, as a share, are told apart by what they cost.
+pub const ALIKE: f64 = 0.005;
+
 /// One recording on one device, under every policy asked for.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
@@ -33,15 +36,21 @@ pub struct Report {
 }
 
 impl Report {
-    /// Index of the policy to recommend: the least peak among those that finish without making the host
-    /// wait at more than one in a hundred allocations. None where no policy does.
+    /// Index of the policy to recommend: of those that finish without making the host wait at more than one
+    /// in a hundred allocations, the one with the least peak; among peaks that differ by less than
+    /// [`ALIKE`], the one with the least driver time. None where no policy does.
     #[must_use]
     pub fn best(&self) -> Option<usize> {
         let usable = |r: &PolicyResult| {
             r.first_failure.is_none() && r.stalls.saturating_mul(100) <= self.allocations.max(100)
         };
-        let candidates = self.results.iter().enumerate().filter(|(_, r)| usable(r));
-        candidates.min_by_key(|(_, r)| r.peak_reserved_bytes).map(|(index, _)| index)
+        let candidates = || self.results.iter().enumerate().filter(|(_, r)| usable(r));
+        let least = candidates().map(|(_, r)| r.peak_reserved_bytes).min()?;
+        let alike = |r: &PolicyResult| r.peak_reserved_bytes as f64 <= least as f64 * (1.0 + ALIKE);
+        let cheapest = candidates().filter(|(_, r)| alike(r));
+        let cheapest =
+            cheapest.min_by(|(_, a), (_, b)| a.modelled_driver_ms.total_cmp(&b.modelled_driver_ms));
+        cheapest.map(|(index, _)| index)
     }
 }
 

@@ -52,7 +52,9 @@ pub fn frames(stack: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(stack);
     std::iter::from_fn(move || {
         let text = rest?;
-        let joint = text.char_indices().find(|&(at, c)| c == '<' && !text[..at].ends_with(':') && at > 0);
+        let joint = text
+            .char_indices()
+            .find(|&(at, c)| c == '<' && !text[..at].ends_with(':') && at > 0);
         let (frame, after) = match joint {
             Some((at, _)) => (&text[..at], Some(&text[at + 1..])),
             None => (text, None),

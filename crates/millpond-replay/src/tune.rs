@@ -87,15 +87,16 @@ pub struct TunedFamily {
 }
 
 impl TunedFamily {
-    /// The line for a shell that puts the best setting into the environment.
+    /// The line for a shell that puts the best setting into the environment; none where nothing fits.
     #[must_use]
-    pub fn line(&self) -> String {
-        match self.trials.get(self.best).map(|trial| trial.conf.as_str()) {
-            None | Some("") => format!("unset {}", self.variable),
+    pub fn line(&self) -> Option<String> {
+        let best = self.trials.get(self.best).filter(|trial| trial.fits)?;
+        Some(match best.conf.as_str() {
+            "" => format!("unset {}", self.variable),
             // Brackets and `>` mean something to shells.
-            Some(conf) if conf.contains(['[', '>']) => format!("export {}='{conf}'", self.variable),
-            Some(conf) => format!("export {}={conf}", self.variable),
-        }
+            conf if conf.contains(['[', '>']) => format!("export {}='{conf}'", self.variable),
+            conf => format!("export {}={conf}", self.variable),
+        })
     }
 }
 
@@ -146,10 +147,20 @@ pub fn tune(
         peak_requested_bytes: program.peak_requested,
         families: Vec::new(),
     };
-    if options.device.bytes.is_some_and(|bytes| bytes < program.peak_requested) {
+    if options
+        .device
+        .bytes
+        .is_some_and(|bytes| bytes < program.peak_requested)
+    {
         return Ok(tuned);
     }
-    let mut search = Search { program: &program, options, progress, tried: 0, planned: 0 };
+    let mut search = Search {
+        program: &program,
+        options,
+        progress,
+        tried: 0,
+        planned: 0,
+    };
     for family in &options.families {
         tuned.families.extend(search.family(*family)?);
     }
@@ -169,7 +180,10 @@ impl Search<'_> {
         let spaces = space::spaces(family, self.program, self.options.device);
         let mut trials: Vec<Trial> = Vec::new();
         let mut seen: HashSet<String> = HashSet::new();
-        let alone: Vec<Point> = spaces.iter().flat_map(space::one_at_a_time).collect();
+        let alone: Vec<Point> = spaces
+            .iter()
+            .flat_map(|dimensions| space::one_at_a_time(dimensions))
+            .collect();
         let first = self.round(family, alone, &mut seen)?;
         let combined: Vec<Point> = spaces
             .iter()
@@ -178,9 +192,18 @@ impl Search<'_> {
         trials.extend(first);
         trials.extend(self.round(family, combined, &mut seen)?);
         rank::sort(&mut trials);
-        let Some(default) = trials.iter().position(|trial| trial.conf.is_empty()) else { return Ok(None) };
+        let Some(default) = trials.iter().position(|trial| trial.conf.is_empty()) else {
+            return Ok(None);
+        };
         let (best, gains) = rank::choose(&trials, default);
-        Ok(Some(TunedFamily { family, variable: family.variable(), trials, default, best, gains }))
+        Ok(Some(TunedFamily {
+            family,
+            variable: family.variable(),
+            trials,
+            default,
+            best,
+            gains,
+        }))
     }
 
     /// Tries points that were not tried yet; the answer is in their order, whoever finished first.
@@ -194,7 +217,9 @@ impl Search<'_> {
         for point in points {
             let conf = point.conf();
             // What this build does not understand is no setting of it.
-            let Some((policy, settings)) = family.settings(&conf) else { continue };
+            let Some((policy, settings)) = family.settings(&conf) else {
+                continue;
+            };
             if seen.insert(conf.clone()) {
                 fresh.push((policy, conf, point.len(), settings));
             }
@@ -205,7 +230,9 @@ impl Search<'_> {
         let work = || {
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some((policy, conf, length, settings)) = fresh.get(index) else { return };
+                let Some((policy, conf, length, settings)) = fresh.get(index) else {
+                    return;
+                };
                 let trial = self.trial(policy, conf, *length, settings);
                 *slots[index].lock().unwrap_or_else(PoisonError::into_inner) = trial.ok();
                 (self.progress)(done.fetch_add(1, Ordering::Relaxed) + 1, self.planned);
@@ -218,7 +245,9 @@ impl Search<'_> {
             work();
         });
         self.tried = self.planned;
-        let trials = slots.into_iter().filter_map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner));
+        let trials = slots
+            .into_iter()
+            .filter_map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner));
         Ok(trials.collect())
     }
 
@@ -238,7 +267,11 @@ impl Search<'_> {
     ) -> Result<Trial, ReplayError> {
         let policy_built = policies::build(policy, settings)?;
         let outcome = run(self.program, policy_built, self.options.device.source(), &mut ());
-        let requested = if outcome.stop.is_none() { self.program.peak_requested } else { outcome.stats.requested.peak };
+        let requested = if outcome.stop.is_none() {
+            self.program.peak_requested
+        } else {
+            outcome.stats.requested.peak
+        };
         Ok(Trial {
             policy,
             conf: conf.to_owned(),
@@ -249,30 +282,43 @@ impl Search<'_> {
             hit_rate: outcome.stats.hit_rate(),
             stalls: outcome.stats.stalls,
             moved_bytes: outcome.meter.moved_bytes,
-            modelled_driver_ms: self.options.costs.milliseconds(&outcome.meter.calls, outcome.stats.stalls),
+            modelled_driver_ms: self
+                .options
+                .costs
+                .milliseconds(&outcome.meter.calls, outcome.stats.stalls),
             settings: length as u32,
         })
     }
 }
 
-/// The dimensions with only those values that did best alone.
+/// Most combinations of one space.
+const COMBINATIONS: usize = 64;
+
+/// The dimensions with only those values that did best alone, few enough for every combination.
 fn kept(dimensions: &[Dimension], first: &[Trial]) -> Vec<Dimension> {
+    let least = rank::least_peak(first);
     let mut ranked: Vec<&Trial> = first.iter().collect();
-    ranked.sort_by(|a, b| rank::order(a, b, rank::least_peak(first)));
+    ranked.sort_by(|a, b| rank::order(a, b, least));
     let place = |point: &Point| ranked.iter().position(|trial| trial.conf == point.conf());
     let base = Point::fixed(dimensions);
     let default = ranked.iter().copied().find(|trial| trial.conf == base.conf());
-    dimensions
-        .iter()
-        .map(|dimension| {
-            dimension.keep(2, |value| {
+    let keep = |most: usize| -> Vec<Dimension> {
+        let kept = dimensions.iter().map(|dimension| {
+            dimension.keep(most, |value| {
                 let at = place(&base.with(dimension, value))?;
                 // A value that changes nothing would only multiply the runs.
                 let same = |other: &Trial| rank::same_outcome(ranked[at], other);
                 (!default.is_some_and(same)).then_some(at)
             })
-        })
-        .collect()
+        });
+        kept.collect()
+    };
+    let two = keep(2);
+    if space::combinations(&two).len() <= COMBINATIONS {
+        two
+    } else {
+        keep(1)
+    }
 }
 
 #[cfg(test)]

@@ -307,10 +307,10 @@ impl Guesses {
     }
 
     fn placed(&mut self, address: u64, block: u64, key: (u32, u64)) {
-        if let Some(stack) = self.freed_of_size.get_mut(&block) {
-            if let Some(at) = stack.iter().rposition(|&freed| freed == address) {
-                stack.remove(at);
-            }
+        if let Some(stack) = self.freed_of_size.get_mut(&block)
+            && let Some(at) = stack.iter().rposition(|&freed| freed == address)
+        {
+            stack.remove(at);
         }
         self.of_key.insert(key, address);
         self.end = Some(address + block);

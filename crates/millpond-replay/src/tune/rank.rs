@@ -4,14 +4,24 @@ use super::Trial;
 use serde::Serialize;
 use std::cmp::Ordering;
 
-/// Peaks closer together than this are alike.
-const ALIKE: f64 = 0.005;
+/// Peaks closer together than this are alike while one costs more stalls: a device is not bought by the
+/// per cent, and a program that waits is slower every step.
+const ALIKE: f64 = 0.02;
+
+/// Less than this share of the peak is not worth a word.
+const PEAK_WORTH: f64 = 0.005;
+
+/// Nor are fewer stalls than this share of them.
+const STALLS_WORTH: f64 = 0.1;
 
 /// Driver time is a model: less than this share of it is not worth a setting.
 const TIME_WORTH: f64 = 0.05;
 
-/// Nor is less than this, in milliseconds over the whole run.
-const LEAST_TIME: f64 = 1.0;
+/// Nor is less than this for each call of the program, in milliseconds: what a good policy itself takes.
+const TIME_PER_CALL: f64 = 0.0005;
+
+/// Nor is less than this over the whole run, in milliseconds: nobody would notice.
+const TIME_NOTICED: f64 = 10.0;
 
 /// What one setting has over another.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -39,16 +49,27 @@ pub enum Gain {
 
 /// The least peak of those that finish, or of all where none does.
 pub(super) fn least_peak(trials: &[Trial]) -> u64 {
-    let finished = trials.iter().filter(|t| t.fits).map(|t| t.peak_reserved_bytes).min();
-    finished.or_else(|| trials.iter().map(|t| t.peak_reserved_bytes).min()).unwrap_or(0)
+    let finished = trials
+        .iter()
+        .filter(|t| t.fits)
+        .map(|t| t.peak_reserved_bytes)
+        .min();
+    finished
+        .or_else(|| trials.iter().map(|t| t.peak_reserved_bytes).min())
+        .unwrap_or(0)
 }
 
-/// Best first: what fits, then the peak in steps of half a per cent, stalls, driver time, hit rate, and
+/// Best first: what fits, then the peak in steps of two per cent, stalls, driver time, hit rate, and
 /// of two that are alike the simpler.
 pub(super) fn order(a: &Trial, b: &Trial, least: u64) -> Ordering {
     if !(a.fits && b.fits) {
         let further = b.served.cmp(&a.served);
-        return b.fits.cmp(&a.fits).then(further).then(a.settings.cmp(&b.settings)).then_with(|| a.conf.cmp(&b.conf));
+        return b
+            .fits
+            .cmp(&a.fits)
+            .then(further)
+            .then(a.settings.cmp(&b.settings))
+            .then_with(|| a.conf.cmp(&b.conf));
     }
     let step = |t: &Trial| ((t.peak_reserved_bytes as f64 / least.max(1) as f64 - 1.0) / ALIKE) as u64;
     step(a)
@@ -81,19 +102,29 @@ fn better(new: &Trial, old: &Trial) -> Option<Gain> {
         return (new.fits && !old.fits).then_some(Gain::Fits);
     }
     let (new_peak, old_peak) = (new.peak_reserved_bytes as f64, old.peak_reserved_bytes as f64);
-    if new_peak <= old_peak * (1.0 - ALIKE) {
-        return Some(Gain::Peak { bytes: old.peak_reserved_bytes - new.peak_reserved_bytes });
+    let lower_by = |share: f64| new_peak <= old_peak * (1.0 - share);
+    let higher_by = |share: f64| old_peak <= new_peak * (1.0 - share);
+    let peak = Gain::Peak {
+        bytes: old.peak_reserved_bytes.saturating_sub(new.peak_reserved_bytes),
+    };
+    if lower_by(ALIKE) || higher_by(ALIKE) {
+        return lower_by(ALIKE).then_some(peak);
     }
-    if old_peak <= new_peak * (1.0 - ALIKE) {
-        return None;
+    let (fewer, more) = (
+        old.stalls.saturating_sub(new.stalls),
+        new.stalls.saturating_sub(old.stalls),
+    );
+    if fewer.max(more) as f64 > STALLS_WORTH * old.stalls as f64 {
+        return (fewer > 0).then_some(Gain::Stalls { fewer });
     }
-    if new.stalls != old.stalls {
-        let fewer = old.stalls.saturating_sub(new.stalls);
-        return (fewer as f64 > ALIKE * old.stalls as f64).then_some(Gain::Stalls { fewer });
+    if lower_by(PEAK_WORTH) || higher_by(PEAK_WORTH) {
+        return lower_by(PEAK_WORTH).then_some(peak);
     }
     let milliseconds = old.modelled_driver_ms - new.modelled_driver_ms;
-    let worth = milliseconds >= LEAST_TIME && milliseconds >= TIME_WORTH * old.modelled_driver_ms;
-    worth.then_some(Gain::DriverTime { milliseconds })
+    let least = (TIME_PER_CALL * old.served as f64)
+        .max(TIME_WORTH * old.modelled_driver_ms)
+        .max(TIME_NOTICED);
+    (milliseconds >= least).then_some(Gain::DriverTime { milliseconds })
 }
 
 /// The setting to use, and what it has over the defaults.
@@ -114,7 +145,9 @@ pub(super) fn choose(trials: &[Trial], default: usize) -> (usize, Vec<Gain>) {
     let (new, old) = (&trials[best], &trials[default]);
     gains.extend(better(new, old));
     if matches!(gains.first(), Some(Gain::Peak { .. })) && new.stalls < old.stalls {
-        gains.push(Gain::Stalls { fewer: old.stalls - new.stalls });
+        gains.push(Gain::Stalls {
+            fewer: old.stalls - new.stalls,
+        });
     }
     (best, gains)
 }

@@ -18,7 +18,9 @@ pub enum Family {
 impl Family {
     /// All whose policies there are.
     pub fn all() -> impl Iterator<Item = Self> {
-        [Self::Torch, Self::Millpond].into_iter().filter(|family| family.settings("").is_some())
+        [Self::Torch, Self::Millpond]
+            .into_iter()
+            .filter(|family| family.settings("").is_some())
     }
 
     /// Its name on the command line.
@@ -45,12 +47,28 @@ impl Family {
             Self::Torch => {
                 let torch = TorchConf::parse(conf).ok()?;
                 let expandable = torch.expandable_segments == Some(true);
-                let policy = if expandable { "torch-expandable" } else { "torch-native" };
-                (policy, Settings { torch, ..Settings::default() })
+                let policy = if expandable {
+                    "torch-expandable"
+                } else {
+                    "torch-native"
+                };
+                (
+                    policy,
+                    Settings {
+                        torch,
+                        ..Settings::default()
+                    },
+                )
             }
             Self::Millpond => {
                 let millpond = MillpondConf::parse(conf).ok()?;
-                ("millpond", Settings { millpond, ..Settings::default() })
+                (
+                    "millpond",
+                    Settings {
+                        millpond,
+                        ..Settings::default()
+                    },
+                )
             }
         };
         policies::build(policy, &settings).ok()?;
@@ -69,7 +87,10 @@ pub(super) struct Dimension {
 
 impl Dimension {
     fn new(values: impl IntoIterator<Item = String>) -> Self {
-        Self { values: values.into_iter().collect(), fixed: false }
+        Self {
+            values: values.into_iter().collect(),
+            fixed: false,
+        }
     }
 
     fn of(key: &str, values: &[u64]) -> Self {
@@ -81,11 +102,17 @@ impl Dimension {
         if self.fixed {
             return self.clone();
         }
-        let mut placed: Vec<(usize, &String)> =
-            self.values.iter().filter_map(|value| Some((place(value)?, value))).collect();
+        let mut placed: Vec<(usize, &String)> = self
+            .values
+            .iter()
+            .filter_map(|value| Some((place(value)?, value)))
+            .collect();
         placed.sort_unstable();
         let values = placed.into_iter().take(most).map(|(_, value)| value.clone());
-        Self { values: values.collect(), fixed: false }
+        Self {
+            values: values.collect(),
+            fixed: false,
+        }
     }
 }
 
@@ -96,7 +123,13 @@ pub(super) struct Point(Vec<String>);
 impl Point {
     /// What all points of a space have in common.
     pub(super) fn fixed(dimensions: &[Dimension]) -> Self {
-        Self(dimensions.iter().filter(|d| d.fixed).flat_map(|d| d.values.first().cloned()).collect())
+        Self(
+            dimensions
+                .iter()
+                .filter(|d| d.fixed)
+                .flat_map(|d| d.values.first().cloned())
+                .collect(),
+        )
     }
 
     /// The same with one more value.
@@ -135,35 +168,52 @@ fn torch(program: &Program, device: Device) -> Vec<Vec<Dimension>> {
     if device.bytes.is_some() {
         // Collection only works on a share of the device, so the share is named with it.
         native.push(Dimension::new([60, 80, 90].map(|percent| {
-            format!("garbage_collection_threshold:0.{},per_process_memory_fraction:1.0", percent / 10)
+            format!(
+                "garbage_collection_threshold:0.{},per_process_memory_fraction:1.0",
+                percent / 10
+            )
         })));
     }
     if !device.paged {
         return vec![native];
     }
-    let on = Dimension { values: vec!["expandable_segments:True".to_owned()], fixed: true };
+    let on = Dimension {
+        values: vec!["expandable_segments:True".to_owned()],
+        fixed: true,
+    };
     vec![native, vec![on, splits, rounding, segments]]
 }
 
 /// Powers of two in MiB up to the largest request, where the setting stops having an effect.
 fn split_ladder(program: &Program) -> Vec<u64> {
-    let largest = program.ops.iter().filter(|op| op.kind == OpKind::Alloc).map(|op| op.bytes).max().unwrap_or(0);
-    (5..14).map(|log| 1u64 << log).take_while(|mib| mib << 20 <= largest.max(32 << 20)).collect()
+    let largest = program
+        .ops
+        .iter()
+        .filter(|op| op.kind == OpKind::Alloc)
+        .map(|op| op.bytes)
+        .max()
+        .unwrap_or(0);
+    (5..14)
+        .map(|log| 1u64 << log)
+        .take_while(|mib| mib << 20 <= largest.max(32 << 20))
+        .collect()
 }
 
+/// Keys that this build does not know are passed over when they are tried.
 fn millpond() -> Vec<Dimension> {
     let sizes = |key: &str, mib: &[u64]| Dimension::new(mib.iter().map(|mib| format!("{key}:{mib}MiB")));
     vec![
-        sizes("handle", &[2, 4, 8, 16, 32, 64, 128]),
-        sizes("small", &[0, 1, 2, 4, 8]),
-        Dimension::of("slack", &[0, 2, 4, 8, 16, 32]),
+        sizes("handle", &[2, 8, 16, 32, 64, 128]),
         Dimension::of("share", &[32, 64, 128, 256, 512]),
-        sizes("slack-bytes", &[0, 2, 8, 16, 32]),
+        Dimension::of("slack", &[0, 2, 4, 7, 16, 32]),
+        sizes("slack-bytes", &[0, 4, 8, 24, 64]),
+        Dimension::of("stalls", &[0, 4, 12, 40]),
+        Dimension::of("every", &[500, 2000, 8000]),
     ]
 }
 
 /// The defaults of a space, and every value of every dimension by itself.
-pub(super) fn one_at_a_time(dimensions: &Vec<Dimension>) -> Vec<Point> {
+pub(super) fn one_at_a_time(dimensions: &[Dimension]) -> Vec<Point> {
     let base = Point::fixed(dimensions);
     let mut points = vec![base.clone()];
     for dimension in dimensions.iter().filter(|d| !d.fixed) {

@@ -21,7 +21,12 @@ fn growing() -> Trace {
 }
 
 fn torch(device: Device, threads: usize) -> TunedFamily {
-    let options = TuneOptions { families: vec![Family::Torch], device, threads, ..TuneOptions::default() };
+    let options = TuneOptions {
+        families: vec![Family::Torch],
+        device,
+        threads,
+        ..TuneOptions::default()
+    };
     let tuned = tune(&growing(), &options, &|_, _| {}).expect("replayable");
     tuned.families.into_iter().next().expect("torch")
 }
@@ -29,10 +34,18 @@ fn torch(device: Device, threads: usize) -> TunedFamily {
 #[test]
 fn finds_what_avoids_fragmentation() {
     let found = torch(Device::UNLIMITED, 1);
-    assert!(found.line().starts_with("export PYTORCH_CUDA_ALLOC_CONF="), "{}", found.line());
-    assert!(matches!(found.gains.first(), Some(Gain::Peak { .. })), "{:?}", found.gains);
+    let line = found.line().expect("it fits");
+    assert!(line.starts_with("export PYTORCH_CUDA_ALLOC_CONF="), "{line}");
+    assert!(
+        matches!(found.gains.first(), Some(Gain::Peak { .. })),
+        "{:?}",
+        found.gains
+    );
     let (best, default) = (&found.trials[found.best], &found.trials[found.default]);
-    assert!(best.peak_reserved_bytes < default.peak_reserved_bytes / 2, "{best:?} {default:?}");
+    assert!(
+        best.peak_reserved_bytes < default.peak_reserved_bytes / 2,
+        "{best:?} {default:?}"
+    );
     assert_eq!(best.settings, 1, "one setting is enough here: {best:?}");
 }
 
@@ -43,7 +56,13 @@ fn threads_change_nothing() {
 
 #[test]
 fn nothing_is_tried_twice_and_all_is_understood() {
-    let found = torch(Device { bytes: Some(2 << 30), paged: true }, 2);
+    let found = torch(
+        Device {
+            bytes: Some(2 << 30),
+            paged: true,
+        },
+        2,
+    );
     let mut confs: Vec<&str> = found.trials.iter().map(|trial| trial.conf.as_str()).collect();
     let tried = confs.len();
     confs.sort_unstable();
@@ -51,13 +70,27 @@ fn nothing_is_tried_twice_and_all_is_understood() {
     assert_eq!(confs.len(), tried);
     assert!(confs.iter().all(|conf| Family::Torch.settings(conf).is_some()));
     assert!(tried < 200, "{tried} settings take too long on a real recording");
-    assert!(confs.iter().any(|conf| conf.contains("garbage_collection_threshold")));
+    assert!(
+        confs
+            .iter()
+            .any(|conf| conf.contains("garbage_collection_threshold"))
+    );
 }
 
 #[test]
 fn a_device_below_the_peak_is_not_searched() {
-    let device = Device { bytes: Some(100 << 20), paged: true };
-    let tuned = tune(&growing(), &TuneOptions { device, ..TuneOptions::default() }, &|_, _| {});
+    let device = Device {
+        bytes: Some(100 << 20),
+        paged: true,
+    };
+    let tuned = tune(
+        &growing(),
+        &TuneOptions {
+            device,
+            ..TuneOptions::default()
+        },
+        &|_, _| {},
+    );
     assert!(tuned.expect("replayable").families.is_empty());
 }
 
@@ -68,5 +101,47 @@ fn defaults_that_are_as_good_are_recommended() {
     let tuned = tune(&recording.traces[0], &TuneOptions::default(), &|_, _| {}).expect("replayable");
     let found = &tuned.families[0];
     assert_eq!((found.best, found.gains.len()), (found.default, 0));
-    assert_eq!(found.line(), "unset PYTORCH_CUDA_ALLOC_CONF");
+    assert_eq!(found.line().as_deref(), Some("unset PYTORCH_CUDA_ALLOC_CONF"));
+}
+
+fn tried(conf: &str, peak: u64, stalls: u64, modelled_driver_ms: f64) -> Trial {
+    Trial {
+        policy: "torch-native",
+        conf: conf.to_owned(),
+        fits: true,
+        served: 1000,
+        peak_reserved_bytes: peak,
+        overhead: 1.0,
+        hit_rate: 0.9,
+        stalls,
+        moved_bytes: 0,
+        modelled_driver_ms,
+        settings: u32::from(!conf.is_empty()),
+    }
+}
+
+#[test]
+fn a_per_cent_less_is_not_bought_with_stalls() {
+    let mut trials = vec![
+        tried("", 1000, 10, 5.0),
+        tried("tight", 985, 500, 5.0),
+        tried("calm", 1010, 2, 5.0),
+    ];
+    rank::sort(&mut trials);
+    let default = trials.iter().position(|t| t.conf.is_empty()).expect("kept");
+    let (best, gains) = rank::choose(&trials, default);
+    assert_eq!(trials[best].conf, "calm");
+    assert_eq!(gains, [Gain::Stalls { fewer: 8 }]);
+}
+
+#[test]
+fn what_makes_no_difference_is_not_praised() {
+    let trials = [
+        tried("", 1000, 10, 5.0),
+        tried("a", 997, 10, 4.9),
+        tried("b", 1000, 10, 4.7),
+    ];
+    assert_eq!(rank::choose(&trials, 0), (0, Vec::new()));
+    let trials = [tried("", 1000, 10, 5.0), tried("a", 990, 10, 5.0)];
+    assert_eq!(rank::choose(&trials, 0), (1, vec![Gain::Peak { bytes: 10 }]));
 }

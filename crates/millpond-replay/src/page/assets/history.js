@@ -12,9 +12,19 @@ class History {
     this.surface = new Surface(this.canvas, (context, width, height) => this.draw(context, width, height));
     this.gestures();
     state.listen((changed) => {
-      if (['window', 'focus', 'data', 'theme', 'grouping', 'lit'].some((key) => changed.has(key))) this.stale = true;
-      if (this.stale || changed.has('moment') || changed.has('block')) this.surface.paint();
+      if (['focus', 'data', 'theme', 'grouping', 'lit'].some((key) => changed.has(key))) this.stale = true;
+      if (changed.has('window')) this.moved();
+      if (this.stale || changed.has('window') || changed.has('moment') || changed.has('block')) this.surface.paint();
     });
+  }
+
+  // While the window moves the old picture is stretched to it; the true one follows at rest.
+  moved() {
+    clearTimeout(this.rest);
+    this.rest = setTimeout(() => {
+      this.stale = true;
+      this.surface.paint();
+    }, 70);
   }
 
   draw(context, width, height) {
@@ -36,7 +46,17 @@ class History {
       this.render(places, Math.round(span), Math.round(bottom));
     }
     context.imageSmoothingEnabled = false;
-    context.drawImage(this.image, left, 0, span, bottom);
+    const { from, to } = this.rendered;
+    if (from === this.state.from && to === this.state.to) {
+      context.drawImage(this.image, left, 0, span, bottom);
+    } else {
+      context.save();
+      context.beginPath();
+      context.rect(left, 0, span, bottom);
+      context.clip();
+      context.drawImage(this.image, this.scale.x(from), 0, this.scale.x(to) - this.scale.x(from), bottom);
+      context.restore();
+    }
     this.drawAxis(context, places, height, bottom);
     this.drawBlock(context, places, bottom);
     const event = this.state.moment;
@@ -98,9 +118,10 @@ class History {
     }
     const { birth, gone, tag, requested } = story;
     const { spot, slack } = places;
-    const last = Math.ceil(to);
-    for (let i = 0; i < spot.length; i++) {
-      if (spot[i] === UNSERVED || birth[i] > last || gone[i] <= from) continue;
+    // What lived when the window begins, then what was born in it.
+    const first = Math.floor(from);
+    const draw = (i) => {
+      if (spot[i] === UNSERVED) return;
       const group = grouping.ofTag[tag[i]];
       let colour = grouping.colour[group];
       if (colour < 0) colour = REST;
@@ -111,11 +132,14 @@ class History {
       const y1 = y0 + requested[i] * toY;
       fill(paint, width, height, x0, x1, y0, y1, inks[colour]);
       if (slack[i] * toY > 0.05) fill(paint, width, height, x0, x1, y1, y1 + slack[i] * toY, inks[WASTE]);
-    }
+    };
+    for (const i of story.alive(first)) draw(i);
+    for (let i = lastAtMost(birth, first) + 1; i < spot.length && birth[i] <= to; i++) draw(i);
     this.compose(places, held, paint, width, height);
   }
 
   compose(places, held, paint, width, height) {
+    this.rendered = { from: this.state.from, to: this.state.to };
     this.image.width = width;
     this.image.height = height;
     const pen = this.image.getContext('2d');
@@ -149,11 +173,8 @@ class History {
     const event = Math.floor(this.scale.at(x));
     const bottom = this.surface.height - 22;
     const spot = ((bottom - y) / bottom) * places.extent;
-    const { birth, gone } = this.data.story;
-    for (let i = 0; i < places.spot.length; i++) {
-      if (birth[i] <= event && gone[i] > event && places.spot[i] !== UNSERVED && places.spot[i] <= spot && spot < places.spot[i] + places.blockBytes(i)) return i;
-    }
-    return null;
+    const { found } = places.alive(Math.min(Math.max(event, 0), this.state.meta.events - 1));
+    return found.find((i) => places.spot[i] <= spot && spot < places.spot[i] + places.blockBytes(i)) ?? null;
   }
 
   gestures() {

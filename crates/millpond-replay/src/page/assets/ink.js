@@ -18,9 +18,14 @@ function readInk() {
   probe.remove();
 }
 
+const parsed = new Map();
+
 function rgb(text) {
-  const [r, g, b] = text.match(/[\d.]+/g).map(Number);
-  return text.startsWith('color(') ? [r * 255, g * 255, b * 255] : [r, g, b];
+  if (!parsed.has(text)) {
+    const [r, g, b] = text.match(/[\d.]+/g).map(Number);
+    parsed.set(text, text.startsWith('color(') ? [r * 255, g * 255, b * 255] : [r, g, b]);
+  }
+  return parsed.get(text);
 }
 
 // A colour that steps back: mostly the panel's.

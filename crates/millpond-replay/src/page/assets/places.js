@@ -255,8 +255,8 @@ class Places {
     const { story, spot, slack } = this;
     const found = [];
     const rest = { blocks: 0, bytes: 0 };
-    for (let i = 0; i < spot.length; i++) {
-      if (story.birth[i] > event || story.gone[i] <= event || slack[i] === UNSERVED) continue;
+    for (const i of story.alive(event)) {
+      if (slack[i] === UNSERVED) continue;
       if (spot[i] === UNSERVED) {
         rest.blocks++;
         rest.bytes += this.blockBytes(i);

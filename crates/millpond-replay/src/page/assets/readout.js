@@ -30,7 +30,7 @@ class Readout {
     if (run.stopped !== null) marks.push(h('em', { class: 'oom', title: `Ran out of memory at event ${count(run.stopped)}` }, 'OOM'));
     const row = { eye, name, reserved: h('td'), allocated: h('td'), index };
     row.element = h('tr', { onclick: () => state.set({ focus: index }) },
-      h('th', { scope: 'row' }, eye, name, ...marks), row.reserved, row.allocated, h('td', { class: 'key' }, key ? h('kbd', {}, key) : ''));
+      h('th', { scope: 'row' }, h('div', { class: 'who' }, eye, name, ...marks)), row.reserved, row.allocated, h('td', { class: 'key' }, key ? h('kbd', {}, key) : ''));
     this.body.append(row.element);
     return row;
   }
@@ -40,7 +40,8 @@ class Readout {
     const { meta } = state;
     const event = state.moment;
     const show = state.exact ? count : human;
-    byId('readout-at').textContent = state.hover !== null ? 'Under the cursor' : state.pinned !== null ? 'Pinned' : 'At the peak';
+    this.body.parentElement.classList.toggle('bytes', state.exact);
+    byId('readout-at').textContent = state.hover !== null ? 'Under the cursor' : state.pinned !== null ? 'Pinned' : state.cut ? 'Before it ran out' : 'At the peak';
     if (data.story) byId('requested-now').textContent = show(data.story.requestedCurve.at(event));
     for (const row of this.rows) {
       const reserved = data.reserved[row.index];

@@ -27,9 +27,20 @@ class State {
     this.changed = new Set();
   }
 
-  // The moment every view shows: under the cursor, else pinned, else the peak.
+  // The moment every view shows: under the cursor, else pinned, else the one that tells most.
   get moment() {
-    return this.hover ?? this.pinned ?? this.meta.peakEvent;
+    return this.hover ?? this.pinned ?? this.telling;
+  }
+
+  // The peak; for a policy that stopped before it, its last whole moment.
+  get telling() {
+    return this.cut ? Math.max(this.meta.runs[this.focus].stopped - 1, 0) : this.meta.peakEvent;
+  }
+
+  // Whether the chosen policy ran out of memory before the peak.
+  get cut() {
+    const stopped = this.meta.runs[this.focus]?.stopped ?? null;
+    return stopped !== null && stopped <= this.meta.peakEvent;
   }
 
   set(values) {
@@ -51,7 +62,7 @@ class State {
     const changed = this.changed;
     this.changed = new Set();
     this.frame = null;
-    if (['hover', 'pinned'].some((key) => changed.has(key))) changed.add('moment');
+    if (['hover', 'pinned', 'focus'].some((key) => changed.has(key))) changed.add('moment');
     if (['from', 'to', 'axis'].some((key) => changed.has(key))) changed.add('window');
     for (const listener of this.listeners) listener(changed);
   }

@@ -8,6 +8,7 @@ const ALLOC = 0;
 const FREE = 1;
 const FREE_REQUESTED = 2;
 const FREE_COMPLETED = 3;
+const KEYFRAME = 4096;
 
 class Story {
   static async read(meta) {
@@ -113,6 +114,35 @@ class Story {
       values[event] = now;
     }
     return values;
+  }
+
+  // Serial numbers of the allocations in place after `event`, in no order. From the nearest keyframe
+  // on only its events are walked, so a moving cursor costs the same in a long recording.
+  alive(event) {
+    this.keyframes ??= this.makeKeyframes();
+    if (this.lastAlive?.event === event) return this.lastAlive.serials;
+    const { birth, gone } = this;
+    const frame = Math.floor(event / KEYFRAME);
+    const serials = [];
+    for (const serial of this.keyframes[frame]) if (gone[serial] > event) serials.push(serial);
+    let serial = lastAtMost(birth, frame * KEYFRAME) + 1;
+    for (; serial < this.allocations && birth[serial] <= event; serial++) if (gone[serial] > event) serials.push(serial);
+    this.lastAlive = { event, serials };
+    return serials;
+  }
+
+  // What is in place after every KEYFRAME events. Serial numbers grow with birth.
+  makeKeyframes() {
+    const { birth, gone } = this;
+    const frames = [];
+    let serials = [];
+    let next = 0;
+    for (let event = 0; event < this.events; event += KEYFRAME) {
+      serials = serials.filter((serial) => gone[serial] > event);
+      for (; next < this.allocations && birth[next] <= event; next++) if (gone[next] > event) serials.push(next);
+      frames.push(Uint32Array.from(serials));
+    }
+    return frames;
   }
 
   async readTimes() {

@@ -93,8 +93,8 @@ class TagList {
     const grouping = this.data.grouping();
     const bytes = new Float64Array(grouping.names.length);
     const blocks = new Uint32Array(grouping.names.length);
-    for (let i = 0; i < story.allocations; i++) {
-      if (story.birth[i] > event || story.death[i] <= event) continue;
+    for (const i of story.alive(event)) {
+      if (story.death[i] <= event) continue;
       const group = grouping.ofTag[story.tag[i]];
       bytes[group] += story.requested[i];
       blocks[group]++;
@@ -115,7 +115,7 @@ class TagList {
     const total = data.story.requestedCurve.at(state.moment);
     const shown = groups.slice(0, groups.length > 13 ? 12 : 13);
     const widest = bytes[shown[0]] || 1;
-    this.title.textContent = state.hover === null && state.pinned === null ? 'Who holds the peak' : 'Who holds memory here';
+    this.title.textContent = state.hover === null && state.pinned === null && !state.cut ? 'Who holds the peak' : 'Who holds memory here';
     while (this.rows.length < shown.length) this.rows.push(this.row());
     this.rows.forEach((row, i) => {
       const group = shown[i];

@@ -1,0 +1,126 @@
+//! `millpond tune`, `info` and the lists.
+
+mod support;
+
+use support::{folder, json, run, small, state_only, trace};
+
+#[test]
+fn tune_ends_with_lines_to_paste() {
+    let (code, stdout, stderr) = run(&["tune", &trace("gnn_sage_sampled")]);
+    assert_eq!(code, 0, "{stderr}");
+    let lines: Vec<&str> = stdout.lines().rev().take_while(|line| !line.is_empty()).collect();
+    assert!(!lines.is_empty());
+    for line in lines {
+        assert!(
+            line.starts_with("export ") || line.starts_with("unset "),
+            "{line}"
+        );
+    }
+    assert!(
+        stdout.contains("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+        "{stdout}"
+    );
+}
+
+#[test]
+fn what_tune_recommends_replays_to_what_it_promised() {
+    let file = trace("gnn_sage_sampled");
+    let tuned = json(&["tune", &file, "--json", "--policy", "torch"]);
+    let family = &tuned["families"][0];
+    let best = &family["trials"][family["best"].as_u64().expect("an index") as usize];
+    let policy = best["policy"].as_str().expect("a name");
+    let conf = best["conf"].as_str().expect("a setting");
+    let replayed = json(&[
+        "replay",
+        &file,
+        "--json",
+        "--policy",
+        policy,
+        "--torch-conf",
+        conf,
+    ]);
+    let result = &replayed["results"][0];
+    for key in ["peak_reserved_bytes", "stalls", "hit_rate", "modelled_driver_ms"] {
+        assert_eq!(result[key], best[key], "{key}");
+    }
+}
+
+#[test]
+fn tune_is_the_same_on_any_number_of_threads() {
+    let file = trace("cpu_tiny_gpt_varlen");
+    let with = |threads: &str| {
+        json(&[
+            "tune",
+            &file,
+            "--json",
+            "--threads",
+            threads,
+            "--device",
+            "180MiB",
+        ])
+    };
+    assert_eq!(with("1"), with("3"));
+}
+
+#[test]
+fn tune_says_at_once_when_nothing_can_fit() {
+    let file = small(&folder("tune_small"), "run.csv");
+    let (code, stdout, _) = run(&["tune", &file, "--device", "32MiB"]);
+    assert_eq!(code, 3);
+    assert!(
+        stdout.contains("No setting of any allocator can help"),
+        "{stdout}"
+    );
+}
+
+#[test]
+fn info_tells_what_a_recording_holds() {
+    let facts = json(&["info", &trace("llama8b_fsdp_streams"), "--json"]);
+    let history = &facts["devices"][0]["history"];
+    assert_eq!(history["events"], 59_928);
+    assert_eq!(history["streams"].as_array().map(Vec::len), Some(3));
+    assert_eq!(history["peak_requested_bytes"], 39_375_651_860u64);
+    assert_eq!(facts["replayable"], true);
+    let (code, stdout, _) = run(&["info", &trace("llama8b_fsdp_streams")]);
+    assert_eq!(code, 0);
+    for word in [
+        "59,928",
+        "time span",
+        "streams",
+        "settings",
+        "peak requested",
+        "held at the end",
+    ] {
+        assert!(stdout.contains(word), "{word}: {stdout}");
+    }
+}
+
+#[test]
+fn info_shows_a_state_without_history() {
+    let facts = json(&["info", &state_only(&folder("info_state")), "--json"]);
+    assert_eq!(facts["replayable"], false);
+    let device = &facts["devices"][0];
+    assert!(device["history"].is_null());
+    assert_eq!(device["state"][0]["reserved_bytes"], 2 << 20);
+    assert_eq!(device["state"][0]["requested_bytes"], 500);
+}
+
+#[test]
+fn lists_and_help_read_well() {
+    let (code, stdout, _) = run(&["policies"]);
+    assert_eq!(code, 0);
+    assert!(
+        stdout.contains("torch-native") && stdout.contains("PyTorch's default allocator"),
+        "{stdout}"
+    );
+    let (code, stdout, _) = run(&["cards"]);
+    assert!(code == 0 && stdout.contains("a100-80g"), "{stdout}");
+    let (code, stdout, stderr) = run(&["--help"]);
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    assert!(
+        stdout.contains("Examples:") && stdout.lines().all(|line| line.len() <= 100),
+        "{stdout}"
+    );
+    let (code, stdout, _) = run(&["--version"]);
+    assert!(code == 0 && stdout.starts_with("millpond "), "{stdout}");
+}

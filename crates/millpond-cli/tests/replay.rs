@@ -1,0 +1,500 @@
+//! `millpond replay` as scripts see it: exit codes, JSON, streams of output.
+
+mod support;
+
+use serde_json::Value;
+use std::io::Read;
+use std::process::Stdio;
+use support::{command, folder, json, run, small, state_only, trace};
+
+#[test]
+fn exit_codes_tell_replayed_from_bad_input_from_out_of_memory() {
+    let dir = folder("exit_codes");
+    let file = small(&dir, "run.csv");
+    let two = "torch-native,torch-expandable";
+    assert_eq!(run(&["replay", &file]).0, 0);
+    assert_eq!(run(&["replay", &file, "--device", "1GiB"]).0, 0);
+    assert_eq!(run(&["replay", &file, "--device", "32MiB", "-p", two]).0, 3);
+    // 62 MiB hold both blocks, and PyTorch's native allocator takes them rounded to 2 MiB: both finish.
+    assert_eq!(run(&["replay", &file, "--device", "64MiB", "-p", two]).0, 0);
+    assert_eq!(run(&["replay", "/nowhere/run.csv"]).0, 2);
+}
+
+#[test]
+fn one_policy_that_fits_is_enough() {
+    let file = trace("gnn_sage_sampled");
+    let both = run(&[
+        "replay",
+        &file,
+        "-d",
+        "1260MiB",
+        "-p",
+        "torch-native,torch-expandable",
+    ]);
+    assert_eq!(both.0, 0, "{}", both.1);
+    assert!(both.1.contains("Out of memory at event"), "{}", both.1);
+    let native = run(&["replay", &file, "-d", "1260MiB", "-p", "torch-native"]);
+    assert_eq!(native.0, 3, "{}", native.1);
+}
+
+#[test]
+fn bad_input_is_one_line_on_stderr() {
+    let dir = folder("bad_input");
+    let file = small(&dir, "run.csv");
+    let empty = folder("bad_input_empty").display().to_string();
+    let state = state_only(&dir);
+    let unwritable = dir.join("no/such/folder/page.html").display().to_string();
+    let cases: &[(&[&str], &str)] = &[
+        (&["replay"], "<FILE>"),
+        (&["replay", "/nowhere/run.csv"], "/nowhere/run.csv"),
+        (&["replay", &empty], "holds no file"),
+        (&["replay", &file, "--device", "80GX"], "'80GX' is not a size"),
+        (
+            &["replay", &file, "--reserve", "much", "--device", "1G"],
+            "'much' is not a size",
+        ),
+        (
+            &["replay", &file, "--device", "1G", "--reserve", "2G"],
+            "nothing of 1G is left",
+        ),
+        (&["replay", &file, "--policy", "nope"], "unknown policy 'nope'"),
+        (
+            &[
+                "replay",
+                &file,
+                "-p",
+                "torch-native",
+                "--torch-conf",
+                "expandable_segments:True",
+            ],
+            "contradicts",
+        ),
+        (
+            &[
+                "replay",
+                &file,
+                "-p",
+                "torch-expandable",
+                "--torch-conf",
+                "expandable_segments:False",
+            ],
+            "contradicts",
+        ),
+        (
+            &["replay", &file, "--torch-conf", "nonsense:1"],
+            "unknown setting 'nonsense'",
+        ),
+        (
+            &["replay", &file, "--conf", "nonsense:1"],
+            "unknown setting 'nonsense'",
+        ),
+        (
+            &["replay", &file, "--time-window", "3s..1s"],
+            "ends before it begins",
+        ),
+        (&["replay", &file, "--time-window", "5s..9s"], "--time-window"),
+        (&["replay", &file, "--paged", "perhaps"], "'perhaps'"),
+        (&["replay", &file, "--source", "abacus"], "'abacus'"),
+        (
+            &["replay", &file, "--costs", "/nowhere/costs.toml"],
+            "/nowhere/costs.toml",
+        ),
+        (&["replay", &file, "--costs", &file], "cost table"),
+        (&["replay", &file, "--html", &unwritable], "cannot write"),
+        (&["replay", &file, "--verify"], "cannot be verified"),
+        (&["replay", &state], "no history"),
+        (&["tune", &state], "no history"),
+        (&["tune", &file, "--policy", "nope"], "'nope'"),
+        (&["frobnicate"], "frobnicate"),
+    ];
+    for (args, expected) in cases {
+        let (code, stdout, stderr) = run(args);
+        assert_eq!(code, 2, "{args:?}: {stderr}");
+        assert_eq!(stdout, "", "{args:?}");
+        assert!(
+            stderr.starts_with("millpond: ") && stderr.lines().count() == 1,
+            "{args:?}: {stderr}"
+        );
+        assert!(stderr.contains(expected), "{args:?}: {stderr}");
+        assert!(!stderr.contains("panicked"), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn a_state_without_history_names_the_command_that_shows_it() {
+    let state = state_only(&folder("state_only"));
+    let (code, _, stderr) = run(&["replay", &state]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("`millpond info`"), "{stderr}");
+    let (code, stdout, _) = run(&["info", &state]);
+    assert_eq!(code, 0);
+    assert!(stdout.contains("when the snapshot was written"), "{stdout}");
+}
+
+#[test]
+fn a_setting_against_an_unnamed_policy_leaves_it_out() {
+    let file = small(&folder("left_out"), "run.csv");
+    let (code, stdout, stderr) = run(&[
+        "replay",
+        &file,
+        "--torch-conf",
+        "expandable_segments:True",
+        "--json",
+    ]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stderr.contains("torch-native is left out"), "{stderr}");
+    let report: Value = serde_json::from_str(&stdout).expect("only JSON on stdout");
+    let names: Vec<&Value> = report["results"]
+        .as_array()
+        .expect("results")
+        .iter()
+        .map(|r| &r["policy"])
+        .collect();
+    assert!(
+        names.contains(&&"torch-expandable".into()) && !names.contains(&&"torch-native".into()),
+        "{names:?}"
+    );
+}
+
+fn keys(value: &Value) -> Vec<&str> {
+    value
+        .as_object()
+        .expect("an object")
+        .keys()
+        .map(String::as_str)
+        .collect()
+}
+
+fn sorted<const N: usize>(mut keys: [&'static str; N]) -> Vec<&'static str> {
+    keys.sort_unstable();
+    keys.to_vec()
+}
+
+#[test]
+fn the_json_has_exactly_these_keys() {
+    let file = small(&folder("keys"), "run.csv");
+    let (code, stdout, _) = run(&[
+        "replay",
+        &file,
+        "--json",
+        "--fit",
+        "-d",
+        "48MiB",
+        "-p",
+        "torch-native",
+    ]);
+    assert_eq!(code, 3);
+    let report: Value = serde_json::from_str(&stdout).expect("JSON");
+    let top = sorted([
+        "schema",
+        "trace",
+        "device",
+        "events",
+        "allocations",
+        "peak_requested_bytes",
+        "recorded",
+        "cautions",
+        "results",
+        "advice",
+    ]);
+    assert_eq!(keys(&report), top);
+    let result = &report["results"][0];
+    let of_result = sorted([
+        "policy",
+        "fidelity",
+        "peak_reserved_bytes",
+        "peak_allocated_bytes",
+        "overhead",
+        "hit_rate",
+        "smallest_device_bytes",
+        "fit",
+        "driver_calls",
+        "stalls",
+        "moved_bytes",
+        "handle_operations",
+        "cross_stream_waits",
+        "modelled_driver_ms",
+        "ns_per_event",
+        "first_failure",
+    ]);
+    assert_eq!(keys(result), of_result);
+    let of_fit = sorted([
+        "stalls",
+        "stalls_per_allocation",
+        "modelled_driver_ms",
+        "moved_bytes",
+    ]);
+    assert_eq!(keys(&result["fit"]), of_fit);
+    let of_calls = sorted([
+        "malloc",
+        "free",
+        "create",
+        "map",
+        "set_access",
+        "unmap",
+        "release",
+        "reserve",
+        "event_record",
+        "event_wait",
+    ]);
+    assert_eq!(keys(&result["driver_calls"]), of_calls);
+    let of_failure = sorted([
+        "event",
+        "bytes",
+        "stream",
+        "tag",
+        "held_bytes",
+        "free_bytes",
+        "largest_hole_bytes",
+        "cached_bytes",
+        "holders",
+        "remedy",
+    ]);
+    assert_eq!(keys(&result["first_failure"]), of_failure);
+    assert_eq!(
+        keys(&result["first_failure"]["holders"][0]),
+        sorted(["tag", "bytes", "blocks"])
+    );
+    assert_eq!(report["schema"], 1);
+    assert_eq!(report["peak_requested_bytes"], 60 << 20);
+    assert_eq!(result["first_failure"]["event"], 1);
+    assert_eq!(result["first_failure"]["held_bytes"], 30 << 20);
+}
+
+/// The figures of one report without the one that is a measurement.
+fn timeless(mut report: Value) -> Value {
+    for result in report["results"].as_array_mut().expect("results") {
+        assert!(
+            result
+                .as_object_mut()
+                .expect("a result")
+                .remove("ns_per_event")
+                .is_some()
+        );
+    }
+    report
+}
+
+#[test]
+fn runs_and_threads_change_no_figure() {
+    let file = trace("cpu_tiny_gpt_varlen");
+    let with = |threads: &str| {
+        timeless(json(&[
+            "replay",
+            &file,
+            "--json",
+            "--device",
+            "160MiB",
+            "--threads",
+            threads,
+        ]))
+    };
+    let one = with("1");
+    assert_eq!(one, with("1"));
+    assert_eq!(one, with("4"));
+}
+
+#[test]
+fn a_folder_is_all_its_files_and_names_the_worst() {
+    let dir = folder("ranks");
+    for name in ["rank10.csv", "rank2.csv", "rank1.csv"] {
+        small(&dir, name);
+    }
+    let heavy = dir.join("rank3.csv");
+    std::fs::write(&heavy, "action,id,bytes,stream,tag\nalloc,1,209715200,0,a\n").expect("written");
+    let dir = dir.display().to_string();
+    let reports = json(&["replay", &dir, "--json", "-p", "torch-native"]);
+    let names: Vec<&str> = reports
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|r| r["trace"].as_str())
+        .collect();
+    assert_eq!(names, ["rank1", "rank2", "rank3", "rank10"]);
+    let (code, stdout, stderr) = run(&["replay", &dir, "-p", "torch-native,pow2", "--device", "128MiB"]);
+    assert_eq!(code, 3, "{stderr}");
+    assert!(stdout.contains("All 4 recordings"), "{stdout}");
+    assert!(stdout.contains("The most is held by rank3"), "{stdout}");
+    assert!(stdout.contains("3 of 4"), "{stdout}");
+}
+
+#[test]
+fn one_bad_file_does_not_hide_the_others() {
+    let dir = folder("one_bad");
+    small(&dir, "good.csv");
+    std::fs::write(dir.join("bad.csv"), "this is no recording\n").expect("written");
+    let (code, stdout, stderr) = run(&["replay", &dir.display().to_string(), "-p", "torch-native"]);
+    assert_eq!(code, 2);
+    assert!(stdout.contains("good"), "{stdout}");
+    assert!(stderr.contains("bad.csv"), "{stderr}");
+}
+
+#[test]
+fn a_redacted_report_leaks_no_name() {
+    let dir = folder("redacted");
+    let file = small(&dir, "secretrecording.csv");
+    let page = dir.join("page.html");
+    for extra in [&["--json"][..], &[]] {
+        let mut args = vec!["replay", &file, "--redact", "--device", "48MiB", "--fit"];
+        args.extend(extra);
+        let (code, stdout, stderr) = run(&args);
+        assert_eq!(code, 3, "{stderr}");
+        assert!(!stdout.contains("secret"), "{stdout}");
+        assert!(
+            stdout.contains("fwd") && stdout.contains("mm"),
+            "phases and operators stay: {stdout}"
+        );
+    }
+    let named = page.display().to_string();
+    assert_eq!(
+        run(&[
+            "replay",
+            &file,
+            "--redact",
+            "--html",
+            &named,
+            "-p",
+            "torch-native"
+        ])
+        .0,
+        0
+    );
+    assert!(!std::fs::read_to_string(&page).expect("a page").contains("secret"));
+    let (_, stdout, _) = run(&["replay", &file, "--device", "48MiB"]);
+    assert!(
+        stdout.contains("secretfile.py:secretfunction:12"),
+        "and without it they are shown: {stdout}"
+    );
+}
+
+#[test]
+fn a_redacted_real_report_leaks_no_module() {
+    let (_, stdout, _) = run(&[
+        "replay",
+        &trace("llama1b_train_varlen"),
+        "--redact",
+        "--device",
+        "24G",
+    ]);
+    for name in [
+        "llama1b",
+        "layers",
+        "mlp",
+        "workloads",
+        "models.py",
+        "train_step",
+        "lambda",
+    ] {
+        assert!(!stdout.contains(name), "{name}: {stdout}");
+    }
+}
+
+#[test]
+fn quiet_says_nothing_but_the_result() {
+    let file = small(&folder("quiet"), "run.csv");
+    let (code, stdout, stderr) = run(&["replay", &file, "-q", "--torch-conf", "expandable_segments:True"]);
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    assert!(stdout.contains("torch-expandable"));
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    let file = small(&folder("pipe"), "run.csv");
+    let mut child = command(&["replay", &file])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    drop(child.stdout.take());
+    let mut stderr = String::new();
+    child
+        .stderr
+        .take()
+        .expect("piped")
+        .read_to_string(&mut stderr)
+        .expect("UTF-8");
+    assert!(child.wait().expect("it ends").success());
+    assert_eq!(stderr, "");
+}
+
+#[test]
+fn no_line_is_wider_than_the_terminal_and_none_is_coloured() {
+    let file = trace("cpu_tiny_gpt_varlen");
+    for columns in [80, 120, 200] {
+        let mut command = command(&["replay", &file, "--device", "160MiB", "--fit", "-q"]);
+        let output = command
+            .env("COLUMNS", columns.to_string())
+            .output()
+            .expect("the program starts");
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        assert!(!text.contains('\x1b'), "colours outside a terminal");
+        for line in text.lines() {
+            assert!(line.chars().count() <= columns, "wider than {columns}: {line}");
+        }
+        for word in ["peak", "overhead", "smallest", "driver", "failure", "set_access"] {
+            let word = word.split('_').next().expect("one");
+            let shown = text.contains(word) || text.contains("over-");
+            assert!(shown, "{word} is missing: {text}");
+        }
+    }
+}
+
+#[test]
+fn several_reports_become_several_pages() {
+    let dir = folder("pages");
+    let (a, b) = (small(&dir, "a.csv"), small(&dir, "b.csv"));
+    let page = dir.join("page.html").display().to_string();
+    assert_eq!(
+        run(&["replay", &a, &b, "--html", &page, "-p", "torch-native"]).0,
+        0
+    );
+    let mut pages: Vec<String> = std::fs::read_dir(&dir)
+        .expect("a folder")
+        .filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()))
+        .filter(|name| !name.ends_with(".csv"))
+        .collect();
+    pages.sort_unstable();
+    assert_eq!(
+        pages,
+        ["page-a.html", "page-b.html"],
+        "and nothing half-written is left"
+    );
+}
+
+#[test]
+fn costs_can_be_replaced() {
+    let dir = folder("costs");
+    let file = small(&dir, "run.csv");
+    let kinds = [
+        "malloc",
+        "free",
+        "create",
+        "map",
+        "set_access",
+        "unmap",
+        "release",
+        "reserve",
+        "event_record",
+        "event_wait",
+        "stall",
+    ];
+    let table: String = kinds
+        .map(|kind| format!("[{kind}]\nper_call = 1000.0\n"))
+        .concat();
+    let costs = dir.join("costs.toml");
+    std::fs::write(&costs, table).expect("written");
+    let report = json(&[
+        "replay",
+        &file,
+        "--json",
+        "-p",
+        "torch-native",
+        "--costs",
+        &costs.display().to_string(),
+    ]);
+    let result = &report["results"][0];
+    assert_eq!(
+        result["modelled_driver_ms"].as_f64(),
+        result["driver_calls"]["malloc"].as_f64()
+    );
+}

@@ -1,0 +1,134 @@
+//! Running the program as a person does.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// The recordings in the repository.
+pub(crate) fn traces() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces")
+}
+
+/// One of them.
+pub(crate) fn trace(name: &str) -> String {
+    traces().join(format!("{name}.csv.zst")).display().to_string()
+}
+
+/// Recordings that lie beside the repository on some machines.
+pub(crate) fn shared() -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let shared = root.join("../shared/traces");
+    if !shared.is_dir() {
+        eprintln!("skipped: no recordings in {}", shared.display());
+        return None;
+    }
+    Some(shared)
+}
+
+/// A command that is not influenced by the terminal the tests run in.
+pub(crate) fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millpond"));
+    command
+        .args(args)
+        .env("COLUMNS", "100")
+        .env_remove("NO_COLOR")
+        .env_remove("CLICOLOR_FORCE");
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Exit code, stdout, stderr.
+pub(crate) fn run(args: &[&str]) -> (i32, String, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command(args).output().expect("the program starts");
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    (
+        status.code().expect("no signal ended it"),
+        text(stdout),
+        text(stderr),
+    )
+}
+
+/// The JSON of a command that must work.
+pub(crate) fn json(args: &[&str]) -> Value {
+    let (code, stdout, stderr) = run(args);
+    assert_eq!(code, 0, "{args:?}: {stderr}");
+    serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{args:?}: {error}: {stdout}"))
+}
+
+/// A fresh folder for one test.
+pub(crate) fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("a folder for the test");
+    folder
+}
+
+/// Writes a small recording: two blocks of 30 MiB held at once, tagged with names nobody may see.
+pub(crate) fn small(folder: &Path, name: &str) -> String {
+    let path = folder.join(name);
+    let csv = "time_us,action,id,bytes,stream,tag\n\
+        0,alloc,1,31457280,0,fwd;secretnet.layers.7;mm;secretfile.py:secretfunction:11<secretmain.py:secretrun:3\n\
+        1000,alloc,2,31457280,0,fwd;secretnet.head;mm;secretfile.py:secretfunction:12\n\
+        2000,free,1,31457280,0,\n\
+        3000,alloc,3,10485760,0,opt;secretnet.head;add;secretfile.py:<lambda>:13\n";
+    std::fs::write(&path, csv).expect("written");
+    path.display().to_string()
+}
+
+/// A snapshot with a state and no history, as a pickle of protocol 2 written by hand:
+/// `{"segments": [{"device": 0, "address": 4096, "total_size": 2097152, "blocks": []}], "device_traces": []}`.
+pub(crate) fn state_only(folder: &Path) -> String {
+    let mut pickle = b"\x80\x02}(".to_vec();
+    let text = |pickle: &mut Vec<u8>, text: &str| {
+        pickle.extend(b"X");
+        pickle.extend((text.len() as u32).to_le_bytes());
+        pickle.extend(text.as_bytes());
+    };
+    let int = |pickle: &mut Vec<u8>, value: i32| {
+        pickle.extend(b"J");
+        pickle.extend(value.to_le_bytes());
+    };
+    text(&mut pickle, "segments");
+    pickle.extend(b"](}(");
+    for (key, value) in [
+        ("device", 0),
+        ("address", 4096),
+        ("total_size", 2 << 20),
+        ("allocated_size", 512),
+    ] {
+        text(&mut pickle, key);
+        int(&mut pickle, value);
+    }
+    text(&mut pickle, "segment_type");
+    text(&mut pickle, "small");
+    text(&mut pickle, "blocks");
+    pickle.extend(b"](}(");
+    for (key, value) in [("size", 512), ("requested_size", 500), ("address", 4096)] {
+        text(&mut pickle, key);
+        int(&mut pickle, value);
+    }
+    text(&mut pickle, "state");
+    text(&mut pickle, "active_allocated");
+    pickle.extend(b"u}(");
+    for (key, value) in [
+        ("size", (2 << 20) - 512),
+        ("requested_size", 0),
+        ("address", 4096 + 512),
+    ] {
+        text(&mut pickle, key);
+        int(&mut pickle, value);
+    }
+    text(&mut pickle, "state");
+    text(&mut pickle, "inactive");
+    pickle.extend(b"ueue");
+    text(&mut pickle, "device_traces");
+    pickle.extend(b"]u.");
+    let path = folder.join("state.pickle");
+    std::fs::write(&path, pickle).expect("written");
+    path.display().to_string()
+}
