@@ -541,17 +541,11 @@ fn decimal(arena: &mut Arena, text: &str) -> Result<Value, Fault> {
     if let Ok(int) = text.parse() {
         return Ok(arena.int(int)?);
     }
-    let (sign, digits) = text
-        .strip_prefix('-')
-        .map_or((1, text), |digits| (-1, digits));
+    let (sign, digits) = text.strip_prefix('-').map_or((1, text), |digits| (-1, digits));
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return fault("INT without a number");
     }
-    Ok(if sign < 0 {
-        Value::MINUS_HUGE
-    } else {
-        Value::HUGE
-    })
+    Ok(if sign < 0 { Value::MINUS_HUGE } else { Value::HUGE })
 }
 
 /// Text with Python's escapes taken out, as far as names use them.
@@ -566,9 +560,7 @@ fn unescaped(text: &[u8]) -> Vec<u8> {
             Some(b'U') => 8,
             _ => 0,
         };
-        let code = rest
-            .get(at + 2..at + 2 + digits)
-            .filter(|code| !code.is_empty());
+        let code = rest.get(at + 2..at + 2 + digits).filter(|code| !code.is_empty());
         let char = code
             .and_then(|code| u32::from_str_radix(std::str::from_utf8(code).ok()?, 16).ok())
             .and_then(char::from_u32);

@@ -75,9 +75,7 @@ pub(super) fn read(
         findings: &mut ledger.findings,
     };
     rewind.all(&mut events);
-    let Rewind {
-        segments, blocks, ..
-    } = rewind;
+    let Rewind { segments, blocks, .. } = rewind;
 
     ledger.initial_segments = segments
         .iter()
@@ -95,9 +93,7 @@ pub(super) fn read(
     let mut end_of_last = 0;
     for (address, block) in blocks {
         let bytes = block.bytes.unwrap_or(block.requested);
-        if address < end_of_last
-            || (!segments.is_empty() && !overlaps(&segments, address, bytes.max(1)))
-        {
+        if address < end_of_last || (!segments.is_empty() && !overlaps(&segments, address, bytes.max(1))) {
             ledger.findings.blocks_misplaced += 1;
         }
         end_of_last = address.saturating_add(bytes);
@@ -118,14 +114,9 @@ pub(super) fn read(
 
     ledger.final_reserved_bytes = final_reserved;
     ledger.ring_full = settings.is_some_and(|read| {
-        read.overflowed
-            || read
-                .most_entries
-                .is_some_and(|most| most > 0 && count >= most)
+        read.overflowed || read.most_entries.is_some_and(|most| most > 0 && count >= most)
     });
-    ledger.settings = settings
-        .map(|read| read.settings.clone())
-        .unwrap_or_default();
+    ledger.settings = settings.map(|read| read.settings.clone()).unwrap_or_default();
     if has_expandable {
         ledger.settings.expandable_segments = Some(true);
     }
@@ -140,9 +131,7 @@ pub(super) fn read(
 /// Some recorders are told to leave completions out. If no free ever completes and no block waits at the
 /// end, requests are completions. The number of events changed.
 fn complete_requests(events: &mut [Event], end: &Map<u64, super::rewind::Block>) -> u64 {
-    let completed = events
-        .iter()
-        .any(|event| event.action == Action::FreeCompleted);
+    let completed = events.iter().any(|event| event.action == Action::FreeCompleted);
     if completed || end.values().any(|block| block.pending) {
         return 0;
     }
@@ -160,10 +149,7 @@ fn complete_requests(events: &mut [Event], end: &Map<u64, super::rewind::Block>)
 /// Some recorders are told to leave requests out. It shows where a block lives and ends without one; then a
 /// block completed without a request is no sign that it waited when the recording began.
 fn requests_left_out(events: &[Event]) -> bool {
-    if events
-        .iter()
-        .any(|event| event.action == Action::FreeRequested)
-    {
+    if events.iter().any(|event| event.action == Action::FreeRequested) {
         return false;
     }
     let mut born = Map::default();
@@ -195,9 +181,7 @@ fn forward(events: &[Event], ledger: &mut Ledger) -> Result<(), ReadError> {
             Action::Alloc => ledger.alloc(row)?,
             Action::Free | Action::FreeCompleted => ledger.free(row),
             Action::FreeRequested => match events.get(at) {
-                Some(next)
-                    if next.action == Action::FreeCompleted && next.address == event.address =>
-                {
+                Some(next) if next.action == Action::FreeCompleted && next.address == event.address => {
                     at += 1;
                     row.time_us = next.time_us;
                     ledger.free(row);

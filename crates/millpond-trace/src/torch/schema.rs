@@ -50,13 +50,7 @@ impl<'a> Walk<'a> {
         // No key is long; what is, need not be compared.
         let keys = (0..arena.strings.len() as u32).map(|at| arena.strings.get(at));
         let keys = keys
-            .map(|text| {
-                if text.len() < 32 {
-                    key(text)
-                } else {
-                    Key::Unknown
-                }
-            })
+            .map(|text| if text.len() < 32 { key(text) } else { Key::Unknown })
             .collect();
         Self {
             arena,
@@ -80,11 +74,7 @@ impl<'a> Walk<'a> {
 
     /// Calls `each` with the keys of a dict that are known; false if it is no dict.
     #[inline]
-    pub(super) fn fields(
-        &self,
-        dict: Value,
-        mut each: impl FnMut(Key, Value),
-    ) -> Result<bool, ReadError> {
+    pub(super) fn fields(&self, dict: Value, mut each: impl FnMut(Key, Value)) -> Result<bool, ReadError> {
         let Some(pairs) = self.arena.pairs(dict) else {
             return Ok(false);
         };
@@ -118,9 +108,7 @@ impl<'a> Walk<'a> {
     /// A value that can be an address or a count of bytes.
     #[inline]
     pub(super) fn unsigned(&self, value: Value) -> Option<u64> {
-        self.arena
-            .as_int(value)
-            .and_then(|int| u64::try_from(int).ok())
+        self.arena.as_int(value).and_then(|int| u64::try_from(int).ok())
     }
 
     /// A stream handle; some versions print it as a negative number.

@@ -42,13 +42,11 @@ pub(super) fn read(
             small: Some(raw.small),
             expandable: raw.expandable,
         };
-        let sum = pools
-            .entry((raw.pool, !raw.small))
-            .or_insert_with(|| PoolState {
-                pool: raw.pool,
-                small: raw.small,
-                ..PoolState::default()
-            });
+        let sum = pools.entry((raw.pool, !raw.small)).or_insert_with(|| PoolState {
+            pool: raw.pool,
+            small: raw.small,
+            ..PoolState::default()
+        });
         sum.segments += 1;
         sum.expandable_segments += u64::from(raw.expandable);
         sum.reserved_bytes = sum.reserved_bytes.saturating_add(raw.bytes);

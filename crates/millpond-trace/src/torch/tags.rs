@@ -76,12 +76,7 @@ impl Tags {
         Ok(tag)
     }
 
-    fn make(
-        &mut self,
-        walk: &Walk<'_>,
-        words: Words,
-        into: &mut Interner,
-    ) -> Result<u32, ReadError> {
+    fn make(&mut self, walk: &Walk<'_>, words: Words, into: &mut Interner) -> Result<u32, ReadError> {
         let [frames, user, compile] = words;
         let mut text = std::mem::take(&mut self.text);
         text.clear();
@@ -138,12 +133,7 @@ impl Tags {
     }
 
     #[cold]
-    fn new_frame(
-        &mut self,
-        walk: &Walk<'_>,
-        frame: Value,
-        number: usize,
-    ) -> Result<Frame, ReadError> {
+    fn new_frame(&mut self, walk: &Walk<'_>, frame: Value, number: usize) -> Result<Frame, ReadError> {
         let frame = self.read_frame(walk, frame)?;
         if number >= self.frames.len() {
             self.frames.resize(number + 1, Frame::Unread);
