@@ -166,6 +166,27 @@ fn bytes(window: &[u8], at: usize, head: usize, length: u64) -> Step<&[u8]> {
     }
 }
 
+/// Where the run of `BINGET` and `LONG_BINGET` at `at` ends; none if that is not in the window.
+fn end_of_gets(window: &[u8], mut at: usize) -> Option<usize> {
+    loop {
+        let opcode = *window.get(at)?;
+        if opcode & !LONG != BINGET & !LONG {
+            return Some(at);
+        }
+        at += length_of_get(opcode);
+    }
+}
+
+/// The bit by which the two opcodes differ.
+const LONG: u8 = BINGET ^ LONG_BINGET;
+
+/// 2 bytes or 5.
+#[inline]
+fn length_of_get(opcode: u8) -> usize {
+    let long = usize::from(opcode & LONG);
+    2 + long + long / 2
+}
+
 impl<S: Sieve> Machine<'_, S> {
     /// Runs the opcode at `at`, and maybe some more; where the next one is.
     #[inline(always)]
@@ -534,21 +555,18 @@ impl<S: Sieve> Machine<'_, S> {
             let Some(&word) = window.get(at..).and_then(|rest| rest.first_chunk::<5>()) else {
                 break;
             };
-            // The two opcodes differ in this bit only.
-            let long = usize::from(word[0] & (BINGET ^ LONG_BINGET));
-            if word[0] & !(BINGET ^ LONG_BINGET) != BINGET & LONG_BINGET {
+            if word[0] & !LONG != BINGET & !LONG {
                 return Ok(at);
             }
             let index = u32::from_le_bytes([word[1], word[2], word[3], word[4]]);
-            let index = index & if long == 0 { 0xff } else { u32::MAX };
+            let index = index & if word[0] == BINGET { 0xff } else { u32::MAX };
             match self.memo.get(index as usize) {
                 Some(&value) if value != Value::UNSET && self.stack.len() < DEEPEST => {
                     self.stack.push(value);
                 }
                 _ => break,
             }
-            // 2 bytes or 5.
-            at += 2 + long + long / 2;
+            at += length_of_get(word[0]);
         }
         if at > from {
             return Ok(at);
@@ -580,22 +598,37 @@ impl<S: Sieve> Machine<'_, S> {
             self.arena.share(list, items);
             return Some(at + length);
         }
-        self.new_run(window, at, list)
+        self.unguessed_run(window, at, list)
     }
 
     /// Like [`Self::run`] for a run that is not the guessed one.
-    fn new_run(&mut self, window: &[u8], from: usize, list: Value) -> Option<usize> {
+    fn unguessed_run(&mut self, window: &[u8], from: usize, list: Value) -> Option<usize> {
+        let end = end_of_gets(window, from)?;
+        if window.get(end) != Some(&APPENDS) {
+            return None;
+        }
+        let run = &window[from..=end];
+        if let Some(items) = self.runs.find(run) {
+            self.arena.share(list, items);
+            return Some(end + 1);
+        }
         let height = self.stack.len();
-        let end = self.gets(window, from).ok();
-        let end = end.filter(|&end| window.get(end) == Some(&APPENDS));
-        let added = end.and_then(|end| {
-            let kept = self.sieve.items(&self.arena, &mut self.stack[height..]);
-            let items = self.arena.fill(list, &self.stack[height..][..kept]).ok()?;
-            self.runs.add(&window[from..=end], items);
-            Some(end + 1)
-        });
+        let mut at = from;
+        while at < end {
+            match self.gets(window, at) {
+                Ok(next) => at = next,
+                // The machine meets it again and says so.
+                Err(_) => {
+                    self.stack.truncate(height);
+                    return None;
+                }
+            }
+        }
+        let kept = self.sieve.items(&self.arena, &mut self.stack[height..]);
+        let items = self.arena.fill(list, &self.stack[height..][..kept]);
         self.stack.truncate(height);
-        added
+        self.runs.add(run, items.ok()?);
+        Some(end + 1)
     }
 
     fn put(&mut self, index: u64, at: usize) -> Step<()> {

@@ -55,36 +55,40 @@ impl Runs {
         None
     }
 
-    /// Keeps a run that was decoded.
-    pub(super) fn add(&mut self, run: &[u8], items: Chunk) {
+    /// The items of a run that was read before.
+    pub(super) fn find(&mut self, run: &[u8]) -> Option<Chunk> {
         let hash = self.hasher.hash_one(run);
-        let (runs, bytes) = (&self.runs, &self.bytes);
-        let text = |at: u32| {
-            let run = &runs[at as usize];
-            &bytes[run.start as usize..][..run.length as usize]
-        };
-        let known = self.found.find(hash, |&at| text(at) == run).copied();
-        let at = match known {
-            Some(at) => at,
-            None if self.bytes.len() + run.len() > MOST_BYTES => return,
-            None => {
-                let at = self.runs.len() as u32;
-                let start = self.bytes.len() as u32;
-                self.bytes.extend_from_slice(run);
-                self.runs.push(Known {
-                    start,
-                    length: run.len() as u32,
-                    items,
-                    next: [NONE; 2],
-                });
-                let (runs, bytes, hasher) = (&self.runs, &self.bytes, &self.hasher);
-                self.found.insert_unique(hash, at, |&at| {
-                    let run = &runs[at as usize];
-                    hasher.hash_one(&bytes[run.start as usize..][..run.length as usize])
-                });
-                at
-            }
-        };
+        let at = *self.found.find(hash, |&at| self.text(at) == run)?;
+        self.follow(at);
+        Some(self.runs[at as usize].items)
+    }
+
+    /// Keeps a run that was not read before.
+    pub(super) fn add(&mut self, run: &[u8], items: Chunk) {
+        if self.bytes.len() + run.len() > MOST_BYTES {
+            return;
+        }
+        let at = self.runs.len() as u32;
+        self.runs.push(Known {
+            start: self.bytes.len() as u32,
+            length: run.len() as u32,
+            items,
+            next: [NONE; 2],
+        });
+        self.bytes.extend_from_slice(run);
+        let mut found = std::mem::take(&mut self.found);
+        found.insert_unique(self.hasher.hash_one(run), at, |&at| self.hasher.hash_one(self.text(at)));
+        self.found = found;
+        self.follow(at);
+    }
+
+    fn text(&self, at: u32) -> &[u8] {
+        let run = &self.runs[at as usize];
+        &self.bytes[run.start as usize..][..run.length as usize]
+    }
+
+    /// Notes which run follows the last one.
+    fn follow(&mut self, at: u32) {
         if let Some(last) = self.last {
             let next = &mut self.runs[last as usize].next;
             *next = [at, next[0]];

@@ -120,6 +120,9 @@ pub(super) struct Tags {
     known: Map<u128, u32>,
     last: (u128, u32),
     frames: Frames,
+    /// How each frame appears, by the number of its dict: where in `names`.
+    named: Map<u32, (u32, u32)>,
+    names: String,
     /// Text of the tag in the making.
     text: String,
 }
@@ -131,6 +134,8 @@ impl Tags {
             // No words, no tag.
             last: (0, 0),
             frames,
+            named: Map::default(),
+            names: String::new(),
             text: String::new(),
         }
     }
@@ -201,10 +206,23 @@ impl Tags {
             if at > 0 {
                 text.push('<');
             }
-            if let Some(fields) = Fields::of(arena, frame) {
-                fields.name(text);
-            }
+            text.push_str(self.name(arena, frame));
         }
+    }
+
+    fn name(&mut self, arena: &Arena, frame: Value) -> &str {
+        let names = &mut self.names;
+        let (start, end) = *self.named.entry(frame.bits()).or_insert_with(|| {
+            let start = names.len();
+            // As much again as all tags may take together.
+            if let Some(fields) = Fields::of(arena, frame)
+                && start < Interner::TAG_BYTES
+            {
+                fields.name(names);
+            }
+            (start as u32, names.len() as u32)
+        });
+        &self.names[start as usize..end as usize]
     }
 }
 
