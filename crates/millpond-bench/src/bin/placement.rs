@@ -1,7 +1,8 @@
 //! Where policies put the blocks of recorded programs, and what their driver calls would cost.
 //!
-//! `placement FOLDER [--policy NAME]... [--conf TEXT] [--fit] [WORD]...`: the recordings whose name
-//! holds one of the words, or all.
+//! `placement FOLDER [--policy NAME]... [--conf TEXT] [--fit] [--plain] [WORD]...`: the recordings whose name
+//! holds one of the words, or all. `--fit` looks for the smallest device on which a run finishes, `--plain`
+//! runs on a device without pages.
 
 use millpond_bench::{CpuClock, Op, Program, Table, find};
 use millpond_engine::{
@@ -22,44 +23,18 @@ fn run(
     program: &Program,
     policy: &str,
     settings: &Settings,
-    capacity: Option<u64>,
+    device: Simulated,
 ) -> Result<Outcome, Box<dyn Error>> {
-    let mut engine = Engine::new(
-        policies::build(policy, settings)?,
-        Simulated::new().with_capacity(capacity),
-    );
+    let mut engine = Engine::new(policies::build(policy, settings)?, device);
     let mut slots: Vec<Option<Block>> = Vec::new();
     slots.resize_with(program.slots, || None);
     let clock = CpuClock::start();
     let mut finished = true;
-    let show = std::env::var("SHOW").is_ok();
-    let mut last = *engine.meter();
-    for (index, op) in program.ops.iter().enumerate() {
-        if show && index > 0 {
-            let now = *engine.meter();
-            if now.moved_bytes != last.moved_bytes {
-                let s = engine.stats();
-                eprintln!(
-                    "{} {:?} moved {:.1} created {:.1} live {:.1} peak {:.1} reserved {:.1}",
-                    index - 1,
-                    program.ops[index - 1],
-                    (now.moved_bytes - last.moved_bytes) as f64 / 1048576.0,
-                    (now.reserved.current as f64 - last.reserved.current as f64) / 1048576.0,
-                    s.requested.current as f64 / 1048576.0,
-                    s.requested.peak as f64 / 1048576.0,
-                    s.reserved.current as f64 / 1048576.0
-                );
-            }
-            last = now;
-        }
+    for op in &program.ops {
         match *op {
             Op::Alloc { slot, stream, bytes } => match engine.allocate(Request::new(bytes, Stream(stream))) {
                 Ok(block) => slots[slot as usize] = Some(block),
-                Err(e) => {
-                    if show {
-                        eprintln!("{e} at {index}");
-                        dump(&engine);
-                    }
+                Err(_) => {
                     finished = false;
                     break;
                 }
@@ -88,14 +63,24 @@ fn smallest(
 ) -> Result<(u64, Outcome), Box<dyn Error>> {
     let page = Simulated::PAGE;
     let (mut low, mut high) = (peak / page - 1, peak.div_ceil(page) * 3);
-    let mut last = run(program, policy, settings, Some(high * page))?;
+    let mut last = run(
+        program,
+        policy,
+        settings,
+        Simulated::new().with_capacity(Some(high * page)),
+    )?;
     while high - low > 1 {
         let middle = if high > low + peak / page / 8 {
             low + (high - low) / 4
         } else {
             (low + high) / 2
         };
-        let outcome = run(program, policy, settings, Some(middle * page))?;
+        let outcome = run(
+            program,
+            policy,
+            settings,
+            Simulated::new().with_capacity(Some(middle * page)),
+        )?;
         if outcome.finished {
             (high, last) = (middle, outcome);
         } else {
@@ -111,12 +96,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut named = Vec::new();
     let mut words = Vec::new();
     let mut settings = Settings::default();
-    let mut fit = false;
+    let (mut fit, mut plain) = (false, false);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--policy" => named.extend(arguments.next()),
             "--conf" => settings.millpond = MillpondConf::parse(&arguments.next().unwrap_or_default())?,
             "--fit" => fit = true,
+            "--plain" => plain = true,
             _ => words.push(argument),
         }
     }
@@ -152,19 +138,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     for path in find(Path::new(&folder), &words)? {
         let program = Program::read(&path)?;
         for (policy, mean) in named.iter().zip(&mut means) {
-            let outcome = run(&program, policy, &settings, None)?;
+            let outcome = run(&program, policy, &settings, Simulated::new().with_paging(!plain))?;
             let peak = outcome.stats.requested.peak;
             let overhead = outcome.stats.reserved.peak as f64 / peak as f64;
             if !program.name.starts_with("cpu_") && !program.name.starts_with("rmm_") {
                 *mean = (mean.0 + overhead.ln(), mean.1 + 1);
-            }
-            if let Ok(c) = std::env::var("CAP") {
-                let _ = run(
-                    &program,
-                    policy,
-                    &settings,
-                    Some((peak as f64 * c.parse::<f64>()?) as u64),
-                )?;
             }
             let (least, shown) = if fit {
                 smallest(&program, policy, &settings, peak)?
@@ -175,20 +153,6 @@ fn main() -> Result<(), Box<dyn Error>> {
             let stalls = shown.stats.stalls;
             let rate = shown.stats.allocations.checked_div(stalls);
             let rate = rate.map_or_else(|| "-".to_owned(), |r| r.to_string());
-            if std::env::var("CALLS").is_ok() {
-                let c = shown.meter.calls;
-                eprintln!(
-                    "{:28} create {:5} map {:5} access {:5} unmap {:5} release {:4} waits {:4} stalls {}",
-                    program.name,
-                    c.create,
-                    c.map,
-                    c.set_access,
-                    c.unmap,
-                    c.release,
-                    c.event_wait,
-                    shown.stats.stalls
-                );
-            }
             let moved = shown.meter.moved_bytes as f64 / shown.stats.reserved.peak as f64;
             let mut cells = vec![program.name.clone(), policy.clone()];
             if fit {
@@ -227,28 +191,4 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     Ok(())
-}
-
-/// Debug.
-pub fn dump(engine: &Engine<Simulated>) {
-    use std::collections::BTreeMap;
-    let mut h: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
-    let mut live: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
-    engine.policy().layout(&mut |p| {
-        let k = 63 - p.bytes.leading_zeros();
-        let m = match p.state {
-            millpond_engine::PieceState::Free => &mut h,
-            millpond_engine::PieceState::Live => &mut live,
-            _ => return,
-        };
-        let e = m.entry(k).or_default();
-        e.0 += 1;
-        e.1 += p.bytes;
-    });
-    for (k, (n, b)) in h {
-        eprintln!("free 2^{k}: {n} blocks {:.1} MiB", b as f64 / 1048576.0);
-    }
-    for (k, (n, b)) in live {
-        eprintln!("live 2^{k}: {n} blocks {:.1} MiB", b as f64 / 1048576.0);
-    }
 }

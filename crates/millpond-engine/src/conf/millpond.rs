@@ -3,29 +3,23 @@
 use super::{ConfError, entries};
 use crate::size::parse_size;
 
-/// How the `millpond` policy grows.
-#[derive(Clone, Debug, PartialEq)]
+/// How the `millpond` policy grows and when it moves pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MillpondConf {
-    /// Bytes of a page handle for large blocks at most, whole pages.
+    /// Bytes of a page handle at most.
     pub handle_bytes: u64,
-    /// One handle is at most this share of what is reserved.
+    /// A handle is at most one part in so many of what is reserved.
     pub handle_share: u64,
-    /// How far memory may grow past the program's peak before pages are moved, in thousandths of it.
+    /// How far memory may outgrow the program's peak while need is below it, in thousandths of the peak.
     pub slack_permille: u64,
-    /// The same in bytes, where that is more.
-    pub slack_bytes: u64,
-    /// x
-    pub stalls: u64,
-    /// x
-    pub stall_every: u64,
-    /// x
-    pub batch: u64,
-    /// x
-    pub edge: u64,
-    /// x
+    /// The same while need rises above the peak.
     pub rising_permille: u64,
-    /// x
-    pub moved_share: f64,
+    /// Allocations that may move pages whatever the program's length.
+    pub stalls: u64,
+    /// One more allocation in so many may move pages.
+    pub stall_every: u64,
+    /// Bytes that may be moved in all, in percent of what is reserved.
+    pub moved_percent: u64,
 }
 
 impl Default for MillpondConf {
@@ -34,65 +28,72 @@ impl Default for MillpondConf {
             handle_bytes: 32 << 20,
             handle_share: 128,
             slack_permille: 7,
-            slack_bytes: 24 << 20,
+            rising_permille: 20,
             stalls: 12,
             stall_every: 2000,
-            batch: 8,
-            edge: 16,
-            rising_permille: 20,
-            moved_share: 1.0,
+            moved_percent: 100,
         }
     }
 }
 
 impl MillpondConf {
+    const KNOWN: &str = "handle, handle-share, slack, rising, stalls, stall-every, moved";
+
     /// Reads `key:value,…`.
     ///
     /// # Errors
     /// On an unknown key or an unusable value.
+    ///
+    /// ```
+    /// let conf = millpond_engine::MillpondConf::parse("handle:16M,slack:5")?;
+    /// assert_eq!((conf.handle_bytes, conf.slack_permille), (16 << 20, 5));
+    /// # Ok::<(), millpond_engine::ConfError>(())
+    /// ```
     pub fn parse(text: &str) -> Result<Self, ConfError> {
         let mut conf = Self::default();
         for (key, value) in entries(text)? {
             let size = || parse_size(value).map_err(|e| ConfError::size(key, &e));
+            let number = |least: u64, most: u64| {
+                let read = value.parse::<u64>().ok().filter(|n| (least..=most).contains(n));
+                read.ok_or_else(|| {
+                    ConfError::value(key, value, format!("write a number from {least} to {most}"))
+                })
+            };
             match key {
                 "handle" => conf.handle_bytes = size()?,
-                "share" => {
-                    conf.handle_share = value
-                        .parse()
-                        .map_err(|_| ConfError::value(key, value, "write a number"))?
-                }
-                "stalls" => {
-                    conf.stalls = value
-                        .parse()
-                        .map_err(|_| ConfError::value(key, value, "write a number"))?
-                }
-                "every" => {
-                    conf.stall_every = value
-                        .parse()
-                        .map_err(|_| ConfError::value(key, value, "write a number"))?
-                }
-                "batch" => {
-                    conf.batch = value
-                        .parse()
-                        .map_err(|_| ConfError::value(key, value, "write a number"))?
-                }
-                "edge" => conf.edge = value.parse().unwrap_or(8),
-                "rising" => conf.rising_permille = value.parse().unwrap_or(8),
-                "moved" => conf.moved_share = value.parse().unwrap_or(1.0),
-                "slack" => {
-                    conf.slack_permille = value
-                        .parse()
-                        .map_err(|_| ConfError::value(key, value, "write a number"))?
-                }
-                "slack-bytes" => conf.slack_bytes = size()?,
+                "handle-share" => conf.handle_share = number(1, 1 << 20)?,
+                "slack" => conf.slack_permille = number(0, 10_000)?,
+                "rising" => conf.rising_permille = number(0, 10_000)?,
+                "stalls" => conf.stalls = number(0, u64::MAX)?,
+                "stall-every" => conf.stall_every = number(1, u64::MAX)?,
+                "moved" => conf.moved_percent = number(0, 1_000_000)?,
                 _ => {
                     return Err(ConfError::UnknownKey {
                         key: key.to_owned(),
-                        known: "handle, share, slack, slack-bytes, stalls, every, batch, moved".to_owned(),
+                        known: Self::KNOWN.to_owned(),
                     });
                 }
             }
         }
         Ok(conf)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_what_would_divide_by_nothing() {
+        for text in ["handle-share:0", "stall-every:0", "slack:lots", "handle:many"] {
+            assert!(
+                matches!(MillpondConf::parse(text), Err(ConfError::Value { .. })),
+                "{text}"
+            );
+        }
+        assert!(matches!(
+            MillpondConf::parse("small:1"),
+            Err(ConfError::UnknownKey { .. })
+        ));
     }
 }

@@ -1,8 +1,34 @@
-//! `millpond`: best fit over pages that move before memory grows past what the program needs.
+//! `millpond`, the default: best fit over pages that move before memory outgrows what the program needs.
+//!
+//! Every stream of every group has one free list, small and large together, searched for the best fit,
+//! lowest address first among equals. All lists of a group share their addresses; a free block joins its
+//! neighbours of the same stream.
+//!
+//! ```text
+//!   best fit on the own stream          no call at all
+//!   best fit on another stream          the taker waits for it on the device
+//!   new pages, while memory may grow    create, map, set access
+//!   free pages moved to one place       a stall: the host waits
+//!   device full: wait, look again, move whatever is free, give back what does not fit
+//! ```
+//!
+//! *May grow* is the point: up to the most the program has held at once, and a little more
+//! ([`growth`]). Past that, a request that no free block serves is put together where the fewest pages
+//! are missing ([`site`]), from whole handles inside other free blocks ([`moves`]): addresses are plenty,
+//! memory is not. Live blocks never move.
+//!
+//! On a device without pages it is best fit over whole segments of PyTorch's sizes.
+//!
+//! Small blocks are not kept apart: measured over the recordings that lost on every count, because a
+//! second pool is a second set of pages that only its own requests fill (`docs/placement.md`).
 
 mod growth;
 mod lists;
+mod moves;
 mod pages;
+mod site;
+#[cfg(test)]
+mod tests;
 
 use crate::conf::MillpondConf;
 use crate::index::SizeIndex;
@@ -16,7 +42,7 @@ use pages::Pages;
 /// Sizes and addresses are multiples of it.
 const MIN_BLOCK: u64 = 256;
 /// No request above this can be served by any device.
-const LIMIT: u64 = 1 << 60;
+const LIMIT: u64 = 1 << 46;
 
 /// Where the blocks of one size class of one group lie.
 struct Area {
@@ -112,7 +138,7 @@ impl Policy for Millpond {
         if request.bytes > LIMIT {
             return Err(Refusal::TooLarge { limit: LIMIT });
         }
-        if request.align > supply.page_bytes() {
+        if request.align > MIN_BLOCK && request.align > supply.page_bytes() {
             return Err(Refusal::Alignment {
                 most: supply.page_bytes(),
             });

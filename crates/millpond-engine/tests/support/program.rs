@@ -21,12 +21,16 @@ pub(crate) enum Op {
     Step,
 }
 
-/// Sizes from nothing to 4 GiB, each power of two as likely as the next.
+/// Sizes from nothing to 4 GiB, each power of two as likely as the next, and round ones, where rules change.
 pub(crate) fn size() -> impl Strategy<Value = u64> {
-    (0u32..=32, any::<u64>()).prop_map(|(log, random)| {
+    let any_size = (0u32..=32, any::<u64>()).prop_map(|(log, random)| {
         let least = (1u64 << log) >> 1;
         least + random % (least.max(1) + 1)
-    })
+    });
+    let round = (0u64..=48).prop_map(|halves| halves << 19);
+    let beside =
+        (8u32..32, -1i64..=1).prop_map(|(log, step)| (1u64 << log).saturating_add_signed(step * 256));
+    prop_oneof![4 => any_size, 2 => round, 1 => beside]
 }
 
 fn op() -> impl Strategy<Value = Op> {

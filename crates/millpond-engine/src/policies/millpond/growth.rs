@@ -1,30 +1,28 @@
 //! How the policy gets pages: creating them up to a little more than the program has ever needed at
 //! once, and beyond that moving free ones.
+//!
+//! While the program's need rises, memory may outgrow it by [`rising`](crate::MillpondConf): what is free then
+//! is mostly used a moment later, and moving it would buy nothing. Once need has been higher before, growth
+//! is only fragmentation, and the allowance is narrow.
+//!
+//! Moving is bounded in number and in bytes, and stops where it has not helped: a program without
+//! structure would move pages for ever.
 
-use super::pages::Pages;
-use super::{Area, Held, Millpond};
+use super::site::Site;
+use super::{Held, Millpond};
 use crate::error::SourceError;
 use crate::index::Entry;
 use crate::space::{BlockId, State};
 use crate::supply::Supply;
 
-/// Addresses of a range where the device has no limit.
-const UNLIMITED_RANGE: u64 = 1 << 46;
-
-/// Free blocks looked at for whole handles in one allocation, while memory is not short.
-const LOOK: usize = 64;
-
-/// Free memory being put together for one request: an unlisted block that grows into the addresses
-/// without memory beside it.
-struct Site {
-    list: u32,
-    block: Option<BlockId>,
-    hole: Option<BlockId>,
-    /// What is free on the other side of the hole, unlisted too, so that its pages stay there.
-    beyond: Option<BlockId>,
-    /// The block lies below the hole and grows up; else above it and grows down.
-    upward: bool,
-}
+/// Memory may always outgrow the program's peak by two pages.
+const SLACK_PAGES: u64 = 2;
+/// Growth of this many pages gets handles of its own, apart from a last page shared with the next block.
+const OWN_HANDLES: u64 = 16;
+/// Moving stops once free memory is more than one part in so many of the peak.
+const HOPELESS: u64 = 8;
+/// A request of one part in so many of the peak may move pages twice as often.
+const WORTH_MORE: u64 = 100;
 
 impl Millpond {
     pub(super) fn grow(
@@ -48,7 +46,6 @@ impl Millpond {
         self.grow_paged(supply, number, bytes, true)
     }
 
-    /// Waits for the device and takes back what waited for a stream; answers whether there was anything.
     pub(super) fn recover(&mut self, supply: &mut Supply<'_>) -> bool {
         let pending = supply.synchronize();
         let found = !pending.is_empty();
@@ -100,162 +97,6 @@ impl Millpond {
             .add_segment(address, bytes, index, number, State::Live))
     }
 
-    fn area(&mut self, number: u32) -> &mut Area {
-        &mut self.areas[self.lists.get(number).area as usize]
-    }
-
-    fn unmapped_entry(&self, id: BlockId) -> Entry {
-        Entry {
-            bytes: self.lists.space.bytes(id),
-            address: self.lists.space.address(id),
-            id,
-        }
-    }
-
-    /// New addresses.
-    fn add_range(
-        &mut self,
-        supply: &mut Supply<'_>,
-        number: u32,
-        bytes: u64,
-    ) -> Result<BlockId, SourceError> {
-        let page = supply.page_bytes();
-        let addresses = supply.capacity().map_or(UNLIMITED_RANGE, |c| c.saturating_mul(8));
-        let addresses = addresses.max(bytes).next_multiple_of(page);
-        let range = supply.reserve(addresses)?;
-        let (address, bytes) = (range.address(), range.bytes());
-        self.held.push(Held::Paged {
-            range,
-            pages: Pages::new(page),
-        });
-        let index = self.held.len() as u32 - 1;
-        let id = self
-            .lists
-            .space
-            .add_segment(address, bytes, index, number, State::Unmapped);
-        let entry = self.unmapped_entry(id);
-        self.area(number).unmapped.insert(entry);
-        Ok(id)
-    }
-
-    /// The place where the fewest pages are missing for a request.
-    fn choose_site(&mut self, supply: &mut Supply<'_>, number: u32, bytes: u64) -> Result<Site, SourceError> {
-        let page = supply.page_bytes();
-        let wanted = bytes.next_multiple_of(page);
-        let mut best: Option<(u64, u64, BlockId, bool)> = None;
-        for entry in self.areas[self.lists.get(number).area as usize].unmapped.iter() {
-            let space = &self.lists.space;
-            let free = |n: Option<BlockId>| {
-                n.filter(|n| space.state(*n) == State::Free && space.owner(*n) == number)
-                    .map_or(0, |n| space.bytes(n))
-            };
-            let (front, back) = (free(space.prev(entry.id)), free(space.next(entry.id)));
-            if front + entry.bytes + back < bytes {
-                continue;
-            }
-            let up = bytes
-                .saturating_sub(front)
-                .next_multiple_of(page)
-                .min(entry.bytes);
-            let down = bytes.saturating_sub(back).next_multiple_of(page).min(entry.bytes);
-            let candidate = (up.min(down), entry.address, entry.id, up <= down);
-            if best.is_none_or(|b| (candidate.0, candidate.1) < (b.0, b.1)) {
-                best = Some(candidate);
-            }
-        }
-        let (hole, upward) = match best {
-            Some((.., id, upward)) => (id, upward),
-            None => (self.add_range(supply, number, wanted)?, true),
-        };
-        Ok(self.open(number, hole, upward))
-    }
-
-    fn open(&mut self, number: u32, hole: BlockId, upward: bool) -> Site {
-        self.lists.space.set_owner(hole, number);
-        let (prev, next) = (self.lists.space.prev(hole), self.lists.space.next(hole));
-        let mut beside = [prev, next].map(|n| self.lists.joins(hole, n));
-        for block in beside.into_iter().flatten() {
-            self.lists.unlist(block);
-            self.lists.space.set_state(block, State::Live);
-        }
-        if !upward {
-            beside.reverse();
-        }
-        Site {
-            list: number,
-            block: beside[0],
-            hole: Some(hole),
-            beyond: beside[1],
-            upward,
-        }
-    }
-
-    /// Where the next `bytes` of the hole begin, as address and segment.
-    fn next_place(&self, site: &Site, bytes: u64) -> Option<(u64, usize)> {
-        let space = &self.lists.space;
-        let hole = site.hole?;
-        let address = if site.upward {
-            space.address(hole)
-        } else {
-            space.end(hole) - bytes
-        };
-        Some((address, space.segment(hole) as usize))
-    }
-
-    /// Notes that the next bytes of the hole are backed now, and joins them to the block.
-    fn advance(&mut self, site: &mut Site, bytes: u64) {
-        let Some(hole) = site.hole else { return };
-        let entry = self.unmapped_entry(hole);
-        self.area(site.list).unmapped.remove(entry.bytes, entry.address);
-        let space = &mut self.lists.space;
-        let whole = space.bytes(hole);
-        let (new, rest) = if bytes >= whole {
-            (hole, None)
-        } else if site.upward {
-            (hole, Some(space.split(hole, bytes)))
-        } else {
-            (space.split(hole, whole - bytes), Some(hole))
-        };
-        space.set_state(new, State::Live);
-        space.set_owner(new, site.list);
-        site.hole = rest;
-        site.block = Some(match site.block {
-            Some(block) if site.upward => {
-                space.merge_next(block);
-                block
-            }
-            Some(_) => {
-                space.merge_next(new);
-                new
-            }
-            None => new,
-        });
-        if let Some(rest) = rest {
-            let entry = self.unmapped_entry(rest);
-            self.area(site.list).unmapped.insert(entry);
-            return;
-        }
-        // The hole is full: what lies free on its other side belongs to it now.
-        let Some(block) = site.block else { return };
-        if let Some(other) = site.beyond.take() {
-            let (first, _) = if site.upward {
-                (block, other)
-            } else {
-                (other, block)
-            };
-            self.lists.space.merge_next(first);
-            site.block = Some(first);
-        }
-    }
-
-    fn site_bytes(&self, site: &Site) -> u64 {
-        site.block.map_or(0, |f| self.lists.space.bytes(f))
-    }
-
-    fn hole_bytes(&self, site: &Site) -> u64 {
-        site.hole.map_or(0, |f| self.lists.space.bytes(f))
-    }
-
     fn grow_paged(
         &mut self,
         supply: &mut Supply<'_>,
@@ -263,6 +104,7 @@ impl Millpond {
         bytes: u64,
         scarce: bool,
     ) -> Result<BlockId, SourceError> {
+        self.page = supply.page_bytes();
         let mut site = self.choose_site(supply, number, bytes)?;
         let mut outcome = Ok(());
         if self.should_move(supply, self.missing(&site, bytes), bytes, scarce) {
@@ -293,13 +135,6 @@ impl Millpond {
         }
     }
 
-    /// Bytes of pages a site still needs for a request.
-    fn missing(&self, site: &Site, bytes: u64) -> u64 {
-        let missing = bytes.saturating_sub(self.site_bytes(site));
-        missing.next_multiple_of(self.page).min(self.hole_bytes(site))
-    }
-
-    /// Bytes that may be created for a request.
     fn allowance(&self, supply: &Supply<'_>, bytes: u64, scarce: bool) -> u64 {
         if scarce {
             return supply.free_bytes().unwrap_or(u64::MAX);
@@ -312,7 +147,7 @@ impl Millpond {
         } else {
             self.conf.slack_permille
         };
-        let slack = (peak / 1000 * permille).max(4 << 20);
+        let slack = (peak / 1000 * permille).max(SLACK_PAGES * self.page);
         (peak + slack).saturating_sub(supply.reserved())
     }
 
@@ -322,10 +157,10 @@ impl Millpond {
             return false;
         }
         let stalls = self.conf.stalls + self.allocations / self.conf.stall_every;
-        let moved = (supply.reserved() as f64 * self.conf.moved_share) as u64;
-        let large = need >= self.peak / 100 && self.stalls < 2 * stalls;
+        let moved = supply.reserved() / 100 * self.conf.moved_percent;
+        let large = need >= self.peak / WORTH_MORE && self.stalls < 2 * stalls;
         // Where moving has not kept memory together so far, it will not.
-        let helps = supply.reserved() - self.peak.min(supply.reserved()) <= self.peak / self.conf.batch;
+        let helps = supply.reserved() - self.peak.min(supply.reserved()) <= self.peak / HOPELESS;
         scarce || (helps && (self.stalls < stalls || large) && self.moved + need <= moved)
     }
 
@@ -347,7 +182,7 @@ impl Millpond {
         let ahead = handle.min(allowance).min(self.hole_bytes(site)) / page * page;
         let wanted = need.max(ahead);
         // A block of many pages gets handles of its own; the page it shares with the next one is alone.
-        let shared = if need == wanted && wanted >= self.conf.edge * page {
+        let shared = if need == wanted && wanted >= OWN_HANDLES * page {
             page
         } else {
             0
@@ -365,7 +200,6 @@ impl Millpond {
         Ok(())
     }
 
-    /// New pages for the block.
     fn create(
         &mut self,
         supply: &mut Supply<'_>,
@@ -386,164 +220,6 @@ impl Millpond {
         Ok(())
     }
 
-    /// Moves whole free handles to the site, `bytes` of them if there are so many. Handles that the
-    /// hole cannot hold go back to the source, so that smaller ones can be created for them.
-    fn gather(
-        &mut self,
-        supply: &mut Supply<'_>,
-        site: &mut Site,
-        bytes: u64,
-        scarce: bool,
-    ) -> Result<(), SourceError> {
-        let look = if scarce { usize::MAX } else { LOOK };
-        let mut gathered = 0;
-        let area = self.lists.get(site.list).area;
-        let others = self
-            .lists
-            .iter()
-            .filter(|(n, l)| l.area == area && *n != site.list);
-        let numbers: Vec<u32> = std::iter::once(site.list).chain(others.map(|(n, _)| n)).collect();
-        for number in numbers {
-            for source in self.movable(number, bytes - gathered, look) {
-                if gathered >= bytes {
-                    return Ok(());
-                }
-                gathered += self.bring(supply, site, source, bytes - gathered)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Free blocks with whole handles in them, the largest first, as many as are needed.
-    fn movable(&self, number: u32, bytes: u64, look: usize) -> Vec<Entry> {
-        let free = &self.lists.get(number).free;
-        let mut found = Vec::new();
-        let mut sum = 0;
-        let mut at = free.largest();
-        for _ in 0..look {
-            let Some(entry) = at.filter(|e| sum < bytes && e.bytes >= self.page) else {
-                break;
-            };
-            if let Some((start, end)) = self.whole_handles(&entry) {
-                sum += end - start;
-                found.push(entry);
-            }
-            at = free.before(&entry);
-        }
-        found
-    }
-
-    /// Offsets of the whole handles in a free block.
-    fn whole_handles(&self, entry: &Entry) -> Option<(u64, u64)> {
-        let Held::Paged { range, pages } = &self.held[self.lists.space.segment(entry.id) as usize] else {
-            return None;
-        };
-        let base = range.address();
-        pages.whole(entry.address - base, entry.address + entry.bytes - base)
-    }
-
-    /// Brings handles of one free block to the site, or gives them back; answers the bytes.
-    fn bring(
-        &mut self,
-        supply: &mut Supply<'_>,
-        site: &mut Site,
-        source: Entry,
-        bytes: u64,
-    ) -> Result<u64, SourceError> {
-        let Some((start, end)) = self.whole_handles(&source) else {
-            return Ok(0);
-        };
-        let from = self.lists.space.segment(source.id) as usize;
-        let room = self.hole_bytes(site);
-        let Held::Paged { range, pages } = &mut self.held[from] else {
-            return Ok(0);
-        };
-        let base = range.address();
-        let end = pages.at_least(start, bytes).min(end);
-        let taken = end - start;
-        let sizes = pages.unmap(start, taken);
-        let place = if taken <= room {
-            self.next_place(site, taken)
-        } else {
-            None
-        };
-        let outcome = match place {
-            None => {
-                if let Held::Paged { range, .. } = &self.held[from] {
-                    supply.decommit(range, start, taken);
-                }
-                Ok(())
-            }
-            Some((target, to)) => match (&self.held[from], &self.held[to]) {
-                (Held::Paged { range, .. }, Held::Paged { range: into, .. }) => {
-                    supply.move_pages((range, start), (into, target - into.address()), taken)
-                }
-                _ => Ok(()),
-            },
-        };
-        let at = match (&outcome, place) {
-            (Err(_), _) => Some((base + start, from)),
-            (Ok(()), place) => place,
-        };
-        if let Some((target, to)) = at
-            && let Held::Paged { range, pages } = &mut self.held[to]
-        {
-            let mut at = target - range.address();
-            for size in sizes {
-                pages.map(at, size, size);
-                at += size;
-            }
-        }
-        outcome?;
-        if place.is_some() {
-            self.advance(site, taken);
-        }
-        let (hole, joined) = self.vacate(source.id, base + start, base + end);
-        if joined.is_some() && joined == site.hole {
-            site.hole = Some(hole);
-        }
-        self.moved += taken;
-        Ok(taken)
-    }
-
-    /// Cuts a part without pages out of a listed free block; answers the hole it became part of, and
-    /// the hole whose name ended by it.
-    fn vacate(&mut self, id: BlockId, start: u64, end: u64) -> (BlockId, Option<BlockId>) {
-        self.lists.unlist(id);
-        let mut id = id;
-        let space = &mut self.lists.space;
-        if space.address(id) < start {
-            let after = space.split(id, start - space.address(id));
-            self.lists.list(id);
-            id = after;
-        }
-        let space = &mut self.lists.space;
-        if end < space.end(id) {
-            let after = space.split(id, end - start);
-            self.lists.list(after);
-        }
-        let space = &mut self.lists.space;
-        space.set_state(id, State::Unmapped);
-        let number = space.owner(id);
-        let prev = space.prev(id).filter(|p| space.state(*p) == State::Unmapped);
-        let next = space.next(id).filter(|n| space.state(*n) == State::Unmapped);
-        if let Some(prev) = prev {
-            let entry = self.unmapped_entry(prev);
-            self.area(number).unmapped.remove(entry.bytes, entry.address);
-            self.lists.space.merge_next(prev);
-            id = prev;
-        }
-        if let Some(next) = next {
-            let entry = self.unmapped_entry(next);
-            self.area(number).unmapped.remove(entry.bytes, entry.address);
-            self.lists.space.merge_next(id);
-        }
-        let entry = self.unmapped_entry(id);
-        self.area(number).unmapped.insert(entry);
-        (id, next)
-    }
-
-    /// Gives back every free whole handle and every wholly free segment.
     pub(super) fn release_free(&mut self, supply: &mut Supply<'_>) {
         let free: Vec<Entry> = self.lists.iter().flat_map(|(_, l)| l.free.iter()).collect();
         for entry in free {

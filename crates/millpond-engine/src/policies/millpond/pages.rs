@@ -91,3 +91,24 @@ impl Pages {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_handles_count() {
+        let mut pages = Pages::new(10);
+        pages.map(0, 60, 30);
+        pages.map(60, 20, 20);
+        assert_eq!(pages.whole(0, 80), Some((0, 80)));
+        assert_eq!(pages.whole(5, 80), Some((30, 80)));
+        assert_eq!(pages.whole(30, 75), Some((30, 60)));
+        assert_eq!(pages.whole(31, 59), None);
+        assert_eq!(pages.whole(4, 6), None);
+        assert_eq!(pages.at_least(0, 31), 60);
+        assert_eq!(pages.unmap(30, 50), [30, 20]);
+        assert_eq!(pages.whole(0, 30), Some((0, 30)));
+        pages.check();
+    }
+}

@@ -1,0 +1,144 @@
+//! What the policy promises beyond what every policy does.
+
+use crate::{AllocError, Block, Engine, Group, MillpondConf, Request, Simulated, Stream};
+
+const MIB: u64 = 1 << 20;
+
+fn engine(conf: &MillpondConf, device: Simulated) -> Engine<Simulated> {
+    Engine::new(Box::new(super::Millpond::new(conf)), device)
+}
+
+fn take(engine: &mut Engine<Simulated>, bytes: u64, stream: u32) -> Block {
+    engine
+        .allocate(Request::new(bytes, Stream(stream)))
+        .expect("room")
+}
+
+/// Every second block of many is free, none of them large enough for the next request.
+fn perforated(engine: &mut Engine<Simulated>) -> Vec<Block> {
+    let mut kept = Vec::new();
+    let mut freed = Vec::new();
+    for index in 0..64 {
+        let block = take(engine, 16 * MIB, 0);
+        if index % 2 == 0 {
+            kept.push(block);
+        } else {
+            freed.push(block);
+        }
+    }
+    for block in freed {
+        engine.free(block, &[]);
+    }
+    kept
+}
+
+#[test]
+fn free_pages_move_before_memory_outgrows_the_peak() {
+    let mut engine = engine(&MillpondConf::default(), Simulated::new());
+    let _kept = perforated(&mut engine);
+    let before = engine.stats().reserved.peak;
+    let _large = take(&mut engine, 256 * MIB, 0);
+    assert!(engine.meter().moved_bytes > 0);
+    assert_eq!(engine.stats().stalls, 1);
+    assert!(
+        engine.stats().reserved.peak <= before + 8 * MIB,
+        "{:?}",
+        engine.stats()
+    );
+    engine.check();
+}
+
+#[test]
+fn nothing_moves_where_it_may_not() {
+    let conf = MillpondConf::parse("moved:0").expect("conf");
+    let mut engine = engine(&conf, Simulated::new());
+    let _kept = perforated(&mut engine);
+    let _large = take(&mut engine, 256 * MIB, 0);
+    assert_eq!((engine.meter().moved_bytes, engine.stats().stalls), (0, 0));
+}
+
+#[test]
+fn a_full_device_is_searched_for_pages_whatever_the_budget() {
+    let conf = MillpondConf::parse("moved:0").expect("conf");
+    let mut engine = engine(&conf, Simulated::new().with_capacity(Some(1032 * MIB)));
+    let kept = perforated(&mut engine);
+    let large = take(&mut engine, 400 * MIB, 0);
+    engine.check();
+    assert!(matches!(
+        engine.allocate(Request::new(512 * MIB, Stream(0))),
+        Err(AllocError::Exhausted { .. })
+    ));
+    for block in kept.into_iter().chain([large]) {
+        engine.free(block, &[]);
+    }
+    let _all = take(&mut engine, 1024 * MIB, 0);
+    engine.check();
+}
+
+/// PyTorch does not look again in its pool after waiting for the device (its issue 189504).
+#[test]
+fn a_block_that_waited_for_a_stream_is_found_when_memory_is_out() {
+    let device = Simulated::new().with_capacity(Some(64 * MIB)).hold_events();
+    let mut engine = engine(&MillpondConf::default(), device);
+    let _kept = take(&mut engine, 8 * MIB, 0);
+    let block = take(&mut engine, 56 * MIB, 0);
+    let address = block.address();
+    engine.free(block, &[Stream(1)]);
+    assert_eq!(take(&mut engine, 56 * MIB, 0).address(), address);
+    engine.check();
+}
+
+#[test]
+fn a_free_block_of_another_stream_is_taken_after_a_wait_on_the_device() {
+    let mut engine = engine(&MillpondConf::default(), Simulated::new());
+    let block = take(&mut engine, 32 * MIB, 1);
+    engine.free(block, &[]);
+    let reserved = engine.stats().reserved.current;
+    let _other = take(&mut engine, 32 * MIB, 2);
+    assert_eq!(engine.meter().cross_stream_waits, 1);
+    assert_eq!(
+        (engine.stats().reserved.current, engine.stats().stalls),
+        (reserved, 0)
+    );
+    engine.check();
+}
+
+#[test]
+fn pages_never_move_between_groups() {
+    let mut engine = engine(&MillpondConf::default(), Simulated::new());
+    let _kept = perforated(&mut engine);
+    let before = engine.stats().reserved.current;
+    let request = Request {
+        group: Group(1),
+        ..Request::new(256 * MIB, Stream(0))
+    };
+    let _other = engine.allocate(request).expect("room");
+    assert_eq!(engine.meter().moved_bytes, 0);
+    assert!(engine.stats().reserved.current >= before + 256 * MIB);
+}
+
+#[test]
+fn a_plain_device_gets_its_segments_back_when_it_is_full() {
+    let device = Simulated::new().with_paging(false).with_capacity(Some(64 * MIB));
+    let mut engine = engine(&MillpondConf::default(), device);
+    let (first, second) = (take(&mut engine, 24 * MIB, 0), take(&mut engine, 24 * MIB, 0));
+    engine.free(first, &[]);
+    engine.free(second, &[]);
+    let _large = take(&mut engine, 60 * MIB, 0);
+    assert_eq!(engine.stats().reserved.current, 60 * MIB);
+    engine.check();
+}
+
+#[test]
+fn an_alignment_up_to_a_page_is_given_without_waste() {
+    let mut engine = engine(&MillpondConf::default(), Simulated::new());
+    let _odd = take(&mut engine, 300, 0);
+    let request = Request {
+        align: 2 * MIB,
+        ..Request::new(3 * MIB, Stream(0))
+    };
+    let block = engine.allocate(request).expect("room");
+    assert!(block.address().is_multiple_of(2 * MIB));
+    assert_eq!(block.bytes(), 3 * MIB);
+    engine.check();
+}
