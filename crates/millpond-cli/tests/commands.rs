@@ -47,7 +47,7 @@ fn what_tune_recommends_replays_to_what_it_promised() {
 
 #[test]
 fn tune_is_the_same_on_any_number_of_threads() {
-    let file = trace("cpu_tiny_gpt_varlen");
+    let file = growing(&folder("tune_threads"));
     let with = |threads: &str| {
         json(&[
             "tune",
@@ -56,7 +56,7 @@ fn tune_is_the_same_on_any_number_of_threads() {
             "--threads",
             threads,
             "--device",
-            "180MiB",
+            "150MiB",
         ])
     };
     assert_eq!(with("1"), with("3"));
