@@ -8,7 +8,11 @@ pub(crate) fn run(folder: Option<&str>) -> Result<(), String> {
         Some(folder) => PathBuf::from(folder),
         None => {
             let shared = root().join("..").join("shared").join("traces");
-            if shared.is_dir() { shared } else { root().join("traces") }
+            if shared.is_dir() {
+                shared
+            } else {
+                root().join("traces")
+            }
         }
     };
     let traces = files(&folder, "zst")?;
@@ -21,11 +25,29 @@ pub(crate) fn run(folder: Option<&str>) -> Result<(), String> {
     replay.extend(all.iter().map(String::as_str));
     step("cargo", &replay)?;
     if !snapshots.is_empty() {
-        let mut agreement = vec!["run", "--release", "--quiet", "-p", "millpond-replay", "--example", "agreement", "--"];
+        let mut agreement = vec![
+            "run",
+            "--release",
+            "--quiet",
+            "-p",
+            "millpond-replay",
+            "--example",
+            "agreement",
+            "--",
+        ];
         agreement.extend(snapshots.iter().map(String::as_str));
         step("cargo", &agreement)?;
     }
-    let mut speed = vec!["run", "--release", "--quiet", "-p", "millpond-bench", "--bin", "speed", "--"];
+    let mut speed = vec![
+        "run",
+        "--release",
+        "--quiet",
+        "-p",
+        "millpond-bench",
+        "--bin",
+        "speed",
+        "--",
+    ];
     speed.extend(all.iter().map(String::as_str));
     step("cargo", &speed)
 }

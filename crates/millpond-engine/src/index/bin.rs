@@ -55,7 +55,9 @@ impl Bin {
         let at = self.rank(entry.key());
         let count = usize::from(self.count);
         if count < IN_PLACE {
-            self.places.copy_within(at..count, at + 1);
+            if at == 0 {
+                self.places[1] = self.places[0];
+            }
             self.places[at] = entry;
             self.count += 1;
             return;
@@ -65,7 +67,9 @@ impl Bin {
             more.insert(entry);
         } else {
             more.insert(self.places[IN_PLACE - 1]);
-            self.places.copy_within(at..IN_PLACE - 1, at + 1);
+            if at == 0 {
+                self.places[1] = self.places[0];
+            }
             self.places[at] = entry;
         }
     }
@@ -139,8 +143,9 @@ impl Bin {
     /// Fills the place of an entry that is taken out.
     #[inline]
     fn close(&mut self, at: usize) {
-        let count = usize::from(self.count);
-        self.places.copy_within(at + 1..count, at);
+        if at == 0 {
+            self.places[0] = self.places[1];
+        }
         match self.more.as_mut().and_then(|more| more.take_at_or_above((0, 0))) {
             Some(next) => {
                 self.places[IN_PLACE - 1] = next;

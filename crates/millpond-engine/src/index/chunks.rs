@@ -3,7 +3,7 @@
 use super::Entry;
 
 /// Entries in one chunk at most.
-const CHUNK: usize = 64;
+const CHUNK: usize = 32;
 
 /// Sorted entries in chunks, so that inserting moves at most one chunk's worth.
 #[derive(Clone, Debug, Default)]

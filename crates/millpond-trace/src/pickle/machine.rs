@@ -591,7 +591,11 @@ impl<S: Sieve> Machine<'_, S> {
         if !matches!(window.get(at), Some(&(BINGET | LONG_BINGET))) || !self.arena.is_empty_list(list) {
             return None;
         }
-        if self.marks.last().is_some_and(|&mark| mark as usize == self.stack.len()) {
+        if self
+            .marks
+            .last()
+            .is_some_and(|&mark| mark as usize == self.stack.len())
+        {
             return None;
         }
         if let Some((items, length)) = self.runs.guess(&window[at..]) {

@@ -107,7 +107,11 @@ impl<'a> Fields<'a> {
             name.push(':');
         }
         // Arguments of C++ functions are long and say little.
-        let end = if self.is_python() { None } else { self.function.find('(') };
+        let end = if self.is_python() {
+            None
+        } else {
+            self.function.find('(')
+        };
         push_clean(name, &self.function[..end.unwrap_or(self.function.len())]);
         if self.line > 0 {
             let _ = write!(name, ":{}", self.line);
