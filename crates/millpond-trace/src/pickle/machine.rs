@@ -195,7 +195,16 @@ impl<S: Sieve> Machine<'_, S> {
             return short(1, Within::Opcode);
         };
         match opcode {
-            BINGET | LONG_BINGET => self.gets(window, at),
+            BINGET => {
+                let [index] = argument(window, at)?;
+                self.get(usize::from(index))?;
+                Ok(at + 2)
+            }
+            LONG_BINGET => {
+                let index = u32::from_le_bytes(argument(window, at)?);
+                self.get(index as usize)?;
+                Ok(at + 5)
+            }
             MEMOIZE => {
                 let value = self.top()?;
                 self.memo.push(value);
@@ -537,6 +546,7 @@ impl<S: Sieve> Machine<'_, S> {
         }
     }
 
+    #[inline]
     fn get(&mut self, index: usize) -> Step<()> {
         match self.memo.get(index) {
             Some(&value) if value != Value::UNSET => self.push(value),
@@ -544,43 +554,25 @@ impl<S: Sieve> Machine<'_, S> {
         }
     }
 
-    /// Runs a `BINGET` or `LONG_BINGET`, and those that follow at once.
+    /// Runs all of `run`, which is `BINGET` and `LONG_BINGET` only; false if that cannot be.
     ///
-    /// Runs of references make up most of a snapshot. Which of the two lengths comes next is a coin toss,
-    /// so both are decoded from one word without a branch.
-    #[inline]
-    fn gets(&mut self, window: &[u8], from: usize) -> Step<usize> {
-        let mut at = from;
-        loop {
-            let Some(&word) = window.get(at..).and_then(|rest| rest.first_chunk::<5>()) else {
-                break;
+    /// Which of the two comes next is a coin toss, so both are decoded from one word without a branch.
+    fn gets(&mut self, run: &[u8]) -> bool {
+        let mut at = 0;
+        while let Some(&opcode) = run.get(at) {
+            let index = match run[at + 1..].first_chunk() {
+                Some(&word) => u32::from_le_bytes(word) & if opcode == BINGET { 0xff } else { u32::MAX },
+                None => u32::from(run[at + 1]),
             };
-            if word[0] & !LONG != BINGET & !LONG {
-                return Ok(at);
-            }
-            let index = u32::from_le_bytes([word[1], word[2], word[3], word[4]]);
-            let index = index & if word[0] == BINGET { 0xff } else { u32::MAX };
             match self.memo.get(index as usize) {
                 Some(&value) if value != Value::UNSET && self.stack.len() < DEEPEST => {
                     self.stack.push(value);
                 }
-                _ => break,
+                _ => return false,
             }
-            at += length_of_get(word[0]);
+            at += length_of_get(opcode);
         }
-        if at > from {
-            return Ok(at);
-        }
-        // At the end of the window, or no such memo.
-        if window.get(at) == Some(&BINGET) {
-            let [index] = argument(window, at)?;
-            self.get(usize::from(index))?;
-            Ok(at + 2)
-        } else {
-            let index = u32::from_le_bytes(argument(window, at)?);
-            self.get(index as usize)?;
-            Ok(at + 5)
-        }
+        true
     }
 
     /// Fills an empty list with the run of references behind its mark, if that is what comes.
@@ -613,16 +605,10 @@ impl<S: Sieve> Machine<'_, S> {
             return Some(end + 1);
         }
         let height = self.stack.len();
-        let mut at = from;
-        while at < end {
-            match self.gets(window, at) {
-                Ok(next) => at = next,
-                // The machine meets it again and says so.
-                Err(_) => {
-                    self.stack.truncate(height);
-                    return None;
-                }
-            }
+        if !self.gets(&window[from..end]) {
+            // The machine meets it again and says so.
+            self.stack.truncate(height);
+            return None;
         }
         let kept = self.sieve.items(&self.arena, &mut self.stack[height..]);
         let items = self.arena.fill(list, &self.stack[height..][..kept]);
