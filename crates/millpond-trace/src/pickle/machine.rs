@@ -32,6 +32,7 @@ pub(crate) fn load(
         sieve,
         arena: Arena::new(words),
         stack: Vec::new(),
+        fence: 0,
         marks: Vec::new(),
         memo: Vec::new(),
         runs: Runs::default(),
@@ -97,7 +98,9 @@ struct Machine<'s, S> {
     sieve: &'s mut S,
     arena: Arena,
     stack: Vec<Value>,
-    /// Heights of the stack at each open mark.
+    /// Height of the stack at the last open mark; 0 if there is none.
+    fence: usize,
+    /// What `fence` was before each open mark.
     marks: Vec<u32>,
     memo: Vec<Value>,
     runs: Runs,
@@ -170,7 +173,7 @@ fn bytes(window: &[u8], at: usize, head: usize, length: u64) -> Step<&[u8]> {
 fn end_of_gets(window: &[u8], mut at: usize) -> Option<usize> {
     loop {
         let opcode = *window.get(at)?;
-        if opcode & !LONG != BINGET & !LONG {
+        if opcode & !WIDE != BINGET & !WIDE {
             return Some(at);
         }
         at += length_of_get(opcode);
@@ -178,12 +181,12 @@ fn end_of_gets(window: &[u8], mut at: usize) -> Option<usize> {
 }
 
 /// The bit by which the two opcodes differ.
-const LONG: u8 = BINGET ^ LONG_BINGET;
+const WIDE: u8 = BINGET ^ LONG_BINGET;
 
 /// 2 bytes or 5.
 #[inline]
 fn length_of_get(opcode: u8) -> usize {
-    let long = usize::from(opcode & LONG);
+    let long = usize::from(opcode & WIDE);
     2 + long + long / 2
 }
 
@@ -246,7 +249,8 @@ impl<S: Sieve> Machine<'_, S> {
                 if let Some(next) = self.run(window, at) {
                     return Ok(next);
                 }
-                self.marks.push(self.stack.len() as u32);
+                self.marks.push(self.fence as u32);
+                self.fence = self.stack.len();
                 Ok(at + 1)
             }
             EMPTY_DICT => {
@@ -370,13 +374,10 @@ impl<S: Sieve> Machine<'_, S> {
                 1
             }
             POP => {
-                match self.marks.last() {
-                    Some(&mark) if mark as usize == self.stack.len() => {
-                        self.marks.pop();
-                    }
-                    _ => {
-                        self.pop()?;
-                    }
+                if self.stack.len() == self.fence && !self.marks.is_empty() {
+                    self.mark()?;
+                } else {
+                    self.pop()?;
                 }
                 1
             }
@@ -508,19 +509,29 @@ impl<S: Sieve> Machine<'_, S> {
 
     #[inline]
     fn push(&mut self, value: Value) -> Step<()> {
-        if self.stack.len() == DEEPEST {
-            return fault(TOO_DEEP);
+        if self.stack.len() == self.stack.capacity() {
+            self.deepen()?;
         }
         self.stack.push(value);
+        Ok(())
+    }
+
+    /// Makes room on the stack.
+    #[cold]
+    fn deepen(&mut self) -> Step<()> {
+        let depth = self.stack.len();
+        if depth >= DEEPEST {
+            return fault(TOO_DEEP);
+        }
+        self.stack.reserve_exact(depth.max(1 << 10).min(DEEPEST - depth));
         Ok(())
     }
 
     /// Height of the stack without its top `count` values, none of which may lie below a mark.
     #[inline]
     fn height_below(&self, count: usize) -> Step<usize> {
-        let fence = self.marks.last().map_or(0, |&mark| mark as usize);
         match self.stack.len().checked_sub(count) {
-            Some(height) if height >= fence => Ok(height),
+            Some(height) if height >= self.fence => Ok(height),
             _ => fault("the stack is empty"),
         }
     }
@@ -541,7 +552,7 @@ impl<S: Sieve> Machine<'_, S> {
     #[inline]
     fn mark(&mut self) -> Step<usize> {
         match self.marks.pop() {
-            Some(mark) => Ok(mark as usize),
+            Some(outer) => Ok(std::mem::replace(&mut self.fence, outer as usize)),
             None => fault("no MARK is open"),
         }
     }
@@ -564,11 +575,8 @@ impl<S: Sieve> Machine<'_, S> {
                 Some(&word) => u32::from_le_bytes(word) & if opcode == BINGET { 0xff } else { u32::MAX },
                 None => u32::from(run[at + 1]),
             };
-            match self.memo.get(index as usize) {
-                Some(&value) if value != Value::UNSET && self.stack.len() < DEEPEST => {
-                    self.stack.push(value);
-                }
-                _ => return false,
+            if self.get(index as usize).is_err() {
+                return false;
             }
             at += length_of_get(opcode);
         }
@@ -578,12 +586,9 @@ impl<S: Sieve> Machine<'_, S> {
     /// Fills an empty list with the run of references behind its mark, if that is what comes.
     #[inline]
     fn run(&mut self, window: &[u8], mark_at: usize) -> Option<usize> {
-        let list = *self.stack.last()?;
+        let list = *self.stack[self.fence..].last()?;
         let at = mark_at + 1;
         if !matches!(window.get(at), Some(&(BINGET | LONG_BINGET))) || !self.arena.is_empty_list(list) {
-            return None;
-        }
-        if self.marks.last().is_some_and(|&mark| mark as usize == self.stack.len()) {
             return None;
         }
         if let Some((items, length)) = self.runs.guess(&window[at..]) {
@@ -656,10 +661,9 @@ impl<S: Sieve> Machine<'_, S> {
     /// The container just below `from`.
     #[inline]
     fn below(&self, from: usize) -> Step<Value> {
-        let fence = self.marks.last().map_or(0, |&mark| mark as usize);
         match from
             .checked_sub(1)
-            .filter(|&at| at >= fence)
+            .filter(|&at| at >= self.fence)
             .and_then(|at| self.stack.get(at))
         {
             Some(&container) => Ok(container),
