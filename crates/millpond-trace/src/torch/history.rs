@@ -242,7 +242,8 @@ impl Entries {
         tags: &mut Tags,
         ledger: &mut Ledger,
     ) -> Result<(), ReadError> {
-        let (Some(bytes), Some(address)) = (walk.arena.as_int(record.bytes), walk.handle(record.address)) else {
+        let (Some(bytes), Some(address)) = (walk.arena.as_int(record.bytes), walk.handle(record.address))
+        else {
             ledger.findings.unreadable_events += 1;
             return Ok(());
         };
