@@ -147,13 +147,26 @@ fn short<T>(wanted: usize, within: Within) -> Step<T> {
     Err(Box::new(Stop::Short { wanted, within }))
 }
 
-/// The `N` bytes after the opcode at `at`.
-#[inline]
-fn argument<const N: usize>(window: &[u8], at: usize) -> Step<[u8; N]> {
-    match window.get(at + 1..).and_then(|rest| rest.first_chunk()) {
-        Some(&bytes) => Ok(bytes),
-        None => short(1 + N, Within::Opcode),
+/// An opcode and the longest argument of fixed length; anything where the argument is shorter.
+type Head = [u8; 9];
+
+/// The argument of an opcode.
+#[inline(always)]
+fn argument<const N: usize>(head: &Head) -> [u8; N] {
+    std::array::from_fn(|at| head[at + 1])
+}
+
+/// The head of an opcode that is less than a [`Head`] from the end of the window.
+#[cold]
+fn last_head(window: &[u8], at: usize) -> Step<Head> {
+    let rest = window.get(at..).unwrap_or_default();
+    let wanted = 1 + rest.first().map_or(0, |&opcode| argument_length(opcode));
+    if rest.len() < wanted {
+        return short(wanted, Within::Opcode);
     }
+    let mut head = [0; 9];
+    head[..rest.len()].copy_from_slice(rest);
+    Ok(head)
 }
 
 /// The `length` bytes that follow the first `head` ones of the opcode at `at`.
@@ -194,17 +207,19 @@ impl<S: Sieve> Machine<'_, S> {
     /// Runs the opcode at `at`, and maybe some more; where the next one is.
     #[inline(always)]
     fn step(&mut self, window: &[u8], at: usize) -> Step<usize> {
-        let Some(&opcode) = window.get(at) else {
-            return short(1, Within::Opcode);
+        let head = match window.get(at..).and_then(|rest| rest.first_chunk()) {
+            Some(head) => head,
+            None => &last_head(window, at)?,
         };
+        let opcode = head[0];
         match opcode {
             BINGET => {
-                let [index] = argument(window, at)?;
+                let [index] = argument(head);
                 self.get(usize::from(index))?;
                 Ok(at + 2)
             }
             LONG_BINGET => {
-                let index = u32::from_le_bytes(argument(window, at)?);
+                let index = u32::from_le_bytes(argument(head));
                 self.get(index as usize)?;
                 Ok(at + 5)
             }
@@ -214,32 +229,32 @@ impl<S: Sieve> Machine<'_, S> {
                 Ok(at + 1)
             }
             BINPUT => {
-                let [index] = argument(window, at)?;
+                let [index] = argument(head);
                 self.put(u64::from(index), at)?;
                 Ok(at + 2)
             }
             LONG_BINPUT => {
-                let index = u32::from_le_bytes(argument(window, at)?);
+                let index = u32::from_le_bytes(argument(head));
                 self.put(u64::from(index), at)?;
                 Ok(at + 5)
             }
             BININT1 => {
-                let [int] = argument(window, at)?;
+                let [int] = argument(head);
                 self.int(i64::from(int))?;
                 Ok(at + 2)
             }
             BININT2 => {
-                let int = u16::from_le_bytes(argument(window, at)?);
+                let int = u16::from_le_bytes(argument(head));
                 self.int(i64::from(int))?;
                 Ok(at + 3)
             }
             BININT => {
-                let int = i32::from_le_bytes(argument(window, at)?);
+                let int = i32::from_le_bytes(argument(head));
                 self.int(i64::from(int))?;
                 Ok(at + 5)
             }
             LONG1 => {
-                let [length] = argument(window, at)?;
+                let [length] = argument(head);
                 self.long(window, at, 2, u64::from(length))
             }
             MARK => {
@@ -284,7 +299,7 @@ impl<S: Sieve> Machine<'_, S> {
                 Ok(at + 1)
             }
             SHORT_BINUNICODE | SHORT_BINSTRING => {
-                let [length] = argument(window, at)?;
+                let [length] = argument(head);
                 self.text(window, at, 2, u64::from(length))
             }
             NONE => {
@@ -299,52 +314,50 @@ impl<S: Sieve> Machine<'_, S> {
                 self.push(Value::FALSE)?;
                 Ok(at + 1)
             }
-            _ => self.rare(window, at, opcode),
+            _ => self.rare(head, window, at),
         }
     }
 
     #[inline(never)]
-    fn rare(&mut self, window: &[u8], at: usize, opcode: u8) -> Step<usize> {
+    fn rare(&mut self, head: &Head, window: &[u8], at: usize) -> Step<usize> {
+        let opcode = head[0];
         let length = match opcode {
             PROTO => {
-                let [protocol] = argument(window, at)?;
+                let [protocol] = argument(head);
                 if protocol > 5 {
                     return fault(format!("protocol {protocol} is unknown"));
                 }
                 2
             }
-            FRAME => {
-                let _length: [u8; 8] = argument(window, at)?;
-                9
-            }
+            FRAME => 9,
             BINFLOAT => {
-                let float = f64::from_be_bytes(argument(window, at)?);
+                let float = f64::from_be_bytes(argument(head));
                 let value = self.arena.float(float)?;
                 self.push(value)?;
                 9
             }
             BINUNICODE | BINSTRING => {
-                let length = u32::from_le_bytes(argument(window, at)?);
+                let length = u32::from_le_bytes(argument(head));
                 return self.text(window, at, 5, u64::from(length));
             }
             BINUNICODE8 => {
-                let length = u64::from_le_bytes(argument(window, at)?);
+                let length = u64::from_le_bytes(argument(head));
                 return self.text(window, at, 9, length);
             }
             SHORT_BINBYTES => {
-                let [length] = argument(window, at)?;
+                let [length] = argument(head);
                 return self.opaque(2, u64::from(length));
             }
             BINBYTES => {
-                let length = u32::from_le_bytes(argument(window, at)?);
+                let length = u32::from_le_bytes(argument(head));
                 return self.opaque(5, u64::from(length));
             }
             BINBYTES8 | BYTEARRAY8 => {
-                let length = u64::from_le_bytes(argument(window, at)?);
+                let length = u64::from_le_bytes(argument(head));
                 return self.opaque(9, length);
             }
             LONG4 => {
-                let length = i32::from_le_bytes(argument(window, at)?);
+                let length = i32::from_le_bytes(argument(head));
                 let Ok(length) = u64::try_from(length) else {
                     return fault("LONG4 has a negative length");
                 };
@@ -467,7 +480,7 @@ impl<S: Sieve> Machine<'_, S> {
     }
 
     /// A little-endian two's complement integer.
-    #[inline]
+    #[inline(always)]
     fn long(&mut self, window: &[u8], at: usize, head: usize, length: u64) -> Step<usize> {
         // Addresses and times, the most of them: shifted out of one word.
         if let 1..=8 = length
