@@ -9,7 +9,7 @@
 //! structure would move pages for ever.
 
 use super::site::Site;
-use super::{Held, Millpond};
+use super::{FOREIGN, Held, Millpond};
 use crate::error::SourceError;
 use crate::index::Entry;
 use crate::space::{BlockId, State};
@@ -50,6 +50,10 @@ impl Millpond {
         let pending = supply.synchronize();
         let found = !pending.is_empty();
         for block in pending {
+            if block.key().index() >= FOREIGN as usize {
+                self.foreign.push(block);
+                continue;
+            }
             self.live -= block.bytes();
             self.lists.put_back(block.key());
         }
@@ -97,7 +101,7 @@ impl Millpond {
             .add_segment(address, bytes, index, number, State::Live))
     }
 
-    fn grow_paged(
+    pub(super) fn grow_paged(
         &mut self,
         supply: &mut Supply<'_>,
         number: u32,
