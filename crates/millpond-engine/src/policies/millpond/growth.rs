@@ -101,7 +101,7 @@ impl Millpond {
             .add_segment(address, bytes, index, number, State::Live))
     }
 
-    pub(super) fn grow_paged(
+    fn grow_paged(
         &mut self,
         supply: &mut Supply<'_>,
         number: u32,
@@ -120,6 +120,32 @@ impl Millpond {
                 self.stalls -= 1;
             }
         }
+        self.finish(supply, site, bytes, scarce, outcome)
+    }
+
+    /// Puts a block together from the pages of free ones before any is created, whatever moving costs.
+    pub(super) fn assemble(
+        &mut self,
+        supply: &mut Supply<'_>,
+        number: u32,
+        bytes: u64,
+    ) -> Result<BlockId, SourceError> {
+        self.page = supply.page_bytes();
+        let mut site = self.choose_site(supply, number, bytes)?;
+        let need = self.missing(&site, bytes);
+        let outcome = self.gather(supply, &mut site, need, true);
+        self.finish(supply, site, bytes, true, outcome)
+    }
+
+    /// Creates what a site still misses, and hands it over or, after an error, lists what it holds.
+    fn finish(
+        &mut self,
+        supply: &mut Supply<'_>,
+        mut site: Site,
+        bytes: u64,
+        scarce: bool,
+        mut outcome: Result<(), SourceError>,
+    ) -> Result<BlockId, SourceError> {
         if outcome.is_ok() {
             outcome = self.create_missing(supply, &mut site, bytes, scarce);
         }

@@ -130,7 +130,7 @@ impl Millpond {
         let number = self.list_of(request.group, request.stream);
         let id = match self.lists.take_best_fit(number, bytes) {
             Some(id) => id,
-            None => self.grow_paged(supply, number, bytes, true)?,
+            None => self.assemble(supply, number, bytes)?,
         };
         let block = self.lists.hand_out(id, &request, bytes, number);
         self.live += block.bytes();
