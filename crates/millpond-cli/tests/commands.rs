@@ -2,11 +2,11 @@
 
 mod support;
 
-use support::{folder, json, run, small, state_only, trace};
+use support::{folder, growing, json, run, small, state_only, trace};
 
 #[test]
 fn tune_ends_with_lines_to_paste() {
-    let (code, stdout, stderr) = run(&["tune", &trace("gnn_sage_sampled")]);
+    let (code, stdout, stderr) = run(&["tune", &growing(&folder("tune_lines"))]);
     assert_eq!(code, 0, "{stderr}");
     let lines: Vec<&str> = stdout.lines().rev().take_while(|line| !line.is_empty()).collect();
     assert!(!lines.is_empty());
@@ -24,7 +24,7 @@ fn tune_ends_with_lines_to_paste() {
 
 #[test]
 fn what_tune_recommends_replays_to_what_it_promised() {
-    let file = trace("gnn_sage_sampled");
+    let file = growing(&folder("tune_promise"));
     let tuned = json(&["tune", &file, "--json", "--policy", "torch"]);
     let family = &tuned["families"][0];
     let best = &family["trials"][family["best"].as_u64().expect("an index") as usize];
@@ -47,7 +47,7 @@ fn what_tune_recommends_replays_to_what_it_promised() {
 
 #[test]
 fn tune_is_the_same_on_any_number_of_threads() {
-    let file = trace("cpu_tiny_gpt_varlen");
+    let file = growing(&folder("tune_threads"));
     let with = |threads: &str| {
         json(&[
             "tune",
@@ -56,7 +56,7 @@ fn tune_is_the_same_on_any_number_of_threads() {
             "--threads",
             threads,
             "--device",
-            "180MiB",
+            "150MiB",
         ])
     };
     assert_eq!(with("1"), with("3"));

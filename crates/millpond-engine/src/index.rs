@@ -274,7 +274,8 @@ impl SizeIndex {
 
     /// Every block, smallest first.
     pub fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
-        self.rows.iter().flatten().flat_map(Bin::iter).copied()
+        let used = std::iter::successors(self.next_bin(0), |bin| self.next_bin(bin + 1));
+        used.filter_map(|bin| self.bin(bin)).flat_map(Bin::iter).copied()
     }
 
     /// Asserts order, bitmaps and count.

@@ -295,42 +295,28 @@ impl Findings {
     pub(crate) fn cautions(&self) -> Vec<Caution> {
         type Make = fn(u64) -> Caution;
         let all: [(u64, Make); 16] = [
-            (self.state_disagrees, |count| Caution::StateDisagrees {
+            (self.state_disagrees, |count| Caution::StateDisagrees { count }),
+            (self.blocks_misplaced, |count| Caution::BlocksMisplaced { count }),
+            (self.segments_misshapen, |count| Caution::SegmentsMisshapen {
                 count,
-            }),
-            (self.blocks_misplaced, |count| Caution::BlocksMisplaced {
-                count,
-            }),
-            (self.segments_misshapen, |count| {
-                Caution::SegmentsMisshapen { count }
             }),
             (self.unknown_frees, |count| Caution::UnknownFrees { count }),
-            (self.allocated_twice, |count| Caution::AllocatedTwice {
-                count,
-            }),
+            (self.allocated_twice, |count| Caution::AllocatedTwice { count }),
             (self.freed_twice, |count| Caution::FreedTwice { count }),
-            (self.frees_not_completed, |count| {
-                Caution::FreesNotCompleted { count }
-            }),
-            (self.free_bytes_differ, |count| Caution::FreeBytesDiffer {
+            (self.frees_not_completed, |count| Caution::FreesNotCompleted {
                 count,
             }),
-            (self.negative_bytes, |count| Caution::NegativeBytes {
-                count,
-            }),
+            (self.free_bytes_differ, |count| Caution::FreeBytesDiffer { count }),
+            (self.negative_bytes, |count| Caution::NegativeBytes { count }),
             (self.absurd_bytes, |count| Caution::AbsurdBytes { count }),
             (self.zero_bytes, |count| Caution::ZeroBytes { count }),
             (self.unreadable_events, |count| Caution::UnreadableEvents {
                 count,
             }),
             (self.other_events, |count| Caution::OtherEvents { count }),
-            (self.times_backwards, |count| Caution::TimesBackwards {
-                count,
-            }),
+            (self.times_backwards, |count| Caution::TimesBackwards { count }),
             (self.tags_dropped, |count| Caution::TagsDropped { count }),
-            (self.streams_folded, |count| Caution::StreamsFolded {
-                count,
-            }),
+            (self.streams_folded, |count| Caution::StreamsFolded { count }),
         ];
         all.into_iter()
             .filter(|(count, _)| *count > 0)

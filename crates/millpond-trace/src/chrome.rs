@@ -133,9 +133,7 @@ impl Fields {
             Some(0) | None => -1,
             Some(_) => self.device_id.filter(|&id| id >= 0).unwrap_or(0),
         };
-        let time_us = self
-            .time_us
-            .filter(|time| time.is_finite() && *time >= 0.0)?;
+        let time_us = self.time_us.filter(|time| time.is_finite() && *time >= 0.0)?;
         Some(Sample {
             time_us,
             bytes: self.bytes?,
@@ -146,18 +144,13 @@ impl Fields {
 }
 
 fn recording(samples: Samples, cut: Option<u64>, name: &str) -> Result<Recording, ReadError> {
-    let Samples {
-        mut list,
-        unreadable,
-    } = samples;
+    let Samples { mut list, unreadable } = samples;
     // Stable: events of one moment stay as they stand.
     list.sort_by(|a, b| a.time_us.total_cmp(&b.time_us));
     let mut ledgers: BTreeMap<i32, Ledger> = BTreeMap::new();
     for sample in list {
         if ledgers.len() == MOST_DEVICES && !ledgers.contains_key(&sample.device) {
-            return Err(ReadError::TooManyDevices {
-                limit: MOST_DEVICES,
-            });
+            return Err(ReadError::TooManyDevices { limit: MOST_DEVICES });
         }
         let ledger = ledgers.entry(sample.device).or_insert_with(Ledger::new);
         let row = Row {
@@ -184,9 +177,7 @@ fn recording(samples: Samples, cut: Option<u64>, name: &str) -> Result<Recording
     let mut traces = Vec::new();
     for (device, mut ledger) in ledgers {
         ledger.findings.unreadable_events += unreadable;
-        ledger
-            .cautions
-            .extend(cut.map(|bytes| Caution::Cut { bytes }));
+        ledger.cautions.extend(cut.map(|bytes| Caution::Cut { bytes }));
         traces.push(ledger.finish(name, Format::ChromeTrace, device, Vec::new()));
     }
     Ok(Recording {

@@ -44,8 +44,7 @@ fn format_of(bytes: &[u8]) -> Result<Format, &'static str> {
 fn format_of_table(text: &[u8]) -> Result<Format, &'static str> {
     let unknown = "the content is in no known format";
     let mut lines = text.split(|&byte| byte == b'\n');
-    let Some(names) = lines.find(|line| !line.starts_with(b"#") && !line.trim_ascii().is_empty())
-    else {
+    let Some(names) = lines.find(|line| !line.starts_with(b"#") && !line.trim_ascii().is_empty()) else {
         return if text.starts_with(b"#") {
             Ok(Format::MillpondCsv)
         } else {

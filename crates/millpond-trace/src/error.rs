@@ -57,9 +57,7 @@ pub enum ReadError {
         lines: u64,
     },
     /// The pickle is malformed.
-    #[error(
-        "malformed pickle at byte {offset}: {what}; dump the snapshot again or copy the file again"
-    )]
+    #[error("malformed pickle at byte {offset}: {what}; dump the snapshot again or copy the file again")]
     Pickle {
         /// Where in the decompressed file.
         offset: u64,
@@ -77,9 +75,7 @@ pub enum ReadError {
         offset: u64,
     },
     /// The pickle is well formed and holds something else than a snapshot.
-    #[error(
-        "the pickle is not a memory snapshot: {what}; write one with torch.cuda.memory._dump_snapshot"
-    )]
+    #[error("the pickle is not a memory snapshot: {what}; write one with torch.cuda.memory._dump_snapshot")]
     NotASnapshot {
         /// What is missing or unexpected.
         what: &'static str,
@@ -124,9 +120,7 @@ fn hint(format: Format) -> &'static str {
             "call torch.cuda.memory._record_memory_history() before the program allocates"
         }
         Format::ChromeTrace => "record with torch.profiler.profile(profile_memory=True)",
-        Format::RmmCsv | Format::MillpondCsv => {
-            "it may have been closed before the program allocated"
-        }
+        Format::RmmCsv | Format::MillpondCsv => "it may have been closed before the program allocated",
     }
 }
 

@@ -104,9 +104,7 @@ fn ours(trace: &Trace) -> Value {
         "roundup_power2_divisions": settings.roundup_power2_divisions,
     });
     if let Some(object) = value.as_object_mut() {
-        object.retain(|_, value| {
-            !matches!(value, Value::Null | Value::Bool(false)) && value != &json!([])
-        });
+        object.retain(|_, value| !matches!(value, Value::Null | Value::Bool(false)) && value != &json!([]));
     }
     // `false` is dropped above because it is what a reader assumes, except here, where nothing means unknown.
     if settings.expandable_segments == Some(false) {

@@ -160,9 +160,8 @@ impl<'s, 'a> Json<'s, 'a> {
         self.text.clear();
         loop {
             let buffered = self.source.buffered();
-            let ends = |byte: &u8| {
-                byte.is_ascii_whitespace() || matches!(byte, b',' | b'}' | b']' | b':' | b'"')
-            };
+            let ends =
+                |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b'}' | b']' | b':' | b'"');
             let end = buffered.iter().position(ends);
             let length = end.unwrap_or(buffered.len());
             let keep = length.min(KEPT.saturating_sub(self.text.len()));

@@ -281,9 +281,7 @@ impl Ledger {
     fn number(&mut self) -> Result<Allocation, ReadError> {
         let number = self.allocations;
         if number == NO_ALLOCATION {
-            return Err(ReadError::TooManyAllocations {
-                limit: NO_ALLOCATION,
-            });
+            return Err(ReadError::TooManyAllocations { limit: NO_ALLOCATION });
         }
         self.allocations += 1;
         Ok(number)
@@ -312,11 +310,7 @@ impl Ledger {
             let bytes = |block: &InitialBlock| if block.pending { 0 } else { block.requested };
             cautions.push(Caution::RingWrapped {
                 initial_blocks: self.initial_blocks.len() as u64,
-                initial_bytes: self
-                    .initial_blocks
-                    .iter()
-                    .map(bytes)
-                    .fold(0, u64::saturating_add),
+                initial_bytes: self.initial_blocks.iter().map(bytes).fold(0, u64::saturating_add),
                 full: self.ring_full,
             });
         }

@@ -20,19 +20,12 @@ pub fn read(path: &Path, options: &ReadOptions<'_>) -> Result<Recording, ReadErr
     let file = File::open(path).map_err(io_error)?;
     let metadata = file.metadata().map_err(io_error)?;
     let total = metadata.is_file().then_some(metadata.len());
-    let name = path
-        .file_name()
-        .unwrap_or(path.as_os_str())
-        .to_string_lossy();
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     read_from(file, &name, total, options)
 }
 
 /// Reads a recording from memory; `name` stands for the file name.
-pub fn read_bytes(
-    bytes: &[u8],
-    name: &str,
-    options: &ReadOptions<'_>,
-) -> Result<Recording, ReadError> {
+pub fn read_bytes(bytes: &[u8], name: &str, options: &ReadOptions<'_>) -> Result<Recording, ReadError> {
     read_from(bytes, name, Some(bytes.len() as u64), options)
 }
 

@@ -66,10 +66,7 @@ fn time_of_day(field: &[u8]) -> Option<u64> {
     let mut part = |most: u64| digits(parts.next()?).filter(|&value| value < most);
     let (hours, minutes) = (part(24)?, part(60)?);
     let rest = parts.next()?;
-    let (seconds, fraction) = match rest
-        .iter()
-        .position(|byte| matches!(byte, b'.' | b':' | b','))
-    {
+    let (seconds, fraction) = match rest.iter().position(|byte| matches!(byte, b'.' | b':' | b',')) {
         Some(at) => (&rest[..at], &rest[at + 1..]),
         None => (rest, &b""[..]),
     };

@@ -54,9 +54,7 @@ struct Metered<'a, R> {
 impl<R: Read> Read for Metered<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let got = self.inner.read(buffer).inspect_err(|error| {
-            self.meter
-                .failed
-                .set(error.kind() != io::ErrorKind::Interrupted);
+            self.meter.failed.set(error.kind() != io::ErrorKind::Interrupted);
         })?;
         let bytes = self.meter.bytes.get() + got as u64;
         self.meter.bytes.set(bytes);
@@ -82,10 +80,7 @@ impl<'a> Source<'a> {
             source,
         };
         let mut magic = Vec::with_capacity(4);
-        file.by_ref()
-            .take(4)
-            .read_to_end(&mut magic)
-            .map_err(io_error)?;
+        file.by_ref().take(4).read_to_end(&mut magic).map_err(io_error)?;
         let meter = Rc::new(Meter::default());
         let raw = Metered {
             inner: io::Cursor::new(magic.clone()).chain(file),

@@ -52,7 +52,10 @@ impl Strings {
     /// The same number of strings, each replaced; indices keep their meaning, and index 0 stays empty.
     #[must_use]
     pub fn map(&self, mut replace: impl FnMut(&str) -> String) -> Self {
-        let mut mapped = Self { text: String::new(), ends: Vec::with_capacity(self.ends.len()) };
+        let mut mapped = Self {
+            text: String::new(),
+            ends: Vec::with_capacity(self.ends.len()),
+        };
         for (index, text) in self.iter().enumerate() {
             let text = if index == 0 { String::new() } else { replace(text) };
             mapped.push(&text);
@@ -125,10 +128,7 @@ impl Interner {
         }
         let hash = self.hasher.hash_one(bytes);
         let strings = &self.strings;
-        if let Some(&found) = self
-            .table
-            .find(hash, |&at| strings.get(at).as_bytes() == bytes)
-        {
+        if let Some(&found) = self.table.find(hash, |&at| strings.get(at).as_bytes() == bytes) {
             return found;
         }
         self.add(bytes, hash)
@@ -147,9 +147,8 @@ impl Interner {
         }
         let index = self.strings.push(text);
         let (strings, hasher) = (&self.strings, &self.hasher);
-        self.table.insert_unique(hash, index, |&at| {
-            hasher.hash_one(strings.get(at).as_bytes())
-        });
+        self.table
+            .insert_unique(hash, index, |&at| hasher.hash_one(strings.get(at).as_bytes()));
         index
     }
 

@@ -96,8 +96,7 @@ fn chrome_traces_are_sorted_and_paired_by_device() {
         )
     };
     let list = [
-        r#"{"ph":"X","name":"a\"b{","ts":1,"dur":2,"args":{"Bytes":"x","l":[1,[2,{}]]}}"#
-            .to_owned(),
+        r#"{"ph":"X","name":"a\"b{","ts":1,"dur":2,"args":{"Bytes":"x","l":[1,[2,{}]]}}"#.to_owned(),
         memory("200.5", -64, 1),
         memory("100.25", 64, 1),
         memory("150", 8, 0),
@@ -127,10 +126,7 @@ fn chrome_traces_are_sorted_and_paired_by_device() {
 
 #[test]
 fn progress_reaches_the_end() {
-    let text = format!(
-        "action,id,bytes\n{}",
-        "alloc,1,1\nfree,1,1\n".repeat(100_000)
-    );
+    let text = format!("action,id,bytes\n{}", "alloc,1,1\nfree,1,1\n".repeat(100_000));
     let last = Cell::new((0, None));
     let progress = |read, total| last.set((read, total));
     let options = ReadOptions {

@@ -44,18 +44,12 @@ static ALLOCATOR: Counting = Counting;
 
 /// Reads a file, asserts the memory it took, and that an error is one line.
 fn hostile(bytes: &[u8]) -> Result<Recording, ReadError> {
-    let _alone = ALONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let before = LIVE.load(Relaxed);
     PEAK.store(before, Relaxed);
     let result = read_bytes(bytes, "hostile", &ReadOptions::default());
     let grown = PEAK.load(Relaxed).saturating_sub(before);
-    assert!(
-        grown < MOST,
-        "took {grown} bytes for a file of {}",
-        bytes.len()
-    );
+    assert!(grown < MOST, "took {grown} bytes for a file of {}", bytes.len());
     if let Err(error) = &result {
         let line = error.to_string();
         assert!(!line.contains('\n') && line.len() < 400, "{line}");
@@ -72,9 +66,7 @@ fn hostile(bytes: &[u8]) -> Result<Recording, ReadError> {
 
 #[track_caller]
 fn refused(bytes: &[u8], part: &str) {
-    let error = hostile(bytes)
-        .expect_err("a hostile file was read")
-        .to_string();
+    let error = hostile(bytes).expect_err("a hostile file was read").to_string();
     assert!(error.contains(part), "{error:?} does not say {part:?}");
 }
 
@@ -86,10 +78,7 @@ fn honest() -> Vec<u8> {
         ]
     });
     pickle(
-        &snapshot(
-            vec![segment(0x7000, 2 << 20, "small", vec![])],
-            history.collect(),
-        ),
+        &snapshot(vec![segment(0x7000, 2 << 20, "small", vec![])], history.collect()),
         4,
     )
 }
@@ -189,10 +178,7 @@ fn broken_machines() {
         (b"0.", "stack is empty"),
         (b"X\xff\xff\xff\xff.", "claims 4294967295 bytes"),
         (b"\x8d\xff\xff\xff\xff\xff\xff\xff\x7f.", "claims"),
-        (
-            b"\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.",
-            "ends within bytes",
-        ),
+        (b"\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.", "ends within bytes"),
         (b"\x8b\xff\xff\xff\xff.", "negative length"),
         (b"\x8b\xff\xff\xff\x7f.", "claims"),
         (b"Ix\n.", "without a number"),
@@ -232,9 +218,7 @@ fn values_that_contain_themselves_end() {
     refused(traces, "no memory events");
     // An event whose frames are the list of events it lies in.
     let mut own = b"\x80\x04}(\x8c\x08segments]\x8c\x0ddevice_traces](]\x94}(".to_vec();
-    own.extend(
-        b"\x8c\x06action\x8c\x05alloc\x8c\x04addrK\x01\x8c\x04sizeK\x01\x8c\x06framesh\x00uaeu.",
-    );
+    own.extend(b"\x8c\x06action\x8c\x05alloc\x8c\x04addrK\x01\x8c\x04sizeK\x01\x8c\x06framesh\x00uaeu.");
     assert_eq!(hostile(&own).unwrap().traces[0].events.len(), 1);
 }
 
@@ -397,10 +381,7 @@ fn a_cut_table_is_read_up_to_the_cut() {
             trace.events.len()
         );
         assert!(matches!(trace.cautions[0], Caution::Cut { .. }));
-        assert_eq!(
-            trace.events[..],
-            whole.traces[0].events[..trace.events.len()]
-        );
+        assert_eq!(trace.events[..], whole.traces[0].events[..trace.events.len()]);
     }
 }
 

@@ -30,8 +30,7 @@ struct Naive {
 impl Naive {
     fn log(&mut self, action: &str, address: u64, bytes: u64, stream: u64) {
         let time = self.history.len() as u64 + 1;
-        self.history
-            .push(entry(action, address, bytes, stream, time));
+        self.history.push(entry(action, address, bytes, stream, time));
     }
 
     fn alloc(&mut self, requested: u64, stream: u64) {
@@ -102,8 +101,7 @@ impl Naive {
                 }
             }
             _ => {
-                let empty =
-                    |start: &u64| self.blocks.range(*start..*start + SEGMENT).next().is_none();
+                let empty = |start: &u64| self.blocks.range(*start..*start + SEGMENT).next().is_none();
                 if let Some(at) = self.segments.iter().position(empty) {
                     let start = self.segments.swap_remove(at);
                     self.log("segment_free", start, SEGMENT, 0);

@@ -52,11 +52,7 @@ fn traces_have_the_events_and_peaks_they_should() {
         };
         let recording = read(&path, &ReadOptions::default()).unwrap();
         let trace = &recording.traces[0];
-        assert_eq!(
-            (trace.events.len(), requested(trace).0),
-            (events, peak),
-            "{name}"
-        );
+        assert_eq!((trace.events.len(), requested(trace).0), (events, peak), "{name}");
         assert_eq!(trace.cautions, [], "{name}");
         let mut csv = Vec::new();
         write_csv(trace, &mut csv).unwrap();
@@ -64,11 +60,7 @@ fn traces_have_the_events_and_peaks_they_should() {
             .unwrap()
             .traces
             .remove(0);
-        assert_eq!(
-            (&trace.events, &trace.tags),
-            (&back.events, &back.tags),
-            "{name}"
-        );
+        assert_eq!((&trace.events, &trace.tags), (&back.events, &back.tags), "{name}");
     }
 }
 
@@ -89,11 +81,7 @@ fn snapshots_agree_with_their_own_final_state() {
         assert_eq!(trace.initial_blocks.len(), initial, "{name}");
         let state = recording.states[0].total();
         assert_eq!(requested(trace).1, state.requested_bytes, "{name}");
-        assert_eq!(
-            trace.final_reserved_bytes,
-            Some(state.reserved_bytes),
-            "{name}"
-        );
+        assert_eq!(trace.final_reserved_bytes, Some(state.reserved_bytes), "{name}");
         assert!(
             matches!(trace.cautions.as_slice(), [Caution::RingWrapped { .. }]),
             "{name}: {:?}",

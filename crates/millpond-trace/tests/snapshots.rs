@@ -61,11 +61,7 @@ fn a_history_from_the_start_has_no_initial_state() {
             ]
         );
         assert_eq!(
-            trace
-                .events
-                .iter()
-                .map(|event| event.time_us)
-                .collect::<Vec<_>>(),
+            trace.events.iter().map(|event| event.time_us).collect::<Vec<_>>(),
             [10, 11, 12, 14]
         );
         assert_eq!(trace.allocations, 2);
@@ -73,10 +69,7 @@ fn a_history_from_the_start_has_no_initial_state() {
         assert_eq!(trace.final_reserved_bytes, Some(20 * MIB));
         assert_eq!(trace.recorded_peak_reserved, Some(20 * MIB));
         assert_eq!(trace.cautions, []);
-        assert_eq!(
-            (trace.origin.name.as_str(), trace.origin.device),
-            ("test", 0)
-        );
+        assert_eq!((trace.origin.name.as_str(), trace.origin.device), ("test", 0));
         let total = recording.states[0].total();
         assert_eq!(
             (total.segments, total.blocks, total.reserved_bytes),
@@ -192,10 +185,7 @@ fn segments_given_back_during_the_history_were_there_before() {
         .collect();
     // The second served a request no small segment serves.
     assert_eq!(kinds, [(small, 2 * MIB, true), (large, 2 * MIB, false)]);
-    assert_eq!(
-        trace.streams[usize::from(trace.initial_segments[1].stream)],
-        5
-    );
+    assert_eq!(trace.streams[usize::from(trace.initial_segments[1].stream)], 5);
     assert_eq!(trace.recorded_peak_reserved, Some(20 * MIB));
     assert_eq!(trace.final_reserved_bytes, Some(20 * MIB));
 }
@@ -268,11 +258,7 @@ fn the_oldest_schema_is_a_bare_list() {
         (1, true, 1, 1)
     );
     assert_eq!(
-        (
-            pool.requested_bytes,
-            pool.allocated_bytes,
-            pool.active_bytes
-        ),
+        (pool.requested_bytes, pool.allocated_bytes, pool.active_bytes),
         (400, 512, 1024)
     );
     assert_eq!(recording.cautions, []);
@@ -280,8 +266,7 @@ fn the_oldest_schema_is_a_bare_list() {
 
 #[test]
 fn an_old_history_has_no_times_and_a_block_history() {
-    let old =
-        |action: &str, addr: u64, size: u64| without(entry(action, addr, size, 0, 0), "time_us");
+    let old = |action: &str, addr: u64, size: u64| without(entry(action, addr, size, 0, 0), "time_us");
     let history = dict! { "addr" => BASE, "real_size" => 400, "frames" => vec![
         dict! { "filename" => "/a/model.py", "line" => 12, "name" => "forward" },
     ] };
@@ -302,10 +287,7 @@ fn an_old_history_has_no_times_and_a_block_history() {
     let recording = read_py(&value);
     let trace = &recording.traces[0];
     assert_eq!(initial(trace), [(BASE, 400, Some(512), false)]);
-    assert_eq!(
-        trace.tags.get(trace.initial_blocks[0].tag),
-        "model.py:forward:12"
-    );
+    assert_eq!(trace.tags.get(trace.initial_blocks[0].tag), "model.py:forward:12");
     assert_eq!(
         short(trace),
         [
@@ -332,13 +314,7 @@ fn devices_are_kept_apart() {
     let found: Vec<_> = recording
         .traces
         .iter()
-        .map(|trace| {
-            (
-                trace.origin.device,
-                trace.events[0].bytes,
-                trace.events.len(),
-            )
-        })
+        .map(|trace| (trace.origin.device, trace.events[0].bytes, trace.events.len()))
         .collect();
     assert_eq!(found, [(-1, 10, 1), (0, 8, 1), (2, 9, 2)]);
     assert_eq!(
@@ -427,22 +403,12 @@ fn contradictions_are_counted() {
         ]
     );
     assert!(
-        trace
-            .cautions
-            .contains(&Caution::StateDisagrees { count: 2 }),
+        trace.cautions.contains(&Caution::StateDisagrees { count: 2 }),
         "{:?}",
         trace.cautions
     );
-    assert!(
-        trace
-            .cautions
-            .contains(&Caution::AllocatedTwice { count: 1 })
-    );
-    assert!(
-        trace
-            .cautions
-            .contains(&Caution::FreesNotCompleted { count: 1 })
-    );
+    assert!(trace.cautions.contains(&Caution::AllocatedTwice { count: 1 }));
+    assert!(trace.cautions.contains(&Caution::FreesNotCompleted { count: 1 }));
 }
 
 #[test]
@@ -477,7 +443,8 @@ fn sizes_no_memory_has_are_skipped() {
 
 #[test]
 fn tags_name_the_frames_that_say_something() {
-    let frame = |file: &str, name: &str, line: i32| dict! { "filename" => file, "name" => name, "line" => line };
+    let frame =
+        |file: &str, name: &str, line: i32| dict! { "filename" => file, "name" => name, "line" => line };
     let stack = Py::Shared(
         1,
         Box::new(Py::List(vec![
@@ -509,10 +476,7 @@ fn tags_name_the_frames_that_say_something() {
         .map(|event| trace.tags.get(event.tag))
         .collect();
     let python = "model;v2.py:forward:12<<string>:<lambda>:1";
-    assert_eq!(
-        tags,
-        [python, python, "at::empty", &format!("step 3;{python}")]
-    );
+    assert_eq!(tags, [python, python, "at::empty", &format!("step 3;{python}")]);
     assert_eq!(trace.tags.len(), 4);
 }
 
@@ -533,10 +497,7 @@ fn settings_are_read() {
         settings,
     );
     let trace = &read_py(&value).traces[0];
-    assert_eq!(
-        trace.settings.conf.as_deref(),
-        Some("max_split_size_mb:128")
-    );
+    assert_eq!(trace.settings.conf.as_deref(), Some("max_split_size_mb:128"));
     assert_eq!(trace.settings.max_split_size, Some(128 * MIB));
     assert_eq!(trace.settings.garbage_collection_threshold, Some(0.8));
     assert_eq!(trace.settings.expandable_segments, Some(false));

@@ -80,6 +80,22 @@ pub(crate) fn small(folder: &Path, name: &str) -> String {
     path.display().to_string()
 }
 
+/// A recording whose sizes grow each step: the native policy cannot reuse what it has, expandable segments can.
+pub(crate) fn growing(folder: &Path) -> String {
+    let mut csv = String::from("time_us,action,id,bytes,stream,tag\n");
+    for step in 0..40u64 {
+        let bytes = (30 << 20) + (step << 20);
+        for (action, tag) in [("alloc", "t"), ("free", "")] {
+            for half in 0..2 {
+                csv.push_str(&format!("{step},{action},{},{bytes},0,{tag}\n", step * 2 + half));
+            }
+        }
+    }
+    let path = folder.join("growing.csv");
+    std::fs::write(&path, csv).expect("written");
+    path.display().to_string()
+}
+
 /// A snapshot with a state and no history, as a pickle of protocol 2 written by hand:
 /// `{"segments": [{"device": 0, "address": 4096, "total_size": 2097152, "blocks": []}], "device_traces": []}`.
 pub(crate) fn state_only(folder: &Path) -> String {

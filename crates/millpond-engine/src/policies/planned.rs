@@ -55,7 +55,9 @@ enum Phase {
 /// See the module.
 pub struct Planned {
     inner: Millpond,
+    /// Its settings without a plan, and while one is followed.
     relaxed: MillpondConf,
+    serving: MillpondConf,
     tight: bool,
     detector: Detector,
     /// Numbers of allocations seen by the detector, by the block's key; `u64::MAX` where unseen.
@@ -88,6 +90,7 @@ impl Planned {
         Self {
             inner: Millpond::new(&tight),
             relaxed: conf.clone(),
+            serving: MillpondConf { handle_bytes: 0, ..conf.clone() },
             tight: true,
             detector: Detector::new(),
             numbers: Vec::new(),

@@ -19,8 +19,6 @@ pub(crate) struct Abilities {
     pub(crate) caches: bool,
     /// Gives memory back to the source before it ends.
     pub(crate) gives_back: bool,
-    /// Joins what several streams freed, once the device has been waited for.
-    pub(crate) joins_streams: bool,
     /// Looks again at its free blocks after waiting for the device.
     pub(crate) looks_again: bool,
 }
@@ -30,8 +28,6 @@ pub(crate) fn abilities(policy: &str) -> Abilities {
         caches: policy != "none",
         // RMM's pools return memory when they are destroyed and not before.
         gives_back: !matches!(policy, "rmm-pool" | "rmm-arena"),
-        // A gap, not a rule: a page under free pieces of two streams serves nothing larger.
-        joins_streams: policy != "millpond",
         // pytorch#189504: PyTorch waits, and asks only the driver again.
         looks_again: !policy.starts_with("torch-"),
     }

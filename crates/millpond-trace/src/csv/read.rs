@@ -86,11 +86,7 @@ impl<'l> Fields<'l> {
             }
         }
         starts[count] = line.len() as u32 + 1;
-        Self {
-            line,
-            starts,
-            count,
-        }
+        Self { line, starts, count }
     }
 
     #[inline]
@@ -119,9 +115,7 @@ impl Devices {
             .is_none_or(|(found, _)| *found != device)
         {
             if self.index.len() == MOST_DEVICES && !self.index.contains_key(&device) {
-                return Err(ReadError::TooManyDevices {
-                    limit: MOST_DEVICES,
-                });
+                return Err(ReadError::TooManyDevices { limit: MOST_DEVICES });
             }
             self.last = *self.index.entry(device).or_insert_with(|| {
                 self.ledgers.push((device, Ledger::new()));
@@ -278,8 +272,7 @@ fn row(fields: &Fields<'_>, columns: &Columns, ledger: &mut Ledger) -> Result<Op
         pool: match fields.find(columns.pool) {
             b"" => 0,
             text => {
-                let id =
-                    pool(text).ok_or_else(|| format!("{} is no pool such as 0:1", quoted(text)))?;
+                let id = pool(text).ok_or_else(|| format!("{} is no pool such as 0:1", quoted(text)))?;
                 ledger.pool(id)
             }
         },

@@ -13,10 +13,7 @@ pub fn write_csv(trace: &Trace, mut out: impl Write) -> io::Result<()> {
         || !trace.initial_blocks.is_empty()
         || !trace.initial_segments.is_empty();
     let pools = trace.pools.len() > 1;
-    let allocated = trace
-        .initial_blocks
-        .iter()
-        .any(|block| block.bytes.is_some());
+    let allocated = trace.initial_blocks.iter().any(|block| block.bytes.is_some());
     header::write(trace, &mut out)?;
     out.write_all(b"time_us,action,id,bytes,stream")?;
     for (name, there) in [
@@ -66,8 +63,7 @@ pub fn write_csv(trace: &Trace, mut out: impl Write) -> io::Result<()> {
     for segment in &trace.initial_segments {
         write(Line {
             action: INITIAL_SEGMENT,
-            id: if segment.small { SMALL } else { 0 }
-                | if segment.expandable { EXPANDABLE } else { 0 },
+            id: if segment.small { SMALL } else { 0 } | if segment.expandable { EXPANDABLE } else { 0 },
             bytes: segment.bytes,
             address: segment.address,
             stream: segment.stream,

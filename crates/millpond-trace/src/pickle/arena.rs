@@ -27,7 +27,7 @@ const DICT: u32 = 6;
 const TUPLE: u32 = 7;
 
 impl Value {
-    pub(super) const NONE: Self = Self(0);
+    pub(crate) const NONE: Self = Self(0);
     pub(super) const FALSE: Self = Self(1);
     pub(super) const TRUE: Self = Self(2);
     /// Bytes and the like: nothing a snapshot needs, so only its presence is kept.
@@ -98,9 +98,12 @@ impl fmt::Debug for Value {
 }
 
 const NO_CHUNK: u32 = u32::MAX;
+/// In place of a container's last chunk: the sieve took what it held, under the number in `start`.
+const TAKEN: u32 = u32::MAX - 1;
 
+/// Items side by side in [`Arena::slots`]. Several containers may share them: nobody writes there again.
 #[derive(Clone, Copy)]
-struct Chunk {
+pub(super) struct Chunk {
     start: u32,
     length: u32,
     next: u32,
@@ -111,6 +114,14 @@ struct Container {
     first: Chunk,
     /// The chunk that grows, where it is not the first.
     last: u32,
+}
+
+/// Whether a dict's pairs are with the sieve.
+pub(super) enum Taken {
+    By(u32),
+    Not,
+    /// It has no pairs so far.
+    NotYet,
 }
 
 /// Why a value could not be added.
@@ -128,14 +139,19 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    pub(super) fn new() -> Self {
+    /// Empty but for `words`, whose numbers begin at 1.
+    pub(super) fn new(words: &[&str]) -> Self {
+        let mut strings = Interner::new(usize::MAX);
+        for word in words {
+            strings.intern(word.as_bytes());
+        }
         Self {
             containers: Vec::new(),
             chunks: Vec::new(),
             slots: Vec::new(),
             ints: Vec::new(),
             floats: Vec::new(),
-            strings: Interner::new(usize::MAX),
+            strings,
         }
     }
 
@@ -221,6 +237,66 @@ impl Arena {
             next: NO_CHUNK,
         });
         Ok(())
+    }
+
+    /// Whether a list has no items yet; false for anything else.
+    #[inline]
+    pub(super) fn is_empty_list(&self, value: Value) -> bool {
+        value.is_list() && self.containers[value.payload()].first.length == 0
+    }
+
+    /// Fills an empty list; what another may share.
+    pub(super) fn fill(&mut self, list: Value, items: &[Value]) -> Result<Chunk, Full> {
+        self.extend(list, items)?;
+        Ok(self.containers[list.payload()].first)
+    }
+
+    /// Fills an empty list with items of another.
+    #[inline]
+    pub(super) fn share(&mut self, list: Value, items: Chunk) {
+        self.containers[list.payload()].first = items;
+    }
+
+    #[inline]
+    pub(super) fn taken(&self, dict: Value) -> Taken {
+        let Container { first, last } = self.containers[dict.payload()];
+        match (last, first.length) {
+            (TAKEN, _) => Taken::By(first.start),
+            (_, 0) => Taken::NotYet,
+            _ => Taken::Not,
+        }
+    }
+
+    /// Notes under which number the sieve keeps what an empty dict holds.
+    #[inline]
+    pub(super) fn take(&mut self, dict: Value, number: u32) {
+        let container = &mut self.containers[dict.payload()];
+        container.first.start = number;
+        container.last = TAKEN;
+    }
+
+    /// The number under which the sieve keeps what a dict holds.
+    #[inline]
+    pub(crate) fn taken_by(&self, value: Value) -> Option<u32> {
+        let container = value.dict().map(|number| self.containers[number])?;
+        (container.last == TAKEN).then_some(container.first.start)
+    }
+
+    /// Equal for lists and tuples that share their items; 0 for those without items and for anything else.
+    #[inline]
+    pub(crate) fn identity(&self, value: Value) -> u64 {
+        if !matches!(value.kind(), LIST | TUPLE) {
+            return 0;
+        }
+        match self.containers[value.payload()].first {
+            Chunk { length: 0, .. } => 0,
+            Chunk {
+                start,
+                length,
+                next: NO_CHUNK,
+            } => u64::from(start) << 32 | u64::from(length),
+            _ => u64::from(value.bits()) << 32,
+        }
     }
 
     /// Containers built so far.

@@ -2,9 +2,15 @@
 //!
 //! Bounds that keep hostile files small, each far above what a snapshot needs: the stack's depth, containers
 //! and memo numbers in proportion to the bytes read, strings read piece by piece whatever length they claim.
+//!
+//! It runs on what is buffered of the file. An opcode whose argument is not all there changes nothing and
+//! says how much it wants; it is run again when that is buffered.
 
-use super::arena::{Arena, Full, Value};
+use super::Sieve;
+use super::arena::{Arena, Full, Taken, Value};
 use super::opcode::*;
+use super::runs::Runs;
+use super::text::{decimal, unescaped};
 use crate::{ReadError, source::Source};
 
 /// CPython pushes at most a thousand items before it appends them, PyTorch's own writer a whole list.
@@ -14,189 +20,330 @@ const LONGEST_TEXT: u64 = 64 << 20;
 /// Containers allowed beyond one for each eight bytes.
 const SPARE_CONTAINERS: u64 = 4 << 20;
 
-/// The value a pickle builds, and the arena it lives in.
-pub(crate) fn load(source: &mut Source<'_>) -> Result<(Arena, Value), ReadError> {
+const TOO_DEEP: &str = "more values at once than any snapshot has";
+
+/// The value a pickle builds, and the arena it lives in. Strings of the arena begin with `words`.
+pub(crate) fn load(
+    source: &mut Source<'_>,
+    words: &[&str],
+    sieve: &mut impl Sieve,
+) -> Result<(Arena, Value), ReadError> {
     let mut machine = Machine {
-        source,
-        arena: Arena::new(),
+        sieve,
+        arena: Arena::new(words),
         stack: Vec::new(),
         marks: Vec::new(),
         memo: Vec::new(),
-        opcode_at: 0,
+        runs: Runs::default(),
+        before: 0,
     };
     loop {
-        match machine.step() {
-            Ok(None) => {}
-            Ok(Some(value)) => return Ok((machine.arena, value)),
-            Err(Fault::Read(error)) => return Err(error),
-            Err(Fault::Pickle(what)) => {
-                return Err(ReadError::Pickle {
-                    offset: machine.opcode_at,
-                    what,
-                });
+        let window = source.buffered();
+        let length = window.len();
+        machine.before = source.offset();
+        let mut at = 0;
+        let stop = loop {
+            match machine.step(window, at) {
+                Ok(next) => at = next,
+                Err(stop) => break *stop,
             }
+        };
+        source.consume(at);
+        let offset = source.offset();
+        match stop {
+            Stop::Done(value) => return Ok((machine.arena, value)),
+            Stop::Short { wanted, within } => {
+                let had = length - at;
+                source.fill(wanted)?;
+                if source.buffered().len() == had {
+                    let what = match within {
+                        Within::Opcode => "the file ends before STOP".to_owned(),
+                        Within::Text(bytes) => format!("the file ends within a string of {bytes} bytes"),
+                        Within::Line => "the file ends within a line of text".to_owned(),
+                    };
+                    return Err(ReadError::Pickle { offset, what });
+                }
+            }
+            Stop::Skip { head, length } => {
+                source.consume(head);
+                skip(source, offset, length)?;
+                // Room for it was made before.
+                machine.stack.push(Value::OPAQUE);
+            }
+            Stop::Fault(what) => return Err(ReadError::Pickle { offset, what }),
+            Stop::Call(opcode) => return Err(ReadError::PickleCall { opcode, offset }),
         }
     }
 }
 
-struct Machine<'s, 'a> {
-    source: &'s mut Source<'a>,
+/// Steps over a value that nobody needs, of any length.
+fn skip(source: &mut Source<'_>, opcode_at: u64, mut length: u64) -> Result<(), ReadError> {
+    while length > 0 {
+        source.fill(1)?;
+        let step = length.min(source.buffered().len() as u64);
+        if step == 0 {
+            return Err(ReadError::Pickle {
+                offset: opcode_at,
+                what: "the file ends within bytes".to_owned(),
+            });
+        }
+        source.consume(step as usize);
+        length -= step;
+    }
+    Ok(())
+}
+
+struct Machine<'s, S> {
+    sieve: &'s mut S,
     arena: Arena,
     stack: Vec<Value>,
     /// Heights of the stack at each open mark.
     marks: Vec<u32>,
     memo: Vec<Value>,
-    opcode_at: u64,
+    runs: Runs,
+    /// Bytes of the file before the window.
+    before: u64,
 }
 
-enum Fault {
-    Read(ReadError),
-    Pickle(String),
+/// Why the machine does not go on to the next opcode.
+enum Stop {
+    /// The value is whole.
+    Done(Value),
+    /// The opcode wants this many bytes from its first on, and fewer are buffered.
+    Short { wanted: usize, within: Within },
+    /// A value of `length` bytes follows the first `head` ones of the opcode, to be stepped over.
+    Skip { head: usize, length: u64 },
+    /// The pickle is malformed.
+    Fault(String),
+    /// The opcode could call code.
+    Call(&'static str),
 }
 
-impl From<ReadError> for Fault {
-    fn from(error: ReadError) -> Self {
-        Self::Read(error)
-    }
+enum Within {
+    Opcode,
+    Text(usize),
+    Line,
 }
 
-impl From<Full> for Fault {
+/// Boxed, so that what every opcode returns fits registers.
+type Step<T> = Result<T, Box<Stop>>;
+
+impl From<Full> for Box<Stop> {
     fn from(full: Full) -> Self {
-        Self::Pickle(full.0.to_owned())
+        Box::new(Stop::Fault(full.0.to_owned()))
     }
 }
 
 #[cold]
-fn fault<T>(what: impl Into<String>) -> Result<T, Fault> {
-    Err(Fault::Pickle(what.into()))
+fn fault<T>(what: impl Into<String>) -> Step<T> {
+    Err(Box::new(Stop::Fault(what.into())))
 }
 
-impl Machine<'_, '_> {
-    /// Runs one opcode; the result at `STOP`.
-    #[inline]
-    fn step(&mut self) -> Result<Option<Value>, Fault> {
-        self.opcode_at = self.source.offset();
-        let [opcode] = self.take()?;
+#[cold]
+fn short<T>(wanted: usize, within: Within) -> Step<T> {
+    Err(Box::new(Stop::Short { wanted, within }))
+}
+
+/// The `N` bytes after the opcode at `at`.
+#[inline]
+fn argument<const N: usize>(window: &[u8], at: usize) -> Step<[u8; N]> {
+    match window.get(at + 1..).and_then(|rest| rest.first_chunk()) {
+        Some(&bytes) => Ok(bytes),
+        None => short(1 + N, Within::Opcode),
+    }
+}
+
+/// The `length` bytes that follow the first `head` ones of the opcode at `at`.
+#[inline]
+fn bytes(window: &[u8], at: usize, head: usize, length: u64) -> Step<&[u8]> {
+    if length > LONGEST_TEXT {
+        return fault(format!("a string claims {length} bytes"));
+    }
+    let length = length as usize;
+    match window.get(at + head..).and_then(|rest| rest.get(..length)) {
+        Some(bytes) => Ok(bytes),
+        None => short(head + length, Within::Text(length)),
+    }
+}
+
+/// Where the run of `BINGET` and `LONG_BINGET` at `at` ends; none if that is not in the window.
+fn end_of_gets(window: &[u8], mut at: usize) -> Option<usize> {
+    loop {
+        let opcode = *window.get(at)?;
+        if opcode & !LONG != BINGET & !LONG {
+            return Some(at);
+        }
+        at += length_of_get(opcode);
+    }
+}
+
+/// The bit by which the two opcodes differ.
+const LONG: u8 = BINGET ^ LONG_BINGET;
+
+/// 2 bytes or 5.
+#[inline]
+fn length_of_get(opcode: u8) -> usize {
+    let long = usize::from(opcode & LONG);
+    2 + long + long / 2
+}
+
+impl<S: Sieve> Machine<'_, S> {
+    /// Runs the opcode at `at`, and maybe some more; where the next one is.
+    #[inline(always)]
+    fn step(&mut self, window: &[u8], at: usize) -> Step<usize> {
+        let Some(&opcode) = window.get(at) else {
+            return short(1, Within::Opcode);
+        };
         match opcode {
-            BINGET | LONG_BINGET => self.gets(opcode)?,
+            BINGET | LONG_BINGET => self.gets(window, at),
             MEMOIZE => {
                 let value = self.top()?;
                 self.memo.push(value);
+                Ok(at + 1)
             }
             BINPUT => {
-                let [index] = self.take()?;
-                self.put(u64::from(index))?;
+                let [index] = argument(window, at)?;
+                self.put(u64::from(index), at)?;
+                Ok(at + 2)
             }
             LONG_BINPUT => {
-                let index = u32::from_le_bytes(self.take()?);
-                self.put(u64::from(index))?;
+                let index = u32::from_le_bytes(argument(window, at)?);
+                self.put(u64::from(index), at)?;
+                Ok(at + 5)
             }
             BININT1 => {
-                let [int] = self.take()?;
+                let [int] = argument(window, at)?;
                 self.int(i64::from(int))?;
+                Ok(at + 2)
             }
             BININT2 => {
-                let int = u16::from_le_bytes(self.take()?);
+                let int = u16::from_le_bytes(argument(window, at)?);
                 self.int(i64::from(int))?;
+                Ok(at + 3)
             }
             BININT => {
-                let int = i32::from_le_bytes(self.take()?);
+                let int = i32::from_le_bytes(argument(window, at)?);
                 self.int(i64::from(int))?;
+                Ok(at + 5)
             }
             LONG1 => {
-                let [length] = self.take()?;
-                self.long(u64::from(length))?;
+                let [length] = argument(window, at)?;
+                self.long(window, at, 2, u64::from(length))
             }
             MARK => {
                 if self.marks.len() == DEEPEST {
                     return fault("marks are nested too deeply");
                 }
+                if let Some(next) = self.run(window, at) {
+                    return Ok(next);
+                }
                 self.marks.push(self.stack.len() as u32);
+                Ok(at + 1)
             }
             EMPTY_DICT => {
-                let value = self.room()?.dict(&[])?;
+                let value = self.room(at)?.dict(&[])?;
                 self.push(value)?;
+                Ok(at + 1)
             }
             EMPTY_LIST | EMPTY_SET => {
-                let value = self.room()?.list(&[])?;
+                let value = self.room(at)?.list(&[])?;
                 self.push(value)?;
+                Ok(at + 1)
             }
-            SETITEMS | APPENDS | ADDITEMS => {
+            SETITEMS => {
                 let from = self.mark()?;
-                self.extend(opcode, from)?;
+                self.set(opcode, from)?;
+                Ok(at + 1)
             }
             SETITEM => {
                 let from = self.height_below(2)?;
-                self.extend(opcode, from)?;
+                self.set(opcode, from)?;
+                Ok(at + 1)
+            }
+            APPENDS | ADDITEMS => {
+                let from = self.mark()?;
+                self.append(opcode, from)?;
+                Ok(at + 1)
             }
             APPEND => {
                 let from = self.height_below(1)?;
-                self.extend(opcode, from)?;
+                self.append(opcode, from)?;
+                Ok(at + 1)
             }
             SHORT_BINUNICODE | SHORT_BINSTRING => {
-                let [length] = self.take()?;
-                self.text(u64::from(length))?;
+                let [length] = argument(window, at)?;
+                self.text(window, at, 2, u64::from(length))
             }
-            NONE => self.push(Value::NONE)?,
-            NEWTRUE => self.push(Value::TRUE)?,
-            NEWFALSE => self.push(Value::FALSE)?,
-            STOP => return self.pop().map(Some),
-            _ => self.rare(opcode)?,
+            NONE => {
+                self.push(Value::NONE)?;
+                Ok(at + 1)
+            }
+            NEWTRUE => {
+                self.push(Value::TRUE)?;
+                Ok(at + 1)
+            }
+            NEWFALSE => {
+                self.push(Value::FALSE)?;
+                Ok(at + 1)
+            }
+            _ => self.rare(window, at, opcode),
         }
-        Ok(None)
     }
 
     #[inline(never)]
-    fn rare(&mut self, opcode: u8) -> Result<(), Fault> {
-        match opcode {
+    fn rare(&mut self, window: &[u8], at: usize, opcode: u8) -> Step<usize> {
+        let length = match opcode {
             PROTO => {
-                let [protocol] = self.take()?;
+                let [protocol] = argument(window, at)?;
                 if protocol > 5 {
                     return fault(format!("protocol {protocol} is unknown"));
                 }
+                2
             }
             FRAME => {
-                let _length: [u8; 8] = self.take()?;
+                let _length: [u8; 8] = argument(window, at)?;
+                9
             }
             BINFLOAT => {
-                let float = f64::from_be_bytes(self.take()?);
+                let float = f64::from_be_bytes(argument(window, at)?);
                 let value = self.arena.float(float)?;
                 self.push(value)?;
+                9
             }
             BINUNICODE | BINSTRING => {
-                let length = u32::from_le_bytes(self.take()?);
-                self.text(u64::from(length))?;
+                let length = u32::from_le_bytes(argument(window, at)?);
+                return self.text(window, at, 5, u64::from(length));
             }
             BINUNICODE8 => {
-                let length = u64::from_le_bytes(self.take()?);
-                self.text(length)?;
+                let length = u64::from_le_bytes(argument(window, at)?);
+                return self.text(window, at, 9, length);
             }
             SHORT_BINBYTES => {
-                let [length] = self.take()?;
-                self.opaque(u64::from(length))?;
+                let [length] = argument(window, at)?;
+                return self.opaque(2, u64::from(length));
             }
             BINBYTES => {
-                let length = u32::from_le_bytes(self.take()?);
-                self.opaque(u64::from(length))?;
+                let length = u32::from_le_bytes(argument(window, at)?);
+                return self.opaque(5, u64::from(length));
             }
             BINBYTES8 | BYTEARRAY8 => {
-                let length = u64::from_le_bytes(self.take()?);
-                self.opaque(length)?;
+                let length = u64::from_le_bytes(argument(window, at)?);
+                return self.opaque(9, length);
             }
             LONG4 => {
-                let length = i32::from_le_bytes(self.take()?);
+                let length = i32::from_le_bytes(argument(window, at)?);
                 let Ok(length) = u64::try_from(length) else {
                     return fault("LONG4 has a negative length");
                 };
-                self.long(length)?;
+                return self.long(window, at, 5, length);
             }
-            EMPTY_TUPLE => self.tuple(self.stack.len())?,
-            TUPLE1 => self.tuple(self.height_below(1)?)?,
-            TUPLE2 => self.tuple(self.height_below(2)?)?,
-            TUPLE3 => self.tuple(self.height_below(3)?)?,
+            EMPTY_TUPLE => self.tuple(self.stack.len(), at)?,
+            TUPLE1 => self.tuple(self.height_below(1)?, at)?,
+            TUPLE2 => self.tuple(self.height_below(2)?, at)?,
+            TUPLE3 => self.tuple(self.height_below(3)?, at)?,
             TUPLE => {
                 let from = self.mark()?;
-                self.tuple(from)?;
+                self.tuple(from, at)?
             }
             LIST | FROZENSET | DICT => {
                 let from = self.mark()?;
@@ -204,65 +351,85 @@ impl Machine<'_, '_> {
                     return fault("DICT has a key without a value");
                 }
                 let items = self.stack.split_off(from);
-                let arena = self.room()?;
+                let arena = self.room(at)?;
                 let value = if opcode == DICT {
                     arena.dict(&items)?
                 } else {
                     arena.list(&items)?
                 };
                 self.push(value)?;
+                1
             }
-            POP => match self.marks.last() {
-                Some(&mark) if mark as usize == self.stack.len() => {
-                    self.marks.pop();
+            POP => {
+                match self.marks.last() {
+                    Some(&mark) if mark as usize == self.stack.len() => {
+                        self.marks.pop();
+                    }
+                    _ => {
+                        self.pop()?;
+                    }
                 }
-                _ => {
-                    self.pop()?;
-                }
-            },
+                1
+            }
             POP_MARK => {
                 let from = self.mark()?;
                 self.stack.truncate(from);
+                1
             }
             DUP => {
                 let value = self.top()?;
                 self.push(value)?;
+                1
             }
-            INT | LONG | FLOAT | STRING | UNICODE | GET | PUT => self.line_opcode(opcode)?,
-            _ if calls(opcode) => {
-                let opcode = name(opcode).unwrap_or("");
-                return Err(ReadError::PickleCall {
-                    opcode,
-                    offset: self.opcode_at,
-                }
-                .into());
+            STOP => return Err(Box::new(Stop::Done(self.pop()?))),
+            INT | LONG | FLOAT | STRING | UNICODE | GET | PUT => {
+                return self.line_opcode(window, at, opcode);
             }
+            _ if calls(opcode) => return Err(Box::new(Stop::Call(name(opcode).unwrap_or("")))),
             _ => return fault(format!("{opcode:#04x} is no opcode")),
-        }
-        Ok(())
+        };
+        Ok(at + length)
     }
 
     /// Opcodes of protocol 0, whose argument is a line of text.
-    fn line_opcode(&mut self, opcode: u8) -> Result<(), Fault> {
-        let line = self.line()?;
-        let text = std::str::from_utf8(&line).unwrap_or_default().trim();
+    fn line_opcode(&mut self, window: &[u8], at: usize, opcode: u8) -> Step<usize> {
+        let rest = &window[at + 1..];
+        let Some(length) = memchr::memchr(b'\n', rest) else {
+            if rest.len() as u64 > LONGEST_TEXT {
+                return fault("a line of text is longer than any name");
+            }
+            // Twice as much, so that a long line is searched a bounded number of times.
+            return short(2 * (1 + rest.len()), Within::Line);
+        };
+        let line = &rest[..length];
+        let next = at + length + 2;
+        let text = std::str::from_utf8(line).unwrap_or_default().trim();
         let value = match (opcode, text) {
             (INT, "00") => Value::FALSE,
             (INT, "01") => Value::TRUE,
-            (INT | LONG, _) => decimal(&mut self.arena, text.strip_suffix('L').unwrap_or(text))?,
+            (INT | LONG, _) => match decimal(&mut self.arena, text.strip_suffix('L').unwrap_or(text))? {
+                Some(value) => value,
+                None => return fault("INT without a number"),
+            },
             (FLOAT, _) => match text.parse() {
                 Ok(float) => self.arena.float(float)?,
                 Err(_) => return fault("FLOAT without a number"),
             },
             (GET, _) => match text.parse() {
-                Ok(index) => return self.get(index),
+                Ok(index) => {
+                    self.get(index)?;
+                    return Ok(next);
+                }
                 Err(_) => return fault("GET without a number"),
             },
             (PUT, _) => match text.parse() {
-                Ok(index) => return self.put(index),
+                Ok(index) => {
+                    self.put(index, at)?;
+                    return Ok(next);
+                }
                 Err(_) => return fault("PUT without a number"),
             },
-            (UNICODE, _) => self.arena.text(&unescaped(&line))?,
+            (UNICODE, _) => self.arena.text(&unescaped(line))?,
             _ => match line.trim_ascii() {
                 [open @ (b'\'' | b'"'), inner @ .., close] if open == close => {
                     self.arena.text(&unescaped(inner))?
@@ -270,92 +437,42 @@ impl Machine<'_, '_> {
                 _ => return fault("STRING without quotes"),
             },
         };
-        self.push(value)
-    }
-
-    fn line(&mut self) -> Result<Vec<u8>, Fault> {
-        let mut searched = 0;
-        loop {
-            let buffered = self.source.buffered();
-            if let Some(at) = memchr::memchr(b'\n', &buffered[searched..]) {
-                let line = buffered[..searched + at].to_vec();
-                self.source.consume(searched + at + 1);
-                return Ok(line);
-            }
-            searched = buffered.len();
-            if searched as u64 > LONGEST_TEXT {
-                return fault("a line of text is longer than any name");
-            }
-            self.source.fill(searched + 1)?;
-            if self.source.buffered().len() == searched {
-                return fault("the file ends within a line of text");
-            }
-        }
-    }
-
-    /// The next `N` bytes.
-    #[inline]
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
-        match self.source.buffered().first_chunk() {
-            Some(&bytes) => {
-                self.source.consume(N);
-                Ok(bytes)
-            }
-            None => self.take_slowly(),
-        }
-    }
-
-    #[cold]
-    fn take_slowly<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
-        self.source.fill(N)?;
-        match self.source.buffered().first_chunk() {
-            Some(&bytes) => {
-                self.source.consume(N);
-                Ok(bytes)
-            }
-            None => fault("the file ends before STOP"),
-        }
-    }
-
-    /// Buffers `length` bytes of a string.
-    fn bytes(&mut self, length: u64) -> Result<usize, Fault> {
-        if length > LONGEST_TEXT {
-            return fault(format!("a string claims {length} bytes"));
-        }
-        let length = length as usize;
-        self.source.fill(length)?;
-        if self.source.buffered().len() < length {
-            return fault(format!("the file ends within a string of {length} bytes"));
-        }
-        Ok(length)
+        self.push(value)?;
+        Ok(next)
     }
 
     #[inline]
-    fn text(&mut self, length: u64) -> Result<(), Fault> {
-        let length = self.bytes(length)?;
-        let value = self.arena.text(&self.source.buffered()[..length])?;
-        self.source.consume(length);
-        self.push(value)
+    fn text(&mut self, window: &[u8], at: usize, head: usize, length: u64) -> Step<usize> {
+        let text = bytes(window, at, head, length)?;
+        let value = self.arena.text(text)?;
+        self.push(value)?;
+        Ok(at + head + text.len())
     }
 
-    fn opaque(&mut self, mut length: u64) -> Result<(), Fault> {
-        while length > 0 {
-            self.source.fill(1)?;
-            let step = length.min(self.source.buffered().len() as u64);
-            if step == 0 {
-                return fault("the file ends within bytes");
-            }
-            self.source.consume(step as usize);
-            length -= step;
+    fn opaque(&mut self, head: usize, length: u64) -> Step<usize> {
+        if self.stack.len() == DEEPEST {
+            return fault(TOO_DEEP);
         }
-        self.push(Value::OPAQUE)
+        Err(Box::new(Stop::Skip { head, length }))
     }
 
     /// A little-endian two's complement integer.
     #[inline]
-    fn long(&mut self, length: u64) -> Result<(), Fault> {
-        let length = self.bytes(length)?;
-        let digits = &self.source.buffered()[..length];
+    fn long(&mut self, window: &[u8], at: usize, head: usize, length: u64) -> Step<usize> {
+        // Addresses and times, the most of them: shifted out of one word.
+        if let 1..=8 = length
+            && let Some(&word) = window.get(at + head..).and_then(|rest| rest.first_chunk())
+        {
+            let unused = 64 - 8 * length as u32;
+            self.int(i64::from_le_bytes(word) << unused >> unused)?;
+            return Ok(at + head + length as usize);
+        }
+        self.any_long(window, at, head, length)
+    }
+
+    #[cold]
+    fn any_long(&mut self, window: &[u8], at: usize, head: usize, length: u64) -> Step<usize> {
+        let digits = bytes(window, at, head, length)?;
         let negative = digits.last().is_some_and(|&top| top >= 0x80);
         let fill = if negative { 0xff } else { 0 };
         let fits = match digits.get(8..) {
@@ -363,27 +480,27 @@ impl Machine<'_, '_> {
             Some(more) => more.iter().all(|&byte| byte == fill) && (digits[7] >= 0x80) == negative,
         };
         let mut low = [fill; 8];
-        let kept = length.min(8);
+        let kept = digits.len().min(8);
         low[..kept].copy_from_slice(&digits[..kept]);
         let value = match (fits, negative) {
             (true, _) => self.arena.int(i64::from_le_bytes(low))?,
             (false, false) => Value::HUGE,
             (false, true) => Value::MINUS_HUGE,
         };
-        self.source.consume(length);
-        self.push(value)
+        self.push(value)?;
+        Ok(at + head + digits.len())
     }
 
     #[inline]
-    fn int(&mut self, int: i64) -> Result<(), Fault> {
+    fn int(&mut self, int: i64) -> Step<()> {
         let value = self.arena.int(int)?;
         self.push(value)
     }
 
     #[inline]
-    fn push(&mut self, value: Value) -> Result<(), Fault> {
+    fn push(&mut self, value: Value) -> Step<()> {
         if self.stack.len() == DEEPEST {
-            return fault("more values at once than any snapshot has");
+            return fault(TOO_DEEP);
         }
         self.stack.push(value);
         Ok(())
@@ -391,7 +508,7 @@ impl Machine<'_, '_> {
 
     /// Height of the stack without its top `count` values, none of which may lie below a mark.
     #[inline]
-    fn height_below(&self, count: usize) -> Result<usize, Fault> {
+    fn height_below(&self, count: usize) -> Step<usize> {
         let fence = self.marks.last().map_or(0, |&mark| mark as usize);
         match self.stack.len().checked_sub(count) {
             Some(height) if height >= fence => Ok(height),
@@ -400,12 +517,12 @@ impl Machine<'_, '_> {
     }
 
     #[inline]
-    fn top(&self) -> Result<Value, Fault> {
+    fn top(&self) -> Step<Value> {
         let height = self.height_below(1)?;
         Ok(self.stack[height])
     }
 
-    fn pop(&mut self) -> Result<Value, Fault> {
+    fn pop(&mut self) -> Step<Value> {
         let value = self.top()?;
         self.stack.pop();
         Ok(value)
@@ -413,80 +530,119 @@ impl Machine<'_, '_> {
 
     /// Closes the last mark; the height of the stack at it.
     #[inline]
-    fn mark(&mut self) -> Result<usize, Fault> {
+    fn mark(&mut self) -> Step<usize> {
         match self.marks.pop() {
             Some(mark) => Ok(mark as usize),
             None => fault("no MARK is open"),
         }
     }
 
-    fn get(&mut self, index: usize) -> Result<(), Fault> {
+    fn get(&mut self, index: usize) -> Step<()> {
         match self.memo.get(index) {
             Some(&value) if value != Value::UNSET => self.push(value),
             _ => fault(format!("memo {index} was never written")),
         }
     }
 
-    /// Runs a `BINGET` or `LONG_BINGET` whose opcode is taken, and those that follow at once.
+    /// Runs a `BINGET` or `LONG_BINGET`, and those that follow at once.
     ///
-    /// Stacks are runs of references to frames and make up most of a snapshot. Which of the two lengths
-    /// comes next is a coin toss, so both are decoded from one word without a branch.
+    /// Runs of references make up most of a snapshot. Which of the two lengths comes next is a coin toss,
+    /// so both are decoded from one word without a branch.
     #[inline]
-    fn gets(&mut self, opcode: u8) -> Result<(), Fault> {
-        let start = self.source.offset() - 1;
-        let bytes = self.source.buffered();
-        let mut opcode = opcode;
-        let mut at = 0;
-        let missing = loop {
-            let Some(&word) = bytes.get(at..).and_then(|rest| rest.first_chunk::<5>()) else {
-                break None;
+    fn gets(&mut self, window: &[u8], from: usize) -> Step<usize> {
+        let mut at = from;
+        loop {
+            let Some(&word) = window.get(at..).and_then(|rest| rest.first_chunk::<5>()) else {
+                break;
             };
-            let long = opcode == LONG_BINGET;
-            let index = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-            let index = index & if long { u32::MAX } else { 0xff };
-            let next = if long { 4 } else { 1 };
+            if word[0] & !LONG != BINGET & !LONG {
+                return Ok(at);
+            }
+            let index = u32::from_le_bytes([word[1], word[2], word[3], word[4]]);
+            let index = index & if word[0] == BINGET { 0xff } else { u32::MAX };
             match self.memo.get(index as usize) {
                 Some(&value) if value != Value::UNSET && self.stack.len() < DEEPEST => {
                     self.stack.push(value);
                 }
-                _ => break Some(index),
+                _ => break,
             }
-            at += next;
-            opcode = word[next];
-            if opcode != BINGET && opcode != LONG_BINGET {
-                self.source.consume(at);
-                return Ok(());
-            }
-            at += 1;
-        };
-        self.source.consume(at);
-        self.opcode_at = start + at as u64;
-        match missing {
-            Some(index) => self.get(index as usize),
-            // Too near the end of the buffer for the word.
-            None if opcode == BINGET => {
-                let [index] = self.take()?;
-                self.get(usize::from(index))
-            }
-            None => {
-                let index = u32::from_le_bytes(self.take()?);
-                self.get(index as usize)
-            }
+            at += length_of_get(word[0]);
+        }
+        if at > from {
+            return Ok(at);
+        }
+        // At the end of the window, or no such memo.
+        if window.get(at) == Some(&BINGET) {
+            let [index] = argument(window, at)?;
+            self.get(usize::from(index))?;
+            Ok(at + 2)
+        } else {
+            let index = u32::from_le_bytes(argument(window, at)?);
+            self.get(index as usize)?;
+            Ok(at + 5)
         }
     }
 
-    fn put(&mut self, index: u64) -> Result<(), Fault> {
+    /// Fills an empty list with the run of references behind its mark, if that is what comes.
+    #[inline]
+    fn run(&mut self, window: &[u8], mark_at: usize) -> Option<usize> {
+        let list = *self.stack.last()?;
+        let at = mark_at + 1;
+        if !matches!(window.get(at), Some(&(BINGET | LONG_BINGET))) || !self.arena.is_empty_list(list) {
+            return None;
+        }
+        if self.marks.last().is_some_and(|&mark| mark as usize == self.stack.len()) {
+            return None;
+        }
+        if let Some((items, length)) = self.runs.guess(&window[at..]) {
+            self.arena.share(list, items);
+            return Some(at + length);
+        }
+        self.unguessed_run(window, at, list)
+    }
+
+    /// Like [`Self::run`] for a run that is not the guessed one.
+    fn unguessed_run(&mut self, window: &[u8], from: usize, list: Value) -> Option<usize> {
+        let end = end_of_gets(window, from)?;
+        if window.get(end) != Some(&APPENDS) {
+            return None;
+        }
+        let run = &window[from..=end];
+        if let Some(items) = self.runs.find(run) {
+            self.arena.share(list, items);
+            return Some(end + 1);
+        }
+        let height = self.stack.len();
+        let mut at = from;
+        while at < end {
+            match self.gets(window, at) {
+                Ok(next) => at = next,
+                // The machine meets it again and says so.
+                Err(_) => {
+                    self.stack.truncate(height);
+                    return None;
+                }
+            }
+        }
+        let kept = self.sieve.items(&self.arena, &mut self.stack[height..]);
+        let items = self.arena.fill(list, &self.stack[height..][..kept]);
+        self.stack.truncate(height);
+        self.runs.add(run, items.ok()?);
+        Some(end + 1)
+    }
+
+    fn put(&mut self, index: u64, at: usize) -> Step<()> {
         let value = self.top()?;
         // Whatever is memoised took a byte to push and another to be put.
-        if index > self.opcode_at / 2 + 1 {
-            return fault(format!(
-                "memo {index} cannot be reached within {} bytes",
-                self.opcode_at
-            ));
+        let offset = self.before + at as u64;
+        if index > offset / 2 + 1 {
+            return fault(format!("memo {index} cannot be reached within {offset} bytes"));
         }
         let index = index as usize;
         if index >= self.memo.len() {
             self.memo.resize(index + 1, Value::UNSET);
+        } else if self.memo[index] != Value::UNSET {
+            self.runs.forget();
         }
         self.memo[index] = value;
         Ok(())
@@ -494,108 +650,70 @@ impl Machine<'_, '_> {
 
     /// The arena, if another container may be put there.
     #[inline]
-    fn room(&mut self) -> Result<&mut Arena, Fault> {
-        if self.arena.containers() as u64 > SPARE_CONTAINERS + self.opcode_at / 8 {
+    fn room(&mut self, at: usize) -> Step<&mut Arena> {
+        if self.arena.containers() as u64 > SPARE_CONTAINERS + (self.before + at as u64) / 8 {
             return fault("more lists, dicts and tuples than a snapshot of this length has");
         }
         Ok(&mut self.arena)
     }
 
+    /// Makes a tuple of what lies above `from`; the opcode's length.
     #[inline]
-    fn tuple(&mut self, from: usize) -> Result<(), Fault> {
-        self.room()?;
+    fn tuple(&mut self, from: usize, at: usize) -> Step<usize> {
+        self.room(at)?;
         let value = self.arena.tuple(&self.stack[from..])?;
         self.stack.truncate(from);
-        self.push(value)
+        self.push(value)?;
+        Ok(1)
     }
 
-    /// Adds what lies above `from` to the container just below it.
+    /// The container just below `from`.
     #[inline]
-    fn extend(&mut self, opcode: u8, from: usize) -> Result<(), Fault> {
+    fn below(&self, from: usize) -> Step<Value> {
         let fence = self.marks.last().map_or(0, |&mark| mark as usize);
-        let Some(&container) = from
+        match from
             .checked_sub(1)
             .filter(|&at| at >= fence)
             .and_then(|at| self.stack.get(at))
-        else {
-            return fault("no container to add to");
-        };
-        let pairs = matches!(opcode, SETITEM | SETITEMS);
-        if !(if pairs {
-            container.is_dict()
-        } else {
-            container.is_list()
-        }) {
+        {
+            Some(&container) => Ok(container),
+            None => fault("no container to add to"),
+        }
+    }
+
+    /// Adds what lies above `from` to the dict just below it.
+    #[inline]
+    fn set(&mut self, opcode: u8, from: usize) -> Step<()> {
+        let dict = self.below(from)?;
+        if !dict.is_dict() {
             return fault(format!("{} on something else", name(opcode).unwrap_or("")));
         }
-        if pairs && !(self.stack.len() - from).is_multiple_of(2) {
+        let pairs = &self.stack[from..];
+        if !pairs.len().is_multiple_of(2) {
             return fault("SETITEMS has a key without a value");
         }
-        self.arena.extend(container, &self.stack[from..])?;
+        match self.arena.taken(dict) {
+            Taken::By(number) => self.sieve.more(&self.arena, number, pairs),
+            Taken::Not => self.arena.extend(dict, pairs)?,
+            Taken::NotYet => match self.sieve.take(&self.arena, pairs) {
+                Some(number) => self.arena.take(dict, number),
+                None => self.arena.extend(dict, pairs)?,
+            },
+        }
         self.stack.truncate(from);
         Ok(())
     }
-}
 
-fn decimal(arena: &mut Arena, text: &str) -> Result<Value, Fault> {
-    if let Ok(int) = text.parse() {
-        return Ok(arena.int(int)?);
+    /// Adds what lies above `from` to the list just below it.
+    #[inline]
+    fn append(&mut self, opcode: u8, from: usize) -> Step<()> {
+        let list = self.below(from)?;
+        if !list.is_list() {
+            return fault(format!("{} on something else", name(opcode).unwrap_or("")));
+        }
+        let kept = self.sieve.items(&self.arena, &mut self.stack[from..]);
+        self.arena.extend(list, &self.stack[from..][..kept])?;
+        self.stack.truncate(from);
+        Ok(())
     }
-    let (sign, digits) = text
-        .strip_prefix('-')
-        .map_or((1, text), |digits| (-1, digits));
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return fault("INT without a number");
-    }
-    Ok(if sign < 0 {
-        Value::MINUS_HUGE
-    } else {
-        Value::HUGE
-    })
-}
-
-/// Text with Python's escapes taken out, as far as names use them.
-fn unescaped(text: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = memchr::memchr(b'\\', rest) {
-        plain.extend_from_slice(&rest[..at]);
-        let digits = match rest.get(at + 1) {
-            Some(b'x') => 2,
-            Some(b'u') => 4,
-            Some(b'U') => 8,
-            _ => 0,
-        };
-        let code = rest
-            .get(at + 2..at + 2 + digits)
-            .filter(|code| !code.is_empty());
-        let char = code
-            .and_then(|code| u32::from_str_radix(std::str::from_utf8(code).ok()?, 16).ok())
-            .and_then(char::from_u32);
-        let taken = match (char, rest.get(at + 1)) {
-            (Some(char), _) => {
-                plain.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes());
-                2 + digits
-            }
-            (None, Some(b'n')) => {
-                plain.push(b'\n');
-                2
-            }
-            (None, Some(b't')) => {
-                plain.push(b'\t');
-                2
-            }
-            (None, Some(&other @ (b'\\' | b'\'' | b'"'))) => {
-                plain.push(other);
-                2
-            }
-            (None, _) => {
-                plain.push(b'\\');
-                1
-            }
-        };
-        rest = &rest[at + taken..];
-    }
-    plain.extend_from_slice(rest);
-    plain
 }

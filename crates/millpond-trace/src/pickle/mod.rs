@@ -8,6 +8,23 @@
 mod arena;
 mod machine;
 mod opcode;
+mod runs;
+mod text;
 
 pub(crate) use arena::{Arena, Value};
 pub(crate) use machine::load;
+
+/// What a reader takes out of dicts and lists as they fill, so that the arena need not keep it.
+///
+/// Most of a snapshot is a million small dicts and lists of which a few numbers matter.
+pub(crate) trait Sieve {
+    /// The first pairs of a dict, keys and values in turn. The number under which this keeps what matters of
+    /// them; the arena then has only the number. None leaves them to the arena.
+    fn take(&mut self, arena: &Arena, pairs: &[Value]) -> Option<u32>;
+
+    /// Further pairs of a dict that was taken.
+    fn more(&mut self, arena: &Arena, number: u32, pairs: &[Value]);
+
+    /// Moves those of a list's new items that matter to the front; how many they are.
+    fn items(&mut self, arena: &Arena, items: &mut [Value]) -> usize;
+}

@@ -48,9 +48,7 @@ pub(super) fn find(walk: &Walk<'_>, top: Value) -> Result<Found, ReadError> {
         });
     }
     if let Some(segments) = parts.segments
-        && !walk.items(segments, |segment| {
-            segment_of(walk, segment, None, &mut devices)
-        })?
+        && !walk.items(segments, |segment| segment_of(walk, segment, None, &mut devices))?
     {
         return Err(ReadError::NotASnapshot {
             what: "its `segments` are no list",
@@ -142,17 +140,13 @@ fn segment_of(
             what: "a segment is no dict",
         });
     }
-    entry(devices, host.unwrap_or(ordinal))?
-        .segments
-        .push(segment);
+    entry(devices, host.unwrap_or(ordinal))?.segments.push(segment);
     Ok(())
 }
 
 fn entry(devices: &mut BTreeMap<i32, Device>, ordinal: i32) -> Result<&mut Device, ReadError> {
     if devices.len() == MOST_DEVICES && !devices.contains_key(&ordinal) {
-        return Err(ReadError::TooManyDevices {
-            limit: MOST_DEVICES,
-        });
+        return Err(ReadError::TooManyDevices { limit: MOST_DEVICES });
     }
     Ok(devices.entry(ordinal).or_insert_with(|| Device {
         ordinal,

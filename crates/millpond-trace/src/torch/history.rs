@@ -2,8 +2,9 @@
 
 use super::devices::Device;
 use super::rewind::{Rewind, overlaps};
-use super::schema::{Key, Walk};
+use super::schema::Walk;
 use super::settings::SettingsRead;
+use super::sieve::Record;
 use super::state;
 use super::tags::Tags;
 use crate::ledger::{Ledger, Row};
@@ -27,21 +28,21 @@ pub(super) struct DeviceRead {
 pub(super) fn read(
     walk: &Walk<'_>,
     device: &Device,
+    tags: &mut Tags,
     settings: Option<&SettingsRead>,
     name: &str,
 ) -> Result<DeviceRead, ReadError> {
     let mut ledger = Ledger::new();
-    let mut tags = Tags::new();
-    let (end, pools) = state::read(walk, &device.segments, &mut tags, &mut ledger)?;
+    tags.forget();
+    let (end, pools) = state::read(walk, &device.segments, tags, &mut ledger)?;
     let mut entries = Entries {
         events: Vec::new(),
         pools_recorded: false,
         count: 0,
     };
     for &trace in &device.traces {
-        entries.read(walk, trace, &mut tags, &mut ledger)?;
+        entries.read(walk, trace, tags, &mut ledger)?;
     }
-    drop(tags);
     let shown = state::shown(device.ordinal, pools);
     if entries.events.is_empty() {
         let mut cautions = ledger.findings.cautions();
@@ -75,9 +76,7 @@ pub(super) fn read(
         findings: &mut ledger.findings,
     };
     rewind.all(&mut events);
-    let Rewind {
-        segments, blocks, ..
-    } = rewind;
+    let Rewind { segments, blocks, .. } = rewind;
 
     ledger.initial_segments = segments
         .iter()
@@ -95,9 +94,7 @@ pub(super) fn read(
     let mut end_of_last = 0;
     for (address, block) in blocks {
         let bytes = block.bytes.unwrap_or(block.requested);
-        if address < end_of_last
-            || (!segments.is_empty() && !overlaps(&segments, address, bytes.max(1)))
-        {
+        if address < end_of_last || (!segments.is_empty() && !overlaps(&segments, address, bytes.max(1))) {
             ledger.findings.blocks_misplaced += 1;
         }
         end_of_last = address.saturating_add(bytes);
@@ -118,14 +115,9 @@ pub(super) fn read(
 
     ledger.final_reserved_bytes = final_reserved;
     ledger.ring_full = settings.is_some_and(|read| {
-        read.overflowed
-            || read
-                .most_entries
-                .is_some_and(|most| most > 0 && count >= most)
+        read.overflowed || read.most_entries.is_some_and(|most| most > 0 && count >= most)
     });
-    ledger.settings = settings
-        .map(|read| read.settings.clone())
-        .unwrap_or_default();
+    ledger.settings = settings.map(|read| read.settings.clone()).unwrap_or_default();
     if has_expandable {
         ledger.settings.expandable_segments = Some(true);
     }
@@ -140,9 +132,7 @@ pub(super) fn read(
 /// Some recorders are told to leave completions out. If no free ever completes and no block waits at the
 /// end, requests are completions. The number of events changed.
 fn complete_requests(events: &mut [Event], end: &Map<u64, super::rewind::Block>) -> u64 {
-    let completed = events
-        .iter()
-        .any(|event| event.action == Action::FreeCompleted);
+    let completed = events.iter().any(|event| event.action == Action::FreeCompleted);
     if completed || end.values().any(|block| block.pending) {
         return 0;
     }
@@ -160,10 +150,7 @@ fn complete_requests(events: &mut [Event], end: &Map<u64, super::rewind::Block>)
 /// Some recorders are told to leave requests out. It shows where a block lives and ends without one; then a
 /// block completed without a request is no sign that it waited when the recording began.
 fn requests_left_out(events: &[Event]) -> bool {
-    if events
-        .iter()
-        .any(|event| event.action == Action::FreeRequested)
-    {
+    if events.iter().any(|event| event.action == Action::FreeRequested) {
         return false;
     }
     let mut born = Map::default();
@@ -195,9 +182,7 @@ fn forward(events: &[Event], ledger: &mut Ledger) -> Result<(), ReadError> {
             Action::Alloc => ledger.alloc(row)?,
             Action::Free | Action::FreeCompleted => ledger.free(row),
             Action::FreeRequested => match events.get(at) {
-                Some(next)
-                    if next.action == Action::FreeCompleted && next.address == event.address =>
-                {
+                Some(next) if next.action == Action::FreeCompleted && next.address == event.address => {
                     at += 1;
                     row.time_us = next.time_us;
                     ledger.free(row);
@@ -218,19 +203,6 @@ struct Entries {
     count: u64,
 }
 
-#[derive(Default)]
-struct Entry {
-    action: Option<Value>,
-    address: Option<u64>,
-    bytes: Option<i64>,
-    stream: u64,
-    time_us: u64,
-    pool: Option<(u64, u64)>,
-    frames: Option<Value>,
-    user_metadata: Option<Value>,
-    compile_context: Option<Value>,
-}
-
 impl Entries {
     fn read(
         &mut self,
@@ -244,26 +216,14 @@ impl Entries {
         self.events.reserve(walk.arena.count(trace).min(1 << 20));
         walk.items(trace, |value| {
             self.count += 1;
-            let mut entry = Entry::default();
-            let is_dict = walk.fields(value, |key, value| match key {
-                Key::Action => entry.action = Some(value),
-                Key::Addr | Key::DeviceFree => entry.address = walk.handle(value),
-                Key::Size => entry.bytes = walk.arena.as_int(value),
-                Key::Stream => entry.stream = walk.handle(value).unwrap_or(0),
-                Key::TimeUs => entry.time_us = walk.unsigned(value).unwrap_or(0),
-                Key::PoolId => entry.pool = walk.pair(value),
-                Key::Frames => entry.frames = Some(value),
-                Key::UserMetadata => entry.user_metadata = Some(value),
-                Key::CompileContext => entry.compile_context = Some(value),
-                _ => {}
-            })?;
-            let word = entry.action.and_then(Value::string);
-            let (Some(word), true) = (word, is_dict) else {
+            let record = walk.record(value)?;
+            let word = record.and_then(|record| record.action.string());
+            let (Some(word), Some(record)) = (word, record) else {
                 ledger.findings.unreadable_events += 1;
                 return Ok(());
             };
             match words.of(walk, word) {
-                Word::Memory(action) => self.push(walk, action, &entry, tags, ledger),
+                Word::Memory(action) => self.push(walk, action, &record, tags, ledger),
                 Word::Mark => Ok(()),
                 Word::Unknown => {
                     ledger.findings.other_events += 1;
@@ -278,11 +238,11 @@ impl Entries {
         &mut self,
         walk: &Walk<'_>,
         action: Action,
-        entry: &Entry,
+        record: &Record,
         tags: &mut Tags,
         ledger: &mut Ledger,
     ) -> Result<(), ReadError> {
-        let (Some(bytes), Some(address)) = (entry.bytes, entry.address) else {
+        let (Some(bytes), Some(address)) = (walk.arena.as_int(record.bytes), walk.handle(record.address)) else {
             ledger.findings.unreadable_events += 1;
             return Ok(());
         };
@@ -294,19 +254,20 @@ impl Entries {
             ledger.findings.absurd_bytes += 1;
             return Ok(());
         }
-        self.pools_recorded |= entry.pool.is_some();
+        let pool = walk.pair(record.pool);
+        self.pools_recorded |= pool.is_some();
         self.events.push(Event {
-            time_us: entry.time_us,
+            time_us: walk.unsigned(record.time_us).unwrap_or(0),
             bytes,
             address,
             allocation: NO_ALLOCATION,
             tag: tags.of(
                 walk,
-                [entry.frames, entry.user_metadata, entry.compile_context],
+                [record.frames, record.user_metadata, record.compile_context],
                 &mut ledger.tags,
-            )?,
-            stream: ledger.stream(entry.stream),
-            pool: ledger.pool(entry.pool.unwrap_or((0, 0))),
+            ),
+            stream: ledger.stream(walk.handle(record.stream).unwrap_or(0)),
+            pool: ledger.pool(pool.unwrap_or((0, 0))),
             action,
         });
         Ok(())

@@ -13,17 +13,23 @@ mod history;
 mod rewind;
 mod schema;
 mod settings;
+mod sieve;
 mod state;
 mod tags;
 
 use crate::pickle;
 use crate::source::Source;
 use crate::{Format, ReadError, Recording};
-use schema::Walk;
+use schema::{WORDS, Walk};
+use sieve::Sieve;
+use tags::Tags;
 
 pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, ReadError> {
-    let (arena, top) = pickle::load(source)?;
-    let walk = Walk::new(&arena);
+    let mut sieve = Sieve::new();
+    let (arena, top) = pickle::load(source, WORDS, &mut sieve)?;
+    let Sieve { records, frames } = sieve;
+    let walk = Walk::new(&arena, &records);
+    let mut tags = Tags::new(frames);
     let found = devices::find(&walk, top)?;
     let settings = found
         .settings
@@ -39,7 +45,7 @@ pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, Rea
         cautions: Vec::new(),
     };
     for device in found.devices {
-        let read = history::read(&walk, &device, found.settings.as_ref(), name)?;
+        let read = history::read(&walk, &device, &mut tags, found.settings.as_ref(), name)?;
         recording.traces.extend(read.trace);
         recording.states.extend(read.state);
         recording.cautions.extend(read.cautions);

@@ -67,8 +67,7 @@ pub(super) fn overlaps(segments: &BTreeMap<u64, Segment>, address: u64, bytes: u
 impl Rewind<'_> {
     /// Undoes all events, the last first; fills in pools where events do not name them.
     pub(super) fn all(&mut self, events: &mut [Event]) {
-        let infer_pools =
-            !self.pools_recorded && self.segments.values().any(|segment| segment.pool != 0);
+        let infer_pools = !self.pools_recorded && self.segments.values().any(|segment| segment.pool != 0);
         for event in events.iter_mut().rev() {
             if infer_pools {
                 self.infer_pool(event);
@@ -137,10 +136,7 @@ impl Rewind<'_> {
             // Given back and never completed, yet the final state does not show it waiting.
             found => {
                 let Event {
-                    stream,
-                    pool,
-                    bytes,
-                    ..
+                    stream, pool, bytes, ..
                 } = *event;
                 if found.is_none() {
                     let block = Block {

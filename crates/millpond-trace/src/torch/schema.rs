@@ -1,5 +1,6 @@
 //! The words of a snapshot, and a walk over it that cannot be made to take long.
 
+use super::sieve::Record;
 use crate::ReadError;
 use crate::pickle::{Arena, Value};
 use std::cell::Cell;
@@ -10,7 +11,10 @@ macro_rules! keys {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum Key { Unknown, $($key),* }
 
-        const KEYS: &[(&str, Key)] = &[$(($word, Key::$key)),*];
+        /// What the arena's strings begin with, so that a key is known by its number.
+        pub(super) const WORDS: &[&str] = &[$($word),*];
+        /// By number; the empty string has 0.
+        const KEYS: &[Key] = &[Key::Unknown, $(Key::$key),*];
     };
 }
 
@@ -30,39 +34,46 @@ keys! {
     TraceMaxEntries = "trace_alloc_max_entries" TraceOverflowed = "trace_alloc_overflowed"
 }
 
+impl Key {
+    /// What a dict's key means.
+    #[inline]
+    pub(super) fn of(key: Value) -> Self {
+        match key.string() {
+            Some(number) => KEYS.get(number as usize).copied().unwrap_or(Self::Unknown),
+            None => Self::Unknown,
+        }
+    }
+}
+
 /// Reads values of an arena by key, on a budget.
 ///
 /// Values may be shared without bound (a list of a million references to one list of a million), so every
 /// step is charged. Honest snapshots share stacks only, and those are read once each.
 pub(super) struct Walk<'a> {
     pub(super) arena: &'a Arena,
-    keys: Vec<Key>,
+    /// What was taken out of it.
+    records: &'a [Record],
     budget: Cell<u64>,
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(arena: &'a Arena) -> Self {
-        let key = |text: &str| {
-            KEYS.iter()
-                .find(|(word, _)| *word == text)
-                .map_or(Key::Unknown, |&(_, key)| key)
-        };
-        // No key is long; what is, need not be compared.
-        let keys = (0..arena.strings.len() as u32).map(|at| arena.strings.get(at));
-        let keys = keys
-            .map(|text| {
-                if text.len() < 32 {
-                    key(text)
-                } else {
-                    Key::Unknown
-                }
-            })
-            .collect();
+    pub(super) fn new(arena: &'a Arena, records: &'a [Record]) -> Self {
         Self {
             arena,
-            keys,
+            records,
             budget: Cell::new(8 * arena.size() as u64 + (1 << 20)),
         }
+    }
+
+    /// An event's values; none if this is no dict.
+    #[inline]
+    pub(super) fn record(&self, dict: Value) -> Result<Option<Record>, ReadError> {
+        if let Some(number) = self.arena.taken_by(dict) {
+            return Ok(self.records.get(number as usize).copied());
+        }
+        let mut record = Record::EMPTY;
+        let is_dict = self.fields(dict, |key, value| record.set(key, value))?;
+        Ok(is_dict.then_some(record))
     }
 
     #[inline]
@@ -78,22 +89,19 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Calls `each` with the keys of a dict that are known; false if it is no dict.
+    /// Calls `each` with the keys of a dict that are known; false if it is no dict. An event's dict that was
+    /// taken has none.
     #[inline]
-    pub(super) fn fields(
-        &self,
-        dict: Value,
-        mut each: impl FnMut(Key, Value),
-    ) -> Result<bool, ReadError> {
+    pub(super) fn fields(&self, dict: Value, mut each: impl FnMut(Key, Value)) -> Result<bool, ReadError> {
         let Some(pairs) = self.arena.pairs(dict) else {
             return Ok(false);
         };
         self.charge()?;
         for (key, value) in pairs {
             self.charge()?;
-            match key.string().map(|at| self.keys[at as usize]) {
-                None | Some(Key::Unknown) => {}
-                Some(key) => each(key, value),
+            match Key::of(key) {
+                Key::Unknown => {}
+                key => each(key, value),
             }
         }
         Ok(true)
@@ -118,9 +126,7 @@ impl<'a> Walk<'a> {
     /// A value that can be an address or a count of bytes.
     #[inline]
     pub(super) fn unsigned(&self, value: Value) -> Option<u64> {
-        self.arena
-            .as_int(value)
-            .and_then(|int| u64::try_from(int).ok())
+        self.arena.as_int(value).and_then(|int| u64::try_from(int).ok())
     }
 
     /// A stream handle; some versions print it as a negative number.

@@ -30,17 +30,14 @@ pub(super) fn read(walk: &Walk<'_>, value: Value) -> Result<SettingsRead, ReadEr
             settings.max_split_size = walk.unsigned(value).filter(|&bytes| bytes < 1 << 62);
         }
         Key::GarbageCollection => {
-            settings.garbage_collection_threshold =
-                walk.arena.as_float(value).filter(|&share| share > 0.0);
+            settings.garbage_collection_threshold = walk.arena.as_float(value).filter(|&share| share > 0.0);
         }
         Key::ExpandableSegments => settings.expandable_segments = value.boolean(),
         Key::RoundupPower2 => roundup = Some(value),
         Key::TraceMaxEntries => most_entries = walk.unsigned(value),
         Key::TraceOverflowed => {
             overflowed = match walk.arena.items(value) {
-                Some(mut each) => {
-                    each.any(|one| walk.arena.as_int(one).is_some_and(|int| int != 0))
-                }
+                Some(mut each) => each.any(|one| walk.arena.as_int(one).is_some_and(|int| int != 0)),
                 None => walk.arena.as_int(value).is_some_and(|int| int != 0),
             };
         }

@@ -42,13 +42,11 @@ pub(super) fn read(
             small: Some(raw.small),
             expandable: raw.expandable,
         };
-        let sum = pools
-            .entry((raw.pool, !raw.small))
-            .or_insert_with(|| PoolState {
-                pool: raw.pool,
-                small: raw.small,
-                ..PoolState::default()
-            });
+        let sum = pools.entry((raw.pool, !raw.small)).or_insert_with(|| PoolState {
+            pool: raw.pool,
+            small: raw.small,
+            ..PoolState::default()
+        });
         sum.segments += 1;
         sum.expandable_segments += u64::from(raw.expandable);
         sum.reserved_bytes = sum.reserved_bytes.saturating_add(raw.bytes);
@@ -73,7 +71,7 @@ pub(super) fn read(
                 };
                 sum.count(&block, pending);
                 let requested = block.requested.min(MOST_BYTES);
-                let tag = tags.of(walk, [block.frames, None, None], &mut ledger.tags)?;
+                let tag = tags.of(walk, [block.frames.unwrap_or(Value::NONE), Value::NONE, Value::NONE], &mut ledger.tags);
                 let block = Block {
                     requested,
                     bytes: Some(block.bytes),

@@ -6,195 +6,245 @@
 //! Stacks and frames are shared objects in the file, so each is read once.
 
 use super::schema::{Key, Walk};
-use crate::ReadError;
-use crate::pickle::Value;
+use crate::pickle::{Arena, Value};
 use crate::strings::{Interner, Map};
+use std::fmt::Write;
 
 /// Frames that a tag names at most.
-const FRAMES: usize = 8;
+pub(super) const FRAMES: usize = 8;
 /// Characters of a frame's file or function at most: C++ templates have thousands.
 const NAME: usize = 80;
 
+/// Keys of a frame at most.
+const MOST_KEYS: usize = 32;
+
 /// What an event says about its origin: frames, user metadata and compile context.
-type Words = [Option<Value>; 3];
+type Words = [Value; 3];
+
+/// What a frame is to a tag.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Frame {
+    /// No frame, or one with other keys than PyTorch writes.
+    Other,
+    Noise,
+    Python,
+    Native,
+}
+
+/// What each dict is to a tag, by its number: stacks are many, so looking one up must cost nothing.
+#[derive(Default)]
+pub(super) struct Frames(Vec<Option<Frame>>);
+
+impl Frames {
+    /// What `value` is.
+    #[inline]
+    pub(super) fn of(&mut self, arena: &Arena, value: Value) -> Frame {
+        let Some(number) = value.dict() else {
+            return Frame::Other;
+        };
+        match self.0.get(number) {
+            Some(&Some(known)) => known,
+            _ => self.add(arena, value, number),
+        }
+    }
+
+    #[cold]
+    fn add(&mut self, arena: &Arena, dict: Value, number: usize) -> Frame {
+        let Some(fields) = Fields::of(arena, dict) else {
+            return Frame::Other;
+        };
+        let frame = if fields.is_python() {
+            Frame::Python
+        } else if is_noise(fields.file, fields.function) {
+            Frame::Noise
+        } else {
+            Frame::Native
+        };
+        if number >= self.0.len() {
+            self.0.resize(number + 1, None);
+        }
+        self.0[number] = Some(frame);
+        frame
+    }
+}
+
+/// The values of a frame's dict.
+#[derive(Default)]
+struct Fields<'a> {
+    file: &'a str,
+    function: &'a str,
+    line: i64,
+}
+
+impl<'a> Fields<'a> {
+    /// None if the dict has none of them, or others that this reader knows.
+    fn of(arena: &'a Arena, dict: Value) -> Option<Self> {
+        let mut fields = Self::default();
+        let mut named = false;
+        for (at, (key, value)) in arena.pairs(dict)?.enumerate() {
+            match Key::of(key) {
+                Key::Filename => fields.file = arena.as_text(value).unwrap_or_default(),
+                Key::Name => fields.function = arena.as_text(value).unwrap_or_default(),
+                Key::Line => fields.line = arena.as_int(value).unwrap_or(0),
+                // Newer versions tell of graphs as well.
+                Key::Unknown if at < MOST_KEYS => continue,
+                _ => return None,
+            }
+            named = true;
+        }
+        named.then_some(fields)
+    }
+
+    fn is_python(&self) -> bool {
+        self.file.ends_with(".py") || self.file.starts_with('<')
+    }
+
+    /// Adds the frame's name as tags show it.
+    fn name(&self, name: &mut String) {
+        let file = self.file;
+        if !matches!(file, "" | "??") {
+            push_clean(name, file.rsplit(['/', '\\']).next().unwrap_or(file));
+            name.push(':');
+        }
+        // Arguments of C++ functions are long and say little.
+        let end = if self.is_python() { None } else { self.function.find('(') };
+        push_clean(name, &self.function[..end.unwrap_or(self.function.len())]);
+        if self.line > 0 {
+            let _ = write!(name, ":{}", self.line);
+        }
+    }
+}
 
 /// Tags made so far.
 pub(super) struct Tags {
     known: Map<u128, u32>,
     last: (u128, u32),
-    /// How each frame appears, by the number of its dict: stacks are many, so looking one up must cost nothing.
-    frames: Vec<Frame>,
-    names: Interner,
+    frames: Frames,
+    /// How each frame appears, by the number of its dict: where in `names`.
+    named: Map<u32, (u32, u32)>,
+    names: String,
     /// Text of the tag in the making.
     text: String,
 }
 
-/// How a frame appears in tags; names are numbers in [`Tags::names`].
-#[derive(Clone, Copy)]
-enum Frame {
-    Unread,
-    Noise,
-    Python(u32),
-    Native(u32),
-}
-
 impl Tags {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(frames: Frames) -> Self {
         Self {
             known: Map::default(),
             // No words, no tag.
             last: (0, 0),
-            frames: Vec::new(),
-            names: Interner::new(Interner::TAG_BYTES),
+            frames,
+            named: Map::default(),
+            names: String::new(),
             text: String::new(),
         }
     }
 
+    /// The next tags go into another interner.
+    pub(super) fn forget(&mut self) {
+        self.known.clear();
+        self.last = (0, 0);
+    }
+
     /// The tag of an event or block.
     #[inline]
-    pub(super) fn of(
-        &mut self,
-        walk: &Walk<'_>,
-        words: Words,
-        into: &mut Interner,
-    ) -> Result<u32, ReadError> {
+    pub(super) fn of(&mut self, walk: &Walk<'_>, words: Words, into: &mut Interner) -> u32 {
         // One number to hash: this runs for each event.
-        let bits = |word: Option<Value>| word.map_or(0, |value| u128::from(value.bits()));
-        let key = bits(words[0]) | bits(words[1]) << 32 | bits(words[2]) << 64;
+        let [frames, user, compile] = words;
+        let words_bits = u128::from(user.bits()) | u128::from(compile.bits()) << 32;
+        let key = u128::from(walk.arena.identity(frames)) | words_bits << 64;
         if self.last.0 == key {
-            return Ok(self.last.1);
+            return self.last.1;
         }
         let tag = match self.known.get(&key) {
             Some(&tag) => tag,
             None => {
-                let tag = self.make(walk, words, into)?;
+                let tag = self.make(walk.arena, words, into);
                 self.known.insert(key, tag);
                 tag
             }
         };
         self.last = (key, tag);
-        Ok(tag)
+        tag
     }
 
-    fn make(
-        &mut self,
-        walk: &Walk<'_>,
-        words: Words,
-        into: &mut Interner,
-    ) -> Result<u32, ReadError> {
+    fn make(&mut self, arena: &Arena, words: Words, into: &mut Interner) -> u32 {
         let [frames, user, compile] = words;
         let mut text = std::mem::take(&mut self.text);
         text.clear();
-        for words in [user, compile].into_iter().flatten() {
-            let words = walk.arena.as_text(words).unwrap_or_default();
+        for words in [user, compile] {
+            let words = arena.as_text(words).unwrap_or_default();
             if !matches!(words, "" | "N/A") {
                 push_clean(&mut text, words);
                 text.push(';');
             }
         }
-        if let Some(frames) = frames {
-            self.stack(walk, frames, &mut text)?;
-        }
+        self.stack(arena, frames, &mut text);
         let tag = into.intern(text.as_bytes());
         self.text = text;
-        Ok(tag)
+        tag
     }
 
-    fn stack(&mut self, walk: &Walk<'_>, stack: Value, text: &mut String) -> Result<(), ReadError> {
-        let Some(items) = walk.arena.items(stack) else {
-            return Ok(());
+    fn stack(&mut self, arena: &Arena, stack: Value, text: &mut String) {
+        let Some(items) = arena.items(stack) else {
+            return;
         };
         let mut python = Short::default();
         let mut native = Short::default();
         for item in items {
-            match self.frame(walk, item)? {
-                Frame::Unread | Frame::Noise => {}
-                Frame::Python(name) => python.push(name),
-                Frame::Native(name) => native.push(name),
+            match self.frames.of(arena, item) {
+                Frame::Other | Frame::Noise => {}
+                Frame::Python => python.push(item),
+                Frame::Native => native.push(item),
             }
             if python.count == FRAMES {
                 break;
             }
         }
         let named = if python.count > 0 { &python } else { &native };
-        for (at, &name) in named.names[..named.count].iter().enumerate() {
+        for (at, &frame) in named.frames[..named.count].iter().enumerate() {
             if at > 0 {
                 text.push('<');
             }
-            text.push_str(self.names.get(name));
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn frame(&mut self, walk: &Walk<'_>, frame: Value) -> Result<Frame, ReadError> {
-        let Some(number) = frame.dict() else {
-            return Ok(Frame::Noise);
-        };
-        match self.frames.get(number) {
-            None | Some(Frame::Unread) => self.new_frame(walk, frame, number),
-            Some(&known) => Ok(known),
+            text.push_str(self.name(arena, frame));
         }
     }
 
-    #[cold]
-    fn new_frame(
-        &mut self,
-        walk: &Walk<'_>,
-        frame: Value,
-        number: usize,
-    ) -> Result<Frame, ReadError> {
-        let frame = self.read_frame(walk, frame)?;
-        if number >= self.frames.len() {
-            self.frames.resize(number + 1, Frame::Unread);
-        }
-        self.frames[number] = frame;
-        Ok(frame)
-    }
-
-    fn read_frame(&mut self, walk: &Walk<'_>, frame: Value) -> Result<Frame, ReadError> {
-        let (mut file, mut function, mut line) = ("", "", 0);
-        walk.fields(frame, |key, value| match key {
-            Key::Filename => file = walk.arena.as_text(value).unwrap_or_default(),
-            Key::Name => function = walk.arena.as_text(value).unwrap_or_default(),
-            Key::Line => line = walk.arena.as_int(value).unwrap_or(0),
-            _ => {}
-        })?;
-        let is_python = file.ends_with(".py") || file.starts_with('<');
-        if !is_python && is_noise(file, function) {
-            return Ok(Frame::Noise);
-        }
-        let mut name = String::new();
-        if !matches!(file, "" | "??") {
-            push_clean(&mut name, file.rsplit(['/', '\\']).next().unwrap_or(file));
-            name.push(':');
-        }
-        // Arguments of C++ functions are long and say little.
-        let end = if is_python { None } else { function.find('(') };
-        push_clean(&mut name, &function[..end.unwrap_or(function.len())]);
-        if line > 0 {
-            name.push_str(&format!(":{line}"));
-        }
-        let name = self.names.intern(name.as_bytes());
-        Ok(if is_python {
-            Frame::Python(name)
-        } else {
-            Frame::Native(name)
-        })
+    fn name(&mut self, arena: &Arena, frame: Value) -> &str {
+        let names = &mut self.names;
+        let (start, end) = *self.named.entry(frame.bits()).or_insert_with(|| {
+            let start = names.len();
+            // As much again as all tags may take together.
+            if let Some(fields) = Fields::of(arena, frame)
+                && start < Interner::TAG_BYTES
+            {
+                fields.name(names);
+            }
+            (start as u32, names.len() as u32)
+        });
+        &self.names[start as usize..end as usize]
     }
 }
 
-/// The first names of a stack.
-#[derive(Default)]
+/// The first frames of a kind.
 struct Short {
-    names: [u32; FRAMES],
+    frames: [Value; FRAMES],
     count: usize,
 }
 
+impl Default for Short {
+    fn default() -> Self {
+        Self {
+            frames: [Value::NONE; FRAMES],
+            count: 0,
+        }
+    }
+}
+
 impl Short {
-    fn push(&mut self, name: u32) {
-        if let Some(place) = self.names.get_mut(self.count) {
-            *place = name;
+    fn push(&mut self, frame: Value) {
+        if let Some(place) = self.frames.get_mut(self.count) {
+            *place = frame;
             self.count += 1;
         }
     }
@@ -224,6 +274,12 @@ fn is_noise(file: &str, function: &str) -> bool {
 
 /// Adds at most [`NAME`] characters, none of which would end a line or a field.
 fn push_clean(text: &mut String, words: &str) {
+    let plain = |&byte: &u8| byte.is_ascii() && byte != b',' && !byte.is_ascii_control();
+    let head = words.len().min(NAME);
+    if words.as_bytes()[..head].iter().all(plain) {
+        text.push_str(&words[..head]);
+        return;
+    }
     text.extend(words.chars().take(NAME).map(|char| match char {
         ',' => ';',
         char if char.is_control() => ' ',

@@ -110,11 +110,7 @@ fn write(value: &Py, protocol: u8, out: &mut Vec<u8>, memo: &mut Vec<u32>) {
             for item in items {
                 write(item, protocol, out, memo);
             }
-            out.push(if short {
-                0x84 + items.len() as u8
-            } else {
-                b't'
-            });
+            out.push(if short { 0x84 + items.len() as u8 } else { b't' });
         }
         Py::Dict(pairs) => {
             if protocol == 0 {
@@ -184,13 +180,7 @@ fn write_int(int: i128, protocol: u8, out: &mut Vec<u8>) {
 
 fn write_text(text: &str, protocol: u8, out: &mut Vec<u8>) {
     match protocol {
-        0 => out.extend(
-            format!(
-                "V{}\n",
-                text.replace('\\', "\\u005c").replace('\n', "\\u000a")
-            )
-            .bytes(),
-        ),
+        0 => out.extend(format!("V{}\n", text.replace('\\', "\\u005c").replace('\n', "\\u000a")).bytes()),
         4.. if text.len() < 256 => {
             out.extend([0x8c, text.len() as u8]);
             out.extend(text.bytes());

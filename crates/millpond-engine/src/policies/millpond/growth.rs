@@ -14,6 +14,7 @@ use crate::error::SourceError;
 use crate::index::Entry;
 use crate::space::{BlockId, State};
 use crate::supply::Supply;
+use std::collections::BTreeMap;
 
 /// Memory may always outgrow the program's peak by two pages.
 const SLACK_PAGES: u64 = 2;
@@ -38,18 +39,17 @@ impl Millpond {
             Err(error) if error.is_out_of_memory() => {}
             outcome => return outcome,
         }
-        if self.recover(supply)
-            && let Some(id) = self.find(supply, number, bytes)
-        {
+        self.recover(supply);
+        if let Some(id) = self.find(supply, number, bytes) {
             return Ok(id);
         }
         self.grow_paged(supply, number, bytes, true)
     }
 
-    pub(super) fn recover(&mut self, supply: &mut Supply<'_>) -> bool {
-        let pending = supply.synchronize();
-        let found = !pending.is_empty();
-        for block in pending {
+    /// Waits for the device, takes back what waited for a stream, and joins what several streams freed:
+    /// any of them may have it now.
+    pub(super) fn recover(&mut self, supply: &mut Supply<'_>) {
+        for block in supply.synchronize() {
             if block.key().index() >= FOREIGN as usize {
                 self.foreign.push(block);
                 continue;
@@ -57,7 +57,13 @@ impl Millpond {
             self.live -= block.bytes();
             self.lists.put_back(block.key());
         }
-        found
+        let mut first = BTreeMap::new();
+        for (number, list) in self.lists.iter() {
+            first.entry(list.area).or_insert(number);
+        }
+        for number in first.into_values() {
+            self.lists.join_streams(number);
+        }
     }
 
     fn grow_plain(
@@ -70,9 +76,8 @@ impl Millpond {
             Err(error) if error.is_out_of_memory() => {}
             outcome => return outcome,
         }
-        if self.recover(supply)
-            && let Some(id) = self.find(supply, number, bytes)
-        {
+        self.recover(supply);
+        if let Some(id) = self.find(supply, number, bytes) {
             return Ok(id);
         }
         self.release_free(supply);

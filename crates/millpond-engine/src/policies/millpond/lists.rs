@@ -109,6 +109,26 @@ impl Lists {
         id
     }
 
+    /// Joins what all streams of an area freed, in one list of it: right only once the device has been
+    /// waited for, when any stream may have it.
+    pub(super) fn join_streams(&mut self, into: u32) {
+        let area = self.get(into).area;
+        for number in 0..self.lists.len() as u32 {
+            if number == into || self.get(number).area != area {
+                continue;
+            }
+            let moved = std::mem::take(&mut self.lists[number as usize].free);
+            for entry in moved.iter() {
+                self.space.set_owner(entry.id, into);
+                // Not to be joined before its own turn: until then it is in no list.
+                self.space.set_state(entry.id, State::Live);
+            }
+            for entry in moved.iter() {
+                self.put_back(entry.id);
+            }
+        }
+    }
+
     /// Gives an unlisted block to a caller, keeping what lies before the alignment and beyond `bytes`.
     #[inline]
     pub(super) fn hand_out(&mut self, id: BlockId, request: &Request, bytes: u64, number: u32) -> Block {

@@ -25,6 +25,11 @@ impl Planned {
         for block in supply.synchronize() {
             self.free(supply, block);
         }
+        // What the plan has no place for stays with the default policy, and needs room there.
+        let unplanned = plan.step.slots.iter().filter(|slot| !slot.is_planned());
+        let unplanned: Vec<Request> = unplanned.map(|slot| Request::new(slot.bytes, slot.stream)).collect();
+        let set_aside: Vec<Block> =
+            unplanned.iter().map_while(|request| self.inner.allocate_cached(supply, request)).collect();
         let pieces = self.inner.lend_pieces();
         let sizes: Vec<u64> = pieces.iter().map(Block::bytes).collect();
         let solved = plan.clone();
@@ -34,6 +39,9 @@ impl Planned {
         let reserved = supply.reserved() + height.saturating_sub(self.inner.movable_bytes());
         let most = supply.peak_reserved().max(self.inner.peak() / 1000 * (1000 + GROWTH_PERMILLE));
         let block = if reserved <= most { self.inner.lend(supply, height).ok() } else { None };
+        for block in set_aside {
+            self.inner.free(supply, block);
+        }
         let Some(block) = block else {
             for piece in pieces {
                 let bytes = piece.bytes();
@@ -41,7 +49,8 @@ impl Planned {
             }
             return self.give_up();
         };
-        self.relax();
+        self.tight = false;
+        self.inner.configure(&self.serving);
         self.remember(solved);
         let lent = std::iter::once(block).chain(pieces).collect();
         self.phase = Phase::Serving(Box::new(Course::new(plan, lent, keys)));
@@ -89,6 +98,7 @@ impl Planned {
         let Phase::Serving(mut course) = std::mem::replace(&mut self.phase, Phase::Watching) else {
             return false;
         };
+        self.inner.configure(&self.relaxed);
         course.order_all(supply, Stream::DEFAULT);
         let mut parts = course.by_address();
         for lent in std::mem::take(&mut course.lent) {

@@ -1,0 +1,184 @@
+//! What sets each policy apart, in figures worked out by hand from its rules.
+
+mod support;
+
+use millpond_engine::{Fault, Simulated};
+use support::driver::{Driver, request};
+use support::suite::{KIB, MIB, limited, unlimited};
+
+/// Allocates on stream 0 and answers the bytes of the block.
+fn bytes_of(driver: &mut Driver, bytes: u64) -> u64 {
+    driver.allocate(request(bytes, 0, 0)).expect("served");
+    driver.live.last().map_or(0, |b| b.bytes())
+}
+
+fn reserved(driver: &Driver) -> u64 {
+    driver.engine.stats().reserved.current
+}
+
+#[test]
+fn bfc_doubles_its_regions() {
+    let mut driver = unlimited("bfc");
+    let after = |driver: &mut Driver, bytes| {
+        bytes_of(driver, bytes);
+        reserved(driver)
+    };
+    assert_eq!(after(&mut driver, 1000), 2 * MIB);
+    assert_eq!(after(&mut driver, 2 * MIB), 6 * MIB);
+    // 8 MiB is next; doubled until the request fits, it stays there for the region after.
+    assert_eq!(after(&mut driver, 20 * MIB), (6 + 32) * MIB);
+    assert_eq!(after(&mut driver, 20 * MIB), (6 + 32 + 32) * MIB);
+}
+
+#[test]
+fn bfc_keeps_a_rest_smaller_than_the_request() {
+    let mut driver = unlimited("bfc");
+    for bytes in [MIB, 600 * KIB] {
+        bytes_of(&mut driver, bytes);
+    }
+    driver.free(0, &[]);
+    assert_eq!(bytes_of(&mut driver, 600 * KIB), MIB);
+    driver.free(1, &[]);
+    assert_eq!(bytes_of(&mut driver, 512 * KIB), 512 * KIB);
+    let mut driver = unlimited("bfc");
+    for bytes in [400 * MIB, 400 * MIB] {
+        bytes_of(&mut driver, bytes);
+    }
+    driver.free(1, &[]);
+    assert_eq!(
+        bytes_of(&mut driver, 380 * MIB),
+        380 * MIB,
+        "the rest joined what followed"
+    );
+}
+
+#[test]
+fn bfc_backs_off_by_tenths_and_takes_what_is_left() {
+    let mut driver = limited("bfc", 7 * MIB);
+    bytes_of(&mut driver, MIB);
+    bytes_of(&mut driver, 3 * MIB);
+    assert_eq!(reserved(&driver), 6 * MIB);
+    bytes_of(&mut driver, 1000 * KIB);
+    bytes_of(&mut driver, 1000 * KIB);
+    assert_eq!(reserved(&driver), 7 * MIB, "the whole device and no more");
+    let device = Simulated::new().with_faults([Fault::OutOfMemoryAt(1)]);
+    let mut driver = Driver::new("bfc", device);
+    bytes_of(&mut driver, 2 * MIB);
+    bytes_of(&mut driver, MIB);
+    // 0.9 times 4 MiB, rounded up to 256 bytes.
+    assert_eq!(reserved(&driver), 2 * MIB + 3_774_976);
+}
+
+#[test]
+fn rmm_pool_grows_by_what_it_has() {
+    let mut driver = unlimited("rmm-pool");
+    for (bytes, held) in [(MIB, 1), (KIB, 2), (5 * MIB, 7), (512 * KIB, 7), (5 * MIB, 14)] {
+        assert_eq!(bytes_of(&mut driver, bytes), bytes);
+        assert_eq!(reserved(&driver), held * MIB);
+    }
+    let mut driver = limited("rmm-pool", 9 * MIB);
+    bytes_of(&mut driver, 6 * MIB);
+    bytes_of(&mut driver, MIB);
+    // 6 MiB are refused, half of that is not.
+    assert_eq!(reserved(&driver), 9 * MIB);
+}
+
+#[test]
+fn rmm_pool_takes_from_another_stream_with_one_wait() {
+    let mut driver = unlimited("rmm-pool");
+    let first = driver.allocate(request(3 * MIB, 1, 0)).expect("no limit");
+    driver.free(0, &[]);
+    assert_eq!(driver.engine.meter().calls.event_record, 1);
+    assert_eq!(driver.allocate(request(MIB, 2, 0)), Ok(first));
+    assert_eq!(driver.engine.meter().cross_stream_waits, 1);
+    // The rest is still stream 1's.
+    assert_eq!(driver.allocate(request(2 * MIB, 1, 0)), Ok(first + MIB));
+    assert_eq!(driver.engine.meter().cross_stream_waits, 1);
+}
+
+#[test]
+fn rmm_arena_takes_half_and_waits_for_large_frees() {
+    let mut driver = limited("rmm-arena", 64 * MIB);
+    let first = driver.allocate(request(KIB, 1, 0)).expect("fits");
+    let other = driver.allocate(request(KIB, 2, 0)).expect("fits");
+    assert_eq!(reserved(&driver), 32 * MIB);
+    assert_eq!(other - first, MIB, "each stream has a superblock of its own");
+    driver.free_all();
+    assert_eq!(driver.engine.stats().stalls, 0);
+    bytes_of(&mut driver, MIB + 256);
+    driver.free_all();
+    assert_eq!(driver.engine.stats().stalls, 1);
+}
+
+#[test]
+fn rmm_arena_backs_what_it_touches_where_there_is_no_limit() {
+    let mut driver = unlimited("rmm-arena");
+    bytes_of(&mut driver, 100);
+    assert_eq!(reserved(&driver), 2 * MIB);
+    bytes_of(&mut driver, 9 * MIB);
+    assert_eq!(reserved(&driver), 10 * MIB);
+}
+
+#[test]
+fn cuda_async_remaps_when_the_device_is_full() {
+    let mut driver = limited("cuda-async", 16 * MIB);
+    for _ in 0..4 {
+        bytes_of(&mut driver, 4 * MIB);
+    }
+    driver.free(2, &[]);
+    driver.free(0, &[]);
+    bytes_of(&mut driver, 8 * MIB);
+    assert_eq!(reserved(&driver), 16 * MIB);
+    assert_eq!(driver.engine.meter().moved_bytes, 8 * MIB);
+    assert_eq!(driver.engine.stats().stalls, 1);
+    assert!(driver.allocate(request(1, 0, 0)).is_err());
+}
+
+#[test]
+fn pow2_reuses_the_warmest_block_of_exactly_the_class() {
+    let mut driver = unlimited("pow2");
+    assert_eq!(bytes_of(&mut driver, 5 * MIB), 8 * MIB);
+    assert_eq!(bytes_of(&mut driver, 8 * MIB), 8 * MIB);
+    let warmest = driver.live[1].address();
+    driver.free(0, &[]);
+    driver.free(0, &[]);
+    let taken = driver.engine.meter().calls.malloc;
+    bytes_of(&mut driver, 2 * MIB);
+    assert_eq!(
+        driver.engine.meter().calls.malloc,
+        taken + 1,
+        "a larger block is left"
+    );
+    assert_eq!(driver.allocate(request(6 * MIB, 0, 0)), Ok(warmest));
+}
+
+#[test]
+fn buckets_are_filled_by_threes() {
+    let mut driver = unlimited("buckets");
+    for (call, taken) in [1, 1, 1, 2, 2, 2, 3].into_iter().enumerate() {
+        assert_eq!(bytes_of(&mut driver, 40 * KIB), 64 * KIB);
+        assert_eq!(driver.engine.meter().calls.malloc, taken, "call {call}");
+    }
+    assert_eq!(bytes_of(&mut driver, 65), 256);
+    let large = bytes_of(&mut driver, 65 * KIB);
+    assert_eq!(large, 65 * KIB);
+    driver.free(driver.live.len() - 1, &[]);
+    bytes_of(&mut driver, 64 * KIB + 256);
+    assert_eq!(
+        driver.engine.meter().calls.malloc,
+        5,
+        "only the exact size is reused"
+    );
+}
+
+#[test]
+fn none_asks_the_driver_each_time() {
+    let mut driver = unlimited("none");
+    for _ in 0..5 {
+        bytes_of(&mut driver, 1000);
+        driver.free_all();
+    }
+    let (stats, calls) = (driver.engine.stats(), driver.engine.meter().calls);
+    assert_eq!((calls.malloc, calls.free, stats.stalls, stats.hits), (5, 5, 5, 0));
+    assert_eq!(stats.reserved.peak, 1024);
+}

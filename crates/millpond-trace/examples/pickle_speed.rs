@@ -1,0 +1,134 @@
+//! Times the reading of PyTorch snapshots against CPython's `pickle.load` on the same files, in one run.
+//!
+//! `cargo run --release -p millpond-trace --example pickle_speed -- FILE...`
+//!
+//! Ours is all of [`millpond_trace::read`]: opening the file, parsing, tags, the state rebuilt backwards,
+//! numbered events. CPython's is opening the file and `pickle.load`, in a process of its own that has imported
+//! everything before; freeing the result counts for neither. The two take turns, so that another program's
+//! load meets both. Each row gives the median and, in brackets, the least and the most.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+/// Timings of each side per file.
+const ROUNDS: usize = 21;
+
+/// Loads the file named on each line and answers with the seconds it took.
+const LOADER: &str = "
+import gc, pickle, sys, time
+if len(sys.argv) > 1:
+    gc.disable()
+print(sys.version.split()[0], flush=True)
+for line in sys.stdin:
+    start = time.perf_counter()
+    with open(line[:-1], 'rb') as file:
+        snapshot = pickle.load(file)
+    seconds = time.perf_counter() - start
+    del snapshot
+    print(seconds, flush=True)
+";
+
+fn main() {
+    let mut python = Python::start(&[]);
+    // With its cycle collector off CPython loads faster; few programs do that, and the comparison is stricter.
+    let mut without_gc = Python::start(&["nogc"]);
+    match &python {
+        Some(python) => println!("CPython {}", python.version),
+        None => println!("no python3 here: only this crate is timed"),
+    }
+    for path in std::env::args_os().skip(1).map(PathBuf::from) {
+        let mut ours = Vec::new();
+        let mut theirs = Vec::new();
+        let mut theirs_without_gc = Vec::new();
+        for _ in 0..ROUNDS {
+            theirs.extend(python.as_mut().and_then(|python| python.load(&path)));
+            theirs_without_gc.extend(without_gc.as_mut().and_then(|python| python.load(&path)));
+            match read(&path) {
+                Ok(seconds) => ours.push(seconds),
+                Err(error) => {
+                    println!("{}: {error}", path.display());
+                    break;
+                }
+            }
+        }
+        if ours.is_empty() {
+            continue;
+        }
+        let bytes = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
+        println!("{} ({:.1} MB)", path.display(), bytes as f64 / 1e6);
+        let ours = row("millpond_trace::read", &mut ours, None);
+        row("pickle.load", &mut theirs, Some(ours));
+        row("pickle.load, gc off", &mut theirs_without_gc, Some(ours));
+    }
+}
+
+fn read(path: &Path) -> Result<f64, millpond_trace::ReadError> {
+    let start = Instant::now();
+    let recording = millpond_trace::read(path, &millpond_trace::ReadOptions::default())?;
+    let seconds = start.elapsed().as_secs_f64();
+    drop(recording);
+    Ok(seconds)
+}
+
+/// Prints one side's row; its median.
+fn row(name: &str, seconds: &mut [f64], against: Option<f64>) -> f64 {
+    seconds.sort_by(f64::total_cmp);
+    let (Some(least), Some(most)) = (seconds.first(), seconds.last()) else {
+        return 0.0;
+    };
+    let median = seconds[seconds.len() / 2];
+    print!(
+        "  {name:<22} {:>8.2} ms [{:.2}..{:.2}]",
+        median * 1e3,
+        least * 1e3,
+        most * 1e3
+    );
+    match against {
+        Some(ours) => println!("  {:.1} times ours", median / ours),
+        None => println!(),
+    }
+    median
+}
+
+/// A CPython that waits for names of files.
+struct Python {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    version: String,
+}
+
+impl Python {
+    fn start(options: &[&str]) -> Option<Self> {
+        let mut child = Command::new("python3")
+            .args(["-c", LOADER])
+            .args(options)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .ok()?;
+        let input = child.stdin.take();
+        let mut output = BufReader::new(child.stdout.take()?);
+        let mut version = String::new();
+        output.read_line(&mut version).ok()?;
+        Some(Self { child, input, output, version: version.trim().to_owned() })
+    }
+
+    /// Seconds to load a file; none where CPython cannot.
+    fn load(&mut self, path: &Path) -> Option<f64> {
+        writeln!(self.input.as_mut()?, "{}", path.display()).ok()?;
+        let mut line = String::new();
+        self.output.read_line(&mut line).ok()?;
+        line.trim().parse().ok()
+    }
+}
+
+impl Drop for Python {
+    fn drop(&mut self) {
+        // Without input its loop ends.
+        self.input = None;
+        let _ = self.child.wait();
+    }
+}

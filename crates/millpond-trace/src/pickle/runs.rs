@@ -1,0 +1,106 @@
+//! Runs of references seen before.
+//!
+//! Half a snapshot is the stacks of its events: lists that hold nothing but references to frames, which
+//! were memoised before. A program in a loop writes the same few hundred stacks over and over, each time as
+//! a new list and mostly one after the other in the same order. So a run is guessed from the one before it
+//! and compared as bytes instead of being decoded.
+
+use super::arena::Chunk;
+use crate::strings::Seeded;
+use hashbrown::HashTable;
+use std::hash::BuildHasher;
+
+/// Text of all runs kept; honest files need a tenth of it.
+const MOST_BYTES: usize = 4 << 20;
+const NONE: u32 = u32::MAX;
+
+/// The runs read so far. Holds as long as no memo entry changes; then all are forgotten.
+#[derive(Default)]
+pub(super) struct Runs {
+    bytes: Vec<u8>,
+    runs: Vec<Known>,
+    found: HashTable<u32>,
+    hasher: Seeded,
+    /// The run read last.
+    last: Option<u32>,
+}
+
+struct Known {
+    start: u32,
+    length: u32,
+    items: Chunk,
+    /// Runs that followed this one, the latest first.
+    next: [u32; 2],
+}
+
+impl Runs {
+    /// The items of the run that `window` begins with, and its length in bytes, if the guess is right.
+    #[inline]
+    pub(super) fn guess(&mut self, window: &[u8]) -> Option<(Chunk, usize)> {
+        let last = self.last?;
+        let [first, second] = self.runs[last as usize].next;
+        for next in [first, second] {
+            let Some(run) = self.runs.get(next as usize) else {
+                break;
+            };
+            if window.starts_with(&self.bytes[run.start as usize..][..run.length as usize]) {
+                let found = (run.items, run.length as usize);
+                if next == second {
+                    self.runs[last as usize].next = [second, first];
+                }
+                self.last = Some(next);
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    /// The items of a run that was read before.
+    pub(super) fn find(&mut self, run: &[u8]) -> Option<Chunk> {
+        let hash = self.hasher.hash_one(run);
+        let at = *self.found.find(hash, |&at| self.text(at) == run)?;
+        self.follow(at);
+        Some(self.runs[at as usize].items)
+    }
+
+    /// Keeps a run that was not read before.
+    pub(super) fn add(&mut self, run: &[u8], items: Chunk) {
+        if self.bytes.len() + run.len() > MOST_BYTES {
+            return;
+        }
+        let at = self.runs.len() as u32;
+        self.runs.push(Known {
+            start: self.bytes.len() as u32,
+            length: run.len() as u32,
+            items,
+            next: [NONE; 2],
+        });
+        self.bytes.extend_from_slice(run);
+        let mut found = std::mem::take(&mut self.found);
+        found.insert_unique(self.hasher.hash_one(run), at, |&at| self.hasher.hash_one(self.text(at)));
+        self.found = found;
+        self.follow(at);
+    }
+
+    fn text(&self, at: u32) -> &[u8] {
+        let run = &self.runs[at as usize];
+        &self.bytes[run.start as usize..][..run.length as usize]
+    }
+
+    /// Notes which run follows the last one.
+    fn follow(&mut self, at: u32) {
+        if let Some(last) = self.last {
+            let next = &mut self.runs[last as usize].next;
+            *next = [at, next[0]];
+        }
+        self.last = Some(at);
+    }
+
+    /// A memo entry changed its meaning.
+    #[cold]
+    pub(super) fn forget(&mut self) {
+        if !self.runs.is_empty() {
+            *self = Self::default();
+        }
+    }
+}
