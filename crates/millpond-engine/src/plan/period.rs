@@ -189,7 +189,7 @@ impl Detector {
         if high < peak / 4 * 3 {
             return None;
         }
-        let begins = (0..period).find(|&at| last[at].before <= low + span / 64)?;
+        let begins = (0..period).find(|&at| last[at].before <= low + span / 1024)?;
         Some(Found {
             step: self.step(end - period + begins),
             begins: self.first + (end + begins) as u64,

@@ -64,7 +64,6 @@ pub(super) struct Part {
 
 /// A plan being followed.
 pub(super) struct Course {
-    pub(super) plan: Plan,
     slots: Vec<Slot>,
     predecessors: Vec<u32>,
     states: Vec<u8>,
@@ -94,7 +93,7 @@ struct Order {
 
 impl Course {
     /// To follow a plan in lent memory: the block for its own region, then the pieces.
-    pub(super) fn new(plan: Plan, lent: Vec<Block>, first_key: u32) -> Self {
+    pub(super) fn new(plan: &Plan, lent: Vec<Block>, first_key: u32) -> Self {
         let slots: Vec<(u64, u64)> = plan
             .places
             .iter()
@@ -115,10 +114,9 @@ impl Course {
         // A last one, so that every slot's predecessors end where the next one's begin.
         let end = predecessors.len() as u32;
         all.push(Slot { bytes: 0, address: u64::MAX, stream: Stream::DEFAULT, predecessors: end });
-        let order = Order::new(&plan);
+        let order = Order::new(plan);
         Self {
             states: vec![FREE; plan.step.period()],
-            plan,
             slots: all,
             predecessors,
             cursor: 0,

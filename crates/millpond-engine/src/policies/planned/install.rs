@@ -53,7 +53,7 @@ impl Planned {
         self.inner.configure(&self.serving);
         self.remember(solved);
         let lent = std::iter::once(block).chain(pieces).collect();
-        self.phase = Phase::Serving(Box::new(Course::new(plan, lent, keys)));
+        self.phase = Phase::Serving(Box::new(Course::new(&plan, lent, keys)));
     }
 
     /// Goes on without a plan that could not be taken up.
