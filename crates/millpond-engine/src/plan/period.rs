@@ -163,6 +163,12 @@ impl Detector {
         self.period > 0
     }
 
+    /// The period on trial, and how many allocations in a row have kept it.
+    #[must_use]
+    pub fn on_trial(&self) -> (usize, usize) {
+        (self.period, self.run)
+    }
+
     /// The step, once it has repeated `times` times beside the first.
     pub fn found(&mut self, times: u32) -> Option<Found> {
         let period = self.period;

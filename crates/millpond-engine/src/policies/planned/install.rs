@@ -8,7 +8,7 @@ use crate::policy::{Block, Group, Policy, Refusal, Request, Stream};
 use crate::supply::Supply;
 
 /// The most memory may outgrow its peak, in thousandths, for a plan to be taken up.
-const GROWTH_PERMILLE: u64 = 4;
+const GROWTH_PERMILLE: u64 = 3;
 /// New memory for requests that are not the plan's, as one part in so many of what is reserved, before the plan is dropped for them.
 const ODD_SHARE: u64 = 1024;
 /// A plan that served so many periods was a good one.
