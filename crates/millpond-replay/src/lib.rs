@@ -23,6 +23,7 @@ mod failure;
 mod fit;
 mod outcome;
 pub mod page;
+pub mod picture;
 mod placement;
 mod program;
 mod replay;
