@@ -120,7 +120,10 @@ fn text(facts: &Facts, plan: Option<&Plan>) -> String {
     let (Some(step), Some(plan)) = (&facts.step, plan) else {
         let none = "No step repeats here: the program's allocations never come twice in the same order with the same \
                     bytes, for a whole step. The policy planned serves it as millpond does.";
-        out.push_str(&format!("  {}\n", wrap(none, width().saturating_sub(2), 0).replace('\n', "\n  ")));
+        out.push_str(&format!(
+            "  {}\n",
+            wrap(none, width().saturating_sub(2), 0).replace('\n', "\n  ")
+        ));
         return out;
     };
     let mut line = |name: &str, value: String| out.push_str(&format!("  {name:<16}{value}\n"));
@@ -128,14 +131,39 @@ fn text(facts: &Facts, plan: Option<&Plan>) -> String {
         0 => String::new(),
         some => format!(", {} without a place", number(some as u64)),
     };
-    line("steps", format!("{} alike, {} allocations each{unplanned}", number(step.steps as u64), number(step.allocations as u64)));
-    line("held across", format!("{} when a step begins; it stays where it is", size(step.base_bytes)));
-    line("lower bound", format!("{}, the most of a step that lives at once", size(step.lower_bound_bytes)));
-    line("reached", format!("{}, {:.4} times the bound", size(step.plan_bytes), step.ratio));
+    line(
+        "steps",
+        format!(
+            "{} alike, {} allocations each{unplanned}",
+            number(step.steps as u64),
+            number(step.allocations as u64)
+        ),
+    );
+    line(
+        "held across",
+        format!(
+            "{} when a step begins; it stays where it is",
+            size(step.base_bytes)
+        ),
+    );
+    line(
+        "lower bound",
+        format!(
+            "{}, the most of a step that lives at once",
+            size(step.lower_bound_bytes)
+        ),
+    );
+    line(
+        "reached",
+        format!("{}, {:.4} times the bound", size(step.plan_bytes), step.ratio),
+    );
     line("solved in", format!("{:.1} ms", step.solve_ms));
     let columns = width().clamp(40, 120) - 4;
     let picture = picture::text(plan, columns, ROWS);
-    out.push_str(&format!("\n  {} at the top, one step from left to right\n", size(step.plan_bytes)));
+    out.push_str(&format!(
+        "\n  {} at the top, one step from left to right\n",
+        size(step.plan_bytes)
+    ));
     for line in picture.lines() {
         out.push_str(&format!("  |{line}\n"));
     }

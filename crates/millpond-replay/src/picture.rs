@@ -18,10 +18,12 @@ fn stretches(at: usize, life: usize, period: usize) -> impl Iterator<Item = (usi
 fn blocks(plan: &Plan) -> impl Iterator<Item = (usize, usize, u64, u64, u32)> + '_ {
     let period = plan.step.period();
     let placed = plan.places.iter().zip(&plan.step.slots).enumerate();
-    placed.filter_map(|(at, (place, slot))| place.map(|p| (at, p, slot))).flat_map(move |(at, place, slot)| {
-        stretches(at, slot.life as usize, period)
-            .map(move |(from, to)| (from, to, place.offset, slot.bytes, slot.stream.0))
-    })
+    placed
+        .filter_map(|(at, (place, slot))| place.map(|p| (at, p, slot)))
+        .flat_map(move |(at, place, slot)| {
+            stretches(at, slot.life as usize, period)
+                .map(move |(from, to)| (from, to, place.offset, slot.bytes, slot.stream.0))
+        })
 }
 
 /// The plan as shaded text, highest addresses first; each character shows how much of its part of time and
@@ -33,8 +35,14 @@ pub fn text(plan: &Plan, columns: usize, rows: usize) -> String {
     let height = plan.height.max(1) as f64;
     let mut used = vec![0f64; columns * rows];
     for (from, to, offset, bytes, _) in blocks(plan) {
-        let (x0, x1) = (from as f64 / period * columns as f64, to as f64 / period * columns as f64);
-        let (y0, y1) = (offset as f64 / height * rows as f64, (offset + bytes) as f64 / height * rows as f64);
+        let (x0, x1) = (
+            from as f64 / period * columns as f64,
+            to as f64 / period * columns as f64,
+        );
+        let (y0, y1) = (
+            offset as f64 / height * rows as f64,
+            (offset + bytes) as f64 / height * rows as f64,
+        );
         for row in y0 as usize..(y1.ceil() as usize).min(rows) {
             let tall = (y1.min(row as f64 + 1.0) - y0.max(row as f64)).max(0.0);
             for column in x0 as usize..(x1.ceil() as usize).min(columns) {
@@ -60,7 +68,10 @@ pub fn svg(plan: &Plan, title: &str) -> String {
     const TALL: f64 = 700.0;
     let across = WIDE / plan.step.period().max(1) as f64;
     let up = TALL / plan.height.max(1) as f64;
-    let title = title.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let title = title
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;");
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"-10 -40 {} {}\" font-family=\"sans-serif\" font-size=\"14\">\n\
          <text y=\"-16\">{title}: one step, {} allocations from left to right, {} bytes from bottom to top</text>\n\
@@ -99,8 +110,14 @@ mod tests {
     use millpond_engine::plan::{Slot, Step, solve};
 
     fn plan() -> Plan {
-        let slot = |bytes, life| Slot { bytes, stream: Stream::DEFAULT, life };
-        solve(Step { slots: vec![slot(512, 4), slot(512, 1), slot(256, 2), slot(256, 2)] })
+        let slot = |bytes, life| Slot {
+            bytes,
+            stream: Stream::DEFAULT,
+            life,
+        };
+        solve(Step {
+            slots: vec![slot(512, 4), slot(512, 1), slot(256, 2), slot(256, 2)],
+        })
     }
 
     #[test]

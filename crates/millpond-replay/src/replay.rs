@@ -165,7 +165,12 @@ fn replay_one(
     let fidelity = policy.fidelity();
     let (outcome, placement) = if options.placements {
         let mut observers = (PlacementRecorder::new(program), clock);
-        let outcome = run(program, policy, options.device.source().with_log(), &mut observers);
+        let outcome = run(
+            program,
+            policy,
+            options.device.source().with_log(),
+            &mut observers,
+        );
         let recorder = observers.0;
         clock = observers.1;
         let stopped_at = outcome

@@ -63,7 +63,11 @@ impl Steps {
         }
         let found = found?;
         let starts = starts(program, &calls, &found.step, found.begins as usize);
-        (starts.len() > 1).then_some(Self { step: found.step, starts, base })
+        (starts.len() > 1).then_some(Self {
+            step: found.step,
+            starts,
+            base,
+        })
     }
 }
 
@@ -76,10 +80,13 @@ fn starts(program: &Program, calls: &[usize], step: &Step, begins: usize) -> Vec
     let period = step.period();
     let alike = |from: usize| {
         calls.get(from..from + period).is_some_and(|calls| {
-            calls.iter().zip(&step.slots).all(|(call, slot): (&usize, &Slot)| {
-                let op = &program.ops[*call];
-                rounded(op) == slot.bytes && Stream(u32::from(op.stream)) == slot.stream
-            })
+            calls
+                .iter()
+                .zip(&step.slots)
+                .all(|(call, slot): (&usize, &Slot)| {
+                    let op = &program.ops[*call];
+                    rounded(op) == slot.bytes && Stream(u32::from(op.stream)) == slot.stream
+                })
         })
     };
     let mut first = begins;
@@ -127,7 +134,12 @@ impl StepClock {
     #[must_use]
     pub fn new(steps: Option<&Steps>) -> Self {
         Self {
-            ends: steps.iter().flat_map(|s| &s.starts).copied().filter(|end| *end > 0).collect(),
+            ends: steps
+                .iter()
+                .flat_map(|s| &s.starts)
+                .copied()
+                .filter(|end| *end > 0)
+                .collect(),
             done: 0,
             seen: 0,
             from: (Calls::default(), Instant::now(), 0),
@@ -207,13 +219,16 @@ impl Planner for Threaded {
     fn finish(&mut self) -> Option<Plan> {
         let start = Instant::now();
         let (plan, time) = self.running.take()?.join().ok()?;
-        self.solved.lock().unwrap_or_else(PoisonError::into_inner).push(Solved {
-            allocations: plan.step.period() as u64,
-            lower_bound_bytes: plan.lower_bound,
-            plan_bytes: plan.height,
-            solve_ms: time.as_secs_f64() * 1e3,
-            waited_ms: start.elapsed().as_secs_f64() * 1e3,
-        });
+        self.solved
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(Solved {
+                allocations: plan.step.period() as u64,
+                lower_bound_bytes: plan.lower_bound,
+                plan_bytes: plan.height,
+                solve_ms: time.as_secs_f64() * 1e3,
+                waited_ms: start.elapsed().as_secs_f64() * 1e3,
+            });
         Some(plan)
     }
 }

@@ -22,10 +22,17 @@ const ROUNDS: u32 = 24;
 #[must_use]
 pub fn solve(step: Step) -> Plan {
     let lower_bound = step.lower_bound();
-    let planned: Vec<usize> = (0..step.period()).filter(|&i| step.slots[i].is_planned()).collect();
+    let planned: Vec<usize> = (0..step.period())
+        .filter(|&i| step.slots[i].is_planned())
+        .collect();
     let (offsets, height) = best(&step, planned, lower_bound);
     let place = |offset: Option<u64>| offset.map(|offset| Place { region: 0, offset });
-    Plan { places: offsets.into_iter().map(place).collect(), step, height, lower_bound }
+    Plan {
+        places: offsets.into_iter().map(place).collect(),
+        step,
+        height,
+        lower_bound,
+    }
 }
 
 type Placed = (Vec<Option<u64>>, u64);
@@ -35,7 +42,12 @@ fn best(step: &Step, planned: Vec<usize>, lower_bound: u64) -> Placed {
     let orders: [&dyn Fn(usize) -> (u64, u64); 4] = [
         &|i| (slot(i).bytes, u64::from(slot(i).life)),
         &|i| (slot(i).bytes, u64::MAX - i as u64),
-        &|i| (slot(i).bytes.saturating_mul(u64::from(slot(i).life)), slot(i).bytes),
+        &|i| {
+            (
+                slot(i).bytes.saturating_mul(u64::from(slot(i).life)),
+                slot(i).bytes,
+            )
+        },
         &|i| (u64::from(slot(i).life), slot(i).bytes),
     ];
     let cost = (planned.len() as u64).pow(2) / 2 + 1;
@@ -53,7 +65,9 @@ fn best(step: &Step, planned: Vec<usize>, lower_bound: u64) -> Placed {
             break;
         }
     }
-    let Some((mut best, mut order)) = best else { return (vec![None; step.period()], 0) };
+    let Some((mut best, mut order)) = best else {
+        return (vec![None; step.period()], 0);
+    };
     for _ in 0..ROUNDS {
         if best.1 <= lower_bound || budget < cost {
             break;
@@ -105,7 +119,12 @@ fn gap(step: &Step, placed: &[(u64, u64, u32)], slot: usize, capacity: u64) -> O
         }
         at = at.max(end);
     }
-    best.or_else(|| capacity.checked_sub(at).filter(|room| *room >= bytes).map(|room| (at, room - bytes)))
+    best.or_else(|| {
+        capacity
+            .checked_sub(at)
+            .filter(|room| *room >= bytes)
+            .map(|room| (at, room - bytes))
+    })
 }
 
 impl Plan {
@@ -129,11 +148,16 @@ impl Plan {
             let Some((piece, offset)) = found else { continue };
             let position = inside[piece].partition_point(|p| p.0 < offset);
             inside[piece].insert(position, (offset, offset + bytes, i as u32));
-            self.places[i] = Some(Place { region: piece as u32 + 1, offset });
+            self.places[i] = Some(Place {
+                region: piece as u32 + 1,
+                offset,
+            });
         }
-        let tops = self.places.iter().zip(&self.step.slots).filter_map(|(place, slot)| {
-            place.filter(|p| p.region == 0).map(|p| p.offset + slot.bytes)
-        });
+        let tops = self
+            .places
+            .iter()
+            .zip(&self.step.slots)
+            .filter_map(|(place, slot)| place.filter(|p| p.region == 0).map(|p| p.offset + slot.bytes));
         self.height = tops.max().unwrap_or(0);
     }
 
@@ -146,7 +170,10 @@ impl Plan {
         for (i, slot) in self.step.slots.iter().enumerate() {
             let Some(place) = self.places[i] else { continue };
             assert!(slot.is_planned(), "slot {i} has a place and no life");
-            assert!(place.region > 0 || place.offset + slot.bytes <= self.height, "slot {i} sticks out");
+            assert!(
+                place.region > 0 || place.offset + slot.bytes <= self.height,
+                "slot {i} sticks out"
+            );
         }
         if let Some((a, b)) = self.overlap() {
             panic!("slots {a} and {b} overlap");
@@ -169,7 +196,9 @@ mod tests {
                 stream: Stream::DEFAULT,
                 life: life % (period + 1),
             });
-            Step { slots: slots.collect() }
+            Step {
+                slots: slots.collect(),
+            }
         })
     }
 
@@ -187,7 +216,10 @@ mod tests {
             }
             held.sort_unstable();
             for pair in held.windows(2) {
-                assert!(pair[0].0 != pair[1].0 || pair[0].2 <= pair[1].1, "at {now}: {pair:?}");
+                assert!(
+                    pair[0].0 != pair[1].0 || pair[0].2 <= pair[1].1,
+                    "at {now}: {pair:?}"
+                );
             }
             let own: u64 = held.iter().map(|h| h.2 - h.1).sum();
             assert!(own <= plan.lower_bound);
@@ -218,8 +250,14 @@ mod tests {
     #[test]
     fn a_stack_reaches_the_bound() {
         // Forward and backward: the first allocated is the last freed.
-        let slots = (0..100u32).map(|i| Slot { bytes: 256 * u64::from(1 + i % 7), stream: Stream::DEFAULT, life: 100 - i });
-        let plan = solve(Step { slots: slots.collect() });
+        let slots = (0..100u32).map(|i| Slot {
+            bytes: 256 * u64::from(1 + i % 7),
+            stream: Stream::DEFAULT,
+            life: 100 - i,
+        });
+        let plan = solve(Step {
+            slots: slots.collect(),
+        });
         assert_eq!(plan.height, plan.lower_bound);
     }
 

@@ -135,7 +135,12 @@ impl Detector {
             self.first += (HISTORY / 2) as u64;
         }
         let number = self.next();
-        self.seen.push(Seen { bytes, stream, life: 0, before: self.live });
+        self.seen.push(Seen {
+            bytes,
+            stream,
+            life: 0,
+            before: self.live,
+        });
         self.live += bytes;
         self.credit = (self.credit + EARNED).min(LONGEST);
         self.roll();
@@ -152,7 +157,10 @@ impl Detector {
     pub fn freed(&mut self, number: u64, bytes: u64) {
         self.live = self.live.saturating_sub(bytes);
         let next = self.next();
-        if let Some(seen) = number.checked_sub(self.first).and_then(|at| self.seen.get_mut(at as usize)) {
+        if let Some(seen) = number
+            .checked_sub(self.first)
+            .and_then(|at| self.seen.get_mut(at as usize))
+        {
             seen.life = u32::try_from(next - number).unwrap_or(u32::MAX);
         }
     }
@@ -210,18 +218,26 @@ impl Detector {
             // What has not come yet was seen one period ago.
             let at = if at < self.seen.len() { at } else { at - period };
             let seen = &self.seen[at];
-            let twin = at.checked_sub(period).filter(|_| at + self.run >= self.seen.len());
+            let twin = at
+                .checked_sub(period)
+                .filter(|_| at + self.run >= self.seen.len());
             let twin = twin.map_or(0, |t| self.seen[t].life);
-            let life = if seen.life == 0 && twin as usize <= self.seen.len() - at {
+            let life = if seen.life == 0 && (twin as usize) < self.seen.len() - at {
                 // Lives longer than a period ago, or for good.
                 0
             } else {
                 seen.life.max(twin)
             };
             let planned = life as usize <= period;
-            Slot { bytes: seen.bytes, stream: seen.stream, life: if planned { life } else { 0 } }
+            Slot {
+                bytes: seen.bytes,
+                stream: seen.stream,
+                life: if planned { life } else { 0 },
+            }
         });
-        Step { slots: slots.collect() }
+        Step {
+            slots: slots.collect(),
+        }
     }
 
     /// Whether the last allocations are those at the end of a step; constant time where they are not.
@@ -239,7 +255,8 @@ impl Detector {
     pub fn end_gram(step: &Step) -> Option<u64> {
         let last = &step.slots[step.period().checked_sub(GRAM.max(SHORTEST))?..];
         Some(last.iter().fold(0u64, |hash, slot| {
-            hash.wrapping_mul(BASE).wrapping_add(symbol(slot.bytes, slot.stream))
+            hash.wrapping_mul(BASE)
+                .wrapping_add(symbol(slot.bytes, slot.stream))
         }))
     }
 
@@ -259,11 +276,17 @@ impl Detector {
             return None;
         }
         (self.period, self.run, self.again) = (period, period, 0);
-        Some(Found { step: self.step(end - period), begins: here, base: self.live })
+        Some(Found {
+            step: self.step(end - period),
+            begins: here,
+            base: self.live,
+        })
     }
 
     fn repeats(&self, at: usize, period: usize) -> bool {
-        let Some(before) = at.checked_sub(period) else { return false };
+        let Some(before) = at.checked_sub(period) else {
+            return false;
+        };
         let (a, b) = (&self.seen[at], &self.seen[before]);
         a.bytes == b.bytes && a.stream == b.stream
     }
@@ -274,7 +297,9 @@ impl Detector {
         self.rolling = self.rolling.wrapping_mul(BASE).wrapping_add(of(&self.seen[last]));
         if let Some(oldest) = last.checked_sub(GRAM) {
             const FACTOR: u64 = oldest_factor();
-            self.rolling = self.rolling.wrapping_sub(of(&self.seen[oldest]).wrapping_mul(FACTOR));
+            self.rolling = self
+                .rolling
+                .wrapping_sub(of(&self.seen[oldest]).wrapping_mul(FACTOR));
         }
     }
 
@@ -285,7 +310,9 @@ impl Detector {
     fn try_another(&mut self) {
         (self.period, self.run, self.again) = (0, 0, 0);
         let end = self.seen.len();
-        let Some(&(hash, number)) = self.grams.get(self.entry()) else { return };
+        let Some(&(hash, number)) = self.grams.get(self.entry()) else {
+            return;
+        };
         let last = number.checked_sub(self.first).filter(|last| *last < end as u64);
         let Some(last) = last else { return };
         let period = end - 1 - last as usize;
@@ -294,7 +321,9 @@ impl Detector {
         }
         // Looking back over a whole period pays only now and then: each call earns a few comparisons.
         let most = end.min(period).min(LEAST_RUN + self.credit);
-        let run = (0..most).take_while(|back| self.repeats(end - 1 - back, period)).count();
+        let run = (0..most)
+            .take_while(|back| self.repeats(end - 1 - back, period))
+            .count();
         self.credit -= run.min(self.credit);
         if run >= GRAM.min(period) {
             (self.period, self.run) = (period, run);
@@ -349,7 +378,11 @@ mod tests {
         let first = found.first().expect("found in the second step");
         let period = 60 * 9 + 1;
         assert_eq!(first.step.period(), period);
-        assert_eq!((first.begins - persistent.len() as u64) % period as u64, 0, "where least lives");
+        assert_eq!(
+            (first.begins - persistent.len() as u64) % period as u64,
+            0,
+            "where least lives"
+        );
         assert!(first.step.slots.iter().all(Slot::is_planned));
         assert_eq!(first.step.lower_bound(), 180 * 4096 + 2048 + 1280);
     }
@@ -388,11 +421,18 @@ mod tests {
         }
         let step = &all.last().expect("found").step;
         let of = |stream: u32, bytes: u64| {
-            let mut slots = step.slots.iter().filter(|s| s.stream == Stream(stream) && s.bytes == bytes);
+            let mut slots = step
+                .slots
+                .iter()
+                .filter(|s| s.stream == Stream(stream) && s.bytes == bytes);
             slots.next().map(|s| s.life)
         };
         assert_eq!(of(3, 256), Some(0));
-        assert_eq!(of(0, 7 * 4096), Some(0), "freed just after the next one came: longer than a period");
+        assert_eq!(
+            of(0, 7 * 4096),
+            Some(0),
+            "freed just after the next one came: longer than a period"
+        );
     }
 
     #[test]

@@ -35,7 +35,9 @@ pub enum PlanError {
         problem: &'static str,
     },
     /// Two blocks that live at once share memory.
-    #[error("the plan puts two blocks that live at once, allocations {0} and {1} of the step, at the same place")]
+    #[error(
+        "the plan puts two blocks that live at once, allocations {0} and {1} of the step, at the same place"
+    )]
     Overlap(usize, usize),
 }
 
@@ -59,7 +61,10 @@ impl Plan {
     /// When it is no plan, or one that must not be followed.
     pub fn from_text(text: &str) -> Result<Self, PlanError> {
         let mut lines = text.lines().zip(1..);
-        if lines.next().is_none_or(|(first, _)| first.trim_end() != FIRST_LINE) {
+        if lines
+            .next()
+            .is_none_or(|(first, _)| first.trim_end() != FIRST_LINE)
+        {
             return Err(PlanError::NotAPlan);
         }
         let mut slots = Vec::new();
@@ -67,16 +72,27 @@ impl Plan {
         for (text, line) in lines.filter(|(text, _)| !text.trim().is_empty() && !text.starts_with('#')) {
             let (slot, place) = read_line(text).map_err(|problem| PlanError::Line { line, problem })?;
             if slots.len() >= MOST {
-                return Err(PlanError::Line { line, problem: "the step is too long" });
+                return Err(PlanError::Line {
+                    line,
+                    problem: "the step is too long",
+                });
             }
             slots.push(slot);
             places.push(place);
         }
         if let Some(at) = slots.iter().position(|s| s.life as usize > slots.len()) {
-            return Err(PlanError::Line { line: at + 3, problem: "a life longer than the step" });
+            return Err(PlanError::Line {
+                line: at + 3,
+                problem: "a life longer than the step",
+            });
         }
         let step = Step { slots };
-        let plan = Self { height: top(&step, &places), lower_bound: step.lower_bound(), step, places };
+        let plan = Self {
+            height: top(&step, &places),
+            lower_bound: step.lower_bound(),
+            step,
+            places,
+        };
         match plan.overlap() {
             Some((a, b)) => Err(PlanError::Overlap(a, b)),
             None => Ok(plan),
@@ -91,8 +107,14 @@ impl Plan {
             .collect();
         all.sort_unstable();
         for (n, &(region, _, end, i)) in all.iter().enumerate() {
-            let beside = all[n + 1..].iter().take_while(|other| other.0 == region && other.1 < end);
-            if let Some(other) = beside.filter(|other| self.step.together(i, other.3)).map(|o| o.3).next() {
+            let beside = all[n + 1..]
+                .iter()
+                .take_while(|other| other.0 == region && other.1 < end);
+            if let Some(other) = beside
+                .filter(|other| self.step.together(i, other.3))
+                .map(|o| o.3)
+                .next()
+            {
                 return Some((i, other));
             }
         }
@@ -101,13 +123,20 @@ impl Plan {
 }
 
 fn top(step: &Step, places: &[Option<Place>]) -> u64 {
-    let tops = places.iter().zip(&step.slots).filter_map(|(place, slot)| place.map(|p| p.offset + slot.bytes));
+    let tops = places
+        .iter()
+        .zip(&step.slots)
+        .filter_map(|(place, slot)| place.map(|p| p.offset + slot.bytes));
     tops.max().unwrap_or(0)
 }
 
 fn read_line(text: &str) -> Result<(Slot, Option<Place>), &'static str> {
     let mut words = text.split_whitespace();
-    let mut word = || words.next().ok_or("four words are needed: bytes stream life offset");
+    let mut word = || {
+        words
+            .next()
+            .ok_or("four words are needed: bytes stream life offset")
+    };
     let bytes: u64 = word()?.parse().map_err(|_| "the bytes are no number")?;
     let stream = word()?.parse().map_err(|_| "the stream is no number")?;
     let life = word()?.parse().map_err(|_| "the life is no number")?;
@@ -118,14 +147,25 @@ fn read_line(text: &str) -> Result<(Slot, Option<Place>), &'static str> {
     if bytes == 0 || bytes % 256 != 0 || offset.is_some_and(|o| o % 256 != 0) {
         return Err("bytes and offsets are multiples of 256");
     }
-    if offset.unwrap_or(0).checked_add(bytes).is_none_or(|end| end > 1 << 60) {
+    if offset
+        .unwrap_or(0)
+        .checked_add(bytes)
+        .is_none_or(|end| end > 1 << 60)
+    {
         return Err("no memory is that large");
     }
     if (life == 0) != offset.is_none() {
         return Err("a block with a life has an offset, and the other way round");
     }
     let place = offset.map(|offset| Place { region: 0, offset });
-    Ok((Slot { bytes, stream: Stream(stream), life }, place))
+    Ok((
+        Slot {
+            bytes,
+            stream: Stream(stream),
+            life,
+        },
+        place,
+    ))
 }
 
 #[cfg(test)]
@@ -139,7 +179,9 @@ mod tests {
             stream: Stream(i % 2),
             life: i * 5 % 17,
         });
-        solve(Step { slots: slots.collect() })
+        solve(Step {
+            slots: slots.collect(),
+        })
     }
 
     #[test]
@@ -158,7 +200,15 @@ mod tests {
     #[test]
     fn what_is_no_plan_is_told() {
         assert_eq!(Plan::from_text(""), Err(PlanError::NotAPlan));
-        for bad in ["512 0 2", "512 0 x 0", "100 0 1 0", "512 0 0 0", "512 0 1 -", "512 0 1 18446744073709551360", "512 0 9 0"] {
+        for bad in [
+            "512 0 2",
+            "512 0 x 0",
+            "100 0 1 0",
+            "512 0 0 0",
+            "512 0 1 -",
+            "512 0 1 18446744073709551360",
+            "512 0 9 0",
+        ] {
             let read = Plan::from_text(&format!("{FIRST_LINE}\n{bad}\n"));
             assert!(matches!(read, Err(PlanError::Line { .. })), "{bad}: {read:?}");
         }

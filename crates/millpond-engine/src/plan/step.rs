@@ -79,8 +79,14 @@ mod tests {
     use super::*;
 
     fn step(slots: &[(u64, u32)]) -> Step {
-        let slots = slots.iter().map(|&(bytes, life)| Slot { bytes, stream: Stream::DEFAULT, life });
-        Step { slots: slots.collect() }
+        let slots = slots.iter().map(|&(bytes, life)| Slot {
+            bytes,
+            stream: Stream::DEFAULT,
+            life,
+        });
+        Step {
+            slots: slots.collect(),
+        }
     }
 
     #[test]

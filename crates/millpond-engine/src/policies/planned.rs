@@ -55,7 +55,9 @@ enum Phase {
         base: u64,
     },
     /// A step solved before begins with the allocation of this number.
-    Returning { begins: u64 },
+    Returning {
+        begins: u64,
+    },
     Serving(Box<Course>),
 }
 
@@ -104,7 +106,10 @@ impl Planned {
                 rising_permille: conf.rising_permille.min(RELAXED_PERMILLE),
                 ..conf.clone()
             },
-            serving: MillpondConf { handle_bytes: 0, ..conf.clone() },
+            serving: MillpondConf {
+                handle_bytes: 0,
+                ..conf.clone()
+            },
             tight: true,
             detector: Detector::new(),
             numbers: Vec::new(),
@@ -148,7 +153,11 @@ impl Planned {
             Err(Refusal::Source(error)) if error.is_out_of_memory() => {
                 // The plan's memory serves whoever needs it.
                 let dropped = self.drop_plan(supply);
-                if dropped || found { self.inner.allocate(supply, request) } else { Err(Refusal::Source(error)) }
+                if dropped || found {
+                    self.inner.allocate(supply, request)
+                } else {
+                    Err(Refusal::Source(error))
+                }
             }
             outcome => outcome,
         }
@@ -186,10 +195,15 @@ impl Planned {
             Phase::Watching => {
                 let known = self.known.as_ref();
                 if known.is_some_and(|(plan, gram)| self.detector.ends_like(&plan.step, *gram)) {
-                    self.phase = Phase::Returning { begins: self.detector.next() };
+                    self.phase = Phase::Returning {
+                        begins: self.detector.next(),
+                    };
                 } else if let Some(found) = self.detector.found(self.patience) {
                     self.planner.start(found.step);
-                    self.phase = Phase::Waiting { begins: found.begins, base: found.base };
+                    self.phase = Phase::Waiting {
+                        begins: found.begins,
+                        base: found.base,
+                    };
                 }
             }
             Phase::Returning { begins } if self.detector.next() > begins => self.phase = Phase::Watching,
@@ -276,7 +290,10 @@ impl Policy for Planned {
             && let Some(found) = self.detector.mark()
         {
             self.planner.start(found.step);
-            self.phase = Phase::Waiting { begins: found.begins, base: found.base };
+            self.phase = Phase::Waiting {
+                begins: found.begins,
+                base: found.base,
+            };
             self.begin(supply, true);
         }
     }
@@ -297,8 +314,17 @@ impl Policy for Planned {
         self.inner.layout(&mut |piece| match lent.get(&piece.address) {
             Some(parts) if piece.state == PieceState::Live => {
                 for part in parts {
-                    let state = if part.slot.is_some() { PieceState::Live } else { PieceState::Free };
-                    visit(Piece { address: part.address, bytes: part.bytes, state, segment: piece.segment });
+                    let state = if part.slot.is_some() {
+                        PieceState::Live
+                    } else {
+                        PieceState::Free
+                    };
+                    visit(Piece {
+                        address: part.address,
+                        bytes: part.bytes,
+                        state,
+                        segment: piece.segment,
+                    });
                 }
             }
             _ => visit(piece),
@@ -311,7 +337,10 @@ impl Policy for Planned {
             course.check();
         }
         for (key, own) in &self.orphans {
-            assert!(BlockId::from_index(*key).index() >= FOREIGN as usize, "{own:?} has a foreign key");
+            assert!(
+                BlockId::from_index(*key).index() >= FOREIGN as usize,
+                "{own:?} has a foreign key"
+            );
         }
     }
 }

@@ -92,7 +92,10 @@ impl Millpond {
         parts.retain(|(first, end)| end - first >= LEAST_PIECE);
         parts.sort_by_key(|(first, end)| std::cmp::Reverse((end - first, *first)));
         parts.truncate(MOST_PIECES);
-        parts.into_iter().filter_map(|(first, end)| self.carve(first, end - first)).collect()
+        parts
+            .into_iter()
+            .filter_map(|(first, end)| self.carve(first, end - first))
+            .collect()
     }
 
     fn base_of(&self, id: BlockId) -> u64 {
@@ -121,11 +124,20 @@ impl Millpond {
         self.lists.space.set_state(id, State::Live);
         self.lists.space.set_owner(id, number);
         self.live += bytes;
-        Some(Block::new(address, bytes, &Request::new(bytes, Stream::DEFAULT), id))
+        Some(Block::new(
+            address,
+            bytes,
+            &Request::new(bytes, Stream::DEFAULT),
+            id,
+        ))
     }
 
     /// Lends one contiguous block, from pages that are free as far as there are any.
-    pub(in crate::policies) fn lend(&mut self, supply: &mut Supply<'_>, bytes: u64) -> Result<Block, Refusal> {
+    pub(in crate::policies) fn lend(
+        &mut self,
+        supply: &mut Supply<'_>,
+        bytes: u64,
+    ) -> Result<Block, Refusal> {
         let request = Request::new(bytes, Stream::DEFAULT);
         let number = self.list_of(request.group, request.stream);
         let id = match self.lists.take_best_fit(number, bytes) {
@@ -145,7 +157,8 @@ impl Millpond {
         let mut live = Vec::new();
         let mut free = Vec::new();
         for part in parts {
-            let rest = (self.lists.space.bytes(id) > part.bytes).then(|| self.lists.space.split(id, part.bytes));
+            let rest =
+                (self.lists.space.bytes(id) > part.bytes).then(|| self.lists.space.split(id, part.bytes));
             match &part.live {
                 None => free.push(id),
                 Some(request) => {

@@ -7,10 +7,11 @@
 //!           +-----------------> time
 //! ```
 //!
-//! Frees may come late or early, requests may be missing or odd: the plan is followed by the order of allocations alone, and a slot is
-//! handed out only if its *predecessors* are. A slot that cannot be handed out, or is passed over, while a predecessor lives counts as
-//! taken itself until its next turn, so that whoever comes after it looks no further back than one step either. In every
-//! column of addresses at most one slot lives, then: the one before it in the circle was free at its turn.
+//! Frees may come late or early, requests may be missing or odd: the plan is followed by the order of allocations
+//! alone, and a slot is handed out only if its *predecessors* are free. One that is not handed out at its turn because
+//! a predecessor lives is *barred*: whoever lies on it cannot take its word, and looks at everything that lives.
+//! So at most one slot lives in every column of addresses: a slot that is free and not barred found its columns
+//! empty at its last turn, and nobody has had a turn there since.
 //!
 //! Who lies on whom is a planar picture, so there are at most three predecessors for each slot on the mean: the look is
 //! constant time over a step.
@@ -108,12 +109,22 @@ impl Course {
         let mut all = Vec::with_capacity(slots.len() + 1);
         for ((slot, (address, bytes)), before) in plan.step.slots.iter().zip(&slots).zip(before) {
             let at = predecessors.len() as u32;
-            all.push(Slot { bytes: *bytes, address: *address, stream: slot.stream, predecessors: at });
+            all.push(Slot {
+                bytes: *bytes,
+                address: *address,
+                stream: slot.stream,
+                predecessors: at,
+            });
             predecessors.extend(before);
         }
         // A last one, so that every slot's predecessors end where the next one's begin.
         let end = predecessors.len() as u32;
-        all.push(Slot { bytes: 0, address: u64::MAX, stream: Stream::DEFAULT, predecessors: end });
+        all.push(Slot {
+            bytes: 0,
+            address: u64::MAX,
+            stream: Stream::DEFAULT,
+            predecessors: end,
+        });
         let order = Order::new(plan);
         Self {
             states: vec![FREE; plan.step.period()],
@@ -179,10 +190,33 @@ impl Course {
         }
         let before = self.slots[at].predecessors as usize..self.slots[at + 1].predecessors as usize;
         let before = &self.predecessors[before];
-        let taken = before.iter().fold(FREE, |taken, p| taken | self.states[*p as usize]);
-        self.states[at] = if taken == FREE { FREE } else { BARRED };
-        if taken == FREE && let Some(order) = &mut self.order {
+        let taken = before
+            .iter()
+            .fold(FREE, |taken, p| taken | self.states[*p as usize]);
+        if taken != FREE {
+            return self.pass_barred(supply, at, taken);
+        }
+        self.states[at] = FREE;
+        if let Some(order) = &mut self.order {
             order.after(supply, at, before);
+        }
+        FREE
+    }
+
+    /// The turn of a slot that lies on one not handed out at its own turn: who lives there is looked up.
+    #[cold]
+    fn pass_barred(&mut self, supply: &mut Supply<'_>, at: usize, taken: u8) -> u8 {
+        let (first, end) = (
+            self.slots[at].address,
+            self.slots[at].address + self.slots[at].bytes,
+        );
+        let lives = |(slot, state): (&Slot, &u8)| {
+            *state == LIVE && slot.address < end && first < slot.address + slot.bytes
+        };
+        let free = taken & LIVE == 0 && !self.slots.iter().zip(&self.states).any(lives);
+        self.states[at] = if free { FREE } else { BARRED };
+        if free && let Some(order) = &mut self.order {
+            order.after_all(supply, at);
         }
         self.states[at]
     }
@@ -210,7 +244,10 @@ impl Course {
         for _ in 0..skip + AGREE - 1 {
             let at = self.cursor;
             self.cursor = if at + 1 == period { 0 } else { at + 1 };
-            if self.slots[at].address != u64::MAX && self.pass(supply, at) == FREE && let Some(order) = &mut self.order {
+            if self.slots[at].address != u64::MAX
+                && self.pass(supply, at) == FREE
+                && let Some(order) = &mut self.order
+            {
                 // Nobody used it, but who comes next must still be ordered after who was there before.
                 order.freed(at);
             }
@@ -223,7 +260,9 @@ impl Course {
     /// Takes a block back; answers whether it was one of this plan's.
     #[inline]
     pub(super) fn free(&mut self, key: BlockId) -> bool {
-        let Some(at) = key.index().checked_sub(self.first_key as usize) else { return false };
+        let Some(at) = key.index().checked_sub(self.first_key as usize) else {
+            return false;
+        };
         match self.states.get_mut(at) {
             Some(state) if *state == LIVE => {
                 *state = FREE;
@@ -248,7 +287,12 @@ impl Course {
 
     /// Makes a stream wait for every other that used the plan's memory.
     pub(super) fn order_all(&self, supply: &mut Supply<'_>, taker: Stream) {
-        for owner in self.order.iter().flat_map(|o| &o.streams).filter(|s| **s != taker) {
+        for owner in self
+            .order
+            .iter()
+            .flat_map(|o| &o.streams)
+            .filter(|s| **s != taker)
+        {
             supply.order_after(taker, *owner, None);
         }
     }
@@ -276,14 +320,26 @@ impl Course {
             let mut parts = Vec::new();
             for &(address, slot) in live[first..].iter().take_while(|(address, _)| *address < end) {
                 if at < address {
-                    parts.push(Part { address: at, bytes: address - at, slot: None });
+                    parts.push(Part {
+                        address: at,
+                        bytes: address - at,
+                        slot: None,
+                    });
                 }
                 let bytes = self.slots[slot].bytes;
-                parts.push(Part { address, bytes, slot: Some(slot) });
+                parts.push(Part {
+                    address,
+                    bytes,
+                    slot: Some(slot),
+                });
                 at = address + bytes;
             }
             if at < end {
-                parts.push(Part { address: at, bytes: end - at, slot: None });
+                parts.push(Part {
+                    address: at,
+                    bytes: end - at,
+                    slot: None,
+                });
             }
             found.insert(lent.address(), parts);
         }
@@ -296,21 +352,37 @@ impl Course {
         for (address, parts) in self.by_address() {
             let mut at = address;
             for part in &parts {
-                assert_eq!(part.address, at, "live slots of the plan overlap, or one sticks out");
+                assert_eq!(
+                    part.address, at,
+                    "live slots of the plan overlap, or one sticks out"
+                );
                 at += part.bytes;
                 live += usize::from(part.slot.is_some());
             }
-            let lent = self.lent.iter().find(|l| l.address() == address).map(|l| l.address() + l.bytes());
+            let lent = self
+                .lent
+                .iter()
+                .find(|l| l.address() == address)
+                .map(|l| l.address() + l.bytes());
             assert_eq!(lent, Some(at), "parts of lent memory do not tile it");
         }
-        assert_eq!(live, self.states.iter().filter(|s| **s == LIVE).count(), "live slots outside");
+        assert_eq!(
+            live,
+            self.states.iter().filter(|s| **s == LIVE).count(),
+            "live slots outside"
+        );
     }
 }
 
 impl Order {
     fn new(plan: &Plan) -> Option<Self> {
-        let mut streams: Vec<Stream> =
-            plan.step.slots.iter().filter(|s| s.is_planned()).map(|s| s.stream).collect();
+        let mut streams: Vec<Stream> = plan
+            .step
+            .slots
+            .iter()
+            .filter(|s| s.is_planned())
+            .map(|s| s.stream)
+            .collect();
         streams.sort_unstable();
         streams.dedup();
         if streams.len() < 2 || streams.len() > usize::from(u16::MAX) {
@@ -341,6 +413,16 @@ impl Order {
         }
     }
 
+    /// Orders a slot's stream after every other.
+    fn after_all(&mut self, supply: &mut Supply<'_>, slot: usize) {
+        let taker = usize::from(self.owners[slot]);
+        for owner in (0..self.streams.len()).filter(|owner| *owner != taker) {
+            self.waited[taker * self.streams.len() + owner] = self.now;
+            self.now += 1;
+            supply.order_after(self.streams[taker], self.streams[owner], None);
+        }
+    }
+
     #[inline]
     fn freed(&mut self, slot: usize) {
         self.freed[slot] = self.now;
@@ -356,9 +438,15 @@ fn predecessors(slots: &[(u64, u64)]) -> Vec<Vec<u32>> {
     for round in 0..2 {
         for (at, &(address, bytes)) in slots.iter().enumerate().filter(|(_, s)| s.0 != u64::MAX) {
             let end = address + bytes;
-            let first = last.range(..address).next_back().filter(|(_, (e, _))| *e > address).map(|(s, _)| *s);
-            let touched: Vec<(u64, (u64, u32))> =
-                last.range(first.unwrap_or(address)..end).map(|(s, v)| (*s, *v)).collect();
+            let first = last
+                .range(..address)
+                .next_back()
+                .filter(|(_, (e, _))| *e > address)
+                .map(|(s, _)| *s);
+            let touched: Vec<(u64, (u64, u32))> = last
+                .range(first.unwrap_or(address)..end)
+                .map(|(s, v)| (*s, *v))
+                .collect();
             for (start, (stop, slot)) in touched {
                 last.remove(&start);
                 if start < address {

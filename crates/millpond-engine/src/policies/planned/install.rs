@@ -9,6 +9,8 @@ use crate::supply::Supply;
 
 /// The most memory may outgrow its peak, in thousandths, for a plan to be taken up.
 const GROWTH_PERMILLE: u64 = 3;
+/// The same in pages, where that is more.
+const GROWTH_PAGES: u64 = 4;
 /// New memory for requests that are not the plan's, as one part in so many of what is reserved, before the plan is dropped for them.
 const ODD_SHARE: u64 = 1024;
 /// A plan that served so many periods was a good one.
@@ -27,18 +29,27 @@ impl Planned {
         }
         // What the plan has no place for stays with the default policy, and needs room there.
         let unplanned = plan.step.slots.iter().filter(|slot| !slot.is_planned());
-        let unplanned: Vec<Request> = unplanned.map(|slot| Request::new(slot.bytes, slot.stream)).collect();
-        let set_aside: Vec<Block> =
-            unplanned.iter().map_while(|request| self.inner.allocate_cached(supply, request)).collect();
+        let unplanned: Vec<Request> = unplanned
+            .map(|slot| Request::new(slot.bytes, slot.stream))
+            .collect();
+        let set_aside: Vec<Block> = unplanned
+            .iter()
+            .map_while(|request| self.inner.allocate_cached(supply, request))
+            .collect();
         let pieces = self.inner.lend_pieces();
         let sizes: Vec<u64> = pieces.iter().map(Block::bytes).collect();
         let solved = plan.clone();
         plan.use_pieces(&sizes);
         let page = supply.page_bytes();
-        let height = plan.height.next_multiple_of(page);
+        let height = plan.height.next_multiple_of(page).max(page);
         let reserved = supply.reserved() + height.saturating_sub(self.inner.movable_bytes());
-        let most = supply.peak_reserved().max(self.inner.peak() / 1000 * (1000 + GROWTH_PERMILLE));
-        let block = if reserved <= most { self.inner.lend(supply, height).ok() } else { None };
+        let slack = (self.inner.peak() / 1000 * GROWTH_PERMILLE).max(GROWTH_PAGES * page);
+        let most = supply.peak_reserved().max(self.inner.peak() + slack);
+        let block = if reserved <= most {
+            self.inner.lend(supply, height).ok()
+        } else {
+            None
+        };
         for block in set_aside {
             self.inner.free(supply, block);
         }
@@ -49,6 +60,7 @@ impl Planned {
             }
             return self.give_up();
         };
+
         self.tight = false;
         self.inner.configure(&self.serving);
         self.remember(solved);
@@ -107,7 +119,10 @@ impl Planned {
             let request = |bytes, slot| Request::new(bytes, course.stream(slot));
             let parts: Vec<Part> = parts
                 .iter()
-                .map(|p| Part { bytes: p.bytes, live: p.slot.map(|slot| request(p.bytes, slot)) })
+                .map(|p| Part {
+                    bytes: p.bytes,
+                    live: p.slot.map(|slot| request(p.bytes, slot)),
+                })
                 .collect();
             for (slot, block) in live.into_iter().zip(self.inner.take_back(lent, &parts)) {
                 self.orphans.insert(course.key(slot), block);
