@@ -26,7 +26,10 @@ use crate::supply::Supply;
 use std::collections::BTreeMap;
 
 /// Requests in a row that must be those of the plan further on before it is followed from there.
-const AGREE: usize = 4;
+const AGREE: usize = 6;
+/// Slots that one request may skip by itself. Where it was an odd one that only looks like a later slot, the skipped
+/// ones come as odd, and then the program has caught up.
+const SKIP: usize = 3;
 /// How far ahead that is looked for.
 const AHEAD: usize = 512;
 
@@ -221,9 +224,18 @@ impl Course {
         self.states[at]
     }
 
-    /// Looks for the last few odd requests further on in the plan.
+    /// Answers a request that is not the next: looks whether a few slots were left out, or else for the last few odd
+    /// requests further on in the plan.
     #[cold]
     fn find_way_back(&mut self, supply: &mut Supply<'_>, request: &Request, bytes: u64) -> Next {
+        let period = self.states.len();
+        let after = |slot: usize| (self.cursor + slot) % period;
+        if let Some(skip) =
+            (1..=SKIP.min(period)).find(|skip| self.wants(after(*skip), bytes, request.stream))
+        {
+            self.skip(supply, skip);
+            return self.take(supply, request);
+        }
         self.missed += 1;
         if self.odd.len() == AGREE {
             self.odd.remove(0);
@@ -232,18 +244,24 @@ impl Course {
         if self.odd.len() < AGREE {
             return Next::Odd;
         }
-        let period = self.states.len();
-        let agrees = |from: usize| {
-            let mut wanted = (from..).zip(&self.odd);
-            wanted.all(|(slot, &(bytes, stream))| self.wants(slot % period, bytes, stream))
+        let agrees = |skip: usize| {
+            let mut wanted = (skip..).zip(&self.odd);
+            wanted.all(|(slot, &(bytes, stream))| self.wants(after(slot), bytes, stream))
         };
-        let Some(skip) = (0..period.min(AHEAD)).find(|skip| agrees(self.cursor + skip)) else {
+        let Some(skip) = (0..period.min(AHEAD)).find(|skip| agrees(*skip)) else {
             return Next::Odd;
         };
-        // The last of the odd ones is served by the plan already.
-        for _ in 0..skip + AGREE - 1 {
+        // The last of the odd ones is the plan's again.
+        self.skip(supply, skip + AGREE - 1);
+        self.odd.clear();
+        self.take(supply, request)
+    }
+
+    /// Passes slots over.
+    fn skip(&mut self, supply: &mut Supply<'_>, slots: usize) {
+        for _ in 0..slots {
             let at = self.cursor;
-            self.cursor = if at + 1 == period { 0 } else { at + 1 };
+            self.cursor = if at + 1 == self.states.len() { 0 } else { at + 1 };
             if self.slots[at].address != u64::MAX
                 && self.pass(supply, at) == FREE
                 && let Some(order) = &mut self.order
@@ -252,9 +270,6 @@ impl Course {
                 order.freed(at);
             }
         }
-        self.odd.clear();
-        self.missed -= 1;
-        self.take(supply, request)
     }
 
     /// Takes a block back; answers whether it was one of this plan's.
