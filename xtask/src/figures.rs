@@ -8,26 +8,67 @@ pub(crate) fn run(folder: Option<&str>) -> Result<(), String> {
         Some(folder) => PathBuf::from(folder),
         None => {
             let shared = root().join("..").join("shared").join("traces");
-            if shared.is_dir() { shared } else { root().join("traces") }
+            if shared.is_dir() {
+                shared
+            } else {
+                root().join("traces")
+            }
         }
     };
-    let traces = files(&folder, "zst")?;
-    let mut all = traces.clone();
-    all.extend(files(&folder.join("random"), "zst").unwrap_or_default());
+    let mut recordings = files(&folder, "zst")?;
+    recordings.extend(files(&folder.join("random"), "zst").unwrap_or_default());
     let snapshots = files(&folder.join("snapshots"), "pickle").unwrap_or_default();
 
     let mut replay = vec!["run", "--release", "--quiet", "--", "replay", "--quiet", "--fit"];
     replay.extend(["--policy", "torch-native,torch-expandable,millpond"]);
-    replay.extend(all.iter().map(String::as_str));
+    replay.extend(recordings.iter().map(String::as_str));
     step("cargo", &replay)?;
     if !snapshots.is_empty() {
-        let mut agreement = vec!["run", "--release", "--quiet", "-p", "millpond-replay", "--example", "agreement", "--"];
+        let mut agreement = vec![
+            "run",
+            "--release",
+            "--quiet",
+            "-p",
+            "millpond-replay",
+            "--example",
+            "agreement",
+            "--",
+        ];
         agreement.extend(snapshots.iter().map(String::as_str));
         step("cargo", &agreement)?;
     }
-    let mut speed = vec!["run", "--release", "--quiet", "-p", "millpond-bench", "--bin", "speed", "--"];
-    speed.extend(all.iter().map(String::as_str));
-    step("cargo", &speed)
+    if !snapshots.is_empty() {
+        let mut pickles = vec![
+            "run",
+            "--release",
+            "--quiet",
+            "-p",
+            "millpond-trace",
+            "--example",
+            "pickle_speed",
+            "--",
+        ];
+        pickles.extend(snapshots.iter().map(String::as_str));
+        step("cargo", &pickles)?;
+    }
+    let folder = folder.to_str().ok_or("the folder's name is not UTF-8")?;
+    for table in ["speed", "placement"] {
+        step(
+            "cargo",
+            &[
+                "run",
+                "--release",
+                "--quiet",
+                "-p",
+                "millpond-bench",
+                "--bin",
+                table,
+                "--",
+                folder,
+            ],
+        )?;
+    }
+    Ok(())
 }
 
 fn files(folder: &std::path::Path, extension: &str) -> Result<Vec<String>, String> {

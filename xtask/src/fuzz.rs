@@ -5,10 +5,15 @@ use crate::shell::{root, step, works};
 pub(crate) fn run(seconds: Option<&str>) -> Result<(), String> {
     let seconds: u32 = match seconds {
         None => 120,
-        Some(text) => text.parse().map_err(|_| format!("'{text}' is no number of seconds"))?,
+        Some(text) => text
+            .parse()
+            .map_err(|_| format!("'{text}' is no number of seconds"))?,
     };
     if !works("cargo", &["+nightly", "--version"]) {
-        step("rustup", &["toolchain", "install", "nightly", "--profile", "minimal"])?;
+        step(
+            "rustup",
+            &["toolchain", "install", "nightly", "--profile", "minimal"],
+        )?;
     }
     if !works("cargo", &["fuzz", "--version"]) {
         step("cargo", &["install", "--locked", "cargo-fuzz"])?;
@@ -23,7 +28,19 @@ pub(crate) fn run(seconds: Option<&str>) -> Result<(), String> {
     for target in &targets {
         let limit = format!("-max_total_time={seconds}");
         // A reader may use 500 MB and no more, whatever it is given.
-        step("cargo", &["+nightly", "fuzz", "run", target, "--", &limit, "-rss_limit_mb=1500", "-malloc_limit_mb=500"])?;
+        step(
+            "cargo",
+            &[
+                "+nightly",
+                "fuzz",
+                "run",
+                target,
+                "--",
+                &limit,
+                "-rss_limit_mb=1500",
+                "-malloc_limit_mb=500",
+            ],
+        )?;
     }
     println!("\n{} targets, {seconds} s each, nothing found", targets.len());
     Ok(())

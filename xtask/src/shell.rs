@@ -20,8 +20,14 @@ pub(crate) fn step_with(program: &str, args: &[&str], env: &[(&str, &str)]) -> R
     println!("\n$ {line}");
     let mut command = Command::new(program);
     command.args(args).current_dir(root()).envs(env.iter().copied());
-    let status = command.status().map_err(|e| format!("'{line}' could not start: {e}"))?;
-    if status.success() { Ok(()) } else { Err(format!("'{line}' failed ({status})")) }
+    let status = command
+        .status()
+        .map_err(|e| format!("'{line}' could not start: {e}"))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("'{line}' failed ({status})"))
+    }
 }
 
 /// Whether a command runs and succeeds, without showing what it prints.

@@ -10,7 +10,10 @@ pub(crate) fn run() -> Result<(), String> {
         }
     }
     step("cargo", &["fmt", "--all", "--check"])?;
-    step("cargo", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    step(
+        "cargo",
+        &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+    )?;
     step("cargo", &["test", "--workspace"])?;
     let strict = [("RUSTDOCFLAGS", "-D warnings")];
     step_with("cargo", &["doc", "--workspace", "--no-deps", "--quiet"], &strict)

@@ -5,7 +5,7 @@ mod support;
 use serde_json::Value;
 use std::io::Read;
 use std::process::Stdio;
-use support::{command, folder, json, run, small, state_only, trace};
+use support::{command, folder, growing, json, run, small, state_only, trace};
 
 #[test]
 fn exit_codes_tell_replayed_from_bad_input_from_out_of_memory() {
@@ -421,9 +421,9 @@ fn a_reader_that_leaves_is_no_error() {
 
 #[test]
 fn no_line_is_wider_than_the_terminal_and_none_is_coloured() {
-    let file = trace("cpu_tiny_gpt_varlen");
+    let file = growing(&folder("widths"));
     for columns in [80, 120, 200] {
-        let mut command = command(&["replay", &file, "--device", "160MiB", "--fit", "-q"]);
+        let mut command = command(&["replay", &file, "--device", "100MiB", "--fit", "-q"]);
         let output = command
             .env("COLUMNS", columns.to_string())
             .output()

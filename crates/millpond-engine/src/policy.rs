@@ -4,6 +4,7 @@ use crate::error::{AllocError, SourceError};
 use crate::plan::Planner;
 use crate::space::BlockId;
 use crate::supply::Supply;
+use std::num::NonZeroU32;
 
 /// The order in which work happens on a device; a small number given by the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,12 +53,14 @@ pub struct Block {
     bytes: u64,
     requested: u64,
     stream: Stream,
-    key: BlockId,
+    /// One more than the key's position, so that an absent block takes no more room than one.
+    key: NonZeroU32,
 }
 
 impl Block {
     /// Made by a policy for a block it hands out; `key` is its own name for it.
     pub fn new(address: u64, bytes: u64, request: &Request, key: BlockId) -> Self {
+        let key = NonZeroU32::MIN.saturating_add(key.index() as u32);
         Self {
             address,
             bytes,
@@ -94,7 +97,7 @@ impl Block {
     /// The policy's own name for it.
     #[must_use]
     pub fn key(&self) -> BlockId {
-        self.key
+        BlockId::from_index(self.key.get() - 1)
     }
 }
 

@@ -37,26 +37,56 @@ impl BlockId {
 
 /// What a block of a [`Space`] is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum State {
     /// In a caller's hand, or waiting for a stream.
-    Live,
+    Live = 0,
     /// Backed by memory and free.
-    Free,
+    Free = 1,
     /// Addresses without memory.
-    Unmapped,
+    Unmapped = 2,
     /// The slot names no block.
-    Vacant,
+    Vacant = 3,
 }
 
+/// One block, 32 bytes, so that a line of cache holds two and none lies across lines.
 #[derive(Clone, Debug)]
+#[repr(align(32))]
 struct Slot {
     address: u64,
     bytes: u64,
     prev: BlockId,
     next: BlockId,
     segment: u32,
-    owner: u32,
-    state: State,
+    /// The owner, and the state in the lowest two bits.
+    owner_and_state: u32,
+}
+
+impl Slot {
+    fn pack(owner: u32, state: State) -> u32 {
+        debug_assert!(owner < 1 << 30, "more than 2^30 free lists");
+        owner << 2 | state as u32
+    }
+
+    #[inline]
+    fn owner(&self) -> u32 {
+        self.owner_and_state >> 2
+    }
+
+    #[inline]
+    fn state(&self) -> State {
+        match self.owner_and_state & 3 {
+            0 => State::Live,
+            1 => State::Free,
+            2 => State::Unmapped,
+            _ => State::Vacant,
+        }
+    }
+
+    #[inline]
+    fn set_state(&mut self, state: State) {
+        self.owner_and_state = self.owner_and_state & !3 | state as u32;
+    }
 }
 
 /// The blocks of all segments of one policy.
@@ -90,8 +120,7 @@ impl Space {
             prev: none,
             next: none,
             segment,
-            owner,
-            state,
+            owner_and_state: Slot::pack(owner, state),
         })
     }
 
@@ -123,23 +152,24 @@ impl Space {
     /// The policy's number of the index the block belongs to.
     #[must_use]
     pub fn owner(&self, id: BlockId) -> u32 {
-        self.slots[id.index()].owner
+        self.slots[id.index()].owner()
     }
 
     /// Changes whose index a block belongs to.
     pub fn set_owner(&mut self, id: BlockId, owner: u32) {
-        self.slots[id.index()].owner = owner;
+        let slot = &mut self.slots[id.index()];
+        slot.owner_and_state = Slot::pack(owner, slot.state());
     }
 
     /// The block's state.
     #[must_use]
     pub fn state(&self, id: BlockId) -> State {
-        self.slots[id.index()].state
+        self.slots[id.index()].state()
     }
 
     /// Changes the block's state.
     pub fn set_state(&mut self, id: BlockId, state: State) {
-        self.slots[id.index()].state = state;
+        self.slots[id.index()].set_state(state);
     }
 
     /// The neighbour at lower addresses, in the same segment.
@@ -217,7 +247,7 @@ impl Space {
     /// Every block, in no particular order.
     pub fn ids(&self) -> impl Iterator<Item = BlockId> + '_ {
         let ids = (0u32..).map(BlockId).zip(&self.slots);
-        ids.filter(|(_, slot)| slot.state != State::Vacant)
+        ids.filter(|(_, slot)| slot.state() != State::Vacant)
             .map(|(id, _)| id)
     }
 
@@ -227,7 +257,7 @@ impl Space {
             let mut at = Some(head);
             while let Some(id) = at {
                 let slot = &self.slots[id.index()];
-                let state = match slot.state {
+                let state = match slot.state() {
                     State::Live => PieceState::Live,
                     State::Free => PieceState::Free,
                     State::Unmapped | State::Vacant => PieceState::Unmapped,
@@ -285,7 +315,7 @@ impl Space {
     }
 
     fn retire(&mut self, id: BlockId) {
-        self.slots[id.index()].state = State::Vacant;
+        self.slots[id.index()].set_state(State::Vacant);
         self.vacant.push(id);
     }
 }

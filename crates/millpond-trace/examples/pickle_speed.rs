@@ -113,7 +113,12 @@ impl Python {
         let mut output = BufReader::new(child.stdout.take()?);
         let mut version = String::new();
         output.read_line(&mut version).ok()?;
-        Some(Self { child, input, output, version: version.trim().to_owned() })
+        Some(Self {
+            child,
+            input,
+            output,
+            version: version.trim().to_owned(),
+        })
     }
 
     /// Seconds to load a file; none where CPython cannot.

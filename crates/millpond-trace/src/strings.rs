@@ -102,6 +102,8 @@ pub(crate) struct Interner {
     table: HashTable<u32>,
     hasher: Seeded,
     limit: usize,
+    /// The string asked for last: often it is the next one too.
+    last: u32,
     /// How often a string was replaced by the empty one because the cap was reached.
     pub(crate) dropped: u64,
 }
@@ -116,6 +118,7 @@ impl Interner {
             table: HashTable::new(),
             hasher: Seeded::default(),
             limit,
+            last: 0,
             dropped: 0,
         }
     }
@@ -126,9 +129,13 @@ impl Interner {
         if bytes.is_empty() {
             return 0;
         }
-        let hash = self.hasher.hash_one(bytes);
         let strings = &self.strings;
+        if strings.get(self.last).as_bytes() == bytes {
+            return self.last;
+        }
+        let hash = self.hasher.hash_one(bytes);
         if let Some(&found) = self.table.find(hash, |&at| strings.get(at).as_bytes() == bytes) {
+            self.last = found;
             return found;
         }
         self.add(bytes, hash)
@@ -154,10 +161,6 @@ impl Interner {
 
     pub(crate) fn get(&self, index: u32) -> &str {
         self.strings.get(index)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.strings.len()
     }
 
     pub(crate) fn finish(mut self) -> Strings {

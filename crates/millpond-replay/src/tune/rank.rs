@@ -14,6 +14,9 @@ const PEAK_WORTH: f64 = 0.005;
 /// Nor are fewer stalls than this share of them.
 const STALLS_WORTH: f64 = 0.1;
 
+/// Nor is one in so many calls of the program.
+const CALLS_PER_STALL: f64 = 10_000.0;
+
 /// Driver time is a model: less than this share of it is not worth a setting.
 const TIME_WORTH: f64 = 0.05;
 
@@ -114,7 +117,8 @@ fn better(new: &Trial, old: &Trial) -> Option<Gain> {
         old.stalls.saturating_sub(new.stalls),
         new.stalls.saturating_sub(old.stalls),
     );
-    if fewer.max(more) as f64 > STALLS_WORTH * old.stalls as f64 {
+    let worth = (STALLS_WORTH * old.stalls as f64).max(old.served as f64 / CALLS_PER_STALL);
+    if fewer.max(more) as f64 > worth {
         return (fewer > 0).then_some(Gain::Stalls { fewer });
     }
     if lower_by(PEAK_WORTH) || higher_by(PEAK_WORTH) {

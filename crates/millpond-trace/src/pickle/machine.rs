@@ -32,6 +32,7 @@ pub(crate) fn load(
         sieve,
         arena: Arena::new(words),
         stack: Vec::new(),
+        fence: 0,
         marks: Vec::new(),
         memo: Vec::new(),
         runs: Runs::default(),
@@ -97,7 +98,9 @@ struct Machine<'s, S> {
     sieve: &'s mut S,
     arena: Arena,
     stack: Vec<Value>,
-    /// Heights of the stack at each open mark.
+    /// Height of the stack at the last open mark; 0 if there is none.
+    fence: usize,
+    /// What `fence` was before each open mark.
     marks: Vec<u32>,
     memo: Vec<Value>,
     runs: Runs,
@@ -144,13 +147,26 @@ fn short<T>(wanted: usize, within: Within) -> Step<T> {
     Err(Box::new(Stop::Short { wanted, within }))
 }
 
-/// The `N` bytes after the opcode at `at`.
-#[inline]
-fn argument<const N: usize>(window: &[u8], at: usize) -> Step<[u8; N]> {
-    match window.get(at + 1..).and_then(|rest| rest.first_chunk()) {
-        Some(&bytes) => Ok(bytes),
-        None => short(1 + N, Within::Opcode),
+/// An opcode and the longest argument of fixed length; anything where the argument is shorter.
+type Head = [u8; 9];
+
+/// The argument of an opcode.
+#[inline(always)]
+fn argument<const N: usize>(head: &Head) -> [u8; N] {
+    std::array::from_fn(|at| head[at + 1])
+}
+
+/// The head of an opcode that is less than a [`Head`] from the end of the window.
+#[cold]
+fn last_head(window: &[u8], at: usize) -> Step<Head> {
+    let rest = window.get(at..).unwrap_or_default();
+    let wanted = 1 + rest.first().map_or(0, |&opcode| argument_length(opcode));
+    if rest.len() < wanted {
+        return short(wanted, Within::Opcode);
     }
+    let mut head = [0; 9];
+    head[..rest.len()].copy_from_slice(rest);
+    Ok(head)
 }
 
 /// The `length` bytes that follow the first `head` ones of the opcode at `at`.
@@ -170,7 +186,7 @@ fn bytes(window: &[u8], at: usize, head: usize, length: u64) -> Step<&[u8]> {
 fn end_of_gets(window: &[u8], mut at: usize) -> Option<usize> {
     loop {
         let opcode = *window.get(at)?;
-        if opcode & !LONG != BINGET & !LONG {
+        if opcode & !WIDE != BINGET & !WIDE {
             return Some(at);
         }
         at += length_of_get(opcode);
@@ -178,12 +194,12 @@ fn end_of_gets(window: &[u8], mut at: usize) -> Option<usize> {
 }
 
 /// The bit by which the two opcodes differ.
-const LONG: u8 = BINGET ^ LONG_BINGET;
+const WIDE: u8 = BINGET ^ LONG_BINGET;
 
 /// 2 bytes or 5.
 #[inline]
 fn length_of_get(opcode: u8) -> usize {
-    let long = usize::from(opcode & LONG);
+    let long = usize::from(opcode & WIDE);
     2 + long + long / 2
 }
 
@@ -191,43 +207,54 @@ impl<S: Sieve> Machine<'_, S> {
     /// Runs the opcode at `at`, and maybe some more; where the next one is.
     #[inline(always)]
     fn step(&mut self, window: &[u8], at: usize) -> Step<usize> {
-        let Some(&opcode) = window.get(at) else {
-            return short(1, Within::Opcode);
+        let head = match window.get(at..).and_then(|rest| rest.first_chunk()) {
+            Some(head) => head,
+            None => &last_head(window, at)?,
         };
+        let opcode = head[0];
         match opcode {
-            BINGET | LONG_BINGET => self.gets(window, at),
+            BINGET => {
+                let [index] = argument(head);
+                self.get(usize::from(index))?;
+                Ok(at + 2)
+            }
+            LONG_BINGET => {
+                let index = u32::from_le_bytes(argument(head));
+                self.get(index as usize)?;
+                Ok(at + 5)
+            }
             MEMOIZE => {
                 let value = self.top()?;
                 self.memo.push(value);
                 Ok(at + 1)
             }
             BINPUT => {
-                let [index] = argument(window, at)?;
+                let [index] = argument(head);
                 self.put(u64::from(index), at)?;
                 Ok(at + 2)
             }
             LONG_BINPUT => {
-                let index = u32::from_le_bytes(argument(window, at)?);
+                let index = u32::from_le_bytes(argument(head));
                 self.put(u64::from(index), at)?;
                 Ok(at + 5)
             }
             BININT1 => {
-                let [int] = argument(window, at)?;
+                let [int] = argument(head);
                 self.int(i64::from(int))?;
                 Ok(at + 2)
             }
             BININT2 => {
-                let int = u16::from_le_bytes(argument(window, at)?);
+                let int = u16::from_le_bytes(argument(head));
                 self.int(i64::from(int))?;
                 Ok(at + 3)
             }
             BININT => {
-                let int = i32::from_le_bytes(argument(window, at)?);
+                let int = i32::from_le_bytes(argument(head));
                 self.int(i64::from(int))?;
                 Ok(at + 5)
             }
             LONG1 => {
-                let [length] = argument(window, at)?;
+                let [length] = argument(head);
                 self.long(window, at, 2, u64::from(length))
             }
             MARK => {
@@ -237,7 +264,8 @@ impl<S: Sieve> Machine<'_, S> {
                 if let Some(next) = self.run(window, at) {
                     return Ok(next);
                 }
-                self.marks.push(self.stack.len() as u32);
+                self.marks.push(self.fence as u32);
+                self.fence = self.stack.len();
                 Ok(at + 1)
             }
             EMPTY_DICT => {
@@ -271,7 +299,7 @@ impl<S: Sieve> Machine<'_, S> {
                 Ok(at + 1)
             }
             SHORT_BINUNICODE | SHORT_BINSTRING => {
-                let [length] = argument(window, at)?;
+                let [length] = argument(head);
                 self.text(window, at, 2, u64::from(length))
             }
             NONE => {
@@ -286,52 +314,50 @@ impl<S: Sieve> Machine<'_, S> {
                 self.push(Value::FALSE)?;
                 Ok(at + 1)
             }
-            _ => self.rare(window, at, opcode),
+            _ => self.rare(head, window, at),
         }
     }
 
     #[inline(never)]
-    fn rare(&mut self, window: &[u8], at: usize, opcode: u8) -> Step<usize> {
+    fn rare(&mut self, head: &Head, window: &[u8], at: usize) -> Step<usize> {
+        let opcode = head[0];
         let length = match opcode {
             PROTO => {
-                let [protocol] = argument(window, at)?;
+                let [protocol] = argument(head);
                 if protocol > 5 {
                     return fault(format!("protocol {protocol} is unknown"));
                 }
                 2
             }
-            FRAME => {
-                let _length: [u8; 8] = argument(window, at)?;
-                9
-            }
+            FRAME => 9,
             BINFLOAT => {
-                let float = f64::from_be_bytes(argument(window, at)?);
+                let float = f64::from_be_bytes(argument(head));
                 let value = self.arena.float(float)?;
                 self.push(value)?;
                 9
             }
             BINUNICODE | BINSTRING => {
-                let length = u32::from_le_bytes(argument(window, at)?);
+                let length = u32::from_le_bytes(argument(head));
                 return self.text(window, at, 5, u64::from(length));
             }
             BINUNICODE8 => {
-                let length = u64::from_le_bytes(argument(window, at)?);
+                let length = u64::from_le_bytes(argument(head));
                 return self.text(window, at, 9, length);
             }
             SHORT_BINBYTES => {
-                let [length] = argument(window, at)?;
+                let [length] = argument(head);
                 return self.opaque(2, u64::from(length));
             }
             BINBYTES => {
-                let length = u32::from_le_bytes(argument(window, at)?);
+                let length = u32::from_le_bytes(argument(head));
                 return self.opaque(5, u64::from(length));
             }
             BINBYTES8 | BYTEARRAY8 => {
-                let length = u64::from_le_bytes(argument(window, at)?);
+                let length = u64::from_le_bytes(argument(head));
                 return self.opaque(9, length);
             }
             LONG4 => {
-                let length = i32::from_le_bytes(argument(window, at)?);
+                let length = i32::from_le_bytes(argument(head));
                 let Ok(length) = u64::try_from(length) else {
                     return fault("LONG4 has a negative length");
                 };
@@ -361,13 +387,10 @@ impl<S: Sieve> Machine<'_, S> {
                 1
             }
             POP => {
-                match self.marks.last() {
-                    Some(&mark) if mark as usize == self.stack.len() => {
-                        self.marks.pop();
-                    }
-                    _ => {
-                        self.pop()?;
-                    }
+                if self.stack.len() == self.fence && !self.marks.is_empty() {
+                    self.mark()?;
+                } else {
+                    self.pop()?;
                 }
                 1
             }
@@ -457,7 +480,7 @@ impl<S: Sieve> Machine<'_, S> {
     }
 
     /// A little-endian two's complement integer.
-    #[inline]
+    #[inline(always)]
     fn long(&mut self, window: &[u8], at: usize, head: usize, length: u64) -> Step<usize> {
         // Addresses and times, the most of them: shifted out of one word.
         if let 1..=8 = length
@@ -499,19 +522,29 @@ impl<S: Sieve> Machine<'_, S> {
 
     #[inline]
     fn push(&mut self, value: Value) -> Step<()> {
-        if self.stack.len() == DEEPEST {
-            return fault(TOO_DEEP);
+        if self.stack.len() == self.stack.capacity() {
+            self.deepen()?;
         }
         self.stack.push(value);
+        Ok(())
+    }
+
+    /// Makes room on the stack.
+    #[cold]
+    fn deepen(&mut self) -> Step<()> {
+        let depth = self.stack.len();
+        if depth >= DEEPEST {
+            return fault(TOO_DEEP);
+        }
+        self.stack.reserve_exact(depth.max(1 << 10).min(DEEPEST - depth));
         Ok(())
     }
 
     /// Height of the stack without its top `count` values, none of which may lie below a mark.
     #[inline]
     fn height_below(&self, count: usize) -> Step<usize> {
-        let fence = self.marks.last().map_or(0, |&mark| mark as usize);
         match self.stack.len().checked_sub(count) {
-            Some(height) if height >= fence => Ok(height),
+            Some(height) if height >= self.fence => Ok(height),
             _ => fault("the stack is empty"),
         }
     }
@@ -532,11 +565,12 @@ impl<S: Sieve> Machine<'_, S> {
     #[inline]
     fn mark(&mut self) -> Step<usize> {
         match self.marks.pop() {
-            Some(mark) => Ok(mark as usize),
+            Some(outer) => Ok(std::mem::replace(&mut self.fence, outer as usize)),
             None => fault("no MARK is open"),
         }
     }
 
+    #[inline]
     fn get(&mut self, index: usize) -> Step<()> {
         match self.memo.get(index) {
             Some(&value) if value != Value::UNSET => self.push(value),
@@ -544,54 +578,30 @@ impl<S: Sieve> Machine<'_, S> {
         }
     }
 
-    /// Runs a `BINGET` or `LONG_BINGET`, and those that follow at once.
+    /// Runs all of `run`, which is `BINGET` and `LONG_BINGET` only; false if that cannot be.
     ///
-    /// Runs of references make up most of a snapshot. Which of the two lengths comes next is a coin toss,
-    /// so both are decoded from one word without a branch.
-    #[inline]
-    fn gets(&mut self, window: &[u8], from: usize) -> Step<usize> {
-        let mut at = from;
-        loop {
-            let Some(&word) = window.get(at..).and_then(|rest| rest.first_chunk::<5>()) else {
-                break;
+    /// Which of the two comes next is a coin toss, so both are decoded from one word without a branch.
+    fn gets(&mut self, run: &[u8]) -> bool {
+        let mut at = 0;
+        while let Some(&opcode) = run.get(at) {
+            let index = match run[at + 1..].first_chunk() {
+                Some(&word) => u32::from_le_bytes(word) & if opcode == BINGET { 0xff } else { u32::MAX },
+                None => u32::from(run[at + 1]),
             };
-            if word[0] & !LONG != BINGET & !LONG {
-                return Ok(at);
+            if self.get(index as usize).is_err() {
+                return false;
             }
-            let index = u32::from_le_bytes([word[1], word[2], word[3], word[4]]);
-            let index = index & if word[0] == BINGET { 0xff } else { u32::MAX };
-            match self.memo.get(index as usize) {
-                Some(&value) if value != Value::UNSET && self.stack.len() < DEEPEST => {
-                    self.stack.push(value);
-                }
-                _ => break,
-            }
-            at += length_of_get(word[0]);
+            at += length_of_get(opcode);
         }
-        if at > from {
-            return Ok(at);
-        }
-        // At the end of the window, or no such memo.
-        if window.get(at) == Some(&BINGET) {
-            let [index] = argument(window, at)?;
-            self.get(usize::from(index))?;
-            Ok(at + 2)
-        } else {
-            let index = u32::from_le_bytes(argument(window, at)?);
-            self.get(index as usize)?;
-            Ok(at + 5)
-        }
+        true
     }
 
     /// Fills an empty list with the run of references behind its mark, if that is what comes.
     #[inline]
     fn run(&mut self, window: &[u8], mark_at: usize) -> Option<usize> {
-        let list = *self.stack.last()?;
+        let list = *self.stack[self.fence..].last()?;
         let at = mark_at + 1;
         if !matches!(window.get(at), Some(&(BINGET | LONG_BINGET))) || !self.arena.is_empty_list(list) {
-            return None;
-        }
-        if self.marks.last().is_some_and(|&mark| mark as usize == self.stack.len()) {
             return None;
         }
         if let Some((items, length)) = self.runs.guess(&window[at..]) {
@@ -613,16 +623,10 @@ impl<S: Sieve> Machine<'_, S> {
             return Some(end + 1);
         }
         let height = self.stack.len();
-        let mut at = from;
-        while at < end {
-            match self.gets(window, at) {
-                Ok(next) => at = next,
-                // The machine meets it again and says so.
-                Err(_) => {
-                    self.stack.truncate(height);
-                    return None;
-                }
-            }
+        if !self.gets(&window[from..end]) {
+            // The machine meets it again and says so.
+            self.stack.truncate(height);
+            return None;
         }
         let kept = self.sieve.items(&self.arena, &mut self.stack[height..]);
         let items = self.arena.fill(list, &self.stack[height..][..kept]);
@@ -670,10 +674,9 @@ impl<S: Sieve> Machine<'_, S> {
     /// The container just below `from`.
     #[inline]
     fn below(&self, from: usize) -> Step<Value> {
-        let fence = self.marks.last().map_or(0, |&mark| mark as usize);
         match from
             .checked_sub(1)
-            .filter(|&at| at >= fence)
+            .filter(|&at| at >= self.fence)
             .and_then(|at| self.stack.get(at))
         {
             Some(&container) => Ok(container),

@@ -52,3 +52,14 @@ pub(super) fn calls(opcode: u8) -> bool {
             | READONLY_BUFFER
     )
 }
+
+/// Bytes of the opcode's argument, or of the part of it that has a fixed length.
+pub(super) fn argument_length(opcode: u8) -> usize {
+    match opcode {
+        BINGET | BINPUT | BININT1 | LONG1 | PROTO | SHORT_BINUNICODE | SHORT_BINSTRING | SHORT_BINBYTES => 1,
+        BININT2 => 2,
+        LONG_BINGET | LONG_BINPUT | BININT | LONG4 | BINUNICODE | BINSTRING | BINBYTES => 4,
+        FRAME | BINFLOAT | BINUNICODE8 | BINBYTES8 | BYTEARRAY8 => 8,
+        _ => 0,
+    }
+}

@@ -77,7 +77,9 @@ impl Runs {
         });
         self.bytes.extend_from_slice(run);
         let mut found = std::mem::take(&mut self.found);
-        found.insert_unique(self.hasher.hash_one(run), at, |&at| self.hasher.hash_one(self.text(at)));
+        found.insert_unique(self.hasher.hash_one(run), at, |&at| {
+            self.hasher.hash_one(self.text(at))
+        });
         self.found = found;
         self.follow(at);
     }

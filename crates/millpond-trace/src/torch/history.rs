@@ -4,7 +4,7 @@ use super::devices::Device;
 use super::rewind::{Rewind, overlaps};
 use super::schema::Walk;
 use super::settings::SettingsRead;
-use super::sieve::Record;
+use super::sieve::{Field, Record};
 use super::state;
 use super::tags::Tags;
 use crate::ledger::{Ledger, Row};
@@ -217,7 +217,7 @@ impl Entries {
         walk.items(trace, |value| {
             self.count += 1;
             let record = walk.record(value)?;
-            let word = record.and_then(|record| record.action.string());
+            let word = record.and_then(|record| record.get(Field::Action).string());
             let (Some(word), Some(record)) = (word, record) else {
                 ledger.findings.unreadable_events += 1;
                 return Ok(());
@@ -242,7 +242,10 @@ impl Entries {
         tags: &mut Tags,
         ledger: &mut Ledger,
     ) -> Result<(), ReadError> {
-        let (Some(bytes), Some(address)) = (walk.arena.as_int(record.bytes), walk.handle(record.address)) else {
+        let (Some(bytes), Some(address)) = (
+            walk.arena.as_int(record.get(Field::Bytes)),
+            walk.handle(record.get(Field::Address)),
+        ) else {
             ledger.findings.unreadable_events += 1;
             return Ok(());
         };
@@ -254,19 +257,23 @@ impl Entries {
             ledger.findings.absurd_bytes += 1;
             return Ok(());
         }
-        let pool = walk.pair(record.pool);
+        let pool = walk.pair(record.get(Field::Pool));
         self.pools_recorded |= pool.is_some();
         self.events.push(Event {
-            time_us: walk.unsigned(record.time_us).unwrap_or(0),
+            time_us: walk.unsigned(record.get(Field::TimeUs)).unwrap_or(0),
             bytes,
             address,
             allocation: NO_ALLOCATION,
             tag: tags.of(
                 walk,
-                [record.frames, record.user_metadata, record.compile_context],
+                [
+                    record.get(Field::Frames),
+                    record.get(Field::UserMetadata),
+                    record.get(Field::CompileContext),
+                ],
                 &mut ledger.tags,
             ),
-            stream: ledger.stream(walk.handle(record.stream).unwrap_or(0)),
+            stream: ledger.stream(walk.handle(record.get(Field::Stream)).unwrap_or(0)),
             pool: ledger.pool(pool.unwrap_or((0, 0))),
             action,
         });

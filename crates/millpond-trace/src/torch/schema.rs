@@ -14,7 +14,7 @@ macro_rules! keys {
         /// What the arena's strings begin with, so that a key is known by its number.
         pub(super) const WORDS: &[&str] = &[$($word),*];
         /// By number; the empty string has 0.
-        const KEYS: &[Key] = &[Key::Unknown, $(Key::$key),*];
+        pub(super) const KEYS: &[Key] = &[Key::Unknown, $(Key::$key),*];
     };
 }
 
@@ -71,9 +71,15 @@ impl<'a> Walk<'a> {
         if let Some(number) = self.arena.taken_by(dict) {
             return Ok(self.records.get(number as usize).copied());
         }
+        let Some(pairs) = self.arena.pairs(dict) else {
+            return Ok(None);
+        };
         let mut record = Record::EMPTY;
-        let is_dict = self.fields(dict, |key, value| record.set(key, value))?;
-        Ok(is_dict.then_some(record))
+        for (key, value) in pairs {
+            self.charge()?;
+            record.set(&[key, value]);
+        }
+        Ok(Some(record))
     }
 
     #[inline]

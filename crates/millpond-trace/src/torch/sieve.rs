@@ -5,59 +5,71 @@
 //! [`super::tags`]); the others are dropped from the list. Both leave what the rest of this reader sees as it
 //! would be, except for frames that change after a list took them, as no program writes.
 
-use super::schema::Key;
+use super::schema::{KEYS, Key};
 use super::tags::{FRAMES, Frame, Frames};
 use crate::pickle::{self, Arena, Value};
 
 /// The values of one event's dict; `None` where it has none.
 #[derive(Clone, Copy)]
-pub(super) struct Record {
-    pub(super) action: Value,
-    pub(super) address: Value,
-    pub(super) bytes: Value,
-    pub(super) stream: Value,
-    pub(super) time_us: Value,
-    pub(super) pool: Value,
-    pub(super) frames: Value,
-    pub(super) user_metadata: Value,
-    pub(super) compile_context: Value,
+pub(super) struct Record([Value; 9]);
+
+/// Places in a [`Record`].
+#[derive(Clone, Copy)]
+pub(super) enum Field {
+    Action,
+    Address,
+    Bytes,
+    Stream,
+    TimeUs,
+    Pool,
+    Frames,
+    UserMetadata,
+    CompileContext,
 }
 
-impl Record {
-    pub(super) const EMPTY: Self = Self {
-        action: Value::NONE,
-        address: Value::NONE,
-        bytes: Value::NONE,
-        stream: Value::NONE,
-        time_us: Value::NONE,
-        pool: Value::NONE,
-        frames: Value::NONE,
-        user_metadata: Value::NONE,
-        compile_context: Value::NONE,
-    };
-
-    /// Takes one pair in; of equal keys the last one counts.
-    #[inline]
-    pub(super) fn set(&mut self, key: Key, value: Value) {
-        let field = match key {
-            Key::Action => &mut self.action,
-            Key::Addr | Key::DeviceFree => &mut self.address,
-            Key::Size => &mut self.bytes,
-            Key::Stream => &mut self.stream,
-            Key::TimeUs => &mut self.time_us,
-            Key::PoolId => &mut self.pool,
-            Key::Frames => &mut self.frames,
-            Key::UserMetadata => &mut self.user_metadata,
-            Key::CompileContext => &mut self.compile_context,
-            _ => return,
+/// Where the value of each key goes; beyond a record's end for those that are of no use.
+const PLACES: [u8; KEYS.len()] = {
+    let mut places = [u8::MAX; KEYS.len()];
+    let mut at = 0;
+    while at < KEYS.len() {
+        let field = match KEYS[at] {
+            Key::Action => Some(Field::Action),
+            Key::Addr | Key::DeviceFree => Some(Field::Address),
+            Key::Size => Some(Field::Bytes),
+            Key::Stream => Some(Field::Stream),
+            Key::TimeUs => Some(Field::TimeUs),
+            Key::PoolId => Some(Field::Pool),
+            Key::Frames => Some(Field::Frames),
+            Key::UserMetadata => Some(Field::UserMetadata),
+            Key::CompileContext => Some(Field::CompileContext),
+            _ => None,
         };
-        *field = value;
+        if let Some(field) = field {
+            places[at] = field as u8;
+        }
+        at += 1;
+    }
+    places
+};
+
+impl Record {
+    pub(super) const EMPTY: Self = Self([Value::NONE; 9]);
+
+    #[inline]
+    pub(super) fn get(&self, field: Field) -> Value {
+        self.0[field as usize]
     }
 
+    /// Takes pairs in, keys and values in turn; of equal keys the last one counts.
     #[inline]
-    fn set_all(&mut self, pairs: &[Value]) {
+    pub(super) fn set(&mut self, pairs: &[Value]) {
         for pair in pairs.chunks_exact(2) {
-            self.set(Key::of(pair[0]), pair[1]);
+            let place = pair[0].string().and_then(|key| PLACES.get(key as usize));
+            if let Some(&place) = place
+                && let Some(value) = self.0.get_mut(usize::from(place))
+            {
+                *value = pair[1];
+            }
         }
     }
 }
@@ -86,7 +98,7 @@ impl pickle::Sieve for Sieve {
         }
         let number = u32::try_from(self.records.len()).ok()?;
         let mut record = Record::EMPTY;
-        record.set_all(pairs);
+        record.set(pairs);
         self.records.push(record);
         Some(number)
     }
@@ -94,7 +106,7 @@ impl pickle::Sieve for Sieve {
     #[cold]
     fn more(&mut self, _arena: &Arena, number: u32, pairs: &[Value]) {
         if let Some(record) = self.records.get_mut(number as usize) {
-            record.set_all(pairs);
+            record.set(pairs);
         }
     }
 

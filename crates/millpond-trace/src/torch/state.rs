@@ -71,7 +71,11 @@ pub(super) fn read(
                 };
                 sum.count(&block, pending);
                 let requested = block.requested.min(MOST_BYTES);
-                let tag = tags.of(walk, [block.frames.unwrap_or(Value::NONE), Value::NONE, Value::NONE], &mut ledger.tags);
+                let tag = tags.of(
+                    walk,
+                    [block.frames.unwrap_or(Value::NONE), Value::NONE, Value::NONE],
+                    &mut ledger.tags,
+                );
                 let block = Block {
                     requested,
                     bytes: Some(block.bytes),

@@ -15,6 +15,8 @@ pub(super) const FRAMES: usize = 8;
 /// Characters of a frame's file or function at most: C++ templates have thousands.
 const NAME: usize = 80;
 
+/// Places for tags asked for lately.
+const RECENT: usize = 512;
 /// Keys of a frame at most.
 const MOST_KEYS: usize = 32;
 
@@ -103,11 +105,13 @@ impl<'a> Fields<'a> {
     fn name(&self, name: &mut String) {
         let file = self.file;
         if !matches!(file, "" | "??") {
-            push_clean(name, file.rsplit(['/', '\\']).next().unwrap_or(file));
+            let folders = memchr::memrchr2(b'/', b'\\', file.as_bytes()).map_or(0, |at| at + 1);
+            push_clean(name, &file[folders..]);
             name.push(':');
         }
         // Arguments of C++ functions are long and say little.
-        let end = if self.is_python() { None } else { self.function.find('(') };
+        let arguments = || memchr::memchr(b'(', self.function.as_bytes());
+        let end = if self.is_python() { None } else { arguments() };
         push_clean(name, &self.function[..end.unwrap_or(self.function.len())]);
         if self.line > 0 {
             let _ = write!(name, ":{}", self.line);
@@ -118,7 +122,8 @@ impl<'a> Fields<'a> {
 /// Tags made so far.
 pub(super) struct Tags {
     known: Map<u128, u32>,
-    last: (u128, u32),
+    /// Some of `known`, each at the one place its key can have here: this is asked for each event.
+    recent: Vec<(u128, u32)>,
     frames: Frames,
     /// How each frame appears, by the number of its dict: where in `names`.
     named: Map<u32, (u32, u32)>,
@@ -132,7 +137,7 @@ impl Tags {
         Self {
             known: Map::default(),
             // No words, no tag.
-            last: (0, 0),
+            recent: vec![(0, 0); RECENT],
             frames,
             named: Map::default(),
             names: String::new(),
@@ -143,7 +148,7 @@ impl Tags {
     /// The next tags go into another interner.
     pub(super) fn forget(&mut self) {
         self.known.clear();
-        self.last = (0, 0);
+        self.recent.fill((0, 0));
     }
 
     /// The tag of an event or block.
@@ -153,8 +158,10 @@ impl Tags {
         let [frames, user, compile] = words;
         let words_bits = u128::from(user.bits()) | u128::from(compile.bits()) << 32;
         let key = u128::from(walk.arena.identity(frames)) | words_bits << 64;
-        if self.last.0 == key {
-            return self.last.1;
+        // Stacks begin at different slots, a few apart.
+        let place = (key >> 32) as usize % RECENT;
+        if self.recent[place].0 == key {
+            return self.recent[place].1;
         }
         let tag = match self.known.get(&key) {
             Some(&tag) => tag,
@@ -164,7 +171,7 @@ impl Tags {
                 tag
             }
         };
-        self.last = (key, tag);
+        self.recent[place] = (key, tag);
         tag
     }
 

@@ -27,7 +27,8 @@ impl Millpond {
             .filter(|(n, l)| l.area == area && *n != site.list);
         let numbers: Vec<u32> = std::iter::once(site.list).chain(others.map(|(n, _)| n)).collect();
         for number in numbers {
-            for source in self.movable(number, bytes - gathered, look) {
+            // A handle brings more than was missing: the last list may have been enough.
+            for source in self.movable(number, bytes.saturating_sub(gathered), look) {
                 if gathered >= bytes {
                     return Ok(());
                 }

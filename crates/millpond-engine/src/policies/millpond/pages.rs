@@ -57,11 +57,11 @@ impl Pages {
         if first >= end {
             return None;
         }
-        let (start, pages) = self.handles[first]?;
+        let (start, pages) = (*self.handles.get(first)?)?;
         if (start as usize) < first {
             first = (start + pages) as usize;
         }
-        let (start, pages) = self.handles[end - 1]?;
+        let (start, pages) = (*self.handles.get(end - 1)?)?;
         if (start + pages) as usize > end {
             end = start as usize;
         }

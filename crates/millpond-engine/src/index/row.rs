@@ -1,0 +1,200 @@
+//! The free blocks of one power of two, in bins of equal width.
+
+use super::Entry;
+use super::bin::Bin;
+
+/// Bins of a new row, as a power of two.
+const FIRST_BITS: u32 = 5;
+/// Bins of the widest row, as a power of two; its bitmap has 32 words.
+const MOST_BITS: u32 = 11;
+const WORDS: usize = (1 << MOST_BITS) / 64;
+/// A row gets four times as many bins when it holds so many entries for each.
+const CROWDED: usize = 2;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    /// The power of two: sizes are from `1 << log` (0 in the first row) to twice that.
+    log: u32,
+    /// There are `1 << bits` bins, each for `1 << (log - bits)` sizes. None until the first entry.
+    bits: u32,
+    bins: Vec<Bin>,
+    /// The bins that hold something, and the words that do.
+    words: [u64; WORDS],
+    summary: u32,
+    len: usize,
+}
+
+impl Row {
+    pub(super) fn new(log: u32) -> Self {
+        Self {
+            log,
+            bits: FIRST_BITS.min(log),
+            bins: Vec::new(),
+            words: [0; WORDS],
+            summary: 0,
+            len: 0,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    #[inline]
+    fn bin_of(&self, bytes: u64) -> usize {
+        (bytes >> (self.log - self.bits)) as usize & ((1 << self.bits) - 1)
+    }
+
+    #[inline]
+    pub(super) fn insert(&mut self, entry: Entry) {
+        if self.len >= self.bins.len() * CROWDED {
+            self.widen();
+        }
+        let bin = self.bin_of(entry.bytes);
+        self.bins[bin].insert(entry);
+        self.words[bin / 64] |= 1 << (bin % 64);
+        self.summary |= 1 << (bin / 64);
+        self.len += 1;
+    }
+
+    #[inline]
+    pub(super) fn remove(&mut self, key: (u64, u64)) -> bool {
+        let bin = self.bin_of(key.0);
+        let found = self.bins.get_mut(bin).is_some_and(|b| b.remove(key));
+        if found {
+            self.took_from(bin);
+        }
+        found
+    }
+
+    /// Takes out the first entry at or above a key. A key below the row means its first entry.
+    #[inline]
+    pub(super) fn take_at_or_above(&mut self, key: (u64, u64)) -> Option<Entry> {
+        if self.len == 0 {
+            return None;
+        }
+        let own = self.bin_of(key.0);
+        if let Some(entry) = self.bins[own].take_at_or_above(key) {
+            self.took_from(own);
+            return Some(entry);
+        }
+        let bin = self.next_bin(own + 1)?;
+        let entry = self.bins[bin].take_at_or_above((0, 0))?;
+        self.took_from(bin);
+        Some(entry)
+    }
+
+    /// The first entry at or above a key. A key below the row means its first entry.
+    #[inline]
+    pub(super) fn at_or_above(&self, key: (u64, u64)) -> Option<Entry> {
+        if self.len == 0 {
+            return None;
+        }
+        let own = self.bin_of(key.0);
+        self.bins[own]
+            .at_or_above(key)
+            .or_else(|| self.bins[self.next_bin(own + 1)?].at_or_above((0, 0)))
+    }
+
+    /// The last entry below a key of this row.
+    pub(super) fn below(&self, key: (u64, u64)) -> Option<Entry> {
+        let own = self.bin_of(key.0);
+        self.bins
+            .get(own)?
+            .below(key)
+            .or_else(|| self.bins[self.last_bin_below(own)?].last())
+    }
+
+    pub(super) fn last(&self) -> Option<Entry> {
+        self.bins.get(self.last_bin_below(self.bins.len())?)?.last()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
+        let used = std::iter::successors(self.next_bin(0), |bin| self.next_bin(bin + 1));
+        used.flat_map(|bin| self.bins[bin].iter())
+    }
+
+    pub(super) fn check(&self) {
+        assert_eq!(self.iter().count(), self.len, "entries of row {}", self.log);
+        for (at, bin) in self.bins.iter().enumerate() {
+            bin.check();
+            assert_eq!(
+                self.words[at / 64] >> (at % 64) & 1 == 1,
+                !bin.is_empty(),
+                "bit of bin {at}"
+            );
+            assert!(
+                bin.iter().all(|e| self.bin_of(e.bytes) == at),
+                "entry in a foreign bin"
+            );
+        }
+        for (at, word) in self.words.iter().enumerate() {
+            assert_eq!(self.summary >> at & 1 == 1, *word != 0, "bit of word {at}");
+        }
+    }
+
+    /// Makes the first bins, or four times as many as there are, while sizes can still be told apart.
+    #[cold]
+    fn widen(&mut self) {
+        let most = MOST_BITS.min(self.log);
+        if self.bins.is_empty() {
+            self.bins.resize_with(1 << self.bits, Bin::default);
+            return;
+        }
+        if self.bits == most {
+            return;
+        }
+        self.bits = (self.bits + 2).min(most);
+        let mut bins = Vec::new();
+        bins.resize_with(1 << self.bits, Bin::default);
+        let old = std::mem::replace(&mut self.bins, bins);
+        (self.words, self.summary) = ([0; WORDS], 0);
+        for entry in old.iter().flat_map(Bin::iter) {
+            let bin = self.bin_of(entry.bytes);
+            self.bins[bin].insert(entry);
+            self.words[bin / 64] |= 1 << (bin % 64);
+            self.summary |= 1 << (bin / 64);
+        }
+    }
+
+    /// The first bin at or above this one that holds something.
+    #[inline]
+    fn next_bin(&self, bin: usize) -> Option<usize> {
+        let word = bin / 64;
+        let here = self.words.get(word)? & (u64::MAX << (bin % 64));
+        if here != 0 {
+            return Some(word * 64 + here.trailing_zeros() as usize);
+        }
+        // Shifted twice: by 32 at once is no shift.
+        let above = self.summary >> word >> 1;
+        if above == 0 {
+            return None;
+        }
+        let word = word + 1 + above.trailing_zeros() as usize;
+        Some(word * 64 + self.words[word].trailing_zeros() as usize)
+    }
+
+    /// The last bin below this one that holds something.
+    fn last_bin_below(&self, bin: usize) -> Option<usize> {
+        let word = bin / 64;
+        let here = self.words.get(word).map_or(0, |w| w & ((1 << (bin % 64)) - 1));
+        if let Some(bit) = here.checked_ilog2() {
+            return Some(word * 64 + bit as usize);
+        }
+        let lower = u64::from(self.summary) & ((1 << word) - 1);
+        let word = lower.checked_ilog2()? as usize;
+        Some(word * 64 + self.words[word].checked_ilog2()? as usize)
+    }
+
+    #[inline]
+    fn took_from(&mut self, bin: usize) {
+        self.len -= 1;
+        if self.bins[bin].is_empty() {
+            self.words[bin / 64] &= !(1 << (bin % 64));
+            if self.words[bin / 64] == 0 {
+                self.summary &= !(1 << (bin / 64));
+            }
+        }
+    }
+}
