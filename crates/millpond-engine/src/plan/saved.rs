@@ -144,7 +144,7 @@ fn read_line(text: &str) -> Result<(Slot, Option<Place>), &'static str> {
         "-" => None,
         offset => Some(offset.parse::<u64>().map_err(|_| "the offset is no number")?),
     };
-    if bytes == 0 || bytes % 256 != 0 || offset.is_some_and(|o| o % 256 != 0) {
+    if bytes == 0 || !bytes.is_multiple_of(256) || offset.is_some_and(|o| !o.is_multiple_of(256)) {
         return Err("bytes and offsets are multiples of 256");
     }
     if offset
