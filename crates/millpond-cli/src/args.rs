@@ -47,6 +47,8 @@ pub(crate) enum Command {
     Tune(TuneArgs),
     /// Say what recordings hold, and what is missing from them
     Info(InfoArgs),
+    /// Find the repeating step of a recording, and solve where its blocks go
+    Plan(PlanArgs),
     /// List the allocation policies, and how true each is to its original
     Policies(PoliciesArgs),
     /// List the cards that --device knows by name
@@ -225,6 +227,37 @@ pub(crate) struct InfoArgs {
     /// Recordings; a folder stands for all files in it
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
+
+    /// Print the result as JSON, and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Say nothing on stderr but errors
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+/// `millpond plan`.
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    /// A recording
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+
+    /// Draw the plan to this file, address by time
+    #[arg(long, value_name = "SVG")]
+    pub(crate) svg: Option<PathBuf>,
+
+    /// Save the plan to this file
+    #[arg(long, value_name = "PLAN")]
+    pub(crate) save: Option<PathBuf>,
+
+    /// Replace the recording's name by a stand-in
+    #[arg(long)]
+    pub(crate) redact: bool,
 
     /// Print the result as JSON, and nothing else
     #[arg(long)]

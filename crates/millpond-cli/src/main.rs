@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   args, values      what was typed
-//!   replay tune info policies      one file for each command
+//!   replay tune info plan policies      one file for each command
 //!   report ranks failure table     what a person reads, text, terminal
 //!   files, output, progress, exit  the world outside
 //! ```
@@ -20,6 +20,7 @@ mod html;
 mod info;
 mod limits;
 mod output;
+mod plan;
 mod policies;
 mod progress;
 mod ranks;
@@ -57,6 +58,7 @@ fn run(command: &Command) -> Result<Exit, CliError> {
         Command::Replay(args) => replay::command(args),
         Command::Tune(args) => tune::command(args),
         Command::Info(args) => info::command(args),
+        Command::Plan(args) => plan::command(args),
         Command::Policies(args) => policies::command(args),
         Command::Cards => device::cards_command(),
     }

@@ -215,6 +215,8 @@ fn the_json_has_exactly_these_keys() {
         "cross_stream_waits",
         "modelled_driver_ms",
         "ns_per_event",
+        "steps",
+        "plans",
         "first_failure",
     ]);
     assert_eq!(keys(result), of_result);

@@ -35,6 +35,7 @@ mod deferred;
 mod engine;
 mod error;
 mod index;
+pub mod plan;
 pub mod policies;
 mod policy;
 mod simulated;

@@ -7,6 +7,7 @@ mod free_lists;
 mod last_users;
 mod millpond;
 mod none;
+mod planned;
 pub mod pow2;
 mod rmm_arena;
 mod rmm_pool;
@@ -27,6 +28,7 @@ pub use buckets::Buckets;
 pub use cuda_async::CudaAsync;
 pub use millpond::Millpond;
 pub use none::NoPolicy;
+pub use planned::Planned;
 pub use pow2::PowersOfTwo;
 pub use rmm_arena::RmmArena;
 pub use rmm_pool::RmmPool;
@@ -38,6 +40,7 @@ type Build = fn(&Settings) -> Box<dyn Policy>;
 /// Every policy there is, in the order of reports.
 const ALL: &[(&str, Build)] = &[
     ("millpond", |s| Box::new(Millpond::new(&s.millpond))),
+    ("planned", |s| Box::new(Planned::new(&s.millpond))),
     ("torch-native", |s| Box::new(TorchNative::new(&s.torch))),
     ("torch-expandable", |s| Box::new(TorchExpandable::new(&s.torch))),
     ("bfc", |_| Box::new(Bfc::new())),

@@ -1,6 +1,7 @@
 //! What a placement policy is.
 
 use crate::error::{AllocError, SourceError};
+use crate::plan::Planner;
 use crate::space::BlockId;
 use crate::supply::Supply;
 use std::num::NonZeroU32;
@@ -186,6 +187,9 @@ pub trait Policy {
 
     /// Hears where the program is. Most policies do not care.
     fn mark(&mut self, _supply: &mut Supply<'_>, _mark: Mark) {}
+
+    /// Says who solves its plans; policies without plans do not care.
+    fn set_planner(&mut self, _planner: Box<dyn Planner>) {}
 
     /// Gives one wholly free segment back, as recorded programs do out of their own turn; answers
     /// whether there was one at that address.

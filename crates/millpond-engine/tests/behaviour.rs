@@ -59,6 +59,7 @@ macro_rules! policy_behaviour {
 // A new policy gets a line here.
 policy_behaviour! {
     millpond "millpond",
+    planned "planned",
     torch_native "torch-native",
     torch_expandable "torch-expandable",
     bfc "bfc",

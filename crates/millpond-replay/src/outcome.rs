@@ -2,6 +2,7 @@
 //!
 //! Every figure but the times is a function of the file and the flags alone.
 
+use crate::steps::{Solved, StepResult};
 use serde::Serialize;
 
 /// Version of the JSON; grows when a key changes its meaning or goes.
@@ -98,6 +99,10 @@ pub struct PolicyResult {
     pub modelled_driver_ms: f64,
     /// Host time of the policy itself; varies from run to run.
     pub ns_per_event: f64,
+    /// What each step cost, if the program repeats one.
+    pub steps: Vec<StepResult>,
+    /// The plans solved for it, apart from the time above.
+    pub plans: Vec<Solved>,
     /// The request at which it ran out of memory.
     pub first_failure: Option<Failure>,
 }

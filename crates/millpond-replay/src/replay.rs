@@ -8,6 +8,7 @@ use crate::outcome::{Fit, PolicyResult, Recorded, Report, SCHEMA};
 use crate::placement::{Placement, PlacementRecorder};
 use crate::program::{Program, Selection};
 use crate::run::{Device, Run, run};
+use crate::steps::{StepClock, Steps, Threaded};
 use crate::verify::verify;
 use millpond_engine::{ConfError, Costs, Policy, Settings, policies};
 use millpond_trace::Trace;
@@ -78,6 +79,7 @@ pub fn replay(
         check_settings(name, &options.settings)?;
     }
     let recorded = recorded(trace, options.verify)?;
+    let steps = Steps::find(&program);
     let count = options.policies.len();
     let outcomes: Vec<Mutex<Option<(PolicyResult, Placement)>>> =
         (0..count).map(|_| Mutex::new(None)).collect();
@@ -88,7 +90,7 @@ pub fn replay(
             let Some(name) = options.policies.get(index) else {
                 return;
             };
-            let outcome = replay_one(trace, &program, name, options);
+            let outcome = replay_one(trace, &program, steps.as_ref(), name, options);
             *outcomes[index].lock().unwrap_or_else(PoisonError::into_inner) = outcome.ok();
             progress(done.fetch_add(1, Ordering::Relaxed) + 1, count);
         }
@@ -151,14 +153,26 @@ pub fn check_settings(name: &str, settings: &Settings) -> Result<(), ReplayError
 fn replay_one(
     trace: &Trace,
     program: &Program,
+    steps: Option<&Steps>,
     name: &str,
     options: &Options,
 ) -> Result<(PolicyResult, Placement), ReplayError> {
-    let policy = policies::build(name, &options.settings)?;
+    let mut policy = policies::build(name, &options.settings)?;
+    let planner = Threaded::default();
+    let solved = planner.solved();
+    policy.set_planner(Box::new(planner));
+    let mut clock = StepClock::new(steps);
     let fidelity = policy.fidelity();
     let (outcome, placement) = if options.placements {
-        let mut recorder = PlacementRecorder::new(program);
-        let outcome = run(program, policy, options.device.source().with_log(), &mut recorder);
+        let mut observers = (PlacementRecorder::new(program), clock);
+        let outcome = run(
+            program,
+            policy,
+            options.device.source().with_log(),
+            &mut observers,
+        );
+        let recorder = observers.0;
+        clock = observers.1;
         let stopped_at = outcome
             .stop
             .as_ref()
@@ -166,10 +180,12 @@ fn replay_one(
         (outcome, recorder.finish(stopped_at))
     } else {
         (
-            run(program, policy, options.device.source(), &mut ()),
+            run(program, policy, options.device.source(), &mut clock),
             Placement::default(),
         )
     };
+    let plans = solved.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let waited: f64 = plans.iter().map(|p| p.waited_ms * 1e6).sum();
     let mut result = PolicyResult {
         policy: name.to_owned(),
         fidelity: fidelity.as_str().to_owned(),
@@ -187,7 +203,9 @@ fn replay_one(
         modelled_driver_ms: options
             .costs
             .milliseconds(&outcome.meter.calls, outcome.stats.stalls),
-        ns_per_event: outcome.nanoseconds as f64 / outcome.calls.max(1) as f64,
+        ns_per_event: (outcome.nanoseconds as f64 - waited).max(0.0) / outcome.calls.max(1) as f64,
+        steps: clock.results,
+        plans,
         first_failure: outcome
             .stop
             .as_ref()

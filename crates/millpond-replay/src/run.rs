@@ -37,6 +37,19 @@ pub trait Observer {
     fn stepped(&mut self, _op: &Op, _engine: &mut Engine<Simulated>) {}
 }
 
+/// Two watch.
+impl<A: Observer, B: Observer> Observer for (A, B) {
+    fn allocated(&mut self, op: &Op, block: &Block) {
+        self.0.allocated(op, block);
+        self.1.allocated(op, block);
+    }
+
+    fn stepped(&mut self, op: &Op, engine: &mut Engine<Simulated>) {
+        self.0.stepped(op, engine);
+        self.1.stepped(op, engine);
+    }
+}
+
 /// Watches nothing.
 impl Observer for () {}
 

@@ -23,6 +23,7 @@
 //! second pool is a second set of pages that only its own requests fill (`docs/placement.md`).
 
 mod growth;
+mod lend;
 mod lists;
 mod moves;
 mod pages;
@@ -36,6 +37,7 @@ use crate::policy::{Block, Fidelity, Group, Piece, Policy, Refusal, Request, Str
 use crate::source::{Range, Segment};
 use crate::space::BlockId;
 use crate::supply::Supply;
+pub(super) use lend::Part;
 use lists::Lists;
 use pages::Pages;
 
@@ -43,6 +45,9 @@ use pages::Pages;
 const MIN_BLOCK: u64 = 256;
 /// No request above this can be served by any device.
 const LIMIT: u64 = 1 << 46;
+
+/// Keys from here on name blocks of a policy around this one.
+pub(super) const FOREIGN: u32 = 1 << 31;
 
 /// Where the blocks of one size class of one group lie.
 struct Area {
@@ -73,6 +78,8 @@ pub struct Millpond {
     /// Bytes of pages moved.
     moved: u64,
     page: u64,
+    /// Blocks of a policy around this one that were found waiting for a stream.
+    pub(super) foreign: Vec<Block>,
 }
 
 impl Millpond {
@@ -90,6 +97,7 @@ impl Millpond {
             stalls: 0,
             moved: 0,
             page: 2 << 20,
+            foreign: Vec::new(),
         }
     }
 

@@ -3,7 +3,8 @@
 use super::program::Op;
 use super::watch::Watch;
 use millpond_engine::{
-    AllocError, Block, Engine, Gauge, Group, Mark, PieceState, Request, Settings, Simulated, Stream, policies,
+    AllocError, Block, Engine, Gauge, Group, Mark, PieceState, Policy, Request, Settings, Simulated, Stream,
+    policies,
 };
 use std::collections::BTreeMap;
 
@@ -36,7 +37,10 @@ impl Driver {
     }
 
     pub(crate) fn with(policy: &str, settings: &Settings, device: Simulated) -> Self {
-        let policy = policies::build(policy, settings).expect("a policy");
+        Self::with_policy(policies::build(policy, settings).expect("a policy"), device)
+    }
+
+    pub(crate) fn with_policy(policy: Box<dyn Policy>, device: Simulated) -> Self {
         Self {
             engine: Engine::new(policy, Watch::new(device)),
             live: Vec::new(),

@@ -9,7 +9,7 @@
 //! structure would move pages for ever.
 
 use super::site::Site;
-use super::{Held, Millpond};
+use super::{FOREIGN, Held, Millpond};
 use crate::error::SourceError;
 use crate::index::Entry;
 use crate::space::{BlockId, State};
@@ -50,6 +50,10 @@ impl Millpond {
     /// any of them may have it now.
     pub(super) fn recover(&mut self, supply: &mut Supply<'_>) {
         for block in supply.synchronize() {
+            if block.key().index() >= FOREIGN as usize {
+                self.foreign.push(block);
+                continue;
+            }
             self.live -= block.bytes();
             self.lists.put_back(block.key());
         }
@@ -121,6 +125,32 @@ impl Millpond {
                 self.stalls -= 1;
             }
         }
+        self.finish(supply, site, bytes, scarce, outcome)
+    }
+
+    /// Puts a block together from the pages of free ones before any is created, whatever moving costs.
+    pub(super) fn assemble(
+        &mut self,
+        supply: &mut Supply<'_>,
+        number: u32,
+        bytes: u64,
+    ) -> Result<BlockId, SourceError> {
+        self.page = supply.page_bytes();
+        let mut site = self.choose_site(supply, number, bytes)?;
+        let need = self.missing(&site, bytes);
+        let outcome = self.gather(supply, &mut site, need, true);
+        self.finish(supply, site, bytes, true, outcome)
+    }
+
+    /// Creates what a site still misses, and hands it over or, after an error, lists what it holds.
+    fn finish(
+        &mut self,
+        supply: &mut Supply<'_>,
+        mut site: Site,
+        bytes: u64,
+        scarce: bool,
+        mut outcome: Result<(), SourceError>,
+    ) -> Result<BlockId, SourceError> {
         if outcome.is_ok() {
             outcome = self.create_missing(supply, &mut site, bytes, scarce);
         }

@@ -1,0 +1,107 @@
+//! One period of a repeating program.
+
+use crate::policy::Stream;
+
+/// One allocation of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Bytes of the block, rounded as the policy rounds them.
+    pub bytes: u64,
+    /// The stream.
+    pub stream: Stream,
+    /// Allocations from this one, itself included, until it is freed; 0 where it is not planned.
+    pub life: u32,
+}
+
+impl Slot {
+    /// Whether it gets a place.
+    #[must_use]
+    pub fn is_planned(&self) -> bool {
+        self.life > 0
+    }
+}
+
+/// The allocations of one period in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// One for each allocation.
+    pub slots: Vec<Slot>,
+}
+
+impl Step {
+    /// Allocations of a period.
+    #[must_use]
+    pub fn period(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether two slots live at the same time at some point of the circle.
+    #[must_use]
+    pub fn together(&self, a: usize, b: usize) -> bool {
+        let (first, later) = (a.min(b), a.max(b));
+        let between = later - first;
+        between < self.slots[first].life as usize
+            || self.slots.len() - between < self.slots[later].life as usize && between > 0
+    }
+
+    /// Bytes of planned slots that live just after each allocation.
+    #[must_use]
+    pub fn live(&self) -> Vec<u64> {
+        let period = self.slots.len();
+        let mut change = vec![0i128; period + 1];
+        for (at, slot) in self.slots.iter().enumerate().filter(|(_, s)| s.is_planned()) {
+            let end = at + slot.life as usize;
+            change[at] += i128::from(slot.bytes);
+            if end <= period {
+                change[end] -= i128::from(slot.bytes);
+            } else {
+                change[0] += i128::from(slot.bytes);
+                change[end - period] -= i128::from(slot.bytes);
+            }
+        }
+        let mut live = 0;
+        let sums = change[..period].iter().map(|c| {
+            live += c;
+            live as u64
+        });
+        sums.collect()
+    }
+
+    /// The most bytes that live at once.
+    #[must_use]
+    pub fn lower_bound(&self) -> u64 {
+        self.live().into_iter().max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(slots: &[(u64, u32)]) -> Step {
+        let slots = slots.iter().map(|&(bytes, life)| Slot {
+            bytes,
+            stream: Stream::DEFAULT,
+            life,
+        });
+        Step {
+            slots: slots.collect(),
+        }
+    }
+
+    #[test]
+    fn time_is_a_circle() {
+        // The last lives through the step's end into the next one's first two allocations.
+        let step = step(&[(10, 1), (20, 1), (30, 1), (40, 3)]);
+        assert_eq!(step.live(), [50, 60, 30, 40]);
+        assert!(step.together(3, 0) && step.together(1, 3) && !step.together(2, 3) && !step.together(0, 1));
+        assert_eq!(step.lower_bound(), 60);
+    }
+
+    #[test]
+    fn a_whole_period_meets_everything_and_no_life_nothing() {
+        let step = step(&[(10, 4), (20, 0), (30, 1), (40, 1)]);
+        assert_eq!(step.live(), [10, 10, 40, 50]);
+        assert!(step.together(0, 3) && step.together(2, 0) && !step.together(1, 2));
+    }
+}

@@ -1,0 +1,179 @@
+//! Memory lent to a plan: one contiguous block put together from free pages, and the pieces of pages that
+//! cannot move.
+//!
+//! To this policy what it lends is live: it is counted, and nobody else gets it. It comes back cut into the blocks
+//! that still live in it and the free rest.
+
+use super::{MIN_BLOCK, Millpond};
+use crate::conf::MillpondConf;
+use crate::index::Entry;
+use crate::policy::{Block, Group, Policy, Refusal, Request, Stream};
+use crate::space::{BlockId, State};
+use crate::supply::Supply;
+
+/// Smaller pieces are not worth a plan's while.
+const LEAST_PIECE: u64 = 16 << 10;
+/// Free blocks beyond this many are left alone.
+const MOST_PIECES: usize = 256;
+
+/// A part of a lent block, when it comes back.
+pub(in crate::policies) struct Part {
+    pub(in crate::policies) bytes: u64,
+    /// The request that lives there.
+    pub(in crate::policies) live: Option<Request>,
+}
+
+impl Millpond {
+    /// Follows other settings from now on, with a fresh account of what was moved.
+    pub(in crate::policies) fn configure(&mut self, conf: &MillpondConf) {
+        self.conf = conf.clone();
+        (self.stalls, self.moved) = (0, 0);
+    }
+
+    /// Allocations that moved pages since the settings were last changed.
+    pub(in crate::policies) fn stalls(&self) -> u64 {
+        self.stalls
+    }
+
+    /// The most bytes that have lived at once.
+    pub(in crate::policies) fn peak(&self) -> u64 {
+        self.peak
+    }
+
+    /// Serves a request from what is free, or not at all.
+    pub(in crate::policies) fn allocate_cached(
+        &mut self,
+        supply: &mut Supply<'_>,
+        request: &Request,
+    ) -> Option<Block> {
+        let bytes = request.bytes.max(1).checked_next_multiple_of(MIN_BLOCK)?;
+        let room = bytes.checked_add(request.align.saturating_sub(MIN_BLOCK))?;
+        let number = self.list_of(request.group, request.stream);
+        let fits = self.lists.iter().any(|(n, l)| {
+            (n == number || l.area == self.lists.get(number).area) && l.free.best_fit(room).is_some()
+        });
+        if !fits {
+            return None;
+        }
+        self.allocate(supply, request).ok()
+    }
+
+    fn free_blocks(&mut self) -> Vec<Entry> {
+        let number = self.list_of(Group::default(), Stream::DEFAULT);
+        let area = self.lists.get(number).area;
+        let lists = self.lists.iter().filter(|(_, l)| l.area == area);
+        let mut found: Vec<Entry> = lists.flat_map(|(_, l)| l.free.iter()).collect();
+        found.sort_by_key(|e| e.address);
+        found
+    }
+
+    /// Bytes of free pages of the default group that could move.
+    pub(in crate::policies) fn movable_bytes(&mut self) -> u64 {
+        let free = self.free_blocks();
+        let whole = free.iter().filter_map(|e| self.whole_handles(e));
+        whole.map(|(start, end)| end - start).sum()
+    }
+
+    /// Lends the parts of free blocks that share their pages with live ones. The device must be idle.
+    pub(in crate::policies) fn lend_pieces(&mut self) -> Vec<Block> {
+        let mut parts = Vec::new();
+        for entry in self.free_blocks() {
+            let (first, end) = (entry.address, entry.address + entry.bytes);
+            match self.whole_handles(&entry) {
+                None => parts.push((first, end)),
+                Some((start, last)) => {
+                    let base = self.base_of(entry.id);
+                    // Back to front: the front part keeps the block's name.
+                    parts.push((base + last, end));
+                    parts.push((first, base + start));
+                }
+            }
+        }
+        parts.retain(|(first, end)| end - first >= LEAST_PIECE);
+        parts.sort_by_key(|(first, end)| std::cmp::Reverse((end - first, *first)));
+        parts.truncate(MOST_PIECES);
+        parts
+            .into_iter()
+            .filter_map(|(first, end)| self.carve(first, end - first))
+            .collect()
+    }
+
+    fn base_of(&self, id: BlockId) -> u64 {
+        match &self.held[self.lists.space.segment(id) as usize] {
+            super::Held::Paged { range, .. } => range.address(),
+            _ => 0,
+        }
+    }
+
+    /// Cuts a part out of the free block it lies in.
+    fn carve(&mut self, address: u64, bytes: u64) -> Option<Block> {
+        let inside = |e: &Entry| e.address <= address && address + bytes <= e.address + e.bytes;
+        let entry = self.free_blocks().into_iter().find(inside)?;
+        let mut id = entry.id;
+        self.lists.unlist(id);
+        if entry.address < address {
+            let rest = self.lists.space.split(id, address - entry.address);
+            self.lists.list(id);
+            id = rest;
+        }
+        if self.lists.space.bytes(id) > bytes {
+            let rest = self.lists.space.split(id, bytes);
+            self.lists.list(rest);
+        }
+        let number = self.list_of(Group::default(), Stream::DEFAULT);
+        self.lists.space.set_state(id, State::Live);
+        self.lists.space.set_owner(id, number);
+        self.live += bytes;
+        Some(Block::new(
+            address,
+            bytes,
+            &Request::new(bytes, Stream::DEFAULT),
+            id,
+        ))
+    }
+
+    /// Lends one contiguous block, from pages that are free as far as there are any.
+    pub(in crate::policies) fn lend(
+        &mut self,
+        supply: &mut Supply<'_>,
+        bytes: u64,
+    ) -> Result<Block, Refusal> {
+        let request = Request::new(bytes, Stream::DEFAULT);
+        let number = self.list_of(request.group, request.stream);
+        let id = match self.lists.take_best_fit(number, bytes) {
+            Some(id) => id,
+            None => self.assemble(supply, number, bytes)?,
+        };
+        let block = self.lists.hand_out(id, &request, bytes, number);
+        self.live += block.bytes();
+        self.peak = self.peak.max(self.live);
+        Ok(block)
+    }
+
+    /// Takes a lent block back in parts that tile it; answers the blocks that live in it, in order.
+    pub(in crate::policies) fn take_back(&mut self, block: Block, parts: &[Part]) -> Vec<Block> {
+        debug_assert_eq!(parts.iter().map(|p| p.bytes).sum::<u64>(), block.bytes());
+        let mut id = block.key();
+        let mut live = Vec::new();
+        let mut free = Vec::new();
+        for part in parts {
+            let rest =
+                (self.lists.space.bytes(id) > part.bytes).then(|| self.lists.space.split(id, part.bytes));
+            match &part.live {
+                None => free.push(id),
+                Some(request) => {
+                    let number = self.list_of(request.group, request.stream);
+                    self.lists.space.set_owner(id, number);
+                    live.push(Block::new(self.lists.space.address(id), part.bytes, request, id));
+                }
+            }
+            let Some(rest) = rest else { break };
+            id = rest;
+        }
+        for id in free {
+            self.live -= self.lists.space.bytes(id);
+            self.lists.put_back(id);
+        }
+        live
+    }
+}

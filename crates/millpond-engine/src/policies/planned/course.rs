@@ -1,0 +1,483 @@
+//! Following a plan.
+//!
+//! ```text
+//!   address ^   |  a  |   c   |        a slot may be handed out when the slots it lies on
+//!           |   |-----+-------|        in the circle of time, those seen looking back from its
+//!           |   |   b   |  d  |        left edge, are free: c looks at a, d at b, a at c, b at d
+//!           +-----------------> time
+//! ```
+//!
+//! Frees may come late or early, requests may be missing or odd: the plan is followed by the order of allocations
+//! alone, and a slot is handed out only if its *predecessors* are free. One that is not handed out at its turn because
+//! a predecessor lives is *barred*: whoever lies on it cannot take its word, and looks at everything that lives.
+//! So at most one slot lives in every column of addresses: a slot that is free and not barred found its columns
+//! empty at its last turn, and nobody has had a turn there since.
+//!
+//! Who lies on whom is a planar picture, so there are at most three predecessors for each slot on the mean: the look is
+//! constant time over a step.
+//!
+//! Slots of another stream are reused after a wait on the device, one for all blocks that were freed before it.
+
+use super::MIN_BLOCK;
+use crate::plan::Plan;
+use crate::policy::{Block, Group, Request, Stream};
+use crate::space::BlockId;
+use crate::supply::Supply;
+use std::collections::BTreeMap;
+
+/// Requests in a row that must be those of the plan further on before it is followed from there.
+const AGREE: usize = 6;
+/// Slots that one request may skip by itself. Where it was an odd one that only looks like a later slot, the skipped
+/// ones come as odd, and then the program has caught up.
+const SKIP: usize = 3;
+/// How far ahead that is looked for.
+const AHEAD: usize = 512;
+
+/// What a slot is used for.
+const FREE: u8 = 0;
+const LIVE: u8 = 1;
+/// It was not handed out at its turn because something it lies on still lived.
+const BARRED: u8 = 2;
+
+struct Slot {
+    bytes: u64,
+    /// `u64::MAX` where it has no place.
+    address: u64,
+    stream: Stream,
+    /// Where its predecessors begin in the list of all; they end where the next slot's begin.
+    predecessors: u32,
+}
+
+/// What a request is to the plan.
+pub(super) enum Next {
+    /// The next of the plan; served.
+    Placed(Block),
+    /// The next of the plan, which has no place for it.
+    Unplanned,
+    /// Not the next, or its place is taken.
+    Odd,
+}
+
+/// A part of lent memory.
+pub(super) struct Part {
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+    /// The slot that lives there.
+    pub(super) slot: Option<usize>,
+}
+
+/// A plan being followed.
+pub(super) struct Course {
+    slots: Vec<Slot>,
+    predecessors: Vec<u32>,
+    states: Vec<u8>,
+    cursor: usize,
+    /// The first slot's key.
+    first_key: u32,
+    /// What was lent for it.
+    pub(super) lent: Vec<Block>,
+    /// Requests in a row that were not the next.
+    odd: Vec<(u64, Stream)>,
+    /// Requests served by the plan, and not.
+    pub(super) served: u64,
+    pub(super) missed: u64,
+    order: Option<Order>,
+}
+
+/// Which stream has waited for which; only where there are several.
+struct Order {
+    streams: Vec<Stream>,
+    /// By slot: index of its stream, and when it was last freed.
+    owners: Vec<u16>,
+    freed: Vec<u64>,
+    /// When a stream last waited for another, by taker and owner.
+    waited: Vec<u64>,
+    now: u64,
+}
+
+impl Course {
+    /// To follow a plan in lent memory: the block for its own region, then the pieces.
+    pub(super) fn new(plan: &Plan, lent: Vec<Block>, first_key: u32) -> Self {
+        let slots: Vec<(u64, u64)> = plan
+            .places
+            .iter()
+            .zip(&plan.step.slots)
+            .map(|(place, slot)| {
+                let base = place.and_then(|p| lent.get(p.region as usize).map(|l| l.address() + p.offset));
+                (base.unwrap_or(u64::MAX), slot.bytes)
+            })
+            .collect();
+        let before = predecessors(&slots);
+        let mut predecessors = Vec::new();
+        let mut all = Vec::with_capacity(slots.len() + 1);
+        for ((slot, (address, bytes)), before) in plan.step.slots.iter().zip(&slots).zip(before) {
+            let at = predecessors.len() as u32;
+            all.push(Slot {
+                bytes: *bytes,
+                address: *address,
+                stream: slot.stream,
+                predecessors: at,
+            });
+            predecessors.extend(before);
+        }
+        // A last one, so that every slot's predecessors end where the next one's begin.
+        let end = predecessors.len() as u32;
+        all.push(Slot {
+            bytes: 0,
+            address: u64::MAX,
+            stream: Stream::DEFAULT,
+            predecessors: end,
+        });
+        let order = Order::new(plan);
+        Self {
+            states: vec![FREE; plan.step.period()],
+            slots: all,
+            predecessors,
+            cursor: 0,
+            first_key,
+            lent,
+            odd: Vec::new(),
+            served: 0,
+            missed: 0,
+            order,
+        }
+    }
+
+    #[inline]
+    fn wants(&self, slot: usize, bytes: u64, stream: Stream) -> bool {
+        let slot = &self.slots[slot];
+        slot.bytes == bytes && slot.stream == stream
+    }
+
+    /// Answers a request.
+    #[inline]
+    pub(super) fn next(&mut self, supply: &mut Supply<'_>, request: &Request) -> Next {
+        let bytes = request.bytes.max(1).div_ceil(MIN_BLOCK).saturating_mul(MIN_BLOCK);
+        if request.group != Group::default() || request.align > MIN_BLOCK {
+            return Next::Odd;
+        }
+        if !self.wants(self.cursor, bytes, request.stream) {
+            return self.find_way_back(supply, request, bytes);
+        }
+        if !self.odd.is_empty() {
+            self.odd.clear();
+        }
+        self.take(supply, request)
+    }
+
+    /// Serves the slot at the cursor and moves on.
+    #[inline]
+    fn take(&mut self, supply: &mut Supply<'_>, request: &Request) -> Next {
+        let at = self.cursor;
+        self.cursor = if at + 1 == self.states.len() { 0 } else { at + 1 };
+        let slot = &self.slots[at];
+        if slot.address == u64::MAX {
+            return Next::Unplanned;
+        }
+        if self.pass(supply, at) != FREE {
+            self.missed += 1;
+            return Next::Odd;
+        }
+        self.states[at] = LIVE;
+        self.served += 1;
+        let slot = &self.slots[at];
+        let key = BlockId::from_index(self.first_key + at as u32);
+        Next::Placed(Block::new(slot.address, slot.bytes, request, key))
+    }
+
+    /// A slot's turn: whether it is free to be handed out, and ordered after who was there.
+    #[inline]
+    fn pass(&mut self, supply: &mut Supply<'_>, at: usize) -> u8 {
+        if self.states[at] == LIVE {
+            return LIVE;
+        }
+        let before = self.slots[at].predecessors as usize..self.slots[at + 1].predecessors as usize;
+        let before = &self.predecessors[before];
+        let taken = before
+            .iter()
+            .fold(FREE, |taken, p| taken | self.states[*p as usize]);
+        if taken != FREE {
+            return self.pass_barred(supply, at, taken);
+        }
+        self.states[at] = FREE;
+        if let Some(order) = &mut self.order {
+            order.after(supply, at, before);
+        }
+        FREE
+    }
+
+    /// The turn of a slot that lies on one not handed out at its own turn: who lives there is looked up.
+    #[cold]
+    fn pass_barred(&mut self, supply: &mut Supply<'_>, at: usize, taken: u8) -> u8 {
+        let (first, end) = (
+            self.slots[at].address,
+            self.slots[at].address + self.slots[at].bytes,
+        );
+        let lives = |(slot, state): (&Slot, &u8)| {
+            *state == LIVE && slot.address < end && first < slot.address + slot.bytes
+        };
+        let free = taken & LIVE == 0 && !self.slots.iter().zip(&self.states).any(lives);
+        self.states[at] = if free { FREE } else { BARRED };
+        if free && let Some(order) = &mut self.order {
+            order.after_all(supply, at);
+        }
+        self.states[at]
+    }
+
+    /// Answers a request that is not the next: looks whether a few slots were left out, or else for the last few odd
+    /// requests further on in the plan.
+    #[cold]
+    fn find_way_back(&mut self, supply: &mut Supply<'_>, request: &Request, bytes: u64) -> Next {
+        let period = self.states.len();
+        let after = |slot: usize| (self.cursor + slot) % period;
+        if let Some(skip) =
+            (1..=SKIP.min(period)).find(|skip| self.wants(after(*skip), bytes, request.stream))
+        {
+            self.skip(supply, skip);
+            return self.take(supply, request);
+        }
+        self.missed += 1;
+        if self.odd.len() == AGREE {
+            self.odd.remove(0);
+        }
+        self.odd.push((bytes, request.stream));
+        if self.odd.len() < AGREE {
+            return Next::Odd;
+        }
+        let agrees = |skip: usize| {
+            let mut wanted = (skip..).zip(&self.odd);
+            wanted.all(|(slot, &(bytes, stream))| self.wants(after(slot), bytes, stream))
+        };
+        let Some(skip) = (0..period.min(AHEAD)).find(|skip| agrees(*skip)) else {
+            return Next::Odd;
+        };
+        // The last of the odd ones is the plan's again.
+        self.skip(supply, skip + AGREE - 1);
+        self.odd.clear();
+        self.take(supply, request)
+    }
+
+    /// Passes slots over.
+    fn skip(&mut self, supply: &mut Supply<'_>, slots: usize) {
+        for _ in 0..slots {
+            let at = self.cursor;
+            self.cursor = if at + 1 == self.states.len() { 0 } else { at + 1 };
+            if self.slots[at].address != u64::MAX
+                && self.pass(supply, at) == FREE
+                && let Some(order) = &mut self.order
+            {
+                // Nobody used it, but who comes next must still be ordered after who was there before.
+                order.freed(at);
+            }
+        }
+    }
+
+    /// Takes a block back; answers whether it was one of this plan's.
+    #[inline]
+    pub(super) fn free(&mut self, key: BlockId) -> bool {
+        let Some(at) = key.index().checked_sub(self.first_key as usize) else {
+            return false;
+        };
+        match self.states.get_mut(at) {
+            Some(state) if *state == LIVE => {
+                *state = FREE;
+                if let Some(order) = &mut self.order {
+                    order.freed(at);
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whole periods served.
+    pub(super) fn rounds(&self) -> u64 {
+        self.served / self.states.len().max(1) as u64
+    }
+
+    /// Whether too little of the last requests was the plan's.
+    pub(super) fn is_lost(&self) -> bool {
+        self.missed > 16 + (self.served + self.missed) / 4
+    }
+
+    /// Makes a stream wait for every other that used the plan's memory.
+    pub(super) fn order_all(&self, supply: &mut Supply<'_>, taker: Stream) {
+        for owner in self
+            .order
+            .iter()
+            .flat_map(|o| &o.streams)
+            .filter(|s| **s != taker)
+        {
+            supply.order_after(taker, *owner, None);
+        }
+    }
+
+    /// The key and the request of a slot's block.
+    pub(super) fn key(&self, slot: usize) -> u32 {
+        self.first_key + slot as u32
+    }
+
+    pub(super) fn stream(&self, slot: usize) -> Stream {
+        self.slots[slot].stream
+    }
+
+    /// Every lent block in parts that tile it, by its address.
+    pub(super) fn by_address(&self) -> BTreeMap<u64, Vec<Part>> {
+        let mut live: Vec<(u64, usize)> = (0..self.states.len())
+            .filter(|i| self.states[*i] == LIVE)
+            .map(|i| (self.slots[i].address, i))
+            .collect();
+        live.sort_unstable();
+        let mut found = BTreeMap::new();
+        for lent in &self.lent {
+            let (mut at, end) = (lent.address(), lent.address() + lent.bytes());
+            let first = live.partition_point(|(address, _)| *address < at);
+            let mut parts = Vec::new();
+            for &(address, slot) in live[first..].iter().take_while(|(address, _)| *address < end) {
+                if at < address {
+                    parts.push(Part {
+                        address: at,
+                        bytes: address - at,
+                        slot: None,
+                    });
+                }
+                let bytes = self.slots[slot].bytes;
+                parts.push(Part {
+                    address,
+                    bytes,
+                    slot: Some(slot),
+                });
+                at = address + bytes;
+            }
+            if at < end {
+                parts.push(Part {
+                    address: at,
+                    bytes: end - at,
+                    slot: None,
+                });
+            }
+            found.insert(lent.address(), parts);
+        }
+        found
+    }
+
+    /// Asserts that live slots lie apart and inside what was lent.
+    pub(super) fn check(&self) {
+        let mut live = 0;
+        for (address, parts) in self.by_address() {
+            let mut at = address;
+            for part in &parts {
+                assert_eq!(
+                    part.address, at,
+                    "live slots of the plan overlap, or one sticks out"
+                );
+                at += part.bytes;
+                live += usize::from(part.slot.is_some());
+            }
+            let lent = self
+                .lent
+                .iter()
+                .find(|l| l.address() == address)
+                .map(|l| l.address() + l.bytes());
+            assert_eq!(lent, Some(at), "parts of lent memory do not tile it");
+        }
+        assert_eq!(
+            live,
+            self.states.iter().filter(|s| **s == LIVE).count(),
+            "live slots outside"
+        );
+    }
+}
+
+impl Order {
+    fn new(plan: &Plan) -> Option<Self> {
+        let mut streams: Vec<Stream> = plan
+            .step
+            .slots
+            .iter()
+            .filter(|s| s.is_planned())
+            .map(|s| s.stream)
+            .collect();
+        streams.sort_unstable();
+        streams.dedup();
+        if streams.len() < 2 || streams.len() > usize::from(u16::MAX) {
+            return None;
+        }
+        let owner = |stream: Stream| streams.binary_search(&stream).unwrap_or(0) as u16;
+        Some(Self {
+            owners: plan.step.slots.iter().map(|s| owner(s.stream)).collect(),
+            freed: vec![0; plan.step.period()],
+            waited: vec![0; streams.len() * streams.len()],
+            streams,
+            now: 1,
+        })
+    }
+
+    /// Orders a slot's stream after everyone who held its place.
+    #[inline]
+    fn after(&mut self, supply: &mut Supply<'_>, slot: usize, predecessors: &[u32]) {
+        let taker = usize::from(self.owners[slot]);
+        for &before in predecessors {
+            let owner = usize::from(self.owners[before as usize]);
+            let waited = &mut self.waited[taker * self.streams.len() + owner];
+            if owner != taker && *waited < self.freed[before as usize] {
+                *waited = self.now;
+                self.now += 1;
+                supply.order_after(self.streams[taker], self.streams[owner], None);
+            }
+        }
+    }
+
+    /// Orders a slot's stream after every other.
+    fn after_all(&mut self, supply: &mut Supply<'_>, slot: usize) {
+        let taker = usize::from(self.owners[slot]);
+        for owner in (0..self.streams.len()).filter(|owner| *owner != taker) {
+            self.waited[taker * self.streams.len() + owner] = self.now;
+            self.now += 1;
+            supply.order_after(self.streams[taker], self.streams[owner], None);
+        }
+    }
+
+    #[inline]
+    fn freed(&mut self, slot: usize) {
+        self.freed[slot] = self.now;
+        self.now += 1;
+    }
+}
+
+/// For each slot the slots that held any of its addresses last before its turn, in a circle.
+fn predecessors(slots: &[(u64, u64)]) -> Vec<Vec<u32>> {
+    // Start of a run of addresses to its end and the slot that had them last.
+    let mut last: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
+    let mut found = vec![Vec::new(); slots.len()];
+    for round in 0..2 {
+        for (at, &(address, bytes)) in slots.iter().enumerate().filter(|(_, s)| s.0 != u64::MAX) {
+            let end = address + bytes;
+            let first = last
+                .range(..address)
+                .next_back()
+                .filter(|(_, (e, _))| *e > address)
+                .map(|(s, _)| *s);
+            let touched: Vec<(u64, (u64, u32))> = last
+                .range(first.unwrap_or(address)..end)
+                .map(|(s, v)| (*s, *v))
+                .collect();
+            for (start, (stop, slot)) in touched {
+                last.remove(&start);
+                if start < address {
+                    last.insert(start, (address, slot));
+                }
+                if end < stop {
+                    last.insert(end, (stop, slot));
+                }
+                if round == 1 && slot != at as u32 {
+                    found[at].push(slot);
+                }
+            }
+            last.insert(address, (end, at as u32));
+            found[at].sort_unstable();
+            found[at].dedup();
+        }
+    }
+    found
+}

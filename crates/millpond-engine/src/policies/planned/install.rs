@@ -1,0 +1,141 @@
+//! Taking up a plan and letting it go.
+
+use super::super::millpond::{FOREIGN, Part};
+use super::course::Course;
+use super::{MOST_PATIENCE, Phase, Planned};
+use crate::plan::{Detector, Plan};
+use crate::policy::{Block, Group, Policy, Refusal, Request, Stream};
+use crate::supply::Supply;
+
+/// The most memory may outgrow its peak, in thousandths, for a plan to be taken up.
+const GROWTH_PERMILLE: u64 = 3;
+/// The same in pages, where that is more.
+const GROWTH_PAGES: u64 = 4;
+/// New memory for requests that are not the plan's, as one part in so many of what is reserved, before the plan is dropped for them.
+const ODD_SHARE: u64 = 1024;
+/// A plan that served so many periods was a good one.
+const WORTHWHILE: u64 = 4;
+
+impl Planned {
+    /// Puts the plan's memory together and begins to follow it.
+    pub(super) fn install(&mut self, supply: &mut Supply<'_>, mut plan: Plan) {
+        let keys = self.orphans.keys().next_back().map_or(FOREIGN, |last| last + 1);
+        if !supply.is_paged() || plan.height == 0 || u32::MAX - keys <= plan.step.period() as u32 {
+            return self.give_up();
+        }
+        // Pages move only when nobody uses them any more, and whoever takes them need not wait.
+        for block in supply.synchronize() {
+            self.free(supply, block);
+        }
+        // What the plan has no place for stays with the default policy, and needs room there.
+        let unplanned = plan.step.slots.iter().filter(|slot| !slot.is_planned());
+        let unplanned: Vec<Request> = unplanned
+            .map(|slot| Request::new(slot.bytes, slot.stream))
+            .collect();
+        let set_aside: Vec<Block> = unplanned
+            .iter()
+            .map_while(|request| self.inner.allocate_cached(supply, request))
+            .collect();
+        let pieces = self.inner.lend_pieces();
+        let sizes: Vec<u64> = pieces.iter().map(Block::bytes).collect();
+        let solved = plan.clone();
+        plan.use_pieces(&sizes);
+        let page = supply.page_bytes();
+        let height = plan.height.next_multiple_of(page).max(page);
+        let reserved = supply.reserved() + height.saturating_sub(self.inner.movable_bytes());
+        let slack = (self.inner.peak() / 1000 * GROWTH_PERMILLE).max(GROWTH_PAGES * page);
+        let most = supply.peak_reserved().max(self.inner.peak() + slack);
+        let block = if reserved <= most {
+            self.inner.lend(supply, height).ok()
+        } else {
+            None
+        };
+        for block in set_aside {
+            self.inner.free(supply, block);
+        }
+        let Some(block) = block else {
+            for piece in pieces {
+                let bytes = piece.bytes();
+                self.inner.take_back(piece, &[Part { bytes, live: None }]);
+            }
+            return self.give_up();
+        };
+
+        self.tight = false;
+        self.inner.configure(&self.serving);
+        self.remember(solved);
+        let lent = std::iter::once(block).chain(pieces).collect();
+        self.phase = Phase::Serving(Box::new(Course::new(&plan, lent, keys)));
+    }
+
+    /// Goes on without a plan that could not be taken up.
+    fn give_up(&mut self) {
+        self.known = None;
+        self.patience = (self.patience * 2).min(MOST_PATIENCE);
+        self.watch_afresh();
+    }
+
+    fn watch_afresh(&mut self) {
+        self.phase = Phase::Watching;
+        self.detector = Detector::new();
+        self.numbers.fill(u64::MAX);
+    }
+
+    /// Serves a request that is not the plan's.
+    #[cold]
+    pub(super) fn serve_odd(&mut self, supply: &mut Supply<'_>, request: &Request) -> Result<Block, Refusal> {
+        let Phase::Serving(course) = &self.phase else {
+            return self.serve_inner(supply, request);
+        };
+        let lost = course.is_lost();
+        if !lost {
+            if let Some(block) = self.inner.allocate_cached(supply, request) {
+                return Ok(block);
+            }
+            let affordable = self.odd_bytes + request.bytes <= supply.reserved() / ODD_SHARE;
+            if affordable || request.group != Group::default() {
+                self.odd_bytes += request.bytes;
+                return self.serve_inner(supply, request);
+            }
+        }
+        self.drop_plan(supply);
+        self.watch(supply, request)
+    }
+
+    /// Lets the plan go: its blocks live on, the rest of its memory is free. Answers whether there was one.
+    pub(super) fn drop_plan(&mut self, supply: &mut Supply<'_>) -> bool {
+        if !matches!(self.phase, Phase::Serving(_)) {
+            return false;
+        }
+        let Phase::Serving(mut course) = std::mem::replace(&mut self.phase, Phase::Watching) else {
+            return false;
+        };
+        self.inner.configure(&self.relaxed);
+        course.order_all(supply, Stream::DEFAULT);
+        let mut parts = course.by_address();
+        for lent in std::mem::take(&mut course.lent) {
+            let parts = parts.remove(&lent.address()).unwrap_or_default();
+            let live: Vec<usize> = parts.iter().filter_map(|p| p.slot).collect();
+            let request = |bytes, slot| Request::new(bytes, course.stream(slot));
+            let parts: Vec<Part> = parts
+                .iter()
+                .map(|p| Part {
+                    bytes: p.bytes,
+                    live: p.slot.map(|slot| request(p.bytes, slot)),
+                })
+                .collect();
+            for (slot, block) in live.into_iter().zip(self.inner.take_back(lent, &parts)) {
+                self.orphans.insert(course.key(slot), block);
+            }
+        }
+        if course.rounds() >= WORTHWHILE {
+            self.patience = 1;
+        } else {
+            // Not what the program does: it must repeat itself for longer next time.
+            self.patience = (self.patience * 2).min(MOST_PATIENCE);
+            self.known = None;
+        }
+        self.watch_afresh();
+        true
+    }
+}

@@ -1,0 +1,260 @@
+//! Programs that repeat a step, and programs that nearly do, under `planned`.
+
+mod support;
+
+use millpond_engine::plan::{Plan, Planner, Step, solve};
+use millpond_engine::{Engine, MillpondConf, Request, Settings, Simulated, Stream, policies};
+use proptest::prelude::*;
+use support::driver::{Driver, request};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// One allocation of a step: bytes, stream, and allocations until its free.
+type Slot = (u64, u32, usize);
+
+/// Something that goes otherwise in one round.
+#[derive(Clone, Debug)]
+enum Odd {
+    /// A block more, held for so many allocations.
+    More(u64, u32, usize),
+    /// A block less.
+    Less,
+    /// A block held for longer.
+    Late(usize),
+    /// Freed after another stream used it.
+    Used(u32),
+    Release,
+    Mark,
+}
+
+/// Runs a step over and over; answers the addresses of each round.
+fn repeat(driver: &mut Driver, step: &[Slot], rounds: usize, odd: &[(usize, usize, Odd)]) -> Vec<Vec<u64>> {
+    let mut ends: Vec<(usize, u64, Option<u32>)> = Vec::new();
+    let mut now = 0;
+    let mut all = Vec::new();
+    for round in 0..rounds {
+        let mut addresses = Vec::new();
+        for (at, &(bytes, stream, life)) in step.iter().enumerate() {
+            let here = odd.iter().filter(|(r, a, _)| *r == round && *a == at);
+            let (mut less, mut late, mut used) = (false, 0, None);
+            for (.., odd) in here {
+                match odd {
+                    Odd::More(bytes, stream, life) => {
+                        if let Ok(address) = driver.allocate(request(*bytes, *stream, 0)) {
+                            ends.push((now + life, address, None));
+                        }
+                    }
+                    Odd::Less => less = true,
+                    Odd::Late(by) => late = *by,
+                    Odd::Used(stream) => used = Some(*stream),
+                    Odd::Release => driver.release(),
+                    Odd::Mark => drop(driver.step(&support::program::Op::Step)),
+                }
+            }
+            if !less && let Ok(address) = driver.allocate(request(bytes, stream, 0)) {
+                addresses.push(address);
+                ends.push((now + life + late, address, used));
+            }
+            now += 1;
+            let mut done: Vec<_> = ends.extract_if(.., |(end, ..)| *end <= now).collect();
+            done.sort_unstable();
+            for (_, address, used) in done {
+                let index = driver
+                    .live
+                    .iter()
+                    .position(|b| b.address() == address)
+                    .expect("a live block");
+                driver.free(index, used.as_slice());
+            }
+        }
+        all.push(addresses);
+    }
+    all
+}
+
+/// A forward and a backward pass: what comes first is freed last, with scratch in between.
+fn training(layers: usize) -> Vec<Slot> {
+    let half = 2 * layers;
+    let forward = (0..layers).flat_map(|layer| {
+        let kept = (3 * MIB + layer as u64 % 3 * 512 * KIB, 0, 2 * half - 4 * layer);
+        [kept, (700 * KIB, 0, 1)]
+    });
+    let backward = (0..layers).flat_map(|_| [(2 * MIB, 0, 2), (100 * KIB, 0, 1)]);
+    forward.chain(backward).collect()
+}
+
+#[test]
+fn a_repeated_step_needs_no_call_and_no_more_than_lives() {
+    let mut driver = Driver::new("planned", Simulated::new());
+    let weights: Vec<u64> = (0..9)
+        .map(|_| driver.allocate(request(5 * MIB, 0, 0)).expect("memory"))
+        .collect();
+    let step = training(40);
+    repeat(&mut driver, &step, 4, &[]);
+    let before = *driver.engine.meter();
+    let addresses = repeat(&mut driver, &step, 4, &[]);
+    assert_eq!(
+        *driver.engine.meter(),
+        before,
+        "a call in a step that was planned"
+    );
+    assert!(
+        addresses.windows(2).all(|pair| pair[0] == pair[1]),
+        "not the same places in each step"
+    );
+    let stats = driver.engine.stats();
+    let waste = stats.reserved.peak - stats.allocated.peak;
+    assert!(waste <= 5 * 2 * MIB, "{waste} bytes of {}", stats.allocated.peak);
+    assert_eq!(driver.live.len(), weights.len());
+}
+
+#[test]
+fn a_marked_step_is_planned_at_once() {
+    let mut driver = Driver::new("planned", Simulated::new());
+    let step: Vec<Slot> = (0..6)
+        .map(|n| (n * MIB + KIB, 0, if n < 5 { 2 } else { 1 }))
+        .collect();
+    let marks: Vec<_> = (0..9).map(|round| (round, 0, Odd::Mark)).collect();
+    let addresses = repeat(&mut driver, &step, 9, &marks);
+    assert_eq!(addresses[4], addresses[5]);
+    // Six allocations are too few to be found without the program's word.
+    let before = *driver.engine.meter();
+    repeat(&mut driver, &step, 2, &[]);
+    assert_eq!(*driver.engine.meter(), before);
+}
+
+#[test]
+fn one_odd_step_is_served_and_the_plan_goes_on() {
+    let mut driver = Driver::new("planned", Simulated::new());
+    let step = training(40);
+    let planned = repeat(&mut driver, &step, 5, &[]).pop().expect("five rounds");
+    repeat(
+        &mut driver,
+        &step,
+        1,
+        &[(0, 20, Odd::More(4 * KIB, 0, 3)), (0, 50, Odd::Less)],
+    );
+    let after = repeat(&mut driver, &step, 2, &[]);
+    assert_eq!(after[1], planned);
+}
+
+#[test]
+fn a_program_that_changes_gets_the_plans_memory_back() {
+    let mut driver = Driver::new("planned", Simulated::new());
+    repeat(&mut driver, &training(40), 5, &[]);
+    let peak = driver.engine.stats().reserved.peak;
+    // The same bytes in all, in other blocks.
+    let other: Vec<Slot> = (0..60).map(|n| (9 * MIB + n * 256, 0, 8)).collect();
+    repeat(&mut driver, &other, 1, &[]);
+    assert!(
+        driver.engine.stats().reserved.peak <= peak + 4 * MIB,
+        "memory grew beside a plan's free memory"
+    );
+    driver.free_all();
+    driver.release();
+    assert_eq!(driver.engine.source().held, 0);
+}
+
+#[test]
+fn a_plan_gives_way_where_memory_is_short() {
+    let step = training(40);
+    let mut driver = Driver::new("planned", Simulated::new().with_capacity(Some(160 * MIB)));
+    repeat(&mut driver, &step, 5, &[]);
+    driver
+        .allocate(request(150 * MIB, 0, 0))
+        .expect("nothing else lives");
+}
+
+#[test]
+fn a_saved_plan_is_followed_from_its_steps_first_return() {
+    let step = training(40);
+    let slots = step
+        .iter()
+        .map(|&(bytes, stream, life)| millpond_engine::plan::Slot {
+            bytes: bytes.next_multiple_of(256),
+            stream: Stream(stream),
+            life: life as u32,
+        });
+    let saved = solve(Step {
+        slots: slots.collect(),
+    })
+    .to_text();
+    let plan = Plan::from_text(&saved).expect("a plan");
+    let policy = policies::Planned::new(&MillpondConf::default()).with_plan(plan);
+    let mut driver = Driver::with_policy(Box::new(policy), Simulated::new());
+    let addresses = repeat(&mut driver, &step, 4, &[]);
+    assert_eq!(addresses[1], addresses[2], "followed from the second step on");
+    assert_eq!(addresses[2], addresses[3]);
+}
+
+/// Refuses to solve anything.
+struct Idle;
+
+impl Planner for Idle {
+    fn start(&mut self, _step: Step) {}
+    fn finish(&mut self) -> Option<Plan> {
+        None
+    }
+}
+
+#[test]
+fn without_a_plan_everything_is_served_all_the_same() {
+    let mut policy = policies::build("planned", &Settings::default()).expect("a policy");
+    policy.set_planner(Box::new(Idle));
+    let mut engine = Engine::new(policy, Simulated::new());
+    for _ in 0..20 {
+        let blocks: Vec<_> = training(40)
+            .iter()
+            .map(|slot| {
+                engine
+                    .allocate(Request::new(slot.0, Stream(slot.1)))
+                    .expect("memory")
+            })
+            .collect();
+        for block in blocks {
+            engine.free(block, &[]);
+        }
+    }
+}
+
+fn slots() -> impl Strategy<Value = Vec<Slot>> {
+    let slot = (8u32..23, 0u64..200, 0u32..3, 1usize..30);
+    let slot = slot.prop_map(|(log, more, stream, life)| ((1 << log) + more * 256, stream, life));
+    proptest::collection::vec(slot, 17..40)
+}
+
+fn odd() -> impl Strategy<Value = Vec<(usize, usize, Odd)>> {
+    let kind = prop_oneof![
+        4 => (8u32..22, 0u32..3, 1usize..60).prop_map(|(log, stream, life)| Odd::More(1 << log, stream, life)),
+        4 => Just(Odd::Less),
+        4 => (1usize..80).prop_map(Odd::Late),
+        3 => (0u32..3).prop_map(Odd::Used),
+        1 => Just(Odd::Release),
+        1 => Just(Odd::Mark),
+    ];
+    proptest::collection::vec((10usize..30, 0usize..40, kind), 0..25)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// The driver holds every answer against its own account: no overlap, no missing wait, no byte lost.
+    #[test]
+    fn whatever_goes_otherwise_no_block_overlaps_and_no_byte_is_lost(step in slots(), odd in odd(), hold in any::<bool>()) {
+        let device = if hold { Simulated::new().hold_events() } else { Simulated::new() };
+        let mut driver = Driver::new("planned", device);
+        driver.allocate(request(3 * MIB, 0, 0)).expect("memory");
+        repeat(&mut driver, &step, 32, &odd);
+        driver.step(&support::program::Op::Complete);
+        driver.free_all();
+        driver.release();
+        prop_assert_eq!(driver.engine.source().held, 0);
+    }
+
+    #[test]
+    fn the_same_on_a_small_device(step in slots(), odd in odd(), mib in 4u64..40) {
+        let mut driver = Driver::new("planned", Simulated::new().with_capacity(Some(mib * MIB)));
+        repeat(&mut driver, &step, 24, &odd);
+    }
+}

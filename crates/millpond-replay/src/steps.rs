@@ -1,0 +1,234 @@
+//! The repeating steps of a program, and what each of them costs under a policy.
+
+use crate::program::{Op, OpKind, Program};
+use crate::run::Observer;
+use millpond_engine::plan::{Detector, Found, Plan, Planner, Slot, Step, solve};
+use millpond_engine::{Calls, Engine, Simulated, Stream};
+use serde::Serialize;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Sizes are rounded as the default policy rounds them.
+const ROUNDING: u64 = 256;
+
+/// The steps of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Steps {
+    /// One of them.
+    pub step: Step,
+    /// Index into [`Program::ops`] of the first call of each that follows another alike, and one past the last call.
+    pub starts: Vec<usize>,
+    /// Bytes that live when a step begins.
+    pub base: u64,
+}
+
+impl Steps {
+    /// Looks for the repeating step of a program, as the policy `planned` does.
+    #[must_use]
+    pub fn find(program: &Program) -> Option<Self> {
+        let mut detector = Detector::new();
+        let mut numbers = vec![u64::MAX; program.allocations as usize];
+        let mut found: Option<Found> = None;
+        let (mut live, mut base) = (0u64, 0);
+        // Calls that allocate, by the detector's number.
+        let mut calls = Vec::new();
+        for (at, op) in program.ops.iter().enumerate() {
+            let bytes = rounded(op);
+            match op.kind {
+                OpKind::Alloc => {
+                    if found.as_ref().is_some_and(|f| f.begins == calls.len() as u64) {
+                        base = live;
+                    }
+                    live += bytes;
+                    if op.pool == 0 {
+                        let number = detector.allocated(bytes, Stream(u32::from(op.stream)));
+                        calls.push(at);
+                        if let Some(slot) = numbers.get_mut(op.allocation as usize) {
+                            *slot = number;
+                        }
+                        if found.is_none() {
+                            found = detector.found(1);
+                        }
+                    }
+                }
+                OpKind::Free | OpKind::FreeCompleted => {
+                    live = live.saturating_sub(bytes);
+                    if let Some(number) = numbers.get(op.allocation as usize).filter(|n| **n != u64::MAX) {
+                        detector.freed(*number, bytes);
+                    }
+                }
+                OpKind::FreeRequested | OpKind::SegmentFree => {}
+            }
+        }
+        let found = found?;
+        let starts = starts(program, &calls, &found.step, found.begins as usize);
+        (starts.len() > 1).then_some(Self {
+            step: found.step,
+            starts,
+            base,
+        })
+    }
+}
+
+fn rounded(op: &Op) -> u64 {
+    op.bytes.max(1).div_ceil(ROUNDING).saturating_mul(ROUNDING)
+}
+
+/// Every place before and after `begins` at which a whole step follows.
+fn starts(program: &Program, calls: &[usize], step: &Step, begins: usize) -> Vec<usize> {
+    let period = step.period();
+    let alike = |from: usize| {
+        calls.get(from..from + period).is_some_and(|calls| {
+            calls
+                .iter()
+                .zip(&step.slots)
+                .all(|(call, slot): (&usize, &Slot)| {
+                    let op = &program.ops[*call];
+                    rounded(op) == slot.bytes && Stream(u32::from(op.stream)) == slot.stream
+                })
+        })
+    };
+    let mut first = begins;
+    while first >= period && alike(first - period) {
+        first -= period;
+    }
+    let mut last = first;
+    let mut found = Vec::new();
+    while alike(last) {
+        found.push(calls[last]);
+        last += period;
+    }
+    found.push(calls.get(last).copied().unwrap_or(program.ops.len()));
+    found
+}
+
+/// What one step cost under a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct StepResult {
+    /// Position in the program of the step's first call. The first of the list is everything before
+    /// the first step that another one repeats.
+    pub first_event: u64,
+    /// Calls to the driver that take, give, move or map memory.
+    pub driver_calls: u64,
+    /// Events recorded and waited for on the device, to order streams.
+    pub event_calls: u64,
+    /// Host time of the policy; varies from run to run.
+    pub ns_per_event: f64,
+}
+
+/// Watches what each step costs.
+#[derive(Debug)]
+pub struct StepClock {
+    /// Calls after which a step ends, in order.
+    ends: Vec<usize>,
+    done: usize,
+    seen: usize,
+    from: (Calls, Instant, usize),
+    /// What was measured.
+    pub results: Vec<StepResult>,
+}
+
+impl StepClock {
+    /// For a program with these steps.
+    #[must_use]
+    pub fn new(steps: Option<&Steps>) -> Self {
+        Self {
+            ends: steps
+                .iter()
+                .flat_map(|s| &s.starts)
+                .copied()
+                .filter(|end| *end > 0)
+                .collect(),
+            done: 0,
+            seen: 0,
+            from: (Calls::default(), Instant::now(), 0),
+            results: Vec::new(),
+        }
+    }
+
+    #[cold]
+    fn end(&mut self, calls: &Calls) {
+        let now = Instant::now();
+        let (before, then, first) = self.from;
+        let events = |c: &Calls| c.event_record + c.event_wait;
+        let event_calls = events(calls) - events(&before);
+        self.results.push(StepResult {
+            first_event: first as u64,
+            driver_calls: calls.total() - before.total() - event_calls,
+            event_calls,
+            ns_per_event: (now - then).as_nanos() as f64 / (self.seen - first).max(1) as f64,
+        });
+        self.done += 1;
+        self.from = (*calls, Instant::now(), self.seen);
+    }
+}
+
+impl Observer for StepClock {
+    #[inline]
+    fn stepped(&mut self, _op: &Op, engine: &mut Engine<Simulated>) {
+        if self.seen == 0 {
+            self.from.1 = Instant::now();
+        }
+        self.seen += 1;
+        if self.ends.get(self.done) == Some(&self.seen) {
+            self.end(&engine.meter().calls);
+        }
+    }
+}
+
+/// A plan that was solved for a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Solved {
+    /// Allocations of the step.
+    pub allocations: u64,
+    /// The most bytes of them that live at once.
+    pub lower_bound_bytes: u64,
+    /// Bytes the plan needs.
+    pub plan_bytes: u64,
+    /// Time to solve it, on a thread of its own; varies from run to run.
+    pub solve_ms: f64,
+    /// Of that, how long the replay stood still for it: its calls come faster than a program's.
+    pub waited_ms: f64,
+}
+
+/// Solves plans on another thread. The policy waits for it at a place that depends on the calls alone, so the replay
+/// is the same however long that takes.
+#[derive(Debug, Default)]
+pub struct Threaded {
+    running: Option<JoinHandle<(Plan, Duration)>>,
+    solved: Arc<Mutex<Vec<Solved>>>,
+}
+
+impl Threaded {
+    /// What has been solved; filled as the replay goes.
+    #[must_use]
+    pub fn solved(&self) -> Arc<Mutex<Vec<Solved>>> {
+        Arc::clone(&self.solved)
+    }
+}
+
+impl Planner for Threaded {
+    fn start(&mut self, step: Step) {
+        self.running = Some(std::thread::spawn(move || {
+            let start = Instant::now();
+            (solve(step), start.elapsed())
+        }));
+    }
+
+    fn finish(&mut self) -> Option<Plan> {
+        let start = Instant::now();
+        let (plan, time) = self.running.take()?.join().ok()?;
+        self.solved
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(Solved {
+                allocations: plan.step.period() as u64,
+                lower_bound_bytes: plan.lower_bound,
+                plan_bytes: plan.height,
+                solve_ms: time.as_secs_f64() * 1e3,
+                waited_ms: start.elapsed().as_secs_f64() * 1e3,
+            });
+        Some(plan)
+    }
+}
