@@ -1,6 +1,8 @@
 //! Where results go: stdout as one piece, files whole or not at all.
 
 use crate::exit::CliError;
+use crate::terminal::colours;
+use crate::text::harmless;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fs::File;
@@ -12,6 +14,11 @@ const PAGE_START: &[u8] = b"<!doctype html>";
 
 /// Prints a finished text.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
+    print_bytes(&harmless(text, colours()))
+}
+
+/// Prints what programs read: nothing in it is changed.
+fn print_bytes(text: &str) -> Result<(), CliError> {
     let mut out = std::io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     written.map_err(|source| CliError::Write {
@@ -27,14 +34,14 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
         source: error.into(),
     })?;
     text.push('\n');
-    print(&text)
+    print_bytes(&text)
 }
 
 /// Says something that is no result.
 pub(crate) fn note(quiet: bool, text: &str) {
     if !quiet {
         // Nobody is told when stderr is gone: there is nowhere left to say it.
-        let _ = writeln!(std::io::stderr(), "millpond: {text}");
+        let _ = writeln!(std::io::stderr(), "millpond: {}", harmless(text, false));
     }
 }
 
