@@ -1,5 +1,6 @@
 //! How the command ends: three exit codes, and errors that are one line.
 
+use crate::text::harmless;
 use millpond_engine::{ConfError, CostsError};
 use millpond_replay::ReplayError;
 use millpond_trace::ReadError;
@@ -75,7 +76,7 @@ pub(crate) fn complain(error: &dyn std::fmt::Display) {
     use std::io::Write;
     let line = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
     // Nobody is told when stderr is gone: there is nowhere left to say it.
-    let _ = writeln!(std::io::stderr(), "millpond: {line}");
+    let _ = writeln!(std::io::stderr(), "millpond: {}", harmless(&line, false));
 }
 
 /// Help as clap prints it; anything wrong with the command line as one line.

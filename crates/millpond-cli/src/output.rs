@@ -1,14 +1,24 @@
 //! Where results go: stdout as one piece, files whole or not at all.
 
 use crate::exit::CliError;
+use crate::terminal::colours;
+use crate::text::harmless;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{BufWriter, Error, ErrorKind, Write};
+use std::io::{BufWriter, Error, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
+
+/// How every page begins, by which one is known that may be replaced.
+const PAGE_START: &[u8] = b"<!doctype html>";
 
 /// Prints a finished text.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
+    print_bytes(&harmless(text, colours()))
+}
+
+/// Prints what programs read: nothing in it is changed.
+fn print_bytes(text: &str) -> Result<(), CliError> {
     let mut out = std::io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     written.map_err(|source| CliError::Write {
@@ -24,14 +34,14 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
         source: error.into(),
     })?;
     text.push('\n');
-    print(&text)
+    print_bytes(&text)
 }
 
 /// Says something that is no result.
 pub(crate) fn note(quiet: bool, text: &str) {
     if !quiet {
         // Nobody is told when stderr is gone: there is nowhere left to say it.
-        let _ = writeln!(std::io::stderr(), "millpond: {text}");
+        let _ = writeln!(std::io::stderr(), "millpond: {}", harmless(text, false));
     }
 }
 
@@ -44,6 +54,7 @@ pub(crate) fn write_file(
         what: path.display().to_string(),
         source,
     };
+    check_replaceable(path).map_err(failed)?;
     let beside = beside(path).map_err(failed)?;
     let fill = || {
         let mut out = BufWriter::with_capacity(1 << 20, File::create(&beside)?);
@@ -63,12 +74,42 @@ pub(crate) fn check_writable(path: &Path) -> Result<(), CliError> {
         what: path.display().to_string(),
         source,
     };
-    if path.is_dir() {
-        return Err(failed(Error::from(ErrorKind::IsADirectory)));
-    }
+    check_replaceable(path).map_err(failed)?;
     let beside = beside(path).map_err(failed)?;
     File::create(&beside).map_err(failed)?;
     std::fs::remove_file(&beside).map_err(failed)
+}
+
+/// Whether nothing is there yet, or a page that may be replaced.
+///
+/// A rename asks nobody: it takes the place of a recording, of a file that may not be written, and for root
+/// of `/dev/null`. One slip on the command line must not cost the only recording of a run.
+fn check_replaceable(path: &Path) -> std::io::Result<()> {
+    let there = match std::fs::metadata(path) {
+        Ok(there) => there,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if there.is_dir() {
+        return Err(Error::from(ErrorKind::IsADirectory));
+    }
+    if !there.is_file() {
+        return Err(Error::new(ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    if there.permissions().readonly() {
+        return Err(Error::from(ErrorKind::PermissionDenied));
+    }
+    let mut start = Vec::new();
+    File::open(path)?
+        .take(PAGE_START.len() as u64)
+        .read_to_end(&mut start)?;
+    if start.is_empty() || start.eq_ignore_ascii_case(PAGE_START) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::AlreadyExists,
+        "a file that is no page is there already; name another, or remove it",
+    ))
 }
 
 /// The name under which a file is filled.

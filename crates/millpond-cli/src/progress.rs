@@ -1,5 +1,6 @@
 //! A progress bar on stderr, for work long enough to want one.
 
+use crate::text::harmless;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -45,7 +46,7 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("━╸ "));
         }
-        bar.set_message(what.to_owned());
+        bar.set_message(harmless(what, false));
         Self {
             bar: Some(bar),
             start,

@@ -102,9 +102,66 @@ pub(crate) fn size(bytes: u64) -> String {
     display_size(bytes).to_string()
 }
 
+/// The text without what would steer a terminal: names and tags come from files of strangers.
+///
+/// Of escape sequences only the styles of this program stay, and those only where it uses any.
+pub(crate) fn harmless(text: &str, styled: bool) -> String {
+    let steers = |c: char| {
+        (c.is_control() && c != '\n') || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(steers) {
+        let (before, from) = rest.split_at(at);
+        out.push_str(before);
+        let style = STYLES.iter().find(|style| styled && from.starts_with(**style));
+        let skipped = if let Some(style) = style {
+            out.push_str(style);
+            style.len()
+        } else {
+            out.push(char::REPLACEMENT_CHARACTER);
+            from.chars().next().map_or(1, char::len_utf8)
+        };
+        rest = from.get(skipped..).unwrap_or_default();
+    }
+    out.push_str(rest);
+    out
+}
+
+/// What `terminal` paints with, and how it ends.
+const STYLES: [&str; 6] = [
+    "\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m",
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_steers_the_terminal() {
+        let hostile = "a\x1b]0;b\x07\x1b[2J\u{9b}31m\u{202e}\r\x1b[8m\u{e9}\n";
+        let plain = "a\u{fffd}]0;b\u{fffd}\u{fffd}[2J\u{fffd}31m\u{fffd}\u{fffd}\u{fffd}[8m\u{e9}\n";
+        assert_eq!(harmless(hostile, true), plain);
+        assert_eq!(harmless(hostile, false), plain);
+        assert_eq!(harmless("\x1b[31mno\x1b[0m", true), "\x1b[31mno\x1b[0m");
+        assert_eq!(harmless("\x1b[31mno\x1b[0m", false), "\u{fffd}[31mno\u{fffd}[0m");
+    }
+
+    #[test]
+    fn every_style_that_is_painted_passes() {
+        use console::Style;
+        let styles = [
+            Style::new().bold(),
+            Style::new().dim(),
+            Style::new().red().bold(),
+            Style::new().yellow(),
+            Style::new().green().bold(),
+        ];
+        for style in styles {
+            let painted = style.force_styling(true).apply_to("x").to_string();
+            assert_eq!(harmless(&painted, true), painted);
+        }
+    }
 
     #[test]
     fn numbers_group_by_three() {

@@ -464,6 +464,37 @@ fn several_reports_become_several_pages() {
 }
 
 #[test]
+fn a_page_replaces_nothing_but_a_page() {
+    let dir = folder("replaced");
+    let file = small(&dir, "run.csv");
+    let before = std::fs::read(&file).expect("a recording");
+    let (code, _, stderr) = run(&["replay", &file, "--html", &file, "-p", "torch-native"]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("no page is there already"), "{stderr}");
+    assert_eq!(std::fs::read(&file).expect("still there"), before);
+    let page = dir.join("page.html");
+    let named = page.display().to_string();
+    for _ in 0..2 {
+        assert_eq!(
+            run(&["replay", &file, "--html", &named, "-p", "none"]).0,
+            0,
+            "again and again"
+        );
+    }
+    let mut locked = std::fs::metadata(&page).expect("a page").permissions();
+    locked.set_readonly(true);
+    std::fs::set_permissions(&page, locked).expect("a page of our own");
+    assert_eq!(run(&["replay", &file, "--html", &named, "-p", "none"]).0, 2);
+    // Of several recordings each page has its own name, which may be taken as well.
+    let other = small(&dir, "other.csv");
+    let taken = dir.join("all-other.html");
+    std::fs::write(&taken, "notes").expect("a file");
+    let all = dir.join("all.html").display().to_string();
+    assert_eq!(run(&["replay", &file, &other, "--html", &all, "-p", "none"]).0, 2);
+    assert_eq!(std::fs::read_to_string(&taken).expect("still there"), "notes");
+}
+
+#[test]
 fn costs_can_be_replaced() {
     let dir = folder("costs");
     let file = small(&dir, "run.csv");
