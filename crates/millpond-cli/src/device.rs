@@ -8,6 +8,9 @@ use crate::text::size;
 use millpond_engine::Costs;
 use millpond_replay::{Device, cards};
 
+/// A device smaller than this is a number without its unit.
+const LEAST: u64 = 1 << 20;
+
 /// The device a replay runs on.
 ///
 /// # Errors
@@ -17,6 +20,13 @@ pub(crate) fn device(args: &DeviceArgs) -> Result<Device, CliError> {
     let Some(named) = &args.device else {
         return Ok(Device { bytes: None, paged });
     };
+    if named.total < LEAST {
+        return Err(CliError::Usage(format!(
+            "a device of {} holds nothing: --device takes bytes unless a unit follows, as in {}GiB",
+            size(named.total),
+            named.name
+        )));
+    }
     let bytes = named.available(args.reserve.unwrap_or(0));
     if bytes == 0 {
         return Err(CliError::Usage(format!(

@@ -74,12 +74,17 @@ fn on_device(report: &Report, options: &Options) -> Option<String> {
             .collect::<Vec<_>>()
             .join(", ")
     };
-    Some(format!(
+    let mut advice = format!(
         "In {} the program runs out of memory under {} and finishes under {}.",
         display_size(device),
         names(&failed),
         names(&finished)
-    ))
+    );
+    let has = |list: &[&PolicyResult], name: &str| list.iter().any(|r| r.policy == name);
+    if has(&failed, "torch-native") && has(&finished, "torch-expandable") {
+        advice.push_str(" With PyTorch, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.");
+    }
+    Some(advice)
 }
 
 /// What the policy in use wastes, and what avoids it.

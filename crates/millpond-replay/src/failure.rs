@@ -69,30 +69,47 @@ pub(crate) fn holders(trace: &Trace, program: &Program, ops: usize, most: usize)
     holders
 }
 
-/// The three cases there are: too much is held whatever the placement, the free memory is in pieces, or
-/// the policy would not use what is free.
+/// The cases there are: too much is held whatever the placement; the policy would not use what is free; its
+/// rounding ate what is missing; or the free memory is in pieces.
 fn remedy(bytes: u64, held: u64, cached: u64, stop: &Stop, options: &Options) -> String {
     let capacity = options.device.bytes.unwrap_or(u64::MAX);
     let wanted = held.saturating_add(bytes);
+    let (hole, left) = (stop.largest_hole, stop.device_free);
     if wanted > capacity {
-        let over = wanted - capacity;
         return format!(
             "no allocator can serve this: the program itself holds {} and asks for {}, {} more than the device has; free that much first or use a larger device",
             display_size(held),
             display_size(bytes),
-            display_size(over)
+            display_size(wanted - capacity)
         );
     }
-    if stop.largest_hole >= bytes {
+    if left >= bytes {
+        return format!(
+            "the device still has {}, enough for the request itself: this policy asks for more at a time than that, or has a limit of its own; another policy would serve it",
+            display_size(left)
+        );
+    }
+    if hole >= bytes {
         return format!(
             "a free block of {} exists, but this policy does not hand it to this request (another stream, size class or private pool)",
-            display_size(stop.largest_hole)
+            display_size(hole)
+        );
+    }
+    if left.saturating_add(cached) < bytes {
+        let rounding = capacity
+            .saturating_sub(left)
+            .saturating_sub(cached)
+            .saturating_sub(held);
+        return format!(
+            "only {} are free in all: this policy's rounding takes {} beyond what the program holds; one that rounds less would serve it",
+            display_size(left.saturating_add(cached)),
+            display_size(rounding)
         );
     }
     format!(
         "{} are free in pieces of at most {} and {} left on the device: the request would fit if free pages could be joined, as paged policies do",
         display_size(cached),
-        display_size(stop.largest_hole),
-        display_size(stop.device_free)
+        display_size(hole),
+        display_size(left)
     )
 }

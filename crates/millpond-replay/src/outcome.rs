@@ -9,7 +9,7 @@ use serde::Serialize;
 pub const SCHEMA: u32 = 1;
 
 /// Peaks this close together, as a share, are told apart by what they cost.
-pub const ALIKE: f64 = 0.005;
+pub const ALIKE: f64 = 0.01;
 
 /// One recording on one device, under every policy asked for.
 #[derive(Clone, Debug, Serialize)]

@@ -10,11 +10,16 @@ const GROUPINGS = {
   frame: 'Frame',
 };
 
+// "<" joins frames and also begins names such as "<lambda>": one behind a colon is part of a name.
+function splitFrames(stack) {
+  return stack.split(/(?<!:)</);
+}
+
 function tagParts(tag) {
   if (tag === '') return { phase: 'untagged', module: 'untagged', operator: 'untagged', frame: 'untagged' };
   const fields = tag.split(';');
   if (fields.length === 1) {
-    const frames = tag.split('<');
+    const frames = splitFrames(tag);
     const outer = frames[frames.length - 1];
     return { phase: outer, module: outer, operator: frames[0], frame: frames[0] };
   }
@@ -25,7 +30,7 @@ function tagParts(tag) {
     phase: phase || 'no phase',
     module: [phase, module].filter(Boolean).join(' · ') || 'no module',
     operator: operator || 'no operator',
-    frame: frames.split('<')[0] || 'no frame',
+    frame: splitFrames(frames)[0] || 'no frame',
   };
 }
 
