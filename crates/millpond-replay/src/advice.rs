@@ -129,7 +129,7 @@ fn compare(report: &Report, trace: &Trace) -> Vec<String> {
         let further = base.peak_reserved_bytes.saturating_sub(least.peak_reserved_bytes);
         if further as f64 > WORTH * now.peak_reserved_bytes as f64 {
             advice.push(format!(
-                "The least is {} with {} ({:.1} % above what the program holds).",
+                "Lower still is {}: {}, {:.1} % above what the program holds.",
                 least.policy,
                 display_size(least.peak_reserved_bytes),
                 100.0 * (least.overhead - 1.0)
