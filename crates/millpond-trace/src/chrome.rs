@@ -98,7 +98,10 @@ fn event(json: &mut Json<'_, '_>, samples: &mut Samples) -> Result<(), Stop> {
     }
     if fields.is_memory {
         match fields.sample() {
-            Some(sample) => samples.list.push(sample),
+            Some(sample) => {
+                samples.list.push(sample);
+                json.check_lines(samples.list.len())?;
+            }
             None => samples.unreadable += 1,
         }
     }

@@ -48,12 +48,12 @@ pub enum ReadError {
         /// The limit that was reached.
         limit: u64,
     },
-    /// A small compressed file of very many lines.
+    /// A small compressed file of very many lines or values.
     #[error(
-        "more than {lines} lines in a compressed file as small as this, as in no recording; decompress it yourself if that is meant"
+        "more than {lines} lines or values in a compressed file as small as this, as in no recording; decompress it yourself if that is meant"
     )]
     TooDense {
-        /// How many lines were read.
+        /// How many were read.
         lines: u64,
     },
     /// The pickle is malformed.

@@ -10,9 +10,16 @@ use std::io::{self, Write};
 /// The key that holds what this crate itself writes.
 const OURS: &str = "millpond";
 
+/// What all pairs may take: every device of the file keeps them.
+const MOST_BYTES: usize = 64 << 10;
+/// What a pair costs beside its text.
+const PAIR: usize = 64;
+
 #[derive(Default)]
 pub(crate) struct Header {
     pub(crate) pairs: Vec<(String, String)>,
+    /// What the pairs take, each with its own cost.
+    bytes: usize,
     pub(crate) device: i32,
     pub(crate) settings: Settings,
     pub(crate) final_reserved_bytes: Option<u64>,
@@ -21,9 +28,9 @@ pub(crate) struct Header {
 
 impl Header {
     /// Takes a comment line in; what is not a JSON object is somebody's note and no error.
-    pub(crate) fn read(&mut self, comment: &[u8]) {
+    pub(crate) fn read(&mut self, comment: &[u8]) -> Result<(), String> {
         let Ok(pairs) = serde_json::Deserializer::from_slice(comment).deserialize_map(Pairs) else {
-            return;
+            return Ok(());
         };
         for (key, value) in pairs {
             if key == OURS {
@@ -41,8 +48,13 @@ impl Header {
                 Value::String(text) => text,
                 other => other.to_string(),
             };
+            self.bytes += key.len() + text.len() + PAIR;
+            if self.bytes > MOST_BYTES {
+                return Err(format!("the header is longer than {MOST_BYTES} bytes"));
+            }
             self.pairs.push((key, text));
         }
+        Ok(())
     }
 
     fn ours(&mut self, value: &Value) {
@@ -50,13 +62,15 @@ impl Header {
         self.ring_full = value["ring_full"].as_bool().unwrap_or(false);
         let pair = |pair: &Value| Some((pair[0].as_u64()?, pair[1].as_u64()?));
         self.settings = Settings {
-            conf: value["conf"].as_str().map(str::to_owned),
+            conf: value["conf"]
+                .as_str()
+                .map(|conf| conf.chars().take(4096).collect()),
             expandable_segments: value["expandable_segments"].as_bool(),
             max_split_size: value["max_split_size"].as_u64(),
             garbage_collection_threshold: value["garbage_collection_threshold"].as_f64(),
             roundup_power2_divisions: value["roundup_power2_divisions"]
                 .as_array()
-                .map(|pairs| pairs.iter().filter_map(pair).collect())
+                .map(|pairs| pairs.iter().take(64).filter_map(pair).collect())
                 .unwrap_or_default(),
         };
     }

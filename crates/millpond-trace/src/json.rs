@@ -43,6 +43,11 @@ impl<'s, 'a> Json<'s, 'a> {
         self.source.offset()
     }
 
+    /// See [`Source::check_lines`].
+    pub(crate) fn check_lines(&self, lines: usize) -> Result<(), Stop> {
+        Ok(self.source.check_lines(lines as u64)?)
+    }
+
     /// The next byte that is no white space, left in place.
     #[inline]
     pub(crate) fn peek(&mut self) -> Result<u8, Stop> {

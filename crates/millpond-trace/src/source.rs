@@ -135,7 +135,7 @@ impl<'a> Source<'a> {
         self.at = (self.at + bytes).min(self.end);
     }
 
-    /// Refuses more lines than a compressed file of this size can honestly hold: each costs memory, and
+    /// Refuses more lines or events than a compressed file of this size can honestly hold: each costs memory, and
     /// those at hand take four to nine compressed bytes.
     #[inline]
     pub(crate) fn check_lines(&self, lines: u64) -> Result<(), ReadError> {
@@ -154,10 +154,12 @@ impl<'a> Source<'a> {
     /// Buffers at least `wanted` unconsumed bytes; fewer only at the end of the file.
     pub(crate) fn fill(&mut self, wanted: usize) -> Result<(), ReadError> {
         while self.end - self.at < wanted && !self.finished {
-            self.before += self.at as u64;
-            self.buffer.copy_within(self.at..self.end, 0);
-            self.end -= self.at;
-            self.at = 0;
+            if self.at > 0 {
+                self.before += self.at as u64;
+                self.buffer.copy_within(self.at..self.end, 0);
+                self.end -= self.at;
+                self.at = 0;
+            }
             if self.end == self.buffer.len() {
                 // Doubled, so that a long line is copied a bounded number of times; never sized by a number in the file.
                 self.buffer.resize(self.buffer.len() * 2, 0);

@@ -241,6 +241,111 @@ fn sharing_over_and_over_is_refused() {
 }
 
 #[test]
+fn one_event_named_a_million_times_is_refused() {
+    let mut file = b"\x80\x04}(\x8c\x08segments]\x8c\x0ddevice_traces](](}(".to_vec();
+    file.extend(b"\x8c\x06action\x8c\x05alloc\x8c\x04addrK\x01\x8c\x04sizeK\x01u");
+    file.extend(b"2".repeat(1 << 20));
+    file.extend(b"e22222222eu.");
+    refused(&file, "shared over and over");
+}
+
+#[test]
+fn an_event_in_an_odd_place_ends() {
+    let mut events = b"\x80\x04\x8c\x06action\x940".to_vec();
+    let event = b"}h\x00Ns";
+    for _ in 0..100 {
+        events.extend(event);
+        events.push(b'0');
+    }
+    let file = |before: &[u8], after: &[u8]| [&events, before, event, after].concat();
+    refused(&file(b"", b"."), "neither `segments`");
+    // As a segment it is an empty one.
+    for file in [file(b"}(\x8c\x08segments](", b"eu."), file(b"]", b"a.")] {
+        assert!(hostile(&file).unwrap().traces.is_empty());
+    }
+    // As a frame, and as the settings.
+    let mut framed = b"}(\x8c\x08segments]\x8c\x0ddevice_traces](](}(h\x00\x8c\x05alloc".to_vec();
+    framed.extend(b"\x8c\x04addrK\x01\x8c\x04sizeK\x01\x8c\x06frames](");
+    assert_eq!(
+        hostile(&file(&framed, b"eueeu.")).unwrap().traces[0].events.len(),
+        1
+    );
+    refused(
+        &file(b"}(\x8c\x08segments]\x8c\x12allocator_settings", b"u."),
+        "no memory events",
+    );
+}
+
+#[test]
+fn long_values_named_over_and_over_cost_no_time() {
+    let begun = std::time::Instant::now();
+    let text = |text: &[u8]| [b"X", &(text.len() as u32).to_le_bytes()[..], text].concat();
+    let memo = |value: &[u8]| [value, b"\x940"].concat();
+    let head = b"\x80\x04".to_vec();
+    // A dict of many keys that is nearly a frame, as the first item of many lists.
+    let keys = [&b"}\x94("[..], &b"h\x00N".repeat(500_000), b"\x8c\x04sizeNu0"].concat();
+    let lists = b"]h\x01a0".repeat(100_000);
+    refused(
+        &[head.clone(), memo(b"\x8c\x04line"), keys, lists, b".".to_vec()].concat(),
+        "stack is empty",
+    );
+    // Many frames of one long name.
+    for key in [&b"\x8c\x04name"[..], b"\x8c\x08filename"] {
+        let name = memo(&text(&b"x".repeat(20 << 20)));
+        let events = b"}(h\x02\x8c\x05allocK\x00K\x00h\x03](}h\x00h\x01seu".repeat(20_000);
+        let file = [
+            head.clone(),
+            memo(key),
+            name,
+            memo(b"\x8c\x06action"),
+            memo(b"\x8c\x06frames"),
+            b"}(\x8c\x08segments]\x8c\x0ddevice_traces](](".to_vec(),
+            events,
+            b"eeu.".to_vec(),
+        ]
+        .concat();
+        let _ = hostile(&file);
+    }
+    // One long setting, many times.
+    for (key, value) in [
+        (
+            &b"\x8c\x16trace_alloc_overflowed"[..],
+            [&b"]("[..], &b"K\x00".repeat(500_000), b"e"].concat(),
+        ),
+        (b"\x8c\x17PYTORCH_CUDA_ALLOC_CONF", text(&b"x".repeat(1 << 20))),
+    ] {
+        let file = [
+            head.clone(),
+            memo(key),
+            memo(&value),
+            b"}(\x8c\x08segments]\x8c\x12allocator_settings}(".to_vec(),
+            b"h\x00h\x01".repeat(500_000),
+            b"uu.".to_vec(),
+        ]
+        .concat();
+        refused(&file, "no memory events");
+    }
+    // Each of them alone took minutes where it was gone through every time.
+    assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_long_header_is_not_kept_for_each_device() {
+    let pairs: Vec<String> = (0..50_000).map(|at| format!("\"{at}\": 1")).collect();
+    let mut text = format!("# {{{}}}\ndevice,action,id,bytes\n", pairs.join(", "));
+    for device in 0..1024 {
+        text.push_str(&format!("{device},alloc,1,1\n"));
+    }
+    refused(text.as_bytes(), "line 1: the header is longer than");
+}
+
+#[test]
+fn a_memo_is_no_longer_than_its_file() {
+    let file = [&b"\x80\x04N"[..], &b"\x94".repeat(100 << 20), b"."].concat();
+    refused(&file, "cannot be reached");
+}
+
+#[test]
 fn bombs_are_defused() {
     let zeros = vec![0u8; 1 << 20];
     let mut gz = GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -283,6 +388,36 @@ fn bombs_are_defused() {
                 | ReadError::Pickle { .. }
         );
         assert!(expected, "{error}");
+    }
+}
+
+#[test]
+fn bombs_with_ballast_are_defused() {
+    // Noise, so that what follows does not grow the file a hundred times.
+    let mut seed = 1u64;
+    let noise: Vec<u8> = std::iter::repeat_with(|| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        b' ' + (seed >> 58) as u8
+    })
+    .take(2 << 20)
+    .collect();
+    let ballast = [&b"B"[..], &(noise.len() as u32).to_le_bytes(), &noise, b"0"].concat();
+    let pickle = |body: &[u8]| [b"\x80\x04\x8c\x06action\x940", &ballast[..], body].concat();
+    let json: String = noise.iter().map(|&byte| char::from(byte | 0x40)).collect();
+    let json = format!("[\"{}\"", json.replace(['"', '\\'], "x"));
+    let sample = br#",{"name":"[memory]","ts":1,"args":{"Bytes":1,"Addr":1}}"#;
+    for (head, body) in [
+        (pickle(b"("), &b"}h\x00Ns0}h\x00Ns"[..]),
+        (pickle(b""), b"]NNN0000"),
+        (json.into_bytes(), sample),
+    ] {
+        let mut zst = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
+        zst.write_all(&head).unwrap();
+        let body = body.repeat((1 << 20) / body.len());
+        for _ in 0..140 {
+            zst.write_all(&body).unwrap();
+        }
+        refused(&zst.finish().unwrap(), "as small as this");
     }
 }
 

@@ -143,10 +143,7 @@ pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, Rea
         };
         let done = match (line, &columns) {
             ([], _) => Ok(()),
-            ([b'#', comment @ ..], None) => {
-                header.read(comment);
-                Ok(())
-            }
+            ([b'#', comment @ ..], None) => header.read(comment),
             ([b'#', ..], _) => Ok(()),
             (names, None) => Columns::new(names).map(|found| {
                 columns = Some(found);

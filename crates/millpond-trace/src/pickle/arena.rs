@@ -300,7 +300,7 @@ impl Arena {
     }
 
     /// Containers built so far.
-    pub(super) fn containers(&self) -> usize {
+    pub(crate) fn containers(&self) -> usize {
         self.containers.len()
     }
 
@@ -360,11 +360,15 @@ impl Arena {
     }
 
     fn all(&self, value: Value) -> Items<'_> {
-        let Container { first, .. } = self.containers[value.payload()];
-        let items = self.slots[first.start as usize..][..first.length as usize].iter();
+        let Container { first, last } = self.containers[value.payload()];
+        let items = match last {
+            // Its start is no place in the slots.
+            TAKEN => &[],
+            _ => &self.slots[first.start as usize..][..first.length as usize],
+        };
         Items {
             arena: self,
-            items,
+            items: items.iter(),
             next: first.next,
         }
     }

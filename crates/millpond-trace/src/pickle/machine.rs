@@ -20,6 +20,10 @@ const LONGEST_TEXT: u64 = 64 << 20;
 /// Containers allowed beyond one for each eight bytes.
 const SPARE_CONTAINERS: u64 = 4 << 20;
 
+/// Containers that a compressed file may hold where it may hold one line; those at hand have a tenth of it, and
+/// a small one without history three quarters.
+const CONTAINERS_PER_LINE: usize = 4;
+
 const TOO_DEEP: &str = "more values at once than any snapshot has";
 
 /// The value a pickle builds, and the arena it lives in. Strings of the arena begin with `words`.
@@ -50,6 +54,8 @@ pub(crate) fn load(
             }
         };
         source.consume(at);
+        source.check_lines(machine.sieve.taken() as u64)?;
+        source.check_lines((machine.arena.containers() / CONTAINERS_PER_LINE) as u64)?;
         let offset = source.offset();
         match stop {
             Stop::Done(value) => return Ok((machine.arena, value)),
@@ -225,6 +231,7 @@ impl<S: Sieve> Machine<'_, S> {
             }
             MEMOIZE => {
                 let value = self.top()?;
+                self.check_memo(self.memo.len() as u64, at)?;
                 self.memo.push(value);
                 Ok(at + 1)
             }
@@ -635,13 +642,19 @@ impl<S: Sieve> Machine<'_, S> {
         Some(end + 1)
     }
 
-    fn put(&mut self, index: u64, at: usize) -> Step<()> {
-        let value = self.top()?;
-        // Whatever is memoised took a byte to push and another to be put.
+    /// Whatever is memoised took a byte to push and another to be put.
+    #[inline]
+    fn check_memo(&self, index: u64, at: usize) -> Step<()> {
         let offset = self.before + at as u64;
         if index > offset / 2 + 1 {
             return fault(format!("memo {index} cannot be reached within {offset} bytes"));
         }
+        Ok(())
+    }
+
+    fn put(&mut self, index: u64, at: usize) -> Step<()> {
+        let value = self.top()?;
+        self.check_memo(index, at)?;
         let index = index as usize;
         if index >= self.memo.len() {
             self.memo.resize(index + 1, Value::UNSET);

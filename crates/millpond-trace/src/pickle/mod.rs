@@ -25,6 +25,9 @@ pub(crate) trait Sieve {
     /// Further pairs of a dict that was taken.
     fn more(&mut self, arena: &Arena, number: u32, pairs: &[Value]);
 
+    /// Dicts taken so far.
+    fn taken(&self) -> usize;
+
     /// Moves those of a list's new items that matter to the front; how many they are.
     fn items(&mut self, arena: &Arena, items: &mut [Value]) -> usize;
 }

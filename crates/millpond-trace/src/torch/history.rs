@@ -259,6 +259,7 @@ impl Entries {
         }
         let pool = walk.pair(record.get(Field::Pool));
         self.pools_recorded |= pool.is_some();
+        walk.event()?;
         self.events.push(Event {
             time_us: walk.unsigned(record.get(Field::TimeUs)).unwrap_or(0),
             bytes,

@@ -54,6 +54,8 @@ pub(super) struct Walk<'a> {
     /// What was taken out of it.
     records: &'a [Record],
     budget: Cell<u64>,
+    /// Events that may still come: each is a dict of its own, and takes more memory than a reference to it.
+    events: Cell<u64>,
 }
 
 impl<'a> Walk<'a> {
@@ -62,6 +64,7 @@ impl<'a> Walk<'a> {
             arena,
             records,
             budget: Cell::new(8 * arena.size() as u64 + (1 << 20)),
+            events: Cell::new(arena.containers() as u64 + (1 << 16)),
         }
     }
 
@@ -82,11 +85,22 @@ impl<'a> Walk<'a> {
         Ok(Some(record))
     }
 
+    /// Pays for one event.
+    #[inline]
+    pub(super) fn event(&self) -> Result<(), ReadError> {
+        Self::pay(&self.events)
+    }
+
     #[inline]
     fn charge(&self) -> Result<(), ReadError> {
-        match self.budget.get().checked_sub(1) {
+        Self::pay(&self.budget)
+    }
+
+    #[inline]
+    fn pay(budget: &Cell<u64>) -> Result<(), ReadError> {
+        match budget.get().checked_sub(1) {
             Some(left) => {
-                self.budget.set(left);
+                budget.set(left);
                 Ok(())
             }
             None => Err(ReadError::NotASnapshot {

@@ -16,13 +16,14 @@ pub(super) struct SettingsRead {
 pub(super) fn read(walk: &Walk<'_>, value: Value) -> Result<SettingsRead, ReadError> {
     let mut settings = Settings::default();
     let mut most_entries = None;
-    let mut overflowed = false;
+    let mut overflowed = None;
     let mut roundup = None;
+    let mut conf: Option<&str> = None;
     walk.fields(value, |key, value| match key {
         Key::CudaConf | Key::Conf | Key::HipConf => {
             let text = walk.arena.as_text(value).unwrap_or_default();
-            if !text.is_empty() || settings.conf.is_none() {
-                settings.conf = Some(text.chars().take(4096).collect());
+            if !text.is_empty() || conf.is_none() {
+                conf = Some(text);
             }
         }
         // Unlimited is -1, or the largest number in older versions.
@@ -35,17 +36,19 @@ pub(super) fn read(walk: &Walk<'_>, value: Value) -> Result<SettingsRead, ReadEr
         Key::ExpandableSegments => settings.expandable_segments = value.boolean(),
         Key::RoundupPower2 => roundup = Some(value),
         Key::TraceMaxEntries => most_entries = walk.unsigned(value),
-        Key::TraceOverflowed => {
-            overflowed = match walk.arena.items(value) {
-                Some(mut each) => each.any(|one| walk.arena.as_int(one).is_some_and(|int| int != 0)),
-                None => walk.arena.as_int(value).is_some_and(|int| int != 0),
-            };
-        }
+        Key::TraceOverflowed => overflowed = Some(value),
         _ => {}
     })?;
+    // Only now, as a dict may name a long value a million times.
+    settings.conf = conf.map(|text| text.chars().take(4096).collect());
     if let Some(value) = roundup {
         settings.roundup_power2_divisions = divisions(walk, value);
     }
+    let is_set = |value: Value| walk.arena.as_int(value).is_some_and(|int| int != 0);
+    let overflowed = overflowed.is_some_and(|value| match walk.arena.items(value) {
+        Some(mut each) => each.any(is_set),
+        None => is_set(value),
+    });
     Ok(SettingsRead {
         settings,
         most_entries,

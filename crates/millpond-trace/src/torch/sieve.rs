@@ -110,6 +110,10 @@ impl pickle::Sieve for Sieve {
         }
     }
 
+    fn taken(&self) -> usize {
+        self.records.len()
+    }
+
     #[inline]
     fn items(&mut self, arena: &Arena, items: &mut [Value]) -> usize {
         match items.first() {

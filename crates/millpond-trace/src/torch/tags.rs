@@ -12,6 +12,8 @@ use std::fmt::Write;
 
 /// Frames that a tag names at most.
 pub(super) const FRAMES: usize = 8;
+/// Bytes of a frame's path at most.
+const PATH: usize = 4096;
 /// Characters of a frame's file or function at most: C++ templates have thousands.
 const NAME: usize = 80;
 
@@ -35,7 +37,11 @@ pub(super) enum Frame {
 
 /// What each dict is to a tag, by its number: stacks are many, so looking one up must cost nothing.
 #[derive(Default)]
-pub(super) struct Frames(Vec<Option<Frame>>);
+pub(super) struct Frames {
+    known: Vec<Option<Frame>>,
+    /// Whether a string names the allocator, by its number: a long one may be named by a million frames.
+    allocators: Map<u32, bool>,
+}
 
 impl Frames {
     /// What `value` is.
@@ -44,7 +50,7 @@ impl Frames {
         let Some(number) = value.dict() else {
             return Frame::Other;
         };
-        match self.0.get(number) {
+        match self.known.get(number) {
             Some(&Some(known)) => known,
             _ => self.add(arena, value, number),
         }
@@ -57,16 +63,41 @@ impl Frames {
         };
         let frame = if fields.is_python() {
             Frame::Python
-        } else if is_noise(fields.file, fields.function) {
+        } else if self.is_noise(&fields) {
             Frame::Noise
         } else {
             Frame::Native
         };
-        if number >= self.0.len() {
-            self.0.resize(number + 1, None);
+        if number >= self.known.len() {
+            self.known.resize(number + 1, None);
         }
-        self.0[number] = Some(frame);
+        self.known[number] = Some(frame);
         frame
+    }
+
+    /// Whether this is a frame of the allocator, the unwinder or the interpreter: they are in every stack.
+    fn is_noise(&mut self, fields: &Fields<'_>) -> bool {
+        const STARTS: [&str; 12] = [
+            "torch::unwind",
+            "torch::CapturedTraceback",
+            "torch::cuda::",
+            "c10::",
+            "Py",
+            "_Py",
+            "pybind11",
+            "__libc_start",
+            "_start",
+            "std::",
+            "??",
+            "clone",
+        ];
+        let function = fields.function;
+        function.is_empty()
+            || STARTS.iter().any(|start| function.starts_with(start))
+            || fields.strings().into_iter().any(|(number, text)| {
+                let known = self.allocators.entry(number);
+                *known.or_insert_with(|| text.contains("CachingAllocator"))
+            })
     }
 }
 
@@ -75,6 +106,8 @@ impl Frames {
 struct Fields<'a> {
     file: &'a str,
     function: &'a str,
+    /// The numbers of both.
+    numbers: [u32; 2],
     line: i64,
 }
 
@@ -84,17 +117,31 @@ impl<'a> Fields<'a> {
         let mut fields = Self::default();
         let mut named = false;
         for (at, (key, value)) in arena.pairs(dict)?.enumerate() {
+            if at == MOST_KEYS {
+                return None;
+            }
             match Key::of(key) {
-                Key::Filename => fields.file = arena.as_text(value).unwrap_or_default(),
-                Key::Name => fields.function = arena.as_text(value).unwrap_or_default(),
+                Key::Filename => {
+                    fields.file = arena.as_text(value).unwrap_or_default();
+                    fields.numbers[0] = value.string().unwrap_or(0);
+                }
+                Key::Name => {
+                    fields.function = arena.as_text(value).unwrap_or_default();
+                    fields.numbers[1] = value.string().unwrap_or(0);
+                }
                 Key::Line => fields.line = arena.as_int(value).unwrap_or(0),
                 // Newer versions tell of graphs as well.
-                Key::Unknown if at < MOST_KEYS => continue,
+                Key::Unknown => continue,
                 _ => return None,
             }
             named = true;
         }
         named.then_some(fields)
+    }
+
+    fn strings(&self) -> [(u32, &'a str); 2] {
+        let [file, function] = self.numbers;
+        [(file, self.file), (function, self.function)]
     }
 
     fn is_python(&self) -> bool {
@@ -103,15 +150,19 @@ impl<'a> Fields<'a> {
 
     /// Adds the frame's name as tags show it.
     fn name(&self, name: &mut String) {
-        let file = self.file;
+        // A path is no longer; of one that is, no folder is sought beyond.
+        let file = tail(self.file, PATH);
         if !matches!(file, "" | "??") {
             let folders = memchr::memrchr2(b'/', b'\\', file.as_bytes()).map_or(0, |at| at + 1);
             push_clean(name, &file[folders..]);
             name.push(':');
         }
         // Arguments of C++ functions are long and say little.
-        let arguments = || memchr::memchr(b'(', self.function.as_bytes());
-        let end = if self.is_python() { None } else { arguments() };
+        let end = match self.is_python() {
+            true => None,
+            // Nothing behind the first characters is shown, so nothing is sought there.
+            false => self.function.bytes().take(4 * NAME).position(|byte| byte == b'('),
+        };
         push_clean(name, &self.function[..end.unwrap_or(self.function.len())]);
         if self.line > 0 {
             let _ = write!(name, ":{}", self.line);
@@ -257,26 +308,11 @@ impl Short {
     }
 }
 
-/// Frames of the allocator, the unwinder and the interpreter: they are in every stack.
-fn is_noise(file: &str, function: &str) -> bool {
-    const STARTS: [&str; 12] = [
-        "torch::unwind",
-        "torch::CapturedTraceback",
-        "torch::cuda::",
-        "c10::",
-        "Py",
-        "_Py",
-        "pybind11",
-        "__libc_start",
-        "_start",
-        "std::",
-        "??",
-        "clone",
-    ];
-    function.is_empty()
-        || file.contains("CachingAllocator")
-        || function.contains("CachingAllocator")
-        || STARTS.iter().any(|start| function.starts_with(start))
+/// The last `most` bytes of `text`, or a few less.
+fn tail(text: &str, most: usize) -> &str {
+    let from = text.len().saturating_sub(most);
+    let from = (from..text.len()).find(|&at| text.is_char_boundary(at));
+    &text[from.unwrap_or(text.len())..]
 }
 
 /// Adds at most [`NAME`] characters, none of which would end a line or a field.
