@@ -84,7 +84,7 @@ pub trait Source {
     /// When memory or addresses run out, or the source is paged only.
     fn take(&mut self, bytes: u64) -> Result<Segment, SourceError>;
 
-    /// Gives a whole segment back.
+    /// Gives a whole segment back, after the device has passed all work given to it before.
     fn give(&mut self, segment: Segment);
 
     /// Reserves addresses.
@@ -106,9 +106,14 @@ pub trait Source {
     ) -> Result<(), SourceError>;
 
     /// Takes back the pages of `[offset, offset + bytes)`, whole handles; answers how many handles there were.
+    ///
+    /// Returns only when the device has passed all work given to it before: unmapping takes no stream, and
+    /// policies count on it.
     fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64;
 
     /// Moves the pages of a committed part to an uncommitted one, whole handles; answers how many there were.
+    ///
+    /// Like [`decommit`](Self::decommit), waits until the device has passed all work given to it before.
     ///
     /// # Errors
     /// When the driver refuses; the pages are where they were.
