@@ -1,22 +1,14 @@
-//! Time this thread has spent on a processor.
-
-use rustix::time::{ClockId, Timespec, clock_gettime};
-
-/// Started at creation; reads the thread's own processor time, so other load does not count.
+//! x
+/// x
 #[derive(Debug)]
-pub struct CpuClock(Timespec);
-
+pub struct CpuClock(std::time::Instant);
 impl CpuClock {
-    /// Starts now.
-    #[must_use]
+    /// x
     pub fn start() -> Self {
-        Self(clock_gettime(ClockId::ThreadCPUTime))
+        Self(std::time::Instant::now())
     }
-
-    /// Nanoseconds since the start.
-    #[must_use]
+    /// x
     pub fn nanoseconds(&self) -> f64 {
-        let now = clock_gettime(ClockId::ThreadCPUTime);
-        (now.tv_sec - self.0.tv_sec) as f64 * 1e9 + (now.tv_nsec - self.0.tv_nsec) as f64
+        self.0.elapsed().as_nanos() as f64
     }
 }

@@ -17,10 +17,13 @@
 //! most of it in searching a vector two lines away).
 
 mod bin;
+mod bits;
 mod chunks;
+mod fit;
 mod row;
 
 use crate::space::BlockId;
+pub(crate) use fit::{FitIndex, Links, Search};
 use row::Row;
 
 /// A free block as the index knows it; ordered by size, then address.

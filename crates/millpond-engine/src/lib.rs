@@ -9,7 +9,7 @@
 //!   Engine            counts, defers, checks        stats, meter, deferred
 //!     Policy          decides which block serves    policies/*, one file each
 //!       Space         tiles segments into blocks    space
-//!       SizeIndex     finds free blocks by size     index
+//!       an index      finds free blocks by size     index: in order, or closely
 //!     Supply          meters every source call      supply
 //!       Source        gives and takes ranges        source, simulated
 //! ```

@@ -30,7 +30,8 @@ impl BlockId {
         self.0 as usize
     }
 
-    fn some(self) -> Option<Self> {
+    /// None for [`NONE`](Self::NONE).
+    pub(crate) fn some(self) -> Option<Self> {
         (self != Self::NONE).then_some(self)
     }
 }

@@ -2,12 +2,12 @@
 
 use super::Entry;
 use super::bin::Bin;
+use super::bits::Bits;
 
 /// Bins of a new row, as a power of two.
 const FIRST_BITS: u32 = 5;
-/// Bins of the widest row, as a power of two; its bitmap has 32 words.
+/// Bins of the widest row, as a power of two; as many as [`Bits`] holds.
 const MOST_BITS: u32 = 11;
-const WORDS: usize = (1 << MOST_BITS) / 64;
 /// A row gets four times as many bins when it holds so many entries for each.
 const CROWDED: usize = 2;
 
@@ -19,9 +19,8 @@ pub(super) struct Row {
     /// There are `1 << bits` bins, each for `1 << (log - bits)` sizes. None until the first entry.
     bits: u32,
     bins: Vec<Bin>,
-    /// The bins that hold something, and the words that do.
-    words: [u64; WORDS],
-    summary: u32,
+    /// The bins that hold something.
+    used: Bits,
     len: usize,
 }
 
@@ -31,8 +30,7 @@ impl Row {
             log,
             bits: FIRST_BITS.min(log),
             bins: Vec::new(),
-            words: [0; WORDS],
-            summary: 0,
+            used: Bits::default(),
             len: 0,
         }
     }
@@ -53,8 +51,7 @@ impl Row {
         }
         let bin = self.bin_of(entry.bytes);
         self.bins[bin].insert(entry);
-        self.words[bin / 64] |= 1 << (bin % 64);
-        self.summary |= 1 << (bin / 64);
+        self.used.insert(bin);
         self.len += 1;
     }
 
@@ -79,7 +76,7 @@ impl Row {
             self.took_from(own);
             return Some(entry);
         }
-        let bin = self.next_bin(own + 1)?;
+        let bin = self.used.at_or_above(own + 1)?;
         let entry = self.bins[bin].take_at_or_above((0, 0))?;
         self.took_from(bin);
         Some(entry)
@@ -94,7 +91,7 @@ impl Row {
         let own = self.bin_of(key.0);
         self.bins[own]
             .at_or_above(key)
-            .or_else(|| self.bins[self.next_bin(own + 1)?].at_or_above((0, 0)))
+            .or_else(|| self.bins[self.used.at_or_above(own + 1)?].at_or_above((0, 0)))
     }
 
     /// The last entry below a key of this row.
@@ -103,15 +100,15 @@ impl Row {
         self.bins
             .get(own)?
             .below(key)
-            .or_else(|| self.bins[self.last_bin_below(own)?].last())
+            .or_else(|| self.bins[self.used.below(own)?].last())
     }
 
     pub(super) fn last(&self) -> Option<Entry> {
-        self.bins.get(self.last_bin_below(self.bins.len())?)?.last()
+        self.bins.get(self.used.below(self.bins.len())?)?.last()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
-        let used = std::iter::successors(self.next_bin(0), |bin| self.next_bin(bin + 1));
+        let used = std::iter::successors(self.used.at_or_above(0), |bin| self.used.at_or_above(bin + 1));
         used.flat_map(|bin| self.bins[bin].iter())
     }
 
@@ -119,18 +116,11 @@ impl Row {
         assert_eq!(self.iter().count(), self.len, "entries of row {}", self.log);
         for (at, bin) in self.bins.iter().enumerate() {
             bin.check();
-            assert_eq!(
-                self.words[at / 64] >> (at % 64) & 1 == 1,
-                !bin.is_empty(),
-                "bit of bin {at}"
-            );
+            assert_eq!(self.used.contains(at), !bin.is_empty(), "bit of bin {at}");
             assert!(
                 bin.iter().all(|e| self.bin_of(e.bytes) == at),
                 "entry in a foreign bin"
             );
-        }
-        for (at, word) in self.words.iter().enumerate() {
-            assert_eq!(self.summary >> at & 1 == 1, *word != 0, "bit of word {at}");
         }
     }
 
@@ -149,52 +139,19 @@ impl Row {
         let mut bins = Vec::new();
         bins.resize_with(1 << self.bits, Bin::default);
         let old = std::mem::replace(&mut self.bins, bins);
-        (self.words, self.summary) = ([0; WORDS], 0);
+        self.used = Bits::default();
         for entry in old.iter().flat_map(Bin::iter) {
             let bin = self.bin_of(entry.bytes);
             self.bins[bin].insert(entry);
-            self.words[bin / 64] |= 1 << (bin % 64);
-            self.summary |= 1 << (bin / 64);
+            self.used.insert(bin);
         }
-    }
-
-    /// The first bin at or above this one that holds something.
-    #[inline]
-    fn next_bin(&self, bin: usize) -> Option<usize> {
-        let word = bin / 64;
-        let here = self.words.get(word)? & (u64::MAX << (bin % 64));
-        if here != 0 {
-            return Some(word * 64 + here.trailing_zeros() as usize);
-        }
-        // Shifted twice: by 32 at once is no shift.
-        let above = self.summary >> word >> 1;
-        if above == 0 {
-            return None;
-        }
-        let word = word + 1 + above.trailing_zeros() as usize;
-        Some(word * 64 + self.words[word].trailing_zeros() as usize)
-    }
-
-    /// The last bin below this one that holds something.
-    fn last_bin_below(&self, bin: usize) -> Option<usize> {
-        let word = bin / 64;
-        let here = self.words.get(word).map_or(0, |w| w & ((1 << (bin % 64)) - 1));
-        if let Some(bit) = here.checked_ilog2() {
-            return Some(word * 64 + bit as usize);
-        }
-        let lower = u64::from(self.summary) & ((1 << word) - 1);
-        let word = lower.checked_ilog2()? as usize;
-        Some(word * 64 + self.words[word].checked_ilog2()? as usize)
     }
 
     #[inline]
     fn took_from(&mut self, bin: usize) {
         self.len -= 1;
         if self.bins[bin].is_empty() {
-            self.words[bin / 64] &= !(1 << (bin % 64));
-            if self.words[bin / 64] == 0 {
-                self.summary &= !(1 << (bin / 64));
-            }
+            self.used.remove(bin);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `millpond`, the default: best fit over pages that move before memory outgrows what the program needs.
 //!
 //! Every stream of every group has one free list, small and large together, searched for the best fit,
-//! lowest address first among equals. All lists of a group share their addresses; a free block joins its
+//! lowest address first among equals, as far as a bounded look goes ([`index`](crate::index)). All lists of a group share their addresses; a free block joins its
 //! neighbours of the same stream.
 //!
 //! ```text
@@ -32,7 +32,7 @@ mod site;
 mod tests;
 
 use crate::conf::MillpondConf;
-use crate::index::SizeIndex;
+use crate::index::{Search, SizeIndex};
 use crate::policy::{Block, Fidelity, Group, Piece, Policy, Refusal, Request, Stream};
 use crate::source::{Range, Segment};
 use crate::space::BlockId;
@@ -68,6 +68,8 @@ pub struct Millpond {
     conf: MillpondConf,
     lists: Lists,
     areas: Vec<Area>,
+    /// The list last asked for: programs seldom change their stream.
+    recent: Option<(Group, Stream, u32)>,
     held: Vec<Held>,
     /// Bytes of live blocks, and the most there have been.
     live: u64,
@@ -90,6 +92,7 @@ impl Millpond {
             conf: conf.clone(),
             lists: Lists::default(),
             areas: Vec::new(),
+            recent: None,
             held: Vec::new(),
             live: 0,
             peak: 0,
@@ -101,7 +104,17 @@ impl Millpond {
         }
     }
 
+    /// The list of a stream in a group, made on first use.
+    #[inline]
     fn list_of(&mut self, group: Group, stream: Stream) -> u32 {
+        match self.recent {
+            Some((of, on, number)) if (of, on) == (group, stream) => number,
+            _ => self.look_up_list(group, stream),
+        }
+    }
+
+    #[cold]
+    fn look_up_list(&mut self, group: Group, stream: Stream) -> u32 {
         let area = self.areas.iter().position(|a| a.group == group);
         let area = area.unwrap_or_else(|| {
             self.areas.push(Area {
@@ -110,26 +123,36 @@ impl Millpond {
             });
             self.areas.len() - 1
         });
-        self.lists.number(area as u32, stream)
+        let number = self.lists.number(area as u32, stream);
+        self.recent = Some((group, stream, number));
+        number
     }
 
     /// A fitting free block of another stream, which this one is made to wait for.
-    fn take_foreign(&mut self, supply: &mut Supply<'_>, number: u32, bytes: u64) -> Option<BlockId> {
+    fn take_foreign(
+        &mut self,
+        supply: &mut Supply<'_>,
+        number: u32,
+        bytes: u64,
+        search: Search,
+    ) -> Option<BlockId> {
         let (area, stream) = (self.lists.get(number).area, self.lists.get(number).stream);
         let others = self.lists.iter().filter(|(n, l)| *n != number && l.area == area);
-        let fits =
-            others.filter_map(|(n, l)| l.free.best_fit(bytes).map(|e| (e.bytes, e.address, n, l.stream)));
+        let fits = others.filter_map(|(n, l)| {
+            let entry = self.lists.fit(n, bytes, search)?;
+            Some((entry.bytes, entry.address, n, l.stream))
+        });
         let (.., other, owner) = fits.min_by_key(|(bytes, address, ..)| (*bytes, *address))?;
         supply.order_after(stream, owner, None);
-        self.lists.take_best_fit(other, bytes)
+        self.lists.take_fit(other, bytes, search)
     }
 
     #[inline]
-    fn find(&mut self, supply: &mut Supply<'_>, number: u32, bytes: u64) -> Option<BlockId> {
-        if let Some(id) = self.lists.take_best_fit(number, bytes) {
+    fn find(&mut self, supply: &mut Supply<'_>, number: u32, bytes: u64, search: Search) -> Option<BlockId> {
+        if let Some(id) = self.lists.take_fit(number, bytes, search) {
             return Some(id);
         }
-        self.take_foreign(supply, number, bytes)
+        self.take_foreign(supply, number, bytes, search)
     }
 }
 
@@ -154,15 +177,15 @@ impl Policy for Millpond {
         let bytes = request.bytes.max(1).next_multiple_of(MIN_BLOCK);
         let room = bytes + request.align.saturating_sub(MIN_BLOCK);
         let number = self.list_of(request.group, request.stream);
-        let id = match self.find(supply, number, room) {
+        let id = match self.find(supply, number, room, Search::Quick) {
             Some(id) => id,
             None => self.grow(supply, number, room)?,
         };
-        let block = self.lists.hand_out(id, request, bytes, number);
-        self.live += block.bytes();
+        let id = self.lists.cut(id, request.align, bytes, number);
+        self.live += self.lists.space.bytes(id);
         self.allocations += 1;
         self.peak = self.peak.max(self.live);
-        Ok(block)
+        Ok(self.lists.block(id, request))
     }
 
     fn free(&mut self, _supply: &mut Supply<'_>, block: Block) {

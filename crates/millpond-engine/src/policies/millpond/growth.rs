@@ -11,7 +11,7 @@
 use super::site::Site;
 use super::{FOREIGN, Held, Millpond};
 use crate::error::SourceError;
-use crate::index::Entry;
+use crate::index::{Entry, Search};
 use crate::space::{BlockId, State};
 use crate::supply::Supply;
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ impl Millpond {
             outcome => return outcome,
         }
         self.recover(supply);
-        if let Some(id) = self.find(supply, number, bytes) {
+        if let Some(id) = self.find(supply, number, bytes, Search::Thorough) {
             return Ok(id);
         }
         self.grow_paged(supply, number, bytes, true)
@@ -77,7 +77,7 @@ impl Millpond {
             outcome => return outcome,
         }
         self.recover(supply);
-        if let Some(id) = self.find(supply, number, bytes) {
+        if let Some(id) = self.find(supply, number, bytes, Search::Thorough) {
             return Ok(id);
         }
         self.release_free(supply);
@@ -256,7 +256,8 @@ impl Millpond {
     }
 
     pub(super) fn release_free(&mut self, supply: &mut Supply<'_>) {
-        let free: Vec<Entry> = self.lists.iter().flat_map(|(_, l)| l.free.iter()).collect();
+        let lists = self.lists.iter();
+        let free: Vec<Entry> = lists.flat_map(|(n, _)| self.lists.free(n)).collect();
         for entry in free {
             let index = self.lists.space.segment(entry.id) as usize;
             match &mut self.held[index] {

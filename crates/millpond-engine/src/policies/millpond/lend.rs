@@ -6,7 +6,7 @@
 
 use super::{MIN_BLOCK, Millpond};
 use crate::conf::MillpondConf;
-use crate::index::Entry;
+use crate::index::{Entry, Search};
 use crate::policy::{Block, Group, Policy, Refusal, Request, Stream};
 use crate::space::{BlockId, State};
 use crate::supply::Supply;
@@ -50,7 +50,8 @@ impl Millpond {
         let room = bytes.checked_add(request.align.saturating_sub(MIN_BLOCK))?;
         let number = self.list_of(request.group, request.stream);
         let fits = self.lists.iter().any(|(n, l)| {
-            (n == number || l.area == self.lists.get(number).area) && l.free.best_fit(room).is_some()
+            (n == number || l.area == self.lists.get(number).area)
+                && self.lists.fit(n, room, Search::Quick).is_some()
         });
         if !fits {
             return None;
@@ -62,7 +63,7 @@ impl Millpond {
         let number = self.list_of(Group::default(), Stream::DEFAULT);
         let area = self.lists.get(number).area;
         let lists = self.lists.iter().filter(|(_, l)| l.area == area);
-        let mut found: Vec<Entry> = lists.flat_map(|(_, l)| l.free.iter()).collect();
+        let mut found: Vec<Entry> = lists.flat_map(|(n, _)| self.lists.free(n)).collect();
         found.sort_by_key(|e| e.address);
         found
     }
@@ -140,14 +141,14 @@ impl Millpond {
     ) -> Result<Block, Refusal> {
         let request = Request::new(bytes, Stream::DEFAULT);
         let number = self.list_of(request.group, request.stream);
-        let id = match self.lists.take_best_fit(number, bytes) {
+        let id = match self.lists.take_fit(number, bytes, Search::Thorough) {
             Some(id) => id,
             None => self.assemble(supply, number, bytes)?,
         };
-        let block = self.lists.hand_out(id, &request, bytes, number);
-        self.live += block.bytes();
+        let id = self.lists.cut(id, request.align, bytes, number);
+        self.live += self.lists.space.bytes(id);
         self.peak = self.peak.max(self.live);
-        Ok(block)
+        Ok(self.lists.block(id, &request))
     }
 
     /// Takes a lent block back in parts that tile it; answers the blocks that live in it, in order.

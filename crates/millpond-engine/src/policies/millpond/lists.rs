@@ -1,6 +1,6 @@
 //! The free lists: one for each stream in each area.
 
-use crate::index::{Entry, SizeIndex};
+use crate::index::{Entry, FitIndex, Links, Search};
 use crate::policy::{Block, Request, Stream};
 use crate::space::{BlockId, Space, State};
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ pub(super) struct List {
     pub(super) area: u32,
     /// The stream that may take them without a wait.
     pub(super) stream: Stream,
-    pub(super) free: SizeIndex,
+    free: FitIndex,
 }
 
 /// All blocks, and the free ones by list.
@@ -20,31 +20,21 @@ pub(super) struct List {
 #[derive(Default)]
 pub(super) struct Lists {
     pub(super) space: Space,
+    links: Links,
     lists: Vec<List>,
     numbers: BTreeMap<(u32, Stream), u32>,
-    /// The list last asked for, by parity of the area: streams seldom change.
-    recent: [Option<(u32, Stream, u32)>; 2],
 }
 
 impl Lists {
     /// The number of a list, made on first use.
-    #[inline]
     pub(super) fn number(&mut self, area: u32, stream: Stream) -> u32 {
-        let recent = &mut self.recent[area as usize % 2];
-        if let Some((known, of, number)) = *recent
-            && known == area
-            && of == stream
-        {
-            return number;
-        }
         let next = self.lists.len() as u32;
         let number = *self.numbers.entry((area, stream)).or_insert(next);
-        *recent = Some((area, stream, number));
         if number == next {
             self.lists.push(List {
                 area,
                 stream,
-                free: SizeIndex::new(),
+                free: FitIndex::default(),
             });
         }
         number
@@ -58,31 +48,47 @@ impl Lists {
         (0u32..).zip(&self.lists)
     }
 
-    /// Takes out the best fit of a list; it stays marked free until it is handed out or joined.
+    /// Takes a fitting block out of a list; it stays marked free until it is handed out or joined.
     #[inline]
-    pub(super) fn take_best_fit(&mut self, number: u32, bytes: u64) -> Option<BlockId> {
-        self.lists[number as usize]
-            .free
-            .take_best_fit(bytes)
-            .map(|e| e.id)
+    pub(super) fn take_fit(&mut self, number: u32, bytes: u64, search: Search) -> Option<BlockId> {
+        let free = &mut self.lists[number as usize].free;
+        free.take(&mut self.links, &self.space, bytes, search)
+    }
+
+    /// What [`take_fit`](Self::take_fit) would take.
+    pub(super) fn fit(&self, number: u32, bytes: u64, search: Search) -> Option<Entry> {
+        let free = &self.get(number).free;
+        let found = free.find(&self.links, &self.space, bytes, search);
+        found.map(|id| self.entry(id))
+    }
+
+    /// The free blocks of a list, larger ones first.
+    pub(super) fn free(&self, number: u32) -> impl Iterator<Item = Entry> + '_ {
+        let ids = self.get(number).free.descending(&self.links);
+        ids.map(|id| self.entry(id))
+    }
+
+    fn entry(&self, id: BlockId) -> Entry {
+        Entry {
+            bytes: self.space.bytes(id),
+            address: self.space.address(id),
+            id,
+        }
     }
 
     /// Takes a free block out of its list; it stays marked free until it is handed out or joined.
     #[inline]
     pub(super) fn unlist(&mut self, id: BlockId) {
         let list = &mut self.lists[self.space.owner(id) as usize];
-        list.free.remove(self.space.bytes(id), self.space.address(id));
+        list.free.remove(&mut self.links, id, self.space.bytes(id));
     }
 
     /// Marks a block free and lists it.
     #[inline]
     pub(super) fn list(&mut self, id: BlockId) {
         self.space.set_state(id, State::Free);
-        self.lists[self.space.owner(id) as usize].free.insert(Entry {
-            bytes: self.space.bytes(id),
-            address: self.space.address(id),
-            id,
-        });
+        let list = &mut self.lists[self.space.owner(id) as usize];
+        list.free.insert(&mut self.links, &self.space, id);
     }
 
     /// A neighbour that is free for the same list.
@@ -96,12 +102,15 @@ impl Lists {
     #[inline]
     pub(super) fn put_back(&mut self, id: BlockId) -> BlockId {
         let mut id = id;
-        if let Some(prev) = self.joins(id, self.space.prev(id)) {
+        // Both are looked at before either is acted on, so that the two misses of the cache overlap.
+        let prev = self.joins(id, self.space.prev(id));
+        let next = self.joins(id, self.space.next(id));
+        if let Some(prev) = prev {
             self.unlist(prev);
             self.space.merge_next(prev);
             id = prev;
         }
-        if let Some(next) = self.joins(id, self.space.next(id)) {
+        if let Some(next) = next {
             self.unlist(next);
             self.space.merge_next(id);
         }
@@ -117,24 +126,26 @@ impl Lists {
             if number == into || self.get(number).area != area {
                 continue;
             }
-            let moved = std::mem::take(&mut self.lists[number as usize].free);
-            for entry in moved.iter() {
+            let moved: Vec<Entry> = self.free(number).collect();
+            self.lists[number as usize].free = FitIndex::default();
+            for entry in &moved {
                 self.space.set_owner(entry.id, into);
                 // Not to be joined before its own turn: until then it is in no list.
                 self.space.set_state(entry.id, State::Live);
             }
-            for entry in moved.iter() {
+            for entry in &moved {
                 self.put_back(entry.id);
             }
         }
     }
 
-    /// Gives an unlisted block to a caller, keeping what lies before the alignment and beyond `bytes`.
+    /// Cuts an unlisted block to `bytes` at an aligned address and marks it live; what lies before and
+    /// behind is listed.
     #[inline]
-    pub(super) fn hand_out(&mut self, id: BlockId, request: &Request, bytes: u64, number: u32) -> Block {
+    pub(super) fn cut(&mut self, id: BlockId, align: u64, bytes: u64, number: u32) -> BlockId {
         let mut id = id;
-        if request.align > super::MIN_BLOCK {
-            let pad = self.space.address(id).next_multiple_of(request.align) - self.space.address(id);
+        if align > super::MIN_BLOCK {
+            let pad = self.space.address(id).next_multiple_of(align) - self.space.address(id);
             if pad > 0 {
                 let aligned = self.space.split(id, pad);
                 self.list(id);
@@ -147,6 +158,12 @@ impl Lists {
         }
         self.space.set_state(id, State::Live);
         self.space.set_owner(id, number);
+        id
+    }
+
+    /// A block for a caller.
+    #[inline]
+    pub(super) fn block(&self, id: BlockId, request: &Request) -> Block {
         Block::new(self.space.address(id), self.space.bytes(id), request, id)
     }
 
@@ -155,20 +172,17 @@ impl Lists {
         self.space.check();
         let mut listed = 0;
         for (number, list) in self.iter() {
-            list.free.check();
-            for entry in list.free.iter() {
+            list.free.check(&self.links, &self.space);
+            for entry in self.free(number) {
                 assert_eq!(
                     self.space.state(entry.id),
                     State::Free,
                     "{entry:?} is listed and not free"
                 );
                 assert_eq!(
-                    (
-                        self.space.bytes(entry.id),
-                        self.space.address(entry.id),
-                        self.space.owner(entry.id)
-                    ),
-                    (entry.bytes, entry.address, number)
+                    self.space.owner(entry.id),
+                    number,
+                    "{entry:?} is listed by another"
                 );
                 listed += 1;
             }

@@ -39,19 +39,16 @@ impl Millpond {
     }
 
     fn movable(&self, number: u32, bytes: u64, look: usize) -> Vec<Entry> {
-        let free = &self.lists.get(number).free;
         let mut found = Vec::new();
         let mut sum = 0;
-        let mut at = free.largest();
-        for _ in 0..look {
-            let Some(entry) = at.filter(|e| sum < bytes && e.bytes >= self.page) else {
+        for entry in self.lists.free(number).take(look) {
+            if sum >= bytes || entry.bytes < self.page {
                 break;
-            };
+            }
             if let Some((start, end)) = self.whole_handles(&entry) {
                 sum += end - start;
                 found.push(entry);
             }
-            at = free.before(&entry);
         }
         found
     }
