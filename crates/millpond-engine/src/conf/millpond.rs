@@ -10,6 +10,10 @@ pub struct MillpondConf {
     pub handle_bytes: u64,
     /// A handle is at most one part in so many of what is reserved.
     pub handle_share: u64,
+    /// The least bytes of a handle to which handles shrink where larger ones cannot be moved.
+    pub least_handle_bytes: u64,
+    /// Handles shrink only until one has been created for each so many bytes of the program's peak.
+    pub handle_each: u64,
     /// How far memory may outgrow the program's peak while need is below it, in thousandths of the peak.
     pub slack_permille: u64,
     /// The same while need rises above the peak.
@@ -27,6 +31,8 @@ impl Default for MillpondConf {
         Self {
             handle_bytes: 32 << 20,
             handle_share: 128,
+            least_handle_bytes: 8 << 20,
+            handle_each: 16 << 20,
             slack_permille: 7,
             rising_permille: 20,
             stalls: 12,
@@ -37,7 +43,8 @@ impl Default for MillpondConf {
 }
 
 impl MillpondConf {
-    const KNOWN: &str = "handle, handle-share, slack, rising, stalls, stall-every, moved";
+    const KNOWN: &str =
+        "handle, handle-share, handle-least, handle-each, slack, rising, stalls, stall-every, moved";
 
     /// Reads `key:value,…`.
     ///
@@ -62,6 +69,8 @@ impl MillpondConf {
             match key {
                 "handle" => conf.handle_bytes = size()?,
                 "handle-share" => conf.handle_share = number(1, 1 << 20)?,
+                "handle-least" => conf.least_handle_bytes = size()?,
+                "handle-each" => conf.handle_each = size()?,
                 "slack" => conf.slack_permille = number(0, 10_000)?,
                 "rising" => conf.rising_permille = number(0, 10_000)?,
                 "stalls" => conf.stalls = number(0, u64::MAX)?,

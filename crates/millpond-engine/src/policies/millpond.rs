@@ -23,6 +23,7 @@
 //! second pool is a second set of pages that only its own requests fill (`docs/placement.md`).
 
 mod growth;
+mod handles;
 mod lend;
 mod lists;
 mod moves;
@@ -37,6 +38,7 @@ use crate::policy::{Block, Fidelity, Group, Piece, Policy, Refusal, Request, Str
 use crate::source::{Range, Segment};
 use crate::space::BlockId;
 use crate::supply::Supply;
+use handles::Handles;
 pub(super) use lend::Part;
 use lists::Lists;
 use pages::Pages;
@@ -71,6 +73,7 @@ pub struct Millpond {
     /// The list last asked for: programs seldom change their stream.
     recent: Option<(Group, Stream, u32)>,
     held: Vec<Held>,
+    handles: Handles,
     /// Bytes of live blocks, and the most there have been.
     live: u64,
     peak: u64,
@@ -94,6 +97,7 @@ impl Millpond {
             areas: Vec::new(),
             recent: None,
             held: Vec::new(),
+            handles: Handles::new(conf.handle_bytes),
             live: 0,
             peak: 0,
             allocations: 0,

@@ -124,6 +124,9 @@ impl Millpond {
             if self.moved == before {
                 self.stalls -= 1;
             }
+            if !scarce && self.missing(&site, bytes) > 0 {
+                self.narrow(supply, bytes);
+            }
         }
         self.finish(supply, site, bytes, scarce, outcome)
     }
@@ -212,8 +215,7 @@ impl Millpond {
             return Ok(());
         }
         let allowance = self.allowance(supply, bytes, scarce);
-        let share = (supply.reserved() / self.conf.handle_share).next_multiple_of(page);
-        let handle = self.conf.handle_bytes.min(share).max(page);
+        let handle = self.handle_bytes(supply);
         let ahead = handle.min(allowance).min(self.hole_bytes(site)) / page * page;
         let wanted = need.max(ahead);
         // A block of many pages gets handles of its own; the page it shares with the next one is alone.
@@ -251,6 +253,7 @@ impl Millpond {
         let offset = address - range.address();
         supply.commit(range, offset, bytes, handle)?;
         pages.map(offset, bytes, handle);
+        self.handles.note(bytes.div_ceil(handle));
         self.advance(site, bytes);
         Ok(())
     }

@@ -80,7 +80,8 @@ impl Millpond {
         let end = pages.at_least(start, bytes).min(end);
         let taken = end - start;
         let sizes = pages.unmap(start, taken);
-        let place = if taken <= room {
+        let too_wide = sizes.iter().any(|size| self.is_too_wide(supply, *size));
+        let place = if taken <= room && !too_wide {
             self.next_place(site, taken)
         } else {
             None

@@ -48,6 +48,32 @@ fn free_pages_move_before_memory_outgrows_the_peak() {
     engine.check();
 }
 
+/// Bytes of a handle on average, of those created for one request.
+fn handle_of(engine: &mut Engine<Simulated>, bytes: u64) -> u64 {
+    let before = (engine.meter().reserved.current, engine.meter().calls.create);
+    let _kept = take(engine, bytes, 0);
+    (engine.meter().reserved.current - before.0) / (engine.meter().calls.create - before.1)
+}
+
+#[test]
+fn handles_shrink_where_too_few_are_free_as_a_whole() {
+    // Each handle holds two of the blocks, and one of the two stays.
+    let conf = "handle:32M,handle-share:1,rising:1000,slack:0";
+    let run = |more: &str| {
+        let conf = MillpondConf::parse(&format!("{conf}{more}")).expect("conf");
+        let mut engine = engine(&conf, Simulated::new());
+        let _kept = perforated(&mut engine);
+        let sizes = [96, 32].map(|mib| handle_of(&mut engine, mib * MIB) / MIB);
+        engine.check();
+        sizes
+    };
+    assert_eq!(run(""), [16, 8]);
+    assert_eq!(run(",handle-least:16M"), [16, 16]);
+    let wide = [32, 16]; // 62 MiB in two handles; 30 MiB in one, and the page it shares
+    assert_eq!(run(",handle-least:32M"), wide, "that is off");
+    assert_eq!(run(",handle-each:64M"), wide, "they have had their share");
+}
+
 #[test]
 fn nothing_moves_where_it_may_not() {
     let conf = MillpondConf::parse("moved:0").expect("conf");
