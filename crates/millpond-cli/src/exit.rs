@@ -1,6 +1,7 @@
 //! How the command ends: three exit codes, and errors that are one line.
 
 use crate::text::harmless;
+use millpond_engine::plan::PlanError;
 use millpond_engine::{ConfError, CostsError};
 use millpond_replay::ReplayError;
 use millpond_trace::ReadError;
@@ -59,6 +60,9 @@ pub(crate) enum CliError {
     /// The table of costs was refused.
     #[error("{}: {source}", path.display())]
     Costs { path: PathBuf, source: CostsError },
+    /// A saved plan was refused.
+    #[error("{}: {source}", path.display())]
+    Plan { path: PathBuf, source: PlanError },
     /// A result could not be written.
     #[error("cannot write {what}: {source}")]
     Write { what: String, source: std::io::Error },

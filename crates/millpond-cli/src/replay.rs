@@ -5,7 +5,7 @@ use crate::exit::{CliError, Exit, complain};
 use crate::progress::Progress;
 use crate::ranks::{self, Labelled};
 use crate::report::{self, Shown};
-use crate::{device, files, html, limits, output, settings};
+use crate::{device, files, html, limits, output, plan, settings};
 use millpond_replay::{Options, Redactor, ReplayError, Report, Selection, replay};
 use millpond_trace::{Caution, Trace};
 use std::path::Path;
@@ -60,10 +60,16 @@ pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
 }
 
 fn options(args: &ReplayArgs) -> Result<Options, CliError> {
-    let settings = settings::read(args.torch_conf.as_deref(), args.conf.as_deref())?;
-    let quiet = args.output.quiet;
+    let mut settings = settings::read(args.torch_conf.as_deref(), args.conf.as_deref())?;
+    settings.plan = args.plan.as_deref().map(plan::load).transpose()?;
+    let policies = settings::choose(&args.policy, &settings, args.output.quiet)?;
+    if settings.plan.is_some() && !policies.iter().any(|name| name == "planned") {
+        return Err(CliError::Usage(
+            "--plan is for the policy planned, which --policy leaves out".to_owned(),
+        ));
+    }
     Ok(Options {
-        policies: settings::choose(&args.policy, &settings, quiet)?,
+        policies,
         settings,
         device: device::device(&args.device)?,
         selection: selection(&args.selection),

@@ -470,7 +470,10 @@ fn a_page_replaces_nothing_but_a_page() {
     let before = std::fs::read(&file).expect("a recording");
     let (code, _, stderr) = run(&["replay", &file, "--html", &file, "-p", "torch-native"]);
     assert_eq!(code, 2);
-    assert!(stderr.contains("no page is there already"), "{stderr}");
+    assert!(
+        stderr.contains("millpond did not write is there already"),
+        "{stderr}"
+    );
     assert_eq!(std::fs::read(&file).expect("still there"), before);
     let page = dir.join("page.html");
     let named = page.display().to_string();

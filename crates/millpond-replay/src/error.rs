@@ -22,6 +22,17 @@ pub enum ReplayError {
     /// A setting was refused.
     #[error(transparent)]
     Conf(#[from] ConfError),
+    /// The plan that was given is of another program.
+    #[error(
+        "the plan's step of {allocations} allocations never comes in {trace}: it is the plan of another program, or of \
+         other streams; `millpond plan --save` writes this one's"
+    )]
+    PlanElsewhere {
+        /// The recording.
+        trace: String,
+        /// Allocations of the plan's step.
+        allocations: usize,
+    },
     /// The recording cannot be verified.
     #[error("{trace} cannot be verified: {why}")]
     NotVerifiable {

@@ -8,7 +8,7 @@ use crate::outcome::{Fit, PolicyResult, Recorded, Report, SCHEMA};
 use crate::placement::{Placement, PlacementRecorder};
 use crate::program::{Program, Selection};
 use crate::run::{Device, Run, run};
-use crate::steps::{StepClock, Steps, Threaded};
+use crate::steps::{StepClock, Steps, Threaded, occurs};
 use crate::verify::verify;
 use millpond_engine::{ConfError, Costs, Policy, Settings, policies};
 use millpond_trace::Trace;
@@ -68,7 +68,8 @@ pub struct Replayed {
 /// `progress` is called with (done, all) whenever a policy is done.
 ///
 /// # Errors
-/// When the recording holds nothing to replay, a policy is unknown, or a setting contradicts it.
+/// When the recording holds nothing to replay, a policy is unknown, a setting contradicts it, or the plan is
+/// of another program.
 pub fn replay(
     trace: &Trace,
     options: &Options,
@@ -77,6 +78,14 @@ pub fn replay(
     let program = Program::new(trace, options.selection)?;
     for name in &options.policies {
         check_settings(name, &options.settings)?;
+    }
+    if let Some(plan) = &options.settings.plan
+        && !occurs(&program, &plan.step)
+    {
+        return Err(ReplayError::PlanElsewhere {
+            trace: trace.origin.name.clone(),
+            allocations: plan.step.period(),
+        });
     }
     let recorded = recorded(trace, options.verify)?;
     let steps = Steps::find(&program);
