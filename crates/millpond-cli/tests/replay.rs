@@ -88,6 +88,11 @@ fn bad_input_is_one_line_on_stderr() {
             &["replay", &file, "--conf", "nonsense:1"],
             "unknown setting 'nonsense'",
         ),
+        (&["replay", &file, "--conf", "handle:0"], "a multiple of 2.00 MiB"),
+        (
+            &["replay", &file, "--conf", "handle:3MiB"],
+            "a multiple of 2.00 MiB",
+        ),
         (
             &["replay", &file, "--time-window", "3s..1s"],
             "ends before it begins",
@@ -532,5 +537,33 @@ fn costs_can_be_replaced() {
     assert_eq!(
         result["modelled_driver_ms"].as_f64(),
         result["driver_calls"]["malloc"].as_f64()
+    );
+}
+
+#[test]
+fn another_backend_of_pytorch_is_warned_about() {
+    let file = growing(&folder("backend"));
+    let conf = ["--torch-conf", "backend:cudaMallocAsync"];
+    let cautions = |policies: &str| {
+        json(&["replay", &file, "--json", "-p", policies, conf[0], conf[1]])["cautions"].to_string()
+    };
+    let both = cautions("torch-native,cuda-async");
+    assert!(
+        both.contains("the figures of cuda-async are those to read")
+            && both.contains("torch-native would not run"),
+        "{both}"
+    );
+    assert!(cautions("torch-native").contains("--policy cuda-async"));
+    assert!(!cautions("cuda-async,bfc").contains("cudaMallocAsync"));
+    let report = json(&["replay", &file, "--json", conf[0], conf[1]]);
+    assert!(
+        !report["advice"].to_string().contains("expandable_segments"),
+        "no setting of an allocator that is not used: {}",
+        report["advice"]
+    );
+    let (code, _, stderr) = run(&["replay", &file, "--torch-conf", "backend:cudamalloc"]);
+    assert!(
+        code == 2 && stderr.contains("native or cudaMallocAsync"),
+        "{stderr}"
     );
 }

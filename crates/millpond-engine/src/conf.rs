@@ -4,7 +4,7 @@ mod millpond;
 mod torch;
 
 pub use millpond::MillpondConf;
-pub use torch::{RoundupDivisions, TorchConf};
+pub use torch::{RoundupDivisions, TorchBackend, TorchConf};
 
 use crate::plan::Plan;
 use crate::size::ParseSizeError;

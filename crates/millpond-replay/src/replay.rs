@@ -10,7 +10,7 @@ use crate::program::{Program, Selection};
 use crate::run::{Device, Run, run};
 use crate::steps::{StepClock, Steps, Threaded, occurs};
 use crate::verify::verify;
-use millpond_engine::{ConfError, Costs, Policy, Settings, policies};
+use millpond_engine::{ConfError, Costs, Policy, Settings, TorchBackend, policies};
 use millpond_trace::Trace;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -122,7 +122,7 @@ pub fn replay(
         allocations: program.requests,
         peak_requested_bytes: program.peak_requested,
         recorded,
-        cautions: cautions(trace, &program),
+        cautions: cautions(trace, &program, options),
         results,
         advice: Vec::new(),
     };
@@ -278,7 +278,7 @@ fn recorded(trace: &Trace, with_verification: bool) -> Result<Option<Recorded>, 
     }))
 }
 
-fn cautions(trace: &Trace, program: &Program) -> Vec<String> {
+fn cautions(trace: &Trace, program: &Program, options: &Options) -> Vec<String> {
     let mut found: Vec<String> = trace.cautions.iter().map(ToString::to_string).collect();
     if program.merged_streams > 1 {
         found.push(format!(
@@ -286,5 +286,29 @@ fn cautions(trace: &Trace, program: &Program) -> Vec<String> {
             program.merged_streams
         ));
     }
+    found.extend(backend(options));
     found
+}
+
+/// What to know when the settings name an allocator that the policies named are not.
+fn backend(options: &Options) -> Option<String> {
+    let has = |name: &str| options.policies.iter().any(|policy| policy == name);
+    let native: Vec<&str> = ["torch-native", "torch-expandable"]
+        .into_iter()
+        .filter(|name| has(name))
+        .collect();
+    if options.settings.torch.backend != TorchBackend::CudaMallocAsync || native.is_empty() {
+        return None;
+    }
+    let instead = if has("cuda-async") {
+        "the figures of cuda-async are those to read"
+    } else {
+        "replay it with --policy cuda-async"
+    };
+    let native = native.join(" and ");
+    Some(format!(
+        "under backend:cudaMallocAsync PyTorch hands all allocations to the driver's pool: {instead}; {native} would not \
+         run, and the driver ignores max_split_size_mb, roundup_power2_divisions, garbage_collection_threshold and \
+         expandable_segments"
+    ))
 }
