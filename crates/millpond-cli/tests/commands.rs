@@ -12,12 +12,30 @@ fn tune_ends_with_lines_to_paste() {
     assert!(!lines.is_empty());
     for line in lines {
         assert!(
-            line.starts_with("export ") || line.starts_with("unset "),
+            line.starts_with("export ") || line.starts_with("To paste"),
             "{line}"
         );
     }
     assert!(
         stdout.contains("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+        "{stdout}"
+    );
+}
+
+#[test]
+fn tune_marks_the_first_rank_and_sets_nothing_where_nothing_is_gained() {
+    let (_, stdout, _) = run(&["tune", &growing(&folder("tune_first"))]);
+    let ranks: Vec<&str> = stdout.lines().filter(|line| line.starts_with('▸')).collect();
+    assert_eq!(ranks.len(), 2, "{stdout}");
+    assert!(ranks.iter().all(|rank| rank.starts_with("▸    1 ")), "{ranks:?}");
+    let (_, stdout, _) = run(&[
+        "tune",
+        &small(&folder("tune_nothing"), "run.csv"),
+        "-p",
+        "millpond",
+    ]);
+    assert!(
+        stdout.contains("nothing to set") && !stdout.contains("To paste") && !stdout.contains("export"),
         "{stdout}"
     );
 }
