@@ -51,6 +51,13 @@ pub(crate) enum CliError {
          and call torch.cuda.memory._record_memory_history() before the next dump", .0.display()
     )]
     NoHistory(PathBuf),
+    /// A name that is no policy.
+    #[error("unknown policy '{name}';{hint} there are {known}")]
+    UnknownPolicy {
+        name: String,
+        hint: String,
+        known: String,
+    },
     /// A replay was refused.
     #[error(transparent)]
     Replay(#[from] ReplayError),

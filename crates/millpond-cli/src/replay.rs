@@ -5,7 +5,7 @@ use crate::exit::{CliError, Exit, complain};
 use crate::progress::Progress;
 use crate::ranks::{self, Labelled};
 use crate::report::{self, Shown};
-use crate::{device, files, html, limits, output, plan, settings};
+use crate::{device, files, html, output, settings};
 use millpond_replay::{Options, Redactor, ReplayError, Report, Selection, replay};
 use millpond_trace::{Caution, Trace};
 use std::path::Path;
@@ -14,7 +14,6 @@ use std::path::Path;
 struct Done {
     report: Report,
     label: String,
-    limits: Vec<String>,
 }
 
 /// Runs the command.
@@ -60,16 +59,21 @@ pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
 }
 
 fn options(args: &ReplayArgs) -> Result<Options, CliError> {
-    let mut settings = settings::read(args.torch_conf.as_deref(), args.conf.as_deref())?;
-    settings.plan = args.plan.as_deref().map(plan::load).transpose()?;
+    let (settings, mut applied) = settings::read(args)?;
     let policies = settings::choose(&args.policy, &settings, args.output.quiet)?;
     if settings.plan.is_some() && !policies.iter().any(|name| name == "planned") {
         return Err(CliError::Usage(
             "--plan is for the policy planned, which --policy leaves out".to_owned(),
         ));
     }
+    // What no replayed policy reads was not applied.
+    for one in &mut applied {
+        one.policies.retain(|name| policies.contains(name));
+    }
+    applied.retain(|one| !one.policies.is_empty());
     Ok(Options {
         policies,
+        applied,
         settings,
         device: device::device(&args.device)?,
         selection: selection(&args.selection),
@@ -132,8 +136,7 @@ fn file(
             true => format!("{} (device {})", trace.origin.name, trace.origin.device),
             false => trace.origin.name.clone(),
         };
-        let bar = Progress::steps(quiet, &format!("replaying {label}"));
-        bar.set(0, Some(options.policies.len() as u64));
+        let bar = Progress::share(quiet, &format!("replaying {label}"));
         let replayed = replay(&trace, options, &|done, all| {
             bar.set(done as u64, Some(all as u64));
         })?;
@@ -146,11 +149,9 @@ fn file(
             }
             .into());
         }
-        let limits = limits::limits(&trace);
         let one = Done {
             report: replayed.report,
             label,
-            limits,
         };
         if let Some(named) = &args.html {
             let place = html::place(named, &one.label, several || !alone);
@@ -174,7 +175,6 @@ fn shown<'a>(one: &'a Done, args: &ReplayArgs, options: &Options) -> Shown<'a> {
         label: &one.label,
         device: device::describe(&args.device, options.device),
         limited: options.device.bytes.is_some(),
-        limits: &one.limits,
     }
 }
 

@@ -5,7 +5,7 @@ use crate::exit::{CliError, Exit};
 use crate::progress::Progress;
 use crate::table::{Align, Grid, Row};
 use crate::terminal::{bold, green, width};
-use crate::text::{Unit, duration_us, item, number, size, wrap};
+use crate::text::{Unit, duration_us, item, nearest, number, overhead, size, wrap};
 use crate::{device, output, replay};
 use millpond_replay::{Family, Gain, Redactor, Trial, TuneOptions, Tuned, TunedFamily, tune};
 use millpond_trace::Trace;
@@ -58,8 +58,10 @@ fn families(named: &[String]) -> Result<Vec<Family>, CliError> {
     let find = |name: &String| {
         let unknown = || {
             let names: Vec<&str> = known.iter().map(|family| family.name()).collect();
+            let hint = nearest(name.trim(), names.iter().copied())
+                .map_or_else(String::new, |near| format!(" did you mean '{near}'?"));
             CliError::Usage(format!(
-                "no settings to search for '{name}'; there are {}",
+                "no settings to search for '{name}';{hint} there are {}",
                 names.join(", ")
             ))
         };
@@ -179,7 +181,13 @@ fn table(family: &TunedFamily, tuned: &Tuned, top: usize) -> String {
     grid.column(
         "overhead",
         Align::Right,
-        column(&|_, t| format!("{:.3}", t.overhead)),
+        column(&|_, t| {
+            if t.fits {
+                overhead(t.overhead)
+            } else {
+                "-".to_owned()
+            }
+        }),
     );
     grid.column("stalls", Align::Right, column(&|_, t| number(t.stalls)));
     grid.column(
