@@ -6,7 +6,7 @@ use crate::progress::Progress;
 use crate::ranks::{self, Labelled};
 use crate::report::{self, Shown};
 use crate::{device, files, html, output, settings};
-use millpond_replay::{Options, Redactor, ReplayError, Report, Selection, replay};
+use millpond_replay::{Options, Program, Redactor, ReplayError, Report, Selection, page, replay};
 use millpond_trace::{Caution, Trace};
 use std::path::Path;
 
@@ -155,11 +155,19 @@ fn file(
         };
         if let Some(named) = &args.html {
             let place = html::place(named, &one.label, several || !alone);
+            let (part, placements);
+            let (trace, placements) = if options.selection.window_us.is_some() {
+                let program = Program::new(&trace, options.selection)?;
+                (part, placements) = page::window(&trace, &program, &replayed.placements);
+                (&part, &placements)
+            } else {
+                (&trace, &replayed.placements)
+            };
             html::write(
                 &place,
                 &shown(&one, args, options),
-                &trace,
-                &replayed.placements,
+                trace,
+                placements,
                 options.device.bytes,
             )?;
             output::note(quiet, &format!("wrote {}", place.display()));

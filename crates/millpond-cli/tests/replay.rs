@@ -727,3 +727,19 @@ fn a_pipe_is_read_where_somebody_writes_to_it() {
     std::io::Write::write_all(&mut child.stdin.take().expect("piped"), &text).expect("it reads");
     assert!(child.wait_with_output().expect("it ends").status.success());
 }
+
+#[test]
+fn the_page_of_a_window_shows_the_window() {
+    let dir = folder("window_page");
+    let file = small(&dir, "run.csv");
+    let page = dir.join("page.html");
+    let named = page.display().to_string();
+    let window = ["--time-window", "1ms..2ms", "-p", "none", "--html", &named];
+    let (code, _, stderr) = run(&[&["replay", &file][..], &window].concat());
+    assert_eq!(code, 0, "{stderr}");
+    let html = std::fs::read_to_string(&page).expect("a page");
+    assert!(
+        html.contains("<span>2 events</span>"),
+        "not the four of the recording"
+    );
+}
