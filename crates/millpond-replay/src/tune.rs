@@ -197,13 +197,7 @@ impl Search<'_> {
             return Ok(None);
         };
         let (best, gains) = rank::choose(&trials, default);
-        // By figures alone a longer line may come before it, for a difference that does not matter.
-        trials[..=best].rotate_right(1);
-        let default = match default {
-            at if at == best => 0,
-            at if at < best => at + 1,
-            at => at,
-        };
+        let default = rank::lead(&mut trials, best, default);
         Ok(Some(TunedFamily {
             family,
             variable: family.variable(),

@@ -185,3 +185,13 @@ fn what_makes_no_difference_is_not_praised() {
     let trials = [tried("", 1000, 10, 5.0), tried("a", 990, 10, 5.0)];
     assert_eq!(rank::choose(&trials, 0), (1, vec![Gain::Peak { bytes: 10 }]));
 }
+
+#[test]
+fn what_is_to_be_used_leads_and_the_defaults_are_found_again() {
+    for (best, default) in [(0, 2), (1, 0), (2, 1), (2, 2), (1, 2)] {
+        let mut trials = ["a", "b", "c"].map(|conf| tried(conf, 1000, 10, 5.0));
+        let (first, defaults) = (trials[best].conf.clone(), trials[default].conf.clone());
+        let now = rank::lead(&mut trials, best, default);
+        assert_eq!((&trials[0].conf, &trials[now].conf), (&first, &defaults));
+    }
+}
