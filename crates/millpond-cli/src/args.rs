@@ -85,6 +85,10 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "KEY:VALUE,…")]
     pub(crate) conf: Option<String>,
 
+    /// A plan saved by `millpond plan --save`, for the policy planned to start with
+    #[arg(long, value_name = "PLAN")]
+    pub(crate) plan: Option<PathBuf>,
+
     /// Hold the replay against the addresses the recording names (PyTorch snapshots with a history)
     #[arg(long)]
     pub(crate) verify: bool,

@@ -1,6 +1,7 @@
 //! How the command ends: three exit codes, and errors that are one line.
 
 use crate::text::harmless;
+use millpond_engine::plan::PlanError;
 use millpond_engine::{ConfError, CostsError};
 use millpond_replay::ReplayError;
 use millpond_trace::ReadError;
@@ -50,6 +51,13 @@ pub(crate) enum CliError {
          and call torch.cuda.memory._record_memory_history() before the next dump", .0.display()
     )]
     NoHistory(PathBuf),
+    /// A name that is no policy.
+    #[error("unknown policy '{name}';{hint} there are {known}")]
+    UnknownPolicy {
+        name: String,
+        hint: String,
+        known: String,
+    },
     /// A replay was refused.
     #[error(transparent)]
     Replay(#[from] ReplayError),
@@ -59,6 +67,9 @@ pub(crate) enum CliError {
     /// The table of costs was refused.
     #[error("{}: {source}", path.display())]
     Costs { path: PathBuf, source: CostsError },
+    /// A saved plan was refused.
+    #[error("{}: {source}", path.display())]
+    Plan { path: PathBuf, source: PlanError },
     /// A result could not be written.
     #[error("cannot write {what}: {source}")]
     Write { what: String, source: std::io::Error },

@@ -1,10 +1,8 @@
 //! What a recording holds, in the shape of the JSON of `millpond info`.
 
-use crate::limits::limits;
-use millpond_replay::{Program, Selection, tag_group};
+use millpond_replay::{Program, Selection, holders};
 use millpond_trace::{Action, Caution, Format, PoolState, Recording, Settings, Trace};
 use serde::Serialize;
-use std::collections::HashMap;
 
 /// Version of the JSON.
 const SCHEMA: u32 = 1;
@@ -84,12 +82,7 @@ pub(crate) fn gather(recording: &Recording, file_bytes: Option<u64>) -> FileFact
             .find(|trace| trace.origin.device == device);
         let state = recording.states.iter().find(|state| state.device == device);
         let missing = match trace {
-            Some(trace) => trace
-                .cautions
-                .iter()
-                .map(ToString::to_string)
-                .chain(limits(trace))
-                .collect(),
+            Some(trace) => trace.cautions.iter().flat_map(Caution::sentences).collect(),
             None => {
                 vec!["no history was recorded: the state can be looked at, and nothing replayed".to_owned()]
             }
@@ -219,7 +212,12 @@ fn history(trace: &Trace) -> History {
         peak_time_us: at
             .filter(|_| timed)
             .map(|event| event.time_us.saturating_sub(first)),
-        peak_holders: program.as_ref().map(|p| holders(trace, p)).unwrap_or_default(),
+        peak_holders: program.as_ref().map_or_else(Vec::new, |p| {
+            let held = holders(trace, p, p.peak_op + 1, HOLDERS);
+            held.into_iter()
+                .map(|holder| (holder.tag, holder.bytes))
+                .collect()
+        }),
         held_at_end_bytes: held.iter().map(|op| op.bytes).sum(),
         held_at_end_blocks: held.len() as u64,
         recorded_peak_reserved_bytes: trace.recorded_peak_reserved,
@@ -245,23 +243,4 @@ fn by_kind(trace: &Trace) -> Vec<(&'static str, u64)> {
         )
     });
     counted.into_iter().filter(|(_, count)| *count > 0).collect()
-}
-
-/// Who held the most at the peak.
-fn holders(trace: &Trace, program: &Program) -> Vec<(String, u64)> {
-    let mut groups: HashMap<String, u64> = HashMap::new();
-    for op in program.held_after(program.peak_op + 1) {
-        let tag = match op.event() {
-            Some(event) => trace.events.get(event as usize).map_or(0, |event| event.tag),
-            None => trace
-                .initial_blocks
-                .get(op.allocation as usize)
-                .map_or(0, |block| block.tag),
-        };
-        *groups.entry(tag_group(trace.tags.get(tag))).or_default() += op.bytes;
-    }
-    let mut holders: Vec<(String, u64)> = groups.into_iter().collect();
-    holders.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    holders.truncate(HOLDERS);
-    holders
 }

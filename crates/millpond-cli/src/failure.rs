@@ -46,10 +46,14 @@ fn group(failure: &Failure, results: &[&PolicyResult], most: usize, width: usize
     for line in where_from(&failure.tag) {
         out.push_str(&format!("  {}\n", short(&line, width.saturating_sub(2))));
     }
-    out.push_str(&format!(
-        "  held by the program: {}, most of it by\n",
-        bold(&size(failure.held_bytes))
-    ));
+    if failure.holders.is_empty() {
+        out.push_str("  the program held nothing yet\n");
+    } else {
+        out.push_str(&format!(
+            "  held by the program: {}, most of it by\n",
+            bold(&size(failure.held_bytes))
+        ));
+    }
     for holder in failure.holders.iter().take(most) {
         let line = format!(
             "    {:>9}  {:>13}  {}",

@@ -2,8 +2,12 @@
 
 use crate::exit::CliError;
 use crate::progress::Progress;
-use millpond_trace::{ReadError, ReadOptions, Recording, read};
+use millpond_trace::{ReadError, ReadOptions, Recording, read_from};
+use std::fs::{File, Metadata};
+use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 /// The files named, folders replaced by the files in them (not those in folders below), by name.
 pub(crate) fn expand(named: &[PathBuf]) -> Result<Vec<PathBuf>, CliError> {
@@ -73,6 +77,44 @@ fn by_number(path: &Path) -> Vec<(String, u64)> {
     key
 }
 
+/// How long a pipe may stay without a writer.
+const WRITER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Opens a file, or a pipe that somebody writes to, as a shell's `<(command)` is one; answers its length too, where
+/// it has one.
+///
+/// Devices and sockets are refused: they have no end, or no content. So is a named pipe that nobody opens for
+/// writing: opening it would wait for ever.
+fn open_recording(path: &Path) -> std::io::Result<(File, Option<u64>)> {
+    let metadata = std::fs::metadata(path)?;
+    let refused = |why: &str| Err(Error::new(ErrorKind::InvalidInput, why));
+    if metadata.is_file() {
+        return Ok((File::open(path)?, Some(metadata.len())));
+    }
+    if !is_pipe(&metadata) {
+        return refused("it is no file, but a device or a socket");
+    }
+    let (opened, wait) = mpsc::channel();
+    let named = path.to_owned();
+    // Where nobody comes the thread waits on until the program ends.
+    std::thread::spawn(move || opened.send(File::open(named)));
+    match wait.recv_timeout(WRITER_PATIENCE) {
+        Ok(file) => Ok((file?, None)),
+        Err(_) => refused("it is a pipe that nobody writes to"),
+    }
+}
+
+#[cfg(unix)]
+fn is_pipe(metadata: &Metadata) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    metadata.file_type().is_fifo()
+}
+
+#[cfg(not(unix))]
+fn is_pipe(_: &Metadata) -> bool {
+    false
+}
+
 /// Reads one file, with a bar where that takes long.
 pub(crate) fn load(path: &Path, quiet: bool) -> Result<Recording, CliError> {
     let bar = Progress::bytes(
@@ -87,7 +129,13 @@ pub(crate) fn load(path: &Path, quiet: bool) -> Result<Recording, CliError> {
         progress: Some(&report),
         ..ReadOptions::default()
     };
-    read(path, &options).map_err(|source| match source {
+    let open = |source| CliError::Open {
+        path: path.to_owned(),
+        source,
+    };
+    let (file, total) = open_recording(path).map_err(open)?;
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    read_from(file, &name, total, &options).map_err(|source| match source {
         ReadError::Io { source, .. } => CliError::Open {
             path: path.to_owned(),
             source,

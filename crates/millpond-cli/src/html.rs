@@ -65,7 +65,7 @@ pub(crate) fn write(
         columns: grid.heads().iter().map(|head| head.trim().to_owned()).collect(),
         rows,
         advice: report.advice.clone(),
-        cautions: report.cautions.iter().chain(shown.limits).cloned().collect(),
+        cautions: report.cautions.clone(),
         device_bytes,
         peak_requested: report.peak_requested_bytes,
     };

@@ -119,7 +119,7 @@ fn history_text(out: &mut String, history: &History) {
     let kinds: Vec<String> = history
         .events_by_kind
         .iter()
-        .map(|(kind, count)| format!("{} {kind}", number(*count)))
+        .map(|(kind, count)| format!("{} {}", number(*count), of_kind(kind, *count)))
         .collect();
     fact(
         out,
@@ -150,7 +150,7 @@ fn history_text(out: &mut String, history: &History) {
     fact(out, "tags", &number(history.tags));
     if history.initial_segments + history.initial_blocks > 0 {
         let before = format!(
-            "{} in {}, {} in {}",
+            "{} in {}, {} in {}; a replay allocates these blocks first",
             counted(history.initial_segments, "segment"),
             size(history.initial_segment_bytes),
             counted(history.initial_blocks, "block"),
@@ -190,6 +190,15 @@ fn history_text(out: &mut String, history: &History) {
         counted(history.held_at_end_blocks, "block")
     );
     fact(out, "held at the end", &end);
+}
+
+/// The name of a kind of events, which is in the plural, for so many of them.
+fn of_kind(kind: &str, count: u64) -> String {
+    let (noun, rest) = kind.split_once(' ').unwrap_or((kind, ""));
+    match noun.strip_suffix('s').filter(|_| count == 1) {
+        Some(one) => format!("{one} {rest}").trim_end().to_owned(),
+        None => kind.to_owned(),
+    }
 }
 
 fn state_text(facts: &DeviceFacts) -> String {

@@ -18,7 +18,6 @@ mod failure;
 mod files;
 mod html;
 mod info;
-mod limits;
 mod output;
 mod plan;
 mod policies;

@@ -9,8 +9,12 @@ use std::fs::File;
 use std::io::{BufWriter, Error, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// How every page begins, by which one is known that may be replaced.
-const PAGE_START: &[u8] = b"<!doctype html>";
+/// How everything begins that this program writes to files, by which one is known that may be replaced: pages,
+/// pictures and plans.
+const OURS: [&[u8]; 3] = [b"<!doctype html>", b"<svg xmlns=", b"millpond-plan "];
+
+/// As much of a file as tells.
+const START: u64 = 16;
 
 /// Prints a finished text.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
@@ -80,7 +84,7 @@ pub(crate) fn check_writable(path: &Path) -> Result<(), CliError> {
     std::fs::remove_file(&beside).map_err(failed)
 }
 
-/// Whether nothing is there yet, or a page that may be replaced.
+/// Whether nothing is there yet, or something that this program wrote and may be replaced.
 ///
 /// A rename asks nobody: it takes the place of a recording, of a file that may not be written, and for root
 /// of `/dev/null`. One slip on the command line must not cost the only recording of a run.
@@ -100,15 +104,14 @@ fn check_replaceable(path: &Path) -> std::io::Result<()> {
         return Err(Error::from(ErrorKind::PermissionDenied));
     }
     let mut start = Vec::new();
-    File::open(path)?
-        .take(PAGE_START.len() as u64)
-        .read_to_end(&mut start)?;
-    if start.is_empty() || start.eq_ignore_ascii_case(PAGE_START) {
+    File::open(path)?.take(START).read_to_end(&mut start)?;
+    start.make_ascii_lowercase();
+    if start.is_empty() || OURS.iter().any(|ours| start.starts_with(ours)) {
         return Ok(());
     }
     Err(Error::new(
         ErrorKind::AlreadyExists,
-        "a file that is no page is there already; name another, or remove it",
+        "a file that millpond did not write is there already; name another, or remove it",
     ))
 }
 

@@ -5,14 +5,19 @@ use crate::exit::{CliError, Exit};
 use crate::terminal::{bold, width};
 use crate::text::{number, size, wrap};
 use crate::{output, replay};
-use millpond_engine::plan::{Plan, solve};
+use millpond_engine::plan::{Plan, PlanError, solve};
 use millpond_replay::{Program, Redactor, Steps, picture};
 use serde::Serialize;
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
 use std::time::Instant;
 
 /// Rows of the picture.
 const ROWS: usize = 20;
+
+/// More than the longest plan there can be: a recording named by mistake is not read whole.
+const LONGEST: u64 = 1 << 27;
 
 /// What the JSON says.
 #[derive(Serialize)]
@@ -98,6 +103,22 @@ pub(crate) fn command(args: &PlanArgs) -> Result<Exit, CliError> {
         (false, _) => output::print(&texts.join("\n"))?,
     }
     Ok(Exit::Done)
+}
+
+/// Reads a saved plan.
+pub(crate) fn load(path: &Path) -> Result<Plan, CliError> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes));
+    read.map_err(|source| CliError::Open {
+        path: path.to_owned(),
+        source,
+    })?;
+    let text = String::from_utf8(bytes).map_err(|_| PlanError::NotAPlan);
+    text.and_then(|text| Plan::from_text(&text))
+        .map_err(|source| CliError::Plan {
+            path: path.to_owned(),
+            source,
+        })
 }
 
 fn facts(steps: &Steps, plan: &Plan, solve_ms: f64) -> StepFacts {

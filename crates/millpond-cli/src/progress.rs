@@ -33,6 +33,11 @@ impl Progress {
         Self::new(quiet, what, "{msg} {wide_bar:.dim} {pos}/{len} {elapsed} ")
     }
 
+    /// A bar for a share of the whole.
+    pub(crate) fn share(quiet: bool, what: &str) -> Self {
+        Self::new(quiet, what, "{msg} {wide_bar:.dim} {percent} % {elapsed} ")
+    }
+
     fn new(quiet: bool, what: &str, template: &str) -> Self {
         let start = Instant::now();
         if quiet || !console::user_attended_stderr() {

@@ -2,7 +2,7 @@
 
 use crate::table::{Align, Grid, Row};
 use crate::terminal::{bold, width};
-use crate::text::{Unit, item, size};
+use crate::text::{Unit, item, overhead, size};
 use millpond_replay::{PolicyResult, Report};
 
 /// One report with its name.
@@ -79,7 +79,10 @@ pub(crate) fn text(reports: &[Labelled<'_>], limited: bool, unreadable: usize) -
     grid.column(
         "over-\nhead",
         Align::Right,
-        column(&|o| format!("{:.3}", o.worst.1.overhead)),
+        column(&|o| match o.worst.1.first_failure {
+            None => overhead(o.worst.1.overhead),
+            Some(_) => "-".to_owned(),
+        }),
     );
     if overall.iter().any(|o| o.smallest.is_some()) {
         let smallest = |o: &Overall<'_>| o.smallest.map_or_else(|| "none".to_owned(), |b| unit.show(b));

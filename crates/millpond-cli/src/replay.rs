@@ -5,8 +5,8 @@ use crate::exit::{CliError, Exit, complain};
 use crate::progress::Progress;
 use crate::ranks::{self, Labelled};
 use crate::report::{self, Shown};
-use crate::{device, files, html, limits, output, settings};
-use millpond_replay::{Options, Redactor, ReplayError, Report, Selection, replay};
+use crate::{device, files, html, output, settings};
+use millpond_replay::{Options, Program, Redactor, ReplayError, Report, Selection, page, replay};
 use millpond_trace::{Caution, Trace};
 use std::path::Path;
 
@@ -14,7 +14,6 @@ use std::path::Path;
 struct Done {
     report: Report,
     label: String,
-    limits: Vec<String>,
 }
 
 /// Runs the command.
@@ -60,10 +59,21 @@ pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
 }
 
 fn options(args: &ReplayArgs) -> Result<Options, CliError> {
-    let settings = settings::read(args.torch_conf.as_deref(), args.conf.as_deref())?;
-    let quiet = args.output.quiet;
+    let (settings, mut applied) = settings::read(args)?;
+    let policies = settings::choose(&args.policy, &settings, args.output.quiet)?;
+    if settings.plan.is_some() && !policies.iter().any(|name| name == "planned") {
+        return Err(CliError::Usage(
+            "--plan is for the policy planned, which --policy leaves out".to_owned(),
+        ));
+    }
+    // What no replayed policy reads was not applied.
+    for one in &mut applied {
+        one.policies.retain(|name| policies.contains(name));
+    }
+    applied.retain(|one| !one.policies.is_empty());
     Ok(Options {
-        policies: settings::choose(&args.policy, &settings, quiet)?,
+        policies,
+        applied,
         settings,
         device: device::device(&args.device)?,
         selection: selection(&args.selection),
@@ -126,8 +136,7 @@ fn file(
             true => format!("{} (device {})", trace.origin.name, trace.origin.device),
             false => trace.origin.name.clone(),
         };
-        let bar = Progress::steps(quiet, &format!("replaying {label}"));
-        bar.set(0, Some(options.policies.len() as u64));
+        let bar = Progress::share(quiet, &format!("replaying {label}"));
         let replayed = replay(&trace, options, &|done, all| {
             bar.set(done as u64, Some(all as u64));
         })?;
@@ -140,19 +149,25 @@ fn file(
             }
             .into());
         }
-        let limits = limits::limits(&trace);
         let one = Done {
             report: replayed.report,
             label,
-            limits,
         };
         if let Some(named) = &args.html {
             let place = html::place(named, &one.label, several || !alone);
+            let (part, placements);
+            let (trace, placements) = if options.selection.window_us.is_some() {
+                let program = Program::new(&trace, options.selection)?;
+                (part, placements) = page::window(&trace, &program, &replayed.placements);
+                (&part, &placements)
+            } else {
+                (&trace, &replayed.placements)
+            };
             html::write(
                 &place,
                 &shown(&one, args, options),
-                &trace,
-                &replayed.placements,
+                trace,
+                placements,
                 options.device.bytes,
             )?;
             output::note(quiet, &format!("wrote {}", place.display()));
@@ -168,7 +183,6 @@ fn shown<'a>(one: &'a Done, args: &ReplayArgs, options: &Options) -> Shown<'a> {
         label: &one.label,
         device: device::describe(&args.device, options.device),
         limited: options.device.bytes.is_some(),
-        limits: &one.limits,
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::failure;
 use crate::table::{Align, Grid, Row};
 use crate::terminal::{bold, dim, green, width, yellow};
-use crate::text::{Unit, counted, duration_us, item, number, size, wrap};
+use crate::text::{Unit, counted, duration_us, item, number, overhead, size, wrap};
 use millpond_replay::{PolicyResult, Report};
 
 /// A report with what its printing needs beyond the figures.
@@ -16,8 +16,6 @@ pub(crate) struct Shown<'a> {
     pub(crate) device: String,
     /// Whether the device has a limit, so that a policy that finishes deserves a word.
     pub(crate) limited: bool,
-    /// What cannot be said, beyond the report's own cautions.
-    pub(crate) limits: &'a [String],
 }
 
 /// The report as text.
@@ -26,9 +24,13 @@ pub(crate) fn text(shown: &Shown<'_>) -> String {
     let columns = width();
     let mut out = format!("{}\n", bold(shown.label));
     let facts = format!(
-        "{} events, {}; peak requested {}; {}",
+        "{} events, {}{}; peak requested {}; {}",
         number(report.events),
         counted(report.allocations, "allocation"),
+        match report.initial_blocks {
+            0 => String::new(),
+            older => format!(" ({} of them older than the first event)", number(older)),
+        },
         size(report.peak_requested_bytes),
         shown.device
     );
@@ -49,6 +51,15 @@ pub(crate) fn text(shown: &Shown<'_>) -> String {
         out.push_str(&wrap(&line, columns, 0));
         out.push('\n');
     }
+    for one in &report.settings {
+        let line = format!(
+            "settings of {}: {} (from {})",
+            one.policies.join(" and "),
+            one.settings,
+            one.from
+        );
+        out.push_str(&format!("{}\n", wrap(&line, columns, 0)));
+    }
     out.push('\n');
     let best = report.best();
     let (grid, rows) = grid(shown, best);
@@ -57,7 +68,7 @@ pub(crate) fn text(shown: &Shown<'_>) -> String {
     for sentence in &report.advice {
         out.push_str(&format!("{}\n", item(&green("→"), sentence, columns)));
     }
-    for sentence in report.cautions.iter().chain(shown.limits) {
+    for sentence in &report.cautions {
         out.push_str(&format!("{}\n", item(&yellow("!"), sentence, columns)));
     }
     out.push_str(&failure::text(report, columns));
@@ -113,7 +124,11 @@ pub(crate) fn grid(shown: &Shown<'_>, best: Option<usize>) -> (Grid, Vec<Row>) {
     grid.column(
         "over-\nhead",
         Align::Right,
-        column("1.000", &|r| format!("{:.3}", r.overhead)),
+        column("1.000", &|r| match r.first_failure {
+            None => overhead(r.overhead),
+            // As far as it came is another program.
+            Some(_) => NONE.to_owned(),
+        }),
     );
     grid.column(
         "hit\nrate",
@@ -191,7 +206,7 @@ fn failure_cell(result: &PolicyResult) -> String {
     }
 }
 
-/// So that the calls that were made stand out.
+/// Where there is no figure: a kind of call that was not made, so that the others stand out.
 const NONE: &str = "-";
 
 /// Driver calls by kind; kinds that no policy made are left out.

@@ -72,12 +72,10 @@ impl Grid {
         });
     }
 
-    /// Heads, on one line each.
+    /// Heads, on one line each; a word that was parted for two lines is whole again.
     pub(crate) fn heads(&self) -> Vec<String> {
-        self.columns
-            .iter()
-            .map(|column| column.head.replace('\n', " "))
-            .collect()
+        let whole = |column: &Column| column.head.replace("-\n", "").replace('\n', " ");
+        self.columns.iter().map(whole).collect()
     }
 
     /// The cells by row.
@@ -252,6 +250,15 @@ mod tests {
         assert_eq!(groups(50), [4, 4]);
         assert_eq!(groups(30), [3, 3, 3]);
         assert_eq!(groups(1), [2; 6]);
+    }
+
+    #[test]
+    fn heads_on_one_line_have_no_hyphens() {
+        let mut grid = Grid::new();
+        for head in ["over-\nhead", "ns per\nevent", "\nstalls"] {
+            grid.column(head, Align::Right, Vec::new());
+        }
+        assert_eq!(grid.heads(), ["overhead", "ns per event", " stalls"]);
     }
 
     #[test]

@@ -33,6 +33,14 @@ pub(crate) fn item(mark: &str, text: &str, width: usize) -> String {
     )
 }
 
+/// The name that a misspelt one was most likely meant to be; none where all are far off.
+pub(crate) fn nearest<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let typed = typed.to_lowercase();
+    let alike = names.map(|name| (strsim::jaro_winkler(&typed, name), name));
+    let (likeness, name) = alike.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (likeness > 0.75).then_some(name)
+}
+
 /// A text cut to so many columns, with an ellipsis where it was cut.
 pub(crate) fn short(text: &str, width: usize) -> String {
     console::truncate_str(text, width, "…").into_owned()
@@ -43,23 +51,44 @@ pub(crate) fn short(text: &str, width: usize) -> String {
 pub(crate) enum Unit {
     /// For columns whose largest is a GiB or more.
     GiB,
-    /// For smaller ones.
+    /// For those of a MiB or more.
     MiB,
+    /// For smaller ones.
+    KiB,
 }
 
 impl Unit {
     /// The unit that suits the largest of a column.
     pub(crate) fn for_largest(bytes: u64) -> Self {
-        if bytes >= 1 << 30 { Self::GiB } else { Self::MiB }
+        match bytes {
+            _ if bytes >= 1 << 30 => Self::GiB,
+            _ if bytes >= 1 << 20 => Self::MiB,
+            _ => Self::KiB,
+        }
     }
 
-    /// A size in this unit; two digits, so that one per cent of most peaks shows.
+    /// A size in this unit, with two digits, so that one per cent of most peaks shows; in its own where these two
+    /// would be nought.
     pub(crate) fn show(self, bytes: u64) -> String {
         let (scale, name) = match self {
             Self::GiB => (30, "GiB"),
             Self::MiB => (20, "MiB"),
+            Self::KiB => (10, "KiB"),
         };
-        format!("{:.2} {name}", bytes as f64 / (1u64 << scale) as f64)
+        let value = bytes as f64 / (1u64 << scale) as f64;
+        if bytes > 0 && value < 0.005 {
+            return size(bytes);
+        }
+        format!("{value:.2} {name}")
+    }
+}
+
+/// Peak reserved over peak requested: in thousandths while that tells policies apart.
+pub(crate) fn overhead(ratio: f64) -> String {
+    match ratio {
+        _ if ratio < 100.0 => format!("{ratio:.3}"),
+        _ if ratio < 1000.0 => format!("{ratio:.1}"),
+        _ => number(ratio.round() as u64),
     }
 }
 
@@ -168,6 +197,30 @@ mod tests {
         for (n, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
             assert_eq!(number(n), text);
         }
+    }
+
+    #[test]
+    fn a_misspelt_name_finds_its_own() {
+        let names = ["millpond", "torch-native", "torch-expandable", "rmm-pool", "none"];
+        let near = |typed| nearest(typed, names.into_iter());
+        assert_eq!(near("torch-natve"), Some("torch-native"));
+        assert_eq!(near("torch_expandable"), Some("torch-expandable"));
+        assert_eq!(near("Milpond"), Some("millpond"));
+        assert_eq!(near("zzz"), None);
+    }
+
+    #[test]
+    fn small_sizes_and_large_ratios_keep_their_digits() {
+        assert_eq!(Unit::for_largest(700), Unit::KiB);
+        assert_eq!(Unit::KiB.show(700), "0.68 KiB");
+        assert_eq!(Unit::MiB.show(700), "700 B");
+        assert_eq!(Unit::GiB.show(0), "0.00 GiB");
+        assert_eq!(Unit::GiB.show(5 << 20), "5.00 MiB");
+        assert_eq!(Unit::GiB.show(6 << 20), "0.01 GiB");
+        assert_eq!(
+            [1.0094, 227.88, 20_971.5].map(overhead),
+            ["1.009", "227.9", "20,972"]
+        );
     }
 
     #[test]

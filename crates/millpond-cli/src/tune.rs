@@ -5,7 +5,7 @@ use crate::exit::{CliError, Exit};
 use crate::progress::Progress;
 use crate::table::{Align, Grid, Row};
 use crate::terminal::{bold, green, width};
-use crate::text::{Unit, duration_us, item, number, size, wrap};
+use crate::text::{Unit, duration_us, item, nearest, number, overhead, size, wrap};
 use crate::{device, output, replay};
 use millpond_replay::{Family, Gain, Redactor, Trial, TuneOptions, Tuned, TunedFamily, tune};
 use millpond_trace::Trace;
@@ -58,8 +58,10 @@ fn families(named: &[String]) -> Result<Vec<Family>, CliError> {
     let find = |name: &String| {
         let unknown = || {
             let names: Vec<&str> = known.iter().map(|family| family.name()).collect();
+            let hint = nearest(name.trim(), names.iter().copied())
+                .map_or_else(String::new, |near| format!(" did you mean '{near}'?"));
             CliError::Usage(format!(
-                "no settings to search for '{name}'; there are {}",
+                "no settings to search for '{name}';{hint} there are {}",
                 names.join(", ")
             ))
         };
@@ -111,16 +113,25 @@ fn text(tuned: &Tuned, args: &TuneArgs, device: &str) -> String {
         out.push_str(&format!("\n{}\n\n", table(family, tuned, args.top)));
         out.push_str(&format!("{}\n", item(&green("→"), &verdict(family), columns)));
     }
-    out.push('\n');
-    for family in &tuned.families {
-        if let Some(line) = family.line() {
-            out.push_str(&format!("{}\n", bold(&line)));
-        }
+    let lines: Vec<String> = tuned.families.iter().filter_map(TunedFamily::line).collect();
+    if !lines.is_empty() {
+        out.push_str("\nTo paste into the shell that starts the program:\n");
+    }
+    for line in lines {
+        out.push_str(&format!("{}\n", bold(&line)));
     }
     out
 }
 
-/// The best settings, and the defaults wherever they came.
+/// Whose settings they are, for people who know allocators by their programs.
+fn owner(family: Family) -> &'static str {
+    match family {
+        Family::Torch => "PyTorch's allocator",
+        Family::Millpond => "the policy millpond",
+    }
+}
+
+/// What to use, the settings best by their figures, and the defaults wherever they came.
 fn table(family: &TunedFamily, tuned: &Tuned, top: usize) -> String {
     let mut chosen: Vec<usize> = Vec::new();
     for (at, trial) in family.trials.iter().enumerate() {
@@ -170,7 +181,13 @@ fn table(family: &TunedFamily, tuned: &Tuned, top: usize) -> String {
     grid.column(
         "overhead",
         Align::Right,
-        column(&|_, t| format!("{:.3}", t.overhead)),
+        column(&|_, t| {
+            if t.fits {
+                overhead(t.overhead)
+            } else {
+                "-".to_owned()
+            }
+        }),
     );
     grid.column("stalls", Align::Right, column(&|_, t| number(t.stalls)));
     grid.column(
@@ -199,10 +216,13 @@ fn table(family: &TunedFamily, tuned: &Tuned, top: usize) -> String {
         }
     });
     let head = format!(
-        "{} settings tried for {}, best first",
+        "{} settings of {} ({}) tried: first the one to use, then the others by peak in steps of 2 %, stalls and \
+         driver time; a longer line has to be better by enough to matter",
         number(family.trials.len() as u64),
-        family.family.name()
+        owner(family.family),
+        family.variable
     );
+    let head = wrap(&head, width(), 0);
     format!(
         "{}\n\n{}",
         head,
@@ -220,7 +240,7 @@ const SHORT: usize = 40;
 
 /// What the search came to, in a sentence with numbers.
 fn verdict(family: &TunedFamily) -> String {
-    let name = family.family.name();
+    let name = owner(family.family);
     let (Some(best), Some(default)) = (family.trials.get(family.best), family.trials.get(family.default))
     else {
         return String::new();
@@ -231,16 +251,25 @@ fn verdict(family: &TunedFamily) -> String {
     let gains: Vec<String> = family.gains.iter().map(|gain| said(gain, default)).collect();
     if gains.is_empty() {
         return format!(
-            "{name}: the defaults are as good as anything tried: {} at the peak.",
-            size(best.peak_reserved_bytes)
+            "{name}: nothing to set, the defaults are as good as anything tried: {} at the peak. Where {} is set, \
+             unset it.",
+            size(best.peak_reserved_bytes),
+            family.variable
         );
     }
     let named = if best.conf.len() <= SHORT {
         best.conf.as_str()
     } else {
-        "the setting marked above"
+        "the first setting above"
     };
-    format!("{name}: {named} {}.", gains.join(", and "))
+    let mut said = format!("{name}: {named} {}.", gains.join(", and "));
+    if best.conf.contains("per_process_memory_fraction") {
+        said.push_str(
+            " A PyTorch that does not know per_process_memory_fraction there wants \
+             torch.cuda.set_per_process_memory_fraction(1.0) in the program instead.",
+        );
+    }
+    said
 }
 
 fn said(gain: &Gain, default: &Trial) -> String {

@@ -29,7 +29,10 @@ pub(crate) fn parse_time_window(text: &str) -> Result<(u64, u64), String> {
         Ok((number * micros.ok_or_else(shape)?) as u64)
     };
     let window = (time(from, 0)?, time(to, u64::MAX)?);
-    if window.0 >= window.1 {
+    if window.0 == window.1 {
+        return Err("the window is empty: it ends where it begins".to_owned());
+    }
+    if window.0 > window.1 {
         return Err("the window ends before it begins".to_owned());
     }
     Ok(window)

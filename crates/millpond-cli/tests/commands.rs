@@ -12,12 +12,30 @@ fn tune_ends_with_lines_to_paste() {
     assert!(!lines.is_empty());
     for line in lines {
         assert!(
-            line.starts_with("export ") || line.starts_with("unset "),
+            line.starts_with("export ") || line.starts_with("To paste"),
             "{line}"
         );
     }
     assert!(
         stdout.contains("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+        "{stdout}"
+    );
+}
+
+#[test]
+fn tune_marks_the_first_rank_and_sets_nothing_where_nothing_is_gained() {
+    let (_, stdout, _) = run(&["tune", &growing(&folder("tune_first"))]);
+    let ranks: Vec<&str> = stdout.lines().filter(|line| line.starts_with('▸')).collect();
+    assert_eq!(ranks.len(), 2, "{stdout}");
+    assert!(ranks.iter().all(|rank| rank.starts_with("▸    1 ")), "{ranks:?}");
+    let (_, stdout, _) = run(&[
+        "tune",
+        &small(&folder("tune_nothing"), "run.csv"),
+        "-p",
+        "millpond",
+    ]);
+    assert!(
+        stdout.contains("nothing to set") && !stdout.contains("To paste") && !stdout.contains("export"),
         "{stdout}"
     );
 }
@@ -123,4 +141,35 @@ fn lists_and_help_read_well() {
     );
     let (code, stdout, _) = run(&["--version"]);
     assert!(code == 0 && stdout.starts_with("millpond "), "{stdout}");
+}
+
+#[test]
+fn info_counts_one_thing_in_the_singular() {
+    let file = small(&folder("info_singular"), "run.csv");
+    let (_, stdout, _) = run(&["info", &file]);
+    assert!(stdout.contains("4: 3 allocations, 1 free\n"), "{stdout}");
+}
+
+#[test]
+fn blocks_older_than_the_recording_are_named_and_counted_alike() {
+    let file = folder("older").join("run.csv");
+    std::fs::write(
+        &file,
+        "time_us,action,id,bytes,stream,tag,address,allocated\n\
+         0,initial_block,1,3064418304,0,,0x100000,3064418304\n0,alloc,2,31457280,0,a,,\n1,free,2,31457280,0,,,\n",
+    )
+    .expect("written");
+    let file = file.display().to_string();
+    let (_, info, _) = run(&["info", &file]);
+    assert!(info.contains("(older than the recording)"), "{info}");
+    assert!(
+        info.contains("1 block of 2.85 GiB already lived") && !info.contains("3064418304"),
+        "{info}"
+    );
+    assert!(info.contains("1 allocation,") && info.contains("a replay allocates these blocks first"));
+    let (_, replay, _) = run(&["replay", &file, "-p", "none"]);
+    assert!(
+        replay.contains("2 allocations (1 of them older than the first event)"),
+        "{replay}"
+    );
 }

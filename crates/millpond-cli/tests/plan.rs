@@ -3,9 +3,10 @@
 mod support;
 
 use millpond_engine::plan::Plan;
+use serde_json::Value;
 use std::fmt::Write;
 use std::path::Path;
-use support::{folder, json, run, small};
+use support::{folder, json, run, small, trace};
 
 /// A recording of a step that repeats: layers that keep a block each, and give them back in turn.
 fn repeating(dir: &Path, steps: u64) -> String {
@@ -80,4 +81,96 @@ fn the_replay_shows_what_each_step_cost() {
         result["plans"][0]["plan_bytes"],
         result["plans"][0]["lower_bound_bytes"]
     );
+}
+
+#[test]
+fn a_saved_plan_spares_the_first_steps_their_driver_calls() {
+    let dir = folder("plan_given");
+    let file = repeating(&dir, 8);
+    let saved = dir.join("step.plan").display().to_string();
+    for _ in 0..2 {
+        let (code, _, stderr) = run(&["plan", &file, "--save", &saved]);
+        assert_eq!(code, 0, "an older plan is replaced: {stderr}");
+    }
+    let found = json(&["replay", &file, "-p", "planned", "--json"]);
+    let given = json(&["replay", &file, "-p", "planned", "--json", "--plan", &saved]);
+    let (found, given) = (&found["results"][0], &given["results"][0]);
+    let quiet_from = |result: &Value| {
+        let steps = result["steps"].as_array().expect("steps");
+        steps
+            .iter()
+            .rposition(|step| step["driver_calls"] != 0)
+            .map_or(0, |last| last + 1)
+    };
+    assert!(
+        quiet_from(given) < quiet_from(found),
+        "{} {}",
+        quiet_from(given),
+        quiet_from(found)
+    );
+    assert_eq!(found["plans"].as_array().map(Vec::len), Some(1));
+    assert_eq!(
+        given["plans"].as_array().map(Vec::len),
+        Some(0),
+        "nothing is solved"
+    );
+}
+
+#[test]
+fn a_saved_plan_is_followed_in_a_real_program() {
+    let saved = folder("plan_real").join("step.plan").display().to_string();
+    let file = trace("llama8b_fsdp_streams");
+    assert_eq!(run(&["plan", &file, "--save", &saved]).0, 0);
+    let report = json(&["replay", &file, "-p", "planned", "--json", "--plan", &saved]);
+    let result = &report["results"][0];
+    assert_eq!(
+        result["plans"].as_array().map(Vec::len),
+        Some(0),
+        "nothing is solved"
+    );
+    let calls: Vec<&Value> = result["steps"]
+        .as_array()
+        .expect("steps")
+        .iter()
+        .map(|step| &step["driver_calls"])
+        .collect();
+    assert!(
+        calls.len() > 4 && calls[3..].iter().all(|calls| **calls == 0),
+        "{calls:?}"
+    );
+}
+
+#[test]
+fn a_plan_that_cannot_be_followed_is_refused() {
+    let dir = folder("plan_refused");
+    let file = repeating(&dir, 6);
+    let write = |name: &str, text: &[u8]| {
+        let path = dir.join(name);
+        std::fs::write(&path, text).expect("writable");
+        path.display().to_string()
+    };
+    let saved = dir.join("step.plan").display().to_string();
+    assert_eq!(run(&["plan", &file, "--save", &saved]).0, 0);
+    let text = std::fs::read_to_string(&saved).expect("a plan");
+    let cut = write("cut.plan", &text.as_bytes()[..text.len() - 3]);
+    let other = write("other.plan", text.replace("\n4096 0 ", "\n3840 0 ").as_bytes());
+    let binary = write("binary.plan", b"\xff\xfe");
+    let cases: [(&str, &[&str], &str); 6] = [
+        (&file, &[], "not a saved plan"),
+        (&binary, &[], "not a saved plan"),
+        (&cut, &[], "line 202 of the plan"),
+        (&other, &[], "never comes in steps"),
+        ("/nowhere/step.plan", &[], "cannot read"),
+        (&saved, &["-p", "millpond"], "--policy leaves out"),
+    ];
+    for (plan, more, expected) in cases {
+        let mut args = vec!["replay", file.as_str(), "--plan", plan];
+        args.extend(more);
+        let (code, stdout, stderr) = run(&args);
+        assert_eq!((code, stdout.as_str()), (2, ""), "{plan}");
+        assert!(
+            stderr.contains(expected) && stderr.lines().count() == 1,
+            "{plan}: {stderr}"
+        );
+    }
 }

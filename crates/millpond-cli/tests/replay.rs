@@ -59,6 +59,23 @@ fn bad_input_is_one_line_on_stderr() {
         ),
         (&["replay", &file, "--policy", "nope"], "unknown policy 'nope'"),
         (
+            &["replay", &file, "--policy", "torch-natve"],
+            "did you mean 'torch-native'?",
+        ),
+        (
+            &["tune", &file, "--policy", "milpond"],
+            "did you mean 'millpond'?",
+        ),
+        (
+            &["replay", &file, "--time-window", "0s..0s"],
+            "the window is empty",
+        ),
+        (&["replay", "/dev/null"], "a device or a socket"),
+        (
+            &["replay", &file, "--paged", "off", "-p", "cuda-async"],
+            "--paged on",
+        ),
+        (
             &[
                 "replay",
                 &file,
@@ -87,6 +104,11 @@ fn bad_input_is_one_line_on_stderr() {
         (
             &["replay", &file, "--conf", "nonsense:1"],
             "unknown setting 'nonsense'",
+        ),
+        (&["replay", &file, "--conf", "handle:0"], "a multiple of 2.00 MiB"),
+        (
+            &["replay", &file, "--conf", "handle:3MiB"],
+            "a multiple of 2.00 MiB",
         ),
         (
             &["replay", &file, "--time-window", "3s..1s"],
@@ -191,8 +213,10 @@ fn the_json_has_exactly_these_keys() {
         "device",
         "events",
         "allocations",
+        "initial_blocks",
         "peak_requested_bytes",
         "recorded",
+        "settings",
         "cautions",
         "results",
         "advice",
@@ -470,7 +494,10 @@ fn a_page_replaces_nothing_but_a_page() {
     let before = std::fs::read(&file).expect("a recording");
     let (code, _, stderr) = run(&["replay", &file, "--html", &file, "-p", "torch-native"]);
     assert_eq!(code, 2);
-    assert!(stderr.contains("no page is there already"), "{stderr}");
+    assert!(
+        stderr.contains("millpond did not write is there already"),
+        "{stderr}"
+    );
     assert_eq!(std::fs::read(&file).expect("still there"), before);
     let page = dir.join("page.html");
     let named = page.display().to_string();
@@ -529,5 +556,190 @@ fn costs_can_be_replaced() {
     assert_eq!(
         result["modelled_driver_ms"].as_f64(),
         result["driver_calls"]["malloc"].as_f64()
+    );
+}
+
+#[test]
+fn another_backend_of_pytorch_is_warned_about() {
+    let file = growing(&folder("backend"));
+    let conf = ["--torch-conf", "backend:cudaMallocAsync"];
+    let cautions = |policies: &str| {
+        json(&["replay", &file, "--json", "-p", policies, conf[0], conf[1]])["cautions"].to_string()
+    };
+    let both = cautions("torch-native,cuda-async");
+    assert!(
+        both.contains("the figures of cuda-async are those to read")
+            && both.contains("torch-native would not run"),
+        "{both}"
+    );
+    assert!(cautions("torch-native").contains("--policy cuda-async"));
+    assert!(!cautions("cuda-async,bfc").contains("cudaMallocAsync"));
+    let report = json(&["replay", &file, "--json", conf[0], conf[1]]);
+    assert!(
+        !report["advice"].to_string().contains("expandable_segments"),
+        "no setting of an allocator that is not used: {}",
+        report["advice"]
+    );
+    let (code, _, stderr) = run(&["replay", &file, "--torch-conf", "backend:cudamalloc"]);
+    assert!(
+        code == 2 && stderr.contains("native or cudaMallocAsync"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn policies_that_map_pages_are_left_out_where_none_can_be_mapped() {
+    let file = growing(&folder("pageless"));
+    let report = json(&["replay", &file, "--json", "--paged", "off"]);
+    let results = report["results"].as_array().expect("results");
+    assert!(
+        results.len() > 5 && results.iter().all(|r| r["first_failure"].is_null()),
+        "{results:?}"
+    );
+    let cautions = report["cautions"].to_string();
+    for policy in ["torch-expandable", "rmm-arena", "cuda-async"] {
+        assert!(cautions.contains(policy), "{cautions}");
+        assert!(results.iter().all(|result| result["policy"] != policy));
+    }
+}
+
+#[test]
+fn the_environment_stands_for_settings_that_are_not_given() {
+    let file = small(&folder("environment"), "run.csv");
+    let replay = |more: &[&str], conf: &str| {
+        let mut args = vec!["replay", file.as_str(), "-p", "millpond,torch-native"];
+        args.extend(more);
+        let output = command(&args)
+            .env("MILLPOND_CONF", conf)
+            .output()
+            .expect("starts");
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (code, stdout, stderr) = replay(&["--json"], "handle:4MiB");
+    assert_eq!(code, Some(0), "{stderr}");
+    let report: Value = serde_json::from_str(&stdout).expect("JSON");
+    let applied = &report["settings"][0];
+    assert_eq!(applied["from"], "MILLPOND_CONF");
+    assert_eq!(applied["settings"], "handle:4MiB");
+    assert_eq!(applied["policies"], serde_json::json!(["millpond"]));
+    let (_, stdout, _) = replay(&[], "handle:4MiB");
+    assert!(
+        stdout.contains("settings of millpond: handle:4MiB (from MILLPOND_CONF)"),
+        "{stdout}"
+    );
+    let (_, stdout, _) = replay(&["--conf", "handle:8MiB"], "handle:4MiB");
+    assert!(
+        stdout.contains("handle:8MiB (from --conf)") && !stdout.contains("MILLPOND_CONF"),
+        "the option wins: {stdout}"
+    );
+    let (code, _, stderr) = replay(&[], "hande:4MiB");
+    assert_eq!(code, Some(2));
+    assert!(
+        stderr.contains("MILLPOND_CONF: unknown setting 'hande'"),
+        "{stderr}"
+    );
+    let (code, stdout, _) = replay(&[], "");
+    assert!(code == Some(0) && !stdout.contains("settings of"), "{stdout}");
+}
+
+#[test]
+fn what_cannot_be_said_is_in_the_json() {
+    let file = folder("cut").join("run.csv");
+    std::fs::write(
+        &file,
+        "time_us,action,id,bytes,stream,tag\n0,alloc,1,31457280,0,a\n1,free,1,31457280,0,\n2,all",
+    )
+    .expect("written");
+    let report = json(&["replay", &file.display().to_string(), "--json", "-p", "none"]);
+    let cautions = report["cautions"].as_array().expect("cautions");
+    assert_eq!(cautions.len(), 2, "{cautions:?}");
+    assert!(cautions[0].to_string().contains("cut after"));
+    assert!(
+        cautions[1]
+            .to_string()
+            .contains("nothing can be said about the time after")
+    );
+}
+
+#[test]
+fn a_policy_that_failed_shows_no_overhead() {
+    let file = small(&folder("no_overhead"), "run.csv");
+    let (_, stdout, _) = run(&["replay", &file, "-p", "torch-native", "--device", "48MiB"]);
+    let row = stdout
+        .lines()
+        .find(|line| line.trim_start().starts_with("torch-native"))
+        .expect("a row");
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(cells[..4], ["torch-native", "30.00", "MiB", "-"], "{row}");
+}
+
+#[test]
+fn a_tiny_program_is_told_as_one() {
+    let file = folder("tiny").join("run.csv");
+    std::fs::write(
+        &file,
+        "time_us,action,id,bytes,stream,tag\n0,alloc,1,700,0,a\n1,free,1,700,0,\n",
+    )
+    .expect("written");
+    let file = file.display().to_string();
+    let (_, stdout, _) = run(&["replay", &file, "-p", "torch-native,none"]);
+    assert!(
+        stdout.contains("700 B") && stdout.contains("2,996") && !stdout.contains("0.00 MiB"),
+        "{stdout}"
+    );
+    assert!(stdout.contains("never holds more than 700 B"), "{stdout}");
+}
+
+#[test]
+fn a_first_request_that_fails_finds_nothing_held() {
+    let file = small(&folder("nothing_held"), "run.csv");
+    let (_, stdout, _) = run(&["replay", &file, "-p", "torch-native", "--device", "16MiB"]);
+    assert!(
+        stdout.contains("the program held nothing yet") && !stdout.contains("0 B, most of it"),
+        "{stdout}"
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_read_where_somebody_writes_to_it() {
+    let dir = folder("pipes");
+    let file = small(&dir, "run.csv");
+    let pipe = dir.join("pipe").display().to_string();
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo is there").success());
+    let (code, _, stderr) = run(&["replay", &pipe, "-p", "none"]);
+    assert_eq!(code, 2, "nobody writes, and it ends all the same");
+    assert!(stderr.contains("nobody writes to"), "{stderr}");
+    let (from, to) = (file.clone(), pipe.clone());
+    let writer = std::thread::spawn(move || std::fs::copy(from, to));
+    let (code, stdout, stderr) = run(&["replay", &pipe, "-p", "none"]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.contains("4 events"), "{stdout}");
+    writer.join().expect("it ends").expect("it wrote");
+    let mut child = command(&["replay", "/dev/stdin", "-p", "none"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let text = std::fs::read(&file).expect("a recording");
+    std::io::Write::write_all(&mut child.stdin.take().expect("piped"), &text).expect("it reads");
+    assert!(child.wait_with_output().expect("it ends").status.success());
+}
+
+#[test]
+fn the_page_of_a_window_shows_the_window() {
+    let dir = folder("window_page");
+    let file = small(&dir, "run.csv");
+    let page = dir.join("page.html");
+    let named = page.display().to_string();
+    let window = ["--time-window", "1ms..2ms", "-p", "none", "--html", &named];
+    let (code, _, stderr) = run(&[&["replay", &file][..], &window].concat());
+    assert_eq!(code, 0, "{stderr}");
+    let html = std::fs::read_to_string(&page).expect("a page");
+    assert!(
+        html.contains("<span>2 events</span>"),
+        "not the four of the recording"
     );
 }

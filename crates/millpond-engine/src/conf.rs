@@ -4,8 +4,9 @@ mod millpond;
 mod torch;
 
 pub use millpond::MillpondConf;
-pub use torch::{RoundupDivisions, TorchConf};
+pub use torch::{RoundupDivisions, TorchBackend, TorchConf};
 
+use crate::plan::Plan;
 use crate::size::ParseSizeError;
 use thiserror::Error;
 
@@ -14,8 +15,10 @@ use thiserror::Error;
 pub struct Settings {
     /// For `torch-native` and `torch-expandable`.
     pub torch: TorchConf,
-    /// For `millpond`.
+    /// For `millpond`, and for `planned` where it has no plan.
     pub millpond: MillpondConf,
+    /// The plan that `planned` starts with, instead of finding and solving one.
+    pub plan: Option<Plan>,
 }
 
 /// Why a setting was refused.

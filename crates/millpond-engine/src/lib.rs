@@ -45,7 +45,7 @@ mod space;
 mod stats;
 mod supply;
 
-pub use conf::{ConfError, MillpondConf, RoundupDivisions, Settings, TorchConf};
+pub use conf::{ConfError, MillpondConf, RoundupDivisions, Settings, TorchBackend, TorchConf};
 pub use costs::{Calls, Costs, CostsError};
 pub use deferred::Deferred;
 pub use engine::Engine;

@@ -40,7 +40,13 @@ type Build = fn(&Settings) -> Box<dyn Policy>;
 /// Every policy there is, in the order of reports.
 const ALL: &[(&str, Build)] = &[
     ("millpond", |s| Box::new(Millpond::new(&s.millpond))),
-    ("planned", |s| Box::new(Planned::new(&s.millpond))),
+    ("planned", |s| {
+        let planned = Planned::new(&s.millpond);
+        Box::new(match &s.plan {
+            Some(plan) => planned.with_plan(plan.clone()),
+            None => planned,
+        })
+    }),
     ("torch-native", |s| Box::new(TorchNative::new(&s.torch))),
     ("torch-expandable", |s| Box::new(TorchExpandable::new(&s.torch))),
     ("bfc", |_| Box::new(Bfc::new())),

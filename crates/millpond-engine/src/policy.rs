@@ -173,6 +173,11 @@ pub trait Policy {
     /// How true it is to the original.
     fn fidelity(&self) -> Fidelity;
 
+    /// Whether it can serve nothing on a source that is not paged.
+    fn needs_pages(&self) -> bool {
+        false
+    }
+
     /// Finds or makes a block.
     ///
     /// # Errors

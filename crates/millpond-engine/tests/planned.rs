@@ -3,7 +3,7 @@
 mod support;
 
 use millpond_engine::plan::{Plan, Planner, Step, solve};
-use millpond_engine::{Engine, MillpondConf, Request, Settings, Simulated, Stream, policies};
+use millpond_engine::{Engine, MillpondConf, Policy, Request, Settings, Simulated, Stream, policies};
 use proptest::prelude::*;
 use support::driver::{Driver, request};
 
@@ -186,6 +186,42 @@ fn a_saved_plan_is_followed_from_its_steps_first_return() {
     let addresses = repeat(&mut driver, &step, 4, &[]);
     assert_eq!(addresses[1], addresses[2], "followed from the second step on");
     assert_eq!(addresses[2], addresses[3]);
+}
+
+/// A driver of `planned` that has the plan of a step, and is not to ask for another.
+fn with_plan_of(step: &[Slot]) -> Driver {
+    struct Unasked;
+    impl Planner for Unasked {
+        fn start(&mut self, step: Step) {
+            panic!("a step of {} is to be solved, which was given", step.period());
+        }
+        fn finish(&mut self) -> Option<Plan> {
+            None
+        }
+    }
+    let slots = step
+        .iter()
+        .map(|&(bytes, stream, life)| millpond_engine::plan::Slot {
+            bytes: bytes.next_multiple_of(256),
+            stream: Stream(stream),
+            life: life as u32,
+        });
+    let plan = solve(Step {
+        slots: slots.collect(),
+    });
+    let mut policy = policies::Planned::new(&MillpondConf::default()).with_plan(plan);
+    policy.set_planner(Box::new(Unasked));
+    Driver::with_policy(Box::new(policy), Simulated::new())
+}
+
+#[test]
+fn a_saved_plan_waits_for_its_whole_step() {
+    let step = training(150);
+    let mut driver = with_plan_of(&step);
+    // The end of the step comes by itself, when there is no room for the plan yet.
+    repeat(&mut driver, &step[step.len() - 300..], 1, &[]);
+    let addresses = repeat(&mut driver, &step, 5, &[]);
+    assert!(addresses[1..].windows(2).all(|pair| pair[0] == pair[1]));
 }
 
 /// Refuses to solve anything.

@@ -2,7 +2,7 @@
 
 use crate::outcome::{PolicyResult, Report};
 use crate::replay::Options;
-use millpond_engine::display_size;
+use millpond_engine::{TorchBackend, display_size};
 use millpond_trace::{Format, Trace};
 
 /// A difference of this share of the peak is worth a sentence.
@@ -14,7 +14,7 @@ pub(crate) fn advise(report: &Report, trace: &Trace, options: &Options) -> Vec<S
     if options.device.bytes.is_some() {
         advice.extend(on_device(report, options));
     }
-    advice.extend(compare(report, trace));
+    advice.extend(compare(report, trace, options));
     if report.results.iter().any(|r| r.fit.is_some()) {
         advice.extend(smallest(report));
     }
@@ -32,8 +32,11 @@ fn best(report: &Report) -> Option<&PolicyResult> {
     report.best().and_then(|index| report.results.get(index))
 }
 
-/// The policy the program ran under, as far as the recording or habit tells.
-fn in_use<'a>(report: &'a Report, trace: &Trace) -> Option<&'a PolicyResult> {
+/// The policy the program runs under, as far as the settings, the recording or habit tell.
+fn in_use<'a>(report: &'a Report, trace: &Trace, options: &Options) -> Option<&'a PolicyResult> {
+    if options.settings.torch.backend == TorchBackend::CudaMallocAsync {
+        return find(report, "cuda-async");
+    }
     let named = report
         .recorded
         .as_ref()
@@ -81,15 +84,16 @@ fn on_device(report: &Report, options: &Options) -> Option<String> {
         names(&finished)
     );
     let has = |list: &[&PolicyResult], name: &str| list.iter().any(|r| r.policy == name);
-    if has(&failed, "torch-native") && has(&finished, "torch-expandable") {
+    let native = options.settings.torch.backend == TorchBackend::Native;
+    if native && has(&failed, "torch-native") && has(&finished, "torch-expandable") {
         advice.push_str(" With PyTorch, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.");
     }
     Some(advice)
 }
 
 /// What the policy in use wastes, and what avoids it.
-fn compare(report: &Report, trace: &Trace) -> Vec<String> {
-    let Some(now) = in_use(report, trace).filter(|r| r.first_failure.is_none()) else {
+fn compare(report: &Report, trace: &Trace, options: &Options) -> Vec<String> {
+    let Some(now) = in_use(report, trace, options).filter(|r| r.first_failure.is_none()) else {
         return Vec::new();
     };
     let peak = report.peak_requested_bytes;

@@ -22,6 +22,25 @@ pub enum ReplayError {
     /// A setting was refused.
     #[error(transparent)]
     Conf(#[from] ConfError),
+    /// Every policy asked for maps pages, and the device cannot.
+    #[error(
+        "{policies} cannot run on this device: a policy that maps pages into reserved addresses needs --paged on"
+    )]
+    NeedsPages {
+        /// The policies.
+        policies: String,
+    },
+    /// The plan that was given is of another program.
+    #[error(
+        "the plan's step of {allocations} allocations never comes in {trace}: it is the plan of another program, or of \
+         other streams; `millpond plan --save` writes this one's"
+    )]
+    PlanElsewhere {
+        /// The recording.
+        trace: String,
+        /// Allocations of the plan's step.
+        allocations: usize,
+    },
     /// The recording cannot be verified.
     #[error("{trace} cannot be verified: {why}")]
     NotVerifiable {

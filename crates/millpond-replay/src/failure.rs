@@ -12,6 +12,9 @@ use std::collections::HashMap;
 /// Groups shown at most.
 const HOLDERS: usize = 8;
 
+/// The group of blocks of which nothing is known but that they lived before the first event.
+const OLDER: &str = "(older than the recording)";
+
 /// Explains where a replay stopped.
 pub(crate) fn explain(
     trace: &Trace,
@@ -42,8 +45,9 @@ pub(crate) fn explain(
 }
 
 /// Who held the most after so many calls, largest first.
-pub(crate) fn holders(trace: &Trace, program: &Program, ops: usize, most: usize) -> Vec<Holder> {
-    let mut by_tag: HashMap<u32, (u64, u64)> = HashMap::new();
+#[must_use]
+pub fn holders(trace: &Trace, program: &Program, ops: usize, most: usize) -> Vec<Holder> {
+    let mut by_tag: HashMap<(u32, bool), (u64, u64)> = HashMap::new();
     for op in program.held_after(ops) {
         let tag = match op.event() {
             Some(event) => trace.events.get(event as usize).map_or(0, |e| e.tag),
@@ -52,12 +56,19 @@ pub(crate) fn holders(trace: &Trace, program: &Program, ops: usize, most: usize)
                 .get(op.allocation as usize)
                 .map_or(0, |b| b.tag),
         };
-        let entry = by_tag.entry(tag).or_default();
+        let older = op.event().is_none() && (op.allocation as usize) < trace.initial_blocks.len();
+        let entry = by_tag.entry((tag, older)).or_default();
         *entry = (entry.0.saturating_add(op.bytes), entry.1 + 1);
     }
     let mut groups: HashMap<String, (u64, u64)> = HashMap::new();
-    for (tag, (bytes, blocks)) in by_tag {
-        let entry = groups.entry(tag_group(trace.tags.get(tag))).or_default();
+    for ((tag, older), (bytes, blocks)) in by_tag {
+        let tag = trace.tags.get(tag);
+        let group = if older && tag.is_empty() {
+            OLDER.to_owned()
+        } else {
+            tag_group(tag)
+        };
+        let entry = groups.entry(group).or_default();
         *entry = (entry.0.saturating_add(bytes), entry.1 + blocks);
     }
     let mut holders: Vec<Holder> = groups

@@ -16,6 +16,8 @@ pub struct Smallest {
 /// Bisects, to one page, between what the program holds at its peak and what the policy reserves on a
 /// device without a limit. None when it does not even finish with twice that.
 ///
+/// Before each replay `to_come` is told how many there will be from here on, about.
+///
 /// A policy is not bound to finish on every larger device; as the bisection's own ends show, the answer
 /// is a device on which it finishes while it does not with one page less.
 pub fn smallest_device(
@@ -23,9 +25,15 @@ pub fn smallest_device(
     unlimited: &Run,
     paged: bool,
     build: &dyn Fn() -> Box<dyn Policy>,
+    to_come: &dyn Fn(u32),
 ) -> Option<Smallest> {
     let page = Simulated::PAGE;
-    let try_with = |bytes: u64| {
+    let try_with = |bytes: u64, low: u64| {
+        to_come(
+            (bytes.saturating_sub(low) / page)
+                .checked_ilog2()
+                .map_or(1, |log| log + 1),
+        );
         let outcome = run(
             program,
             build(),
@@ -41,9 +49,11 @@ pub fn smallest_device(
     if unlimited.stop.is_some() {
         return None;
     }
+    // Nothing fits below what is held at once.
+    let mut low = (program.peak_requested / page * page).saturating_sub(page);
     let mut high = unlimited.stats.reserved.peak.checked_next_multiple_of(page)?;
     let mut best = loop {
-        if let Some(found) = try_with(high) {
+        if let Some(found) = try_with(high, low) {
             break found;
         }
         // Some policies reserve ahead by what the device has, and need more room when it has little.
@@ -52,11 +62,9 @@ pub fn smallest_device(
         }
         high = high.checked_add((high / 8).next_multiple_of(page))?;
     };
-    // Nothing fits below what is held at once.
-    let mut low = (program.peak_requested / page * page).saturating_sub(page);
     while best.bytes - low > page {
         let middle = (low + (best.bytes - low) / 2).next_multiple_of(page);
-        match try_with(middle) {
+        match try_with(middle, low) {
             Some(found) => best = found,
             None => low = middle,
         }

@@ -35,8 +35,11 @@ mod verify;
 
 pub use cards::{Card, DeviceSize, cards, parse_device};
 pub use error::ReplayError;
+pub use failure::holders;
 pub use fit::{Smallest, smallest_device};
-pub use outcome::{ALIKE, DriverCalls, Failure, Fit, Holder, PolicyResult, Recorded, Report, SCHEMA};
+pub use outcome::{
+    ALIKE, Applied, DriverCalls, Failure, Fit, Holder, PolicyResult, Recorded, Report, SCHEMA,
+};
 pub use placement::{Placement, PlacementRecorder, SegmentSpan};
 pub use program::{BEFORE, Op, OpKind, Program, Selection};
 pub use replay::{Options, Replayed, check_settings, replay};

@@ -22,12 +22,16 @@ pub struct Report {
     pub device: i32,
     /// Events of the recording that were replayed.
     pub events: u64,
-    /// Allocations made.
+    /// Allocations made, blocks that lived before the recording or the window included.
     pub allocations: u64,
+    /// Of these, how many stand for such blocks.
+    pub initial_blocks: u64,
     /// The most bytes requested and held at once.
     pub peak_requested_bytes: u64,
     /// What the recorded allocator itself did, where the recording tells.
     pub recorded: Option<Recorded>,
+    /// The settings that were applied, and where each came from.
+    pub settings: Vec<Applied>,
     /// What limits the conclusions, a sentence each.
     pub cautions: Vec<String>,
     /// One for each policy, in the order asked for.
@@ -55,6 +59,17 @@ impl Report {
     }
 }
 
+/// Settings that were applied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Applied {
+    /// The policies they configure.
+    pub policies: Vec<String>,
+    /// The settings as they were written.
+    pub settings: String,
+    /// The option or the environment variable that said so.
+    pub from: &'static str,
+}
+
 /// What the recorded allocator itself did.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Recorded {
@@ -77,7 +92,8 @@ pub struct PolicyResult {
     pub peak_reserved_bytes: u64,
     /// The most bytes of blocks in the program's hands.
     pub peak_allocated_bytes: u64,
-    /// Peak reserved over peak requested.
+    /// Peak reserved over peak requested; of a policy that ran out of memory both as far as it came, so that it
+    /// compares with no other.
     pub overhead: f64,
     /// Allocations served without calling the device over allocations.
     pub hit_rate: f64,

@@ -4,14 +4,14 @@ use crate::advice::advise;
 use crate::error::ReplayError;
 use crate::failure::explain;
 use crate::fit::smallest_device;
-use crate::outcome::{Fit, PolicyResult, Recorded, Report, SCHEMA};
+use crate::outcome::{Applied, Fit, PolicyResult, Recorded, Report, SCHEMA};
 use crate::placement::{Placement, PlacementRecorder};
 use crate::program::{Program, Selection};
 use crate::run::{Device, Run, run};
-use crate::steps::{StepClock, Steps, Threaded};
+use crate::steps::{StepClock, Steps, Threaded, occurs};
 use crate::verify::verify;
-use millpond_engine::{ConfError, Costs, Policy, Settings, policies};
-use millpond_trace::Trace;
+use millpond_engine::{ConfError, Costs, Policy, Settings, Simulated, TorchBackend, display_size, policies};
+use millpond_trace::{Caution, Trace};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -22,6 +22,8 @@ pub struct Options {
     pub policies: Vec<String>,
     /// Settings of the policies.
     pub settings: Settings,
+    /// Where the settings came from, for the report.
+    pub applied: Vec<Applied>,
     /// The device.
     pub device: Device,
     /// Which events, and which streams.
@@ -43,6 +45,7 @@ impl Default for Options {
         Self {
             policies: policies::names().map(str::to_owned).collect(),
             settings: Settings::default(),
+            applied: Vec::new(),
             device: Device::UNLIMITED,
             selection: Selection::default(),
             fit: false,
@@ -65,10 +68,11 @@ pub struct Replayed {
 
 /// Replays one recording under every policy asked for, several at a time.
 ///
-/// `progress` is called with (done, all) whenever a policy is done.
+/// `progress` is called with (done, all) in thousandths of a policy, whenever a replay of one is done.
 ///
 /// # Errors
-/// When the recording holds nothing to replay, a policy is unknown, or a setting contradicts it.
+/// When the recording holds nothing to replay, a policy is unknown, a setting contradicts it, or the plan is
+/// of another program.
 pub fn replay(
     trace: &Trace,
     options: &Options,
@@ -78,21 +82,33 @@ pub fn replay(
     for name in &options.policies {
         check_settings(name, &options.settings)?;
     }
+    if let Some(plan) = &options.settings.plan
+        && !occurs(&program, &plan.step)
+    {
+        return Err(ReplayError::PlanElsewhere {
+            trace: trace.origin.name.clone(),
+            allocations: plan.step.period(),
+        });
+    }
     let recorded = recorded(trace, options.verify)?;
+    let (names, pageless) = runnable(options)?;
     let steps = Steps::find(&program);
-    let count = options.policies.len();
+    let count = names.len();
     let outcomes: Vec<Mutex<Option<(PolicyResult, Placement)>>> =
         (0..count).map(|_| Mutex::new(None)).collect();
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let next = AtomicUsize::new(0);
+    let tally = Tally::new(count, progress);
     let work = || {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(name) = options.policies.get(index) else {
+            let Some(name) = names.get(index) else {
                 return;
             };
-            let outcome = replay_one(trace, &program, steps.as_ref(), name, options);
+            let outcome = replay_one(trace, &program, steps.as_ref(), name, options, &|to_come| {
+                tally.set(index, to_come);
+            });
             *outcomes[index].lock().unwrap_or_else(PoisonError::into_inner) = outcome.ok();
-            progress(done.fetch_add(1, Ordering::Relaxed) + 1, count);
+            tally.set(index, 0);
         }
     };
     std::thread::scope(|scope| {
@@ -111,9 +127,11 @@ pub fn replay(
         device: trace.origin.device,
         events: program.events,
         allocations: program.requests,
+        initial_blocks: program.initial_blocks,
         peak_requested_bytes: program.peak_requested,
         recorded,
-        cautions: cautions(trace, &program),
+        settings: options.applied.clone(),
+        cautions: cautions(trace, &program, options, &pageless),
         results,
         advice: Vec::new(),
     };
@@ -121,11 +139,75 @@ pub fn replay(
     Ok(Replayed { report, placements })
 }
 
+/// The policies that can run on the device, and those that cannot because they need one that maps pages.
+///
+/// # Errors
+/// When none is left.
+fn runnable(options: &Options) -> Result<(Vec<&str>, Vec<&str>), ReplayError> {
+    let (mut names, mut pageless) = (Vec::new(), Vec::new());
+    for name in &options.policies {
+        let needs_pages = policies::build(name, &options.settings)?.needs_pages();
+        let list = if needs_pages && !options.device.paged {
+            &mut pageless
+        } else {
+            &mut names
+        };
+        list.push(name.as_str());
+    }
+    if names.is_empty() && !pageless.is_empty() {
+        return Err(ReplayError::NeedsPages {
+            policies: pageless.join(" and "),
+        });
+    }
+    Ok((names, pageless))
+}
+
 fn threads(wanted: usize) -> usize {
     if wanted > 0 {
         wanted
     } else {
         std::thread::available_parallelism().map_or(1, usize::from)
+    }
+}
+
+/// How far all policies are, for whoever watches.
+struct Tally<'a> {
+    policies: Vec<Share>,
+    progress: &'a (dyn Fn(usize, usize) + Sync),
+}
+
+/// How far one policy is.
+#[derive(Default)]
+struct Share {
+    /// The most replays that were to come after its first.
+    most: AtomicUsize,
+    /// Thousandths done.
+    done: AtomicUsize,
+}
+
+impl<'a> Tally<'a> {
+    const WHOLE: usize = 1000;
+
+    fn new(policies: usize, progress: &'a (dyn Fn(usize, usize) + Sync)) -> Self {
+        Self {
+            policies: (0..policies).map(|_| Share::default()).collect(),
+            progress,
+        }
+    }
+
+    /// One policy has so many replays before it. It never goes back, though a search may turn out longer.
+    fn set(&self, policy: usize, to_come: u32) {
+        let share = &self.policies[policy];
+        let to_come = to_come as usize;
+        let all = 1 + share.most.fetch_max(to_come, Ordering::Relaxed).max(to_come);
+        share
+            .done
+            .fetch_max((all - to_come) * Self::WHOLE / all, Ordering::Relaxed);
+        let done = self
+            .policies
+            .iter()
+            .map(|share| share.done.load(Ordering::Relaxed));
+        (self.progress)(done.sum(), self.policies.len() * Self::WHOLE);
     }
 }
 
@@ -156,6 +238,7 @@ fn replay_one(
     steps: Option<&Steps>,
     name: &str,
     options: &Options,
+    to_come: &dyn Fn(u32),
 ) -> Result<(PolicyResult, Placement), ReplayError> {
     let mut policy = policies::build(name, &options.settings)?;
     let planner = Threaded::default();
@@ -220,7 +303,7 @@ fn replay_one(
             None => outcome,
             Some(_) => run(program, build(), Device { bytes: None, paged }.source(), &mut ()),
         };
-        if let Some(smallest) = smallest_device(program, &unlimited, paged, &build) {
+        if let Some(smallest) = smallest_device(program, &unlimited, paged, &build, to_come) {
             let there = &smallest.run;
             result.smallest_device_bytes = Some(smallest.bytes);
             result.fit = Some(Fit {
@@ -269,13 +352,50 @@ fn recorded(trace: &Trace, with_verification: bool) -> Result<Option<Recorded>, 
     }))
 }
 
-fn cautions(trace: &Trace, program: &Program) -> Vec<String> {
-    let mut found: Vec<String> = trace.cautions.iter().map(ToString::to_string).collect();
+fn cautions(trace: &Trace, program: &Program, options: &Options, pageless: &[&str]) -> Vec<String> {
+    let mut found: Vec<String> = trace.cautions.iter().flat_map(Caution::sentences).collect();
     if program.merged_streams > 1 {
         found.push(format!(
             "{} streams were merged into one: reuse across them is free here and would need waits on a device",
             program.merged_streams
         ));
     }
+    if !pageless.is_empty() {
+        found.push(format!(
+            "left out, because they map pages into reserved addresses and this device cannot: {}",
+            pageless.join(", ")
+        ));
+    }
+    found.extend(backend(options));
+    if program.peak_requested < Simulated::PAGE {
+        found.push(format!(
+            "the program never holds more than {}, less than most policies take from a device at once: their overheads \
+             tell of that step, not of waste that would grow with a program",
+            display_size(program.peak_requested)
+        ));
+    }
     found
+}
+
+/// What to know when the settings name an allocator that the policies named are not.
+fn backend(options: &Options) -> Option<String> {
+    let has = |name: &str| options.policies.iter().any(|policy| policy == name);
+    let native: Vec<&str> = ["torch-native", "torch-expandable"]
+        .into_iter()
+        .filter(|name| has(name))
+        .collect();
+    if options.settings.torch.backend != TorchBackend::CudaMallocAsync || native.is_empty() {
+        return None;
+    }
+    let instead = if has("cuda-async") {
+        "the figures of cuda-async are those to read"
+    } else {
+        "replay it with --policy cuda-async"
+    };
+    let native = native.join(" and ");
+    Some(format!(
+        "under backend:cudaMallocAsync PyTorch hands all allocations to the driver's pool: {instead}; {native} would not \
+         run, and the driver ignores max_split_size_mb, roundup_power2_divisions, garbage_collection_threshold and \
+         expandable_segments"
+    ))
 }

@@ -103,6 +103,42 @@ fn starts(program: &Program, calls: &[usize], step: &Step, begins: usize) -> Vec
     found
 }
 
+/// Whether a step comes at least once, whole, among the calls that `planned` may follow it in.
+///
+/// As Knuth, Morris and Pratt search, because steps of a few sizes match themselves nearly everywhere.
+pub(crate) fn occurs(program: &Program, step: &Step) -> bool {
+    let slots: Vec<(u64, Stream)> = step.slots.iter().map(|s| (s.bytes, s.stream)).collect();
+    // For each prefix of the step the longest shorter one that it ends with.
+    let mut shorter = vec![0; slots.len()];
+    let longer = |shorter: &[usize], mut matched: usize, call: &(u64, Stream)| loop {
+        if slots.get(matched) == Some(call) {
+            return matched + 1;
+        }
+        match matched.checked_sub(1) {
+            Some(last) => matched = shorter[last],
+            None => return 0,
+        }
+    };
+    for at in 1..slots.len() {
+        shorter[at] = longer(&shorter, shorter[at - 1], &slots[at]);
+    }
+    let calls = program
+        .ops
+        .iter()
+        .filter(|op| op.kind == OpKind::Alloc && op.pool == 0);
+    let mut matched = 0;
+    if slots.is_empty() {
+        return false;
+    }
+    for op in calls {
+        matched = longer(&shorter, matched, &(rounded(op), Stream(u32::from(op.stream))));
+        if matched == slots.len() {
+            return true;
+        }
+    }
+    false
+}
+
 /// What one step cost under a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StepResult {
@@ -230,5 +266,60 @@ impl Planner for Threaded {
                 waited_ms: start.elapsed().as_secs_f64() * 1e3,
             });
         Some(plan)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::Selection;
+    use millpond_trace::{ReadOptions, read_bytes};
+
+    /// A program that asks for so many KiB, one after the other.
+    fn program(sizes: &[u64]) -> Program {
+        let lines = sizes
+            .iter()
+            .zip(1..)
+            .map(|(kib, id)| format!("{id},alloc,{id},{},0,a\n", kib * 1024));
+        let csv = format!(
+            "time_us,action,id,bytes,stream,tag\n{}",
+            lines.collect::<String>()
+        );
+        let recording = read_bytes(csv.as_bytes(), "made", &ReadOptions::default()).expect("valid");
+        Program::new(&recording.traces[0], Selection::default()).expect("allocations")
+    }
+
+    fn step(sizes: &[u64]) -> Step {
+        let slot = |kib: &u64| Slot {
+            bytes: kib * 1024,
+            stream: Stream::DEFAULT,
+            life: 1,
+        };
+        Step {
+            slots: sizes.iter().map(slot).collect(),
+        }
+    }
+
+    #[test]
+    fn a_step_is_found_wherever_it_comes() {
+        // The second begins inside the first try at the first.
+        let calls = program(&[1, 2, 1, 2, 1, 2, 3, 1, 1]);
+        for there in [
+            &[1, 2, 1, 2, 3][..],
+            &[1],
+            &[3, 1, 1],
+            &[1, 2, 1, 2, 1, 2, 3, 1, 1],
+        ] {
+            assert!(occurs(&calls, &step(there)), "{there:?}");
+        }
+        for not in [
+            &[][..],
+            &[4],
+            &[2, 2],
+            &[1, 1, 1],
+            &[1, 2, 1, 2, 1, 2, 3, 1, 1, 1],
+        ] {
+            assert!(!occurs(&calls, &step(not)), "{not:?}");
+        }
     }
 }

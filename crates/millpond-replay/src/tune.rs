@@ -76,23 +76,24 @@ pub struct TunedFamily {
     pub family: Family,
     /// The environment variable that takes its settings.
     pub variable: &'static str,
-    /// Every setting tried, best first.
+    /// Every setting tried: first the one to use, then the others, best first by their figures alone.
     pub trials: Vec<Trial>,
     /// Index into `trials` of the defaults.
     pub default: usize,
-    /// Index into `trials` of what to use: the defaults, unless another is better by what matters.
+    /// Index into `trials` of what to use: the defaults, unless another is better by what matters. It is the first.
     pub best: usize,
     /// What the best has over the defaults; empty where the defaults are as good.
     pub gains: Vec<Gain>,
 }
 
 impl TunedFamily {
-    /// The line for a shell that puts the best setting into the environment; none where nothing fits.
+    /// The line for a shell that puts the best setting into the environment; none where nothing fits, or the
+    /// defaults are to be used.
     #[must_use]
     pub fn line(&self) -> Option<String> {
         let best = self.trials.get(self.best).filter(|trial| trial.fits)?;
         Some(match best.conf.as_str() {
-            "" => format!("unset {}", self.variable),
+            "" => return None,
             // Brackets and `>` mean something to shells.
             conf if conf.contains(['[', '>']) => format!("export {}='{conf}'", self.variable),
             conf => format!("export {}={conf}", self.variable),
@@ -196,12 +197,13 @@ impl Search<'_> {
             return Ok(None);
         };
         let (best, gains) = rank::choose(&trials, default);
+        let default = rank::lead(&mut trials, best, default);
         Ok(Some(TunedFamily {
             family,
             variable: family.variable(),
             trials,
             default,
-            best,
+            best: 0,
             gains,
         }))
     }
@@ -216,7 +218,7 @@ impl Search<'_> {
         let mut fresh = Vec::new();
         for point in points {
             let conf = point.conf();
-            // What this build does not understand is no setting of it.
+            // A space names only settings its allocator understands; a test holds it to that.
             let Some((policy, settings)) = family.settings(&conf) else {
                 continue;
             };

@@ -147,7 +147,7 @@ proptest! {
         for name in ["torch-native", "torch-expandable"] {
             let build = || policies::build(name, &Settings::default()).expect("known");
             let unlimited = run(&program, build(), Simulated::new(), &mut ());
-            let found = smallest_device(&program, &unlimited, true, &build).expect("finite");
+            let found = smallest_device(&program, &unlimited, true, &build, &|_| {}).expect("finite");
             prop_assert!(found.bytes >= program.peak_requested);
             prop_assert!(found.run.stop.is_none());
             let less = found.bytes - Simulated::PAGE;
@@ -181,4 +181,21 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn progress_moves_within_a_search_and_ends_whole() {
+    let recording =
+        read("0,alloc,1,50000000,0,\n1,alloc,2,50000000,0,\n2,free,1,50000000,0,\n3,alloc,3,90000000,0,\n");
+    let mut options = options(&["torch-native"], None);
+    options.fit = true;
+    let seen = std::sync::Mutex::new(Vec::new());
+    let progress = |done, all| seen.lock().expect("one thread").push((done, all));
+    replay(&recording.traces[0], &options, &progress).expect("replayable");
+    let seen = seen.into_inner().expect("one thread");
+    assert!(seen.len() > 3, "{seen:?}");
+    assert!(seen.is_sorted(), "it never goes back: {seen:?}");
+    let (done, all) = *seen.last().expect("calls");
+    assert_eq!(done, all);
+    assert!(seen[0].0 > 0 && seen[0].0 < all / 2, "{seen:?}");
 }

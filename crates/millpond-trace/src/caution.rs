@@ -108,6 +108,31 @@ pub enum Caution {
     },
 }
 
+impl Caution {
+    /// What therefore cannot be said about the program, where that is more than the caution itself says.
+    #[must_use]
+    pub fn consequence(&self) -> Option<&'static str> {
+        match self {
+            Self::RingWrapped { .. } => Some(
+                "So nothing can be said about the time before: whether the peak was higher then, how much memory the \
+                 program's start took, and how fragmented the memory was when the recording began.",
+            ),
+            Self::Cut { .. } => Some(
+                "So nothing can be said about the time after: the peak, the smallest device and the first failure hold \
+                 for the part that was read.",
+            ),
+            _ => None,
+        }
+    }
+
+    /// The caution, and what it leaves open, as sentences.
+    #[must_use]
+    pub fn sentences(&self) -> Vec<String> {
+        let consequence = self.consequence().map(str::to_owned);
+        std::iter::once(self.to_string()).chain(consequence).collect()
+    }
+}
+
 impl fmt::Display for Caution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -128,8 +153,9 @@ impl fmt::Display for Caution {
             } => {
                 write!(
                     f,
-                    "the recording starts after {} of {initial_bytes} bytes already lived",
-                    count(initial_blocks, "block")
+                    "the recording starts after {} of {} already lived",
+                    count(initial_blocks, "block"),
+                    size(initial_bytes)
                 )?;
                 f.write_str(if full {
                     ": the recorder's ring was full and older events are missing"
@@ -139,7 +165,8 @@ impl fmt::Display for Caution {
             }
             Self::Cut { bytes } => write!(
                 f,
-                "the file is cut after {bytes} bytes; what is whole before that was read"
+                "the file is cut after {}; what is whole before that was read",
+                size(bytes)
             ),
             Self::UnknownFrees { count: n } => {
                 write!(
@@ -247,6 +274,22 @@ impl fmt::Display for Caution {
             }
         }
     }
+}
+
+/// Three digits with a binary unit, as reports print sizes.
+fn size(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1023.5 && unit + 1 < units.len() {
+        (value, unit) = (value / 1024.0, unit + 1);
+    }
+    let digits = match value {
+        _ if unit == 0 => 0,
+        v if v < 9.995 => 2,
+        v if v < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$} {}", units[unit])
 }
 
 fn count(n: u64, noun: &str) -> String {

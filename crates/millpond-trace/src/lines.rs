@@ -1,6 +1,6 @@
 //! Lines of a text file, without an allocation for each.
 
-use crate::{ReadError, source::Source};
+use crate::{Format, ReadError, source::Source};
 
 /// Longer lines are no lines; without a bound a file of one line would have to fit into memory.
 const LONGEST: usize = 1 << 20;
@@ -13,6 +13,39 @@ pub(crate) enum Line<'a> {
     Last(&'a [u8]),
     /// The end; true where a compressed stream broke off.
     End { cut: bool },
+}
+
+/// What is wrong with a line.
+pub(crate) enum BadLine {
+    /// It cannot be understood: the file is refused.
+    Unreadable(String),
+    /// It was counted as a finding, and is passed over.
+    Counted(&'static str),
+}
+
+impl From<String> for BadLine {
+    fn from(what: String) -> Self {
+        Self::Unreadable(what)
+    }
+}
+
+/// The first line that was passed over: what to name where no other line is left.
+#[derive(Default)]
+pub(crate) struct PassedOver(Option<(u64, String)>);
+
+impl PassedOver {
+    #[cold]
+    pub(crate) fn note(&mut self, line: u64, what: impl Into<String>) {
+        self.0.get_or_insert_with(|| (line, what.into()));
+    }
+
+    /// Why nothing was read from a file of this format.
+    pub(crate) fn nothing_left(self, format: Format) -> ReadError {
+        match self.0 {
+            Some((line, what)) => ReadError::Csv { line, what },
+            None => ReadError::NoMemoryEvents { format },
+        }
+    }
 }
 
 pub(crate) struct Lines<'s, 'a> {
@@ -115,6 +148,13 @@ pub(crate) enum Size {
     Absurd,
     /// No number.
     Unreadable,
+}
+
+impl Size {
+    /// What is wrong with a line whose size is below zero.
+    pub(crate) const NEGATIVE: &str = "its size is negative";
+    /// What is wrong with a line whose size is above [`MOST_BYTES`].
+    pub(crate) const ABSURD: &str = "its size is above 2^62 bytes";
 }
 
 /// No memory is larger; larger sizes would overflow sums downstream.

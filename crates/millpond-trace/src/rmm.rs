@@ -6,7 +6,7 @@
 
 use crate::error::quoted;
 use crate::ledger::{Ledger, Row};
-use crate::lines::{Line, Lines, Size, hexadecimal, size};
+use crate::lines::{BadLine, Line, Lines, PassedOver, Size, hexadecimal, size};
 use crate::source::Source;
 use crate::{Action, Caution, Format, ReadError, Recording, Settings};
 
@@ -89,6 +89,7 @@ fn digits(field: &[u8]) -> Option<u64> {
 pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, ReadError> {
     let mut lines = Lines::new(source);
     let mut columns = None;
+    let mut passed_over = PassedOver::default();
     let mut clock = Clock::default();
     let mut ledger = Ledger::new();
     let cut = loop {
@@ -99,13 +100,19 @@ pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, Rea
         };
         let done = match &columns {
             _ if line.trim_ascii().is_empty() || line.starts_with(b"#") => Ok(Ok(())),
-            None => Ok(Columns::new(line).map(|found| columns = Some(found))),
+            None => Ok(Columns::new(line)
+                .map(|found| columns = Some(found))
+                .map_err(BadLine::from)),
             Some(columns) => event(line, columns, &mut clock, &mut ledger),
         };
         match done? {
             Ok(()) => {}
-            Err(_) if last && columns.is_some() => break true,
-            Err(what) => {
+            Err(BadLine::Counted(what)) => passed_over.note(lines.number, what),
+            Err(BadLine::Unreadable(what)) if last && columns.is_some() => {
+                passed_over.note(lines.number, what);
+                break true;
+            }
+            Err(BadLine::Unreadable(what)) => {
                 return Err(ReadError::Csv {
                     line: lines.number,
                     what,
@@ -114,9 +121,7 @@ pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, Rea
         }
     };
     if !ledger.has_events() {
-        return Err(ReadError::NoMemoryEvents {
-            format: Format::RmmCsv,
-        });
+        return Err(passed_over.nothing_left(Format::RmmCsv));
     }
     if cut {
         ledger.cautions.push(Caution::Cut {
@@ -139,7 +144,7 @@ fn event(
     columns: &Columns,
     clock: &mut Clock,
     ledger: &mut Ledger,
-) -> Result<Result<(), String>, ReadError> {
+) -> Result<Result<(), BadLine>, ReadError> {
     let (mut time, mut action, mut pointer, mut bytes, mut stream) =
         (None, &b""[..], &b""[..], &b""[..], &b""[..]);
     let mut count = 0;
@@ -156,38 +161,34 @@ fn event(
         }
     }
     if count < columns.count {
-        return Ok(Err(format!(
-            "{count} fields where {} columns are named",
-            columns.count
-        )));
+        let what = format!("{count} fields where {} columns are named", columns.count);
+        return Ok(Err(what.into()));
     }
     let bytes = match size(bytes) {
         Size::Bytes(bytes) => bytes,
         Size::Negative => {
             ledger.findings.negative_bytes += 1;
-            return Ok(Ok(()));
+            return Ok(Err(BadLine::Counted(Size::NEGATIVE)));
         }
         Size::Absurd => {
             ledger.findings.absurd_bytes += 1;
-            return Ok(Ok(()));
+            return Ok(Err(BadLine::Counted(Size::ABSURD)));
         }
-        Size::Unreadable => return Ok(Err(format!("{} is no number of bytes", quoted(bytes)))),
+        Size::Unreadable => return Ok(Err(format!("{} is no number of bytes", quoted(bytes)).into())),
     };
     let time_us = match time.map(|time| clock.read(time).ok_or(time)) {
         None => 0,
         Some(Ok(time)) => time,
         Some(Err(text)) => {
-            return Ok(Err(format!(
-                "{} is no time such as 13:05:59.000123",
-                quoted(text)
-            )));
+            let what = format!("{} is no time such as 13:05:59.000123", quoted(text));
+            return Ok(Err(what.into()));
         }
     };
     let handle = match stream {
         b"" => 0,
         text => match hexadecimal(text) {
             Some(handle) => handle,
-            None => return Ok(Err(format!("{} is no stream", quoted(text)))),
+            None => return Ok(Err(format!("{} is no stream", quoted(text)).into())),
         },
     };
     let address = match pointer {
@@ -195,7 +196,7 @@ fn event(
         b"" | b"(nil)" | b"nullptr" => 0,
         text => match hexadecimal(text) {
             Some(address) => address,
-            None => return Ok(Err(format!("{} is no pointer", quoted(text)))),
+            None => return Ok(Err(format!("{} is no pointer", quoted(text)).into())),
         },
     };
     let stream = ledger.stream(handle);
@@ -216,7 +217,7 @@ fn event(
         b"allocate failure" => ledger.other(Row { address: 0, ..row }, Action::OutOfMemory),
         other => {
             let what = "is no action; known are allocate, free and allocate failure";
-            return Ok(Err(format!("{} {what}", quoted(other))));
+            return Ok(Err(format!("{} {what}", quoted(other)).into()));
         }
     }
     Ok(Ok(()))

@@ -2,7 +2,7 @@
 
 mod support;
 
-use millpond_trace::{Action, Caution, Format, ReadOptions, read_bytes};
+use millpond_trace::{Action, Caution, Format, ReadError, ReadOptions, read_bytes};
 use std::cell::Cell;
 use support::read;
 
@@ -135,4 +135,45 @@ fn progress_reaches_the_end() {
     };
     read_bytes(text.as_bytes(), "x.pickle", &options).unwrap();
     assert_eq!(last.get(), (text.len() as u64, Some(text.len() as u64)));
+}
+
+#[test]
+fn a_file_of_bad_lines_alone_names_the_first() {
+    let csv = "time_us,action,id,bytes,stream,tag\n";
+    let rmm = "Thread,Time,Action,Pointer,Size,Stream\n";
+    for (text, line, what) in [
+        (format!("{csv}nonsense"), 2, "1 fields"),
+        (
+            format!("{csv}0,alloc,1,-5,0,a\n0,alloc,2,9223372036854775808,0,a\n"),
+            2,
+            "negative",
+        ),
+        (
+            format!("{csv}\n0,alloc,2,9223372036854775808,0,a\nnonsense"),
+            3,
+            "2^62",
+        ),
+        (format!("{rmm}1,10:00:00.0,allocate,0x1,-8,0x0\n"), 2, "negative"),
+        (format!("{rmm}1,10:00"), 2, "2 fields"),
+    ] {
+        match read(text.as_bytes()) {
+            Err(ReadError::Csv {
+                line: found,
+                what: why,
+            }) => {
+                assert!(found == line && why.contains(what), "{text}: line {found}: {why}");
+            }
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+    assert!(matches!(
+        read(csv.as_bytes()),
+        Err(ReadError::NoMemoryEvents { .. })
+    ));
+    let mixed = read(format!("{csv}0,alloc,1,-5,0,a\n0,alloc,2,5,0,a\nnonsense").as_bytes());
+    assert_eq!(
+        mixed.unwrap().traces[0].events.len(),
+        1,
+        "one good line is a recording"
+    );
 }

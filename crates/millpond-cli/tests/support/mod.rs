@@ -32,6 +32,7 @@ pub(crate) fn command(args: &[&str]) -> Command {
     command
         .args(args)
         .env("COLUMNS", "100")
+        .env_remove("MILLPOND_CONF")
         .env_remove("NO_COLOR")
         .env_remove("CLICOLOR_FORCE");
     command.stdin(Stdio::null());

@@ -1,7 +1,11 @@
 //! Settings of the `millpond` policy.
 
 use super::{ConfError, entries};
-use crate::size::parse_size;
+use crate::simulated::Simulated;
+use crate::size::{display_size, parse_size};
+
+/// Handles are whole pages; every device that maps pages has them of this size.
+const PAGE: u64 = Simulated::PAGE;
 
 /// How the `millpond` policy grows and when it moves pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +63,14 @@ impl MillpondConf {
     pub fn parse(text: &str) -> Result<Self, ConfError> {
         let mut conf = Self::default();
         for (key, value) in entries(text)? {
-            let size = || parse_size(value).map_err(|e| ConfError::size(key, &e));
+            let pages = || {
+                let bytes = parse_size(value).map_err(|e| ConfError::size(key, &e))?;
+                if bytes == 0 || !bytes.is_multiple_of(PAGE) {
+                    let expected = format!("write a multiple of {}, the size of a page", display_size(PAGE));
+                    return Err(ConfError::value(key, value, expected));
+                }
+                Ok(bytes)
+            };
             let number = |least: u64, most: u64| {
                 let read = value.parse::<u64>().ok().filter(|n| (least..=most).contains(n));
                 read.ok_or_else(|| {
@@ -67,7 +78,7 @@ impl MillpondConf {
                 })
             };
             match key {
-                "handle" => conf.handle_bytes = size()?,
+                "handle" => conf.handle_bytes = pages()?,
                 "handle-share" => conf.handle_share = number(1, 1 << 20)?,
                 "handle-least" => conf.least_handle_bytes = size()?,
                 "handle-each" => conf.handle_each = size()?,
@@ -91,6 +102,18 @@ impl MillpondConf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn handles_are_whole_pages() {
+        assert_eq!(
+            MillpondConf::parse("handle:6MiB").map(|conf| conf.handle_bytes),
+            Ok(6 << 20)
+        );
+        for text in ["handle:0", "handle:3MiB", "handle:1"] {
+            let error = MillpondConf::parse(text).expect_err(text).to_string();
+            assert!(error.contains("a multiple of 2.00 MiB"), "{error}");
+        }
+    }
 
     #[test]
     fn refuses_what_would_divide_by_nothing() {

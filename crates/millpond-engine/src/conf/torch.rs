@@ -5,8 +5,7 @@ use super::{ConfError, entries};
 const MIB: u64 = 1 << 20;
 
 /// Keys that PyTorch knows and that do not change where device memory goes.
-const WITHOUT_EFFECT: [&str; 13] = [
-    "backend",
+const WITHOUT_EFFECT: [&str; 12] = [
     "expandable_segments_reserve",
     "expandable_segments_reserve_by_class",
     "graph_capture_record_stream_reuse",
@@ -21,9 +20,21 @@ const WITHOUT_EFFECT: [&str; 13] = [
     "throw_on_cudamalloc_oom",
 ];
 
+/// Which allocator PyTorch uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TorchBackend {
+    /// Its own, which these settings configure.
+    #[default]
+    Native,
+    /// The driver's pool, as the policy `cuda-async`; it ignores all other settings.
+    CudaMallocAsync,
+}
+
 /// The settings of PyTorch's caching allocator that change placement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TorchConf {
+    /// Which allocator these settings are for.
+    pub backend: TorchBackend,
     /// Whether it was said that expandable segments be on or off.
     pub expandable_segments: Option<bool>,
     /// Blocks of this size and more are not split.
@@ -45,6 +56,7 @@ pub struct TorchConf {
 impl Default for TorchConf {
     fn default() -> Self {
         Self {
+            backend: TorchBackend::Native,
             expandable_segments: None,
             max_split_size: None,
             max_non_split_rounding: 20 * MIB,
@@ -75,6 +87,7 @@ impl TorchConf {
         let mut conf = Self::default();
         for (key, value) in entries(text)? {
             match key {
+                "backend" => conf.backend = backend(key, value)?,
                 "expandable_segments" => conf.expandable_segments = Some(boolean(key, value)?),
                 "max_split_size_mb" => conf.max_split_size = Some(megabytes_above(key, value, 20)?),
                 "max_non_split_rounding_mb" => conf.max_non_split_rounding = megabytes_above(key, value, 20)?,
@@ -101,6 +114,7 @@ impl TorchConf {
 
 fn known() -> String {
     let with_effect = [
+        "backend",
         "expandable_segments",
         "max_split_size_mb",
         "max_non_split_rounding_mb",
@@ -110,6 +124,14 @@ fn known() -> String {
         "roundup_power2_divisions",
     ];
     with_effect.join(", ")
+}
+
+fn backend(key: &str, value: &str) -> Result<TorchBackend, ConfError> {
+    match value {
+        "native" => Ok(TorchBackend::Native),
+        "cudaMallocAsync" => Ok(TorchBackend::CudaMallocAsync),
+        _ => Err(ConfError::value(key, value, "write native or cudaMallocAsync")),
+    }
 }
 
 fn boolean(key: &str, value: &str) -> Result<bool, ConfError> {
@@ -233,6 +255,7 @@ mod tests {
             "expandable_segments:yes",
             "roundup_power2_divisions:3",
             "roundup_power2_divisions:[3:4]",
+            "backend:cudamallocasync",
             "max_split_size_mb:99999999999999999999",
         ] {
             assert!(
@@ -249,8 +272,16 @@ mod tests {
             Err(ConfError::Shape { .. })
         ));
         assert_eq!(
-            TorchConf::parse("backend:native").expect("known").without_effect,
-            ["backend"]
+            TorchConf::parse("pinned_num_register_threads:8")
+                .expect("known")
+                .without_effect,
+            ["pinned_num_register_threads"]
+        );
+        let backend = |text| TorchConf::parse(text).map(|conf| conf.backend);
+        assert_eq!(backend("backend:native"), Ok(TorchBackend::Native));
+        assert_eq!(
+            backend("backend:cudaMallocAsync"),
+            Ok(TorchBackend::CudaMallocAsync)
         );
     }
 }

@@ -240,10 +240,23 @@ impl Detector {
         }
     }
 
-    /// Whether the last allocations are those at the end of a step; constant time where they are not.
+    /// Whether the last allocations are those at the end of a step that was followed before; constant time where
+    /// they are not.
     #[must_use]
     pub fn ends_like(&self, step: &Step, gram: u64) -> bool {
-        let slots = &step.slots[step.period().saturating_sub(LEAST_RUN)..];
+        self.ends_in(step, gram, LEAST_RUN)
+    }
+
+    /// Whether the whole step has just been seen. The end of a step that was never followed is not enough: where a
+    /// step repeats a part within itself, its end is seen earlier as well.
+    #[must_use]
+    pub fn ends_with(&self, step: &Step, gram: u64) -> bool {
+        self.ends_in(step, gram, step.period())
+    }
+
+    /// Whether the last allocations are the last `most` of a step.
+    fn ends_in(&self, step: &Step, gram: u64, most: usize) -> bool {
+        let slots = &step.slots[step.period().saturating_sub(most)..];
         self.rolling == gram
             && self.seen.len() >= slots.len()
             && (self.seen.iter().rev().zip(slots.iter().rev()))

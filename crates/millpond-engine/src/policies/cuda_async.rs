@@ -148,6 +148,10 @@ impl Policy for CudaAsync {
         Fidelity::Estimate
     }
 
+    fn needs_pages(&self) -> bool {
+        true
+    }
+
     fn allocate(&mut self, supply: &mut Supply<'_>, request: &Request) -> Result<Block, Refusal> {
         let bytes = whole_units(request)?;
         let pool = self.pool(request.group);

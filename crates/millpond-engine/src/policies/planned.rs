@@ -75,6 +75,8 @@ pub struct Planned {
     phase: Phase,
     /// A solved step to follow when it comes, and the hash of its end.
     known: Option<(Plan, u64)>,
+    /// Whether that one was given at the start, and has not been followed yet.
+    saved: bool,
     /// Blocks that outlived the plan they were placed by, by their key.
     orphans: BTreeMap<u32, Block>,
     /// Periods that must repeat before a plan is tried.
@@ -116,6 +118,7 @@ impl Planned {
             planner: Box::new(Inline::default()),
             phase: Phase::Watching,
             known: None,
+            saved: false,
             orphans: BTreeMap::new(),
             patience: 1,
             allocations: 0,
@@ -123,10 +126,11 @@ impl Planned {
         }
     }
 
-    /// Follows a saved plan from the first time its step is seen.
+    /// Follows a saved plan once its step has been seen.
     #[must_use]
     pub fn with_plan(mut self, plan: Plan) -> Self {
         self.remember(plan);
+        self.saved = true;
         self
     }
 
@@ -194,7 +198,10 @@ impl Planned {
             }
             Phase::Watching => {
                 let known = self.known.as_ref();
-                if known.is_some_and(|(plan, gram)| self.detector.ends_like(&plan.step, *gram)) {
+                if known.is_some_and(|(plan, gram)| match self.saved {
+                    true => self.detector.ends_with(&plan.step, *gram),
+                    false => self.detector.ends_like(&plan.step, *gram),
+                }) {
                     self.phase = Phase::Returning {
                         begins: self.detector.next(),
                     };

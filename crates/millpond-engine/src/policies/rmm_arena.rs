@@ -198,6 +198,10 @@ impl Policy for RmmArena {
         Fidelity::PublishedRules
     }
 
+    fn needs_pages(&self) -> bool {
+        true
+    }
+
     fn allocate(&mut self, supply: &mut Supply<'_>, request: &Request) -> Result<Block, Refusal> {
         let bytes = whole_units(request)?;
         if !self.arenas.contains_key(&request.group) {

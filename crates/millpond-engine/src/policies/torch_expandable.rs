@@ -232,6 +232,10 @@ impl Policy for TorchExpandable {
         Fidelity::Exact
     }
 
+    fn needs_pages(&self) -> bool {
+        true
+    }
+
     fn allocate(&mut self, supply: &mut Supply<'_>, request: &Request) -> Result<Block, Refusal> {
         let bytes = block_bytes(request, &self.conf)?;
         let key = PoolKey {

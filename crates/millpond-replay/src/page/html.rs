@@ -233,9 +233,13 @@ fn figures(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
 fn results(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
     writeln!(
         out,
-        "<section class=\"panel\" aria-label=\"Results\"><div class=\"head\"><h2>Results</h2></div>"
+        "<section class=\"panel\" aria-label=\"Results\"><div class=\"head\"><h2>Results</h2>\
+         <small id=\"results-more\" hidden>more columns to the right: scroll →</small></div>"
     )?;
-    writeln!(out, "<div class=\"scroll\"><table id=\"results\">\n<thead><tr>")?;
+    writeln!(
+        out,
+        "<div class=\"scroll\" tabindex=\"0\"><table id=\"results\">\n<thead><tr>"
+    )?;
     for column in &page.columns {
         write!(out, "<th scope=\"col\">{}</th>", Text(column))?;
     }

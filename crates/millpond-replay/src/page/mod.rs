@@ -7,6 +7,8 @@
 //!            html.rs  text, script, style  ◀──────┘
 //! ```
 //!
+//! Where only a part was replayed, `window.rs` first makes a recording of that part.
+//!
 //! The file carries no pictures and no samples: it carries the recording and each policy's answer,
 //! so well compressed that a million events and ten policies stay below 15 MB, and the script in it
 //! (`assets/`) computes every picture from them. So what is read off the page is exact at any zoom.
@@ -19,9 +21,11 @@ mod input;
 mod overview;
 mod places;
 mod story;
+mod window;
 
 #[cfg(test)]
 mod tests;
 
 pub use html::write;
 pub use input::{Page, Run};
+pub use window::window;

@@ -4,8 +4,10 @@ use std::fmt::Write as _;
 
 use millpond_trace::{ReadOptions, Trace, read_bytes};
 
-use super::{Page, Run, blobs::PAGE_BYTES, html::write_within, places, story, write};
+use super::{Page, Run, blobs::PAGE_BYTES, html::write_within, places, story, window, write};
 use crate::placement::{Placement, SegmentSpan};
+use crate::program::{Program, Selection};
+use crate::replay::{Options, replay};
 
 /// Random numbers that are the same on every run (xorshift).
 struct Dice(u64);
@@ -293,4 +295,38 @@ fn a_million_random_events_and_ten_policies_fit() {
         .collect();
     let bytes = written(&page(&trace, &runs)).len() as u64;
     assert!(bytes <= PAGE_BYTES, "{bytes}");
+}
+
+#[test]
+fn a_window_is_a_recording_of_what_was_replayed() {
+    let csv = "time_us,action,id,bytes,stream,tag\n0,alloc,1,3000000,0,old\n5,alloc,2,64000000,0,before\n\
+        8,free,2,64000000,0,\n10,alloc,3,5000000,0,new\n20,free,1,3000000,0,\n30,alloc,4,1000000,0,new\n\
+        90,alloc,5,99000000,0,after\n";
+    let recording = read_bytes(csv.as_bytes(), "made", &ReadOptions::default()).unwrap();
+    let trace = &recording.traces[0];
+    let options = Options {
+        policies: vec!["none".into()],
+        selection: Selection {
+            window_us: Some((10, 30)),
+            ..Selection::default()
+        },
+        placements: true,
+        ..Options::default()
+    };
+    let replayed = replay(trace, &options, &|_, _| {}).unwrap();
+    let program = Program::new(trace, options.selection).unwrap();
+    let (part, placements) = window(trace, &program, &replayed.placements);
+    let lives = story::lives(&part);
+    let requested = story::held(&part, &lives, |serial| lives[serial].requested);
+    assert_eq!(requested, [8_000_000, 5_000_000, 6_000_000]);
+    assert_eq!((part.allocations, part.initial_blocks.len()), (3, 1));
+    assert_eq!(part.tags.get(part.initial_blocks[0].tag), "old");
+    let [placement] = placements.as_slice() else {
+        panic!("one policy")
+    };
+    assert!(placement.address.iter().all(|address| *address != u64::MAX));
+    let events: Vec<u32> = placement.reserved.iter().map(|(event, _)| *event).collect();
+    assert_eq!(events, [0, 1, 2], "what lived before and the first event are one");
+    assert!(placement.segments.iter().all(|span| span.to_event <= 3));
+    assert_eq!(replayed.report.peak_requested_bytes, 8_000_000);
 }

@@ -90,6 +90,17 @@ pub(super) fn sort(trials: &mut [Trial]) {
     trials.sort_by(|a, b| order(a, b, least));
 }
 
+/// Puts the setting to use before the others, among which a longer line may be better by a difference that does not
+/// matter; answers where the defaults are then.
+pub(super) fn lead(trials: &mut [Trial], best: usize, default: usize) -> usize {
+    trials[..=best].rotate_right(1);
+    match default {
+        at if at == best => 0,
+        at if at < best => at + 1,
+        at => at,
+    }
+}
+
 /// Whether two settings came to the same.
 pub(super) fn same_outcome(a: &Trial, b: &Trial) -> bool {
     a.fits == b.fits

@@ -50,6 +50,46 @@ fn finds_what_avoids_fragmentation() {
 }
 
 #[test]
+fn what_is_recommended_comes_first_and_the_defaults_keep_their_place() {
+    for family in tune(&growing(), &TuneOptions::default(), &|_, _| {})
+        .expect("replayable")
+        .families
+    {
+        assert_eq!(family.best, 0);
+        assert_eq!(family.trials[family.default].conf, "");
+        let mut others = family.trials[1..].to_vec();
+        rank::sort(&mut others);
+        assert_eq!(others, family.trials[1..], "the others go by their figures");
+    }
+}
+
+#[test]
+fn no_setting_is_tried_that_a_pytorch_in_use_would_refuse() {
+    let found = torch(Device::UNLIMITED, 1);
+    assert!(
+        found
+            .trials
+            .iter()
+            .all(|trial| !trial.conf.contains("large_segment_size_mb"))
+    );
+}
+
+#[test]
+fn every_setting_of_a_space_is_understood() {
+    let device = Device {
+        bytes: Some(4 << 30),
+        paged: true,
+    };
+    let program = Program::new(&growing(), Selection::default()).expect("allocations");
+    for family in Family::all() {
+        let spaces = space::spaces(family, &program, device);
+        for point in spaces.iter().flat_map(|space| space::one_at_a_time(space)) {
+            assert!(family.settings(&point.conf()).is_some(), "{}", point.conf());
+        }
+    }
+}
+
+#[test]
 fn threads_change_nothing() {
     assert_eq!(torch(Device::UNLIMITED, 1), torch(Device::UNLIMITED, 3));
 }
@@ -101,7 +141,7 @@ fn defaults_that_are_as_good_are_recommended() {
     let tuned = tune(&recording.traces[0], &TuneOptions::default(), &|_, _| {}).expect("replayable");
     let found = &tuned.families[0];
     assert_eq!((found.best, found.gains.len()), (found.default, 0));
-    assert_eq!(found.line().as_deref(), Some("unset PYTORCH_CUDA_ALLOC_CONF"));
+    assert_eq!(found.line(), None, "nothing is to be set");
 }
 
 fn tried(conf: &str, peak: u64, stalls: u64, modelled_driver_ms: f64) -> Trial {
@@ -144,4 +184,14 @@ fn what_makes_no_difference_is_not_praised() {
     assert_eq!(rank::choose(&trials, 0), (0, Vec::new()));
     let trials = [tried("", 1000, 10, 5.0), tried("a", 990, 10, 5.0)];
     assert_eq!(rank::choose(&trials, 0), (1, vec![Gain::Peak { bytes: 10 }]));
+}
+
+#[test]
+fn what_is_to_be_used_leads_and_the_defaults_are_found_again() {
+    for (best, default) in [(0, 2), (1, 0), (2, 1), (2, 2), (1, 2)] {
+        let mut trials = ["a", "b", "c"].map(|conf| tried(conf, 1000, 10, 5.0));
+        let (first, defaults) = (trials[best].conf.clone(), trials[default].conf.clone());
+        let now = rank::lead(&mut trials, best, default);
+        assert_eq!((&trials[0].conf, &trials[now].conf), (&first, &defaults));
+    }
 }

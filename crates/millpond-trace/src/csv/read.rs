@@ -4,7 +4,7 @@ use super::{ACTIONS, EXPANDABLE, INITIAL_BLOCK, INITIAL_PENDING, INITIAL_SEGMENT
 use crate::error::quoted;
 use crate::header::{self, Header};
 use crate::ledger::{Ledger, Row};
-use crate::lines::{Line, Lines, Size, number, size};
+use crate::lines::{BadLine, Line, Lines, PassedOver, Size, number, size};
 use crate::model::{InitialBlock, InitialSegment};
 use crate::source::Source;
 use crate::strings::Map;
@@ -130,6 +130,7 @@ pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, Rea
     let mut lines = Lines::new(source);
     let mut header = Header::default();
     let mut columns = None;
+    let mut passed_over = PassedOver::default();
     let mut devices = Devices {
         ledgers: Vec::new(),
         index: Map::default(),
@@ -143,18 +144,22 @@ pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, Rea
         };
         let done = match (line, &columns) {
             ([], _) => Ok(()),
-            ([b'#', comment @ ..], None) => header.read(comment),
+            ([b'#', comment @ ..], None) => header.read(comment).map_err(BadLine::from),
             ([b'#', ..], _) => Ok(()),
-            (names, None) => Columns::new(names).map(|found| {
-                columns = Some(found);
-            }),
+            (names, None) => Columns::new(names)
+                .map(|found| columns = Some(found))
+                .map_err(BadLine::from),
             (line, Some(columns)) => event(line, columns, header.device, &mut devices)?,
         };
         match done {
             Ok(()) => {}
+            Err(BadLine::Counted(what)) => passed_over.note(lines.number, what),
             // A last line without a line break that cannot be understood is one the writer did not finish.
-            Err(_) if last && columns.is_some() => break true,
-            Err(what) => {
+            Err(BadLine::Unreadable(what)) if last && columns.is_some() => {
+                passed_over.note(lines.number, what);
+                break true;
+            }
+            Err(BadLine::Unreadable(what)) => {
                 return Err(ReadError::Csv {
                     line: lines.number,
                     what,
@@ -167,9 +172,7 @@ pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, Rea
     ledgers.retain(|(_, ledger)| ledger.has_events());
     ledgers.sort_by_key(|(device, _)| *device);
     if ledgers.is_empty() {
-        return Err(ReadError::NoMemoryEvents {
-            format: Format::MillpondCsv,
-        });
+        return Err(passed_over.nothing_left(Format::MillpondCsv));
     }
     let mut traces = Vec::new();
     for (device, mut ledger) in ledgers {
@@ -198,25 +201,27 @@ fn event(
     columns: &Columns,
     device: i32,
     devices: &mut Devices,
-) -> Result<Result<(), String>, ReadError> {
+) -> Result<Result<(), BadLine>, ReadError> {
     let fields = Fields::new(line, columns.count);
     if fields.count < columns.count {
-        return Ok(Err(format!(
+        return Ok(Err(BadLine::Unreadable(format!(
             "{} fields where {} columns are named",
             fields.count, columns.count
-        )));
+        ))));
     }
     let device = match fields.find(columns.device).trim_ascii() {
         b"" => device,
         text => match header::device(text) {
             Some(device) => device,
-            None => return Ok(Err(format!("{} is no device number", quoted(text)))),
+            None => {
+                let what = format!("{} is no device number", quoted(text));
+                return Ok(Err(BadLine::Unreadable(what)));
+            }
         },
     };
     let ledger = devices.get(device)?;
     let row = match row(&fields, columns, ledger) {
-        Ok(Some(row)) => row,
-        Ok(None) => return Ok(Ok(())),
+        Ok(row) => row,
         Err(what) => return Ok(Err(what)),
     };
     let action = fields.get(columns.action).trim_ascii();
@@ -235,9 +240,9 @@ fn event(
     Ok(Ok(()))
 }
 
-/// The numbers of a line; none where the event was counted as a finding and is to be skipped.
+/// The numbers of a line.
 #[inline]
-fn row(fields: &Fields<'_>, columns: &Columns, ledger: &mut Ledger) -> Result<Option<Row>, String> {
+fn row(fields: &Fields<'_>, columns: &Columns, ledger: &mut Ledger) -> Result<Row, BadLine> {
     let optional = |column: Option<usize>, name: &str| match fields.find(column) {
         b"" => Ok(0),
         text => number(text).ok_or_else(|| format!("{} is no {name}", quoted(text))),
@@ -247,19 +252,19 @@ fn row(fields: &Fields<'_>, columns: &Columns, ledger: &mut Ledger) -> Result<Op
         b"" if fields.get(columns.action).starts_with(b"free") => 0,
         text => match size(text) {
             Size::Bytes(bytes) => bytes,
-            Size::Unreadable => return Err(format!("{} is no number of bytes", quoted(text))),
+            Size::Unreadable => return Err(format!("{} is no number of bytes", quoted(text)).into()),
             Size::Negative => {
                 ledger.findings.negative_bytes += 1;
-                return Ok(None);
+                return Err(BadLine::Counted(Size::NEGATIVE));
             }
             Size::Absurd => {
                 ledger.findings.absurd_bytes += 1;
-                return Ok(None);
+                return Err(BadLine::Counted(Size::ABSURD));
             }
         },
     };
     let stream = optional(columns.stream, "stream")?;
-    Ok(Some(Row {
+    Ok(Row {
         time_us: optional(columns.time_us, "time in microseconds")?,
         key: optional(Some(columns.id), "id").map_err(|_| format!("{} is no id", quoted(id)))?,
         bytes,
@@ -273,7 +278,7 @@ fn row(fields: &Fields<'_>, columns: &Columns, ledger: &mut Ledger) -> Result<Op
                 ledger.pool(id)
             }
         },
-    }))
+    })
 }
 
 fn pool(text: &[u8]) -> Option<(u64, u64)> {
@@ -289,7 +294,7 @@ fn initial(
     row: Row,
     allocated: Option<u64>,
     ledger: &mut Ledger,
-) -> Result<Result<(), String>, ReadError> {
+) -> Result<Result<(), BadLine>, ReadError> {
     let Row {
         key,
         address,
@@ -302,14 +307,11 @@ fn initial(
     let word = std::str::from_utf8(action).unwrap_or_default();
     if !matches!(word, INITIAL_SEGMENT | INITIAL_BLOCK | INITIAL_PENDING) {
         let known: Vec<&str> = ACTIONS.iter().map(|(word, _)| *word).collect();
-        return Ok(Err(format!(
-            "{} is no action; known are {}",
-            quoted(action),
-            known.join(" ")
-        )));
+        let what = format!("{} is no action; known are {}", quoted(action), known.join(" "));
+        return Ok(Err(BadLine::Unreadable(what)));
     }
     if ledger.has_events() {
-        return Ok(Err(format!("{word} after the first event")));
+        return Ok(Err(BadLine::Unreadable(format!("{word} after the first event"))));
     }
     if word == INITIAL_SEGMENT {
         let (small, expandable) = (key & SMALL != 0, key & EXPANDABLE != 0);

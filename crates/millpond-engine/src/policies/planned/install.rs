@@ -19,6 +19,7 @@ const WORTHWHILE: u64 = 4;
 impl Planned {
     /// Puts the plan's memory together and begins to follow it.
     pub(super) fn install(&mut self, supply: &mut Supply<'_>, mut plan: Plan) {
+        self.saved = false;
         let keys = self.orphans.keys().next_back().map_or(FOREIGN, |last| last + 1);
         if !supply.is_paged() || plan.height == 0 || u32::MAX - keys <= plan.step.period() as u32 {
             return self.give_up();

@@ -26,12 +26,21 @@ class Table {
       name.replaceChildren(h('i', { class: `swatch policy-${index % 12}` }), button);
       row.addEventListener('click', () => state.set({ focus: index }));
     }
+    new ResizeObserver(() => this.hint()).observe(this.table.parentElement);
     state.listen(() => this.show());
     this.show();
   }
 
   show() {
     for (const row of this.body.rows) row.classList.toggle('focus', Number(row.dataset.run) === this.state.focus);
+  }
+
+  // Says so where not all columns are in sight.
+  hint() {
+    const { scrollWidth, clientWidth } = this.table.parentElement;
+    const wide = scrollWidth > clientWidth;
+    this.table.classList.toggle('wide', wide);
+    byId('results-more').hidden = !wide;
   }
 
   sort(head, column) {
