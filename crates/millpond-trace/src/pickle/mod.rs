@@ -6,13 +6,19 @@
 //! value two million deep, and a value that contains itself is just a number that occurs twice.
 
 mod arena;
+mod flat;
+mod load;
 mod machine;
 mod opcode;
+mod rare;
+mod references;
 mod runs;
+mod stop;
 mod text;
+mod window;
 
 pub(crate) use arena::{Arena, Value};
-pub(crate) use machine::load;
+pub(crate) use load::load;
 
 /// What a reader takes out of dicts and lists as they fill, so that the arena need not keep it.
 ///
