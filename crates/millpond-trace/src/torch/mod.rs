@@ -9,6 +9,7 @@
 //! - then pools, expandable segments, settings, and the host's own pools.
 
 mod devices;
+mod frames;
 mod history;
 mod rewind;
 mod schema;

@@ -5,8 +5,9 @@
 //! [`super::tags`]); the others are dropped from the list. Both leave what the rest of this reader sees as it
 //! would be, except for frames that change after a list took them, as no program writes.
 
+use super::frames::{Frames, Kind};
 use super::schema::{KEYS, Key};
-use super::tags::{FRAMES, Frame, Frames};
+use super::tags::FRAMES;
 use crate::pickle::{self, Arena, Value};
 
 /// The values of one event's dict; `None` where it has none.
@@ -96,11 +97,11 @@ impl pickle::Sieve for Sieve {
         if pairs.first().map(|&key| Key::of(key)) != Some(Key::Action) {
             return None;
         }
-        let number = u32::try_from(self.records.len()).ok()?;
-        let mut record = Record::EMPTY;
-        record.set(pairs);
-        self.records.push(record);
-        Some(number)
+        let number = self.records.len();
+        // Filled where it stays: a copy would wait for each of its values to be written.
+        self.records.push(Record::EMPTY);
+        self.records[number].set(pairs);
+        u32::try_from(number).ok()
     }
 
     #[cold]
@@ -117,7 +118,7 @@ impl pickle::Sieve for Sieve {
     #[inline]
     fn items(&mut self, arena: &Arena, items: &mut [Value]) -> usize {
         match items.first() {
-            Some(&first) if self.frames.of(arena, first) != Frame::Other => self.stack(arena, items),
+            Some(&first) if self.frames.kind(arena, first) != Kind::Other => self.stack(arena, items),
             _ => items.len(),
         }
     }
@@ -129,16 +130,16 @@ impl Sieve {
     fn stack(&mut self, arena: &Arena, items: &mut [Value]) -> usize {
         let (mut python, mut native, mut kept) = (0, 0, 0);
         for at in 0..items.len() {
-            let counted = match self.frames.of(arena, items[at]) {
-                Frame::Noise => continue,
-                Frame::Other => {
+            let counted = match self.frames.kind(arena, items[at]) {
+                Kind::Noise => continue,
+                Kind::Other => {
                     items[kept] = items[at];
                     kept += 1;
                     continue;
                 }
-                Frame::Python => &mut python,
-                Frame::Native if python > 0 => continue,
-                Frame::Native => &mut native,
+                Kind::Python => &mut python,
+                Kind::Native if python > 0 => continue,
+                Kind::Native => &mut native,
             };
             if *counted < FRAMES {
                 *counted += 1;
