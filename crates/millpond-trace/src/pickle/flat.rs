@@ -1,45 +1,48 @@
 //! Dicts whose values are plain: nearly all of a snapshot.
 //!
-//! Events, blocks and frames are written as `}`, MEMOIZE, a mark, a few keys and values, `u`. The machine would
-//! spend more on its stack and marks than on what these hold, so here keys and values wait in an array. At
-//! whatever is not expected, the end of the window among it, they go onto the stack, and the machine goes on as
-//! if it had come this far by itself: nothing is undone, and no error is found here.
+//! Events, blocks and frames are written as `}`, MEMOIZE, a mark, a few keys and values, `u`. The keys are
+//! references to names memoised before, mostly the bytes that stood at this place in the dict before; so they
+//! are compared instead of decoded, and keys and values wait in an array and not on the stack. At whatever is
+//! not expected, the end of the window among it, they go onto the stack, and the machine goes on as if it had
+//! come this far by itself: nothing is undone, and no error is found here.
 
 use super::Sieve;
-use super::arena::Value;
 use super::machine::{DEEPEST, Machine};
 use super::opcode::*;
 use super::stop::Step;
+use super::value::Value;
 use super::window::signed;
 
-/// Keys and values that may wait. An event has twenty.
-const MOST: usize = 32;
+/// Keys of a plain dict. An event has ten.
+const MOST: usize = 16;
 
 /// How protocol 4 and above write the beginning of a dict that is not empty.
 const OPENING: [u8; 3] = [EMPTY_DICT, MEMOIZE, MARK];
 
-/// Keys and values of a dict whose end is not met yet.
-struct Waiting {
-    values: [Value; MOST],
-    count: usize,
+/// The dict met last: its keys as they were written, and keys and values in turn. Holds as long as no memo entry
+/// changes.
+#[derive(Default)]
+pub(super) struct Shape {
+    keys: [Key; MOST],
+    pairs: [[Value; 2]; MOST],
 }
 
-impl Waiting {
-    #[inline(always)]
-    fn values(&self) -> &[Value] {
-        &self.values[..self.count]
-    }
+/// A reference: `length` bytes, which are those of `word` under `mask`.
+#[derive(Clone, Copy)]
+struct Key {
+    word: u64,
+    mask: u64,
+    length: usize,
+}
 
-    #[inline(always)]
-    fn last(&self) -> Option<Value> {
-        self.values().last().copied()
-    }
-
-    #[inline(always)]
-    fn push(&mut self, value: Value) -> Option<()> {
-        *self.values.get_mut(self.count)? = value;
-        self.count += 1;
-        Some(())
+impl Default for Key {
+    /// What no bytes are equal to.
+    fn default() -> Self {
+        Self {
+            word: 1,
+            mask: 0,
+            length: 0,
+        }
     }
 }
 
@@ -47,75 +50,126 @@ impl<S: Sieve> Machine<'_, S> {
     /// Runs the `EMPTY_DICT` at `at` and as much of the dict as is plain; where the next opcode is.
     #[inline(never)]
     pub(super) fn dict(&mut self, window: &[u8], at: usize) -> Step<usize> {
-        let dict = self.room(at)?.dict(&[])?;
-        self.push(dict)?;
+        self.room(at)?;
+        let place = self.memo.len();
+        // Written when it is known whether the sieve takes the dict, which is then in no container.
         if !window[at..].starts_with(&OPENING)
             || self.marks.len() == DEEPEST
-            || self.memoize(dict, at + 1).is_err()
+            || self.memoize(Value::UNSET, at + 1).is_err()
         {
+            let dict = self.arena.dict(&[])?;
+            self.push(dict)?;
             return Ok(at + 1);
         }
-        let mut waiting = Waiting {
-            values: [Value::NONE; MOST],
-            count: 0,
-        };
         let mut at = at + OPENING.len();
-        while let Some(next) = self.plain(window, at, &mut waiting) {
+        let mut count = 0;
+        while count < MOST
+            && let Some(next) = self.pair(window, at, count)
+        {
             at = next;
+            count += 1;
         }
-        if window.get(at) == Some(&SETITEMS) && waiting.count.is_multiple_of(2) {
-            Self::set_pairs(&mut self.arena, self.sieve, dict, waiting.values())?;
-            return Ok(at + 1);
+        let pairs = self.shape.pairs[..count].as_flattened();
+        if window.get(at) != Some(&SETITEMS) {
+            self.memo[place] = self.arena.dict(&[])?;
+            return self.spill(place, count, at);
         }
+        self.memo[place] = match self.sieve.take(&self.arena, pairs) {
+            Some(number) => self.arena.whole(number)?,
+            None => self.arena.dict(pairs)?,
+        };
+        self.push(self.memo[place])?;
+        Ok(at + 1)
+    }
+
+    /// Puts the dict and what waits of it onto the stack.
+    #[cold]
+    fn spill(&mut self, place: usize, count: usize, at: usize) -> Step<usize> {
+        self.push(self.memo[place])?;
         self.open_mark();
-        for &value in waiting.values() {
+        for [key, value] in self.shape.pairs.into_iter().take(count) {
+            self.push(key)?;
             self.push(value)?;
         }
         Ok(at)
     }
 
-    /// Runs the opcode at `at` on what waits; where the next one is. None if it is not plain; then it changed
-    /// nothing.
+    /// Runs the key and the value at `at`, the dict's pair number `number`; where the next one is.
     #[inline(always)]
-    fn plain(&mut self, window: &[u8], at: usize, waiting: &mut Waiting) -> Option<usize> {
+    fn pair(&mut self, window: &[u8], at: usize, number: usize) -> Option<usize> {
+        let head = u64::from_le_bytes(*window.get(at..)?.first_chunk()?);
+        let known = &self.shape.keys[number];
+        if head & known.mask != known.word {
+            self.key(head, number)?;
+        }
+        let at = at + self.shape.keys[number].length;
+        let (value, next) = self.value(window, at)?;
+        self.shape.pairs[number][1] = value;
+        Some(next)
+    }
+
+    /// Learns the key that `head` begins with.
+    fn key(&mut self, head: u64, number: usize) -> Option<()> {
+        let length = match head as u8 {
+            BINGET => 2,
+            LONG_BINGET => 5,
+            _ => return None,
+        };
+        let mask = (1 << (8 * length)) - 1;
+        let word = head & mask;
+        self.shape.pairs[number][0] = self.memoized((word >> 8) as usize)?;
+        self.shape.keys[number] = Key { word, mask, length };
+        Some(())
+    }
+
+    /// Runs what pushes one value and memoises it, if it is plain; the value, and where the next opcode is.
+    #[inline(always)]
+    fn value(&mut self, window: &[u8], at: usize) -> Option<(Value, usize)> {
         // An opcode and the longest argument known here: the length and eight digits of LONG1.
         let &[opcode, a, b, c, d, ref more @ ..] = window.get(at..)?.first_chunk::<10>()?;
-        let (value, length) = match opcode {
-            BINGET => (self.memoized(usize::from(a))?, 2),
-            LONG_BINGET => (self.memoized(u32::from_le_bytes([a, b, c, d]) as usize)?, 5),
-            BININT1 => (self.arena.int(i64::from(a)).ok()?, 2),
-            BININT2 => (self.arena.int(i64::from(u16::from_le_bytes([a, b]))).ok()?, 3),
+        Some(match opcode {
+            BINGET => (self.memoized(usize::from(a))?, at + 2),
+            LONG_BINGET => (self.memoized(u32::from_le_bytes([a, b, c, d]) as usize)?, at + 5),
+            BININT1 => (self.arena.int(i64::from(a)).ok()?, at + 2),
+            BININT2 => (
+                self.arena.int(i64::from(u16::from_le_bytes([a, b]))).ok()?,
+                at + 3,
+            ),
             BININT => {
                 let int = i32::from_le_bytes([a, b, c, d]);
-                (self.arena.int(i64::from(int)).ok()?, 5)
+                (self.arena.int(i64::from(int)).ok()?, at + 5)
             }
             LONG1 if matches!(a, 1..=8) => {
                 let &[e, f, g, h, i] = more;
                 let int = signed([b, c, d, e, f, g, h, i], u32::from(a));
-                (self.arena.int(int).ok()?, 2 + usize::from(a))
+                (self.arena.int(int).ok()?, at + 2 + usize::from(a))
             }
-            NONE => (Value::NONE, 1),
-            NEWTRUE => (Value::TRUE, 1),
-            NEWFALSE => (Value::FALSE, 1),
+            NONE => (Value::NONE, at + 1),
+            NEWTRUE => (Value::TRUE, at + 1),
+            NEWFALSE => (Value::FALSE, at + 1),
             SHORT_BINUNICODE => {
-                let text = window[at + 2..].get(..usize::from(a))?;
-                (self.arena.text(text).ok()?, 2 + text.len())
+                let end = at + 2 + usize::from(a);
+                let text = self.arena.text(window.get(at + 2..end)?).ok()?;
+                (text, self.memoized_at(window, end, text))
             }
-            EMPTY_LIST => (self.room(at).ok()?.list(&[]).ok()?, 1),
-            TUPLE2 => {
-                let from = waiting.count.checked_sub(2)?;
-                let tuple = self.room(at).ok()?.tuple(&waiting.values()[from..]).ok()?;
-                waiting.count = from;
-                (tuple, 1)
+            EMPTY_LIST => {
+                let list = self.room(at).ok()?.list(&[]).ok()?;
+                let at = self.memoized_at(window, at + 1, list);
+                match window.get(at) {
+                    Some(&MARK) => (list, self.run(window, at, list).unwrap_or(at)),
+                    _ => (list, at),
+                }
             }
-            MEMOIZE => {
-                self.memoize(waiting.last()?, at).ok()?;
-                return Some(at + 1);
-            }
-            MARK => return self.run(window, at, waiting.last()?),
             _ => return None,
-        };
-        waiting.push(value)?;
-        Some(at + length)
+        })
+    }
+
+    /// Runs the `MEMOIZE` at `at`, if there is one; where the next opcode is.
+    #[inline(always)]
+    fn memoized_at(&mut self, window: &[u8], at: usize, value: Value) -> usize {
+        match window.get(at) {
+            Some(&MEMOIZE) if self.memoize(value, at).is_ok() => at + 1,
+            _ => at,
+        }
     }
 }

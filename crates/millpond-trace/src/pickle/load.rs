@@ -4,9 +4,10 @@
 //! that is buffered.
 
 use super::Sieve;
-use super::arena::{Arena, Value};
+use super::arena::Arena;
 use super::machine::Machine;
 use super::stop::{Stop, Within};
+use super::value::Value;
 use crate::{ReadError, source::Source};
 
 /// Containers that a compressed file may hold where it may hold one line; those at hand have a tenth of it, and

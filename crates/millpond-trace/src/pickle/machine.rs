@@ -4,10 +4,13 @@
 //! and memo numbers in proportion to the bytes read, strings read piece by piece whatever length they claim.
 
 use super::Sieve;
-use super::arena::{Arena, Full, Taken, Value};
+use super::arena::Arena;
+use super::containers::Taken;
+use super::flat::Shape;
 use super::opcode::*;
 use super::runs::Runs;
 use super::stop::{Step, fault};
+use super::value::Value;
 use super::window::{argument, bytes, last_head, signed};
 
 /// CPython pushes at most a thousand items before it appends them, PyTorch's own writer a whole list.
@@ -28,6 +31,7 @@ pub(super) struct Machine<'s, S> {
     pub(super) marks: Vec<u32>,
     pub(super) memo: Vec<Value>,
     pub(super) runs: Runs,
+    pub(super) shape: Shape,
     /// Bytes of the file before the window.
     pub(super) before: u64,
 }
@@ -43,6 +47,7 @@ impl<'s, S: Sieve> Machine<'s, S> {
             marks: Vec::new(),
             memo: Vec::new(),
             runs: Runs::default(),
+            shape: Shape::default(),
             before: 0,
         }
     }
@@ -285,6 +290,7 @@ impl<'s, S: Sieve> Machine<'s, S> {
             self.memo.resize(index + 1, Value::UNSET);
         } else if self.memo[index] != Value::UNSET {
             self.runs.forget();
+            self.shape = Shape::default();
         }
         self.memo[index] = value;
         Ok(())
@@ -333,27 +339,15 @@ impl<'s, S: Sieve> Machine<'s, S> {
         if !pairs.len().is_multiple_of(2) {
             return fault("SETITEMS has a key without a value");
         }
-        Self::set_pairs(&mut self.arena, self.sieve, dict, pairs)?;
-        self.stack.truncate(from);
-        Ok(())
-    }
-
-    /// Adds keys and values to a dict.
-    #[inline]
-    pub(super) fn set_pairs(
-        arena: &mut Arena,
-        sieve: &mut S,
-        dict: Value,
-        pairs: &[Value],
-    ) -> Result<(), Full> {
-        match arena.taken(dict) {
-            Taken::By(number) => sieve.more(arena, number, pairs),
-            Taken::Not => arena.extend(dict, pairs)?,
-            Taken::NotYet => match sieve.take(arena, pairs) {
-                Some(number) => arena.take(dict, number),
-                None => arena.extend(dict, pairs)?,
+        match self.arena.taken(dict) {
+            Taken::By(number) => self.sieve.more(&self.arena, number, pairs),
+            Taken::Not => self.arena.extend(dict, pairs)?,
+            Taken::NotYet => match self.sieve.take(&self.arena, pairs) {
+                Some(number) => self.arena.take(dict, number),
+                None => self.arena.extend(dict, pairs)?,
             },
         }
+        self.stack.truncate(from);
         Ok(())
     }
 

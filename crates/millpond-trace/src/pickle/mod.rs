@@ -6,6 +6,7 @@
 //! value two million deep, and a value that contains itself is just a number that occurs twice.
 
 mod arena;
+mod containers;
 mod flat;
 mod load;
 mod machine;
@@ -15,10 +16,12 @@ mod references;
 mod runs;
 mod stop;
 mod text;
+mod value;
 mod window;
 
-pub(crate) use arena::{Arena, Value};
+pub(crate) use arena::Arena;
 pub(crate) use load::load;
+pub(crate) use value::Value;
 
 /// What a reader takes out of dicts and lists as they fill, so that the arena need not keep it.
 ///

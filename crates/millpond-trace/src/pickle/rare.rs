@@ -1,11 +1,11 @@
 //! Opcodes that snapshots hardly have, protocol 0's among them.
 
 use super::Sieve;
-use super::arena::Value;
 use super::machine::{DEEPEST, Machine, TOO_DEEP};
 use super::opcode::*;
 use super::stop::{Step, Stop, Within, fault, short};
 use super::text::{decimal, unescaped};
+use super::value::Value;
 use super::window::{Head, LONGEST_TEXT, argument, bytes};
 
 impl<S: Sieve> Machine<'_, S> {

@@ -1,9 +1,9 @@
 //! Lists of references, which are the stacks of events.
 
 use super::Sieve;
-use super::arena::Value;
 use super::machine::Machine;
 use super::opcode::{APPENDS, BINGET, LONG_BINGET};
+use super::value::Value;
 
 /// Where the run of `BINGET` and `LONG_BINGET` at `at` ends; none if that is not in the window.
 fn end_of_gets(window: &[u8], mut at: usize) -> Option<usize> {
@@ -79,7 +79,9 @@ impl<S: Sieve> Machine<'_, S> {
         let kept = self.sieve.items(&self.arena, &mut self.stack[height..]);
         let items = self.arena.fill(list, &self.stack[height..][..kept]);
         self.stack.truncate(height);
-        self.runs.add(run, items.ok()?);
+        if let Some(items) = items.ok()? {
+            self.runs.add(run, items);
+        }
         Some(end + 1)
     }
 }

@@ -5,7 +5,7 @@
 //! a new list and mostly one after the other in the same order. So a run is guessed from the one before it
 //! and compared as bytes instead of being decoded.
 
-use super::arena::Chunk;
+use super::containers::Span;
 use crate::strings::Seeded;
 use hashbrown::HashTable;
 use std::hash::BuildHasher;
@@ -28,7 +28,7 @@ pub(super) struct Runs {
 struct Known {
     start: u32,
     length: u32,
-    items: Chunk,
+    items: Span,
     /// Runs that followed this one, the latest first.
     next: [u32; 2],
 }
@@ -36,7 +36,7 @@ struct Known {
 impl Runs {
     /// The items of the run that `window` begins with, and its length in bytes, if the guess is right.
     #[inline]
-    pub(super) fn guess(&mut self, window: &[u8]) -> Option<(Chunk, usize)> {
+    pub(super) fn guess(&mut self, window: &[u8]) -> Option<(Span, usize)> {
         let last = self.last?;
         let [first, second] = self.runs[last as usize].next;
         for next in [first, second] {
@@ -56,7 +56,7 @@ impl Runs {
     }
 
     /// The items of a run that was read before.
-    pub(super) fn find(&mut self, run: &[u8]) -> Option<Chunk> {
+    pub(super) fn find(&mut self, run: &[u8]) -> Option<Span> {
         let hash = self.hasher.hash_one(run);
         let at = *self.found.find(hash, |&at| self.text(at) == run)?;
         self.follow(at);
@@ -64,7 +64,7 @@ impl Runs {
     }
 
     /// Keeps a run that was not read before.
-    pub(super) fn add(&mut self, run: &[u8], items: Chunk) {
+    pub(super) fn add(&mut self, run: &[u8], items: Span) {
         if self.bytes.len() + run.len() > MOST_BYTES {
             return;
         }

@@ -1,6 +1,7 @@
 //! Why the machine stops.
 
-use super::arena::{Full, Value};
+use super::arena::Full;
+use super::value::Value;
 
 /// Why the machine does not go on to the next opcode.
 pub(super) enum Stop {
