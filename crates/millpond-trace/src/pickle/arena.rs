@@ -24,16 +24,16 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Empty but for `words`, whose numbers begin at 1.
-    pub(super) fn new(words: &[&str]) -> Self {
+    /// Empty but for `words`, whose numbers begin at 1; with room for what `expected` bytes hold.
+    pub(super) fn new(words: &[&str], expected: usize) -> Self {
         let mut strings = Interner::new(usize::MAX);
         for word in words {
             strings.intern(word.as_bytes());
         }
         Self {
-            containers: Containers::new(),
+            containers: Containers::new(expected),
             whole: 0,
-            ints: Vec::new(),
+            ints: Vec::with_capacity(expected / 32),
             floats: Vec::new(),
             strings,
         }

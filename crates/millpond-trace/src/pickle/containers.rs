@@ -54,10 +54,11 @@ pub(super) struct Containers {
 }
 
 impl Containers {
-    pub(super) fn new() -> Self {
+    /// None, with room for those in `expected` bytes.
+    pub(super) fn new(expected: usize) -> Self {
         Self {
-            spans: Vec::new(),
-            slots: Vec::new(),
+            spans: Vec::with_capacity(expected / 8),
+            slots: Vec::with_capacity(expected / 2),
             chunks: Vec::new(),
             grown: Vec::new(),
         }

@@ -20,7 +20,7 @@ pub(crate) fn load(
     words: &[&str],
     sieve: &mut impl Sieve,
 ) -> Result<(Arena, Value), ReadError> {
-    let mut machine = Machine::new(sieve, words);
+    let mut machine = Machine::new(sieve, words, source.expected());
     loop {
         let window = source.buffered();
         let length = window.len();

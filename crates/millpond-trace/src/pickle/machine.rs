@@ -37,15 +37,15 @@ pub(super) struct Machine<'s, S> {
 }
 
 impl<'s, S: Sieve> Machine<'s, S> {
-    /// Nothing read; strings of the arena begin with `words`.
-    pub(super) fn new(sieve: &'s mut S, words: &[&str]) -> Self {
+    /// Nothing read; strings of the arena begin with `words`, and there is room for what `expected` bytes hold.
+    pub(super) fn new(sieve: &'s mut S, words: &[&str], expected: usize) -> Self {
         Self {
             sieve,
-            arena: Arena::new(words),
+            arena: Arena::new(words, expected),
             stack: Vec::new(),
             fence: 0,
             marks: Vec::new(),
-            memo: Vec::new(),
+            memo: Vec::with_capacity(expected / 8),
             runs: Runs::default(),
             shape: Shape::default(),
             before: 0,

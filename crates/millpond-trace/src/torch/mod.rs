@@ -26,7 +26,7 @@ use sieve::Sieve;
 use tags::Tags;
 
 pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, ReadError> {
-    let mut sieve = Sieve::new();
+    let mut sieve = Sieve::new(source.expected());
     let (arena, top) = pickle::load(source, WORDS, &mut sieve)?;
     let Sieve { records, frames } = sieve;
     let walk = Walk::new(&arena, &records);

@@ -82,9 +82,10 @@ pub(super) struct Sieve {
 }
 
 impl Sieve {
-    pub(super) fn new() -> Self {
+    /// Nothing taken, with room for the records in `expected` bytes.
+    pub(super) fn new(expected: usize) -> Self {
         Self {
-            records: Vec::new(),
+            records: Vec::with_capacity(expected / 64),
             frames: Frames::default(),
         }
     }
