@@ -2,7 +2,7 @@
 //!
 //! Against a node per value this is what makes a snapshot smaller in memory than on disk.
 
-use super::containers::{Containers, Items, Span, Taken};
+use super::containers::{Containers, Held, Items, Span};
 use super::value::{DICT, FLOAT, INT, LIST, STRING, TUPLE, Value};
 use crate::strings::Interner;
 
@@ -113,9 +113,9 @@ impl Arena {
 
     /// Whether a dict's pairs are with the sieve.
     #[inline]
-    pub(super) fn taken(&self, dict: Value) -> Taken {
+    pub(super) fn taken(&self, dict: Value) -> Held {
         match dict.as_whole() {
-            Some(number) => Taken::By(number),
+            Some(number) => Held::Taken(number),
             None => self.containers.taken(dict.index()),
         }
     }
@@ -130,7 +130,7 @@ impl Arena {
     #[inline]
     pub(crate) fn taken_by(&self, value: Value) -> Option<u32> {
         match value.is_dict().then(|| self.taken(value))? {
-            Taken::By(number) => Some(number),
+            Held::Taken(number) => Some(number),
             _ => None,
         }
     }

@@ -37,12 +37,12 @@ struct Grown {
     last: u32,
 }
 
-/// Whether a dict's pairs are with the sieve.
-pub(super) enum Taken {
-    By(u32),
-    Not,
+/// Where a dict's pairs are.
+pub(super) enum Held {
+    Taken(u32),
+    Here,
     /// It has no pairs so far.
-    NotYet,
+    Nowhere,
 }
 
 /// All containers, by number.
@@ -157,11 +157,11 @@ impl Containers {
 
     /// Whether a container's items are with the sieve.
     #[inline]
-    pub(super) fn taken(&self, number: usize) -> Taken {
+    pub(super) fn taken(&self, number: usize) -> Held {
         match self.spans[number] {
-            Span { start, length: TAKEN } => Taken::By(start),
-            Span { length: 0, .. } => Taken::NotYet,
-            _ => Taken::Not,
+            Span { start, length: TAKEN } => Held::Taken(start),
+            Span { length: 0, .. } => Held::Nowhere,
+            _ => Held::Here,
         }
     }
 

@@ -6,12 +6,12 @@
 //! not expected, the end of the window among it, they go onto the stack, and the machine goes on as if it had
 //! come this far by itself: nothing is undone, and no error is found here.
 
-use super::Sieve;
 use super::machine::{DEEPEST, Machine};
 use super::opcode::*;
 use super::stop::Step;
 use super::value::Value;
 use super::window::signed;
+use super::{Sieve, Taken};
 
 /// Keys of a plain dict. An event has ten.
 const MOST: usize = 16;
@@ -61,7 +61,14 @@ impl<S: Sieve> Machine<'_, S> {
             self.push(dict)?;
             return Ok(at + 1);
         }
-        let mut at = at + OPENING.len();
+        let from = at + OPENING.len();
+        if let Some((number, length)) = self.constants.guess(&window[from..]) {
+            let dict = self.arena.whole(number)?;
+            self.memo[place] = dict;
+            self.push(dict)?;
+            return Ok(from + length);
+        }
+        let mut at = from;
         let mut count = 0;
         while count < MOST
             && let Some(next) = self.pair(window, at, count)
@@ -71,14 +78,24 @@ impl<S: Sieve> Machine<'_, S> {
         }
         let pairs = self.shape.pairs[..count].as_flattened();
         if window.get(at) != Some(&SETITEMS) {
+            self.constants.interrupt();
             self.memo[place] = self.arena.dict(&[])?;
             return self.spill(place, count, at);
         }
-        self.memo[place] = match self.sieve.take(&self.arena, pairs) {
-            Some(number) => self.arena.whole(number)?,
+        let taken = self.sieve.take(&self.arena, pairs);
+        let dict = match taken {
+            Some(taken) => self.arena.whole(taken.number())?,
             None => self.arena.dict(pairs)?,
         };
-        self.push(self.memo[place])?;
+        self.memo[place] = dict;
+        self.push(dict)?;
+        match taken {
+            // Its bytes mean nothing else if they put nothing into the memo.
+            Some(Taken::Constant(number)) if self.memo.len() == place + 1 => {
+                self.constants.meet(&window[from..=at], number);
+            }
+            _ => self.constants.interrupt(),
+        }
         Ok(at + 1)
     }
 

@@ -5,7 +5,7 @@
 
 use super::Sieve;
 use super::arena::Arena;
-use super::containers::Taken;
+use super::containers::{Held, Span};
 use super::flat::Shape;
 use super::opcode::*;
 use super::runs::Runs;
@@ -30,7 +30,10 @@ pub(super) struct Machine<'s, S> {
     /// What `fence` was before each open mark.
     pub(super) marks: Vec<u32>,
     pub(super) memo: Vec<Value>,
-    pub(super) runs: Runs,
+    /// Items of lists of references.
+    pub(super) runs: Runs<Span>,
+    /// Under which numbers the sieve keeps what dicts say.
+    pub(super) constants: Runs<u32>,
     pub(super) shape: Shape,
     /// Bytes of the file before the window.
     pub(super) before: u64,
@@ -47,6 +50,7 @@ impl<'s, S: Sieve> Machine<'s, S> {
             marks: Vec::new(),
             memo: Vec::with_capacity(expected / 8),
             runs: Runs::default(),
+            constants: Runs::default(),
             shape: Shape::default(),
             before: 0,
         }
@@ -290,6 +294,7 @@ impl<'s, S: Sieve> Machine<'s, S> {
             self.memo.resize(index + 1, Value::UNSET);
         } else if self.memo[index] != Value::UNSET {
             self.runs.forget();
+            self.constants.forget();
             self.shape = Shape::default();
         }
         self.memo[index] = value;
@@ -340,10 +345,10 @@ impl<'s, S: Sieve> Machine<'s, S> {
             return fault("SETITEMS has a key without a value");
         }
         match self.arena.taken(dict) {
-            Taken::By(number) => self.sieve.more(&self.arena, number, pairs),
-            Taken::Not => self.arena.extend(dict, pairs)?,
-            Taken::NotYet => match self.sieve.take(&self.arena, pairs) {
-                Some(number) => self.arena.take(dict, number),
+            Held::Taken(number) => self.sieve.more(&self.arena, number, pairs),
+            Held::Here => self.arena.extend(dict, pairs)?,
+            Held::Nowhere => match self.sieve.take(&self.arena, pairs) {
+                Some(taken) => self.arena.take(dict, taken.number()),
                 None => self.arena.extend(dict, pairs)?,
             },
         }

@@ -14,6 +14,10 @@ const PATH: usize = 4096;
 const NAME: usize = 80;
 /// Keys of a frame at most.
 const MOST_KEYS: usize = 32;
+/// Frames that say different things at most; further ones are in no tag.
+const MOST_FRAMES: u32 = 1 << 20;
+/// Frames are kept under numbers from this on, events under lower ones.
+pub(super) const FIRST_FRAME: u32 = 1 << 27;
 
 /// What a frame is to a tag.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,10 +32,11 @@ pub(super) enum Kind {
 /// The frames met so far.
 #[derive(Default)]
 pub(super) struct Frames {
-    /// The number of each dict's frame: stacks are many, so looking one up must cost nothing.
-    dicts: Vec<u32>,
-    /// By number, from 1 on.
+    /// By number, from [`FIRST_FRAME`] on.
     frames: Vec<Frame>,
+    /// Numbers of those whose dicts were not taken, by their dicts. 0 is none: stacks are many, so looking one up
+    /// must cost nothing.
+    dicts: Vec<u32>,
     numbers: Map<Content, u32>,
     /// Whether a string names the allocator, by its number: a long one may be named by a million frames.
     allocators: Map<u32, bool>,
@@ -58,7 +63,7 @@ impl Frames {
     #[inline]
     pub(super) fn kind(&mut self, arena: &Arena, value: Value) -> Kind {
         match self.number(arena, value) {
-            Some(number) => self.frames[number as usize - 1].kind,
+            Some(number) => self.frames[(number - FIRST_FRAME) as usize].kind,
             None => Kind::Other,
         }
     }
@@ -68,7 +73,7 @@ impl Frames {
         let Some(number) = self.number(arena, value) else {
             return "";
         };
-        let frame = &mut self.frames[number as usize - 1];
+        let frame = &mut self.frames[(number - FIRST_FRAME) as usize];
         let names = &mut self.names;
         let (start, end) = *frame.name.get_or_insert_with(|| {
             let start = names.len();
@@ -81,8 +86,25 @@ impl Frames {
         &self.names[start as usize..end as usize]
     }
 
+    /// Takes a frame's dict, if these pairs are just what PyTorch writes: a file, a function and a line. Its number.
+    pub(super) fn take(&mut self, arena: &Arena, pairs: &[Value]) -> Option<u32> {
+        let &[k, _, l, _, m, _] = pairs else { return None };
+        let keys = [k, l, m].map(Key::of);
+        if ![Key::Filename, Key::Name, Key::Line]
+            .iter()
+            .all(|key| keys.contains(key))
+        {
+            return None;
+        }
+        let content = Content::of(arena, pairs.chunks_exact(2).map(|pair| (pair[0], pair[1])))?;
+        self.number_of(arena, content)
+    }
+
     #[inline]
     fn number(&mut self, arena: &Arena, value: Value) -> Option<u32> {
+        if let Some(number) = arena.taken_by(value) {
+            return (number >= FIRST_FRAME).then_some(number);
+        }
         let dict = value.dict()?;
         match self.dicts.get(dict) {
             Some(&number) if number > 0 => Some(number),
@@ -90,29 +112,34 @@ impl Frames {
         }
     }
 
-    /// Looks at a dict not met before.
+    /// Looks at a dict that was not taken and not met before.
     #[cold]
     fn add(&mut self, arena: &Arena, value: Value, dict: usize) -> Option<u32> {
-        let content = Content::of(arena, value)?;
-        let number = match self.numbers.get(&content) {
-            Some(&number) => number,
-            None => {
-                let kind = self.judge(arena, content);
-                self.frames.push(Frame {
-                    content,
-                    kind,
-                    name: None,
-                });
-                let number = u32::try_from(self.frames.len()).ok()?;
-                self.numbers.insert(content, number);
-                number
-            }
-        };
+        let content = Content::of(arena, arena.pairs(value)?)?;
+        let number = self.number_of(arena, content)?;
         if dict >= self.dicts.len() {
             self.dicts.resize(dict + 1, 0);
         }
         self.dicts[dict] = number;
         Some(number)
+    }
+
+    fn number_of(&mut self, arena: &Arena, content: Content) -> Option<u32> {
+        if let Some(&number) = self.numbers.get(&content) {
+            return Some(number);
+        }
+        let at = self.frames.len() as u32;
+        if at == MOST_FRAMES {
+            return None;
+        }
+        let kind = self.judge(arena, content);
+        self.frames.push(Frame {
+            content,
+            kind,
+            name: None,
+        });
+        self.numbers.insert(content, FIRST_FRAME + at);
+        Some(FIRST_FRAME + at)
     }
 
     fn judge(&mut self, arena: &Arena, content: Content) -> Kind {
@@ -152,11 +179,11 @@ impl Frames {
 }
 
 impl Content {
-    /// None if the dict has none of a frame's keys, or others that this reader knows.
-    fn of(arena: &Arena, dict: Value) -> Option<Self> {
+    /// None if the pairs have none of a frame's keys, or others that this reader knows.
+    fn of(arena: &Arena, pairs: impl Iterator<Item = (Value, Value)>) -> Option<Self> {
         let mut content = Self::default();
         let mut named = false;
-        for (at, (key, value)) in arena.pairs(dict)?.enumerate() {
+        for (at, (key, value)) in pairs.enumerate() {
             if at == MOST_KEYS {
                 return None;
             }

@@ -5,10 +5,10 @@
 //! [`super::tags`]); the others are dropped from the list. Both leave what the rest of this reader sees as it
 //! would be, except for frames that change after a list took them, as no program writes.
 
-use super::frames::{Frames, Kind};
+use super::frames::{FIRST_FRAME, Frames, Kind};
 use super::schema::{KEYS, Key};
 use super::tags::FRAMES;
-use crate::pickle::{self, Arena, Value};
+use crate::pickle::{self, Arena, Taken, Value};
 
 /// The values of one event's dict; `None` where it has none.
 #[derive(Clone, Copy)]
@@ -94,15 +94,22 @@ impl Sieve {
 impl pickle::Sieve for Sieve {
     /// Every version of PyTorch writes an event's action first.
     #[inline]
-    fn take(&mut self, _arena: &Arena, pairs: &[Value]) -> Option<u32> {
-        if pairs.first().map(|&key| Key::of(key)) != Some(Key::Action) {
-            return None;
+    fn take(&mut self, arena: &Arena, pairs: &[Value]) -> Option<Taken> {
+        match pairs.first().map(|&key| Key::of(key))? {
+            Key::Action => {}
+            Key::Filename | Key::Name | Key::Line => {
+                return self.frames.take(arena, pairs).map(Taken::Constant);
+            }
+            _ => return None,
         }
         let number = self.records.len();
         // Filled where it stays: a copy would wait for each of its values to be written.
         self.records.push(Record::EMPTY);
         self.records[number].set(pairs);
-        u32::try_from(number).ok()
+        u32::try_from(number)
+            .ok()
+            .filter(|&number| number < FIRST_FRAME)
+            .map(Taken::Own)
     }
 
     #[cold]
