@@ -143,29 +143,30 @@ impl<S: Sieve> Machine<'_, S> {
     #[inline(always)]
     fn value(&mut self, window: &[u8], at: usize) -> Option<(Value, usize)> {
         // An opcode and the longest argument known here: the length and eight digits of LONG1.
-        let &[opcode, a, b, c, d, ref more @ ..] = window.get(at..)?.first_chunk::<10>()?;
+        let head = window.get(at..)?.first_chunk::<10>()?;
+        let [opcode, argument, ..] = *head;
+        let four = *head[1..].first_chunk()?;
         Some(match opcode {
-            BINGET => (self.memoized(usize::from(a))?, at + 2),
-            LONG_BINGET => (self.memoized(u32::from_le_bytes([a, b, c, d]) as usize)?, at + 5),
-            BININT1 => (self.arena.int(i64::from(a)).ok()?, at + 2),
-            BININT2 => (
-                self.arena.int(i64::from(u16::from_le_bytes([a, b]))).ok()?,
-                at + 3,
-            ),
+            BINGET => (self.memoized(usize::from(argument))?, at + 2),
+            LONG_BINGET => (self.memoized(u32::from_le_bytes(four) as usize)?, at + 5),
+            BININT1 => (self.arena.int(i64::from(argument)).ok()?, at + 2),
+            BININT2 => {
+                let int = u16::from_le_bytes([four[0], four[1]]);
+                (self.arena.int(i64::from(int)).ok()?, at + 3)
+            }
             BININT => {
-                let int = i32::from_le_bytes([a, b, c, d]);
+                let int = i32::from_le_bytes(four);
                 (self.arena.int(i64::from(int)).ok()?, at + 5)
             }
-            LONG1 if matches!(a, 1..=8) => {
-                let &[e, f, g, h, i] = more;
-                let int = signed([b, c, d, e, f, g, h, i], u32::from(a));
-                (self.arena.int(int).ok()?, at + 2 + usize::from(a))
+            LONG1 if matches!(argument, 1..=8) => {
+                let int = signed(*head.last_chunk()?, u32::from(argument));
+                (self.arena.int(int).ok()?, at + 2 + usize::from(argument))
             }
             NONE => (Value::NONE, at + 1),
             NEWTRUE => (Value::TRUE, at + 1),
             NEWFALSE => (Value::FALSE, at + 1),
             SHORT_BINUNICODE => {
-                let end = at + 2 + usize::from(a);
+                let end = at + 2 + usize::from(argument);
                 let text = self.arena.text(window.get(at + 2..end)?).ok()?;
                 (text, self.memoized_at(window, end, text))
             }
