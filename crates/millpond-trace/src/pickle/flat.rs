@@ -46,6 +46,17 @@ impl Default for Key {
     }
 }
 
+impl Shape {
+    /// A memo entry changed its meaning.
+    #[cold]
+    pub(super) fn forget(&mut self) {
+        // Keys are learned from the first on.
+        if self.keys[0].mask != 0 {
+            *self = Self::default();
+        }
+    }
+}
+
 impl<S: Sieve> Machine<'_, S> {
     /// Runs the `EMPTY_DICT` at `at` and as much of the dict as is plain; where the next opcode is.
     #[inline(never)]

@@ -34,6 +34,7 @@ pub(super) struct Machine<'s, S> {
     pub(super) runs: Runs<Span>,
     /// Under which numbers the sieve keeps what dicts say.
     pub(super) constants: Runs<u32>,
+    /// Keys of the plain dict read last.
     pub(super) shape: Shape,
     /// Bytes of the file before the window.
     pub(super) before: u64,
@@ -295,7 +296,7 @@ impl<'s, S: Sieve> Machine<'s, S> {
         } else if self.memo[index] != Value::UNSET {
             self.runs.forget();
             self.constants.forget();
-            self.shape = Shape::default();
+            self.shape.forget();
         }
         self.memo[index] = value;
         Ok(())

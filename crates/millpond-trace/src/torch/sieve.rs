@@ -1,9 +1,10 @@
 //! What is taken out of a snapshot while it is parsed.
 //!
-//! Two kinds of values make up nearly all of it. Of an event's dict only nine values matter, so it is kept
-//! as those and not as pairs. Of an event's stack only the frames its tag may name matter (see
-//! [`super::tags`]); the others are dropped from the list. Both leave what the rest of this reader sees as it
-//! would be, except for frames that change after a list took them, as no program writes.
+//! Three kinds of values make up nearly all of it. Of an event's dict only nine values matter, so it is kept
+//! as those and not as pairs. Of a frame only what it says matters (see [`super::frames`]), so equal ones are
+//! kept once. Of an event's stack only the frames its tag may name matter (see [`super::tags`]); the others are
+//! dropped from the list. All of it leaves what the rest of this reader sees as it would be, except for frames
+//! that change later, as no program writes.
 
 use super::frames::{FIRST_FRAME, Frames, Kind};
 use super::schema::{KEYS, Key};

@@ -12,8 +12,10 @@ use crate::strings::{Interner, Map};
 
 /// Frames that a tag names at most.
 pub(super) const FRAMES: usize = 8;
+
 /// Places for tags asked for lately.
 const RECENT: usize = 512;
+
 /// What an event says about its origin: frames, user metadata and compile context.
 type Words = [Value; 3];
 
