@@ -2,12 +2,14 @@
 //!
 //! `cargo run --release -p millpond-trace --example pickle_speed -- FILE...`
 //!
-//! Ours is all of [`millpond_trace::read`]: opening the file, parsing, tags, the state rebuilt backwards,
-//! numbered events. CPython's is opening the file and `pickle.load`, in a process of its own that has imported
+//! Ours is all that [`millpond_trace::read`] does: opening the file, parsing, tags, the state rebuilt backwards,
+//! numbered events. Of it, parsing is what goes by until the end of the file was asked for. CPython's is opening the file and `pickle.load`, in a process of its own that has imported
 //! everything before; freeing the result counts for neither. The two take turns, so that another program's
 //! load meets both. Each row gives the median and, in brackets, the least and the most.
 
-use std::io::{BufRead, BufReader, Write};
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
@@ -40,13 +42,17 @@ fn main() {
     }
     for path in std::env::args_os().skip(1).map(PathBuf::from) {
         let mut ours = Vec::new();
+        let mut parsing = Vec::new();
         let mut theirs = Vec::new();
         let mut theirs_without_gc = Vec::new();
         for _ in 0..ROUNDS {
             theirs.extend(python.as_mut().and_then(|python| python.load(&path)));
             theirs_without_gc.extend(without_gc.as_mut().and_then(|python| python.load(&path)));
             match read(&path) {
-                Ok(seconds) => ours.push(seconds),
+                Ok([seconds, until_asked]) => {
+                    ours.push(seconds);
+                    parsing.push(until_asked);
+                }
                 Err(error) => {
                     println!("{}: {error}", path.display());
                     break;
@@ -58,22 +64,61 @@ fn main() {
         }
         let bytes = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
         println!("{} ({:.1} MB)", path.display(), bytes as f64 / 1e6);
-        let ours = row("millpond_trace::read", &mut ours, None);
+        let ours = [
+            row("millpond_trace::read", &mut ours, None),
+            row("of it parsing", &mut parsing, None),
+        ];
         row("pickle.load", &mut theirs, Some(ours));
         row("pickle.load, gc off", &mut theirs_without_gc, Some(ours));
     }
 }
 
-fn read(path: &Path) -> Result<f64, millpond_trace::ReadError> {
+/// Seconds of all, and those until the end of the file was asked for.
+///
+/// What [`millpond_trace::read`] does, on a file that is watched.
+fn read(path: &Path) -> Result<[f64; 2], Box<dyn std::error::Error>> {
     let start = Instant::now();
-    let recording = millpond_trace::read(path, &millpond_trace::ReadOptions::default())?;
+    let file = File::open(path)?;
+    let total = file.metadata()?.len();
+    let asked = Cell::new(start);
+    let watched = Watched {
+        file,
+        left: total,
+        asked: &asked,
+    };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let options = millpond_trace::ReadOptions::default();
+    let recording = millpond_trace::read_from(watched, &name, Some(total), &options)?;
     let seconds = start.elapsed().as_secs_f64();
     drop(recording);
-    Ok(seconds)
+    Ok([seconds, (asked.get() - start).as_secs_f64()])
+}
+
+/// A file that notes when it was read last.
+struct Watched<'a> {
+    file: File,
+    left: u64,
+    asked: &'a Cell<Instant>,
+}
+
+impl Read for Watched<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.asked.set(Instant::now());
+        // In small pieces at the end, so that little is left to parse when the last was read.
+        let most = if self.left > 64 << 10 {
+            buffer.len()
+        } else {
+            4 << 10
+        };
+        let most = most.min(buffer.len());
+        let got = self.file.read(&mut buffer[..most])?;
+        self.left = self.left.saturating_sub(got as u64);
+        Ok(got)
+    }
 }
 
 /// Prints one side's row; its median.
-fn row(name: &str, seconds: &mut [f64], against: Option<f64>) -> f64 {
+fn row(name: &str, seconds: &mut [f64], against: Option<[f64; 2]>) -> f64 {
     seconds.sort_by(f64::total_cmp);
     let (Some(least), Some(most)) = (seconds.first(), seconds.last()) else {
         return 0.0;
@@ -86,7 +131,11 @@ fn row(name: &str, seconds: &mut [f64], against: Option<f64>) -> f64 {
         most * 1e3
     );
     match against {
-        Some(ours) => println!("  {:.1} times ours", median / ours),
+        Some([ours, parsing]) => println!(
+            "  {:.1} times ours, {:.1} times parsing",
+            median / ours,
+            median / parsing
+        ),
         None => println!(),
     }
     median

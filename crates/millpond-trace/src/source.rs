@@ -11,6 +11,9 @@ use std::rc::Rc;
 /// Small enough to stay in a core's cache between being filled and being parsed.
 const BUFFER: usize = 64 << 10;
 
+/// More than most snapshots have, and little enough to reserve a few times whatever the file holds.
+const MOST_EXPECTED: u64 = 4 << 20;
+
 /// Content up to this size is never compared with the file's: a few repeated lines compress well.
 const FREE_EXPANSION: u64 = 16 << 20;
 
@@ -31,6 +34,7 @@ pub(crate) struct Source<'a> {
     /// Why the decoder stopped; every later wish for more bytes fails with it again.
     damage: Option<String>,
     compressed: bool,
+    total: Option<u64>,
     meter: Rc<Meter>,
     max_decompressed: u64,
     max_expansion: u64,
@@ -112,10 +116,21 @@ impl<'a> Source<'a> {
             finished: false,
             damage: None,
             compressed,
+            total,
             meter,
             max_decompressed: options.max_decompressed,
             max_expansion: options.max_expansion,
         })
+    }
+
+    /// How long the content is, as far as that is known before it is read: 0 where it is not, and never more than
+    /// [`MOST_EXPECTED`].
+    ///
+    /// For room that is made in advance. It is address space only until it is used, and without it half of what a
+    /// small file costs is vectors that grow.
+    pub(crate) fn expected(&self) -> usize {
+        let total = self.total.filter(|_| !self.compressed).unwrap_or(0);
+        total.min(MOST_EXPECTED) as usize
     }
 
     /// Bytes consumed so far.

@@ -1,155 +1,39 @@
 //! All values of a pickle in a few flat vectors.
 //!
-//! ```text
-//! Value       4 bytes: three bits of kind, 29 of payload (a small number, or an index)
-//! containers  16 bytes each: where its items start, how many, and its further chunks
-//! slots       the items of all containers, 4 bytes each; a dict's keys and values alternate
-//! ```
-//!
-//! A container's items lie together unless another container grew in between; then it gets a further chunk.
 //! Against a node per value this is what makes a snapshot smaller in memory than on disk.
 
+use super::containers::{Containers, Held, Items, Span};
+use super::value::{DICT, FLOAT, INT, LIST, STRING, TUPLE, Value};
 use crate::strings::Interner;
-use std::fmt;
-
-/// One value; an index into its [`Arena`] where it does not fit.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Value(u32);
-
-const PAYLOAD: u32 = (1 << 29) - 1;
-// Kind 0 is the constants of [`Value`].
-const SMALL: u32 = 1;
-const INT: u32 = 2;
-const FLOAT: u32 = 3;
-const STRING: u32 = 4;
-const LIST: u32 = 5;
-const DICT: u32 = 6;
-const TUPLE: u32 = 7;
-
-impl Value {
-    pub(crate) const NONE: Self = Self(0);
-    pub(super) const FALSE: Self = Self(1);
-    pub(super) const TRUE: Self = Self(2);
-    /// Bytes and the like: nothing a snapshot needs, so only its presence is kept.
-    pub(super) const OPAQUE: Self = Self(3);
-    /// An integer above `i64::MAX`.
-    pub(super) const HUGE: Self = Self(4);
-    /// An integer below `i64::MIN`.
-    pub(super) const MINUS_HUGE: Self = Self(5);
-    /// A memo entry never written.
-    pub(super) const UNSET: Self = Self(6);
-
-    fn new(kind: u32, payload: usize) -> Option<Self> {
-        let payload = u32::try_from(payload)
-            .ok()
-            .filter(|&payload| payload <= PAYLOAD)?;
-        Some(Self(kind << 29 | payload))
-    }
-
-    fn kind(self) -> u32 {
-        self.0 >> 29
-    }
-
-    fn payload(self) -> usize {
-        (self.0 & PAYLOAD) as usize
-    }
-
-    /// Distinct for distinct values; 0 for `None`.
-    #[inline]
-    pub(crate) fn bits(self) -> u32 {
-        self.0
-    }
-
-    /// The number of a string in [`Arena::strings`].
-    pub(crate) fn string(self) -> Option<u32> {
-        (self.kind() == STRING).then_some(self.0 & PAYLOAD)
-    }
-
-    pub(crate) fn is_list(self) -> bool {
-        self.kind() == LIST
-    }
-
-    /// The number of a dict among all containers.
-    #[inline]
-    pub(crate) fn dict(self) -> Option<usize> {
-        (self.kind() == DICT).then(|| self.payload())
-    }
-
-    pub(crate) fn is_dict(self) -> bool {
-        self.kind() == DICT
-    }
-
-    pub(crate) fn boolean(self) -> Option<bool> {
-        match self {
-            Self::TRUE => Some(true),
-            Self::FALSE => Some(false),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Debug for Value {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const KINDS: [&str; 8] = [
-            "constant", "small", "int", "float", "string", "list", "dict", "tuple",
-        ];
-        write!(f, "{}:{}", KINDS[self.kind() as usize], self.payload())
-    }
-}
-
-const NO_CHUNK: u32 = u32::MAX;
-/// In place of a container's last chunk: the sieve took what it held, under the number in `start`.
-const TAKEN: u32 = u32::MAX - 1;
-
-/// Items side by side in [`Arena::slots`]. Several containers may share them: nobody writes there again.
-#[derive(Clone, Copy)]
-pub(super) struct Chunk {
-    start: u32,
-    length: u32,
-    next: u32,
-}
-
-#[derive(Clone, Copy)]
-struct Container {
-    first: Chunk,
-    /// The chunk that grows, where it is not the first.
-    last: u32,
-}
-
-/// Whether a dict's pairs are with the sieve.
-pub(super) enum Taken {
-    By(u32),
-    Not,
-    /// It has no pairs so far.
-    NotYet,
-}
 
 /// Why a value could not be added.
 #[derive(Debug)]
 pub(super) struct Full(pub(super) &'static str);
 
+const TOO_MANY_CONTAINERS: Full = Full("too many lists, dicts and tuples");
+const TOO_MANY_ITEMS: Full = Full("too many items");
+
 /// All values of one pickle.
 pub(crate) struct Arena {
-    containers: Vec<Container>,
-    chunks: Vec<Chunk>,
-    slots: Vec<Value>,
+    containers: Containers,
+    /// Dicts that the sieve took whole: they are in no container.
+    whole: usize,
     ints: Vec<i64>,
     floats: Vec<f64>,
     pub(crate) strings: Interner,
 }
 
 impl Arena {
-    /// Empty but for `words`, whose numbers begin at 1.
-    pub(super) fn new(words: &[&str]) -> Self {
+    /// Empty but for `words`, whose numbers begin at 1; with room for what `expected` bytes hold.
+    pub(super) fn new(words: &[&str], expected: usize) -> Self {
         let mut strings = Interner::new(usize::MAX);
         for word in words {
             strings.intern(word.as_bytes());
         }
         Self {
-            containers: Vec::new(),
-            chunks: Vec::new(),
-            slots: Vec::new(),
-            ints: Vec::new(),
+            containers: Containers::new(expected),
+            whole: 0,
+            ints: Vec::with_capacity(expected / 32),
             floats: Vec::new(),
             strings,
         }
@@ -157,12 +41,13 @@ impl Arena {
 
     #[inline]
     pub(super) fn int(&mut self, int: i64) -> Result<Value, Full> {
-        const HALF: i64 = 1 << 28;
-        if (-HALF..HALF).contains(&int) {
-            return Ok(Value(SMALL << 29 | (int + HALF) as u32));
+        match Value::small(int) {
+            Some(small) => Ok(small),
+            None => {
+                self.ints.push(int);
+                Value::new(INT, self.ints.len() - 1).ok_or(Full("too many large integers"))
+            }
         }
-        self.ints.push(int);
-        Value::new(INT, self.ints.len() - 1).ok_or(Full("too many large integers"))
     }
 
     pub(super) fn float(&mut self, float: f64) -> Result<Value, Full> {
@@ -189,145 +74,108 @@ impl Arena {
 
     #[inline]
     fn container(&mut self, kind: u32, items: &[Value]) -> Result<Value, Full> {
-        let start = self.slot(items)?;
-        let first = Chunk {
-            start,
-            length: items.len() as u32,
-            next: NO_CHUNK,
-        };
-        self.containers.push(Container {
-            first,
-            last: NO_CHUNK,
-        });
-        Value::new(kind, self.containers.len() - 1).ok_or(Full("too many lists, dicts and tuples"))
+        let number = self.containers.add(items).ok_or(TOO_MANY_ITEMS)?;
+        Value::new(kind, number).ok_or(TOO_MANY_CONTAINERS)
     }
 
-    fn slot(&mut self, items: &[Value]) -> Result<u32, Full> {
-        let start = self.slots.len();
-        if start + items.len() >= u32::MAX as usize {
-            return Err(Full("too many items"));
-        }
-        self.slots.extend_from_slice(items);
-        Ok(start as u32)
+    /// A dict of which the sieve took all pairs so far, under `number`.
+    #[inline]
+    pub(super) fn whole(&mut self, number: u32) -> Result<Value, Full> {
+        self.whole += 1;
+        Value::whole(number).ok_or(TOO_MANY_CONTAINERS)
     }
 
-    /// Adds items to a list or a dict.
+    /// Adds items to a list, or to a dict that was not taken.
     #[inline]
     pub(super) fn extend(&mut self, container: Value, items: &[Value]) -> Result<(), Full> {
-        let start = self.slot(items)?;
-        let length = items.len() as u32;
-        let next = self.chunks.len() as u32;
-        let container = &mut self.containers[container.payload()];
-        let growing = match container.last {
-            NO_CHUNK => &mut container.first,
-            last => &mut self.chunks[last as usize],
-        };
-        if growing.length == 0 {
-            growing.start = start;
-        }
-        if growing.start + growing.length == start {
-            growing.length += length;
-            return Ok(());
-        }
-        growing.next = next;
-        container.last = next;
-        self.chunks.push(Chunk {
-            start,
-            length,
-            next: NO_CHUNK,
-        });
-        Ok(())
+        self.containers
+            .extend(container.index(), items)
+            .ok_or(TOO_MANY_ITEMS)
     }
 
     /// Whether a list has no items yet; false for anything else.
     #[inline]
     pub(super) fn is_empty_list(&self, value: Value) -> bool {
-        value.is_list() && self.containers[value.payload()].first.length == 0
+        value.is_list() && self.containers.is_empty(value.index())
     }
 
     /// Fills an empty list; what another may share.
-    pub(super) fn fill(&mut self, list: Value, items: &[Value]) -> Result<Chunk, Full> {
+    pub(super) fn fill(&mut self, list: Value, items: &[Value]) -> Result<Option<Span>, Full> {
         self.extend(list, items)?;
-        Ok(self.containers[list.payload()].first)
+        Ok(self.containers.together(list.index()))
     }
 
     /// Fills an empty list with items of another.
     #[inline]
-    pub(super) fn share(&mut self, list: Value, items: Chunk) {
-        self.containers[list.payload()].first = items;
+    pub(super) fn share(&mut self, list: Value, items: Span) {
+        self.containers.share(list.index(), items);
     }
 
+    /// Whether a dict's pairs are with the sieve.
     #[inline]
-    pub(super) fn taken(&self, dict: Value) -> Taken {
-        let Container { first, last } = self.containers[dict.payload()];
-        match (last, first.length) {
-            (TAKEN, _) => Taken::By(first.start),
-            (_, 0) => Taken::NotYet,
-            _ => Taken::Not,
+    pub(super) fn taken(&self, dict: Value) -> Held {
+        match dict.as_whole() {
+            Some(number) => Held::Taken(number),
+            None => self.containers.taken(dict.index()),
         }
     }
 
-    /// Notes under which number the sieve keeps what an empty dict holds.
+    /// Notes under which number the sieve keeps what an empty dict would hold.
     #[inline]
     pub(super) fn take(&mut self, dict: Value, number: u32) {
-        let container = &mut self.containers[dict.payload()];
-        container.first.start = number;
-        container.last = TAKEN;
+        self.containers.take(dict.index(), number);
     }
 
     /// The number under which the sieve keeps what a dict holds.
     #[inline]
     pub(crate) fn taken_by(&self, value: Value) -> Option<u32> {
-        let container = value.dict().map(|number| self.containers[number])?;
-        (container.last == TAKEN).then_some(container.first.start)
+        match value.is_dict().then(|| self.taken(value))? {
+            Held::Taken(number) => Some(number),
+            _ => None,
+        }
     }
 
     /// Equal for lists and tuples that share their items; 0 for those without items and for anything else.
     #[inline]
     pub(crate) fn identity(&self, value: Value) -> u64 {
-        if !matches!(value.kind(), LIST | TUPLE) {
+        if !is_sequence(value) {
             return 0;
         }
-        match self.containers[value.payload()].first {
-            Chunk { length: 0, .. } => 0,
-            Chunk {
-                start,
-                length,
-                next: NO_CHUNK,
-            } => u64::from(start) << 32 | u64::from(length),
-            _ => u64::from(value.bits()) << 32,
+        match self.containers.identity(value.index()) {
+            Some(identity) => identity,
+            None => u64::from(value.bits()) << 32,
         }
     }
 
-    /// Containers built so far.
+    /// Lists, tuples and dicts so far.
+    #[inline]
     pub(crate) fn containers(&self) -> usize {
-        self.containers.len()
+        self.containers.len() + self.whole
     }
 
     /// Items of all containers together; what a walk that visits everything once would visit.
     pub(crate) fn size(&self) -> usize {
-        self.slots.len()
+        self.containers.items()
     }
 
     /// An integer, clamped to what `i64` holds; booleans are 0 and 1 as in Python.
     #[inline]
     pub(crate) fn as_int(&self, value: Value) -> Option<i64> {
-        match value.kind() {
-            SMALL => Some(value.payload() as i64 - (1 << 28)),
-            INT => self.ints.get(value.payload()).copied(),
-            _ => match value {
-                Value::TRUE => Some(1),
-                Value::FALSE => Some(0),
-                Value::HUGE => Some(i64::MAX),
-                Value::MINUS_HUGE => Some(i64::MIN),
-                _ => None,
-            },
+        if value.kind() == INT {
+            return self.ints.get(value.index()).copied();
+        }
+        match value {
+            Value::TRUE => Some(1),
+            Value::FALSE => Some(0),
+            Value::HUGE => Some(i64::MAX),
+            Value::MINUS_HUGE => Some(i64::MIN),
+            _ => value.as_small(),
         }
     }
 
     pub(crate) fn as_float(&self, value: Value) -> Option<f64> {
         match value.kind() {
-            FLOAT => self.floats.get(value.payload()).copied(),
+            FLOAT => self.floats.get(value.index()).copied(),
             _ => self.as_int(value).map(|int| int as f64),
         }
     }
@@ -338,74 +186,38 @@ impl Arena {
 
     /// The items of a list or tuple.
     pub(crate) fn items(&self, value: Value) -> Option<Items<'_>> {
-        matches!(value.kind(), LIST | TUPLE).then(|| self.all(value))
+        is_sequence(value).then(|| self.containers.iter(value.index()))
     }
 
-    /// The keys and values of a dict; of equal keys the last one counts.
+    /// The keys and values of a dict; of equal keys the last one counts. One that was taken has none.
     pub(crate) fn pairs(&self, value: Value) -> Option<Pairs<'_>> {
-        value.is_dict().then(|| Pairs(self.all(value)))
+        let items = || value.dict().map(|number| self.containers.iter(number));
+        value.is_dict().then(|| Pairs(items()))
     }
 
     /// How many items a list or tuple has; 0 for anything else.
     pub(crate) fn count(&self, value: Value) -> usize {
-        let Some(mut items) = self.items(value) else {
-            return 0;
-        };
-        let mut count = items.items.len();
-        while let Some(chunk) = self.chunks.get(items.next as usize) {
-            count += chunk.length as usize;
-            items.next = chunk.next;
-        }
-        count
-    }
-
-    fn all(&self, value: Value) -> Items<'_> {
-        let Container { first, last } = self.containers[value.payload()];
-        let items = match last {
-            // Its start is no place in the slots.
-            TAKEN => &[],
-            _ => &self.slots[first.start as usize..][..first.length as usize],
-        };
-        Items {
-            arena: self,
-            items: items.iter(),
-            next: first.next,
+        match is_sequence(value) {
+            true => self.containers.count(value.index()),
+            false => 0,
         }
     }
 }
 
-/// Items of a container in order.
-pub(crate) struct Items<'a> {
-    arena: &'a Arena,
-    items: std::slice::Iter<'a, Value>,
-    next: u32,
-}
-
-impl Iterator for Items<'_> {
-    type Item = Value;
-
-    #[inline]
-    fn next(&mut self) -> Option<Value> {
-        loop {
-            if let Some(&value) = self.items.next() {
-                return Some(value);
-            }
-            // Chunks are linked forward only, so this ends even in a container that contains itself.
-            let chunk = self.arena.chunks.get(self.next as usize)?;
-            self.items = self.arena.slots[chunk.start as usize..][..chunk.length as usize].iter();
-            self.next = chunk.next;
-        }
-    }
+#[inline]
+fn is_sequence(value: Value) -> bool {
+    matches!(value.kind(), LIST | TUPLE)
 }
 
 /// Keys and values of a dict in order.
-pub(crate) struct Pairs<'a>(Items<'a>);
+pub(crate) struct Pairs<'a>(Option<Items<'a>>);
 
 impl Iterator for Pairs<'_> {
     type Item = (Value, Value);
 
     #[inline]
     fn next(&mut self) -> Option<(Value, Value)> {
-        Some((self.0.next()?, self.0.next()?))
+        let items = self.0.as_mut()?;
+        Some((items.next()?, items.next()?))
     }
 }

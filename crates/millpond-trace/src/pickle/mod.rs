@@ -6,21 +6,46 @@
 //! value two million deep, and a value that contains itself is just a number that occurs twice.
 
 mod arena;
+mod containers;
+mod flat;
+mod load;
 mod machine;
 mod opcode;
+mod rare;
+mod references;
 mod runs;
+mod stop;
 mod text;
+mod value;
+mod window;
 
-pub(crate) use arena::{Arena, Value};
-pub(crate) use machine::load;
+pub(crate) use arena::Arena;
+pub(crate) use load::load;
+pub(crate) use value::Value;
+
+/// The number under which a sieve keeps what matters of a dict; the arena then has only the number.
+#[derive(Clone, Copy)]
+pub(crate) enum Taken {
+    /// This dict's own.
+    Own(u32),
+    /// That of all dicts which say the same; what is set in one of them later does not matter.
+    Constant(u32),
+}
+
+impl Taken {
+    fn number(self) -> u32 {
+        match self {
+            Self::Own(number) | Self::Constant(number) => number,
+        }
+    }
+}
 
 /// What a reader takes out of dicts and lists as they fill, so that the arena need not keep it.
 ///
 /// Most of a snapshot is a million small dicts and lists of which a few numbers matter.
 pub(crate) trait Sieve {
-    /// The first pairs of a dict, keys and values in turn. The number under which this keeps what matters of
-    /// them; the arena then has only the number. None leaves them to the arena.
-    fn take(&mut self, arena: &Arena, pairs: &[Value]) -> Option<u32>;
+    /// The first pairs of a dict, keys and values in turn. None leaves them to the arena.
+    fn take(&mut self, arena: &Arena, pairs: &[Value]) -> Option<Taken>;
 
     /// Further pairs of a dict that was taken.
     fn more(&mut self, arena: &Arena, number: u32, pairs: &[Value]);

@@ -1,11 +1,11 @@
-//! Runs of references seen before.
+//! Bytes read before, and what they meant.
 //!
 //! Half a snapshot is the stacks of its events: lists that hold nothing but references to frames, which
 //! were memoised before. A program in a loop writes the same few hundred stacks over and over, each time as
 //! a new list and mostly one after the other in the same order. So a run is guessed from the one before it
-//! and compared as bytes instead of being decoded.
+//! and compared as bytes instead of being decoded. So are the frames of old snapshots, which wrote a dict
+//! wherever one occurs.
 
-use super::arena::Chunk;
 use crate::strings::Seeded;
 use hashbrown::HashTable;
 use std::hash::BuildHasher;
@@ -14,29 +14,40 @@ use std::hash::BuildHasher;
 const MOST_BYTES: usize = 4 << 20;
 const NONE: u32 = u32::MAX;
 
-/// The runs read so far. Holds as long as no memo entry changes; then all are forgotten.
-#[derive(Default)]
-pub(super) struct Runs {
+/// The runs read so far and the meaning of each. Holds as long as no memo entry changes; then all are forgotten.
+pub(super) struct Runs<T> {
     bytes: Vec<u8>,
-    runs: Vec<Known>,
+    runs: Vec<Known<T>>,
     found: HashTable<u32>,
     hasher: Seeded,
     /// The run read last.
     last: Option<u32>,
 }
 
-struct Known {
+struct Known<T> {
     start: u32,
     length: u32,
-    items: Chunk,
+    meaning: T,
     /// Runs that followed this one, the latest first.
     next: [u32; 2],
 }
 
-impl Runs {
-    /// The items of the run that `window` begins with, and its length in bytes, if the guess is right.
+impl<T> Default for Runs<T> {
+    fn default() -> Self {
+        Self {
+            bytes: Vec::new(),
+            runs: Vec::new(),
+            found: HashTable::new(),
+            hasher: Seeded::default(),
+            last: None,
+        }
+    }
+}
+
+impl<T: Copy> Runs<T> {
+    /// The meaning of the run that `window` begins with, and its length in bytes, if the guess is right.
     #[inline]
-    pub(super) fn guess(&mut self, window: &[u8]) -> Option<(Chunk, usize)> {
+    pub(super) fn guess(&mut self, window: &[u8]) -> Option<(T, usize)> {
         let last = self.last?;
         let [first, second] = self.runs[last as usize].next;
         for next in [first, second] {
@@ -44,7 +55,7 @@ impl Runs {
                 break;
             };
             if window.starts_with(&self.bytes[run.start as usize..][..run.length as usize]) {
-                let found = (run.items, run.length as usize);
+                let found = (run.meaning, run.length as usize);
                 if next == second {
                     self.runs[last as usize].next = [second, first];
                 }
@@ -55,16 +66,16 @@ impl Runs {
         None
     }
 
-    /// The items of a run that was read before.
-    pub(super) fn find(&mut self, run: &[u8]) -> Option<Chunk> {
+    /// The meaning of a run that was read before.
+    pub(super) fn find(&mut self, run: &[u8]) -> Option<T> {
         let hash = self.hasher.hash_one(run);
         let at = *self.found.find(hash, |&at| self.text(at) == run)?;
         self.follow(at);
-        Some(self.runs[at as usize].items)
+        Some(self.runs[at as usize].meaning)
     }
 
     /// Keeps a run that was not read before.
-    pub(super) fn add(&mut self, run: &[u8], items: Chunk) {
+    pub(super) fn add(&mut self, run: &[u8], meaning: T) {
         if self.bytes.len() + run.len() > MOST_BYTES {
             return;
         }
@@ -72,7 +83,7 @@ impl Runs {
         self.runs.push(Known {
             start: self.bytes.len() as u32,
             length: run.len() as u32,
-            items,
+            meaning,
             next: [NONE; 2],
         });
         self.bytes.extend_from_slice(run);
@@ -82,6 +93,13 @@ impl Runs {
         });
         self.found = found;
         self.follow(at);
+    }
+
+    /// Keeps a run and its meaning, if it was not read before.
+    pub(super) fn meet(&mut self, run: &[u8], meaning: T) {
+        if self.find(run).is_none() {
+            self.add(run, meaning);
+        }
     }
 
     fn text(&self, at: u32) -> &[u8] {
@@ -96,6 +114,12 @@ impl Runs {
             *next = [at, next[0]];
         }
         self.last = Some(at);
+    }
+
+    /// What comes next does not follow the run read last.
+    #[inline]
+    pub(super) fn interrupt(&mut self) {
+        self.last = None;
     }
 
     /// A memo entry changed its meaning.

@@ -1,6 +1,7 @@
 //! Arguments of protocol 0, which are lines of text.
 
-use super::arena::{Arena, Full, Value};
+use super::arena::{Arena, Full};
+use super::value::Value;
 
 /// A decimal integer of any length; none if `text` is none.
 pub(super) fn decimal(arena: &mut Arena, text: &str) -> Result<Option<Value>, Full> {

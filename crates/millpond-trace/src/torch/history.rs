@@ -2,14 +2,15 @@
 
 use super::devices::Device;
 use super::rewind::{Rewind, overlaps};
+use super::ring::Ring;
 use super::schema::Walk;
 use super::settings::SettingsRead;
 use super::sieve::{Field, Record};
-use super::state;
+use super::state::{self, Final};
 use super::tags::Tags;
 use crate::ledger::{Ledger, Row};
 use crate::lines::MOST_BYTES;
-use crate::model::{DeviceState, InitialBlock, InitialSegment, NO_ALLOCATION};
+use crate::model::{DeviceState, InitialBlock, InitialSegment, NO_ALLOCATION, PoolState};
 use crate::pickle::Value;
 use crate::strings::Map;
 use crate::{Action, Caution, Event, Format, ReadError, Trace};
@@ -24,26 +25,50 @@ pub(super) struct DeviceRead {
     pub(super) cautions: Vec<Caution>,
 }
 
-/// Reads one device.
-pub(super) fn read(
-    walk: &Walk<'_>,
-    device: &Device,
-    tags: &mut Tags,
-    settings: Option<&SettingsRead>,
-    name: &str,
-) -> Result<DeviceRead, ReadError> {
+/// What one device has, as it stands in the file.
+pub(super) struct Gathered {
+    ordinal: i32,
+    has_segments: bool,
+    end: Final,
+    pools: Vec<PoolState>,
+    entries: Entries,
+    ledger: Ledger,
+}
+
+/// Takes what one device has out of the values; they are not needed any more.
+pub(super) fn gather(walk: &Walk<'_>, device: &Device, tags: &mut Tags) -> Result<Gathered, ReadError> {
     let mut ledger = Ledger::new();
     tags.forget();
     let (end, pools) = state::read(walk, &device.segments, tags, &mut ledger)?;
-    let mut entries = Entries {
-        events: Vec::new(),
-        pools_recorded: false,
-        count: 0,
-    };
+    let mut entries = Entries::default();
     for &trace in &device.traces {
         entries.read(walk, trace, tags, &mut ledger)?;
     }
-    let shown = state::shown(device.ordinal, pools);
+    Ok(Gathered {
+        ordinal: device.ordinal,
+        has_segments: !device.segments.is_empty(),
+        end,
+        pools,
+        entries,
+        ledger,
+    })
+}
+
+/// Rebuilds the state before the first event and numbers the allocations.
+pub(super) fn rebuild(
+    gathered: Gathered,
+    settings: Option<&SettingsRead>,
+    name: &str,
+) -> Result<DeviceRead, ReadError> {
+    let Gathered {
+        ordinal,
+        has_segments,
+        end,
+        pools,
+        entries,
+        mut ledger,
+    } = gathered;
+    let shown = state::shown(ordinal, pools);
     if entries.events.is_empty() {
         let mut cautions = ledger.findings.cautions();
         // A state is always written with a mark of its own; only other marks are worth a word.
@@ -58,12 +83,11 @@ pub(super) fn read(
         mut events,
         pools_recorded,
         count,
-        ..
     } = entries;
     ledger.findings.frees_not_completed += complete_requests(&mut events, &end.blocks);
 
     let requests_left_out = requests_left_out(&events);
-    let final_reserved = (!device.segments.is_empty()).then_some(end.reserved_bytes);
+    let final_reserved = has_segments.then_some(end.reserved_bytes);
     let has_expandable = end.segments.values().any(|segment| segment.expandable)
         || events
             .iter()
@@ -111,7 +135,7 @@ pub(super) fn read(
         ledger.initial(address, block)?;
     }
     ledger.reserve(events.len());
-    forward(&events, &mut ledger)?;
+    forward(events, &mut ledger)?;
 
     ledger.final_reserved_bytes = final_reserved;
     ledger.ring_full = settings.is_some_and(|read| {
@@ -121,7 +145,7 @@ pub(super) fn read(
     if has_expandable {
         ledger.settings.expandable_segments = Some(true);
     }
-    let trace = ledger.finish(name, Format::TorchSnapshot, device.ordinal, Vec::new());
+    let trace = ledger.finish(name, Format::TorchSnapshot, ordinal, Vec::new());
     Ok(DeviceRead {
         trace: Some(trace),
         state: shown,
@@ -131,7 +155,7 @@ pub(super) fn read(
 
 /// Some recorders are told to leave completions out. If no free ever completes and no block waits at the
 /// end, requests are completions. The number of events changed.
-fn complete_requests(events: &mut [Event], end: &Map<u64, super::rewind::Block>) -> u64 {
+fn complete_requests(events: &mut Ring, end: &Map<u64, super::rewind::Block>) -> u64 {
     let completed = events.iter().any(|event| event.action == Action::FreeCompleted);
     if completed || end.values().any(|block| block.pending) {
         return 0;
@@ -149,7 +173,7 @@ fn complete_requests(events: &mut [Event], end: &Map<u64, super::rewind::Block>)
 
 /// Some recorders are told to leave requests out. It shows where a block lives and ends without one; then a
 /// block completed without a request is no sign that it waited when the recording began.
-fn requests_left_out(events: &[Event]) -> bool {
+fn requests_left_out(events: &Ring) -> bool {
     if events.iter().any(|event| event.action == Action::FreeRequested) {
         return false;
     }
@@ -165,10 +189,9 @@ fn requests_left_out(events: &[Event]) -> bool {
 }
 
 /// Numbers the allocations; a request directly followed by its completion is one free.
-fn forward(events: &[Event], ledger: &mut Ledger) -> Result<(), ReadError> {
-    let mut at = 0;
-    while let Some(event) = events.get(at) {
-        at += 1;
+fn forward(events: Ring, ledger: &mut Ledger) -> Result<(), ReadError> {
+    let mut events = events.into_events().peekable();
+    while let Some(event) = events.next() {
         let mut row = Row {
             time_us: event.time_us,
             key: event.address,
@@ -181,14 +204,17 @@ fn forward(events: &[Event], ledger: &mut Ledger) -> Result<(), ReadError> {
         match event.action {
             Action::Alloc => ledger.alloc(row)?,
             Action::Free | Action::FreeCompleted => ledger.free(row),
-            Action::FreeRequested => match events.get(at) {
-                Some(next) if next.action == Action::FreeCompleted && next.address == event.address => {
-                    at += 1;
-                    row.time_us = next.time_us;
-                    ledger.free(row);
+            Action::FreeRequested => {
+                let completes =
+                    |next: &Event| next.action == Action::FreeCompleted && next.address == event.address;
+                match events.next_if(completes) {
+                    Some(next) => {
+                        row.time_us = next.time_us;
+                        ledger.free(row);
+                    }
+                    None => ledger.free_requested(row),
                 }
-                _ => ledger.free_requested(row),
-            },
+            }
             action => ledger.other(row, action),
         }
     }
@@ -196,8 +222,9 @@ fn forward(events: &[Event], ledger: &mut Ledger) -> Result<(), ReadError> {
 }
 
 /// The entries of a device's ring, in order, not yet numbered.
+#[derive(Default)]
 struct Entries {
-    events: Vec<Event>,
+    events: Ring,
     pools_recorded: bool,
     /// All entries, marks included.
     count: u64,
@@ -212,8 +239,7 @@ impl Entries {
         ledger: &mut Ledger,
     ) -> Result<(), ReadError> {
         let mut words = Words::default();
-        // A count in a file reserves no more than this.
-        self.events.reserve(walk.arena.count(trace).min(1 << 20));
+        self.events.expect(walk.arena.count(trace));
         walk.items(trace, |value| {
             self.count += 1;
             let record = walk.record(value)?;

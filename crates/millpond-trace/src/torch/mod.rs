@@ -9,8 +9,10 @@
 //! - then pools, expandable segments, settings, and the host's own pools.
 
 mod devices;
+mod frames;
 mod history;
 mod rewind;
+mod ring;
 mod schema;
 mod settings;
 mod sieve;
@@ -20,32 +22,27 @@ mod tags;
 use crate::pickle;
 use crate::source::Source;
 use crate::{Format, ReadError, Recording};
+use history::Gathered;
 use schema::{WORDS, Walk};
+use settings::SettingsRead;
 use sieve::Sieve;
 use tags::Tags;
 
 pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, ReadError> {
-    let mut sieve = Sieve::new();
-    let (arena, top) = pickle::load(source, WORDS, &mut sieve)?;
-    let Sieve { records, frames } = sieve;
-    let walk = Walk::new(&arena, &records);
-    let mut tags = Tags::new(frames);
-    let found = devices::find(&walk, top)?;
-    let settings = found
-        .settings
-        .as_ref()
-        .map(|read| read.settings.clone())
-        .unwrap_or_default();
+    let (devices, settings) = parse(source)?;
     let mut recording = Recording {
         name: name.to_owned(),
         format: Format::TorchSnapshot,
         traces: Vec::new(),
         states: Vec::new(),
-        settings,
+        settings: settings
+            .as_ref()
+            .map(|read| read.settings.clone())
+            .unwrap_or_default(),
         cautions: Vec::new(),
     };
-    for device in found.devices {
-        let read = history::read(&walk, &device, &mut tags, found.settings.as_ref(), name)?;
+    for device in devices {
+        let read = history::rebuild(device, settings.as_ref(), name)?;
         recording.traces.extend(read.trace);
         recording.states.extend(read.state);
         recording.cautions.extend(read.cautions);
@@ -56,4 +53,17 @@ pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, Rea
         });
     }
     Ok(recording)
+}
+
+/// What the file has of each device. All values of the pickle are gone by then.
+fn parse(source: &mut Source<'_>) -> Result<(Vec<Gathered>, Option<SettingsRead>), ReadError> {
+    let mut sieve = Sieve::new(source.expected());
+    let (arena, top) = pickle::load(source, WORDS, &mut sieve)?;
+    let Sieve { records, frames } = sieve;
+    let walk = Walk::new(&arena, &records);
+    let mut tags = Tags::new(frames);
+    let found = devices::find(&walk, top)?;
+    let gather = |device| history::gather(&walk, device, &mut tags);
+    let devices: Result<_, _> = found.devices.iter().map(gather).collect();
+    Ok((devices?, found.settings))
 }

@@ -1,13 +1,15 @@
 //! What is taken out of a snapshot while it is parsed.
 //!
-//! Two kinds of values make up nearly all of it. Of an event's dict only nine values matter, so it is kept
-//! as those and not as pairs. Of an event's stack only the frames its tag may name matter (see
-//! [`super::tags`]); the others are dropped from the list. Both leave what the rest of this reader sees as it
-//! would be, except for frames that change after a list took them, as no program writes.
+//! Three kinds of values make up nearly all of it. Of an event's dict only nine values matter, so it is kept
+//! as those and not as pairs. Of a frame only what it says matters (see [`super::frames`]), so equal ones are
+//! kept once. Of an event's stack only the frames its tag may name matter (see [`super::tags`]); the others are
+//! dropped from the list. All of it leaves what the rest of this reader sees as it would be, except for frames
+//! that change later, as no program writes.
 
+use super::frames::{FIRST_FRAME, Frames, Kind};
 use super::schema::{KEYS, Key};
-use super::tags::{FRAMES, Frame, Frames};
-use crate::pickle::{self, Arena, Value};
+use super::tags::FRAMES;
+use crate::pickle::{self, Arena, Taken, Value};
 
 /// The values of one event's dict; `None` where it has none.
 #[derive(Clone, Copy)]
@@ -81,9 +83,10 @@ pub(super) struct Sieve {
 }
 
 impl Sieve {
-    pub(super) fn new() -> Self {
+    /// Nothing taken, with room for the records in `expected` bytes.
+    pub(super) fn new(expected: usize) -> Self {
         Self {
-            records: Vec::new(),
+            records: Vec::with_capacity(expected / 64),
             frames: Frames::default(),
         }
     }
@@ -92,15 +95,22 @@ impl Sieve {
 impl pickle::Sieve for Sieve {
     /// Every version of PyTorch writes an event's action first.
     #[inline]
-    fn take(&mut self, _arena: &Arena, pairs: &[Value]) -> Option<u32> {
-        if pairs.first().map(|&key| Key::of(key)) != Some(Key::Action) {
-            return None;
+    fn take(&mut self, arena: &Arena, pairs: &[Value]) -> Option<Taken> {
+        match pairs.first().map(|&key| Key::of(key))? {
+            Key::Action => {}
+            Key::Filename | Key::Name | Key::Line => {
+                return self.frames.take(arena, pairs).map(Taken::Constant);
+            }
+            _ => return None,
         }
-        let number = u32::try_from(self.records.len()).ok()?;
-        let mut record = Record::EMPTY;
-        record.set(pairs);
-        self.records.push(record);
-        Some(number)
+        let number = self.records.len();
+        // Filled where it stays: a copy would wait for each of its values to be written.
+        self.records.push(Record::EMPTY);
+        self.records[number].set(pairs);
+        u32::try_from(number)
+            .ok()
+            .filter(|&number| number < FIRST_FRAME)
+            .map(Taken::Own)
     }
 
     #[cold]
@@ -117,7 +127,7 @@ impl pickle::Sieve for Sieve {
     #[inline]
     fn items(&mut self, arena: &Arena, items: &mut [Value]) -> usize {
         match items.first() {
-            Some(&first) if self.frames.of(arena, first) != Frame::Other => self.stack(arena, items),
+            Some(&first) if self.frames.kind(arena, first) != Kind::Other => self.stack(arena, items),
             _ => items.len(),
         }
     }
@@ -129,16 +139,16 @@ impl Sieve {
     fn stack(&mut self, arena: &Arena, items: &mut [Value]) -> usize {
         let (mut python, mut native, mut kept) = (0, 0, 0);
         for at in 0..items.len() {
-            let counted = match self.frames.of(arena, items[at]) {
-                Frame::Noise => continue,
-                Frame::Other => {
+            let counted = match self.frames.kind(arena, items[at]) {
+                Kind::Noise => continue,
+                Kind::Other => {
                     items[kept] = items[at];
                     kept += 1;
                     continue;
                 }
-                Frame::Python => &mut python,
-                Frame::Native if python > 0 => continue,
-                Frame::Native => &mut native,
+                Kind::Python => &mut python,
+                Kind::Native if python > 0 => continue,
+                Kind::Native => &mut native,
             };
             if *counted < FRAMES {
                 *counted += 1;

@@ -1,0 +1,87 @@
+//! Lists of references, which are the stacks of events.
+
+use super::Sieve;
+use super::machine::Machine;
+use super::opcode::{APPENDS, BINGET, LONG_BINGET};
+use super::value::Value;
+
+/// Where the run of `BINGET` and `LONG_BINGET` at `at` ends; none if that is not in the window.
+fn end_of_gets(window: &[u8], mut at: usize) -> Option<usize> {
+    loop {
+        let opcode = *window.get(at)?;
+        if opcode & !WIDE != BINGET & !WIDE {
+            return Some(at);
+        }
+        at += length_of_get(opcode);
+    }
+}
+
+/// The bit by which the two opcodes differ.
+const WIDE: u8 = BINGET ^ LONG_BINGET;
+
+/// 2 bytes or 5.
+#[inline]
+fn length_of_get(opcode: u8) -> usize {
+    let long = usize::from(opcode & WIDE);
+    2 + long + long / 2
+}
+
+impl<S: Sieve> Machine<'_, S> {
+    /// Runs all of `run`, which is `BINGET` and `LONG_BINGET` only; false if that cannot be.
+    ///
+    /// Which of the two comes next is a coin toss, so both are decoded from one word without a branch.
+    fn gets(&mut self, run: &[u8]) -> bool {
+        let mut at = 0;
+        while let Some(&opcode) = run.get(at) {
+            let index = match run[at + 1..].first_chunk() {
+                Some(&word) => u32::from_le_bytes(word) & if opcode == BINGET { 0xff } else { u32::MAX },
+                None => u32::from(run[at + 1]),
+            };
+            if self.get(index as usize).is_err() {
+                return false;
+            }
+            at += length_of_get(opcode);
+        }
+        true
+    }
+
+    /// Fills `list`, if empty, with the run of references behind the mark at `mark_at`, if that is what comes.
+    #[inline]
+    pub(super) fn run(&mut self, window: &[u8], mark_at: usize, list: Value) -> Option<usize> {
+        let at = mark_at + 1;
+        if !matches!(window.get(at), Some(&(BINGET | LONG_BINGET))) || !self.arena.is_empty_list(list) {
+            return None;
+        }
+        if let Some((items, length)) = self.runs.guess(&window[at..]) {
+            self.arena.share(list, items);
+            return Some(at + length);
+        }
+        self.unguessed_run(window, at, list)
+    }
+
+    /// Like [`Self::run`] for a run that is not the guessed one.
+    fn unguessed_run(&mut self, window: &[u8], from: usize, list: Value) -> Option<usize> {
+        let end = end_of_gets(window, from)?;
+        if window.get(end) != Some(&APPENDS) {
+            return None;
+        }
+        let run = &window[from..=end];
+        if let Some(items) = self.runs.find(run) {
+            self.arena.share(list, items);
+            return Some(end + 1);
+        }
+        let height = self.stack.len();
+        if !self.gets(&window[from..end]) {
+            // The machine meets it again and says so.
+            self.stack.truncate(height);
+            return None;
+        }
+        let kept = self.sieve.items(&self.arena, &mut self.stack[height..]);
+        let items = self.arena.fill(list, &self.stack[height..][..kept]);
+        self.stack.truncate(height);
+        if let Some(items) = items.ok()? {
+            self.runs.add(run, items);
+        }
+        Some(end + 1)
+    }
+}
