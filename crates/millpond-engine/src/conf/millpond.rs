@@ -80,8 +80,8 @@ impl MillpondConf {
             match key {
                 "handle" => conf.handle_bytes = pages()?,
                 "handle-share" => conf.handle_share = number(1, 1 << 20)?,
-                "handle-least" => conf.least_handle_bytes = size()?,
-                "handle-each" => conf.handle_each = size()?,
+                "handle-least" => conf.least_handle_bytes = pages()?,
+                "handle-each" => conf.handle_each = pages()?,
                 "slack" => conf.slack_permille = number(0, 10_000)?,
                 "rising" => conf.rising_permille = number(0, 10_000)?,
                 "stalls" => conf.stalls = number(0, u64::MAX)?,
