@@ -255,14 +255,17 @@ impl Row {
     /// The smallest block of at least `bytes` among the first of a bin, lowest address among equals.
     #[inline]
     fn smallest(&self, links: &Links, space: &Space, bin: usize, bytes: u64, look: usize) -> Option<BlockId> {
-        let mut best: Option<(u64, u64, BlockId)> = None;
-        for id in links.from(self.heads[bin].some()).take(look) {
-            let (size, address) = (space.bytes(id), space.address(id));
-            if size >= bytes && best.is_none_or(|b| (size, address) < (b.0, b.1)) {
-                best = Some((size, address, id));
+        let mut best = (u64::MAX, u64::MAX, BlockId::NONE);
+        let mut at = self.heads[bin];
+        for _ in 0..look {
+            let Some(id) = at.some() else { break };
+            let candidate = (space.bytes(id), space.address(id), id);
+            if candidate.0 >= bytes && (candidate.0, candidate.1) < (best.0, best.1) {
+                best = candidate;
             }
+            at = links.0[id.index()].next;
         }
-        best.map(|(.., id)| id)
+        best.2.some()
     }
 
     fn descending<'a>(&'a self, links: &'a Links) -> impl Iterator<Item = BlockId> + 'a {
