@@ -17,7 +17,8 @@
 //! are missing ([`site`]), from whole handles inside other free blocks ([`moves`]): addresses are plenty,
 //! memory is not. Live blocks never move.
 //!
-//! On a device without pages it is best fit over whole segments of PyTorch's sizes.
+//! On a device without pages it is best fit over whole segments: a page for a small request, twelve for one
+//! below ten megabytes, and else what is asked for.
 //!
 //! Small blocks are not kept apart: measured over the recordings that lost on every count, because a
 //! second pool is a second set of pages that only its own requests fill (`docs/placement.md`).

@@ -93,7 +93,7 @@ impl Millpond {
         let page = 2 << 20;
         let wanted = match bytes {
             _ if bytes <= 1 << 20 => page,
-            _ if bytes < 10 << 20 => 20 << 20,
+            _ if bytes < 10 << 20 => 24 << 20,
             _ => bytes.next_multiple_of(page),
         };
         let segment = supply.take(wanted)?;
