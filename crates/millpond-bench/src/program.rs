@@ -5,6 +5,7 @@ use millpond_trace::ReadOptions;
 use std::error::Error;
 use std::fs;
 use std::io;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 /// One call of the program. Slots are reused, so that they are as many as blocks live at once.
@@ -77,6 +78,45 @@ impl Program {
             }
         }
         Ok(program)
+    }
+}
+
+impl Program {
+    /// A program without structure that holds `live` blocks: it allocates them, then frees one by chance and
+    /// allocates another, `live` times or 100,000 times, whichever is more. Sizes are spread evenly over the
+    /// powers of two from 256 B to 1 MiB. The same for the same `live`, on any machine.
+    #[must_use]
+    pub fn random(live: NonZeroU32) -> Self {
+        let live = live.get();
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = move || {
+            // SplitMix64 (Steele, Lea and Flood, 2014).
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            mixed ^ mixed >> 31
+        };
+        let alloc = |slot: u32, chance: u64| {
+            let least = 256 << (chance % 12);
+            Op::Alloc {
+                slot,
+                stream: 0,
+                bytes: least + (chance >> 8) % least,
+            }
+        };
+        let mut ops: Vec<Op> = (0..live).map(|slot| alloc(slot, next())).collect();
+        let turns = live.max(100_000);
+        for _ in 0..turns {
+            let slot = (next() % u64::from(live)) as u32;
+            ops.push(Op::Free { slot });
+            ops.push(alloc(slot, next()));
+        }
+        Self {
+            name: format!("{live} random blocks"),
+            ops,
+            slots: live as usize,
+            allocations: u64::from(live) + u64::from(turns),
+        }
     }
 }
 

@@ -2,11 +2,13 @@
 //!
 //! `speed FOLDER [--rounds N] [--policy NAME]... [WORD]...`: for each recording, every contender runs the
 //! whole program once a round, in turn, and the thread's processor time is divided by the calls. Shown
-//! are the median round, the spread, and the ratio to the offset-allocator crate.
+//! are the median round, the spread, and the ratio to the offset-allocator crate. `speed --live N...` does the
+//! same with programs that hold so many random blocks.
 
 use millpond_bench::{CpuClock, OffsetAllocator, Op, Program, Ranges, Table, Trees, find};
 use millpond_engine::{Block, Engine, Request, Settings, Simulated, Stream, policies};
 use std::error::Error;
+use std::num::NonZeroU32;
 use std::path::Path;
 
 /// A policy in an engine over a simulated device.
@@ -52,12 +54,15 @@ fn pool(policy: &str, slots: usize) -> Result<Pool, Box<dyn Error>> {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let folder = arguments.next().ok_or("give the folder of the recordings")?;
-    let (mut words, mut named, mut rounds) = (Vec::new(), Vec::new(), 7);
+    let (mut folder, mut words, mut live) = (None, Vec::new(), Vec::new());
+    let (mut named, mut rounds) = (Vec::new(), 7);
     while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
         match argument.as_str() {
-            "--rounds" => rounds = arguments.next().unwrap_or_default().parse::<usize>()?.max(1),
-            "--policy" => named.extend(arguments.next()),
+            "--rounds" => rounds = value()?.parse::<usize>()?.max(1),
+            "--policy" => named.push(value()?),
+            "--live" => live.push(value()?.parse::<NonZeroU32>()?),
+            _ if folder.is_none() => folder = Some(argument),
             _ => words.push(argument),
         }
     }
@@ -66,6 +71,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             .map(str::to_owned)
             .to_vec();
     }
+    let paths = match folder {
+        Some(folder) => find(Path::new(&folder), &words)?,
+        None if live.is_empty() => return Err("give the folder of the recordings, or --live N".into()),
+        None => Vec::new(),
+    };
     if named.is_empty() {
         named = policies::names().map(str::to_owned).collect();
     }
@@ -77,8 +87,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         "max",
         "of offset-allocator",
     ]);
-    for path in find(Path::new(&folder), &words)? {
-        let program = Program::read(&path)?;
+    let recorded = paths.iter().map(|path| Program::read(path));
+    let random = live.into_iter().map(|live| Ok(Program::random(live)));
+    for program in recorded.chain(random) {
+        let program = program?;
         let mut names = vec!["offset-allocator".to_owned(), "best fit, two trees".to_owned()];
         names.extend(named.iter().cloned());
         let mut rows: Vec<Vec<f64>> = vec![Vec::new(); names.len()];

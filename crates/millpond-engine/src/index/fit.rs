@@ -215,6 +215,8 @@ impl Row {
         let next = std::mem::replace(&mut self.heads[bin], id);
         let prev = BlockId::NONE;
         *links.at(id) = Link { prev, next };
+        #[cfg(test)]
+        tests::visit();
         match next.some() {
             Some(next) => links.at(next).prev = id,
             None => self.used.insert(bin),
@@ -223,6 +225,8 @@ impl Row {
 
     #[inline]
     fn remove(&mut self, links: &mut Links, id: BlockId, bytes: u64) {
+        #[cfg(test)]
+        tests::visit();
         let Link { prev, next } = *links.at(id);
         if let Some(next) = next.some() {
             links.at(next).prev = prev;
@@ -259,6 +263,8 @@ impl Row {
         let mut at = self.heads[bin];
         for _ in 0..look {
             let Some(id) = at.some() else { break };
+            #[cfg(test)]
+            tests::visit();
             let candidate = (space.bytes(id), space.address(id), id);
             if candidate.0 >= bytes && (candidate.0, candidate.1) < (best.0, best.1) {
                 best = candidate;
@@ -314,6 +320,16 @@ mod tests {
     use super::*;
     use crate::space::State;
     use proptest::prelude::*;
+    use std::cell::Cell;
+
+    thread_local! {
+        static VISITS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// Counts a block looked at, linked or unlinked on this thread.
+    pub(super) fn visit() {
+        VISITS.set(VISITS.get() + 1);
+    }
 
     /// Blocks that touch nobody, so that their sizes can be anything.
     #[derive(Default)]
@@ -404,5 +420,41 @@ mod tests {
         let lowest = blocks.take(small, Search::Quick);
         assert_eq!(lowest, Some(blocks.held[1]), "the lowest address among equals");
         blocks.index.check(&blocks.links, &blocks.space);
+    }
+
+    /// Blocks visited for one taken out and put back, on average, where so many of random sizes are held.
+    fn visits(count: u32) -> f64 {
+        let mut chance = 7_u64;
+        let mut size = || {
+            chance = chance
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            256 << (chance >> 60) | (chance >> 40 & 0xff) << 8
+        };
+        let mut blocks = Blocks::default();
+        for index in 0..u64::from(count) {
+            let id = blocks.space.add_segment(index << 40, size(), 0, 0, State::Free);
+            blocks.index.insert(&mut blocks.links, &blocks.space, id);
+        }
+        VISITS.set(0);
+        let turns = 10_000;
+        for _ in 0..turns {
+            if let Some(id) = blocks.take(size(), Search::Quick) {
+                blocks.index.insert(&mut blocks.links, &blocks.space, id);
+            }
+        }
+        VISITS.get() as f64 / f64::from(turns)
+    }
+
+    /// Counted, not timed.
+    #[test]
+    fn visits_grow_no_faster_than_the_logarithm() {
+        let counts = [1_000, 10_000, 100_000, 1_000_000];
+        let visits = counts.map(visits);
+        println!("visits with {counts:?} blocks: {visits:.1?}");
+        // They rise until the bins are full, and no more.
+        assert!(visits[3] <= visits[0] * 2.0, "{visits:?}");
+        assert!(visits[3] <= visits[2] * 1.05, "{visits:?}");
+        assert!(visits.iter().all(|v| *v <= (2 * LOOK + 2) as f64), "{visits:?}");
     }
 }
