@@ -4,55 +4,10 @@
 //! holds one of the words, or all. `--fit` looks for the smallest device on which a run finishes, `--plain`
 //! runs on a device without pages.
 
-use millpond_bench::{CpuClock, Op, Program, Table, find};
-use millpond_engine::{
-    Block, Costs, Engine, Meter, MillpondConf, Request, Settings, Simulated, Stats, Stream, policies,
-};
+use millpond_bench::{Outcome, Program, Table, find, run};
+use millpond_engine::{Costs, MillpondConf, Settings, Simulated, policies};
 use std::error::Error;
 use std::path::Path;
-
-/// What a run came to.
-struct Outcome {
-    stats: Stats,
-    meter: Meter,
-    nanoseconds: f64,
-    finished: bool,
-}
-
-fn run(
-    program: &Program,
-    policy: &str,
-    settings: &Settings,
-    device: Simulated,
-) -> Result<Outcome, Box<dyn Error>> {
-    let mut engine = Engine::new(policies::build(policy, settings)?, device);
-    let mut slots: Vec<Option<Block>> = Vec::new();
-    slots.resize_with(program.slots, || None);
-    let clock = CpuClock::start();
-    let mut finished = true;
-    for op in &program.ops {
-        match *op {
-            Op::Alloc { slot, stream, bytes } => match engine.allocate(Request::new(bytes, Stream(stream))) {
-                Ok(block) => slots[slot as usize] = Some(block),
-                Err(_) => {
-                    finished = false;
-                    break;
-                }
-            },
-            Op::Free { slot } => {
-                if let Some(block) = slots[slot as usize].take() {
-                    engine.free(block, &[]);
-                }
-            }
-        }
-    }
-    Ok(Outcome {
-        stats: *engine.stats(),
-        meter: *engine.meter(),
-        nanoseconds: clock.nanoseconds(),
-        finished,
-    })
-}
 
 /// The least capacity, to a page, on which the run finishes.
 fn smallest(

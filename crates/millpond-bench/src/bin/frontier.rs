@@ -1,0 +1,117 @@
+//! What less memory would cost: the frontier of overhead against modelled driver time.
+//!
+//! `frontier FOLDER [WORD]...`: for each recording, the `millpond` policy runs under a grid of settings that
+//! trade one for the other. Shown are the settings that no other of the grid beats in both, and the
+//! defaults, marked `*`; a default between two lines of the frontier shows what the grid found better.
+
+use millpond_bench::{Program, Table, find, run};
+use millpond_engine::{Costs, MillpondConf, Settings, Simulated};
+use std::error::Error;
+use std::path::Path;
+
+/// One setting and what came of it.
+struct Point {
+    name: String,
+    overhead: f64,
+    milliseconds: f64,
+    stalls: u64,
+    allocations: u64,
+    moved: f64,
+}
+
+/// The grid, as texts of settings; the empty text is the default.
+fn grid() -> Vec<String> {
+    let mut texts = vec![String::new()];
+    for handle in ["4M", "8M", "16M", "32M", "64M", "128M"] {
+        for least in ["2M", "8M", "128M"] {
+            for each in ["4M", "16M"] {
+                for moves in ["moved:100", "moved:0"] {
+                    texts.push(format!(
+                        "handle:{handle},handle-least:{least},handle-each:{each},{moves}"
+                    ));
+                }
+            }
+        }
+    }
+    texts
+}
+
+fn measure(program: &Program, policy: &str, text: &str, costs: &Costs) -> Result<Point, Box<dyn Error>> {
+    let settings = Settings {
+        millpond: MillpondConf::parse(text)?,
+        ..Settings::default()
+    };
+    let outcome = run(program, policy, &settings, Simulated::new())?;
+    let stats = &outcome.stats;
+    Ok(Point {
+        name: text.to_owned(),
+        overhead: stats.reserved.peak as f64 / stats.requested.peak as f64,
+        milliseconds: costs.milliseconds(&outcome.meter.calls, stats.stalls),
+        stalls: stats.stalls,
+        allocations: stats.allocations,
+        moved: outcome.meter.moved_bytes as f64 / stats.reserved.peak as f64,
+    })
+}
+
+/// The points that no other beats in both, most memory first.
+fn frontier(mut points: Vec<Point>) -> Vec<Point> {
+    points.sort_by(|a, b| {
+        (a.milliseconds, a.overhead)
+            .partial_cmp(&(b.milliseconds, b.overhead))
+            .unwrap_or(std::cmp::Ordering::Equal)
+    });
+    let mut least = f64::INFINITY;
+    points.retain(|point| {
+        let beats = point.overhead < least;
+        least = least.min(point.overhead);
+        beats
+    });
+    points
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let folder = arguments.next().ok_or("give the folder of the recordings")?;
+    let words: Vec<String> = arguments.collect();
+    let costs = Costs::default();
+    let mut table = Table::new(&[
+        "trace",
+        "overhead",
+        "driver ms",
+        "of torch-expandable",
+        "1 stall in",
+        "moved/peak",
+        "settings",
+    ]);
+    for path in find(Path::new(&folder), &words)? {
+        let program = Program::read(&path)?;
+        let expandable = measure(&program, "torch-expandable", "", &costs)?;
+        let points: Result<Vec<Point>, _> = grid()
+            .iter()
+            .map(|text| measure(&program, "millpond", text, &costs))
+            .collect();
+        let mut shown = frontier(points?);
+        if !shown.iter().any(|point| point.name.is_empty()) {
+            shown.push(measure(&program, "millpond", "", &costs)?);
+            shown.sort_by(|a, b| a.milliseconds.total_cmp(&b.milliseconds));
+        }
+        for point in shown {
+            let rate = point.allocations.checked_div(point.stalls);
+            table.row(vec![
+                program.name.clone(),
+                format!("{:.4}", point.overhead),
+                format!("{:.1}", point.milliseconds),
+                format!("{:.2}", point.milliseconds / expandable.milliseconds),
+                rate.map_or_else(|| "-".to_owned(), |rate| rate.to_string()),
+                format!("{:.2}", point.moved),
+                if point.name.is_empty() {
+                    "* the defaults".to_owned()
+                } else {
+                    point.name
+                },
+            ]);
+        }
+    }
+    print!("{table}");
+    Ok(())
+}

@@ -1,0 +1,56 @@
+//! One program under one policy on one simulated device.
+
+use crate::{CpuClock, Op, Program};
+use millpond_engine::{Block, Engine, Meter, Request, Settings, Simulated, Stats, Stream, policies};
+
+/// What a run came to.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The engine's account.
+    pub stats: Stats,
+    /// What was asked of the device.
+    pub meter: Meter,
+    /// Processor time of all calls.
+    pub nanoseconds: f64,
+    /// Whether every allocation was served.
+    pub finished: bool,
+}
+
+/// Runs a program under a policy until its end, or until an allocation fails.
+///
+/// # Errors
+/// When there is no policy of that name.
+pub fn run(
+    program: &Program,
+    policy: &str,
+    settings: &Settings,
+    device: Simulated,
+) -> Result<Outcome, policies::UnknownPolicy> {
+    let mut engine = Engine::new(policies::build(policy, settings)?, device);
+    let mut slots: Vec<Option<Block>> = Vec::new();
+    slots.resize_with(program.slots, || None);
+    let clock = CpuClock::start();
+    let mut finished = true;
+    for op in &program.ops {
+        match *op {
+            Op::Alloc { slot, stream, bytes } => match engine.allocate(Request::new(bytes, Stream(stream))) {
+                Ok(block) => slots[slot as usize] = Some(block),
+                Err(_) => {
+                    finished = false;
+                    break;
+                }
+            },
+            Op::Free { slot } => {
+                if let Some(block) = slots[slot as usize].take() {
+                    engine.free(block, &[]);
+                }
+            }
+        }
+    }
+    Ok(Outcome {
+        stats: *engine.stats(),
+        meter: *engine.meter(),
+        nanoseconds: clock.nanoseconds(),
+        finished,
+    })
+}
