@@ -216,7 +216,7 @@ impl Millpond {
         }
         let allowance = self.allowance(supply, bytes, scarce);
         let handle = self.handle_bytes(supply);
-        let ahead = handle.min(allowance).min(self.hole_bytes(site)) / page * page;
+        let ahead = self.batch_bytes(supply).min(allowance).min(self.hole_bytes(site)) / page * page;
         let wanted = need.max(ahead);
         // A block of many pages gets handles of its own; the page it shares with the next one is alone.
         let shared = if need == wanted && wanted >= OWN_HANDLES * page {

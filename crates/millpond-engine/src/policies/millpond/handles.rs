@@ -33,15 +33,20 @@ impl Handles {
 }
 
 impl Millpond {
+    /// Bytes created at once for small requests, and of a handle at most while nothing speaks for less.
+    pub(super) fn batch_bytes(&self, supply: &Supply<'_>) -> u64 {
+        let share = (supply.reserved() / self.conf.handle_share).next_multiple_of(self.page);
+        self.conf.handle_bytes.min(share).max(self.page)
+    }
+
     /// Bytes of a handle to be created now, at most.
     pub(super) fn handle_bytes(&self, supply: &Supply<'_>) -> u64 {
-        let share = (supply.reserved() / self.conf.handle_share).next_multiple_of(self.page);
-        let adapted = if self.may_narrow(supply) {
-            self.handles.bytes
+        let batch = self.batch_bytes(supply);
+        if self.may_narrow(supply) {
+            batch.min(self.handles.bytes).max(self.page)
         } else {
-            self.conf.handle_bytes
-        };
-        self.conf.handle_bytes.min(share).min(adapted).max(self.page)
+            batch
+        }
     }
 
     /// Makes handles smaller from now on, if `bytes` are asked for that the program has had room for before.
