@@ -21,6 +21,7 @@ mod read;
 mod rmm;
 mod source;
 mod strings;
+mod texts;
 mod torch;
 
 pub use caution::Caution;

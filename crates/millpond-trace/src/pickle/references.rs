@@ -66,10 +66,13 @@ impl<S: Sieve> Machine<'_, S> {
             return None;
         }
         let run = &window[from..=end];
-        if let Some(items) = self.runs.find(run) {
-            self.arena.share(list, items);
-            return Some(end + 1);
-        }
+        let hash = match self.runs.find(run) {
+            Ok(items) => {
+                self.arena.share(list, items);
+                return Some(end + 1);
+            }
+            Err(hash) => hash,
+        };
         let height = self.stack.len();
         if !self.gets(&window[from..end]) {
             // The machine meets it again and says so.
@@ -80,7 +83,7 @@ impl<S: Sieve> Machine<'_, S> {
         let items = self.arena.fill(list, &self.stack[height..][..kept]);
         self.stack.truncate(height);
         if let Some(items) = items.ok()? {
-            self.runs.add(run, items);
+            self.runs.add(hash, run, items);
         }
         Some(end + 1)
     }
