@@ -8,6 +8,7 @@ use crate::caution::Findings;
 use crate::lines::MOST_BYTES;
 use crate::model::{InitialBlock, InitialSegment, NO_ALLOCATION};
 use crate::strings::{Interner, Map};
+use crate::tape::Tape;
 use crate::{Action, Allocation, Caution, Event, Format, Origin, ReadError, Settings, Trace};
 use std::hash::Hash;
 
@@ -73,7 +74,7 @@ struct Live {
 
 /// One device's trace in the making.
 pub(crate) struct Ledger {
-    events: Vec<Event>,
+    pub(crate) tape: Tape,
     live: Map<u64, Live>,
     allocations: u32,
     last_time: u64,
@@ -95,7 +96,7 @@ pub(crate) struct Ledger {
 impl Ledger {
     pub(crate) fn new() -> Self {
         Self {
-            events: Vec::new(),
+            tape: Tape::default(),
             live: Map::default(),
             allocations: 0,
             last_time: 0,
@@ -113,12 +114,8 @@ impl Ledger {
         }
     }
 
-    pub(crate) fn reserve(&mut self, events: usize) {
-        self.events.reserve_exact(events);
-    }
-
     pub(crate) fn has_events(&self) -> bool {
-        !self.events.is_empty()
+        !self.tape.is_empty()
     }
 
     /// The index of a stream handle; the default stream where there are too many.
@@ -294,7 +291,7 @@ impl Ledger {
         }
         self.last_time = event.time_us;
         self.has_times |= event.time_us != 0;
-        self.events.push(event);
+        self.tape.push(event);
     }
 
     pub(crate) fn finish(
@@ -319,8 +316,8 @@ impl Ledger {
         if !self.has_times {
             cautions.push(Caution::NoTimes);
         }
-        self.events.shrink_to_fit();
-        let recorded_peak_reserved = peak_reserved(&self.initial_segments, &self.events);
+        let events = self.tape.finish();
+        let recorded_peak_reserved = peak_reserved(&self.initial_segments, &events);
         Trace {
             origin: Origin {
                 name: name.to_owned(),
@@ -328,7 +325,7 @@ impl Ledger {
                 device,
                 header,
             },
-            events: self.events,
+            events,
             allocations: self.allocations,
             tags: self.tags.finish(),
             streams: self.streams.keys,

@@ -21,6 +21,7 @@ mod read;
 mod rmm;
 mod source;
 mod strings;
+mod tape;
 mod texts;
 mod torch;
 

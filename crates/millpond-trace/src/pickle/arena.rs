@@ -33,7 +33,7 @@ impl Arena {
         Self {
             containers: Containers::new(expected),
             whole: 0,
-            ints: Vec::with_capacity(expected / 32),
+            ints: Vec::with_capacity(expected / 64),
             floats: Vec::new(),
             strings,
         }
