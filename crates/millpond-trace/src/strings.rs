@@ -121,6 +121,13 @@ impl Interner {
         }
     }
 
+    /// Makes room for strings of so many bytes together.
+    pub(crate) fn reserve(&mut self, strings: usize, bytes: usize) {
+        self.found.reserve(strings);
+        self.strings.ends.reserve(strings);
+        self.strings.text.reserve(bytes);
+    }
+
     /// Index of `bytes`, added if new; what is not UTF-8 in it is replaced.
     #[inline]
     pub(crate) fn intern(&mut self, bytes: &[u8]) -> u32 {

@@ -32,6 +32,11 @@ impl Texts {
         }
     }
 
+    /// Makes room for so many numbers more.
+    pub(crate) fn reserve(&mut self, numbers: usize) {
+        self.table.reserve(numbers, |entry| spread(entry.hash));
+    }
+
     /// Adds what [`Self::find`] did not find.
     #[inline]
     pub(crate) fn add(&mut self, hash: u32, number: u32) {

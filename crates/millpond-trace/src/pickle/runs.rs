@@ -41,6 +41,15 @@ impl<T> Default for Runs<T> {
 }
 
 impl<T: Copy> Runs<T> {
+    /// None read, with room for `runs` of so many bytes together.
+    pub(super) fn with_room(runs: usize, bytes: usize) -> Self {
+        let mut room = Self::default();
+        room.found.reserve(runs);
+        room.runs.reserve(runs);
+        room.bytes.reserve(bytes);
+        room
+    }
+
     /// The meaning of the run that `window` begins with, and its length in bytes, if the guess is right.
     #[inline]
     pub(super) fn guess(&mut self, window: &[u8]) -> Option<(T, usize)> {
