@@ -63,9 +63,28 @@ pub(crate) struct Row {
     pub(crate) pool: u16,
 }
 
+/// A block in the program's hands, or waiting for a stream. Kept small: a file can have millions.
+#[derive(Clone, Copy)]
 struct Live {
-    allocation: Allocation,
+    /// Where its beginning is written: the initial blocks are counted first, then the events.
+    begun: u32,
     pending: bool,
+}
+
+impl Live {
+    /// What ends it.
+    fn last_action(self) -> Action {
+        if self.pending {
+            Action::FreeCompleted
+        } else {
+            Action::Free
+        }
+    }
+}
+
+/// How a block began.
+struct Beginning {
+    allocation: Allocation,
     bytes: u64,
     address: u64,
     stream: u16,
@@ -143,26 +162,8 @@ impl Ledger {
             return Ok(());
         }
         block.allocation = self.number()?;
-        let InitialBlock {
-            allocation,
-            pending,
-            requested: bytes,
-            address,
-            stream,
-            pool,
-            ..
-        } = block;
-        self.live.insert(
-            key,
-            Live {
-                allocation,
-                pending,
-                bytes,
-                address,
-                stream,
-                pool,
-            },
-        );
+        let live = self.begin(block.pending)?;
+        self.live.insert(key, live);
         self.initial_blocks.push(block);
         Ok(())
     }
@@ -176,40 +177,13 @@ impl Ledger {
             self.findings.zero_bytes += 1;
         }
         let allocation = self.number()?;
-        let Row {
-            key,
-            bytes,
-            address,
-            stream,
-            pool,
-            ..
-        } = row;
-        let live = Live {
-            allocation,
-            pending: false,
-            bytes,
-            address,
-            stream,
-            pool,
-        };
-        if let Some(older) = self.live.insert(key, live) {
+        let live = self.begin(false)?;
+        if let Some(older) = self.live.insert(row.key, live) {
             self.findings.allocated_twice += 1;
-            // No row says so, hence no bytes to compare.
-            let row = Row {
-                bytes: 0,
-                tag: 0,
-                stream: older.stream,
-                ..row
-            };
-            self.end(
-                row,
-                &older,
-                if older.pending {
-                    Action::FreeCompleted
-                } else {
-                    Action::Free
-                },
-            );
+            self.end_untold(row, older);
+            // The end of the older one stands where this was to begin.
+            let live = self.begin(false)?;
+            self.live.insert(row.key, live);
         }
         self.push(Event {
             allocation,
@@ -224,15 +198,7 @@ impl Ledger {
             self.findings.unknown_frees += 1;
             return;
         };
-        self.end(
-            row,
-            &live,
-            if live.pending {
-                Action::FreeCompleted
-            } else {
-                Action::Free
-            },
-        );
+        self.end(row, live, live.last_action());
     }
 
     /// The block is given back and waits for a stream.
@@ -246,8 +212,8 @@ impl Ledger {
             return;
         }
         live.pending = true;
-        let live = Live { ..*live };
-        self.end(row, &live, Action::FreeRequested);
+        let live = *live;
+        self.end(row, live, Action::FreeRequested);
     }
 
     /// An event that concerns no allocation.
@@ -259,18 +225,64 @@ impl Ledger {
         self.push(event(row, action));
     }
 
-    fn end(&mut self, row: Row, live: &Live, action: Action) {
-        if row.bytes != live.bytes && row.bytes != 0 {
+    /// Ends an allocation because another begins under its key. No row says so, hence no bytes to compare.
+    #[cold]
+    fn end_untold(&mut self, row: Row, older: Live) {
+        let row = Row {
+            bytes: 0,
+            tag: 0,
+            stream: self.beginning(older).map_or(0, |begun| begun.stream),
+            ..row
+        };
+        self.end(row, older, older.last_action());
+    }
+
+    /// An allocation that begins with the next initial block or event.
+    #[inline]
+    fn begin(&self, pending: bool) -> Result<Live, ReadError> {
+        match u32::try_from(self.initial_blocks.len() + self.tape.len()) {
+            Ok(begun) => Ok(Live { begun, pending }),
+            Err(_) => Err(ReadError::TooManyAllocations { limit: NO_ALLOCATION }),
+        }
+    }
+
+    #[inline]
+    fn beginning(&self, live: Live) -> Option<Beginning> {
+        let at = live.begun as usize;
+        if let Some(block) = self.initial_blocks.get(at) {
+            return Some(Beginning {
+                allocation: block.allocation,
+                bytes: block.requested,
+                address: block.address,
+                stream: block.stream,
+                pool: block.pool,
+            });
+        }
+        let event = self.tape.get(at - self.initial_blocks.len())?;
+        Some(Beginning {
+            allocation: event.allocation,
+            bytes: event.bytes,
+            address: event.address,
+            stream: event.stream,
+            pool: event.pool,
+        })
+    }
+
+    fn end(&mut self, row: Row, live: Live, action: Action) {
+        let Some(begun) = self.beginning(live) else {
+            return;
+        };
+        if row.bytes != begun.bytes && row.bytes != 0 {
             self.findings.free_bytes_differ += 1;
         }
         let row = Row {
-            bytes: live.bytes,
-            address: live.address,
-            pool: live.pool,
+            bytes: begun.bytes,
+            address: begun.address,
+            pool: begun.pool,
             ..row
         };
         self.push(Event {
-            allocation: live.allocation,
+            allocation: begun.allocation,
             ..event(row, action)
         });
     }

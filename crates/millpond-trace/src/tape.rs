@@ -70,16 +70,28 @@ impl Tape {
         self.written += 1;
     }
 
-    /// Makes room for this event, and for each that waits to become two, which is the most it can: this is done
-    /// once. `filler` stands there until then.
+    /// Makes room for this event, and for some of the waiting ones to become two: in proportion, so that all moves
+    /// together cost a small multiple of the events. `filler` stands there until then.
     #[cold]
     fn widen(&mut self, waiting: usize, filler: Event) {
         let waits = self.read..self.events.len();
-        let room = waiting + 1;
+        let room = waiting / 8 + 1;
         self.events.reserve_exact(room);
         self.events.resize(waits.end + room, filler);
         self.events.copy_within(waits, self.read + room);
         self.read += room;
+    }
+
+    /// How many events were numbered.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.written
+    }
+
+    /// A numbered event.
+    #[inline]
+    pub(crate) fn get(&self, at: usize) -> Option<&Event> {
+        self.events[..self.written].get(at)
     }
 
     /// Whether no event was numbered.
