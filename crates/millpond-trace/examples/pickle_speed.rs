@@ -3,9 +3,10 @@
 //! `cargo run --release -p millpond-trace --example pickle_speed -- FILE...`
 //!
 //! Ours is all that [`millpond_trace::read`] does: opening the file, parsing, tags, the state rebuilt backwards,
-//! numbered events. Of it, parsing is what goes by until the end of the file was asked for. CPython's is opening the file and `pickle.load`, in a process of its own that has imported
-//! everything before; freeing the result counts for neither. The two take turns, so that another program's
-//! load meets both. Each row gives the median and, in brackets, the least and the most.
+//! numbered events. Of it, parsing is what goes by until the end of the file was asked for. CPython's is opening
+//! the file and `pickle.load`, in a process of its own that has imported everything before; freeing the result
+//! counts for neither. The two take turns, so that another program's load meets both. Each row gives the median
+//! and, in brackets, the least and the most.
 
 use std::cell::Cell;
 use std::fs::File;

@@ -8,6 +8,7 @@ use crate::caution::Findings;
 use crate::lines::MOST_BYTES;
 use crate::model::{InitialBlock, InitialSegment, NO_ALLOCATION};
 use crate::strings::{Interner, Map};
+use crate::tape::Tape;
 use crate::{Action, Allocation, Caution, Event, Format, Origin, ReadError, Settings, Trace};
 use std::hash::Hash;
 
@@ -62,9 +63,28 @@ pub(crate) struct Row {
     pub(crate) pool: u16,
 }
 
+/// A block in the program's hands, or waiting for a stream. Kept small: a file can have millions.
+#[derive(Clone, Copy)]
 struct Live {
-    allocation: Allocation,
+    /// Where its beginning is written: the initial blocks are counted first, then the events.
+    begun: u32,
     pending: bool,
+}
+
+impl Live {
+    /// What ends it.
+    fn last_action(self) -> Action {
+        if self.pending {
+            Action::FreeCompleted
+        } else {
+            Action::Free
+        }
+    }
+}
+
+/// How a block began.
+struct Beginning {
+    allocation: Allocation,
     bytes: u64,
     address: u64,
     stream: u16,
@@ -73,7 +93,7 @@ struct Live {
 
 /// One device's trace in the making.
 pub(crate) struct Ledger {
-    events: Vec<Event>,
+    pub(crate) tape: Tape,
     live: Map<u64, Live>,
     allocations: u32,
     last_time: u64,
@@ -95,7 +115,7 @@ pub(crate) struct Ledger {
 impl Ledger {
     pub(crate) fn new() -> Self {
         Self {
-            events: Vec::new(),
+            tape: Tape::default(),
             live: Map::default(),
             allocations: 0,
             last_time: 0,
@@ -113,12 +133,8 @@ impl Ledger {
         }
     }
 
-    pub(crate) fn reserve(&mut self, events: usize) {
-        self.events.reserve_exact(events);
-    }
-
     pub(crate) fn has_events(&self) -> bool {
-        !self.events.is_empty()
+        !self.tape.is_empty()
     }
 
     /// The index of a stream handle; the default stream where there are too many.
@@ -146,26 +162,8 @@ impl Ledger {
             return Ok(());
         }
         block.allocation = self.number()?;
-        let InitialBlock {
-            allocation,
-            pending,
-            requested: bytes,
-            address,
-            stream,
-            pool,
-            ..
-        } = block;
-        self.live.insert(
-            key,
-            Live {
-                allocation,
-                pending,
-                bytes,
-                address,
-                stream,
-                pool,
-            },
-        );
+        let live = self.begin(block.pending)?;
+        self.live.insert(key, live);
         self.initial_blocks.push(block);
         Ok(())
     }
@@ -179,40 +177,13 @@ impl Ledger {
             self.findings.zero_bytes += 1;
         }
         let allocation = self.number()?;
-        let Row {
-            key,
-            bytes,
-            address,
-            stream,
-            pool,
-            ..
-        } = row;
-        let live = Live {
-            allocation,
-            pending: false,
-            bytes,
-            address,
-            stream,
-            pool,
-        };
-        if let Some(older) = self.live.insert(key, live) {
+        let live = self.begin(false)?;
+        if let Some(older) = self.live.insert(row.key, live) {
             self.findings.allocated_twice += 1;
-            // No row says so, hence no bytes to compare.
-            let row = Row {
-                bytes: 0,
-                tag: 0,
-                stream: older.stream,
-                ..row
-            };
-            self.end(
-                row,
-                &older,
-                if older.pending {
-                    Action::FreeCompleted
-                } else {
-                    Action::Free
-                },
-            );
+            self.end_untold(row, older);
+            // The end of the older one stands where this was to begin.
+            let live = self.begin(false)?;
+            self.live.insert(row.key, live);
         }
         self.push(Event {
             allocation,
@@ -227,15 +198,7 @@ impl Ledger {
             self.findings.unknown_frees += 1;
             return;
         };
-        self.end(
-            row,
-            &live,
-            if live.pending {
-                Action::FreeCompleted
-            } else {
-                Action::Free
-            },
-        );
+        self.end(row, live, live.last_action());
     }
 
     /// The block is given back and waits for a stream.
@@ -249,8 +212,8 @@ impl Ledger {
             return;
         }
         live.pending = true;
-        let live = Live { ..*live };
-        self.end(row, &live, Action::FreeRequested);
+        let live = *live;
+        self.end(row, live, Action::FreeRequested);
     }
 
     /// An event that concerns no allocation.
@@ -262,18 +225,64 @@ impl Ledger {
         self.push(event(row, action));
     }
 
-    fn end(&mut self, row: Row, live: &Live, action: Action) {
-        if row.bytes != live.bytes && row.bytes != 0 {
+    /// Ends an allocation because another begins under its key. No row says so, hence no bytes to compare.
+    #[cold]
+    fn end_untold(&mut self, row: Row, older: Live) {
+        let row = Row {
+            bytes: 0,
+            tag: 0,
+            stream: self.beginning(older).map_or(0, |begun| begun.stream),
+            ..row
+        };
+        self.end(row, older, older.last_action());
+    }
+
+    /// An allocation that begins with the next initial block or event.
+    #[inline]
+    fn begin(&self, pending: bool) -> Result<Live, ReadError> {
+        match u32::try_from(self.initial_blocks.len() + self.tape.len()) {
+            Ok(begun) => Ok(Live { begun, pending }),
+            Err(_) => Err(ReadError::TooManyAllocations { limit: NO_ALLOCATION }),
+        }
+    }
+
+    #[inline]
+    fn beginning(&self, live: Live) -> Option<Beginning> {
+        let at = live.begun as usize;
+        if let Some(block) = self.initial_blocks.get(at) {
+            return Some(Beginning {
+                allocation: block.allocation,
+                bytes: block.requested,
+                address: block.address,
+                stream: block.stream,
+                pool: block.pool,
+            });
+        }
+        let event = self.tape.get(at - self.initial_blocks.len())?;
+        Some(Beginning {
+            allocation: event.allocation,
+            bytes: event.bytes,
+            address: event.address,
+            stream: event.stream,
+            pool: event.pool,
+        })
+    }
+
+    fn end(&mut self, row: Row, live: Live, action: Action) {
+        let Some(begun) = self.beginning(live) else {
+            return;
+        };
+        if row.bytes != begun.bytes && row.bytes != 0 {
             self.findings.free_bytes_differ += 1;
         }
         let row = Row {
-            bytes: live.bytes,
-            address: live.address,
-            pool: live.pool,
+            bytes: begun.bytes,
+            address: begun.address,
+            pool: begun.pool,
             ..row
         };
         self.push(Event {
-            allocation: live.allocation,
+            allocation: begun.allocation,
             ..event(row, action)
         });
     }
@@ -294,7 +303,7 @@ impl Ledger {
         }
         self.last_time = event.time_us;
         self.has_times |= event.time_us != 0;
-        self.events.push(event);
+        self.tape.push(event);
     }
 
     pub(crate) fn finish(
@@ -319,8 +328,8 @@ impl Ledger {
         if !self.has_times {
             cautions.push(Caution::NoTimes);
         }
-        self.events.shrink_to_fit();
-        let recorded_peak_reserved = peak_reserved(&self.initial_segments, &self.events);
+        let events = self.tape.finish();
+        let recorded_peak_reserved = peak_reserved(&self.initial_segments, &events);
         Trace {
             origin: Origin {
                 name: name.to_owned(),
@@ -328,7 +337,7 @@ impl Ledger {
                 device,
                 header,
             },
-            events: self.events,
+            events,
             allocations: self.allocations,
             tags: self.tags.finish(),
             streams: self.streams.keys,

@@ -21,6 +21,8 @@ mod read;
 mod rmm;
 mod source;
 mod strings;
+mod tape;
+mod texts;
 mod torch;
 
 pub use caution::Caution;

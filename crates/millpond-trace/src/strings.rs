@@ -3,8 +3,8 @@
 //! All text lies in one buffer, so a million tags cost their bytes and eight more each. The total is
 //! capped: a small hostile file can name combinations of long strings far beyond its own size.
 
+use crate::texts::Texts;
 use foldhash::fast::SeedableRandomState;
-use hashbrown::HashTable;
 use std::hash::BuildHasher;
 
 /// Strings stored once; index 0 is always the empty string.
@@ -99,8 +99,7 @@ pub(crate) type Map<K, V> = hashbrown::HashMap<K, V, Seeded>;
 /// Builds [`Strings`].
 pub(crate) struct Interner {
     strings: Strings,
-    table: HashTable<u32>,
-    hasher: Seeded,
+    found: Texts,
     limit: usize,
     /// The string asked for last: often it is the next one too.
     last: u32,
@@ -115,12 +114,18 @@ impl Interner {
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             strings: Strings::new(),
-            table: HashTable::new(),
-            hasher: Seeded::default(),
+            found: Texts::default(),
             limit,
             last: 0,
             dropped: 0,
         }
+    }
+
+    /// Makes room for strings of so many bytes together.
+    pub(crate) fn reserve(&mut self, strings: usize, bytes: usize) {
+        self.found.reserve(strings);
+        self.strings.ends.reserve(strings);
+        self.strings.text.reserve(bytes);
     }
 
     /// Index of `bytes`, added if new; what is not UTF-8 in it is replaced.
@@ -133,16 +138,17 @@ impl Interner {
         if strings.get(self.last).as_bytes() == bytes {
             return self.last;
         }
-        let hash = self.hasher.hash_one(bytes);
-        if let Some(&found) = self.table.find(hash, |&at| strings.get(at).as_bytes() == bytes) {
-            self.last = found;
-            return found;
+        match self.found.find(bytes, |at| strings.get(at).as_bytes()) {
+            Ok(found) => {
+                self.last = found;
+                found
+            }
+            Err(hash) => self.add(bytes, hash),
         }
-        self.add(bytes, hash)
     }
 
     #[cold]
-    fn add(&mut self, bytes: &[u8], hash: u64) -> u32 {
+    fn add(&mut self, bytes: &[u8], hash: u32) -> u32 {
         let Ok(text) = std::str::from_utf8(bytes) else {
             return self.intern(String::from_utf8_lossy(bytes).as_bytes());
         };
@@ -153,9 +159,7 @@ impl Interner {
             return 0;
         }
         let index = self.strings.push(text);
-        let (strings, hasher) = (&self.strings, &self.hasher);
-        self.table
-            .insert_unique(hash, index, |&at| hasher.hash_one(strings.get(at).as_bytes()));
+        self.found.add(hash, index);
         index
     }
 

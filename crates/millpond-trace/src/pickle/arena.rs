@@ -27,13 +27,14 @@ impl Arena {
     /// Empty but for `words`, whose numbers begin at 1; with room for what `expected` bytes hold.
     pub(super) fn new(words: &[&str], expected: usize) -> Self {
         let mut strings = Interner::new(usize::MAX);
+        strings.reserve(expected / 512, expected / 8);
         for word in words {
             strings.intern(word.as_bytes());
         }
         Self {
             containers: Containers::new(expected),
             whole: 0,
-            ints: Vec::with_capacity(expected / 32),
+            ints: Vec::with_capacity(expected / 64),
             floats: Vec::new(),
             strings,
         }

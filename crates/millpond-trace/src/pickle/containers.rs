@@ -57,7 +57,7 @@ impl Containers {
     /// None, with room for those in `expected` bytes.
     pub(super) fn new(expected: usize) -> Self {
         Self {
-            spans: Vec::with_capacity(expected / 8),
+            spans: Vec::with_capacity(expected / 32),
             slots: Vec::with_capacity(expected / 2),
             chunks: Vec::new(),
             grown: Vec::new(),

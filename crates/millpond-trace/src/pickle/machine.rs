@@ -50,7 +50,7 @@ impl<'s, S: Sieve> Machine<'s, S> {
             fence: 0,
             marks: Vec::new(),
             memo: Vec::with_capacity(expected / 8),
-            runs: Runs::default(),
+            runs: Runs::with_room(expected / 4096, expected / 16),
             constants: Runs::default(),
             shape: Shape::default(),
             before: 0,

@@ -6,14 +6,36 @@ use super::opcode::{APPENDS, BINGET, LONG_BINGET};
 use super::value::Value;
 
 /// Where the run of `BINGET` and `LONG_BINGET` at `at` ends; none if that is not in the window.
+///
+/// Where the next one is hangs on the byte before, so several of a kind are stepped over at once.
 fn end_of_gets(window: &[u8], mut at: usize) -> Option<usize> {
     loop {
+        if let Some(&word) = window.get(at..).and_then(|rest| rest.first_chunk()) {
+            let word = u128::from_le_bytes(word);
+            if word & FOUR_LONG.0 == FOUR_LONG.1 {
+                at += 20;
+                continue;
+            }
+            if word & FOUR_SHORT.0 == FOUR_SHORT.1 {
+                at += 8;
+                continue;
+            }
+        }
         let opcode = *window.get(at)?;
         if opcode & !WIDE != BINGET & !WIDE {
             return Some(at);
         }
         at += length_of_get(opcode);
     }
+}
+
+/// The bytes of a word in which four opcodes stand one behind the other, and what they are.
+const FOUR_LONG: (u128, u128) = every(5, LONG_BINGET);
+const FOUR_SHORT: (u128, u128) = every(2, BINGET);
+
+const fn every(length: u32, opcode: u8) -> (u128, u128) {
+    let ones = 1 | 1 << (8 * length) | 1 << (16 * length) | 1 << (24 * length);
+    (0xff * ones, opcode as u128 * ones)
 }
 
 /// The bit by which the two opcodes differ.
@@ -66,10 +88,13 @@ impl<S: Sieve> Machine<'_, S> {
             return None;
         }
         let run = &window[from..=end];
-        if let Some(items) = self.runs.find(run) {
-            self.arena.share(list, items);
-            return Some(end + 1);
-        }
+        let hash = match self.runs.find(run) {
+            Ok(items) => {
+                self.arena.share(list, items);
+                return Some(end + 1);
+            }
+            Err(hash) => hash,
+        };
         let height = self.stack.len();
         if !self.gets(&window[from..end]) {
             // The machine meets it again and says so.
@@ -80,7 +105,7 @@ impl<S: Sieve> Machine<'_, S> {
         let items = self.arena.fill(list, &self.stack[height..][..kept]);
         self.stack.truncate(height);
         if let Some(items) = items.ok()? {
-            self.runs.add(run, items);
+            self.runs.add(hash, run, items);
         }
         Some(end + 1)
     }

@@ -6,9 +6,7 @@
 //! and compared as bytes instead of being decoded. So are the frames of old snapshots, which wrote a dict
 //! wherever one occurs.
 
-use crate::strings::Seeded;
-use hashbrown::HashTable;
-use std::hash::BuildHasher;
+use crate::texts::Texts;
 
 /// Text of all runs kept; honest files need a tenth of it.
 const MOST_BYTES: usize = 4 << 20;
@@ -18,8 +16,7 @@ const NONE: u32 = u32::MAX;
 pub(super) struct Runs<T> {
     bytes: Vec<u8>,
     runs: Vec<Known<T>>,
-    found: HashTable<u32>,
-    hasher: Seeded,
+    found: Texts,
     /// The run read last.
     last: Option<u32>,
 }
@@ -37,14 +34,22 @@ impl<T> Default for Runs<T> {
         Self {
             bytes: Vec::new(),
             runs: Vec::new(),
-            found: HashTable::new(),
-            hasher: Seeded::default(),
+            found: Texts::default(),
             last: None,
         }
     }
 }
 
 impl<T: Copy> Runs<T> {
+    /// None read, with room for `runs` of so many bytes together.
+    pub(super) fn with_room(runs: usize, bytes: usize) -> Self {
+        let mut room = Self::default();
+        room.found.reserve(runs);
+        room.runs.reserve(runs);
+        room.bytes.reserve(bytes);
+        room
+    }
+
     /// The meaning of the run that `window` begins with, and its length in bytes, if the guess is right.
     #[inline]
     pub(super) fn guess(&mut self, window: &[u8]) -> Option<(T, usize)> {
@@ -66,16 +71,15 @@ impl<T: Copy> Runs<T> {
         None
     }
 
-    /// The meaning of a run that was read before.
-    pub(super) fn find(&mut self, run: &[u8]) -> Option<T> {
-        let hash = self.hasher.hash_one(run);
-        let at = *self.found.find(hash, |&at| self.text(at) == run)?;
+    /// The meaning of a run that was read before, or the hash to keep it under.
+    pub(super) fn find(&mut self, run: &[u8]) -> Result<T, u32> {
+        let at = self.found.find(run, |at| self.text(at))?;
         self.follow(at);
-        Some(self.runs[at as usize].meaning)
+        Ok(self.runs[at as usize].meaning)
     }
 
-    /// Keeps a run that was not read before.
-    pub(super) fn add(&mut self, run: &[u8], meaning: T) {
+    /// Keeps a run that was not found.
+    pub(super) fn add(&mut self, hash: u32, run: &[u8], meaning: T) {
         if self.bytes.len() + run.len() > MOST_BYTES {
             return;
         }
@@ -87,18 +91,14 @@ impl<T: Copy> Runs<T> {
             next: [NONE; 2],
         });
         self.bytes.extend_from_slice(run);
-        let mut found = std::mem::take(&mut self.found);
-        found.insert_unique(self.hasher.hash_one(run), at, |&at| {
-            self.hasher.hash_one(self.text(at))
-        });
-        self.found = found;
+        self.found.add(hash, at);
         self.follow(at);
     }
 
     /// Keeps a run and its meaning, if it was not read before.
     pub(super) fn meet(&mut self, run: &[u8], meaning: T) {
-        if self.find(run).is_none() {
-            self.add(run, meaning);
+        if let Err(hash) = self.find(run) {
+            self.add(hash, run, meaning);
         }
     }
 

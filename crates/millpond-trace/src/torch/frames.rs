@@ -38,8 +38,9 @@ pub(super) struct Frames {
     /// must cost nothing.
     dicts: Vec<u32>,
     numbers: Map<Content, u32>,
-    /// Whether a string names the allocator, by its number: a long one may be named by a million frames.
-    allocators: Map<u32, bool>,
+    /// Whether a string names the allocator, by its number, where that was asked: a long one may be named by a
+    /// million frames.
+    allocators: Vec<Option<bool>>,
     names: String,
 }
 
@@ -171,10 +172,20 @@ impl Frames {
         let function = arena.strings.get(content.function);
         function.is_empty()
             || STARTS.iter().any(|start| function.starts_with(start))
-            || [content.file, content.function].into_iter().any(|text| {
-                let known = self.allocators.entry(text);
-                *known.or_insert_with(|| arena.strings.get(text).contains("CachingAllocator"))
-            })
+            || [content.file, content.function]
+                .into_iter()
+                .any(|text| self.is_allocator(arena, text))
+    }
+
+    fn is_allocator(&mut self, arena: &Arena, text: u32) -> bool {
+        let at = text as usize;
+        if at >= self.allocators.len() {
+            self.allocators.resize(at + 1, None);
+        }
+        *self.allocators[at].get_or_insert_with(|| {
+            let text = arena.strings.get(text).as_bytes();
+            memchr::memmem::find(text, b"CachingAllocator").is_some()
+        })
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::devices::Device;
 use super::rewind::{Rewind, overlaps};
-use super::ring::Ring;
 use super::schema::Walk;
 use super::settings::SettingsRead;
 use super::sieve::{Field, Record};
@@ -134,8 +133,8 @@ pub(super) fn rebuild(
         };
         ledger.initial(address, block)?;
     }
-    ledger.reserve(events.len());
-    forward(events, &mut ledger)?;
+    ledger.tape.load(events);
+    forward(&mut ledger)?;
 
     ledger.final_reserved_bytes = final_reserved;
     ledger.ring_full = settings.is_some_and(|read| {
@@ -155,7 +154,7 @@ pub(super) fn rebuild(
 
 /// Some recorders are told to leave completions out. If no free ever completes and no block waits at the
 /// end, requests are completions. The number of events changed.
-fn complete_requests(events: &mut Ring, end: &Map<u64, super::rewind::Block>) -> u64 {
+fn complete_requests(events: &mut [Event], end: &Map<u64, super::rewind::Block>) -> u64 {
     let completed = events.iter().any(|event| event.action == Action::FreeCompleted);
     if completed || end.values().any(|block| block.pending) {
         return 0;
@@ -173,7 +172,7 @@ fn complete_requests(events: &mut Ring, end: &Map<u64, super::rewind::Block>) ->
 
 /// Some recorders are told to leave requests out. It shows where a block lives and ends without one; then a
 /// block completed without a request is no sign that it waited when the recording began.
-fn requests_left_out(events: &Ring) -> bool {
+fn requests_left_out(events: &[Event]) -> bool {
     if events.iter().any(|event| event.action == Action::FreeRequested) {
         return false;
     }
@@ -189,9 +188,8 @@ fn requests_left_out(events: &Ring) -> bool {
 }
 
 /// Numbers the allocations; a request directly followed by its completion is one free.
-fn forward(events: Ring, ledger: &mut Ledger) -> Result<(), ReadError> {
-    let mut events = events.into_events().peekable();
-    while let Some(event) = events.next() {
+fn forward(ledger: &mut Ledger) -> Result<(), ReadError> {
+    while let Some(event) = ledger.tape.next() {
         let mut row = Row {
             time_us: event.time_us,
             key: event.address,
@@ -207,7 +205,7 @@ fn forward(events: Ring, ledger: &mut Ledger) -> Result<(), ReadError> {
             Action::FreeRequested => {
                 let completes =
                     |next: &Event| next.action == Action::FreeCompleted && next.address == event.address;
-                match events.next_if(completes) {
+                match ledger.tape.next_if(completes) {
                     Some(next) => {
                         row.time_us = next.time_us;
                         ledger.free(row);
@@ -224,7 +222,7 @@ fn forward(events: Ring, ledger: &mut Ledger) -> Result<(), ReadError> {
 /// The entries of a device's ring, in order, not yet numbered.
 #[derive(Default)]
 struct Entries {
-    events: Ring,
+    events: Vec<Event>,
     pools_recorded: bool,
     /// All entries, marks included.
     count: u64,
@@ -239,7 +237,7 @@ impl Entries {
         ledger: &mut Ledger,
     ) -> Result<(), ReadError> {
         let mut words = Words::default();
-        self.events.expect(walk.arena.count(trace));
+        self.events.reserve_exact(walk.events(walk.arena.count(trace)));
         walk.items(trace, |value| {
             self.count += 1;
             let record = walk.record(value)?;

@@ -12,7 +12,6 @@ mod devices;
 mod frames;
 mod history;
 mod rewind;
-mod ring;
 mod schema;
 mod settings;
 mod sieve;

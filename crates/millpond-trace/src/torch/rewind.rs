@@ -14,7 +14,6 @@
 //! nor what kind of segment one was that is gone by the end: that is inferred from sizes.
 //! Where an undo does not fit, the file contradicts itself: counted, and the nearest sensible state taken.
 
-use super::ring::Ring;
 use crate::caution::Findings;
 use crate::strings::Map;
 use crate::{Action, Event};
@@ -67,7 +66,7 @@ pub(super) fn overlaps(segments: &BTreeMap<u64, Segment>, address: u64, bytes: u
 
 impl Rewind<'_> {
     /// Undoes all events, the last first; fills in pools where events do not name them.
-    pub(super) fn all(&mut self, events: &mut Ring) {
+    pub(super) fn all(&mut self, events: &mut [Event]) {
         let infer_pools = !self.pools_recorded && self.segments.values().any(|segment| segment.pool != 0);
         for event in events.iter_mut().rev() {
             if infer_pools {

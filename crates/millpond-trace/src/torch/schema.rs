@@ -85,6 +85,11 @@ impl<'a> Walk<'a> {
         Ok(Some(record))
     }
 
+    /// How many of `expected` events may still come.
+    pub(super) fn events(&self, expected: usize) -> usize {
+        expected.min(self.events.get() as usize)
+    }
+
     /// Pays for one event.
     #[inline]
     pub(super) fn event(&self) -> Result<(), ReadError> {

@@ -86,7 +86,7 @@ impl Sieve {
     /// Nothing taken, with room for the records in `expected` bytes.
     pub(super) fn new(expected: usize) -> Self {
         Self {
-            records: Vec::with_capacity(expected / 64),
+            records: Vec::with_capacity(expected / 128),
             frames: Frames::default(),
         }
     }

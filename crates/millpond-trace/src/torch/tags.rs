@@ -53,8 +53,7 @@ impl Tags {
         let [frames, user, compile] = words;
         let words_bits = u128::from(user.bits()) | u128::from(compile.bits()) << 32;
         let key = u128::from(walk.arena.identity(frames)) | words_bits << 64;
-        // Stacks begin at different slots, a few apart.
-        let place = (key >> 32) as usize % RECENT;
+        let place = place(key);
         if self.recent[place].0 == key {
             return self.recent[place].1;
         }
@@ -111,6 +110,14 @@ impl Tags {
             text.push_str(self.frames.name(arena, frame));
         }
     }
+}
+
+/// The one place of a key in [`Tags::recent`]. Stacks begin at different slots, a few apart, so these are spread;
+/// a program that makes keys fall together is only asked more often.
+#[inline]
+fn place(key: u128) -> usize {
+    let slot = (key >> 32) as u32 ^ (key >> 64) as u32;
+    (slot.wrapping_mul(0x9e37_79b1) >> (32 - RECENT.ilog2())) as usize
 }
 
 /// The first frames of a kind.
