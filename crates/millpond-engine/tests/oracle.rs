@@ -3,7 +3,7 @@
 
 mod support;
 
-use millpond_engine::{Fault, RoundupDivisions, Settings, Simulated, TorchConf, policies};
+use millpond_engine::{Fault, MillpondConf, RoundupDivisions, Settings, Simulated, TorchConf, policies};
 use proptest::prelude::*;
 use support::driver::Driver;
 use support::naive::device::Device;
@@ -29,6 +29,24 @@ fn torch_conf() -> impl Strategy<Value = TorchConf> {
         roundup_power2_divisions: RoundupDivisions::uniform(divisions),
         max_non_split_rounding: rounding << 20,
         ..TorchConf::default()
+    })
+}
+
+/// Settings under which pages move and handles shrink all the time, with little to stop it.
+fn millpond_conf() -> impl Strategy<Value = MillpondConf> {
+    let pages = || (1u64..9).prop_map(|pages| pages << 21);
+    (pages(), pages(), 0u64..3, 0u64..1000).prop_map(|(handle_bytes, least_handle_bytes, slack, rising)| {
+        MillpondConf {
+            handle_bytes,
+            handle_share: 1,
+            least_handle_bytes,
+            handle_each: 1 << 21,
+            slack_permille: slack,
+            rising_permille: rising,
+            stalls: 1_000,
+            moved_percent: 100_000,
+            ..MillpondConf::default()
+        }
     })
 }
 
@@ -94,6 +112,20 @@ proptest! {
             let device = Simulated::new().with_capacity(capacity).with_faults(faults.clone());
             let device = if hold { device.hold_events() } else { device };
             let mut driver = Driver::new(policy, device);
+            driver.run(&program);
+            driver.free_all();
+            driver.release();
+            assert_eq!(driver.engine.stats().active.current, 0, "{policy}");
+        }
+    }
+
+    /// The same where `millpond` moves whatever it can.
+    #[test]
+    fn no_program_breaks_moving(conf in millpond_conf(), capacity in capacity(), faults in faults(), program in program(400)) {
+        let settings = Settings { millpond: conf, ..Settings::default() };
+        for policy in ["millpond", "planned"] {
+            let device = Simulated::new().with_capacity(capacity).with_faults(faults.clone());
+            let mut driver = Driver::with(policy, &settings, device);
             driver.run(&program);
             driver.free_all();
             driver.release();
