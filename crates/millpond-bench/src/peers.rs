@@ -20,11 +20,18 @@ pub struct OffsetAllocator {
 impl OffsetAllocator {
     const UNIT: u64 = 256;
 
+    /// Records to make in advance for so many live blocks: with the free ones between them they are twice as many
+    /// at most.
+    #[must_use]
+    pub fn blocks(slots: usize) -> usize {
+        2 * slots + 1024
+    }
+
     /// With room for this many blocks at once.
     #[must_use]
     pub fn new(slots: usize) -> Self {
         Self {
-            allocator: Allocator::with_max_allocs(u32::MAX, (2 * slots + 1024) as u32),
+            allocator: Allocator::with_max_allocs(u32::MAX, Self::blocks(slots) as u32),
             slots: vec![None; slots],
         }
     }

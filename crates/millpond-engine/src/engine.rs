@@ -87,6 +87,12 @@ impl<S: Source> Engine<S> {
         self.settle(self.meter.operations() != operations);
     }
 
+    /// Makes room for the account of so many blocks, free ones and live ones together, so that none has to be
+    /// made on the way. More may come.
+    pub fn expect_blocks(&mut self, blocks: usize) {
+        self.policy.expect_blocks(blocks);
+    }
+
     /// Makes free what waited for streams that have passed since.
     pub fn collect(&mut self) {
         for block in self.deferred.ready(&self.source) {

@@ -190,6 +190,10 @@ pub trait Policy {
     /// Gives back to the source whatever no block uses.
     fn release_cached(&mut self, supply: &mut Supply<'_>);
 
+    /// Makes room for the account of so many blocks, free ones and live ones together; a hint, which policies
+    /// may pass over.
+    fn expect_blocks(&mut self, _blocks: usize) {}
+
     /// Hears where the program is. Most policies do not care.
     fn mark(&mut self, _supply: &mut Supply<'_>, _mark: Mark) {}
 

@@ -104,6 +104,29 @@ impl Space {
         Self::default()
     }
 
+    /// Makes room for so many blocks in all, 36 bytes each, so that none has to be made on the way. Where there is
+    /// no memory for that, nothing happens.
+    pub fn expect(&mut self, blocks: usize) {
+        let from = self.slots.len();
+        let to = blocks.min(BlockId::NONE.index()).max(from);
+        let more = to - from;
+        if self.slots.try_reserve(more).is_err() || self.vacant.try_reserve(more).is_err() {
+            return;
+        }
+        let vacant = Slot {
+            address: 0,
+            bytes: 0,
+            prev: BlockId::NONE,
+            next: BlockId::NONE,
+            segment: 0,
+            owner_and_state: Slot::pack(0, State::Vacant),
+        };
+        self.slots.resize(to, vacant);
+        // The lowest is taken first, as if each had been made when it was needed.
+        self.vacant
+            .extend((from..to).rev().map(|index| BlockId(index as u32)));
+    }
+
     /// Adds a segment as one block. `segment` and `owner` are the policy's own numbers for the segment
     /// and for the index its free blocks belong to; blocks cut from it inherit both.
     pub fn add_segment(
@@ -347,6 +370,20 @@ mod tests {
         assert!(space.is_whole(whole));
         assert_eq!(space.bytes(whole), 100);
         assert_eq!(space.len(), 1);
+    }
+
+    #[test]
+    fn room_made_in_advance_holds_no_block() {
+        let mut space = Space::new();
+        let first = space.add_segment(0, 100, 0, 0, State::Free);
+        space.expect(3);
+        assert_eq!(space.len(), 1);
+        assert_eq!(space.ids().collect::<Vec<_>>(), [first]);
+        let ids = [1, 2, 3].map(|at| space.add_segment(at << 10, 100, at as u32, 0, State::Free));
+        assert_eq!(ids, [1, 2, 3].map(BlockId));
+        space.expect(2);
+        assert_eq!(space.len(), 4);
+        space.check();
     }
 
     #[test]

@@ -49,6 +49,8 @@ fn pool(policy: &str, slots: usize) -> Result<Pool, Box<dyn Error>> {
         slots: Vec::new(),
     };
     pool.slots.resize_with(slots, || None);
+    // As much as the offset-allocator gets; what is not asked for in advance would be made on the clock.
+    pool.engine.expect_blocks(OffsetAllocator::blocks(slots));
     Ok(pool)
 }
 

@@ -68,6 +68,14 @@ impl Links {
         std::iter::successors(first, |id| self.next(*id))
     }
 
+    /// Makes room for so many blocks in all.
+    pub(crate) fn expect(&mut self, blocks: usize) {
+        let blocks = blocks.min(BlockId::NONE.index()).max(self.0.len());
+        if self.0.try_reserve(blocks - self.0.len()).is_ok() {
+            self.0.resize(blocks, Link::NONE);
+        }
+    }
+
     /// Makes room for a block.
     #[inline]
     fn reach(&mut self, id: BlockId) {

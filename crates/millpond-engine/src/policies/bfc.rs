@@ -201,6 +201,10 @@ impl Policy for Bfc {
         }
     }
 
+    fn expect_blocks(&mut self, blocks: usize) {
+        self.lists.space.expect(blocks);
+    }
+
     fn layout(&self, visit: &mut dyn FnMut(Piece)) {
         self.lists.space.layout(visit);
     }

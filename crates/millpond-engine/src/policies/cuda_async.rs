@@ -177,6 +177,10 @@ impl Policy for CudaAsync {
         }
     }
 
+    fn expect_blocks(&mut self, blocks: usize) {
+        self.pages.lists.space.expect(blocks);
+    }
+
     fn layout(&self, visit: &mut dyn FnMut(Piece)) {
         self.pages.lists.space.layout(visit);
     }

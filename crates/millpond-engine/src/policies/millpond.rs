@@ -203,6 +203,10 @@ impl Policy for Millpond {
         self.release_free(supply);
     }
 
+    fn expect_blocks(&mut self, blocks: usize) {
+        self.lists.expect(blocks);
+    }
+
     fn layout(&self, visit: &mut dyn FnMut(Piece)) {
         self.lists.space.layout(visit);
     }

@@ -313,6 +313,10 @@ impl Policy for Planned {
         }
     }
 
+    fn expect_blocks(&mut self, blocks: usize) {
+        self.inner.expect_blocks(blocks);
+    }
+
     fn layout(&self, visit: &mut dyn FnMut(Piece)) {
         let Phase::Serving(course) = &self.phase else {
             return self.inner.layout(visit);

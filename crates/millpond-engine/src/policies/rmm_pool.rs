@@ -200,6 +200,10 @@ impl Policy for RmmPool {
     /// The original cannot.
     fn release_cached(&mut self, _supply: &mut Supply<'_>) {}
 
+    fn expect_blocks(&mut self, blocks: usize) {
+        self.lists.space.expect(blocks);
+    }
+
     fn layout(&self, visit: &mut dyn FnMut(Piece)) {
         self.lists.space.layout(visit);
     }

@@ -277,6 +277,10 @@ impl Policy for TorchNative {
         Some(blocks)
     }
 
+    fn expect_blocks(&mut self, blocks: usize) {
+        self.pools.space.expect(blocks);
+    }
+
     fn layout(&self, visit: &mut dyn FnMut(Piece)) {
         self.pools.space.layout(visit);
     }

@@ -26,6 +26,11 @@ pub(super) struct Lists {
 }
 
 impl Lists {
+    pub(super) fn expect(&mut self, blocks: usize) {
+        self.space.expect(blocks);
+        self.links.expect(blocks);
+    }
+
     /// The number of a list, made on first use.
     pub(super) fn number(&mut self, area: u32, stream: Stream) -> u32 {
         let next = self.lists.len() as u32;
