@@ -1,14 +1,22 @@
-//! x
-/// x
+//! Time this thread has spent on a processor.
+
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+/// Started at creation; reads the thread's own processor time, so other load does not count.
 #[derive(Debug)]
-pub struct CpuClock(std::time::Instant);
+pub struct CpuClock(Timespec);
+
 impl CpuClock {
-    /// x
+    /// Starts now.
+    #[must_use]
     pub fn start() -> Self {
-        Self(std::time::Instant::now())
+        Self(clock_gettime(ClockId::ThreadCPUTime))
     }
-    /// x
+
+    /// Nanoseconds since the start.
+    #[must_use]
     pub fn nanoseconds(&self) -> f64 {
-        self.0.elapsed().as_nanos() as f64
+        let now = clock_gettime(ClockId::ThreadCPUTime);
+        (now.tv_sec - self.0.tv_sec) as f64 * 1e9 + (now.tv_nsec - self.0.tv_nsec) as f64
     }
 }
