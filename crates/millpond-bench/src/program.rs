@@ -79,9 +79,7 @@ impl Program {
         }
         Ok(program)
     }
-}
 
-impl Program {
     /// A program without structure that holds `live` blocks: it allocates them, then frees one by chance and
     /// allocates another, `live` times or 100,000 times, whichever is more. Sizes are spread evenly over the
     /// powers of two from 256 B to 1 MiB. The same for the same `live`, on any machine.

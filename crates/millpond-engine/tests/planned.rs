@@ -166,9 +166,8 @@ fn a_plan_gives_way_where_memory_is_short() {
         .expect("nothing else lives");
 }
 
-#[test]
-fn a_saved_plan_is_followed_from_its_steps_first_return() {
-    let step = training(40);
+/// A program's step as a plan knows it.
+fn step_of(step: &[Slot]) -> Step {
     let slots = step
         .iter()
         .map(|&(bytes, stream, life)| millpond_engine::plan::Slot {
@@ -176,10 +175,15 @@ fn a_saved_plan_is_followed_from_its_steps_first_return() {
             stream: Stream(stream),
             life: life as u32,
         });
-    let saved = solve(Step {
+    Step {
         slots: slots.collect(),
-    })
-    .to_text();
+    }
+}
+
+#[test]
+fn a_saved_plan_is_followed_from_its_steps_first_return() {
+    let step = training(40);
+    let saved = solve(step_of(&step)).to_text();
     let plan = Plan::from_text(&saved).expect("a plan");
     let policy = policies::Planned::new(&MillpondConf::default()).with_plan(plan);
     let mut driver = Driver::with_policy(Box::new(policy), Simulated::new());
@@ -199,16 +203,7 @@ fn with_plan_of(step: &[Slot]) -> Driver {
             None
         }
     }
-    let slots = step
-        .iter()
-        .map(|&(bytes, stream, life)| millpond_engine::plan::Slot {
-            bytes: bytes.next_multiple_of(256),
-            stream: Stream(stream),
-            life: life as u32,
-        });
-    let plan = solve(Step {
-        slots: slots.collect(),
-    });
+    let plan = solve(step_of(step));
     let mut policy = policies::Planned::new(&MillpondConf::default()).with_plan(plan);
     policy.set_planner(Box::new(Unasked));
     Driver::with_policy(Box::new(policy), Simulated::new())

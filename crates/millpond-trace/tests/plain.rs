@@ -85,6 +85,18 @@ impl Writer {
         self.memoised - 1
     }
 
+    /// A snapshot up to the blocks of its first segment.
+    fn open_segment(&mut self, bytes: u64) {
+        self.open();
+        self.name("segments");
+        self.raw(b"](");
+        self.open();
+        self.field("address", 1 << 40);
+        self.field("total_size", bytes);
+        self.name("blocks");
+        self.raw(b"](");
+    }
+
     fn get(&mut self, at: u32) {
         match u8::try_from(at) {
             Ok(at) => self.raw(&[b'h', at]),
@@ -355,14 +367,7 @@ fn a_file_in_pieces_reads_as_a_whole() {
 #[test]
 fn a_name_that_changes_between_equal_frames() {
     let mut out = Writer::default();
-    out.open();
-    out.name("segments");
-    out.raw(b"](");
-    out.open();
-    out.field("address", 1 << 40);
-    out.field("total_size", 1024);
-    out.name("blocks");
-    out.raw(b"](");
+    out.open_segment(1024);
     out.block(1 << 40, &[10, 12, 14]);
     let forward = out.names.iter().find(|(name, _)| name == "forward").unwrap().1;
     out.block((1 << 40) + 512, &[10, 12, 14]);
@@ -393,14 +398,7 @@ fn a_name_that_changes_between_equal_frames() {
 #[test]
 fn equal_frames_that_memoise_a_name_each() {
     let mut out = Writer::default();
-    out.open();
-    out.name("segments");
-    out.raw(b"](");
-    out.open();
-    out.field("address", 1 << 40);
-    out.field("total_size", 512);
-    out.name("blocks");
-    out.raw(b"](");
+    out.open_segment(512);
     out.open();
     out.field("size", 512);
     out.name("state");

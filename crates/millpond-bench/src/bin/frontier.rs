@@ -56,9 +56,8 @@ fn measure(program: &Program, policy: &str, text: &str, costs: &Costs) -> Result
 /// The points that no other beats in both, most memory first.
 fn frontier(mut points: Vec<Point>) -> Vec<Point> {
     points.sort_by(|a, b| {
-        (a.milliseconds, a.overhead)
-            .partial_cmp(&(b.milliseconds, b.overhead))
-            .unwrap_or(std::cmp::Ordering::Equal)
+        let by_time = a.milliseconds.total_cmp(&b.milliseconds);
+        by_time.then(a.overhead.total_cmp(&b.overhead))
     });
     let mut least = f64::INFINITY;
     points.retain(|point| {

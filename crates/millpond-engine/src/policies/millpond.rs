@@ -1,8 +1,8 @@
 //! `millpond`, the default: best fit over pages that move before memory outgrows what the program needs.
 //!
 //! Every stream of every group has one free list, small and large together, searched for the best fit,
-//! lowest address first among equals, as far as a bounded look goes ([`index`](crate::index)). All lists of a group share their addresses; a free block joins its
-//! neighbours of the same stream.
+//! lowest address first among equals, as far as a bounded look goes ([`index`](crate::index)). All lists of
+//! a group share their addresses; a free block joins its neighbours of the same stream.
 //!
 //! ```text
 //!   best fit on the own stream          no call at all

@@ -194,7 +194,7 @@ impl Millpond {
         if need <= allowance {
             return false;
         }
-        let stalls = self.conf.stalls + self.allocations / self.conf.stall_every;
+        let stalls = self.conf.stalls + self.allocations / self.conf.stall_every.max(1);
         let moved = supply.reserved() / 100 * self.conf.moved_percent;
         let large = need >= self.peak / WORTH_MORE && self.stalls < 2 * stalls;
         // Where moving has not kept memory together so far, it will not.

@@ -35,7 +35,7 @@ impl Handles {
 impl Millpond {
     /// Bytes created at once for small requests, and of a handle at most while nothing speaks for less.
     pub(super) fn batch_bytes(&self, supply: &Supply<'_>) -> u64 {
-        let share = (supply.reserved() / self.conf.handle_share).next_multiple_of(self.page);
+        let share = (supply.reserved() / self.conf.handle_share.max(1)).next_multiple_of(self.page);
         self.conf.handle_bytes.min(share).max(self.page)
     }
 
@@ -52,17 +52,18 @@ impl Millpond {
     /// Makes handles smaller from now on, if `bytes` are asked for that the program has had room for before.
     pub(super) fn narrow(&mut self, supply: &Supply<'_>, bytes: u64) {
         if self.live + bytes <= self.peak && self.may_narrow(supply) {
-            self.handles.bytes = (self.handles.bytes / 2).max(self.conf.least_handle_bytes);
+            let half = (self.handles.bytes / 2).max(self.conf.least_handle_bytes);
+            self.handles.bytes = self.handles.bytes.min(half);
         }
     }
 
     /// Whether a handle of these bytes is to be made anew, smaller, rather than moved.
     pub(super) fn is_too_wide(&self, supply: &Supply<'_>, bytes: u64) -> bool {
-        bytes > self.handles.bytes && self.may_narrow(supply)
+        bytes > self.handles.bytes.max(self.page) && self.may_narrow(supply)
     }
 
     fn may_narrow(&self, supply: &Supply<'_>) -> bool {
-        self.handles.created < self.peak / self.conf.handle_each
+        self.handles.created < self.peak / self.conf.handle_each.max(1)
             && supply.reserved() <= self.peak + self.peak / LOST
     }
 }

@@ -4,6 +4,7 @@
 //! To this policy what it lends is live: it is counted, and nobody else gets it. It comes back cut into the blocks
 //! that still live in it and the free rest.
 
+use super::handles::Handles;
 use super::{MIN_BLOCK, Millpond};
 use crate::conf::MillpondConf;
 use crate::index::{Entry, Search};
@@ -24,9 +25,10 @@ pub(in crate::policies) struct Part {
 }
 
 impl Millpond {
-    /// Follows other settings from now on, with a fresh account of what was moved.
+    /// Follows other settings from now on, with a fresh account of what was moved and created.
     pub(in crate::policies) fn configure(&mut self, conf: &MillpondConf) {
         self.conf = conf.clone();
+        self.handles = Handles::new(conf.handle_bytes);
         (self.stalls, self.moved) = (0, 0);
     }
 

@@ -75,6 +75,40 @@ fn handles_shrink_where_too_few_are_free_as_a_whole() {
 }
 
 #[test]
+fn single_pages_are_moved_and_not_made_anew() {
+    // What the settings allow is less than a page: a page is the least there is.
+    let conf = MillpondConf {
+        handle_bytes: 0,
+        handle_each: 1,
+        slack_permille: 0,
+        ..MillpondConf::default()
+    };
+    let mut engine = engine(&conf, Simulated::new());
+    let _kept = perforated(&mut engine);
+    let before = (engine.meter().calls.create, engine.meter().calls.release);
+    let _large = take(&mut engine, 256 * MIB, 0);
+    assert!(engine.meter().moved_bytes > 0);
+    assert_eq!(
+        (engine.meter().calls.create, engine.meter().calls.release),
+        before
+    );
+}
+
+#[test]
+fn settings_without_sense_divide_by_nothing() {
+    let conf = MillpondConf {
+        handle_share: 0,
+        handle_each: 0,
+        stall_every: 0,
+        ..MillpondConf::default()
+    };
+    let mut engine = engine(&conf, Simulated::new());
+    let _kept = perforated(&mut engine);
+    let _large = take(&mut engine, 256 * MIB, 0);
+    engine.check();
+}
+
+#[test]
 fn nothing_moves_where_it_may_not() {
     let conf = MillpondConf::parse("moved:0").expect("conf");
     let mut engine = engine(&conf, Simulated::new());
