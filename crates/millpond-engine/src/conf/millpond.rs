@@ -16,39 +16,51 @@ pub struct MillpondConf {
     pub handle_share: u64,
     /// The least bytes of a handle to which handles shrink where larger ones cannot be moved.
     pub least_handle_bytes: u64,
+    /// Whether the size of handles, and how much is created at once, follow what happens.
+    pub adapt: bool,
     /// Handles shrink only until one has been created for each so many bytes of the program's peak.
     pub handle_each: u64,
     /// How far memory may outgrow the program's peak while need is below it, in thousandths of the peak.
     pub slack_permille: u64,
-    /// The same while need rises above the peak.
+    /// In a small program by so many bytes instead, but never by more than a twentieth of its peak: there a stall
+    /// costs more than the bytes.
+    pub slack_least_bytes: u64,
+    /// The same as `slack_permille` while need rises above the peak.
     pub rising_permille: u64,
+    /// The same as `slack_least_bytes` while need rises, up to a tenth of the peak.
+    pub rising_least_bytes: u64,
     /// Allocations that may move pages whatever the program's length.
     pub stalls: u64,
     /// One more allocation in so many may move pages.
     pub stall_every: u64,
     /// Bytes that may be moved in all, in percent of what is reserved.
     pub moved_percent: u64,
+    /// Fragmentation, in percent of what is reserved, past which memory does not grow while pages can be moved.
+    pub compact_at_percent: u64,
 }
 
 impl Default for MillpondConf {
     fn default() -> Self {
         Self {
             handle_bytes: 32 << 20,
-            handle_share: 128,
+            handle_share: 8,
             least_handle_bytes: 8 << 20,
+            adapt: true,
             handle_each: 16 << 20,
             slack_permille: 7,
+            slack_least_bytes: 64 << 20,
             rising_permille: 20,
+            rising_least_bytes: 128 << 20,
             stalls: 12,
             stall_every: 2000,
             moved_percent: 100,
+            compact_at_percent: 30,
         }
     }
 }
 
 impl MillpondConf {
-    const KNOWN: &str =
-        "handle, handle-share, handle-least, handle-each, slack, rising, stalls, stall-every, moved";
+    const KNOWN: &str = "handle, handle-share, handle-least, handle-each, adapt, slack, slack-least, rising, rising-least, stalls, stall-every, moved, compact-at";
 
     /// Reads `key:value,…`.
     ///
@@ -63,8 +75,9 @@ impl MillpondConf {
     pub fn parse(text: &str) -> Result<Self, ConfError> {
         let mut conf = Self::default();
         for (key, value) in entries(text)? {
+            let bytes = || parse_size(value).map_err(|e| ConfError::size(key, &e));
             let pages = || {
-                let bytes = parse_size(value).map_err(|e| ConfError::size(key, &e))?;
+                let bytes = bytes()?;
                 if bytes == 0 || !bytes.is_multiple_of(PAGE) {
                     let expected = format!("write a multiple of {}, the size of a page", display_size(PAGE));
                     return Err(ConfError::value(key, value, expected));
@@ -82,10 +95,20 @@ impl MillpondConf {
                 "handle-share" => conf.handle_share = number(1, 1 << 20)?,
                 "handle-least" => conf.least_handle_bytes = pages()?,
                 "handle-each" => conf.handle_each = pages()?,
+                "adapt" => {
+                    conf.adapt = match value {
+                        "on" => true,
+                        "off" => false,
+                        _ => return Err(ConfError::value(key, value, "write on or off")),
+                    };
+                }
                 "slack" => conf.slack_permille = number(0, 10_000)?,
+                "slack-least" => conf.slack_least_bytes = bytes()?,
+                "rising-least" => conf.rising_least_bytes = bytes()?,
                 "rising" => conf.rising_permille = number(0, 10_000)?,
                 "stalls" => conf.stalls = number(0, u64::MAX)?,
                 "stall-every" => conf.stall_every = number(1, u64::MAX)?,
+                "compact-at" => conf.compact_at_percent = number(0, 100)?,
                 "moved" => conf.moved_percent = number(0, 1_000_000)?,
                 _ => {
                     return Err(ConfError::UnknownKey {

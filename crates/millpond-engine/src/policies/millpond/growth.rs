@@ -6,7 +6,8 @@
 //! is only fragmentation, and the allowance is narrow.
 //!
 //! Moving is bounded in number and in bytes, and stops where it has not helped: a program without
-//! structure would move pages for ever.
+//! structure would move pages for ever. Such a program is left alone until its fragmentation passes
+//! [`compact_at_percent`](crate::MillpondConf), and is then held there.
 
 use super::site::Site;
 use super::{FOREIGN, Held, Millpond};
@@ -18,12 +19,20 @@ use std::collections::BTreeMap;
 
 /// Memory may always outgrow the program's peak by two pages.
 const SLACK_PAGES: u64 = 2;
+/// Memory may outgrow a small program's peak by the bytes of the settings, up to one part in so many of it.
+const SLACK_SHARE: u64 = 20;
+/// The same while need rises.
+const RISING_SHARE: u64 = 10;
 /// Growth of this many pages gets handles of its own, apart from a last page shared with the next block.
 const OWN_HANDLES: u64 = 16;
 /// Moving stops once free memory is more than one part in so many of the peak.
 const HOPELESS: u64 = 8;
 /// A request of one part in so many of the peak may move pages twice as often.
 const WORTH_MORE: u64 = 100;
+/// Moving never comes more often than once in so many allocations, not at the start either.
+const APART: u64 = 50;
+/// The same on average, for a program held at its threshold of fragmentation.
+const HELD_APART: u64 = 1000;
 
 impl Millpond {
     pub(super) fn grow(
@@ -180,12 +189,17 @@ impl Millpond {
         // While the program's need grows, what is free now will mostly be used; later it will not.
         let rising = self.live + bytes > self.peak;
         let peak = self.peak.max(self.live + bytes);
-        let permille = if rising {
-            self.conf.rising_permille
+        let (permille, least, share) = if rising {
+            (
+                self.conf.rising_permille,
+                self.conf.rising_least_bytes,
+                RISING_SHARE,
+            )
         } else {
-            self.conf.slack_permille
+            (self.conf.slack_permille, self.conf.slack_least_bytes, SLACK_SHARE)
         };
-        let slack = (peak / 1000 * permille).max(SLACK_PAGES * self.page);
+        let least = least.min(peak / share).max(SLACK_PAGES * self.page);
+        let slack = (peak / 1000 * permille).max(least);
         (peak + slack).saturating_sub(supply.reserved())
     }
 
@@ -194,12 +208,26 @@ impl Millpond {
         if need <= allowance {
             return false;
         }
+        scarce || self.moving_helps(supply, need) || self.is_fragmented(supply, need, bytes)
+    }
+
+    /// Whether memory is close to what the program needs, and moving has not come too often.
+    fn moving_helps(&self, supply: &Supply<'_>, need: u64) -> bool {
         let stalls = self.conf.stalls + self.allocations / self.conf.stall_every.max(1);
-        let moved = supply.reserved() / 100 * self.conf.moved_percent;
+        let stalls = stalls.min(1 + self.allocations / APART);
         let large = need >= self.peak / WORTH_MORE && self.stalls < 2 * stalls;
+        let moved = supply.reserved() / 100 * self.conf.moved_percent;
         // Where moving has not kept memory together so far, it will not.
-        let helps = supply.reserved() - self.peak.min(supply.reserved()) <= self.peak / HOPELESS;
-        scarce || (helps && (self.stalls < stalls || large) && self.moved + need <= moved)
+        let close = supply.reserved() - self.peak.min(supply.reserved()) <= self.peak / HOPELESS;
+        close && (self.stalls < stalls || large) && self.moved + need <= moved
+    }
+
+    /// Whether growth by `need` would leave more free than the threshold even when the program next needs most.
+    fn is_fragmented(&self, supply: &Supply<'_>, need: u64, bytes: u64) -> bool {
+        let reserved = supply.reserved() + need;
+        let free = reserved - self.peak.max(self.live + bytes).min(reserved);
+        let stalls = self.conf.stalls + self.allocations / HELD_APART;
+        free > reserved / 100 * self.conf.compact_at_percent && self.stalls < stalls
     }
 
     fn create_missing(
@@ -215,9 +243,14 @@ impl Millpond {
             return Ok(());
         }
         let allowance = self.allowance(supply, bytes, scarce);
-        let handle = self.handle_bytes(supply);
-        let ahead = self.batch_bytes(supply).min(allowance).min(self.hole_bytes(site)) / page * page;
+        let ahead = self
+            .ahead_bytes(supply, allowance)
+            .min(allowance)
+            .min(self.hole_bytes(site))
+            / page
+            * page;
         let wanted = need.max(ahead);
+        let handle = self.handle_bytes(supply, wanted);
         // A block of many pages gets handles of its own; the page it shares with the next one is alone.
         let shared = if need == wanted && wanted >= OWN_HANDLES * page {
             page
@@ -227,7 +260,8 @@ impl Millpond {
         let body = wanted - shared;
         let count = body.div_ceil(handle);
         let mut handle = body.div_ceil(count).next_multiple_of(page);
-        if handle * count + shared > self.hole_bytes(site) {
+        let room = self.hole_bytes(site).min(supply.free_bytes().unwrap_or(u64::MAX));
+        if handle * count + shared > room {
             handle = page;
         }
         self.create(supply, site, body.next_multiple_of(handle), handle)?;

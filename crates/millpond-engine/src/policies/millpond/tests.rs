@@ -34,7 +34,8 @@ fn perforated(engine: &mut Engine<Simulated>) -> Vec<Block> {
 
 #[test]
 fn free_pages_move_before_memory_outgrows_the_peak() {
-    let mut engine = engine(&MillpondConf::default(), Simulated::new());
+    let conf = MillpondConf::parse("handle:16M,slack-least:0").expect("conf");
+    let mut engine = engine(&conf, Simulated::new());
     let _kept = perforated(&mut engine);
     let before = engine.stats().reserved.peak;
     let _large = take(&mut engine, 256 * MIB, 0);
@@ -58,7 +59,7 @@ fn handle_of(engine: &mut Engine<Simulated>, bytes: u64) -> u64 {
 #[test]
 fn handles_shrink_where_too_few_are_free_as_a_whole() {
     // Each handle holds two of the blocks, and one of the two stays.
-    let conf = "handle:32M,handle-share:1,rising:1000,slack:0";
+    let conf = "handle:32M,handle-share:1,rising:1000,slack:0,slack-least:0";
     let run = |more: &str| {
         let conf = MillpondConf::parse(&format!("{conf}{more}")).expect("conf");
         let mut engine = engine(&conf, Simulated::new());
@@ -72,6 +73,67 @@ fn handles_shrink_where_too_few_are_free_as_a_whole() {
     let wide = [32, 16]; // 62 MiB in two handles; 30 MiB in one, and the page it shares
     assert_eq!(run(",handle-least:32M"), wide, "that is off");
     assert_eq!(run(",handle-each:64M"), wide, "they have had their share");
+    assert_eq!(run(",adapt:off"), wide);
+}
+
+#[test]
+fn handles_are_small_on_a_device_that_is_filling_up() {
+    let handle = |capacity: Option<u64>| {
+        let mut engine = engine(&MillpondConf::default(), Simulated::new().with_capacity(capacity));
+        let _kept = take(&mut engine, 1024 * MIB, 0);
+        handle_of(&mut engine, 512 * MIB) / MIB
+    };
+    assert_eq!(handle(None), 32);
+    assert_eq!(handle(Some(16384 * MIB)), 32);
+    assert_eq!(handle(Some(4096 * MIB)), 7);
+    assert_eq!(handle(Some(1536 * MIB)), 5);
+}
+
+#[test]
+fn the_first_large_block_does_not_come_in_pages() {
+    let mut engine = engine(&MillpondConf::default(), Simulated::new());
+    assert_eq!(handle_of(&mut engine, 8192 * MIB) / MIB, 32);
+}
+
+#[test]
+fn a_full_device_gives_its_last_page() {
+    // Eleven pages are left: no number of handles of four.
+    let mut engine = engine(
+        &MillpondConf::default(),
+        Simulated::new().with_capacity(Some(2048 * MIB)),
+    );
+    let _kept = take(&mut engine, 2026 * MIB, 0);
+    let _last = take(&mut engine, 22 * MIB, 0);
+    assert_eq!(engine.stats().reserved.current, 2048 * MIB);
+}
+
+#[test]
+fn fragmentation_is_held_at_the_threshold() {
+    let run = |more: &str| {
+        let conf = format!("handle:16M,slack-least:0,moved:0,{more}");
+        let conf = MillpondConf::parse(&conf).expect("conf");
+        let mut engine = engine(&conf, Simulated::new());
+        let mut kept = perforated(&mut engine);
+        // Half of a gibibyte is free in small pieces; nothing moves until these would make it 30 %.
+        kept.extend((0..4).map(|_| take(&mut engine, 128 * MIB, 0)));
+        engine.check();
+        (engine.stats().reserved.peak / MIB, engine.stats().stalls)
+    };
+    assert_eq!(run("compact-at:30"), (1392, 1));
+    assert_eq!(run("compact-at:100"), (1520, 0));
+}
+
+#[test]
+fn more_is_created_at_once_where_growth_comes_often() {
+    let grown = |adapt: &str| {
+        let conf = MillpondConf::parse(&format!("rising:500,adapt:{adapt}")).expect("conf");
+        let mut engine = engine(&conf, Simulated::new());
+        let _large = take(&mut engine, 4096 * MIB, 0);
+        let before = engine.meter().reserved.current;
+        let _small = take(&mut engine, MIB, 0);
+        (engine.meter().reserved.current - before) / MIB
+    };
+    assert_eq!((grown("off"), grown("on")), (32, 64));
 }
 
 #[test]
@@ -81,6 +143,7 @@ fn single_pages_are_moved_and_not_made_anew() {
         handle_bytes: 0,
         handle_each: 1,
         slack_permille: 0,
+        slack_least_bytes: 0,
         ..MillpondConf::default()
     };
     let mut engine = engine(&conf, Simulated::new());

