@@ -1,5 +1,6 @@
 //! What a placement policy is.
 
+use crate::compaction::WholeSegments;
 use crate::error::{AllocError, SourceError};
 use crate::plan::Planner;
 use crate::space::BlockId;
@@ -133,6 +134,9 @@ impl Fidelity {
 pub enum Mark {
     /// A step of the program's repeating work begins.
     Step,
+    /// So many units of time have passed. How long one is, is for the caller to choose: a second, or whatever else
+    /// passes when the program goes on.
+    Ticks(u32),
 }
 
 /// What a [`Piece`] of reserved memory is used for.
@@ -187,8 +191,17 @@ pub trait Policy {
     /// Takes a block back that no stream uses any more.
     fn free(&mut self, supply: &mut Supply<'_>, block: Block);
 
-    /// Gives back to the source whatever no block uses.
+    /// Gives back to the source whatever no block uses, as far as its rules go. The device has been waited for,
+    /// and no block waits for a stream.
     fn release_cached(&mut self, supply: &mut Supply<'_>);
+
+    /// Bytes of free blocks that could go back to the source now: whole page handles, and whole segments where
+    /// there are none. A walk, for reports and tests.
+    fn returnable_bytes(&self) -> u64 {
+        let mut whole = WholeSegments::default();
+        self.layout(&mut |piece| whole.see(piece));
+        whole.bytes()
+    }
 
     /// Makes room for the account of so many blocks, free ones and live ones together; a hint, which policies
     /// may pass over.

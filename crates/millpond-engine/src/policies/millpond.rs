@@ -23,6 +23,7 @@
 //! Small blocks are not kept apart: measured over the recordings that lost on every count, because a
 //! second pool is a second set of pages that only its own requests fill (`docs/placement.md`).
 
+mod compact;
 mod growth;
 mod handles;
 mod lend;
@@ -152,6 +153,13 @@ impl Millpond {
         self.lists.take_fit(other, bytes, search)
     }
 
+    /// Makes a block free that no stream uses any more.
+    #[inline]
+    fn take_in(&mut self, block: &Block) {
+        self.live -= block.bytes();
+        self.lists.put_back(block.key());
+    }
+
     #[inline]
     fn find(&mut self, supply: &mut Supply<'_>, number: u32, bytes: u64, search: Search) -> Option<BlockId> {
         if let Some(id) = self.lists.take_fit(number, bytes, search) {
@@ -194,13 +202,15 @@ impl Policy for Millpond {
     }
 
     fn free(&mut self, _supply: &mut Supply<'_>, block: Block) {
-        self.live -= block.bytes();
-        self.lists.put_back(block.key());
+        self.take_in(&block);
     }
 
     fn release_cached(&mut self, supply: &mut Supply<'_>) {
-        self.recover(supply);
-        self.release_free(supply);
+        self.compact_now(supply);
+    }
+
+    fn returnable_bytes(&self) -> u64 {
+        self.whole_free_bytes()
     }
 
     fn expect_blocks(&mut self, blocks: usize) {

@@ -292,7 +292,9 @@ impl Policy for Planned {
     }
 
     fn mark(&mut self, supply: &mut Supply<'_>, mark: Mark) {
-        let Mark::Step = mark;
+        if mark != Mark::Step {
+            return;
+        }
         if !matches!(self.phase, Phase::Serving(_))
             && let Some(found) = self.detector.mark()
         {
@@ -306,11 +308,16 @@ impl Policy for Planned {
     }
 
     fn release_cached(&mut self, supply: &mut Supply<'_>) {
-        self.drop_plan(supply);
-        self.inner.release_cached(supply);
-        for block in std::mem::take(&mut self.inner.foreign) {
+        // The plan's own blocks come back before the pages of the free ones go.
+        for block in supply.synchronize() {
             self.free(supply, block);
         }
+        self.drop_plan(supply);
+        self.inner.release_cached(supply);
+    }
+
+    fn returnable_bytes(&self) -> u64 {
+        self.inner.returnable_bytes()
     }
 
     fn expect_blocks(&mut self, blocks: usize) {

@@ -11,7 +11,7 @@
 use super::site::Site;
 use super::{FOREIGN, Held, Millpond};
 use crate::error::SourceError;
-use crate::index::{Entry, Search};
+use crate::index::Search;
 use crate::space::{BlockId, State};
 use crate::supply::Supply;
 use std::collections::BTreeMap;
@@ -54,8 +54,7 @@ impl Millpond {
                 self.foreign.push(block);
                 continue;
             }
-            self.live -= block.bytes();
-            self.lists.put_back(block.key());
+            self.take_in(&block);
         }
         let mut first = BTreeMap::new();
         for (number, list) in self.lists.iter() {
@@ -256,35 +255,6 @@ impl Millpond {
         self.handles.note(bytes.div_ceil(handle));
         self.advance(site, bytes);
         Ok(())
-    }
-
-    pub(super) fn release_free(&mut self, supply: &mut Supply<'_>) {
-        let lists = self.lists.iter();
-        let free: Vec<Entry> = lists.flat_map(|(n, _)| self.lists.free(n)).collect();
-        for entry in free {
-            let index = self.lists.space.segment(entry.id) as usize;
-            match &mut self.held[index] {
-                Held::Paged { range, pages } => {
-                    let base = range.address();
-                    let Some((start, end)) =
-                        pages.whole(entry.address - base, entry.address + entry.bytes - base)
-                    else {
-                        continue;
-                    };
-                    supply.decommit(range, start, end - start);
-                    pages.unmap(start, end - start);
-                    self.vacate(entry.id, base + start, base + end);
-                }
-                held @ Held::Plain(_) if self.lists.space.is_whole(entry.id) => {
-                    self.lists.unlist(entry.id);
-                    self.lists.space.remove_segment(entry.id);
-                    if let Held::Plain(segment) = std::mem::replace(held, Held::Gone) {
-                        supply.give(segment);
-                    }
-                }
-                _ => {}
-            }
-        }
     }
 
     pub(super) fn check_pages(&self) {
