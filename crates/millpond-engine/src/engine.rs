@@ -66,8 +66,12 @@ impl<S: Source> Engine<S> {
             Err(refusal) => {
                 self.stats.refusals += 1;
                 self.settle(true);
-                let free = self.source.free_bytes().unwrap_or(u64::MAX);
-                Err(refusal.into_error(&request, free, self.largest_hole(), self.stats.cached()))
+                let device = (
+                    self.source.capacity(),
+                    self.source.free_bytes().unwrap_or(u64::MAX),
+                );
+                let (reserved, cached) = (self.stats.reserved.current, self.stats.cached());
+                Err(refusal.into_error(&request, device, self.largest_hole(), reserved, cached))
             }
         }
     }

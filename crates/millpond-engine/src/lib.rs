@@ -47,7 +47,9 @@ mod stats;
 mod supply;
 
 pub use compaction::Compaction;
-pub use conf::{ConfError, MillpondConf, RoundupDivisions, Settings, TorchBackend, TorchConf};
+pub use conf::{
+    Amount, ConfError, Key, MillpondConf, RetainConf, RoundupDivisions, Settings, TorchBackend, TorchConf,
+};
 pub use costs::{Calls, Costs, CostsError};
 pub use deferred::Deferred;
 pub use engine::Engine;

@@ -139,6 +139,17 @@ pub enum Mark {
     Ticks(u32),
 }
 
+impl Mark {
+    /// The time that passes with it: a step is one tick too.
+    #[must_use]
+    pub fn ticks(self) -> u32 {
+        match self {
+            Self::Step => 1,
+            Self::Ticks(ticks) => ticks,
+        }
+    }
+}
+
 /// What a [`Piece`] of reserved memory is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PieceState {
@@ -277,17 +288,31 @@ impl Refusal {
     pub(crate) fn into_error(
         self,
         request: &Request,
-        device_free: u64,
+        device: (Option<u64>, u64),
         largest_hole: u64,
+        reserved: u64,
         cached: u64,
     ) -> AllocError {
         let requested = request.bytes;
+        let (capacity, device_free) = device;
         match self {
             Self::TooLarge { limit } => AllocError::TooLarge { requested, limit },
             Self::Alignment { most } => AllocError::Alignment {
                 align: request.align,
                 most,
             },
+            // A share of the device is all the policy may have.
+            Self::Source(SourceError::OutOfMemory { capacity: limit, .. })
+                if capacity.is_some_and(|c| limit < c) =>
+            {
+                AllocError::Limited {
+                    requested,
+                    limit,
+                    reserved,
+                    largest_hole,
+                    cached,
+                }
+            }
             Self::Source(error) if error.is_out_of_memory() => AllocError::Exhausted {
                 requested,
                 device_free,

@@ -1,6 +1,6 @@
 //! Settings of the `millpond` policy.
 
-use super::{ConfError, entries};
+use super::{ConfError, RetainConf, entries};
 use crate::simulated::Simulated;
 use crate::size::{display_size, parse_size};
 
@@ -28,6 +28,8 @@ pub struct MillpondConf {
     pub stall_every: u64,
     /// Bytes that may be moved in all, in percent of what is reserved.
     pub moved_percent: u64,
+    /// How much free memory is kept, and for how long.
+    pub retain: RetainConf,
 }
 
 impl Default for MillpondConf {
@@ -42,14 +44,12 @@ impl Default for MillpondConf {
             stalls: 12,
             stall_every: 2000,
             moved_percent: 100,
+            retain: RetainConf::default(),
         }
     }
 }
 
 impl MillpondConf {
-    const KNOWN: &str =
-        "handle, handle-share, handle-least, handle-each, slack, rising, stalls, stall-every, moved";
-
     /// Reads `key:value,…`.
     ///
     /// # Errors
@@ -87,14 +87,16 @@ impl MillpondConf {
                 "stalls" => conf.stalls = number(0, u64::MAX)?,
                 "stall-every" => conf.stall_every = number(1, u64::MAX)?,
                 "moved" => conf.moved_percent = number(0, 1_000_000)?,
+                _ if conf.retain.set(key, value)? => {}
                 _ => {
                     return Err(ConfError::UnknownKey {
                         key: key.to_owned(),
-                        known: Self::KNOWN.to_owned(),
+                        known: Self::known(),
                     });
                 }
             }
         }
+        conf.retain.check()?;
         Ok(conf)
     }
 }

@@ -84,6 +84,9 @@ pub struct Planned {
     allocations: u64,
     /// New memory asked for by requests that were not the plan's.
     odd_bytes: u64,
+    /// Requests the plan had served when it was last seen to serve one, and ticks since.
+    served: u64,
+    idle_ticks: u64,
 }
 
 impl Planned {
@@ -123,6 +126,8 @@ impl Planned {
             patience: 1,
             allocations: 0,
             odd_bytes: 0,
+            served: 0,
+            idle_ticks: 0,
         }
     }
 
@@ -292,10 +297,8 @@ impl Policy for Planned {
     }
 
     fn mark(&mut self, supply: &mut Supply<'_>, mark: Mark) {
-        if mark != Mark::Step {
-            return;
-        }
-        if !matches!(self.phase, Phase::Serving(_))
+        if mark == Mark::Step
+            && !matches!(self.phase, Phase::Serving(_))
             && let Some(found) = self.detector.mark()
         {
             self.planner.start(found.step);
@@ -305,6 +308,8 @@ impl Policy for Planned {
             };
             self.begin(supply, true);
         }
+        self.drop_idle_plan(supply, mark.ticks());
+        self.inner.mark(supply, mark);
     }
 
     fn release_cached(&mut self, supply: &mut Supply<'_>) {

@@ -9,6 +9,13 @@ use crate::space::BlockId;
 use crate::supply::Supply;
 
 impl Millpond {
+    /// Holds what may be reserved from here on to the program's share of the device.
+    pub(super) fn keep_to_share(&self, supply: &mut Supply<'_>) {
+        if let Some(limit) = self.conf.retain.limit(supply.capacity()) {
+            supply.limit_to(limit);
+        }
+    }
+
     /// Waits for the device, takes back what waited for a stream, joins free neighbours whatever stream freed them,
     /// and gives back every page handle, or on a device without pages every segment, in which nothing lives. Answers
     /// the bytes that went back.
