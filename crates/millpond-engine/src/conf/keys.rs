@@ -18,7 +18,6 @@ impl MillpondConf {
     /// Every setting, with the value it has here.
     #[must_use]
     pub fn keys(&self) -> Vec<Key> {
-        let size = |bytes| display_size(bytes).to_string().replace(' ', "");
         let retain = &self.retain;
         let key = |key, value, about| Key { key, value, about };
         vec![
@@ -104,6 +103,14 @@ impl MillpondConf {
     }
 }
 
+/// Whole MiB where it is that, as people write it.
+fn size(bytes: u64) -> String {
+    match bytes {
+        _ if bytes > 0 && bytes.is_multiple_of(1 << 20) => format!("{}MiB", bytes >> 20),
+        _ => display_size(bytes).to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,8 +122,7 @@ mod tests {
              decay:6,low-water:7%,high-water:8%,memory-fraction:0.9,compact-at:10",
         )
         .expect("valid");
-        let defaults = MillpondConf::default();
-        for conf in [conf, defaults.clone()] {
+        for conf in [conf, MillpondConf::default()] {
             let written: Vec<String> = conf
                 .keys()
                 .into_iter()
