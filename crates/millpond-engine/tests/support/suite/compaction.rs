@@ -51,6 +51,21 @@ pub(crate) fn only_what_lives_holds_memory(policy: &str) {
     }
 }
 
+pub(crate) fn what_could_go_back_goes(policy: &str) {
+    let mut driver = unlimited(policy);
+    for bytes in [300, 3 * MIB, 24 * MIB, 70_000, 24 * MIB, 24 * MIB, 300] {
+        driver.allocate(request(bytes, 0, 0)).expect("no limit");
+    }
+    while driver.live.len() > 1 {
+        driver.free(1, &[]);
+    }
+    let returnable = driver.engine.policy().returnable_bytes();
+    if abilities(policy).gives_back {
+        assert!(returnable > 0 || !abilities(policy).caches);
+        assert_eq!(driver.compact().returned(), returnable);
+    }
+}
+
 pub(crate) fn nothing_that_lives_keeps_nothing(policy: &str) {
     for mut driver in [unlimited(policy), limited(policy, 400 * MIB)] {
         let program = fixed(400);
@@ -126,4 +141,16 @@ pub(crate) fn time_changes_no_block(policy: &str) {
         let calls = |m: &millpond_engine::Meter| m.calls.unmap + m.calls.release + m.calls.free;
         assert_eq!(gave, calls(&after) > calls(&meter));
     }
+}
+
+pub(crate) fn what_has_passed_is_found_at_a_tick(policy: &str) {
+    let mut driver = Driver::new(policy, Simulated::new().hold_events());
+    driver.allocate(request(MIB, 0, 0)).expect("no limit");
+    let event = driver.engine.source().device.next_event();
+    driver.free(0, &[1]);
+    driver.tick(1);
+    assert_eq!(driver.engine.deferred().len(), 1, "the event has not passed");
+    driver.engine.source_mut().device.complete(event);
+    driver.tick(1);
+    assert!(driver.engine.deferred().is_empty());
 }

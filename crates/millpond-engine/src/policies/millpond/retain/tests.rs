@@ -1,7 +1,10 @@
 //! What goes back with time, and what may be reserved at all.
 
-use crate::policies::Millpond;
-use crate::{AllocError, Block, Engine, Mark, MillpondConf, Request, Simulated, Stream};
+use crate::policies::millpond::{Millpond, Part};
+use crate::{
+    AllocError, Block, Deferred, Engine, Fault, Mark, Meter, MillpondConf, PieceState, Policy, Request,
+    Simulated, Stream, Supply,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -101,17 +104,71 @@ fn only_what_was_not_needed_in_the_whole_time_goes() {
 
 #[test]
 fn pages_that_come_back_have_not_been_unused_since() {
-    let mut engine = engine("decay:4,handle:2M", Simulated::new());
+    // A request of 64 MiB asks for addresses, for its own handles, and for a page it may share.
+    let device = Simulated::new().with_faults([Fault::DriverErrorAt(4, 719)]);
+    let mut engine = engine("decay:4", device);
     tick(&mut engine, 1);
     use_once(&mut engine, 64);
     tick(&mut engine, 100);
     assert_eq!(reserved(&engine), 0);
-    // One page at the front, and what was created with it.
-    let _kept = take(&mut engine, 1);
-    use_once(&mut engine, 64);
-    let before = reserved(&engine);
+    // The handles come back to the same place, and then the page is refused.
+    let outcome = engine.allocate(Request::new(64 * MIB, Stream::DEFAULT));
+    assert!(matches!(outcome, Err(AllocError::Source(_))), "{outcome:?}");
+    assert_eq!(reserved(&engine), 62);
     tick(&mut engine, 1);
-    assert_eq!(reserved(&engine), before);
+    assert_eq!(reserved(&engine), 62);
+    tick(&mut engine, 5);
+    assert_eq!(reserved(&engine), 0);
+}
+
+/// A policy by itself, for what only a policy around it asks.
+fn with_policy(conf: &str, device: Simulated, ask: impl FnOnce(&mut Millpond, &mut Supply<'_>)) {
+    let mut policy = Millpond::new(&MillpondConf::parse(conf).expect("conf"));
+    let (mut device, mut meter, mut deferred) = (device, Meter::default(), Deferred::default());
+    let mut supply = Supply::new(&mut device, &mut meter, &mut deferred);
+    ask(&mut policy, &mut supply);
+    policy.check();
+}
+
+#[test]
+fn lent_memory_is_in_use_until_it_comes_back() {
+    with_policy("decay:3", Simulated::new(), |policy, supply| {
+        policy.mark(supply, Mark::Ticks(1));
+        let request = Request::new(64 * MIB, Stream::DEFAULT);
+        let block = policy.allocate(supply, &request).expect("room");
+        policy.free(supply, block);
+        let lent = policy.lend(supply, 64 * MIB).expect("the same memory");
+        policy.mark(supply, Mark::Ticks(100));
+        let bytes = lent.bytes();
+        policy.take_back(lent, &[Part { bytes, live: None }]);
+        policy.mark(supply, Mark::Ticks(1));
+        assert_eq!(supply.reserved(), 64 * MIB);
+        policy.mark(supply, Mark::Ticks(3));
+        assert_eq!(supply.reserved(), 0);
+    });
+}
+
+#[test]
+fn what_is_lent_counts_into_the_programs_share() {
+    let device = Simulated::new().with_capacity(Some(1024 * MIB));
+    with_policy("memory-fraction:0.5", device, |policy, supply| {
+        assert!(policy.lend(supply, 600 * MIB).is_err());
+        assert!(supply.reserved() <= 512 * MIB);
+    });
+}
+
+#[test]
+fn pages_move_before_the_programs_share_refuses() {
+    let device = Simulated::new().with_capacity(Some(1024 * MIB));
+    let mut engine = engine("memory-fraction:0.5,moved:0", device);
+    let mut blocks: Vec<Block> = (0..5).map(|_| take(&mut engine, 100)).collect();
+    let last = blocks.pop().expect("five");
+    engine.free(blocks.swap_remove(1), &[]);
+    engine.free(last, &[]);
+    let _large = take(&mut engine, 190);
+    assert!(engine.meter().moved_bytes > 0);
+    assert!(engine.stats().reserved.peak <= 512 * MIB);
+    engine.check();
 }
 
 #[test]
@@ -151,33 +208,40 @@ fn nothing_goes_below_the_low_water() {
 
 #[test]
 fn above_the_high_water_the_longest_unused_goes_first() {
-    let mut engine = engine(
-        "decay:0,low-water:64M,high-water:25%,handle-share:1",
-        Simulated::new(),
+    let mut engine = engine("decay:0,low-water:128M,high-water:20%", Simulated::new());
+    tick(&mut engine, 1);
+    // Apart from each other, so that no handle holds a part of two.
+    let blocks: Vec<Block> = (0..8).map(|_| take(&mut engine, 128)).collect();
+    let [mut kept, mut freed] = [Vec::new(), Vec::new()];
+    for (at, block) in blocks.into_iter().enumerate() {
+        let list = if at == 1 || at == 5 { &mut freed } else { &mut kept };
+        list.push(block);
+    }
+    let newest = freed.remove(0);
+    let (new, old) = (newest.address(), freed[0].address());
+    for block in freed {
+        engine.free(block, &[]);
+    }
+    tick(&mut engine, 1);
+    assert_eq!(
+        reserved(&engine),
+        1024,
+        "128 MiB are free, less than a fifth of the peak"
     );
+    engine.free(newest, &[]);
     tick(&mut engine, 1);
-    let (first, second) = (take(&mut engine, 128), take(&mut engine, 128));
-    let (old, new) = (first.address(), second.address());
-    let _rest = take(&mut engine, 768);
-    engine.free(first, &[]);
-    tick(&mut engine, 1);
-    assert_eq!(reserved(&engine), 1024, "a part of the peak, but not more");
-    tick(&mut engine, 1);
-    engine.free(second, &[]);
-    let third = take(&mut engine, 1);
-    assert_eq!(reserved(&engine), 1024);
-    engine.free(third, &[]);
-    tick(&mut engine, 1);
-    assert_eq!(reserved(&engine), 1024, "a quarter is free, and no more");
-    let more = take(&mut engine, 300);
-    engine.free(more, &[]);
-    tick(&mut engine, 1);
+    let mut free = [0, 0];
+    engine.policy().layout(&mut |piece| {
+        if piece.state == PieceState::Free {
+            free[usize::from(piece.address >= old)] += piece.bytes / MIB;
+        }
+    });
     assert!(
-        (768 + 64..768 + 64 + 33).contains(&reserved(&engine)),
-        "{}",
-        reserved(&engine)
+        new < old && free[0] == 128 && free[1] < 32,
+        "{free:?} MiB are free"
     );
-    assert!(old < new);
+    assert_eq!(engine.stats().stalls, 1);
+    assert!(engine.stats().cached() >= 128 * MIB);
 }
 
 #[test]
