@@ -1,9 +1,9 @@
 //! The command line, as it is typed.
 
-use crate::values::parse_time_window;
+use crate::values::{parse_tick, parse_time_window};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use millpond_engine::{ParseSizeError, parse_size};
-use millpond_replay::{DeviceSize, parse_device};
+use millpond_replay::{DeviceSize, TickEvery, parse_device};
 use std::path::PathBuf;
 
 /// The whole command line.
@@ -81,9 +81,13 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "KEY:VALUE,…")]
     pub(crate) torch_conf: Option<String>,
 
-    /// Settings of the millpond policy, as in MILLPOND_CONF
+    /// Settings of millpond and planned, as in MILLPOND_CONF; `millpond policies` lists them
     #[arg(long, value_name = "KEY:VALUE,…")]
     pub(crate) conf: Option<String>,
+
+    /// When time passes for millpond and planned: at each `step`, or after every N calls [default: never]
+    #[arg(long, value_name = "step|N", value_parser = parse_tick)]
+    pub(crate) tick: Option<TickEvery>,
 
     /// A plan saved by `millpond plan --save`, for the policy planned to start with
     #[arg(long, value_name = "PLAN")]
@@ -106,6 +110,7 @@ Examples:
   millpond replay run.pickle -p torch-native,torch-expandable -d 80GiB
   millpond replay run.pickle --device rtx4090 --reserve 1.5GiB --fit
   millpond replay run.pickle --torch-conf \"max_split_size_mb:128\"
+  millpond replay run.pickle --conf decay:4 --tick step
   millpond replay run.pickle --time-window 1.5s..3s --html report.html
   millpond replay ranks/ --device h100 --json > ranks.json
 

@@ -4,7 +4,7 @@ use crate::args::PoliciesArgs;
 use crate::exit::{CliError, Exit};
 use crate::output;
 use crate::table::{Align, Grid};
-use millpond_engine::{Settings, policies};
+use millpond_engine::{Key, MillpondConf, Settings, policies};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -12,6 +12,32 @@ struct Listed {
     policy: &'static str,
     fidelity: &'static str,
     about: &'static str,
+    /// Only where `--conf` sets any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    settings: Vec<Setting>,
+}
+
+#[derive(Serialize)]
+struct Setting {
+    key: &'static str,
+    default: String,
+    about: &'static str,
+}
+
+/// The policies that `--conf` configures.
+const CONFIGURED: [&str; 2] = ["millpond", "planned"];
+
+fn settings_of(policy: &str) -> Vec<Setting> {
+    if !CONFIGURED.contains(&policy) {
+        return Vec::new();
+    }
+    let keys = MillpondConf::default().keys().into_iter();
+    keys.map(|Key { key, value, about }| Setting {
+        key,
+        default: value,
+        about,
+    })
+    .collect()
 }
 
 /// Runs the command.
@@ -23,6 +49,7 @@ pub(crate) fn command(args: &PoliciesArgs) -> Result<Exit, CliError> {
             policy,
             fidelity,
             about: about(policy),
+            settings: settings_of(policy),
         })
     });
     let listed: Vec<Listed> = listed.collect();
@@ -46,7 +73,29 @@ pub(crate) fn command(args: &PoliciesArgs) -> Result<Exit, CliError> {
         Align::Left,
         listed.iter().map(|p| p.about.to_owned()).collect(),
     );
-    output::print(&format!("{}\n", grid.render(&[])))?;
+    let settings = settings_of(CONFIGURED[0]);
+    let mut keys = Grid::new();
+    keys.column(
+        "setting",
+        Align::Left,
+        settings.iter().map(|s| s.key.to_owned()).collect(),
+    );
+    keys.column(
+        "default",
+        Align::Right,
+        settings.iter().map(|s| s.default.clone()).collect(),
+    );
+    keys.column(
+        "what it does",
+        Align::Left,
+        settings.iter().map(|s| s.about.to_owned()).collect(),
+    );
+    output::print(&format!(
+        "{}\n\nSettings of {}, written --conf key:value,key:value or in MILLPOND_CONF:\n\n{}\n",
+        grid.render(&[]),
+        CONFIGURED.join(" and "),
+        keys.render(&[])
+    ))?;
     Ok(Exit::Done)
 }
 

@@ -81,6 +81,7 @@ fn options(args: &ReplayArgs) -> Result<Options, CliError> {
         verify: args.verify,
         placements: args.html.is_some(),
         costs: device::costs(&args.device)?,
+        tick: args.tick,
         threads: args.output.threads.map_or(0, usize::from),
     })
 }

@@ -6,7 +6,7 @@ use crate::output::note;
 use crate::plan;
 use crate::text::{self, counted, size};
 use millpond_engine::{MillpondConf, Settings, TorchConf, policies};
-use millpond_replay::{Applied, check_settings};
+use millpond_replay::{Applied, TickEvery, check_settings};
 use std::env::VarError;
 
 /// The environment variable that stands for `--conf` where that is not given.
@@ -35,6 +35,13 @@ pub(crate) fn read(args: &ReplayArgs) -> Result<(Settings, Vec<Applied>), CliErr
     if let Some((text, from)) = conf {
         settings.millpond = MillpondConf::parse(&text).map_err(refused(from))?;
         apply(["millpond", "planned"], &text, from);
+    }
+    if let Some(every) = args.tick {
+        let text = match every {
+            TickEvery::Step => "a tick at each step".to_owned(),
+            TickEvery::Calls(calls) => format!("a tick after every {}", counted(calls.get(), "call")),
+        };
+        apply(["millpond", "planned"], &text, "--tick");
     }
     if let Some(path) = &args.plan {
         let plan = plan::load(path)?;

@@ -1,5 +1,7 @@
 //! Values of options that are more than a word or a number.
 
+use millpond_replay::TickEvery;
+
 /// Reads `1.5s..3s` as microseconds; an end left out is open, one without a unit has the other's.
 pub(crate) fn parse_time_window(text: &str) -> Result<(u64, u64), String> {
     let shape = || "write two times with a unit (us, ms, s, min), such as 1.5s..3s".to_owned();
@@ -38,6 +40,17 @@ pub(crate) fn parse_time_window(text: &str) -> Result<(u64, u64), String> {
     Ok(window)
 }
 
+/// Reads `step` or a number of calls.
+pub(crate) fn parse_tick(text: &str) -> Result<TickEvery, String> {
+    match text.trim() {
+        "step" => Ok(TickEvery::Step),
+        calls => calls
+            .parse()
+            .map(TickEvery::Calls)
+            .map_err(|_| "write step, or a number of calls such as 10000".to_owned()),
+    }
+}
+
 fn micros_of(unit: &str) -> Option<f64> {
     match unit {
         "us" | "µs" | "μs" => Some(1.0),
@@ -64,6 +77,16 @@ mod tests {
             ("10 us .. 1 ms", (10, 1_000)),
         ] {
             assert_eq!(parse_time_window(text), Ok(window), "{text}");
+        }
+    }
+
+    #[test]
+    fn ticks_are_steps_or_calls() {
+        assert_eq!(parse_tick("step"), Ok(TickEvery::Step));
+        let calls = std::num::NonZeroU64::new(500).map(TickEvery::Calls);
+        assert_eq!(parse_tick("500").ok(), calls);
+        for text in ["", "0", "-1", "1.5", "steps", "10s"] {
+            assert!(parse_tick(text).is_err(), "{text}");
         }
     }
 

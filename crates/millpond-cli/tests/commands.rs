@@ -131,6 +131,21 @@ fn lists_and_help_read_well() {
         stdout.contains("torch-native") && stdout.contains("PyTorch's default allocator"),
         "{stdout}"
     );
+    assert!(
+        stdout.contains("Settings of millpond and planned")
+            && stdout.contains("memory-fraction        1  the share of the device that may be reserved")
+            && stdout.lines().all(|line| line.chars().count() <= 100),
+        "{stdout}"
+    );
+    let listed = json(&["policies", "--json"]);
+    let decay = |policy: &serde_json::Value| {
+        let keys = policy["settings"].as_array()?;
+        keys.iter()
+            .find(|key| key["key"] == "decay")
+            .map(|key| key["default"].clone())
+    };
+    assert_eq!(decay(&listed[0]), Some("64".into()), "{listed}");
+    assert_eq!(decay(&listed[2]), None, "{listed}");
     let (code, stdout, _) = run(&["cards"]);
     assert!(code == 0 && stdout.contains("a100-80g"), "{stdout}");
     let (code, stdout, stderr) = run(&["--help"]);

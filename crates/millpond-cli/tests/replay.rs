@@ -743,3 +743,45 @@ fn the_page_of_a_window_shows_the_window() {
         "not the four of the recording"
     );
 }
+
+#[test]
+fn time_passes_where_it_is_said_to() {
+    let trace = trace("llama8b_fsdp_streams");
+    let replay = |more: &[&str]| {
+        let mut args = vec!["replay", &trace, "--json", "-p", "millpond", "--conf", "decay:1"];
+        args.extend(more);
+        json(&args)
+    };
+    let without = replay(&[]);
+    let with = replay(&["--tick", "2000"]);
+    assert_eq!(with["settings"][1]["settings"], "a tick after every 2,000 calls");
+    assert_eq!(with["settings"][1]["from"], "--tick");
+    let released = |report: &Value| report["results"][0]["driver_calls"]["release"].as_u64();
+    assert!(released(&with) > released(&without));
+    // Each step needs what the step before needed: nothing is unused for longer than one.
+    let steps = replay(&["--tick", "step"]);
+    assert_eq!(steps["settings"][1]["settings"], "a tick at each step");
+    assert_eq!(released(&steps), released(&without));
+    let file = small(&folder("ticks"), "run.csv");
+    let (code, _, stderr) = run(&["replay", &file, "--tick", "step"]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("write --tick N"), "{stderr}");
+    let (code, _, stderr) = run(&["replay", &file, "--tick", "10s"]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("write step, or a number of calls"), "{stderr}");
+}
+
+#[test]
+fn a_program_held_to_its_share_is_told_when_it_is_not_enough() {
+    let file = growing(&folder("share"));
+    let replay = |fraction: &str| {
+        let conf = format!("memory-fraction:{fraction}");
+        let args = [
+            "replay", &file, "--json", "-p", "millpond", "-d", "64GiB", "--conf", &conf,
+        ];
+        run(&args).0
+    };
+    assert_eq!(replay("100%"), 0);
+    assert_eq!(replay("0.0001%"), 3);
+    assert_eq!(replay("2"), 2);
+}

@@ -1,9 +1,13 @@
 //! Settings as people write them: `key:value,key:[a:b,c]`.
 
+mod keys;
 mod millpond;
+mod retain;
 mod torch;
 
+pub use keys::Key;
 pub use millpond::MillpondConf;
+pub use retain::{Amount, RetainConf};
 pub use torch::{RoundupDivisions, TorchBackend, TorchConf};
 
 use crate::plan::Plan;

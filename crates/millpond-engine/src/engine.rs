@@ -1,5 +1,6 @@
 //! One policy over one source, with the account of every byte.
 
+use crate::compaction::Compaction;
 use crate::deferred::Deferred;
 use crate::error::AllocError;
 use crate::policy::{Adopted, Block, Mark, Piece, PieceState, Policy, Request, Stream};
@@ -65,8 +66,12 @@ impl<S: Source> Engine<S> {
             Err(refusal) => {
                 self.stats.refusals += 1;
                 self.settle(true);
-                let free = self.source.free_bytes().unwrap_or(u64::MAX);
-                Err(refusal.into_error(&request, free, self.largest_hole(), self.stats.cached()))
+                let device = (
+                    self.source.capacity(),
+                    self.source.free_bytes().unwrap_or(u64::MAX),
+                );
+                let (reserved, cached) = (self.stats.reserved.current, self.stats.cached());
+                Err(refusal.into_error(&request, device, self.largest_hole(), reserved, cached))
             }
         }
     }
@@ -102,7 +107,29 @@ impl<S: Source> Engine<S> {
         self.settle(true);
     }
 
-    /// Waits for the device, and gives back to the source whatever no block uses.
+    /// Waits for the device, joins free neighbours, and gives back to the source whatever no block uses: physical
+    /// pages go, live blocks stay where they are. Answers what went back, and why the rest did not.
+    ///
+    /// What goes back is for the policy's rules: `millpond` gives every whole free page handle, on a device without
+    /// pages every whole free segment.
+    pub fn compact(&mut self) -> Compaction {
+        let reserved_before = self.meter.reserved.current;
+        let waited = self.deferred.bytes();
+        self.release_cached();
+        let kept = self.policy.returnable_bytes();
+        let (reserved_after, allocated) = (self.stats.reserved.current, self.stats.allocated.current);
+        Compaction {
+            reserved_before,
+            reserved_after,
+            waited,
+            allocated,
+            shared: reserved_after.saturating_sub(allocated).saturating_sub(kept),
+            kept,
+            largest_hole: self.largest_hole(),
+        }
+    }
+
+    /// What [`compact`](Self::compact) does, without the account of it, for which every block is looked at.
     pub fn release_cached(&mut self) {
         let mut supply = Supply::new(&mut self.source, &mut self.meter, &mut self.deferred);
         for block in supply.synchronize() {
@@ -122,6 +149,9 @@ impl<S: Source> Engine<S> {
 
     /// Tells the policy where the program is.
     pub fn mark(&mut self, mark: Mark) {
+        if matches!(mark, Mark::Ticks(_)) && !self.deferred.is_empty() {
+            self.collect();
+        }
         let mut supply = Supply::new(&mut self.source, &mut self.meter, &mut self.deferred);
         self.policy.mark(&mut supply, mark);
         self.settle(true);

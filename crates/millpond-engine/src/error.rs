@@ -74,6 +74,25 @@ pub enum AllocError {
         /// Bytes held from the device that no block uses.
         cached: u64,
     },
+    /// It does not fit into the share of the device that a setting such as `memory-fraction` leaves to the program;
+    /// freeing, trimming or a larger share may change that.
+    #[error(
+        "out of memory: {} requested, {} of {} allowed are reserved, largest hole {} among {} cached",
+        display_size(*.requested), display_size(*.reserved), display_size(*.limit),
+        display_size(*.largest_hole), display_size(*.cached)
+    )]
+    Limited {
+        /// Bytes asked for.
+        requested: u64,
+        /// The most that may be reserved.
+        limit: u64,
+        /// Bytes reserved, after everything that could be given back was.
+        reserved: u64,
+        /// The largest contiguous free block this request could have used.
+        largest_hole: u64,
+        /// Bytes held from the device that no block uses.
+        cached: u64,
+    },
     /// The source failed for a reason that is not memory.
     #[error(transparent)]
     Source(SourceError),
@@ -85,4 +104,12 @@ pub enum AllocError {
         /// The largest this policy can give.
         most: u64,
     },
+}
+
+impl AllocError {
+    /// Whether freeing memory and asking again may succeed.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Exhausted { .. } | Self::Limited { .. })
+    }
 }

@@ -29,6 +29,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod compaction;
 mod conf;
 mod costs;
 mod deferred;
@@ -45,7 +46,10 @@ mod space;
 mod stats;
 mod supply;
 
-pub use conf::{ConfError, MillpondConf, RoundupDivisions, Settings, TorchBackend, TorchConf};
+pub use compaction::Compaction;
+pub use conf::{
+    Amount, ConfError, Key, MillpondConf, RetainConf, RoundupDivisions, Settings, TorchBackend, TorchConf,
+};
 pub use costs::{Calls, Costs, CostsError};
 pub use deferred::Deferred;
 pub use engine::Engine;

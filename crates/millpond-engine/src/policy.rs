@@ -1,5 +1,6 @@
 //! What a placement policy is.
 
+use crate::compaction::WholeSegments;
 use crate::error::{AllocError, SourceError};
 use crate::plan::Planner;
 use crate::space::BlockId;
@@ -133,6 +134,20 @@ impl Fidelity {
 pub enum Mark {
     /// A step of the program's repeating work begins.
     Step,
+    /// So many units of time have passed. How long one is, is for the caller to choose: a second, or whatever else
+    /// passes when the program goes on.
+    Ticks(u32),
+}
+
+impl Mark {
+    /// The time that passes with it: a step is one tick too.
+    #[must_use]
+    pub fn ticks(self) -> u32 {
+        match self {
+            Self::Step => 1,
+            Self::Ticks(ticks) => ticks,
+        }
+    }
 }
 
 /// What a [`Piece`] of reserved memory is used for.
@@ -187,8 +202,17 @@ pub trait Policy {
     /// Takes a block back that no stream uses any more.
     fn free(&mut self, supply: &mut Supply<'_>, block: Block);
 
-    /// Gives back to the source whatever no block uses.
+    /// Gives back to the source whatever no block uses, as far as its rules go. The device has been waited for,
+    /// and no block waits for a stream.
     fn release_cached(&mut self, supply: &mut Supply<'_>);
+
+    /// Bytes of free blocks that could go back to the source now: whole page handles, and whole segments where
+    /// there are none. A walk, for reports and tests.
+    fn returnable_bytes(&self) -> u64 {
+        let mut whole = WholeSegments::default();
+        self.layout(&mut |piece| whole.see(piece));
+        whole.bytes()
+    }
 
     /// Makes room for the account of so many blocks, free ones and live ones together; a hint, which policies
     /// may pass over.
@@ -264,17 +288,31 @@ impl Refusal {
     pub(crate) fn into_error(
         self,
         request: &Request,
-        device_free: u64,
+        device: (Option<u64>, u64),
         largest_hole: u64,
+        reserved: u64,
         cached: u64,
     ) -> AllocError {
         let requested = request.bytes;
+        let (capacity, device_free) = device;
         match self {
             Self::TooLarge { limit } => AllocError::TooLarge { requested, limit },
             Self::Alignment { most } => AllocError::Alignment {
                 align: request.align,
                 most,
             },
+            // A share of the device is all the policy may have.
+            Self::Source(SourceError::OutOfMemory { capacity: limit, .. })
+                if capacity.is_some_and(|c| limit < c) =>
+            {
+                AllocError::Limited {
+                    requested,
+                    limit,
+                    reserved,
+                    largest_hole,
+                    cached,
+                }
+            }
             Self::Source(error) if error.is_out_of_memory() => AllocError::Exhausted {
                 requested,
                 device_free,

@@ -66,6 +66,7 @@ pub struct Supply<'a> {
     source: &'a mut dyn Source,
     meter: &'a mut Meter,
     deferred: &'a mut Deferred,
+    limit: Option<u64>,
 }
 
 impl<'a> Supply<'a> {
@@ -75,7 +76,29 @@ impl<'a> Supply<'a> {
             source,
             meter,
             deferred,
+            limit: None,
         }
+    }
+
+    /// Lets no more than so many bytes be reserved, for the time of this call; the source is not asked for more.
+    pub fn limit_to(&mut self, bytes: u64) {
+        self.limit = Some(bytes);
+    }
+
+    /// Refuses what the limit does not leave.
+    fn within_limit(&self, bytes: u64) -> Result<(), SourceError> {
+        let Some(limit) = self.limit else {
+            return Ok(());
+        };
+        let free = limit.saturating_sub(self.reserved());
+        if bytes <= free {
+            return Ok(());
+        }
+        Err(SourceError::OutOfMemory {
+            requested: bytes,
+            free,
+            capacity: limit,
+        })
     }
 
     /// Bytes of a page.
@@ -96,10 +119,12 @@ impl<'a> Supply<'a> {
         self.source.capacity()
     }
 
-    /// Bytes the device could still give; none where it has no limit.
+    /// Bytes that could still be taken from the device, under the [limit](Self::limit_to) where there is one; none
+    /// where there is no end.
     #[must_use]
     pub fn free_bytes(&self) -> Option<u64> {
-        self.source.free_bytes()
+        let left = self.limit.map(|limit| limit.saturating_sub(self.reserved()));
+        self.source.free_bytes().into_iter().chain(left).min()
     }
 
     /// Bytes held from the source now.
@@ -119,6 +144,7 @@ impl<'a> Supply<'a> {
     /// # Errors
     /// When memory or addresses run out, or the source is paged only.
     pub fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
+        self.within_limit(bytes)?;
         self.meter.calls.malloc += 1;
         let segment = self.source.take(bytes)?;
         self.meter.took(segment.bytes());
@@ -157,6 +183,7 @@ impl<'a> Supply<'a> {
         bytes: u64,
         handle_bytes: u64,
     ) -> Result<(), SourceError> {
+        self.within_limit(bytes)?;
         let handles = bytes.div_ceil(handle_bytes.max(1));
         let free = self.source.free_bytes();
         match self.source.commit(range, offset, bytes, handle_bytes) {

@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::suite::{account, exhaustion, faults, placement, streams};
+use support::suite::{account, compaction, exhaustion, faults, placement, streams};
 
 /// Makes a module of tests for each policy, and the list of those it has made them for.
 macro_rules! policy_behaviour {
@@ -36,6 +36,18 @@ macro_rules! policy_behaviour {
                 no_memory_at_each_call,
                 a_driver_error_at_each_call,
                 a_driver_error_is_told_as_such,
+                no_memory_at_each_call_between_compactions_and_ticks,
+                a_driver_error_at_each_call_between_compactions_and_ticks,
+            }
+            compaction::{
+                blocks_keep_their_places_and_contents,
+                nothing_that_lives_keeps_nothing,
+                only_what_lives_holds_memory,
+                what_could_go_back_goes,
+                what_waited_for_streams_goes_too,
+                a_compacted_pool_serves_on,
+                time_changes_no_block,
+                what_has_passed_is_found_at_a_tick,
             }
             account::{
                 an_empty_engine_has_no_ratios,

@@ -3,7 +3,9 @@
 
 mod support;
 
-use millpond_engine::{Fault, MillpondConf, RoundupDivisions, Settings, Simulated, TorchConf, policies};
+use millpond_engine::{
+    Amount, Fault, MillpondConf, RetainConf, RoundupDivisions, Settings, Simulated, TorchConf, policies,
+};
 use proptest::prelude::*;
 use support::driver::Driver;
 use support::naive::device::Device;
@@ -32,11 +34,31 @@ fn torch_conf() -> impl Strategy<Value = TorchConf> {
     })
 }
 
+/// Settings under which memory goes back at nearly every tick, and not all of the device may be had.
+fn retain_conf() -> impl Strategy<Value = RetainConf> {
+    let amount = || {
+        prop_oneof![
+            (0u64..200).prop_map(|mib| Amount::Bytes(mib << 20)),
+            (0u64..150).prop_map(Amount::Percent),
+        ]
+    };
+    let share = prop_oneof![Just(1_000_000), 1u64..1_000_000];
+    (0u64..4, amount(), proptest::option::of(amount()), share).prop_map(
+        |(decay, low_water, high_water, memory_millionths)| RetainConf {
+            decay,
+            low_water,
+            high_water,
+            memory_millionths,
+            ..RetainConf::default()
+        },
+    )
+}
+
 /// Settings under which pages move and handles shrink all the time, with little to stop it.
 fn millpond_conf() -> impl Strategy<Value = MillpondConf> {
     let pages = || (1u64..9).prop_map(|pages| pages << 21);
-    (pages(), pages(), 0u64..3, 0u64..1000).prop_map(|(handle_bytes, least_handle_bytes, slack, rising)| {
-        MillpondConf {
+    (pages(), pages(), 0u64..3, 0u64..1000, retain_conf()).prop_map(
+        |(handle_bytes, least_handle_bytes, slack, rising, retain)| MillpondConf {
             handle_bytes,
             handle_share: 1,
             least_handle_bytes,
@@ -45,9 +67,10 @@ fn millpond_conf() -> impl Strategy<Value = MillpondConf> {
             rising_permille: rising,
             stalls: 1_000,
             moved_percent: 100_000,
+            retain,
             ..MillpondConf::default()
-        }
-    })
+        },
+    )
 }
 
 fn agree(policy: &str, torch: &TorchConf, capacity: Option<u64>, program: &[Op], model: &mut dyn Naive) {
@@ -119,7 +142,7 @@ proptest! {
         }
     }
 
-    /// The same where `millpond` moves whatever it can.
+    /// The same where `millpond` moves whatever it can, and gives it back soon.
     #[test]
     fn no_program_breaks_moving(conf in millpond_conf(), capacity in capacity(), faults in faults(), program in program(400)) {
         let settings = Settings { millpond: conf, ..Settings::default() };
@@ -130,6 +153,9 @@ proptest! {
             driver.free_all();
             driver.release();
             assert_eq!(driver.engine.stats().active.current, 0, "{policy}");
+            let peak = driver.engine.source().peak_held;
+            let limit = settings.millpond.retain.limit(capacity);
+            assert!(limit.is_none_or(|limit| peak <= limit), "{policy}: {peak} of {limit:?}");
         }
     }
 }

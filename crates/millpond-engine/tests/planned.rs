@@ -140,6 +140,50 @@ fn one_odd_step_is_served_and_the_plan_goes_on() {
 }
 
 #[test]
+fn a_compaction_takes_the_plans_memory_too() {
+    let mut driver = Driver::new("planned", Simulated::new());
+    let weights = driver.allocate(request(5 * MIB, 0, 0)).expect("memory");
+    let step = training(40);
+    repeat(&mut driver, &step, 6, &[]);
+    let told = driver.compact();
+    assert_eq!(driver.live[0].address(), weights);
+    assert!(
+        told.reserved_before > 100 * MIB && told.returned() > 100 * MIB,
+        "{told}"
+    );
+    assert!(told.shared < 2 * 2 * MIB && told.kept == 0, "{told}");
+    repeat(&mut driver, &step, 6, &[]);
+    let calls = *driver.engine.meter();
+    repeat(&mut driver, &step, 2, &[]);
+    assert_eq!(*driver.engine.meter(), calls, "it is followed again");
+}
+
+#[test]
+fn a_plan_that_serves_nobody_is_let_go_with_time() {
+    let mut driver = Driver::new("planned", Simulated::new());
+    let step = training(40);
+    repeat(&mut driver, &step, 6, &[]);
+    let reserved = |driver: &Driver| driver.engine.stats().reserved.current;
+    let before = reserved(&driver);
+    // Every round asks something of it: it stays.
+    let calls = *driver.engine.meter();
+    for _ in 0..9 {
+        driver.tick(60);
+        repeat(&mut driver, &step, 1, &[]);
+    }
+    assert_eq!((reserved(&driver), *driver.engine.meter()), (before, calls));
+    // The default keeps memory for 64 ticks; then the plan goes, and its memory when nobody has used that either.
+    for _ in 0..6 {
+        driver.tick(60);
+    }
+    assert_eq!(reserved(&driver), driver.engine.stats().allocated.current);
+    repeat(&mut driver, &step, 6, &[]);
+    let calls = *driver.engine.meter();
+    repeat(&mut driver, &step, 2, &[]);
+    assert_eq!(*driver.engine.meter(), calls, "it is followed again");
+}
+
+#[test]
 fn a_program_that_changes_gets_the_plans_memory_back() {
     let mut driver = Driver::new("planned", Simulated::new());
     repeat(&mut driver, &training(40), 5, &[]);

@@ -41,6 +41,14 @@ pub enum ReplayError {
         /// Allocations of the plan's step.
         allocations: usize,
     },
+    /// There is to be a tick for each step, and there is no step.
+    #[error(
+        "no step of {trace} repeats, so there is none to tick at: write --tick N for a tick after every N calls"
+    )]
+    NoStep {
+        /// The recording.
+        trace: String,
+    },
     /// The recording cannot be verified.
     #[error("{trace} cannot be verified: {why}")]
     NotVerifiable {

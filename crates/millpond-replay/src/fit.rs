@@ -2,6 +2,7 @@
 
 use crate::program::Program;
 use crate::run::{Device, Run, run};
+use crate::ticks::Ticks;
 use millpond_engine::{Policy, Simulated};
 
 /// The smallest device, and the run on it.
@@ -16,7 +17,7 @@ pub struct Smallest {
 /// Bisects, to one page, between what the program holds at its peak and what the policy reserves on a
 /// device without a limit. None when it does not even finish with twice that.
 ///
-/// Before each replay `to_come` is told how many there will be from here on, about.
+/// Time passes in each replay as `ticks` say. Before each `to_come` is told how many there will be from here on, about.
 ///
 /// A policy is not bound to finish on every larger device; as the bisection's own ends show, the answer
 /// is a device on which it finishes while it does not with one page less.
@@ -24,6 +25,7 @@ pub fn smallest_device(
     program: &Program,
     unlimited: &Run,
     paged: bool,
+    ticks: Ticks<'_>,
     build: &dyn Fn() -> Box<dyn Policy>,
     to_come: &dyn Fn(u32),
 ) -> Option<Smallest> {
@@ -42,7 +44,7 @@ pub fn smallest_device(
                 paged,
             }
             .source(),
-            &mut (),
+            &mut ticks.clock(),
         );
         outcome.stop.is_none().then_some(Smallest { bytes, run: outcome })
     };

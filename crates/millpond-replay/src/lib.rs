@@ -30,6 +30,7 @@ mod replay;
 mod run;
 mod steps;
 mod tags;
+mod ticks;
 mod tune;
 mod verify;
 
@@ -46,5 +47,6 @@ pub use replay::{Options, Replayed, check_settings, replay};
 pub use run::{Device, Observer, Run, Stop, request, run};
 pub use steps::{Solved, StepClock, StepResult, Steps, Threaded};
 pub use tags::{Redactor, frames as tag_frames, tag_group};
+pub use ticks::{TickClock, TickEvery, Ticks};
 pub use tune::{Family, Gain, Trial, TuneOptions, Tuned, TunedFamily, tune};
 pub use verify::{Verification, recorded_conf, verify};

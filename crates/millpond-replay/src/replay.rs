@@ -9,6 +9,7 @@ use crate::placement::{Placement, PlacementRecorder};
 use crate::program::{Program, Selection};
 use crate::run::{Device, Run, run};
 use crate::steps::{StepClock, Steps, Threaded, occurs};
+use crate::ticks::{TickEvery, Ticks};
 use crate::verify::verify;
 use millpond_engine::{ConfError, Costs, Policy, Settings, Simulated, TorchBackend, display_size, policies};
 use millpond_trace::{Caution, Trace};
@@ -36,6 +37,8 @@ pub struct Options {
     pub placements: bool,
     /// What driver calls cost.
     pub costs: Costs,
+    /// When time passes for the policies; none for never.
+    pub tick: Option<TickEvery>,
     /// Threads to use; 0 means as many as the machine has.
     pub threads: usize,
 }
@@ -52,6 +55,7 @@ impl Default for Options {
             verify: false,
             placements: false,
             costs: Costs::default(),
+            tick: None,
             threads: 0,
         }
     }
@@ -93,6 +97,7 @@ pub fn replay(
     let recorded = recorded(trace, options.verify)?;
     let (names, pageless) = runnable(options)?;
     let steps = Steps::find(&program);
+    let ticks = Ticks::new(options.tick, steps.as_ref(), &trace.origin.name)?;
     let count = names.len();
     let outcomes: Vec<Mutex<Option<(PolicyResult, Placement)>>> =
         (0..count).map(|_| Mutex::new(None)).collect();
@@ -104,9 +109,16 @@ pub fn replay(
             let Some(name) = names.get(index) else {
                 return;
             };
-            let outcome = replay_one(trace, &program, steps.as_ref(), name, options, &|to_come| {
-                tally.set(index, to_come);
-            });
+            let outcome = replay_one(
+                trace,
+                &program,
+                (steps.as_ref(), ticks),
+                name,
+                options,
+                &|to_come| {
+                    tally.set(index, to_come);
+                },
+            );
             *outcomes[index].lock().unwrap_or_else(PoisonError::into_inner) = outcome.ok();
             tally.set(index, 0);
         }
@@ -235,7 +247,7 @@ pub fn check_settings(name: &str, settings: &Settings) -> Result<(), ReplayError
 fn replay_one(
     trace: &Trace,
     program: &Program,
-    steps: Option<&Steps>,
+    (steps, ticks): (Option<&Steps>, Ticks<'_>),
     name: &str,
     options: &Options,
     to_come: &dyn Fn(u32),
@@ -247,25 +259,25 @@ fn replay_one(
     let mut clock = StepClock::new(steps);
     let fidelity = policy.fidelity();
     let (outcome, placement) = if options.placements {
-        let mut observers = (PlacementRecorder::new(program), clock);
+        let mut observers = (ticks.clock(), (PlacementRecorder::new(program), clock));
         let outcome = run(
             program,
             policy,
             options.device.source().with_log(),
             &mut observers,
         );
-        let recorder = observers.0;
-        clock = observers.1;
+        let recorder = observers.1.0;
+        clock = observers.1.1;
         let stopped_at = outcome
             .stop
             .as_ref()
             .map(|stop| program.ops[stop.op].event().unwrap_or(0));
         (outcome, recorder.finish(stopped_at))
     } else {
-        (
-            run(program, policy, options.device.source(), &mut clock),
-            Placement::default(),
-        )
+        let mut observers = (ticks.clock(), clock);
+        let outcome = run(program, policy, options.device.source(), &mut observers);
+        clock = observers.1;
+        (outcome, Placement::default())
     };
     let plans = solved.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let waited: f64 = plans.iter().map(|p| p.waited_ms * 1e6).sum();
@@ -301,9 +313,14 @@ fn replay_one(
         let paged = options.device.paged;
         let unlimited = match options.device.bytes {
             None => outcome,
-            Some(_) => run(program, build(), Device { bytes: None, paged }.source(), &mut ()),
+            Some(_) => run(
+                program,
+                build(),
+                Device { bytes: None, paged }.source(),
+                &mut ticks.clock(),
+            ),
         };
-        if let Some(smallest) = smallest_device(program, &unlimited, paged, &build, to_come) {
+        if let Some(smallest) = smallest_device(program, &unlimited, paged, ticks, &build, to_come) {
             let there = &smallest.run;
             result.smallest_device_bytes = Some(smallest.bytes);
             result.fit = Some(Fit {

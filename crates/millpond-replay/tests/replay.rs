@@ -3,9 +3,13 @@
 mod support;
 
 use millpond_engine::{Settings, Simulated, policies};
-use millpond_replay::{Device, Options, PlacementRecorder, Program, Selection, replay, run, smallest_device};
+use millpond_replay::{
+    Device, Options, PlacementRecorder, Program, Selection, Steps, TickEvery, Ticks, replay, run,
+    smallest_device,
+};
 use millpond_trace::{Action, ReadOptions, Recording, read_bytes};
 use proptest::prelude::*;
+use std::num::NonZeroU64;
 use support::{event, trace};
 
 const MIB: u64 = 1 << 20;
@@ -52,6 +56,74 @@ fn a_window_begins_with_what_lived_then() {
             .expect("block 3 lives")
             .requests,
         1
+    );
+}
+
+/// 64 MiB that nobody wants again, and then small blocks, over and over.
+fn idle_after_the_start(calls: usize) -> Recording {
+    let mut csv = "0,alloc,1,67108864,0,\n1,free,1,67108864,0,\n".to_owned();
+    for call in 0..calls {
+        let id = call + 2;
+        csv += &format!(
+            "{},alloc,{id},5000,0,\n{},free,{id},5000,0,\n",
+            2 * call + 2,
+            2 * call + 3
+        );
+    }
+    read(&csv)
+}
+
+#[test]
+fn time_passes_for_a_policy_only_where_it_is_told() {
+    let recording = idle_after_the_start(20);
+    let given_back = |tick: Option<TickEvery>, decay: u64| {
+        let mut options = options(&["millpond"], None);
+        options.settings.millpond.retain.decay = decay;
+        options.tick = tick;
+        let replayed = replay(&recording.traces[0], &options, &|_, _| {}).expect("valid");
+        let result = &replayed.report.results[0];
+        (result.stalls > 0, result.driver_calls.unmap > 0)
+    };
+    let every = |calls| NonZeroU64::new(calls).map(TickEvery::Calls);
+    assert_eq!(given_back(None, 1), (false, false));
+    assert_eq!(given_back(every(4), 1), (true, true));
+    assert_eq!(
+        given_back(every(4), 100),
+        (false, false),
+        "42 calls are ten ticks"
+    );
+    assert_eq!(
+        given_back(every(50), 1),
+        (false, false),
+        "there are not so many calls"
+    );
+}
+
+#[test]
+fn ticks_come_with_the_steps_where_there_are_any() {
+    let mut options = options(&["millpond"], None);
+    options.tick = Some(TickEvery::Step);
+    options.settings.millpond.retain.decay = 1;
+    let none = read("0,alloc,1,67108864,0,\n1,free,1,67108864,0,\n");
+    let error = replay(&none.traces[0], &options, &|_, _| {}).expect_err("one call is no step");
+    assert!(error.to_string().contains("write --tick N"), "{error}");
+
+    let mut csv = "0,alloc,1,67108864,0,\n1,free,1,67108864,0,\n".to_owned();
+    for call in 0..2000 {
+        let (id, bytes) = (call + 2, 1000 * (1 + call % 50));
+        csv += &format!(
+            "{},alloc,{id},{bytes},0,\n{},free,{id},{bytes},0,\n",
+            2 * call + 2,
+            2 * call + 3
+        );
+    }
+    let recording = read(&csv);
+    let program = Program::new(&recording.traces[0], Selection::default()).expect("allocations");
+    assert!(Steps::find(&program).is_some(), "fifty sizes, forty times");
+    let replayed = replay(&recording.traces[0], &options, &|_, _| {}).expect("valid");
+    assert_eq!(
+        replayed.report.results[0].stalls, 1,
+        "the large block's memory goes back"
     );
 }
 
@@ -147,7 +219,7 @@ proptest! {
         for name in ["torch-native", "torch-expandable"] {
             let build = || policies::build(name, &Settings::default()).expect("known");
             let unlimited = run(&program, build(), Simulated::new(), &mut ());
-            let found = smallest_device(&program, &unlimited, true, &build, &|_| {}).expect("finite");
+            let found = smallest_device(&program, &unlimited, true, Ticks::NEVER, &build, &|_| {}).expect("finite");
             prop_assert!(found.bytes >= program.peak_requested);
             prop_assert!(found.run.stop.is_none());
             let less = found.bytes - Simulated::PAGE;

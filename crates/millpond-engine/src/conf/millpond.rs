@@ -1,6 +1,6 @@
 //! Settings of the `millpond` policy.
 
-use super::{ConfError, entries};
+use super::{ConfError, RetainConf, entries};
 use crate::simulated::Simulated;
 use crate::size::{display_size, parse_size};
 
@@ -35,8 +35,8 @@ pub struct MillpondConf {
     pub stall_every: u64,
     /// Bytes that may be moved in all, in percent of what is reserved.
     pub moved_percent: u64,
-    /// Fragmentation, in percent of what is reserved, past which memory does not grow while pages can be moved.
-    pub compact_at_percent: u64,
+    /// How much free memory is kept, and for how long.
+    pub retain: RetainConf,
 }
 
 impl Default for MillpondConf {
@@ -54,14 +54,12 @@ impl Default for MillpondConf {
             stalls: 12,
             stall_every: 2000,
             moved_percent: 100,
-            compact_at_percent: 30,
+            retain: RetainConf::default(),
         }
     }
 }
 
 impl MillpondConf {
-    const KNOWN: &str = "handle, handle-share, handle-least, handle-each, adapt, slack, slack-least, rising, rising-least, stalls, stall-every, moved, compact-at";
-
     /// Reads `key:value,…`.
     ///
     /// # Errors
@@ -108,16 +106,17 @@ impl MillpondConf {
                 "rising" => conf.rising_permille = number(0, 10_000)?,
                 "stalls" => conf.stalls = number(0, u64::MAX)?,
                 "stall-every" => conf.stall_every = number(1, u64::MAX)?,
-                "compact-at" => conf.compact_at_percent = number(0, 100)?,
                 "moved" => conf.moved_percent = number(0, 1_000_000)?,
+                _ if conf.retain.set(key, value)? => {}
                 _ => {
                     return Err(ConfError::UnknownKey {
                         key: key.to_owned(),
-                        known: Self::KNOWN.to_owned(),
+                        known: Self::known(),
                     });
                 }
             }
         }
+        conf.retain.check()?;
         Ok(conf)
     }
 }

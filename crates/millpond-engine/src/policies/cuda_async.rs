@@ -177,6 +177,11 @@ impl Policy for CudaAsync {
         }
     }
 
+    fn returnable_bytes(&self) -> u64 {
+        let lists = self.streams.iter().flatten();
+        lists.map(|(_, list)| self.pages.spare_bytes(*list)).sum()
+    }
+
     fn expect_blocks(&mut self, blocks: usize) {
         self.pages.lists.space.expect(blocks);
     }

@@ -20,22 +20,27 @@
 //! On a device without pages it is best fit over whole segments: a page for a small request, twelve for one
 //! below ten megabytes, and else what is asked for.
 //!
+//! Free memory stays until a device is full, a compaction is asked for ([`compact`]), or time passes that did not
+//! need it ([`retain`]).
+//!
 //! Small blocks are not kept apart: measured over the recordings that lost on every count, because a
 //! second pool is a second set of pages that only its own requests fill (`docs/placement.md`).
 
+mod compact;
 mod growth;
 mod handles;
 mod lend;
 mod lists;
 mod moves;
 mod pages;
+mod retain;
 mod site;
 #[cfg(test)]
 mod tests;
 
 use crate::conf::MillpondConf;
 use crate::index::{Search, SizeIndex};
-use crate::policy::{Block, Fidelity, Group, Piece, Policy, Refusal, Request, Stream};
+use crate::policy::{Block, Fidelity, Group, Mark, Piece, Policy, Refusal, Request, Stream};
 use crate::source::{Range, Segment};
 use crate::space::BlockId;
 use crate::supply::Supply;
@@ -43,6 +48,7 @@ use handles::Handles;
 pub(super) use lend::Part;
 use lists::Lists;
 use pages::Pages;
+use retain::Retain;
 
 /// Sizes and addresses are multiples of it.
 const MIN_BLOCK: u64 = 256;
@@ -75,6 +81,7 @@ pub struct Millpond {
     recent: Option<(Group, Stream, u32)>,
     held: Vec<Held>,
     handles: Handles,
+    retain: Retain,
     /// Bytes of live blocks, and the most there have been.
     live: u64,
     peak: u64,
@@ -99,6 +106,7 @@ impl Millpond {
             recent: None,
             held: Vec::new(),
             handles: Handles::new(conf.handle_bytes),
+            retain: Retain::default(),
             live: 0,
             peak: 0,
             allocations: 0,
@@ -152,6 +160,16 @@ impl Millpond {
         self.lists.take_fit(other, bytes, search)
     }
 
+    /// Makes a block free that no stream uses any more.
+    #[inline]
+    fn take_in(&mut self, block: &Block) {
+        self.live -= block.bytes();
+        if self.notes_use() {
+            self.note_use(block.key());
+        }
+        self.lists.put_back(block.key());
+    }
+
     #[inline]
     fn find(&mut self, supply: &mut Supply<'_>, number: u32, bytes: u64, search: Search) -> Option<BlockId> {
         if let Some(id) = self.lists.take_fit(number, bytes, search) {
@@ -184,7 +202,10 @@ impl Policy for Millpond {
         let number = self.list_of(request.group, request.stream);
         let id = match self.find(supply, number, room, Search::Quick) {
             Some(id) => id,
-            None => self.grow(supply, number, room)?,
+            None => {
+                self.keep_to_share(supply);
+                self.grow(supply, number, room)?
+            }
         };
         let id = self.lists.cut(id, request.align, bytes, number);
         self.live += self.lists.space.bytes(id);
@@ -194,13 +215,19 @@ impl Policy for Millpond {
     }
 
     fn free(&mut self, _supply: &mut Supply<'_>, block: Block) {
-        self.live -= block.bytes();
-        self.lists.put_back(block.key());
+        self.take_in(&block);
+    }
+
+    fn mark(&mut self, supply: &mut Supply<'_>, mark: Mark) {
+        self.pass_time(supply, mark.ticks());
     }
 
     fn release_cached(&mut self, supply: &mut Supply<'_>) {
-        self.recover(supply);
-        self.release_free(supply);
+        self.compact_now(supply);
+    }
+
+    fn returnable_bytes(&self) -> u64 {
+        self.whole_free_bytes()
     }
 
     fn expect_blocks(&mut self, blocks: usize) {

@@ -84,6 +84,9 @@ pub struct Planned {
     allocations: u64,
     /// New memory asked for by requests that were not the plan's.
     odd_bytes: u64,
+    /// Requests the plan had served when it was last seen to serve one, and ticks since.
+    served: u64,
+    idle_ticks: u64,
 }
 
 impl Planned {
@@ -123,6 +126,8 @@ impl Planned {
             patience: 1,
             allocations: 0,
             odd_bytes: 0,
+            served: 0,
+            idle_ticks: 0,
         }
     }
 
@@ -292,8 +297,8 @@ impl Policy for Planned {
     }
 
     fn mark(&mut self, supply: &mut Supply<'_>, mark: Mark) {
-        let Mark::Step = mark;
-        if !matches!(self.phase, Phase::Serving(_))
+        if mark == Mark::Step
+            && !matches!(self.phase, Phase::Serving(_))
             && let Some(found) = self.detector.mark()
         {
             self.planner.start(found.step);
@@ -303,14 +308,21 @@ impl Policy for Planned {
             };
             self.begin(supply, true);
         }
+        self.drop_idle_plan(supply, mark.ticks());
+        self.inner.mark(supply, mark);
     }
 
     fn release_cached(&mut self, supply: &mut Supply<'_>) {
-        self.drop_plan(supply);
-        self.inner.release_cached(supply);
-        for block in std::mem::take(&mut self.inner.foreign) {
+        // The plan's own blocks come back before the pages of the free ones go.
+        for block in supply.synchronize() {
             self.free(supply, block);
         }
+        self.drop_plan(supply);
+        self.inner.release_cached(supply);
+    }
+
+    fn returnable_bytes(&self) -> u64 {
+        self.inner.returnable_bytes()
     }
 
     fn expect_blocks(&mut self, blocks: usize) {

@@ -223,7 +223,7 @@ impl Policy for RmmArena {
         let exhausted = SourceError::OutOfMemory {
             requested: bytes,
             free: 0,
-            capacity: limit,
+            capacity: supply.capacity().unwrap_or(limit),
         };
         Ok(self.find(supply, request, bytes)?.ok_or(exhausted)?)
     }

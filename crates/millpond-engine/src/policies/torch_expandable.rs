@@ -174,19 +174,24 @@ impl TorchExpandable {
         Ok(id)
     }
 
+    /// The whole handles inside a free block: where its range begins, where they begin and end.
+    fn whole_handles(&self, id: BlockId) -> Option<(u64, u64, u64)> {
+        let space = &self.pools.space;
+        let handle = self.handle_bytes(space.owner(id));
+        let range = self.ranges[space.segment(id) as usize].as_ref();
+        let base = range.map(Range::address)?;
+        let first = (space.address(id) - base).next_multiple_of(handle) + base;
+        let end = (space.end(id) - base) / handle * handle + base;
+        (first < end).then_some((base, first, end))
+    }
+
     /// Unmaps the whole handles inside a free block.
     fn unmap(&mut self, supply: &mut Supply<'_>, id: BlockId) {
-        let number = self.pools.space.owner(id);
-        let index = self.pools.space.segment(id) as usize;
-        let handle = self.handle_bytes(number);
-        let Some(base) = self.ranges[index].as_ref().map(Range::address) else {
+        let Some((base, first, end)) = self.whole_handles(id) else {
             return;
         };
-        let first = (self.pools.space.address(id) - base).next_multiple_of(handle) + base;
-        let end = (self.pools.space.end(id) - base) / handle * handle + base;
-        if first >= end {
-            return;
-        }
+        let number = self.pools.space.owner(id);
+        let index = self.pools.space.segment(id) as usize;
         self.pools.unlist(id);
         let mut id = id;
         if self.pools.space.address(id) < first {
@@ -281,6 +286,12 @@ impl Policy for TorchExpandable {
                 self.unmap(supply, id);
             }
         }
+    }
+
+    fn returnable_bytes(&self) -> u64 {
+        let free = self.pools.iter().flat_map(|pool| pool.free.iter());
+        let whole = free.filter_map(|entry| self.whole_handles(entry.id));
+        whole.map(|(_, first, end)| end - first).sum()
     }
 
     fn expect_blocks(&mut self, blocks: usize) {

@@ -1,6 +1,7 @@
 //! What the engine's tests share.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub(crate) mod contents;
 pub(crate) mod driver;
 pub(crate) mod naive;
 pub(crate) mod program;

@@ -34,7 +34,7 @@ pub(crate) fn run(model: &mut dyn Naive, program: &[Op]) -> Vec<Option<u64>> {
                 }
             }
             Op::Free { .. } | Op::Step => {}
-            Op::Alloc { .. } | Op::Complete | Op::Release => {
+            Op::Alloc { .. } | Op::Complete | Op::Release | Op::Compact | Op::Tick(_) => {
                 for address in waiting.drain(..) {
                     model.free(address);
                 }
@@ -45,7 +45,7 @@ pub(crate) fn run(model: &mut dyn Naive, program: &[Op]) -> Vec<Option<u64>> {
                 answer = model.allocate(*bytes, *stream, *group);
                 live.extend(answer);
             }
-            Op::Release => model.release(),
+            Op::Release | Op::Compact => model.release(),
             _ => {}
         }
         answers.push(answer);

@@ -18,7 +18,16 @@ pub(crate) enum Op {
     /// Lets every recorded event pass.
     Complete,
     Release,
+    Compact,
     Step,
+    /// So many ticks pass.
+    Tick(u32),
+}
+
+impl Op {
+    pub(crate) fn is_in_a_private_pool(&self) -> bool {
+        matches!(self, Self::Alloc { group, .. } if *group > 0)
+    }
 }
 
 /// Sizes from nothing to 4 GiB, each power of two as likely as the next, and round ones, where rules change.
@@ -45,7 +54,9 @@ fn op() -> impl Strategy<Value = Op> {
         8 => foreign,
         3 => Just(Op::Complete),
         1 => Just(Op::Release),
+        1 => Just(Op::Compact),
         1 => Just(Op::Step),
+        2 => prop_oneof![Just(1), Just(2), Just(200)].prop_map(Op::Tick),
     ]
 }
 
@@ -82,4 +93,15 @@ pub(crate) fn fixed(calls: u64) -> Vec<Op> {
         _ => Op::Step,
     };
     (0..calls).map(one).collect()
+}
+
+/// The same with compactions and ticks in between.
+pub(crate) fn fixed_with_ticks(calls: u64) -> Vec<Op> {
+    let mixed = |(at, op): (u64, Op)| match at {
+        _ if at % 23 == 22 => vec![op, Op::Compact],
+        _ if at % 17 == 16 => vec![op, Op::Tick(200)],
+        _ if at % 5 == 4 => vec![op, Op::Tick(1)],
+        _ => vec![op],
+    };
+    (0..).zip(fixed(calls)).flat_map(mixed).collect()
 }

@@ -1,6 +1,7 @@
 //! What every policy must do, whatever its rules.
 
 pub(crate) mod account;
+pub(crate) mod compaction;
 pub(crate) mod exhaustion;
 pub(crate) mod faults;
 pub(crate) mod placement;

@@ -5,6 +5,7 @@
 //! and what the host has waited for is seen by all. By the contract of
 //! [`Supply`](millpond_engine::Supply) the calls that give back or move memory wait for the device.
 
+use super::contents::Contents;
 use millpond_engine::{Event, Range, Segment, Simulated, Source, SourceError};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -33,6 +34,7 @@ pub(crate) struct Watch {
     pub(crate) failing_calls: u64,
     /// Memory freed and not handed out again: first address, end, who used it last and when.
     freed: Vec<(u64, u64, Clocks)>,
+    pub(crate) contents: Contents,
 }
 
 impl Watch {
@@ -48,6 +50,7 @@ impl Watch {
             taking_calls: 0,
             failing_calls: 0,
             freed: Vec::new(),
+            contents: Contents::default(),
         }
     }
 
@@ -120,11 +123,14 @@ impl Source for Watch {
         self.failing_calls += 1;
         let segment = self.device.take(bytes)?;
         self.took(segment.bytes());
+        self.contents
+            .map(segment.address(), segment.bytes(), segment.bytes());
         Ok(segment)
     }
     fn give(&mut self, segment: Segment) {
         self.synchronize_host();
         self.held -= segment.bytes();
+        self.contents.unmap(segment.address(), segment.bytes());
         self.device.give(segment);
     }
     fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
@@ -142,17 +148,22 @@ impl Source for Watch {
         self.failing_calls += 1;
         self.device.commit(range, offset, bytes, handle_bytes)?;
         self.took(bytes);
+        self.contents.map(range.address() + offset, bytes, handle_bytes);
         Ok(())
     }
     fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
         self.synchronize_host();
         self.held -= bytes;
+        self.contents.unmap(range.address() + offset, bytes);
         self.device.decommit(range, offset, bytes)
     }
     fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError> {
         self.failing_calls += 1;
         self.synchronize_host();
-        self.device.move_pages(from, to, bytes)
+        let handles = self.device.move_pages(from, to, bytes)?;
+        let (start, target) = (from.0.address() + from.1, to.0.address() + to.1);
+        self.contents.carry(start, target, bytes);
+        Ok(handles)
     }
     fn release(&mut self, range: Range) {
         self.device.release(range);

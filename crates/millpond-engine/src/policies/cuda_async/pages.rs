@@ -117,6 +117,12 @@ impl Pages {
         Ok(id)
     }
 
+    /// Bytes of the whole pages inside a list's free blocks.
+    pub(super) fn spare_bytes(&self, list: u32) -> u64 {
+        let spare = self.spare(list, u64::MAX).into_iter();
+        spare.map(|(_, first, end)| end - first).sum()
+    }
+
     /// Gives back the whole pages inside a list's free blocks.
     pub(super) fn decommit(&mut self, supply: &mut Supply<'_>, list: u32) {
         for (id, first, end) in self.spare(list, u64::MAX) {

@@ -7,12 +7,12 @@
 //!
 //! Moving is bounded in number and in bytes, and stops where it has not helped: a program without
 //! structure would move pages for ever. Such a program is left alone until its fragmentation passes
-//! [`compact_at_percent`](crate::MillpondConf), and is then held there.
+//! [`compact_at_percent`](crate::RetainConf), and is then held there.
 
 use super::site::Site;
 use super::{FOREIGN, Held, Millpond};
 use crate::error::SourceError;
-use crate::index::{Entry, Search};
+use crate::index::Search;
 use crate::space::{BlockId, State};
 use crate::supply::Supply;
 use std::collections::BTreeMap;
@@ -63,8 +63,7 @@ impl Millpond {
                 self.foreign.push(block);
                 continue;
             }
-            self.live -= block.bytes();
-            self.lists.put_back(block.key());
+            self.take_in(&block);
         }
         let mut first = BTreeMap::new();
         for (number, list) in self.lists.iter() {
@@ -227,7 +226,8 @@ impl Millpond {
         let reserved = supply.reserved() + need;
         let free = reserved - self.peak.max(self.live + bytes).min(reserved);
         let stalls = self.conf.stalls + self.allocations / HELD_APART;
-        free > reserved / 100 * self.conf.compact_at_percent && self.stalls < stalls
+        let percent = self.conf.retain.compact_at_percent;
+        percent > 0 && free > reserved / 100 * percent && self.stalls < stalls
     }
 
     fn create_missing(
@@ -290,35 +290,6 @@ impl Millpond {
         self.handles.note(bytes.div_ceil(handle));
         self.advance(site, bytes);
         Ok(())
-    }
-
-    pub(super) fn release_free(&mut self, supply: &mut Supply<'_>) {
-        let lists = self.lists.iter();
-        let free: Vec<Entry> = lists.flat_map(|(n, _)| self.lists.free(n)).collect();
-        for entry in free {
-            let index = self.lists.space.segment(entry.id) as usize;
-            match &mut self.held[index] {
-                Held::Paged { range, pages } => {
-                    let base = range.address();
-                    let Some((start, end)) =
-                        pages.whole(entry.address - base, entry.address + entry.bytes - base)
-                    else {
-                        continue;
-                    };
-                    supply.decommit(range, start, end - start);
-                    pages.unmap(start, end - start);
-                    self.vacate(entry.id, base + start, base + end);
-                }
-                held @ Held::Plain(_) if self.lists.space.is_whole(entry.id) => {
-                    self.lists.unlist(entry.id);
-                    self.lists.space.remove_segment(entry.id);
-                    if let Held::Plain(segment) = std::mem::replace(held, Held::Gone) {
-                        supply.give(segment);
-                    }
-                }
-                _ => {}
-            }
-        }
     }
 
     pub(super) fn check_pages(&self) {

@@ -145,7 +145,10 @@ impl Millpond {
         let number = self.list_of(request.group, request.stream);
         let id = match self.lists.take_fit(number, bytes, Search::Thorough) {
             Some(id) => id,
-            None => self.assemble(supply, number, bytes)?,
+            None => {
+                self.keep_to_share(supply);
+                self.assemble(supply, number, bytes)?
+            }
         };
         let id = self.lists.cut(id, request.align, bytes, number);
         self.live += self.lists.space.bytes(id);
@@ -175,6 +178,9 @@ impl Millpond {
         }
         for id in free {
             self.live -= self.lists.space.bytes(id);
+            if self.notes_use() {
+                self.note_use(id);
+            }
             self.lists.put_back(id);
         }
         live

@@ -126,6 +126,9 @@ impl Millpond {
     }
 
     pub(super) fn vacate(&mut self, id: BlockId, start: u64, end: u64) -> (BlockId, Option<BlockId>) {
+        if self.notes_use() {
+            self.forget_use(self.lists.space.segment(id), start, end);
+        }
         self.lists.unlist(id);
         let mut id = id;
         let space = &mut self.lists.space;

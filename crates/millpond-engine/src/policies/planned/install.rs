@@ -103,6 +103,23 @@ impl Planned {
         self.watch(supply, request)
     }
 
+    /// Lets a plan go that has served nobody for as long as free memory is kept: then it is that.
+    pub(super) fn drop_idle_plan(&mut self, supply: &mut Supply<'_>, ticks: u32) {
+        let Phase::Serving(course) = &self.phase else {
+            return;
+        };
+        if course.served != self.served {
+            (self.served, self.idle_ticks) = (course.served, 0);
+            return;
+        }
+        self.idle_ticks += u64::from(ticks);
+        let decay = self.serving.retain.decay;
+        if decay > 0 && self.idle_ticks > decay {
+            self.idle_ticks = 0;
+            self.drop_plan(supply);
+        }
+    }
+
     /// Lets the plan go: its blocks live on, the rest of its memory is free. Answers whether there was one.
     pub(super) fn drop_plan(&mut self, supply: &mut Supply<'_>) -> bool {
         if !matches!(self.phase, Phase::Serving(_)) {

@@ -1,7 +1,7 @@
 //! A device whose calls fail, each in turn.
 
 use super::super::driver::{Driver, request};
-use super::super::program::{Op, fixed};
+use super::super::program::{Op, fixed, fixed_with_ticks};
 use super::{MIB, abilities};
 use millpond_engine::{AllocError, Fault, Simulated};
 
@@ -30,35 +30,43 @@ fn device() -> Simulated {
     Simulated::new().with_capacity(Some(256 * MIB))
 }
 
-pub(crate) fn no_memory_at_each_call(policy: &str) {
-    let program = fixed(160);
-    let (calls, _) = survives(policy, &program, device());
+fn survives_no_memory(policy: &str, program: &[Op]) {
+    let (calls, _) = survives(policy, program, device());
     assert!(calls > 1 || !abilities(policy).gives_back);
     for n in 0..calls {
-        survives(policy, &program, device().with_faults([Fault::OutOfMemoryAt(n)]));
-        survives(
-            policy,
-            &program,
-            Simulated::new().with_faults([Fault::OutOfMemoryAt(n)]),
-        );
+        for device in [device(), Simulated::new()] {
+            survives(policy, program, device.with_faults([Fault::OutOfMemoryAt(n)]));
+        }
     }
 }
 
-pub(crate) fn a_driver_error_at_each_call(policy: &str) {
-    let program = fixed(160);
-    let (_, calls) = survives(policy, &program, device());
+fn survives_errors(policy: &str, program: &[Op]) {
+    let (_, calls) = survives(policy, program, device());
     for n in 0..calls {
-        survives(
-            policy,
-            &program,
-            device().with_faults([Fault::DriverErrorAt(n, 999)]),
-        );
-        survives(
-            policy,
-            &program,
-            Simulated::new().with_faults([Fault::DriverErrorAt(n, 999)]),
-        );
+        for device in [device(), Simulated::new()] {
+            survives(
+                policy,
+                program,
+                device.with_faults([Fault::DriverErrorAt(n, 999)]),
+            );
+        }
     }
+}
+
+pub(crate) fn no_memory_at_each_call(policy: &str) {
+    survives_no_memory(policy, &fixed(160));
+}
+
+pub(crate) fn a_driver_error_at_each_call(policy: &str) {
+    survives_errors(policy, &fixed(160));
+}
+
+pub(crate) fn no_memory_at_each_call_between_compactions_and_ticks(policy: &str) {
+    survives_no_memory(policy, &fixed_with_ticks(120));
+}
+
+pub(crate) fn a_driver_error_at_each_call_between_compactions_and_ticks(policy: &str) {
+    survives_errors(policy, &fixed_with_ticks(120));
 }
 
 /// What is not a lack of memory is told apart from it; a policy may also get round it.

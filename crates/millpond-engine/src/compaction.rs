@@ -1,0 +1,147 @@
+//! What a compaction came to: what went back to the source, and why the rest could not.
+
+use crate::policy::{Piece, PieceState};
+use crate::size::display_size;
+use std::fmt;
+
+/// The answer of [`Engine::compact`](crate::Engine::compact).
+///
+/// What is left is tiled: `reserved_after = allocated + shared + kept`, always.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Compaction {
+    /// Bytes held from the source before.
+    pub reserved_before: u64,
+    /// Bytes held from the source now.
+    pub reserved_after: u64,
+    /// Bytes of blocks that had waited for a stream; they are free now.
+    pub waited: u64,
+    /// Bytes of the blocks in callers' hands. None of them has moved.
+    pub allocated: u64,
+    /// Free bytes that cannot go back, because a block in a caller's hands lies in the same page handle or plain
+    /// segment: those go only whole. Freeing such a block lets them go.
+    pub shared: u64,
+    /// Free bytes in whole page handles and segments that the policy keeps by its own rules.
+    pub kept: u64,
+    /// Bytes of the largest contiguous free block.
+    pub largest_hole: u64,
+}
+
+impl Compaction {
+    /// Bytes that went back to the source.
+    #[must_use]
+    pub fn returned(&self) -> u64 {
+        self.reserved_before.saturating_sub(self.reserved_after)
+    }
+}
+
+impl fmt::Display for Compaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} of {} went back; of the {} left, {} are allocated",
+            display_size(self.returned()),
+            display_size(self.reserved_before),
+            display_size(self.reserved_after),
+            display_size(self.allocated),
+        )?;
+        if self.shared > 0 {
+            write!(
+                f,
+                ", {} are free in page handles or segments that hold live blocks too",
+                display_size(self.shared)
+            )?;
+        }
+        if self.kept > 0 {
+            write!(f, ", {} are kept by the policy's rules", display_size(self.kept))?;
+        }
+        Ok(())
+    }
+}
+
+/// Sums up the segments of a layout in which nothing lives.
+#[derive(Debug, Default)]
+pub(crate) struct WholeSegments {
+    segment: Option<u32>,
+    mapped: u64,
+    lives: bool,
+    sum: u64,
+}
+
+impl WholeSegments {
+    /// The next piece; those of one segment follow each other.
+    pub(crate) fn see(&mut self, piece: Piece) {
+        if self.segment != Some(piece.segment) {
+            self.close();
+            self.segment = Some(piece.segment);
+        }
+        match piece.state {
+            PieceState::Live => self.lives = true,
+            PieceState::Free => self.mapped += piece.bytes,
+            PieceState::Unmapped => {}
+        }
+    }
+
+    fn close(&mut self) {
+        if !self.lives {
+            self.sum += self.mapped;
+        }
+        (self.mapped, self.lives) = (0, false);
+    }
+
+    /// Bytes of them.
+    pub(crate) fn bytes(mut self) -> u64 {
+        self.close();
+        self.sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_what_stayed_and_why() {
+        let mut told = Compaction {
+            reserved_before: 5 << 30,
+            reserved_after: 3 << 30,
+            allocated: 3 << 30,
+            ..Compaction::default()
+        };
+        assert_eq!(told.returned(), 2 << 30);
+        assert_eq!(
+            told.to_string(),
+            "2.00 GiB of 5.00 GiB went back; of the 3.00 GiB left, 3.00 GiB are allocated"
+        );
+        (told.allocated, told.shared, told.kept) = (1 << 30, 1 << 30, 1 << 30);
+        assert!(
+            told.to_string().ends_with(
+                "1.00 GiB are allocated, 1.00 GiB are free in page handles or segments that hold live blocks \
+                 too, 1.00 GiB are kept by the policy's rules"
+            ),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn only_segments_without_life_are_whole() {
+        let mut whole = WholeSegments::default();
+        let pieces = [
+            (0, 10, PieceState::Free),
+            (0, 7, PieceState::Unmapped),
+            (1, 20, PieceState::Free),
+            (1, 1, PieceState::Live),
+            (1, 30, PieceState::Free),
+            (2, 40, PieceState::Free),
+        ];
+        for (segment, bytes, state) in pieces {
+            whole.see(Piece {
+                segment,
+                address: 0,
+                bytes,
+                state,
+            });
+        }
+        assert_eq!(whole.bytes(), 50);
+    }
+}

@@ -1,0 +1,150 @@
+//! The settings of the `millpond` policy, listed for people.
+
+use super::MillpondConf;
+use crate::size::display_size;
+
+/// One setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// As written.
+    pub key: &'static str,
+    /// Its value where nothing is written.
+    pub value: String,
+    /// What it does.
+    pub about: &'static str,
+}
+
+impl MillpondConf {
+    /// Every setting, with the value it has here.
+    #[must_use]
+    pub fn keys(&self) -> Vec<Key> {
+        let retain = &self.retain;
+        let key = |key, value, about| Key { key, value, about };
+        vec![
+            key(
+                "handle",
+                size(self.handle_bytes),
+                "bytes of a page handle at most",
+            ),
+            key(
+                "handle-share",
+                self.handle_share.to_string(),
+                "a handle is at most one part in so many of what is reserved",
+            ),
+            key(
+                "handle-least",
+                size(self.least_handle_bytes),
+                "handles shrink to this where larger ones cannot be moved",
+            ),
+            key(
+                "handle-each",
+                size(self.handle_each),
+                "they shrink until there has been one for so many bytes of the peak",
+            ),
+            key(
+                "adapt",
+                if self.adapt { "on" } else { "off" }.to_owned(),
+                "whether handles shrink, and growth comes in larger batches, as the program goes",
+            ),
+            key(
+                "slack",
+                self.slack_permille.to_string(),
+                "memory may outgrow the program's peak by so many thousandths",
+            ),
+            key(
+                "slack-least",
+                size(self.slack_least_bytes),
+                "in a small program by so many bytes, up to a twentieth of the peak",
+            ),
+            key(
+                "rising",
+                self.rising_permille.to_string(),
+                "the same while the program's need rises above its peak",
+            ),
+            key(
+                "rising-least",
+                size(self.rising_least_bytes),
+                "the same as slack-least while need rises, up to a tenth of the peak",
+            ),
+            key(
+                "stalls",
+                self.stalls.to_string(),
+                "allocations that may move pages, however short the program",
+            ),
+            key(
+                "stall-every",
+                self.stall_every.to_string(),
+                "one allocation in so many may move pages besides",
+            ),
+            key(
+                "moved",
+                self.moved_percent.to_string(),
+                "bytes that may be moved in all, in percent of what is reserved",
+            ),
+            key(
+                "decay",
+                retain.decay.to_string(),
+                "free memory goes back when unused for so many ticks or steps; 0: never",
+            ),
+            key(
+                "low-water",
+                retain.low_water.to_string(),
+                "so much free memory is kept, as a size or in percent of the peak",
+            ),
+            key(
+                "high-water",
+                retain
+                    .high_water
+                    .map_or_else(|| "none".to_owned(), |high| high.to_string()),
+                "where more is free at a tick, all above low-water goes back",
+            ),
+            key(
+                "memory-fraction",
+                (retain.memory_millionths as f64 / 1e6).to_string(),
+                "the share of the device that may be reserved",
+            ),
+            key(
+                "compact-at",
+                retain.compact_at_percent.to_string(),
+                "past this fragmentation ratio, in percent, pages move before memory grows; 0: never",
+            ),
+        ]
+    }
+
+    pub(super) fn known() -> String {
+        let keys = Self::default().keys();
+        let names: Vec<&str> = keys.iter().map(|key| key.key).collect();
+        names.join(", ")
+    }
+}
+
+/// Whole MiB where it is that, as people write it.
+fn size(bytes: u64) -> String {
+    match bytes {
+        _ if bytes > 0 && bytes.is_multiple_of(1 << 20) => format!("{}MiB", bytes >> 20),
+        _ => display_size(bytes).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_shown_can_be_written() {
+        let conf = MillpondConf::parse(
+            "handle:4M,handle-share:3,handle-least:2M,handle-each:6M,slack:1,rising:2,stalls:3,stall-every:4,moved:5,\
+             decay:6,low-water:7%,high-water:8%,memory-fraction:0.9,compact-at:10",
+        )
+        .expect("valid");
+        for conf in [conf, MillpondConf::default()] {
+            let written: Vec<String> = conf
+                .keys()
+                .into_iter()
+                .map(|key| format!("{}:{}", key.key, key.value))
+                .collect();
+            let read = MillpondConf::parse(&written.join(",")).expect("as it was shown");
+            assert_eq!(format!("{read:?}"), format!("{conf:?}"));
+        }
+    }
+}

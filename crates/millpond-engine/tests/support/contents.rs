@@ -1,0 +1,111 @@
+//! What lies behind addresses: physical bytes with numbers of their own, which go where pages go.
+//!
+//! A block whose numbers change has lost its content, whatever its address says.
+
+use std::collections::BTreeMap;
+
+/// A stretch of physical bytes: offset from where was asked, bytes, first number.
+pub(crate) type Stretch = (u64, u64, u64);
+
+/// A memory that is only numbers.
+#[derive(Default)]
+pub(crate) struct Contents {
+    /// First address to end and first number.
+    parts: BTreeMap<u64, (u64, u64)>,
+    /// Page handles and plain segments, which go only whole: first address to end.
+    units: BTreeMap<u64, u64>,
+    next: u64,
+    /// Changes so far.
+    pub(crate) changes: u64,
+}
+
+impl Contents {
+    /// New bytes, in units of so many.
+    pub(crate) fn map(&mut self, address: u64, bytes: u64, unit: u64) {
+        self.changes += 1;
+        self.parts.insert(address, (address + bytes, self.next));
+        self.next += bytes;
+        for at in (address..address + bytes).step_by(unit.max(1) as usize) {
+            self.units.insert(at, at + unit);
+        }
+    }
+
+    /// These bytes go, and the units they came in.
+    pub(crate) fn unmap(&mut self, address: u64, bytes: u64) {
+        self.changes += 1;
+        self.cut(address);
+        self.cut(address + bytes);
+        let end = address + bytes;
+        self.parts.retain(|start, _| *start < address || end <= *start);
+        self.units.retain(|start, last| {
+            let inside = address <= *start && *last <= end;
+            assert!(
+                inside || *last <= address || end <= *start,
+                "a handle at {start:#x} is cut"
+            );
+            !inside
+        });
+    }
+
+    /// These bytes go elsewhere, and keep their numbers.
+    pub(crate) fn carry(&mut self, from: u64, to: u64, bytes: u64) {
+        let stretches = self.at(from, bytes);
+        let units = self.units.range(from..from + bytes);
+        let units: Vec<(u64, u64)> = units.map(|(start, end)| (*start, *end)).collect();
+        self.unmap(from, bytes);
+        for (offset, bytes, number) in stretches {
+            let start = to + offset;
+            self.parts.insert(start, (start + bytes, number));
+        }
+        for (start, end) in units {
+            self.units.insert(start - from + to, end - from + to);
+        }
+    }
+
+    fn cut(&mut self, at: u64) {
+        let Some((start, (end, number))) = self.parts.range(..at).next_back().map(|(s, p)| (*s, *p)) else {
+            return;
+        };
+        if at < end {
+            self.parts.insert(start, (at, number));
+            self.parts.insert(at, (end, number + (at - start)));
+        }
+    }
+
+    /// What lies behind some addresses; stretches that go on in each other are one.
+    pub(crate) fn at(&self, address: u64, bytes: u64) -> Vec<Stretch> {
+        let end = address + bytes;
+        let first = self
+            .parts
+            .range(..=address)
+            .next_back()
+            .map_or(address, |(s, _)| *s);
+        let mut found: Vec<Stretch> = Vec::new();
+        let mut at = address;
+        for (start, (last, number)) in self.parts.range(first..end) {
+            if *last <= at {
+                continue;
+            }
+            assert!(*start <= at, "nothing behind {at:#x}");
+            let until = end.min(*last);
+            let number = number + (at - start);
+            match found.last_mut() {
+                Some((_, bytes, before)) if *before + *bytes == number => *bytes += until - at,
+                _ => found.push((at - address, until - at, number)),
+            }
+            at = until;
+        }
+        assert_eq!(at, end, "nothing behind {at:#x}");
+        found
+    }
+
+    /// Bytes of the units in which none of these blocks lies: first address to end.
+    pub(crate) fn unused(&self, blocks: &BTreeMap<u64, u64>) -> u64 {
+        let used = |start: u64, end: u64| {
+            let last = blocks.range(..end).next_back();
+            last.is_some_and(|(_, block_end)| *block_end > start)
+        };
+        let units = self.units.iter().filter(|(start, end)| !used(**start, **end));
+        units.map(|(start, end)| end - start).sum()
+    }
+}
