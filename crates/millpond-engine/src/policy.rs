@@ -275,7 +275,8 @@ impl Refusal {
                 align: request.align,
                 most,
             },
-            Self::Source(error) if error.is_out_of_memory() => AllocError::Exhausted {
+            // Other shortages name their own limit, and how to raise it.
+            Self::Source(SourceError::OutOfMemory { .. }) => AllocError::Exhausted {
                 requested,
                 device_free,
                 largest_hole,

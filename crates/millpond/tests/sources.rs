@@ -1,0 +1,80 @@
+//! One behaviour suite, run on every source and on stacks of them.
+
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use millpond::engine::Simulated;
+use millpond::{Host, HostBuilder, HugePages, Node};
+use support::suite::{account, contents, misuse, programs};
+
+/// Makes a module of tests for each source, from how it is made with a limit. Those that are memory get the
+/// tests of memory too.
+macro_rules! source_behaviour {
+    ($($kind:ident $module:ident $make:expr;)*) => {
+        $(mod $module {
+            use super::*;
+            source_behaviour!(@$kind $make);
+        })*
+    };
+    (@numbers $make:expr) => {
+        source_behaviour!(@tests $make;
+            account::{
+                capacity_is_a_wall,
+                handles_stay_whole,
+                segments_are_apart,
+                ranges_are_apart,
+                too_much_is_an_error,
+                events_pass,
+            }
+            programs::{random_programs_agree_with_the_model}
+        );
+    };
+    (@memory $make:expr) => {
+        source_behaviour!(@numbers $make);
+        source_behaviour!(@tests $make;
+            contents::{
+                fresh_memory_is_zero,
+                contents_move_along,
+                only_committed_parts_are_open,
+                memory_goes_back_to_the_system,
+            }
+            misuse::{foreign_tokens_are_refused, crooked_parts_are_refused}
+            programs::{random_programs_keep_contents}
+        );
+    };
+    (@tests $make:expr; $($topic:ident::{$($test:ident),* $(,)?})*) => {
+        $($(
+            #[test]
+            fn $test() {
+                $topic::$test($make);
+            }
+        )*)*
+    };
+}
+
+fn host(capacity: Option<u64>, rules: impl Fn(HostBuilder) -> HostBuilder) -> Option<Host> {
+    match rules(Host::builder()).capacity(capacity).build() {
+        Ok(host) => Some(host),
+        Err(error) => {
+            eprintln!("{error}");
+            None
+        }
+    }
+}
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+// A new source gets a line here.
+source_behaviour! {
+    numbers simulated |capacity| Some(Simulated::new().with_capacity(capacity));
+    numbers simulated_plain |capacity| Some(Simulated::new().with_capacity(capacity).with_paging(false));
+    memory host_4k |capacity| host(capacity, |b| b.page_bytes(4 * KIB));
+    memory host_64k |capacity| host(capacity, |b| b.page_bytes(64 * KIB));
+    memory host_2m |capacity| host(capacity, |b| b);
+    memory host_transparent |capacity| host(capacity, |b| b.page_bytes(4 * KIB).huge_pages(HugePages::Transparent));
+    memory host_explicit |capacity| host(capacity, |b| b.huge_pages(HugePages::Explicit(2 * MIB)));
+    memory host_populated |capacity| host(capacity, |b| b.page_bytes(16 * KIB).populate(true));
+    memory host_node_0 |capacity| host(capacity, |b| b.page_bytes(4 * KIB).node(Node::Only(0)));
+}

@@ -1,0 +1,37 @@
+//! Reading and writing what a source has given.
+
+use millpond::MemorySource;
+
+/// Writes a value at both ends and in the middle of each page.
+pub(crate) fn stamp<S: MemorySource>(source: &S, address: u64, bytes: u64, value: u64) {
+    for at in places(source, address, bytes) {
+        // SAFETY: the caller holds a segment or a committed part there, which is memory by the source's contract.
+        unsafe {
+            std::ptr::without_provenance_mut::<u64>(at as usize).write_volatile(value ^ (at - address))
+        };
+    }
+}
+
+/// Whether [`stamp`] wrote this value there.
+pub(crate) fn is_stamped<S: MemorySource>(source: &S, address: u64, bytes: u64, value: u64) -> bool {
+    places(source, address, bytes).all(|at| read(at) == value ^ (at - address))
+}
+
+/// Whether every word is zero.
+pub(crate) fn is_zero<S: MemorySource>(_: &S, address: u64, bytes: u64) -> bool {
+    (address..address + bytes).step_by(8).all(|at| read(at) == 0)
+}
+
+fn read(at: u64) -> u64 {
+    let place = std::ptr::without_provenance::<u64>(at as usize);
+    // SAFETY: as for writing.
+    unsafe { place.read_volatile() }
+}
+
+fn places<S: MemorySource>(source: &S, address: u64, bytes: u64) -> impl Iterator<Item = u64> {
+    let page = source.page_bytes().min(bytes);
+    let in_page = [0, page / 2, page - 8];
+    (address..address + bytes)
+        .step_by(page as usize)
+        .flat_map(move |p| in_page.map(|at| p + at))
+}
