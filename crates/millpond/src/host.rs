@@ -2,6 +2,7 @@
 
 mod builder;
 mod dress;
+mod locking;
 mod mappings;
 mod moves;
 mod runs;
@@ -55,6 +56,8 @@ pub struct Host {
     segments: BTreeMap<u64, Taken>,
     /// Maps given back that the system would not take yet, and bytes still charged for them.
     spent: Vec<(Map, u64)>,
+    /// Parts that were locked and are no longer: address and bytes.
+    slipped: Vec<(u64, u64)>,
     next_event: u64,
 }
 
@@ -126,6 +129,7 @@ impl Host {
             ranges: BTreeMap::new(),
             segments: BTreeMap::new(),
             spent: Vec::new(),
+            slipped: Vec::new(),
             next_event: 0,
         }
     }
@@ -146,6 +150,37 @@ impl Host {
     #[must_use]
     pub fn node(&self) -> Option<Node> {
         self.rules.node
+    }
+
+    /// Parts that a failed move could not lock again, since this was last asked: address and bytes.
+    pub(crate) fn take_slipped(&mut self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut self.slipped)
+    }
+
+    /// Whether this segment is one of its own.
+    pub(crate) fn holds_segment(&self, segment: &Segment) -> bool {
+        self.segments
+            .get(&segment.address())
+            .is_some_and(|taken| taken.bytes == segment.bytes())
+    }
+
+    /// Whether this range is one of its own.
+    pub(crate) fn holds_range(&self, range: &Range) -> bool {
+        self.ranges
+            .get(&range.address())
+            .is_some_and(|reserved| reserved.bytes == range.bytes())
+    }
+
+    /// Shows every committed part and every segment: address and bytes.
+    pub(crate) fn for_each_held(&self, mut visit: impl FnMut(u64, u64)) {
+        for (address, reserved) in &self.ranges {
+            for run in reserved.runs.iter() {
+                visit(address + run.part.offset, run.part.bytes);
+            }
+        }
+        for (address, taken) in &self.segments {
+            visit(*address, taken.bytes);
+        }
     }
 
     fn charge(&mut self, bytes: u64) -> Result<(), SourceError> {
@@ -231,7 +266,9 @@ impl Host {
                 map
             }
         };
+        let locking = self.rules.lock.then(locking::shared);
         self.dress(&map, map.whole())?;
+        drop(locking);
         Ok(map)
     }
 }
@@ -272,11 +309,9 @@ impl Source for Host {
     }
 
     fn give(&mut self, segment: Segment) {
-        let ours = self
-            .segments
-            .get(&segment.address())
-            .is_some_and(|t| t.bytes == segment.bytes());
-        if ours && let Some(taken) = self.segments.remove(&segment.address()) {
+        if self.holds_segment(&segment)
+            && let Some(taken) = self.segments.remove(&segment.address())
+        {
             self.give_up(taken.map, taken.charged);
         }
     }
@@ -372,11 +407,9 @@ impl Source for Host {
 
     /// Gives everything back that is in the range, pages that are still committed too.
     fn release(&mut self, range: Range) {
-        let ours = self
-            .ranges
-            .get(&range.address())
-            .is_some_and(|r| r.bytes == range.bytes());
-        if ours && let Some(reserved) = self.ranges.remove(&range.address()) {
+        if self.holds_range(&range)
+            && let Some(reserved) = self.ranges.remove(&range.address())
+        {
             let committed: u64 = reserved.runs.iter().map(|run| run.part.bytes).sum();
             let unclosed: u64 = reserved.unclosed.iter().map(|(_, charged)| charged).sum();
             self.give_up(reserved.map, committed + unclosed);

@@ -26,7 +26,11 @@ mod memory;
 mod host;
 #[cfg(target_os = "linux")]
 mod os;
+#[cfg(target_os = "linux")]
+mod pinned;
 
 #[cfg(target_os = "linux")]
 pub use host::{Host, HostBuilder, HostError, HugePages, Node};
 pub use memory::{MemoryKind, MemorySource};
+#[cfg(target_os = "linux")]
+pub use pinned::{Pinned, is_pinned, pinned_bytes};

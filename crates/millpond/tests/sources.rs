@@ -4,8 +4,10 @@
 
 mod support;
 
-use millpond::engine::Simulated;
-use millpond::{Host, HostBuilder, HugePages, Node};
+use millpond::engine::{Simulated, Source};
+use millpond::{Host, HostBuilder, HugePages, Node, Pinned};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 use support::suite::{account, contents, misuse, programs};
 
 /// Makes a module of tests for each source, from how it is made with a limit. Those that are memory get the
@@ -63,6 +65,28 @@ fn host(capacity: Option<u64>, rules: impl Fn(HostBuilder) -> HostBuilder) -> Op
     }
 }
 
+/// A source of locked memory, where this process may lock enough for tests that run side by side.
+fn pinned(capacity: Option<u64>, page: u64) -> Option<Pinned> {
+    static ENOUGH: Mutex<BTreeMap<u64, bool>> = Mutex::new(BTreeMap::new());
+    let try_it = || {
+        let mut trial = Host::builder().page_bytes(page).build_pinned().ok()?;
+        let outcome = trial.take(1024 * page);
+        outcome
+            .inspect_err(|error| eprintln!("{error}"))
+            .ok()
+            .map(|segment| trial.give(segment))
+    };
+    let mut enough = ENOUGH.lock().expect("no test fails in here");
+    if !*enough.entry(page).or_insert_with(|| try_it().is_some()) {
+        return None;
+    }
+    Host::builder()
+        .page_bytes(page)
+        .capacity(capacity)
+        .build_pinned()
+        .ok()
+}
+
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
@@ -77,4 +101,6 @@ source_behaviour! {
     memory host_explicit |capacity| host(capacity, |b| b.huge_pages(HugePages::Explicit(2 * MIB)));
     memory host_populated |capacity| host(capacity, |b| b.page_bytes(16 * KIB).populate(true));
     memory host_node_0 |capacity| host(capacity, |b| b.page_bytes(4 * KIB).node(Node::Only(0)));
+    memory pinned_4k |capacity| pinned(capacity, 4 * KIB);
+    memory pinned_16k |capacity| pinned(capacity, 16 * KIB);
 }

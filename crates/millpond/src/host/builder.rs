@@ -2,6 +2,7 @@
 
 use super::Host;
 use crate::os::{self, Errno, Map};
+use crate::pinned::Pinned;
 use millpond_engine::display_size;
 use thiserror::Error;
 
@@ -166,6 +167,21 @@ impl HostBuilder {
     /// # Errors
     /// When the page size cannot be, or the machine has no such huge pages or no such node.
     pub fn build(self) -> Result<Host, HostError> {
+        self.check()?;
+        Ok(Host::with(self))
+    }
+
+    /// Makes a source that locks what it gives. Locking populates, so [`populate`](Self::populate) adds nothing.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build). The limit on locked memory is met when memory is taken, not here.
+    pub fn build_pinned(mut self) -> Result<Pinned, HostError> {
+        self.check()?;
+        self.lock = true;
+        Ok(Pinned::over(Host::with(self)))
+    }
+
+    fn check(&self) -> Result<(), HostError> {
         let (system, most) = (os::page_bytes(), Self::MOST_PAGE_BYTES);
         let bytes = self.page;
         if !bytes.is_power_of_two() || bytes < system || bytes > most {
@@ -184,7 +200,7 @@ impl HostBuilder {
         if let Some(node) = self.node {
             probe(node)?;
         }
-        Ok(Host::with(self))
+        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is done to fresh memory before it is handed out.
 
-use super::{Host, HugePages};
+use super::{Host, HugePages, locking};
 use crate::os::{self, Errno, Map, Part};
 use millpond_engine::{Range, SourceError};
 
@@ -14,7 +14,9 @@ impl Host {
             .map
             .open(part)
             .map_err(|error| self.refused("mprotect", part.bytes, error))?;
+        let locking = self.rules.lock.then(locking::shared);
         let dressed = self.dress(&reserved.map, part);
+        drop(locking);
         if dressed.is_err()
             && let Some(reserved) = self.ranges.get_mut(&range)
         {
@@ -50,7 +52,7 @@ impl Host {
     }
 
     /// Why memory could not be locked.
-    fn not_locked(&self, requested: u64, error: Errno) -> SourceError {
+    pub(super) fn not_locked(&self, requested: u64, error: Errno) -> SourceError {
         let (limit, locked) = (os::locked_limit(), os::locked_bytes().unwrap_or(0));
         match limit {
             // The failed call is in the count already where the system got as far as faulting pages in.

@@ -1,6 +1,6 @@
 //! Pages taken from one place to another.
 
-use super::{Host, Run};
+use super::{Host, Run, locking};
 use crate::os::{Map, Part};
 use millpond_engine::{Range, SourceError};
 
@@ -70,12 +70,14 @@ impl Host {
         let (Some(old), Some(new)) = (self.ranges.get(&origin), self.ranges.get(&target)) else {
             return Err(not_held(origin, from.1));
         };
+        let moving = self.rules.lock.then(locking::exclusive);
+        let mut slipped = Vec::new();
         for (done, step) in steps.iter().enumerate() {
-            if let Err(error) = self.shift(&old.map, &new.map, *step) {
+            if let Err(error) = self.shift(&old.map, &new.map, *step, &mut slipped) {
                 for step in steps[..done].iter().rev() {
-                    self.shift_back(&old.map, &new.map, *step);
+                    self.shift_back(&old.map, &new.map, *step, &mut slipped);
                 }
-                // The places of those that were moved, and of this one if it was copied, are open and empty.
+                // The places of those that were moved, and of this one, may be open; nothing is in them.
                 let bytes = step.target().end() - place.offset;
                 if let Some(reserved) = self.ranges.get_mut(&target) {
                     reserved.close(
@@ -86,9 +88,12 @@ impl Host {
                         0,
                     );
                 }
+                self.slipped
+                    .extend(slipped.iter().map(|part| (origin + part.offset, part.bytes)));
                 return Err(error);
             }
         }
+        drop(moving);
         if let Some(old) = self.ranges.get_mut(&origin) {
             old.runs.remove(&runs);
             old.close(part, 0);
@@ -106,19 +111,23 @@ impl Host {
 
     /// Moves one run. Afterwards both places are open, and the old one is to be closed; after a failure the run
     /// is where it was, and its new place may be open.
-    fn shift(&self, old: &Map, new: &Map, step: Step) -> Result<(), SourceError> {
+    fn shift(&self, old: &Map, new: &Map, step: Step, slipped: &mut Vec<Part>) -> Result<(), SourceError> {
         let part = step.run.part;
         if self.rules.lock {
-            old.cut_locked(part)
-                .map_err(|error| self.refused("mlock2", part.bytes, error))?;
+            old.unlock(part)
+                .map_err(|error| self.refused("munlock", part.bytes, error))?;
         }
-        if old.move_pages(part, new, step.to).is_ok() {
-            self.lock_again(new, step.target());
-            return Ok(());
+        // Linux before 5.7 cannot move so, nor can one that counts the bytes of both places against a limit.
+        match old.move_pages(part, new, step.to) {
+            Ok(()) if self.rules.lock => new
+                .lock(step.target())
+                .map_err(|error| self.not_locked(part.bytes, error))
+                .inspect_err(|_| self.shift_back(old, new, step, slipped)),
+            Ok(()) => Ok(()),
+            Err(_) => self
+                .shift_by_copy(old, new, step)
+                .inspect_err(|_| self.lock_again(old, part, slipped)),
         }
-        // Linux before 5.7 cannot, nor can one that counts the bytes of both places against a limit.
-        self.shift_by_copy(old, new, step)
-            .inspect_err(|_| self.lock_again(old, part))
     }
 
     /// As [`shift`](Self::shift), with the bytes of this run held twice for the time of the call.
@@ -133,23 +142,21 @@ impl Host {
     }
 
     /// Undoes a [`shift`](Self::shift): its old place is still open.
-    fn shift_back(&self, old: &Map, new: &Map, step: Step) {
+    fn shift_back(&self, old: &Map, new: &Map, step: Step, slipped: &mut Vec<Part>) {
         let part = step.run.part;
-        if self.rules.lock {
-            let _ = new.cut_locked(step.target());
-        }
-        if new.move_pages(step.target(), old, part.offset).is_err() {
+        let unlocked = !self.rules.lock || new.unlock(step.target()).is_ok();
+        if !unlocked || new.move_pages(step.target(), old, part.offset).is_err() {
             // SAFETY: `shift` leaves both places open.
             let _ = unsafe { new.copy(step.target(), old, part.offset) };
         }
-        self.lock_again(old, part);
+        self.lock_again(old, part, slipped);
     }
 
-    /// Locks what is locked in the manner of one that is to be cut out in the common manner, or leaves it so:
-    /// it is locked either way.
-    fn lock_again(&self, map: &Map, part: Part) {
-        if self.rules.lock {
-            let _ = map.lock(part);
+    /// Locks what a move that failed has unlocked. Should the system refuse, having given to another what was
+    /// locked before, it is noted that the part is locked no more.
+    fn lock_again(&self, map: &Map, part: Part, slipped: &mut Vec<Part>) {
+        if self.rules.lock && map.lock(part).is_err() {
+            slipped.push(part);
         }
     }
 }

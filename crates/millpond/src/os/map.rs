@@ -1,6 +1,6 @@
 //! One owned map of addresses, closed or open part by part.
 
-use rustix::mm::{self, Advice, MapFlags, MlockFlags, MprotectFlags, MremapFlags, ProtFlags};
+use rustix::mm::{self, Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use std::ffi::c_void;
 use std::ptr;
 
@@ -215,19 +215,19 @@ impl Map {
         unsafe { mm::mlock(address, length) }
     }
 
-    /// Makes a map of its own of a locked part, which stays locked.
-    ///
-    /// When a part of a locked map is moved, Linux forgets the lock of all that stays behind. Locking the part
-    /// in another manner first cuts it out, at no moment unlocked.
-    pub(crate) fn cut_locked(&self, part: Part) -> Result<(), Errno> {
+    /// Lets the system move and swap out an open part again.
+    pub(crate) fn unlock(&self, part: Part) -> Result<(), Errno> {
         let (address, length) = self.locate(part)?;
-        // SAFETY: locking changes no contents.
-        unsafe { mm::mlock_with(address, length, MlockFlags::ONFAULT) }
+        // SAFETY: unlocking changes no contents.
+        unsafe { mm::munlock(address, length) }
     }
 
     /// Takes the pages of an open part to a part of the same size, here or in another map, which ends up open
     /// with them. The part they leave stays open and empty, so that its addresses are ours at every moment.
     /// The open part must be of one piece: opened, or moved there, by one call. A failed call changes nothing.
+    ///
+    /// The part must not be locked: Linux then forgets the lock of all the map it was cut from, and counts what
+    /// was moved twice for ever (seen on 6.18).
     pub(crate) fn move_pages(&self, from: Part, to: &Self, at: u64) -> Result<(), Errno> {
         let (source, length) = self.locate(from)?;
         let (target, _) = to.locate(Part {

@@ -5,10 +5,9 @@ use millpond::MemorySource;
 /// Writes a value at both ends and in the middle of each page.
 pub(crate) fn stamp<S: MemorySource>(source: &S, address: u64, bytes: u64, value: u64) {
     for at in places(source, address, bytes) {
-        // SAFETY: the caller holds a segment or a committed part there, which is memory by the source's contract.
-        unsafe {
-            std::ptr::without_provenance_mut::<u64>(at as usize).write_volatile(value ^ (at - address))
-        };
+        let place = std::ptr::without_provenance_mut::<u64>(at as usize);
+        // SAFETY: the caller holds a segment or a committed part there: memory, by the source's contract.
+        unsafe { place.write_volatile(value ^ (at - address)) };
     }
 }
 

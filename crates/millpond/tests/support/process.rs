@@ -58,3 +58,25 @@ pub(crate) fn status(name: &str) -> u64 {
     let kib = line.and_then(|l| l.trim().strip_suffix(" kB")).expect(name);
     kib.parse::<u64>().expect("number") << 10
 }
+
+/// Whether all of `[address, address + bytes)` carries a flag of the system's, such as `lo` for locked.
+pub(crate) fn has_flag(address: u64, bytes: u64, flag: &str) -> bool {
+    let (mut at, end) = (address, address + bytes);
+    let mut inside = false;
+    for line in fs::read_to_string("/proc/self/smaps").expect("smaps").lines() {
+        if let Some(flags) = line.strip_prefix("VmFlags:") {
+            if inside && !flags.split_whitespace().any(|word| word == flag) {
+                return false;
+            }
+        } else if let Some((first, last)) = line.split(' ').next().and_then(|word| word.split_once('-')) {
+            let first = u64::from_str_radix(first, 16).expect("hex");
+            let last = u64::from_str_radix(last, 16).expect("hex");
+            inside = first < end && at < last;
+            if inside && first > at {
+                return false;
+            }
+            at = if inside { last } else { at };
+        }
+    }
+    at >= end
+}
