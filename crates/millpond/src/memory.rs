@@ -1,6 +1,6 @@
 //! Which sources give memory, and what may be done with it.
 
-use millpond_engine::Source;
+use millpond_engine::{Counted, Faulty, Limited, Logged, Source, SourceEvent};
 
 /// What kind of memory a source gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,6 +43,31 @@ pub unsafe trait MemorySource: Source {
 
     /// Whether fresh memory reads as zero.
     fn fresh_is_zero(&self) -> bool;
+}
+
+/// For a wrapper that hands its callers what the source below has given, and that source what they give back.
+macro_rules! wrapped_memory {
+    ($($wrapper:ty $(, $sink:ident)?;)*) => {
+        $(
+            // SAFETY: each call reaches the source below with the very tokens it was made with, or fails without
+            // reaching it; the wrapper makes no token and keeps none. What the source below keeps, it keeps.
+            unsafe impl<S: MemorySource $(, $sink: FnMut(&SourceEvent<'_>))?> MemorySource for $wrapper {
+                fn kind(&self) -> MemoryKind {
+                    self.inner().kind()
+                }
+                fn fresh_is_zero(&self) -> bool {
+                    self.inner().fresh_is_zero()
+                }
+            }
+        )*
+    };
+}
+
+wrapped_memory! {
+    Limited<S>;
+    Counted<S>;
+    Faulty<S>;
+    Logged<S, F>, F;
 }
 
 // SAFETY: a box calls what it holds, and adds nothing.

@@ -4,11 +4,11 @@
 
 mod support;
 
-use millpond::engine::{Simulated, Source};
-use millpond::{Host, HostBuilder, HugePages, Node, Pinned};
+use millpond::engine::{Counted, Faulty, Limit, Limited, Logged, Simulated, Source, SourceEvent};
+use millpond::{Host, HostBuilder, HugePages, MemorySource, Node, Pinned};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use support::suite::{account, contents, misuse, programs};
+use support::suite::{account, contents, faults, misuse, programs};
 
 /// Makes a module of tests for each source, from how it is made with a limit. Those that are memory get the
 /// tests of memory too.
@@ -30,6 +30,7 @@ macro_rules! source_behaviour {
                 events_pass,
             }
             programs::{random_programs_agree_with_the_model}
+            faults::{each_call_fails_in_turn}
         );
     };
     (@memory $make:expr) => {
@@ -43,6 +44,7 @@ macro_rules! source_behaviour {
             }
             misuse::{foreign_tokens_are_refused, crooked_parts_are_refused}
             programs::{random_programs_keep_contents}
+            faults::{failures_keep_contents}
         );
     };
     (@tests $make:expr; $($topic:ident::{$($test:ident),* $(,)?})*) => {
@@ -87,6 +89,18 @@ fn pinned(capacity: Option<u64>, page: u64) -> Option<Pinned> {
         .ok()
 }
 
+/// A source without a limit of its own, under one.
+fn limited<S>(capacity: Option<u64>, source: S) -> Limited<S> {
+    Limited::new(source, Limit::new(capacity.unwrap_or(u64::MAX)))
+}
+
+/// All wrappers over a source.
+fn stacked<S: Source>(source: S) -> Logged<Counted<Faulty<S>>, impl FnMut(&SourceEvent<'_>)> {
+    Logged::new(Counted::new(Faulty::new(source)), |event: &SourceEvent<'_>| {
+        assert!(event.error().is_none() || event.kind().can_fail());
+    })
+}
+
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
@@ -103,4 +117,12 @@ source_behaviour! {
     memory host_node_0 |capacity| host(capacity, |b| b.page_bytes(4 * KIB).node(Node::Only(0)));
     memory pinned_4k |capacity| pinned(capacity, 4 * KIB);
     memory pinned_16k |capacity| pinned(capacity, 16 * KIB);
+    numbers simulated_limited |capacity| Some(limited(capacity, Simulated::new()));
+    numbers simulated_stacked |capacity| Some(limited(capacity, stacked(Simulated::new())));
+    numbers simulated_boxed |capacity| Some(Box::new(Simulated::new().with_capacity(capacity)) as Box<dyn Source>);
+    memory host_limited |capacity| Some(limited(capacity, host(None, |b| b.page_bytes(4 * KIB))?));
+    memory host_stacked |capacity| Some(limited(capacity, stacked(host(None, |b| b)?)));
+    memory host_stacked_otherwise |capacity| Some(stacked(limited(capacity, host(None, |b| b.page_bytes(64 * KIB))?)));
+    memory pinned_stacked |capacity| Some(stacked(pinned(capacity, 4 * KIB)?));
+    memory host_boxed |capacity| Some(Box::new(host(capacity, |b| b.page_bytes(4 * KIB))?) as Box<dyn MemorySource>);
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod account;
 pub(crate) mod contents;
+pub(crate) mod faults;
 pub(crate) mod misuse;
 pub(crate) mod programs;
 

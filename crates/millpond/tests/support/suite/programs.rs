@@ -8,7 +8,8 @@ use millpond::MemorySource;
 use millpond::engine::{Range, Segment, Source};
 use proptest::test_runner::{Config, TestRunner};
 
-const PAGES: u64 = 40;
+/// Pages a source has in these tests.
+pub(crate) const PAGES: u64 = 40;
 
 /// How a run looks at memory, for sources that have any.
 pub(crate) struct Eyes<S> {
