@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 ///
 /// *When the system refuses.* Opening and moving fail with an error and change nothing. Closing cannot be
 /// refused by its caller's contract; where the system cannot do it (it may have to cut a map in two, past its
-/// limit on mappings), the part is kept, empty and charged, and is closed before it is used again.
+/// limit on mappings), the part is emptied, so that its memory is back, and is closed before it is used again.
 ///
 /// Dropping the source gives everything back.
 ///
@@ -84,34 +84,57 @@ struct Taken {
     charged: u64,
 }
 
+fn overlap(one: Part, other: Part) -> bool {
+    one.offset < other.end() && other.offset < one.end()
+}
+
 impl Reserved {
-    /// Tries again to close what could not be closed; answers the bytes that are no longer charged.
-    fn close_rest(&mut self) -> u64 {
+    /// Tries again to close what could not be closed and lies in a part; answers the bytes that are no longer
+    /// charged.
+    fn close_over(&mut self, part: Part) -> u64 {
         let mut refund = 0;
         let map = &self.map;
-        self.unclosed.retain(|(part, charged)| {
-            let closed = map.close(*part).is_ok();
+        self.unclosed.retain(|(other, charged)| {
+            let closed = overlap(*other, part) && map.close(*other).is_ok();
             refund += if closed { *charged } else { 0 };
             !closed
         });
         refund
     }
 
+    /// Tries again to close a few parts that could not be closed.
+    fn close_some(&mut self) -> u64 {
+        const FEW: usize = 4;
+        let mut refund = 0;
+        for _ in 0..FEW {
+            match self.unclosed.pop() {
+                Some((part, charged)) if self.map.close(part).is_ok() => refund += charged,
+                Some(still) => {
+                    self.unclosed.push(still);
+                    break;
+                }
+                None => break,
+            }
+        }
+        refund
+    }
+
     /// Closes a part; answers how many of the bytes charged for it are no longer.
     fn close(&mut self, part: Part, charged: u64) -> u64 {
         if self.map.close(part).is_ok() {
-            return charged;
+            return charged + self.close_some();
         }
-        // What can be done is done now: the memory goes, the addresses stay open.
-        let _ = self.map.empty(part);
+        // What can be done is done now: the memory goes, and the access if that cuts no map.
+        let emptied = self.map.empty(part).is_ok();
+        let _ = self.map.shut(part);
+        let (refund, charged) = if emptied { (charged, 0) } else { (0, charged) };
         self.unclosed.push((part, charged));
-        0
+        refund
     }
 
     /// Whether pages can be put into a part.
     fn is_vacant(&self, part: Part) -> bool {
-        let apart = |other: &Part| other.end() <= part.offset || part.end() <= other.offset;
-        self.runs.is_free(part) && self.unclosed.iter().all(|(other, _)| apart(other))
+        self.runs.is_free(part) && self.unclosed.iter().all(|(other, _)| !overlap(*other, part))
     }
 }
 
@@ -360,7 +383,7 @@ impl Source for Host {
         if bytes == 0 {
             return Ok(());
         }
-        self.close_rest(range);
+        self.close_over(range, part);
         let Some(reserved) = self.ranges.get(&range.address()).filter(|r| r.runs.is_free(part)) else {
             return Err(not_held);
         };
@@ -388,7 +411,6 @@ impl Source for Host {
         let Some(part) = self.part(range, offset, bytes).filter(|part| part.bytes > 0) else {
             return 0;
         };
-        self.close_rest(range);
         let Some(reserved) = self.ranges.get_mut(&range.address()) else {
             return 0;
         };

@@ -21,7 +21,7 @@ impl Host {
             && let Some(reserved) = self.ranges.get_mut(&range)
         {
             // Nothing is charged for it: the caller takes its charge back.
-            reserved.close(part, 0);
+            self.used -= reserved.close(part, 0);
         }
         dressed
     }
@@ -67,12 +67,12 @@ impl Host {
         }
     }
 
-    /// Tries again to close what could not be closed.
-    pub(super) fn close_rest(&mut self, range: &Range) {
+    /// Tries again to close what could not be closed and lies in a part.
+    pub(super) fn close_over(&mut self, range: &Range, part: Part) {
         if let Some(reserved) = self.ranges.get_mut(&range.address())
             && !reserved.unclosed.is_empty()
         {
-            self.used -= reserved.close_rest();
+            self.used -= reserved.close_over(part);
         }
     }
 }

@@ -44,8 +44,7 @@ impl Host {
         if bytes == 0 {
             return Ok(0);
         }
-        self.close_rest(from.0);
-        self.close_rest(to.0);
+        self.close_over(to.0, place);
         let runs = self
             .ranges
             .get(&origin)
@@ -96,7 +95,7 @@ impl Host {
         drop(moving);
         if let Some(old) = self.ranges.get_mut(&origin) {
             old.runs.remove(&runs);
-            old.close(part, 0);
+            self.used -= old.close(part, 0);
         }
         if let Some(new) = self.ranges.get_mut(&target) {
             for step in &steps {

@@ -144,6 +144,15 @@ impl Map {
         filled.map(|_| ()).map_err(|_| error)
     }
 
+    /// Makes a part inaccessible as it is. A fresh map, as [`close`](Self::close) makes, is better, but this can be
+    /// had where the system makes no more maps.
+    pub(crate) fn shut(&self, part: Part) -> Result<(), Errno> {
+        let (address, length) = self.locate(part)?;
+        // SAFETY: what lies at these addresses is ours alone by the type's invariant, and the caller means not to
+        // use it.
+        unsafe { mm::mprotect(address, length, MprotectFlags::empty()) }
+    }
+
     /// Gives the memory of an open part back, locked or not; it stays open and reads as zero.
     pub(crate) fn empty(&self, part: Part) -> Result<(), Errno> {
         let (address, length) = self.locate(part)?;
