@@ -51,6 +51,7 @@ fn what_the_system_refuses_loses_nothing() {
         },
         a_move_that_fails_half_way_is_undone,
     );
+    a_move_whose_way_back_is_shut_is_copied_back();
     a_refused_commit_changes_nothing();
     its_own_limit_on_mappings_comes_first();
     at_the_systems_limit_on_mappings_nothing_is_lost();
@@ -162,6 +163,34 @@ fn a_move_that_fails_half_way_is_undone() {
     );
     assert_eq!(host.decommit(&range, 1024 * PAGE, 512 * PAGE), 8);
     assert_eq!(host.used_bytes(), 0);
+}
+
+#[cfg(not(target_endian = "little"))]
+fn a_move_whose_way_back_is_shut_is_copied_back() {}
+
+#[cfg(target_endian = "little")]
+fn a_move_whose_way_back_is_shut_is_copied_back() {
+    let mut host = host();
+    let range = host.reserve(2048 * PAGE).expect("addresses");
+    let at = range.address();
+    for part in 0..2 {
+        host.commit(&range, part * 128 * PAGE, 128 * PAGE, PAGE)
+            .expect("memory");
+        stamp(&host, at + part * 128 * PAGE, 128 * PAGE, part << 40);
+    }
+    let to_the_first = support::forbid::Forbidden {
+        call: libc::SYS_mremap,
+        argument: Some((4, at as i32)),
+        code: libc::ENOMEM,
+    };
+    support::forbid::without(to_the_first, || {
+        under(Resource::Data, status("VmData") + 136 * PAGE, || {
+            let outcome = host.move_pages((&range, 0), (&range, 1024 * PAGE), 256 * PAGE);
+            assert!(outcome.is_err(), "room for one of two");
+        });
+    });
+    assert!((0..2).all(|n| is_stamped(&host, at + n * 128 * PAGE, 128 * PAGE, n << 40)));
+    assert!(is_closed(at + 256 * PAGE, 1792 * PAGE) && host.used_bytes() == 256 * PAGE);
 }
 
 fn a_refused_commit_changes_nothing() {

@@ -5,7 +5,7 @@
 mod support;
 
 use millpond::engine::{Counted, Faulty, Limit, Limited, Logged, Simulated, Source, SourceEvent};
-use millpond::{Host, HostBuilder, HugePages, MemorySource, Node, Pinned};
+use millpond::{Host, HostBuilder, HugePages, MemoryKind, MemorySource, Node, Pinned};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use support::suite::{account, contents, faults, misuse, programs};
@@ -125,4 +125,18 @@ source_behaviour! {
     memory host_stacked_otherwise |capacity| Some(stacked(limited(capacity, host(None, |b| b.page_bytes(64 * KIB))?)));
     memory pinned_stacked |capacity| Some(stacked(pinned(capacity, 4 * KIB)?));
     memory host_boxed |capacity| Some(Box::new(host(capacity, |b| b.page_bytes(4 * KIB))?) as Box<dyn MemorySource>);
+}
+
+#[test]
+fn a_stack_is_of_the_kind_it_stands_on() {
+    let pinned = Host::builder().build_pinned().expect("a source");
+    let host = host(None, |b| b).expect("a source");
+    assert_eq!(
+        (pinned.kind(), host.kind()),
+        (MemoryKind::Pinned, MemoryKind::Host)
+    );
+    assert_eq!(limited(None, stacked(pinned)).kind(), MemoryKind::Pinned);
+    let boxed: Box<dyn MemorySource> = Box::new(limited(None, stacked(host)));
+    assert_eq!(boxed.kind(), MemoryKind::Host);
+    assert!(boxed.fresh_is_zero() && boxed.is_paged());
 }
