@@ -27,10 +27,11 @@ fn read(at: u64) -> u64 {
     unsafe { place.read_volatile() }
 }
 
+/// The words looked at: at both ends and in the middle of each page, the last of which may be short.
 fn places<S: MemorySource>(source: &S, address: u64, bytes: u64) -> impl Iterator<Item = u64> {
-    let page = source.page_bytes().min(bytes);
-    let in_page = [0, page / 2, page - 8];
-    (address..address + bytes)
-        .step_by(page as usize)
-        .flat_map(move |p| in_page.map(|at| p + at))
+    let page = source.page_bytes();
+    (0..bytes).step_by(page as usize).flat_map(move |at| {
+        let held = page.min(bytes - at);
+        [0, held / 16 * 8, held - 8].map(|place| address + at + place)
+    })
 }
