@@ -28,12 +28,14 @@ fn tune_marks_the_first_rank_and_sets_nothing_where_nothing_is_gained() {
     let ranks: Vec<&str> = stdout.lines().filter(|line| line.starts_with('▸')).collect();
     assert_eq!(ranks.len(), 2, "{stdout}");
     assert!(ranks.iter().all(|rank| rank.starts_with("▸    1 ")), "{ranks:?}");
-    let (_, stdout, _) = run(&[
-        "tune",
-        &small(&folder("tune_nothing"), "run.csv"),
-        "-p",
-        "millpond",
-    ]);
+    // Two whole pages: no setting could do better.
+    let path = folder("tune_nothing").join("run.csv");
+    std::fs::write(
+        &path,
+        "time_us,action,id,bytes\n0,alloc,1,2097152\n1,alloc,2,2097152\n",
+    )
+    .expect("written");
+    let (_, stdout, _) = run(&["tune", &path.display().to_string(), "-p", "millpond"]);
     assert!(
         stdout.contains("nothing to set") && !stdout.contains("To paste") && !stdout.contains("export"),
         "{stdout}"

@@ -23,6 +23,39 @@ pub enum SourceError {
         /// Bytes asked for.
         requested: u64,
     },
+    /// The system allows no more memory mappings to this process; larger pages or a higher limit help.
+    #[error(
+        "the process has {mappings} memory mappings of the {limit} it may have: raise vm.max_map_count (sysctl -w vm.max_map_count=N), or choose larger pages"
+    )]
+    Mappings {
+        /// Mappings the process has.
+        mappings: u64,
+        /// Mappings it may have for this source.
+        limit: u64,
+    },
+    /// The system lets this process lock no more memory; giving pinned memory back may help.
+    #[error(
+        "{} more cannot be locked: RLIMIT_MEMLOCK is {} and {} are locked by this process; raise it with ulimit -l, LimitMEMLOCK= of a systemd unit, memlock in /etc/security/limits.conf or --ulimit memlock= of a container, or grant CAP_IPC_LOCK",
+        display_size(*.requested), display_size(*.limit), display_size(*.locked)
+    )]
+    Locked {
+        /// Bytes that were to be locked.
+        requested: u64,
+        /// Bytes the process has locked.
+        locked: u64,
+        /// RLIMIT_MEMLOCK in bytes.
+        limit: u64,
+    },
+    /// The part named in the call is not this source's, or not in the state the call needs; nothing was changed.
+    #[error("this source cannot {operation} {} at {address:#x}: it does not hold them so", display_size(*.bytes))]
+    NotHeld {
+        /// What was asked.
+        operation: &'static str,
+        /// First address of the part.
+        address: u64,
+        /// Bytes of the part.
+        bytes: u64,
+    },
     /// The source cannot do this at all, for example commit pages on a plain source.
     #[error("this source cannot {operation}")]
     Unsupported {
@@ -43,7 +76,7 @@ impl SourceError {
     /// Whether giving memory back and asking again may succeed.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
-        matches!(self, Self::OutOfMemory { .. })
+        matches!(self, Self::OutOfMemory { .. } | Self::Locked { .. })
     }
 }
 

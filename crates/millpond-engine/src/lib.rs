@@ -11,7 +11,7 @@
 //!       Space         tiles segments into blocks    space
 //!       an index      finds free blocks by size     index: in order, or closely
 //!     Supply          meters every source call      supply
-//!       Source        gives and takes ranges        source, simulated
+//!       Source        gives and takes ranges        source, simulated, wrappers
 //! ```
 //!
 //! A lower row never knows a higher one.
@@ -45,6 +45,7 @@ mod source;
 mod space;
 mod stats;
 mod supply;
+mod wrappers;
 
 pub use compaction::Compaction;
 pub use conf::{
@@ -64,3 +65,6 @@ pub use source::{Event, Range, Segment, Source};
 pub use space::{BlockId, Space, State};
 pub use stats::{Gauge, Stats};
 pub use supply::{Meter, Supply};
+pub use wrappers::{
+    CallKind, Counted, Counts, Failure, Faulty, Limit, Limited, Logged, SourceEvent, Tally, When,
+};

@@ -313,7 +313,8 @@ impl Refusal {
                     cached,
                 }
             }
-            Self::Source(error) if error.is_out_of_memory() => AllocError::Exhausted {
+            // Other shortages name their own limit, and how to raise it.
+            Self::Source(SourceError::OutOfMemory { .. }) => AllocError::Exhausted {
                 requested,
                 device_free,
                 largest_hole,

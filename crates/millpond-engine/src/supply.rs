@@ -167,6 +167,24 @@ impl<'a> Supply<'a> {
         self.source.reserve(bytes)
     }
 
+    /// Reserves addresses, `most` if there are so many in a row, else half of that and so on, but at least `least`.
+    ///
+    /// For policies that want all the room they could ever need: a device has addresses by the pebibyte, a process
+    /// mostly 128 TiB for everything.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve), for `least`.
+    pub fn reserve_up_to(&mut self, most: u64, least: u64, multiple: u64) -> Result<Range, SourceError> {
+        let mut bytes = most.max(least);
+        loop {
+            let asked = bytes.checked_next_multiple_of(multiple).unwrap_or(bytes);
+            match self.reserve(asked) {
+                Err(SourceError::AddressSpace { .. }) if bytes > least => bytes = (bytes / 2).max(least),
+                outcome => return outcome,
+            }
+        }
+    }
+
     /// Gives reserved addresses back.
     pub fn release(&mut self, range: Range) {
         self.source.release(range);

@@ -1,8 +1,8 @@
 //! The memory layer for tensor and GPU computing.
 //!
-//! This crate is the door to the others. Today it opens onto the engine that places blocks: the same
-//! code that `millpond replay` runs on a simulated card. Pools,
-//! buffers and tensors over real memory come here, over the engine's [`Source`](engine::Source).
+//! This crate is the door to the others. It opens onto the engine that places blocks, the same code that
+//! `millpond replay` runs on a simulated card, and onto the sources of host memory: [`Host`], [`Pinned`].
+//! Pools, buffers and tensors come here, over the engine's [`Source`](engine::Source).
 //!
 //! ```
 //! use millpond::engine::{Engine, Request, Settings, Simulated, Stream, policies};
@@ -14,6 +14,23 @@
 //! engine.free(block, &[]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-#![forbid(unsafe_code)]
+//!
+//! Only this crate turns an address into memory, and it calls the system in one place, `os`.
+#![deny(unsafe_op_in_unsafe_fn)]
 
 pub use millpond_engine as engine;
+
+mod memory;
+
+#[cfg(target_os = "linux")]
+mod host;
+#[cfg(target_os = "linux")]
+mod os;
+#[cfg(target_os = "linux")]
+mod pinned;
+
+#[cfg(target_os = "linux")]
+pub use host::{Host, HostBuilder, HostError, HugePages, Node};
+pub use memory::{MemoryKind, MemorySource};
+#[cfg(target_os = "linux")]
+pub use pinned::{Pinned, is_pinned, pinned_bytes};

@@ -44,7 +44,7 @@ impl MillpondConf {
             key(
                 "adapt",
                 if self.adapt { "on" } else { "off" }.to_owned(),
-                "whether handles shrink, and growth comes in larger batches, as the program goes",
+                "whether handle and batch sizes follow the program: on or off",
             ),
             key(
                 "slack",
@@ -106,7 +106,7 @@ impl MillpondConf {
             key(
                 "compact-at",
                 retain.compact_at_percent.to_string(),
-                "past this fragmentation ratio, in percent, pages move before memory grows; 0: never",
+                "percent of fragmentation past which pages move first; 0: never",
             ),
         ]
     }

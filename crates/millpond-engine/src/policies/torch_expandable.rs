@@ -107,9 +107,8 @@ impl TorchExpandable {
         let handle = self.handle_bytes(number);
         let addresses = supply
             .capacity()
-            .map_or(UNLIMITED_RANGE, |c| c.saturating_add(c / 8))
-            .max(bytes);
-        let range = supply.reserve(addresses.next_multiple_of(handle))?;
+            .map_or(UNLIMITED_RANGE, |c| c.saturating_add(c / 8));
+        let range = supply.reserve_up_to(addresses, bytes, handle)?;
         let (address, bytes) = (range.address(), range.bytes());
         self.ranges.push(Some(range));
         let segment = self.ranges.len() as u32 - 1;

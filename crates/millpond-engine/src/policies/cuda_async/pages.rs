@@ -171,7 +171,7 @@ impl Pages {
                 return Ok((*address, missing.next_multiple_of(PAGE)));
             }
         }
-        let range = supply.reserve(bytes.next_multiple_of(PAGE).max(RANGE))?;
+        let range = supply.reserve_up_to(RANGE, bytes, PAGE)?;
         let (address, reserved) = (range.address(), range.bytes());
         self.ranges.push(range);
         let number = self.ranges.len() as u32 - 1;

@@ -168,8 +168,7 @@ impl Millpond {
             .capacity()
             .map_or(UNLIMITED_RANGE, |c| c.saturating_mul(8))
             .min(RANGE_PAGES * page);
-        let addresses = addresses.max(bytes).next_multiple_of(page);
-        let range = supply.reserve(addresses)?;
+        let range = supply.reserve_up_to(addresses, bytes, page)?;
         let (address, bytes) = (range.address(), range.bytes());
         self.held.push(Held::Paged {
             range,

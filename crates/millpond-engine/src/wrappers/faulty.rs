@@ -1,0 +1,273 @@
+//! Failures on request.
+
+use super::held::Held;
+use super::{CallKind, forward_bytes, forward_facts, forward_streams};
+use crate::error::SourceError;
+use crate::source::{Range, Segment, Source};
+
+/// Which calls of a kind fail.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum When {
+    /// The n-th, counted from 0.
+    Nth(u64),
+    /// Every n-th: with 3 the third, the sixth and so on. With 0 none.
+    Every(u64),
+    /// Each with this probability, from 0 to 1. The same seed gives the same failures.
+    Chance {
+        /// How likely each call fails.
+        probability: f64,
+        /// Where the dice begin.
+        seed: u64,
+    },
+    /// Those for more than so many bytes at once.
+    LargerThan(u64),
+    /// Those that would bring what is held past so many bytes. Moves hold nothing more, and reservations nothing.
+    Past(u64),
+}
+
+/// With what a call fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// As if memory had run out.
+    OutOfMemory,
+    /// With a driver's code.
+    Driver(i32),
+}
+
+#[derive(Clone, Debug)]
+struct Rule {
+    kind: CallKind,
+    when: When,
+    failure: Failure,
+    /// State of the dice.
+    dice: u64,
+}
+
+impl Rule {
+    fn strikes(&mut self, nth: u64, bytes: u64, held: u64) -> bool {
+        match self.when {
+            When::Nth(n) => nth == n,
+            When::Every(n) => (nth + 1).checked_rem(n) == Some(0),
+            When::Chance { probability, .. } => self.roll() < probability,
+            When::LargerThan(most) => bytes > most,
+            When::Past(most) => {
+                matches!(self.kind, CallKind::Take | CallKind::Commit) && held.saturating_add(bytes) > most
+            }
+        }
+    }
+
+    /// A number from 0 up to 1 (splitmix64).
+    fn roll(&mut self) -> f64 {
+        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.dice;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// A source whose calls fail by rules. A call that is made to fail does not reach the source below.
+///
+/// Rules are asked in the order they were given, and the first that strikes decides; calls that cannot fail
+/// ([`CallKind::can_fail`]) are left alone.
+///
+/// ```
+/// use millpond_engine::{CallKind, Failure, Faulty, Simulated, Source, When};
+///
+/// let mut source = Faulty::new(Simulated::new()).failing(CallKind::Take, When::Every(2), Failure::OutOfMemory);
+/// assert!(source.take(1).is_ok() && source.take(1).is_err() && source.take(1).is_ok());
+/// assert_eq!(source.struck(), 1);
+/// ```
+#[derive(Debug)]
+pub struct Faulty<S> {
+    inner: S,
+    rules: Vec<Rule>,
+    calls: [u64; CallKind::ALL.len()],
+    struck: u64,
+    held: Held,
+}
+
+impl<S: Source> Faulty<S> {
+    /// A source that fails by no rule yet.
+    pub fn new(inner: S) -> Self {
+        Self {
+            inner,
+            rules: Vec::new(),
+            calls: Default::default(),
+            struck: 0,
+            held: Held::default(),
+        }
+    }
+
+    /// Adds a rule.
+    #[must_use]
+    pub fn failing(mut self, kind: CallKind, when: When, failure: Failure) -> Self {
+        let dice = if let When::Chance { seed, .. } = when {
+            seed
+        } else {
+            0
+        };
+        self.rules.push(Rule {
+            kind,
+            when,
+            failure,
+            dice,
+        });
+        self
+    }
+
+    /// Calls of a kind so far, those made to fail too.
+    #[must_use]
+    pub fn calls(&self, kind: CallKind) -> u64 {
+        self.calls[kind as usize]
+    }
+
+    /// Calls made to fail so far.
+    #[must_use]
+    pub fn struck(&self) -> u64 {
+        self.struck
+    }
+
+    /// The source below.
+    #[must_use]
+    pub fn inner(&self) -> &S {
+        &self.inner
+    }
+
+    fn strike(&mut self, kind: CallKind, bytes: u64) -> Result<(), SourceError> {
+        let nth = self.calls[kind as usize];
+        self.calls[kind as usize] += 1;
+        let held = self.held.bytes();
+        // Every rule sees every call of its kind, so that one's dice do not depend on another's luck.
+        let mut struck = None;
+        for rule in self.rules.iter_mut().filter(|rule| rule.kind == kind) {
+            if rule.strikes(nth, bytes, held) {
+                struck = struck.or(Some(rule.failure));
+            }
+        }
+        let Some(failure) = struck else { return Ok(()) };
+        self.struck += 1;
+        Err(match failure {
+            Failure::Driver(code) => SourceError::Driver {
+                call: kind.name(),
+                code,
+            },
+            Failure::OutOfMemory => SourceError::OutOfMemory {
+                requested: bytes,
+                free: self.inner.free_bytes().unwrap_or(0),
+                capacity: self.inner.capacity().unwrap_or(held),
+            },
+        })
+    }
+}
+
+impl<S: Source> Source for Faulty<S> {
+    forward_facts!();
+    forward_bytes!();
+    forward_streams!();
+
+    fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
+        self.strike(CallKind::Take, bytes)?;
+        let segment = self.inner.take(bytes)?;
+        self.held.took(&segment);
+        Ok(segment)
+    }
+
+    fn give(&mut self, segment: Segment) {
+        self.held.gave(&segment);
+        self.inner.give(segment);
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
+        self.strike(CallKind::Reserve, bytes)?;
+        let range = self.inner.reserve(bytes)?;
+        self.held.reserved(&range);
+        Ok(range)
+    }
+
+    fn commit(
+        &mut self,
+        range: &Range,
+        offset: u64,
+        bytes: u64,
+        handle_bytes: u64,
+    ) -> Result<(), SourceError> {
+        self.strike(CallKind::Commit, bytes)?;
+        self.inner.commit(range, offset, bytes, handle_bytes)?;
+        self.held.committed(range, bytes);
+        Ok(())
+    }
+
+    fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
+        let handles = self.inner.decommit(range, offset, bytes);
+        if handles > 0 {
+            self.held.decommitted(range, bytes);
+        }
+        handles
+    }
+
+    fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError> {
+        self.strike(CallKind::Move, bytes)?;
+        let handles = self.inner.move_pages(from, to, bytes)?;
+        self.held.moved(from.0, to.0, bytes);
+        Ok(handles)
+    }
+
+    fn release(&mut self, range: Range) {
+        self.held.released(&range);
+        self.inner.release(range);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Simulated;
+
+    fn outcomes(when: When, sizes: impl IntoIterator<Item = u64>) -> Vec<bool> {
+        let mut source = Faulty::new(Simulated::new()).failing(CallKind::Take, when, Failure::OutOfMemory);
+        sizes
+            .into_iter()
+            .map(|bytes| source.take(bytes).is_ok())
+            .collect()
+    }
+
+    #[test]
+    fn rules_strike_where_they_say() {
+        assert_eq!(outcomes(When::Nth(2), [1; 4]), [true, true, false, true]);
+        assert_eq!(outcomes(When::Every(2), [1; 5]), [true, false, true, false, true]);
+        assert!(outcomes(When::Every(0), [1; 5]).iter().all(|ok| *ok));
+        assert_eq!(outcomes(When::LargerThan(10), [10, 11, 3]), [true, false, true]);
+        assert_eq!(outcomes(When::Past(10), [6, 5, 4, 1]), [true, false, true, false]);
+        let chance = |probability, seed| outcomes(When::Chance { probability, seed }, [1; 1000]);
+        assert_eq!(chance(0.3, 7), chance(0.3, 7));
+        assert_ne!(chance(0.3, 7), chance(0.3, 8));
+        let failed = chance(0.3, 7).iter().filter(|ok| !**ok).count();
+        assert!((250..350).contains(&failed), "{failed}");
+        assert!(chance(0.0, 1).iter().all(|ok| *ok) && chance(1.0, 1).iter().all(|ok| !*ok));
+    }
+
+    #[test]
+    fn what_fails_does_not_reach_the_source() {
+        let mut source = Faulty::new(Simulated::new().with_capacity(Some(8 << 20)))
+            .failing(CallKind::Commit, When::Nth(0), Failure::Driver(700))
+            .failing(CallKind::Move, When::Nth(0), Failure::OutOfMemory)
+            .failing(CallKind::Reserve, When::Nth(1), Failure::Driver(1));
+        let range = source.reserve(16 << 20).expect("the first");
+        assert!(source.reserve(1 << 20).is_err());
+        let told = SourceError::Driver {
+            call: "commit",
+            code: 700,
+        };
+        assert_eq!(source.commit(&range, 0, 4 << 20, 2 << 20), Err(told));
+        source.commit(&range, 0, 4 << 20, 2 << 20).expect("the second");
+        assert!(
+            source
+                .move_pages((&range, 0), (&range, 8 << 20), 2 << 20)
+                .is_err()
+        );
+        assert_eq!(source.move_pages((&range, 0), (&range, 8 << 20), 2 << 20), Ok(1));
+        assert_eq!((source.struck(), source.calls(CallKind::Commit)), (3, 2));
+        assert_eq!(source.free_bytes(), Some(4 << 20));
+    }
+}

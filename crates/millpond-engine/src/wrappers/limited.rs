@@ -1,0 +1,274 @@
+//! A limit on the bytes held from a source.
+
+use super::held::Held;
+use super::{forward_facts, forward_streams};
+use crate::error::SourceError;
+use crate::source::{Range, Segment, Source};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number of bytes that the sources under it may hold together, and how many they hold.
+///
+/// A handle: copies share the limit, on any thread. It may be changed at any time; below what is held, nothing
+/// more is given until enough has been given back.
+#[derive(Clone, Debug)]
+pub struct Limit(Arc<Figures>);
+
+#[derive(Debug)]
+struct Figures {
+    most: AtomicU64,
+    /// Never raised past what `most` was found to be in the same step.
+    used: AtomicU64,
+}
+
+impl Limit {
+    /// A limit of so many bytes.
+    #[must_use]
+    pub fn new(bytes: u64) -> Self {
+        Self(Arc::new(Figures {
+            most: AtomicU64::new(bytes),
+            used: AtomicU64::new(0),
+        }))
+    }
+
+    /// The bytes that may be held.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.0.most.load(Ordering::Relaxed)
+    }
+
+    /// Changes the bytes that may be held. A call that is being served keeps the limit it began with.
+    pub fn set(&self, bytes: u64) {
+        self.0.most.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes held now, with those of calls that are being served.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.0.used.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that may still be taken; none while more is held than allowed.
+    #[must_use]
+    pub fn remaining(&self) -> u64 {
+        self.bytes().saturating_sub(self.used())
+    }
+
+    // The figures order nothing else: memory is handed on by whatever hands the source on.
+    fn charge(&self, bytes: u64) -> Result<(), SourceError> {
+        let most = self.bytes();
+        let charged = self
+            .0
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(bytes).filter(|used| *used <= most)
+            });
+        charged.map(|_| ()).map_err(|used| SourceError::OutOfMemory {
+            requested: bytes,
+            free: most.saturating_sub(used),
+            capacity: most,
+        })
+    }
+
+    fn refund(&self, bytes: u64) {
+        self.0.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// A source that holds no more than its [`Limit`], not even within a call: it charges first, then asks, and takes
+/// the charge back where the source refuses.
+///
+/// Its capacity is the lesser of the limit and the source's own; so are its free bytes. What it still holds when
+/// it is dropped is no longer charged.
+#[derive(Debug)]
+pub struct Limited<S> {
+    // Dropped first, so that the bytes are back before their charge is.
+    inner: S,
+    account: Account,
+}
+
+/// Invariant: the limit is charged with the bytes of `held`.
+#[derive(Debug)]
+struct Account {
+    limit: Limit,
+    held: Held,
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.limit.refund(self.held.bytes());
+    }
+}
+
+impl<S> Limited<S> {
+    /// Puts a source under a limit, which other sources may share.
+    pub fn new(inner: S, limit: Limit) -> Self {
+        Self {
+            inner,
+            account: Account {
+                limit,
+                held: Held::default(),
+            },
+        }
+    }
+
+    /// The limit.
+    #[must_use]
+    pub fn limit(&self) -> &Limit {
+        &self.account.limit
+    }
+
+    /// The source below.
+    #[must_use]
+    pub fn inner(&self) -> &S {
+        &self.inner
+    }
+}
+
+impl<S: Source> Source for Limited<S> {
+    forward_facts!();
+    forward_streams!();
+
+    fn capacity(&self) -> Option<u64> {
+        let limit = self.account.limit.bytes();
+        Some(
+            self.inner
+                .capacity()
+                .map_or(limit, |capacity| capacity.min(limit)),
+        )
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        let remaining = self.account.limit.remaining();
+        Some(
+            self.inner
+                .free_bytes()
+                .map_or(remaining, |free| free.min(remaining)),
+        )
+    }
+
+    fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
+        let Account { limit, held } = &mut self.account;
+        limit.charge(bytes)?;
+        let segment = self.inner.take(bytes).inspect_err(|_| limit.refund(bytes))?;
+        held.took(&segment);
+        Ok(segment)
+    }
+
+    fn give(&mut self, segment: Segment) {
+        let bytes = self.account.held.gave(&segment);
+        self.inner.give(segment);
+        self.account.limit.refund(bytes);
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
+        let range = self.inner.reserve(bytes)?;
+        self.account.held.reserved(&range);
+        Ok(range)
+    }
+
+    fn commit(
+        &mut self,
+        range: &Range,
+        offset: u64,
+        bytes: u64,
+        handle_bytes: u64,
+    ) -> Result<(), SourceError> {
+        let Account { limit, held } = &mut self.account;
+        limit.charge(bytes)?;
+        let outcome = self.inner.commit(range, offset, bytes, handle_bytes);
+        outcome.inspect_err(|_| limit.refund(bytes))?;
+        held.committed(range, bytes);
+        Ok(())
+    }
+
+    fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
+        let handles = self.inner.decommit(range, offset, bytes);
+        if handles > 0 {
+            self.account.held.decommitted(range, bytes);
+            self.account.limit.refund(bytes);
+        }
+        handles
+    }
+
+    fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError> {
+        let handles = self.inner.move_pages(from, to, bytes)?;
+        self.account.held.moved(from.0, to.0, bytes);
+        Ok(handles)
+    }
+
+    fn release(&mut self, range: Range) {
+        let bytes = self.account.held.released(&range);
+        self.inner.release(range);
+        self.account.limit.refund(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Fault, Simulated};
+
+    #[test]
+    fn below_what_is_held_nothing_more_is_given() {
+        let limit = Limit::new(100);
+        let mut source = Limited::new(Simulated::new(), limit.clone());
+        let (first, second) = (source.take(60).expect("fits"), source.take(40).expect("fits"));
+        limit.set(50);
+        assert_eq!((source.capacity(), source.free_bytes()), (Some(50), Some(0)));
+        let told = SourceError::OutOfMemory {
+            requested: 1,
+            free: 0,
+            capacity: 50,
+        };
+        assert_eq!(source.take(1), Err(told));
+        source.give(second);
+        assert!(source.take(1).is_err() && limit.used() == 60);
+        source.give(first);
+        assert!(source.take(50).is_ok());
+    }
+
+    #[test]
+    fn what_the_source_refuses_is_not_charged() {
+        let faults = (0..4).map(|n| Fault::DriverErrorAt(n, 1));
+        let limit = Limit::new(64 << 20);
+        let mut source = Limited::new(Simulated::new().with_faults(faults), limit.clone());
+        assert!(source.take(8 << 20).is_err() && source.reserve(8 << 20).is_err());
+        assert!(source.take(8 << 20).is_err() && source.take(8 << 20).is_err());
+        assert_eq!(limit.used(), 0);
+    }
+
+    #[test]
+    fn sources_share_a_limit_and_leave_it_when_dropped() {
+        let limit = Limit::new(100);
+        let mut one = Limited::new(Simulated::new(), limit.clone());
+        let mut two = Limited::new(Simulated::new(), limit.clone());
+        let _kept = one.take(70).expect("fits");
+        assert!(two.take(31).is_err());
+        let kept = two.take(30).expect("fits");
+        drop(one);
+        assert_eq!(limit.used(), 30);
+        two.give(kept);
+        assert_eq!(limit.used(), 0);
+    }
+
+    #[test]
+    fn threads_never_pass_it() {
+        let limit = Limit::new(10);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                let limit = &limit;
+                scope.spawn(move || {
+                    let mut source = Limited::new(Simulated::new(), limit.clone());
+                    for _ in 0..2000 {
+                        if let Ok(segment) = source.take(4) {
+                            assert!(limit.used() <= 10);
+                            source.give(segment);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(limit.used(), 0);
+    }
+}

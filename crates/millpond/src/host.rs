@@ -1,0 +1,222 @@
+//! Ordinary memory of this process.
+
+mod builder;
+mod dress;
+mod locking;
+mod mappings;
+mod moves;
+mod reserved;
+mod runs;
+mod source;
+
+pub use builder::{HostBuilder, HostError, HugePages, Node};
+
+use crate::os::{self, Errno, Map, Part};
+use mappings::Mappings;
+use millpond_engine::{Range, Segment, SourceError};
+use reserved::{Reserved, Taken};
+use runs::{Run, Runs};
+use std::collections::BTreeMap;
+
+/// Memory of this process, as private anonymous maps: plain and paged.
+///
+/// Reserved addresses are mapped and closed: nothing can touch them and nothing else can be mapped there.
+/// Committing opens a part, decommitting gives its memory back to the system at once, moving takes pages
+/// elsewhere without a copy. Fresh memory reads as zero. Handles are bookkeeping here: a handle costs no call
+/// of its own.
+///
+/// *Streams.* A host has no work of its own: whoever calls has done what it did. Every event is complete as
+/// soon as it is recorded, waits return at once, and streams are kept apart by nothing but the policy.
+///
+/// *When the system refuses.* Opening and moving fail with an error and change nothing. Closing cannot be
+/// refused by its caller's contract; where the system cannot do it (it may have to cut a map in two, past its
+/// limit on mappings), the part is emptied, so that its memory is back, and is closed before it is used again.
+///
+/// Dropping the source gives everything back.
+///
+/// ```
+/// use millpond::Host;
+/// use millpond::engine::Source;
+///
+/// let mut host = Host::builder().page_bytes(64 << 10).capacity(Some(1 << 20)).build()?;
+/// let range = host.reserve(1 << 30)?;
+/// host.commit(&range, 0, 512 << 10, 64 << 10)?;
+/// assert_eq!(host.free_bytes(), Some(512 << 10));
+/// assert_eq!(host.decommit(&range, 0, 512 << 10), 8);
+/// host.release(range);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Host {
+    rules: HostBuilder,
+    mappings: Mappings,
+    /// Bytes charged: committed, taken, and those not closed yet.
+    used: u64,
+    /// By address.
+    ranges: BTreeMap<u64, Reserved>,
+    /// By address.
+    segments: BTreeMap<u64, Taken>,
+    /// Maps given back that the system would not take yet, and bytes still charged for them.
+    spent: Vec<(Map, u64)>,
+    /// Parts that were locked and are no longer: address and bytes.
+    slipped: Vec<(u64, u64)>,
+    next_event: u64,
+}
+
+impl Host {
+    /// Begins to describe a source.
+    pub fn builder() -> HostBuilder {
+        HostBuilder::new()
+    }
+
+    fn with(rules: HostBuilder) -> Self {
+        Self {
+            mappings: Mappings::new(rules.mappings),
+            rules,
+            used: 0,
+            ranges: BTreeMap::new(),
+            segments: BTreeMap::new(),
+            spent: Vec::new(),
+            slipped: Vec::new(),
+            next_event: 0,
+        }
+    }
+
+    /// Bytes that are committed or taken now.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        self.used
+    }
+
+    /// Which pages the system was asked to use.
+    #[must_use]
+    pub fn huge_pages(&self) -> HugePages {
+        self.rules.huge
+    }
+
+    /// The NUMA node memory comes from.
+    #[must_use]
+    pub fn node(&self) -> Option<Node> {
+        self.rules.node
+    }
+
+    /// Parts that a failed move could not lock again, since this was last asked: address and bytes.
+    pub(crate) fn take_slipped(&mut self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut self.slipped)
+    }
+
+    /// Whether this segment is one of its own.
+    pub(crate) fn holds_segment(&self, segment: &Segment) -> bool {
+        self.segments
+            .get(&segment.address())
+            .is_some_and(|taken| taken.bytes == segment.bytes())
+    }
+
+    /// Whether this range is one of its own.
+    pub(crate) fn holds_range(&self, range: &Range) -> bool {
+        self.ranges
+            .get(&range.address())
+            .is_some_and(|reserved| reserved.bytes == range.bytes())
+    }
+
+    /// Shows every committed part and every segment: address and bytes.
+    pub(crate) fn for_each_held(&self, mut visit: impl FnMut(u64, u64)) {
+        for (address, reserved) in &self.ranges {
+            for run in reserved.runs.iter() {
+                visit(address + run.part.offset, run.part.bytes);
+            }
+        }
+        for (address, taken) in &self.segments {
+            visit(*address, taken.bytes);
+        }
+    }
+
+    fn charge(&mut self, bytes: u64) -> Result<(), SourceError> {
+        let capacity = self.rules.capacity.unwrap_or(u64::MAX);
+        let used = self.used.checked_add(bytes).filter(|used| *used <= capacity);
+        self.used = used.ok_or(SourceError::OutOfMemory {
+            requested: bytes,
+            free: capacity.saturating_sub(self.used),
+            capacity,
+        })?;
+        Ok(())
+    }
+
+    /// What a call refused by the system means to the caller.
+    fn refused(&self, call: &'static str, requested: u64, error: Errno) -> SourceError {
+        if error != Errno::NOMEM && error != Errno::AGAIN {
+            return SourceError::Driver {
+                call,
+                code: error.raw_os_error(),
+            };
+        }
+        self.mappings.exhausted().unwrap_or_else(|| {
+            let (free, capacity) = os::machine_memory();
+            SourceError::OutOfMemory {
+                requested,
+                free,
+                capacity,
+            }
+        })
+    }
+
+    /// Alignment of what is this large.
+    fn align(&self, bytes: u64) -> u64 {
+        let align = match self.rules.huge {
+            HugePages::Transparent => self.rules.page.max(os::transparent_huge_page()),
+            HugePages::Default | HugePages::Explicit(_) => self.rules.page,
+        };
+        if bytes < align { os::page_bytes() } else { align }
+    }
+
+    /// The part of a range that a call names, if the range is ours and the part is of whole pages inside it.
+    fn part(&self, range: &Range, offset: u64, bytes: u64) -> Option<Part> {
+        let reserved = self
+            .ranges
+            .get(&range.address())
+            .filter(|r| r.bytes == range.bytes())?;
+        let page = self.rules.page;
+        let end = offset.checked_add(bytes)?;
+        let whole = offset.is_multiple_of(page) && bytes.is_multiple_of(page);
+        (whole && end <= reserved.bytes).then_some(Part { offset, bytes })
+    }
+
+    /// Unmaps, or keeps for later what the system does not take.
+    fn give_up(&mut self, map: Map, charged: u64) {
+        match map.unmap() {
+            Ok(()) => self.used -= charged,
+            Err(map) => {
+                let emptied = map.empty(map.whole()).is_ok();
+                self.used -= if emptied { charged } else { 0 };
+                self.spent.push((map, if emptied { 0 } else { charged }));
+            }
+        }
+    }
+
+    fn give_up_spent(&mut self) {
+        for (map, charged) in std::mem::take(&mut self.spent) {
+            self.give_up(map, charged);
+        }
+    }
+
+    /// Maps and dresses a segment.
+    fn map_segment(&mut self, bytes: u64) -> Result<Map, SourceError> {
+        self.mappings.charge(3)?;
+        let refused = |call, error| self.refused(call, bytes, error);
+        let map = match self.rules.huge {
+            HugePages::Explicit(huge) => {
+                Map::new_huge(bytes, huge).map_err(|error| refused("mmap", error))?
+            }
+            _ => {
+                let map = Map::new(bytes, self.align(bytes)).map_err(|error| refused("mmap", error))?;
+                map.open(map.whole())
+                    .map_err(|error| refused("mprotect", error))?;
+                map
+            }
+        };
+        let locking = self.rules.lock.then(locking::shared);
+        self.dress(&map, map.whole())?;
+        drop(locking);
+        Ok(map)
+    }
+}

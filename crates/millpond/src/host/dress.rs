@@ -1,0 +1,78 @@
+//! What is done to fresh memory before it is handed out.
+
+use super::{Host, HugePages, locking};
+use crate::os::{self, Errno, Map, Part};
+use millpond_engine::{Range, SourceError};
+
+impl Host {
+    /// Opens a closed part of a range and dresses it; closed again where that fails.
+    pub(super) fn open(&mut self, range: u64, part: Part) -> Result<(), SourceError> {
+        let Some(reserved) = self.ranges.get(&range) else {
+            return Ok(());
+        };
+        reserved
+            .map
+            .open(part)
+            .map_err(|error| self.refused("mprotect", part.bytes, error))?;
+        let locking = self.rules.lock.then(locking::shared);
+        let dressed = self.dress(&reserved.map, part);
+        drop(locking);
+        if dressed.is_err()
+            && let Some(reserved) = self.ranges.get_mut(&range)
+        {
+            // Nothing is charged for it: the caller takes its charge back.
+            self.used -= reserved.close(part, 0);
+        }
+        dressed
+    }
+
+    /// Applies the rules to an open, fresh part.
+    pub(super) fn dress(&self, map: &Map, part: Part) -> Result<(), SourceError> {
+        let refused = |call, error| self.refused(call, part.bytes, error);
+        if self.rules.huge == HugePages::Transparent {
+            // Advice: a system built without them refuses it, and serves as well.
+            let _ = map.advise_huge(part);
+        }
+        if let Some(node) = self.rules.node {
+            map.bind(part, node.number(), node.is_only())
+                .map_err(|error| refused("mbind", error))?;
+        }
+        if self.rules.lock {
+            map.lock(part)
+                .map_err(|error| self.not_locked(part.bytes, error))?;
+        } else if self.rules.populate {
+            match map.populate(part) {
+                // SAFETY: the part is open and fresh, so it holds zeros: `dress` is called with no other.
+                Err(Errno::INVAL) => unsafe { map.touch(part) },
+                outcome => outcome,
+            }
+            .map_err(|error| refused("madvise", error))?;
+        }
+        Ok(())
+    }
+
+    /// Why memory could not be locked.
+    pub(super) fn not_locked(&self, requested: u64, error: Errno) -> SourceError {
+        let (limit, locked) = (os::locked_limit(), os::locked_bytes().unwrap_or(0));
+        match limit {
+            // The failed call is in the count already where the system got as far as faulting pages in.
+            Some(limit) if error == Errno::PERM || locked.saturating_add(requested) > limit => {
+                SourceError::Locked {
+                    requested,
+                    locked,
+                    limit,
+                }
+            }
+            _ => self.refused("mlock", requested, error),
+        }
+    }
+
+    /// Tries again to close what could not be closed and lies in a part.
+    pub(super) fn close_over(&mut self, range: &Range, part: Part) {
+        if let Some(reserved) = self.ranges.get_mut(&range.address())
+            && !reserved.unclosed.is_empty()
+        {
+            self.used -= reserved.close_over(part);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Pages taken from one place to another.
+
+use super::{Host, Run, locking};
+use crate::os::{Map, Part};
+use millpond_engine::{Range, SourceError};
+
+/// One run to move: where from, and the offset it goes to.
+#[derive(Clone, Copy)]
+struct Step {
+    run: Run,
+    to: u64,
+}
+
+impl Step {
+    fn target(self) -> Part {
+        Part {
+            offset: self.to,
+            bytes: self.run.part.bytes,
+        }
+    }
+}
+
+impl Host {
+    /// Moves the runs of a part one by one, since the system moves no two maps in one call for certain; on a
+    /// failure takes back those that were moved.
+    pub(super) fn move_runs(
+        &mut self,
+        from: (&Range, u64),
+        to: (&Range, u64),
+        bytes: u64,
+    ) -> Result<u64, SourceError> {
+        let not_held = |address: u64, offset: u64| SourceError::NotHeld {
+            operation: "move",
+            address: address.saturating_add(offset),
+            bytes,
+        };
+        let (origin, target) = (from.0.address(), to.0.address());
+        let part = self
+            .part(from.0, from.1, bytes)
+            .ok_or_else(|| not_held(origin, from.1))?;
+        let place = self
+            .part(to.0, to.1, bytes)
+            .ok_or_else(|| not_held(target, to.1))?;
+        if bytes == 0 {
+            return Ok(0);
+        }
+        self.close_over(to.0, place);
+        let runs = self
+            .ranges
+            .get(&origin)
+            .and_then(|reserved| reserved.runs.whole(part));
+        let runs = runs.ok_or_else(|| not_held(origin, from.1))?;
+        if !self
+            .ranges
+            .get(&target)
+            .is_some_and(|reserved| reserved.is_vacant(place))
+        {
+            return Err(not_held(target, to.1));
+        }
+        let steps: Vec<Step> = runs
+            .iter()
+            .map(|run| Step {
+                run: *run,
+                to: run.part.offset - part.offset + place.offset,
+            })
+            .collect();
+        // Each run may be cut out of a map, leave an empty one, and be put into the middle of a third.
+        self.mappings.charge(4 * steps.len() as u64)?;
+        let (Some(old), Some(new)) = (self.ranges.get(&origin), self.ranges.get(&target)) else {
+            return Err(not_held(origin, from.1));
+        };
+        let moving = self.rules.lock.then(locking::exclusive);
+        let mut slipped = Vec::new();
+        for (done, step) in steps.iter().enumerate() {
+            if let Err(error) = self.shift(&old.map, &new.map, *step, &mut slipped) {
+                for step in steps[..done].iter().rev() {
+                    self.shift_back(&old.map, &new.map, *step, &mut slipped);
+                }
+                // The places of those that were moved, and of this one, may be open; nothing is in them.
+                let bytes = step.target().end() - place.offset;
+                if let Some(reserved) = self.ranges.get_mut(&target) {
+                    reserved.close(
+                        Part {
+                            offset: place.offset,
+                            bytes,
+                        },
+                        0,
+                    );
+                }
+                self.slipped
+                    .extend(slipped.iter().map(|part| (origin + part.offset, part.bytes)));
+                return Err(error);
+            }
+        }
+        drop(moving);
+        if let Some(old) = self.ranges.get_mut(&origin) {
+            old.runs.remove(&runs);
+            self.used -= old.close(part, 0);
+        }
+        if let Some(new) = self.ranges.get_mut(&target) {
+            for step in &steps {
+                new.runs.insert(Run {
+                    part: step.target(),
+                    handle: step.run.handle,
+                });
+            }
+        }
+        Ok(runs.iter().map(|run| run.handles()).sum())
+    }
+
+    /// Moves one run. Afterwards both places are open, and the old one is to be closed; after a failure the run
+    /// is where it was, and its new place may be open.
+    fn shift(&self, old: &Map, new: &Map, step: Step, slipped: &mut Vec<Part>) -> Result<(), SourceError> {
+        let part = step.run.part;
+        if self.rules.lock {
+            old.unlock(part)
+                .map_err(|error| self.refused("munlock", part.bytes, error))?;
+        }
+        // Linux before 5.7 cannot move so, nor can one that counts the bytes of both places against a limit.
+        match old.move_pages(part, new, step.to) {
+            Ok(()) if self.rules.lock => new
+                .lock(step.target())
+                .map_err(|error| self.not_locked(part.bytes, error))
+                .inspect_err(|_| self.shift_back(old, new, step, slipped)),
+            Ok(()) => Ok(()),
+            Err(_) => self
+                .shift_by_copy(old, new, step)
+                .inspect_err(|_| self.lock_again(old, part, slipped)),
+        }
+    }
+
+    /// As [`shift`](Self::shift), with the bytes of this run held twice for the time of the call.
+    fn shift_by_copy(&self, old: &Map, new: &Map, step: Step) -> Result<(), SourceError> {
+        let (part, target) = (step.run.part, step.target());
+        new.open(target)
+            .map_err(|error| self.refused("mremap", part.bytes, error))?;
+        self.dress(new, target)?;
+        // SAFETY: the target was opened just now, and what is in `runs` is open by the invariant of `Reserved`.
+        let copied = unsafe { old.copy(part, new, step.to) };
+        copied.map_err(|error| self.refused("mremap", part.bytes, error))
+    }
+
+    /// Undoes a [`shift`](Self::shift): its old place is still open.
+    fn shift_back(&self, old: &Map, new: &Map, step: Step, slipped: &mut Vec<Part>) {
+        let part = step.run.part;
+        let unlocked = !self.rules.lock || new.unlock(step.target()).is_ok();
+        if !unlocked || new.move_pages(step.target(), old, part.offset).is_err() {
+            // SAFETY: `shift` leaves both places open.
+            let _ = unsafe { new.copy(step.target(), old, part.offset) };
+        }
+        self.lock_again(old, part, slipped);
+    }
+
+    /// Locks what a move that failed has unlocked. Should the system refuse, having given to another what was
+    /// locked before, it is noted that the part is locked no more.
+    fn lock_again(&self, map: &Map, part: Part, slipped: &mut Vec<Part>) {
+        if self.rules.lock && map.lock(part).is_err() {
+            slipped.push(part);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Which parts of a range are committed, and in handles of what size.
+
+use crate::os::Part;
+use std::collections::BTreeMap;
+
+/// A committed part with handles of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) part: Part,
+    pub(super) handle: u64,
+}
+
+impl Run {
+    pub(super) fn handles(self) -> u64 {
+        self.part.bytes / self.handle
+    }
+}
+
+/// The committed parts of one range.
+///
+/// Invariant: runs do not overlap, and each is of one piece: opened, or moved to where it is, by one call to
+/// the system, so that one call can move any part of it. Neighbours are therefore never joined.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    /// By offset: bytes, and bytes of a handle.
+    runs: BTreeMap<u64, (u64, u64)>,
+}
+
+impl Runs {
+    pub(super) fn iter(&self) -> impl Iterator<Item = Run> + '_ {
+        let run = |(offset, (bytes, handle)): (&u64, &(u64, u64))| Run {
+            part: Part {
+                offset: *offset,
+                bytes: *bytes,
+            },
+            handle: *handle,
+        };
+        self.runs.iter().map(run)
+    }
+
+    /// Whether nothing in a part is committed.
+    pub(super) fn is_free(&self, part: Part) -> bool {
+        let below = self.runs.range(..part.end()).next_back();
+        below.is_none_or(|(offset, (bytes, _))| offset + bytes <= part.offset)
+    }
+
+    /// What is committed in a part; none where a gap is in it or a handle is cut by its ends.
+    pub(super) fn whole(&self, part: Part) -> Option<Vec<Run>> {
+        let (&first, _) = self.runs.range(..=part.offset).next_back()?;
+        let mut at = part.offset;
+        let mut found = Vec::new();
+        for (offset, (bytes, handle)) in self.runs.range(first..part.end()) {
+            let end = (offset + bytes).min(part.end());
+            // A gap before this run, or the part begins behind it.
+            if *offset > at || end <= at {
+                return None;
+            }
+            if !(at - offset).is_multiple_of(*handle) || !(end - at).is_multiple_of(*handle) {
+                return None;
+            }
+            found.push(Run {
+                part: Part {
+                    offset: at,
+                    bytes: end - at,
+                },
+                handle: *handle,
+            });
+            at = end;
+        }
+        (at == part.end()).then_some(found)
+    }
+
+    pub(super) fn insert(&mut self, run: Run) {
+        self.runs.insert(run.part.offset, (run.part.bytes, run.handle));
+    }
+
+    /// Takes out what [`whole`](Self::whole) has found, cutting runs where need be.
+    pub(super) fn remove(&mut self, found: &[Run]) {
+        for run in found {
+            let Some((&offset, &(bytes, handle))) = self.runs.range(..=run.part.offset).next_back() else {
+                continue;
+            };
+            let (end, cut) = (offset + bytes, run.part.end());
+            self.runs.remove(&offset);
+            if offset < run.part.offset {
+                self.runs.insert(offset, (run.part.offset - offset, handle));
+            }
+            if cut < end {
+                self.runs.insert(cut, (end - cut, handle));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(offset: u64, bytes: u64) -> Part {
+        Part { offset, bytes }
+    }
+
+    #[test]
+    fn only_whole_handles_are_found() {
+        let mut runs = Runs::default();
+        runs.insert(Run {
+            part: part(0, 60),
+            handle: 30,
+        });
+        runs.insert(Run {
+            part: part(60, 20),
+            handle: 20,
+        });
+        runs.insert(Run {
+            part: part(100, 10),
+            handle: 10,
+        });
+        let handles = |p| {
+            runs.whole(p)
+                .map(|found| found.iter().map(|r| r.handles()).sum::<u64>())
+        };
+        assert_eq!(handles(part(0, 80)), Some(3));
+        assert_eq!(handles(part(30, 50)), Some(2));
+        assert_eq!(handles(part(10, 50)), None);
+        assert_eq!(handles(part(30, 40)), None);
+        assert_eq!(handles(part(60, 50)), None);
+        assert_eq!(handles(part(80, 10)), None);
+        assert_eq!(handles(part(200, 10)), None);
+        assert!(runs.is_free(part(80, 20)) && runs.is_free(part(110, 5)));
+        assert!(!runs.is_free(part(79, 2)) && !runs.is_free(part(99, 2)) && !runs.is_free(part(0, 500)));
+        let found = runs.whole(part(30, 30)).expect("whole");
+        runs.remove(&found);
+        assert_eq!(
+            runs.iter().map(|r| r.part).collect::<Vec<_>>(),
+            [part(0, 30), part(60, 20), part(100, 10)]
+        );
+    }
+}

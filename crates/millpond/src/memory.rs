@@ -1,0 +1,81 @@
+//! Which sources give memory, and what may be done with it.
+
+use millpond_engine::{Counted, Faulty, Limited, Logged, Source, SourceEvent};
+
+/// What kind of memory a source gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MemoryKind {
+    /// Ordinary memory of this process, which the system may swap out.
+    Host,
+    /// Memory of this process that is locked in place.
+    Pinned,
+}
+
+/// A source whose ranges are memory of this process: the bytes behind its addresses can be read and written.
+///
+/// A plain [`Source`] is numbers, and calling it touches nothing. What makes a pointer of its addresses is an
+/// unsafe block, and that block rests on this trait.
+///
+/// # Safety
+///
+/// For whoever holds the source and lets nobody else call it, an implementation keeps all of this:
+///
+/// 1. *Access.* The bytes of a segment, from [`take`](Source::take) to the moment [`give`](Source::give) is
+///    called with it, and the bytes of a committed part of a range, from [`commit`](Source::commit) to the
+///    moment [`decommit`](Source::decommit) or [`move_pages`](Source::move_pages) is called for it or
+///    [`release`](Source::release) for its range, are memory that this process may read and write from any
+///    thread, at the addresses of the token. All of it ends when the source is dropped.
+/// 2. *Apart.* No two of these, of this source or of any other owner in the process, share a byte.
+/// 3. *Contents.* The source neither reads nor writes these bytes, but for moving them: after
+///    [`move_pages`](Source::move_pages) has answered, the target holds what the origin held when it was
+///    called. A call that failed has changed neither contents nor access.
+/// 4. *Zero.* Where [`fresh_is_zero`](Self::fresh_is_zero) says so, every byte reads as zero from `take` or
+///    `commit` until it is first written, also where its address was in use before.
+/// 5. *Alignment.* A range begins at a multiple of [`page_bytes`](Source::page_bytes), a segment at a
+///    multiple of that if it is at least as large, else of the system's page.
+///
+/// The source itself stays safe whatever tokens it is called with: tokens can be made by anyone, so one that
+/// is not its own is refused, and no address is touched that it did not map.
+pub unsafe trait MemorySource: Source {
+    /// The kind of memory.
+    fn kind(&self) -> MemoryKind;
+
+    /// Whether fresh memory reads as zero.
+    fn fresh_is_zero(&self) -> bool;
+}
+
+/// For a wrapper that hands its callers what the source below has given, and that source what they give back.
+macro_rules! wrapped_memory {
+    ($($wrapper:ty $(, $sink:ident)?;)*) => {
+        $(
+            // SAFETY: each call reaches the source below with the very tokens it was made with, or fails without
+            // reaching it; the wrapper makes no token and keeps none. What the source below keeps, it keeps.
+            unsafe impl<S: MemorySource $(, $sink: FnMut(&SourceEvent<'_>))?> MemorySource for $wrapper {
+                fn kind(&self) -> MemoryKind {
+                    self.inner().kind()
+                }
+                fn fresh_is_zero(&self) -> bool {
+                    self.inner().fresh_is_zero()
+                }
+            }
+        )*
+    };
+}
+
+wrapped_memory! {
+    Limited<S>;
+    Counted<S>;
+    Faulty<S>;
+    Logged<S, F>, F;
+}
+
+// SAFETY: a box calls what it holds, and adds nothing.
+unsafe impl<S: MemorySource + ?Sized> MemorySource for Box<S> {
+    fn kind(&self) -> MemoryKind {
+        (**self).kind()
+    }
+    fn fresh_is_zero(&self) -> bool {
+        (**self).fresh_is_zero()
+    }
+}

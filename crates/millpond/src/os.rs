@@ -1,0 +1,15 @@
+//! The only place that calls the system about memory: owned maps, and facts about the machine.
+//!
+//! [`Map`] is a token for addresses that this process has mapped for itself. Its methods are safe because
+//! they refuse parts outside the token and because the token lends nothing: whoever turns one of its
+//! addresses into a reference does so in an unsafe block of their own, and answers there for what the map's
+//! owner may do meanwhile.
+
+mod facts;
+mod map;
+
+pub(crate) use facts::{
+    explicit_huge_pages, locked_bytes, locked_limit, machine_memory, mappings, mappings_limit, online_nodes,
+    page_bytes, transparent_huge_page,
+};
+pub(crate) use map::{Errno, Map, Part};

@@ -1,0 +1,89 @@
+//! Facts about the machine and the process, asked for when they are needed.
+
+use std::fs::{self, File};
+use std::io::Read;
+
+/// Bytes of the system's page.
+pub(crate) fn page_bytes() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+/// Memory mappings this process has; none where the system does not say.
+pub(crate) fn mappings() -> Option<u64> {
+    let mut file = File::open("/proc/self/maps").ok()?;
+    let mut buffer = [0; 1 << 14];
+    let mut lines = 0;
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Some(lines),
+            Ok(read) => lines += buffer[..read].iter().filter(|b| **b == b'\n').count() as u64,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Memory mappings a process may have; none where the system does not say.
+pub(crate) fn mappings_limit() -> Option<u64> {
+    number("/proc/sys/vm/max_map_count")
+}
+
+/// Bytes this process may lock; none where there is no limit.
+pub(crate) fn locked_limit() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Memlock).current
+}
+
+/// Bytes this process has locked, as the system counts them.
+pub(crate) fn locked_bytes() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmLck:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+/// Free and total bytes of the machine's memory.
+pub(crate) fn machine_memory() -> (u64, u64) {
+    let info = rustix::system::sysinfo();
+    let unit = u64::from(info.mem_unit);
+    (info.freeram as u64 * unit, info.totalram as u64 * unit)
+}
+
+/// Bytes of a transparent huge page.
+pub(crate) fn transparent_huge_page() -> u64 {
+    number("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+        .filter(|bytes| bytes.is_power_of_two())
+        .unwrap_or(2 << 20)
+}
+
+/// How many explicit huge pages of this size the system has or would make; none where it knows no such size.
+pub(crate) fn explicit_huge_pages(bytes: u64) -> Option<u64> {
+    let folder = format!("/sys/kernel/mm/hugepages/hugepages-{}kB", bytes >> 10);
+    let kept = number(&format!("{folder}/nr_hugepages"))?;
+    let extra = number(&format!("{folder}/nr_overcommit_hugepages")).unwrap_or(0);
+    Some(kept.saturating_add(extra))
+}
+
+/// The NUMA nodes that are online, as the system writes them: `0` or `0-1,3`.
+pub(crate) fn online_nodes() -> Option<String> {
+    let text = fs::read_to_string("/sys/devices/system/node/online").ok()?;
+    Some(text.trim().to_owned())
+}
+
+fn number(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_tells_about_itself() {
+        assert!(page_bytes().is_power_of_two());
+        assert!(mappings().is_some_and(|n| n > 10));
+        assert!(mappings_limit().is_some_and(|n| n > 1000));
+        let (free, total) = machine_memory();
+        assert!(free <= total && total > 64 << 20);
+        assert!(locked_bytes().is_some());
+    }
+}

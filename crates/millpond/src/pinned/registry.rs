@@ -1,0 +1,82 @@
+//! Which addresses of this process are pinned, for any thread to ask.
+
+use std::collections::BTreeMap;
+use std::sync::{PoisonError, RwLock};
+
+/// Pinned parts: first address to bytes. Invariant: none is empty, none overlap; neighbours may touch.
+static PARTS: RwLock<BTreeMap<u64, u64>> = RwLock::new(BTreeMap::new());
+
+/// Whether an address lies in memory pinned by a [`Pinned`](super::Pinned) source of this process. Any address
+/// may be asked for, from any thread; nothing is read there. The answer holds as long as the memory is not
+/// given back.
+#[must_use]
+pub fn is_pinned<T: ?Sized>(pointer: *const T) -> bool {
+    let address = pointer.cast::<u8>() as u64;
+    let parts = PARTS.read().unwrap_or_else(PoisonError::into_inner);
+    parts
+        .range(..=address)
+        .next_back()
+        .is_some_and(|(first, bytes)| address - first < *bytes)
+}
+
+/// Bytes pinned by all [`Pinned`](super::Pinned) sources of this process.
+#[must_use]
+pub fn pinned_bytes() -> u64 {
+    let parts = PARTS.read().unwrap_or_else(PoisonError::into_inner);
+    parts.values().sum()
+}
+
+pub(super) fn add(address: u64, bytes: u64) {
+    if bytes > 0 {
+        PARTS
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(address, bytes);
+    }
+}
+
+/// Takes out what lies in a part, cutting what reaches out of it.
+pub(super) fn remove(address: u64, bytes: u64) {
+    let end = address.saturating_add(bytes);
+    let mut parts = PARTS.write().unwrap_or_else(PoisonError::into_inner);
+    let last_first = |parts: &BTreeMap<u64, u64>| parts.range(..end).next_back().map(|(a, b)| (*a, *b));
+    while let Some((first, bytes)) = last_first(&parts) {
+        let last = first + bytes;
+        if last <= address {
+            break;
+        }
+        parts.remove(&first);
+        if last > end {
+            parts.insert(end, last - end);
+        }
+        if first < address {
+            parts.insert(first, address - first);
+            break;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ptr::without_provenance;
+
+    #[test]
+    fn parts_come_and_go() {
+        // Addresses of the kernel: no other test has them.
+        let base = 0xffff_8000_0000_0000u64;
+        let pinned = |at: u64| is_pinned(without_provenance::<u8>((base + at) as usize));
+        add(base, 100);
+        add(base + 100, 50);
+        add(base + 200, 10);
+        assert!(pinned(0) && pinned(99) && pinned(149) && !pinned(150) && pinned(209) && !pinned(210));
+        remove(base + 40, 80);
+        assert!(pinned(39) && !pinned(40) && !pinned(119) && pinned(120) && pinned(200));
+        remove(base + 205, 1);
+        assert!(pinned(204) && !pinned(205) && pinned(206));
+        remove(base, 1000);
+        assert!((0..300).all(|at| !pinned(at)));
+        add(base, 0);
+        assert!(!pinned(0));
+    }
+}

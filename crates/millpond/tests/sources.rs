@@ -1,0 +1,142 @@
+//! One behaviour suite, run on every source and on stacks of them.
+
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use millpond::engine::{Counted, Faulty, Limit, Limited, Logged, Simulated, Source, SourceEvent};
+use millpond::{Host, HostBuilder, HugePages, MemoryKind, MemorySource, Node, Pinned};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use support::suite::{account, contents, faults, misuse, programs};
+
+/// Makes a module of tests for each source, from how it is made with a limit. Those that are memory get the
+/// tests of memory too.
+macro_rules! source_behaviour {
+    ($($kind:ident $module:ident $make:expr;)*) => {
+        $(mod $module {
+            use super::*;
+            source_behaviour!(@$kind $make);
+        })*
+    };
+    (@numbers $make:expr) => {
+        source_behaviour!(@tests $make;
+            account::{
+                capacity_is_a_wall,
+                handles_stay_whole,
+                segments_are_apart,
+                ranges_are_apart,
+                too_much_is_an_error,
+                events_pass,
+            }
+            programs::{random_programs_agree_with_the_model}
+            faults::{each_call_fails_in_turn}
+        );
+    };
+    (@memory $make:expr) => {
+        source_behaviour!(@numbers $make);
+        source_behaviour!(@tests $make;
+            contents::{
+                fresh_memory_is_zero,
+                contents_move_along,
+                only_committed_parts_are_open,
+                memory_goes_back_to_the_system,
+            }
+            misuse::{foreign_tokens_are_refused, crooked_parts_are_refused}
+            programs::{random_programs_keep_contents}
+            faults::{failures_keep_contents}
+        );
+    };
+    (@tests $make:expr; $($topic:ident::{$($test:ident),* $(,)?})*) => {
+        $($(
+            #[test]
+            fn $test() {
+                $topic::$test($make);
+            }
+        )*)*
+    };
+}
+
+fn host(capacity: Option<u64>, rules: impl Fn(HostBuilder) -> HostBuilder) -> Option<Host> {
+    match rules(Host::builder()).capacity(capacity).build() {
+        Ok(host) => Some(host),
+        Err(error) => {
+            eprintln!("{error}");
+            None
+        }
+    }
+}
+
+/// A source of locked memory, where this process may lock enough for tests that run side by side.
+fn pinned(capacity: Option<u64>, page: u64) -> Option<Pinned> {
+    static ENOUGH: Mutex<BTreeMap<u64, bool>> = Mutex::new(BTreeMap::new());
+    let try_it = || {
+        let mut trial = Host::builder().page_bytes(page).build_pinned().ok()?;
+        let outcome = trial.take(1024 * page);
+        outcome
+            .inspect_err(|error| eprintln!("{error}"))
+            .ok()
+            .map(|segment| trial.give(segment))
+    };
+    let mut enough = ENOUGH.lock().expect("no test fails in here");
+    if !*enough.entry(page).or_insert_with(|| try_it().is_some()) {
+        return None;
+    }
+    Host::builder()
+        .page_bytes(page)
+        .capacity(capacity)
+        .build_pinned()
+        .ok()
+}
+
+/// A source without a limit of its own, under one.
+fn limited<S>(capacity: Option<u64>, source: S) -> Limited<S> {
+    Limited::new(source, Limit::new(capacity.unwrap_or(u64::MAX)))
+}
+
+/// All wrappers over a source.
+fn stacked<S: Source>(source: S) -> Logged<Counted<Faulty<S>>, impl FnMut(&SourceEvent<'_>)> {
+    Logged::new(Counted::new(Faulty::new(source)), |event: &SourceEvent<'_>| {
+        assert!(event.error().is_none() || event.kind().can_fail());
+    })
+}
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+// A new source gets a line here.
+source_behaviour! {
+    numbers simulated |capacity| Some(Simulated::new().with_capacity(capacity));
+    numbers simulated_plain |capacity| Some(Simulated::new().with_capacity(capacity).with_paging(false));
+    memory host_4k |capacity| host(capacity, |b| b.page_bytes(4 * KIB));
+    memory host_64k |capacity| host(capacity, |b| b.page_bytes(64 * KIB));
+    memory host_2m |capacity| host(capacity, |b| b);
+    memory host_transparent |capacity| host(capacity, |b| b.page_bytes(4 * KIB).huge_pages(HugePages::Transparent));
+    memory host_explicit |capacity| host(capacity, |b| b.huge_pages(HugePages::Explicit(2 * MIB)));
+    memory host_populated |capacity| host(capacity, |b| b.page_bytes(16 * KIB).populate(true));
+    memory host_node_0 |capacity| host(capacity, |b| b.page_bytes(4 * KIB).node(Node::Only(0)));
+    memory pinned_4k |capacity| pinned(capacity, 4 * KIB);
+    memory pinned_16k |capacity| pinned(capacity, 16 * KIB);
+    numbers simulated_limited |capacity| Some(limited(capacity, Simulated::new()));
+    numbers simulated_stacked |capacity| Some(limited(capacity, stacked(Simulated::new())));
+    numbers simulated_boxed |capacity| Some(Box::new(Simulated::new().with_capacity(capacity)) as Box<dyn Source>);
+    memory host_limited |capacity| Some(limited(capacity, host(None, |b| b.page_bytes(4 * KIB))?));
+    memory host_stacked |capacity| Some(limited(capacity, stacked(host(None, |b| b)?)));
+    memory host_stacked_otherwise |capacity| Some(stacked(limited(capacity, host(None, |b| b.page_bytes(64 * KIB))?)));
+    memory pinned_stacked |capacity| Some(stacked(pinned(capacity, 4 * KIB)?));
+    memory host_boxed |capacity| Some(Box::new(host(capacity, |b| b.page_bytes(4 * KIB))?) as Box<dyn MemorySource>);
+}
+
+#[test]
+fn a_stack_is_of_the_kind_it_stands_on() {
+    let pinned = Host::builder().build_pinned().expect("a source");
+    let host = host(None, |b| b).expect("a source");
+    assert_eq!(
+        (pinned.kind(), host.kind()),
+        (MemoryKind::Pinned, MemoryKind::Host)
+    );
+    assert_eq!(limited(None, stacked(pinned)).kind(), MemoryKind::Pinned);
+    let boxed: Box<dyn MemorySource> = Box::new(limited(None, stacked(host)));
+    assert_eq!(boxed.kind(), MemoryKind::Host);
+    assert!(boxed.fresh_is_zero() && boxed.is_paged());
+}

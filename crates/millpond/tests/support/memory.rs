@@ -1,0 +1,37 @@
+//! Reading and writing what a source has given.
+
+use millpond::MemorySource;
+
+/// Writes a value at both ends and in the middle of each page.
+pub(crate) fn stamp<S: MemorySource>(source: &S, address: u64, bytes: u64, value: u64) {
+    for at in places(source, address, bytes) {
+        let place = std::ptr::without_provenance_mut::<u64>(at as usize);
+        // SAFETY: the caller holds a segment or a committed part there: memory, by the source's contract.
+        unsafe { place.write_volatile(value ^ (at - address)) };
+    }
+}
+
+/// Whether [`stamp`] wrote this value there.
+pub(crate) fn is_stamped<S: MemorySource>(source: &S, address: u64, bytes: u64, value: u64) -> bool {
+    places(source, address, bytes).all(|at| read(at) == value ^ (at - address))
+}
+
+/// Whether every word is zero.
+pub(crate) fn is_zero<S: MemorySource>(_: &S, address: u64, bytes: u64) -> bool {
+    (address..address + bytes).step_by(8).all(|at| read(at) == 0)
+}
+
+fn read(at: u64) -> u64 {
+    let place = std::ptr::without_provenance::<u64>(at as usize);
+    // SAFETY: as for writing.
+    unsafe { place.read_volatile() }
+}
+
+/// The words looked at: at both ends and in the middle of each page, the last of which may be short.
+fn places<S: MemorySource>(source: &S, address: u64, bytes: u64) -> impl Iterator<Item = u64> {
+    let page = source.page_bytes();
+    (0..bytes).step_by(page as usize).flat_map(move |at| {
+        let held = page.min(bytes - at);
+        [0, held / 16 * 8, held - 8].map(|place| address + at + place)
+    })
+}

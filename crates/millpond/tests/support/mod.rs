@@ -1,0 +1,10 @@
+//! What the tests of sources share.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+#[cfg(target_endian = "little")]
+pub(crate) mod forbid;
+pub(crate) mod memory;
+pub(crate) mod model;
+pub(crate) mod process;
+pub(crate) mod program;
+pub(crate) mod suite;
