@@ -96,7 +96,9 @@ impl Planned {
         let tight = MillpondConf {
             handle_bytes: 0,
             slack_permille: 0,
+            slack_least_bytes: 0,
             rising_permille: 0,
+            rising_least_bytes: 0,
             stalls: 2 * TIGHT_STALLS,
             moved_percent: 10_000,
             ..conf.clone()
@@ -108,7 +110,9 @@ impl Planned {
             relaxed: MillpondConf {
                 handle_bytes: conf.handle_bytes.min(RELAXED_HANDLE),
                 slack_permille: conf.slack_permille.min(RELAXED_PERMILLE),
+                slack_least_bytes: 0,
                 rising_permille: conf.rising_permille.min(RELAXED_PERMILLE),
+                rising_least_bytes: 0,
                 ..conf.clone()
             },
             serving: MillpondConf {
