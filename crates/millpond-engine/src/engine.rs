@@ -176,6 +176,12 @@ impl<S: Source> Engine<S> {
         &self.stats
     }
 
+    /// Starts every peak anew at the current value.
+    pub fn reset_peaks(&mut self) {
+        self.meter.reserved.peak = self.meter.reserved.current;
+        self.stats.reset_peaks();
+    }
+
     /// What was asked of the source.
     #[must_use]
     pub fn meter(&self) -> &Meter {

@@ -181,7 +181,7 @@ pub struct Piece {
 ///
 /// The engine counts, defers and checks around it, so a policy only places: it need not keep totals,
 /// and is told of a block's end only when no stream uses it any more.
-pub trait Policy {
+pub trait Policy: Send {
     /// Its name on the command line.
     fn name(&self) -> &'static str;
 

@@ -20,6 +20,8 @@
 
 pub use millpond_engine as engine;
 
+#[cfg(target_os = "linux")]
+mod buffer;
 mod memory;
 
 #[cfg(target_os = "linux")]
@@ -28,9 +30,15 @@ mod host;
 mod os;
 #[cfg(target_os = "linux")]
 mod pinned;
+#[cfg(target_os = "linux")]
+mod pool;
 
+#[cfg(target_os = "linux")]
+pub use buffer::{Buffer, Plain};
 #[cfg(target_os = "linux")]
 pub use host::{Host, HostBuilder, HostError, HugePages, Node};
 pub use memory::{MemoryKind, MemorySource};
 #[cfg(target_os = "linux")]
 pub use pinned::{Pinned, is_pinned, pinned_bytes};
+#[cfg(target_os = "linux")]
+pub use pool::{Pool, PoolBuilder, PoolError, PoolStats, Raw};

@@ -5,9 +5,11 @@
 //! addresses into a reference does so in an unsafe block of their own, and answers there for what the map's
 //! owner may do meanwhile.
 
+mod barrier;
 mod facts;
 mod map;
 
+pub(crate) use barrier::{barrier_everywhere, can_barrier_everywhere};
 pub(crate) use facts::{
     explicit_huge_pages, locked_bytes, locked_limit, machine_memory, mappings, mappings_limit, online_nodes,
     page_bytes, transparent_huge_page,

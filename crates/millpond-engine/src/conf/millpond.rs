@@ -12,6 +12,9 @@ const PAGE: u64 = Simulated::PAGE;
 pub struct MillpondConf {
     /// Bytes of a page handle at most.
     pub handle_bytes: u64,
+    /// Whether every page has a handle of its own, as on a host, where handles cost nothing. How much is created at
+    /// once still follows `handle_bytes`.
+    pub single_pages: bool,
     /// A handle is at most one part in so many of what is reserved.
     pub handle_share: u64,
     /// The least bytes of a handle to which handles shrink where larger ones cannot be moved.
@@ -43,6 +46,7 @@ impl Default for MillpondConf {
     fn default() -> Self {
         Self {
             handle_bytes: 32 << 20,
+            single_pages: false,
             handle_share: 8,
             least_handle_bytes: 8 << 20,
             adapt: true,

@@ -52,7 +52,17 @@ impl Millpond {
         if let Some(id) = self.find(supply, number, bytes, Search::Thorough) {
             return Ok(id);
         }
-        self.grow_paged(supply, number, bytes, true)
+        match self.grow_paged(supply, number, bytes, true) {
+            Err(error) if error.is_out_of_memory() => {}
+            outcome => return outcome,
+        }
+        // The narrowest hole misses least, but what is free on both sides of it cannot move into it. Into the widest
+        // one everything else can.
+        self.page = supply.page_bytes();
+        let mut site = self.widest_site(supply, number, bytes)?;
+        let need = self.missing(&site, bytes);
+        let outcome = self.gather(supply, &mut site, need, true);
+        self.finish(supply, site, bytes, true, outcome)
     }
 
     /// Waits for the device, takes back what waited for a stream, and joins what several streams freed:
@@ -252,7 +262,7 @@ impl Millpond {
         let wanted = need.max(ahead);
         let handle = self.handle_bytes(supply, wanted);
         // A block of many pages gets handles of its own; the page it shares with the next one is alone.
-        let shared = if need == wanted && wanted >= OWN_HANDLES * page {
+        let shared = if need == wanted && wanted >= OWN_HANDLES * page && handle > page {
             page
         } else {
             0

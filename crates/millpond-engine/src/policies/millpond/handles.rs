@@ -74,6 +74,9 @@ impl Millpond {
 
     /// Bytes of a handle at most, where memory is about to grow by `growth`.
     pub(super) fn handle_bytes(&self, supply: &Supply<'_>, growth: u64) -> u64 {
+        if self.conf.single_pages {
+            return self.page;
+        }
         let least = (growth / AT_ONCE).next_multiple_of(self.page);
         let batch = self.batch_bytes(supply).max(least.min(self.conf.handle_bytes));
         if let Some(small) = Self::small_handle(supply) {

@@ -68,6 +68,27 @@ impl Millpond {
         Ok(self.open(number, hole, upward))
     }
 
+    /// The site at the widest hole, upward: on one side of it nothing is free, or not needed.
+    pub(super) fn widest_site(
+        &mut self,
+        supply: &mut Supply<'_>,
+        number: u32,
+        bytes: u64,
+    ) -> Result<Site, SourceError> {
+        let wanted = bytes.next_multiple_of(supply.page_bytes());
+        let holes = self.areas[self.lists.get(number).area as usize].unmapped.iter();
+        let widest = holes.max_by_key(|hole| hole.bytes).filter(|hole| hole.bytes >= wanted);
+        let hole = match widest {
+            Some(hole) => hole.id,
+            None => self.add_range(supply, number, wanted)?,
+        };
+        let mut site = self.open(number, hole, true);
+        if let Some(beyond) = site.beyond.take() {
+            self.lists.put_back(beyond);
+        }
+        Ok(site)
+    }
+
     fn open(&mut self, number: u32, hole: BlockId, upward: bool) -> Site {
         self.lists.space.set_owner(hole, number);
         let (prev, next) = (self.lists.space.prev(hole), self.lists.space.next(hole));

@@ -265,3 +265,35 @@ fn an_alignment_up_to_a_page_is_given_without_waste() {
     assert_eq!(block.bytes(), 3 * MIB);
     engine.check();
 }
+
+#[test]
+fn where_nothing_lives_the_whole_device_is_one_block() {
+    let conf = MillpondConf {
+        single_pages: true,
+        ..MillpondConf::default()
+    };
+    let mut seed = 1u64;
+    let mut random = |below: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) % below
+    };
+    for round in 0..200 {
+        let mut engine = engine(&conf, Simulated::new().with_capacity(Some(32 * MIB)));
+        let mut held = Vec::new();
+        for _ in 0..60 {
+            if held.is_empty() || random(5) < 3 {
+                let bytes = (random(6) + 1) * MIB + random(2) * 300_000;
+                held.extend(engine.allocate(Request::new(bytes, Stream(random(2) as u32))).ok());
+            } else {
+                let block = held.swap_remove(random(held.len() as u64) as usize);
+                engine.free(block, &[]);
+            }
+        }
+        for block in held {
+            engine.free(block, &[]);
+        }
+        let all = engine.allocate(Request::new(32 * MIB, Stream(0)));
+        assert!(all.is_ok(), "round {round}: {all:?}");
+        engine.check();
+    }
+}

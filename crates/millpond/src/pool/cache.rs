@@ -1,0 +1,232 @@
+//! What one thread holds of one pool: blocks ready to be handed out, and its part of the account.
+
+use super::account::Tally;
+use super::claim::Claim;
+use super::classes::{BINS, CLASSES, KEPT, PAGE, class_bytes};
+use std::cell::UnsafeCell;
+
+/// Bytes of small blocks of one class that a thread keeps, and the least and most of their number.
+const BIN_BYTES: usize = 256 << 10;
+const LEAST_KEPT: usize = 8;
+const MOST_KEPT: usize = 256;
+/// Larger blocks a thread keeps in one bin.
+const LARGE_KEPT: usize = 4;
+/// Bytes of larger blocks a thread keeps.
+const LARGE_BYTES: usize = 2 * KEPT;
+
+/// A block of memory in nobody's hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Free {
+    pub(crate) address: usize,
+    pub(crate) bytes: usize,
+}
+
+/// Blocks of one class or bin, the one freed last on top.
+#[derive(Debug)]
+struct Stack<T> {
+    items: Box<[T]>,
+    len: usize,
+}
+
+impl<T: Copy> Stack<T> {
+    fn new(most: usize, filler: T) -> Self {
+        Self {
+            items: vec![filler; most].into_boxed_slice(),
+            len: 0,
+        }
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<T> {
+        let top = self.len.checked_sub(1)?;
+        let item = *self.items.get(top)?;
+        self.len = top;
+        Some(item)
+    }
+
+    #[inline]
+    fn push(&mut self, item: T) -> bool {
+        match self.items.get_mut(self.len) {
+            Some(place) => {
+                *place = item;
+                self.len += 1;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn last(&self) -> Option<&T> {
+        self.items.get(self.len.checked_sub(1)?)
+    }
+
+    /// Hands the oldest `count` to `out`.
+    fn drain_oldest(&mut self, count: usize, out: &mut impl FnMut(&[T])) {
+        let count = count.min(self.len);
+        out(self.items.get(..count).unwrap_or(&[]));
+        self.items.copy_within(count..self.len, 0);
+        self.len -= count;
+    }
+}
+
+/// Blocks a thread keeps of a class, at most.
+pub(crate) fn most_kept(class: usize) -> usize {
+    (BIN_BYTES / class_bytes(class)).clamp(LEAST_KEPT, MOST_KEPT)
+}
+
+/// The blocks of a cache.
+#[derive(Debug)]
+pub(crate) struct Stacks {
+    small: Box<[Stack<usize>]>,
+    large: Box<[Stack<Free>]>,
+    /// Bytes in `large`.
+    large_bytes: usize,
+}
+
+impl Stacks {
+    fn new() -> Self {
+        let nothing = Free { address: 0, bytes: 0 };
+        Self {
+            small: (0..CLASSES)
+                .map(|class| Stack::new(most_kept(class), 0))
+                .collect(),
+            large: (0..BINS).map(|_| Stack::new(LARGE_KEPT, nothing)).collect(),
+            large_bytes: 0,
+        }
+    }
+
+    /// The block of a class that was freed last.
+    #[inline]
+    pub(crate) fn pop(&mut self, class: usize) -> Option<usize> {
+        self.small.get_mut(class)?.pop()
+    }
+
+    /// Keeps a small block, if there is room.
+    #[inline]
+    pub(crate) fn push(&mut self, class: usize, address: usize) -> bool {
+        self.small.get_mut(class).is_some_and(|stack| stack.push(address))
+    }
+
+    /// Hands out the half of a class that was freed longest ago.
+    pub(crate) fn older_half(&mut self, class: usize, mut out: impl FnMut(&[usize])) {
+        if let Some(stack) = self.small.get_mut(class) {
+            stack.drain_oldest(stack.len.div_ceil(2), &mut out);
+        }
+    }
+
+    /// A larger block of a bin, if the one freed last has at least so many bytes and not an eighth more.
+    #[inline]
+    pub(crate) fn pop_large(&mut self, bin: usize, bytes: usize) -> Option<Free> {
+        let stack = self.large.get_mut(bin)?;
+        let top = stack.last()?;
+        if top.bytes < bytes || top.bytes - bytes > (bytes / 8).max(PAGE) {
+            return None;
+        }
+        let block = stack.pop()?;
+        self.large_bytes -= block.bytes;
+        Some(block)
+    }
+
+    /// Keeps a larger block, if there is room.
+    #[inline]
+    pub(crate) fn push_large(&mut self, bin: usize, block: Free) -> bool {
+        if self.large_bytes + block.bytes > LARGE_BYTES {
+            return false;
+        }
+        let kept = self.large.get_mut(bin).is_some_and(|stack| stack.push(block));
+        if kept {
+            self.large_bytes += block.bytes;
+        }
+        kept
+    }
+
+    /// Makes room for a larger block: hands out the older half of its bin or, if bytes are short, all there is.
+    pub(crate) fn spill_large(&mut self, bin: usize, bytes: usize, mut out: impl FnMut(&[Free])) {
+        let short = self.large_bytes + bytes > LARGE_BYTES;
+        for (of, stack) in self.large.iter_mut().enumerate() {
+            if !short && of != bin {
+                continue;
+            }
+            let count = if short { stack.len } else { stack.len.div_ceil(2) };
+            let given = &mut self.large_bytes;
+            stack.drain_oldest(count, &mut |blocks| {
+                *given -= blocks.iter().map(|b| b.bytes).sum::<usize>();
+                out(blocks);
+            });
+        }
+    }
+
+    /// Hands out everything: small blocks with their class, and larger ones.
+    pub(crate) fn drain(&mut self, mut small: impl FnMut(usize, &[usize]), mut large: impl FnMut(&[Free])) {
+        for (class, stack) in self.small.iter_mut().enumerate() {
+            stack.drain_oldest(usize::MAX, &mut |blocks| small(class, blocks));
+        }
+        for stack in &mut self.large {
+            stack.drain_oldest(usize::MAX, &mut large);
+        }
+        self.large_bytes = 0;
+    }
+
+    /// Bytes of everything here.
+    pub(crate) fn bytes(&self) -> usize {
+        let small = self.small.iter().enumerate();
+        self.large_bytes
+            + small
+                .map(|(class, stack)| stack.len * class_bytes(class))
+                .sum::<usize>()
+    }
+}
+
+/// What one thread holds of one pool.
+///
+/// Whoever is inside the claim, the owner by [`Claim::enter`] or another thread by [`Claim::want`], a barrier and
+/// [`Claim::wait`], has `stacks` to itself; nobody else touches it. That is the invariant `Sync` rests on.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    pub(crate) claim: Claim,
+    pub(crate) tally: Tally,
+    stacks: UnsafeCell<Stacks>,
+}
+
+// SAFETY: `stacks` is touched only inside the claim, which keeps two threads from being inside at once and orders
+// their accesses; all else is atomic.
+unsafe impl Sync for Cache {}
+
+impl Cache {
+    pub(crate) fn new() -> Self {
+        Self {
+            claim: Claim::new(),
+            tally: Tally::default(),
+            stacks: UnsafeCell::new(Stacks::new()),
+        }
+    }
+
+    /// Runs `work` on the stacks; `None` where another thread has them. Called by the owner only.
+    #[inline]
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Stacks) -> R) -> Option<R> {
+        if !self.claim.enter() {
+            return None;
+        }
+        // SAFETY: we are inside the claim, so nobody else is; the borrow ends before `leave`. Stacks never call
+        // back, so `work` is not entered twice by one thread.
+        let outcome = work(unsafe { &mut *self.stacks.get() });
+        self.claim.leave();
+        Some(outcome)
+    }
+
+    /// Runs `work` on the stacks from another thread, after [`Claim::want`] and a barrier. Called by one thread at a
+    /// time, under the lock of the pool's list of caches.
+    pub(crate) fn with_wanted<R>(&self, work: impl FnOnce(&mut Stacks) -> R) -> R {
+        let outcome = self.keep_wanted(work);
+        self.claim.give_up();
+        outcome
+    }
+
+    /// The same, and the owner never gets in again.
+    pub(crate) fn keep_wanted<R>(&self, work: impl FnOnce(&mut Stacks) -> R) -> R {
+        self.claim.wait();
+        // SAFETY: the owner is out and stays out as long as the cache is wanted, and only one thread at a time wants
+        // it; the borrow ends before anybody gives it up.
+        work(unsafe { &mut *self.stacks.get() })
+    }
+}

@@ -1,0 +1,85 @@
+//! Sizes that blocks come in.
+//!
+//! Small blocks are cut from spans, in multiples of 64 bytes up to 1 KiB and eight sizes to an octave from there to
+//! [`SMALL`]; rounding costs at most an eighth. Larger ones come from the policy as they are, whole pages of 4 KiB,
+//! and are kept by a thread in bins of an eighth of an octave.
+
+/// Every address is a multiple of it, and every size of a small block.
+pub(crate) const LEAST: usize = 64;
+/// Bytes of the largest small block.
+pub(crate) const SMALL: usize = 32 << 10;
+/// Sizes of small blocks.
+pub(crate) const CLASSES: usize = 16 + 5 * 8;
+/// Larger blocks are multiples of it.
+pub(crate) const PAGE: usize = 4 << 10;
+/// Bytes of the largest block that a thread keeps.
+pub(crate) const KEPT: usize = 32 << 20;
+/// Bins of larger blocks.
+pub(crate) const BINS: usize = 10 * 8 + 1;
+
+/// The class of a small block of at least so many bytes; `bytes` is at least 1 and at most [`SMALL`].
+#[inline]
+pub(crate) fn class_of(bytes: usize) -> usize {
+    debug_assert!((1..=SMALL).contains(&bytes));
+    let last = bytes - 1;
+    if last < 1024 {
+        return last / LEAST;
+    }
+    let log = last.ilog2() as usize;
+    // The three bits below the highest one count eighths of the octave.
+    16 + (log - 10) * 8 + ((last >> (log - 3)) & 7)
+}
+
+/// Bytes of a block of a class.
+pub(crate) const fn class_bytes(class: usize) -> usize {
+    if class < 16 {
+        return (class + 1) * LEAST;
+    }
+    let (octave, eighth) = ((class - 16) / 8, (class - 16) % 8);
+    (9 + eighth) << (octave + 7)
+}
+
+/// The bin in which a larger block of so many bytes is kept: whole eighths of octaves, rounded down.
+#[inline]
+pub(crate) fn bin_of(bytes: usize) -> usize {
+    debug_assert!((SMALL..=KEPT).contains(&bytes));
+    let log = bytes.ilog2() as usize;
+    (log - 15) * 8 + ((bytes >> (log - 3)) & 7)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_is_the_smallest_that_holds_a_size() {
+        for bytes in 1..=SMALL {
+            let class = class_of(bytes);
+            assert!(class_bytes(class) >= bytes, "{bytes} in {class}");
+            assert!(class == 0 || class_bytes(class - 1) < bytes, "{bytes} in {class}");
+        }
+        assert_eq!(class_of(SMALL), CLASSES - 1);
+        assert_eq!(class_bytes(CLASSES - 1), SMALL);
+    }
+
+    #[test]
+    fn rounding_costs_an_eighth_at_most() {
+        for bytes in 513..=SMALL {
+            let over = class_bytes(class_of(bytes)) - bytes;
+            assert!(over * 8 <= bytes, "{bytes} costs {over}");
+        }
+    }
+
+    #[test]
+    fn bins_ascend_and_none_is_left_out() {
+        let mut last = 0;
+        let mut bytes = SMALL;
+        while bytes <= KEPT {
+            let bin = bin_of(bytes);
+            assert!(bin == last || bin == last + 1, "{bytes} in {bin} after {last}");
+            last = bin;
+            bytes += PAGE;
+        }
+        assert_eq!(last, BINS - 1);
+    }
+}

@@ -1,0 +1,111 @@
+//! What a pool has under its lock: the engine, and the blocks it has handed to the threads.
+
+use super::account::Tally;
+use super::classes::{PAGE, SMALL};
+use super::shelf::span_bytes;
+use crate::memory::MemorySource;
+use millpond_engine::{AllocError, Block, Engine, Request, Stream};
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+
+/// An engine over memory.
+pub(crate) type Memory = Engine<Box<dyn MemorySource + Send>>;
+
+/// See the module.
+pub(crate) struct Core {
+    pub(crate) memory: Memory,
+    /// Blocks above [`SMALL`] that are in use or that a thread keeps, by the address handed out.
+    large: HashMap<usize, Block>,
+    /// Blocks that small ones are cut from, by address, with their class.
+    spans: BTreeMap<usize, (Block, usize)>,
+    /// The account of what no thread's cache was there to count.
+    pub(crate) tally: Tally,
+    pub(crate) refusals: u64,
+}
+
+impl Core {
+    pub(crate) fn new(memory: Memory) -> Self {
+        Self {
+            memory,
+            large: HashMap::new(),
+            spans: BTreeMap::new(),
+            tally: Tally::default(),
+            refusals: 0,
+        }
+    }
+
+    fn request(&mut self, bytes: usize, align: usize) -> Result<(Block, bool), AllocError> {
+        let hits = self.memory.stats().hits;
+        let request = Request {
+            bytes: bytes as u64,
+            align: align as u64,
+            ..Request::new(0, Stream::DEFAULT)
+        };
+        let block = self.memory.allocate(request)?;
+        Ok((block, self.memory.stats().hits == hits))
+    }
+
+    /// A block above [`SMALL`]: its address, its bytes, and whether the source was called for it.
+    pub(crate) fn allocate(
+        &mut self,
+        bytes: usize,
+        align: usize,
+    ) -> Result<(usize, usize, bool), AllocError> {
+        let too_large = AllocError::TooLarge {
+            requested: bytes as u64,
+            limit: isize::MAX as u64,
+        };
+        let room = bytes
+            .max(SMALL + 1)
+            .checked_next_multiple_of(PAGE)
+            .ok_or(too_large)?;
+        let most = self.memory.source().page_bytes() as usize;
+        if align <= most {
+            // Every block of this engine is whole pages, so every one begins at a multiple of a page.
+            let (block, missed) = self.request(room, if align <= PAGE { 1 } else { align })?;
+            let (address, bytes) = (block.address() as usize, block.bytes() as usize);
+            self.large.insert(address, block);
+            return Ok((address, bytes, missed));
+        }
+        // More than the source aligns to: somewhere in a larger block.
+        let wider = AllocError::TooLarge {
+            requested: bytes as u64,
+            limit: isize::MAX as u64,
+        };
+        let (block, missed) = self.request(room.checked_add(align).ok_or(wider)?, most)?;
+        let address = (block.address() as usize).next_multiple_of(align);
+        let usable = block.bytes() as usize - (address - block.address() as usize);
+        self.large.insert(address, block);
+        Ok((address, usable, missed))
+    }
+
+    /// Takes blocks above [`SMALL`] back.
+    pub(crate) fn free(&mut self, address: usize) {
+        if let Some(block) = self.large.remove(&address) {
+            self.memory.free(block, &[]);
+        }
+    }
+
+    /// A new span for a class: its address, its bytes, and whether the source was called for it.
+    pub(crate) fn add_span(&mut self, class: usize) -> Result<(usize, usize, bool), AllocError> {
+        let bytes = span_bytes(class);
+        let (block, missed) = self.request(bytes, 1)?;
+        let address = block.address() as usize;
+        self.spans.insert(address, (block, class));
+        Ok((address, bytes, missed))
+    }
+
+    /// The spans of a class, in order.
+    pub(crate) fn spans_of(&self, class: usize) -> Vec<(usize, usize)> {
+        let of_class = self.spans.iter().filter(|(_, (_, c))| *c == class);
+        of_class
+            .map(|(start, (block, _))| (*start, block.requested() as usize))
+            .collect()
+    }
+
+    pub(crate) fn free_span(&mut self, address: usize) {
+        if let Some((block, _)) = self.spans.remove(&address) {
+            self.memory.free(block, &[]);
+        }
+    }
+}

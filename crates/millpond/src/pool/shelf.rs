@@ -1,0 +1,95 @@
+//! Small blocks of one class that no thread holds.
+
+use super::classes::{SMALL, class_bytes};
+use std::collections::BTreeMap;
+
+/// Spans are multiples of it.
+const SPAN_UNIT: usize = 64 << 10;
+
+/// Bytes of a span for a class.
+pub(crate) fn span_bytes(class: usize) -> usize {
+    (class_bytes(class) * 64)
+        .clamp(SPAN_UNIT, 32 * SMALL)
+        .next_multiple_of(SPAN_UNIT)
+}
+
+/// Free blocks of one class, and the rest of a span that none was cut from yet.
+#[derive(Debug, Default)]
+pub(crate) struct Shelf {
+    free: Vec<usize>,
+    /// The rest of the span: first address and end.
+    next: usize,
+    end: usize,
+}
+
+impl Shelf {
+    /// Takes as many blocks as fit into `out`, those freed last first; answers how many.
+    pub(crate) fn take(&mut self, class: usize, out: &mut [usize]) -> usize {
+        let kept = self.free.len() - self.free.len().min(out.len());
+        let mut count = 0;
+        for (place, address) in out.iter_mut().zip(self.free.drain(kept..)) {
+            *place = address;
+            count += 1;
+        }
+        let bytes = class_bytes(class);
+        while count < out.len() && self.end - self.next >= bytes {
+            out[count] = self.next;
+            self.next += bytes;
+            count += 1;
+        }
+        count
+    }
+
+    pub(crate) fn put(&mut self, blocks: &[usize]) {
+        self.free.extend_from_slice(blocks);
+    }
+
+    /// Begins to cut blocks from a new span. Another thread may have brought one in the meantime: what is left of it
+    /// is cut up.
+    pub(crate) fn add_span(&mut self, class: usize, address: usize, bytes: usize) {
+        self.cut_up(class);
+        (self.next, self.end) = (address, address + bytes);
+    }
+
+    fn cut_up(&mut self, class: usize) {
+        let bytes = class_bytes(class);
+        while self.end - self.next >= bytes {
+            self.free.push(self.next);
+            self.next += bytes;
+        }
+        (self.next, self.end) = (0, 0);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn bytes(&self, class: usize) -> usize {
+        self.free.len() * class_bytes(class) + (self.end - self.next)
+    }
+
+    /// Takes out of the shelf the spans of which every block is here. `spans` are those of this class: first address
+    /// and bytes.
+    pub(crate) fn take_whole_spans(&mut self, class: usize, spans: &[(usize, usize)]) -> Vec<usize> {
+        let bytes = class_bytes(class);
+        self.cut_up(class);
+        let mut counts: BTreeMap<usize, usize> = spans.iter().map(|(start, _)| (*start, 0)).collect();
+        let span_of = |counts: &BTreeMap<usize, usize>, address: usize| {
+            counts.range(..=address).next_back().map(|(start, _)| *start)
+        };
+        for address in &self.free {
+            if let Some(start) = span_of(&counts, *address)
+                && let Some(count) = counts.get_mut(&start)
+            {
+                *count += 1;
+            }
+        }
+        let whole: Vec<usize> = spans
+            .iter()
+            .filter(|(start, length)| counts.get(start) == Some(&(length / bytes)))
+            .map(|(start, _)| *start)
+            .collect();
+        self.free.retain(|address| {
+            span_of(&counts, *address).is_none_or(|start| whole.binary_search(&start).is_err())
+        });
+        self.free.shrink_to_fit();
+        whole
+    }
+}

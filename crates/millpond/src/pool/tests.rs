@@ -1,0 +1,307 @@
+//! Pools against what they promise.
+
+use super::*;
+use proptest::prelude::*;
+use std::sync::Barrier;
+use std::sync::mpsc;
+
+fn pool() -> Pool {
+    Pool::host().expect("addresses")
+}
+
+/// Fills a block with a pattern of its own.
+fn fill(raw: &Raw, seed: u8) {
+    // SAFETY: the block is ours alone and has at least these bytes.
+    unsafe { raw.pointer().as_ptr().write_bytes(seed, raw.bytes()) };
+}
+
+fn assert_filled(raw: &Raw, seed: u8) {
+    // SAFETY: the block is ours alone, has these bytes, and they were all written by `fill`.
+    let bytes = unsafe { std::slice::from_raw_parts(raw.pointer().as_ptr(), raw.bytes()) };
+    assert!(bytes.iter().all(|b| *b == seed), "{raw:?}");
+}
+
+fn take(pool: &Pool, bytes: usize, align: usize, seed: u8) -> Raw {
+    let raw = pool.alloc_raw(bytes, align).expect("room");
+    assert_eq!(raw.pointer().as_ptr() as usize % align.max(64), 0);
+    assert!(raw.bytes() >= bytes);
+    fill(&raw, seed);
+    raw
+}
+
+fn give(pool: &Pool, raw: Raw, seed: u8) {
+    assert_filled(&raw, seed);
+    pool.free_raw(raw).expect("ours");
+}
+
+#[test]
+fn every_size_and_alignment_is_served() {
+    let pool = pool();
+    let mut held = Vec::new();
+    for log in 0..24 {
+        for align in [1, 64, 256, 4096, 1 << 16, 1 << 21] {
+            for bytes in [(1usize << log) - 1, 1 << log, (1 << log) + 1] {
+                let seed = held.len() as u8;
+                held.push((take(&pool, bytes, align, seed), seed));
+            }
+        }
+    }
+    for (raw, seed) in held {
+        give(&pool, raw, seed);
+    }
+    pool.heap().check();
+    assert_eq!(pool.stats().allocated.current, 0);
+}
+
+#[test]
+fn the_block_freed_last_is_reused_first() {
+    let pool = pool();
+    for bytes in [64, 1000, 30_000, 40_000, 1 << 20, 32 << 20] {
+        let (one, two) = (take(&pool, bytes, 64, 1), take(&pool, bytes, 64, 2));
+        let address = two.pointer();
+        give(&pool, one, 1);
+        give(&pool, two, 2);
+        let again = pool.alloc_raw(bytes, 64).expect("room");
+        assert_eq!(again.pointer(), address, "{bytes}");
+        pool.free_raw(again).expect("ours");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_a_reason() {
+    let small = Pool::builder().limit(8 << 20).host().expect("a pool");
+    assert!(matches!(
+        small.alloc_raw(16 << 20, 64),
+        Err(AllocError::Exhausted { .. })
+    ));
+    assert!(matches!(
+        small.alloc_raw(usize::MAX, 64),
+        Err(AllocError::TooLarge { .. })
+    ));
+    assert!(matches!(
+        small.alloc_raw(64, 3),
+        Err(AllocError::Alignment { .. })
+    ));
+    assert!(matches!(
+        small.alloc_zeroed::<u64>(usize::MAX / 4),
+        Err(AllocError::TooLarge { .. })
+    ));
+    assert!(small.alloc_zeroed::<u64>(100).is_ok());
+    assert_eq!(small.stats().refusals, 2);
+    let error = Pool::builder()
+        .policy("best")
+        .host()
+        .expect_err("no such policy")
+        .to_string();
+    assert!(error.contains("millpond"), "{error}");
+    assert!(Pool::builder().settings("slak:1").host().is_err());
+}
+
+#[test]
+fn what_threads_keep_is_found_when_memory_is_short() {
+    let pool = Pool::builder().limit(8 << 20).host().expect("a pool");
+    for bytes in [1 << 20, 2 << 20, 300_000, 20_000] {
+        let held: Vec<Raw> = (0..3).map(|i| take(&pool, bytes, 64, i)).collect();
+        for (seed, raw) in held.into_iter().enumerate() {
+            give(&pool, raw, seed as u8);
+        }
+    }
+    assert!(pool.stats().kept > 4 << 20);
+    let all = take(&pool, 8 << 20, 64, 7);
+    assert_eq!(pool.stats().kept, 0);
+    give(&pool, all, 7);
+}
+
+#[test]
+fn another_pools_block_comes_back_to_the_caller() {
+    let (one, two) = (pool(), pool());
+    let raw = take(&one, 100, 64, 9);
+    let raw = two.free_raw(raw).expect_err("not ours");
+    give(&one, raw, 9);
+}
+
+#[test]
+fn peaks_are_exact_with_one_thread() {
+    let pool = pool();
+    let held: Vec<_> = (1..100)
+        .map(|i| pool.alloc_from(&vec![i as u8; i * 100]).expect("room"))
+        .collect();
+    let sum: u64 = (1..100).map(|i| i * 100).sum();
+    drop(held);
+    let kept = pool.alloc_zeroed::<u8>(10).expect("room");
+    let stats = pool.stats();
+    assert_eq!((stats.requested.peak, stats.requested.current), (sum, 10));
+    assert!(stats.allocated.peak >= sum && stats.allocated.peak <= stats.reserved.peak);
+    pool.reset_peak();
+    assert_eq!(pool.stats().requested.peak, 10);
+    drop(kept);
+}
+
+#[test]
+fn trim_reaches_what_idle_threads_keep_and_leaves_live_blocks_alone() {
+    let pool = pool();
+    let (ready, go) = (Barrier::new(3), Barrier::new(3));
+    std::thread::scope(|scope| {
+        for seed in 0..2 {
+            let (pool, ready, go) = (&pool, &ready, &go);
+            scope.spawn(move || {
+                let raws: Vec<Raw> = (0..2000).map(|i| take(pool, 64 + i * 37, 64, seed)).collect();
+                let kept = take(pool, 5000, 64, seed);
+                raws.into_iter().for_each(|raw| give(pool, raw, seed));
+                ready.wait();
+                go.wait();
+                give(pool, kept, seed);
+            });
+        }
+        ready.wait();
+        assert!(pool.stats().kept > 0);
+        pool.trim();
+        let stats = pool.stats();
+        assert_eq!(stats.kept, 0);
+        assert!(stats.reserved.current <= 2 * 256 << 10, "{stats:?}");
+        pool.heap().check();
+        go.wait();
+    });
+    pool.trim();
+    assert_eq!(pool.stats().reserved.current, 0);
+}
+
+#[test]
+fn one_thread_may_free_what_another_has_taken() {
+    let pool = pool();
+    let (to, from) = mpsc::sync_channel::<(Raw, u8)>(64);
+    std::thread::scope(|scope| {
+        let pool = &pool;
+        let one = scope.spawn(move || {
+            for i in 0..20_000usize {
+                to.send((take(pool, 1 + i * 7919 % 50_000, 64, i as u8), i as u8))
+                    .expect("open");
+            }
+        });
+        let two = scope.spawn(move || {
+            for (raw, seed) in from {
+                give(pool, raw, seed);
+            }
+        });
+        [one, two].map(|thread| thread.join().expect("no panic"));
+    });
+    let stats = pool.stats();
+    assert_eq!((stats.allocations, stats.frees), (20_000, 20_000));
+    assert_eq!(
+        (stats.allocated.current, stats.kept),
+        (0, 0),
+        "both threads have ended"
+    );
+    assert!(
+        stats.reserved.peak < 64 << 20,
+        "it came back to be used again: {stats:?}"
+    );
+    pool.heap().check();
+}
+
+#[test]
+fn a_buffer_may_outlive_its_pool() {
+    let pool = pool();
+    let heap = pool.heap();
+    let buffer = pool.alloc_from(&[1u32, 2, 3]).expect("room");
+    let large = pool.alloc_from(&vec![7u8; 1 << 20]).expect("room");
+    drop(pool);
+    assert!(heap.is_closed());
+    assert_eq!((&buffer[..], large[1 << 19]), (&[1, 2, 3][..], 7));
+    std::thread::spawn(move || drop(large)).join().expect("no panic");
+    assert!(heap.stats().reserved.current > 0);
+    buffer.free();
+    assert_eq!(
+        heap.stats().reserved.current,
+        0,
+        "the memory went with the last block"
+    );
+}
+
+#[test]
+fn threads_that_come_and_go_leave_nothing() {
+    let pool = pool();
+    for round in 0..50u8 {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let raws: Vec<Raw> = (1..100).map(|i| take(&pool, i * 100, 64, round)).collect();
+                raws.into_iter().for_each(|raw| give(&pool, raw, round));
+            });
+            // A scope does not wait for what a thread does at its very end.
+            thread.join().expect("no panic");
+        });
+    }
+    let stats = pool.stats();
+    assert_eq!(
+        (stats.allocations, stats.frees, stats.kept),
+        (50 * 99, 50 * 99, 0)
+    );
+    assert!(stats.reserved.peak < 16 << 20, "{stats:?}");
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Take(usize, u32),
+    Give(usize),
+    Trim,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let size = prop_oneof![1usize..2000, 1usize..70_000, 1usize..4_000_000];
+    let step = prop_oneof![
+        6 => (size, 0u32..14).prop_map(|(bytes, log)| Step::Take(bytes, log)),
+        5 => any::<usize>().prop_map(Step::Give),
+        1 => Just(Step::Trim),
+    ];
+    prop::collection::vec(step, 1..200)
+}
+
+/// Runs a program against a pool, which must keep every block apart and count as the program does.
+fn run(pool: &Pool, steps: &[Step], thread: u8) {
+    let mut held: Vec<(Raw, u8)> = Vec::new();
+    for (at, step) in steps.iter().enumerate() {
+        match step {
+            Step::Take(bytes, log) => {
+                let seed = thread.wrapping_mul(64).wrapping_add(at as u8);
+                if held.len() < 64 {
+                    held.push((take(pool, *bytes, 1 << log, seed), seed));
+                }
+            }
+            Step::Give(which) if !held.is_empty() => {
+                let (raw, seed) = held.swap_remove(which % held.len());
+                give(pool, raw, seed);
+            }
+            Step::Give(_) => {}
+            Step::Trim => pool.trim(),
+        }
+    }
+    for (raw, seed) in held {
+        give(pool, raw, seed);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn random_programs_in_several_threads(programs in prop::collection::vec(steps(), 1..4)) {
+        let pool = pool();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = programs
+                .iter()
+                .enumerate()
+                .map(|(thread, steps)| {
+                    let pool = &pool;
+                    scope.spawn(move || run(pool, steps, thread as u8))
+                })
+                .collect();
+            threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        });
+        pool.heap().check();
+        let stats = pool.stats();
+        prop_assert_eq!((stats.requested.current, stats.allocated.current, stats.kept), (0, 0, 0));
+        prop_assert_eq!(stats.allocations, stats.frees);
+        pool.trim();
+        prop_assert_eq!(pool.stats().reserved.current, 0);
+    }
+}
