@@ -213,6 +213,7 @@ impl Pool {
         PoolBuilder::default()
     }
 
+    #[inline]
     fn heap(&self) -> &'static Heap {
         self.0.0
     }
@@ -221,6 +222,7 @@ impl Pool {
     ///
     /// # Errors
     /// When there is no memory for it, or `align` is no power of two; the pool stays usable.
+    #[inline]
     pub fn alloc_raw(&self, bytes: usize, align: usize) -> Result<Raw, AllocError> {
         if !align.is_power_of_two() {
             return Err(AllocError::Alignment {
@@ -239,6 +241,7 @@ impl Pool {
     ///
     /// # Errors
     /// The block itself, where it is another pool's.
+    #[inline]
     pub fn free_raw(&self, raw: Raw) -> Result<(), Raw> {
         if raw.pool != self.heap().number() {
             return Err(raw);

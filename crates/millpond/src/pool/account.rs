@@ -134,6 +134,7 @@ impl Tally {
     }
 
     #[cold]
+    #[inline(never)]
     pub(crate) fn tell(&self, totals: &Totals, alone: bool) {
         self.requested.tell(&totals.requested, alone);
         self.allocated.tell(&totals.allocated, alone);

@@ -216,6 +216,7 @@ impl Heap {
 
     /// Makes room in a full stack and keeps the block.
     #[cold]
+    #[inline(never)]
     fn spill(&self, cache: &Cache, class: usize, address: usize) -> Option<()> {
         cache.with(|stacks| {
             stacks.older_half(class, |blocks| lock(&self.shelves[class]).put(blocks));
@@ -224,6 +225,7 @@ impl Heap {
     }
 
     #[cold]
+    #[inline(never)]
     fn spill_large(&self, cache: &Cache, block: Free) -> Option<()> {
         let bin = bin_of(block.bytes);
         cache.with(|stacks| {
@@ -234,6 +236,7 @@ impl Heap {
 
     /// A small block from the shelf, and more of them for the thread.
     #[cold]
+    #[inline(never)]
     fn refill(&'static self, class: usize, requested: usize) -> Result<Taken, AllocError> {
         let bytes = class_bytes(class);
         let mut batch = [0; BATCH];
@@ -294,6 +297,7 @@ impl Heap {
     }
 
     #[cold]
+    #[inline(never)]
     fn allocate_large(&'static self, requested: usize, align: usize) -> Result<Taken, AllocError> {
         let (address, bytes, missed) = self.ask(requested, |core| core.allocate(requested, align))?;
         let counted = local::with(self, |cache| {
@@ -356,6 +360,7 @@ impl Heap {
 
     /// Takes a block back where the thread has no cache: at its end, or while another thread looks into it.
     #[cold]
+    #[inline(never)]
     fn free_outside(&self, taken: Taken, requested: usize) {
         if taken.bytes <= SMALL {
             lock(&self.shelves[class_of(taken.bytes)]).put(&[taken.address]);

@@ -30,32 +30,36 @@ thread_local! {
 /// Runs `work` on this thread's cache, made on first use; `None` at the end of the thread.
 #[inline]
 pub(crate) fn with<R>(heap: &'static Heap, work: impl FnOnce(&Cache) -> R) -> Option<R> {
-    let (number, cache) = LAST.get();
-    if number == heap.number() {
-        // SAFETY: the numbers agree, so the table of this thread holds the cache; it is not taken out while `work`
-        // runs, because `work` is ours and does not reach the table.
-        return Some(work(unsafe { &*cache }));
+    let (number, mut cache) = LAST.get();
+    if number != heap.number() {
+        cache = look_up(heap);
     }
-    let cache = look_up(heap)?;
-    Some(work(&cache))
+    // SAFETY: the table of this thread holds the cache, as the numbers agree or it was just looked up, or it is null. It
+    // is not taken out of the table while `work` runs, because `work` is ours and does not reach the table.
+    unsafe { cache.as_ref() }.map(work)
 }
 
+/// This thread's cache, which the table holds; null where there is none.
 #[cold]
-fn look_up(heap: &'static Heap) -> Option<Arc<Cache>> {
+#[inline(never)]
+fn look_up(heap: &'static Heap) -> *const Cache {
     let found = TABLE.try_with(|table| {
         let mut table = table.try_borrow_mut().ok()?;
         let known = table.entries.iter().find(|(of, _)| ptr::eq(*of, heap));
         if let Some((_, cache)) = known {
-            return Some(Arc::clone(cache));
+            return Some(Arc::as_ptr(cache));
         }
         // Pools that were closed since.
         LAST.set((0, ptr::null()));
         table.entries.retain(|(of, _)| !of.is_closed());
         let cache = heap.admit()?;
-        table.entries.push((heap, Arc::clone(&cache)));
-        Some(cache)
+        let found = Arc::as_ptr(&cache);
+        table.entries.push((heap, cache));
+        Some(found)
     });
-    let cache = found.ok().flatten()?;
-    LAST.set((heap.number(), Arc::as_ptr(&cache)));
-    Some(cache)
+    let Some(cache) = found.ok().flatten() else {
+        return ptr::null();
+    };
+    LAST.set((heap.number(), cache));
+    cache
 }

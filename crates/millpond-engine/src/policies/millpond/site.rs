@@ -77,7 +77,9 @@ impl Millpond {
     ) -> Result<Site, SourceError> {
         let wanted = bytes.next_multiple_of(supply.page_bytes());
         let holes = self.areas[self.lists.get(number).area as usize].unmapped.iter();
-        let widest = holes.max_by_key(|hole| hole.bytes).filter(|hole| hole.bytes >= wanted);
+        let widest = holes
+            .max_by_key(|hole| hole.bytes)
+            .filter(|hole| hole.bytes >= wanted);
         let hole = match widest {
             Some(hole) => hole.id,
             None => self.add_range(supply, number, wanted)?,

@@ -283,7 +283,11 @@ fn where_nothing_lives_the_whole_device_is_one_block() {
         for _ in 0..60 {
             if held.is_empty() || random(5) < 3 {
                 let bytes = (random(6) + 1) * MIB + random(2) * 300_000;
-                held.extend(engine.allocate(Request::new(bytes, Stream(random(2) as u32))).ok());
+                held.extend(
+                    engine
+                        .allocate(Request::new(bytes, Stream(random(2) as u32)))
+                        .ok(),
+                );
             } else {
                 let block = held.swap_remove(random(held.len() as u64) as usize);
                 engine.free(block, &[]);
