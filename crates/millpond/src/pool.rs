@@ -27,7 +27,7 @@ use crate::host::{Host, HostError};
 use crate::memory::MemorySource;
 use crate::os;
 use heap::{Heap, Taken};
-use millpond_engine::{AllocError, ConfError, Engine, MillpondConf, Settings, policies};
+use millpond_engine::{AllocError, Compaction, ConfError, Engine, MillpondConf, Settings, policies};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -124,7 +124,7 @@ impl fmt::Debug for Pool {
 #[derive(Clone, Debug)]
 pub struct PoolBuilder {
     policy: String,
-    settings: String,
+    settings: Option<String>,
     limit: Option<u64>,
 }
 
@@ -132,7 +132,7 @@ impl Default for PoolBuilder {
     fn default() -> Self {
         Self {
             policy: "millpond".to_owned(),
-            settings: String::new(),
+            settings: None,
             limit: None,
         }
     }
@@ -146,10 +146,10 @@ impl PoolBuilder {
         self
     }
 
-    /// Settings of the policy, `key:value,…`, as in `MILLPOND_CONF`.
+    /// Settings of the policy, `key:value,…`, as in `MILLPOND_CONF`, which is read where nothing is said here.
     #[must_use]
     pub fn settings(mut self, text: &str) -> Self {
-        text.clone_into(&mut self.settings);
+        self.settings = Some(text.to_owned());
         self
     }
 
@@ -178,10 +178,14 @@ impl PoolBuilder {
     /// # Errors
     /// Where there is no such policy or setting.
     pub fn over(self, source: Box<dyn MemorySource + Send>) -> Result<Pool, PoolError> {
+        let text = match self.settings {
+            Some(text) => text,
+            None => std::env::var("MILLPOND_CONF").unwrap_or_default(),
+        };
         let conf = MillpondConf {
             // A host's handles cost nothing: what counts is the call, and one call opens many pages.
             single_pages: true,
-            ..MillpondConf::parse(&self.settings)?
+            ..MillpondConf::parse(&text)?
         };
         let settings = Settings {
             millpond: conf,
@@ -275,6 +279,12 @@ impl Pool {
     /// Starts every peak anew at the current value.
     pub fn reset_peak(&self) {
         self.heap().reset_peaks();
+    }
+
+    /// Moves free pages and blocks together and gives back all memory that no block uses, as [`trim`](Self::trim) does;
+    /// answers what went back, and why the rest did not. Live blocks stay where they are.
+    pub fn compact(&self) -> Compaction {
+        self.heap().compact()
     }
 
     /// Gives everything that no block uses back to the system, what threads keep included, those that are idle too.

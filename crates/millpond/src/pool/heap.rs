@@ -8,7 +8,7 @@ use super::core::{Core, Memory};
 use super::local;
 use super::shelf::Shelf;
 use super::stats::PoolStats;
-use millpond_engine::{AllocError, Gauge};
+use millpond_engine::{AllocError, Compaction, Gauge};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -407,6 +407,16 @@ impl Heap {
         if let Some(core) = lock(&self.core).as_mut() {
             core.memory.release_cached();
         }
+    }
+
+    /// The same, with the account of it.
+    pub(crate) fn compact(&self) -> Compaction {
+        self.drain_caches();
+        self.release_spans();
+        let mut core = lock(&self.core);
+        core.as_mut()
+            .map(|core| core.memory.compact())
+            .unwrap_or_default()
     }
 
     /// The last handle is gone: memory goes back now, or with the last block.
