@@ -7,6 +7,7 @@
 
 mod barrier;
 mod facts;
+mod fork;
 mod map;
 
 pub(crate) use barrier::{barrier_everywhere, can_barrier_everywhere};
@@ -14,4 +15,5 @@ pub(crate) use facts::{
     explicit_huge_pages, locked_bytes, locked_limit, machine_memory, mappings, mappings_limit, online_nodes,
     page_bytes, transparent_huge_page,
 };
+pub(crate) use fork::around_fork;
 pub(crate) use map::{Errno, Map, Part};

@@ -13,6 +13,7 @@ mod cache;
 mod claim;
 mod classes;
 mod core;
+mod fork;
 mod heap;
 mod local;
 mod shelf;

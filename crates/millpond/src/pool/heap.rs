@@ -5,6 +5,7 @@ use super::cache::{Cache, Free, Stacks, most_kept};
 use super::claim;
 use super::classes::{CLASSES, KEPT, LEAST, PAGE, SMALL, bin_of, class_bytes, class_of};
 use super::core::{Core, Memory};
+use super::fork;
 use super::local;
 use super::shelf::Shelf;
 use super::stats::PoolStats;
@@ -47,6 +48,23 @@ pub(crate) struct Heap {
     roll: Mutex<Roll>,
 }
 
+/// A pool at rest: its locks are held and no thread is inside its cache. Ends when dropped.
+pub(crate) struct Rest {
+    heap: &'static Heap,
+    // In the order in which they are let go.
+    _core: MutexGuard<'static, Option<Core>>,
+    _shelves: Vec<MutexGuard<'static, Shelf>>,
+    roll: MutexGuard<'static, Roll>,
+}
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        if !self.heap.is_closed() {
+            self.roll.caches.iter().for_each(|cache| cache.claim.give_up());
+        }
+    }
+}
+
 /// A lock whose data no panic of ours can leave half done.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -66,7 +84,7 @@ fn small_class(bytes: usize, align: usize) -> Option<usize> {
 impl Heap {
     pub(crate) fn new(memory: Memory) -> &'static Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
-        Box::leak(Box::new(Self {
+        let heap = Box::leak(Box::new(Self {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             closed: AtomicBool::new(false),
             alone: AtomicBool::new(true),
@@ -74,7 +92,27 @@ impl Heap {
             shelves: std::array::from_fn(|_| Mutex::default()),
             core: Mutex::new(Some(Core::new(memory))),
             roll: Mutex::default(),
-        }))
+        }));
+        fork::register(heap);
+        heap
+    }
+
+    /// Brings the pool to rest.
+    pub(crate) fn rest(&'static self) -> Rest {
+        let roll = lock(&self.roll);
+        for cache in &roll.caches {
+            cache.claim.want();
+        }
+        claim::barrier();
+        for cache in &roll.caches {
+            cache.claim.wait();
+        }
+        Rest {
+            heap: self,
+            _shelves: self.shelves.iter().map(lock).collect(),
+            _core: lock(&self.core),
+            roll,
+        }
     }
 
     #[inline]
@@ -442,7 +480,10 @@ impl Heap {
             for shelf in &self.shelves {
                 *lock(shelf) = Shelf::default();
             }
-            *lock(&self.core) = None;
+            // Dropped outside the lock.
+            let core = lock(&self.core).take();
+            drop(core);
+            fork::forget(self);
         }
     }
 

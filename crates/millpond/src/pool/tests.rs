@@ -241,6 +241,49 @@ fn threads_that_come_and_go_leave_nothing() {
     assert!(stats.reserved.peak < 16 << 20, "{stats:?}");
 }
 
+#[test]
+fn a_child_of_a_fork_finds_every_pool_at_rest() {
+    let pool = pool();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for seed in 0..2u8 {
+            let (pool, over) = (&pool, &over);
+            scope.spawn(move || {
+                let mut round = 0usize;
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    let raws: Vec<Raw> = (0..40)
+                        .map(|i| take(pool, 1 + i * round % 70_000, 64, seed))
+                        .collect();
+                    raws.into_iter().for_each(|raw| give(pool, raw, seed));
+                    round += 1;
+                }
+            });
+        }
+        for _ in 0..30 {
+            // SAFETY: the child uses the pool and what a child of threads may use, and leaves by `_exit`.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // A child that hangs is ended by the alarm, and seen.
+                // SAFETY: takes a number.
+                unsafe { libc::alarm(20) };
+                for bytes in [64, 5000, 100_000, 3 << 20] {
+                    let raw = take(&pool, bytes, 64, 3);
+                    give(&pool, raw, 3);
+                }
+                pool.trim();
+                let fine = pool.stats().kept == 0;
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(if fine { 0 } else { 1 }) };
+            }
+            let mut status = -1;
+            // SAFETY: waits for the child just made; the status is ours.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert_eq!(status, 0, "the child was ended by {}", status & 127);
+        }
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Take(usize, u32),
