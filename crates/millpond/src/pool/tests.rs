@@ -259,13 +259,14 @@ fn a_child_of_a_fork_finds_every_pool_at_rest() {
                 }
             });
         }
+        let mut ends = Vec::new();
         for _ in 0..30 {
             // SAFETY: the child uses the pool and what a child of threads may use, and leaves by `_exit`.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // A child that hangs is ended by the alarm, and seen.
                 // SAFETY: takes a number.
-                unsafe { libc::alarm(20) };
+                unsafe { libc::alarm(10) };
                 for bytes in [64, 5000, 100_000, 3 << 20] {
                     let raw = take(&pool, bytes, 64, 3);
                     give(&pool, raw, 3);
@@ -278,9 +279,13 @@ fn a_child_of_a_fork_finds_every_pool_at_rest() {
             let mut status = -1;
             // SAFETY: waits for the child just made; the status is ours.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
-            assert_eq!(status, 0, "the child was ended by {}", status & 127);
+            ends.push(status);
+            if status != 0 {
+                break;
+            }
         }
         over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(ends.iter().all(|end| *end == 0), "a child was ended: {ends:?}");
     });
 }
 
