@@ -28,9 +28,13 @@ mod host;
 mod os;
 #[cfg(target_os = "linux")]
 mod pinned;
+#[cfg(target_os = "linux")]
+pub mod pressure;
 
 #[cfg(target_os = "linux")]
 pub use host::{Host, HostBuilder, HostError, HugePages, Node};
 pub use memory::{MemoryKind, MemorySource};
 #[cfg(target_os = "linux")]
 pub use pinned::{Pinned, is_pinned, pinned_bytes};
+#[cfg(target_os = "linux")]
+pub use pressure::{Pressure, pressure};
