@@ -37,4 +37,4 @@ pub use memory::{MemoryKind, MemorySource};
 #[cfg(target_os = "linux")]
 pub use pinned::{Pinned, is_pinned, pinned_bytes};
 #[cfg(target_os = "linux")]
-pub use pressure::{Pressure, pressure};
+pub use pressure::{Pressure, Watch, pressure};

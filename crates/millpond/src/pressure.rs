@@ -41,10 +41,12 @@ mod level;
 mod machine;
 mod process;
 mod readings;
+mod watch;
 
 pub use evidence::{Events, Limit, LimitKind, Machine, Overcommit, Scope, Stall, StallKind, Unread, Why};
 pub use level::{Level, Share, Steps, StepsError, Thresholds};
 pub use readings::Readings;
+pub use watch::{Change, Means, Subscription, Turn, Watch, WatchBuilder, WatchError};
 
 use evidence::Evidence;
 use std::path::Path;
@@ -65,6 +67,10 @@ pub enum Cause {
     Limit(LimitKind),
     /// How long tasks waited.
     Stall(Scope, StallKind),
+    /// The system told a watch that tasks stall now.
+    Trigger(Scope),
+    /// Limits were met since a watch last looked.
+    Events,
 }
 
 /// How scarce memory is, and what says so.
@@ -145,6 +151,11 @@ impl Pressure {
     #[must_use]
     pub fn cgroup(&self) -> Option<&Path> {
         self.evidence.cgroup.as_deref()
+    }
+
+    /// The folder of the cgroup whose stalls count; none where the machine's do.
+    fn stall_folder(&self) -> Option<&Path> {
+        self.evidence.stall_folder.as_deref()
     }
 
     /// What could not be read. Much of it is plain absence: few systems have everything.

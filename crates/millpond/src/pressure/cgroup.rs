@@ -53,7 +53,11 @@ pub(super) fn read(files: &Files, evidence: &mut Evidence) {
         let path = seat.folder.join("memory.pressure");
         // Of the topmost cgroup it is the machine's, and said already. Only the topmost has no type.
         if seat.own && files.find(&seat.folder.join("cgroup.type"), |_| Some(())).is_ok() {
+            let before = evidence.stalls.len();
             machine::stalls(files, evidence, &path, Scope::Cgroup);
+            if evidence.stalls.len() > before {
+                evidence.stall_folder = Some(seat.folder);
+            }
         }
     }
     if let Some(seat) = memory_seat

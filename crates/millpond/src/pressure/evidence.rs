@@ -202,6 +202,7 @@ pub(super) struct Evidence {
     pub(super) machine: Option<Machine>,
     pub(super) events: Events,
     pub(super) cgroup: Option<PathBuf>,
+    pub(super) stall_folder: Option<PathBuf>,
     pub(super) unread: Vec<Unread>,
 }
 

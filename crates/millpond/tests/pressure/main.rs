@@ -3,5 +3,6 @@
 #![cfg(target_os = "linux")]
 
 mod asked;
+mod called;
 mod hostile;
 mod tree;
