@@ -5,10 +5,11 @@
 mod support;
 
 use millpond::engine::Source;
-use millpond::pressure::{Cause, Level, LimitKind, Turn};
+use millpond::pressure::{Cause, Level, LimitKind, Scope, Share, Stall, StallKind, Steps, Thresholds, Turn};
 use millpond::{Host, Watch, pressure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -31,6 +32,9 @@ fn is_child(test: &str, argument: &str) -> bool {
         .output()
         .expect("a child");
     let text = [outcome.stdout, outcome.stderr].concat();
+    let lines = String::from_utf8_lossy(&text);
+    let skipped = lines.lines().filter(|line| line.starts_with("skipped: "));
+    skipped.for_each(|line| eprintln!("{line}"));
     assert!(
         outcome.status.success(),
         "{}: {}",
@@ -76,10 +80,10 @@ fn a_limit_on_addresses_binds() {
 struct Group(PathBuf);
 
 impl Group {
-    fn new(bytes: u64) -> Result<Self, String> {
+    fn new(name: &str, bytes: u64) -> Result<Self, String> {
         let now = pressure();
         let above = now.cgroup().ok_or("no cgroup counts this process's memory")?;
-        let folder = above.join(format!("millpond-test-{}", std::process::id()));
+        let folder = above.join(format!("millpond-{name}-{}", std::process::id()));
         let said = |what: &str, error| format!("{what} {}: {error}", folder.display());
         fs::create_dir(&folder).map_err(|error| said("making", error))?;
         let group = Self(folder.clone());
@@ -109,7 +113,7 @@ impl Drop for Group {
 fn the_limit_of_a_cgroup_binds_and_is_told() {
     let test = "the_limit_of_a_cgroup_binds_and_is_told";
     if std::env::var_os(CHILD).is_none() {
-        match Group::new(96 * MIB) {
+        match Group::new("limit", 96 * MIB) {
             Ok(group) => drop(is_child(test, group.0.to_str().expect("text"))),
             Err(why) => eprintln!("skipped: {why}"),
         }
@@ -120,6 +124,102 @@ fn the_limit_of_a_cgroup_binds_and_is_told() {
         return eprintln!("skipped: {} cannot be entered: {error}", folder.display());
     }
     inside(&folder);
+}
+
+/// Writes so many MiB, with little memory.
+fn fill(path: &Path, mib: usize) -> io::Result<()> {
+    let mut file = fs::File::create(path)?;
+    let piece = vec![1; MIB as usize];
+    (0..mib).try_for_each(|_| file.write_all(&piece))
+}
+
+/// Reads all of it, with little memory.
+fn drain(path: &Path) -> io::Result<u64> {
+    io::copy(&mut fs::File::open(path)?, &mut io::sink())
+}
+
+/// Microseconds in which some task of the machine waited for memory.
+fn stalled() -> u64 {
+    let now = pressure();
+    let some = |stall: &&Stall| stall.scope == Scope::System && stall.kind == StallKind::Some;
+    now.stalls()
+        .iter()
+        .find(some)
+        .map_or(0, |stall| stall.total_micros)
+}
+
+#[test]
+fn stalls_are_told_as_they_happen() {
+    let test = "stalls_are_told_as_they_happen";
+    if std::env::var_os(CHILD).is_none() {
+        match Group::new("stalls", 24 * MIB) {
+            Ok(group) => drop(is_child(test, group.0.to_str().expect("text"))),
+            Err(why) => eprintln!("skipped: {why}"),
+        }
+        return;
+    }
+    let folder = PathBuf::from(std::env::var(CHILD).expect("a folder"));
+    let at_least = Share::hundredths(10);
+    let steps = Steps::new(at_least, at_least, Share::WHOLE).expect("steps");
+    let never = Steps::new(Share::WHOLE, Share::WHOLE, Share::WHOLE).expect("steps");
+    // It looks once and then only when it is woken.
+    let watch = Watch::builder()
+        .thresholds(
+            Thresholds::default()
+                .used(never)
+                .some_stalled(steps)
+                .all_stalled(never),
+        )
+        .interval(Duration::from_secs(3600))
+        .start()
+        .expect("a watch");
+    let (sender, told) = std::sync::mpsc::sync_channel(8);
+    let _subscription = watch.add(Turn::Tell, move |change| {
+        let _ = sender.try_send(change.cause);
+    });
+    let start = Instant::now();
+    let means = loop {
+        match watch.means() {
+            Some(means) => break means,
+            None => assert!(start.elapsed() < Duration::from_secs(30), "never looked"),
+        }
+    };
+    if means.trigger != Ok(Scope::System) {
+        return eprintln!("skipped: the system tells of stalls by {:?}", means.trigger);
+    }
+    if watch.level() != Level::Low {
+        return eprintln!("skipped: the machine stalls already");
+    }
+    if fs::write(folder.join("cgroup.procs"), "0").is_err() {
+        return eprintln!("skipped: {} cannot be entered", folder.display());
+    }
+    let before = stalled();
+    let path = std::env::temp_dir().join(format!("millpond-pages-{}", std::process::id()));
+    let start = Instant::now();
+    let cause = loop {
+        // More pages than the cgroup may have: it waits for them to be taken back.
+        let read = fill(&path, 64).and_then(|()| drain(&path));
+        if let Ok(cause) = told.try_recv() {
+            break Some(cause);
+        }
+        if read.is_err() || start.elapsed() > Duration::from_secs(10) {
+            break told.try_recv().ok();
+        }
+    };
+    let _ = fs::remove_file(&path);
+    match cause {
+        Some(cause) => assert!(
+            matches!(
+                cause,
+                Cause::Trigger(Scope::System) | Cause::Stall(Scope::System, _)
+            ),
+            "{cause:?}"
+        ),
+        None => eprintln!(
+            "skipped: {} microseconds of stalls were too few",
+            stalled() - before
+        ),
+    }
 }
 
 fn inside(folder: &Path) {

@@ -33,7 +33,7 @@ impl Tree {
     /// With a cgroup of version 2 at this path, mounted in `/sys/fs/cgroup`.
     pub(crate) fn version_2(path: &str) -> Self {
         let tree = Self::new();
-        tree.write("proc/self/cgroup", &format!("0::{path}\n"));
+        tree.write("proc/self/cgroup", format!("0::{path}\n"));
         tree.write(
             "proc/self/mountinfo",
             "25 30 0:22 / /proc rw - proc proc rw\n31 23 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n",
