@@ -45,6 +45,11 @@ pub(super) fn read(files: &Files, evidence: &mut Evidence) {
         return;
     }
     let [unified_seat, memory_seat] = seats(files, evidence, [unified.as_deref(), memory.as_deref()]);
+    for seat in [&unified_seat, &memory_seat].into_iter().flatten() {
+        if let Some(folder) = seat.cut() {
+            evidence.miss(folder, Why::TooLong);
+        }
+    }
     if let Some(seat) = unified_seat {
         let limited = seat.walk(|folder, own| version_2(files, evidence, folder, own));
         if limited {
@@ -134,6 +139,12 @@ fn is_above(root: &str, path: &str) -> bool {
 }
 
 impl Seat {
+    /// The lowest folder that is not visited.
+    fn cut(&self) -> Option<&Path> {
+        let folder = self.folder.ancestors().nth(MOST_FOLDERS)?;
+        folder.starts_with(&self.top).then_some(folder)
+    }
+
     /// Visits the folders, the lowest first, saying whether it is the process's own, and answers whether any
     /// visit did.
     fn walk(&self, mut visit: impl FnMut(&Path, bool) -> bool) -> bool {

@@ -164,7 +164,7 @@ pub enum Why {
     Denied,
     /// It does not say what it should.
     Odd,
-    /// It is longer than anything the system writes.
+    /// It is longer than anything the system writes, or of a cgroup more than 64 folders above the process's.
     TooLong,
     /// The cgroup is not below the folder that is mounted.
     Elsewhere,

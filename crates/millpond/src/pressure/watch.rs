@@ -88,6 +88,20 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
+    /// Looks for the first time.
+    fn new(rules: &WatchBuilder) -> Result<Arc<Self>, WatchError> {
+        let stop = io::pipe().map_err(|error| WatchError::Pipe { code: code(&error) })?;
+        let first = Arc::new(rules.readings.pressure(&rules.thresholds));
+        Ok(Arc::new(Self {
+            process: process::id(),
+            ended: AtomicBool::new(false),
+            level: AtomicUsize::new(0),
+            last: Mutex::new((first, None)),
+            calls: Calls::default(),
+            stop,
+        }))
+    }
+
     fn is_here(&self) -> bool {
         self.process == process::id()
     }
@@ -115,6 +129,10 @@ impl Shared {
     }
 }
 
+fn code(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(0)
+}
+
 impl Watch {
     /// Begins to describe a watch.
     pub fn builder() -> WatchBuilder {
@@ -122,17 +140,7 @@ impl Watch {
     }
 
     fn start(mut rules: WatchBuilder) -> Result<Self, WatchError> {
-        let code = |error: &io::Error| error.raw_os_error().unwrap_or(0);
-        let stop = io::pipe().map_err(|error| WatchError::Pipe { code: code(&error) })?;
-        let first = Arc::new(rules.readings.pressure(&rules.thresholds));
-        let shared = Arc::new(Shared {
-            process: process::id(),
-            ended: AtomicBool::new(false),
-            level: AtomicUsize::new(0),
-            last: Mutex::new((first, None)),
-            calls: Calls::default(),
-            stop,
-        });
+        let shared = Shared::new(&rules)?;
         for (turn, call) in rules.calls.drain(..) {
             shared.calls.add(turn, call);
         }

@@ -316,9 +316,41 @@ fn a_pipe_nobody_writes_to_is_not_waited_for() {
 fn a_deep_tree_is_looked_at_in_part() {
     let path: String = (0..200).map(|n| format!("/{n}")).collect();
     let tree = Tree::version_2(&path);
+    let folder = |depth: usize| -> String { (0..depth).map(|n| format!("/{n}")).collect() };
+    tree.folder(&folder(136), "4096", "max", 0, 0, 0);
     let now = ask(&tree);
-    assert!(now.unread().len() <= 64);
     assert_eq!(bound(&now).0, LimitKind::Machine);
+    assert_eq!(
+        why(&now, &format!("/sys/fs/cgroup{}", folder(136))),
+        Some(Why::TooLong)
+    );
+    tree.folder(&folder(137), "4096", "max", 0, 0, 0);
+    assert_eq!(bound(&ask(&tree)).2, 4096);
+    // Two files are missing from each.
+    for depth in 150..=200 {
+        tree.write(&format!("sys/fs/cgroup{}/memory.current", folder(depth)), "0\n");
+    }
+    assert_eq!(ask(&tree).unread().len(), 64);
+}
+
+#[test]
+fn what_is_told_too_often_is_kept_once() {
+    let tree = Tree::new();
+    let line = "some avg10=1.00 avg60=0.50 avg300=0.25 total=12\n";
+    tree.write("proc/pressure/memory", line.repeat(1000));
+    assert_eq!(ask(&tree).stalls().len(), 2);
+    tree.machine(GIB, 3 * GIB);
+    assert_eq!(ask(&tree).available(), Some(GIB), "no more than there is");
+}
+
+#[test]
+fn the_end_of_a_long_line_is_no_line() {
+    let tree = Tree::version_2("/a");
+    tree.folder("/a", "4096", "max", 0, 0, 0);
+    // A line is looked at up to 16 KiB.
+    let mounts = "x".repeat(16 << 10) + "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+    tree.write("proc/self/mountinfo", mounts);
+    assert_eq!(bound(&ask(&tree)).0, LimitKind::Machine);
 }
 
 #[test]

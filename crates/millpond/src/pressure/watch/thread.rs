@@ -96,3 +96,20 @@ impl Watcher {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pressure::{Readings, Scope, Watch};
+
+    #[test]
+    fn stalls_that_are_told_of_raise_the_level_before_averages_do() {
+        let rules = Watch::builder().readings(Readings::under("/nowhere/at/all"));
+        let shared = Shared::new(&rules).expect("a pipe");
+        let mut watcher = Watcher::new(Arc::clone(&shared), rules);
+        watcher.look(Woken::Time);
+        assert_eq!(shared.level(), Level::Low);
+        watcher.look(Woken::Trigger(Scope::System));
+        assert_eq!(shared.level(), Level::High);
+    }
+}
