@@ -32,6 +32,8 @@ mod os;
 mod pinned;
 #[cfg(target_os = "linux")]
 mod pool;
+#[cfg(target_os = "linux")]
+pub mod pressure;
 
 #[cfg(target_os = "linux")]
 pub use buffer::{Buffer, Plain};
@@ -42,3 +44,5 @@ pub use memory::{MemoryKind, MemorySource};
 pub use pinned::{Pinned, is_pinned, pinned_bytes};
 #[cfg(target_os = "linux")]
 pub use pool::{Pool, PoolBuilder, PoolError, PoolStats, Raw};
+#[cfg(target_os = "linux")]
+pub use pressure::{Pressure, Watch, pressure};

@@ -1,0 +1,206 @@
+//! How scarce memory is for this process, by what the system says: to ask, or to be called.
+//!
+//! [`pressure`] reads every limit that the process is under (its cgroups up to the highest that can be seen, its
+//! own resource limits, the machine) and how long tasks waited for memory lately, and answers a [`Pressure`]: the
+//! limit that *binds*, which is the one with the fewest bytes left, and a [`Level`]. What could not be read is
+//! told with the reason, and the rest counts without it. [`Watch`] asks again and again from a thread of its own
+//! and calls when the level changes, so that pools can give back what they cache before the system kills.
+//!
+//! The level is the highest that any of these gives:
+//!
+//! - *A limit*: how much of it is used, less what the system takes back by itself. File pages count against a
+//!   cgroup and go when memory is needed, so a program that reads a large file is not short of memory. At
+//!   `memory.high` nothing is refused, so it gives no more than [`Level::High`]. Swap space is told and never
+//!   counted as available: whoever asks wants to stay out of it.
+//! - *Stalls* of the process's own cgroup. Where there are none to be had, those of the machine count instead,
+//!   up to [`Level::High`]: they may be a neighbour's who has met a limit of its own.
+//!
+//! Nothing here panics, whatever the files say. Reading takes no locks and allocates nothing but the answer: some
+//! paths and small lists whose lengths are bounded.
+//!
+//! ```
+//! use millpond::pressure::Level;
+//!
+//! let now = millpond::pressure();
+//! if let Some(limit) = now.limit() {
+//!     println!("{:?} of {} bytes, {} available", limit.kind, limit.bytes, limit.available());
+//! }
+//! for missing in now.unread() {
+//!     println!("not read: {} ({:?})", missing.path.display(), missing.why);
+//! }
+//! if now.level() >= Level::High {
+//!     // give back what is cached
+//! }
+//! ```
+
+mod cgroup;
+mod evidence;
+mod figures;
+mod files;
+mod level;
+mod machine;
+mod process;
+mod readings;
+mod watch;
+
+pub use evidence::{Events, Limit, LimitKind, Machine, Overcommit, Scope, Stall, StallKind, Unread, Why};
+pub use level::{Level, Share, Steps, StepsError, Thresholds};
+pub use readings::Readings;
+pub use watch::{Change, Means, Subscription, Turn, Watch, WatchBuilder, WatchError};
+
+use evidence::Evidence;
+use std::path::Path;
+
+/// How scarce memory is for this process now, by the default [`Thresholds`].
+#[must_use]
+pub fn pressure() -> Pressure {
+    Readings::system().pressure(&Thresholds::default())
+}
+
+/// What a level comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Cause {
+    /// Nothing raises it.
+    Nothing,
+    /// How much of a limit is used.
+    Limit(LimitKind),
+    /// How long tasks waited.
+    Stall(Scope, StallKind),
+    /// The system told a watch that tasks stall now.
+    Trigger(Scope),
+    /// Limits were met since a watch last looked.
+    Events,
+}
+
+/// How scarce memory is, and what says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pressure {
+    level: Level,
+    cause: Cause,
+    evidence: Evidence,
+}
+
+impl Pressure {
+    fn judge(evidence: Evidence, thresholds: &Thresholds) -> Self {
+        let (level, cause) = level(&evidence, thresholds);
+        Self {
+            level,
+            cause,
+            evidence,
+        }
+    }
+
+    /// How scarce memory is.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// What gave the level: of several, the first of the limits, then of the stalls.
+    #[must_use]
+    pub fn cause(&self) -> Cause {
+        self.cause
+    }
+
+    /// The limit that binds: of those the system keeps processes to, the one with the fewest bytes available, of
+    /// equal ones the smallest. None where no limit could be read.
+    #[must_use]
+    pub fn limit(&self) -> Option<&Limit> {
+        let enforced = self.evidence.limits.iter().filter(|l| l.kind.is_enforced());
+        enforced.min_by_key(|limit| (limit.available(), limit.bytes))
+    }
+
+    /// Bytes used of the limit that binds, with those that are reclaimable.
+    #[must_use]
+    pub fn used(&self) -> Option<u64> {
+        self.limit().map(|limit| limit.used)
+    }
+
+    /// Bytes that can still be had.
+    #[must_use]
+    pub fn available(&self) -> Option<u64> {
+        self.limit().map(Limit::available)
+    }
+
+    /// Every limit that could be read.
+    #[must_use]
+    pub fn limits(&self) -> &[Limit] {
+        &self.evidence.limits
+    }
+
+    /// How long tasks waited for memory, of the machine and of the process's cgroup.
+    #[must_use]
+    pub fn stalls(&self) -> &[Stall] {
+        &self.evidence.stalls
+    }
+
+    /// The machine's memory.
+    #[must_use]
+    pub fn machine(&self) -> Option<&Machine> {
+        self.evidence.machine.as_ref()
+    }
+
+    /// How often the limits of the process's cgroups were met.
+    #[must_use]
+    pub fn events(&self) -> Events {
+        self.evidence.events
+    }
+
+    /// The folder of the cgroup that counts the process's memory, or the lowest above it that can be seen.
+    #[must_use]
+    pub fn cgroup(&self) -> Option<&Path> {
+        self.evidence.cgroup.as_deref()
+    }
+
+    /// The folder of the cgroup whose stalls count; none where the machine's do.
+    fn stall_folder(&self) -> Option<&Path> {
+        self.evidence.stall_folder.as_deref()
+    }
+
+    /// What could not be read. Much of it is plain absence: few systems have everything.
+    #[must_use]
+    pub fn unread(&self) -> &[Unread] {
+        &self.evidence.unread
+    }
+}
+
+fn level(evidence: &Evidence, thresholds: &Thresholds) -> (Level, Cause) {
+    let of_limit = |limit: &Limit| {
+        let most = if limit.kind.is_hard() {
+            Level::Critical
+        } else {
+            Level::High
+        };
+        let level = thresholds.used.level(limit.used_share()).min(most);
+        (level, Cause::Limit(limit.kind))
+    };
+    let own = evidence.stalls.iter().any(|stall| stall.scope == Scope::Cgroup);
+    let (scope, most) = match own {
+        true => (Scope::Cgroup, Level::Critical),
+        false => (Scope::System, Level::High),
+    };
+    let of_stall = |stall: &Stall| {
+        let steps = match stall.kind {
+            StallKind::Some => &thresholds.some,
+            StallKind::Full => &thresholds.full,
+        };
+        let level = steps.level(stall.avg10).min(most);
+        (level, Cause::Stall(stall.scope, stall.kind))
+    };
+    let limits = evidence
+        .limits
+        .iter()
+        .filter(|limit| limit.kind.is_enforced())
+        .map(of_limit);
+    let stalls = evidence
+        .stalls
+        .iter()
+        .filter(|stall| stall.scope == scope)
+        .map(of_stall);
+    let highest = (Level::Low, Cause::Nothing);
+    limits.chain(stalls).fold(
+        highest,
+        |highest, next| if next.0 > highest.0 { next } else { highest },
+    )
+}

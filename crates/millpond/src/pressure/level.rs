@@ -1,0 +1,252 @@
+//! How scarce memory is, in four steps, and where the steps are.
+
+use thiserror::Error;
+
+/// How scarce memory is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// Nothing to do.
+    #[default]
+    Low,
+    /// Caches may shrink where it costs little.
+    Medium,
+    /// What is cached should go back now.
+    High,
+    /// The next growth may be refused, or the process be killed for it.
+    Critical,
+}
+
+impl Level {
+    pub(super) const ALL: [Self; 4] = [Self::Low, Self::Medium, Self::High, Self::Critical];
+}
+
+/// A part of a whole, in hundredths of a percent; never more than the whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Share(u16);
+
+impl Share {
+    /// The whole.
+    pub const WHOLE: Self = Self(10_000);
+
+    /// So many percent; what is past 100 is 100.
+    #[must_use]
+    pub const fn percent(percent: u32) -> Self {
+        Self::hundredths(if percent > 100 { 10_000 } else { percent * 100 })
+    }
+
+    /// So many hundredths of a percent; what is past 10 000 is 10 000.
+    #[must_use]
+    pub const fn hundredths(hundredths: u32) -> Self {
+        Self(if hundredths > 10_000 {
+            10_000
+        } else {
+            hundredths as u16
+        })
+    }
+
+    /// The part as hundredths of a percent, 0 to 10 000.
+    #[must_use]
+    pub const fn as_hundredths(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// How much of `whole` a `part` is, rounded down. All of nothing is the whole.
+    #[must_use]
+    pub fn of(part: u64, whole: u64) -> Self {
+        if part >= whole {
+            return Self::WHOLE;
+        }
+        // Less than 10 000, as the part is less than the whole.
+        Self((u128::from(part) * 10_000 / u128::from(whole)) as u16)
+    }
+}
+
+impl std::fmt::Display for Share {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{:02} %", self.0 / 100, self.0 % 100)
+    }
+}
+
+/// From which share on a level holds. Invariant: ascending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steps {
+    medium: Share,
+    high: Share,
+    critical: Share,
+}
+
+/// Three shares are no steps: each must be at least as large as the one before, and none may be zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("steps must ascend from more than nothing: {medium}, {high}, {critical} do not")]
+pub struct StepsError {
+    /// Where `Medium` was to begin.
+    pub medium: Share,
+    /// Where `High` was to begin.
+    pub high: Share,
+    /// Where `Critical` was to begin.
+    pub critical: Share,
+}
+
+impl Steps {
+    /// From these shares on.
+    ///
+    /// # Errors
+    /// When they do not ascend, or the first is nothing. Two may be equal: the lower level is then never met.
+    pub const fn new(medium: Share, high: Share, critical: Share) -> Result<Self, StepsError> {
+        if medium.0 == 0 || medium.0 > high.0 || high.0 > critical.0 {
+            return Err(StepsError {
+                medium,
+                high,
+                critical,
+            });
+        }
+        Ok(Self {
+            medium,
+            high,
+            critical,
+        })
+    }
+
+    const fn percent(medium: u32, high: u32, critical: u32) -> Self {
+        Self {
+            medium: Share::percent(medium),
+            high: Share::percent(high),
+            critical: Share::percent(critical),
+        }
+    }
+
+    /// The level at this share.
+    #[must_use]
+    pub fn level(&self, share: Share) -> Level {
+        let passed = [self.medium, self.high, self.critical]
+            .iter()
+            .filter(|step| share >= **step)
+            .count();
+        Level::ALL[passed]
+    }
+
+    /// Where `High` begins.
+    #[must_use]
+    pub fn high(&self) -> Share {
+        self.high
+    }
+
+    /// Each step lower by `margin`, by half of itself at the most.
+    fn lower(&self, margin: Share) -> Self {
+        let lower = |step: Share| Share(step.0.saturating_sub(margin.0).max(step.0.div_ceil(2)));
+        Self {
+            medium: lower(self.medium),
+            high: lower(self.high),
+            critical: lower(self.critical),
+        }
+    }
+}
+
+/// Where the levels begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thresholds {
+    pub(super) used: Steps,
+    pub(super) some: Steps,
+    pub(super) full: Steps,
+}
+
+impl Default for Thresholds {
+    /// 80, 90 and 95 % of a limit used; some task stalled for 5, 15 and 40 % of the last ten seconds; all of
+    /// them stalled for 2, 8 and 25 %.
+    fn default() -> Self {
+        Self {
+            used: Steps::percent(80, 90, 95),
+            some: Steps::percent(5, 15, 40),
+            full: Steps::percent(2, 8, 25),
+        }
+    }
+}
+
+impl Thresholds {
+    /// How much of a limit is used, less what the system takes back by itself.
+    #[must_use]
+    pub fn used(mut self, steps: Steps) -> Self {
+        self.used = steps;
+        self
+    }
+
+    /// How much of the last ten seconds *some* task waited for memory.
+    #[must_use]
+    pub fn some_stalled(mut self, steps: Steps) -> Self {
+        self.some = steps;
+        self
+    }
+
+    /// How much of the last ten seconds *all* tasks waited for memory.
+    #[must_use]
+    pub fn all_stalled(mut self, steps: Steps) -> Self {
+        self.full = steps;
+        self
+    }
+
+    /// What a level is left at on the way down: used bytes lower by `margin`, stalls halved.
+    pub(super) fn lower(&self, margin: Share) -> Self {
+        Self {
+            used: self.used.lower(margin),
+            some: self.some.lower(Share::WHOLE),
+            full: self.full.lower(Share::WHOLE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn levels_begin_where_the_defaults_say() {
+        let steps = Thresholds::default().used;
+        for (hundredths, level) in [
+            (0, Level::Low),
+            (7999, Level::Low),
+            (8000, Level::Medium),
+            (8999, Level::Medium),
+            (9000, Level::High),
+            (9499, Level::High),
+            (9500, Level::Critical),
+            (10_000, Level::Critical),
+        ] {
+            assert_eq!(steps.level(Share::hundredths(hundredths)), level, "{hundredths}");
+        }
+    }
+
+    #[test]
+    fn steps_ascend() {
+        let p = Share::percent;
+        assert!(Steps::new(p(1), p(1), p(1)).is_ok());
+        for (a, b, c) in [(0, 1, 2), (2, 1, 3), (1, 3, 2)] {
+            let error = Steps::new(p(a), p(b), p(c)).expect_err("not ascending");
+            assert!(error.to_string().contains("ascend"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_share_is_exact_at_any_size() {
+        assert_eq!(Share::of(u64::MAX - 1, u64::MAX), Share::hundredths(9999));
+        assert_eq!(Share::of(0, 0), Share::WHOLE);
+        assert_eq!(Share::of(7, 3), Share::WHOLE);
+        assert_eq!(Share::percent(u32::MAX), Share::WHOLE);
+        assert_eq!(Share::hundredths(1234).to_string(), "12.34 %");
+    }
+
+    proptest! {
+        #[test]
+        fn lower_steps_ascend_and_never_say_less(
+            mut steps in proptest::array::uniform3(1u32..=10_000), margin in 0u32..=10_000, at in 0u32..=10_000,
+        ) {
+            steps.sort_unstable();
+            let [a, b, c] = steps.map(Share::hundredths);
+            let steps = Steps::new(a, b, c).expect("ascending");
+            let lower = steps.lower(Share::hundredths(margin));
+            prop_assert!(Steps::new(lower.medium, lower.high, lower.critical).is_ok());
+            prop_assert!(lower.level(Share::hundredths(at)) >= steps.level(Share::hundredths(at)));
+            prop_assert_eq!(lower.level(Share::default()), Level::Low);
+        }
+    }
+}

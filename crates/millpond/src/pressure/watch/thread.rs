@@ -1,0 +1,115 @@
+//! The thread that watches.
+
+use super::alarm::{Alarm, Woken};
+use super::hysteresis::Hysteresis;
+use super::{Change, Shared, WatchBuilder};
+use crate::pressure::{Cause, Events, Level, Pressure, Thresholds, level};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The least time between two looks, whatever happens: a cgroup at its limit tells a hundred times a second.
+const LEAST_GAP: Duration = Duration::from_millis(20);
+
+pub(super) struct Watcher {
+    shared: Arc<Shared>,
+    rules: WatchBuilder,
+    lower: Thresholds,
+    alarm: Alarm,
+    hysteresis: Hysteresis,
+    /// What the limits' events came to at the last look, and in which cgroup.
+    events: Option<(Option<PathBuf>, Events)>,
+}
+
+impl Watcher {
+    pub(super) fn new(shared: Arc<Shared>, rules: WatchBuilder) -> Self {
+        let files = rules.readings.files.clone();
+        Self {
+            lower: rules.thresholds.lower(rules.margin),
+            alarm: Alarm::new(files, &rules.thresholds, rules.interval),
+            hysteresis: Hysteresis::new(rules.calm),
+            events: None,
+            shared,
+            rules,
+        }
+    }
+
+    /// Looks and calls until told to stop.
+    pub(super) fn run(mut self) {
+        let mut woken = Woken::Time;
+        while woken != Woken::Stop {
+            let began = Instant::now();
+            self.look(woken);
+            woken = self.alarm.wait(&self.shared.stop.0);
+            let gap = LEAST_GAP.saturating_sub(began.elapsed());
+            if woken != Woken::Stop
+                && !gap.is_zero()
+                && self.alarm.pause(&self.shared.stop.0, gap) == Woken::Stop
+            {
+                woken = Woken::Stop;
+            }
+        }
+        self.shared.end();
+    }
+
+    fn look(&mut self, woken: Woken) {
+        let now = Arc::new(self.rules.readings.pressure(&self.rules.thresholds));
+        if self.alarm.follow(&now) {
+            self.shared.set_means(self.alarm.means());
+        }
+        let (mut met, mut cause) = (now.level(), now.cause());
+        let mut raise = |level, by| {
+            if level > met {
+                (met, cause) = (level, by);
+            }
+        };
+        if let Woken::Trigger(scope) = woken {
+            raise(Level::High, Cause::Trigger(scope));
+        }
+        raise(self.events(&now), Cause::Events);
+        let falling = level(&now.evidence, &self.lower).0.max(met);
+        let change = self.hysteresis.step(met, falling, Instant::now());
+        self.shared.set(change.map(|(_, to)| to), Arc::clone(&now));
+        if let Some((from, to)) = change {
+            self.shared.calls.tell(&Change {
+                from,
+                to,
+                cause,
+                pressure: &now,
+            });
+        }
+    }
+
+    /// The level that limits met since the last look give.
+    fn events(&mut self, now: &Pressure) -> Level {
+        let (cgroup, after) = (now.cgroup(), now.events());
+        let before = self.events.replace((cgroup.map(Into::into), after));
+        let Some((_, before)) = before.filter(|(folder, _)| folder.as_deref() == cgroup) else {
+            return Level::Low;
+        };
+        if after.oom > before.oom || after.oom_kill > before.oom_kill {
+            Level::Critical
+        } else if after.max > before.max || after.high > before.high {
+            Level::High
+        } else {
+            Level::Low
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pressure::{Readings, Scope, Watch};
+
+    #[test]
+    fn stalls_that_are_told_of_raise_the_level_before_averages_do() {
+        let rules = Watch::builder().readings(Readings::under("/nowhere/at/all"));
+        let shared = Shared::new(&rules).expect("a pipe");
+        let mut watcher = Watcher::new(Arc::clone(&shared), rules);
+        watcher.look(Woken::Time);
+        assert_eq!(shared.level(), Level::Low);
+        watcher.look(Woken::Trigger(Scope::System));
+        assert_eq!(shared.level(), Level::High);
+    }
+}
