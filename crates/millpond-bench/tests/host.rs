@@ -52,6 +52,7 @@ fn nonsense_is_an_error_that_says_what_there_is() {
         ("--rounds", "needs a value"),
         ("--fast", "there is no flag '--fast'"),
         ("--once half --peer loop", "does not run"),
+        ("--once w1:64 --peer gl-tuned", "MALLOC_MMAP_MAX_=0"),
     ] {
         let output = host(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments}");

@@ -71,6 +71,18 @@ impl Contender {
         }
     }
 
+    /// What this process lacks to be measured as it, where its settings had to be there before the start.
+    pub(crate) fn lacks(self) -> Option<String> {
+        let unset = |(key, value): &&(&str, &str)| std::env::var(key).as_deref() != Ok(*value);
+        let lines = self
+            .environment()
+            .iter()
+            .filter(unset)
+            .map(|(key, value)| format!("{key}={value}"));
+        let lines: Vec<String> = lines.collect();
+        (!lines.is_empty()).then(|| lines.join(" "))
+    }
+
     /// Whether it runs this workload. jemalloc as it comes takes half a minute for the longest, and says no more
     /// there than in the shorter one.
     pub(crate) fn runs(self, spec: Spec) -> bool {

@@ -42,6 +42,14 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Task::Cell(spec, contender) => child::run(spec, contender),
+        Task::Once(_, contender) if contender.lacks().is_some() => {
+            let lacks = contender.lacks().unwrap_or_default();
+            eprintln!(
+                "error: {} is tuned from outside; start with {lacks}",
+                contender.name()
+            );
+            ExitCode::from(2)
+        }
         Task::Once(spec, contender) => match contender.run(spec, work::Effort::Once) {
             Ok(figures) => {
                 print!("{figures}");

@@ -39,20 +39,25 @@ pub(crate) fn hot(results: &[Rows], peers: &[Contender]) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "w1: ns a pair, {which}; millpond of glibc, of mimalloc\n");
         let _ = writeln!(text, "{}", table(&rows, peers, |part| time(part.median), true));
-        let _ = writeln!(text, "w1: its slowest round over its fastest\n");
-        let _ = writeln!(
-            text,
-            "{}",
-            table(&rows, peers, |part| digits(part.most / part.least), false)
-        );
-        let any = rows
-            .iter()
-            .flat_map(|r| &r.rows)
-            .flat_map(|r| &r.parts)
-            .any(|p| p.faults >= 0.005);
-        if any {
-            let _ = writeln!(text, "w1: its minor faults for each pair\n");
-            let _ = writeln!(text, "{}", table(&rows, peers, |part| faults(part.faults), false));
+        let seen = |of: fn(&Summary) -> bool| {
+            let any = |r: &&&Rows| r.rows.iter().flat_map(|row| &row.parts).any(of);
+            rows.iter().filter(any).copied().collect::<Vec<&Rows>>()
+        };
+        // One round has no spread, and most rows have no faults.
+        let spread = seen(|part| part.most > part.least);
+        if !spread.is_empty() {
+            let _ = writeln!(text, "w1: its slowest round over its fastest\n");
+            let ratio = |part: &Summary| digits(part.most / part.least);
+            let _ = writeln!(text, "{}", table(&spread, peers, ratio, false));
+        }
+        let faulty = seen(|part| part.faults >= 0.005);
+        if !faulty.is_empty() {
+            let _ = writeln!(text, "w1: its minor faults for each pair, where there are any\n");
+            let _ = writeln!(
+                text,
+                "{}",
+                table(&faulty, peers, |part| faults(part.faults), false)
+            );
         }
     }
     text
