@@ -1,0 +1,150 @@
+//! What one run of a workload came to, and its line-by-line form between parent and child.
+
+use std::fmt::{self, Display};
+use std::str::FromStr;
+
+/// The cost of one part of a workload.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Time {
+    /// Which part; one word.
+    pub(crate) part: String,
+    /// For one operation.
+    pub(crate) nanoseconds: f64,
+    /// How many there were.
+    pub(crate) operations: u64,
+    /// Minor faults for one operation.
+    pub(crate) faults: f64,
+    /// Payload of one operation, or nought where a rate means nothing.
+    pub(crate) bytes: u64,
+}
+
+/// Resident bytes at the stages of a workload, beside the bytes in our hands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// Before the first allocation.
+    pub(crate) start: u64,
+    /// At most.
+    pub(crate) peak: u64,
+    /// Most bytes in our hands at once.
+    pub(crate) live: u64,
+    /// After the workload's frees.
+    pub(crate) freed: u64,
+    /// After a trim on top.
+    pub(crate) trimmed: u64,
+    /// Bytes still in our hands then.
+    pub(crate) left: u64,
+}
+
+/// Everything a run is asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Figures {
+    pub(crate) times: Vec<Time>,
+    pub(crate) memory: Option<Memory>,
+}
+
+impl Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for t in &self.times {
+            let (part, each, bytes) = (&t.part, t.nanoseconds, t.bytes);
+            writeln!(f, "time {part} {each} {} {} {bytes}", t.operations, t.faults)?;
+        }
+        if let Some(m) = self.memory {
+            let Memory {
+                start, peak, live, ..
+            } = m;
+            writeln!(
+                f,
+                "memory {start} {peak} {live} {} {} {}",
+                m.freed, m.trimmed, m.left
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Figures {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut figures = Self::default();
+        for line in text.lines() {
+            read(line, &mut figures).ok_or_else(|| format!("a run answered '{line}'"))?;
+        }
+        if figures.times.is_empty() {
+            return Err("a run answered no time".to_owned());
+        }
+        Ok(figures)
+    }
+}
+
+fn read(line: &str, figures: &mut Figures) -> Option<()> {
+    let mut words = line.split(' ');
+    match words.next()? {
+        "time" => figures.times.push(Time {
+            part: words.next()?.to_owned(),
+            nanoseconds: next(&mut words)?,
+            operations: next(&mut words)?,
+            faults: next(&mut words)?,
+            bytes: next(&mut words)?,
+        }),
+        "memory" if figures.memory.is_none() => {
+            figures.memory = Some(Memory {
+                start: next(&mut words)?,
+                peak: next(&mut words)?,
+                live: next(&mut words)?,
+                freed: next(&mut words)?,
+                trimmed: next(&mut words)?,
+                left: next(&mut words)?,
+            });
+        }
+        _ => return None,
+    }
+    words.next().is_none().then_some(())
+}
+
+fn next<'a, T: FromStr>(words: &mut impl Iterator<Item = &'a str>) -> Option<T> {
+    words.next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_child_prints_its_parent_reads() {
+        let figures = Figures {
+            times: ["hot", "cold"]
+                .map(|part| Time {
+                    part: part.to_owned(),
+                    nanoseconds: 36.7,
+                    operations: 140_000,
+                    faults: 0.012_5,
+                    bytes: 64,
+                })
+                .to_vec(),
+            memory: Some(Memory {
+                start: 1,
+                peak: 2,
+                live: 3,
+                freed: 4,
+                trimmed: 5,
+                left: 6,
+            }),
+        };
+        assert_eq!(figures.to_string().parse(), Ok(figures));
+    }
+
+    #[test]
+    fn anything_else_is_an_error() {
+        for text in [
+            "",
+            "memory 1 2 3 4 5 6",
+            "time hot 1 2 3",
+            "time hot 1 2 3 4 5",
+            "time hot x 2 3 4",
+            "time hot 1 2 3 4\nhello",
+        ] {
+            assert!(text.parse::<Figures>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The program `host` from outside: its children, its tables, and what it says to nonsense.
+
+use std::process::{Command, Output};
+
+fn host(arguments: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_host"));
+    command
+        .args(arguments.split_whitespace())
+        .output()
+        .expect("it was built")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn every_allocator_has_a_row_from_a_process_of_its_own() {
+    let output = host("guda-hot w6:64KiB half --rounds 2");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    for name in [
+        "glibc", "gl-tuned", "mimalloc", "jemalloc", "je-tuned", "snmalloc", "millpond",
+    ] {
+        // Hot, cold, the zeroed round, the freed half and its memory.
+        let rows = shown
+            .lines()
+            .filter(|line| line.split_whitespace().take(2).any(|word| word == name));
+        assert_eq!(rows.count(), 5, "{name} in\n{shown}");
+    }
+    assert!(shown.lines().all(|line| line.chars().count() <= 100), "{shown}");
+}
+
+#[test]
+fn one_workload_runs_once_here() {
+    let output = host("--once W1:64 --peer glibc");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    assert!(
+        shown.starts_with("time pair ") && shown.contains(" 20000 "),
+        "{shown}"
+    );
+}
+
+#[test]
+fn nonsense_is_an_error_that_says_what_there_is() {
+    for (arguments, said) in [
+        ("w7", "there is no workload 'w7'"),
+        ("w1:64:a3", "there is no workload"),
+        ("--peer tcmalloc", "mimalloc"),
+        ("--rounds 0", "1 to 1000"),
+        ("--rounds", "needs a value"),
+        ("--fast", "there is no flag '--fast'"),
+        ("--once half --peer loop", "does not run"),
+        ("--once w1:64 --peer gl-tuned", "MALLOC_MMAP_MAX_=0"),
+    ] {
+        let output = host(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments}");
+        assert!(
+            text(&output.stderr).contains(said),
+            "{arguments}: {}",
+            text(&output.stderr)
+        );
+    }
+}
