@@ -15,6 +15,27 @@ pub(crate) fn run() -> Result<(), String> {
         &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
     )?;
     step("cargo", &["test", "--workspace"])?;
+    peers()?;
     let strict = [("RUSTDOCFLAGS", "-D warnings")];
     step_with("cargo", &["doc", "--workspace", "--no-deps", "--quiet"], &strict)
+}
+
+/// The bench beside other allocators, where they can be built.
+fn peers() -> Result<(), String> {
+    if !(works("c++", &["--version"]) && works("make", &["--version"])) {
+        eprintln!("skipped: the host bench, whose peers take a C++ compiler and make");
+        return Ok(());
+    }
+    let bench = ["--package", "millpond-bench", "--features", "peers"];
+    let clippy = [
+        ["clippy"].as_slice(),
+        &bench,
+        &["--all-targets", "--", "-D", "warnings"],
+    ]
+    .concat();
+    step("cargo", &clippy)?;
+    step(
+        "cargo",
+        &[["test"].as_slice(), &bench, &["--bin", "host", "--test", "host"]].concat(),
+    )
 }

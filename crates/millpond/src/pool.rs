@@ -6,7 +6,7 @@
 //!   engine           best fit, growth, moving pages              the pool's lock             (core.rs)
 //! ```
 //!
-//! Blocks up to 32 KiB are cut from spans of one size each, larger ones come from the policy as they are.
+//! Blocks up to 64 KiB are cut from spans of one size each, larger ones come from the policy as they are.
 
 mod account;
 mod cache;
@@ -253,6 +253,19 @@ impl Pool {
         }
         self.heap().free(raw.taken, raw.requested);
         Ok(())
+    }
+
+    /// Takes a block back by its address and the request it was given for, as allocators' interfaces do.
+    ///
+    /// # Safety
+    /// `pointer` is that of a [`Raw`] which this pool handed out for just these `bytes` and `align`, which was not given
+    /// back since, and nothing uses the block any more.
+    #[inline]
+    pub unsafe fn free_raw_sized(&self, pointer: NonNull<u8>, bytes: usize, align: usize) {
+        self.heap().free(
+            Taken::of(pointer.as_ptr().expose_provenance(), bytes, align),
+            bytes,
+        );
     }
 
     /// A buffer of `len` elements, all zero.

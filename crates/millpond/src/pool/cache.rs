@@ -2,15 +2,17 @@
 
 use super::account::Tally;
 use super::claim::Claim;
-use super::classes::{BINS, CLASSES, KEPT, PAGE, class_bytes};
+use super::classes::{BINS, CLASSES, KEPT, PAGE, SMALL, class_bytes};
 use std::cell::UnsafeCell;
 
 /// Bytes of small blocks of one class that a thread keeps, and the least and most of their number.
 const BIN_BYTES: usize = 256 << 10;
 const LEAST_KEPT: usize = 8;
 const MOST_KEPT: usize = 256;
-/// Larger blocks a thread keeps in one bin.
-const LARGE_KEPT: usize = 4;
+/// Bytes of larger blocks that a thread keeps in one bin, and the least and most of their number.
+const LARGE_BIN_BYTES: usize = 8 << 20;
+const LEAST_LARGE: usize = 4;
+const MOST_LARGE: usize = 32;
 /// Bytes of larger blocks a thread keeps.
 const LARGE_BYTES: usize = 2 * KEPT;
 
@@ -74,6 +76,10 @@ pub(crate) fn most_kept(class: usize) -> usize {
     (BIN_BYTES / class_bytes(class)).clamp(LEAST_KEPT, MOST_KEPT)
 }
 
+fn most_large(bin: usize) -> usize {
+    (LARGE_BIN_BYTES / (SMALL << (bin / 8))).clamp(LEAST_LARGE, MOST_LARGE)
+}
+
 /// The blocks of a cache.
 #[derive(Debug)]
 pub(crate) struct Stacks {
@@ -90,7 +96,9 @@ impl Stacks {
             small: (0..CLASSES)
                 .map(|class| Stack::new(most_kept(class), 0))
                 .collect(),
-            large: (0..BINS).map(|_| Stack::new(LARGE_KEPT, nothing)).collect(),
+            large: (0..BINS)
+                .map(|bin| Stack::new(most_large(bin), nothing))
+                .collect(),
             large_bytes: 0,
         }
     }

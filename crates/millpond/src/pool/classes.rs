@@ -7,15 +7,15 @@
 /// Every address is a multiple of it, and every size of a small block.
 pub(crate) const LEAST: usize = 64;
 /// Bytes of the largest small block.
-pub(crate) const SMALL: usize = 32 << 10;
+pub(crate) const SMALL: usize = 64 << 10;
 /// Sizes of small blocks.
-pub(crate) const CLASSES: usize = 16 + 5 * 8;
+pub(crate) const CLASSES: usize = 16 + 6 * 8;
 /// Larger blocks are multiples of it.
 pub(crate) const PAGE: usize = 4 << 10;
 /// Bytes of the largest block that a thread keeps.
 pub(crate) const KEPT: usize = 32 << 20;
 /// Bins of larger blocks.
-pub(crate) const BINS: usize = 10 * 8 + 1;
+pub(crate) const BINS: usize = 9 * 8 + 1;
 
 /// The class of a small block of at least so many bytes; `bytes` is at least 1 and at most [`SMALL`].
 #[inline]
@@ -44,7 +44,7 @@ pub(crate) const fn class_bytes(class: usize) -> usize {
 pub(crate) fn bin_of(bytes: usize) -> usize {
     debug_assert!((SMALL..=KEPT).contains(&bytes));
     let log = bytes.ilog2() as usize;
-    (log - 15) * 8 + ((bytes >> (log - 3)) & 7)
+    (log - 16) * 8 + ((bytes >> (log - 3)) & 7)
 }
 
 #[cfg(test)]

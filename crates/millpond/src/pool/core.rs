@@ -1,7 +1,7 @@
 //! What a pool has under its lock: the engine, and the blocks it has handed to the threads.
 
 use super::account::Tally;
-use super::classes::{PAGE, SMALL};
+use super::classes::PAGE;
 use super::shelf::span_bytes;
 use crate::memory::MemorySource;
 use millpond_engine::{AllocError, Block, Engine, Request, Stream};
@@ -45,38 +45,25 @@ impl Core {
         Ok((block, self.memory.stats().hits == hits))
     }
 
-    /// A block above [`SMALL`]: its address, its bytes, and whether the source was called for it.
-    pub(crate) fn allocate(
-        &mut self,
-        bytes: usize,
-        align: usize,
-    ) -> Result<(usize, usize, bool), AllocError> {
-        let too_large = AllocError::TooLarge {
-            requested: bytes as u64,
-            limit: isize::MAX as u64,
-        };
-        let room = bytes
-            .max(SMALL + 1)
-            .checked_next_multiple_of(PAGE)
-            .ok_or(too_large)?;
+    /// A block above [`SMALL`], of whole pages: its address, and whether the source was called for it.
+    pub(crate) fn allocate(&mut self, bytes: usize, align: usize) -> Result<(usize, bool), AllocError> {
         let most = self.memory.source().page_bytes() as usize;
         if align <= most {
             // Every block of this engine is whole pages, so every one begins at a multiple of a page.
-            let (block, missed) = self.request(room, if align <= PAGE { 1 } else { align })?;
-            let (address, bytes) = (block.address() as usize, block.bytes() as usize);
+            let (block, missed) = self.request(bytes, if align <= PAGE { 1 } else { align })?;
+            let address = block.address() as usize;
             self.large.insert(address, block);
-            return Ok((address, bytes, missed));
+            return Ok((address, missed));
         }
         // More than the source aligns to: somewhere in a larger block.
-        let wider = AllocError::TooLarge {
+        let wider = bytes.checked_add(align).ok_or(AllocError::TooLarge {
             requested: bytes as u64,
             limit: isize::MAX as u64,
-        };
-        let (block, missed) = self.request(room.checked_add(align).ok_or(wider)?, most)?;
+        })?;
+        let (block, missed) = self.request(wider, most)?;
         let address = (block.address() as usize).next_multiple_of(align);
-        let usable = block.bytes() as usize - (address - block.address() as usize);
         self.large.insert(address, block);
-        Ok((address, usable, missed))
+        Ok((address, missed))
     }
 
     /// Takes blocks above [`SMALL`] back.

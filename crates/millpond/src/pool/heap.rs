@@ -81,6 +81,23 @@ fn small_class(bytes: usize, align: usize) -> Option<usize> {
     (first..CLASSES).find(|class| class_bytes(*class).is_multiple_of(align))
 }
 
+/// Bytes of a larger block for a request; none where there are no such sizes.
+#[inline]
+fn room(bytes: usize) -> Option<usize> {
+    bytes.max(SMALL + 1).checked_next_multiple_of(PAGE)
+}
+
+impl Taken {
+    /// The block that a request of this shape was given at this address: what it takes follows from the request alone.
+    pub(crate) fn of(address: usize, bytes: usize, align: usize) -> Self {
+        let bytes = match small_class(bytes, align) {
+            Some(class) => class_bytes(class),
+            None => room(bytes).unwrap_or(bytes),
+        };
+        Self { address, bytes }
+    }
+}
+
 impl Heap {
     pub(crate) fn new(memory: Memory) -> &'static Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
@@ -202,13 +219,13 @@ impl Heap {
             let room = bytes.max(SMALL + 1).next_multiple_of(PAGE);
             let found = local::with(self, |cache| {
                 let block = cache.with(|stacks| stacks.pop_large(bin_of(room), room))??;
-                if cache.tally.allocate(bytes, block.bytes) {
+                if cache.tally.allocate(bytes, room) {
                     cache.tally.tell(&self.totals, self.alone());
                 }
-                Some(block)
+                Some(block.address)
             });
-            if let Some(Free { address, bytes }) = found.flatten() {
-                return Ok(Taken { address, bytes });
+            if let Some(address) = found.flatten() {
+                return Ok(Taken { address, bytes: room });
             }
         }
         self.allocate_large(bytes, align)
@@ -337,7 +354,12 @@ impl Heap {
     #[cold]
     #[inline(never)]
     fn allocate_large(&'static self, requested: usize, align: usize) -> Result<Taken, AllocError> {
-        let (address, bytes, missed) = self.ask(requested, |core| core.allocate(requested, align))?;
+        let bytes = room(requested).ok_or(AllocError::TooLarge {
+            requested: requested as u64,
+            limit: isize::MAX as u64,
+        });
+        let bytes = bytes.map_err(|error| self.count_refusal(error))?;
+        let (address, missed) = self.ask(requested, |core| core.allocate(bytes, align))?;
         let counted = local::with(self, |cache| {
             if missed {
                 bump(&cache.tally.misses);

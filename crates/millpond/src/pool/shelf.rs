@@ -9,7 +9,7 @@ const SPAN_UNIT: usize = 64 << 10;
 /// Bytes of a span for a class.
 pub(crate) fn span_bytes(class: usize) -> usize {
     (class_bytes(class) * 64)
-        .clamp(SPAN_UNIT, 32 * SMALL)
+        .clamp(SPAN_UNIT, 16 * SMALL)
         .next_multiple_of(SPAN_UNIT)
 }
 

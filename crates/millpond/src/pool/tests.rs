@@ -113,6 +113,21 @@ fn what_threads_keep_is_found_when_memory_is_short() {
 }
 
 #[test]
+fn a_block_may_go_back_by_the_request_it_was_given_for() {
+    let pool = pool();
+    for bytes in [0, 1, 64, 1000, 32 << 10, 40_000, 3 << 20, 40 << 20] {
+        for align in [1, 64, 4096, 1 << 16, 1 << 21] {
+            let raw = take(&pool, bytes, align, 5);
+            // SAFETY: just handed out for this request, and used no more.
+            unsafe { pool.free_raw_sized(raw.pointer(), bytes, align) };
+        }
+    }
+    let stats = pool.stats();
+    assert_eq!((stats.requested.current, stats.allocated.current), (0, 0));
+    pool.heap().check();
+}
+
+#[test]
 fn another_pools_block_comes_back_to_the_caller() {
     let (one, two) = (pool(), pool());
     let raw = take(&one, 100, 64, 9);

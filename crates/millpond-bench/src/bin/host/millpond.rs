@@ -1,78 +1,44 @@
-//! Millpond's own row.
-//!
-//! The slot for the pool: until it is there, the engine over host memory, behind one lock and a table of blocks.
+//! Millpond's own row: a pool over host memory, with the defaults.
 
 use crate::allocator::{Allocator, Shape};
-use millpond::Host;
-use millpond::engine::{Block, Engine, Request, Settings, Stream, policies};
-use std::collections::HashMap;
+use millpond::Pool;
 use std::ptr::{self, NonNull};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What the row is measured with.
-pub(crate) struct Millpond {
-    state: Mutex<State>,
-}
-
-struct State {
-    engine: Engine<Host>,
-    /// The blocks in callers' hands, by address.
-    blocks: HashMap<usize, Block>,
-}
-
-// SAFETY: the policy is the one built below, which owns its tables and ties nothing to a thread; the rest is `Send`.
-unsafe impl Send for State {}
+pub(crate) struct Millpond(Pool);
 
 impl Millpond {
-    /// The default policy over ordinary memory without a limit.
+    /// The default policy over ordinary memory.
     pub(crate) fn new() -> Result<Self, String> {
-        let policy = policies::build("millpond", &Settings::default()).map_err(|e| e.to_string())?;
-        let host = Host::builder().build().map_err(|e| e.to_string())?;
-        Ok(Self {
-            state: Mutex::new(State {
-                engine: Engine::new(policy, host),
-                blocks: HashMap::new(),
-            }),
-        })
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        Pool::host().map(Self).map_err(|error| error.to_string())
     }
 }
 
-// SAFETY: a block of the engine is committed memory of the host source, which nobody else is given until the block
-// is freed, at the alignment asked for (`MemorySource`). The source is in the engine and lives as long as it.
+// SAFETY: a block of the pool is memory that nobody else is given until the block is freed, of at least the bytes and at
+// the alignment asked for. The pool is in `self` and lives as long.
 unsafe impl Allocator for Millpond {
     fn alloc(&self, shape: Shape) -> *mut u8 {
-        let mut request = Request::new(shape.size() as u64, Stream::DEFAULT);
-        request.align = shape.align() as u64;
-        let mut state = self.state();
-        let Ok(block) = state.engine.allocate(request) else {
-            return ptr::null_mut();
-        };
-        let address = block.address() as usize;
-        state.blocks.insert(address, block);
-        ptr::with_exposed_provenance_mut(address)
+        match self.0.alloc_raw(shape.size(), shape.align()) {
+            Ok(raw) => raw.pointer().as_ptr(),
+            Err(_) => ptr::null_mut(),
+        }
     }
 
     fn alloc_zeroed(&self, shape: Shape) -> *mut u8 {
         let place = self.alloc(shape);
         if !place.is_null() {
-            // SAFETY: so many bytes were just given there.
+            // SAFETY: the block was just handed out and has that many bytes.
             unsafe { place.write_bytes(0, shape.size()) };
         }
         place
     }
 
-    unsafe fn free(&self, address: NonNull<u8>, _: Shape) {
-        let mut state = self.state();
-        if let Some(block) = state.blocks.remove(&address.addr().get()) {
-            state.engine.free(block, &[]);
-        }
+    unsafe fn free(&self, address: NonNull<u8>, shape: Shape) {
+        // SAFETY: the caller has it from `alloc` with this shape and uses it no more.
+        unsafe { self.0.free_raw_sized(address, shape.size(), shape.align()) };
     }
 
     fn trim(&self) {
-        self.state().engine.release_cached();
+        self.0.trim();
     }
 }
