@@ -20,7 +20,11 @@
 
 pub use millpond_engine as engine;
 
+#[forbid(unsafe_code)]
+mod budget;
 mod memory;
+#[forbid(unsafe_code)]
+mod post_mortem;
 
 #[cfg(target_os = "linux")]
 mod host;
@@ -29,8 +33,12 @@ mod os;
 #[cfg(target_os = "linux")]
 mod pinned;
 
+pub use budget::{Budget, BudgetBuilder, BudgetError, Charge, Measure, Refusal, Report, SoftCrossing, Wait};
 #[cfg(target_os = "linux")]
 pub use host::{Host, HostBuilder, HostError, HugePages, Node};
 pub use memory::{MemoryKind, MemorySource};
 #[cfg(target_os = "linux")]
 pub use pinned::{Pinned, is_pinned, pinned_bytes};
+pub use post_mortem::{
+    BudgetFigures, Holding, Least, Lister, Method, PostMortem, SpaceFigures, Survey, Text, Top,
+};
