@@ -21,6 +21,13 @@
 //!   soft      limits that tell                  outside every lock
 //! ```
 //!
+//! How a pool uses them: what it takes from its source it charges to [`Budget::nearest`] of reserved bytes with
+//! [`Budget::try_charge`], before it asks, and gives the charge back after the memory. A block is charged to its
+//! tenant, scope or pool before it is placed; the [`Charge`] lies in the block's header, or its bytes are
+//! [forgotten](Charge::forget) there and [restored](Budget::restore) when it is freed. Where a request is to wait, the
+//! pool [joins](Wait::join) the line, then empties the caches, and only then sleeps; while [`Budget::has_waiters`],
+//! frees go past the caches. Its [`Lister`] tells refusals what it holds.
+//!
 //! What is not promised: while a charge that a higher budget is about to refuse holds room in a lower one, another
 //! may be refused there that would have fitted. One that waits is served when that room comes back.
 

@@ -227,6 +227,12 @@ fn more_tags_than_places_lose_no_byte_and_no_large_holder() {
 }
 
 #[test]
+fn surveys_fit_on_a_stack() {
+    assert!(size_of::<Survey>() <= 12 << 10, "{}", size_of::<Survey>());
+    assert!(size_of::<PostMortem>() <= 1 << 10, "{}", size_of::<PostMortem>());
+}
+
+#[test]
 fn everything_is_said_in_a_few_lines() {
     let budget = Budget::builder("process")
         .limit(100 << 20)

@@ -12,12 +12,13 @@ use std::fmt;
 
 /// Says what is held: a pool, or whoever keeps an account of a scope or tenant.
 pub trait Lister: Send + Sync {
-    /// Tells the survey what is held. Called by whoever was refused, while budgets hold no lock; it must not
+    /// Tells the survey what is held: tags, pieces, free bytes. A pool's lister holds the pool weakly, because the
+    /// pool holds the budget that holds the lister. Called by whoever was refused, while budgets hold no lock; it must not
     /// allocate from a pool that may just have failed.
     fn list(&self, survey: &mut Survey);
 }
 
-/// Gathers a [`PostMortem`] without the heap: about 14 KiB on the stack.
+/// Gathers a [`PostMortem`] without the heap: about 12 KiB on the stack.
 ///
 /// ```
 /// use millpond::engine::{Engine, Request, Settings, Simulated, Stream, policies};
