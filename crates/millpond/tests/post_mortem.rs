@@ -227,6 +227,19 @@ fn more_tags_than_places_lose_no_byte_and_no_large_holder() {
 }
 
 #[test]
+fn a_large_holder_told_in_small_pieces_is_found() {
+    let mut survey = Survey::new(1);
+    for tag in 0..64 {
+        survey.holder(&format!("early {tag}"), 100, 1);
+    }
+    for round in 0..2_000 {
+        survey.holder("steady", 10, 1);
+        survey.holder(&format!("late {round}"), 2, 1);
+    }
+    assert_eq!(survey.finish().holders.named()[0].name.as_str(), "steady");
+}
+
+#[test]
 fn surveys_fit_on_a_stack() {
     assert!(size_of::<Survey>() <= 12 << 10, "{}", size_of::<Survey>());
     assert!(size_of::<PostMortem>() <= 1 << 10, "{}", size_of::<PostMortem>());

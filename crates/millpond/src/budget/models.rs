@@ -90,11 +90,12 @@ fn a_charge_that_is_refused_above_wakes_whoever_waits_below() {
     model(|| {
         let top = budget(4);
         let low = top.child_builder("low").limit(3).build().unwrap();
-        let held = top.try_charge(2).unwrap();
         let other = {
             let low = low.clone();
             thread::spawn(move || drop(low.try_charge(3)))
         };
+        // If this comes while the other has room below and none above yet, the other is refused above.
+        let held = top.try_charge(2);
         let mut wait = low.charge_async(2);
         if !poll(&mut wait) {
             other.join().unwrap();
@@ -181,6 +182,47 @@ fn a_grant_that_is_dropped_goes_to_the_next() {
 }
 
 #[test]
+fn a_flag_raised_on_the_way_is_lowered() {
+    model(|| {
+        let top = budget(5);
+        let low = top.child_builder("low").limit(3).build().unwrap();
+        let held = low.try_charge(3).unwrap();
+        let other = {
+            let top = top.clone();
+            thread::spawn(move || {
+                drop(held);
+                // Room came back below, and goes above.
+                drop(top.try_charge(4));
+            })
+        };
+        drop(block_on(low.charge_async(2)).unwrap());
+        other.join().unwrap();
+        at_rest(&top, 5);
+        at_rest(&low, 3);
+    });
+}
+
+#[test]
+fn who_is_let_in_sees_what_was_done_before() {
+    model(|| {
+        let top = budget(1);
+        let given_back = Arc::new(AtomicUsize::new(0));
+        let held = top.try_charge(1).unwrap();
+        let other = {
+            let given_back = Arc::clone(&given_back);
+            thread::spawn(move || {
+                given_back.store(1, Ordering::Relaxed);
+                drop(held);
+            })
+        };
+        if top.try_charge(1).is_ok() {
+            assert_eq!(given_back.load(Ordering::Relaxed), 1);
+        }
+        other.join().unwrap();
+    });
+}
+
+#[test]
 fn every_crossing_of_a_soft_limit_is_told_once() {
     model(|| {
         let told = Arc::new(AtomicUsize::new(0));
@@ -227,5 +269,44 @@ fn a_crossing_while_another_falls_is_not_lost() {
         let again = top.try_charge(4).unwrap();
         assert_eq!(told.load(Ordering::SeqCst), before + 1);
         drop(again);
+    });
+}
+
+/// A soft limit of 3, armed again at 2, and how often it has told.
+fn softly() -> (Budget, impl Fn() -> usize) {
+    let told = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&told);
+    let top = Budget::builder("top").soft_limit_rearmed_at(3, 2, move |_| {
+        count.fetch_add(1, Ordering::SeqCst);
+    });
+    (top.build().unwrap(), move || told.load(Ordering::SeqCst))
+}
+
+#[test]
+fn a_fall_before_a_crossing_is_told_arms_it_again() {
+    model(|| {
+        let (top, told) = softly();
+        let falling = top.try_charge(3).unwrap();
+        let other = thread::spawn(move || drop(falling));
+        let mine = top.try_charge(1).unwrap();
+        other.join().unwrap();
+        let before = told();
+        let again = top.try_charge(3).unwrap();
+        assert_eq!(told(), before + 1);
+        drop((mine, again));
+    });
+}
+
+#[test]
+fn a_crossing_before_a_fall_has_armed_it_is_told() {
+    model(|| {
+        let (top, told) = softly();
+        let falling = top.try_charge(4).unwrap();
+        let other = thread::spawn(move || drop(falling));
+        let mine = top.try_charge(4).unwrap();
+        other.join().unwrap();
+        // Both at once never fell below the limit; one after the other crossed it twice.
+        assert_eq!(told(), if top.peak() == 8 { 1 } else { 2 });
+        drop(mine);
     });
 }
