@@ -1,6 +1,6 @@
 //! Byte sizes as people write them.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use thiserror::Error;
 
 /// Why a text is not a size.
@@ -80,7 +80,33 @@ impl fmt::Display for Size {
             v if v < 99.95 => 1,
             _ => 0,
         };
-        f.pad(&format!("{value:.digits$} {}", UNITS[unit]))
+        // On the stack, because sizes are printed when memory has run out. At most "1023 KiB".
+        let mut text = Line::default();
+        write!(text, "{value:.digits$} {}", UNITS[unit])?;
+        f.pad(text.as_str())
+    }
+}
+
+/// A few letters.
+#[derive(Default)]
+struct Line {
+    bytes: [u8; 16],
+    len: usize,
+}
+
+impl Line {
+    fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..self.len]).unwrap_or_default()
+    }
+}
+
+impl fmt::Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.len + text.len();
+        let place = self.bytes.get_mut(self.len..end).ok_or(fmt::Error)?;
+        place.copy_from_slice(text.as_bytes());
+        self.len = end;
+        Ok(())
     }
 }
 

@@ -20,9 +20,13 @@
 
 pub use millpond_engine as engine;
 
+#[forbid(unsafe_code)]
+mod budget;
 #[cfg(target_os = "linux")]
 mod buffer;
 mod memory;
+#[forbid(unsafe_code)]
+mod post_mortem;
 
 #[cfg(target_os = "linux")]
 mod host;
@@ -35,6 +39,7 @@ mod pool;
 #[cfg(target_os = "linux")]
 pub mod pressure;
 
+pub use budget::{Budget, BudgetBuilder, BudgetError, Charge, Measure, Refusal, Report, SoftCrossing, Wait};
 #[cfg(target_os = "linux")]
 pub use buffer::{Buffer, Plain};
 #[cfg(target_os = "linux")]
@@ -44,5 +49,8 @@ pub use memory::{MemoryKind, MemorySource};
 pub use pinned::{Pinned, is_pinned, pinned_bytes};
 #[cfg(target_os = "linux")]
 pub use pool::{Pool, PoolBuilder, PoolError, PoolStats, Raw};
+pub use post_mortem::{
+    BudgetFigures, Holding, Least, Lister, Method, PostMortem, SpaceFigures, Survey, Text, Top,
+};
 #[cfg(target_os = "linux")]
 pub use pressure::{Pressure, Watch, pressure};

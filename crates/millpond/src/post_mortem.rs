@@ -1,0 +1,101 @@
+//! Why memory ran out: the request, what refused it, who holds what, and the least that would have to go.
+//!
+//! A post-mortem is made when memory has just run out, maybe in the allocator that the whole program uses. So it is
+//! a value of fixed size, with texts and lists that have a fixed capacity, and so is the [`Survey`] that gathers it,
+//! which lives on the stack. An arena made in advance would hold no more and would be one more thing to lock; lists
+//! that grow would ask the very pool that failed. What does not fit is added up under "more".
+//!
+//! ```text
+//!   text      words of limited length
+//!   top       the largest few, and the sum of the rest
+//!   holders   bytes by tag, with a table of limited size
+//!   heaviest  the fewest blocks that free so much
+//!   window    the cheapest place for a hole
+//!   survey    gathers all of that                     what a pool's lister fills in
+//! ```
+
+mod figures;
+mod heaviest;
+mod holders;
+mod survey;
+mod text;
+mod top;
+mod window;
+
+pub use figures::{BudgetFigures, Least, Method, SpaceFigures};
+pub use survey::{Lister, Survey};
+pub use text::Text;
+pub use top::{Holding, Top};
+
+use millpond_engine::display_size;
+use std::fmt;
+
+/// Children and tags that are named; the rest is added up.
+const CHILDREN: usize = 4;
+const TAGS: usize = 5;
+
+/// Why memory ran out. Shown in at most ten lines; every field is a value.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct PostMortem {
+    /// Bytes asked for.
+    pub requested: u64,
+    /// The budget that refused, if one did.
+    pub budget: Option<BudgetFigures>,
+    /// Free bytes and holes, if a pool told.
+    pub space: Option<SpaceFigures>,
+    /// The budgets below the one that refused, by the bytes charged to them.
+    pub children: Top<CHILDREN>,
+    /// Who holds blocks, by tag.
+    pub holders: Top<TAGS>,
+    /// The least that would have to go, if it is known.
+    pub least: Option<Least>,
+}
+
+impl fmt::Display for PostMortem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.budget {
+            Some(budget) => budget.write_refusal(self.requested, f)?,
+            None => write!(f, "out of memory: {} requested", display_size(self.requested))?,
+        }
+        if let Some(space) = &self.space {
+            write!(f, "\n  {space}")?;
+        }
+        if self.children.count() > 0 {
+            f.write_str("\n  below it: ")?;
+            for (at, child) in self.children.named().iter().enumerate() {
+                let comma = if at == 0 { "" } else { ", " };
+                write!(f, "{comma}{} {}", child.name, display_size(child.bytes))?;
+            }
+            if self.children.others() > 0 {
+                let (others, bytes) = (self.children.others(), display_size(self.children.other_bytes()));
+                write!(f, ", {others} more {bytes}")?;
+            }
+        }
+        for holder in self.holders.named() {
+            let (bytes, blocks) = (display_size(holder.bytes), Blocks(holder.blocks));
+            write!(f, "\n  {bytes:>9} in {blocks} held by {}", holder.name)?;
+        }
+        if self.holders.others() > 0 {
+            let (others, bytes) = (self.holders.others(), display_size(self.holders.other_bytes()));
+            let (blocks, s) = (
+                Blocks(self.holders.other_blocks()),
+                if others == 1 { "" } else { "s" },
+            );
+            write!(f, "\n  {bytes:>9} in {blocks} held by {others} more tag{s}")?;
+        }
+        if let Some(least) = &self.least {
+            write!(f, "\n  {least}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A number of blocks, in words.
+struct Blocks(u64);
+
+impl fmt::Display for Blocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} block{}", self.0, if self.0 == 1 { "" } else { "s" })
+    }
+}

@@ -1,0 +1,12 @@
+//! Budgets: what they let in, what they refuse, who waits, and what they say.
+
+mod budgets {
+    pub(crate) mod charges;
+    pub(crate) mod executor;
+    pub(crate) mod lines;
+    pub(crate) mod model;
+    pub(crate) mod pool;
+    pub(crate) mod refusals;
+    pub(crate) mod softs;
+    pub(crate) mod stress;
+}
