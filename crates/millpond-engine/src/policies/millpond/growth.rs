@@ -262,7 +262,7 @@ impl Millpond {
         let wanted = need.max(ahead);
         let handle = self.handle_bytes(supply, wanted);
         // A block of many pages gets handles of its own; the page it shares with the next one is alone.
-        let shared = if need == wanted && wanted >= OWN_HANDLES * page && handle > page {
+        let shared = if need == wanted && wanted >= OWN_HANDLES * page && !self.conf.single_pages {
             page
         } else {
             0

@@ -86,7 +86,7 @@ fn handles_are_small_on_a_device_that_is_filling_up() {
     assert_eq!(handle(None), 32);
     assert_eq!(handle(Some(16384 * MIB)), 32);
     assert_eq!(handle(Some(4096 * MIB)), 8);
-    assert_eq!(handle(Some(1536 * MIB)), 6);
+    assert_eq!(handle(Some(1536 * MIB)), 5);
 }
 
 #[test]
