@@ -41,7 +41,15 @@ impl Core {
             align: align as u64,
             ..Request::new(0, Stream::DEFAULT)
         };
-        let block = self.memory.allocate(request)?;
+        let mut block = self.memory.allocate(request)?;
+        if !block.address().is_multiple_of(PAGE as u64) {
+            // Whole pages from aligned addresses stay so, but a policy is free to place otherwise.
+            self.memory.free(block, &[]);
+            block = self.memory.allocate(Request {
+                align: align.max(PAGE) as u64,
+                ..request
+            })?;
+        }
         Ok((block, self.memory.stats().hits == hits))
     }
 
@@ -49,7 +57,7 @@ impl Core {
     pub(crate) fn allocate(&mut self, bytes: usize, align: usize) -> Result<(usize, bool), AllocError> {
         let most = self.memory.source().page_bytes() as usize;
         if align <= most {
-            // Every block of this engine is whole pages, so every one begins at a multiple of a page.
+            // Requests of whole pages mostly begin at one without being asked, which saves room for padding.
             let (block, missed) = self.request(bytes, if align <= PAGE { 1 } else { align })?;
             let address = block.address() as usize;
             self.large.insert(address, block);

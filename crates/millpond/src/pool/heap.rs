@@ -238,14 +238,12 @@ impl Heap {
         if bytes <= SMALL {
             let class = class_of(bytes);
             let kept = local::with(self, |cache| {
-                let kept = cache.with(|stacks| stacks.push(class, address))?;
-                if !kept {
-                    self.spill(cache, class, address)?;
-                }
-                if cache.tally.free(requested, bytes) {
-                    cache.tally.tell(&self.totals, self.alone());
-                }
-                Some(())
+                cache.with(|stacks| {
+                    if !stacks.push(class, address) {
+                        self.spill(stacks, class, address);
+                    }
+                    self.count_free(cache, requested, bytes);
+                })
             });
             if kept.flatten().is_none() {
                 self.free_outside(taken, requested);
@@ -253,40 +251,43 @@ impl Heap {
             return;
         }
         let kept = local::with(self, |cache| {
-            let block = Free { address, bytes };
-            if bytes > KEPT {
-                self.free_large(&[block]);
-            } else if !cache.with(|stacks| stacks.push_large(bin_of(bytes), block))? {
-                self.spill_large(cache, block)?;
-            }
-            if cache.tally.free(requested, bytes) {
-                cache.tally.tell(&self.totals, self.alone());
-            }
-            Some(())
+            cache.with(|stacks| {
+                let block = Free { address, bytes };
+                if bytes > KEPT {
+                    self.free_large(&[block]);
+                } else if !stacks.push_large(bin_of(bytes), block) {
+                    self.spill_large(stacks, block);
+                }
+                self.count_free(cache, requested, bytes);
+            })
         });
         if kept.flatten().is_none() {
             self.free_outside(taken, requested);
         }
     }
 
+    /// Counts inside the claim: whoever has closed the pool and been through the caches has the whole account.
+    #[inline]
+    fn count_free(&self, cache: &Cache, requested: usize, bytes: usize) {
+        if cache.tally.free(requested, bytes) {
+            cache.tally.tell(&self.totals, self.alone());
+        }
+    }
+
     /// Makes room in a full stack and keeps the block.
     #[cold]
     #[inline(never)]
-    fn spill(&self, cache: &Cache, class: usize, address: usize) -> Option<()> {
-        cache.with(|stacks| {
-            stacks.older_half(class, |blocks| lock(&self.shelves[class]).put(blocks));
-            stacks.push(class, address);
-        })
+    fn spill(&self, stacks: &mut Stacks, class: usize, address: usize) {
+        stacks.older_half(class, |blocks| lock(&self.shelves[class]).put(blocks));
+        stacks.push(class, address);
     }
 
     #[cold]
     #[inline(never)]
-    fn spill_large(&self, cache: &Cache, block: Free) -> Option<()> {
+    fn spill_large(&self, stacks: &mut Stacks, block: Free) {
         let bin = bin_of(block.bytes);
-        cache.with(|stacks| {
-            stacks.spill_large(bin, block.bytes, |blocks| self.free_large(blocks));
-            stacks.push_large(bin, block);
-        })
+        stacks.spill_large(bin, block.bytes, |blocks| self.free_large(blocks));
+        stacks.push_large(bin, block);
     }
 
     /// A small block from the shelf, and more of them for the thread.

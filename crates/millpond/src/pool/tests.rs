@@ -236,6 +236,59 @@ fn a_buffer_may_outlive_its_pool() {
 }
 
 #[test]
+fn the_memory_goes_also_when_the_last_block_and_the_last_handle_go_at_once() {
+    for _ in 0..200 {
+        let pool = pool();
+        let heap = pool.heap();
+        let thread = std::thread::spawn({
+            let pool = pool.clone();
+            move || {
+                let buffers: Vec<_> = (1..40)
+                    .map(|i| pool.alloc_from(&vec![1u8; i * 3000]).expect("room"))
+                    .collect();
+                drop(pool);
+                drop(buffers);
+            }
+        });
+        drop(pool);
+        thread.join().expect("no panic");
+        assert_eq!(heap.stats().reserved.current, 0);
+    }
+}
+
+#[test]
+fn whatever_the_policy_blocks_are_apart_and_aligned() {
+    for name in policies::names() {
+        let pool = Pool::builder()
+            .policy(name)
+            .limit(1 << 30)
+            .host()
+            .expect("a pool");
+        let mut held = Vec::new();
+        for round in 0..60usize {
+            for align in [64, 4096] {
+                let bytes = 1 + round * 7919 % 90_000;
+                held.extend(
+                    pool.alloc_raw(bytes, align)
+                        .ok()
+                        .map(|raw| (raw, align, round as u8)),
+                );
+            }
+            if round % 3 == 0 {
+                let (raw, ..) = held.swap_remove(held.len() / 2);
+                pool.free_raw(raw).expect("ours");
+            }
+        }
+        assert!(!held.is_empty(), "{name} serves nothing");
+        held.iter().for_each(|(raw, _, seed)| fill(raw, *seed));
+        for (raw, align, seed) in held {
+            assert_eq!(raw.pointer().as_ptr() as usize % align, 0, "{name}");
+            give(&pool, raw, seed);
+        }
+    }
+}
+
+#[test]
 fn threads_that_come_and_go_leave_nothing() {
     let pool = pool();
     for round in 0..50u8 {
