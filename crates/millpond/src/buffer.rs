@@ -1,7 +1,7 @@
 //! Buffers: memory of a pool that goes back by itself.
 
+use crate::error::AllocError;
 use crate::pool::{PoolBlock, PoolHeap};
-use millpond_engine::AllocError;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -45,10 +45,7 @@ impl<T: Plain> Buffer<T> {
     fn uninitialised(heap: &'static PoolHeap, len: usize) -> Result<Self, AllocError> {
         let most = isize::MAX as usize;
         let bytes = size_of::<T>().checked_mul(len).filter(|bytes| *bytes <= most);
-        let bytes = bytes.ok_or(AllocError::TooLarge {
-            requested: u64::MAX,
-            limit: most as u64,
-        })?;
+        let bytes = bytes.ok_or(AllocError::UNCOUNTABLE)?;
         let block = heap.allocate(bytes, align_of::<T>())?;
         let pointer = ptr::with_exposed_provenance_mut(block.address);
         Ok(Self {

@@ -24,6 +24,8 @@ pub use millpond_engine as engine;
 mod budget;
 #[cfg(target_os = "linux")]
 mod buffer;
+#[forbid(unsafe_code)]
+mod error;
 mod memory;
 #[forbid(unsafe_code)]
 mod post_mortem;
@@ -44,6 +46,7 @@ pub use budget::{Budget, BudgetBuilder, BudgetError, Charge, Measure, Refusal, R
 pub use buffer::{Buffer, Plain};
 #[cfg(target_os = "linux")]
 pub use host::{Host, HostBuilder, HostError, HugePages, Node};
+pub use error::{AllocError, OutOfMemory};
 pub use memory::{MemoryKind, MemorySource};
 #[cfg(target_os = "linux")]
 pub use pinned::{Pinned, is_pinned, pinned_bytes};

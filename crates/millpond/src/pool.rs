@@ -24,11 +24,12 @@ mod tests;
 pub use stats::PoolStats;
 
 use crate::buffer::{Buffer, Plain};
+use crate::error::AllocError;
 use crate::host::{Host, HostError};
 use crate::memory::MemorySource;
 use crate::os;
 use heap::{Heap, Taken};
-use millpond_engine::{AllocError, Compaction, ConfError, Engine, MillpondConf, Settings, policies};
+use millpond_engine::{Compaction, ConfError, Engine, MillpondConf, Settings, policies};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;

@@ -4,6 +4,7 @@ use super::account::Tally;
 use super::classes::PAGE;
 use super::shelf::span_bytes;
 use crate::memory::MemorySource;
+use crate::post_mortem::Survey;
 use millpond_engine::{AllocError, Block, Engine, Request, Stream};
 use std::collections::BTreeMap;
 use std::collections::HashMap;
@@ -88,6 +89,14 @@ impl Core {
         let address = block.address() as usize;
         self.spans.insert(address, (block, class));
         Ok((address, bytes, missed))
+    }
+
+    /// Tells what is held and what is free.
+    pub(crate) fn survey(&self, survey: &mut Survey) {
+        let stats = self.memory.stats();
+        let free = self.memory.source().free_bytes().unwrap_or(u64::MAX);
+        survey.space(free, self.memory.largest_hole(), stats.cached());
+        self.memory.policy().layout(&mut |piece| survey.piece(piece));
     }
 
     /// The spans of a class, in order.

@@ -9,7 +9,9 @@ use super::fork;
 use super::local;
 use super::shelf::Shelf;
 use super::stats::PoolStats;
-use millpond_engine::{AllocError, Compaction, Gauge};
+use crate::error::AllocError;
+use crate::post_mortem::{PostMortem, Survey};
+use millpond_engine::{self as engine, Compaction, Gauge};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -340,26 +342,26 @@ impl Heap {
     fn ask<R>(
         &self,
         requested: usize,
-        mut work: impl FnMut(&mut Core) -> Result<R, AllocError>,
+        mut work: impl FnMut(&mut Core) -> Result<R, engine::AllocError>,
     ) -> Result<R, AllocError> {
         match self.with_core(requested, &mut work) {
             Err(error) if error.is_out_of_memory() => {}
-            outcome => return outcome.map_err(|error| self.count_refusal(error)),
+            outcome => return outcome.map_err(|error| self.refuse(requested, error)),
         }
         self.drain_caches();
         self.release_spans();
         self.with_core(requested, work)
-            .map_err(|error| self.count_refusal(error))
+            .map_err(|error| self.refuse(requested, error))
     }
 
     #[cold]
     #[inline(never)]
     fn allocate_large(&'static self, requested: usize, align: usize) -> Result<Taken, AllocError> {
-        let bytes = room(requested).ok_or(AllocError::TooLarge {
-            requested: requested as u64,
-            limit: isize::MAX as u64,
-        });
-        let bytes = bytes.map_err(|error| self.count_refusal(error))?;
+        let bytes = room(requested).ok_or_else(|| {
+            let limit = isize::MAX as u64;
+            let requested = requested as u64;
+            self.refuse(requested as usize, engine::AllocError::TooLarge { requested, limit })
+        })?;
         let (address, missed) = self.ask(requested, |core| core.allocate(bytes, align))?;
         let counted = local::with(self, |cache| {
             if missed {
@@ -383,11 +385,11 @@ impl Heap {
     fn with_core<R>(
         &self,
         requested: usize,
-        work: impl FnOnce(&mut Core) -> Result<R, AllocError>,
-    ) -> Result<R, AllocError> {
+        work: impl FnOnce(&mut Core) -> Result<R, engine::AllocError>,
+    ) -> Result<R, engine::AllocError> {
         let mut core = lock(&self.core);
         let Some(core) = core.as_mut() else {
-            return Err(AllocError::TooLarge {
+            return Err(engine::AllocError::TooLarge {
                 requested: requested as u64,
                 limit: 0,
             });
@@ -395,11 +397,22 @@ impl Heap {
         work(core)
     }
 
-    fn count_refusal(&self, error: AllocError) -> AllocError {
+    /// Counts a refusal, and says who holds what.
+    #[cold]
+    fn refuse(&self, requested: usize, why: engine::AllocError) -> AllocError {
         if let Some(core) = lock(&self.core).as_mut() {
             core.refusals += 1;
         }
-        error
+        AllocError::of(why, || self.post_mortem(requested))
+    }
+
+    /// Who holds what, for a request that was refused. Under the pool's lock, and nothing is allocated.
+    fn post_mortem(&self, requested: usize) -> PostMortem {
+        let mut survey = Survey::new(requested as u64);
+        if let Some(core) = lock(&self.core).as_ref() {
+            core.survey(&mut survey);
+        }
+        survey.finish()
     }
 
     fn free_large(&self, blocks: &[Free]) {

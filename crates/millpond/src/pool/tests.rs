@@ -72,7 +72,7 @@ fn what_cannot_be_is_refused_with_a_reason() {
     let small = Pool::builder().limit(8 << 20).host().expect("a pool");
     assert!(matches!(
         small.alloc_raw(16 << 20, 64),
-        Err(AllocError::Exhausted { .. })
+        Err(AllocError::OutOfMemory(_))
     ));
     assert!(matches!(
         small.alloc_raw(usize::MAX, 64),
