@@ -13,13 +13,16 @@ mod cache;
 mod claim;
 mod classes;
 mod core;
+mod figures;
 mod fork;
 mod heap;
 mod local;
 mod shelf;
+mod slow;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod upkeep;
 
 pub use stats::PoolStats;
 
@@ -112,7 +115,10 @@ impl Drop for Handle {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct Pool(Arc<Handle>);
+pub struct Pool {
+    heap: &'static Heap,
+    _handle: Arc<Handle>,
+}
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -197,7 +203,11 @@ impl PoolBuilder {
             name: self.policy.clone(),
             known: policies::names().collect::<Vec<_>>().join(", "),
         })?;
-        Ok(Pool(Arc::new(Handle(Heap::new(Engine::new(policy, source))))))
+        let heap = Heap::new(Engine::new(policy, source));
+        Ok(Pool {
+            heap,
+            _handle: Arc::new(Handle(heap)),
+        })
     }
 }
 
@@ -221,7 +231,7 @@ impl Pool {
 
     #[inline]
     fn heap(&self) -> &'static Heap {
-        self.0.0
+        self.heap
     }
 
     /// A block by hand, at a multiple of `align` and of 64. What the bytes hold is not said.

@@ -4,61 +4,65 @@
 //! of the sum, which no thread sees: so each thread tells the others what it has gained or lost, as soon as that is
 //! more than [`CREDIT`]. While one thread alone uses a pool it tells of every new peak, and peaks are exact.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// Bytes by which a thread's part may differ from what it last told: with n threads, peaks are off by at most n times
 /// that.
-pub(crate) const CREDIT: u64 = 64 << 10;
-/// Further down than any quantity gets.
-const BOTTOM: u64 = 1u64.wrapping_neg() << 62;
+pub(crate) const CREDIT: i64 = 64 << 10;
 
 /// What all threads together hold, as they have told.
 #[derive(Debug, Default)]
 pub(crate) struct Total {
-    live: AtomicU64,
-    peak: AtomicU64,
+    live: AtomicI64,
+    peak: AtomicI64,
 }
 
 impl Total {
-    fn add(&self, change: u64) {
+    fn add(&self, change: i64) {
+        // Below nothing for a moment where one thread frees what another has not told yet.
         let live = self
             .live
             .fetch_add(change, Ordering::Relaxed)
             .wrapping_add(change);
-        // Below nothing for a moment where one thread frees what another has not told yet.
-        if live >> 63 == 0 {
-            self.peak.fetch_max(live, Ordering::Relaxed);
-        }
+        self.peak.fetch_max(live, Ordering::Relaxed);
     }
 
     pub(crate) fn peak(&self) -> u64 {
-        self.peak.load(Ordering::Relaxed)
+        self.peak.load(Ordering::Relaxed).unsigned_abs()
     }
 
     pub(crate) fn set_peak(&self, peak: u64) {
-        self.peak.store(peak, Ordering::Relaxed);
+        self.peak.store(peak as i64, Ordering::Relaxed);
     }
 }
 
 /// A quantity of one thread: bytes it has allocated less those it has freed. Frees count where they happen, so it may
-/// go below nothing: it wraps, and only the sum means something.
+/// be below nothing, and only the sum means something.
 #[derive(Debug, Default)]
 pub(crate) struct Net {
-    now: AtomicU64,
+    now: AtomicI64,
+    /// Nothing needs to be told while `low <= now <= high`.
+    high: AtomicI64,
+    low: AtomicI64,
     /// What the others know.
-    told: AtomicU64,
-    /// Nothing needs to be told while `now - base <= span`.
-    base: AtomicU64,
-    span: AtomicU64,
+    told: AtomicI64,
 }
 
 impl Net {
-    /// Adds, perhaps less than nothing; answers whether it is time to tell. By the owner only.
+    /// Answers whether it is time to tell. By the owner only.
     #[inline]
-    fn add(&self, change: u64) -> bool {
-        let now = self.now.load(Ordering::Relaxed).wrapping_add(change);
+    fn gain(&self, bytes: usize) -> bool {
+        let now = self.now.load(Ordering::Relaxed).wrapping_add(bytes as i64);
         self.now.store(now, Ordering::Relaxed);
-        now.wrapping_sub(self.base.load(Ordering::Relaxed)) > self.span.load(Ordering::Relaxed)
+        now > self.high.load(Ordering::Relaxed)
+    }
+
+    /// Answers whether it is time to tell. By the owner only.
+    #[inline]
+    fn lose(&self, bytes: usize) -> bool {
+        let now = self.now.load(Ordering::Relaxed).wrapping_sub(bytes as i64);
+        self.now.store(now, Ordering::Relaxed);
+        now < self.low.load(Ordering::Relaxed)
     }
 
     /// By the owner, or by a thread that has the cache.
@@ -66,20 +70,21 @@ impl Net {
         let now = self.now.load(Ordering::Relaxed);
         let told = self.told.swap(now, Ordering::Relaxed);
         total.add(now.wrapping_sub(told));
-        let (base, span) = if alone {
-            (BOTTOM, now.wrapping_sub(BOTTOM))
+        // Alone, a peak is told when there is a new one: no other thread changes the sum.
+        let (low, high) = if alone {
+            (i64::MIN, now)
         } else {
-            (now.wrapping_sub(CREDIT), 2 * CREDIT)
+            (now.saturating_sub(CREDIT), now.saturating_add(CREDIT))
         };
-        self.base.store(base, Ordering::Relaxed);
-        self.span.store(span, Ordering::Relaxed);
+        self.low.store(low, Ordering::Relaxed);
+        self.high.store(high, Ordering::Relaxed);
     }
 
     fn absorb(&self, other: &Self) {
         self.now.fetch_add(other.now(), Ordering::Relaxed);
     }
 
-    pub(crate) fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> i64 {
         self.now.load(Ordering::Relaxed)
     }
 }
@@ -89,10 +94,10 @@ impl Net {
 pub(crate) struct Tally {
     pub(crate) allocations: AtomicU64,
     pub(crate) frees: AtomicU64,
-    /// Allocations in which the source was called.
-    pub(crate) misses: AtomicU64,
     pub(crate) requested: Net,
     pub(crate) allocated: Net,
+    /// Allocations in which the source was called.
+    pub(crate) misses: AtomicU64,
 }
 
 /// What all threads together hold.
@@ -107,16 +112,16 @@ impl Tally {
     #[inline]
     pub(crate) fn allocate(&self, requested: usize, allocated: usize) -> bool {
         bump(&self.allocations);
-        let one = self.requested.add(requested as u64);
-        self.allocated.add(allocated as u64) | one
+        let one = self.requested.gain(requested);
+        self.allocated.gain(allocated) | one
     }
 
-    /// Counts a free.
+    /// Counts a free; answers whether it is time to [`tell`](Self::tell).
     #[inline]
     pub(crate) fn free(&self, requested: usize, allocated: usize) -> bool {
         bump(&self.frees);
-        let one = self.requested.add((requested as u64).wrapping_neg());
-        self.allocated.add((allocated as u64).wrapping_neg()) | one
+        let one = self.requested.lose(requested);
+        self.allocated.lose(allocated) | one
     }
 
     /// Adds the account of a thread that ended, which has told everything. Never told again.
@@ -175,7 +180,7 @@ mod tests {
             assert_eq!(totals.allocated.peak(), peak, "round {round}");
         }
         assert!(told < 10_000, "only new peaks are told");
-        assert_eq!(tally.allocated.now(), live);
+        assert_eq!(tally.allocated.now(), live as i64);
     }
 
     #[test]
@@ -203,10 +208,8 @@ mod tests {
             peak = peak.max(live);
         }
         let off = (totals.allocated.peak() as i64 - peak).unsigned_abs();
-        assert!(off <= 4 * CREDIT, "off by {off}");
-        let sum = threads
-            .iter()
-            .fold(0, |sum: u64, t| sum.wrapping_add(t.allocated.now()));
-        assert_eq!(sum as i64, live);
+        assert!(off <= 4 * CREDIT.unsigned_abs(), "off by {off}");
+        let sum: i64 = threads.iter().map(|t| t.allocated.now()).sum();
+        assert_eq!(sum, live);
     }
 }

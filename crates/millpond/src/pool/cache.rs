@@ -2,7 +2,7 @@
 
 use super::account::Tally;
 use super::claim::Claim;
-use super::classes::{BINS, CLASSES, KEPT, PAGE, SMALL, class_bytes};
+use super::classes::{BINS, CLASSES, KEPT, PAGE, SMALL, bin_of, class_bytes};
 use std::cell::UnsafeCell;
 
 /// Bytes of small blocks of one class that a thread keeps, and the least and most of their number.
@@ -40,7 +40,8 @@ impl<T: Copy> Stack<T> {
 
     #[inline]
     fn pop(&mut self) -> Option<T> {
-        let top = self.len.checked_sub(1)?;
+        // Of an empty stack no such place either.
+        let top = self.len.wrapping_sub(1);
         let item = *self.items.get(top)?;
         self.len = top;
         Some(item)
@@ -59,7 +60,7 @@ impl<T: Copy> Stack<T> {
     }
 
     fn last(&self) -> Option<&T> {
-        self.items.get(self.len.checked_sub(1)?)
+        self.items.get(self.len.wrapping_sub(1))
     }
 
     /// Hands the oldest `count` to `out`.
@@ -83,8 +84,8 @@ fn most_large(bin: usize) -> usize {
 /// The blocks of a cache.
 #[derive(Debug)]
 pub(crate) struct Stacks {
-    small: Box<[Stack<usize>]>,
-    large: Box<[Stack<Free>]>,
+    small: [Stack<usize>; CLASSES],
+    large: [Stack<Free>; BINS],
     /// Bytes in `large`.
     large_bytes: usize,
 }
@@ -93,12 +94,8 @@ impl Stacks {
     fn new() -> Self {
         let nothing = Free { address: 0, bytes: 0 };
         Self {
-            small: (0..CLASSES)
-                .map(|class| Stack::new(most_kept(class), 0))
-                .collect(),
-            large: (0..BINS)
-                .map(|bin| Stack::new(most_large(bin), nothing))
-                .collect(),
+            small: std::array::from_fn(|class| Stack::new(most_kept(class), 0)),
+            large: std::array::from_fn(|bin| Stack::new(most_large(bin), nothing)),
             large_bytes: 0,
         }
     }
@@ -190,6 +187,7 @@ impl Stacks {
 /// Whoever is inside the claim, the owner by [`Claim::enter`] or another thread by [`Claim::want`], a barrier and
 /// [`Claim::wait`], has `stacks` to itself; nobody else touches it. That is the invariant `Sync` rests on.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Cache {
     pub(crate) claim: Claim,
     pub(crate) tally: Tally,
@@ -200,6 +198,31 @@ pub(crate) struct Cache {
 // their accesses; all else is atomic.
 unsafe impl Sync for Cache {}
 
+/// The owner inside its cache; out again when dropped.
+struct Inside<'a>(&'a Cache);
+
+impl Inside<'_> {
+    #[inline]
+    fn stacks(&mut self) -> &mut Stacks {
+        // SAFETY: we are inside the claim, so nobody else is. Stacks never call back, so one thread is not inside twice.
+        unsafe { &mut *self.0.stacks.get() }
+    }
+}
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.claim.leave();
+    }
+}
+
+/// What the owner has done, and whether it is time to tell the others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Done<T> {
+    pub(crate) what: T,
+    pub(crate) tell: bool,
+}
+
 impl Cache {
     pub(crate) fn new() -> Self {
         Self {
@@ -209,17 +232,65 @@ impl Cache {
         }
     }
 
-    /// Runs `work` on the stacks; `None` where another thread has them. Called by the owner only.
     #[inline]
-    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Stacks) -> R) -> Option<R> {
-        if !self.claim.enter() {
+    fn enter(&self) -> Option<Inside<'_>> {
+        self.claim.enter().then_some(Inside(self))
+    }
+
+    /// A small block of a class, counted; by the owner.
+    #[inline]
+    pub(crate) fn pop(&self, class: usize, requested: usize, bytes: usize) -> Option<Done<usize>> {
+        let mut inside = self.enter()?;
+        let what = inside.stacks().pop(class)?;
+        let tell = self.tally.allocate(requested, bytes);
+        Some(Done { what, tell })
+    }
+
+    /// Keeps a small block, counted, if there is room; by the owner. Whoever has closed the pool and been through the
+    /// caches has the whole account, because it is kept inside the claim.
+    #[inline]
+    pub(crate) fn push(
+        &self,
+        class: usize,
+        address: usize,
+        requested: usize,
+        bytes: usize,
+    ) -> Option<Done<()>> {
+        let mut inside = self.enter()?;
+        if !inside.stacks().push(class, address) {
             return None;
         }
-        // SAFETY: we are inside the claim, so nobody else is; the borrow ends before `leave`. Stacks never call
-        // back, so `work` is not entered twice by one thread.
-        let outcome = work(unsafe { &mut *self.stacks.get() });
-        self.claim.leave();
-        Some(outcome)
+        let tell = self.tally.free(requested, bytes);
+        Some(Done { what: (), tell })
+    }
+
+    /// A larger block of about so many bytes, counted; by the owner.
+    #[inline]
+    pub(crate) fn pop_large(&self, bytes: usize, requested: usize) -> Option<Done<Free>> {
+        let mut inside = self.enter()?;
+        let what = inside.stacks().pop_large(bin_of(bytes), bytes)?;
+        let tell = self.tally.allocate(requested, bytes);
+        Some(Done { what, tell })
+    }
+
+    /// Keeps a larger block, counted, if there is room; by the owner.
+    #[inline]
+    pub(crate) fn push_large(&self, block: Free, requested: usize) -> Option<Done<()>> {
+        let mut inside = self.enter()?;
+        if !inside.stacks().push_large(bin_of(block.bytes), block) {
+            return None;
+        }
+        let tell = self.tally.free(requested, block.bytes);
+        Some(Done { what: (), tell })
+    }
+
+    /// Runs `work` on the stacks, slowly; `None` where another thread has them. By the owner only.
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Stacks) -> R) -> Option<R> {
+        if !self.claim.enter_slowly() {
+            return None;
+        }
+        let mut inside = Inside(self);
+        Some(work(inside.stacks()))
     }
 
     /// Runs `work` on the stacks from another thread, after [`Claim::want`] and a barrier. Called by one thread at a

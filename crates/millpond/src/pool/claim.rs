@@ -1,14 +1,17 @@
 //! Who may touch a thread's cache: its own thread at almost no cost, any other after a pause.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence, fence};
 
-/// A cache has two flags. The owner says that it is at work, then looks whether another thread wants the cache.
-/// The other thread says that it wants the cache, then looks whether the owner is at work. Each must see the other's
-/// flag if both begin at once, so a full barrier has to stand between the two steps on both sides. The owner is
+/// A cache has a flag and a word of flags. The owner says that it is at work, then looks whether another thread wants the
+/// cache. The other thread says that it wants the cache, then looks whether the owner is at work. Each must see the
+/// other's flag if both begin at once, so a full barrier has to stand between the two steps on both sides. The owner is
 /// there a hundred million times a second and the others hardly ever, so the others pay for both: `membarrier`
 /// makes every running thread of the process pass a barrier, and for the owner it is enough that the compiler
-/// keeps the order. Where the system has no such call, the owner pays too.
+/// keeps the order. Where the system has no such call, the owner is always told to go the slow way, and pays there.
+///
+/// All that keeps the owner off its fast way is in that one word: what listens, waits or charges costs nothing more
+/// while nobody does.
 ///
 /// On its own cache line: nobody else writes it but while it is claimed.
 #[derive(Debug)]
@@ -16,33 +19,43 @@ use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 pub(crate) struct Claim {
     /// The owner is at work.
     busy: AtomicBool,
-    /// Another thread wants the cache.
-    wanted: AtomicBool,
-    /// Whether the system has the call.
-    asymmetric: bool,
+    flags: AtomicU32,
 }
+
+/// Another thread wants the cache.
+const WANTED: u32 = 1;
+/// The system cannot make every thread pass a barrier.
+const FENCED: u32 = 2;
+/// The pool has something to do at every call.
+const SLOW: u32 = 4;
 
 impl Claim {
     pub(crate) fn new() -> Self {
         Self {
             busy: AtomicBool::new(false),
-            wanted: AtomicBool::new(false),
-            asymmetric: asymmetric(),
+            flags: AtomicU32::new(if asymmetric() { 0 } else { FENCED }),
         }
     }
 
-    /// The owner's entry; false where another thread wants or has the cache. Every true is followed by one
+    /// The owner's fast entry; false where there is any reason to go the slow way. Every true is followed by one
     /// [`leave`](Self::leave).
     #[inline]
     pub(crate) fn enter(&self) -> bool {
         self.busy.store(true, Ordering::Relaxed);
-        if self.asymmetric {
-            compiler_fence(Ordering::SeqCst);
-        } else {
-            fence(Ordering::SeqCst);
-        }
+        compiler_fence(Ordering::SeqCst);
         // Acquire: what the last claimer did is seen.
-        if self.wanted.load(Ordering::Acquire) {
+        if self.flags.load(Ordering::Acquire) != 0 {
+            self.busy.store(false, Ordering::Release);
+            return false;
+        }
+        true
+    }
+
+    /// The owner's slow entry; false only where another thread wants or has the cache.
+    pub(crate) fn enter_slowly(&self) -> bool {
+        self.busy.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if self.flags.load(Ordering::Acquire) & WANTED != 0 {
             self.busy.store(false, Ordering::Release);
             return false;
         }
@@ -57,7 +70,7 @@ impl Claim {
 
     /// Says that another thread wants the cache; [`barrier`] and [`wait`](Self::wait) follow.
     pub(crate) fn want(&self) {
-        self.wanted.store(true, Ordering::Relaxed);
+        self.flags.fetch_or(WANTED, Ordering::Relaxed);
     }
 
     /// Waits until the owner is out. It is out for a few nanoseconds' work, unless it was interrupted there.
@@ -69,7 +82,16 @@ impl Claim {
 
     /// The other thread is done.
     pub(crate) fn give_up(&self) {
-        self.wanted.store(false, Ordering::Release);
+        self.flags.fetch_and(!WANTED, Ordering::Release);
+    }
+
+    /// Sends the owner the slow way from now on, or no more; seen by it at once after a [`barrier`].
+    pub(crate) fn slow(&self, slow: bool) {
+        if slow {
+            self.flags.fetch_or(SLOW, Ordering::Release);
+        } else {
+            self.flags.fetch_and(!SLOW, Ordering::Release);
+        }
     }
 }
 

@@ -21,13 +21,21 @@ pub(crate) const BINS: usize = 9 * 8 + 1;
 #[inline]
 pub(crate) fn class_of(bytes: usize) -> usize {
     debug_assert!((1..=SMALL).contains(&bytes));
+    class_and_bytes(bytes).0
+}
+
+/// The class of a small block of at least so many bytes, and the bytes of its blocks.
+#[inline]
+pub(crate) fn class_and_bytes(bytes: usize) -> (usize, usize) {
+    debug_assert!((1..=SMALL).contains(&bytes));
     let last = bytes - 1;
     if last < 1024 {
-        return last / LEAST;
+        return (last / LEAST, (last / LEAST + 1) * LEAST);
     }
-    let log = last.ilog2() as usize;
-    // The three bits below the highest one count eighths of the octave.
-    16 + (log - 10) * 8 + ((last >> (log - 3)) & 7)
+    let shift = last.ilog2() as usize - 3;
+    // From 8 to 15: the highest bit and the three below it, which count eighths of the octave.
+    let eighths = last >> shift;
+    (16 + (shift - 7) * 8 + (eighths - 8), (eighths + 1) << shift)
 }
 
 /// Bytes of a block of a class.
@@ -55,6 +63,7 @@ mod tests {
     fn a_class_is_the_smallest_that_holds_a_size() {
         for bytes in 1..=SMALL {
             let class = class_of(bytes);
+            assert_eq!(class_and_bytes(bytes), (class, class_bytes(class)));
             assert!(class_bytes(class) >= bytes, "{bytes} in {class}");
             assert!(class == 0 || class_bytes(class - 1) < bytes, "{bytes} in {class}");
         }

@@ -13,7 +13,7 @@ struct Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        LAST.set((0, ptr::null()));
+        LAST.set((ptr::null(), ptr::null()));
         for (heap, cache) in self.entries.drain(..) {
             heap.retire(&cache);
         }
@@ -21,21 +21,31 @@ impl Drop for Table {
 }
 
 thread_local! {
-    /// The cache used last: the pool's number, which no other pool ever has, and where the cache is. The table holds
+    /// The cache used last: its pool, whose place no other pool ever has, and where the cache is. The table holds
     /// the cache for as long as the entry is here: whoever takes an entry out of the table resets this first.
-    static LAST: Cell<(u64, *const Cache)> = const { Cell::new((0, ptr::null())) };
+    static LAST: Cell<(*const Heap, *const Cache)> = const { Cell::new((ptr::null(), ptr::null())) };
     static TABLE: RefCell<Table> = const { RefCell::new(Table { entries: Vec::new() }) };
 }
 
-/// Runs `work` on this thread's cache, made on first use; `None` at the end of the thread.
+/// Runs `work` on this thread's cache, if it is the one used last.
 #[inline]
+pub(crate) fn with_last<R>(heap: &'static Heap, work: impl FnOnce(&Cache) -> Option<R>) -> Option<R> {
+    let (of, cache) = LAST.get();
+    if !ptr::eq(of, heap) {
+        return None;
+    }
+    // SAFETY: the table of this thread holds the cache, as the pool is not null. It is not taken out of the table while
+    // `work` runs, because `work` is ours and does not reach the table.
+    work(unsafe { &*cache })
+}
+
+/// Runs `work` on this thread's cache, made on first use; `None` at the end of the thread.
 pub(crate) fn with<R>(heap: &'static Heap, work: impl FnOnce(&Cache) -> R) -> Option<R> {
-    let (number, mut cache) = LAST.get();
-    if number != heap.number() {
+    let (of, mut cache) = LAST.get();
+    if !ptr::eq(of, heap) {
         cache = look_up(heap);
     }
-    // SAFETY: the table of this thread holds the cache, as the numbers agree or it was just looked up, or it is null. It
-    // is not taken out of the table while `work` runs, because `work` is ours and does not reach the table.
+    // SAFETY: as above, or it was just looked up, or it is null.
     unsafe { cache.as_ref() }.map(work)
 }
 
@@ -50,7 +60,7 @@ fn look_up(heap: &'static Heap) -> *const Cache {
             return Some(Arc::as_ptr(cache));
         }
         // Pools that were closed since.
-        LAST.set((0, ptr::null()));
+        LAST.set((ptr::null(), ptr::null()));
         table.entries.retain(|(of, _)| !of.is_closed());
         let cache = heap.admit()?;
         let found = Arc::as_ptr(&cache);
@@ -60,6 +70,6 @@ fn look_up(heap: &'static Heap) -> *const Cache {
     let Some(cache) = found.ok().flatten() else {
         return ptr::null();
     };
-    LAST.set((heap.number(), cache));
+    LAST.set((heap, cache));
     cache
 }

@@ -1,0 +1,90 @@
+//! What a pool answers about itself.
+
+use super::heap::{Heap, lock};
+use super::stats::PoolStats;
+use millpond_engine::Gauge;
+use std::sync::atomic::Ordering;
+
+impl Heap {
+    /// Requested and allocated bytes in callers' hands.
+    pub(super) fn live(&self) -> (u64, u64) {
+        let roll = lock(&self.roll);
+        let core = lock(&self.core);
+        let tallies = roll.tallies().chain(core.as_ref().map(|c| &c.tally));
+        let sum = tallies.fold((0, 0), |(requested, allocated): (i64, i64), tally| {
+            (
+                requested + tally.requested.now(),
+                allocated + tally.allocated.now(),
+            )
+        });
+        (sum.0 as u64, sum.1 as u64)
+    }
+
+    pub(crate) fn stats(&self) -> PoolStats {
+        let roll = lock(&self.roll);
+        let mut kept = 0;
+        self.claim(&roll, |_, stacks| kept += stacks.bytes() as u64);
+        let core = lock(&self.core);
+        let mut stats = PoolStats {
+            kept,
+            ..PoolStats::default()
+        };
+        let tallies = roll.tallies();
+        let (mut requested, mut allocated, mut misses) = (0i64, 0i64, 0u64);
+        for tally in tallies.chain(core.as_ref().map(|c| &c.tally)) {
+            requested += tally.requested.now();
+            allocated += tally.allocated.now();
+            stats.allocations += tally.allocations.load(Ordering::Relaxed);
+            stats.frees += tally.frees.load(Ordering::Relaxed);
+            misses += tally.misses.load(Ordering::Relaxed);
+        }
+        let gauge = |current: i64, peak: u64| {
+            // Below nothing only while others are at work.
+            let current = u64::try_from(current).unwrap_or(0);
+            Gauge {
+                current,
+                peak: peak.max(current),
+            }
+        };
+        stats.hits = stats.allocations - misses.min(stats.allocations);
+        stats.requested = gauge(requested, self.totals.requested.peak());
+        stats.allocated = gauge(allocated, self.totals.allocated.peak());
+        if let Some(core) = core.as_ref() {
+            stats.reserved = core.memory.stats().reserved;
+            stats.refusals = core.refusals;
+        }
+        stats
+    }
+
+    pub(crate) fn reset_peaks(&self) {
+        let (requested, allocated) = self.live();
+        self.totals.requested.set_peak(requested);
+        self.totals.allocated.set_peak(allocated);
+        let roll = lock(&self.roll);
+        let alone = self.alone();
+        self.claim(&roll, |cache, _| cache.tally.tell(&self.totals, alone));
+        if let Some(core) = lock(&self.core).as_mut() {
+            core.memory.reset_peaks();
+        }
+    }
+
+    /// Asserts that the engine's account and the pool's agree, at rest.
+    #[cfg(test)]
+    pub(crate) fn check(&self) {
+        let shelves: usize = self
+            .shelves
+            .iter()
+            .enumerate()
+            .map(|(c, s)| lock(s).bytes(c))
+            .sum();
+        let stats = self.stats();
+        let core = lock(&self.core);
+        let Some(core) = core.as_ref() else { return };
+        core.memory.check();
+        let below = core.memory.stats().allocated.current;
+        assert!(
+            stats.allocated.current + stats.kept + shelves as u64 <= below,
+            "{stats:?} and {shelves} on shelves, above the engine's {below}"
+        );
+    }
+}
