@@ -307,6 +307,14 @@ impl Budget {
         self.0.set_lister(lister);
     }
 
+    /// Whether bytes charged to the one and to the other reach a common budget.
+    #[must_use]
+    pub fn shares_with(&self, other: &Self) -> bool {
+        self.0
+            .way()
+            .any(|node| other.0.way().any(|their| Arc::ptr_eq(node, their)))
+    }
+
     /// Whether both are handles of one budget.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {

@@ -29,7 +29,8 @@ pub enum MemoryKind {
 /// 2. *Apart.* No two of these, of this source or of any other owner in the process, share a byte.
 /// 3. *Contents.* The source neither reads nor writes these bytes, but for moving them: after
 ///    [`move_pages`](Source::move_pages) has answered, the target holds what the origin held when it was
-///    called. A call that failed has changed neither contents nor access.
+///    called. [`discard`](Self::discard) makes them read as zero, if it answers so, and
+///    [`populate`](Self::populate) changes nothing. A call that failed has changed neither contents nor access.
 /// 4. *Zero.* Where [`fresh_is_zero`](Self::fresh_is_zero) says so, every byte reads as zero from `take` or
 ///    `commit` until it is first written, also where its address was in use before.
 /// 5. *Alignment.* A range begins at a multiple of [`page_bytes`](Source::page_bytes), a segment at a
@@ -43,6 +44,24 @@ pub unsafe trait MemorySource: Source {
 
     /// Whether fresh memory reads as zero.
     fn fresh_is_zero(&self) -> bool;
+
+    /// Forgets what some bytes hold and lets the system have the memory behind them until they are written again:
+    /// they stay accessible and read as zero. They are whole pages of the system (4 KiB, mostly) within one segment or
+    /// the committed parts of one range. Answers whether it was done; if not, nothing has changed.
+    ///
+    /// The bytes count as held all the same: it is not [`decommit`](Source::decommit), which takes whole pages of the
+    /// source only.
+    fn discard(&self, address: u64, bytes: u64) -> bool {
+        let _ = (address, bytes);
+        false
+    }
+
+    /// Puts memory behind some bytes now, so that no page faults when it is first touched; for the same parts.
+    /// Answers whether it was done. It is no promise that the system will not take it away again.
+    fn populate(&self, address: u64, bytes: u64) -> bool {
+        let _ = (address, bytes);
+        false
+    }
 }
 
 /// For a wrapper that hands its callers what the source below has given, and that source what they give back.
@@ -57,6 +76,12 @@ macro_rules! wrapped_memory {
                 }
                 fn fresh_is_zero(&self) -> bool {
                     self.inner().fresh_is_zero()
+                }
+                fn discard(&self, address: u64, bytes: u64) -> bool {
+                    self.inner().discard(address, bytes)
+                }
+                fn populate(&self, address: u64, bytes: u64) -> bool {
+                    self.inner().populate(address, bytes)
                 }
             }
         )*
@@ -77,5 +102,11 @@ unsafe impl<S: MemorySource + ?Sized> MemorySource for Box<S> {
     }
     fn fresh_is_zero(&self) -> bool {
         (**self).fresh_is_zero()
+    }
+    fn discard(&self, address: u64, bytes: u64) -> bool {
+        (**self).discard(address, bytes)
+    }
+    fn populate(&self, address: u64, bytes: u64) -> bool {
+        (**self).populate(address, bytes)
     }
 }

@@ -13,8 +13,11 @@ mod cache;
 mod claim;
 mod classes;
 mod core;
+mod detour;
 mod figures;
 mod fork;
+mod fresh;
+mod gate;
 mod heap;
 mod local;
 mod shelf;
@@ -23,6 +26,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod upkeep;
+mod zeroed;
 
 pub use stats::PoolStats;
 
@@ -31,8 +35,9 @@ use crate::error::AllocError;
 use crate::host::{Host, HostError};
 use crate::memory::MemorySource;
 use crate::os;
-use heap::{Heap, Taken};
-use millpond_engine::{Compaction, ConfError, Engine, MillpondConf, Settings, policies};
+use gate::Gate;
+use heap::{Heap, Parts, Taken};
+use millpond_engine::{Compaction, ConfError, Engine, Limit, MillpondConf, Settings, policies};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -173,10 +178,9 @@ impl PoolBuilder {
     /// # Errors
     /// Where there is no such policy or setting, or no such memory.
     pub fn host(self) -> Result<Pool, PoolError> {
-        let limit = self.limit.unwrap_or_else(|| os::machine_memory().1);
         let source = Host::builder()
             .page_bytes(PAGE_BYTES)
-            .capacity(Some(limit))
+            .capacity(Some(os::machine_memory().1))
             .build()?;
         self.over(Box::new(source))
     }
@@ -203,7 +207,14 @@ impl PoolBuilder {
             name: self.policy.clone(),
             known: policies::names().collect::<Vec<_>>().join(", "),
         })?;
-        let heap = Heap::new(Engine::new(policy, source));
+        let limit = Limit::new(self.limit.unwrap_or(u64::MAX));
+        let gate = Gate::new(source, limit.clone(), None);
+        let heap = Heap::new(Parts {
+            memory: Engine::new(policy, gate),
+            limit,
+            budget: None,
+            reserved: None,
+        });
         Ok(Pool {
             heap,
             _handle: Arc::new(Handle(heap)),

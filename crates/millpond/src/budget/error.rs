@@ -84,7 +84,7 @@ impl Refusal {
         list(self.budget.node(), survey);
     }
 
-    pub(super) fn into_error(self, waited: Option<Duration>) -> BudgetError {
+    pub(crate) fn into_error(self, waited: Option<Duration>) -> BudgetError {
         let too_large = self.is_too_large();
         let report = Report::of(self);
         match waited {

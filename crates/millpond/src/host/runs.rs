@@ -44,6 +44,19 @@ impl Runs {
         below.is_none_or(|(offset, (bytes, _))| offset + bytes <= part.offset)
     }
 
+    /// Whether every byte of a part is committed.
+    pub(super) fn covers(&self, part: Part) -> bool {
+        let mut at = part.offset;
+        while at < part.end() {
+            let run = self.runs.range(..=at).next_back();
+            match run.map(|(offset, (bytes, _))| offset + bytes) {
+                Some(end) if end > at => at = end,
+                _ => return false,
+            }
+        }
+        part.end() >= part.offset
+    }
+
     /// What is committed in a part; none where a gap is in it or a handle is cut by its ends.
     pub(super) fn whole(&self, part: Part) -> Option<Vec<Run>> {
         let (&first, _) = self.runs.range(..=part.offset).next_back()?;
@@ -126,6 +139,8 @@ mod tests {
         assert_eq!(handles(part(60, 50)), None);
         assert_eq!(handles(part(80, 10)), None);
         assert_eq!(handles(part(200, 10)), None);
+        assert!(runs.covers(part(5, 70)) && runs.covers(part(100, 10)) && runs.covers(part(500, 0)));
+        assert!(!runs.covers(part(70, 40)) && !runs.covers(part(0, 81)) && !runs.covers(part(90, 5)));
         assert!(runs.is_free(part(80, 20)) && runs.is_free(part(110, 5)));
         assert!(!runs.is_free(part(79, 2)) && !runs.is_free(part(99, 2)) && !runs.is_free(part(0, 500)));
         let found = runs.whole(part(30, 30)).expect("whole");

@@ -2,7 +2,7 @@
 
 use super::{Host, HugePages, Reserved, Run, Runs, Taken};
 use crate::memory::{MemoryKind, MemorySource};
-use crate::os::{self, Errno, Map};
+use crate::os::{self, Errno, Map, Part};
 use millpond_engine::{Event, Range, Segment, Source, SourceError};
 
 impl Source for Host {
@@ -174,5 +174,35 @@ unsafe impl MemorySource for Host {
 
     fn fresh_is_zero(&self) -> bool {
         true
+    }
+
+    fn discard(&self, address: u64, bytes: u64) -> bool {
+        self.open_part(address, bytes)
+            .is_some_and(|(map, part)| map.empty(part).is_ok())
+    }
+
+    fn populate(&self, address: u64, bytes: u64) -> bool {
+        self.open_part(address, bytes)
+            .is_some_and(|(map, part)| map.populate(part).is_ok())
+    }
+}
+
+impl Host {
+    /// Where these bytes are, if they all are open.
+    fn open_part(&self, address: u64, bytes: u64) -> Option<(&Map, Part)> {
+        address.checked_add(bytes)?;
+        let part_of = |base: u64| Part {
+            offset: address - base,
+            bytes,
+        };
+        if let Some((base, range)) = self.ranges.range(..=address).next_back() {
+            let part = part_of(*base);
+            if range.runs.covers(part) {
+                return Some((&range.map, part));
+            }
+        }
+        let (base, segment) = self.segments.range(..=address).next_back()?;
+        let part = part_of(*base);
+        (part.end() <= segment.map.whole().bytes).then_some((&segment.map, part))
     }
 }

@@ -2,15 +2,16 @@
 
 use super::account::Tally;
 use super::classes::PAGE;
+use super::gate::Gate;
 use super::shelf::span_bytes;
 use crate::memory::MemorySource;
 use crate::post_mortem::Survey;
-use millpond_engine::{AllocError, Block, Engine, Request, Stream};
+use millpond_engine::{AllocError, Block, Engine, PieceState, Request, Source, Stream};
 use std::collections::BTreeMap;
 use std::collections::HashMap;
 
 /// An engine over memory.
-pub(crate) type Memory = Engine<Box<dyn MemorySource + Send>>;
+pub(crate) type Memory = Engine<Gate>;
 
 /// See the module.
 pub(crate) struct Core {
@@ -54,8 +55,23 @@ impl Core {
         Ok((block, self.memory.stats().hits == hits))
     }
 
-    /// A block above [`SMALL`], of whole pages: its address, and whether the source was called for it.
-    pub(crate) fn allocate(&mut self, bytes: usize, align: usize) -> Result<(usize, bool), AllocError> {
+    /// A block above [`SMALL`], of whole pages: its address, and whether the source was called for it. Tells first
+    /// address and end of each part of it that may hold something else than zero.
+    pub(crate) fn allocate(
+        &mut self,
+        bytes: usize,
+        align: usize,
+        mut written: impl FnMut(usize, usize),
+    ) -> Result<(usize, bool), AllocError> {
+        let (address, missed) = self.place(bytes, align)?;
+        let gate = self.memory.source_mut();
+        gate.hand_out(address as u64, bytes as u64, |start, end| {
+            written(start as usize, end as usize);
+        });
+        Ok((address, missed))
+    }
+
+    fn place(&mut self, bytes: usize, align: usize) -> Result<(usize, bool), AllocError> {
         let most = self.memory.source().page_bytes() as usize;
         if align <= most {
             // Requests of whole pages mostly begin at one without being asked, which saves room for padding.
@@ -87,6 +103,8 @@ impl Core {
         let bytes = span_bytes(class);
         let (block, missed) = self.request(bytes, 1)?;
         let address = block.address() as usize;
+        let gate = self.memory.source_mut();
+        gate.hand_out(block.address(), bytes as u64, |_, _| {});
         self.spans.insert(address, (block, class));
         Ok((address, bytes, missed))
     }
@@ -105,6 +123,37 @@ impl Core {
         of_class
             .map(|(start, (block, _))| (*start, block.requested() as usize))
             .collect()
+    }
+
+    /// Lets the system have the memory of free pieces that share a page of the source with live blocks; answers the
+    /// bytes.
+    pub(crate) fn forget_free(&mut self) -> u64 {
+        let mut free = Vec::new();
+        self.memory.policy().layout(&mut |piece| {
+            if piece.state == PieceState::Free {
+                free.push((piece.address as usize, (piece.address + piece.bytes) as usize));
+            }
+        });
+        free.into_iter().map(|(start, end)| self.forget(start, end)).sum()
+    }
+
+    /// Lets the system have the whole pages between two addresses; answers the bytes.
+    pub(crate) fn forget(&mut self, start: usize, end: usize) -> u64 {
+        let first = start.next_multiple_of(PAGE);
+        let bytes = (end & !(PAGE - 1)).saturating_sub(first);
+        self.memory.source_mut().forget(first as u64, bytes as u64)
+    }
+
+    /// Puts memory behind everything that the pool has and no block uses.
+    pub(crate) fn populate_free(&mut self) {
+        let source = self.memory.source();
+        self.memory.policy().layout(&mut |piece| {
+            let first = piece.address.next_multiple_of(PAGE as u64);
+            let end = (piece.address + piece.bytes) & !(PAGE as u64 - 1);
+            if piece.state == PieceState::Free && first < end {
+                source.populate(first, end - first);
+            }
+        });
     }
 
     pub(crate) fn free_span(&mut self, address: usize) {

@@ -33,6 +33,11 @@ pub(crate) fn register(heap: &'static Heap) {
     list().push(heap);
 }
 
+/// Every pool that has memory now.
+pub(crate) fn all() -> Vec<&'static Heap> {
+    list().clone()
+}
+
 /// The pool has no memory any more.
 pub(crate) fn forget(heap: &Heap) {
     list().retain(|other| !std::ptr::eq(*other, heap));

@@ -5,11 +5,16 @@ use super::cache::{Cache, Done, Free, Stacks};
 use super::claim;
 use super::classes::{CLASSES, KEPT, LEAST, PAGE, SMALL, class_and_bytes, class_bytes, class_of};
 use super::core::{Core, Memory};
+use super::detour::{Detour, Line};
 use super::fork;
 use super::local;
 use super::shelf::Shelf;
+use super::slow::Ask;
+use crate::budget::{Budget, Charge};
 use crate::error::AllocError;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use millpond_engine::Limit;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A block in a caller's hand.
@@ -42,6 +47,24 @@ pub(crate) struct Heap {
     pub(super) shelves: [Mutex<Shelf>; CLASSES],
     pub(super) core: Mutex<Option<Core>>,
     pub(super) roll: Mutex<Roll>,
+    /// Why calls go the slow way; changed under the lock of the roll.
+    pub(super) detours: AtomicU32,
+    pub(super) line: Line,
+    /// What each block is charged to, and what is reserved.
+    pub(super) budget: Option<Budget>,
+    pub(super) reserved: Option<Budget>,
+    /// Blocks that tenants have, by address.
+    pub(super) charges: Mutex<HashMap<usize, Charge>>,
+    pub(super) limit: Limit,
+}
+
+/// What a pool is made of.
+pub(crate) struct Parts {
+    pub(crate) memory: Memory,
+    /// The limit that the memory's source keeps to.
+    pub(crate) limit: Limit,
+    pub(crate) budget: Option<Budget>,
+    pub(crate) reserved: Option<Budget>,
 }
 
 /// A pool at rest: its locks are held and no thread is inside its cache. Ends when dropped.
@@ -104,7 +127,7 @@ impl Taken {
 }
 
 impl Heap {
-    pub(crate) fn new(memory: Memory) -> &'static Self {
+    pub(crate) fn new(parts: Parts) -> &'static Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let heap = Box::leak(Box::new(Self {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
@@ -112,8 +135,18 @@ impl Heap {
             alone: AtomicBool::new(true),
             totals: Totals::default(),
             shelves: std::array::from_fn(|_| Mutex::default()),
-            core: Mutex::new(Some(Core::new(memory))),
+            core: Mutex::new(Some(Core::new(parts.memory))),
             roll: Mutex::default(),
+            detours: AtomicU32::new(if parts.budget.is_some() {
+                Detour::Charged as u32
+            } else {
+                0
+            }),
+            line: Line::default(),
+            budget: parts.budget,
+            reserved: parts.reserved,
+            charges: Mutex::default(),
+            limit: parts.limit,
         }));
         fork::register(heap);
         heap
@@ -153,6 +186,9 @@ impl Heap {
             return None;
         }
         let cache = Arc::new(Cache::new());
+        if self.detours.load(Ordering::Relaxed) != 0 {
+            cache.claim.slow(true);
+        }
         let alone = roll.caches.is_empty();
         if !alone && self.alone.swap(false, Ordering::Relaxed) {
             // From now on the first thread tells what it gains and loses, not its peaks.
@@ -205,7 +241,7 @@ impl Heap {
     pub(crate) fn allocate(&'static self, bytes: usize, align: usize) -> Result<Taken, AllocError> {
         match self.allocate_hot(bytes, align) {
             Some(taken) => Ok(taken),
-            None => self.allocate_slowly(bytes, align),
+            None => self.allocate_slowly(Ask::new(bytes, align)),
         }
     }
 

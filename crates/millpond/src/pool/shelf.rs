@@ -60,6 +60,24 @@ impl Shelf {
         (self.next, self.end) = (0, 0);
     }
 
+    /// Tells first address and end of everything free here: blocks that lie next to each other together.
+    pub(crate) fn free_parts(&mut self, class: usize, mut tell: impl FnMut(usize, usize)) {
+        let bytes = class_bytes(class);
+        // Blocks with low addresses are handed out first from now on, and those at the far end may go one day.
+        self.free.sort_unstable_by(|one, other| other.cmp(one));
+        let mut part: Option<(usize, usize)> = None;
+        for address in self.free.iter().rev() {
+            part = match part {
+                Some((start, end)) if end == *address => Some((start, end + bytes)),
+                before => {
+                    before.into_iter().for_each(|(start, end)| tell(start, end));
+                    Some((*address, *address + bytes))
+                }
+            };
+        }
+        part.into_iter().for_each(|(start, end)| tell(start, end));
+    }
+
     #[cfg(test)]
     pub(crate) fn bytes(&self, class: usize) -> usize {
         self.free.len() * class_bytes(class) + (self.end - self.next)

@@ -5,53 +5,196 @@ use super::account::{Tally, bump};
 use super::cache::{Cache, Free, Stacks, most_kept};
 use super::classes::{KEPT, PAGE, SMALL, bin_of, class_bytes, class_of};
 use super::core::Core;
+use super::detour::Detour;
 use super::heap::{Heap, Taken, large, lock, small};
 use super::local;
+use super::zeroed::clear;
+use crate::budget::{Charge, Refusal};
 use crate::error::AllocError;
 use crate::post_mortem::{PostMortem, Survey};
 use millpond_engine as engine;
+use std::time::{Duration, Instant};
 
 /// Small blocks that move between a thread and a shelf at once, at most.
 const BATCH: usize = 32;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub(crate) requested: usize,
+    pub(crate) align: usize,
+    /// Whether the bytes asked for are to read as zero.
+    zeroed: bool,
+    /// The place in the line of requests that wait.
+    ticket: Option<u64>,
+    /// Whether it may wait for a budget, and until when.
+    until: Option<Instant>,
+}
+
+impl Ask {
+    pub(crate) fn new(requested: usize, align: usize) -> Self {
+        Self {
+            requested,
+            align,
+            zeroed: false,
+            ticket: None,
+            until: None,
+        }
+    }
+
+    pub(crate) fn zeroed(self) -> Self {
+        Self { zeroed: true, ..self }
+    }
+}
 
 impl Heap {
     /// Hands a block out.
     #[cold]
     #[inline(never)]
-    pub(crate) fn allocate_slowly(
-        &'static self,
-        requested: usize,
-        align: usize,
-    ) -> Result<Taken, AllocError> {
-        if let Some((class, bytes)) = small(requested, align) {
-            let found = local::with(self, |cache| {
-                let address = cache.with(|stacks| stacks.pop(class))??;
-                self.count(cache, |tally| tally.allocate(requested, bytes));
-                Some(address)
-            });
-            return match found.flatten() {
-                Some(address) => Ok(Taken { address, bytes }),
-                None => self.refill(class, requested),
-            };
+    pub(crate) fn allocate_slowly(&'static self, ask: Ask) -> Result<Taken, AllocError> {
+        let charge = self.charge(ask)?;
+        let taken = self.place(ask)?;
+        // From here on the block stands for it.
+        charge.map(Charge::forget);
+        Ok(taken)
+    }
+
+    /// Hands a block out, and waits for one as long as said where there is none now.
+    pub(crate) fn allocate_within(&'static self, ask: Ask, limit: Duration) -> Result<Taken, AllocError> {
+        // Where time ends, waiting does not.
+        const AGES: Duration = Duration::from_secs(1 << 30);
+        let until = Instant::now() + limit.min(AGES);
+        let ask = Ask {
+            until: Some(until),
+            ..ask
+        };
+        match self.allocate_slowly(ask) {
+            Err(error) if error.is_out_of_memory() && Instant::now() < until => {}
+            outcome => return outcome,
         }
-        let bytes = large(requested).ok_or_else(|| self.refuse_size(requested))?;
-        if bytes <= KEPT && align <= PAGE {
-            let found = local::with(self, |cache| {
-                let block = cache.with(|stacks| stacks.pop_large(bin_of(bytes), bytes))??;
-                self.count(cache, |tally| tally.allocate(requested, bytes));
-                Some(block.address)
-            });
-            if let Some(address) = found.flatten() {
-                return Ok(Taken { address, bytes });
+        let place = self.join_line();
+        let ask = Ask {
+            ticket: Some(place.ticket),
+            ..ask
+        };
+        loop {
+            let changes = place.changes();
+            match self.allocate_slowly(ask) {
+                Err(error) if error.is_out_of_memory() => {
+                    // What other pools give back to a budget is not told here.
+                    let soon = Instant::now()
+                        + Duration::from_millis(if self.reserved.is_some() { 2 } else { 1000 });
+                    if !place.wait(changes, until.min(soon)) && Instant::now() >= until {
+                        return Err(error);
+                    }
+                }
+                outcome => return outcome,
             }
         }
-        self.allocate_large(requested, bytes, align)
+    }
+
+    /// Charges the pool's budget of allocated bytes.
+    fn charge(&self, ask: Ask) -> Result<Option<Charge>, AllocError> {
+        let Some(budget) = &self.budget else {
+            return Ok(None);
+        };
+        let bytes = Taken::of(0, ask.requested, ask.align).bytes as u64;
+        let charged = match ask.until {
+            Some(until) => budget.charge_timeout(bytes, until.saturating_duration_since(Instant::now())),
+            None => budget.charge(bytes),
+        };
+        charged.map(Some).map_err(|error| {
+            self.count_refusal();
+            AllocError::Budget(Box::new(error))
+        })
+    }
+
+    fn place(&'static self, ask: Ask) -> Result<Taken, AllocError> {
+        let Ask { requested, align, .. } = ask;
+        if let Some((class, bytes)) = small(requested, align) {
+            let taken = match self.kept_small(class, requested, bytes) {
+                Some(taken) => taken,
+                None => self.refill(class, ask)?,
+            };
+            self.clear(taken, ask);
+            return Ok(taken);
+        }
+        let bytes = large(requested).ok_or_else(|| self.refuse_size(requested))?;
+        if bytes <= KEPT
+            && align <= PAGE
+            && let Some(taken) = self.kept_large(requested, bytes)
+        {
+            self.clear(taken, ask);
+            return Ok(taken);
+        }
+        self.allocate_large(ask, bytes)
+    }
+
+    /// How many bytes of a block are to read as zero.
+    fn zeros(&self, taken: Taken, ask: Ask) -> usize {
+        if self.detours(Detour::Cleared) {
+            taken.bytes
+        } else if ask.zeroed {
+            ask.requested
+        } else {
+            0
+        }
+    }
+
+    fn clear(&self, taken: Taken, ask: Ask) {
+        // SAFETY: the block was just taken from the cache or the shelf, and is on its way to the caller.
+        unsafe { clear(taken.address, self.zeros(taken, ask)) };
+    }
+
+    fn kept_small(&'static self, class: usize, requested: usize, bytes: usize) -> Option<Taken> {
+        let found = local::with(self, |cache| {
+            let address = cache.with(|stacks| stacks.pop(class))??;
+            self.count(cache, |tally| tally.allocate(requested, bytes));
+            Some(Taken { address, bytes })
+        });
+        found.flatten()
+    }
+
+    fn kept_large(&'static self, requested: usize, bytes: usize) -> Option<Taken> {
+        let found = local::with(self, |cache| {
+            let block = cache.with(|stacks| stacks.pop_large(bin_of(bytes), bytes))??;
+            self.count(cache, |tally| tally.allocate(requested, bytes));
+            let address = block.address;
+            Some(Taken { address, bytes })
+        });
+        found.flatten()
     }
 
     /// Takes a block back.
     #[cold]
     #[inline(never)]
     pub(crate) fn free_slowly(&'static self, taken: Taken, requested: usize) {
+        let past = self.detours(Detour::Awaited) || self.detours(Detour::Over);
+        if past || !self.keep_somewhere(taken, requested) {
+            self.free_outside(taken, requested);
+        }
+        // Last, so that whoever is woken finds the memory.
+        if self.detours(Detour::Charged) {
+            self.refund(taken);
+        }
+        if self.detours(Detour::Over) {
+            self.shrink();
+        }
+        if self.detours(Detour::Awaited) {
+            self.tell_line();
+        }
+    }
+
+    /// Gives a block's bytes back to whom they were charged.
+    fn refund(&self, taken: Taken) {
+        let tenants = lock(&self.charges).remove(&taken.address);
+        drop(tenants);
+        if let Some(budget) = &self.budget {
+            drop(budget.restore(taken.bytes as u64));
+        }
+    }
+
+    fn keep_somewhere(&'static self, taken: Taken, requested: usize) -> bool {
         let Taken { address, bytes } = taken;
         let kept = local::with(self, |cache| {
             cache.with(|stacks| {
@@ -63,9 +206,7 @@ impl Heap {
                 self.count(cache, |tally| tally.free(requested, bytes));
             })
         });
-        if kept.flatten().is_none() {
-            self.free_outside(taken, requested);
-        }
+        kept.flatten().is_some()
     }
 
     /// Keeps a small block, and makes room for it where there is none.
@@ -88,14 +229,15 @@ impl Heap {
     }
 
     /// A small block from the shelf, and more of them for the thread.
-    fn refill(&'static self, class: usize, requested: usize) -> Result<Taken, AllocError> {
+    fn refill(&'static self, class: usize, ask: Ask) -> Result<Taken, AllocError> {
+        let requested = ask.requested;
         let bytes = class_bytes(class);
         let mut batch = [0; BATCH];
         let want = (most_kept(class) / 2).clamp(1, BATCH);
         let mut missed = false;
         let mut count = lock(&self.shelves[class]).take(class, &mut batch[..want]);
         if count == 0 {
-            let (address, length, called) = self.ask(requested, |core| core.add_span(class))?;
+            let (address, length, called) = self.ask(ask, |core| core.add_span(class))?;
             missed = called;
             let mut shelf = lock(&self.shelves[class]);
             shelf.add_span(class, address, length);
@@ -117,31 +259,68 @@ impl Heap {
         })
     }
 
-    fn allocate_large(
-        &'static self,
-        requested: usize,
-        bytes: usize,
-        align: usize,
-    ) -> Result<Taken, AllocError> {
-        let (address, missed) = self.ask(requested, |core| core.allocate(bytes, align))?;
-        self.count_allocation(requested, bytes, missed);
-        Ok(Taken { address, bytes })
+    fn allocate_large(&'static self, ask: Ask, bytes: usize) -> Result<Taken, AllocError> {
+        // Memory that comes fresh from the source is zero, and mostly none of it is there yet: touching all of it now
+        // would bring it in before it is needed.
+        let mut written = Vec::new();
+        let zeroed = ask.zeroed || self.detours(Detour::Cleared);
+        let (address, missed) = self.ask(ask, |core| {
+            written.clear();
+            core.allocate(bytes, ask.align, |start, end| {
+                if zeroed {
+                    written.push((start, end));
+                }
+            })
+        })?;
+        self.count_allocation(ask.requested, bytes, missed);
+        let taken = Taken { address, bytes };
+        let zeros = address + self.zeros(taken, ask);
+        for (start, end) in written {
+            // SAFETY: a part of the block, which is on its way to the caller.
+            unsafe { clear(start, end.min(zeros).saturating_sub(start)) };
+        }
+        Ok(taken)
     }
 
-    /// Asks the engine and, where memory is short, once more with all that the threads and the shelves hold.
+    /// Asks the engine and, where memory is short, once more with all that threads and shelves hold, and other pools
+    /// of the same budget.
     fn ask<R>(
-        &self,
-        requested: usize,
+        &'static self,
+        ask: Ask,
         mut work: impl FnMut(&mut Core) -> Result<R, engine::AllocError>,
     ) -> Result<R, AllocError> {
-        match self.with_core(requested, &mut work) {
-            Err(error) if error.is_out_of_memory() => {}
-            outcome => return outcome.map_err(|error| self.refuse(requested, error)),
+        let requested = ask.requested;
+        if !self.is_behind(ask.ticket) {
+            match self.with_core(requested, &mut work) {
+                Err(error) if error.is_out_of_memory() => {}
+                outcome => return outcome.map_err(|error| self.refuse(requested, error)),
+            }
+            self.drain_caches();
+            self.release_spans();
+            match self.with_core(requested, &mut work) {
+                Err(error) if error.is_out_of_memory() && self.reserved.is_some() => {}
+                outcome => return outcome.map_err(|error| self.refuse(requested, error)),
+            }
+            self.trim_siblings();
         }
-        self.drain_caches();
-        self.release_spans();
-        self.with_core(requested, work)
-            .map_err(|error| self.refuse(requested, error))
+        let outcome = if self.is_behind(ask.ticket) {
+            Err(self.nothing_left(requested))
+        } else {
+            self.with_core(requested, work)
+        };
+        outcome.map_err(|error| self.refuse(requested, error))
+    }
+
+    /// What is said to a request that would have to wait for others, and may not.
+    fn nothing_left(&self, requested: usize) -> engine::AllocError {
+        let core = lock(&self.core);
+        let stats = core.as_ref().map(|core| core.memory.stats());
+        engine::AllocError::Exhausted {
+            requested: requested as u64,
+            device_free: 0,
+            largest_hole: 0,
+            cached: stats.map_or(0, engine::Stats::cached),
+        }
     }
 
     fn with_core<R>(
@@ -167,22 +346,34 @@ impl Heap {
         )
     }
 
+    fn count_refusal(&self) -> Option<Refusal> {
+        let mut core = lock(&self.core);
+        let core = core.as_mut()?;
+        core.refusals += 1;
+        core.memory.source_mut().take_refusal()
+    }
+
     /// Counts a refusal, and says who holds what.
     #[cold]
     fn refuse(&self, requested: usize, why: engine::AllocError) -> AllocError {
-        if let Some(core) = lock(&self.core).as_mut() {
-            core.refusals += 1;
+        let refusal = self.count_refusal();
+        match refusal {
+            Some(refusal) if why.is_out_of_memory() => AllocError::Budget(Box::new(refusal.into_error(None))),
+            _ => AllocError::of(why, || self.post_mortem(requested)),
         }
-        AllocError::of(why, || self.post_mortem(requested))
     }
 
     /// Who holds what, for a request that was refused. Under the pool's lock, and nothing is allocated.
     pub(crate) fn post_mortem(&self, requested: usize) -> PostMortem {
         let mut survey = Survey::new(requested as u64);
-        if let Some(core) = lock(&self.core).as_ref() {
-            core.survey(&mut survey);
-        }
+        self.survey(&mut survey);
         survey.finish()
+    }
+
+    pub(crate) fn survey(&self, survey: &mut Survey) {
+        if let Some(core) = lock(&self.core).as_ref() {
+            core.survey(survey);
+        }
     }
 
     /// Counts by a thread that has a cache.

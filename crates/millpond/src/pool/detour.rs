@@ -1,0 +1,144 @@
+//! Why every call of a pool goes the slow way, and who waits there.
+
+use super::claim;
+use super::heap::{Heap, lock};
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+/// A reason to go the slow way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Detour {
+    /// A budget counts each block.
+    Charged = 1,
+    /// Blocks are cleared before they are handed out again.
+    Cleared = 2,
+    /// A request waits: what is freed goes past the caches.
+    Awaited = 4,
+    /// More is reserved than may be: what is freed goes back to the source.
+    Over = 8,
+}
+
+impl Heap {
+    /// Whether calls go the slow way for this reason.
+    pub(crate) fn detours(&self, why: Detour) -> bool {
+        self.detours.load(Ordering::Relaxed) & why as u32 != 0
+    }
+
+    /// Sends every thread the slow way for a reason, or no longer for it. When this returns, all of them know.
+    pub(crate) fn set_detour(&self, why: Detour, on: bool) {
+        let roll = lock(&self.roll);
+        let before = if on {
+            self.detours.fetch_or(why as u32, Ordering::Relaxed)
+        } else {
+            self.detours.fetch_and(!(why as u32), Ordering::Relaxed)
+        };
+        let after = if on {
+            before | why as u32
+        } else {
+            before & !(why as u32)
+        };
+        if (before == 0) != (after == 0) {
+            roll.caches.iter().for_each(|cache| cache.claim.slow(on));
+            if on {
+                claim::barrier();
+            }
+        }
+    }
+}
+
+/// The requests that wait for a pool's memory, first come, first served.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    state: Mutex<State>,
+    freed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    tickets: VecDeque<u64>,
+    /// How often something has come back, or the line has moved.
+    changes: u64,
+}
+
+/// A place in the line, left when dropped.
+pub(crate) struct Place {
+    heap: &'static Heap,
+    pub(crate) ticket: u64,
+}
+
+impl Heap {
+    /// Joins the line: from now on frees go past the caches.
+    pub(crate) fn join_line(&'static self) -> Place {
+        let mut state = lock(&self.line.state);
+        let ticket = state.next;
+        state.next += 1;
+        state.tickets.push_back(ticket);
+        let first = state.tickets.len() == 1;
+        drop(state);
+        let place = Place { heap: self, ticket };
+        if first {
+            self.set_detour(Detour::Awaited, true);
+        }
+        place
+    }
+
+    /// Whether someone else waits whose turn comes before this request's.
+    pub(crate) fn is_behind(&self, ticket: Option<u64>) -> bool {
+        self.detours(Detour::Awaited)
+            && lock(&self.line.state)
+                .tickets
+                .front()
+                .is_some_and(|first| Some(*first) != ticket)
+    }
+
+    /// Something came back.
+    pub(crate) fn tell_line(&self) {
+        lock(&self.line.state).changes += 1;
+        self.line.freed.notify_all();
+    }
+}
+
+impl Place {
+    /// What [`wait`](Self::wait) compares with.
+    pub(crate) fn changes(&self) -> u64 {
+        lock(&self.heap.line.state).changes
+    }
+
+    /// Sleeps until something has come back since `changes`, at most until then; answers whether it has.
+    pub(crate) fn wait(&self, changes: u64, until: Instant) -> bool {
+        let mut state = lock(&self.heap.line.state);
+        while state.changes == changes {
+            let Some(left) = until
+                .checked_duration_since(Instant::now())
+                .filter(|left| !left.is_zero())
+            else {
+                return false;
+            };
+            let waited = self.heap.line.freed.wait_timeout(state, left);
+            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        true
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = lock(&self.heap.line.state);
+        state.tickets.retain(|ticket| *ticket != self.ticket);
+        state.changes += 1;
+        let empty = state.tickets.is_empty();
+        drop(state);
+        self.heap.line.freed.notify_all();
+        if empty {
+            self.heap.set_detour(Detour::Awaited, false);
+            // Someone may have joined between the two.
+            if !lock(&self.heap.line.state).tickets.is_empty() {
+                self.heap.set_detour(Detour::Awaited, true);
+            }
+        }
+    }
+}
