@@ -66,7 +66,8 @@ pub enum ConfError {
 }
 
 impl ConfError {
-    pub(crate) fn value(key: &str, value: &str, expected: impl Into<String>) -> Self {
+    /// For a value that cannot be read or is out of range, with what would do.
+    pub fn value(key: &str, value: &str, expected: impl Into<String>) -> Self {
         Self::Value {
             key: key.to_owned(),
             value: value.to_owned(),
@@ -74,7 +75,9 @@ impl ConfError {
         }
     }
 
-    pub(crate) fn size(key: &str, error: &ParseSizeError) -> Self {
+    /// For a size that cannot be read.
+    #[must_use]
+    pub fn size(key: &str, error: &ParseSizeError) -> Self {
         Self::value(key, &error.text, error.to_string())
     }
 }

@@ -1,6 +1,7 @@
 //! One policy over one source, with the account of every byte.
 
 use crate::compaction::Compaction;
+use crate::conf::RetainConf;
 use crate::deferred::Deferred;
 use crate::error::AllocError;
 use crate::policy::{Adopted, Block, Mark, Piece, PieceState, Policy, Request, Stream};
@@ -155,6 +156,12 @@ impl<S: Source> Engine<S> {
         let mut supply = Supply::new(&mut self.source, &mut self.meter, &mut self.deferred);
         self.policy.mark(&mut supply, mark);
         self.settle(true);
+    }
+
+    /// Changes from now on how much free memory the policy keeps, and for how long; answers whether it keeps to such
+    /// rules. What is above a new limit goes back by [`release_cached`](Self::release_cached), as far as it is free.
+    pub fn set_retain(&mut self, retain: &RetainConf) -> bool {
+        self.policy.set_retain(retain)
     }
 
     /// Takes over a segment with the blocks that live in it, as found in a recording.

@@ -1,6 +1,7 @@
 //! What a placement policy is.
 
 use crate::compaction::WholeSegments;
+use crate::conf::RetainConf;
 use crate::error::{AllocError, SourceError};
 use crate::plan::Planner;
 use crate::space::BlockId;
@@ -220,6 +221,12 @@ pub trait Policy: Send {
 
     /// Hears where the program is. Most policies do not care.
     fn mark(&mut self, _supply: &mut Supply<'_>, _mark: Mark) {}
+
+    /// Changes from now on how much free memory is kept, and for how long; answers whether the policy keeps to such
+    /// rules.
+    fn set_retain(&mut self, _retain: &RetainConf) -> bool {
+        false
+    }
 
     /// Says who solves its plans; policies without plans do not care.
     fn set_planner(&mut self, _planner: Box<dyn Planner>) {}

@@ -9,9 +9,11 @@
 //! Blocks up to 64 KiB are cut from spans of one size each, larger ones come from the policy as they are.
 
 mod account;
+mod builder;
 mod cache;
 mod claim;
 mod classes;
+mod conf;
 mod core;
 mod detour;
 mod figures;
@@ -19,7 +21,9 @@ mod fork;
 mod fresh;
 mod gate;
 mod heap;
+mod keeper;
 mod local;
+mod prewarm;
 mod shelf;
 mod slow;
 mod stats;
@@ -28,40 +32,18 @@ mod tests;
 mod upkeep;
 mod zeroed;
 
+pub use builder::{PoolBuilder, PoolError};
+pub use prewarm::Prewarm;
 pub use stats::PoolStats;
 
 use crate::buffer::{Buffer, Plain};
 use crate::error::AllocError;
-use crate::host::{Host, HostError};
-use crate::memory::MemorySource;
-use crate::os;
-use gate::Gate;
-use heap::{Heap, Parts, Taken};
-use millpond_engine::{Compaction, ConfError, Engine, Limit, MillpondConf, Settings, policies};
+use crate::memory::MemoryKind;
+use heap::{Heap, Taken};
+use millpond_engine::{Compaction, ConfError};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use thiserror::Error;
-
-/// Why a pool could not be made.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum PoolError {
-    /// The source of memory cannot be as described.
-    #[error(transparent)]
-    Source(#[from] HostError),
-    /// There is no policy of this name.
-    #[error("there is no policy {name:?}: choose one of {known}")]
-    UnknownPolicy {
-        /// The name.
-        name: String,
-        /// Those there are.
-        known: String,
-    },
-    /// The settings of the policy cannot be read.
-    #[error(transparent)]
-    Settings(#[from] ConfError),
-}
 
 /// A block handed out by hand, for those who keep their own account; cannot be copied, and has to be given back to
 /// the pool it came from. A [`Buffer`] does that by itself.
@@ -122,7 +104,9 @@ impl Drop for Handle {
 #[derive(Clone)]
 pub struct Pool {
     heap: &'static Heap,
-    _handle: Arc<Handle>,
+    /// The last one closes it.
+    #[expect(dead_code, reason = "held for its drop")]
+    handle: Arc<Handle>,
 }
 
 impl fmt::Debug for Pool {
@@ -132,98 +116,6 @@ impl fmt::Debug for Pool {
             .finish_non_exhaustive()
     }
 }
-
-/// Describes a pool.
-#[derive(Clone, Debug)]
-pub struct PoolBuilder {
-    policy: String,
-    settings: Option<String>,
-    limit: Option<u64>,
-}
-
-impl Default for PoolBuilder {
-    fn default() -> Self {
-        Self {
-            policy: "millpond".to_owned(),
-            settings: None,
-            limit: None,
-        }
-    }
-}
-
-impl PoolBuilder {
-    /// The policy that places blocks; `millpond` unless said otherwise.
-    #[must_use]
-    pub fn policy(mut self, name: &str) -> Self {
-        name.clone_into(&mut self.policy);
-        self
-    }
-
-    /// Settings of the policy, `key:value,…`, as in `MILLPOND_CONF`, which is read where nothing is said here.
-    #[must_use]
-    pub fn settings(mut self, text: &str) -> Self {
-        self.settings = Some(text.to_owned());
-        self
-    }
-
-    /// The most bytes the pool may take from the system; the machine's memory unless said otherwise.
-    #[must_use]
-    pub fn limit(mut self, bytes: u64) -> Self {
-        self.limit = Some(bytes);
-        self
-    }
-
-    /// A pool over ordinary memory of this process.
-    ///
-    /// # Errors
-    /// Where there is no such policy or setting, or no such memory.
-    pub fn host(self) -> Result<Pool, PoolError> {
-        let source = Host::builder()
-            .page_bytes(PAGE_BYTES)
-            .capacity(Some(os::machine_memory().1))
-            .build()?;
-        self.over(Box::new(source))
-    }
-
-    /// A pool over a source of memory.
-    ///
-    /// # Errors
-    /// Where there is no such policy or setting.
-    pub fn over(self, source: Box<dyn MemorySource + Send>) -> Result<Pool, PoolError> {
-        let text = match self.settings {
-            Some(text) => text,
-            None => std::env::var("MILLPOND_CONF").unwrap_or_default(),
-        };
-        let conf = MillpondConf {
-            // A host's handles cost nothing: what counts is the call, and one call opens many pages.
-            single_pages: true,
-            ..MillpondConf::parse(&text)?
-        };
-        let settings = Settings {
-            millpond: conf,
-            ..Settings::default()
-        };
-        let policy = policies::build(&self.policy, &settings).map_err(|_| PoolError::UnknownPolicy {
-            name: self.policy.clone(),
-            known: policies::names().collect::<Vec<_>>().join(", "),
-        })?;
-        let limit = Limit::new(self.limit.unwrap_or(u64::MAX));
-        let gate = Gate::new(source, limit.clone(), None);
-        let heap = Heap::new(Parts {
-            memory: Engine::new(policy, gate),
-            limit,
-            budget: None,
-            reserved: None,
-        });
-        Ok(Pool {
-            heap,
-            _handle: Arc::new(Handle(heap)),
-        })
-    }
-}
-
-/// Pages of a host pool: small enough that what is left of one beside a live block is little.
-const PAGE_BYTES: u64 = 64 << 10;
 
 impl Pool {
     /// A pool over ordinary memory of this process, with the defaults.
@@ -324,8 +216,82 @@ impl Pool {
     }
 
     /// Gives everything that no block uses back to the system, what threads keep included, those that are idle too.
+    ///
+    /// Whole pages of the source are given back and no longer [reserved](PoolStats::reserved). Of a page that a live
+    /// block shares the system gets what it can use, in pages of its own; that stays reserved.
     pub fn trim(&self) {
         self.heap().trim();
+    }
+
+    /// What [`trim`](Self::trim) does; besides, counts of allocations, frees, hits and refusals begin anew, and so do
+    /// peaks. For use before a measurement.
+    pub fn clear(&self) {
+        self.heap().clear();
+    }
+
+    /// Finishes what is pending: takes back what threads keep, joins what is free, and gives back what has not been
+    /// used for as long as the settings say.
+    pub fn collect_garbage(&self) {
+        self.heap().collect_garbage();
+    }
+
+    /// Has at least `total` bytes reserved, with memory behind all that is free: what is allocated of it later calls
+    /// neither the source nor, by a page fault, the system. It goes back with time and by [`trim`](Self::trim), as other
+    /// free memory does, unless the setting `low-water` keeps it.
+    ///
+    /// # Errors
+    /// When there is not so much; what could be had is kept.
+    pub fn reserve(&self, total: u64) -> Result<(), AllocError> {
+        self.heap().reserve(total)
+    }
+
+    /// Has blocks ready.
+    ///
+    /// # Errors
+    /// When there is no memory for them; what could be had is kept.
+    pub fn prewarm(&self, prewarm: &Prewarm) -> Result<(), AllocError> {
+        self.heap().prewarm(prewarm)
+    }
+
+    /// Changes settings while the pool lives: `limit`, `memory-fraction`, `cache-size`, `trim-every`, `zero-on-reuse`,
+    /// and of the policy `decay`, `low-water`, `high-water` and `compact-at`.
+    ///
+    /// ```
+    /// # let pool = millpond::Pool::host()?;
+    /// pool.configure("limit:2GiB,cache-size:512MiB,decay:10")?;
+    /// assert!(pool.configure("handle:4MiB").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// On a key that is not known, a value that cannot be, or a setting that a pool keeps for life; then nothing is
+    /// changed.
+    pub fn configure(&self, settings: &str) -> Result<(), ConfError> {
+        self.heap().configure(settings)
+    }
+
+    /// Changes the most bytes the pool may take from its source. Below what it has, it takes no more, and gives back
+    /// what nobody uses now, and what is freed, until the limit is met.
+    pub fn set_limit(&self, bytes: u64) {
+        self.heap().set_limit(bytes);
+    }
+
+    /// The most bytes the pool may take from its source; none where only the source's own end is one.
+    #[must_use]
+    pub fn limit(&self) -> Option<u64> {
+        Some(self.heap().limit.bytes()).filter(|bytes| *bytes < u64::MAX)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.heap().name
+    }
+
+    /// The kind of its memory.
+    #[must_use]
+    pub fn kind(&self) -> MemoryKind {
+        self.heap().kind
     }
 }
 

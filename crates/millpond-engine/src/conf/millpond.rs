@@ -75,53 +75,72 @@ impl MillpondConf {
     /// # Ok::<(), millpond_engine::ConfError>(())
     /// ```
     pub fn parse(text: &str) -> Result<Self, ConfError> {
+        Self::parse_with(text, "", |_, _| Ok(false))
+    }
+
+    /// Reads settings among others: `other` is shown each one first, and answers whether it is one of its own, which
+    /// are `others` where a key is not known.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse), and what `other` answers.
+    pub fn parse_with(
+        text: &str,
+        others: &str,
+        mut other: impl FnMut(&str, &str) -> Result<bool, ConfError>,
+    ) -> Result<Self, ConfError> {
         let mut conf = Self::default();
         for (key, value) in entries(text)? {
-            let bytes = || parse_size(value).map_err(|e| ConfError::size(key, &e));
-            let pages = || {
-                let bytes = bytes()?;
-                if bytes == 0 || !bytes.is_multiple_of(PAGE) {
-                    let expected = format!("write a multiple of {}, the size of a page", display_size(PAGE));
-                    return Err(ConfError::value(key, value, expected));
-                }
-                Ok(bytes)
-            };
-            let number = |least: u64, most: u64| {
-                let read = value.parse::<u64>().ok().filter(|n| (least..=most).contains(n));
-                read.ok_or_else(|| {
-                    ConfError::value(key, value, format!("write a number from {least} to {most}"))
-                })
-            };
-            match key {
-                "handle" => conf.handle_bytes = pages()?,
-                "handle-share" => conf.handle_share = number(1, 1 << 20)?,
-                "handle-least" => conf.least_handle_bytes = pages()?,
-                "handle-each" => conf.handle_each = pages()?,
-                "adapt" => {
-                    conf.adapt = match value {
-                        "on" => true,
-                        "off" => false,
-                        _ => return Err(ConfError::value(key, value, "write on or off")),
-                    };
-                }
-                "slack" => conf.slack_permille = number(0, 10_000)?,
-                "slack-least" => conf.slack_least_bytes = bytes()?,
-                "rising-least" => conf.rising_least_bytes = bytes()?,
-                "rising" => conf.rising_permille = number(0, 10_000)?,
-                "stalls" => conf.stalls = number(0, u64::MAX)?,
-                "stall-every" => conf.stall_every = number(1, u64::MAX)?,
-                "moved" => conf.moved_percent = number(0, 1_000_000)?,
-                _ if conf.retain.set(key, value)? => {}
-                _ => {
-                    return Err(ConfError::UnknownKey {
-                        key: key.to_owned(),
-                        known: Self::known(),
-                    });
-                }
+            if !other(key, value)? && !conf.set(key, value)? {
+                let separator = if others.is_empty() { "" } else { ", " };
+                return Err(ConfError::UnknownKey {
+                    key: key.to_owned(),
+                    known: format!("{others}{separator}{}", Self::known()),
+                });
             }
         }
         conf.retain.check()?;
         Ok(conf)
+    }
+
+    /// Reads one setting; answers whether it is one of these.
+    fn set(&mut self, key: &str, value: &str) -> Result<bool, ConfError> {
+        let conf = self;
+        let bytes = || parse_size(value).map_err(|e| ConfError::size(key, &e));
+        let pages = || {
+            let bytes = bytes()?;
+            if bytes == 0 || !bytes.is_multiple_of(PAGE) {
+                let expected = format!("write a multiple of {}, the size of a page", display_size(PAGE));
+                return Err(ConfError::value(key, value, expected));
+            }
+            Ok(bytes)
+        };
+        let number = |least: u64, most: u64| {
+            let read = value.parse::<u64>().ok().filter(|n| (least..=most).contains(n));
+            read.ok_or_else(|| ConfError::value(key, value, format!("write a number from {least} to {most}")))
+        };
+        match key {
+            "handle" => conf.handle_bytes = pages()?,
+            "handle-share" => conf.handle_share = number(1, 1 << 20)?,
+            "handle-least" => conf.least_handle_bytes = pages()?,
+            "handle-each" => conf.handle_each = pages()?,
+            "adapt" => {
+                conf.adapt = match value {
+                    "on" => true,
+                    "off" => false,
+                    _ => return Err(ConfError::value(key, value, "write on or off")),
+                };
+            }
+            "slack" => conf.slack_permille = number(0, 10_000)?,
+            "slack-least" => conf.slack_least_bytes = bytes()?,
+            "rising-least" => conf.rising_least_bytes = bytes()?,
+            "rising" => conf.rising_permille = number(0, 10_000)?,
+            "stalls" => conf.stalls = number(0, u64::MAX)?,
+            "stall-every" => conf.stall_every = number(1, u64::MAX)?,
+            "moved" => conf.moved_percent = number(0, 1_000_000)?,
+            _ if conf.retain.set(key, value)? => {}
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 }
 

@@ -83,7 +83,10 @@ impl Default for RetainConf {
 
 impl RetainConf {
     /// Reads one setting; answers whether it is one of these.
-    pub(super) fn set(&mut self, key: &str, value: &str) -> Result<bool, ConfError> {
+    ///
+    /// # Errors
+    /// Where the value cannot be read.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<bool, ConfError> {
         match key {
             "decay" => {
                 self.decay = value.parse().map_err(|_| {
@@ -114,7 +117,10 @@ impl RetainConf {
     }
 
     /// Refuses a low water above the high water, where that can be told.
-    pub(super) fn check(&self) -> Result<(), ConfError> {
+    ///
+    /// # Errors
+    /// With what would do.
+    pub fn check(&self) -> Result<(), ConfError> {
         let above = match (self.low_water, self.high_water) {
             (Amount::Bytes(low), Some(Amount::Bytes(high))) => low > high,
             (Amount::Percent(low), Some(Amount::Percent(high))) => low > high,

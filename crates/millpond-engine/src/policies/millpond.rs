@@ -38,7 +38,7 @@ mod site;
 #[cfg(test)]
 mod tests;
 
-use crate::conf::MillpondConf;
+use crate::conf::{MillpondConf, RetainConf};
 use crate::index::{Search, SizeIndex};
 use crate::policy::{Block, Fidelity, Group, Mark, Piece, Policy, Refusal, Request, Stream};
 use crate::source::{Range, Segment};
@@ -224,6 +224,11 @@ impl Policy for Millpond {
 
     fn release_cached(&mut self, supply: &mut Supply<'_>) {
         self.compact_now(supply);
+    }
+
+    fn set_retain(&mut self, retain: &RetainConf) -> bool {
+        self.conf.retain = retain.clone();
+        true
     }
 
     fn returnable_bytes(&self) -> u64 {

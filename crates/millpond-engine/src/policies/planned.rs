@@ -23,7 +23,7 @@ mod course;
 mod install;
 
 use super::millpond::{FOREIGN, Millpond};
-use crate::conf::MillpondConf;
+use crate::conf::{MillpondConf, RetainConf};
 use crate::plan::{Detector, Inline, Plan, Planner};
 use crate::policy::{Block, Fidelity, Group, Mark, Piece, PieceState, Policy, Refusal, Request};
 use crate::space::BlockId;
@@ -294,6 +294,11 @@ impl Policy for Planned {
         }
         self.inner.free(supply, block);
         self.begin(supply, false);
+    }
+
+    fn set_retain(&mut self, retain: &RetainConf) -> bool {
+        self.relaxed.retain = retain.clone();
+        self.inner.set_retain(retain)
     }
 
     fn set_planner(&mut self, planner: Box<dyn Planner>) {

@@ -124,6 +124,11 @@ impl Tally {
         self.allocated.lose(allocated) | one
     }
 
+    /// Calls of the thread.
+    pub(crate) fn calls(&self) -> u64 {
+        self.allocations.load(Ordering::Relaxed) + self.frees.load(Ordering::Relaxed)
+    }
+
     /// Adds the account of a thread that ended, which has told everything. Never told again.
     pub(crate) fn absorb(&self, other: &Self) {
         let counts = [

@@ -4,6 +4,7 @@ use super::account::Tally;
 use super::claim::Claim;
 use super::classes::{BINS, CLASSES, KEPT, PAGE, SMALL, bin_of, class_bytes};
 use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of small blocks of one class that a thread keeps, and the least and most of their number.
 const BIN_BYTES: usize = 256 << 10;
@@ -191,6 +192,9 @@ impl Stacks {
 pub(crate) struct Cache {
     pub(crate) claim: Claim,
     pub(crate) tally: Tally,
+    /// Calls when somebody last looked, and how often there were no more; used under the lock of the list.
+    seen: AtomicU64,
+    idle: AtomicU64,
     stacks: UnsafeCell<Stacks>,
 }
 
@@ -228,8 +232,22 @@ impl Cache {
         Self {
             claim: Claim::new(),
             tally: Tally::default(),
+            seen: AtomicU64::new(0),
+            idle: AtomicU64::new(0),
             stacks: UnsafeCell::new(Stacks::new()),
         }
+    }
+
+    /// How often in a row this was asked while the owner did nothing. One thread at a time may ask.
+    pub(crate) fn idle_for(&self) -> u64 {
+        let calls = self.tally.calls();
+        let idle = if self.seen.swap(calls, Ordering::Relaxed) == calls {
+            self.idle.load(Ordering::Relaxed) + 1
+        } else {
+            0
+        };
+        self.idle.store(idle, Ordering::Relaxed);
+        idle
     }
 
     #[inline]

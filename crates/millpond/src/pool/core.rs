@@ -144,6 +144,11 @@ impl Core {
         self.memory.source_mut().forget(first as u64, bytes as u64)
     }
 
+    /// Puts memory behind whole pages.
+    pub(crate) fn populate(&self, address: usize, bytes: usize) -> bool {
+        self.memory.source().populate(address as u64, bytes as u64)
+    }
+
     /// Puts memory behind everything that the pool has and no block uses.
     pub(crate) fn populate_free(&mut self) {
         let source = self.memory.source();

@@ -46,7 +46,10 @@ impl Heap {
                 peak: peak.max(current),
             }
         };
-        stats.hits = stats.allocations - misses.min(stats.allocations);
+        let [allocations, frees, missed] = *lock(&self.forgotten);
+        stats.allocations -= allocations;
+        stats.frees -= frees;
+        stats.hits = stats.allocations.saturating_sub(misses - missed);
         stats.requested = gauge(requested, self.totals.requested.peak());
         stats.allocated = gauge(allocated, self.totals.allocated.peak());
         if let Some(core) = core.as_ref() {
@@ -54,6 +57,20 @@ impl Heap {
             stats.refusals = core.refusals;
         }
         stats
+    }
+
+    /// Allocations, frees and misses since the beginning.
+    pub(super) fn counts(&self) -> [u64; 3] {
+        let roll = lock(&self.roll);
+        let core = lock(&self.core);
+        let tallies = roll.tallies().chain(core.as_ref().map(|c| &c.tally));
+        tallies.fold([0; 3], |[allocations, frees, misses], tally| {
+            [
+                allocations + tally.allocations.load(Ordering::Relaxed),
+                frees + tally.frees.load(Ordering::Relaxed),
+                misses + tally.misses.load(Ordering::Relaxed),
+            ]
+        })
     }
 
     pub(crate) fn reset_peaks(&self) {

@@ -6,6 +6,7 @@
 //! it too.
 
 use super::heap::{Heap, Rest};
+use super::keeper;
 use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
@@ -14,6 +15,7 @@ static HEAPS: Mutex<Vec<&'static Heap>> = Mutex::new(Vec::new());
 
 /// What is held while a fork is under way, by the thread that forks: last taken, first let go.
 struct Held {
+    _keeper: MutexGuard<'static, keeper::State>,
     _heaps: Vec<Rest>,
     _list: MutexGuard<'static, Vec<&'static Heap>>,
 }
@@ -44,8 +46,10 @@ pub(crate) fn forget(heap: &Heap) {
 }
 
 extern "C" fn prepare() {
+    let keeper = keeper::state();
     let list = list();
     let held = Held {
+        _keeper: keeper,
         _heaps: list.iter().map(|heap| heap.rest()).collect(),
         _list: list,
     };

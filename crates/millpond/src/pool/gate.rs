@@ -40,6 +40,11 @@ impl Gate {
         self.refusal.take()
     }
 
+    /// The most that the source itself could give, whatever the pool's limit.
+    pub(crate) fn whole(&self) -> Option<u64> {
+        self.inner.inner().capacity()
+    }
+
     /// These bytes are handed out; tells the parts that may hold something else than zero.
     pub(crate) fn hand_out(&mut self, address: u64, bytes: u64, written: impl FnMut(u64, u64)) {
         self.fresh.use_up(address, address + bytes, written);

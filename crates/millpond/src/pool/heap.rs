@@ -12,7 +12,8 @@ use super::shelf::Shelf;
 use super::slow::Ask;
 use crate::budget::{Budget, Charge};
 use crate::error::AllocError;
-use millpond_engine::Limit;
+use crate::memory::MemoryKind;
+use millpond_engine::{Limit, RetainConf};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -56,15 +57,27 @@ pub(crate) struct Heap {
     /// Blocks that tenants have, by address.
     pub(super) charges: Mutex<HashMap<usize, Charge>>,
     pub(super) limit: Limit,
+    pub(super) name: String,
+    pub(super) kind: MemoryKind,
+    /// How much free memory is kept, and for how long.
+    pub(super) retain: Mutex<RetainConf>,
+    /// What every address is a multiple of.
+    pub(super) align: usize,
+    /// Allocations, frees and misses that are not told any more.
+    pub(super) forgotten: Mutex<[u64; 3]>,
 }
 
 /// What a pool is made of.
 pub(crate) struct Parts {
+    pub(crate) name: String,
+    pub(crate) kind: MemoryKind,
     pub(crate) memory: Memory,
     /// The limit that the memory's source keeps to.
     pub(crate) limit: Limit,
     pub(crate) budget: Option<Budget>,
     pub(crate) reserved: Option<Budget>,
+    pub(crate) retain: RetainConf,
+    pub(crate) align: usize,
 }
 
 /// A pool at rest: its locks are held and no thread is inside its cache. Ends when dropped.
@@ -127,10 +140,13 @@ impl Taken {
 }
 
 impl Heap {
-    pub(crate) fn new(parts: Parts) -> &'static Self {
+    /// A pool of what `parts` answers for its number.
+    pub(crate) fn new<E>(parts: impl FnOnce(u64) -> Result<Parts, E>) -> Result<&'static Self, E> {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let parts = parts(number)?;
         let heap = Box::leak(Box::new(Self {
-            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            number,
             closed: AtomicBool::new(false),
             alone: AtomicBool::new(true),
             totals: Totals::default(),
@@ -147,9 +163,14 @@ impl Heap {
             reserved: parts.reserved,
             charges: Mutex::default(),
             limit: parts.limit,
+            name: parts.name,
+            kind: parts.kind,
+            retain: Mutex::new(parts.retain),
+            align: parts.align,
+            forgotten: Mutex::default(),
         }));
         fork::register(heap);
-        heap
+        Ok(heap)
     }
 
     /// Brings the pool to rest.
@@ -217,12 +238,20 @@ impl Heap {
     }
 
     /// Runs `work` on every cache while its owner is out.
-    pub(super) fn claim(&self, roll: &Roll, mut work: impl FnMut(&Cache, &mut Stacks)) {
-        for cache in &roll.caches {
+    pub(super) fn claim(&self, roll: &Roll, work: impl FnMut(&Cache, &mut Stacks)) {
+        self.claim_these(&roll.caches.iter().collect::<Vec<_>>(), work);
+    }
+
+    /// The same, on some of the caches; the list's lock is held.
+    pub(super) fn claim_these(&self, caches: &[&Arc<Cache>], mut work: impl FnMut(&Cache, &mut Stacks)) {
+        if caches.is_empty() {
+            return;
+        }
+        for cache in caches {
             cache.claim.want();
         }
         claim::barrier();
-        for cache in &roll.caches {
+        for cache in caches {
             if self.is_closed() {
                 cache.keep_wanted(|stacks| work(cache, stacks));
             } else {

@@ -20,11 +20,16 @@ pub(crate) struct Shelf {
     /// The rest of the span: first address and end.
     next: usize,
     end: usize,
+    /// How often it has changed, and how often it had when somebody last looked.
+    changes: u64,
+    seen: u64,
+    swept: u64,
 }
 
 impl Shelf {
     /// Takes as many blocks as fit into `out`, those freed last first; answers how many.
     pub(crate) fn take(&mut self, class: usize, out: &mut [usize]) -> usize {
+        self.changes += 1;
         let kept = self.free.len() - self.free.len().min(out.len());
         let mut count = 0;
         for (place, address) in out.iter_mut().zip(self.free.drain(kept..)) {
@@ -41,6 +46,7 @@ impl Shelf {
     }
 
     pub(crate) fn put(&mut self, blocks: &[usize]) {
+        self.changes += 1;
         self.free.extend_from_slice(blocks);
     }
 
@@ -60,9 +66,11 @@ impl Shelf {
         (self.next, self.end) = (0, 0);
     }
 
-    /// Tells first address and end of everything free here: blocks that lie next to each other together.
+    /// Tells first address and end of everything free here: blocks that lie next to each other together. What no
+    /// block was cut from yet is cut up.
     pub(crate) fn free_parts(&mut self, class: usize, mut tell: impl FnMut(usize, usize)) {
         let bytes = class_bytes(class);
+        self.cut_up(class);
         // Blocks with low addresses are handed out first from now on, and those at the far end may go one day.
         self.free.sort_unstable_by(|one, other| other.cmp(one));
         let mut part: Option<(usize, usize)> = None;
@@ -76,6 +84,21 @@ impl Shelf {
             };
         }
         part.into_iter().for_each(|(start, end)| tell(start, end));
+    }
+
+    /// Whether nobody has used it since this was last asked, and it was not said before.
+    pub(crate) fn became_idle(&mut self) -> bool {
+        let idle = self.seen == self.changes && self.swept != self.changes;
+        self.seen = self.changes;
+        if idle {
+            self.swept = self.changes;
+        }
+        idle
+    }
+
+    /// Blocks free here.
+    pub(crate) fn blocks(&self, class: usize) -> usize {
+        self.free.len() + (self.end - self.next) / class_bytes(class)
     }
 
     #[cfg(test)]

@@ -116,7 +116,7 @@ impl Heap {
                 Some(taken) => taken,
                 None => self.refill(class, ask)?,
             };
-            self.clear(taken, ask);
+            self.wipe(taken, ask);
             return Ok(taken);
         }
         let bytes = large(requested).ok_or_else(|| self.refuse_size(requested))?;
@@ -124,7 +124,7 @@ impl Heap {
             && align <= PAGE
             && let Some(taken) = self.kept_large(requested, bytes)
         {
-            self.clear(taken, ask);
+            self.wipe(taken, ask);
             return Ok(taken);
         }
         self.allocate_large(ask, bytes)
@@ -141,7 +141,7 @@ impl Heap {
         }
     }
 
-    fn clear(&self, taken: Taken, ask: Ask) {
+    fn wipe(&self, taken: Taken, ask: Ask) {
         // SAFETY: the block was just taken from the cache or the shelf, and is on its way to the caller.
         unsafe { clear(taken.address, self.zeros(taken, ask)) };
     }
@@ -280,6 +280,15 @@ impl Heap {
             unsafe { clear(start, end.min(zeros).saturating_sub(start)) };
         }
         Ok(taken)
+    }
+
+    /// Asks the engine for something of the pool's own.
+    pub(super) fn ask_for<R>(
+        &'static self,
+        bytes: usize,
+        work: impl FnMut(&mut Core) -> Result<R, engine::AllocError>,
+    ) -> Result<R, AllocError> {
+        self.ask(Ask::new(bytes, 1), work)
     }
 
     /// Asks the engine and, where memory is short, once more with all that threads and shelves hold, and other pools

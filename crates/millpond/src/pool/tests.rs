@@ -1,6 +1,7 @@
 //! Pools against what they promise.
 
 use super::*;
+use millpond_engine::policies;
 use proptest::prelude::*;
 use std::sync::Barrier;
 use std::sync::mpsc;

@@ -1,12 +1,17 @@
 //! Giving memory back: trim, compaction, the pool's end.
 
+use super::builder::limit_of;
+use super::cache::Cache;
 use super::claim;
+use super::conf::{Change, PoolConf};
 use super::core::Core;
 use super::detour::Detour;
 use super::fork;
 use super::heap::{Heap, lock};
+use super::keeper;
 use super::shelf::Shelf;
-use millpond_engine::Compaction;
+use millpond_engine::{Compaction, ConfError, Mark, RetainConf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Heap {
@@ -77,6 +82,98 @@ impl Heap {
                 other.trim();
             }
         }
+    }
+
+    /// A tick has passed: what has been idle for a while goes back.
+    pub(crate) fn pass_time(&'static self) {
+        /// Ticks after which what an idle thread keeps is everybody's.
+        const IDLE: u64 = 8;
+        {
+            let roll = lock(&self.roll);
+            let idle = |cache: &&Arc<Cache>| cache.idle_for() == IDLE;
+            let idle: Vec<&Arc<Cache>> = roll.caches.iter().filter(idle).collect();
+            self.claim_these(&idle, |_, stacks| self.take_all(stacks));
+        }
+        for (class, shelf) in self.shelves.iter().enumerate() {
+            let mut shelf = lock(shelf);
+            if shelf.became_idle()
+                && let Some(core) = lock(&self.core).as_mut()
+            {
+                let spans = core.spans_of(class);
+                for span in shelf.take_whole_spans(class, &spans) {
+                    core.free_span(span);
+                }
+            }
+        }
+        if let Some(core) = lock(&self.core).as_mut() {
+            core.memory.mark(Mark::Ticks(1));
+        }
+    }
+
+    /// Finishes what is pending: events that have passed, blocks in other threads' caches, what has decayed.
+    pub(crate) fn collect_garbage(&'static self) {
+        self.drain_caches();
+        self.release_spans();
+        if let Some(core) = lock(&self.core).as_mut() {
+            core.memory.collect();
+            core.memory.mark(Mark::Ticks(1));
+        }
+    }
+
+    /// Gives everything back that no block uses, and begins the account of hits and peaks anew.
+    pub(crate) fn clear(&self) {
+        self.trim();
+        *lock(&self.forgotten) = self.counts();
+        if let Some(core) = lock(&self.core).as_mut() {
+            core.refusals = 0;
+        }
+        self.reset_peaks();
+    }
+
+    /// Clears every block before it is handed out, or no more.
+    pub(crate) fn clear_on_reuse(&self, on: bool) {
+        self.set_detour(Detour::Cleared, on);
+    }
+
+    /// Changes what can change while the pool lives.
+    pub(crate) fn configure(&'static self, text: &str) -> Result<(), ConfError> {
+        let now = lock(&self.retain).clone();
+        let Change { conf, retain } = Change::parse(text, &now)?;
+        if conf.limit.is_some() || conf.memory_fraction.is_some() {
+            let capacity = lock(&self.core)
+                .as_ref()
+                .and_then(|core| core.memory.source().whole());
+            let before = PoolConf {
+                limit: Some(Some(self.limit.bytes())),
+                ..PoolConf::default()
+            };
+            let limit = match conf.limit {
+                // A share alone takes the place of whatever limit there was.
+                None => limit_of(&conf, capacity)?,
+                Some(_) => limit_of(&before.overridden(conf.clone()), capacity)?,
+            };
+            self.set_limit(limit);
+        }
+        if let Some(retain) = retain {
+            self.set_retain(retain);
+        }
+        if let Some(on) = conf.zero_on_reuse {
+            self.clear_on_reuse(on);
+        }
+        match conf.trim_every {
+            Some(Some(every)) => keeper::keep(self, every),
+            Some(None) => keeper::leave(self),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Changes how much free memory is kept, and for how long.
+    pub(crate) fn set_retain(&self, retain: RetainConf) {
+        if let Some(core) = lock(&self.core).as_mut() {
+            core.memory.set_retain(&retain);
+        }
+        *lock(&self.retain) = retain;
     }
 
     /// Changes the most that may be reserved, and gives back what is above it as far as nobody uses it; what is used

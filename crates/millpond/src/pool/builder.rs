@@ -1,0 +1,361 @@
+//! What a pool is to be like, and why it cannot be.
+
+use super::conf::PoolConf;
+use super::gate::Gate;
+use super::heap::{Heap, Parts};
+use super::keeper;
+use super::prewarm::Prewarm;
+use super::{Handle, Pool};
+use crate::budget::{Budget, BudgetError, Measure};
+use crate::error::AllocError;
+use crate::host::{Host, HostError, HugePages, Node};
+use crate::memory::MemorySource;
+use crate::os;
+use crate::post_mortem::{Lister, Survey};
+use millpond_engine::{
+    Amount, ConfError, Engine, Limit, MillpondConf, RetainConf, Settings, Source, policies,
+};
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+
+/// Why a pool could not be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// The source of memory cannot be as described.
+    #[error(transparent)]
+    Source(#[from] HostError),
+    /// There is no policy of this name.
+    #[error("there is no policy {name:?}: choose one of {known}")]
+    UnknownPolicy {
+        /// The name.
+        name: String,
+        /// Those there are.
+        known: String,
+    },
+    /// A setting cannot be read, or cannot be as it is.
+    #[error(transparent)]
+    Settings(#[from] ConfError),
+    /// The settings in the environment cannot be read.
+    #[error("MILLPOND_CONF: {0}")]
+    Environment(#[source] ConfError),
+    /// There is no memory for what the pool is to hold from the start.
+    #[error("what the pool is to hold from the start cannot be had: {0}")]
+    Start(#[source] AllocError),
+    /// The budget cannot have one below it for the pool.
+    #[error(transparent)]
+    Budget(#[from] BudgetError),
+}
+
+/// Describes a pool.
+///
+/// What is not said here is taken from the environment variable `MILLPOND_CONF`, a list of `key:value,…` with the keys
+/// of [`settings`](Self::settings); what is not said there either is as the methods say.
+///
+/// ```
+/// use millpond::{Pool, Prewarm};
+/// use std::time::Duration;
+///
+/// let pool = Pool::builder()
+///     .name("activations")
+///     .limit(2 << 30)
+///     .cache_size("512MiB".parse_size()?)
+///     .capacity(16 << 20)
+///     .prewarm(Prewarm::small_sizes())
+///     .trim_every(Some(Duration::from_secs(1)))
+///     .host()?;
+/// assert!(pool.stats().reserved.current >= 16 << 20);
+/// # trait ParseSize { fn parse_size(&self) -> Result<u64, millpond::engine::ParseSizeError>; }
+/// # impl ParseSize for str { fn parse_size(&self) -> Result<u64, millpond::engine::ParseSizeError> { millpond::engine::parse_size(self) } }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct PoolBuilder {
+    name: Option<String>,
+    policy: Option<String>,
+    settings: Option<String>,
+    conf: PoolConf,
+    cache_size: Option<u64>,
+    budget: Option<Budget>,
+}
+
+impl PoolBuilder {
+    /// Its name, for people; `pool` and a number unless said otherwise.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// The policy that places blocks; `millpond` unless said otherwise.
+    #[must_use]
+    pub fn policy(mut self, name: &str) -> Self {
+        self.policy = Some(name.to_owned());
+        self
+    }
+
+    /// Settings as text, `key:value,…`, in place of those in the environment variable `MILLPOND_CONF`. What is said by
+    /// the other methods goes before both.
+    ///
+    /// The keys are `limit`, `memory-fraction`, `cache-size`, `capacity`, `prewarm` (`small`, `six=SIZE` or
+    /// `[64*1000,1MiB*4]`), `trim-every` (a time, or `off`), `zero-on-reuse`, `pinned`, `node`, `huge-pages`, `align`,
+    /// and those of the `millpond` policy, which `millpond policies` lists.
+    #[must_use]
+    pub fn settings(mut self, text: &str) -> Self {
+        self.settings = Some(text.to_owned());
+        self
+    }
+
+    /// The most bytes the pool may take from its source; all that the source has unless said otherwise.
+    #[must_use]
+    pub fn limit(mut self, bytes: u64) -> Self {
+        self.conf.limit = Some(Some(bytes));
+        self
+    }
+
+    /// The share of the source's *whole* memory that the pool may take, above 0 and up to 1.
+    #[must_use]
+    pub fn memory_fraction(mut self, fraction: f64) -> Self {
+        self.conf.memory_fraction = Some(fraction);
+        self
+    }
+
+    /// The most free memory that the pool keeps for longer than the time between two trims.
+    #[must_use]
+    pub fn cache_size(mut self, bytes: u64) -> Self {
+        self.cache_size = Some(bytes);
+        self
+    }
+
+    /// Bytes that are reserved from the start, with memory behind them; see [`Pool::reserve`].
+    #[must_use]
+    pub fn capacity(mut self, bytes: u64) -> Self {
+        self.conf.capacity = Some(bytes);
+        self
+    }
+
+    /// Blocks that are ready from the start.
+    #[must_use]
+    pub fn prewarm(mut self, prewarm: Prewarm) -> Self {
+        self.conf.prewarm = Some(prewarm);
+        self
+    }
+
+    /// How often memory that has not been used for a while goes back to the system in the background: each second
+    /// unless said otherwise, never with `None`. Each time is one tick for the policy, which gives back what no block
+    /// has touched for `decay` ticks, 64 unless set.
+    #[must_use]
+    pub fn trim_every(mut self, time: Option<Duration>) -> Self {
+        self.conf.trim_every = Some(time);
+        self
+    }
+
+    /// Clears each block before it is handed out, for tenants that must not see each other's data. Off unless said
+    /// otherwise; on, every call goes the slow way.
+    #[must_use]
+    pub fn zero_on_reuse(mut self, on: bool) -> Self {
+        self.conf.zero_on_reuse = Some(on);
+        self
+    }
+
+    /// The NUMA node that memory comes from; the system's choice unless said otherwise.
+    #[must_use]
+    pub fn node(mut self, node: Node) -> Self {
+        self.conf.node = Some(node);
+        self
+    }
+
+    /// The pages that the system is to use; its own choice unless said otherwise.
+    #[must_use]
+    pub fn huge_pages(mut self, huge: HugePages) -> Self {
+        self.conf.huge_pages = Some(huge);
+        self
+    }
+
+    /// What every address is a multiple of, a power of two; 64 unless said otherwise.
+    #[must_use]
+    pub fn align(mut self, bytes: usize) -> Self {
+        self.conf.align = Some(bytes);
+        self
+    }
+
+    /// What the pool is charged to. A budget of allocated bytes is charged for each block and the nearest one above it
+    /// of reserved bytes for what the pool takes from its source; a budget of reserved bytes for the latter only. The
+    /// pool gets a budget of its own below it, with its name.
+    #[must_use]
+    pub fn budget(mut self, budget: &Budget) -> Self {
+        self.budget = Some(budget.clone());
+        self
+    }
+
+    /// A pool over ordinary memory of this process, or over locked memory where the settings say `pinned:on`.
+    ///
+    /// # Errors
+    /// Where there is no such policy or setting, or no such memory.
+    pub fn host(self) -> Result<Pool, PoolError> {
+        self.build(|conf| {
+            if conf.pinned == Some(true) {
+                Ok(Box::new(host(conf).build_pinned()?))
+            } else {
+                Ok(Box::new(host(conf).build()?))
+            }
+        })
+    }
+
+    /// A pool over memory that is locked in place, which the system limits; see [`Pinned`](crate::Pinned).
+    ///
+    /// # Errors
+    /// As [`host`](Self::host).
+    pub fn pinned(self) -> Result<Pool, PoolError> {
+        self.build(|conf| Ok(Box::new(host(conf).build_pinned()?)))
+    }
+
+    /// A pool over a source of memory.
+    ///
+    /// # Errors
+    /// Where there is no such policy or setting.
+    pub fn over(self, source: Box<dyn MemorySource + Send>) -> Result<Pool, PoolError> {
+        self.build(|_| Ok(source))
+    }
+
+    fn read(&self) -> Result<(PoolConf, MillpondConf), PoolError> {
+        let (conf, mut policy) = match &self.settings {
+            Some(text) => PoolConf::parse(text)?,
+            None => match std::env::var("MILLPOND_CONF") {
+                Ok(text) => PoolConf::parse(&text).map_err(PoolError::Environment)?,
+                Err(_) => PoolConf::parse("")?,
+            },
+        };
+        if let Some(bytes) = self.cache_size {
+            policy.retain.high_water = Some(Amount::Bytes(bytes));
+        }
+        policy.retain.check()?;
+        // A host's handles cost nothing: what counts is the call, and one call opens many pages.
+        policy.single_pages = true;
+        Ok((conf.overridden(self.conf.clone()), policy))
+    }
+
+    fn build(
+        self,
+        source: impl FnOnce(&PoolConf) -> Result<Box<dyn MemorySource + Send>, PoolError>,
+    ) -> Result<Pool, PoolError> {
+        let (conf, policy) = self.read()?;
+        let align = conf.align.unwrap_or(1);
+        if !align.is_power_of_two() {
+            let told = ConfError::value("align", &align.to_string(), "a power of two is needed");
+            return Err(told.into());
+        }
+        let retain = policy.retain.clone();
+        let settings = Settings {
+            millpond: policy,
+            ..Settings::default()
+        };
+        let name = self.policy.as_deref().unwrap_or("millpond");
+        let policy = policies::build(name, &settings).map_err(|_| PoolError::UnknownPolicy {
+            name: name.to_owned(),
+            known: policies::names().collect::<Vec<_>>().join(", "),
+        })?;
+        let source = source(&conf)?;
+        let kind = source.kind();
+        let limit = Limit::new(limit_of(&conf, source.capacity())?);
+        let heap = Heap::new(|number| {
+            let name = self.name.unwrap_or_else(|| format!("pool {number}"));
+            let (budget, reserved) = budgets(self.budget.as_ref(), &name)?;
+            let gate = Gate::new(source, limit.clone(), reserved.clone());
+            Ok::<_, PoolError>(Parts {
+                name,
+                kind,
+                memory: Engine::new(policy, gate),
+                limit,
+                budget,
+                reserved,
+                retain,
+                align,
+            })
+        })?;
+        if let Some(budget) = heap.budget.as_ref().or(heap.reserved.as_ref()) {
+            budget.set_lister(Some(Arc::new(PoolLister(heap))));
+        }
+        // From here on it is closed if anything fails.
+        let pool = Pool {
+            heap,
+            handle: Arc::new(Handle(heap)),
+        };
+        heap.start(&conf).map_err(PoolError::Start)?;
+        if let Some(time) = conf.trim_every.unwrap_or(Some(keeper::TICK)) {
+            keeper::keep(heap, time);
+        }
+        Ok(pool)
+    }
+}
+
+/// Pages of a host pool: small enough that what is left of one beside a live block is little.
+const PAGE_BYTES: u64 = 64 << 10;
+
+fn host(conf: &PoolConf) -> crate::host::HostBuilder {
+    let huge = conf.huge_pages.unwrap_or_default();
+    let page = match huge {
+        HugePages::Explicit(bytes) => bytes,
+        HugePages::Default | HugePages::Transparent => PAGE_BYTES,
+    };
+    let host = Host::builder()
+        .page_bytes(page)
+        .huge_pages(huge)
+        .capacity(Some(os::machine_memory().1));
+    match conf.node {
+        Some(node) => host.node(node),
+        None => host,
+    }
+}
+
+/// The most that may be reserved: what is said, and what the share of a source's capacity comes to.
+pub(super) fn limit_of(conf: &PoolConf, capacity: Option<u64>) -> Result<u64, ConfError> {
+    let limit = conf.limit.flatten().unwrap_or(u64::MAX);
+    let Some(fraction) = conf.memory_fraction else {
+        return Ok(limit);
+    };
+    // Also of what was not text, by the rules for text.
+    RetainConf::default().set("memory-fraction", &fraction.to_string())?;
+    let share = capacity.map_or(u64::MAX, |capacity| (capacity as f64 * fraction) as u64);
+    Ok(limit.min(share))
+}
+
+/// The pool's own budgets, of allocated and of reserved bytes, below the one that was given.
+fn budgets(given: Option<&Budget>, name: &str) -> Result<(Option<Budget>, Option<Budget>), BudgetError> {
+    let Some(given) = given else {
+        return Ok((None, None));
+    };
+    let below = |measure| {
+        let nearest = given.nearest(measure);
+        nearest.map(|budget| budget.child(name)).transpose()
+    };
+    let budget = match given.measure() {
+        Measure::Allocated => Some(given.child(name)?),
+        Measure::Reserved => None,
+    };
+    Ok((budget, below(Measure::Reserved)?))
+}
+
+/// Says what a pool holds, to whoever was refused. Pools are never freed, so that it cannot be left dangling, and one
+/// that has closed has nothing to tell.
+struct PoolLister(&'static Heap);
+
+impl Lister for PoolLister {
+    fn list(&self, survey: &mut Survey) {
+        self.0.survey(survey);
+    }
+}
+
+impl Heap {
+    /// Makes what the pool is to hold from the start.
+    fn start(&'static self, conf: &PoolConf) -> Result<(), AllocError> {
+        if let Some(on) = conf.zero_on_reuse {
+            self.clear_on_reuse(on);
+        }
+        if let Some(prewarm) = &conf.prewarm {
+            self.prewarm(prewarm)?;
+        }
+        conf.capacity.map_or(Ok(()), |total| self.reserve(total))
+    }
+}

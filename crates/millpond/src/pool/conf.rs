@@ -1,0 +1,302 @@
+//! A pool's settings as text: what the environment and a live pool are told.
+
+use super::prewarm::Prewarm;
+use crate::host::{HugePages, Node};
+use millpond_engine::{ConfError, MillpondConf, RetainConf, parse_size};
+use std::time::Duration;
+
+/// What a text can say of a pool, beside the settings of its policy. `None`: nothing was said.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct PoolConf {
+    pub(crate) limit: Option<Option<u64>>,
+    pub(crate) memory_fraction: Option<f64>,
+    pub(crate) capacity: Option<u64>,
+    pub(crate) prewarm: Option<Prewarm>,
+    pub(crate) trim_every: Option<Option<Duration>>,
+    pub(crate) zero_on_reuse: Option<bool>,
+    pub(crate) pinned: Option<bool>,
+    pub(crate) node: Option<Node>,
+    pub(crate) huge_pages: Option<HugePages>,
+    pub(crate) align: Option<usize>,
+}
+
+const KEYS: &str = "limit, memory-fraction, cache-size, capacity, prewarm, trim-every, zero-on-reuse, pinned, node, \
+                    huge-pages, align";
+
+fn on_or_off(key: &str, value: &str) -> Result<bool, ConfError> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(ConfError::value(key, value, "write on or off")),
+    }
+}
+
+fn size(key: &str, value: &str) -> Result<u64, ConfError> {
+    parse_size(value).map_err(|error| ConfError::size(key, &error))
+}
+
+/// A time with its unit.
+fn duration(key: &str, value: &str) -> Result<Duration, ConfError> {
+    let units = [("ms", 1e-3), ("s", 1.0), ("min", 60.0)];
+    let read = units.iter().find_map(|(unit, seconds)| {
+        let number: f64 = value.strip_suffix(unit)?.trim().parse().ok()?;
+        Duration::try_from_secs_f64(number * seconds).ok()
+    });
+    read.filter(|time| !time.is_zero())
+        .ok_or_else(|| ConfError::value(key, value, "write a time such as 500ms, 1s or 2min, or off"))
+}
+
+impl PoolConf {
+    /// Reads a text of settings, those of the policy among them.
+    ///
+    /// # Errors
+    /// On an unknown key or an unusable value.
+    pub(crate) fn parse(text: &str) -> Result<(Self, MillpondConf), ConfError> {
+        let mut conf = Self::default();
+        let policy = conf.read(text)?;
+        Ok((conf, policy))
+    }
+
+    fn read(&mut self, text: &str) -> Result<MillpondConf, ConfError> {
+        let mut cache_size = None;
+        let mut policy = MillpondConf::parse_with(text, KEYS, |key, value| {
+            if key == "cache-size" {
+                cache_size = Some(value.to_owned());
+                return Ok(true);
+            }
+            self.set(key, value)
+        })?;
+        if let Some(value) = cache_size {
+            set_cache_size(&mut policy.retain, &value)?;
+        }
+        Ok(policy)
+    }
+
+    /// Reads one setting; answers whether it is one of these.
+    pub(crate) fn set(&mut self, key: &str, value: &str) -> Result<bool, ConfError> {
+        match key {
+            "limit" if value == "none" => self.limit = Some(None),
+            "limit" => self.limit = Some(Some(size(key, value)?)),
+            "memory-fraction" => {
+                // Read by the rules the policy has for it, and kept by the pool.
+                let mut retain = RetainConf::default();
+                retain.set(key, value)?;
+                self.memory_fraction = Some(retain.memory_millionths as f64 / 1e6);
+            }
+            "capacity" => self.capacity = Some(size(key, value)?),
+            "prewarm" => self.prewarm = Some(prewarm(key, value)?),
+            "trim-every" if value == "off" => self.trim_every = Some(None),
+            "trim-every" => self.trim_every = Some(Some(duration(key, value)?)),
+            "zero-on-reuse" => self.zero_on_reuse = Some(on_or_off(key, value)?),
+            "pinned" => self.pinned = Some(on_or_off(key, value)?),
+            "node" => {
+                let number = value.strip_suffix("!").unwrap_or(value).trim().parse();
+                let number = number.map_err(|_| {
+                    ConfError::value(
+                        key,
+                        value,
+                        "write a NUMA node's number, such as 0, or 0! for it only",
+                    )
+                })?;
+                self.node = Some(match value.ends_with('!') {
+                    true => Node::Only(number),
+                    false => Node::Prefer(number),
+                });
+            }
+            "huge-pages" => {
+                self.huge_pages = Some(match value {
+                    "default" => HugePages::Default,
+                    "transparent" => HugePages::Transparent,
+                    _ => HugePages::Explicit(parse_size(value).map_err(|_| {
+                        ConfError::value(
+                            key,
+                            value,
+                            "write default, transparent, or the size of explicit ones such as 2MiB",
+                        )
+                    })?),
+                });
+            }
+            "align" => {
+                let bytes = usize::try_from(size(key, value)?).ok();
+                let bytes = bytes.filter(|bytes| bytes.is_power_of_two());
+                self.align = Some(bytes.ok_or_else(|| ConfError::value(key, value, "write a power of two"))?);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// What `other` says goes before what this says.
+    pub(crate) fn overridden(self, other: Self) -> Self {
+        Self {
+            limit: other.limit.or(self.limit),
+            memory_fraction: other.memory_fraction.or(self.memory_fraction),
+            capacity: other.capacity.or(self.capacity),
+            prewarm: other.prewarm.or(self.prewarm),
+            trim_every: other.trim_every.or(self.trim_every),
+            zero_on_reuse: other.zero_on_reuse.or(self.zero_on_reuse),
+            pinned: other.pinned.or(self.pinned),
+            node: other.node.or(self.node),
+            huge_pages: other.huge_pages.or(self.huge_pages),
+            align: other.align.or(self.align),
+        }
+    }
+}
+
+/// What may be changed of a live pool.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Change {
+    pub(crate) conf: PoolConf,
+    /// How much is kept, if anything is said of it.
+    pub(crate) retain: Option<RetainConf>,
+}
+
+impl Change {
+    /// Reads a text of settings for a pool that keeps memory by `now`.
+    ///
+    /// # Errors
+    /// As [`PoolConf::parse`], and on settings that a pool keeps for life.
+    pub(crate) fn parse(text: &str, now: &RetainConf) -> Result<Self, ConfError> {
+        const LIVE: [&str; 4] = ["limit", "memory-fraction", "trim-every", "zero-on-reuse"];
+        let mut change = Self::default();
+        let mut retain = now.clone();
+        let mut retained = false;
+        MillpondConf::parse_with(text, KEYS, |key, value| {
+            if LIVE.contains(&key) {
+                return change.conf.set(key, value);
+            }
+            if key == "cache-size" {
+                retained = true;
+                set_cache_size(&mut retain, value)?;
+                return Ok(true);
+            }
+            if retain.set(key, value)? {
+                retained = true;
+                return Ok(true);
+            }
+            // What is known and none of these holds for a pool's whole life; what is not is refused by the others.
+            let known = PoolConf::default().set(key, value)?
+                || MillpondConf::parse(&format!("{key}:{value}")).is_ok();
+            if known {
+                let expected = "it is set once, when the pool is made";
+                return Err(ConfError::value(key, value, expected));
+            }
+            Ok(false)
+        })?;
+        retain.check()?;
+        change.retain = retained.then_some(retain);
+        Ok(change)
+    }
+}
+
+fn set_cache_size(retain: &mut RetainConf, value: &str) -> Result<(), ConfError> {
+    retain
+        .set("high-water", value)
+        .map(|_| ())
+        .map_err(|error| match error {
+            ConfError::Value { value, expected, .. } => ConfError::value("cache-size", &value, expected),
+            error => error,
+        })
+}
+
+fn prewarm(key: &str, value: &str) -> Result<Prewarm, ConfError> {
+    let fail = || {
+        let expected = "write small, six=SIZE, or a list such as [64*1000,1MiB*4]";
+        ConfError::value(key, value, expected)
+    };
+    if value == "small" {
+        return Ok(Prewarm::small_sizes());
+    }
+    if let Some(total) = value.strip_prefix("six=") {
+        let total = parse_size(total).map_err(|_| fail())?;
+        return Ok(Prewarm::six_sizes(usize::try_from(total).map_err(|_| fail())?));
+    }
+    let list = value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let blocks = list.ok_or_else(fail)?.split(',').map(|entry| {
+        let (bytes, count) = entry.split_once('*').ok_or_else(fail)?;
+        let bytes = parse_size(bytes.trim())
+            .ok()
+            .and_then(|bytes| usize::try_from(bytes).ok());
+        let count = count.trim().parse().ok();
+        bytes.zip(count).ok_or_else(fail)
+    });
+    Ok(Prewarm::of(blocks.collect::<Result<Vec<_>, _>>()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millpond_engine::Amount;
+
+    #[test]
+    fn reads_what_a_pool_can_be_told() {
+        let text = "limit:2GiB,memory-fraction:0.8,cache-size:2GB,capacity:16MiB,prewarm:[64*10,1MiB*4],trim-every:500ms,\
+                    zero-on-reuse:on,pinned:off,node:0!,huge-pages:transparent,align:256,decay:5";
+        let (conf, policy) = PoolConf::parse(text).expect("all known");
+        let expected = PoolConf {
+            limit: Some(Some(2 << 30)),
+            memory_fraction: Some(0.8),
+            capacity: Some(16 << 20),
+            prewarm: Some(Prewarm::of([(64, 10), (1 << 20, 4)])),
+            trim_every: Some(Some(Duration::from_millis(500))),
+            zero_on_reuse: Some(true),
+            pinned: Some(false),
+            node: Some(Node::Only(0)),
+            huge_pages: Some(HugePages::Transparent),
+            align: Some(256),
+        };
+        assert_eq!(conf, expected);
+        assert_eq!(policy.retain.high_water, Some(Amount::Bytes(2_000_000_000)));
+        assert_eq!(policy.retain.decay, 5);
+        // Kept by the pool, for every policy.
+        assert_eq!(policy.retain.memory_millionths, 1_000_000);
+        assert_eq!(
+            PoolConf::parse("limit:none,trim-every:off").map(|(conf, _)| (conf.limit, conf.trim_every)),
+            Ok((Some(None), Some(None)))
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_with_what_could() {
+        for (text, told) in [
+            ("garbage", "not key:value"),
+            ("limt:2GiB", "unknown setting 'limt'; known: limit, "),
+            ("limit:lots", "limit"),
+            ("trim-every:5", "500ms"),
+            ("trim-every:0s", "500ms"),
+            ("zero-on-reuse:yes", "on or off"),
+            ("node:west", "NUMA"),
+            ("huge-pages:big", "transparent"),
+            ("align:48", "power of two"),
+            ("prewarm:[64]", "[64*1000,1MiB*4]"),
+            ("prewarm:many", "six=SIZE"),
+            ("cache-size:all", "cache-size"),
+            ("memory-fraction:2", "0.9"),
+        ] {
+            let error = PoolConf::parse(text).expect_err(text).to_string();
+            assert!(error.contains(told), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_live_pool_changes_what_can_change() {
+        let now = RetainConf::default();
+        let change = Change::parse("limit:1GiB,cache-size:10%,decay:3", &now).expect("all live");
+        assert_eq!(change.conf.limit, Some(Some(1 << 30)));
+        let retain = change.retain.expect("said");
+        assert_eq!((retain.decay, retain.high_water), (3, Some(Amount::Percent(10))));
+        assert_eq!(
+            Change::parse("zero-on-reuse:on", &now).map(|change| change.retain),
+            Ok(None)
+        );
+        for (text, told) in [
+            ("align:256", "when the pool is made"),
+            ("handle:4MiB", "when the pool is made"),
+            ("lmit:1", "unknown setting"),
+            ("low-water:2GiB,high-water:1GiB", "low-water"),
+        ] {
+            let error = Change::parse(text, &now).expect_err(text).to_string();
+            assert!(error.contains(told), "{text}: {error}");
+        }
+    }
+}

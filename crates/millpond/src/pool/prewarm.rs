@@ -1,0 +1,160 @@
+//! Blocks made before they are asked for.
+
+use super::classes::PAGE;
+use super::heap::{Heap, large, lock, small};
+use crate::error::AllocError;
+use millpond_engine::display_size;
+use std::fmt;
+
+/// Blocks that a pool is to have ready: sizes in bytes, and how many of each.
+///
+/// ```
+/// use millpond::{Pool, Prewarm};
+///
+/// let pool = Pool::builder().prewarm(Prewarm::six_sizes(12 << 20).touched()).host()?;
+/// assert!(pool.stats().reserved.current >= 12 << 20);
+/// assert_eq!(pool.stats().allocations, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prewarm {
+    blocks: Vec<(usize, usize)>,
+    touched: bool,
+}
+
+impl Prewarm {
+    /// So many blocks of each size.
+    #[must_use]
+    pub fn of(blocks: impl IntoIterator<Item = (usize, usize)>) -> Self {
+        Self {
+            blocks: blocks.into_iter().collect(),
+            touched: false,
+        }
+    }
+
+    /// The eleven powers of two from 64 bytes to 64 KiB, 16 blocks of each: 2 MiB.
+    #[must_use]
+    pub fn small_sizes() -> Self {
+        Self::of((6..=16).map(|log| (1 << log, 16)))
+    }
+
+    /// Six sizes from 1 KiB to 1 MiB, each four times the one before, in equal shares of so many bytes.
+    #[must_use]
+    pub fn six_sizes(total: usize) -> Self {
+        Self::of((0..6).map(|step| (1024 << (2 * step), (total / 6) >> (10 + 2 * step))))
+    }
+
+    /// Has memory put behind them too, so that no page faults when they are first touched.
+    #[must_use]
+    pub fn touched(mut self) -> Self {
+        self.touched = true;
+        self
+    }
+
+    /// Bytes of all blocks together, as asked for.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let each = |(bytes, count): &(usize, usize)| (*bytes as u64).saturating_mul(*count as u64);
+        self.blocks.iter().map(each).fold(0, u64::saturating_add)
+    }
+}
+
+impl fmt::Display for Prewarm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (bytes, count)) in self.blocks.iter().enumerate() {
+            let comma = if at == 0 { "" } else { ", " };
+            write!(f, "{comma}{count} of {}", display_size(*bytes as u64))?;
+        }
+        Ok(())
+    }
+}
+
+impl Heap {
+    /// Makes blocks ready: small ones on the shelves, larger ones free in the engine, side by side.
+    pub(crate) fn prewarm(&'static self, prewarm: &Prewarm) -> Result<(), AllocError> {
+        let mut held = Vec::new();
+        let outcome = prewarm
+            .blocks
+            .iter()
+            .try_for_each(|(bytes, count)| self.make_ready(*bytes, *count, &mut held));
+        if let Some(core) = lock(&self.core).as_mut() {
+            for (address, bytes) in held {
+                if prewarm.touched {
+                    core.populate(address, bytes);
+                }
+                core.free(address);
+            }
+        }
+        if prewarm.touched {
+            self.touch_shelves();
+        }
+        outcome
+    }
+
+    fn make_ready(
+        &'static self,
+        bytes: usize,
+        count: usize,
+        held: &mut Vec<(usize, usize)>,
+    ) -> Result<(), AllocError> {
+        if let Some((class, _)) = small(bytes, 1) {
+            while lock(&self.shelves[class]).blocks(class) < count {
+                let (address, length, _) = self.ask_for(bytes, |core| core.add_span(class))?;
+                lock(&self.shelves[class]).add_span(class, address, length);
+            }
+            return Ok(());
+        }
+        let room = large(bytes).ok_or(AllocError::UNCOUNTABLE)?;
+        for _ in 0..count {
+            let (address, _) = self.ask_for(bytes, |core| core.allocate(room, 1, |_, _| {}))?;
+            held.push((address, room));
+        }
+        Ok(())
+    }
+
+    fn touch_shelves(&self) {
+        for (class, shelf) in self.shelves.iter().enumerate() {
+            let mut parts = Vec::new();
+            lock(shelf).free_parts(class, |start, end| parts.push((start, end)));
+            if let Some(core) = lock(&self.core).as_ref() {
+                for (start, end) in parts {
+                    // Pages that hold live blocks as well are there already, or will be: they do not change.
+                    let first = start & !(PAGE - 1);
+                    core.populate(first, end.next_multiple_of(PAGE) - first);
+                }
+            }
+        }
+    }
+
+    /// Has at least so many bytes reserved, with memory behind all that is free.
+    pub(crate) fn reserve(&'static self, total: u64) -> Result<(), AllocError> {
+        let mut held = Vec::new();
+        let outcome = loop {
+            let short = total.saturating_sub(self.reserved_now());
+            if short == 0 {
+                break Ok(());
+            }
+            // It may be served from what is free; then the next is not.
+            let bytes = usize::try_from(short).ok().and_then(large);
+            let Some(bytes) = bytes else {
+                break Err(AllocError::UNCOUNTABLE);
+            };
+            match self.ask_for(bytes, |core| core.allocate(bytes, 1, |_, _| {})) {
+                Ok((address, _)) => held.push(address),
+                Err(error) => break Err(error),
+            }
+        };
+        if let Some(core) = lock(&self.core).as_mut() {
+            held.into_iter().for_each(|address| core.free(address));
+            core.populate_free();
+        }
+        self.touch_shelves();
+        outcome
+    }
+
+    fn reserved_now(&self) -> u64 {
+        let core = lock(&self.core);
+        core.as_ref()
+            .map_or(0, |core| core.memory.stats().reserved.current)
+    }
+}
