@@ -220,7 +220,7 @@ impl Pool {
     }
 
     #[inline]
-    fn heap(&self) -> &'static Heap {
+    pub(crate) fn heap(&self) -> &'static Heap {
         self.0.0
     }
 
@@ -308,4 +308,5 @@ impl Pool {
     }
 }
 
+pub(crate) use fork::watch as watch_forks;
 pub(crate) use heap::{Heap as PoolHeap, Taken as PoolBlock};

@@ -119,6 +119,12 @@ impl Tally {
         self.allocated.add((allocated as u64).wrapping_neg()) | one
     }
 
+    /// Counts that a request changes its size.
+    #[inline]
+    pub(crate) fn resize(&self, from: usize, to: usize) -> bool {
+        self.requested.add((to as u64).wrapping_sub(from as u64))
+    }
+
     /// Adds the account of a thread that ended, which has told everything. Never told again.
     pub(crate) fn absorb(&self, other: &Self) {
         let counts = [

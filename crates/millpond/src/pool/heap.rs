@@ -10,6 +10,7 @@ use super::local;
 use super::shelf::Shelf;
 use super::stats::PoolStats;
 use crate::error::AllocError;
+use crate::global::{has_reserve, inside};
 use crate::post_mortem::{PostMortem, Survey};
 use millpond_engine::{self as engine, Compaction, Gauge};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -102,6 +103,7 @@ impl Taken {
 
 impl Heap {
     pub(crate) fn new(memory: Memory) -> &'static Self {
+        let _inside = inside();
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let heap = Box::leak(Box::new(Self {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
@@ -276,10 +278,29 @@ impl Heap {
         }
     }
 
+    /// Counts that a block in a caller's hand stands for a request of another size, which has the same block.
+    #[inline]
+    pub(crate) fn count_resize(&'static self, from: usize, to: usize) {
+        let counted = local::with(self, |cache| {
+            cache.with(|_| {
+                if cache.tally.resize(from, to) {
+                    cache.tally.tell(&self.totals, self.alone());
+                }
+            })
+        });
+        if counted.flatten().is_none() {
+            let _inside = inside();
+            self.count_outside(|core| {
+                core.tally.resize(from, to);
+            });
+        }
+    }
+
     /// Makes room in a full stack and keeps the block.
     #[cold]
     #[inline(never)]
     fn spill(&self, stacks: &mut Stacks, class: usize, address: usize) {
+        let _inside = inside();
         stacks.older_half(class, |blocks| lock(&self.shelves[class]).put(blocks));
         stacks.push(class, address);
     }
@@ -287,6 +308,7 @@ impl Heap {
     #[cold]
     #[inline(never)]
     fn spill_large(&self, stacks: &mut Stacks, block: Free) {
+        let _inside = inside();
         let bin = bin_of(block.bytes);
         stacks.spill_large(bin, block.bytes, |blocks| self.free_large(blocks));
         stacks.push_large(bin, block);
@@ -296,13 +318,14 @@ impl Heap {
     #[cold]
     #[inline(never)]
     fn refill(&'static self, class: usize, requested: usize) -> Result<Taken, AllocError> {
+        let _inside = inside();
         let bytes = class_bytes(class);
         let mut batch = [0; BATCH];
         let want = (most_kept(class) / 2).clamp(1, BATCH);
         let mut missed = false;
         let mut count = lock(&self.shelves[class]).take(class, &mut batch[..want]);
         if count == 0 {
-            let (address, length, called) = self.ask(requested, |core| core.add_span(class))?;
+            let (address, length, called) = self.ask_for_span(class, requested)?;
             missed = called;
             let mut shelf = lock(&self.shelves[class]);
             shelf.add_span(class, address, length);
@@ -338,6 +361,38 @@ impl Heap {
         })
     }
 
+    /// A new span, and room on the shelf for all its blocks.
+    fn ask_for_span(&self, class: usize, requested: usize) -> Result<(usize, usize, bool), AllocError> {
+        self.keep_tables(requested)?;
+        if !lock(&self.shelves[class]).expect_span(class) {
+            return Err(self.refuse_tables(requested));
+        }
+        self.ask(requested, |core| core.add_span(class))
+            .inspect_err(|_| lock(&self.shelves[class]).forget_span(class))
+    }
+
+    /// Sees to it that the tables have room before the pool grows: what threads keep and shelves hold makes room for them.
+    fn keep_tables(&self, requested: usize) -> Result<(), AllocError> {
+        if has_reserve() {
+            return Ok(());
+        }
+        self.trim();
+        if has_reserve() {
+            return Ok(());
+        }
+        Err(self.refuse_tables(requested))
+    }
+
+    fn refuse_tables(&self, requested: usize) -> AllocError {
+        let why = engine::AllocError::Exhausted {
+            requested: requested as u64,
+            device_free: 0,
+            largest_hole: 0,
+            cached: 0,
+        };
+        self.refuse(requested, why)
+    }
+
     /// Asks the engine and, where memory is short, once more with all that the threads and the shelves hold.
     fn ask<R>(
         &self,
@@ -357,11 +412,16 @@ impl Heap {
     #[cold]
     #[inline(never)]
     fn allocate_large(&'static self, requested: usize, align: usize) -> Result<Taken, AllocError> {
+        let _inside = inside();
         let bytes = room(requested).ok_or_else(|| {
             let limit = isize::MAX as u64;
             let requested = requested as u64;
-            self.refuse(requested as usize, engine::AllocError::TooLarge { requested, limit })
+            self.refuse(
+                requested as usize,
+                engine::AllocError::TooLarge { requested, limit },
+            )
         })?;
+        self.keep_tables(requested)?;
         let (address, missed) = self.ask(requested, |core| core.allocate(bytes, align))?;
         let counted = local::with(self, |cache| {
             if missed {
@@ -416,6 +476,7 @@ impl Heap {
     }
 
     fn free_large(&self, blocks: &[Free]) {
+        let _inside = inside();
         if let Some(core) = lock(&self.core).as_mut() {
             for block in blocks {
                 core.free(block.address);
@@ -436,6 +497,7 @@ impl Heap {
     #[cold]
     #[inline(never)]
     fn free_outside(&self, taken: Taken, requested: usize) {
+        let _inside = inside();
         if taken.bytes <= SMALL {
             lock(&self.shelves[class_of(taken.bytes)]).put(&[taken.address]);
         }
@@ -476,6 +538,7 @@ impl Heap {
 
     /// Gives everything that no block uses back to the source.
     pub(crate) fn trim(&self) {
+        let _inside = inside();
         self.drain_caches();
         self.release_spans();
         if let Some(core) = lock(&self.core).as_mut() {
@@ -485,6 +548,7 @@ impl Heap {
 
     /// The same, with the account of it.
     pub(crate) fn compact(&self) -> Compaction {
+        let _inside = inside();
         self.drain_caches();
         self.release_spans();
         let mut core = lock(&self.core);
@@ -495,6 +559,7 @@ impl Heap {
 
     /// The last handle is gone: memory goes back now, or with the last block.
     pub(crate) fn close(&self) {
+        let _inside = inside();
         {
             let roll = lock(&self.roll);
             self.closed.store(true, Ordering::Release);
@@ -537,6 +602,7 @@ impl Heap {
     }
 
     pub(crate) fn stats(&self) -> PoolStats {
+        let _inside = inside();
         let roll = lock(&self.roll);
         let mut kept = 0;
         self.claim(&roll, |_, stacks| kept += stacks.bytes() as u64);
@@ -569,6 +635,7 @@ impl Heap {
     }
 
     pub(crate) fn reset_peaks(&self) {
+        let _inside = inside();
         let (requested, allocated) = self.live();
         self.totals.requested.set_peak(requested);
         self.totals.allocated.set_peak(allocated);
