@@ -9,6 +9,9 @@
 //! Blocks up to 64 KiB are cut from spans of one size each, larger ones come from the policy as they are.
 
 mod account;
+#[cfg(any(feature = "allocator-api2", feature = "allocator-api2-02"))]
+mod allocators;
+mod by_layout;
 mod cache;
 mod claim;
 mod classes;
