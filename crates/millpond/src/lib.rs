@@ -31,6 +31,8 @@ mod memory;
 mod post_mortem;
 
 #[cfg(target_os = "linux")]
+mod global;
+#[cfg(target_os = "linux")]
 mod host;
 #[cfg(target_os = "linux")]
 mod os;
@@ -45,6 +47,8 @@ pub use budget::{Budget, BudgetBuilder, BudgetError, Charge, Measure, Refusal, R
 #[cfg(target_os = "linux")]
 pub use buffer::{Buffer, Plain};
 pub use error::{AllocError, OutOfMemory};
+#[cfg(target_os = "linux")]
+pub use global::GlobalPool;
 #[cfg(target_os = "linux")]
 pub use host::{Host, HostBuilder, HostError, HugePages, Node};
 pub use memory::{MemoryKind, MemorySource};

@@ -9,11 +9,13 @@ mod barrier;
 mod facts;
 mod fork;
 mod map;
+mod say;
 
 pub(crate) use barrier::{barrier_everywhere, can_barrier_everywhere};
 pub(crate) use facts::{
-    explicit_huge_pages, locked_bytes, locked_limit, machine_memory, mappings, mappings_limit, online_nodes,
-    page_bytes, transparent_huge_page,
+    address_limit, explicit_huge_pages, locked_bytes, locked_limit, machine_memory, mappings, mappings_limit,
+    online_nodes, page_bytes, transparent_huge_page,
 };
 pub(crate) use fork::around_fork;
 pub(crate) use map::{Errno, Map, Part};
+pub(crate) use say::say;

@@ -9,7 +9,10 @@
 //! Blocks up to 64 KiB are cut from spans of one size each, larger ones come from the policy as they are.
 
 mod account;
+#[cfg(any(feature = "allocator-api2", feature = "allocator-api2-02"))]
+mod allocators;
 mod builder;
+mod by_layout;
 mod cache;
 mod claim;
 mod classes;
@@ -133,7 +136,7 @@ impl Pool {
     }
 
     #[inline]
-    fn heap(&self) -> &'static Heap {
+    pub(crate) fn heap(&self) -> &'static Heap {
         self.heap
     }
 
@@ -295,4 +298,5 @@ impl Pool {
     }
 }
 
+pub(crate) use fork::watch as watch_forks;
 pub(crate) use heap::{Heap as PoolHeap, Taken as PoolBlock};

@@ -33,6 +33,11 @@ pub(crate) fn locked_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Memlock).current
 }
 
+/// Bytes of addresses this process may have; none where there is no limit.
+pub(crate) fn address_limit() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::As).current
+}
+
 /// Bytes this process has locked, as the system counts them.
 pub(crate) fn locked_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;

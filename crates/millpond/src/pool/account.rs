@@ -129,6 +129,12 @@ impl Tally {
         self.allocations.load(Ordering::Relaxed) + self.frees.load(Ordering::Relaxed)
     }
 
+    /// Counts that a request changes its size.
+    #[inline]
+    pub(crate) fn resize(&self, from: usize, to: usize) -> bool {
+        self.requested.lose(from) | self.requested.gain(to)
+    }
+
     /// Adds the account of a thread that ended, which has told everything. Never told again.
     pub(crate) fn absorb(&self, other: &Self) {
         let counts = [

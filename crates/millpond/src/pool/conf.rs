@@ -20,8 +20,9 @@ pub(crate) struct PoolConf {
     pub(crate) align: Option<usize>,
 }
 
-const KEYS: &str = "limit, memory-fraction, cache-size, capacity, prewarm, trim-every, zero-on-reuse, pinned, node, \
-                    huge-pages, align";
+/// Beside those of the policy, which `memory-fraction` is listed among.
+const KEYS: &str =
+    "limit, cache-size, capacity, prewarm, trim-every, zero-on-reuse, pinned, node, huge-pages, align";
 
 fn on_or_off(key: &str, value: &str) -> Result<bool, ConfError> {
     match value {

@@ -2,6 +2,7 @@
 
 use super::heap::{Heap, lock};
 use super::stats::PoolStats;
+use crate::global::inside;
 use millpond_engine::Gauge;
 use std::sync::atomic::Ordering;
 
@@ -21,6 +22,7 @@ impl Heap {
     }
 
     pub(crate) fn stats(&self) -> PoolStats {
+        let _inside = inside();
         let roll = lock(&self.roll);
         let mut kept = 0;
         self.claim(&roll, |_, stacks| kept += stacks.bytes() as u64);
@@ -74,6 +76,7 @@ impl Heap {
     }
 
     pub(crate) fn reset_peaks(&self) {
+        let _inside = inside();
         let (requested, allocated) = self.live();
         self.totals.requested.set_peak(requested);
         self.totals.allocated.set_peak(allocated);

@@ -7,7 +7,9 @@
 
 use super::heap::{Heap, Rest};
 use super::keeper;
-use std::cell::RefCell;
+use crate::global::{NoStart, NoTables, inside, no_start, no_tables};
+use std::cell::Cell;
+use std::mem::ManuallyDrop;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 /// Every pool that has memory.
@@ -15,23 +17,31 @@ static HEAPS: Mutex<Vec<&'static Heap>> = Mutex::new(Vec::new());
 
 /// What is held while a fork is under way, by the thread that forks: last taken, first let go.
 struct Held {
-    _keeper: MutexGuard<'static, keeper::State>,
+    _tables: NoTables,
     _heaps: Vec<Rest>,
     _list: MutexGuard<'static, Vec<&'static Heap>>,
+    _keeper: MutexGuard<'static, keeper::State>,
+    _start: NoStart,
 }
 
 thread_local! {
-    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+    /// Without a destructor: a thread may fork at its very end.
+    static HELD: Cell<Option<ManuallyDrop<Held>>> = const { Cell::new(None) };
 }
 
 fn list() -> MutexGuard<'static, Vec<&'static Heap>> {
     HEAPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has a pool looked after from now on.
-pub(crate) fn register(heap: &'static Heap) {
+/// Is called around every fork from now on.
+pub(crate) fn watch() {
     static HANDLERS: Once = Once::new();
     HANDLERS.call_once(|| crate::os::around_fork(prepare, resume));
+}
+
+/// Has a pool looked after from now on.
+pub(crate) fn register(heap: &'static Heap) {
+    watch();
     list().push(heap);
 }
 
@@ -46,18 +56,23 @@ pub(crate) fn forget(heap: &Heap) {
 }
 
 extern "C" fn prepare() {
+    let _inside = inside();
+    let start = no_start();
     let keeper = keeper::state();
     let list = list();
+    // The program's own pool is the oldest and comes last: another pool may need it to get out of its locks.
+    let heaps = list.iter().rev().map(|heap| heap.rest()).collect();
     let held = Held {
-        _keeper: keeper,
-        _heaps: list.iter().map(|heap| heap.rest()).collect(),
+        _tables: no_tables(),
+        _heaps: heaps,
         _list: list,
+        _keeper: keeper,
+        _start: start,
     };
-    // At the end of a thread its locals are gone; a fork there finds the pools as they are.
-    let _ = HELD.try_with(|place| place.replace(Some(held)));
+    HELD.set(Some(ManuallyDrop::new(held)));
 }
 
 extern "C" fn resume() {
-    let held = HELD.try_with(RefCell::take);
-    drop(held);
+    let _inside = inside();
+    drop(HELD.take().map(ManuallyDrop::into_inner));
 }

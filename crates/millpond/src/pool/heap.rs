@@ -12,6 +12,7 @@ use super::shelf::Shelf;
 use super::slow::Ask;
 use crate::budget::{Budget, Charge};
 use crate::error::AllocError;
+use crate::global::inside;
 use crate::memory::MemoryKind;
 use millpond_engine::{Limit, RetainConf};
 use std::collections::HashMap;
@@ -142,6 +143,7 @@ impl Taken {
 impl Heap {
     /// A pool of what `parts` answers for its number.
     pub(crate) fn new<E>(parts: impl FnOnce(u64) -> Result<Parts, E>) -> Result<&'static Self, E> {
+        let _inside = inside();
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let parts = parts(number)?;

@@ -2,6 +2,7 @@
 
 use super::cache::Cache;
 use super::heap::Heap;
+use crate::global::inside;
 use std::cell::{Cell, RefCell};
 use std::ptr;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ struct Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
+        let _inside = inside();
         LAST.set((ptr::null(), ptr::null()));
         for (heap, cache) in self.entries.drain(..) {
             heap.retire(&cache);
@@ -53,6 +55,7 @@ pub(crate) fn with<R>(heap: &'static Heap, work: impl FnOnce(&Cache) -> R) -> Op
 #[cold]
 #[inline(never)]
 fn look_up(heap: &'static Heap) -> *const Cache {
+    let _inside = inside();
     let found = TABLE.try_with(|table| {
         let mut table = table.try_borrow_mut().ok()?;
         let known = table.entries.iter().find(|(of, _)| ptr::eq(*of, heap));

@@ -2,7 +2,9 @@
 
 use super::classes::PAGE;
 use super::heap::{Heap, large, lock, small};
+use super::slow::Ask;
 use crate::error::AllocError;
+use crate::global::inside;
 use millpond_engine::display_size;
 use std::fmt;
 
@@ -72,6 +74,7 @@ impl fmt::Display for Prewarm {
 impl Heap {
     /// Makes blocks ready: small ones on the shelves, larger ones free in the engine, side by side.
     pub(crate) fn prewarm(&'static self, prewarm: &Prewarm) -> Result<(), AllocError> {
+        let _inside = inside();
         let mut held = Vec::new();
         let outcome = prewarm
             .blocks
@@ -99,7 +102,7 @@ impl Heap {
     ) -> Result<(), AllocError> {
         if let Some((class, _)) = small(bytes, 1) {
             while lock(&self.shelves[class]).blocks(class) < count {
-                let (address, length, _) = self.ask_for(bytes, |core| core.add_span(class))?;
+                let (address, length, _) = self.ask_for_span(class, Ask::new(bytes, 1))?;
                 lock(&self.shelves[class]).add_span(class, address, length);
             }
             return Ok(());
@@ -128,6 +131,7 @@ impl Heap {
 
     /// Has at least so many bytes reserved, with memory behind all that is free.
     pub(crate) fn reserve(&'static self, total: u64) -> Result<(), AllocError> {
+        let _inside = inside();
         let mut held = Vec::new();
         let outcome = loop {
             let short = total.saturating_sub(self.reserved_now());

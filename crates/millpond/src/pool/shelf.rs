@@ -16,7 +16,10 @@ pub(crate) fn span_bytes(class: usize) -> usize {
 /// Free blocks of one class, and the rest of a span that none was cut from yet.
 #[derive(Debug, Default)]
 pub(crate) struct Shelf {
+    /// Has room for every block of the class, so that taking one back never asks for memory: it may have run out.
     free: Vec<usize>,
+    /// Blocks in the spans of the class.
+    blocks: usize,
     /// The rest of the span: first address and end.
     next: usize,
     end: usize,
@@ -45,12 +48,27 @@ impl Shelf {
         count
     }
 
+    /// Makes room for the blocks of another span; false where there is no memory for it.
+    pub(crate) fn expect_span(&mut self, class: usize) -> bool {
+        let blocks = self.blocks + span_bytes(class) / class_bytes(class);
+        if self.free.try_reserve(blocks - self.free.len()).is_err() {
+            return false;
+        }
+        self.blocks = blocks;
+        true
+    }
+
+    /// The span is not coming, or has gone.
+    pub(crate) fn forget_span(&mut self, class: usize) {
+        self.blocks -= span_bytes(class) / class_bytes(class);
+    }
+
     pub(crate) fn put(&mut self, blocks: &[usize]) {
         self.changes += 1;
         self.free.extend_from_slice(blocks);
     }
 
-    /// Begins to cut blocks from a new span. Another thread may have brought one in the meantime: what is left of it
+    /// Begins to cut blocks from a new span, which was [expected](Self::expect_span). Another thread may have brought one in the meantime: what is left of it
     /// is cut up.
     pub(crate) fn add_span(&mut self, class: usize, address: usize, bytes: usize) {
         self.cut_up(class);
@@ -130,7 +148,8 @@ impl Shelf {
         self.free.retain(|address| {
             span_of(&counts, *address).is_none_or(|start| whole.binary_search(&start).is_err())
         });
-        self.free.shrink_to_fit();
+        whole.iter().for_each(|_| self.forget_span(class));
+        self.free.shrink_to(self.blocks);
         whole
     }
 }

@@ -11,6 +11,7 @@ use super::local;
 use super::zeroed::clear;
 use crate::budget::{Charge, Refusal};
 use crate::error::AllocError;
+use crate::global::{has_reserve, inside};
 use crate::post_mortem::{PostMortem, Survey};
 use millpond_engine as engine;
 use std::time::{Duration, Instant};
@@ -52,6 +53,7 @@ impl Heap {
     #[cold]
     #[inline(never)]
     pub(crate) fn allocate_slowly(&'static self, ask: Ask) -> Result<Taken, AllocError> {
+        let _inside = inside();
         let charge = self.charge(ask)?;
         let taken = self.place(ask)?;
         // From here on the block stands for it.
@@ -169,6 +171,7 @@ impl Heap {
     #[cold]
     #[inline(never)]
     pub(crate) fn free_slowly(&'static self, taken: Taken, requested: usize) {
+        let _inside = inside();
         let past = self.detours(Detour::Awaited) || self.detours(Detour::Over);
         if past || !self.keep_somewhere(taken, requested) {
             self.free_outside(taken, requested);
@@ -237,7 +240,7 @@ impl Heap {
         let mut missed = false;
         let mut count = lock(&self.shelves[class]).take(class, &mut batch[..want]);
         if count == 0 {
-            let (address, length, called) = self.ask(ask, |core| core.add_span(class))?;
+            let (address, length, called) = self.ask_for_span(class, ask)?;
             missed = called;
             let mut shelf = lock(&self.shelves[class]);
             shelf.add_span(class, address, length);
@@ -282,6 +285,46 @@ impl Heap {
         Ok(taken)
     }
 
+    /// A new span, and room on the shelf for all its blocks.
+    pub(super) fn ask_for_span(
+        &'static self,
+        class: usize,
+        ask: Ask,
+    ) -> Result<(usize, usize, bool), AllocError> {
+        if !lock(&self.shelves[class]).expect_span(class) {
+            return Err(self.refuse(ask.requested, self.nothing_left(ask.requested)));
+        }
+        self.ask(ask, |core| core.add_span(class))
+            .inspect_err(|_| lock(&self.shelves[class]).forget_span(class))
+    }
+
+    /// Sees to it that the tables have room before the pool grows: what threads keep and shelves hold makes room for
+    /// them.
+    fn keep_tables(&self, requested: usize) -> Result<(), AllocError> {
+        if has_reserve() {
+            return Ok(());
+        }
+        self.trim();
+        if has_reserve() {
+            return Ok(());
+        }
+        Err(self.refuse(requested, self.nothing_left(requested)))
+    }
+
+    /// Counts that a block in a caller's hand stands for a request of another size, which has the same block.
+    #[inline]
+    pub(crate) fn count_resize(&'static self, from: usize, to: usize) {
+        let counted = local::with(self, |cache| {
+            cache.with(|_| self.count(cache, |tally| tally.resize(from, to)))
+        });
+        if counted.flatten().is_none() {
+            let _inside = inside();
+            self.count_outside(|core| {
+                core.tally.resize(from, to);
+            });
+        }
+    }
+
     /// Asks the engine for something of the pool's own.
     pub(super) fn ask_for<R>(
         &'static self,
@@ -299,6 +342,7 @@ impl Heap {
         mut work: impl FnMut(&mut Core) -> Result<R, engine::AllocError>,
     ) -> Result<R, AllocError> {
         let requested = ask.requested;
+        self.keep_tables(requested)?;
         if !self.is_behind(ask.ticket) {
             match self.with_core(requested, &mut work) {
                 Err(error) if error.is_out_of_memory() => {}
@@ -374,6 +418,7 @@ impl Heap {
 
     /// Who holds what, for a request that was refused. Under the pool's lock, and nothing is allocated.
     pub(crate) fn post_mortem(&self, requested: usize) -> PostMortem {
+        let _inside = inside();
         let mut survey = Survey::new(requested as u64);
         self.survey(&mut survey);
         survey.finish()

@@ -10,6 +10,7 @@ use super::fork;
 use super::heap::{Heap, lock};
 use super::keeper;
 use super::shelf::Shelf;
+use crate::global::inside;
 use millpond_engine::{Compaction, ConfError, Mark, RetainConf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -41,6 +42,7 @@ impl Heap {
 
     /// Gives everything that no block uses back to the source.
     pub(crate) fn trim(&self) {
+        let _inside = inside();
         self.drain_caches();
         self.release_spans();
         if let Some(core) = lock(&self.core).as_mut() {
@@ -63,6 +65,7 @@ impl Heap {
 
     /// The same, with the account of it.
     pub(crate) fn compact(&self) -> Compaction {
+        let _inside = inside();
         self.drain_caches();
         self.release_spans();
         let compaction = lock(&self.core).as_mut().map(|core| core.memory.compact());
@@ -86,6 +89,7 @@ impl Heap {
 
     /// A tick has passed: what has been idle for a while goes back.
     pub(crate) fn pass_time(&'static self) {
+        let _inside = inside();
         /// Ticks after which what an idle thread keeps is everybody's.
         const IDLE: u64 = 8;
         {
@@ -112,6 +116,7 @@ impl Heap {
 
     /// Finishes what is pending: events that have passed, blocks in other threads' caches, what has decayed.
     pub(crate) fn collect_garbage(&'static self) {
+        let _inside = inside();
         self.drain_caches();
         self.release_spans();
         if let Some(core) = lock(&self.core).as_mut() {
@@ -122,6 +127,7 @@ impl Heap {
 
     /// Gives everything back that no block uses, and begins the account of hits and peaks anew.
     pub(crate) fn clear(&self) {
+        let _inside = inside();
         self.trim();
         *lock(&self.forgotten) = self.counts();
         if let Some(core) = lock(&self.core).as_mut() {
@@ -132,11 +138,13 @@ impl Heap {
 
     /// Clears every block before it is handed out, or no more.
     pub(crate) fn clear_on_reuse(&self, on: bool) {
+        let _inside = inside();
         self.set_detour(Detour::Cleared, on);
     }
 
     /// Changes what can change while the pool lives.
     pub(crate) fn configure(&'static self, text: &str) -> Result<(), ConfError> {
+        let _inside = inside();
         let now = lock(&self.retain).clone();
         let Change { conf, retain } = Change::parse(text, &now)?;
         if conf.limit.is_some() || conf.memory_fraction.is_some() {
@@ -170,6 +178,7 @@ impl Heap {
 
     /// Changes how much free memory is kept, and for how long.
     pub(crate) fn set_retain(&self, retain: RetainConf) {
+        let _inside = inside();
         if let Some(core) = lock(&self.core).as_mut() {
             core.memory.set_retain(&retain);
         }
@@ -179,6 +188,7 @@ impl Heap {
     /// Changes the most that may be reserved, and gives back what is above it as far as nobody uses it; what is used
     /// goes back when it is freed.
     pub(crate) fn set_limit(&self, bytes: u64) {
+        let _inside = inside();
         self.limit.set(bytes);
         if self.limit.used() > bytes {
             self.trim();
@@ -199,6 +209,7 @@ impl Heap {
 
     /// The last handle is gone: memory goes back now, or with the last block.
     pub(crate) fn close(&self) {
+        let _inside = inside();
         {
             let roll = lock(&self.roll);
             self.closed.store(true, Ordering::Release);

@@ -1,0 +1,242 @@
+//! A pool as the allocator of a whole program.
+//!
+//! ```text
+//!   inside.rs    where a thread's requests go: to the pool, or to the arena while it is in a pool's cold path
+//!   arena.rs     where the pool's own tables live
+//!   start.rs     the one pool, made on first use
+//! ```
+//!
+//! *Order of locks*: start, the list of pools, each pool's own, the arena. Nothing is called under the arena's.
+
+mod arena;
+mod inside;
+mod start;
+
+pub(crate) use inside::inside;
+pub(crate) use start::{NoStart, NoTables, no_start, no_tables};
+
+use crate::pool::{Pool, PoolBlock, PoolError, PoolHeap};
+use arena::Arena;
+use std::alloc::{GlobalAlloc, Layout};
+use std::ptr::{self, NonNull};
+
+static ARENA: Arena = Arena::new();
+
+/// Whether the tables of pools have room to change; always, where the program's allocator is another.
+pub(crate) fn has_reserve() -> bool {
+    ARENA.has_reserve()
+}
+
+/// A pool as the allocator of a whole program.
+///
+/// ```
+/// #[global_allocator]
+/// static POOL: millpond::GlobalPool = millpond::GlobalPool::new();
+///
+/// let words: Vec<String> = (0..1000).map(|n| n.to_string()).collect();
+/// let stats = POOL.pool().expect("it has served already").stats();
+/// assert!(stats.allocations >= 1000 && stats.requested.current >= 1000 * 24);
+/// # drop(words);
+/// ```
+///
+/// There is one such pool in a process, whatever number of values stand for it. It is made on first use, over ordinary
+/// memory, with the settings in `MILLPOND_CONF`, and never closed: give memory back with [`trim`](Pool::trim).
+///
+/// *Addresses* are multiples of 64, and a block takes at least 64 bytes. *Out of memory* is a null pointer, from which
+/// the standard library makes an error (`try_reserve`) or ends the program. *Threads* may free what others have
+/// allocated, also at their very end. *Forks*: the child may allocate and free, though other threads were at it.
+///
+/// The pool's own tables do not come from the pool but from an arena of their own, whose bytes
+/// [`metadata_bytes`](Self::metadata_bytes) tells; so do those of any other pool in such a program. As every allocator, it must not
+/// be called from a signal handler.
+///
+/// Values for its use by hand, as [`GlobalAlloc`], serve the same pool.
+#[derive(Debug, Default)]
+pub struct GlobalPool {
+    _private: (),
+}
+
+impl GlobalPool {
+    /// A value that stands for the pool; makes nothing yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { _private: () }
+    }
+
+    /// The pool: its account, and memory to give back. None where the system has no addresses for one.
+    #[must_use]
+    pub fn pool(&self) -> Option<&'static Pool> {
+        start::pool()
+    }
+
+    /// What is wrong with `MILLPOND_CONF`. The defaults are used then, which standard error was told once. None as long
+    /// as nothing was allocated.
+    #[must_use]
+    pub fn configuration_error(&self) -> Option<&'static PoolError> {
+        start::misread()
+    }
+
+    /// Bytes of memory that were opened for the tables of pools. They are no part of the pool's account.
+    #[must_use]
+    pub fn metadata_bytes(&self) -> u64 {
+        ARENA.opened()
+    }
+}
+
+/// Ends the process where a panic would leave the allocator, which no caller of an allocator is prepared for.
+struct NoWayOut;
+
+impl Drop for NoWayOut {
+    fn drop(&mut self) {
+        crate::os::say("millpond: a panic in the allocator of the program\n");
+        std::process::abort();
+    }
+}
+
+#[inline]
+fn guarded<R>(work: impl FnOnce() -> R) -> R {
+    let guard = NoWayOut;
+    let outcome = work();
+    std::mem::forget(guard);
+    outcome
+}
+
+#[inline]
+fn take_from(heap: &'static PoolHeap, layout: Layout) -> *mut u8 {
+    match guarded(|| heap.allocate(layout.size(), layout.align())) {
+        Ok(taken) => ptr::with_exposed_provenance_mut(taken.address),
+        Err(_) => ptr::null_mut(),
+    }
+}
+
+#[inline]
+fn give_to(heap: &'static PoolHeap, block: NonNull<u8>, layout: Layout) {
+    guarded(|| heap.free(block_of(block, layout), layout.size()));
+}
+
+#[inline]
+fn block_of(block: NonNull<u8>, layout: Layout) -> PoolBlock {
+    PoolBlock::of(block.as_ptr().expose_provenance(), layout.size(), layout.align())
+}
+
+/// A block where the hot path has found no pool: inside, from the arena; else this thread is new to the pool.
+#[cold]
+#[inline(never)]
+fn take_elsewhere(layout: Layout) -> *mut u8 {
+    if inside::is_inside() {
+        return ARENA.take(layout);
+    }
+    match guarded(start::heap) {
+        Some(heap) => {
+            inside::adopt(heap);
+            take_from(heap, layout)
+        }
+        None => ptr::null_mut(),
+    }
+}
+
+/// Takes back a block of the pool where the hot path has found none.
+///
+/// # Safety
+/// The block was handed out by the pool for this layout, was not given back, and is used no more.
+#[cold]
+#[inline(never)]
+unsafe fn give_elsewhere(block: NonNull<u8>, layout: Layout) {
+    if inside::is_inside() {
+        // SAFETY: what the caller promises.
+        unsafe { inside::wait(block, layout) };
+    } else if let Some(heap) = guarded(start::heap) {
+        inside::adopt(heap);
+        give_to(heap, block, layout);
+    }
+}
+
+/// Takes back a block of the pool.
+///
+/// # Safety
+/// The block was handed out by the pool for this layout, was not given back, and is used no more.
+#[inline]
+unsafe fn give(block: NonNull<u8>, layout: Layout) {
+    match inside::pool() {
+        Some(heap) => give_to(heap, block, layout),
+        // SAFETY: what the caller promises.
+        None => unsafe { give_elsewhere(block, layout) },
+    }
+}
+
+/// Takes back a block of the arena.
+///
+/// # Safety
+/// The block was taken from the arena for this layout, was not given back, and is used no more.
+#[cold]
+#[inline(never)]
+unsafe fn give_to_arena(block: NonNull<u8>, layout: Layout) {
+    // SAFETY: what the caller promises.
+    unsafe { ARENA.give(block, layout) };
+}
+
+/// Whether a block may stay where it is when its layout changes: the pool finds a block's size by its layout.
+#[inline]
+fn stays(block: NonNull<u8>, layout: Layout, wanted: Layout) -> bool {
+    if ARENA.has(block.as_ptr()) {
+        return Arena::fits(layout, wanted);
+    }
+    if block_of(block, layout) != block_of(block, wanted) {
+        return false;
+    }
+    match inside::pool() {
+        Some(heap) => {
+            guarded(|| heap.count_resize(layout.size(), wanted.size()));
+            true
+        }
+        // The pool's account cannot be changed here, so the block cannot either.
+        None => false,
+    }
+}
+
+// SAFETY: a block of the pool or of the arena is memory that nobody else has until it is given back (what `Heap` and
+// `Space` keep), of at least the bytes and at a multiple of the alignment asked for. Nothing unwinds: `guarded` ends the
+// process first. Layouts are those of the caller, who is bound by the trait to give back with the one asked with.
+unsafe impl GlobalAlloc for GlobalPool {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        match inside::pool() {
+            Some(heap) => take_from(heap, layout),
+            None => take_elsewhere(layout),
+        }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        let Some(block) = NonNull::new(block) else { return };
+        if ARENA.has(block.as_ptr()) {
+            // SAFETY: the arena's by its address; the caller gives back what was handed out for this layout.
+            unsafe { give_to_arena(block, layout) };
+        } else {
+            // SAFETY: not the arena's, so the pool's; the caller gives back what was handed out for this layout.
+            unsafe { give(block, layout) };
+        }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        let Some(old) = NonNull::new(block) else {
+            return ptr::null_mut();
+        };
+        let Ok(wanted) = Layout::from_size_align(bytes, layout.align()) else {
+            return ptr::null_mut();
+        };
+        if stays(old, layout, wanted) {
+            return block;
+        }
+        // SAFETY: the caller asks for some bytes.
+        let new = unsafe { self.alloc(wanted) };
+        if new.is_null() {
+            return new;
+        }
+        // SAFETY: both have as many bytes, and a new block shares none with a live one.
+        unsafe { ptr::copy_nonoverlapping(block, new, layout.size().min(bytes)) };
+        // SAFETY: handed out for this layout, and used no more.
+        unsafe { self.dealloc(block, layout) };
+        new
+    }
+}

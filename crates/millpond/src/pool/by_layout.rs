@@ -1,0 +1,115 @@
+//! Blocks by layout, as Rust's allocators hand them out: a pointer, and nothing to keep beside it.
+
+use super::Pool;
+use super::heap::Taken;
+use crate::error::AllocError;
+use std::alloc::Layout;
+use std::ptr::{self, NonNull};
+
+/// The pointer for a request of no bytes, which takes no block.
+#[inline]
+fn nowhere(layout: Layout) -> NonNull<u8> {
+    NonNull::new(ptr::without_provenance_mut(layout.align())).unwrap_or(NonNull::dangling())
+}
+
+#[inline]
+fn block_of(pointer: NonNull<u8>, layout: Layout) -> Taken {
+    Taken::of(
+        pointer.as_ptr().expose_provenance(),
+        layout.size(),
+        layout.align(),
+    )
+}
+
+impl Pool {
+    /// A block for a layout: just its bytes, at a multiple of its alignment and of 64. What the bytes hold is not said.
+    /// No bytes take no block.
+    ///
+    /// ```
+    /// use std::alloc::Layout;
+    ///
+    /// let pool = millpond::Pool::host()?;
+    /// let layout = Layout::array::<u64>(1000)?;
+    /// let block = pool.allocate(layout)?;
+    /// assert_eq!(block.len(), 8000);
+    /// // SAFETY: handed out just now for this layout, and used no more.
+    /// unsafe { pool.deallocate(block.cast(), layout) };
+    /// assert_eq!(pool.stats().requested.current, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When there is no memory for it; the pool stays usable.
+    #[inline]
+    pub fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
+        let pointer = if layout.size() == 0 {
+            nowhere(layout)
+        } else {
+            let taken = self.heap().allocate(layout.size(), layout.align())?;
+            let pointer = ptr::with_exposed_provenance_mut(taken.address);
+            NonNull::new(pointer).unwrap_or(NonNull::dangling())
+        };
+        Ok(NonNull::slice_from_raw_parts(pointer, layout.size()))
+    }
+
+    /// The same, with every byte zero.
+    ///
+    /// # Errors
+    /// When there is no memory for it; the pool stays usable.
+    #[inline]
+    pub fn allocate_zeroed(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
+        if layout.size() == 0 {
+            return self.allocate(layout);
+        }
+        let taken = self.heap().allocate_zeroed(layout.size(), layout.align())?;
+        let pointer = NonNull::new(ptr::with_exposed_provenance_mut(taken.address));
+        Ok(NonNull::slice_from_raw_parts(
+            pointer.unwrap_or(NonNull::dangling()),
+            layout.size(),
+        ))
+    }
+
+    /// Takes a block back.
+    ///
+    /// # Safety
+    /// This pool, by this handle or a clone of it, handed out the block for this very layout, or has
+    /// [resized](Self::resize) it to this layout; it was not given back since, and nothing uses it any more.
+    #[inline]
+    pub unsafe fn deallocate(&self, pointer: NonNull<u8>, layout: Layout) {
+        if layout.size() > 0 {
+            self.heap().free(block_of(pointer, layout), layout.size());
+        }
+    }
+
+    /// Makes a block larger or smaller: where it is if the block for the new layout is as large, else elsewhere. The bytes
+    /// that both have stay; what further ones hold is not said. After an answer the old pointer and layout are no more,
+    /// also where they are the same; after an error they are as before.
+    ///
+    /// # Safety
+    /// The old pointer and layout as for [`deallocate`](Self::deallocate).
+    ///
+    /// # Errors
+    /// When there is no memory for it; the pool and the old block stay usable.
+    pub unsafe fn resize(
+        &self,
+        pointer: NonNull<u8>,
+        layout: Layout,
+        wanted: Layout,
+    ) -> Result<NonNull<[u8]>, AllocError> {
+        if layout.size() > 0
+            && wanted.size() > 0
+            && block_of(pointer, layout) == block_of(pointer, wanted)
+            && pointer.addr().get().is_multiple_of(wanted.align())
+        {
+            self.heap().count_resize(layout.size(), wanted.size());
+            return Ok(NonNull::slice_from_raw_parts(pointer, wanted.size()));
+        }
+        let block = self.allocate(wanted)?;
+        let bytes = layout.size().min(wanted.size());
+        // SAFETY: both have so many bytes, and a new block shares none with a live one.
+        unsafe { block.cast::<u8>().copy_from_nonoverlapping(pointer, bytes) };
+        // SAFETY: what the caller promises; it is used no more.
+        unsafe { self.deallocate(pointer, layout) };
+        Ok(block)
+    }
+}

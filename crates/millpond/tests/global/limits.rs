@@ -1,0 +1,145 @@
+//! Memory that runs out, and settings that cannot be read.
+
+use crate::{POOL, Stamped, child, stats};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::os::unix::process::CommandExt;
+
+fn limit(resource: Resource, bytes: u64) {
+    let before = getrlimit(resource);
+    let lower = Rlimit {
+        current: Some(bytes),
+        maximum: before.maximum,
+    };
+    setrlimit(resource, lower).expect("a lower limit");
+}
+
+/// Bytes of this process that count against `RLIMIT_DATA`.
+fn data() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("status");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmData:"));
+    let kib: u64 = line
+        .expect("VmData")
+        .trim()
+        .trim_end_matches("kB")
+        .trim()
+        .parse()
+        .expect("a number");
+    kib << 10
+}
+
+/// Takes blocks of a size until there are none; answers them.
+fn take_all(bytes: usize, most: usize) -> Vec<Vec<u8>> {
+    let mut held = Vec::new();
+    held.try_reserve_exact(most).expect("room for the list");
+    while held.len() < most {
+        let mut block = Vec::new();
+        if block.try_reserve_exact(bytes).is_err() {
+            break;
+        }
+        block.resize(bytes, 7);
+        held.push(block);
+    }
+    held
+}
+
+/// Runs out of memory with blocks of several sizes, and lives on.
+fn run_out(least: usize) {
+    for bytes in [4 << 20, 100_000, 40_000, 2000, 64] {
+        let most = 1 << 20;
+        let held = take_all(bytes, most);
+        let count = held.len();
+        let intact = held.iter().all(|block| block.iter().all(|byte| *byte == 7));
+        // To complain takes memory.
+        drop(held);
+        assert!(intact);
+        assert!(count * bytes >= least && count < most, "{count} of {bytes}");
+        Stamped::new(least / 2, 1).check();
+    }
+    assert!(stats().refusals >= 5, "{:?}", stats());
+    POOL.pool().expect("a pool").trim();
+    Stamped::new(least / 2, 1).check();
+}
+
+#[test]
+#[ignore = "a child of another test"]
+fn runs_out_of_data() {
+    limit(Resource::Data, data() + (96 << 20));
+    run_out(16 << 20);
+}
+
+#[test]
+#[ignore = "a child of another test"]
+fn runs_out_of_its_share() {
+    let most = stats().reserved.peak + (1 << 20);
+    run_out(8 << 20);
+    assert!(
+        stats().reserved.peak >= most && stats().reserved.peak < 96 << 20,
+        "{:?}",
+        stats()
+    );
+}
+
+#[test]
+#[ignore = "a child of another test"]
+fn has_few_addresses() {
+    assert_eq!(getrlimit(Resource::As).current, Some(1 << 30));
+    let threads: Vec<_> = (0..8)
+        .map(|n| std::thread::spawn(move || Stamped::new(8 << 20, n).check()))
+        .collect();
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().expect("no panic"));
+    let held = take_all(1 << 20, 4096);
+    assert!(held.len() > 200 && held.len() < 1024, "{}", held.len());
+}
+
+#[test]
+fn a_program_outlives_that_memory_runs_out() {
+    child("limits::runs_out_of_data", |_| {});
+    let total = rustix::system::sysinfo();
+    let total = total.totalram as u64 * u64::from(total.mem_unit);
+    let share = f64::from(64 << 20) / total as f64;
+    child("limits::runs_out_of_its_share", |command| {
+        command.env("MILLPOND_CONF", format!("memory-fraction:{share:.6}"));
+    });
+}
+
+#[test]
+fn a_program_runs_with_few_addresses() {
+    child("limits::has_few_addresses", |command| {
+        // SAFETY: the child only sets a limit of its own.
+        unsafe {
+            command.pre_exec(|| {
+                limit(Resource::As, 1 << 30);
+                Ok(())
+            })
+        };
+    });
+}
+
+#[test]
+#[ignore = "a child of another test"]
+fn is_badly_configured() {
+    let error = POOL.configuration_error().expect("an error").to_string();
+    assert!(error.contains("hande"), "{error}");
+    Stamped::new(10 << 20, 1).check();
+}
+
+#[test]
+#[ignore = "a child of another test"]
+fn is_well_configured() {
+    assert!(POOL.configuration_error().is_none());
+}
+
+#[test]
+fn settings_that_cannot_be_read_are_told_once() {
+    let told = child("limits::is_badly_configured", |command| {
+        command.env("MILLPOND_CONF", "hande:4MiB");
+    });
+    let told = String::from_utf8(told.stderr).expect("text");
+    assert_eq!(told.matches("MILLPOND_CONF").count(), 1, "{told}");
+    let silent = child("limits::is_well_configured", |command| {
+        command.env("MILLPOND_CONF", "handle:4MiB");
+    });
+    assert_eq!(String::from_utf8(silent.stderr).expect("text"), "");
+}

@@ -1,0 +1,118 @@
+//! Other pools in a program whose allocator is a pool.
+
+use crate::{POOL, Stamped, stats};
+use millpond::engine::{Logged, SourceEvent};
+use millpond::{Host, Pool, Raw};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn churn(pool: &Pool, rounds: usize) {
+    let mut held: Vec<Raw> = Vec::new();
+    for round in 0..rounds {
+        held.push(pool.alloc_raw(1 + round * 7919 % 200_000, 64).expect("room"));
+        if held.len() > 60 {
+            pool.free_raw(held.swap_remove(round * 31 % 60)).expect("ours");
+        }
+    }
+    held.into_iter().for_each(|raw| pool.free_raw(raw).expect("ours"));
+}
+
+#[test]
+fn another_pool_has_its_tables_beside_this_one() {
+    let metadata = POOL.metadata_bytes();
+    let pool = Pool::host().expect("a pool");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..10 {
+                    churn(&pool, 500);
+                    pool.trim();
+                    assert!(stats().allocations > pool.stats().frees / 1_000_000);
+                }
+            });
+        }
+    });
+    let own = pool.stats();
+    assert_eq!((own.allocations, own.requested.current), (20_000, 0));
+    pool.compact();
+    assert_eq!(pool.stats().reserved.current, 0);
+    drop(pool);
+    assert!(POOL.metadata_bytes() >= metadata.max(1 << 20));
+}
+
+/// A source that allocates and frees in each of its calls, which are made under the pool's lock: blocks from before a
+/// call are freed in it, and blocks from within one after it.
+fn noisy() -> Pool {
+    let mut seen: Vec<Stamped> = (0..10).map(|n| Stamped::new(n * 3000, n as u8)).collect();
+    let mut calls = Vec::new();
+    let log = move |event: &SourceEvent<'_>| {
+        calls.push(format!("{event:?}"));
+        seen.drain(..).for_each(|block| block.check());
+        seen.extend((0..10).map(|n| Stamped::new(n * calls.len(), n as u8)));
+        if calls.len() > 100 {
+            calls = Vec::new();
+        }
+    };
+    let host = Host::builder()
+        .page_bytes(64 << 10)
+        .capacity(Some(1 << 30))
+        .build()
+        .expect("a source");
+    Pool::builder()
+        .over(Box::new(Logged::new(host, log)))
+        .expect("a pool")
+}
+
+#[test]
+fn a_source_may_allocate_under_the_lock_of_its_pool() {
+    let pool = noisy();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for _ in 0..20 {
+                    churn(&pool, 100);
+                    pool.trim();
+                }
+            });
+        }
+    });
+    drop(pool);
+}
+
+#[test]
+fn a_fork_finds_all_pools_at_rest() {
+    let (pool, over) = (noisy(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    churn(&pool, 100);
+                    pool.trim();
+                    drop(Pool::host());
+                }
+            });
+        }
+        let mut ends = Vec::new();
+        for _ in 0..30 {
+            // SAFETY: the child uses memory and what a child of threads may use, and leaves by `_exit`.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: takes a number.
+                unsafe { libc::alarm(20) };
+                churn(&pool, 100);
+                pool.trim();
+                Stamped::new(1 << 20, 1).check();
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(0) };
+            }
+            let mut status = -1;
+            // SAFETY: waits for the child just made; the status is ours.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            ends.push(status);
+            if status != 0 {
+                break;
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+        assert!(ends.iter().all(|end| *end == 0), "a child was ended: {ends:?}");
+    });
+}
