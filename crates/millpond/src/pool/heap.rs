@@ -10,6 +10,7 @@ use super::local;
 use super::shelf::Shelf;
 use super::stats::PoolStats;
 use crate::error::AllocError;
+use crate::memory::{MemoryKind, MemorySource};
 use crate::post_mortem::{PostMortem, Survey};
 use millpond_engine::{self as engine, Compaction, Gauge};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -137,6 +138,13 @@ impl Heap {
     #[inline]
     pub(crate) fn number(&self) -> u64 {
         self.number
+    }
+
+    /// The kind of memory; that of the process where the pool is closed and its last block is back.
+    pub(crate) fn kind(&self) -> MemoryKind {
+        let core = lock(&self.core);
+        core.as_ref()
+            .map_or(MemoryKind::Host, |core| core.memory.source().kind())
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -360,7 +368,10 @@ impl Heap {
         let bytes = room(requested).ok_or_else(|| {
             let limit = isize::MAX as u64;
             let requested = requested as u64;
-            self.refuse(requested as usize, engine::AllocError::TooLarge { requested, limit })
+            self.refuse(
+                requested as usize,
+                engine::AllocError::TooLarge { requested, limit },
+            )
         })?;
         let (address, missed) = self.ask(requested, |core| core.allocate(bytes, align))?;
         let counted = local::with(self, |cache| {
