@@ -23,7 +23,6 @@ mod tests;
 
 pub use stats::PoolStats;
 
-use crate::buffer::{Buffer, Plain};
 use crate::error::AllocError;
 use crate::host::{Host, HostError};
 use crate::memory::MemorySource;
@@ -56,7 +55,7 @@ pub enum PoolError {
 }
 
 /// A block handed out by hand, for those who keep their own account; cannot be copied, and has to be given back to
-/// the pool it came from. A [`Buffer`] does that by itself.
+/// the pool it came from. A [`Buffer`](crate::Buffer) does that by itself.
 #[derive(Debug)]
 #[must_use = "a block that is dropped is never given back"]
 pub struct Raw {
@@ -220,7 +219,7 @@ impl Pool {
     }
 
     #[inline]
-    fn heap(&self) -> &'static Heap {
+    pub(crate) fn heap(&self) -> &'static Heap {
         self.0.0
     }
 
@@ -267,22 +266,6 @@ impl Pool {
             Taken::of(pointer.as_ptr().expose_provenance(), bytes, align),
             bytes,
         );
-    }
-
-    /// A buffer of `len` elements, all zero.
-    ///
-    /// # Errors
-    /// When there is no memory for it; the pool stays usable.
-    pub fn alloc_zeroed<T: Plain>(&self, len: usize) -> Result<Buffer<T>, AllocError> {
-        Buffer::zeroed(self.heap(), len)
-    }
-
-    /// A buffer that holds a copy of a slice.
-    ///
-    /// # Errors
-    /// When there is no memory for it; the pool stays usable.
-    pub fn alloc_from<T: Plain>(&self, values: &[T]) -> Result<Buffer<T>, AllocError> {
-        Buffer::copied(self.heap(), values)
     }
 
     /// The account.
