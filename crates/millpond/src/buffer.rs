@@ -1,113 +1,245 @@
-//! Buffers: memory of a pool that goes back by itself.
+//! Buffers: elements of one type in memory that goes back by itself.
+//!
+//! ```text
+//!   make      how pools and sources make them
+//!   uninit    from memory of which nothing is known to elements
+//!   grow      longer and shorter, in place where there is room
+//!   shared    one buffer in several hands, read only
+//!   cast      the same memory as another type
+//!   raw       taken apart and put together again
+//!   leaked    never given back, and counted
+//! ```
+//!
+//! What touches memory by pointer and size is in `block.rs`; here bytes are elements.
 
+mod cast;
+mod grow;
+mod leaked;
+mod make;
+mod pool_ref;
+mod raw;
+mod shared;
+#[cfg(test)]
+mod tests;
+mod uninit;
+
+pub use leaked::{Leaks, leaks};
+pub use pool_ref::PoolRef;
+pub use raw::RawBuffer;
+pub use shared::SharedBuffer;
+pub use uninit::LengthError;
+
+pub(crate) use make::Memory;
+
+use crate::block::{OwnedBlock, Owner, align_of_elements, bytes_of};
+use crate::device::Device;
 use crate::error::AllocError;
-use crate::pool::{PoolBlock, PoolHeap};
+use crate::memory::MemoryKind;
+use bytemuck::{AnyBitPattern, NoUninit};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::ptr::{self, NonNull};
 
-/// Types of which every pattern of bits is a value, all zeros too, and that own nothing.
+/// Elements in memory of a pool or a source, at an address that is a multiple of 64. Given back when dropped, from any
+/// thread.
 ///
-/// # Safety
-/// Every pattern of bits of the type's size is a valid value of it, it has no padding and needs no drop.
-pub unsafe trait Plain: Copy + Send + Sync + 'static {}
-
-macro_rules! plain {
-    ($($type:ty)*) => {
-        $(
-            // SAFETY: a number: every pattern of bits is one, it has no padding and owns nothing.
-            unsafe impl Plain for $type {}
-        )*
-    };
-}
-
-plain!(u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize f32 f64);
-
-/// Elements in memory of a pool, at an address that is a multiple of 64. Given back when dropped, from any thread.
+/// A slice that owns: it derefs to `[T]`, and has a [`capacity`](Self::capacity) that it may grow into. Whatever needs
+/// memory answers with an error where there is none, so there is no `Clone` but [`try_clone`](Self::try_clone).
 ///
-/// The invariant of the type: `pointer` is the first of `len` initialised elements in a block that this buffer alone
-/// has, from the pool's `allocate` to the `free` in its drop.
-pub struct Buffer<T: Plain> {
-    pointer: NonNull<T>,
+/// Elements are plain data: any type of [`bytemuck`]'s, which are numbers, arrays of them, and structures that derive
+/// it ([`Pod`](bytemuck::Pod) for all that is here). `bool` is none, as most bytes are no `bool`; [`Storage`](crate::Storage)
+/// has a [`DType`](crate::DType) for it. Elements of no size do not compile.
+///
+/// ```
+/// use millpond::Pool;
+///
+/// let pool = Pool::host()?;
+/// let mut row = pool.alloc_from(&[3.0f32, 1.0, 2.0])?;
+/// row.sort_by(f32::total_cmp);
+/// row.try_extend_from_slice(&[4.0, 5.0])?;
+/// assert_eq!(row[..], [1.0, 2.0, 3.0, 4.0, 5.0]);
+/// assert_eq!((row.len(), row.bytes()), (5, 20));
+/// assert!(row.as_ptr().addr().is_multiple_of(64) && row.capacity() >= 5);
+///
+/// std::thread::spawn(move || row.free()).join().expect("no panic");
+/// assert_eq!(pool.stats().requested.current, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Elements without a size are refused by the compiler:
+///
+/// ```compile_fail
+/// millpond::Pool::host().unwrap().alloc_zeroed::<()>(10);
+/// ```
+pub struct Buffer<T> {
+    /// Invariant: its address is a multiple of `T`'s alignment, and its first `len` elements are values of `T`.
+    block: OwnedBlock,
     len: usize,
-    block: PoolBlock,
-    heap: &'static PoolHeap,
     elements: PhantomData<T>,
 }
 
-// SAFETY: the buffer owns its block alone, and plain elements may be used from any thread.
-unsafe impl<T: Plain> Send for Buffer<T> {}
-// SAFETY: a shared buffer only lends shared elements, which are `Sync`.
-unsafe impl<T: Plain> Sync for Buffer<T> {}
+impl<T: AnyBitPattern> Buffer<T> {
+    /// As many elements as asked for, all zero.
+    pub(crate) fn zeroed(owner: Owner, len: usize, align: usize) -> Result<Self, AllocError> {
+        let align = align_of_elements::<T>(align)?;
+        let block = OwnedBlock::allocate_zeroed(owner, bytes_of::<T>(len)?, align)?;
+        // All zeros are a value of `T`.
+        Ok(Self::of(block, len))
+    }
 
-impl<T: Plain> Buffer<T> {
-    fn uninitialised(heap: &'static PoolHeap, len: usize) -> Result<Self, AllocError> {
-        let most = isize::MAX as usize;
-        let bytes = size_of::<T>().checked_mul(len).filter(|bytes| *bytes <= most);
-        let bytes = bytes.ok_or(AllocError::UNCOUNTABLE)?;
-        let block = heap.allocate(bytes, align_of::<T>())?;
-        let pointer = ptr::with_exposed_provenance_mut(block.address);
-        Ok(Self {
-            pointer: NonNull::new(pointer).unwrap_or(NonNull::dangling()),
-            len,
+    /// A block as elements: what calls this has seen to the invariant.
+    fn of(block: OwnedBlock, len: usize) -> Self {
+        debug_assert!(block.bytes() / size_of::<T>() >= len);
+        debug_assert!(block.align() >= align_of::<T>());
+        Self {
             block,
-            heap,
+            len,
             elements: PhantomData,
-        })
+        }
     }
 
-    pub(crate) fn zeroed(heap: &'static PoolHeap, len: usize) -> Result<Self, AllocError> {
-        let buffer = Self::uninitialised(heap, len)?;
-        // SAFETY: the block has room for `len` elements, is ours alone, and all zeros are a value of `T`.
-        unsafe { buffer.pointer.write_bytes(0, len) };
-        Ok(buffer)
+    /// Elements that fit without another block.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.block.bytes() / size_of::<T>()
     }
 
-    pub(crate) fn copied(heap: &'static PoolHeap, values: &[T]) -> Result<Self, AllocError> {
-        let buffer = Self::uninitialised(heap, values.len())?;
-        let source = NonNull::from(values).cast::<T>();
-        // SAFETY: both are `len` elements long; the block is ours alone, so they share no byte.
-        unsafe { buffer.pointer.copy_from_nonoverlapping(source, values.len()) };
-        Ok(buffer)
+    /// The first element. May be read for as long as the buffer lives and is not grown; there is none where the length
+    /// is 0.
+    #[must_use]
+    pub fn as_ptr(&self) -> *const T {
+        self.block.pointer().as_ptr().cast()
     }
 
+    /// The first element, to be written too.
+    #[must_use]
+    pub fn as_mut_ptr(&mut self) -> *mut T {
+        self.block.pointer().as_ptr().cast()
+    }
+
+    /// The elements as bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8]
+    where
+        T: NoUninit,
+    {
+        bytemuck::cast_slice(self)
+    }
+
+    /// A copy in memory of the same pool or source, as aligned as this one.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn try_clone(&self) -> Result<Self, AllocError> {
+        let bytes = self.bytes();
+        let mut block = OwnedBlock::allocate(self.block.owner().clone(), bytes, self.block.align())?;
+        block.copy_from(&self.block, bytes);
+        Ok(Self::of(block, self.len))
+    }
+}
+
+impl<T> Buffer<T> {
     /// Bytes of the elements.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        size_of_val::<[T]>(self)
+        self.len * size_of::<T>()
+    }
+
+    /// Where the elements are.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.block.owner().device()
+    }
+
+    /// The kind of memory they are in.
+    #[must_use]
+    pub fn kind(&self) -> MemoryKind {
+        self.block.owner().kind()
+    }
+
+    /// The pool the memory came from; none where it came from a source directly. It may be closed by now.
+    ///
+    /// ```
+    /// let pool = millpond::Pool::host()?;
+    /// let buffer = pool.alloc_zeroed::<u8>(1000)?;
+    /// let of = buffer.pool().expect("pooled");
+    /// assert_eq!((of.id(), of.is_closed()), (pool.id(), false));
+    /// drop(pool);
+    /// assert!(of.is_closed());
+    /// assert_eq!(of.stats().requested.current, 1000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn pool(&self) -> Option<PoolRef> {
+        self.block.owner().pool()
+    }
+
+    /// What the address was asked to be a multiple of.
+    #[must_use]
+    pub fn alignment(&self) -> usize {
+        self.block.align()
     }
 
     /// Gives the memory back now.
     pub fn free(self) {}
 }
 
-impl<T: Plain> Drop for Buffer<T> {
-    #[inline]
-    fn drop(&mut self) {
-        self.heap.free(self.block, self.len * size_of::<T>());
-    }
-}
-
-impl<T: Plain> Deref for Buffer<T> {
+impl<T: AnyBitPattern> Deref for Buffer<T> {
     type Target = [T];
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: the invariant of the type, and the borrow is no longer than ours.
-        unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.len) }
+        // SAFETY: by the invariant of `block` these are `len` aligned values of `T`, in a block that is ours alone, or
+        // none at an aligned address; the borrow is no longer than ours.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
     }
 }
 
-impl<T: Plain> DerefMut for Buffer<T> {
+impl<T: AnyBitPattern> DerefMut for Buffer<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: the invariant of the type, and we are borrowed alone for as long.
-        unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.len) }
+        // SAFETY: as in `deref`, and we are borrowed alone for as long.
+        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len) }
     }
 }
 
-impl<T: Plain + fmt::Debug> fmt::Debug for Buffer<T> {
+impl<T: AnyBitPattern> AsRef<[T]> for Buffer<T> {
+    fn as_ref(&self) -> &[T] {
+        self
+    }
+}
+
+impl<T: AnyBitPattern> AsMut<[T]> for Buffer<T> {
+    fn as_mut(&mut self) -> &mut [T] {
+        self
+    }
+}
+
+impl<'a, T: AnyBitPattern> IntoIterator for &'a Buffer<T> {
+    type Item = &'a T;
+    type IntoIter = std::slice::Iter<'a, T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl<'a, T: AnyBitPattern> IntoIterator for &'a mut Buffer<T> {
+    type Item = &'a mut T;
+    type IntoIter = std::slice::IterMut<'a, T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter_mut()
+    }
+}
+
+impl<T: AnyBitPattern + PartialEq> PartialEq for Buffer<T> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl<T: AnyBitPattern + fmt::Debug> fmt::Debug for Buffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
     }

@@ -20,10 +20,16 @@
 
 pub use millpond_engine as engine;
 
+#[cfg(target_os = "linux")]
+mod block;
 #[forbid(unsafe_code)]
 mod budget;
 #[cfg(target_os = "linux")]
 mod buffer;
+#[forbid(unsafe_code)]
+mod device;
+#[forbid(unsafe_code)]
+mod dtype;
 #[forbid(unsafe_code)]
 mod error;
 mod memory;
@@ -42,10 +48,23 @@ mod pinned;
 mod pool;
 #[cfg(target_os = "linux")]
 pub mod pressure;
+#[cfg(target_os = "linux")]
+#[deny(unsafe_code)]
+mod rental;
+#[cfg(target_os = "linux")]
+#[forbid(unsafe_code)]
+mod storage;
+#[cfg(target_os = "linux")]
+mod unpooled;
+#[cfg(target_os = "linux")]
+mod workspace;
 
 pub use budget::{Budget, BudgetBuilder, BudgetError, Charge, Measure, Refusal, Report, SoftCrossing, Wait};
 #[cfg(target_os = "linux")]
-pub use buffer::{Buffer, Plain};
+pub use buffer::{Buffer, Leaks, LengthError, PoolRef, RawBuffer, SharedBuffer, leaks};
+pub use bytemuck;
+pub use device::Device;
+pub use dtype::{DType, DTypeError, Element, ParseDTypeError};
 pub use error::{AllocError, OutOfMemory};
 #[cfg(target_os = "linux")]
 pub use global::GlobalPool;
@@ -61,3 +80,11 @@ pub use post_mortem::{
 };
 #[cfg(target_os = "linux")]
 pub use pressure::{Pressure, Watch, pressure};
+#[cfg(target_os = "linux")]
+pub use rental::{Rental, RentalStats, Rented};
+#[cfg(target_os = "linux")]
+pub use storage::Storage;
+#[cfg(target_os = "linux")]
+pub use unpooled::Unpooled;
+#[cfg(target_os = "linux")]
+pub use workspace::{Named, Scratch, Workspace, WorkspaceBuilder, WorkspaceError, WorkspaceStats};

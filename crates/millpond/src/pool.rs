@@ -39,7 +39,6 @@ pub use builder::{PoolBuilder, PoolError};
 pub use prewarm::Prewarm;
 pub use stats::PoolStats;
 
-use crate::buffer::{Buffer, Plain};
 use crate::error::AllocError;
 use crate::memory::MemoryKind;
 use heap::{Heap, Taken};
@@ -49,7 +48,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// A block handed out by hand, for those who keep their own account; cannot be copied, and has to be given back to
-/// the pool it came from. A [`Buffer`] does that by itself.
+/// the pool it came from. A [`Buffer`](crate::Buffer) does that by itself.
 #[derive(Debug)]
 #[must_use = "a block that is dropped is never given back"]
 pub struct Raw {
@@ -183,22 +182,6 @@ impl Pool {
             Taken::of(pointer.as_ptr().expose_provenance(), bytes, align),
             bytes,
         );
-    }
-
-    /// A buffer of `len` elements, all zero.
-    ///
-    /// # Errors
-    /// When there is no memory for it; the pool stays usable.
-    pub fn alloc_zeroed<T: Plain>(&self, len: usize) -> Result<Buffer<T>, AllocError> {
-        Buffer::zeroed(self.heap(), len)
-    }
-
-    /// A buffer that holds a copy of a slice.
-    ///
-    /// # Errors
-    /// When there is no memory for it; the pool stays usable.
-    pub fn alloc_from<T: Plain>(&self, values: &[T]) -> Result<Buffer<T>, AllocError> {
-        Buffer::copied(self.heap(), values)
     }
 
     /// The account.

@@ -198,6 +198,14 @@ impl Heap {
         self.number
     }
 
+    pub(crate) fn kind(&self) -> MemoryKind {
+        self.kind
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }

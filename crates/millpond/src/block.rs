@@ -1,0 +1,187 @@
+//! Blocks that give themselves back: what buffers, storages, rented memory and workspaces are made of.
+//!
+//! An [`OwnedBlock`] knows bytes and no elements, so all that touches memory by pointer and size is written once, here.
+//! It neither knows nor cares what its bytes hold; the types above it do.
+
+#[cfg(test)]
+pub(crate) mod fake;
+mod heap;
+mod owner;
+
+pub(crate) use owner::Owner;
+
+use crate::error::AllocError;
+use std::mem::ManuallyDrop;
+use std::ptr::{self, NonNull};
+
+/// The least that a block is aligned to: a line of the cache, and the widest vector register.
+pub(crate) const ALIGN: usize = 64;
+
+/// Bytes of a block, at an address that is a multiple of what was asked for, given back when dropped, from any thread.
+///
+/// Invariant: where `bytes` is 0, no block was taken and `pointer` is a multiple of `align` and nothing else. Otherwise
+/// `owner` has handed out `[pointer, pointer + bytes)` for a request of `requested` bytes at a multiple of `align`; they
+/// may be read and written, nobody else has them, and they are given back once, in the drop.
+#[derive(Debug)]
+pub(crate) struct OwnedBlock {
+    pointer: NonNull<u8>,
+    bytes: usize,
+    requested: usize,
+    align: usize,
+    owner: Owner,
+}
+
+// SAFETY: the block is its holder's alone by the invariant, owners may be called from any thread, and a shared block
+// lends nothing but its address.
+unsafe impl Send for OwnedBlock {}
+// SAFETY: as above.
+unsafe impl Sync for OwnedBlock {}
+
+/// Bytes of `len` elements.
+pub(crate) fn bytes_of<T>(len: usize) -> Result<usize, AllocError> {
+    const {
+        assert!(
+            size_of::<T>() > 0,
+            "memory for elements of no size is memory for nothing"
+        );
+    };
+    let bytes = size_of::<T>().checked_mul(len);
+    let most = isize::MAX as usize;
+    bytes
+        .filter(|bytes| *bytes <= most)
+        .ok_or(AllocError::UNCOUNTABLE)
+}
+
+/// The alignment to ask for so that elements are aligned too.
+pub(crate) fn align_of_elements<T>(align: usize) -> Result<usize, AllocError> {
+    if !align.is_power_of_two() {
+        return Err(AllocError::Alignment {
+            align: align as u64,
+            most: 1 << 46,
+        });
+    }
+    Ok(align.max(align_of::<T>()).max(ALIGN))
+}
+
+impl OwnedBlock {
+    /// No block yet; one is taken when it has to grow.
+    fn empty(owner: Owner, align: usize) -> Self {
+        let pointer = NonNull::new(ptr::without_provenance_mut(align));
+        Self {
+            pointer: pointer.unwrap_or(NonNull::dangling()),
+            bytes: 0,
+            requested: 0,
+            align,
+            owner,
+        }
+    }
+
+    /// A block of which nothing is known but its size; none is taken for no bytes. `align` is a power of two.
+    pub(crate) fn allocate(owner: Owner, bytes: usize, align: usize) -> Result<Self, AllocError> {
+        Self::take(owner, bytes, align, Owner::allocate)
+    }
+
+    /// A block whose first `bytes` are zero.
+    pub(crate) fn allocate_zeroed(owner: Owner, bytes: usize, align: usize) -> Result<Self, AllocError> {
+        Self::take(owner, bytes, align, Owner::allocate_zeroed)
+    }
+
+    fn take(
+        owner: Owner,
+        requested: usize,
+        align: usize,
+        from: impl FnOnce(&Owner, usize, usize) -> Result<(NonNull<u8>, usize), AllocError>,
+    ) -> Result<Self, AllocError> {
+        if requested == 0 {
+            return Ok(Self::empty(owner, align));
+        }
+        let (pointer, bytes) = from(&owner, requested, align)?;
+        Ok(Self {
+            pointer,
+            bytes,
+            requested,
+            align,
+            owner,
+        })
+    }
+
+    #[inline]
+    pub(crate) fn pointer(&self) -> NonNull<u8> {
+        self.pointer
+    }
+
+    /// Bytes that may be used.
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn align(&self) -> usize {
+        self.align
+    }
+
+    pub(crate) fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// Makes the block at least this large. Its first `keep` bytes stay, maybe at another address; where `zero` says so
+    /// those up to `bytes` are zero, else nothing is known of them. After an error it is as it was.
+    ///
+    /// What was asked for in the beginning stays what the owner counts as requested where the block had room to spare.
+    pub(crate) fn grow(&mut self, keep: usize, bytes: usize, zero: bool) -> Result<(), AllocError> {
+        let keep = keep.min(self.bytes);
+        if bytes <= self.bytes {
+            if zero {
+                self.zero(keep, bytes);
+            }
+            return Ok(());
+        }
+        let larger = if zero {
+            Self::allocate_zeroed(self.owner.clone(), bytes, self.align)
+        } else {
+            Self::allocate(self.owner.clone(), bytes, self.align)
+        }?;
+        if keep > 0 {
+            // SAFETY: by the invariant both blocks are ours alone and have these bytes, as `keep <= self.bytes < bytes`;
+            // `self` is given back next and what it holds is not used again.
+            unsafe {
+                self.owner
+                    .move_contents((self.pointer, self.bytes), (larger.pointer, larger.bytes), keep);
+            };
+        }
+        *self = larger;
+        Ok(())
+    }
+
+    /// Makes the bytes from one place to another zero, as far as there are any.
+    pub(crate) fn zero(&mut self, from: usize, to: usize) {
+        let to = to.min(self.bytes);
+        if from < to {
+            let start = self.pointer.as_ptr().wrapping_add(from);
+            // SAFETY: the bytes are inside the block, which is ours alone by the invariant.
+            unsafe { start.write_bytes(0, to - from) };
+        }
+    }
+
+    /// Copies the first `bytes` of another block here; as many as both have.
+    pub(crate) fn copy_from(&mut self, other: &Self, bytes: usize) {
+        let bytes = bytes.min(self.bytes).min(other.bytes);
+        // SAFETY: both blocks have these bytes by the invariant, and as two blocks they share none.
+        unsafe { self.pointer.copy_from_nonoverlapping(other.pointer, bytes) };
+    }
+
+    /// Never gives the block back; its memory and its owner stay for as long as the process runs.
+    pub(crate) fn leak(self) -> NonNull<u8> {
+        ManuallyDrop::new(self).pointer
+    }
+}
+
+impl Drop for OwnedBlock {
+    #[inline]
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            // SAFETY: by the invariant the owner has handed it out for just this, and it ends here.
+            unsafe { self.owner.free(self.pointer, self.bytes, self.requested) };
+        }
+    }
+}

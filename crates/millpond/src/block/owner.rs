@@ -1,0 +1,114 @@
+//! Who hands blocks out and takes them back.
+
+use super::heap;
+use crate::buffer::PoolRef;
+use crate::device::Device;
+use crate::error::AllocError;
+use crate::memory::MemoryKind;
+use crate::pool::{PoolBlock, PoolHeap};
+use crate::unpooled::Direct;
+use std::fmt;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+/// A pool, or a source that is used directly. It stays for as long as a block of it is held.
+#[derive(Clone)]
+pub(crate) enum Owner {
+    Pool(&'static PoolHeap),
+    Direct(Arc<Direct>),
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pool() {
+            Some(pool) => pool.fmt(f),
+            None => f.write_str("Unpooled"),
+        }
+    }
+}
+
+fn place(taken: PoolBlock) -> (NonNull<u8>, usize) {
+    let pointer = ptr::with_exposed_provenance_mut(taken.address);
+    (NonNull::new(pointer).unwrap_or(NonNull::dangling()), taken.bytes)
+}
+
+fn taken(pointer: NonNull<u8>, bytes: usize) -> PoolBlock {
+    PoolBlock {
+        address: pointer.as_ptr().expose_provenance(),
+        bytes,
+    }
+}
+
+impl Owner {
+    /// A block, and the bytes of it that may be used. `align` is a power of two.
+    #[inline]
+    pub(super) fn allocate(&self, bytes: usize, align: usize) -> Result<(NonNull<u8>, usize), AllocError> {
+        match self {
+            Self::Pool(heap) => heap.allocate(bytes, align).map(place),
+            Self::Direct(source) => source.allocate(bytes, align),
+        }
+    }
+
+    /// The same, with the first `bytes` zero.
+    pub(super) fn allocate_zeroed(
+        &self,
+        bytes: usize,
+        align: usize,
+    ) -> Result<(NonNull<u8>, usize), AllocError> {
+        match self {
+            Self::Pool(heap) => heap::allocate_zeroed(heap, bytes, align).map(place),
+            Self::Direct(source) => source.allocate_zeroed(bytes, align),
+        }
+    }
+
+    /// Takes a block back.
+    ///
+    /// # Safety
+    /// This owner handed it out for `requested` bytes, and nothing uses it any more.
+    #[inline]
+    pub(super) unsafe fn free(&self, pointer: NonNull<u8>, bytes: usize, requested: usize) {
+        match self {
+            Self::Pool(heap) => heap.free(taken(pointer, bytes), requested),
+            Self::Direct(source) => source.free(pointer),
+        }
+    }
+
+    /// Takes what the first `keep` bytes of a block hold to another; each is a pointer and its bytes.
+    ///
+    /// # Safety
+    /// Both are blocks of this owner, the caller's alone, and have `keep` bytes. What the first holds afterwards is not
+    /// said.
+    pub(super) unsafe fn move_contents(
+        &self,
+        from: (NonNull<u8>, usize),
+        to: (NonNull<u8>, usize),
+        keep: usize,
+    ) {
+        match self {
+            // SAFETY: the caller's promise.
+            Self::Pool(heap) => unsafe {
+                heap::move_contents(heap, taken(from.0, from.1), taken(to.0, to.1), keep);
+            },
+            // SAFETY: the caller's promise.
+            Self::Direct(source) => unsafe { source.move_contents(from, to, keep) },
+        }
+    }
+
+    pub(crate) fn kind(&self) -> MemoryKind {
+        match self {
+            Self::Pool(heap) => heap.kind(),
+            Self::Direct(source) => source.kind(),
+        }
+    }
+
+    pub(crate) fn device(&self) -> Device {
+        self.kind().device()
+    }
+
+    pub(crate) fn pool(&self) -> Option<PoolRef> {
+        match self {
+            Self::Pool(heap) => Some(PoolRef::of(heap)),
+            Self::Direct(_) => None,
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The same memory as elements of another type.
+
+use super::Buffer;
+use bytemuck::{NoUninit, Pod};
+use std::ptr::NonNull;
+
+/// The same memory as elements of another type; nothing is copied.
+///
+/// ```
+/// let pool = millpond::Pool::host()?;
+/// let bytes = pool.alloc_from(&[1u16, 0, 2, 0])?.into_bytes();
+/// assert_eq!(bytes.len(), 8);
+/// let words = bytes.try_cast::<u32>().expect("two of them");
+/// assert_eq!(words[..], [1u32, 2].map(u32::to_le));
+/// assert!(words.try_cast::<[u32; 3]>().is_err(), "the bytes are no whole number of these");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+impl<T: Pod> Buffer<T> {
+    /// As elements of another type.
+    ///
+    /// # Errors
+    /// The buffer itself, where its bytes are no whole number of such elements, or its address is not aligned for them.
+    pub fn try_cast<U: Pod>(self) -> Result<Buffer<U>, Self> {
+        const {
+            assert!(
+                size_of::<U>() > 0,
+                "memory for elements of no size is memory for nothing"
+            );
+        };
+        let (whole, len) = (
+            self.bytes().is_multiple_of(size_of::<U>()),
+            self.bytes() / size_of::<U>(),
+        );
+        if !whole || self.block.align() < align_of::<U>() {
+            return Err(self);
+        }
+        // Initialised bytes without padding are values of any plain type, and as many fit.
+        Ok(Buffer::of(self.block, len))
+    }
+}
+
+impl<T: NoUninit> Buffer<T> {
+    /// As bytes.
+    #[must_use]
+    pub fn into_bytes(self) -> Buffer<u8> {
+        // Elements without padding are initialised bytes.
+        let len = self.bytes();
+        Buffer::of(self.block, len)
+    }
+}
+
+impl<T> Buffer<T> {
+    pub(crate) fn pointer(&self) -> NonNull<u8> {
+        self.block.pointer()
+    }
+}

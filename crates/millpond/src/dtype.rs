@@ -1,0 +1,223 @@
+//! Types of elements, as values.
+
+use bytemuck::Pod;
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// The type of elements in memory whose type is known only when the program runs.
+///
+/// ```
+/// use millpond::DType;
+///
+/// let dtype: DType = "bfloat16".parse()?;
+/// assert_eq!((dtype, dtype.size(), dtype.to_string().as_str()), (DType::BF16, 2, "bf16"));
+/// assert_eq!((DType::Complex64.size(), DType::Complex64.align()), (8, 4));
+/// assert!("f12".parse::<DType>().is_err());
+/// # Ok::<(), millpond::ParseDTypeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum DType {
+    /// IEEE double precision.
+    F64,
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of single precision.
+    BF16,
+    /// Signed, 8 bits.
+    I8,
+    /// Signed, 16 bits.
+    I16,
+    /// Signed, 32 bits.
+    I32,
+    /// Signed, 64 bits.
+    I64,
+    /// Unsigned, 8 bits.
+    U8,
+    /// Unsigned, 16 bits.
+    U16,
+    /// Unsigned, 32 bits.
+    U32,
+    /// Unsigned, 64 bits.
+    U64,
+    /// True or false, a byte of 1 or 0.
+    Bool,
+    /// Two of single precision: real and imaginary part.
+    Complex64,
+    /// Two of double precision: real and imaginary part.
+    Complex128,
+}
+
+/// Type, bytes of an element, its alignment, its name, and the name that arrays' libraries use.
+const TABLE: [(DType, usize, usize, &str, &str); 15] = [
+    (DType::F64, 8, 8, "f64", "float64"),
+    (DType::F32, 4, 4, "f32", "float32"),
+    (DType::F16, 2, 2, "f16", "float16"),
+    (DType::BF16, 2, 2, "bf16", "bfloat16"),
+    (DType::I8, 1, 1, "i8", "int8"),
+    (DType::I16, 2, 2, "i16", "int16"),
+    (DType::I32, 4, 4, "i32", "int32"),
+    (DType::I64, 8, 8, "i64", "int64"),
+    (DType::U8, 1, 1, "u8", "uint8"),
+    (DType::U16, 2, 2, "u16", "uint16"),
+    (DType::U32, 4, 4, "u32", "uint32"),
+    (DType::U64, 8, 8, "u64", "uint64"),
+    (DType::Bool, 1, 1, "bool", "bool"),
+    (DType::Complex64, 8, 4, "complex64", "complex64"),
+    (DType::Complex128, 16, 8, "complex128", "complex128"),
+];
+
+impl DType {
+    fn row(self) -> (Self, usize, usize, &'static str, &'static str) {
+        // In the order of the variants, as a test says.
+        TABLE[self as usize]
+    }
+
+    /// Every type.
+    pub fn all() -> impl Iterator<Item = Self> {
+        TABLE.iter().map(|row| row.0)
+    }
+
+    /// Bytes of an element.
+    #[must_use]
+    pub fn size(self) -> usize {
+        self.row().1
+    }
+
+    /// What an element's address is a multiple of.
+    #[must_use]
+    pub fn align(self) -> usize {
+        self.row().2
+    }
+
+    /// Its name, as Rust writes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.row().3
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that is no type's.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "there is no element type {name:?}: choose one of f64, f32, f16, bf16, i8 to i64, u8 to u64, bool, complex64, complex128"
+)]
+#[non_exhaustive]
+pub struct ParseDTypeError {
+    /// The name.
+    pub name: String,
+}
+
+impl FromStr for DType {
+    type Err = ParseDTypeError;
+
+    /// Reads `f32` as well as `float32`.
+    fn from_str(name: &str) -> Result<Self, ParseDTypeError> {
+        let found = TABLE.iter().find(|row| row.3 == name || row.4 == name);
+        found.map(|row| row.0).ok_or_else(|| ParseDTypeError {
+            name: name.to_owned(),
+        })
+    }
+}
+
+/// Elements were asked for as another type than they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the elements are {found}, not {expected}")]
+pub struct DTypeError {
+    /// What was asked for.
+    pub expected: DType,
+    /// What there is.
+    pub found: DType,
+}
+
+/// Types of Rust that are a [`DType`].
+///
+/// `f16` and `bf16` are with the feature `half`. Complex numbers are pairs, `[f32; 2]` and `[f64; 2]`. [`DType::Bool`] has
+/// none, as a byte may hold what is no `bool`: [`Storage::as_bools`](crate::Storage::as_bools) looks.
+pub trait Element: Pod + Send + Sync + sealed::Sealed {
+    /// The type as a value.
+    const DTYPE: DType;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! elements {
+    ($($type:ty => $dtype:ident,)*) => {
+        $(
+            impl sealed::Sealed for $type {}
+            impl Element for $type {
+                const DTYPE: DType = DType::$dtype;
+            }
+        )*
+    };
+}
+
+elements! {
+    f64 => F64,
+    f32 => F32,
+    i8 => I8,
+    i16 => I16,
+    i32 => I32,
+    i64 => I64,
+    u8 => U8,
+    u16 => U16,
+    u32 => U32,
+    u64 => U64,
+    [f32; 2] => Complex64,
+    [f64; 2] => Complex128,
+}
+
+#[cfg(feature = "half")]
+elements! {
+    half::f16 => F16,
+    half::bf16 => BF16,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agrees<T: Element>() {
+        assert_eq!(
+            (T::DTYPE.size(), T::DTYPE.align()),
+            (size_of::<T>(), align_of::<T>())
+        );
+    }
+
+    #[test]
+    fn the_table_is_in_order_and_agrees_with_the_types() {
+        for (place, row) in TABLE.iter().enumerate() {
+            assert_eq!(row.0 as usize, place);
+            assert_eq!([row.3, row.4].map(str::parse), [Ok(row.0), Ok(row.0)]);
+            assert_eq!(format!("{:>12}|", row.0), format!("{:>12}|", row.3));
+        }
+        agrees::<f64>();
+        agrees::<f32>();
+        agrees::<i8>();
+        agrees::<i16>();
+        agrees::<i32>();
+        agrees::<i64>();
+        agrees::<u8>();
+        agrees::<u16>();
+        agrees::<u32>();
+        agrees::<u64>();
+        agrees::<[f32; 2]>();
+        agrees::<[f64; 2]>();
+        #[cfg(feature = "half")]
+        {
+            agrees::<half::f16>();
+            agrees::<half::bf16>();
+        }
+    }
+}

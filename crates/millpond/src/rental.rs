@@ -1,0 +1,246 @@
+//! Rental: buffers of at least a length, for a while.
+//!
+//! Lengths come in classes, so that what one renter gives back serves the next who asks for something near it. Classes
+//! are powers of two from 1 KiB to 1 MiB of bytes; beyond, whole MiB, which are never kept.
+
+#[cfg(test)]
+mod tests;
+
+use crate::block::{ALIGN, bytes_of};
+use crate::buffer::{Buffer, Memory};
+use crate::error::AllocError;
+use crate::pool::Pool;
+use bytemuck::Pod;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+const LEAST: usize = 1 << 10;
+const MOST: usize = 1 << 20;
+const CLASSES: usize = 11;
+
+/// Buffers of one class that are kept, unless said otherwise.
+const KEPT: usize = 16;
+
+/// The class of so many bytes, if there is one, and the bytes of what is rented for them.
+fn class_of(bytes: usize) -> Result<(Option<usize>, usize), AllocError> {
+    if bytes > MOST {
+        let whole = bytes.checked_next_multiple_of(MOST);
+        return Ok((None, whole.ok_or(AllocError::UNCOUNTABLE)?));
+    }
+    let rounded = bytes.max(LEAST).next_power_of_two();
+    let class = rounded.trailing_zeros() - LEAST.trailing_zeros();
+    Ok((Some(class as usize), rounded))
+}
+
+/// What a rental has done and keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RentalStats {
+    /// Buffers rented.
+    pub rents: u64,
+    /// Of these, served by what was given back before.
+    pub reuses: u64,
+    /// Bytes of buffers that wait to be rented.
+    pub kept_bytes: u64,
+}
+
+struct Shelves {
+    /// Each as long as its class says.
+    kept: [Mutex<Vec<Buffer<u8>>>; CLASSES],
+    most: usize,
+    rents: AtomicU64,
+    reuses: AtomicU64,
+}
+
+impl Shelves {
+    fn shelf(&self, class: usize) -> impl DerefMut<Target = Vec<Buffer<u8>>> + '_ {
+        self.kept[class].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a buffer, if there is room; else it goes back where it is from.
+    fn keep(&self, class: usize, mut buffer: Buffer<u8>) {
+        // What elements of a crooked size left over at the end.
+        let whole = buffer.try_grow_zeroed(LEAST << class).is_ok();
+        let mut shelf = self.shelf(class);
+        if whole && shelf.len() < self.most {
+            shelf.push(buffer);
+        }
+    }
+}
+
+/// A set of buffers for those who may see each other's data.
+///
+/// What is given back is kept by the set and rented again as it is: **contents are what the last renter of the same set
+/// left**, zeros the first time. Two sets never share a buffer unseen, as whatever comes from the pool is zeroed. Give each
+/// tenant a set of its own, or use [`Pool::rent`], which always gives zeros. Cloning makes another handle.
+///
+/// ```
+/// use millpond::Pool;
+///
+/// let pool = Pool::host()?;
+/// let rental = pool.rental();
+/// let mut rows = rental.rent::<f32>(300)?;
+/// assert_eq!((rows.len(), rows[0]), (512, 0.0));
+/// rows[0] = 1.0;
+/// rows.give_back();
+/// assert_eq!(rental.rent::<f32>(400)?[0], 1.0);
+/// assert_eq!((rental.stats().rents, rental.stats().reuses), (2, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Rental {
+    shelves: Arc<Shelves>,
+    from: Arc<dyn Memory + Send + Sync>,
+}
+
+impl fmt::Debug for Rental {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.stats().fmt(f)
+    }
+}
+
+impl Rental {
+    pub(crate) fn over(from: Arc<dyn Memory + Send + Sync>, most: usize) -> Self {
+        let shelves = Shelves {
+            kept: std::array::from_fn(|_| Mutex::new(Vec::with_capacity(most))),
+            most,
+            rents: AtomicU64::new(0),
+            reuses: AtomicU64::new(0),
+        };
+        Self {
+            shelves: Arc::new(shelves),
+            from,
+        }
+    }
+
+    /// Rents a buffer of at least `min_len` elements. Its length is that of its class, and [`Rented::len`](slice::len)
+    /// says it. Elements aligned to more than 64 bytes, and buffers of more than 1 MiB, are made anew each time.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn rent<T: Pod>(&self, min_len: usize) -> Result<Rented<T>, AllocError> {
+        self.shelves.rents.fetch_add(1, Ordering::Relaxed);
+        let (class, bytes) = class_of(bytes_of::<T>(min_len)?)?;
+        let class = class.filter(|_| align_of::<T>() <= ALIGN);
+        let kept = class.and_then(|class| self.shelves.shelf(class).pop());
+        if kept.is_some() {
+            self.shelves.reuses.fetch_add(1, Ordering::Relaxed);
+        }
+        let buffer = match kept {
+            Some(buffer) => buffer,
+            None => fresh::<T>(&*self.from, bytes)?,
+        };
+        Ok(Rented {
+            buffer: elements(buffer),
+            home: class.map(|class| (Arc::clone(&self.shelves), class)),
+        })
+    }
+
+    /// What was rented, and what is kept now.
+    #[must_use]
+    pub fn stats(&self) -> RentalStats {
+        let kept = |class| (self.shelves.shelf(class).len() * (LEAST << class)) as u64;
+        RentalStats {
+            rents: self.shelves.rents.load(Ordering::Relaxed),
+            reuses: self.shelves.reuses.load(Ordering::Relaxed),
+            kept_bytes: (0..CLASSES).map(kept).sum(),
+        }
+    }
+
+    /// Gives back to the pool what waits to be rented.
+    pub fn clear(&self) {
+        for class in 0..CLASSES {
+            let kept = std::mem::take(&mut *self.shelves.shelf(class));
+            drop(kept);
+        }
+    }
+}
+
+/// Zeroed bytes, aligned for elements.
+fn fresh<T: Pod>(from: &dyn Memory, bytes: usize) -> Result<Buffer<u8>, AllocError> {
+    Buffer::zeroed(from.owner(), bytes, ALIGN.max(align_of::<T>()))
+}
+
+/// As many whole elements as there are in a buffer of bytes; there are if it is aligned for them.
+fn elements<T: Pod>(mut bytes: Buffer<u8>) -> Option<Buffer<T>> {
+    bytes.truncate(bytes.len() / size_of::<T>() * size_of::<T>());
+    bytes.try_cast().ok()
+}
+
+impl Pool {
+    /// Rents a buffer of at least `min_len` elements, all zero, whoever had the memory before. Its length is what memory
+    /// comes in, a power of two of bytes from 1 KiB to 1 MiB or whole MiB. It goes back when dropped.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    ///
+    /// ```
+    /// let pool = millpond::Pool::host()?;
+    /// let mut line = pool.rent::<u8>(3000)?;
+    /// assert_eq!(line.len(), 4096);
+    /// line[4095] = 1;
+    /// line.give_back();
+    /// assert_eq!(pool.rent::<u8>(3000)?[4095], 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn rent<T: Pod>(&self, min_len: usize) -> Result<Rented<T>, AllocError> {
+        let (_, bytes) = class_of(bytes_of::<T>(min_len)?)?;
+        Ok(Rented {
+            buffer: elements(fresh::<T>(self, bytes)?),
+            home: None,
+        })
+    }
+
+    /// A set of buffers to rent, which keeps up to 16 of each class.
+    #[must_use]
+    pub fn rental(&self) -> Rental {
+        self.rental_of(KEPT)
+    }
+
+    /// The same, which keeps up to so many of each class.
+    #[must_use]
+    pub fn rental_of(&self, most_kept: usize) -> Rental {
+        Rental::over(Arc::new(self.clone()), most_kept)
+    }
+}
+
+/// A rented buffer: derefs to its elements, all of which may be used, and goes back when dropped.
+pub struct Rented<T: Pod> {
+    /// There until the drop.
+    buffer: Option<Buffer<T>>,
+    home: Option<(Arc<Shelves>, usize)>,
+}
+
+impl<T: Pod> Rented<T> {
+    /// Gives the buffer back now.
+    pub fn give_back(self) {}
+}
+
+impl<T: Pod> Drop for Rented<T> {
+    fn drop(&mut self) {
+        if let (Some(buffer), Some((shelves, class))) = (self.buffer.take(), &self.home) {
+            shelves.keep(*class, buffer.into_bytes());
+        }
+    }
+}
+
+impl<T: Pod> Deref for Rented<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.buffer.as_deref().unwrap_or_default()
+    }
+}
+
+impl<T: Pod> DerefMut for Rented<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        self.buffer.as_deref_mut().unwrap_or_default()
+    }
+}
+
+impl<T: Pod + fmt::Debug> fmt::Debug for Rented<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}

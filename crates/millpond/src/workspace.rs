@@ -1,0 +1,217 @@
+//! Workspaces: memory taken once, for work that repeats.
+//!
+//! ```text
+//!   named     buffers that are there from the beginning to the end
+//!   arena     room for temporaries, which end with the scope they were made in
+//!   scratch   a scope's hold on the arena
+//! ```
+
+mod arena;
+#[forbid(unsafe_code)]
+mod named;
+mod scratch;
+#[cfg(test)]
+mod tests;
+
+pub use named::{Named, WorkspaceError};
+pub use scratch::Scratch;
+
+use crate::buffer::Memory;
+use crate::pool::Pool;
+use crate::unpooled::Unpooled;
+use arena::Arena;
+use bytemuck::Pod;
+use std::fmt;
+use std::sync::Arc;
+
+/// What a workspace holds and has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkspaceStats {
+    /// Bytes of the named buffers.
+    pub named_bytes: u64,
+    /// Bytes of room for temporaries.
+    pub scratch_bytes: u64,
+    /// The most bytes of temporaries that there were at once, with what aligning them took.
+    pub scratch_peak: u64,
+    /// How often room for temporaries was asked for from the pool. Stays as it is once the work repeats.
+    pub growths: u64,
+    /// Outermost scopes entered.
+    pub scopes: u64,
+}
+
+/// Named buffers, and room for temporaries that end with a scope: all taken from a pool once, and used again and again.
+///
+/// The room grows on demand in the first pass. A pass that asks for the same temporaries again calls the pool no more. The
+/// workspace keeps its pool open; it owns it where no other handle is left. All of it goes back when dropped.
+///
+/// ```
+/// use millpond::{Pool, Workspace};
+///
+/// let pool = Pool::host()?;
+/// let mut workspace = Workspace::builder(&pool)
+///     .buffer::<f32>("input", 1000)
+///     .buffer::<f32>("output", 1000)
+///     .build()?;
+/// for pass in 0..10 {
+///     workspace.get_mut::<f32>("input")?.fill(pass as f32);
+///     workspace.scope_with(|named, scratch| {
+///         let squares = scratch.alloc::<f32>(1000)?;
+///         for (square, x) in squares.iter_mut().zip(named.get::<f32>("input")?) {
+///             *square = x * x;
+///         }
+///         named.get_mut::<f32>("output")?.copy_from_slice(squares);
+///         Ok::<(), Box<dyn std::error::Error>>(())
+///     })?;
+/// }
+/// assert_eq!(workspace.get::<f32>("output")?[999], 81.0);
+/// assert_eq!(workspace.stats().growths, 1);
+/// assert_eq!(pool.stats().allocations, 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Nothing made in a scope leaves it:
+///
+/// ```compile_fail
+/// # let pool = millpond::Pool::host().unwrap();
+/// # let mut workspace = millpond::Workspace::builder(&pool).build().unwrap();
+/// let escaped = workspace.scope(|scratch| scratch.alloc::<f32>(10).unwrap());
+/// ```
+pub struct Workspace {
+    // Before the pool, so that memory goes back to an open one.
+    named: Named,
+    arena: Arena,
+    scopes: u64,
+    _from: Arc<dyn Memory + Send + Sync>,
+}
+
+/// Describes a workspace. Nothing is taken before [`build`](Self::build).
+#[derive(Debug)]
+pub struct WorkspaceBuilder {
+    from: Arc<dyn Memory + Send + Sync>,
+    named: Vec<named::Wanted>,
+    scratch: usize,
+}
+
+impl WorkspaceBuilder {
+    /// A named buffer of `len` elements, all zero.
+    #[must_use]
+    pub fn buffer<T: Pod>(mut self, name: &str, len: usize) -> Self {
+        self.named.push(named::Wanted::of::<T>(name, len));
+        self
+    }
+
+    /// Room for so many bytes of temporaries from the beginning, so that even the first pass finds all it needs.
+    #[must_use]
+    pub fn scratch_bytes(mut self, bytes: usize) -> Self {
+        self.scratch = bytes;
+        self
+    }
+
+    /// Takes the memory.
+    ///
+    /// # Errors
+    /// When there is no memory for it, or a name was given twice.
+    pub fn build(self) -> Result<Workspace, WorkspaceError> {
+        let named = Named::new(&*self.from, self.named)?;
+        let mut arena = Arena::new(self.from.owner());
+        if self.scratch > 0 {
+            arena.grow(self.scratch)?;
+        }
+        Ok(Workspace {
+            named,
+            arena,
+            scopes: 0,
+            _from: self.from,
+        })
+    }
+}
+
+impl fmt::Debug for dyn Memory + Send + Sync {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.owner().fmt(f)
+    }
+}
+
+impl fmt::Debug for Workspace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Workspace")
+            .field("named", &self.named)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Workspace {
+    /// Begins to describe a workspace over a pool, which it keeps open.
+    #[must_use]
+    pub fn builder(pool: &Pool) -> WorkspaceBuilder {
+        Self::over(Arc::new(pool.clone()))
+    }
+
+    /// Begins to describe a workspace over a source used without a pool.
+    #[must_use]
+    pub fn unpooled(source: &Unpooled) -> WorkspaceBuilder {
+        Self::over(Arc::new(source.clone()))
+    }
+
+    fn over(from: Arc<dyn Memory + Send + Sync>) -> WorkspaceBuilder {
+        WorkspaceBuilder {
+            from,
+            named: Vec::new(),
+            scratch: 0,
+        }
+    }
+
+    /// A named buffer.
+    ///
+    /// # Errors
+    /// Where there is none of the name, or its elements are of another type.
+    pub fn get<T: Pod>(&self, name: &str) -> Result<&[T], WorkspaceError> {
+        self.named.get(name)
+    }
+
+    /// A named buffer, to be written too.
+    ///
+    /// # Errors
+    /// Where there is none of the name, or its elements are of another type.
+    pub fn get_mut<T: Pod>(&mut self, name: &str) -> Result<&mut [T], WorkspaceError> {
+        self.named.get_mut(name)
+    }
+
+    /// The named buffers.
+    pub fn named(&mut self) -> &mut Named {
+        &mut self.named
+    }
+
+    /// Runs `work` with room for temporaries, all of which end with it, also when it panics.
+    pub fn scope<R>(&mut self, work: impl for<'s> FnOnce(&mut Scratch<'s>) -> R) -> R {
+        self.scope_with(|_, scratch| work(scratch))
+    }
+
+    /// The same, with the named buffers at hand.
+    pub fn scope_with<R>(&mut self, work: impl for<'s> FnOnce(&mut Named, &mut Scratch<'s>) -> R) -> R {
+        self.scopes += 1;
+        let named = &mut self.named;
+        scratch::enter(&mut self.arena, |scratch| work(named, scratch))
+    }
+
+    /// Gives the room for temporaries back to the pool; the next scope asks again.
+    pub fn trim(&mut self) {
+        self.arena.clear();
+    }
+
+    /// What the workspace holds and has done.
+    #[must_use]
+    pub fn stats(&self) -> WorkspaceStats {
+        WorkspaceStats {
+            named_bytes: self.named.bytes() as u64,
+            scratch_bytes: self.arena.bytes() as u64,
+            scratch_peak: self.arena.peak() as u64,
+            growths: self.arena.growths(),
+            scopes: self.scopes,
+        }
+    }
+
+    /// Gives everything back now.
+    pub fn free(self) {}
+}

@@ -1,0 +1,104 @@
+//! A scope's hold on the arena.
+
+use super::arena::{Arena, Mark};
+use crate::block::{ALIGN, bytes_of};
+use crate::error::AllocError;
+use bytemuck::Pod;
+use std::cell::RefCell;
+use std::fmt;
+use std::ptr::NonNull;
+
+/// Gives room for temporaries, which live as long as the scope.
+///
+/// Invariant: while this is there the arena is reset to no mark before the one at which the scope began. A scope inside
+/// borrows this one alone, and resets the arena to a mark after all that was taken here. So what is handed out for `'s` is
+/// handed out to nobody else while `'s` lasts, and no chunk goes back, as the arena is borrowed alone for as long.
+pub struct Scratch<'s> {
+    arena: RefCell<&'s mut Arena>,
+}
+
+impl fmt::Debug for Scratch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scratch").finish_non_exhaustive()
+    }
+}
+
+/// Resets the arena at the end of a scope, also when it panics.
+struct Scope<'a> {
+    arena: &'a mut Arena,
+    mark: Mark,
+}
+
+impl Drop for Scope<'_> {
+    fn drop(&mut self) {
+        self.arena.reset(self.mark);
+    }
+}
+
+/// Runs `work` in a scope of its own.
+pub(super) fn enter<R>(arena: &mut Arena, work: impl for<'s> FnOnce(&mut Scratch<'s>) -> R) -> R {
+    let mark = arena.mark();
+    let scope = Scope { arena, mark };
+    work(&mut Scratch {
+        arena: RefCell::new(&mut *scope.arena),
+    })
+}
+
+impl<'s> Scratch<'s> {
+    /// A temporary of `len` elements at a multiple of 64. It holds what temporaries of this workspace before it left, or
+    /// zeros.
+    ///
+    /// # Errors
+    /// When there is no memory for more room.
+    pub fn alloc<T: Pod>(&self, len: usize) -> Result<&'s mut [T], AllocError> {
+        let (bytes, align) = (bytes_of::<T>(len)?, ALIGN.max(align_of::<T>()));
+        let first = if bytes == 0 {
+            NonNull::dangling()
+        } else {
+            self.arena.borrow_mut().take(bytes, align)?.cast::<T>()
+        };
+        // SAFETY: the bytes are aligned for `T` and initialised, which is all that plain elements need; by the invariant
+        // they are ours alone for as long as `'s`. For no elements any aligned address will do.
+        Ok(unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), len) })
+    }
+
+    /// A temporary of `len` elements, all zero.
+    ///
+    /// # Errors
+    /// When there is no memory for more room.
+    pub fn alloc_zeroed<T: Pod>(&self, len: usize) -> Result<&'s mut [T], AllocError> {
+        let elements = self.alloc(len)?;
+        bytemuck::fill_zeroes(elements);
+        Ok(elements)
+    }
+
+    /// A temporary copy of a slice.
+    ///
+    /// # Errors
+    /// When there is no memory for more room.
+    pub fn alloc_from<T: Pod>(&self, values: &[T]) -> Result<&'s mut [T], AllocError> {
+        let elements = self.alloc(values.len())?;
+        elements.copy_from_slice(values);
+        Ok(elements)
+    }
+
+    /// Runs `work` with temporaries that end with it, before those of this scope.
+    ///
+    /// ```
+    /// # let pool = millpond::Pool::host()?;
+    /// # let mut workspace = millpond::Workspace::builder(&pool).build()?;
+    /// workspace.scope(|scratch| {
+    ///     let kept = scratch.alloc_zeroed::<u32>(100)?;
+    ///     for i in 0..1000 {
+    ///         kept[0] += scratch.scope(|inner| Ok::<_, millpond::AllocError>(inner.alloc_from(&[i; 500])?[499]))?;
+    ///     }
+    ///     assert_eq!(kept[0], 499_500);
+    ///     Ok::<(), millpond::AllocError>(())
+    /// })?;
+    /// assert!(workspace.stats().scratch_peak < 3000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn scope<R>(&mut self, work: impl for<'i> FnOnce(&mut Scratch<'i>) -> R) -> R {
+        enter(self.arena.get_mut(), work)
+    }
+}

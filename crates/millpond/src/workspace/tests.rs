@@ -1,0 +1,258 @@
+//! Workspaces: what stays, what ends with a scope, and what asks the pool.
+
+use super::*;
+use crate::block::fake;
+use crate::error::AllocError;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+fn empty() -> (Workspace, Unpooled) {
+    let source = fake::unpooled();
+    (
+        Workspace::unpooled(&source).build().expect("nothing to take"),
+        source,
+    )
+}
+
+#[test]
+fn named_buffers_are_there_zero_and_of_their_type() {
+    let source = fake::unpooled();
+    let mut workspace = Workspace::unpooled(&source)
+        .buffer::<f32>("x", 100)
+        .buffer::<[u8; 3]>("colours", 7)
+        .buffer::<u64>("none", 0)
+        .build()
+        .expect("room");
+    assert_eq!(workspace.get::<f32>("x").expect("there"), [0.0; 100]);
+    workspace.get_mut::<[u8; 3]>("colours").expect("there")[6] = [1, 2, 3];
+    assert_eq!(workspace.get::<[u8; 3]>("colours").expect("there")[6], [1, 2, 3]);
+    assert!(workspace.get::<u64>("none").expect("there").is_empty());
+    let error = workspace.get::<u32>("x").expect_err("they are f32");
+    assert_eq!(error.to_string(), "the elements of \"x\" are f32, not u32");
+    let error = workspace.get_mut::<f32>("y").expect_err("no such");
+    assert_eq!(
+        error.to_string(),
+        "there is no buffer \"y\": there are x, colours, none"
+    );
+    assert_eq!(workspace.stats().named_bytes, 421);
+    workspace.free();
+    assert_eq!(source.held_bytes(), 0);
+}
+
+#[test]
+fn a_name_is_there_once() {
+    let source = fake::unpooled();
+    let twice = Workspace::unpooled(&source)
+        .buffer::<u8>("x", 1)
+        .buffer::<u8>("x", 1)
+        .build();
+    assert!(matches!(twice, Err(WorkspaceError::Twice { .. })));
+    let mut workspace = Workspace::unpooled(&source)
+        .buffer::<u8>("a", 2)
+        .buffer::<u16>("b", 2)
+        .buffer::<u8>("c", 2)
+        .build()
+        .expect("room");
+    let named = workspace.named();
+    let [c, a] = named.get_disjoint_mut::<u8, 2>(["c", "a"]).expect("both");
+    c.fill(3);
+    a.fill(1);
+    assert_eq!(
+        (named.get::<u8>("a").ok(), named.get::<u8>("c").ok()),
+        (Some(&[1; 2][..]), Some(&[3; 2][..]))
+    );
+    assert!(matches!(
+        named.get_disjoint_mut::<u8, 2>(["a", "a"]),
+        Err(WorkspaceError::Twice { .. })
+    ));
+    assert!(matches!(
+        named.get_disjoint_mut::<u8, 2>(["a", "b"]),
+        Err(WorkspaceError::Type { .. })
+    ));
+    let too_large = Workspace::unpooled(&source)
+        .buffer::<u64>("x", usize::MAX)
+        .build();
+    assert!(matches!(
+        too_large,
+        Err(WorkspaceError::Alloc(AllocError::TooLarge { .. }))
+    ));
+}
+
+#[test]
+fn the_second_pass_asks_for_nothing() {
+    let (mut workspace, source) = empty();
+    let mut pass = |most: usize| {
+        workspace.scope(|scratch| {
+            for len in (1..most).step_by(500) {
+                scratch.alloc::<u64>(len).expect("room").fill(1);
+                scratch.scope(|inner| inner.alloc::<u8>(len * 3).expect("room").fill(2));
+            }
+        });
+        workspace.stats()
+    };
+    let first = pass(6000);
+    assert!(first.growths > 1 && first.scratch_peak <= first.scratch_bytes);
+    let held = source.held_bytes();
+    for _ in 0..5 {
+        let later = pass(6000);
+        assert_eq!(
+            (later.growths, later.scratch_bytes, later.scratch_peak),
+            (first.growths, first.scratch_bytes, first.scratch_peak)
+        );
+    }
+    assert_eq!(pass(3000).growths, first.growths);
+    assert_eq!(source.held_bytes(), held);
+    workspace.trim();
+    assert_eq!((source.held_bytes(), workspace.stats().scratch_bytes), (0, 0));
+    assert_eq!(
+        workspace.scope(|scratch| scratch.alloc_from(&[1, 2]).expect("room").len()),
+        2
+    );
+}
+
+#[test]
+fn room_made_in_advance_spares_the_first_pass_too() {
+    let source = fake::unpooled();
+    let mut workspace = Workspace::unpooled(&source)
+        .scratch_bytes(500_000)
+        .build()
+        .expect("room");
+    workspace.scope(|scratch| scratch.alloc::<u8>(500_000).expect("room")[499_999] = 1);
+    assert_eq!((workspace.stats().growths, workspace.stats().scopes), (1, 1));
+}
+
+#[test]
+fn a_scope_that_panics_ends_its_temporaries() {
+    let (mut workspace, _) = empty();
+    for _ in 0..100 {
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            workspace.scope(|scratch| {
+                scratch.alloc::<u8>(30_000).expect("room");
+                scratch.scope(|inner| {
+                    inner.alloc::<u8>(30_000).expect("room");
+                    panic!("on purpose");
+                });
+            });
+        }));
+        assert!(panicked.is_err());
+    }
+    assert_eq!(workspace.stats().growths, 1);
+}
+
+#[test]
+fn room_that_cannot_be_had_is_an_error_and_the_scope_goes_on() {
+    let (mut workspace, _) = empty();
+    workspace.scope(|scratch| {
+        let kept = scratch.alloc_from(&[5u8; 100]).expect("room");
+        assert!(matches!(scratch.alloc::<u8>(2 << 20), Err(AllocError::Source(_))));
+        assert!(matches!(
+            scratch.alloc::<u64>(usize::MAX),
+            Err(AllocError::TooLarge { .. })
+        ));
+        assert!(scratch.alloc::<u64>(0).expect("nothing").is_empty());
+        let next = scratch.alloc::<u8>(1).expect("room");
+        assert_eq!(
+            next.as_ptr().addr() - kept.as_ptr().addr(),
+            128,
+            "nothing is left over"
+        );
+        assert_eq!(kept, [5; 100]);
+    });
+    assert_eq!(workspace.stats().growths, 1);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Take(usize),
+    Wide,
+    Inside(Vec<Step>),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let most: usize = if cfg!(miri) { 2000 } else { 40_000 };
+    let step = prop_oneof![8 => (0..most).prop_map(Step::Take), 1 => Just(Step::Wide)];
+    step.prop_recursive(
+        4,
+        60,
+        8,
+        |inner| prop_oneof![2 => inner.clone(), 1 => vec(inner, 0..8).prop_map(Step::Inside)],
+    )
+    .prop_flat_map(|step| vec(Just(step), 1..4))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C, align(512))]
+struct Wide([u64; 64]);
+// SAFETY: words, of as many bytes as it is aligned to.
+unsafe impl bytemuck::Zeroable for Wide {}
+// SAFETY: as above.
+unsafe impl Pod for Wide {}
+
+/// Every temporary keeps what was written to it until its scope ends, whatever is done inside.
+fn run(scratch: &mut Scratch<'_>, steps: &[Step], seed: &mut u64) {
+    let mut held = Vec::new();
+    let mut wide = Vec::new();
+    for step in steps {
+        *seed += 1;
+        match step {
+            Step::Take(len) => {
+                let words = scratch.alloc::<u64>(len / 8).expect("room");
+                assert!(words.as_ptr().addr().is_multiple_of(64) || words.is_empty());
+                words.fill(*seed);
+                held.push((words, *seed));
+            }
+            Step::Wide => {
+                let one = scratch.alloc_zeroed::<Wide>(1).expect("room");
+                assert!(one[0] == Wide([0; 64]) && one.as_ptr().addr().is_multiple_of(512));
+                one[0] = Wide([*seed; 64]);
+                wide.push((one, *seed));
+            }
+            Step::Inside(steps) => scratch.scope(|inner| run(inner, steps, seed)),
+        }
+    }
+    assert!(
+        held.iter()
+            .all(|(words, seed)| words.iter().all(|word| word == seed))
+    );
+    assert!(wide.iter().all(|(one, seed)| one[0] == Wide([*seed; 64])));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 6 } else { 300 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn temporaries_are_apart_while_they_last(steps in steps()) {
+        let (mut workspace, source) = empty();
+        let mut seed = 0;
+        workspace.scope(|scratch| run(scratch, &steps, &mut seed));
+        let first = workspace.stats();
+        workspace.scope(|scratch| run(scratch, &steps, &mut seed));
+        prop_assert_eq!(workspace.stats().growths, first.growths);
+        drop(workspace);
+        prop_assert_eq!(source.held_bytes(), 0);
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn a_workspace_may_own_its_pool() {
+    let pool = Pool::host().expect("a pool");
+    let heap = pool.heap();
+    let mut workspace = Workspace::builder(&pool)
+        .buffer::<f32>("x", 1000)
+        .build()
+        .expect("room");
+    drop(pool);
+    assert!(!heap.is_closed());
+    workspace.scope(|scratch| scratch.alloc::<f32>(100_000).expect("room").fill(1.0));
+    std::thread::spawn(move || drop(workspace))
+        .join()
+        .expect("no panic");
+    assert!(heap.is_closed());
+    assert_eq!(heap.stats().reserved.current, 0);
+}
