@@ -55,6 +55,8 @@ mod rental;
 #[forbid(unsafe_code)]
 mod storage;
 #[cfg(target_os = "linux")]
+mod tenant;
+#[cfg(target_os = "linux")]
 mod unpooled;
 #[cfg(target_os = "linux")]
 mod workspace;
@@ -84,6 +86,8 @@ pub use pressure::{Pressure, Watch, pressure};
 pub use rental::{Rental, RentalStats, Rented};
 #[cfg(target_os = "linux")]
 pub use storage::Storage;
+#[cfg(target_os = "linux")]
+pub use tenant::Tenant;
 #[cfg(target_os = "linux")]
 pub use unpooled::Unpooled;
 #[cfg(target_os = "linux")]

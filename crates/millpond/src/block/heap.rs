@@ -1,21 +1,7 @@
 //! What a block asks of a pool's heap beyond taking and freeing.
 
-use crate::error::AllocError;
 use crate::pool::{PoolBlock, PoolHeap};
 use std::ptr;
-
-/// A block whose first `bytes` are zero.
-pub(super) fn allocate_zeroed(
-    heap: &'static PoolHeap,
-    bytes: usize,
-    align: usize,
-) -> Result<PoolBlock, AllocError> {
-    let taken = heap.allocate(bytes, align)?;
-    let first: *mut u8 = ptr::with_exposed_provenance_mut(taken.address);
-    // SAFETY: the block was just handed out, is ours alone and has at least these bytes.
-    unsafe { first.write_bytes(0, bytes) };
-    Ok(taken)
-}
 
 /// Takes what the first `bytes` of a block hold to another block. What the first then holds is not said.
 ///

@@ -6,6 +6,7 @@ use crate::device::Device;
 use crate::error::AllocError;
 use crate::memory::MemoryKind;
 use crate::pool::{PoolBlock, PoolHeap};
+use crate::tenant::Terms;
 use crate::unpooled::Direct;
 use std::fmt;
 use std::ptr::{self, NonNull};
@@ -15,6 +16,8 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub(crate) enum Owner {
     Pool(&'static PoolHeap),
+    /// A pool that is asked on somebody's account.
+    Tenant(Arc<Terms>),
     Direct(Arc<Direct>),
 }
 
@@ -44,7 +47,8 @@ impl Owner {
     #[inline]
     pub(super) fn allocate(&self, bytes: usize, align: usize) -> Result<(NonNull<u8>, usize), AllocError> {
         match self {
-            Self::Pool(heap) => heap.allocate(bytes, align).map(place),
+            Self::Pool(heap) => heap.allocate(bytes, align.max(heap.align())).map(place),
+            Self::Tenant(terms) => terms.allocate(bytes, align, false).map(place),
             Self::Direct(source) => source.allocate(bytes, align),
         }
     }
@@ -56,7 +60,8 @@ impl Owner {
         align: usize,
     ) -> Result<(NonNull<u8>, usize), AllocError> {
         match self {
-            Self::Pool(heap) => heap::allocate_zeroed(heap, bytes, align).map(place),
+            Self::Pool(heap) => heap.allocate_zeroed(bytes, align.max(heap.align())).map(place),
+            Self::Tenant(terms) => terms.allocate(bytes, align, true).map(place),
             Self::Direct(source) => source.allocate_zeroed(bytes, align),
         }
     }
@@ -69,6 +74,7 @@ impl Owner {
     pub(super) unsafe fn free(&self, pointer: NonNull<u8>, bytes: usize, requested: usize) {
         match self {
             Self::Pool(heap) => heap.free(taken(pointer, bytes), requested),
+            Self::Tenant(terms) => terms.heap().free(taken(pointer, bytes), requested),
             Self::Direct(source) => source.free(pointer),
         }
     }
@@ -90,6 +96,10 @@ impl Owner {
                 heap::move_contents(heap, taken(from.0, from.1), taken(to.0, to.1), keep);
             },
             // SAFETY: the caller's promise.
+            Self::Tenant(terms) => unsafe {
+                heap::move_contents(terms.heap(), taken(from.0, from.1), taken(to.0, to.1), keep);
+            },
+            // SAFETY: the caller's promise.
             Self::Direct(source) => unsafe { source.move_contents(from, to, keep) },
         }
     }
@@ -97,6 +107,7 @@ impl Owner {
     pub(crate) fn kind(&self) -> MemoryKind {
         match self {
             Self::Pool(heap) => heap.kind(),
+            Self::Tenant(terms) => terms.heap().kind(),
             Self::Direct(source) => source.kind(),
         }
     }
@@ -108,6 +119,7 @@ impl Owner {
     pub(crate) fn pool(&self) -> Option<PoolRef> {
         match self {
             Self::Pool(heap) => Some(PoolRef::of(heap)),
+            Self::Tenant(terms) => Some(PoolRef::of(terms.heap())),
             Self::Direct(_) => None,
         }
     }

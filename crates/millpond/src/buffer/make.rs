@@ -6,6 +6,7 @@ use crate::dtype::DType;
 use crate::error::AllocError;
 use crate::pool::Pool;
 use crate::storage::Storage;
+use crate::tenant::Tenant;
 use crate::unpooled::Unpooled;
 use bytemuck::AnyBitPattern;
 use std::mem::MaybeUninit;
@@ -146,6 +147,10 @@ make_buffers!(
     /// assert!(pool.alloc::<u64>(usize::MAX).is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+);
+make_buffers!(
+    Tenant;
+    /// Buffers at a tenant's expense.
 );
 make_buffers!(
     Unpooled;

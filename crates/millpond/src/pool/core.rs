@@ -134,14 +134,19 @@ impl Core {
                 free.push((piece.address as usize, (piece.address + piece.bytes) as usize));
             }
         });
-        free.into_iter().map(|(start, end)| self.forget(start, end)).sum()
+        free.into_iter()
+            .map(|(start, end)| self.forget(start, end, true))
+            .sum()
     }
 
-    /// Lets the system have the whole pages between two addresses; answers the bytes.
-    pub(crate) fn forget(&mut self, start: usize, end: usize) -> u64 {
+    /// Lets the system have the whole pages between two addresses, which are free on a shelf or, if so, in the engine;
+    /// answers the bytes.
+    pub(crate) fn forget(&mut self, start: usize, end: usize, in_engine: bool) -> u64 {
         let first = start.next_multiple_of(PAGE);
         let bytes = (end & !(PAGE - 1)).saturating_sub(first);
-        self.memory.source_mut().forget(first as u64, bytes as u64)
+        self.memory
+            .source_mut()
+            .forget(first as u64, bytes as u64, in_engine)
     }
 
     /// Puts memory behind whole pages.

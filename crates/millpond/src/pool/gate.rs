@@ -50,13 +50,15 @@ impl Gate {
         self.fresh.use_up(address, address + bytes, written);
     }
 
-    /// Lets the system have the memory behind whole pages of it that no block uses, until they are used again; answers
-    /// the bytes.
-    pub(crate) fn forget(&mut self, address: u64, bytes: u64) -> u64 {
+    /// Lets the system have the memory behind whole pages of it that nobody uses, until they are used again; answers
+    /// the bytes. Where they are free in the engine, so that whoever gets them is told of here, they are known to be zero.
+    pub(crate) fn forget(&mut self, address: u64, bytes: u64, free: bool) -> u64 {
         if bytes == 0 || !self.inner.discard(address, bytes) {
             return 0;
         }
-        self.fresh.add(address, address + bytes);
+        if free {
+            self.fresh.add(address, address + bytes);
+        }
         bytes
     }
 

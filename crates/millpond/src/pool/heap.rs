@@ -202,6 +202,11 @@ impl Heap {
         self.kind
     }
 
+    #[inline]
+    pub(crate) fn align(&self) -> usize {
+        self.align
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }

@@ -9,7 +9,7 @@ use super::detour::Detour;
 use super::heap::{Heap, Taken, large, lock, small};
 use super::local;
 use super::zeroed::clear;
-use crate::budget::{Charge, Refusal};
+use crate::budget::{Budget, Charge, Refusal};
 use crate::error::AllocError;
 use crate::global::{has_reserve, inside};
 use crate::post_mortem::{PostMortem, Survey};
@@ -48,28 +48,31 @@ impl Ask {
     }
 }
 
+/// The end of a time from now; where time ends, waiting does not.
+fn deadline(wait: Duration) -> Instant {
+    const AGES: Duration = Duration::from_secs(1 << 30);
+    Instant::now() + wait.min(AGES)
+}
+
 impl Heap {
     /// Hands a block out.
     #[cold]
     #[inline(never)]
     pub(crate) fn allocate_slowly(&'static self, ask: Ask) -> Result<Taken, AllocError> {
         let _inside = inside();
-        let charge = self.charge(ask)?;
+        let charge = self
+            .budget
+            .as_ref()
+            .map(|budget| self.charge(budget, ask))
+            .transpose()?;
         let taken = self.place(ask)?;
         // From here on the block stands for it.
         charge.map(Charge::forget);
         Ok(taken)
     }
 
-    /// Hands a block out, and waits for one as long as said where there is none now.
-    pub(crate) fn allocate_within(&'static self, ask: Ask, limit: Duration) -> Result<Taken, AllocError> {
-        // Where time ends, waiting does not.
-        const AGES: Duration = Duration::from_secs(1 << 30);
-        let until = Instant::now() + limit.min(AGES);
-        let ask = Ask {
-            until: Some(until),
-            ..ask
-        };
+    /// Hands a block out, and waits for one until then where there is none now.
+    fn allocate_until(&'static self, ask: Ask, until: Instant) -> Result<Taken, AllocError> {
         match self.allocate_slowly(ask) {
             Err(error) if error.is_out_of_memory() && Instant::now() < until => {}
             outcome => return outcome,
@@ -95,17 +98,52 @@ impl Heap {
         }
     }
 
-    /// Charges the pool's budget of allocated bytes.
-    fn charge(&self, ask: Ask) -> Result<Option<Charge>, AllocError> {
-        let Some(budget) = &self.budget else {
-            return Ok(None);
+    /// Hands a block out at the expense of a budget beside the pool's own, and waits for it as long as said.
+    pub(crate) fn allocate_for(
+        &'static self,
+        budget: Option<&Budget>,
+        wait: Option<Duration>,
+        (requested, align, zeroed): (usize, usize, bool),
+    ) -> Result<Taken, AllocError> {
+        let _inside = inside();
+        let align = align.max(self.align);
+        let ask = Ask {
+            zeroed,
+            until: wait.map(deadline),
+            ..Ask::new(requested, align)
         };
+        let charge = budget.map(|budget| self.charge(budget, ask)).transpose()?;
+        let taken = match ask.until {
+            Some(until) => self.allocate_until(ask, until),
+            None => self.allocate_slowly(ask),
+        }?;
+        if let Some(charge) = charge {
+            self.charge_to(taken.address, charge);
+        }
+        Ok(taken)
+    }
+
+    /// What a block is charged to until it is freed.
+    pub(crate) fn charge_to(&self, address: usize, charge: Charge) {
+        let _inside = inside();
+        let before = lock(&self.charges).insert(address, charge);
+        drop(before);
+    }
+
+    /// From now on blocks may be charged to somebody.
+    pub(crate) fn have_tenants(&self) {
+        let _inside = inside();
+        self.set_detour(Detour::Charged, true);
+    }
+
+    /// Charges a budget of allocated bytes.
+    fn charge(&self, budget: &Budget, ask: Ask) -> Result<Charge, AllocError> {
         let bytes = Taken::of(0, ask.requested, ask.align).bytes as u64;
         let charged = match ask.until {
             Some(until) => budget.charge_timeout(bytes, until.saturating_duration_since(Instant::now())),
             None => budget.charge(bytes),
         };
-        charged.map(Some).map_err(|error| {
+        charged.map_err(|error| {
             self.count_refusal();
             AllocError::Budget(Box::new(error))
         })

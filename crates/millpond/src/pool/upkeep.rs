@@ -57,7 +57,7 @@ impl Heap {
         for (class, shelf) in self.shelves.iter().enumerate() {
             let mut shelf = lock(shelf);
             if let Some(core) = lock(&self.core).as_mut() {
-                shelf.free_parts(class, |start, end| bytes += core.forget(start, end));
+                shelf.free_parts(class, |start, end| bytes += core.forget(start, end, false));
             }
         }
         bytes + lock(&self.core).as_mut().map_or(0, Core::forget_free)

@@ -1,0 +1,166 @@
+//! Asking a pool on somebody's account, and with patience.
+
+use crate::block::Owner;
+use crate::budget::{Budget, BudgetError, Measure};
+use crate::buffer::{Buffer, Memory};
+use crate::error::AllocError;
+use crate::pool::{Pool, PoolBlock, PoolHeap};
+use bytemuck::AnyBitPattern;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One who uses a pool: what is allocated by it is charged to a budget of its own, and may be waited for.
+///
+/// A request over the budget fails with who holds what. One that [may wait](Self::wait) stands in line, first come,
+/// first served, until so much has been freed or the time is over; see [`Budget`] for the order. Where not the budget but
+/// the pool's memory is short, it waits for that too: until someone frees, or other pools under the same budget give back.
+/// Whoever holds memory while waiting for more can wait for itself; the time limit is what ends that.
+///
+/// ```
+/// use millpond::{Budget, Measure, Pool};
+/// use std::time::Duration;
+///
+/// let pool = Pool::host()?;
+/// let budget = Budget::builder("tenant a").measure(Measure::Allocated).limit(1 << 20).build()?;
+/// let tenant = pool.tenant(&budget)?;
+/// let held = tenant.alloc_zeroed::<f32>(100_000)?;
+/// assert!(budget.used() >= held.bytes() as u64);
+///
+/// let refused = tenant.alloc_zeroed::<f32>(200_000).unwrap_err();
+/// assert!(refused.to_string().contains("over budget 'tenant a'"));
+///
+/// // Another thread gives back in time.
+/// let patient = tenant.wait(Duration::from_secs(60));
+/// let giver = std::thread::spawn(move || held.free());
+/// assert_eq!(patient.alloc_zeroed::<f32>(200_000)?.len(), 200_000);
+/// # giver.join().unwrap();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Tenant {
+    pool: Pool,
+    terms: Arc<Terms>,
+}
+
+/// How a tenant asks.
+#[derive(Clone)]
+pub(crate) struct Terms {
+    heap: &'static PoolHeap,
+    budget: Option<Budget>,
+    wait: Option<Duration>,
+}
+
+impl fmt::Debug for Terms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Terms")
+            .field("budget", &self.budget)
+            .field("wait", &self.wait)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Terms {
+    pub(crate) fn heap(&self) -> &'static PoolHeap {
+        self.heap
+    }
+
+    pub(crate) fn allocate(&self, bytes: usize, align: usize, zeroed: bool) -> Result<PoolBlock, AllocError> {
+        self.heap
+            .allocate_for(self.budget.as_ref(), self.wait, (bytes, align, zeroed))
+    }
+}
+
+impl Pool {
+    /// One who uses the pool at the expense of a budget of allocated bytes.
+    ///
+    /// # Errors
+    /// [`BudgetError::OtherMeasure`] if the budget counts other bytes.
+    pub fn tenant(&self, budget: &Budget) -> Result<Tenant, BudgetError> {
+        let budget = budget.measured(Measure::Allocated)?.clone();
+        self.heap().have_tenants();
+        Ok(Tenant::new(self, Some(budget), None))
+    }
+
+    /// One who waits at most so long where there is no memory now.
+    ///
+    /// ```
+    /// use millpond::Pool;
+    /// use std::time::Duration;
+    ///
+    /// let pool = Pool::builder().limit(8 << 20).host()?;
+    /// let held = pool.alloc_zeroed::<u8>(6 << 20)?;
+    /// let giver = std::thread::spawn(move || held.free());
+    /// let patient = pool.waiting(Duration::from_secs(60));
+    /// assert_eq!(patient.alloc_zeroed::<u8>(6 << 20)?.len(), 6 << 20);
+    /// # giver.join().unwrap();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn waiting(&self, limit: Duration) -> Tenant {
+        Tenant::new(self, None, Some(limit))
+    }
+}
+
+impl Tenant {
+    fn new(pool: &Pool, budget: Option<Budget>, wait: Option<Duration>) -> Self {
+        Self {
+            pool: pool.clone(),
+            terms: Arc::new(Terms {
+                heap: pool.heap(),
+                budget,
+                wait,
+            }),
+        }
+    }
+
+    /// The same, who waits at most so long where there is no memory now.
+    #[must_use]
+    pub fn wait(&self, limit: Duration) -> Self {
+        Self::new(&self.pool, self.terms.budget.clone(), Some(limit))
+    }
+
+    /// The pool.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// What its blocks are charged to.
+    #[must_use]
+    pub fn budget(&self) -> Option<&Budget> {
+        self.terms.budget.as_ref()
+    }
+
+    /// A buffer of `len` elements, all zero, as a future of any runtime: it stands in the budget's line until there is
+    /// room. Where the pool's own memory is short it fails, as no thread is there to wait. Dropped, it leaves the line.
+    ///
+    /// # Errors
+    /// When there is no memory for it, or never will be.
+    pub async fn alloc_zeroed_async<T: AnyBitPattern>(&self, len: usize) -> Result<Buffer<T>, AllocError> {
+        let Some(budget) = &self.terms.budget else {
+            return self.pool.alloc_zeroed(len);
+        };
+        let bytes = crate::block::bytes_of::<T>(len)?;
+        // The room is held until the block's own charge has been made of it.
+        let block = PoolBlock::of(0, bytes, crate::block::ALIGN).bytes as u64;
+        let charge = budget.charge_async(block).await;
+        let charge = charge.map_err(|error| AllocError::Budget(Box::new(error)))?;
+        let terms = Terms {
+            budget: None,
+            wait: None,
+            ..(*self.terms).clone()
+        };
+        let buffer: Buffer<T> = Buffer::zeroed(Owner::Tenant(Arc::new(terms)), len, crate::block::ALIGN)?;
+        if len > 0 {
+            self.terms.heap.charge_to(buffer.as_ptr().addr(), charge);
+        }
+        Ok(buffer)
+    }
+}
+
+impl Memory for Tenant {
+    fn owner(&self) -> Owner {
+        Owner::Tenant(Arc::clone(&self.terms))
+    }
+}

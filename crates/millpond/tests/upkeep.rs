@@ -1,0 +1,459 @@
+//! What a pool does with memory that nobody uses, seen by its own account.
+
+use millpond::engine::{Counted, Source};
+use millpond::{AllocError, Budget, BudgetError, Buffer, Host, Measure, Pool, PoolError, Prewarm};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+
+fn quiet() -> Pool {
+    Pool::builder().trim_every(None).host().expect("a pool")
+}
+
+#[test]
+fn capacity_is_there_before_it_is_asked_for() {
+    let pool = Pool::builder().capacity(16 * MIB).host().expect("a pool");
+    assert!((16 * MIB..17 * MIB).contains(&pool.stats().reserved.current));
+    pool.reserve(32 * MIB).expect("room");
+    let stats = pool.stats();
+    assert!(
+        (32 * MIB..33 * MIB).contains(&stats.reserved.current),
+        "{stats:?}"
+    );
+    assert_eq!((stats.allocations, stats.allocated.peak), (0, 0));
+    // Less than there is changes nothing.
+    pool.reserve(MIB).expect("room");
+    assert_eq!(pool.stats().reserved, stats.reserved);
+    let held: Vec<Buffer<u8>> = (0..31)
+        .map(|_| pool.alloc_zeroed(1 << 20).expect("room"))
+        .collect();
+    let after = pool.stats();
+    assert_eq!((after.hits, after.reserved.peak), (31, stats.reserved.peak));
+    drop(held);
+    pool.trim();
+    assert_eq!(pool.stats().reserved.current, 0);
+    let small = Pool::builder().limit(8 * MIB).host().expect("a pool");
+    assert!(
+        small
+            .reserve(9 * MIB)
+            .is_err_and(|error| error.is_out_of_memory())
+    );
+    assert_eq!(
+        small.alloc_zeroed::<u8>(8 << 20).expect("all of it").len(),
+        8 << 20
+    );
+}
+
+#[test]
+fn prewarmed_blocks_call_no_source() {
+    let pool = Pool::builder()
+        .prewarm(Prewarm::small_sizes())
+        .trim_every(None)
+        .host()
+        .expect("a pool");
+    let held: Vec<Buffer<u8>> = (6..=16)
+        .flat_map(|log| std::iter::repeat_n(1 << log, 16))
+        .map(|bytes| pool.alloc_zeroed(bytes).expect("room"))
+        .collect();
+    assert_eq!(pool.stats().hits, held.len() as u64);
+    pool.prewarm(&Prewarm::six_sizes(60 << 20).touched())
+        .expect("room");
+    let before = pool.stats();
+    let six: Vec<Buffer<u8>> = (0..6)
+        .flat_map(|step| std::iter::repeat_n(1024 << (2 * step), (10 << 20) >> (10 + 2 * step)))
+        .map(|bytes| pool.alloc_zeroed(bytes).expect("room"))
+        .collect();
+    let after = pool.stats();
+    assert_eq!(after.hits - before.hits, six.len() as u64);
+    assert_eq!(after.reserved, before.reserved);
+}
+
+#[test]
+fn clear_begins_the_account_anew() {
+    let pool = quiet();
+    let kept = pool.alloc_zeroed::<u8>(100_000).expect("room");
+    for _ in 0..10 {
+        drop(pool.alloc_zeroed::<u8>(1 << 20).expect("room"));
+    }
+    pool.clear();
+    let stats = pool.stats();
+    assert_eq!(
+        (stats.allocations, stats.frees, stats.hits, stats.refusals),
+        (0, 0, 0, 0)
+    );
+    assert_eq!(stats.requested.peak, 100_000);
+    assert_eq!(stats.hit_rate(), 0.0);
+    drop(pool.alloc_zeroed::<u8>(1 << 20).expect("room"));
+    drop(pool.alloc_zeroed::<u8>(1 << 20).expect("room"));
+    let stats = pool.stats();
+    assert_eq!((stats.allocations, stats.frees, stats.hits), (2, 2, 1));
+    drop(kept);
+}
+
+#[test]
+fn a_limit_below_what_is_used_is_met_as_blocks_come_back() {
+    let pool = quiet();
+    let mut held: Vec<Buffer<u8>> = (0..16)
+        .map(|_| pool.alloc_zeroed(2 << 20).expect("room"))
+        .collect();
+    drop(pool.alloc_zeroed::<u8>(30 << 20).expect("room"));
+    assert!(pool.stats().reserved.current >= 62 * MIB);
+    pool.set_limit(8 * MIB);
+    let reserved = pool.stats().reserved.current;
+    assert!(
+        (32 * MIB..33 * MIB).contains(&reserved),
+        "what nobody used went: {reserved}"
+    );
+    assert!(
+        pool.alloc_zeroed::<u8>(1 << 20)
+            .is_err_and(|error| error.is_out_of_memory())
+    );
+    while held.pop().is_some() {
+        let stats = pool.stats();
+        assert!(
+            stats.reserved.current <= (stats.allocated.current + MIB).max(8 * MIB),
+            "{stats:?}"
+        );
+    }
+    pool.alloc_zeroed::<u8>(8 << 20).expect("within the limit");
+    pool.configure("limit:none").expect("known");
+    assert_eq!(pool.limit(), None);
+    pool.alloc_zeroed::<u8>(64 << 20).expect("no limit");
+    let stats = pool.stats();
+    assert!(
+        stats.kept + stats.cached() >= 64 * MIB,
+        "caches serve again: {stats:?}"
+    );
+}
+
+#[test]
+fn a_share_of_the_memory_is_a_limit() {
+    let source = || {
+        Box::new(
+            Host::builder()
+                .capacity(Some(100 * MIB))
+                .build()
+                .expect("a source"),
+        )
+    };
+    let pool = Pool::builder()
+        .memory_fraction(0.8)
+        .over(source())
+        .expect("a pool");
+    assert_eq!(pool.limit(), Some(80 * MIB));
+    pool.configure("memory-fraction:0.9").expect("known");
+    assert_eq!(pool.limit(), Some(90 * MIB));
+    pool.configure("limit:10MiB").expect("known");
+    assert_eq!(pool.limit(), Some(10 * MIB));
+    for bad in [0.0, -1.0, 1.5, f64::NAN] {
+        let refused = Pool::builder().memory_fraction(bad).over(source());
+        assert!(matches!(refused, Err(PoolError::Settings(_))), "{bad}");
+    }
+    let error = pool
+        .configure("limit:1MiB,align:128")
+        .expect_err("for life")
+        .to_string();
+    assert!(error.contains("when the pool is made"), "{error}");
+    assert_eq!(pool.limit(), Some(10 * MIB), "nothing was changed");
+}
+
+#[test]
+fn what_is_idle_goes_back_by_itself() {
+    let pool = Pool::builder()
+        .settings("decay:3")
+        .trim_every(Some(Duration::from_millis(5)))
+        .host()
+        .expect("a pool");
+    drop(pool.alloc_zeroed::<u8>(8 << 20).expect("room"));
+    let small: Vec<Buffer<u8>> = (0..1000)
+        .map(|_| pool.alloc_zeroed(1000).expect("room"))
+        .collect();
+    let kept = pool.alloc_from(&[7u8; 100_000]).expect("room");
+    drop(small);
+    assert!(pool.stats().reserved.current > 8 * MIB);
+    let until = Instant::now() + Duration::from_secs(60);
+    while pool.stats().reserved.current > MIB {
+        assert!(Instant::now() < until, "{:?}", pool.stats());
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert!(kept.iter().all(|byte| *byte == 7));
+}
+
+#[test]
+fn tenants_see_nothing_of_each_other() {
+    let pool = Pool::builder()
+        .zero_on_reuse(true)
+        .trim_every(None)
+        .host()
+        .expect("a pool");
+    for bytes in [64, 5000, 100_000, 3 << 20, 40 << 20] {
+        for _ in 0..3 {
+            drop(pool.alloc::<u8>(bytes).expect("room").fill(0xAA));
+            let raw = pool.alloc_raw(bytes, 64).expect("room");
+            // SAFETY: the block is ours, and its bytes were cleared: that is what is tested.
+            let block = unsafe { std::slice::from_raw_parts(raw.pointer().as_ptr(), raw.bytes()) };
+            assert!(block.iter().all(|byte| *byte == 0), "{bytes}");
+            pool.free_raw(raw).expect("ours");
+        }
+    }
+    pool.configure("zero-on-reuse:off").expect("known");
+    drop(pool.alloc_zeroed::<u8>(1000).expect("room"));
+}
+
+#[test]
+fn zeroed_blocks_are_zero_wherever_they_come_from() {
+    let pool = quiet();
+    let mut seed = 1u64;
+    let mut held: Vec<Buffer<u8>> = Vec::new();
+    for round in 0..2000 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let bytes = 1 << ((seed >> 33) % 22);
+        let bytes = bytes + (seed >> 40) as usize % bytes;
+        let mut buffer = pool.alloc_zeroed::<u8>(bytes).expect("room");
+        assert!(
+            buffer.iter().all(|byte| *byte == 0),
+            "round {round}: {bytes} bytes"
+        );
+        buffer.fill(0xFF);
+        match seed >> 60 {
+            0..6 => held.push(buffer),
+            6..12 => {
+                if !held.is_empty() {
+                    held.swap_remove((seed >> 20) as usize % held.len());
+                }
+            }
+            12 => pool.trim(),
+            13 => pool.reserve(pool.stats().reserved.current + MIB).expect("room"),
+            14 => drop(pool.compact()),
+            _ => pool.collect_garbage(),
+        }
+    }
+}
+
+#[test]
+fn alignment_holds_for_the_whole_pool() {
+    let pool = Pool::builder().align(512).host().expect("a pool");
+    for bytes in [1, 100, 1000, 70_000, 1 << 20] {
+        let buffer = pool.alloc_zeroed::<u8>(bytes).expect("room");
+        assert!(buffer.as_ptr().addr().is_multiple_of(512), "{bytes}");
+    }
+    assert!(matches!(
+        Pool::builder().align(48).host(),
+        Err(PoolError::Settings(_))
+    ));
+}
+
+fn tree() -> (Budget, Budget, Budget) {
+    let process = Budget::builder("process")
+        .limit(64 * MIB)
+        .build()
+        .expect("a budget");
+    let one = process.child("one").expect("a budget");
+    let two = process.child("two").expect("a budget");
+    (process, one, two)
+}
+
+#[test]
+fn what_a_pool_takes_from_its_source_is_charged() {
+    let (process, one, two) = tree();
+    let pools = [&one, &two].map(|budget| {
+        let builder = Pool::builder().name("p").budget(budget).trim_every(None);
+        builder.host().expect("a pool")
+    });
+    let held = pools[0].alloc_zeroed::<u8>(40 << 20).expect("room");
+    assert_eq!(one.used(), pools[0].stats().reserved.current);
+    assert_eq!(process.used(), one.used());
+    let refused = pools[1].alloc_zeroed::<u8>(40 << 20).expect_err("over");
+    assert!(matches!(refused, AllocError::Budget(_)), "{refused}");
+    let told = refused.to_string();
+    assert!(
+        told.contains("over budget 'process'") && told.contains("below it: one 40"),
+        "{told}"
+    );
+    // What the other pool merely keeps is given up for this one.
+    drop(held);
+    assert!(process.used() >= 40 * MIB);
+    let held = pools[1].alloc_zeroed::<u8>(40 << 20).expect("room");
+    assert_eq!(one.used(), 0);
+    drop(held);
+    drop(pools);
+    assert_eq!((process.used(), process.forgotten()), (0, 0));
+}
+
+#[test]
+fn blocks_are_charged_to_pool_and_tenant() {
+    let process = Budget::builder("process")
+        .limit(64 * MIB)
+        .build()
+        .expect("a budget");
+    let bytes = |name: &str, above: &Budget, limit: u64| {
+        let child = above.child_builder(name).measure(Measure::Allocated);
+        child.limit(limit).build().expect("a budget")
+    };
+    let pool_budget = bytes("pool", &process, 20 * MIB);
+    let pool = Pool::builder()
+        .name("a")
+        .budget(&pool_budget)
+        .trim_every(None)
+        .host()
+        .expect("a pool");
+    let tenants = [
+        bytes("small", &pool_budget, 7 * MIB),
+        bytes("large", &pool_budget, 19 * MIB),
+    ];
+    assert!(matches!(
+        pool.tenant(&process),
+        Err(BudgetError::OtherMeasure { .. })
+    ));
+    // A tenant's budget below the pool's is charged there once more than the pool's own, as both count each block: so it
+    // stands beside it here.
+    let [small, large] = tenants.map(|budget| {
+        let alone = Budget::builder(budget.name()).measure(Measure::Allocated);
+        let alone = alone
+            .limit(budget.limit().expect("a limit"))
+            .build()
+            .expect("a budget");
+        pool.tenant(&alone).expect("allocated bytes")
+    });
+    let own = pool.alloc_zeroed::<u8>(1 << 20).expect("room");
+    let theirs = small.alloc_zeroed::<u8>(3 << 20).expect("room");
+    assert_eq!(
+        (pool_budget.used(), small.budget().map(Budget::used)),
+        (4 * MIB, Some(3 * MIB))
+    );
+    let refused = small.alloc_zeroed::<u8>(5 << 20).expect_err("over").to_string();
+    assert!(refused.contains("over budget 'small'"), "{refused}");
+    let refused = large.alloc_zeroed::<u8>(17 << 20).expect_err("over").to_string();
+    assert!(refused.contains("over budget 'process/pool'"), "{refused}");
+    assert_eq!(large.budget().map(Budget::used), Some(0), "nothing stays charged");
+    let mut theirs = theirs;
+    // Both are held for a moment.
+    theirs.try_grow_zeroed(7 << 19).expect("room");
+    assert_eq!(small.budget().map(Budget::used), Some(7 * MIB / 2));
+    drop((own, theirs));
+    assert_eq!(
+        (pool_budget.used(), small.budget().map(Budget::used)),
+        (0, Some(0))
+    );
+    assert_eq!(pool.stats().refusals, 2);
+}
+
+#[test]
+fn those_who_wait_are_served_in_turn() {
+    let pool = Pool::builder()
+        .limit(16 * MIB)
+        .trim_every(None)
+        .host()
+        .expect("a pool");
+    let held = pool.alloc_zeroed::<u8>(12 << 20).expect("room");
+    let long = Duration::from_secs(120);
+    let (first, behind) = (Arc::new(AtomicBool::new(false)), Arc::new(Barrier::new(2)));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let all = pool.waiting(long).alloc_zeroed::<u8>(16 << 20).expect("in time");
+            first.store(true, Ordering::SeqCst);
+            behind.wait();
+            drop(all);
+        });
+        while pool.stats().refusals == 0 {
+            thread::yield_now();
+        }
+        // There is room for this one, and someone else comes first.
+        let refused = loop {
+            match pool.alloc_zeroed::<u8>(3 << 20) {
+                Err(error) => break error,
+                Ok(too_early) => drop(too_early),
+            }
+        };
+        assert!(refused.is_out_of_memory());
+        assert!(!first.load(Ordering::SeqCst));
+        drop(held);
+        behind.wait();
+        let next = pool.waiting(long).alloc_zeroed::<u8>(8 << 20).expect("in time");
+        assert!(first.load(Ordering::SeqCst));
+        drop(next);
+    });
+    let held = pool.alloc_zeroed::<u8>(16 << 20).expect("room");
+    let began = Instant::now();
+    let late = pool
+        .waiting(Duration::from_millis(30))
+        .alloc_zeroed::<u8>(1 << 20);
+    assert!(
+        late.is_err_and(|error| error.is_out_of_memory()) && began.elapsed() >= Duration::from_millis(30)
+    );
+    drop(held);
+    pool.alloc_zeroed::<u8>(16 << 20).expect("nobody waits any more");
+}
+
+#[test]
+fn a_future_waits_for_its_tenants_budget() {
+    let pool = quiet();
+    let budget = Budget::builder("tenant")
+        .measure(Measure::Allocated)
+        .limit(8 * MIB)
+        .build();
+    let tenant = pool.tenant(&budget.expect("a budget")).expect("allocated bytes");
+    let held = tenant.alloc_zeroed::<u8>(6 << 20).expect("room");
+    let giver = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(20));
+        held.free();
+    });
+    let waiter = tenant.clone();
+    let buffer = futures_lite(async move { waiter.alloc_zeroed_async::<u8>(5 << 20).await });
+    assert_eq!(buffer.expect("in time").len(), 5 << 20);
+    giver.join().expect("freed");
+    assert_eq!(tenant.budget().map(Budget::used), Some(0));
+}
+
+/// Runs a future with this thread.
+fn futures_lite<F: Future>(future: F) -> F::Output {
+    struct Unpark(thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(thread::current())).into();
+    let mut context = std::task::Context::from_waker(&waker);
+    let mut future = std::pin::pin!(future);
+    loop {
+        if let std::task::Poll::Ready(answer) = future.as_mut().poll(&mut context) {
+            return answer;
+        }
+        thread::park();
+    }
+}
+
+#[test]
+fn a_producer_and_a_consumer_call_the_source_no_more_once_they_run() {
+    let source = Counted::new(Host::builder().page_bytes(64 << 10).build().expect("a source"));
+    assert!(source.is_paged());
+    let pool = Pool::builder()
+        .trim_every(None)
+        .over(Box::new(source))
+        .expect("a pool");
+    let run = |items: usize| {
+        let (sender, receiver) = std::sync::mpsc::sync_channel::<Buffer<u8>>(64);
+        thread::scope(|scope| {
+            scope.spawn(move || receiver.into_iter().for_each(drop));
+            let mut seed = 7u64;
+            for _ in 0..items {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let bytes = 1 << (10 + (seed >> 33) % 10);
+                let buffer = pool.alloc_zeroed(bytes).expect("room");
+                sender.send(buffer).expect("the consumer lives");
+            }
+            drop(sender);
+        });
+    };
+    run(20_000);
+    let before = pool.stats();
+    run(20_000);
+    let after = pool.stats();
+    let missed = (after.allocations - before.allocations) - (after.hits - before.hits);
+    assert!(missed <= 20, "{missed} of 20,000 called the source");
+    assert_eq!(after.allocated.current, 0);
+}
