@@ -29,6 +29,12 @@ mod error;
 mod memory;
 #[forbid(unsafe_code)]
 mod post_mortem;
+#[forbid(unsafe_code)]
+mod tag;
+#[forbid(unsafe_code)]
+mod thread;
+#[forbid(unsafe_code)]
+mod time;
 
 #[cfg(target_os = "linux")]
 mod host;
@@ -44,9 +50,9 @@ pub mod pressure;
 pub use budget::{Budget, BudgetBuilder, BudgetError, Charge, Measure, Refusal, Report, SoftCrossing, Wait};
 #[cfg(target_os = "linux")]
 pub use buffer::{Buffer, Plain};
+pub use error::{AllocError, OutOfMemory};
 #[cfg(target_os = "linux")]
 pub use host::{Host, HostBuilder, HostError, HugePages, Node};
-pub use error::{AllocError, OutOfMemory};
 pub use memory::{MemoryKind, MemorySource};
 #[cfg(target_os = "linux")]
 pub use pinned::{Pinned, is_pinned, pinned_bytes};
@@ -57,3 +63,8 @@ pub use post_mortem::{
 };
 #[cfg(target_os = "linux")]
 pub use pressure::{Pressure, Watch, pressure};
+#[doc(hidden)]
+pub use tag::TagSite as __TagSite;
+pub use tag::{Tag, TagScope, tag};
+pub use thread::thread_number;
+pub use time::Time;
