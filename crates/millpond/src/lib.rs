@@ -26,6 +26,10 @@ mod budget;
 mod buffer;
 #[forbid(unsafe_code)]
 mod error;
+#[forbid(unsafe_code)]
+mod event;
+#[forbid(unsafe_code)]
+mod ledger;
 mod memory;
 #[forbid(unsafe_code)]
 mod post_mortem;
@@ -51,8 +55,15 @@ pub use budget::{Budget, BudgetBuilder, BudgetError, Charge, Measure, Refusal, R
 #[cfg(target_os = "linux")]
 pub use buffer::{Buffer, Plain};
 pub use error::{AllocError, OutOfMemory};
+#[cfg(feature = "tracing")]
+pub use event::TracingSubscriber;
+pub use event::{Context, Event, EventKind, Facts, PoolLabel, Sees, Subscriber, SubscriptionId, Watchers};
 #[cfg(target_os = "linux")]
 pub use host::{Host, HostBuilder, HostError, HugePages, Node};
+pub use ledger::{
+    Frame, FreedBlock, Leak, LeakGroup, LeakReport, Ledger, LedgerBuilder, Mark, Record, Sampler, Stack,
+    TagTotal, Tracking, WrongFree,
+};
 pub use memory::{MemoryKind, MemorySource};
 #[cfg(target_os = "linux")]
 pub use pinned::{Pinned, is_pinned, pinned_bytes};
