@@ -50,6 +50,9 @@ mod pinned;
 mod pool;
 #[cfg(target_os = "linux")]
 pub mod pressure;
+#[cfg(target_os = "linux")]
+#[forbid(unsafe_code)]
+mod profile;
 
 pub use budget::{Budget, BudgetBuilder, BudgetError, Charge, Measure, Refusal, Report, SoftCrossing, Wait};
 #[cfg(target_os = "linux")]
@@ -74,6 +77,8 @@ pub use post_mortem::{
 };
 #[cfg(target_os = "linux")]
 pub use pressure::{Pressure, Watch, pressure};
+#[cfg(target_os = "linux")]
+pub use profile::{PoolProfile, ProfileReport, profile};
 #[doc(hidden)]
 pub use tag::TagSite as __TagSite;
 pub use tag::{Tag, TagScope, tag};
