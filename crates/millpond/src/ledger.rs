@@ -98,10 +98,10 @@ impl LedgerBuilder {
     }
 
     /// How many of the blocks freed last are remembered, to name who freed a block first that is freed twice; 1,024
-    /// unless said otherwise, and none where allocations are sampled.
+    /// unless said otherwise, a million at most, and none where allocations are sampled.
     #[must_use]
     pub fn remember_freed(mut self, blocks: usize) -> Self {
-        self.freed = blocks;
+        self.freed = blocks.min(1 << 20);
         self
     }
 
@@ -293,10 +293,10 @@ impl Ledger {
         given: Option<(usize, usize)>,
         time: Option<Time>,
     ) -> Result<Option<Record>, Box<WrongFree>> {
-        let hash = table::hash(address);
-        if !self.filter.may_hold(hash) {
+        if !self.may_hold(address) {
             return Ok(None);
         }
+        let hash = table::hash(address);
         let removal = {
             let _inside = thread::enter(COUNTING);
             let remembers = self.settings.tracking == Tracking::All;
@@ -316,6 +316,12 @@ impl Ledger {
             Removal::Unknown if !self.complete.load(Ordering::Relaxed) => Ok(None),
             wrong => Err(wrong_free(self, address, given, wrong)),
         }
+    }
+
+    /// Whether a block of this address may be in the account: surely not, where allocations are sampled and it says no.
+    #[inline]
+    pub(crate) fn may_hold(&self, address: usize) -> bool {
+        self.filter.may_hold(table::hash(address))
     }
 
     /// Blocks in the account: live ones, or those of them that were picked.

@@ -1,7 +1,7 @@
 //! The account while what it accounts for is the program's allocator: nothing waits for itself, nothing is entered that
 //! the account allocated, and what the program holds is found, with its place.
 
-use millpond::{Event, EventKind, Facts, Ledger, MemoryKind, PoolLabel, Tag, Tracking, Watchers};
+use millpond::{Event, EventKind, Facts, Ledger, MemoryKind, PoolLabel, Survey, Tag, Tracking, Watchers};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -83,6 +83,16 @@ fn leaks_of_the_whole_program() {
     // The account grows while many allocate, and another is made and goes.
     let rounds = if stacks { 2_000 } else { 20_000 };
     std::thread::scope(|scope| {
+        // Under the pool's lock, where whoever allocates would wait for itself; and for the account's locks, which nobody
+        // holds who waits for the pool's.
+        scope.spawn(|| {
+            for _ in 0..rounds {
+                let _lock = POOL.lock();
+                let mut survey = Survey::new(1);
+                ledger.survey(&mut survey);
+                std::hint::black_box(&survey);
+            }
+        });
         for _ in 0..4 {
             scope.spawn(|| {
                 let _scope = millpond::tag("scratch");

@@ -268,6 +268,24 @@ fn what_is_seen_follows_from_who_watches() {
 }
 
 #[test]
+fn a_sample_is_entered_by_dice_or_when_it_was_picked_and_events_are_told_of_all() {
+    let ledger = Arc::new(Ledger::new(Tracking::Sampled { one_in: 10 }));
+    let watchers = Watchers::new(PoolLabel::new(1, "", MemoryKind::Host, 0));
+    let watchers = watchers.with_ledger(Some(Arc::clone(&ledger)));
+    watchers.picked(&facts(64));
+    assert_eq!(ledger.blocks(), 1);
+    let seen = Seen::default();
+    let (every, _) = watchers.with_subscriber(Arc::new(recorder(&seen)));
+    (0..10_000).for_each(|n| every.allocated(&facts(128 + n)));
+    assert_eq!(seen.lock().unwrap().len(), 10_000);
+    // 1000 expected, with a deviation of 30; the seed is not fixed, so seven of them.
+    assert!((790..1210).contains(&ledger.blocks()), "{}", ledger.blocks());
+    every.freed(&facts(64)).unwrap();
+    (0..10_000).for_each(|n| every.freed(&facts(128 + n)).unwrap());
+    assert_eq!((ledger.blocks(), seen.lock().unwrap().len()), (0, 20_001));
+}
+
+#[test]
 fn times_are_taken_where_they_are_wanted() {
     struct Timed(Mutex<Vec<crate::Time>>);
     impl Subscriber for Timed {

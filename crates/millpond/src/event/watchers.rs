@@ -104,7 +104,8 @@ impl Watchers {
         }
     }
 
-    /// With this account of live blocks, or none. Several pools may share one.
+    /// With this account of live blocks, or none. Pools may share one if they have no addresses in common, as pools of
+    /// several devices might.
     #[must_use]
     pub fn with_ledger(&self, ledger: Option<Arc<Ledger>>) -> Self {
         Self {
@@ -190,8 +191,11 @@ impl Watchers {
         if thread::inside() & COUNTING != 0 {
             return;
         }
-        let time = self.time();
         let ledger = self.ledger.as_ref().filter(|ledger| picks(ledger));
+        if ledger.is_none() && self.subscribers.is_empty() {
+            return;
+        }
+        let time = self.time();
         let record = ledger.and_then(|ledger| {
             let record = ledger.record(facts, self.pool.kind, time);
             ledger.insert(facts.address, record)
@@ -212,8 +216,13 @@ impl Watchers {
         if thread::inside() & COUNTING != 0 {
             return Ok(());
         }
+        let ledger = self.ledger.as_ref();
+        let ledger = ledger.filter(|ledger| ledger.may_hold(facts.address));
+        if ledger.is_none() && self.subscribers.is_empty() {
+            return Ok(());
+        }
         let time = self.time();
-        let record = match &self.ledger {
+        let record = match ledger {
             Some(ledger) => {
                 let given = (facts.align != 0).then_some((facts.requested, facts.align));
                 match ledger.remove_at(facts.address, given, time) {

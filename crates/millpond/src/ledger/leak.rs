@@ -140,9 +140,10 @@ impl Ledger {
             copy_tags(&shard.0, &mut some);
             for (tag, part) in &some {
                 let of = sums.entry(*tag).or_default();
-                of.requested += part.requested * weight;
-                of.bytes += part.bytes * weight;
-                of.blocks += part.blocks * weight;
+                let add = |sum: &mut u64, part: u64| *sum = sum.saturating_add(part.saturating_mul(weight));
+                add(&mut of.requested, part.requested);
+                add(&mut of.bytes, part.bytes);
+                add(&mut of.blocks, part.blocks);
             }
         }
         let total = |(tag, sums): (Tag, Sums)| TagTotal {

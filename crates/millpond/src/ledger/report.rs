@@ -81,8 +81,10 @@ impl LeakReport {
                 oldest: None,
                 threads: (leak.thread, leak.thread),
             });
-            group.bytes += leak.bytes as u64 * weight;
-            group.blocks += weight;
+            group.bytes = group
+                .bytes
+                .saturating_add((leak.bytes as u64).saturating_mul(weight));
+            group.blocks = group.blocks.saturating_add(weight);
             group.largest = group.largest.max(leak.bytes as u64);
             group.oldest = group.oldest.max(leak.age);
             group.threads = (group.threads.0.min(leak.thread), group.threads.1.max(leak.thread));
@@ -90,8 +92,8 @@ impl LeakReport {
         let mut groups: Vec<LeakGroup> = groups.into_values().collect();
         groups.sort_by_key(|group| Reverse(group.bytes));
         Self {
-            bytes: groups.iter().map(|group| group.bytes).sum(),
-            blocks: groups.iter().map(|group| group.blocks).sum(),
+            bytes: sum(&groups, |group| group.bytes),
+            blocks: sum(&groups, |group| group.blocks),
             groups,
             weight,
             lost,
@@ -127,8 +129,8 @@ impl LeakReport {
             }
         }
         if let Some(rest) = self.groups.get(GROUPS..).filter(|rest| !rest.is_empty()) {
-            let bytes = display_size(rest.iter().map(|group| group.bytes).sum()).to_string();
-            let blocks = Count(rest.iter().map(|group| group.blocks).sum(), "block");
+            let bytes = display_size(sum(rest, |group| group.bytes)).to_string();
+            let blocks = Count(sum(rest, |group| group.blocks), "block");
             let places = Count(rest.len() as u64, "more place");
             write!(f, "\n{bytes:>9} in {blocks} from {places}")?;
         }
@@ -148,6 +150,10 @@ impl LeakReport {
         }
         Ok(())
     }
+}
+
+fn sum(groups: &[LeakGroup], of: impl Fn(&LeakGroup) -> u64) -> u64 {
+    groups.iter().map(of).fold(0, u64::saturating_add)
 }
 
 impl fmt::Display for LeakReport {

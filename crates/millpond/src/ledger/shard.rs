@@ -101,8 +101,9 @@ impl Shard {
             .entry(hash_tag(record.tag), |entry| entry.0 == record.tag, hash_sums);
         let mut slot = slot.or_insert((record.tag, Sums::default()));
         let sums = &mut slot.get_mut().1;
-        sums.requested += record.requested as u64;
-        sums.bytes += record.bytes as u64;
+        // Wraps where callers tell nonsense, and comes back when they take it back.
+        sums.requested = sums.requested.wrapping_add(record.requested as u64);
+        sums.bytes = sums.bytes.wrapping_add(record.bytes as u64);
         sums.blocks += 1;
     }
 
@@ -112,8 +113,8 @@ impl Shard {
             .find_entry(hash_tag(record.tag), |entry| entry.0 == record.tag);
         if let Ok(mut entry) = found {
             let sums = &mut entry.get_mut().1;
-            sums.requested -= record.requested as u64;
-            sums.bytes -= record.bytes as u64;
+            sums.requested = sums.requested.wrapping_sub(record.requested as u64);
+            sums.bytes = sums.bytes.wrapping_sub(record.bytes as u64);
             sums.blocks -= 1;
             if sums.blocks == 0 {
                 entry.remove();

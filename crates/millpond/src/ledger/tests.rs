@@ -233,6 +233,62 @@ fn what_was_freed_is_remembered_in_turn() {
 }
 
 #[test]
+fn the_latest_free_of_an_address_counts_wherever_the_ring_is() {
+    for (before, size) in (0..8).flat_map(|before| (2..5).map(move |size| (before, size))) {
+        let past = shard::Shard::new(size);
+        let shard = Mutex::new(past);
+        let free = |address: usize, requested: usize| {
+            let record =
+                Ledger::new(Tracking::All).record(&facts(address, requested), MemoryKind::Host, None);
+            let hash = table::hash(address);
+            assert!(Shard::insert(&shard, hash, address, record));
+            let by = FreedBlock {
+                tag: Tag::NONE,
+                thread: 0,
+                time: None,
+                stack: None,
+            };
+            assert!(matches!(
+                lock(&shard).remove(hash, address, None, Some(by)),
+                Removal::Done(_)
+            ));
+        };
+        (0..before).for_each(|n| free(6400 + n, 1));
+        (1..=2).for_each(|requested| free(64, requested));
+        let again = lock(&shard).remove(table::hash(64), 64, None, None);
+        let Removal::Past(past) = again else {
+            panic!("{again:?}")
+        };
+        assert_eq!(past.record.requested, 2, "after {before} in a ring of {size}");
+    }
+}
+
+#[test]
+fn nonsense_is_counted_and_taken_back() {
+    let ledger = Ledger::builder(Tracking::All).remember_freed(usize::MAX).build();
+    for address in [64, 128] {
+        let facts = Facts {
+            address,
+            requested: usize::MAX,
+            bytes: usize::MAX,
+            align: usize::MAX,
+        };
+        ledger
+            .insert(address, ledger.record(&facts, MemoryKind::Host, None))
+            .unwrap();
+    }
+    let report = LeakReport::new(&ledger.leaks(), u64::MAX, 0);
+    assert_eq!((report.bytes, report.blocks), (u64::MAX, u64::MAX));
+    for address in [64, 128] {
+        ledger
+            .remove(address, Some((usize::MAX, usize::MAX)))
+            .unwrap()
+            .unwrap();
+    }
+    assert!(ledger.by_tag().is_empty());
+}
+
+#[test]
 fn a_wrong_size_or_alignment_leaves_the_block_where_it_is() {
     let ledger = Ledger::builder(Tracking::All).complete(true).build();
     enter(&ledger, 0x1000, 100);
