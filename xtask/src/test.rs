@@ -15,6 +15,7 @@ pub(crate) fn run() -> Result<(), String> {
         &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
     )?;
     step("cargo", &["test", "--workspace"])?;
+    features()?;
     peers()?;
     // A folder of its own, because other flags build everything anew.
     let models = "test -p millpond --release --lib models --target-dir target/loom";
@@ -22,6 +23,25 @@ pub(crate) fn run() -> Result<(), String> {
     step_with("cargo", &models, &[("RUSTFLAGS", "--cfg loom")])?;
     let strict = [("RUSTDOCFLAGS", "-D warnings")];
     step_with("cargo", &["doc", "--workspace", "--no-deps", "--quiet"], &strict)
+}
+
+/// The library with each of its features, and with none.
+fn features() -> Result<(), String> {
+    for features in ["--no-default-features", "--all-features"] {
+        let lints = [
+            "clippy",
+            "-p",
+            "millpond",
+            features,
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ];
+        step("cargo", &lints)?;
+    }
+    let tests = "test -p millpond --all-features --lib --test leaks -- event ledger leaks";
+    step("cargo", &tests.split(' ').collect::<Vec<_>>())
 }
 
 /// The bench beside other allocators, where they can be built.

@@ -32,9 +32,19 @@ mod device;
 mod dtype;
 #[forbid(unsafe_code)]
 mod error;
+#[forbid(unsafe_code)]
+mod event;
+#[forbid(unsafe_code)]
+mod ledger;
 mod memory;
 #[forbid(unsafe_code)]
 mod post_mortem;
+#[forbid(unsafe_code)]
+mod tag;
+#[forbid(unsafe_code)]
+mod thread;
+#[forbid(unsafe_code)]
+mod time;
 
 #[cfg(target_os = "linux")]
 mod global;
@@ -48,6 +58,9 @@ mod pinned;
 mod pool;
 #[cfg(target_os = "linux")]
 pub mod pressure;
+#[cfg(target_os = "linux")]
+#[forbid(unsafe_code)]
+mod profile;
 #[cfg(target_os = "linux")]
 #[deny(unsafe_code)]
 mod rental;
@@ -68,10 +81,17 @@ pub use bytemuck;
 pub use device::Device;
 pub use dtype::{DType, DTypeError, Element, ParseDTypeError};
 pub use error::{AllocError, OutOfMemory};
+#[cfg(feature = "tracing")]
+pub use event::TracingSubscriber;
+pub use event::{Context, Event, EventKind, Facts, PoolLabel, Sees, Subscriber, SubscriptionId, Watchers};
 #[cfg(target_os = "linux")]
 pub use global::GlobalPool;
 #[cfg(target_os = "linux")]
 pub use host::{Host, HostBuilder, HostError, HugePages, Node};
+pub use ledger::{
+    Frame, FreedBlock, Leak, LeakGroup, LeakReport, Ledger, LedgerBuilder, Mark, Record, Sampler, Stack,
+    TagTotal, Tracking, WrongFree,
+};
 pub use memory::{MemoryKind, MemorySource};
 #[cfg(target_os = "linux")]
 pub use pinned::{Pinned, is_pinned, pinned_bytes};
@@ -83,6 +103,8 @@ pub use post_mortem::{
 #[cfg(target_os = "linux")]
 pub use pressure::{Pressure, Watch, pressure};
 #[cfg(target_os = "linux")]
+pub use profile::{PoolProfile, ProfileReport, profile};
+#[cfg(target_os = "linux")]
 pub use rental::{Rental, RentalStats, Rented};
 #[cfg(target_os = "linux")]
 pub use storage::Storage;
@@ -92,3 +114,8 @@ pub use tenant::Tenant;
 pub use unpooled::Unpooled;
 #[cfg(target_os = "linux")]
 pub use workspace::{Named, Scratch, Workspace, WorkspaceBuilder, WorkspaceError, WorkspaceStats};
+#[doc(hidden)]
+pub use tag::TagSite as __TagSite;
+pub use tag::{Tag, TagScope, tag};
+pub use thread::thread_number;
+pub use time::Time;

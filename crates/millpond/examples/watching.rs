@@ -1,0 +1,191 @@
+//! What it costs to watch: tags, events and the account of live blocks, beside an empty call. Medians of nine rounds, with
+//! the spread; run it with `--release`.
+//!
+//! ```text
+//! cargo run --release -p millpond --example watching [--features stacks,tracing]
+//! ```
+
+use millpond::{
+    Event, Facts, Ledger, MemoryKind, PoolLabel, Sampler, Subscriber, Survey, Tag, Time, Tracking, Watchers,
+};
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+const ROUNDS: usize = 9;
+
+/// What a real one does at the least: adds the size up under the tag.
+#[derive(Default)]
+struct Sums {
+    bytes: [AtomicU64; 16],
+    last: AtomicU64,
+    timed: bool,
+}
+
+impl Subscriber for Sums {
+    fn event(&self, event: &Event<'_>) {
+        let sum = &self.bytes[event.tag.number() as usize % 16];
+        sum.store(
+            sum.load(Ordering::Relaxed) + event.bytes as u64,
+            Ordering::Relaxed,
+        );
+        if let Some(time) = event.time {
+            self.last.store(time.nanos(), Ordering::Relaxed);
+        }
+    }
+    fn wants_time(&self) -> bool {
+        self.timed
+    }
+}
+
+#[inline(never)]
+fn nothing(facts: &Facts) {
+    black_box(facts);
+}
+
+struct Table {
+    empty: f64,
+}
+
+impl Table {
+    /// Nanoseconds for each of so many calls.
+    fn time(calls: usize, work: &mut dyn FnMut(usize)) -> (f64, f64, f64) {
+        (0..calls / 10).for_each(&mut *work);
+        let mut rounds: Vec<f64> = (0..ROUNDS)
+            .map(|_| {
+                let start = Instant::now();
+                (0..calls).for_each(&mut *work);
+                start.elapsed().as_nanos() as f64 / calls as f64
+            })
+            .collect();
+        rounds.sort_by(f64::total_cmp);
+        (rounds[ROUNDS / 2], rounds[0], rounds[ROUNDS - 1])
+    }
+
+    fn row(&self, name: &str, calls: usize, work: &mut dyn FnMut(usize)) {
+        let (median, least, most) = Self::time(calls, work);
+        let ratio = median / self.empty;
+        println!("{name:<44} {median:>9.1} {least:>9.1} {most:>9.1} {ratio:>8.1}");
+    }
+}
+
+fn facts(at: usize) -> Facts {
+    Facts {
+        address: 4096 + at % 4096 * 64,
+        requested: 100,
+        bytes: 128,
+        align: 64,
+    }
+}
+
+fn main() {
+    let (empty, least, most) = Table::time(1 << 20, &mut |at| nothing(&facts(at)));
+    let table = Table { empty };
+    println!(
+        "{:<44} {:>9} {:>9} {:>9} {:>8}",
+        "ns", "median", "least", "most", "ratio"
+    );
+    println!(
+        "{:<44} {empty:>9.1} {least:>9.1} {most:>9.1} {:>8.1}",
+        "an empty call", 1.0
+    );
+
+    table.row("Tag::current()", 1 << 20, &mut |_| {
+        black_box(Tag::current());
+    });
+    table.row("tag!(\"weights\")", 1 << 20, &mut |_| {
+        drop(millpond::tag!("weights"));
+    });
+    table.row("tag(\"weights\")", 1 << 20, &mut |_| {
+        drop(millpond::tag(black_box("weights")));
+    });
+    table.row("Time::now()", 1 << 20, &mut |_| {
+        black_box(Time::now());
+    });
+    table.row("std Instant::now()", 1 << 20, &mut |_| {
+        black_box(Instant::now());
+    });
+
+    let bare = Watchers::new(PoolLabel::new(1, "host", MemoryKind::Host, 0));
+    table.row("no subscriber", 1 << 20, &mut |at| {
+        black_box(&bare).allocated(&facts(at));
+    });
+    let sums = |timed| {
+        Arc::new(Sums {
+            timed,
+            ..Sums::default()
+        })
+    };
+    let (one, _) = bare.with_subscriber(sums(false));
+    table.row("a subscriber: size and tag", 1 << 20, &mut |at| {
+        one.allocated(&facts(at));
+    });
+    let (two, _) = one.with_subscriber(sums(false));
+    table.row("two of them", 1 << 20, &mut |at| two.allocated(&facts(at)));
+    let (timed, _) = bare.with_subscriber(sums(true));
+    table.row("a subscriber: size, tag and time", 1 << 20, &mut |at| {
+        timed.allocated(&facts(at));
+    });
+    #[cfg(feature = "tracing")]
+    {
+        let (traced, _) = bare.with_subscriber(Arc::new(millpond::TracingSubscriber::new()));
+        table.row("to tracing, where nobody listens", 1 << 20, &mut |at| {
+            traced.allocated(&facts(at));
+        });
+    }
+
+    let pair = |name: &str, calls: usize, ledger: Ledger| {
+        let watchers = bare.with_ledger(Some(Arc::new(ledger)));
+        table.row(name, calls, &mut |at| {
+            let facts = facts(at);
+            watchers.allocated(&facts);
+            watchers.freed(&facts).unwrap_or_else(|error| panic!("{error}"));
+        });
+    };
+    pair(
+        "account of all: a block and its free",
+        1 << 18,
+        Ledger::new(Tracking::All),
+    );
+    pair(
+        "with times",
+        1 << 18,
+        Ledger::builder(Tracking::All).times(true).build(),
+    );
+    if cfg!(feature = "stacks") {
+        pair(
+            "with stacks",
+            1 << 13,
+            Ledger::builder(Tracking::All).stacks(true).build(),
+        );
+    }
+    let one_in = Tracking::Sampled { one_in: 1000 };
+    pair(
+        "one in 1000, by dice: a block and its free",
+        1 << 20,
+        Ledger::new(one_in),
+    );
+    let sampled = bare.with_ledger(Some(Arc::new(Ledger::new(one_in))));
+    table.row("one in 1000: a free", 1 << 20, &mut |at| {
+        black_box(sampled.freed(&facts(at))).unwrap_or_else(|error| panic!("{error}"));
+    });
+    let mut dice = Sampler::new();
+    table.row("a gap drawn", 1 << 18, &mut |_| {
+        black_box(sampled.ledger().map(|ledger| ledger.next_gap(&mut dice)));
+    });
+
+    let large = Ledger::new(Tracking::All);
+    for at in 0..1 << 20 {
+        let facts = facts(at);
+        large.insert(at * 64, large.record(&facts, MemoryKind::Host, None));
+    }
+    table.row("survey of a million blocks", 1 << 8, &mut |_| {
+        let mut survey = Survey::new(1);
+        large.survey(&mut survey);
+        black_box(&survey);
+    });
+    table.row("the 10 largest of a million", 3, &mut |_| {
+        drop(black_box(large.largest(10)));
+    });
+}

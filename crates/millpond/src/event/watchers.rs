@@ -1,0 +1,328 @@
+//! Who watches a pool, as one value that is never changed.
+
+use super::{Context, Event, EventKind, Facts, PoolLabel, Subscriber, SubscriptionId};
+use crate::ledger::{Ledger, Record, Tracking, WrongFree};
+use crate::tag::Tag;
+use crate::thread::{self, COUNTING, DELIVERING};
+use crate::time::Time;
+use std::any::Any;
+use std::fmt;
+use std::mem;
+use std::num::NonZeroU64;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Which allocations a pool has to tell its watchers of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sees {
+    /// None, and no frees.
+    Nothing,
+    /// Those that are picked, by [`Watchers::picked`], and all frees.
+    OneIn(u32),
+    /// All.
+    Every,
+}
+
+/// The subscribers, the context and the account of live blocks of one pool.
+///
+/// A pool holds it as `Arc<Watchers>`; whoever subscribes or sets something makes another one and replaces the pool's.
+/// So an event is told to those who were there when it began, without a lock.
+#[derive(Clone)]
+pub struct Watchers {
+    pool: PoolLabel,
+    subscribers: Vec<Subscription>,
+    context: Option<Context>,
+    ledger: Option<Arc<Ledger>>,
+    wants_time: bool,
+    wants_span: bool,
+    troubles: Arc<Troubles>,
+}
+
+#[derive(Clone)]
+struct Subscription {
+    id: SubscriptionId,
+    to: Arc<dyn Subscriber>,
+    wants_time: bool,
+    wants_span: bool,
+    /// It has panicked and is not called again.
+    muted: Arc<AtomicBool>,
+}
+
+#[derive(Default)]
+struct Troubles {
+    panics: AtomicU64,
+    undelivered: AtomicU64,
+}
+
+impl Watchers {
+    /// Nobody watches this pool.
+    #[must_use]
+    pub fn new(pool: PoolLabel) -> Self {
+        Self {
+            pool,
+            subscribers: Vec::new(),
+            context: None,
+            ledger: None,
+            wants_time: false,
+            wants_span: false,
+            troubles: Arc::default(),
+        }
+    }
+
+    /// With one more subscriber.
+    #[must_use]
+    pub fn with_subscriber(&self, subscriber: Arc<dyn Subscriber>) -> (Self, SubscriptionId) {
+        static IDS: AtomicU64 = AtomicU64::new(1);
+        let id = SubscriptionId(IDS.fetch_add(1, Ordering::Relaxed));
+        let mut made = self.clone();
+        made.subscribers.push(Subscription {
+            id,
+            wants_time: subscriber.wants_time(),
+            wants_span: subscriber.wants_span(),
+            to: subscriber,
+            muted: Arc::default(),
+        });
+        (made.ready(), id)
+    }
+
+    /// Without this subscriber. Threads that have begun to tell it of something go on; it is dropped with the last
+    /// value that has it.
+    #[must_use]
+    pub fn without(&self, id: SubscriptionId) -> Self {
+        let mut made = self.clone();
+        made.subscribers.retain(|subscription| subscription.id != id);
+        made.ready()
+    }
+
+    /// With this context, or none.
+    #[must_use]
+    pub fn with_context(&self, context: Option<Context>) -> Self {
+        Self {
+            context,
+            ..self.clone()
+        }
+    }
+
+    /// With this account of live blocks, or none. Pools may share one if they have no addresses in common, as pools of
+    /// several devices might.
+    #[must_use]
+    pub fn with_ledger(&self, ledger: Option<Arc<Ledger>>) -> Self {
+        Self {
+            ledger,
+            ..self.clone()
+        }
+        .ready()
+    }
+
+    /// What subscribers want, gathered once.
+    fn ready(mut self) -> Self {
+        let kept = self.ledger.as_ref().is_some_and(|ledger| ledger.keeps_times());
+        self.wants_time = kept || self.subscribers.iter().any(|s| s.wants_time);
+        self.wants_span = self.subscribers.iter().any(|s| s.wants_span);
+        self
+    }
+
+    /// Whether nobody watches: no subscriber and no account.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.subscribers.is_empty() && self.ledger.is_none()
+    }
+
+    /// Which allocations have to be told.
+    #[must_use]
+    pub fn sees(&self) -> Sees {
+        match &self.ledger {
+            _ if !self.subscribers.is_empty() => Sees::Every,
+            None => Sees::Nothing,
+            Some(ledger) => match ledger.tracking() {
+                Tracking::All => Sees::Every,
+                Tracking::Sampled { one_in } => Sees::OneIn(one_in),
+            },
+        }
+    }
+
+    /// The account of live blocks.
+    #[must_use]
+    pub fn ledger(&self) -> Option<&Arc<Ledger>> {
+        self.ledger.as_ref()
+    }
+
+    /// The context.
+    #[must_use]
+    pub fn context(&self) -> Option<&Context> {
+        self.context.as_ref()
+    }
+
+    /// The pool.
+    #[must_use]
+    pub fn pool(&self) -> &PoolLabel {
+        &self.pool
+    }
+
+    /// How often a subscriber has panicked, which ended its subscription.
+    #[must_use]
+    pub fn panics(&self) -> u64 {
+        self.troubles.panics.load(Ordering::Relaxed)
+    }
+
+    /// Events that a subscriber caused itself, and which were told to none.
+    #[must_use]
+    pub fn undelivered(&self) -> u64 {
+        self.troubles.undelivered.load(Ordering::Relaxed)
+    }
+
+    /// A block was handed out. To be called for each one if [`sees`](Self::sees) says so: an account that samples throws
+    /// its dice here. Outside every lock, before the caller has the block.
+    #[inline]
+    pub fn allocated(&self, facts: &Facts) {
+        self.enter_and_tell(facts, |ledger| ledger.picks());
+    }
+
+    /// A block was handed out whose turn it was: so many were let pass as
+    /// [`Ledger::next_gap`](crate::Ledger::next_gap) said.
+    #[inline]
+    pub fn picked(&self, facts: &Facts) {
+        self.enter_and_tell(facts, |_| true);
+    }
+
+    #[inline]
+    fn enter_and_tell(&self, facts: &Facts, picks: impl FnOnce(&Ledger) -> bool) {
+        if thread::inside() & COUNTING != 0 {
+            return;
+        }
+        let ledger = self.ledger.as_ref().filter(|ledger| picks(ledger));
+        if ledger.is_none() && self.subscribers.is_empty() {
+            return;
+        }
+        let time = self.time();
+        let record = ledger.and_then(|ledger| {
+            let record = ledger.record(facts, self.pool.kind, time);
+            ledger.insert(facts.address, record)
+        });
+        if !self.subscribers.is_empty() {
+            self.tell(EventKind::Allocated, facts, time, record.as_ref());
+        }
+    }
+
+    /// A block comes back. To be called for each one while not [empty](Self::is_empty), outside every lock, and
+    /// **before** anyone else can be given the block: else the next owner's entry would be the one that is taken out.
+    ///
+    /// # Errors
+    /// The block is not what the caller says, or not in callers' hands: it must not be taken back. Subscribers were told
+    /// so.
+    #[inline]
+    pub fn freed(&self, facts: &Facts) -> Result<(), Box<WrongFree>> {
+        if thread::inside() & COUNTING != 0 {
+            return Ok(());
+        }
+        let ledger = self.ledger.as_ref();
+        let ledger = ledger.filter(|ledger| ledger.may_hold(facts.address));
+        if ledger.is_none() && self.subscribers.is_empty() {
+            return Ok(());
+        }
+        let time = self.time();
+        let record = match ledger {
+            Some(ledger) => {
+                let given = (facts.align != 0).then_some((facts.requested, facts.align));
+                match ledger.remove_at(facts.address, given, time) {
+                    Ok(record) => record,
+                    Err(error) => {
+                        self.each(|subscriber| subscriber.wrong_free(&error));
+                        return Err(error);
+                    }
+                }
+            }
+            None => None,
+        };
+        if !self.subscribers.is_empty() {
+            let mut facts = *facts;
+            if let Some(record) = record.as_ref().filter(|_| facts.align == 0) {
+                facts.requested = record.requested;
+                facts.align = record.align;
+            }
+            self.tell(EventKind::Freed, &facts, time, record.as_ref());
+        }
+        Ok(())
+    }
+
+    /// Something else has happened: memory came from the source or went back, or a request was refused. Outside every
+    /// lock.
+    #[inline]
+    pub fn note(&self, kind: EventKind, facts: &Facts) {
+        if !self.subscribers.is_empty() && thread::inside() & COUNTING == 0 {
+            self.tell(kind, facts, self.time(), None);
+        }
+    }
+
+    #[inline]
+    fn time(&self) -> Option<Time> {
+        self.wants_time.then(Time::now)
+    }
+
+    fn tell(&self, kind: EventKind, facts: &Facts, time: Option<Time>, record: Option<&Record>) {
+        let event = Event {
+            kind,
+            pool: &self.pool,
+            address: facts.address,
+            requested: facts.requested,
+            bytes: facts.bytes,
+            align: facts.align,
+            tag: Tag::current(),
+            thread: thread::thread_number(),
+            context: self.context.as_ref(),
+            time,
+            span: if self.wants_span { span() } else { None },
+            record,
+        };
+        self.each(|subscriber| subscriber.event(&event));
+    }
+
+    #[inline]
+    fn each(&self, tell: impl Fn(&dyn Subscriber)) {
+        if thread::inside() != 0 {
+            self.troubles.undelivered.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let _inside = thread::enter(DELIVERING);
+        for subscription in &self.subscribers {
+            if subscription.muted.load(Ordering::Relaxed) {
+                continue;
+            }
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| tell(&*subscription.to))) {
+                self.mute(subscription, panic);
+            }
+        }
+    }
+
+    #[cold]
+    fn mute(&self, subscription: &Subscription, panic: Box<dyn Any + Send>) {
+        subscription.muted.store(true, Ordering::Relaxed);
+        self.troubles.panics.fetch_add(1, Ordering::Relaxed);
+        // What a panic carries may panic when it is dropped.
+        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+            mem::forget(again);
+        }
+    }
+}
+
+/// The current span of `tracing`.
+fn span() -> Option<NonZeroU64> {
+    #[cfg(feature = "tracing")]
+    {
+        ::tracing::Span::current().id().map(|id| id.into_non_zero_u64())
+    }
+    #[cfg(not(feature = "tracing"))]
+    None
+}
+
+impl fmt::Debug for Watchers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watchers")
+            .field("pool", &self.pool)
+            .field("subscribers", &self.subscribers.len())
+            .field("context", &self.context)
+            .field("ledger", &self.ledger)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,191 @@
+//! What is live, as a person wants to read it.
+
+use super::Ledger;
+use super::leak::{Leak, Mark};
+use super::stack::{Frame, Stack};
+use crate::tag::Tag;
+use millpond_engine::display_size;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+/// Groups and frames that are written out; the rest is added up.
+const GROUPS: usize = 10;
+const FRAMES: usize = 8;
+
+/// Live blocks with one tag and one stack.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LeakGroup {
+    /// The tag.
+    pub tag: Tag,
+    /// Where they were allocated, if stacks are kept.
+    pub stack: Option<Stack>,
+    /// Bytes of the blocks.
+    pub bytes: u64,
+    /// Blocks.
+    pub blocks: u64,
+    /// Bytes of the largest.
+    pub largest: u64,
+    /// How long the oldest has lived, if times are kept.
+    pub oldest: Option<Duration>,
+    /// The threads that allocated them: the lowest number and the highest.
+    pub threads: (u32, u32),
+}
+
+/// The live blocks by tag and stack, largest first. Writing it looks up the names of the stacks that it shows.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LeakReport {
+    /// Bytes of all blocks.
+    pub bytes: u64,
+    /// How many there are.
+    pub blocks: u64,
+    /// By tag and stack, most bytes first.
+    pub groups: Vec<LeakGroup>,
+    /// Allocations for which one entry stands; figures are estimates where it is more than 1.
+    pub weight: u64,
+    /// Blocks that could not be entered.
+    pub lost: u64,
+}
+
+impl Ledger {
+    /// All live blocks, by tag and stack.
+    #[must_use]
+    pub fn leak_report(&self) -> LeakReport {
+        self.report(&self.leaks())
+    }
+
+    /// Live blocks that were allocated after the mark, by tag and stack.
+    #[must_use]
+    pub fn leak_report_since(&self, mark: &Mark) -> LeakReport {
+        self.report(&self.leaks_since(mark))
+    }
+
+    fn report(&self, leaks: &[Leak]) -> LeakReport {
+        LeakReport::new(leaks, self.weight(), self.lost())
+    }
+}
+
+impl LeakReport {
+    pub(super) fn new(leaks: &[Leak], weight: u64, lost: u64) -> Self {
+        let mut groups: BTreeMap<_, LeakGroup> = BTreeMap::new();
+        for leak in leaks {
+            let group = groups.entry((leak.tag, leak.record.stack)).or_insert(LeakGroup {
+                tag: leak.tag,
+                stack: leak.stack().cloned(),
+                bytes: 0,
+                blocks: 0,
+                largest: 0,
+                oldest: None,
+                threads: (leak.thread, leak.thread),
+            });
+            group.bytes = group
+                .bytes
+                .saturating_add((leak.bytes as u64).saturating_mul(weight));
+            group.blocks = group.blocks.saturating_add(weight);
+            group.largest = group.largest.max(leak.bytes as u64);
+            group.oldest = group.oldest.max(leak.age);
+            group.threads = (group.threads.0.min(leak.thread), group.threads.1.max(leak.thread));
+        }
+        let mut groups: Vec<LeakGroup> = groups.into_values().collect();
+        groups.sort_by_key(|group| Reverse(group.bytes));
+        Self {
+            bytes: sum(&groups, |group| group.bytes),
+            blocks: sum(&groups, |group| group.blocks),
+            groups,
+            weight,
+            lost,
+        }
+    }
+
+    /// Whether nothing is live.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.blocks == 0
+    }
+
+    pub(super) fn write(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        frames: &dyn Fn(&Stack) -> Vec<Frame>,
+    ) -> fmt::Result {
+        if self.is_empty() {
+            f.write_str("no live blocks")?;
+        } else {
+            let about = if self.weight > 1 { "about " } else { "" };
+            let (bytes, blocks) = (display_size(self.bytes), Count(self.blocks, "block"));
+            write!(f, "{about}{bytes} live in {blocks}")?;
+        }
+        for group in self.groups.iter().take(GROUPS) {
+            write!(f, "\n{group}")?;
+            let frames = group.stack.as_ref().map(frames).unwrap_or_default();
+            for frame in frames.iter().take(FRAMES) {
+                write!(f, "\n            at {frame}")?;
+            }
+            if let Some(more) = frames.len().checked_sub(FRAMES + 1) {
+                write!(f, "\n            and {}", Count(more as u64 + 1, "more frame"))?;
+            }
+        }
+        if let Some(rest) = self.groups.get(GROUPS..).filter(|rest| !rest.is_empty()) {
+            let bytes = display_size(sum(rest, |group| group.bytes)).to_string();
+            let blocks = Count(sum(rest, |group| group.blocks), "block");
+            let places = Count(rest.len() as u64, "more place");
+            write!(f, "\n{bytes:>9} in {blocks} from {places}")?;
+        }
+        if self.weight > 1 {
+            write!(
+                f,
+                "\nestimated: one allocation in {} was looked at, and each block found stands for so many",
+                self.weight
+            )?;
+        }
+        if self.lost > 0 {
+            let blocks = Count(self.lost, "block");
+            write!(
+                f,
+                "\nincomplete: {blocks} could not be entered for want of memory"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn sum(groups: &[LeakGroup], of: impl Fn(&LeakGroup) -> u64) -> u64 {
+    groups.iter().map(of).fold(0, u64::saturating_add)
+}
+
+impl fmt::Display for LeakReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, &Stack::user_frames)
+    }
+}
+
+/// One line.
+impl fmt::Display for LeakGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = display_size(self.bytes).to_string();
+        write!(f, "{bytes:>9} in {}: {}", Count(self.blocks, "block"), self.tag)?;
+        if self.blocks > 1 {
+            write!(f, ", largest {}", display_size(self.largest))?;
+        }
+        if let Some(oldest) = self.oldest {
+            let word = if self.blocks > 1 { "oldest" } else { "age" };
+            write!(f, ", {word} {oldest:.1?}")?;
+        }
+        match self.threads {
+            (one, other) if one == other => write!(f, ", thread {one}"),
+            (first, last) => write!(f, ", threads {first} to {last}"),
+        }
+    }
+}
+
+/// So many of something, in words.
+struct Count(u64, &'static str);
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}{}", self.0, self.1, if self.0 == 1 { "" } else { "s" })
+    }
+}

@@ -1,0 +1,202 @@
+//! A stack that a person can read.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Where a block was allocated or freed: return addresses, the innermost first. Names and lines are looked up when it is
+/// asked for them, and need the program's debug information; that takes milliseconds the first time, and memory that the
+/// looking up keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Stack(Arc<[usize]>);
+
+/// One function on a stack. Functions that were inlined have the address of the one they are in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Frame {
+    /// The return address.
+    pub address: usize,
+    /// The function, with its path.
+    pub function: Option<String>,
+    /// The file.
+    pub file: Option<String>,
+    /// The line in it, from 1.
+    pub line: Option<u32>,
+}
+
+impl Stack {
+    pub(super) fn new(addresses: &[usize]) -> Self {
+        Self(addresses.into())
+    }
+
+    /// The return addresses.
+    #[must_use]
+    pub fn addresses(&self) -> &[usize] {
+        &self.0
+    }
+
+    /// All frames, named as far as it is known what they are.
+    #[must_use]
+    pub fn frames(&self) -> Vec<Frame> {
+        self.frames_by(&resolve)
+    }
+
+    /// The frames of the program itself: without ours and the standard library's at the inner end, and what runs `main`
+    /// or a thread at the outer.
+    #[must_use]
+    pub fn user_frames(&self) -> Vec<Frame> {
+        self.user_frames_by(&resolve)
+    }
+
+    fn frames_by(&self, resolve: &dyn Fn(usize) -> Vec<Frame>) -> Vec<Frame> {
+        self.0.iter().flat_map(|address| resolve(*address)).collect()
+    }
+
+    pub(super) fn user_frames_by(&self, resolve: &dyn Fn(usize) -> Vec<Frame>) -> Vec<Frame> {
+        trim(self.frames_by(resolve))
+    }
+}
+
+/// The program's frames, one a line.
+impl fmt::Display for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, frame) in self.user_frames().iter().enumerate() {
+            let newline = if at == 0 { "" } else { "\n" };
+            write!(f, "{newline}{frame}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.function {
+            Some(function) => f.write_str(function)?,
+            None => write!(f, "{:#x}", self.address)?,
+        }
+        let Some(file) = &self.file else { return Ok(()) };
+        let here = std::env::current_dir().unwrap_or_default();
+        let path = Path::new(file);
+        write!(f, " ({}", path.strip_prefix(here).unwrap_or(path).display())?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// What stands between the program and its blocks.
+const INNER: [&str; 9] = [
+    "millpond::",
+    "millpond_engine::",
+    "backtrace::",
+    "alloc::",
+    "core::",
+    "std::",
+    "hashbrown::",
+    "__r",
+    "_R",
+];
+/// An allocator around ours.
+const ALLOCATOR: &str = " as core::alloc::global::GlobalAlloc>::";
+/// What calls the program.
+const OUTER: [&str; 3] = ["alloc::", "core::", "std::"];
+const START: &str = "__rust_begin_short_backtrace";
+
+fn begins(frame: &Frame, with: &[&str]) -> bool {
+    let name = frame.function.as_deref().unwrap_or_default();
+    let name = name.trim_start_matches(['<', '&', '[']);
+    with.iter().any(|with| name.starts_with(with))
+}
+
+fn has(frame: &Frame, part: &str) -> bool {
+    frame.function.as_deref().is_some_and(|name| name.contains(part))
+}
+
+fn trim(mut frames: Vec<Frame>) -> Vec<Frame> {
+    let ours = |frame: &&Frame| begins(frame, &INNER) || has(frame, ALLOCATOR);
+    let inner = frames.iter().take_while(ours).count();
+    let start = frames.iter().position(|frame| has(frame, START));
+    let mut outer = start.unwrap_or(frames.len());
+    while outer > inner && frames.get(outer - 1).is_some_and(|last| begins(last, &OUTER)) {
+        outer -= 1;
+    }
+    if inner >= outer {
+        // Nothing but ours: better than nothing.
+        return frames;
+    }
+    frames.truncate(outer);
+    frames.split_off(inner)
+}
+
+#[cfg(feature = "stacks")]
+fn resolve(address: usize) -> Vec<Frame> {
+    let mut frames = Vec::new();
+    let looked_up = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        backtrace::resolve(std::ptr::without_provenance_mut(address), |symbol| {
+            frames.push(Frame {
+                address,
+                function: symbol.name().map(|name| format!("{name:#}")),
+                file: symbol.filename().map(|file| file.display().to_string()),
+                line: symbol.lineno(),
+            });
+        });
+    }));
+    if looked_up.is_err() || frames.is_empty() {
+        return unnamed(address);
+    }
+    frames
+}
+
+#[cfg(not(feature = "stacks"))]
+fn resolve(address: usize) -> Vec<Frame> {
+    unnamed(address)
+}
+
+fn unnamed(address: usize) -> Vec<Frame> {
+    vec![Frame {
+        address,
+        ..Frame::default()
+    }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trimmed(names: &[&str]) -> Vec<String> {
+        let frame = |name: &&str| Frame {
+            function: Some((*name).to_owned()),
+            ..Frame::default()
+        };
+        let left = trim(names.iter().map(frame).collect());
+        left.into_iter().filter_map(|frame| frame.function).collect()
+    }
+
+    #[test]
+    fn only_the_programs_own_frames_are_shown() {
+        let all = [
+            "backtrace::backtrace::trace",
+            "millpond::ledger::Ledger::record",
+            "millpond::pool::Pool::alloc_raw",
+            "<app::Global as core::alloc::global::GlobalAlloc>::alloc",
+            "__rust_alloc",
+            "alloc::vec::Vec<T>::with_capacity",
+            "app::load",
+            "core::iter::Iterator::map",
+            "app::main",
+            "core::ops::function::FnOnce::call_once",
+            "std::sys::backtrace::__rust_begin_short_backtrace",
+            "std::rt::lang_start",
+            "main",
+        ];
+        assert_eq!(
+            trimmed(&all),
+            ["app::load", "core::iter::Iterator::map", "app::main"]
+        );
+        // A program whose name begins like ours is not ours.
+        assert_eq!(trimmed(&["millpond_cli::main"]), ["millpond_cli::main"]);
+        assert_eq!(trimmed(&["millpond::a", "std::b"]), ["millpond::a", "std::b"]);
+        assert_eq!(trimmed(&[]), [""; 0]);
+    }
+}

@@ -1,0 +1,170 @@
+//! Where blocks come from: stacks as addresses, each kept once.
+//!
+//! A stack is looked up by its addresses and gets a number. At most 2^18 are kept, which takes 70 MB; what is new then has
+//! none. With the feature `stacks` they come from `backtrace`, about 2 µs for each. A faster walker (`framehop` needs a
+//! fifteenth) reads the stack as raw memory, keeps its own list of loaded modules and needs unsafe code for both; it would
+//! take the place of `walk`, and nothing else.
+
+use super::lock;
+use super::stack::Stack;
+use super::table::{Line, grow, has_room};
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
+use std::hash::BuildHasher;
+use std::mem;
+use std::num::NonZeroU32;
+use std::sync::{Mutex, MutexGuard};
+
+/// Frames of a stack that are kept, from the innermost.
+const FRAMES: usize = 32;
+const SHARDS: usize = 16;
+const MOST_IN_SHARD: usize = (1 << 18) / SHARDS;
+
+/// Which stack: where it is in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct StackId(NonZeroU32);
+
+impl StackId {
+    fn new(shard: usize, at: usize) -> Option<Self> {
+        NonZeroU32::new((at * SHARDS + shard + 1) as u32).map(Self)
+    }
+
+    fn place(self) -> (usize, usize) {
+        let at = self.0.get() as usize - 1;
+        (at % SHARDS, at / SHARDS)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Addresses {
+    len: usize,
+    all: [usize; FRAMES],
+}
+
+impl Addresses {
+    fn as_slice(&self) -> &[usize] {
+        self.all.get(..self.len).unwrap_or_default()
+    }
+
+    fn hash(&self) -> u64 {
+        FixedState::with_seed(0).hash_one(self.as_slice())
+    }
+}
+
+#[derive(Default)]
+struct Shard {
+    /// Hash, and place in `kept`.
+    by_hash: HashTable<(u64, u32)>,
+    kept: Vec<Addresses>,
+}
+
+/// See the module.
+pub(super) struct Stacks(Box<[Line<Mutex<Shard>>]>);
+
+/// All locks of the table, held.
+pub(crate) struct Rest<'a> {
+    _shards: [MutexGuard<'a, Shard>; SHARDS],
+}
+
+impl Stacks {
+    pub(super) fn new() -> Self {
+        Self((0..SHARDS).map(|_| Line::new(Shard::default())).collect())
+    }
+
+    /// The stack of the caller.
+    #[inline(never)]
+    pub(super) fn here(&self) -> Option<StackId> {
+        let mut here = Addresses {
+            len: 0,
+            all: [0; FRAMES],
+        };
+        walk(&mut here);
+        if here.len == 0 { None } else { self.number(&here) }
+    }
+
+    #[cfg(test)]
+    pub(super) fn made(&self, addresses: &[usize]) -> Option<StackId> {
+        let mut all = [0; FRAMES];
+        all[..addresses.len()].copy_from_slice(addresses);
+        self.number(&Addresses {
+            len: addresses.len(),
+            all,
+        })
+    }
+
+    fn number(&self, stack: &Addresses) -> Option<StackId> {
+        let hash = stack.hash();
+        let shard_at = (hash >> 48) as usize % SHARDS;
+        let shard = &self.0[shard_at].0;
+        loop {
+            let mut this = lock(shard);
+            let same = |(_, at): &(u64, u32)| this.kept.get(*at as usize) == Some(stack);
+            if let Some((_, at)) = this.by_hash.find(hash, same) {
+                return StackId::new(shard_at, *at as usize);
+            }
+            let at = this.kept.len();
+            if at >= MOST_IN_SHARD {
+                return None;
+            }
+            let (hashes, room) = (has_room(&this.by_hash), this.kept.capacity() > at);
+            if hashes && room {
+                this.kept.push(*stack);
+                this.by_hash
+                    .insert_unique(hash, (hash, at as u32), |entry| entry.0);
+                return StackId::new(shard_at, at);
+            }
+            drop(this);
+            let grown = hashes || grow(shard, |this| &mut this.by_hash, |entry| entry.0);
+            if !grown || !(room || more_room(shard, at)) {
+                return None;
+            }
+        }
+    }
+
+    /// A stack as a value of its own.
+    pub(super) fn get(&self, id: StackId) -> Option<Stack> {
+        let (shard, at) = id.place();
+        let found = lock(&self.0.get(shard)?.0).kept.get(at).copied();
+        found.map(|found| Stack::new(found.as_slice()))
+    }
+
+    pub(super) fn rest(&self) -> Rest<'_> {
+        Rest {
+            _shards: std::array::from_fn(|at| lock(&self.0[at].0)),
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        drop(mem::take(&mut self.0));
+    }
+}
+
+/// Makes room for more stacks, allocating nothing under the lock; answers whether it could.
+fn more_room(shard: &Mutex<Shard>, len: usize) -> bool {
+    let mut larger = Vec::new();
+    if larger.try_reserve_exact((len * 2).max(16)).is_err() {
+        return false;
+    }
+    let mut this = lock(shard);
+    if larger.capacity() > this.kept.len() {
+        larger.extend_from_slice(&this.kept);
+        mem::swap(&mut this.kept, &mut larger);
+    }
+    // Before what it leaves is dropped.
+    drop(this);
+    true
+}
+
+#[cfg(feature = "stacks")]
+fn walk(into: &mut Addresses) {
+    backtrace::trace(|frame| {
+        if let Some(place) = into.all.get_mut(into.len) {
+            *place = frame.ip().addr();
+            into.len += 1;
+        }
+        into.len < FRAMES
+    });
+}
+
+#[cfg(not(feature = "stacks"))]
+fn walk(_: &mut Addresses) {}

@@ -1,0 +1,154 @@
+//! A free that is wrong, and who was there first.
+
+use super::Ledger;
+use super::record::Record;
+use super::shard::Removal;
+use super::stack::Stack;
+use super::stacks::StackId;
+use crate::tag::Tag;
+use crate::time::Time;
+use std::fmt;
+use thiserror::Error;
+
+/// Who freed a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FreedBlock {
+    /// The tag of the thread that freed it.
+    pub tag: Tag,
+    /// That thread's [number](crate::thread_number).
+    pub thread: u32,
+    /// When, if times are kept.
+    pub time: Option<Time>,
+    pub(super) stack: Option<StackId>,
+}
+
+/// A block that was given back wrongly. It must not be taken back; nothing has changed. Shown with the places where it was
+/// allocated and freed, as far as they are known.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum WrongFree {
+    /// No block in callers' hands begins there, and none was freed there lately: the address is another pool's or
+    /// allocator's, or points into a block, or its block was freed long ago.
+    #[error("wrong free: no block of this pool begins at {address:#x}")]
+    Foreign {
+        /// The address.
+        address: usize,
+    },
+    /// The block has been freed before.
+    #[error(
+        "double free of {address:#x}: {}, freed first by thread {}{}",
+        Block(.block, .allocated.as_ref()), .freed.thread, By(.freed.tag, .freed_at.as_ref())
+    )]
+    AlreadyFree {
+        /// The address.
+        address: usize,
+        /// The block, as it was while it lived.
+        block: Record,
+        /// Where it was allocated.
+        allocated: Option<Stack>,
+        /// Who freed it first.
+        freed: FreedBlock,
+        /// Where that was.
+        freed_at: Option<Stack>,
+    },
+    /// The caller names another size than was asked for.
+    #[error(
+        "wrong size in the free of {address:#x}: {given} B given for {}",
+        Block(.block, .at.as_ref())
+    )]
+    WrongSize {
+        /// The address.
+        address: usize,
+        /// Bytes asked for when it was allocated.
+        allocated: usize,
+        /// Bytes that the free names.
+        given: usize,
+        /// The block, which is still in its owner's hands.
+        block: Record,
+        /// Where it was allocated.
+        at: Option<Stack>,
+    },
+    /// The caller names another alignment than was asked for.
+    #[error(
+        "wrong alignment in the free of {address:#x}: {given} given, {allocated} asked for, {}",
+        Block(.block, .at.as_ref())
+    )]
+    WrongAlign {
+        /// The address.
+        address: usize,
+        /// The alignment asked for when it was allocated.
+        allocated: usize,
+        /// The alignment that the free names.
+        given: usize,
+        /// The block, which is still in its owner's hands.
+        block: Record,
+        /// Where it was allocated.
+        at: Option<Stack>,
+    },
+}
+
+/// A block and its allocation, in words.
+struct Block<'a>(&'a Record, Option<&'a Stack>);
+
+impl fmt::Display for Block<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Record {
+            requested,
+            thread,
+            tag,
+            ..
+        } = *self.0;
+        write!(f, "{requested} B allocated by thread {thread}{}", By(tag, self.1))
+    }
+}
+
+/// A tag, and the innermost frame of the program.
+struct By<'a>(Tag, Option<&'a Stack>);
+
+impl fmt::Display for By<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 != Tag::NONE {
+            write!(f, " under tag {}", self.0)?;
+        }
+        match self.1.and_then(|stack| stack.user_frames().into_iter().next()) {
+            Some(frame) => write!(f, " in {frame}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Says what is wrong, after the locks are let go.
+#[cold]
+pub(super) fn wrong_free(
+    ledger: &Ledger,
+    address: usize,
+    given: Option<(usize, usize)>,
+    removal: Removal,
+) -> Box<WrongFree> {
+    let stack = |id: Option<StackId>| ledger.stacks.get(id?);
+    Box::new(match (removal, given) {
+        (Removal::Past(past), _) => WrongFree::AlreadyFree {
+            address,
+            block: past.record,
+            allocated: stack(past.record.stack),
+            freed: past.by,
+            freed_at: stack(past.by.stack),
+        },
+        (Removal::Differs(block), Some((given, _))) if given != block.requested => WrongFree::WrongSize {
+            address,
+            allocated: block.requested,
+            given,
+            block,
+            at: stack(block.stack),
+        },
+        (Removal::Differs(block), Some((_, given))) => WrongFree::WrongAlign {
+            address,
+            allocated: block.align,
+            given,
+            block,
+            at: stack(block.stack),
+        },
+        (Removal::Done(_) | Removal::Differs(_) | Removal::Unknown, _) => WrongFree::Foreign { address },
+    })
+}

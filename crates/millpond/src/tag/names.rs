@@ -1,0 +1,85 @@
+//! Which number each name has.
+//!
+//! Two tables of fixed size, zero until used, so that most of their pages are never touched: names by number, and numbers
+//! by the hash of the name, probed in a row. A number is put in only after its name, and neither is ever changed: so
+//! both are read without a lock. A table that grows would need one, and allocate under it, while the allocator may be
+//! the very pool that wants to know a name.
+
+use crate::thread;
+use foldhash::fast::FixedState;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Names that are told apart.
+const NAMES: usize = 1 << 16;
+/// Numbers before the first name: no tag, and the others.
+const FIRST: u32 = 2;
+const NONE: &str = "untagged";
+const OTHERS: &str = "other tags";
+/// Twice as many as names, so that a row of taken slots stays short.
+const SLOTS: usize = 2 * NAMES;
+static BY_HASH: [AtomicU32; SLOTS] = [const { AtomicU32::new(0) }; SLOTS];
+static BY_NUMBER: [OnceLock<&'static str>; NAMES] = [const { OnceLock::new() }; NAMES];
+/// How many there are; held while one is put in.
+static USED: Mutex<usize> = Mutex::new(0);
+
+pub(super) fn name(number: u32) -> &'static str {
+    match number {
+        0 => NONE,
+        1 => OTHERS,
+        _ => BY_NUMBER
+            .get((number - FIRST) as usize)
+            .and_then(OnceLock::get)
+            .copied()
+            .unwrap_or(OTHERS),
+    }
+}
+
+pub(super) fn number(name: &str) -> u32 {
+    match find(name) {
+        Ok(number) => number,
+        Err(_) => add(name),
+    }
+}
+
+/// The number, or the free slot it would go to.
+fn find(name: &str) -> Result<u32, usize> {
+    let mut at = FixedState::with_seed(0).hash_one(name) as usize % SLOTS;
+    loop {
+        // Pairs with the store in `add`: the name was there before the number.
+        match BY_HASH[at].load(Ordering::Acquire) {
+            0 => return Err(at),
+            number if self::name(number) == name => return Ok(number),
+            _ => at = (at + 1) % SLOTS,
+        }
+    }
+}
+
+#[cold]
+fn add(name: &str) -> u32 {
+    if name.is_empty() || name == NONE {
+        return 0;
+    }
+    let full = BY_NUMBER.last().is_some_and(|last| last.get().is_some());
+    if name == OTHERS || full {
+        return 1;
+    }
+    // What is kept for ever is no leak of the caller's.
+    let _inside = thread::enter(thread::COUNTING);
+    // Before the lock: nothing is allocated under it.
+    let kept: Box<str> = name.into();
+    let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+    let at = match find(name) {
+        Ok(number) => return number,
+        Err(at) => at,
+    };
+    let Some(place) = BY_NUMBER.get(*used) else {
+        return 1;
+    };
+    let number = *used as u32 + FIRST;
+    *used += 1;
+    place.get_or_init(|| Box::leak(kept));
+    BY_HASH[at].store(number, Ordering::Release);
+    number
+}

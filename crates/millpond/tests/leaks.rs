@@ -1,0 +1,146 @@
+//! The account while what it accounts for is the program's allocator: nothing waits for itself, nothing is entered that
+//! the account allocated, and what the program holds is found, with its place.
+
+use millpond::{Event, EventKind, Facts, Ledger, MemoryKind, PoolLabel, Survey, Tag, Tracking, Watchers};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// As a pool will do it: a lock that it holds while it works, and watchers that it tells outside of it.
+struct Watched;
+
+static POOL: Mutex<()> = Mutex::new(());
+static WATCHERS: OnceLock<Watchers> = OnceLock::new();
+
+fn facts(address: usize, layout: Layout) -> Facts {
+    Facts {
+        address,
+        requested: layout.size(),
+        bytes: layout.size().next_multiple_of(16),
+        align: layout.align(),
+    }
+}
+
+// SAFETY: the system's allocator does the work, with the very arguments.
+unsafe impl GlobalAlloc for Watched {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let pointer = {
+            let _lock = POOL.lock();
+            // SAFETY: the caller's promise.
+            unsafe { System.alloc(layout) }
+        };
+        if let Some(watchers) = WATCHERS.get() {
+            watchers.allocated(&facts(pointer.addr(), layout));
+        }
+        pointer
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        if let Some(watchers) = WATCHERS.get()
+            && watchers.freed(&facts(pointer.addr(), layout)).is_err()
+        {
+            std::process::abort();
+        }
+        let _lock = POOL.lock();
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Watched = Watched;
+
+#[inline(never)]
+fn load_weights() -> Vec<u8> {
+    let _scope = millpond::tag!("weights");
+    let kept = Vec::with_capacity(12_345);
+    std::hint::black_box(&kept);
+    kept
+}
+
+#[test]
+fn leaks_of_the_whole_program() {
+    let stacks = cfg!(feature = "stacks");
+    let ledger = Arc::new(Ledger::builder(Tracking::All).times(true).stacks(stacks).build());
+    let events = Arc::new(AtomicU64::new(0));
+    let (counted, held) = (Arc::clone(&events), Arc::new(Mutex::new(Vec::new())));
+    let watchers = Watchers::new(PoolLabel::new(1, "all", MemoryKind::Host, 0));
+    // A subscriber that allocates, and keeps what it allocates.
+    let (watchers, _) = watchers.with_subscriber(Arc::new(move |event: &Event<'_>| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        if event.kind == EventKind::Allocated {
+            held.lock().unwrap().push(event.bytes);
+        }
+    }));
+    assert!(
+        WATCHERS
+            .set(watchers.with_ledger(Some(Arc::clone(&ledger))))
+            .is_ok()
+    );
+
+    let mark = ledger.mark();
+    let weights = load_weights();
+    // The account grows while many allocate, and another is made and goes.
+    let rounds = if stacks { 2_000 } else { 20_000 };
+    std::thread::scope(|scope| {
+        // Under the pool's lock, where whoever allocates would wait for itself; and for the account's locks, which nobody
+        // holds who waits for the pool's.
+        scope.spawn(|| {
+            for _ in 0..rounds {
+                let _lock = POOL.lock();
+                let mut survey = Survey::new(1);
+                ledger.survey(&mut survey);
+                std::hint::black_box(&survey);
+            }
+        });
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let _scope = millpond::tag("scratch");
+                let own = Ledger::new(Tracking::All);
+                let boxes: Vec<Box<usize>> = (0..rounds).map(Box::new).collect();
+                for at in 0..1000 {
+                    let facts = Facts {
+                        address: at,
+                        ..Facts::default()
+                    };
+                    own.insert(at, own.record(&facts, MemoryKind::Host, None));
+                }
+                assert!(ledger.by_tag().iter().any(|of| of.blocks >= rounds as u64));
+                assert!(!ledger.largest(3).is_empty());
+                drop(boxes);
+            });
+        }
+    });
+    let report = ledger.leak_report_since(&mark.on_this_thread());
+    let group = report
+        .groups
+        .iter()
+        .find(|group| group.tag == Tag::new("weights"))
+        .unwrap();
+    assert_eq!((group.bytes, group.blocks), (12_352, 1));
+    let text = report.to_string();
+    assert!(text.contains("weights, age "), "{text}");
+    if stacks {
+        let stack = group.stack.as_ref().unwrap();
+        let frames = stack.user_frames();
+        assert!(
+            frames[0].function.as_deref().unwrap().ends_with("load_weights"),
+            "{frames:?}"
+        );
+        let place = "tests/leaks.rs:";
+        assert!(text.contains(place), "{text}");
+        assert!(!text.contains("at millpond::"), "{text}");
+    }
+    let tagged = |name: &str| {
+        ledger
+            .by_tag()
+            .iter()
+            .find(|of| of.tag == Tag::new(name))
+            .map(|of| of.blocks)
+    };
+    assert_eq!(tagged("weights"), Some(1));
+    drop(weights);
+    assert_eq!(tagged("weights"), None);
+    assert_eq!(WATCHERS.get().map(Watchers::panics), Some(0));
+    assert!(events.load(Ordering::Relaxed) >= 8 * rounds as u64);
+}
