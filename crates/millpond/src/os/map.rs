@@ -337,3 +337,47 @@ impl Drop for Map {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use std::process::Command;
+
+    /// In a process of its own, as limits are the process's.
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn a_move_past_a_limit_lets_go_of_no_address() {
+        let test = "os::map::tests::alone_a_move_past_a_limit_lets_go_of_no_address";
+        let this = std::env::current_exe().expect("this program");
+        let run = Command::new(this)
+            .args(["--exact", test, "--ignored"])
+            .output()
+            .expect("runs");
+        let text = String::from_utf8_lossy(&run.stdout);
+        assert!(run.status.success() && text.contains("1 passed"), "{text}");
+    }
+
+    #[test]
+    #[ignore = "changes a limit of the whole process: the test above runs it"]
+    fn alone_a_move_past_a_limit_lets_go_of_no_address() {
+        let page = super::super::page_bytes();
+        let part = |first: u64| Part {
+            offset: first * page,
+            bytes: 16 * page,
+        };
+        let map = Map::new(32 * page, page).expect("addresses");
+        map.open(part(0)).expect("memory");
+        let before = getrlimit(Resource::Data);
+        let limited = |current| Rlimit { current, ..before };
+        setrlimit(Resource::Data, limited(Some(1))).expect("a lower limit");
+        let moved = map.move_pages(part(0), &map, 16 * page);
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+        let hole = pointer(map.address() + 16 * page);
+        // SAFETY: with NOREPLACE the call fails where anything is mapped.
+        let mapped = unsafe { mm::mmap_anonymous(hole, page as usize, ProtFlags::empty(), flags) };
+        setrlimit(Resource::Data, before).expect("the limit that was");
+        assert!(moved.is_err());
+        assert_eq!(mapped.err(), Some(Errno::EXIST));
+    }
+}
