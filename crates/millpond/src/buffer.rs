@@ -139,6 +139,20 @@ impl<T: AnyBitPattern> Buffer<T> {
 }
 
 impl<T> Buffer<T> {
+    /// Elements. Unlike the slice's own, asks for none of them, so that it may be called while pointers to them are in use.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Bytes of the elements.
     #[must_use]
     pub fn bytes(&self) -> usize {

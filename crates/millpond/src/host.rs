@@ -8,13 +8,14 @@ mod moves;
 mod reserved;
 mod runs;
 mod source;
+mod transfer;
 
 pub use builder::{HostBuilder, HostError, HugePages, Node};
 
 use crate::os::{self, Errno, Map, Part};
 use mappings::Mappings;
 use millpond_engine::{Range, Segment, SourceError};
-use reserved::{Reserved, Taken};
+use reserved::{Reserved, Seams, Taken};
 use runs::{Run, Runs};
 use std::collections::BTreeMap;
 

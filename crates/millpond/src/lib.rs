@@ -108,14 +108,14 @@ pub use profile::{PoolProfile, ProfileReport, profile};
 pub use rental::{Rental, RentalStats, Rented};
 #[cfg(target_os = "linux")]
 pub use storage::Storage;
+#[doc(hidden)]
+pub use tag::TagSite as __TagSite;
+pub use tag::{Tag, TagScope, tag};
 #[cfg(target_os = "linux")]
 pub use tenant::Tenant;
+pub use thread::thread_number;
+pub use time::Time;
 #[cfg(target_os = "linux")]
 pub use unpooled::Unpooled;
 #[cfg(target_os = "linux")]
 pub use workspace::{Named, Scratch, Workspace, WorkspaceBuilder, WorkspaceError, WorkspaceStats};
-#[doc(hidden)]
-pub use tag::TagSite as __TagSite;
-pub use tag::{Tag, TagScope, tag};
-pub use thread::thread_number;
-pub use time::Time;

@@ -33,7 +33,10 @@ pub enum MemoryKind {
 ///    [`populate`](Self::populate) changes nothing. A call that failed has changed neither contents nor access.
 /// 4. *Zero.* Where [`fresh_is_zero`](Self::fresh_is_zero) says so, every byte reads as zero from `take` or
 ///    `commit` until it is first written, also where its address was in use before.
-/// 5. *Alignment.* A range begins at a multiple of [`page_bytes`](Source::page_bytes), a segment at a
+/// 5. *Transfer.* Where [`transfer`](Self::transfer) has answered true, the target holds what the origin held, the
+///    origin reads as zero, and both may be read and written as before. Where it has answered false, the origin is as
+///    it was and both may be read and written; what the target holds is not said.
+/// 6. *Alignment.* A range begins at a multiple of [`page_bytes`](Source::page_bytes), a segment at a
 ///    multiple of that if it is at least as large, else of the system's page.
 ///
 /// The source itself stays safe whatever tokens it is called with: tokens can be made by anyone, so one that
@@ -62,6 +65,15 @@ pub unsafe trait MemorySource: Source {
         let _ = (address, bytes);
         false
     }
+
+    /// Takes the memory under `bytes` bytes from one address to another without copying them, and leaves zeros; answers
+    /// whether it did. Both parts lie in segments or committed parts of this source, begin and end at pages of the system,
+    /// and share no byte; where they do not, or it cannot be done, nothing is done.
+    ///
+    /// What a block holds changes places so, not the block: the account of both stays as it is.
+    fn transfer(&mut self, _from: u64, _to: u64, _bytes: u64) -> bool {
+        false
+    }
 }
 
 /// For a wrapper that hands its callers what the source below has given, and that source what they give back.
@@ -82,6 +94,9 @@ macro_rules! wrapped_memory {
                 }
                 fn populate(&self, address: u64, bytes: u64) -> bool {
                     self.inner().populate(address, bytes)
+                }
+                fn transfer(&mut self, from: u64, to: u64, bytes: u64) -> bool {
+                    self.inner_mut().transfer(from, to, bytes)
                 }
             }
         )*
@@ -108,5 +123,8 @@ unsafe impl<S: MemorySource + ?Sized> MemorySource for Box<S> {
     }
     fn populate(&self, address: u64, bytes: u64) -> bool {
         (**self).populate(address, bytes)
+    }
+    fn transfer(&mut self, from: u64, to: u64, bytes: u64) -> bool {
+        (**self).transfer(from, to, bytes)
     }
 }

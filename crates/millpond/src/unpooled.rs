@@ -13,6 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// What a request is rounded up to. Systems map whole pages, and none has smaller ones.
 const PAGE: usize = 4 << 10;
 
+/// From so many bytes on contents change places with their pages instead of being copied.
+const TRANSFERRED: usize = 256 << 10;
+
 /// A source of memory used as it is: each buffer is mapped when it is made and unmapped when it is freed.
 ///
 /// No pool stands between, so nothing is kept back, nothing is shared with other buffers, and each request costs calls to
@@ -173,6 +176,15 @@ impl Direct {
         to: (NonNull<u8>, usize),
         keep: usize,
     ) {
+        if keep >= TRANSFERRED {
+            // Whole pages, as both blocks are of whole pages; what lies behind `keep` is nothing to anyone.
+            let whole = keep.next_multiple_of(PAGE);
+            let (origin, target) = (from.0.addr().get() as u64, to.0.addr().get() as u64);
+            let fits = whole <= from.1 && whole <= to.1;
+            if fits && self.held().source.transfer(origin, target, whole as u64) {
+                return;
+            }
+        }
         // SAFETY: both have these bytes, and as two blocks they share none.
         unsafe { from.0.copy_to_nonoverlapping(to.0, keep) };
     }

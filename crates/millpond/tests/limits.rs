@@ -5,7 +5,7 @@
 mod support;
 
 use millpond::engine::{Source, SourceError};
-use millpond::{Host, HostError, HugePages, Node};
+use millpond::{Host, HostError, HugePages, MemorySource, Node};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
 use support::memory::{is_stamped, is_zero, stamp};
@@ -52,9 +52,67 @@ fn what_the_system_refuses_loses_nothing() {
         a_move_that_fails_half_way_is_undone,
     );
     a_move_whose_way_back_is_shut_is_copied_back();
+    a_move_past_a_limit_lets_go_of_no_address();
+    a_transfer_that_cannot_be_changes_nothing();
     a_refused_commit_changes_nothing();
     its_own_limit_on_mappings_comes_first();
     at_the_systems_limit_on_mappings_nothing_is_lost();
+}
+
+fn a_move_past_a_limit_lets_go_of_no_address() {
+    let mut host = host();
+    let range = host.reserve(64 * PAGE).expect("addresses");
+    host.commit(&range, 0, 16 * PAGE, PAGE).expect("memory");
+    stamp(&host, range.address(), 16 * PAGE, 3);
+    let moved = under(Resource::Data, 1, || {
+        host.move_pages((&range, 0), (&range, 32 * PAGE), 16 * PAGE)
+    });
+    moved.expect_err("no more of this kind may be mapped");
+    assert!(is_closed(range.address() + 32 * PAGE, 16 * PAGE));
+    assert!(is_stamped(&host, range.address(), 16 * PAGE, 3));
+}
+
+fn a_transfer_that_cannot_be_changes_nothing() {
+    let mut host = host();
+    let (one, two) = (
+        host.take(16 * PAGE).expect("one"),
+        host.take(16 * PAGE).expect("two"),
+    );
+    stamp(&host, one.address(), 16 * PAGE, 3);
+    let mut transfer = || host.transfer(one.address(), two.address(), 16 * PAGE);
+    for (resource, least) in [(Resource::Data, 1), (Resource::As, status("VmSize") + 8 * PAGE)] {
+        assert!(!under(resource, least, &mut transfer));
+        assert!(is_open(two.address(), 16 * PAGE));
+    }
+    #[cfg(target_endian = "little")]
+    support::forbid::without(
+        support::forbid::Forbidden {
+            call: libc::SYS_mremap,
+            argument: None,
+            code: libc::EINVAL,
+        },
+        || {
+            let mut host = self::host();
+            let (one, two) = (
+                host.take(4 * PAGE).expect("one"),
+                host.take(4 * PAGE).expect("two"),
+            );
+            stamp(&host, one.address(), 4 * PAGE, 5);
+            assert!(!host.transfer(one.address(), two.address(), 4 * PAGE));
+            assert!(is_stamped(&host, one.address(), 4 * PAGE, 5) && is_open(two.address(), 4 * PAGE));
+        },
+    );
+    assert!(transfer());
+    // No byte is held twice, and the origin stays usable.
+    assert_eq!(
+        (
+            resident(one.address(), 16 * PAGE),
+            resident(two.address(), 16 * PAGE)
+        ),
+        (0, 16 * PAGE)
+    );
+    assert!(is_stamped(&host, two.address(), 16 * PAGE, 3) && is_zero(&host, one.address(), 16 * PAGE));
+    stamp(&host, one.address(), 8 * PAGE, 4);
 }
 
 fn a_builder_says_what_cannot_be() {

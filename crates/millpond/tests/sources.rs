@@ -39,6 +39,7 @@ macro_rules! source_behaviour {
             contents::{
                 fresh_memory_is_zero,
                 contents_move_along,
+                contents_change_places,
                 only_committed_parts_are_open,
                 memory_goes_back_to_the_system,
             }

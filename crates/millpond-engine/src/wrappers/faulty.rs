@@ -134,6 +134,13 @@ impl<S: Source> Faulty<S> {
         &self.inner
     }
 
+    /// The source below, for calls that the wrapper knows nothing of. What is called on it past the wrapper, the wrapper
+    /// does not see.
+    #[doc(hidden)]
+    pub fn inner_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
     fn strike(&mut self, kind: CallKind, bytes: u64) -> Result<(), SourceError> {
         let nth = self.calls[kind as usize];
         self.calls[kind as usize] += 1;

@@ -123,6 +123,13 @@ impl<S> Limited<S> {
     pub fn inner(&self) -> &S {
         &self.inner
     }
+
+    /// The source below, for calls that the wrapper knows nothing of. What is called on it past the wrapper, the wrapper
+    /// does not see.
+    #[doc(hidden)]
+    pub fn inner_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
 }
 
 impl<S: Source> Source for Limited<S> {

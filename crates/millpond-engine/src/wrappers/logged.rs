@@ -202,6 +202,13 @@ impl<S, F: FnMut(&SourceEvent<'_>)> Logged<S, F> {
     pub fn inner(&self) -> &S {
         &self.inner
     }
+
+    /// The source below, for calls that the wrapper knows nothing of. What is called on it past the wrapper, the wrapper
+    /// does not see.
+    #[doc(hidden)]
+    pub fn inner_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
 }
 
 /// An address in a range, for showing: a part may be named that no range has.

@@ -2,6 +2,7 @@
 
 use super::runs::Runs;
 use crate::os::{Map, Part};
+use std::collections::BTreeSet;
 
 /// Reserved addresses.
 ///
@@ -15,6 +16,7 @@ pub(super) struct Reserved {
     pub(super) runs: Runs,
     /// Parts given back that the system would not close yet, and bytes still charged for them.
     pub(super) unclosed: Vec<(Part, u64)>,
+    pub(super) seams: Seams,
 }
 
 /// A segment in a caller's hand. Invariant: the whole map is open.
@@ -24,6 +26,32 @@ pub(super) struct Taken {
     /// Bytes of the token.
     pub(super) bytes: u64,
     pub(super) charged: u64,
+    pub(super) seams: Seams,
+}
+
+/// Offsets at which an open part may be of several pieces for the system, since pages were put under a part of it. The
+/// system moves one piece in a call.
+#[derive(Debug, Default)]
+pub(super) struct Seams(BTreeSet<u64>);
+
+impl Seams {
+    pub(super) fn add(&mut self, offset: u64) {
+        self.0.insert(offset);
+    }
+
+    /// Those inside a part, its ends not.
+    pub(super) fn inside(&self, part: Part) -> impl Iterator<Item = u64> + '_ {
+        let inside = self.0.range(part.offset..part.end());
+        inside.copied().filter(move |seam| *seam > part.offset)
+    }
+
+    /// A part is of one piece again, as a fresh map was put over it.
+    fn mend(&mut self, part: Part) {
+        let gone: Vec<u64> = self.0.range(part.offset..=part.end()).copied().collect();
+        for seam in gone {
+            self.0.remove(&seam);
+        }
+    }
 }
 
 fn overlap(one: Part, other: Part) -> bool {
@@ -64,6 +92,7 @@ impl Reserved {
     /// Closes a part; answers how many of the bytes charged for it are no longer.
     pub(super) fn close(&mut self, part: Part, charged: u64) -> u64 {
         if self.map.close(part).is_ok() {
+            self.seams.mend(part);
             return charged + self.close_some();
         }
         // What can be done is done now: the memory goes, and the access if that cuts no map.

@@ -83,6 +83,22 @@ impl Runs {
         (at == part.end()).then_some(found)
     }
 
+    /// Where runs begin inside a part, its ends not; none where not all of it is committed.
+    pub(super) fn joints(&self, part: Part) -> Option<Vec<u64>> {
+        let (&first, _) = self.runs.range(..=part.offset).next_back()?;
+        let (mut at, mut joints) = (part.offset, Vec::new());
+        for (offset, (bytes, _)) in self.runs.range(first..part.end()) {
+            if *offset > at || offset + bytes <= at {
+                return None;
+            }
+            if *offset > part.offset {
+                joints.push(*offset);
+            }
+            at = offset + bytes;
+        }
+        (at >= part.end()).then_some(joints)
+    }
+
     pub(super) fn insert(&mut self, run: Run) {
         self.runs.insert(run.part.offset, (run.part.bytes, run.handle));
     }
@@ -143,6 +159,11 @@ mod tests {
         assert!(!runs.covers(part(70, 40)) && !runs.covers(part(0, 81)) && !runs.covers(part(90, 5)));
         assert!(runs.is_free(part(80, 20)) && runs.is_free(part(110, 5)));
         assert!(!runs.is_free(part(79, 2)) && !runs.is_free(part(99, 2)) && !runs.is_free(part(0, 500)));
+        assert_eq!(runs.joints(part(10, 65)), Some(vec![60]));
+        assert_eq!(runs.joints(part(60, 20)), Some(vec![]));
+        assert_eq!(runs.joints(part(60, 21)), None);
+        assert_eq!(runs.joints(part(80, 25)), None);
+        assert_eq!(runs.joints(part(110, 1)), None);
         let found = runs.whole(part(30, 30)).expect("whole");
         runs.remove(&found);
         assert_eq!(

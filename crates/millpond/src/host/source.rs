@@ -1,6 +1,6 @@
 //! The host as a source: what each call checks, charges, does and takes back.
 
-use super::{Host, HugePages, Reserved, Run, Runs, Taken};
+use super::{Host, HugePages, Reserved, Run, Runs, Seams, Taken};
 use crate::memory::{MemoryKind, MemorySource};
 use crate::os::{self, Errno, Map, Part};
 use millpond_engine::{Event, Range, Segment, Source, SourceError};
@@ -36,7 +36,15 @@ impl Source for Host {
         self.charge(charged)?;
         let map = self.map_segment(charged).inspect_err(|_| self.used -= charged)?;
         let address = map.address();
-        self.segments.insert(address, Taken { map, bytes, charged });
+        self.segments.insert(
+            address,
+            Taken {
+                map,
+                bytes,
+                charged,
+                seams: Seams::default(),
+            },
+        );
         Ok(Segment::new(address, bytes))
     }
 
@@ -67,6 +75,7 @@ impl Source for Host {
             bytes,
             runs: Runs::default(),
             unclosed: Vec::new(),
+            seams: Seams::default(),
         };
         self.ranges.insert(address, reserved);
         Ok(Range::new(address, bytes))
@@ -164,9 +173,10 @@ impl Source for Host {
 // SAFETY: 1, 2: parts named in `runs` are open, segments are open whole (invariants of `Reserved` and `Taken`),
 // and by the invariant of `Map` nobody else maps anything there; only calls for that very token close or unmap
 // them, and tokens that are not ours are refused by address and size. 3: nothing here reads or writes contents
-// but `move_runs`. 4: what is opened was closed before and closed parts have no memory, so it reads as zero;
-// explicit huge pages are fresh maps. 5: maps are made at multiples of the page, or of the system's where a
-// segment is smaller.
+// but `move_runs` and `transfer_pages`. 4: what is opened was closed before and closed parts have no memory, so it
+// reads as zero; explicit huge pages are fresh maps. 5: `transfer_pages` moves pages between parts that it found open,
+// which leaves both open and the origin without memory, or copies and clears. 6: maps are made at multiples of the page,
+// or of the system's where a segment is smaller.
 unsafe impl MemorySource for Host {
     fn kind(&self) -> MemoryKind {
         MemoryKind::Host
@@ -174,6 +184,10 @@ unsafe impl MemorySource for Host {
 
     fn fresh_is_zero(&self) -> bool {
         true
+    }
+
+    fn transfer(&mut self, from: u64, to: u64, bytes: u64) -> bool {
+        self.transfer_pages(from, to, bytes)
     }
 
     fn discard(&self, address: u64, bytes: u64) -> bool {

@@ -38,6 +38,9 @@ pub(crate) struct Map {
     bytes: u64,
 }
 
+/// Not named where rustix calls the system through the C library, as it does under Miri.
+const DONT_UNMAP: MremapFlags = MremapFlags::from_bits_retain(libc::MREMAP_DONTUNMAP as u32);
+
 fn pointer(address: u64) -> *mut c_void {
     ptr::without_provenance_mut(address as usize)
 }
@@ -238,18 +241,61 @@ impl Map {
     /// The part must not be locked: Linux then forgets the lock of all the map it was cut from, and counts what
     /// was moved twice for ever (seen on 6.18).
     pub(crate) fn move_pages(&self, from: Part, to: &Self, at: u64) -> Result<(), Errno> {
+        let bytes = from.bytes;
+        self.move_or_fill(from, to, Part { offset: at, bytes })
+    }
+
+    fn move_or_fill(&self, from: Part, to: &Self, place: Part) -> Result<(), Errno> {
         let (source, length) = self.locate(from)?;
-        let (target, _) = to.locate(Part {
-            offset: at,
-            bytes: from.bytes,
-        })?;
+        let (target, _) = to.locate(place)?;
         if length > (source as usize).abs_diff(target as usize) {
             return Err(Errno::INVAL);
         }
-        let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+        let flags = MremapFlags::MAYMOVE | DONT_UNMAP;
         // SAFETY: both parts are ours alone by the type's invariant; the caller means to lose what the target
         // holds, and they do not overlap.
-        unsafe { mm::mremap_fixed(source, length, length, flags, target) }.map(|_| ())
+        let moved = unsafe { mm::mremap_fixed(source, length, length, flags, target) };
+        let Err(error) = moved else { return Ok(()) };
+        // The system unmaps the target before it looks at some of its limits, and leaves a hole (RLIMIT_DATA, seen on
+        // 6.18). Addresses of ours must stay ours: fill it, if there is one.
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+        // SAFETY: with NOREPLACE the call fails where anything is mapped.
+        let _ = unsafe { mm::mmap_anonymous(target, length, ProtFlags::empty(), flags) };
+        Err(error)
+    }
+
+    /// The same between two open parts of whole pages: the target ends up with the pages, the origin open and empty.
+    ///
+    /// After a failure the origin is as it was and the target open; what the target held may be lost. The pages of neither
+    /// may be locked.
+    pub(crate) fn transfer_pages(&self, from: Part, to: &Self, at: u64) -> Result<(), Errno> {
+        let (_, length) = self.locate(from)?;
+        let place = Part {
+            offset: at,
+            bytes: from.bytes,
+        };
+        // For the time of the call the system charges the pages twice, and should a limit be met it has unmapped the
+        // target already, which then could not be opened again for the same reason. So room for as much is asked for
+        // first, and given back.
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: without FIXED the system chooses addresses that nothing else has mapped.
+        let room = unsafe { mm::mmap_anonymous(ptr::null_mut(), length, access, MapFlags::PRIVATE) }?;
+        // SAFETY: it was mapped just now, and nothing was made of it.
+        unsafe { mm::munmap(room, length) }?;
+        self.move_or_fill(from, to, place).inspect_err(|_| {
+            let _ = to.open(place);
+        })
+    }
+
+    /// Makes an open part zero.
+    ///
+    /// # Safety
+    /// The part is open.
+    pub(crate) unsafe fn clear(&self, part: Part) -> Result<(), Errno> {
+        let (address, length) = self.locate(part)?;
+        // SAFETY: the part is ours alone by the type's invariant, and open as the caller promises.
+        unsafe { address.cast::<u8>().write_bytes(0, length) };
+        Ok(())
     }
 
     /// Copies a part to one of the same size, here or in another map.
@@ -289,5 +335,49 @@ impl Drop for Map {
             // The addresses are lost; the memory need not be.
             let _ = self.empty(self.whole());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use std::process::Command;
+
+    /// In a process of its own, as limits are the process's.
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn a_move_past_a_limit_lets_go_of_no_address() {
+        let test = "os::map::tests::alone_a_move_past_a_limit_lets_go_of_no_address";
+        let this = std::env::current_exe().expect("this program");
+        let run = Command::new(this)
+            .args(["--exact", test, "--ignored"])
+            .output()
+            .expect("runs");
+        let text = String::from_utf8_lossy(&run.stdout);
+        assert!(run.status.success() && text.contains("1 passed"), "{text}");
+    }
+
+    #[test]
+    #[ignore = "changes a limit of the whole process: the test above runs it"]
+    fn alone_a_move_past_a_limit_lets_go_of_no_address() {
+        let page = super::super::page_bytes();
+        let part = |first: u64| Part {
+            offset: first * page,
+            bytes: 16 * page,
+        };
+        let map = Map::new(32 * page, page).expect("addresses");
+        map.open(part(0)).expect("memory");
+        let before = getrlimit(Resource::Data);
+        let limited = |current| Rlimit { current, ..before };
+        setrlimit(Resource::Data, limited(Some(1))).expect("a lower limit");
+        let moved = map.move_pages(part(0), &map, 16 * page);
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+        let hole = pointer(map.address() + 16 * page);
+        // SAFETY: with NOREPLACE the call fails where anything is mapped.
+        let mapped = unsafe { mm::mmap_anonymous(hole, page as usize, ProtFlags::empty(), flags) };
+        setrlimit(Resource::Data, before).expect("the limit that was");
+        assert!(moved.is_err());
+        assert_eq!(mapped.err(), Some(Errno::EXIST));
     }
 }

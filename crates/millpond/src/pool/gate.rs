@@ -218,6 +218,14 @@ unsafe impl MemorySource for Gate {
         self.inner.discard(address, bytes)
     }
 
+    fn transfer(&mut self, from: u64, to: u64, bytes: u64) -> bool {
+        let done = self.inner.transfer(from, to, bytes);
+        if done {
+            self.fresh.remove(to, to + bytes);
+        }
+        done
+    }
+
     fn populate(&self, address: u64, bytes: u64) -> bool {
         self.inner.populate(address, bytes)
     }

@@ -20,8 +20,10 @@ pub(super) struct Mark {
 
 /// Chunks of a pool, used in a row.
 ///
-/// Invariant: every byte of a chunk is initialised, and no chunk goes back between a mark and the reset to it. What
+/// Invariant: every byte of a chunk is initialised, no reference to it is ever made here, and no chunk goes back between a
+/// mark and the reset to it. What
 /// [`take`](Self::take) has handed out lies before `at`, and is handed out again only after a reset to a mark before it.
+/// Whoever makes references of that makes them apart from each other.
 pub(super) struct Arena {
     owner: Owner,
     chunks: Vec<Buffer<u8>>,
@@ -42,7 +44,7 @@ impl Arena {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.chunks.iter().map(|chunk| chunk.len()).sum()
+        self.chunks.iter().map(Buffer::len).sum()
     }
 
     pub(super) fn peak(&self) -> usize {

@@ -38,6 +38,83 @@ pub(crate) fn fresh_memory_is_zero<S: MemorySource>(make: impl Fn(Option<u64>) -
     source.release(range);
 }
 
+pub(crate) fn contents_change_places<S: MemorySource>(make: impl Fn(Option<u64>) -> Option<S>) {
+    let Some((mut source, page)) = of_pages(make, 64) else {
+        return;
+    };
+    let one = source.take(8 * page).expect("fits");
+    let two = source.take(16 * page).expect("fits");
+    let (a, b) = (one.address(), two.address());
+    stamp(&source, a, 8 * page, 1);
+    // What is not its own, in use, whole and apart is left alone.
+    let system = 4096;
+    for (from, to, bytes) in [
+        (a, b, 0),
+        (a + 8, b, system),
+        (a, b + 8, system),
+        (a, b, 8),
+        (a, b, 9 * page),
+        (a, b + 9 * page, 8 * page),
+        (a, a + page, 2 * page),
+        (a + page, a, 2 * page),
+        (system, b, page),
+        (a, system, page),
+        (u64::MAX - page + 1, b, page),
+    ] {
+        assert!(!source.transfer(from, to, bytes), "{from} to {to}: {bytes}");
+    }
+    assert!(is_stamped(&source, a, 8 * page, 1));
+    let can = source.transfer(a, b + 2 * page, 8 * page);
+    if can {
+        assert!(is_zero(&source, a, 8 * page));
+        assert!(is_stamped(&source, b + 2 * page, 8 * page, 1));
+        // Of several pieces by now, and into where pages have left.
+        stamp(&source, b, 2 * page, 2);
+        stamp(&source, b + 10 * page, page, 3);
+        assert!(source.transfer(b, a, 4 * page));
+        assert!(source.transfer(b + 8 * page, b, 3 * page));
+        assert!(is_stamped(&source, a, 2 * page, 2) && is_stamped(&source, b + 2 * page, page, 3));
+        assert!(is_zero(&source, b + 3 * page, page) && is_zero(&source, b + 8 * page, 3 * page));
+        assert!(is_open(a, 8 * page) && is_open(b, 16 * page));
+    } else {
+        assert!(is_stamped(&source, a, 8 * page, 1));
+    }
+    if source.is_paged() {
+        let range = source.reserve(32 * page).expect("addresses");
+        let at = range.address();
+        source.commit(&range, page, page, page).expect("fits");
+        source.commit(&range, 2 * page, 2 * page, 2 * page).expect("fits");
+        source.commit(&range, 8 * page, 4 * page, page).expect("fits");
+        stamp(&source, at + page, page, 4);
+        stamp(&source, at + 2 * page, 2 * page, 5);
+        assert!(!source.transfer(at, at + 8 * page, page), "not committed");
+        assert!(
+            !source.transfer(at + page, at + 9 * page, 4 * page),
+            "not committed whole"
+        );
+        assert!(!source.transfer(at + page, at + 12 * page, page), "to nowhere");
+        assert_eq!(source.transfer(at + page, at + 9 * page, 3 * page), can);
+        assert!(is_closed(at, page) && is_closed(at + 4 * page, 4 * page) && is_closed(at + 12 * page, page));
+        let place = if can { at + 9 * page } else { at + page };
+        assert!(is_stamped(&source, place, page, 4) && is_stamped(&source, place + page, 2 * page, 5));
+        // What was put together of pieces still moves and goes back as it was committed.
+        let from = place - at;
+        assert_eq!(
+            source.move_pages((&range, from), (&range, 20 * page), 3 * page),
+            Ok(if can { 3 } else { 2 })
+        );
+        assert!(
+            is_stamped(&source, at + 20 * page, page, 4) && is_stamped(&source, at + 21 * page, 2 * page, 5)
+        );
+        assert!(is_closed(at + from, 3 * page));
+        source.commit(&range, from, 3 * page, page).expect("fits");
+        assert!(is_zero(&source, at + from, 3 * page));
+        source.release(range);
+    }
+    source.give(one);
+    source.give(two);
+}
+
 pub(crate) fn contents_move_along<S: MemorySource>(make: impl Fn(Option<u64>) -> Option<S>) {
     let Some((mut source, page)) = of_pages(make, 16) else {
         return;

@@ -1,0 +1,117 @@
+//! Pages taken from under one part of memory in use to another.
+//!
+//! What grows to another place need not be copied: its pages change places, and the origin is left with none, which read
+//! as zero. The system does so for one piece in a call. A part becomes of several pieces where pages are put under some of
+//! it, which its seams tell.
+
+use super::{Host, HugePages, Seams};
+use crate::os::{self, Map, Part};
+
+/// Where an open part is.
+#[derive(Clone, Copy)]
+enum Held {
+    Range(u64),
+    Segment(u64),
+}
+
+impl Host {
+    /// As [`MemorySource::transfer`](crate::MemorySource::transfer).
+    pub(super) fn transfer_pages(&mut self, from: u64, to: u64, bytes: u64) -> bool {
+        // A locked part cannot be moved as it is, and explicit huge pages not at all.
+        let fixed = self.rules.lock || matches!(self.rules.huge, HugePages::Explicit(_));
+        let whole = [from, to, bytes]
+            .iter()
+            .all(|at| at.is_multiple_of(os::page_bytes()));
+        if fixed || !whole || bytes == 0 || from.abs_diff(to) < bytes {
+            return false;
+        }
+        let (Some((origin, part)), Some((target, place))) =
+            (self.open_part(from, bytes), self.open_part(to, bytes))
+        else {
+            return false;
+        };
+        let Some(pieces) = self.pieces(origin, part) else {
+            return false;
+        };
+        // Each piece is put into the middle of a map, which makes two more.
+        if self.mappings.charge(2 * pieces.len() as u64).is_err() {
+            return false;
+        }
+        let (Some(old), Some(new)) = (self.map_of(origin), self.map_of(target)) else {
+            return false;
+        };
+        let at = |piece: Part| piece.offset - part.offset + place.offset;
+        for (done, piece) in pieces.iter().enumerate() {
+            if old.transfer_pages(*piece, new, at(*piece)).is_ok() {
+                continue;
+            }
+            if done == 0 {
+                return false;
+            }
+            // Half of it has gone: the rest follows by copying.
+            // SAFETY: both parts are open: `open_part` has seen to it, and a move that failed leaves them so.
+            let _ = unsafe { old.copy(*piece, new, at(*piece)) };
+            // SAFETY: as above.
+            let _ = unsafe { old.clear(*piece) };
+        }
+        if let Some(seams) = self.seams_of(target) {
+            for piece in pieces {
+                seams.add(at(piece));
+                seams.add(at(piece) + piece.bytes);
+            }
+        }
+        true
+    }
+
+    /// The open part at an address, if it is ours and open whole.
+    fn open_part(&self, address: u64, bytes: u64) -> Option<(Held, Part)> {
+        let inside = |start: &u64, room: u64| {
+            let offset = address - start;
+            let end = offset.checked_add(bytes)?;
+            (end <= room).then_some(Part { offset, bytes })
+        };
+        if let Some((start, reserved)) = self.ranges.range(..=address).next_back()
+            && let Some(part) = inside(start, reserved.bytes)
+        {
+            return Some((Held::Range(*start), part)).filter(|_| reserved.runs.joints(part).is_some());
+        }
+        let (start, taken) = self.segments.range(..=address).next_back()?;
+        let part = inside(start, taken.map.whole().bytes)?;
+        Some((Held::Segment(*start), part))
+    }
+
+    /// An open part in pieces that the system moves in one call each.
+    fn pieces(&self, held: Held, part: Part) -> Option<Vec<Part>> {
+        let mut cuts = match held {
+            Held::Range(start) => {
+                let reserved = self.ranges.get(&start)?;
+                let mut cuts = reserved.runs.joints(part)?;
+                cuts.extend(reserved.seams.inside(part));
+                cuts
+            }
+            Held::Segment(start) => self.segments.get(&start)?.seams.inside(part).collect(),
+        };
+        cuts.extend([part.offset, part.end()]);
+        cuts.sort_unstable();
+        cuts.dedup();
+        let piece = |ends: &[u64]| Part {
+            offset: ends[0],
+            bytes: ends[1] - ends[0],
+        };
+        Some(cuts.windows(2).map(piece).collect())
+    }
+
+    fn map_of(&self, held: Held) -> Option<&Map> {
+        match held {
+            Held::Range(start) => self.ranges.get(&start).map(|reserved| &reserved.map),
+            Held::Segment(start) => self.segments.get(&start).map(|taken| &taken.map),
+        }
+    }
+
+    fn seams_of(&mut self, held: Held) -> Option<&mut Seams> {
+        match held {
+            Held::Range(start) => self.ranges.get_mut(&start).map(|reserved| &mut reserved.seams),
+            Held::Segment(start) => self.segments.get_mut(&start).map(|taken| &mut taken.seams),
+        }
+    }
+}
