@@ -2,7 +2,7 @@
 
 use super::{Host, HugePages, Reserved, Run, Runs, Seams, Taken};
 use crate::memory::{MemoryKind, MemorySource};
-use crate::os::{self, Errno, Map, Part};
+use crate::os::{self, Errno, Map};
 use millpond_engine::{Event, Range, Segment, Source, SourceError};
 
 impl Source for Host {
@@ -191,32 +191,12 @@ unsafe impl MemorySource for Host {
     }
 
     fn discard(&self, address: u64, bytes: u64) -> bool {
-        self.open_part(address, bytes)
-            .is_some_and(|(map, part)| map.empty(part).is_ok())
+        let part = self.open_part(address, bytes);
+        part.is_some_and(|(held, part)| self.map_of(held).is_some_and(|map| map.empty(part).is_ok()))
     }
 
     fn populate(&self, address: u64, bytes: u64) -> bool {
-        self.open_part(address, bytes)
-            .is_some_and(|(map, part)| map.populate(part).is_ok())
-    }
-}
-
-impl Host {
-    /// Where these bytes are, if they all are open.
-    fn open_part(&self, address: u64, bytes: u64) -> Option<(&Map, Part)> {
-        address.checked_add(bytes)?;
-        let part_of = |base: u64| Part {
-            offset: address - base,
-            bytes,
-        };
-        if let Some((base, range)) = self.ranges.range(..=address).next_back() {
-            let part = part_of(*base);
-            if range.runs.covers(part) {
-                return Some((&range.map, part));
-            }
-        }
-        let (base, segment) = self.segments.range(..=address).next_back()?;
-        let part = part_of(*base);
-        (part.end() <= segment.map.whole().bytes).then_some((&segment.map, part))
+        let part = self.open_part(address, bytes);
+        part.is_some_and(|(held, part)| self.map_of(held).is_some_and(|map| map.populate(part).is_ok()))
     }
 }

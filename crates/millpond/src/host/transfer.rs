@@ -9,7 +9,7 @@ use crate::os::{self, Map, Part};
 
 /// Where an open part is.
 #[derive(Clone, Copy)]
-enum Held {
+pub(super) enum Held {
     Range(u64),
     Segment(u64),
 }
@@ -64,7 +64,7 @@ impl Host {
     }
 
     /// The open part at an address, if it is ours and open whole.
-    fn open_part(&self, address: u64, bytes: u64) -> Option<(Held, Part)> {
+    pub(super) fn open_part(&self, address: u64, bytes: u64) -> Option<(Held, Part)> {
         let inside = |start: &u64, room: u64| {
             let offset = address - start;
             let end = offset.checked_add(bytes)?;
@@ -73,7 +73,7 @@ impl Host {
         if let Some((start, reserved)) = self.ranges.range(..=address).next_back()
             && let Some(part) = inside(start, reserved.bytes)
         {
-            return Some((Held::Range(*start), part)).filter(|_| reserved.runs.joints(part).is_some());
+            return Some((Held::Range(*start), part)).filter(|_| reserved.runs.covers(part));
         }
         let (start, taken) = self.segments.range(..=address).next_back()?;
         let part = inside(start, taken.map.whole().bytes)?;
@@ -101,7 +101,7 @@ impl Host {
         Some(cuts.windows(2).map(piece).collect())
     }
 
-    fn map_of(&self, held: Held) -> Option<&Map> {
+    pub(super) fn map_of(&self, held: Held) -> Option<&Map> {
         match held {
             Held::Range(start) => self.ranges.get(&start).map(|reserved| &reserved.map),
             Held::Segment(start) => self.segments.get(&start).map(|taken| &taken.map),
