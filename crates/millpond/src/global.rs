@@ -111,7 +111,7 @@ fn take_from(heap: &'static PoolHeap, layout: Layout) -> *mut u8 {
 
 #[inline]
 fn give_to(heap: &'static PoolHeap, block: NonNull<u8>, layout: Layout) {
-    guarded(|| heap.free(block_of(block, layout), layout.size()));
+    guarded(|| heap.free_as(block_of(block, layout), layout.size(), layout.align()));
 }
 
 #[inline]
@@ -185,6 +185,8 @@ fn stays(block: NonNull<u8>, layout: Layout, wanted: Layout) -> bool {
         return false;
     }
     match inside::pool() {
+        // The account of live blocks has the size that was asked for.
+        Some(heap) if heap.is_watched() => false,
         Some(heap) => {
             guarded(|| heap.count_resize(layout.size(), wanted.size()));
             true

@@ -1,6 +1,7 @@
 //! Blocks by layout, as Rust's allocators hand them out: a pointer, and nothing to keep beside it.
 
 use super::Pool;
+use super::detour::Detour;
 use super::heap::Taken;
 use crate::error::AllocError;
 use std::alloc::Layout;
@@ -77,7 +78,8 @@ impl Pool {
     #[inline]
     pub unsafe fn deallocate(&self, pointer: NonNull<u8>, layout: Layout) {
         if layout.size() > 0 {
-            self.heap().free(block_of(pointer, layout), layout.size());
+            let block = block_of(pointer, layout);
+            self.heap().free_as(block, layout.size(), layout.align());
         }
     }
 
@@ -96,7 +98,8 @@ impl Pool {
         layout: Layout,
         wanted: Layout,
     ) -> Result<NonNull<[u8]>, AllocError> {
-        if layout.size() > 0
+        if !self.heap().detours(Detour::Watched)
+            && layout.size() > 0
             && wanted.size() > 0
             && block_of(pointer, layout) == block_of(pointer, wanted)
             && pointer.addr().get().is_multiple_of(wanted.align())

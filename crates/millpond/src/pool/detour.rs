@@ -4,13 +4,15 @@ use super::claim;
 use super::heap::{Heap, lock};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// A reason to go the slow way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Detour {
+    /// Someone watches.
+    Watched = 16,
     /// A budget counts each block.
     Charged = 1,
     /// Blocks are cleared before they are handed out again.
@@ -57,11 +59,20 @@ pub(crate) struct Line {
 }
 
 #[derive(Debug, Default)]
-struct State {
+pub(crate) struct State {
     next: u64,
     tickets: VecDeque<u64>,
     /// How often something has come back, or the line has moved.
     changes: u64,
+}
+
+/// The line's lock, held around a fork.
+pub(crate) struct LineAtRest(#[expect(dead_code, reason = "held")] MutexGuard<'static, State>);
+
+impl Line {
+    pub(super) fn rest(&'static self) -> LineAtRest {
+        LineAtRest(lock(&self.state))
+    }
 }
 
 /// A place in the line, left when dropped.

@@ -8,6 +8,7 @@
 use super::heap::{Heap, Rest};
 use super::keeper;
 use crate::global::{NoStart, NoTables, inside, no_start, no_tables};
+use crate::tag::{NoNames, no_names};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -21,6 +22,7 @@ struct Held {
     _heaps: Vec<Rest>,
     _list: MutexGuard<'static, Vec<&'static Heap>>,
     _keeper: MutexGuard<'static, keeper::State>,
+    _names: NoNames,
     _start: NoStart,
 }
 
@@ -58,6 +60,8 @@ pub(crate) fn forget(heap: &Heap) {
 extern "C" fn prepare() {
     let _inside = inside();
     let start = no_start();
+    // Before the pools: whoever adds a name may need the program's pool.
+    let names = no_names();
     let keeper = keeper::state();
     let list = list();
     // The program's own pool is the oldest and comes last: another pool may need it to get out of its locks.
@@ -67,6 +71,7 @@ extern "C" fn prepare() {
         _heaps: heaps,
         _list: list,
         _keeper: keeper,
+        _names: names,
         _start: start,
     };
     HELD.set(Some(ManuallyDrop::new(held)));

@@ -59,6 +59,14 @@ impl Heap {
     #[cold]
     #[inline(never)]
     pub(crate) fn allocate_slowly(&'static self, ask: Ask) -> Result<Taken, AllocError> {
+        let outcome = self.allocate_inside(ask);
+        if self.detours(Detour::Watched) {
+            self.tell_allocated(ask, &outcome);
+        }
+        outcome
+    }
+
+    fn allocate_inside(&'static self, ask: Ask) -> Result<Taken, AllocError> {
         let _inside = inside();
         let charge = self
             .budget
@@ -208,7 +216,20 @@ impl Heap {
     /// Takes a block back.
     #[cold]
     #[inline(never)]
-    pub(crate) fn free_slowly(&'static self, taken: Taken, requested: usize) {
+    pub(crate) fn free_slowly(&'static self, taken: Taken, requested: usize, align: usize) {
+        if self.detours(Detour::Watched)
+            && let Err(wrong) = self.tell_freed(taken, requested, align)
+        {
+            // Taken back it would be somebody else's as well: so it is left where it is.
+            return crate::os::say(&format!("millpond: {wrong}\n"));
+        }
+        self.free_inside(taken, requested);
+        if self.detours(Detour::Watched) {
+            self.tell_flow();
+        }
+    }
+
+    pub(super) fn free_inside(&'static self, taken: Taken, requested: usize) {
         let _inside = inside();
         let past = self.detours(Detour::Awaited) || self.detours(Detour::Over);
         if past || !self.keep_somewhere(taken, requested) {
@@ -330,7 +351,7 @@ impl Heap {
         ask: Ask,
     ) -> Result<(usize, usize, bool), AllocError> {
         if !lock(&self.shelves[class]).expect_span(class) {
-            return Err(self.refuse(ask.requested, self.nothing_left(ask.requested)));
+            return Err(self.refuse_tables(ask.requested));
         }
         self.ask(ask, |core| core.add_span(class))
             .inspect_err(|_| lock(&self.shelves[class]).forget_span(class))
@@ -346,7 +367,12 @@ impl Heap {
         if has_reserve() {
             return Ok(());
         }
-        Err(self.refuse(requested, self.nothing_left(requested)))
+        Err(self.refuse_tables(requested))
+    }
+
+    /// There is no memory for the pool's own tables.
+    pub(super) fn refuse_tables(&self, requested: usize) -> AllocError {
+        self.refuse(requested, self.nothing_left(requested))
     }
 
     /// Counts that a block in a caller's hand stands for a request of another size, which has the same block.
@@ -465,6 +491,9 @@ impl Heap {
     pub(crate) fn survey(&self, survey: &mut Survey) {
         if let Some(core) = lock(&self.core).as_ref() {
             core.survey(survey);
+        }
+        if let Some(ledger) = self.ledger() {
+            ledger.survey(survey);
         }
     }
 

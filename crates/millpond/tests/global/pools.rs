@@ -2,18 +2,17 @@
 
 use crate::{POOL, Stamped, stats};
 use millpond::engine::{Logged, SourceEvent};
-use millpond::{Host, Pool, Raw};
+use millpond::{Buffer, Host, Pool};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn churn(pool: &Pool, rounds: usize) {
-    let mut held: Vec<Raw> = Vec::new();
+    let mut held: Vec<Buffer<u8>> = Vec::new();
     for round in 0..rounds {
-        held.push(pool.alloc_raw(1 + round * 7919 % 200_000, 64).expect("room"));
+        held.push(pool.alloc_zeroed(1 + round * 7919 % 200_000).expect("room"));
         if held.len() > 60 {
-            pool.free_raw(held.swap_remove(round * 31 % 60)).expect("ours");
+            held.swap_remove(round * 31 % 60);
         }
     }
-    held.into_iter().for_each(|raw| pool.free_raw(raw).expect("ours"));
 }
 
 #[test]

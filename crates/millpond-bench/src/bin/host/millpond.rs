@@ -18,24 +18,22 @@ impl Millpond {
 // the alignment asked for. The pool is in `self` and lives as long.
 unsafe impl Allocator for Millpond {
     fn alloc(&self, shape: Shape) -> *mut u8 {
-        match self.0.alloc_raw(shape.size(), shape.align()) {
-            Ok(raw) => raw.pointer().as_ptr(),
+        match self.0.allocate(shape.layout()) {
+            Ok(block) => block.cast().as_ptr(),
             Err(_) => ptr::null_mut(),
         }
     }
 
     fn alloc_zeroed(&self, shape: Shape) -> *mut u8 {
-        let place = self.alloc(shape);
-        if !place.is_null() {
-            // SAFETY: the block was just handed out and has that many bytes.
-            unsafe { place.write_bytes(0, shape.size()) };
+        match self.0.allocate_zeroed(shape.layout()) {
+            Ok(block) => block.cast().as_ptr(),
+            Err(_) => ptr::null_mut(),
         }
-        place
     }
 
     unsafe fn free(&self, address: NonNull<u8>, shape: Shape) {
         // SAFETY: the caller has it from `alloc` with this shape and uses it no more.
-        unsafe { self.0.free_raw_sized(address, shape.size(), shape.align()) };
+        unsafe { self.0.deallocate(address, shape.layout()) };
     }
 
     fn trim(&self) {
