@@ -44,9 +44,9 @@ pub mod pressure;
 pub use budget::{Budget, BudgetBuilder, BudgetError, Charge, Measure, Refusal, Report, SoftCrossing, Wait};
 #[cfg(target_os = "linux")]
 pub use buffer::{Buffer, Plain};
+pub use error::{AllocError, OutOfMemory};
 #[cfg(target_os = "linux")]
 pub use host::{Host, HostBuilder, HostError, HugePages, Node};
-pub use error::{AllocError, OutOfMemory};
 pub use memory::{MemoryKind, MemorySource};
 #[cfg(target_os = "linux")]
 pub use pinned::{Pinned, is_pinned, pinned_bytes};

@@ -360,7 +360,10 @@ impl Heap {
         let bytes = room(requested).ok_or_else(|| {
             let limit = isize::MAX as u64;
             let requested = requested as u64;
-            self.refuse(requested as usize, engine::AllocError::TooLarge { requested, limit })
+            self.refuse(
+                requested as usize,
+                engine::AllocError::TooLarge { requested, limit },
+            )
         })?;
         let (address, missed) = self.ask(requested, |core| core.allocate(bytes, align))?;
         let counted = local::with(self, |cache| {

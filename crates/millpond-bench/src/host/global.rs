@@ -1,6 +1,6 @@
 //! Allocators that have Rust's own interface: all peers.
 
-use crate::allocator::{Allocator, Shape};
+use crate::host::allocator::{Allocator, Shape};
 use std::alloc::GlobalAlloc;
 use std::ptr::NonNull;
 
@@ -48,12 +48,14 @@ pub(crate) fn trim_glibc() {
 }
 
 /// `mi_collect`, by force.
+#[cfg(feature = "peers")]
 pub(crate) fn trim_mimalloc() {
     // SAFETY: may be called at any time, from any thread.
     unsafe { libmimalloc_sys::mi_collect(true) };
 }
 
 /// Flushes this thread's cache and purges every arena.
+#[cfg(feature = "peers")]
 pub(crate) fn trim_jemalloc() {
     for name in [c"thread.tcache.flush", c"arena.4096.purge"] {
         // SAFETY: the name ends in a nought, and neither command reads or writes anything through the others.
@@ -70,4 +72,5 @@ pub(crate) fn trim_jemalloc() {
 }
 
 /// For an allocator that has no such call.
+#[cfg(any(test, feature = "peers"))]
 pub(crate) fn no_trim() {}

@@ -1,10 +1,10 @@
 //! W5: one thread allocates and touches, another frees; 64 blocks at most are on the way.
 
 use super::{Outcome, Tide};
-use crate::allocator::{Allocator, Block, Shape};
-use crate::dice::Dice;
-use crate::figures::Figures;
-use crate::gauge::{Clock, Timed};
+use crate::host::allocator::{Allocator, Block, Shape};
+use crate::host::dice::Dice;
+use crate::host::figures::Figures;
+use crate::host::gauge::{Clock, Timed};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 

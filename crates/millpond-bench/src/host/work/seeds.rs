@@ -1,9 +1,9 @@
 //! Loops from the documents of five tensor libraries, each as its document writes it.
 
 use super::{Effort, Outcome, anchor, passes};
-use crate::allocator::{Allocator, Block, Shape};
-use crate::figures::Figures;
-use crate::gauge::{Clock, Timed};
+use crate::host::allocator::{Allocator, Block, Shape};
+use crate::host::figures::Figures;
+use crate::host::gauge::{Clock, Timed};
 
 /// One loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

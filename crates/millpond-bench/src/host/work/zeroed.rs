@@ -1,16 +1,16 @@
 //! W6: zeroed memory, read as a whole, dirtied and freed.
 
 use super::{Effort, Outcome, median_times};
-use crate::allocator::{Allocator, Block, Shape};
-use crate::figures::Figures;
-use crate::gauge::{Clock, Timed};
+use crate::host::allocator::{Allocator, Block, Shape};
+use crate::host::figures::Figures;
+use crate::host::gauge::{Clock, Timed};
 
 const BATCHES: usize = 7;
 
 pub(super) fn run<A: Allocator>(from: &A, size: usize, align: usize, effort: Effort) -> Outcome<Figures> {
     let shape = Shape::new(size, align);
     let rounds = ((256 << 20) / size).clamp(4, 20_000);
-    let batches = if effort == Effort::Once { 1 } else { BATCHES };
+    let batches = if effort == Effort::Full { BATCHES } else { 1 };
     let mut times = Vec::with_capacity(batches);
     // The first block dirties what the others are given.
     for batch in 0..=batches {

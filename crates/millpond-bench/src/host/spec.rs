@@ -1,6 +1,6 @@
 //! The names of workloads: what is measured in one process.
 
-use crate::work::seeds::Seed;
+use crate::host::work::seeds::Seed;
 use millpond_engine::display_size;
 use std::fmt::{self, Display};
 use std::str::FromStr;

@@ -1,6 +1,6 @@
 //! What the loops themselves cost: one region, touched before, given out in a row.
 
-use crate::allocator::{Allocator, Shape};
+use crate::host::allocator::{Allocator, Shape};
 use std::alloc::{GlobalAlloc, System};
 use std::cell::Cell;
 use std::ptr::{self, NonNull};

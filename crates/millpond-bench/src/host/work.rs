@@ -5,13 +5,14 @@ mod handoff;
 mod hot;
 mod live;
 pub(crate) mod seeds;
+pub(crate) mod tape;
 mod zeroed;
 
-use crate::allocator::Allocator;
-use crate::control::Control;
-use crate::figures::{Figures, Memory, Time};
-use crate::gauge::{most_resident, resident};
-use crate::spec::Spec;
+use crate::host::allocator::Allocator;
+use crate::host::control::Control;
+use crate::host::figures::{Figures, Memory, Time};
+use crate::host::gauge::{forget_most_resident, most_resident, resident};
+use crate::host::spec::Spec;
 
 /// What a run answers.
 pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -21,8 +22,28 @@ pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>
 pub(crate) enum Effort {
     /// As documented: a first pass, and the median of those after it.
     Full,
+    /// A first pass and one more: to see that everything runs.
+    Quick,
     /// The first pass only, for a tool that counts instructions, and for tests.
     Once,
+}
+
+impl Effort {
+    /// Its name between parent and child.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Quick => "quick",
+            Self::Once => "once",
+        }
+    }
+
+    /// What a parent named.
+    pub(crate) fn named(name: &str) -> Result<Self, String> {
+        let all = [Self::Full, Self::Quick, Self::Once];
+        let found = all.into_iter().find(|effort| effort.name() == name);
+        found.ok_or_else(|| format!("there is no effort '{name}'"))
+    }
 }
 
 /// Runs a workload.
@@ -67,9 +88,11 @@ fn passes(
     mut pass: impl FnMut(&str) -> Outcome<Vec<Time>>,
 ) -> Outcome<Vec<Time>> {
     let cold = pass("cold")?;
-    if effort == Effort::Once {
-        return Ok(cold);
-    }
+    let hot = match effort {
+        Effort::Once => return Ok(cold),
+        Effort::Quick => 1,
+        Effort::Full => hot,
+    };
     let passes = (0..hot).map(|_| pass("hot")).collect::<Outcome<Vec<_>>>()?;
     let mut times = median_times(passes);
     times.extend(cold.into_iter().filter(|time| time.part == "cold"));
@@ -104,6 +127,7 @@ struct Tide(Memory);
 impl Tide {
     /// Everything of the workload's own is made by now.
     fn start() -> Self {
+        forget_most_resident();
         Self(Memory {
             start: resident(),
             ..Memory::default()

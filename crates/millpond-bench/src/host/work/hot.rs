@@ -1,10 +1,10 @@
 //! W1: one size, allocated and freed, allocated and freed.
 
 use super::{Effort, Outcome, median_times};
-use crate::allocator::{Allocator, Block, Refused, Shape};
-use crate::figures::Figures;
-use crate::gauge::{Clock, Timed};
-use crate::spec::Use;
+use crate::host::allocator::{Allocator, Block, Refused, Shape};
+use crate::host::figures::Figures;
+use crate::host::gauge::{Clock, Timed};
+use crate::host::spec::Use;
 
 /// Batches; the median one counts.
 const BATCHES: usize = 7;
@@ -28,7 +28,7 @@ pub(super) fn run<A: Allocator>(
 ) -> Outcome<Figures> {
     let shape = Shape::new(size, align);
     let pairs = pairs(size, usage);
-    let batches = if effort == Effort::Once { 1 } else { BATCHES };
+    let batches = if effort == Effort::Full { BATCHES } else { 1 };
     batch(from, shape, usage, WARM)?;
     let mut times = Vec::with_capacity(batches);
     for _ in 0..batches {

@@ -1,17 +1,20 @@
 //! What is asked for on the command line.
 
-use crate::child::FLAG;
-use crate::contender::Contender;
-use crate::spec::{GROUPS, Spec, group};
+use crate::host::child::FLAG;
+use crate::host::contender::Contender;
+use crate::host::recording::{self, Part};
+use crate::host::spec::{GROUPS, Spec, group};
+use crate::host::work::Effort;
 
 /// How it is to be called.
-pub(crate) const USAGE: &str = "\
+pub const USAGE: &str = "\
 host [w1 w2 w3 w4 w5 w6 half seeds | WORKLOAD]... [--peer NAME]... [--rounds N]
 host --once WORKLOAD [--peer NAME]
 
 A WORKLOAD is one of a group: w1:64KiB:a16:touch, w2x2, w3:8000, w6:1MiB, tensorcore...
 --once runs it once in this process, not pinned and not repeated: for tools that count instructions.
-A PEER is (loop), glibc, gl-tuned, mimalloc, jemalloc, je-tuned, snmalloc or millpond.";
+A PEER is (loop), glibc, gl-tuned, mimalloc, jemalloc, je-tuned, snmalloc, mmap or millpond;
+mmap, a fresh map for each block, is measured only where it is named.";
 
 /// What to do.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,7 +29,9 @@ pub(crate) enum Task {
     /// Run one here, once.
     Once(Spec, Contender),
     /// Be a child.
-    Cell(Spec, Contender),
+    Cell(Spec, Contender, Effort),
+    /// Be one that replays a recording.
+    Tape(Part),
 }
 
 /// Reads the arguments after the program's name.
@@ -44,7 +49,11 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Task,
             "--peer" => peers.push(Contender::named(&value()?)?),
             "--rounds" => rounds = count(&value()?)?,
             "--once" => once = Some(value()?.parse()?),
-            FLAG => return Ok(Task::Cell(value()?.parse()?, Contender::named(&value()?)?)),
+            FLAG => {
+                let (spec, peer) = (value()?.parse()?, Contender::named(&value()?)?);
+                return Ok(Task::Cell(spec, peer, Effort::named(&value()?)?));
+            }
+            recording::FLAG => return Part::read(value).map(Task::Tape),
             flag if flag.starts_with('-') => return Err(format!("there is no flag '{flag}'")),
             name => {
                 let group = group(&name.to_ascii_lowercase());
@@ -72,8 +81,10 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Task,
         named = GROUPS.map(|name| (name.to_owned(), group(name))).to_vec();
     }
     // In one order however they are named, so that tables of two runs look alike.
-    let asked = |c: &Contender| peers.is_empty() || peers.contains(c);
-    let peers = Contender::ALL.into_iter().filter(asked).collect();
+    let peers = match peers.is_empty() {
+        true => Contender::usual().collect(),
+        false => Contender::ALL.into_iter().filter(|c| peers.contains(c)).collect(),
+    };
     Ok(Task::Measure {
         groups: named,
         peers,
@@ -106,7 +117,7 @@ mod tests {
         };
         assert_eq!(
             (groups.len(), peers.len(), rounds),
-            (GROUPS.len(), Contender::ALL.len(), 5)
+            (GROUPS.len(), Contender::usual().count(), 5)
         );
         let Ok(Task::Measure {
             groups,
@@ -135,6 +146,8 @@ mod tests {
             "--once w1:64 --peer glibc --peer mimalloc",
             "--once w3:8000 --peer loop",
             "--cell w2",
+            "--cell w2 glibc",
+            "--cell w2 glibc fast",
         ] {
             assert!(parsed(line).is_err(), "{line}");
         }

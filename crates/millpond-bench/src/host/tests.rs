@@ -1,12 +1,15 @@
 //! What every allocator and every workload is held to.
 
-use crate::allocator::{Allocator, Block, Shape};
-use crate::control::Control;
-use crate::dice::Dice;
-use crate::global::{Global, no_trim, trim_glibc, trim_jemalloc, trim_mimalloc};
-use crate::millpond::Millpond;
-use crate::spec::{GROUPS, Spec, group};
-use crate::work::{self, Effort};
+use crate::host::allocator::{Allocator, Block, Shape};
+use crate::host::control::Control;
+use crate::host::dice::Dice;
+use crate::host::global::{Global, no_trim, trim_glibc};
+#[cfg(feature = "peers")]
+use crate::host::global::{trim_jemalloc, trim_mimalloc};
+use crate::host::millpond::Millpond;
+use crate::host::spec::{GROUPS, Spec, group};
+use crate::host::unpooled::Unpooled;
+use crate::host::work::{self, Effort};
 use std::alloc::System;
 use std::collections::HashMap;
 use std::ptr::NonNull;
@@ -272,10 +275,14 @@ fn keeps_contents_in_threads<A: Allocator + Sync>(from: &A) {
 #[test]
 fn every_allocator_keeps_what_is_written() {
     keeps_contents_in_threads(&Global::new(System, trim_glibc));
-    keeps_contents_in_threads(&Global::new(mimalloc::MiMalloc, trim_mimalloc));
-    keeps_contents_in_threads(&Global::new(tikv_jemallocator::Jemalloc, trim_jemalloc));
-    keeps_contents_in_threads(&Global::new(snmalloc_rs::SnMalloc, no_trim));
-    keeps_contents_in_threads(&Millpond::new().unwrap());
+    #[cfg(feature = "peers")]
+    {
+        keeps_contents_in_threads(&Global::new(mimalloc::MiMalloc, trim_mimalloc));
+        keeps_contents_in_threads(&Global::new(tikv_jemallocator::Jemalloc, trim_jemalloc));
+        keeps_contents_in_threads(&Global::new(snmalloc_rs::SnMalloc, no_trim));
+    }
+    keeps_contents_in_threads(&Unpooled);
+    keeps_contents_in_threads(&Millpond::new("millpond").unwrap());
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! A workload's tables: a row for each allocator.
 
-use crate::contender::Contender;
-use crate::figures::Memory;
-use crate::rounds::{Row, Rows};
-use crate::spec::describe;
-use crate::text::{digits, faults, mib, ratio, time};
-use millpond_bench::Table;
+use crate::Table;
+use crate::host::contender::Contender;
+use crate::host::figures::Memory;
+use crate::host::rounds::{Row, Rows};
+use crate::host::spec::describe;
+use crate::host::text::{digits, faults, mib, ratio, time};
 use std::fmt::Write;
 
 /// The tables of some workloads.

@@ -135,6 +135,19 @@ impl<'a, A: Allocator> Block<'a, A> {
         unsafe { place.write_volatile(byte) };
     }
 
+    /// The byte at a place in the block.
+    ///
+    /// # Safety
+    /// It was written, by [`put`](Self::put) or [`fill`](Self::fill) or because the block was asked for as zero.
+    #[inline]
+    pub(crate) unsafe fn get(&self, at: usize) -> u8 {
+        assert!(at < self.size());
+        // SAFETY: within the block, as was just looked at.
+        let place = unsafe { self.address.add(at) };
+        // SAFETY: by the invariant a byte of ours, and by the caller's word it has a value.
+        unsafe { place.read_volatile() }
+    }
+
     /// Writes the first byte of each 4 KiB.
     #[inline]
     pub(crate) fn touch_pages(&mut self) {

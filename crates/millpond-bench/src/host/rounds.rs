@@ -1,9 +1,10 @@
 //! All runs of some workloads, in turn, and what they come to.
 
-use crate::child;
-use crate::contender::Contender;
-use crate::figures::{Figures, Memory};
-use crate::spec::Spec;
+use crate::host::child::{self, Again};
+use crate::host::contender::Contender;
+use crate::host::figures::{Figures, Memory};
+use crate::host::spec::Spec;
+use crate::host::work::Effort;
 
 /// What the rounds of one part came to.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,44 +46,55 @@ impl Rows {
     }
 }
 
-/// Runs everything. Who goes first changes from round to round, and every other round goes backwards, so that
-/// nobody always follows the same neighbour.
+/// Runs all of these so many times, and answers what each of them came to. Who goes first changes from round to round,
+/// and every other round goes backwards, so that nobody always follows the same neighbour.
+pub(crate) fn in_turn<C>(
+    who: &[C],
+    rounds: usize,
+    mut run: impl FnMut(&C) -> Option<Figures>,
+) -> Vec<Vec<Figures>> {
+    let mut order: Vec<usize> = (0..who.len()).collect();
+    let mut runs = vec![Vec::new(); who.len()];
+    for round in 0..rounds {
+        if round > 0 {
+            order.reverse();
+            let one = usize::from(!order.is_empty());
+            order.rotate_left(one);
+        }
+        for &at in &order {
+            runs[at].extend(run(&who[at]));
+        }
+    }
+    runs
+}
+
+/// Runs everything.
 pub(crate) fn measure(
     specs: &[Spec],
     peers: &[Contender],
     rounds: usize,
+    again: &Again,
+    effort: Effort,
     failed: &mut Vec<String>,
 ) -> Vec<Rows> {
     let measured = |&spec: &Spec| {
-        let mut order: Vec<Contender> = peers.iter().copied().filter(|c| c.runs(spec)).collect();
-        let mut runs: Vec<(Contender, Vec<Figures>)> = order.iter().map(|&c| (c, Vec::new())).collect();
-        for round in 0..rounds {
-            if round > 0 {
-                order.reverse();
-                let one = usize::from(!order.is_empty());
-                order.rotate_left(one);
-            }
-            for &contender in &order {
-                match child::start(spec, contender) {
-                    Ok(figures) => {
-                        let of = runs.iter_mut().filter(|(c, _)| *c == contender);
-                        of.for_each(|(_, all)| all.push(figures.clone()));
-                    }
-                    Err(error) => failed.push(error),
-                }
-            }
-        }
-        let filled = runs.into_iter().filter(|(_, all)| !all.is_empty());
+        let who: Vec<Contender> = peers.iter().copied().filter(|c| c.runs(spec)).collect();
+        let runs = in_turn(&who, rounds, |&contender| {
+            let answer = child::start(spec, contender, effort, again);
+            answer.map_err(|error| failed.push(error)).ok()
+        });
+        let filled = who.into_iter().zip(runs).filter(|(_, all)| !all.is_empty());
         let rows = filled.map(|(contender, all)| summary(contender, &all)).collect();
         Rows { spec, rows }
     };
     specs.iter().map(measured).collect()
 }
 
-fn summary(contender: Contender, rounds: &[Figures]) -> Row {
+pub(crate) fn summary(contender: Contender, rounds: &[Figures]) -> Row {
     let parts = rounds.iter().map(|r| r.times.len()).min().unwrap_or(0);
     let part = |at: usize| {
-        let of = |get: fn(&crate::figures::Time) -> f64| sorted(rounds.iter().map(|r| get(&r.times[at])));
+        let of =
+            |get: fn(&crate::host::figures::Time) -> f64| sorted(rounds.iter().map(|r| get(&r.times[at])));
         let times = of(|time| time.nanoseconds);
         let faults = of(|time| time.faults);
         Summary {

@@ -1,10 +1,10 @@
 //! W2: TensorCore's 10,000 blocks of mixed size, all allocated and then all freed; alone and in two threads.
 
 use super::{Effort, Outcome, Tide, anchor, passes};
-use crate::allocator::{Allocator, Block, Shape};
-use crate::dice::Dice;
-use crate::figures::{Figures, Time};
-use crate::gauge::{Clock, Timed};
+use crate::host::allocator::{Allocator, Block, Shape};
+use crate::host::dice::Dice;
+use crate::host::figures::{Figures, Time};
+use crate::host::gauge::{Clock, Timed};
 use std::sync::Barrier;
 
 const BLOCKS: usize = 10_000;

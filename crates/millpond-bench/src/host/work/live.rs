@@ -1,10 +1,10 @@
 //! W3, W4 and the half: blocks that stay a while, replaced at random, and what memory they leave behind.
 
 use super::{Outcome, Tide};
-use crate::allocator::{Allocator, Block, Shape};
-use crate::dice::Dice;
-use crate::figures::Figures;
-use crate::gauge::{Clock, Timed};
+use crate::host::allocator::{Allocator, Block, Shape};
+use crate::host::dice::Dice;
+use crate::host::figures::Figures;
+use crate::host::gauge::{Clock, Timed};
 use std::sync::Barrier;
 
 /// What is to be done, thought out before the clock runs.

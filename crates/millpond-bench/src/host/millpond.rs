@@ -1,6 +1,6 @@
 //! Millpond's own row: a pool over host memory, with the defaults.
 
-use crate::allocator::{Allocator, Shape};
+use crate::host::allocator::{Allocator, Shape};
 use millpond::Pool;
 use std::ptr::{self, NonNull};
 
@@ -8,9 +8,10 @@ use std::ptr::{self, NonNull};
 pub(crate) struct Millpond(Pool);
 
 impl Millpond {
-    /// The default policy over ordinary memory.
-    pub(crate) fn new() -> Result<Self, String> {
-        Pool::host().map(Self).map_err(|error| error.to_string())
+    /// A policy over ordinary memory.
+    pub(crate) fn new(policy: &str) -> Result<Self, String> {
+        let pool = Pool::builder().policy(policy).host();
+        pool.map(Self).map_err(|error| error.to_string())
     }
 }
 
