@@ -11,18 +11,18 @@ fn main() -> ExitCode {
     match run(std::env::args().skip(1), &Again::as_host(), &mut io::stdout()) {
         Ok(failed) => {
             for failure in &failed {
-                say(&format!("failed: {failure}"));
+                say(format!("failed: {failure}"));
             }
             ExitCode::from(u8::from(!failed.is_empty()))
         }
         // Whoever read it has seen enough.
         Err(Error::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(Error::Usage(error)) => {
-            say(&format!("error: {error}\n\n{USAGE}"));
+            say(format!("error: {error}\n\n{USAGE}"));
             ExitCode::from(2)
         }
         Err(error) => {
-            say(&format!("error: {error}"));
+            say(format!("error: {error}"));
             ExitCode::FAILURE
         }
     }

@@ -15,6 +15,7 @@ mod dice;
 mod figures;
 mod gauge;
 mod global;
+mod headlines;
 mod matrix;
 mod millpond;
 pub mod recording;
@@ -30,6 +31,7 @@ mod work;
 
 pub use args::USAGE;
 pub use child::Again;
+pub use headlines::seeds;
 
 use args::Task;
 use contender::Contender;

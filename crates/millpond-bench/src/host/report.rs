@@ -60,7 +60,7 @@ fn times(rows: &Rows) -> Table {
 }
 
 /// Resident memory in MiB. What is taken over the live bytes counts from the start: the program itself is not charged.
-fn memories(rows: &[(&Row, Memory)]) -> Table {
+pub(crate) fn memories(rows: &[(&Row, Memory)]) -> Table {
     let mut table = Table::new(&[
         "MiB",
         "live",

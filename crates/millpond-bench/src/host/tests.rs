@@ -185,6 +185,22 @@ fn the_libraries_loops_are_theirs() {
         (101, 100, [1 << 10, 10 << 10], align)
     );
     assert_eq!(outline(&counted("guda-hot")), (1_000, 1, [512; 2], align));
+    assert_eq!(
+        outline(&counted("tensorcore-large")),
+        (100, 1, [8_000_000; 2], align)
+    );
+    assert_eq!(outline(&counted("tendo-reuse")), (1_001, 2, [40_000; 2], align));
+    assert_eq!(outline(&counted("tendo-storage")), (1_000, 1, [4_000; 2], align));
+    assert_eq!(outline(&counted("guda-defer")), (1_000, 1_000, [256; 2], align));
+    assert_eq!(outline(&counted("guda-copy")), (2, 2, [64 << 20; 2], align));
+    assert_eq!(
+        outline(&counted("dotcompute-malloc")),
+        (1_000, 1_000, [1 << 10; 2], align)
+    );
+    assert_eq!(
+        outline(&counted("dotcompute-buffer")),
+        (64, 64, [1 << 20; 2], align)
+    );
     assert_eq!(outline(&counted("dotcompute-1m")), (100, 1, [1 << 20; 2], align));
     assert_eq!(
         outline(&counted("dotcompute-64m-fill")),
@@ -219,7 +235,7 @@ fn the_control_serves_every_loop_it_runs() {
     let served = all
         .filter(|&spec| work::run_control(spec, Effort::Once).unwrap().is_some())
         .count();
-    assert_eq!(served, 48 + 2 + 8 + 11);
+    assert_eq!(served, 48 + 2 + 8 + 18);
 }
 
 /// Writes a pattern to each block, replaces blocks at random, and looks whether each holds its own to the end.
