@@ -6,14 +6,14 @@
 //!   start.rs     the one pool, made on first use
 //! ```
 //!
-//! *Order of locks*: start, the list of pools, each pool's own, the arena. Nothing is called under the arena's.
+//! *Order of locks*: the list of pools, each pool's own, the arena. Nothing is called under the arena's.
 
 mod arena;
 mod inside;
 mod start;
 
 pub(crate) use inside::inside;
-pub(crate) use start::{NoStart, NoTables, no_start, no_tables};
+pub(crate) use start::{NoTables, no_tables};
 
 use crate::pool::{Pool, PoolBlock, PoolError, PoolHeap};
 use arena::Arena;

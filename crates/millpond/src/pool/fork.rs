@@ -6,7 +6,7 @@
 //! it too.
 
 use super::heap::{Heap, Rest};
-use crate::global::{NoStart, NoTables, inside, no_start, no_tables};
+use crate::global::{NoTables, inside, no_tables};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -19,7 +19,6 @@ struct Held {
     _tables: NoTables,
     _heaps: Vec<Rest>,
     _list: MutexGuard<'static, Vec<&'static Heap>>,
-    _start: NoStart,
 }
 
 thread_local! {
@@ -50,15 +49,14 @@ pub(crate) fn forget(heap: &Heap) {
 
 extern "C" fn prepare() {
     let _inside = inside();
-    let start = no_start();
     let list = list();
-    // The program's own pool is the oldest and comes last: another pool may need it to get out of its locks.
+    // The program's own pool is the oldest and comes last: what a source of another pool has dropped goes back to it
+    // at the end of a cold path, when the thread may still be in its cache of that other pool.
     let heaps = list.iter().rev().map(|heap| heap.rest()).collect();
     let held = Held {
         _tables: no_tables(),
         _heaps: heaps,
         _list: list,
-        _start: start,
     };
     HELD.set(Some(ManuallyDrop::new(held)));
 }
