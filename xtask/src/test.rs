@@ -15,6 +15,15 @@ pub(crate) fn run() -> Result<(), String> {
         &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
     )?;
     step("cargo", &["test", "--workspace"])?;
+    for (task, rest) in [
+        ("clippy", ["--all-targets", "--", "-D", "warnings"].as_slice()),
+        ("test", &["--test", "allocators"]),
+    ] {
+        step(
+            "cargo",
+            &[[task, "--package", "millpond", "--all-features"].as_slice(), rest].concat(),
+        )?;
+    }
     peers()?;
     // A folder of its own, because other flags build everything anew.
     let models = "test -p millpond --release --lib models --target-dir target/loom";
