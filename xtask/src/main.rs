@@ -3,6 +3,7 @@
 
 mod figures;
 mod fuzz;
+mod global;
 mod shell;
 mod test;
 
@@ -14,7 +15,8 @@ cargo xtask COMMAND
   test              formatting, lints, all tests, documentation: what CI runs
   fuzz [SECONDS]    every reader under its fuzzer, 120 seconds each; needs nightly
   figures [FOLDER]  the tables this project's claims rest on, measured here and now;
-                    FOLDER holds more recordings (default: ../shared/traces if there)";
+                    FOLDER holds more recordings (default: ../shared/traces if there)
+  global            other people's tests with a pool as their allocator; fetches two crates";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
@@ -22,6 +24,7 @@ fn main() -> ExitCode {
         Some("test") => test::run(),
         Some("fuzz") => fuzz::run(args.next().as_deref()),
         Some("figures") => figures::run(args.next().as_deref()),
+        Some("global") => global::run(),
         None | Some("help" | "--help" | "-h") => {
             println!("{HELP}");
             Ok(())

@@ -6,14 +6,14 @@
 //!   start.rs     the one pool, made on first use
 //! ```
 //!
-//! *Order of locks*: start, the list of pools, each pool's own, the arena. Nothing is called under the arena's.
+//! *Order of locks*: the list of pools, each pool's own, the arena. Nothing is called under the arena's.
 
 mod arena;
 mod inside;
 mod start;
 
 pub(crate) use inside::inside;
-pub(crate) use start::{NoStart, NoTables, no_start, no_tables};
+pub(crate) use start::{NoTables, no_tables};
 
 use crate::pool::{Pool, PoolBlock, PoolError, PoolHeap};
 use arena::Arena;
@@ -185,10 +185,9 @@ fn stays(block: NonNull<u8>, layout: Layout, wanted: Layout) -> bool {
         return false;
     }
     match inside::pool() {
-        // The account of live blocks has the size that was asked for.
-        Some(heap) if heap.is_watched() => false,
         Some(heap) => {
-            guarded(|| heap.count_resize(layout.size(), wanted.size()));
+            let [from, to] = [layout, wanted].map(|layout| (layout.size(), layout.align()));
+            guarded(|| heap.resize(block_of(block, layout), from, to));
             true
         }
         // The pool's account cannot be changed here, so the block cannot either.

@@ -1,7 +1,6 @@
 //! Blocks by layout, as Rust's allocators hand them out: a pointer, and nothing to keep beside it.
 
 use super::Pool;
-use super::detour::Detour;
 use super::heap::Taken;
 use crate::error::AllocError;
 use std::alloc::Layout;
@@ -98,13 +97,13 @@ impl Pool {
         layout: Layout,
         wanted: Layout,
     ) -> Result<NonNull<[u8]>, AllocError> {
-        if !self.heap().detours(Detour::Watched)
-            && layout.size() > 0
+        if layout.size() > 0
             && wanted.size() > 0
             && block_of(pointer, layout) == block_of(pointer, wanted)
             && pointer.addr().get().is_multiple_of(wanted.align())
         {
-            self.heap().count_resize(layout.size(), wanted.size());
+            let [from, to] = [layout, wanted].map(|layout| (layout.size(), layout.align()));
+            self.heap().resize(block_of(pointer, layout), from, to);
             return Ok(NonNull::slice_from_raw_parts(pointer, wanted.size()));
         }
         let block = self.allocate(wanted)?;

@@ -7,7 +7,7 @@
 
 use super::heap::{Heap, Rest};
 use super::keeper;
-use crate::global::{NoStart, NoTables, inside, no_start, no_tables};
+use crate::global::{NoTables, inside, no_tables};
 use crate::tag::{NoNames, no_names};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -23,7 +23,6 @@ struct Held {
     _list: MutexGuard<'static, Vec<&'static Heap>>,
     _keeper: MutexGuard<'static, keeper::State>,
     _names: NoNames,
-    _start: NoStart,
 }
 
 thread_local! {
@@ -59,12 +58,12 @@ pub(crate) fn forget(heap: &Heap) {
 
 extern "C" fn prepare() {
     let _inside = inside();
-    let start = no_start();
     // Before the pools: whoever adds a name may need the program's pool.
     let names = no_names();
     let keeper = keeper::state();
     let list = list();
-    // The program's own pool is the oldest and comes last: another pool may need it to get out of its locks.
+    // The program's own pool is the oldest and comes last: what a source of another pool has dropped goes back to it
+    // at the end of a cold path, when the thread may still be in its cache of that other pool.
     let heaps = list.iter().rev().map(|heap| heap.rest()).collect();
     let held = Held {
         _tables: no_tables(),
@@ -72,7 +71,6 @@ extern "C" fn prepare() {
         _list: list,
         _keeper: keeper,
         _names: names,
-        _start: start,
     };
     HELD.set(Some(ManuallyDrop::new(held)));
 }

@@ -375,9 +375,22 @@ impl Heap {
         self.refuse(requested, self.nothing_left(requested))
     }
 
-    /// Counts that a block in a caller's hand stands for a request of another size, which has the same block.
-    #[inline]
-    pub(crate) fn count_resize(&'static self, from: usize, to: usize) {
+    /// Has a block in a caller's hand stand for a request of another size, which has the same block: sizes and alignments
+    /// as asked for, before and from now on. False where the block is not what the caller says.
+    pub(crate) fn resize(&'static self, taken: Taken, from: (usize, usize), to: (usize, usize)) -> bool {
+        if self.is_watched() {
+            // Told as a free and an allocation; nobody else can be given the block in between.
+            if let Err(wrong) = self.tell_freed(taken, from.0, from.1) {
+                crate::os::say(&format!("millpond: {wrong}\n"));
+                return false;
+            }
+            self.tell_allocated(Ask::new(to.0, to.1), &Ok(taken));
+        }
+        self.count_resize(from.0, to.0);
+        true
+    }
+
+    fn count_resize(&'static self, from: usize, to: usize) {
         let counted = local::with(self, |cache| {
             cache.with(|_| self.count(cache, |tally| tally.resize(from, to)))
         });
