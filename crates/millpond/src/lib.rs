@@ -96,7 +96,10 @@ pub use memory::{MemoryKind, MemorySource};
 #[cfg(target_os = "linux")]
 pub use pinned::{Pinned, is_pinned, pinned_bytes};
 #[cfg(target_os = "linux")]
-pub use pool::{Pool, PoolBuilder, PoolError, PoolStats, Prewarm};
+pub use pool::{
+    FaultPlace, FaultReport, GuardStats, LeakCheck, Pool, PoolBuilder, PoolError, PoolStats, Prewarm,
+    describe_fault,
+};
 pub use post_mortem::{
     BudgetFigures, Holding, Least, Lister, Method, PostMortem, SpaceFigures, Survey, Text, Top,
 };

@@ -15,6 +15,9 @@ fn example(name: &str) -> PathBuf {
         if !cfg!(debug_assertions) {
             cargo.arg("--release");
         }
+        if cfg!(feature = "stacks") {
+            cargo.args(["--features", "stacks"]);
+        }
         assert!(
             cargo.status().expect("cargo starts").success(),
             "{name} cannot be built"
@@ -59,4 +62,22 @@ fn compaction_gives_holes_back_and_touches_nothing_that_lives() {
         said.contains("0 buffers at another address, 0 with other contents") && said.contains("proven"),
         "{said}"
     );
+}
+
+#[test]
+fn a_planted_leak_is_found_by_tag_size_and_place() {
+    let said = run("leak_hunt");
+    assert!(said.contains("found by tag and size: proven"), "{said}");
+    if cfg!(feature = "stacks") {
+        assert!(
+            said.contains("found by place: proven, in leak_hunt::attention"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_handler_says_whose_block_was_hit() {
+    let said = run("guarded");
+    assert!(said.contains("every wrong access was found: proven"), "{said}");
 }

@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering;
 impl Heap {
     /// Takes back what all threads keep; answers the bytes.
     pub(super) fn drain_caches(&self) -> usize {
+        self.end_quarantine();
         let roll = lock(&self.roll);
         let mut bytes = 0;
         self.claim(&roll, |_, stacks| {
@@ -231,6 +232,7 @@ impl Heap {
             for shelf in &self.shelves {
                 *lock(shelf) = Shelf::default();
             }
+            self.forget_guarded();
             // Dropped outside the lock.
             let core = lock(&self.core).take();
             drop(core);
