@@ -50,7 +50,7 @@ mod linux {
         let first = activations.as_mut_ptr();
         match what {
             // SAFETY: none: it is one element too many, and what this program is stopped for.
-            "past" => unsafe { first.add(1024).write_volatile(1.0) },
+            "past" => unsafe { first.wrapping_add(1024).write_volatile(1.0) },
             "freed" => {
                 drop(activations);
                 // SAFETY: none: it is freed, and what this program is stopped for.
@@ -59,7 +59,7 @@ mod linux {
             _ => {
                 let mut short = pool.alloc_zeroed::<u8>(100)?;
                 // SAFETY: none: it is not this program's byte. The page is open, so it is told when the block is freed.
-                unsafe { short.as_mut_ptr().sub(1).write_volatile(1) };
+                unsafe { short.as_mut_ptr().wrapping_sub(1).write_volatile(1) };
                 drop(short);
                 return Ok(());
             }

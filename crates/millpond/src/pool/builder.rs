@@ -214,8 +214,9 @@ impl PoolBuilder {
     /// - A buffer has no more room than was asked for, and does not grow where it is.
     ///
     /// No handler is set: [`describe_fault`](crate::describe_fault) says in yours whose block it was. Each block takes two
-    /// pages of the system at the least and a few microseconds, and two of the some 65,000 mappings of a process; when there
-    /// are no more, pages are filled and looked at instead of closed.
+    /// pages of the system at the least, four calls of it, and two of the some 65,000 mappings of a process; when there
+    /// are no more, pages are filled and looked at instead of closed. A policy that cannot align to pages (`buckets`) refuses
+    /// every request with [`AllocError::Alignment`].
     ///
     /// ```
     /// use millpond::Pool;

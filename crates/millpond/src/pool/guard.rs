@@ -133,7 +133,7 @@ impl Entry {
     /// The first byte around a live block that is not as it was filled.
     fn first_overrun(&self) -> Option<usize> {
         let place = self.place;
-        let behind = place.address + self.record.requested;
+        let behind = place.address + self.record.requested.max(1);
         // SAFETY: by the invariant of `Place` both parts are of the block's pages and not its caller's; they were filled
         // when it was handed out, and are open as long as it is live.
         let found = unsafe { first_other(behind, self.filled_to(), AROUND) };
@@ -191,7 +191,7 @@ impl Heap {
             fenced,
             shut: false,
         };
-        let behind = place.address + requested;
+        let behind = place.address + requested.max(1);
         // SAFETY: by the invariant of `Place` of these pages, which the engine has handed out just now, and nobody else's.
         unsafe { fill(place.base, place.address, AROUND) };
         // SAFETY: as above; what is closed is left out.

@@ -66,7 +66,7 @@ impl Heap {
         if let Some(guard) = &self.guard {
             self.tell_found(guard);
             // What is behind the bytes asked for is looked at, and so not the caller's.
-            let bytes = ask.requested;
+            let bytes = ask.requested.max(1);
             return outcome.map(|taken| Taken { bytes, ..taken });
         }
         outcome

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// ```
 ///
 /// Invariant: `base`, `fence` and `end` are multiples of the page, `fence` and `address` of the alignment;
-/// `base <= address`, `address + requested <= fence < end`.
+/// `base <= address`, `address + requested <= fence < end`. Of no bytes asked for, one is the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) base: usize,

@@ -254,6 +254,32 @@ fn addresses_are_described() {
     assert!(describe_fault(usize::MAX).is_none());
 }
 
+#[test]
+fn whatever_the_policy_blocks_are_guarded() {
+    for name in millpond_engine::policies::names() {
+        let pool = Pool::builder()
+            .guard(true)
+            .policy(name)
+            .limit(1 << 30)
+            .host()
+            .expect("a pool");
+        let take = |bytes: usize| pool.alloc_zeroed::<u8>(bytes);
+        let held: Result<Vec<_>, _> = [1, 0, 5000, 70_000, 1 << 20].into_iter().map(take).collect();
+        if name == "buckets" {
+            // It aligns to 256 bytes.
+            assert!(matches!(held, Err(AllocError::Alignment { .. })));
+            continue;
+        }
+        drop(held.expect("room"));
+        check(&pool);
+    }
+    let pool = pool();
+    let block: NonNull<u8> = pool.alloc_raw(0, 64).expect("room").cast();
+    write(block.as_ptr().expose_provenance(), 1);
+    // SAFETY: used no more.
+    unsafe { pool.free_raw(block) }.expect("its own");
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Take {
