@@ -8,18 +8,18 @@ use super::heap::Heap;
 use crate::os;
 use std::panic::catch_unwind;
 use std::process;
-use std::sync::Once;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 impl Heap {
     /// Tells, when this process ends, what is still held of the pool. A child of a fork has blocks that its parent holds as
     /// well, and tells of none.
     pub(super) fn report_at_exit(&self) {
-        static REGISTERED: Once = Once::new();
-        REGISTERED.call_once(|| {
+        // No `Once`: a child of a fork would wait for ever for a thread that was at it.
+        static REGISTERED: AtomicBool = AtomicBool::new(false);
+        if !REGISTERED.swap(true, Ordering::Relaxed) {
             // Where there is no room for it nothing is told.
             os::at_exit(report);
-        });
+        }
         self.reports_in.store(process::id(), Ordering::Relaxed);
     }
 
