@@ -284,9 +284,12 @@ impl Heap {
             return self.free_large(&[block]);
         }
         let bin = bin_of(block.bytes);
+        stacks.suit(self.totals.allocated.peak());
         if !stacks.push_large(bin, block) {
             stacks.spill_large(bin, block.bytes, |blocks| self.free_large(blocks));
-            stacks.push_large(bin, block);
+            if !stacks.push_large(bin, block) {
+                self.free_large(&[block]);
+            }
         }
     }
 
