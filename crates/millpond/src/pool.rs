@@ -26,10 +26,13 @@ mod gate;
 mod heap;
 mod keeper;
 mod local;
+#[cfg(all(test, loom))]
+mod models;
 mod prewarm;
 mod shelf;
 mod slow;
 mod stats;
+mod sync;
 #[cfg(test)]
 mod tests;
 mod upkeep;

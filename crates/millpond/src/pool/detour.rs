@@ -95,6 +95,24 @@ impl Heap {
                 .is_some_and(|first| Some(*first) != ticket)
     }
 
+    /// Lets frees go to the caches again. Others may join and leave meanwhile, so it looks again after each step: the
+    /// last one to change the flag leaves it as the line is.
+    fn leave_detour(&self) {
+        let mut awaited = false;
+        loop {
+            self.set_detour(Detour::Awaited, awaited);
+            if awaited {
+                // What was freed between the two is in a cache, and nobody was told.
+                self.tell_line();
+            }
+            let now = !lock(&self.line.state).tickets.is_empty();
+            if now == awaited {
+                return;
+            }
+            awaited = now;
+        }
+    }
+
     /// Something came back.
     pub(crate) fn tell_line(&self) {
         lock(&self.line.state).changes += 1;
@@ -134,11 +152,7 @@ impl Drop for Place {
         drop(state);
         self.heap.line.freed.notify_all();
         if empty {
-            self.heap.set_detour(Detour::Awaited, false);
-            // Someone may have joined between the two.
-            if !lock(&self.heap.line.state).tickets.is_empty() {
-                self.heap.set_detour(Detour::Awaited, true);
-            }
+            self.heap.leave_detour();
         }
     }
 }
