@@ -1,10 +1,10 @@
 //! Why every call of a pool goes the slow way, and who waits there.
 
 use super::claim;
-use super::heap::{Heap, lock};
+use super::heap::{Heap, Roll, lock};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// A reason to go the slow way.
@@ -29,7 +29,15 @@ impl Heap {
 
     /// Sends every thread the slow way for a reason, or no longer for it. When this returns, all of them know.
     pub(crate) fn set_detour(&self, why: Detour, on: bool) {
-        let roll = lock(&self.roll);
+        self.turn_detour(&lock(&self.roll), why, on);
+    }
+
+    /// The same where the list's lock is held already, and no longer for it.
+    pub(super) fn end_detour(&self, roll: &Roll, why: Detour) {
+        self.turn_detour(roll, why, false);
+    }
+
+    fn turn_detour(&self, roll: &Roll, why: Detour, on: bool) {
         let before = if on {
             self.detours.fetch_or(why as u32, Ordering::Relaxed)
         } else {
@@ -62,6 +70,21 @@ struct State {
     tickets: VecDeque<u64>,
     /// How often something has come back, or the line has moved.
     changes: u64,
+}
+
+/// The line while the process forks.
+pub(super) struct AtRest(MutexGuard<'static, State>);
+
+impl Line {
+    pub(super) fn rest(&'static self) -> AtRest {
+        AtRest(lock(&self.state))
+    }
+}
+
+impl AtRest {
+    pub(super) fn forget(&mut self) {
+        self.0.tickets.clear();
+    }
 }
 
 /// A place in the line, left when dropped.

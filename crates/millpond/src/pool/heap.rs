@@ -5,7 +5,7 @@ use super::cache::{Cache, Done, Free, Stacks};
 use super::claim;
 use super::classes::{CLASSES, KEPT, LEAST, PAGE, SMALL, class_and_bytes, class_bytes, class_of};
 use super::core::{Core, Memory};
-use super::detour::{Detour, Line};
+use super::detour::{AtRest, Detour, Line};
 use super::fork;
 use super::local;
 use super::shelf::Shelf;
@@ -85,9 +85,21 @@ pub(crate) struct Parts {
 pub(crate) struct Rest {
     heap: &'static Heap,
     // In the order in which they are let go.
+    line: AtRest,
+    _retain: MutexGuard<'static, RetainConf>,
+    _charges: MutexGuard<'static, HashMap<usize, Charge>>,
+    _forgotten: MutexGuard<'static, [u64; 3]>,
     _core: MutexGuard<'static, Option<Core>>,
     _shelves: Vec<MutexGuard<'static, Shelf>>,
     roll: MutexGuard<'static, Roll>,
+}
+
+impl Rest {
+    /// In a child of a fork: those who waited were other threads, which it does not have.
+    pub(super) fn forget_line(&mut self) {
+        self.line.forget();
+        self.heap.end_detour(&self.roll, Detour::Awaited);
+    }
 }
 
 impl Drop for Rest {
@@ -189,6 +201,11 @@ impl Heap {
             heap: self,
             _shelves: self.shelves.iter().map(lock).collect(),
             _core: lock(&self.core),
+            // Under these nothing else is locked.
+            _forgotten: lock(&self.forgotten),
+            _charges: lock(&self.charges),
+            _retain: lock(&self.retain),
+            line: self.line.rest(),
             roll,
         }
     }
