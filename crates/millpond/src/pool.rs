@@ -28,6 +28,8 @@ mod keeper;
 mod local;
 #[cfg(all(test, loom))]
 mod models;
+#[cfg(test)]
+mod on_heap;
 mod prewarm;
 mod shelf;
 mod slow;

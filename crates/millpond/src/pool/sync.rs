@@ -1,12 +1,16 @@
 //! The primitives that the models check: from the standard library, or from `loom`.
 //!
-//! In the models a [`compiler_fence`] is a full one. What stands opposite to it, `membarrier`, cannot be modelled; that
+//! In the models, and under Miri, a [`compiler_fence`] is a full one. What stands opposite to it, `membarrier`, cannot be modelled; that
 //! the two together are worth a full fence on both sides is the system's promise.
 
 #[cfg(not(all(test, loom)))]
-pub(super) use std::sync::atomic::{
-    AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, compiler_fence, fence,
-};
+pub(super) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
+
+#[cfg(not(any(miri, all(test, loom))))]
+pub(super) use std::sync::atomic::compiler_fence;
+
+#[cfg(all(miri, not(all(test, loom))))]
+pub(super) use std::sync::atomic::fence as compiler_fence;
 
 #[cfg(not(all(test, loom)))]
 pub(super) use std::thread::yield_now;
