@@ -102,7 +102,7 @@ pub(crate) fn soak(time: Duration) -> Report {
         while began.elapsed() < time {
             thread::sleep(pause);
             report.samples.push((began.elapsed(), sample(&pool)));
-            if report.samples.len() % 10 == 0 {
+            if report.samples.len().is_multiple_of(10) {
                 report.children += 1;
                 report.failures.extend(child(&pool).err());
             }

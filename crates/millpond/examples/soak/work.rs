@@ -101,9 +101,13 @@ pub(crate) fn worker(pool: &Pool, tenant: &Tenant, post: &Post, over: &AtomicBoo
             }
             9200..9900 => drop(post.receive().map(check)),
             9990..9995 => pool.trim(),
-            9995..9997 => drop(pool.compact()),
+            9995..9997 => {
+                _ = pool.compact();
+            }
             9997..9999 => pool.collect_garbage(),
-            9999 => drop(pool.stats()),
+            9999 => {
+                _ = pool.stats();
+            }
             _ => {}
         }
         while bytes > MOST {

@@ -94,7 +94,7 @@ fn take(pool: &Pool, bytes: usize, value: u8) -> Raw {
 fn give(pool: &Pool, raw: Raw, value: u8) {
     for place in [0, raw.requested() - 1] {
         // SAFETY: the place is inside the block, which is ours alone and was written.
-        let byte = unsafe { raw.pointer().as_ptr().add(place).read() };
+        let byte = unsafe { raw.pointer().as_ptr().wrapping_add(place).read() };
         assert_eq!(byte, value);
     }
     pool.free_raw(raw).expect("ours");

@@ -80,7 +80,7 @@ impl Held {
 
     fn byte(&self, place: usize) -> u8 {
         // SAFETY: the place is inside the block, which is ours alone and was written or came as zero.
-        unsafe { self.pointer().add(place).read() }
+        unsafe { self.pointer().wrapping_add(place).read() }
     }
 
     /// Writes to the bytes that are the holder's: all of a raw block, a buffer's elements.
@@ -89,7 +89,7 @@ impl Held {
         let (pointer, stamp) = (self.pointer(), self.stamp);
         for place in places(bytes) {
             // SAFETY: the place is inside the block, which is ours alone.
-            unsafe { pointer.add(place).write(value(stamp, place)) };
+            unsafe { pointer.wrapping_add(place).write(value(stamp, place)) };
         }
     }
 

@@ -206,7 +206,9 @@ impl Worker<'_> {
                 }
             }
             960..970 => pool.trim(),
-            970..975 => drop(pool.compact()),
+            970..975 => {
+                _ = pool.compact();
+            }
             975..980 => pool.collect_garbage(),
             980..985 => {
                 let outcome = pool.reserve(self.dice.below(8 << 20));
