@@ -26,12 +26,17 @@ mod gate;
 mod heap;
 mod keeper;
 mod local;
+#[cfg(all(test, loom))]
+mod models;
 mod observe;
+#[cfg(test)]
+mod on_heap;
 mod prewarm;
 mod raw;
 mod shelf;
 mod slow;
 mod stats;
+mod sync;
 #[cfg(test)]
 mod tests;
 mod upkeep;

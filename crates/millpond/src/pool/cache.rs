@@ -3,8 +3,7 @@
 use super::account::Tally;
 use super::claim::Claim;
 use super::classes::{BINS, CLASSES, KEPT, PAGE, SMALL, bin_of, class_bytes};
-use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use super::sync::{AtomicU64, Ordering, Slot};
 
 /// Bytes of small blocks of one class that a thread keeps, and the least and most of their number.
 const BIN_BYTES: usize = 256 << 10;
@@ -206,7 +205,7 @@ pub(crate) struct Cache {
     /// Calls when somebody last looked, and how often there were no more; used under the lock of the list.
     seen: AtomicU64,
     idle: AtomicU64,
-    stacks: UnsafeCell<Stacks>,
+    stacks: Slot<Stacks>,
 }
 
 // SAFETY: `stacks` is touched only inside the claim, which keeps two threads from being inside at once and orders
@@ -218,9 +217,9 @@ struct Inside<'a>(&'a Cache);
 
 impl Inside<'_> {
     #[inline]
-    fn stacks(&mut self) -> &mut Stacks {
+    fn with<R>(&mut self, work: impl FnOnce(&mut Stacks) -> R) -> R {
         // SAFETY: we are inside the claim, so nobody else is. Stacks never call back, so one thread is not inside twice.
-        unsafe { &mut *self.0.stacks.get() }
+        self.0.stacks.with_mut(|stacks| work(unsafe { &mut *stacks }))
     }
 }
 
@@ -245,7 +244,7 @@ impl Cache {
             tally: Tally::default(),
             seen: AtomicU64::new(0),
             idle: AtomicU64::new(0),
-            stacks: UnsafeCell::new(Stacks::new()),
+            stacks: Slot::new(Stacks::new()),
         }
     }
 
@@ -270,7 +269,7 @@ impl Cache {
     #[inline]
     pub(crate) fn pop(&self, class: usize, requested: usize, bytes: usize) -> Option<Done<usize>> {
         let mut inside = self.enter()?;
-        let what = inside.stacks().pop(class)?;
+        let what = inside.with(|stacks| stacks.pop(class))?;
         let tell = self.tally.allocate(requested, bytes);
         Some(Done { what, tell })
     }
@@ -286,7 +285,7 @@ impl Cache {
         bytes: usize,
     ) -> Option<Done<()>> {
         let mut inside = self.enter()?;
-        if !inside.stacks().push(class, address) {
+        if !inside.with(|stacks| stacks.push(class, address)) {
             return None;
         }
         let tell = self.tally.free(requested, bytes);
@@ -297,7 +296,7 @@ impl Cache {
     #[inline]
     pub(crate) fn pop_large(&self, bytes: usize, requested: usize) -> Option<Done<Free>> {
         let mut inside = self.enter()?;
-        let what = inside.stacks().pop_large(bin_of(bytes), bytes)?;
+        let what = inside.with(|stacks| stacks.pop_large(bin_of(bytes), bytes))?;
         let tell = self.tally.allocate(requested, bytes);
         Some(Done { what, tell })
     }
@@ -306,7 +305,7 @@ impl Cache {
     #[inline]
     pub(crate) fn push_large(&self, block: Free, requested: usize) -> Option<Done<()>> {
         let mut inside = self.enter()?;
-        if !inside.stacks().push_large(bin_of(block.bytes), block) {
+        if !inside.with(|stacks| stacks.push_large(bin_of(block.bytes), block)) {
             return None;
         }
         let tell = self.tally.free(requested, block.bytes);
@@ -318,8 +317,7 @@ impl Cache {
         if !self.claim.enter_slowly() {
             return None;
         }
-        let mut inside = Inside(self);
-        Some(work(inside.stacks()))
+        Some(Inside(self).with(work))
     }
 
     /// Runs `work` on the stacks from another thread, after [`Claim::want`] and a barrier. Called by one thread at a
@@ -335,6 +333,6 @@ impl Cache {
         self.claim.wait();
         // SAFETY: the owner is out and stays out as long as the cache is wanted, and only one thread at a time wants
         // it; the borrow ends before anybody gives it up.
-        work(unsafe { &mut *self.stacks.get() })
+        self.stacks.with_mut(|stacks| work(unsafe { &mut *stacks }))
     }
 }

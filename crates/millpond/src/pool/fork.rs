@@ -3,7 +3,7 @@
 //! A child has only the thread that forked. A lock that another thread held at that moment would be held for ever, and
 //! a cache whose owner was at work would be half changed. So around a fork every pool is brought to rest: its locks are
 //! taken in their order, and every cache is claimed. The child finds what idle threads' caches hold where `trim` finds
-//! it too.
+//! it too; nobody stands in its pools' lines.
 
 use super::heap::{Heap, Rest};
 use super::keeper;
@@ -19,10 +19,12 @@ static HEAPS: Mutex<Vec<&'static Heap>> = Mutex::new(Vec::new());
 /// What is held while a fork is under way, by the thread that forks: last taken, first let go.
 struct Held {
     _tables: NoTables,
-    _heaps: Vec<Rest>,
+    heaps: Vec<Rest>,
     _list: MutexGuard<'static, Vec<&'static Heap>>,
     _keeper: MutexGuard<'static, keeper::State>,
     _names: NoNames,
+    /// Who forks.
+    parent: u32,
 }
 
 thread_local! {
@@ -67,15 +69,22 @@ extern "C" fn prepare() {
     let heaps = list.iter().rev().map(|heap| heap.rest()).collect();
     let held = Held {
         _tables: no_tables(),
-        _heaps: heaps,
+        heaps,
         _list: list,
         _keeper: keeper,
         _names: names,
+        parent: std::process::id(),
     };
     HELD.set(Some(ManuallyDrop::new(held)));
 }
 
 extern "C" fn resume() {
     let _inside = inside();
-    drop(HELD.take().map(ManuallyDrop::into_inner));
+    let mut held = HELD.take().map(ManuallyDrop::into_inner);
+    if let Some(held) = &mut held
+        && held.parent != std::process::id()
+    {
+        held.heaps.iter_mut().for_each(Rest::forget_line);
+    }
+    drop(held);
 }
