@@ -26,6 +26,7 @@ mod gate;
 mod heap;
 mod keeper;
 mod local;
+mod lookout;
 mod prewarm;
 mod shelf;
 mod slow;
@@ -239,8 +240,8 @@ impl Pool {
         self.heap().prewarm(prewarm)
     }
 
-    /// Changes settings while the pool lives: `limit`, `memory-fraction`, `cache-size`, `trim-every`, `zero-on-reuse`,
-    /// and of the policy `decay`, `low-water`, `high-water` and `compact-at`.
+    /// Changes settings while the pool lives: `limit`, `memory-fraction`, `cache-size`, `trim-every`, `trim-at-pressure`,
+    /// `zero-on-reuse`, and of the policy `decay`, `low-water`, `high-water` and `compact-at`.
     ///
     /// ```
     /// # let pool = millpond::Pool::host()?;
@@ -271,7 +272,7 @@ impl Pool {
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.heap().name
+        self.heap().name()
     }
 
     /// The kind of its memory.

@@ -23,7 +23,10 @@ pub(super) fn pool() -> Option<&'static Pool> {
     let _start = lock();
     if POOL.get().is_none() {
         // An allocator starts no threads: what is to go back goes by `trim`.
-        let mut builder = Pool::builder().name("program").trim_every(None);
+        let mut builder = Pool::builder()
+            .name("program")
+            .trim_every(None)
+            .trim_at_pressure(None);
         let half = os::address_limit().map(|limit| limit / 2);
         if let Some(half) = half.filter(|half| *half < os::machine_memory().1) {
             // A pool takes the most addresses it could need. Half of those there may be is left to stacks and files.

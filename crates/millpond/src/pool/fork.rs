@@ -8,6 +8,7 @@
 use super::heap::{Heap, Rest};
 use super::keeper;
 use crate::global::{NoStart, NoTables, inside, no_start, no_tables};
+use crate::pools::{NoSets, no_sets};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -22,6 +23,7 @@ struct Held {
     _list: MutexGuard<'static, Vec<&'static Heap>>,
     _keeper: MutexGuard<'static, keeper::State>,
     _start: NoStart,
+    _sets: NoSets,
 }
 
 thread_local! {
@@ -57,6 +59,7 @@ pub(crate) fn forget(heap: &Heap) {
 
 extern "C" fn prepare() {
     let _inside = inside();
+    let sets = no_sets();
     let start = no_start();
     let keeper = keeper::state();
     let list = list();
@@ -68,6 +71,7 @@ extern "C" fn prepare() {
         _list: list,
         _keeper: keeper,
         _start: start,
+        _sets: sets,
     };
     HELD.set(Some(ManuallyDrop::new(held)));
 }
