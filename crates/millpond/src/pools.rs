@@ -3,6 +3,7 @@
 //! ```text
 //!   alloc(n)   memory_stats()                      what acts on the set that holds here      (shorthand.rs)
 //!   pools()    this thread's innermost scope,      else the process's default                (scope.rs, default.rs)
+//!              as a thread remembers it                                           (here.rs)
 //!   Pools      a pool for each device and kind     made when first asked for                 (set.rs)
 //! ```
 //!
@@ -11,6 +12,7 @@
 
 mod builder;
 mod default;
+mod here;
 mod pressure;
 mod scope;
 mod set;

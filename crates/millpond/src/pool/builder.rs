@@ -86,7 +86,7 @@ pub struct PoolBuilder {
     conf: PoolConf,
     cache_size: Option<u64>,
     budget: Option<Budget>,
-    /// Made ready where nothing is said of it anywhere, as far as there is room.
+    /// Made ready where nothing else is said of it anywhere, and an eighth of the limit is enough for it.
     carved: Option<Prewarm>,
     readings: Readings,
 }
@@ -258,7 +258,7 @@ impl PoolBuilder {
         self.build(|_| Ok(source))
     }
 
-    /// Blocks that are ready from the start where nothing is said of it; not having room for them is no error.
+    /// Blocks that are ready from the start where nothing else is said of it, and there is plenty of room.
     pub(crate) fn carved(mut self, prewarm: Prewarm) -> Self {
         self.carved = Some(prewarm);
         self
@@ -343,8 +343,12 @@ impl PoolBuilder {
             handle: Arc::new(Handle(heap)),
         };
         heap.start(&conf).map_err(PoolError::Start)?;
-        if let (None, Some(carved)) = (&conf.prewarm, &self.carved) {
-            let _ = heap.prewarm(carved);
+        let carved = self.carved.filter(|carved| {
+            // Where little may be had nobody is to be refused for what nobody asked for.
+            conf.prewarm.is_none() && heap.limit.bytes() / 8 >= carved.bytes()
+        });
+        if let Some(carved) = carved {
+            let _ = heap.prewarm(&carved);
         }
         let every = conf.trim_every.unwrap_or(Some(keeper::TICK));
         let lookout = Lookout::new(conf.trim_at_pressure.flatten(), self.readings);

@@ -19,7 +19,7 @@ pub(crate) struct Lookout {
 /// once, with a page fault for each page: that may cost it some percent of its time, and not all of it.
 pub(super) const REST: Duration = Duration::from_secs(5);
 
-/// With less to give nobody looks: a look costs some tens of microseconds.
+/// With less to give nobody looks: a look costs about half a millisecond.
 pub(super) const WORTH: u64 = 1 << 20;
 
 impl Lookout {

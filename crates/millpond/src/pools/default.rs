@@ -1,7 +1,6 @@
 //! The set that holds where no scope says otherwise.
 
-use super::Pools;
-use super::scope;
+use super::{Pools, here, scope};
 use crate::global::inside;
 use crate::pool::watch_forks;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -39,10 +38,11 @@ pub(crate) fn no_sets() -> NoSets {
 ///
 /// The default is there without being made. Its pools are made when they are first asked for, with what `MILLPOND_CONF`
 /// says; what cannot be read there is an error of the call that needs the pool. The host's pool has blocks of 64 B to
-/// 64 KiB ready from the start, as far as its limit goes ([`Prewarm::small_sizes`](crate::Prewarm::small_sizes); another
-/// `prewarm` in `MILLPOND_CONF` takes their place). They are addresses: memory is behind them when they are first used.
+/// 64 KiB ready from the start ([`Prewarm::small_sizes`](crate::Prewarm::small_sizes)), unless `MILLPOND_CONF` says another
+/// `prewarm`, or a limit below 16 MiB. They are addresses: memory is behind them when they are first used.
 ///
-/// Whoever asks in a hot loop asks once before it.
+/// It takes a lock to ask. Where that counts, ask once for the pool; or draw from it with [`alloc`](crate::alloc()) and the
+/// others like it, for which each thread remembers the pool.
 ///
 /// ```
 /// use millpond::pools;
@@ -82,7 +82,8 @@ pub fn pools() -> Pools {
 }
 
 /// Makes a set the process's default, for all threads; answers the one before. Threads that are in a scope stay in it,
-/// and blocks go back to the pools that they are from.
+/// and blocks go back to the pools that they are from. A thread that drew from the set before with the likes of
+/// [`alloc`](crate::alloc()) keeps its host's pool open until it does so again, or ends.
 ///
 /// ```
 /// use millpond::{Pool, Pools, set_default_pools};
@@ -95,5 +96,6 @@ pub fn pools() -> Pools {
 pub fn set_default_pools(pools: Pools) -> Pools {
     watch_forks();
     let before = write().replace(pools);
+    here::changed();
     before.unwrap_or_else(|| Pools::builder().carve_small_sizes().build())
 }

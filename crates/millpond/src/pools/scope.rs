@@ -4,7 +4,7 @@
 //! and leaves the chain when it has come to be the innermost: so whatever the order in which they end, what holds is a
 //! scope that was entered and not left, the last one entered of these.
 
-use super::Pools;
+use super::{Pools, here};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
@@ -82,6 +82,7 @@ impl PoolsScope {
         });
         entered.around.set(take());
         set(Some(Rc::clone(&entered)));
+        here::moved();
         Self { entered, clears }
     }
 
@@ -96,6 +97,7 @@ impl Drop for PoolsScope {
     fn drop(&mut self) {
         self.entered.left.set(true);
         leave();
+        here::moved();
         if self.clears {
             self.entered.pools.clear();
         }

@@ -2,6 +2,7 @@
 
 use super::builder::PoolsBuilder;
 use super::default::at_work;
+use super::here;
 use crate::device::Device;
 use crate::global::inside;
 use crate::memory::MemoryKind;
@@ -128,7 +129,9 @@ impl Set {
 
     pub(super) fn insert(&self, pool: Pool) -> Option<Pool> {
         let place = Place::of(&pool);
-        match self.with(|state| state.put(place, Slot::Ready(pool))) {
+        let before = self.with(|state| state.put(place, Slot::Ready(pool)));
+        here::changed();
+        match before {
             Some(Slot::Ready(before)) => Some(before),
             // Whoever makes one finds this one when it is done.
             Some(Slot::Making { .. }) | None => None,
@@ -136,13 +139,15 @@ impl Set {
     }
 
     pub(super) fn remove(&self, place: Place) -> Option<Pool> {
-        self.with(|state| match state.slot(place) {
-            Some(Slot::Ready(_)) => match state.take(place) {
-                Some(Slot::Ready(pool)) => Some(pool),
-                _ => None,
-            },
+        let removed = self.with(|state| match state.slot(place) {
+            Some(Slot::Ready(_)) => state.take(place),
             _ => None,
-        })
+        });
+        here::changed();
+        match removed {
+            Some(Slot::Ready(pool)) => Some(pool),
+            _ => None,
+        }
     }
 
     pub(super) fn pool(&self, place: Place) -> Result<Pool, PoolError> {

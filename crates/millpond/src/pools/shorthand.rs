@@ -1,5 +1,6 @@
 //! What acts on the set that holds here, see [`pools`].
 
+use super::here::with_host;
 use super::{PoolsStats, pools};
 use crate::buffer::Buffer;
 use crate::dtype::DType;
@@ -10,8 +11,9 @@ use bytemuck::AnyBitPattern;
 use millpond_engine::Compaction;
 use std::mem::MaybeUninit;
 
-fn host() -> Result<Pool, AllocError> {
-    pools().host().map_err(|error| AllocError::Pool(Box::new(error)))
+/// Draws from the host's pool that holds here.
+fn draw<R>(work: impl FnOnce(&Pool) -> Result<R, AllocError>) -> Result<R, AllocError> {
+    with_host(work).unwrap_or_else(|error| Err(AllocError::Pool(Box::new(error))))
 }
 
 /// A buffer of host memory of `len` elements of which nothing is known until they are written, from the
@@ -26,7 +28,7 @@ fn host() -> Result<Pool, AllocError> {
 /// # Errors
 /// When there is no memory for it; [`AllocError::Pool`] where its pool cannot be made.
 pub fn alloc<T: AnyBitPattern>(len: usize) -> Result<Buffer<MaybeUninit<T>>, AllocError> {
-    host()?.alloc(len)
+    draw(|pool| pool.alloc(len))
 }
 
 /// A buffer of host memory of `len` elements, all zero, from the [set](pools) that holds here.
@@ -39,7 +41,7 @@ pub fn alloc<T: AnyBitPattern>(len: usize) -> Result<Buffer<MaybeUninit<T>>, All
 /// # Errors
 /// As [`alloc`].
 pub fn alloc_zeroed<T: AnyBitPattern>(len: usize) -> Result<Buffer<T>, AllocError> {
-    host()?.alloc_zeroed(len)
+    draw(|pool| pool.alloc_zeroed(len))
 }
 
 /// A buffer of host memory that holds a copy of a slice, from the [set](pools) that holds here.
@@ -52,7 +54,7 @@ pub fn alloc_zeroed<T: AnyBitPattern>(len: usize) -> Result<Buffer<T>, AllocErro
 /// # Errors
 /// As [`alloc`].
 pub fn alloc_from<T: AnyBitPattern>(values: &[T]) -> Result<Buffer<T>, AllocError> {
-    host()?.alloc_from(values)
+    draw(|pool| pool.alloc_from(values))
 }
 
 /// A buffer of host memory of `len` elements that a function makes from their places, from the [set](pools) that holds
@@ -69,7 +71,7 @@ pub fn alloc_from_fn<T: AnyBitPattern>(
     len: usize,
     value: impl FnMut(usize) -> T,
 ) -> Result<Buffer<T>, AllocError> {
-    host()?.alloc_from_fn(len, value)
+    draw(|pool| pool.alloc_from_fn(len, value))
 }
 
 /// Host memory for elements of a type that is known when the program runs, all zero, from the [set](pools) that holds
@@ -85,7 +87,7 @@ pub fn alloc_from_fn<T: AnyBitPattern>(
 /// # Errors
 /// As [`alloc`].
 pub fn storage(dtype: DType, elements: usize) -> Result<Storage, AllocError> {
-    host()?.storage(dtype, elements)
+    draw(|pool| pool.storage(dtype, elements))
 }
 
 /// The account of the [set](pools) that holds here.
