@@ -167,8 +167,7 @@ fn a_limit_below_what_it_would_carve_refuses_nothing_but_that() {
 
 fn tight() {
     let pool = pools().host().expect("a pool");
-    assert!(pool.stats().reserved.current <= 4 * MIB);
-    assert_eq!(pool.stats().refusals, 0, "nobody was refused anything");
+    assert_eq!(pool.stats().reserved.current, 0, "nobody asked for anything");
     for bytes in [64, 1000, 50_000, 3 << 20] {
         assert!(millpond::alloc_zeroed::<u8>(bytes).is_ok(), "{bytes}");
     }
@@ -176,13 +175,13 @@ fn tight() {
 
 #[test]
 fn what_the_environment_has_ready_takes_the_place_of_the_small_sizes() {
-    run("own sizes", Some("prewarm:[1MiB*8],trim-every:off"));
+    run("own sizes", Some("prewarm:[64*16],trim-every:off"));
 }
 
 fn own_sizes() {
     let host = pools().host().expect("a pool");
     let reserved = host.stats().reserved.current;
-    assert!((8 * MIB..9 * MIB).contains(&reserved), "{reserved}");
+    assert!(reserved > 0 && reserved < MIB, "{reserved}");
 }
 
 #[test]
@@ -204,14 +203,21 @@ fn fork() {
                 }
             });
         }
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                drop(pools().iter());
+            }
+        });
         for _ in 0..100 {
             // SAFETY: the child leaves by `_exit`; what it calls before is what is tested.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // SAFETY: takes a number.
                 unsafe { libc::alarm(20) };
-                let buffer = millpond::alloc_zeroed::<u8>(1000);
-                let fine = buffer.is_ok_and(|buffer| buffer.len() == 1000);
+                let fine = pools()
+                    .host()
+                    .is_ok_and(|pool| pool.alloc_zeroed::<u8>(1000).is_ok());
+                let fine = fine && millpond::alloc_zeroed::<u8>(1000).is_ok();
                 // SAFETY: ends the child without running what is the parent's.
                 unsafe { libc::_exit(i32::from(!fine)) };
             }

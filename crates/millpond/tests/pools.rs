@@ -134,11 +134,33 @@ fn what_a_set_is_told_its_later_pools_hear_too() {
     drop(host);
     set.remove(Device::Host, MemoryKind::Host);
     assert_eq!(set.host().expect("a pool").limit(), Some(32 * MIB));
-    // A pool that cannot be changed so stays as it is, and so do the others.
-    let stubborn = Pool::builder().settings("low-water:2GiB").host().expect("a pool");
-    set.insert(stubborn);
+    // What only a part of a later text replaces is heard as well.
+    set.configure("limit:64MiB,zero-on-reuse:on").expect("known");
+    set.configure("limit:48MiB").expect("known");
+    set.remove(Device::Host, MemoryKind::Host);
+    let host = set.host().expect("a pool");
+    assert_eq!(host.limit(), Some(48 * MIB));
+    drop(host.alloc::<u8>(1000).expect("room").fill(0xAA));
+    let raw = host.alloc_raw(1000, 64).expect("room");
+    // SAFETY: the block is ours, and its bytes were written above or cleared since.
+    let block = unsafe { std::slice::from_raw_parts(raw.pointer().as_ptr(), 1000) };
+    assert!(
+        block.iter().all(|byte| *byte == 0),
+        "it clears what is used again"
+    );
+    host.free_raw(raw).expect("ours");
+    set.configure("zero-on-reuse:off").expect("known");
+    // One that cannot be changed so keeps the others from it, those made later too.
+    let stubborn = Pool::builder().settings("low-water:2GiB");
+    set.insert(stubborn.pinned().expect("a pool"));
     assert!(set.configure("limit:5MiB,high-water:1GiB").is_err());
-    assert_eq!(set.iter().next().and_then(|pool| pool.limit()), None);
+    assert_eq!(host.limit(), Some(48 * MIB));
+    set.remove(Device::Host, MemoryKind::Host);
+    assert_eq!(set.host().expect("a pool").limit(), Some(48 * MIB));
+    // So does the template, where no pool is there yet.
+    let none = Pools::with(Pool::builder().settings("low-water:2GiB"));
+    assert!(none.configure("high-water:1GiB").is_err() && none.configure("lmit:1MiB").is_err());
+    assert!(none.host().is_ok());
 }
 
 #[test]

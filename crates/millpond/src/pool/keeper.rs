@@ -8,7 +8,7 @@ use super::lookout::{Lookout, WORTH};
 use crate::global::inside;
 use crate::pressure::{Readings, Share};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 /// The time between two looks at a pool, unless something else is said.
@@ -37,13 +37,13 @@ impl Kept {
 #[derive(Default)]
 pub(crate) struct State {
     kept: Vec<Kept>,
-    /// The process that the thread runs in, if it runs.
-    runs_in: Option<u32>,
+    /// The process that the thread runs in, and the thread, if it runs.
+    runs: Option<(u32, Thread)>,
 }
 
 static STATE: Mutex<State> = Mutex::new(State {
     kept: Vec::new(),
-    runs_in: None,
+    runs: None,
 });
 
 pub(crate) fn state() -> MutexGuard<'static, State> {
@@ -98,15 +98,18 @@ impl State {
         kept.next = Instant::now() + pace.unwrap_or_default();
         self.kept.push(kept);
         let here = std::process::id();
-        // A thread that runs may sleep for longer than this pool wants, once.
-        if pace.is_none() || self.runs_in == Some(here) {
+        if pace.is_none() {
             return;
+        }
+        if let Some((_, thread)) = self.runs.as_ref().filter(|(process, _)| *process == here) {
+            // It may have wanted to sleep for longer.
+            return thread.unpark();
         }
         // Where no thread can be had, nothing goes back by itself; trimming by hand still works.
         let made = thread::Builder::new()
             .name("millpond-keeper".to_owned())
             .spawn(run);
-        self.runs_in = made.ok().map(|_| here);
+        self.runs = made.ok().map(|thread| (here, thread.thread().clone()));
     }
 }
 
@@ -163,12 +166,12 @@ fn run() {
             }
             let paced = state.kept.iter().filter(|kept| kept.pace().is_some());
             let Some(next) = paced.map(|kept| kept.next).min() else {
-                state.runs_in = None;
+                state.runs = None;
                 return;
             };
             next.saturating_duration_since(now).min(TICK)
         };
         look_after(due, now);
-        thread::sleep(pause);
+        thread::park_timeout(pause);
     }
 }
