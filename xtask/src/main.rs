@@ -3,7 +3,10 @@
 
 mod figures;
 mod fuzz;
+mod global;
+mod miri;
 mod shell;
+mod soak;
 mod test;
 
 use std::process::ExitCode;
@@ -13,15 +16,23 @@ cargo xtask COMMAND
 
   test              formatting, lints, all tests, documentation: what CI runs
   fuzz [SECONDS]    every reader under its fuzzer, 120 seconds each; needs nightly
+  miri              the tests of unsafe code that Miri can run; needs nightly
+  soak [--minutes N]
+                    a pool at work in threads that come and go, 10 minutes: fails where
+                    anything grows, and prints what it saw
   figures [FOLDER]  the tables this project's claims rest on, measured here and now;
-                    FOLDER holds more recordings (default: ../shared/traces if there)";
+                    FOLDER holds more recordings (default: ../shared/traces if there)
+  global            other people's tests with a pool as their allocator; fetches two crates";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let outcome = match args.next().as_deref() {
         Some("test") => test::run(),
         Some("fuzz") => fuzz::run(args.next().as_deref()),
+        Some("miri") => miri::run(),
+        Some("soak") => soak::run(&args.collect::<Vec<_>>()),
         Some("figures") => figures::run(args.next().as_deref()),
+        Some("global") => global::run(),
         None | Some("help" | "--help" | "-h") => {
             println!("{HELP}");
             Ok(())

@@ -1,16 +1,18 @@
 //! Why every call of a pool goes the slow way, and who waits there.
 
 use super::claim;
-use super::heap::{Heap, lock};
+use super::heap::{Heap, Roll, lock};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// A reason to go the slow way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Detour {
+    /// Someone watches.
+    Watched = 16,
     /// A budget counts each block.
     Charged = 1,
     /// Blocks are cleared before they are handed out again.
@@ -29,7 +31,15 @@ impl Heap {
 
     /// Sends every thread the slow way for a reason, or no longer for it. When this returns, all of them know.
     pub(crate) fn set_detour(&self, why: Detour, on: bool) {
-        let roll = lock(&self.roll);
+        self.turn_detour(&lock(&self.roll), why, on);
+    }
+
+    /// The same where the list's lock is held already, and no longer for it.
+    pub(super) fn end_detour(&self, roll: &Roll, why: Detour) {
+        self.turn_detour(roll, why, false);
+    }
+
+    fn turn_detour(&self, roll: &Roll, why: Detour, on: bool) {
         let before = if on {
             self.detours.fetch_or(why as u32, Ordering::Relaxed)
         } else {
@@ -57,11 +67,26 @@ pub(crate) struct Line {
 }
 
 #[derive(Debug, Default)]
-struct State {
+pub(crate) struct State {
     next: u64,
     tickets: VecDeque<u64>,
     /// How often something has come back, or the line has moved.
     changes: u64,
+}
+
+/// The line while the process forks.
+pub(super) struct AtRest(MutexGuard<'static, State>);
+
+impl Line {
+    pub(super) fn rest(&'static self) -> AtRest {
+        AtRest(lock(&self.state))
+    }
+}
+
+impl AtRest {
+    pub(super) fn forget(&mut self) {
+        self.0.tickets.clear();
+    }
 }
 
 /// A place in the line, left when dropped.
@@ -93,6 +118,24 @@ impl Heap {
                 .tickets
                 .front()
                 .is_some_and(|first| Some(*first) != ticket)
+    }
+
+    /// Lets frees go to the caches again. Others may join and leave meanwhile, so it looks again after each step: the
+    /// last one to change the flag leaves it as the line is.
+    fn leave_detour(&self) {
+        let mut awaited = false;
+        loop {
+            self.set_detour(Detour::Awaited, awaited);
+            if awaited {
+                // What was freed between the two is in a cache, and nobody was told.
+                self.tell_line();
+            }
+            let now = !lock(&self.line.state).tickets.is_empty();
+            if now == awaited {
+                return;
+            }
+            awaited = now;
+        }
     }
 
     /// Something came back.
@@ -134,11 +177,7 @@ impl Drop for Place {
         drop(state);
         self.heap.line.freed.notify_all();
         if empty {
-            self.heap.set_detour(Detour::Awaited, false);
-            // Someone may have joined between the two.
-            if !lock(&self.heap.line.state).tickets.is_empty() {
-                self.heap.set_detour(Detour::Awaited, true);
-            }
+            self.heap.leave_detour();
         }
     }
 }
