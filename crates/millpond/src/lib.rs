@@ -57,6 +57,9 @@ mod pinned;
 #[cfg(target_os = "linux")]
 mod pool;
 #[cfg(target_os = "linux")]
+#[forbid(unsafe_code)]
+mod pools;
+#[cfg(target_os = "linux")]
 pub mod pressure;
 #[cfg(target_os = "linux")]
 #[forbid(unsafe_code)]
@@ -97,6 +100,11 @@ pub use memory::{MemoryKind, MemorySource};
 pub use pinned::{Pinned, is_pinned, pinned_bytes};
 #[cfg(target_os = "linux")]
 pub use pool::{Pool, PoolBuilder, PoolError, PoolStats, Prewarm};
+#[cfg(target_os = "linux")]
+pub use pools::{
+    Pools, PoolsBuilder, PoolsEntry, PoolsScope, PoolsStats, alloc, alloc_from, alloc_from_fn, alloc_zeroed,
+    collect_garbage, compact, empty_cache, memory_stats, pools, set_default_pools, storage,
+};
 pub use post_mortem::{
     BudgetFigures, Holding, Least, Lister, Method, PostMortem, SpaceFigures, Survey, Text, Top,
 };

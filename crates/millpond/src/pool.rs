@@ -26,6 +26,7 @@ mod gate;
 mod heap;
 mod keeper;
 mod local;
+mod lookout;
 #[cfg(all(test, loom))]
 mod models;
 mod observe;
@@ -170,8 +171,8 @@ impl Pool {
         self.heap().prewarm(prewarm)
     }
 
-    /// Changes settings while the pool lives: `limit`, `memory-fraction`, `cache-size`, `trim-every`, `zero-on-reuse`,
-    /// and of the policy `decay`, `low-water`, `high-water` and `compact-at`.
+    /// Changes settings while the pool lives: `limit`, `memory-fraction`, `cache-size`, `trim-every`, `trim-at-pressure`,
+    /// `zero-on-reuse`, and of the policy `decay`, `low-water`, `high-water` and `compact-at`.
     ///
     /// ```
     /// # let pool = millpond::Pool::host()?;

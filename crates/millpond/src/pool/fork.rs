@@ -8,6 +8,7 @@
 use super::heap::{Heap, Rest};
 use super::keeper;
 use crate::global::{NoTables, inside, no_tables};
+use crate::pools::{NoSets, no_sets};
 use crate::tag::{NoNames, no_names};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -23,6 +24,7 @@ struct Held {
     _list: MutexGuard<'static, Vec<&'static Heap>>,
     _keeper: MutexGuard<'static, keeper::State>,
     _names: NoNames,
+    _sets: NoSets,
     /// Who forks.
     parent: u32,
 }
@@ -60,6 +62,7 @@ pub(crate) fn forget(heap: &Heap) {
 
 extern "C" fn prepare() {
     let _inside = inside();
+    let sets = no_sets();
     // Before the pools: whoever adds a name may need the program's pool.
     let names = no_names();
     let keeper = keeper::state();
@@ -73,6 +76,7 @@ extern "C" fn prepare() {
         _list: list,
         _keeper: keeper,
         _names: names,
+        _sets: sets,
         parent: std::process::id(),
     };
     HELD.set(Some(ManuallyDrop::new(held)));

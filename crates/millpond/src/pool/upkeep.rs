@@ -168,12 +168,15 @@ impl Heap {
         if let Some(on) = conf.zero_on_reuse {
             self.clear_on_reuse(on);
         }
-        match conf.trim_every {
-            Some(Some(every)) => keeper::keep(self, every),
-            Some(None) => keeper::leave(self),
-            None => {}
-        }
+        keeper::change(self, conf.trim_every, conf.trim_at_pressure);
         Ok(())
+    }
+
+    /// Whether all of a text can be changed now.
+    pub(crate) fn check_change(&self, text: &str) -> Result<(), ConfError> {
+        let _inside = inside();
+        let now = lock(&self.retain).clone();
+        Change::parse(text, &now).map(|_| ())
     }
 
     /// Changes how much free memory is kept, and for how long.
