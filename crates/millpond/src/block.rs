@@ -170,6 +170,13 @@ impl OwnedBlock {
         unsafe { self.pointer.copy_from_nonoverlapping(other.pointer, bytes) };
     }
 
+    /// Has accounts know that it is never given back.
+    pub(crate) fn note_leaked(&self) {
+        if self.bytes > 0 {
+            self.owner.note_leaked(self.pointer);
+        }
+    }
+
     /// Never gives the block back; its memory and its owner stay for as long as the process runs.
     pub(crate) fn leak(self) -> NonNull<u8> {
         ManuallyDrop::new(self).pointer

@@ -185,6 +185,8 @@ fn stays(block: NonNull<u8>, layout: Layout, wanted: Layout) -> bool {
         return false;
     }
     match inside::pool() {
+        // Its bounds are looked at: there is no room beside them.
+        Some(heap) if heap.is_guarded() => false,
         Some(heap) => {
             let [from, to] = [layout, wanted].map(|layout| (layout.size(), layout.align()));
             guarded(|| heap.resize(block_of(block, layout), from, to));

@@ -34,6 +34,8 @@ pub use record::Record;
 pub use report::{LeakGroup, LeakReport};
 pub use sampling::{Sampler, Tracking};
 pub use stack::{Frame, Stack};
+#[cfg(target_os = "linux")]
+pub(crate) use wrong::By;
 pub use wrong::{FreedBlock, WrongFree};
 
 use crate::event::Facts;
@@ -240,6 +242,7 @@ impl Ledger {
             thread: thread::thread_number(),
             stack: self.stack_here(),
             time: time.filter(|_| self.settings.times),
+            leaked: false,
             kind,
         }
     }
@@ -300,12 +303,7 @@ impl Ledger {
         let removal = {
             let _inside = thread::enter(COUNTING);
             let remembers = self.settings.tracking == Tracking::All;
-            let by = remembers.then(|| FreedBlock {
-                tag: Tag::current(),
-                thread: thread::thread_number(),
-                time: time.filter(|_| self.settings.times),
-                stack: self.stack_here(),
-            });
+            let by = remembers.then(|| self.freed_here(time));
             lock(self.shard(hash)).remove(hash, address, given, by)
         };
         match removal {
@@ -318,10 +316,32 @@ impl Ledger {
         }
     }
 
+    /// What there is to know of a free by this thread now.
+    pub(crate) fn freed_here(&self, time: Option<Time>) -> FreedBlock {
+        FreedBlock {
+            tag: Tag::current(),
+            thread: thread::thread_number(),
+            time: time.filter(|_| self.settings.times),
+            stack: self.stack_here(),
+        }
+    }
+
+    /// Where a free was, if stacks are kept.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn freed_at(&self, freed: &FreedBlock) -> Option<Stack> {
+        self.stacks.get(freed.stack?)
+    }
+
     /// Whether a block of this address may be in the account: surely not, where allocations are sampled and it says no.
     #[inline]
     pub(crate) fn may_hold(&self, address: usize) -> bool {
         self.filter.may_hold(table::hash(address))
+    }
+
+    /// Notes that a block is never given back, on purpose: reports of leaks tell of it apart.
+    pub fn note_leaked(&self, address: usize) {
+        let hash = table::hash(address);
+        lock(self.shard(hash)).note_leaked(hash, address);
     }
 
     /// Blocks in the account: live ones, or those of them that were picked.

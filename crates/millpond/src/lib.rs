@@ -99,7 +99,10 @@ pub use memory::{MemoryKind, MemorySource};
 #[cfg(target_os = "linux")]
 pub use pinned::{Pinned, is_pinned, pinned_bytes};
 #[cfg(target_os = "linux")]
-pub use pool::{Pool, PoolBuilder, PoolError, PoolStats, Prewarm};
+pub use pool::{
+    FaultPlace, FaultReport, GuardStats, LeakCheck, Pool, PoolBuilder, PoolError, PoolStats, Prewarm,
+    describe_fault,
+};
 #[cfg(target_os = "linux")]
 pub use pools::{
     Pools, PoolsBuilder, PoolsEntry, PoolsScope, PoolsStats, alloc, alloc_from, alloc_from_fn, alloc_zeroed,

@@ -36,7 +36,9 @@ pub enum MemoryKind {
 /// 5. *Transfer.* Where [`transfer`](Self::transfer) has answered true, the target holds what the origin held, the
 ///    origin reads as zero, and both may be read and written as before. Where it has answered false, the origin is as
 ///    it was and both may be read and written; what the target holds is not said.
-/// 6. *Alignment.* A range begins at a multiple of [`page_bytes`](Source::page_bytes), a segment at a
+/// 6. *Closed.* Where [`protect`](Self::protect) has answered true for closing, the bytes may not be touched until it has
+///    answered true for opening them again; then they hold what they held. Where it has answered false nothing has changed.
+/// 7. *Alignment.* A range begins at a multiple of [`page_bytes`](Source::page_bytes), a segment at a
 ///    multiple of that if it is at least as large, else of the system's page.
 ///
 /// The source itself stays safe whatever tokens it is called with: tokens can be made by anyone, so one that
@@ -74,6 +76,18 @@ pub unsafe trait MemorySource: Source {
     fn transfer(&mut self, _from: u64, _to: u64, _bytes: u64) -> bool {
         false
     }
+
+    /// Whether [`protect`](Self::protect) can be done here at all, in pages of the system.
+    fn can_protect(&self) -> bool {
+        false
+    }
+
+    /// Has every access to some bytes fault, if `closed`, or makes them as they were; answers whether it was done. The
+    /// bytes are whole pages of the system, within one segment or the committed parts of one range. Before they go back
+    /// to the source, or are moved, discarded or transferred, they are open again.
+    fn protect(&mut self, _address: u64, _bytes: u64, _closed: bool) -> bool {
+        false
+    }
 }
 
 /// For a wrapper that hands its callers what the source below has given, and that source what they give back.
@@ -97,6 +111,12 @@ macro_rules! wrapped_memory {
                 }
                 fn transfer(&mut self, from: u64, to: u64, bytes: u64) -> bool {
                     self.inner_mut().transfer(from, to, bytes)
+                }
+                fn can_protect(&self) -> bool {
+                    self.inner().can_protect()
+                }
+                fn protect(&mut self, address: u64, bytes: u64, closed: bool) -> bool {
+                    self.inner_mut().protect(address, bytes, closed)
                 }
             }
         )*
@@ -126,5 +146,11 @@ unsafe impl<S: MemorySource + ?Sized> MemorySource for Box<S> {
     }
     fn transfer(&mut self, from: u64, to: u64, bytes: u64) -> bool {
         (**self).transfer(from, to, bytes)
+    }
+    fn can_protect(&self) -> bool {
+        (**self).can_protect()
+    }
+    fn protect(&mut self, address: u64, bytes: u64, closed: bool) -> bool {
+        (**self).protect(address, bytes, closed)
     }
 }

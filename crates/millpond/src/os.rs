@@ -6,6 +6,7 @@
 //! owner may do meanwhile.
 
 mod barrier;
+mod exit;
 mod facts;
 mod fork;
 mod map;
@@ -13,6 +14,7 @@ mod say;
 mod stack;
 
 pub(crate) use barrier::{barrier_everywhere, can_barrier_everywhere};
+pub(crate) use exit::at_exit;
 pub(crate) use facts::{
     address_limit, explicit_huge_pages, locked_bytes, locked_limit, machine_memory, mappings, mappings_limit,
     online_nodes, page_bytes, transparent_huge_page,

@@ -156,4 +156,12 @@ unsafe impl MemorySource for Pinned {
     fn fresh_is_zero(&self) -> bool {
         self.host.fresh_is_zero()
     }
+
+    fn can_protect(&self) -> bool {
+        self.host.can_protect()
+    }
+
+    fn protect(&mut self, address: u64, bytes: u64, closed: bool) -> bool {
+        self.host.protect(address, bytes, closed)
+    }
 }

@@ -19,12 +19,15 @@ mod classes;
 mod conf;
 mod core;
 mod detour;
+mod exit;
 mod figures;
 mod fork;
 mod fresh;
 mod gate;
+mod guard;
 mod heap;
 mod keeper;
+mod leak_check;
 mod local;
 mod lookout;
 #[cfg(all(test, loom))]
@@ -45,6 +48,8 @@ mod watch;
 mod zeroed;
 
 pub use builder::{PoolBuilder, PoolError};
+pub use guard::{FaultPlace, FaultReport, GuardStats, describe_fault};
+pub use leak_check::LeakCheck;
 pub use prewarm::Prewarm;
 pub use stats::PoolStats;
 
@@ -214,4 +219,5 @@ impl Pool {
 }
 
 pub(crate) use fork::watch as watch_forks;
+pub(crate) use guard::{is_filled_around, refill_around};
 pub(crate) use heap::{Heap as PoolHeap, Taken as PoolBlock};

@@ -15,6 +15,9 @@ fn example(name: &str) -> PathBuf {
         if !cfg!(debug_assertions) {
             cargo.arg("--release");
         }
+        if cfg!(feature = "stacks") {
+            cargo.args(["--features", "stacks"]);
+        }
         assert!(
             cargo.status().expect("cargo starts").success(),
             "{name} cannot be built"
@@ -24,7 +27,12 @@ fn example(name: &str) -> PathBuf {
 }
 
 fn run(name: &str) -> String {
+    run_with(name, &[])
+}
+
+fn run_with(name: &str, arguments: &[&str]) -> String {
     let output = Command::new(example(name))
+        .args(arguments)
         .env_remove("MILLPOND_CONF")
         .output()
         .expect("it starts");
@@ -92,6 +100,18 @@ fn what_the_environment_says_changes_neither_proof() {
 }
 
 #[test]
+fn a_planted_leak_is_found_by_tag_size_and_place() {
+    let said = run("leak_hunt");
+    assert!(said.contains("found by tag and size: proven"), "{said}");
+    if cfg!(feature = "stacks") {
+        assert!(
+            said.contains("found by place: proven, in leak_hunt::attention"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn those_that_print_and_prove_nothing_run_to_their_end() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     let files = std::fs::read_dir(folder).expect("examples");
@@ -99,11 +119,63 @@ fn those_that_print_and_prove_nothing_run_to_their_end() {
     let mut names: Vec<String> = names
         .filter_map(|file| file.strip_suffix(".rs").map(str::to_owned))
         .collect();
-    let proven = ["many_threads", "training_loop", "compaction", "monitor", "scoped"];
+    let proven = [
+        "many_threads",
+        "training_loop",
+        "compaction",
+        "monitor",
+        "scoped",
+        "leak_hunt",
+        "guarded",
+    ];
     let all = names.len();
     names.retain(|name| !proven.contains(&name.as_str()));
     assert_eq!(names.len() + proven.len(), all, "{names:?}");
     for name in names {
         run(&name);
     }
+}
+
+#[test]
+fn a_handler_says_whose_block_was_hit() {
+    let said = run("guarded");
+    assert!(said.contains("every wrong access was found: proven"), "{said}");
+}
+
+const BEGIN: &str = "<!-- printed: practice -->\n```text\n";
+const END: &str = "```\n<!-- end -->";
+
+/// `MILLPOND_UPDATE=1 cargo test --release -p millpond --test examples` writes the table anew.
+#[test]
+fn the_page_of_practice_shows_what_is_printed() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/practice.md");
+    let page = std::fs::read_to_string(&path).expect("docs/practice.md");
+    let (before, rest) = page.split_once(BEGIN).expect("it has a printed block");
+    let (shown, after) = rest.split_once(END).expect("the printed block ends");
+    if std::env::var_os("MILLPOND_UPDATE").is_some() {
+        let release = !cfg!(debug_assertions);
+        assert!(release, "figures are of a release");
+        let printed = run_with("practice", &[]);
+        std::fs::write(&path, format!("{before}{BEGIN}{printed}{END}{after}")).expect("it is writable");
+        return;
+    }
+    // Each can be run, and each is on the page, in the table and in words. Times differ.
+    let ran = run_with("practice", &["--quick"]);
+    for name in run_with("practice", &["--names"]).lines() {
+        for text in [&ran, shown] {
+            assert!(
+                text.lines().any(|line| line.starts_with(name)),
+                "run with MILLPOND_UPDATE=1: {name}"
+            );
+        }
+        assert!(
+            before.contains(&format!("**{name}**")) || after.contains(&format!("**{name}**")),
+            "{name}"
+        );
+    }
+    assert_eq!(
+        shown.lines().count(),
+        ran.lines().count(),
+        "run with MILLPOND_UPDATE=1"
+    );
 }

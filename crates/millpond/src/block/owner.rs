@@ -104,6 +104,18 @@ impl Owner {
         }
     }
 
+    /// A block is never given back, on purpose.
+    pub(super) fn note_leaked(&self, pointer: NonNull<u8>) {
+        let heap = match self {
+            Self::Pool(heap) => heap,
+            Self::Tenant(terms) => terms.heap(),
+            Self::Direct(_) => return,
+        };
+        if let Some(ledger) = heap.ledger() {
+            ledger.note_leaked(pointer.addr().get());
+        }
+    }
+
     pub(crate) fn kind(&self) -> MemoryKind {
         match self {
             Self::Pool(heap) => heap.kind(),

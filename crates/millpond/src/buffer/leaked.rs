@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 static BUFFERS: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// What this process has leaked on purpose. Leaked memory is live as its pool counts it, and keeps the pool's memory.
+/// What this process has leaked on purpose. Leaked memory is live as its pool counts it, and keeps the pool's memory; a
+/// [`LeakReport`](crate::LeakReport) tells of it apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leaks {
     /// Buffers leaked.
@@ -42,6 +43,7 @@ impl<T: AnyBitPattern> Buffer<T> {
         BUFFERS.fetch_add(1, Ordering::Relaxed);
         BYTES.fetch_add(self.block.bytes() as u64, Ordering::Relaxed);
         let len = self.len;
+        self.block.note_leaked();
         let first = self.block.leak().as_ptr().cast();
         // SAFETY: by the invariant these are `len` values of `T`, and the block is neither given back nor used by anyone
         // else, ever.

@@ -37,7 +37,8 @@ pub trait Subscriber: Send + Sync {
     /// Something has happened.
     fn event(&self, event: &Event<'_>);
 
-    /// Someone tried to give back what is not there; only told where there is an account of live blocks.
+    /// Someone tried to give back what is not there, which is only told where there is an account of live blocks; or did
+    /// not keep to a block's bounds, which is told where blocks are [guarded](crate::PoolBuilder::guard).
     fn wrong_free(&self, error: &WrongFree) {
         let _ = error;
     }

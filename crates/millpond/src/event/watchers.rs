@@ -246,6 +246,14 @@ impl Watchers {
         Ok(())
     }
 
+    /// Something is wrong with a block, found elsewhere. Outside every lock.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn wrong(&self, error: &WrongFree) {
+        if !self.subscribers.is_empty() {
+            self.each(|subscriber| subscriber.wrong_free(error));
+        }
+    }
+
     /// Something else has happened: memory came from the source or went back, or a request was refused. Outside every
     /// lock.
     #[inline]

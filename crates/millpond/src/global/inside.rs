@@ -8,7 +8,7 @@
 //! What was taken from the pool before, and is given back inside, waits in a list until the cold path is over: the list
 //! runs through the blocks themselves.
 
-use crate::pool::PoolHeap;
+use crate::pool::{PoolHeap, is_filled_around, refill_around};
 use std::alloc::Layout;
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -20,6 +20,8 @@ const INSIDE: *const PoolHeap = ptr::without_provenance(1);
 /// A block that goes back later: this is written into it.
 struct Waiting {
     layout: Layout,
+    /// Whether this lies over what is filled behind a guarded block, which was as it should be.
+    over_filled: bool,
     next: Option<NonNull<Waiting>>,
 }
 
@@ -76,14 +78,23 @@ impl Drop for Inside {
     }
 }
 
+/// Bytes behind a block of this layout that a note lies over.
+fn under(layout: Layout) -> usize {
+    size_of::<Waiting>().saturating_sub(layout.size())
+}
+
 /// Has a block of the pool go back when the cold path is over.
 ///
 /// # Safety
 /// The block was handed out by the pool for this layout, was not given back, and is used no more.
 pub(super) unsafe fn wait(block: NonNull<u8>, layout: Layout) {
     let waiting = block.cast::<Waiting>();
+    let over_filled = super::start::made().is_some_and(PoolHeap::is_guarded)
+        // SAFETY: the bytes are of the block's first 64, which are open.
+        && unsafe { is_filled_around(block.addr().get() + layout.size(), under(layout)) };
     let note = Waiting {
         layout,
+        over_filled,
         next: WAITING.get(),
     };
     // SAFETY: the block is ours alone, as the caller promises, and has at least 64 bytes at a multiple of 64, as all
@@ -100,8 +111,16 @@ const _: () = assert!(size_of::<Waiting>() <= 64 && align_of::<Waiting>() <= 64)
 fn give_back() {
     while let Some(first) = WAITING.take() {
         // SAFETY: only `wait` puts blocks there, has written them, and nobody else knows of them since.
-        let Waiting { layout, next } = unsafe { first.read() };
+        let Waiting {
+            layout,
+            over_filled,
+            next,
+        } = unsafe { first.read() };
         WAITING.set(next);
+        if over_filled {
+            // SAFETY: as where they were found filled.
+            unsafe { refill_around(first.addr().get() + layout.size(), under(layout)) };
+        }
         // SAFETY: what the caller of `wait` promised.
         unsafe { super::give(first.cast(), layout) };
     }

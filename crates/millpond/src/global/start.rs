@@ -34,6 +34,11 @@ pub(super) fn pool() -> Option<&'static Pool> {
     POOL.get()
 }
 
+/// The pool, if it was made. Takes no lock.
+pub(super) fn made() -> Option<&'static PoolHeap> {
+    POOL.get().map(Pool::heap)
+}
+
 pub(super) fn heap() -> Option<&'static PoolHeap> {
     pool().map(Pool::heap)
 }

@@ -175,7 +175,8 @@ impl Source for Host {
 // them, and tokens that are not ours are refused by address and size. 3: nothing here reads or writes contents
 // but `move_runs` and `transfer_pages`. 4: what is opened was closed before and closed parts have no memory, so it
 // reads as zero; explicit huge pages are fresh maps. 5: `transfer_pages` moves pages between parts that it found open,
-// which leaves both open and the origin without memory, or copies and clears. 6: maps are made at multiples of the page,
+// which leaves both open and the origin without memory, or copies and clears. 6: `protect` changes the access of a part that
+// is held, and nothing else. 7: maps are made at multiples of the page,
 // or of the system's where a segment is smaller.
 unsafe impl MemorySource for Host {
     fn kind(&self) -> MemoryKind {
@@ -198,5 +199,24 @@ unsafe impl MemorySource for Host {
     fn populate(&self, address: u64, bytes: u64) -> bool {
         let part = self.open_part(address, bytes);
         part.is_some_and(|(held, part)| self.map_of(held).is_some_and(|map| map.populate(part).is_ok()))
+    }
+
+    /// Explicit huge pages can only be closed whole.
+    fn can_protect(&self) -> bool {
+        !matches!(self.rules.huge, HugePages::Explicit(_))
+    }
+
+    fn protect(&mut self, address: u64, bytes: u64, closed: bool) -> bool {
+        let Some((held, part)) = self.open_part(address, bytes) else {
+            return false;
+        };
+        // A part of a map that differs from the rest is a map of its own for the system, and the rest may be two.
+        if closed && self.mappings.charge(2).is_err() {
+            return false;
+        }
+        let changed = self
+            .map_of(held)
+            .map(|map| if closed { map.shut(part) } else { map.open(part) });
+        changed.is_some_and(|changed| changed.is_ok())
     }
 }

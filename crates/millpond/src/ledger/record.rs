@@ -25,6 +25,8 @@ pub struct Record {
     pub(crate) stack: Option<StackId>,
     /// When, if times are kept.
     pub time: Option<Time>,
+    /// Whether it is never to be given back, on purpose.
+    pub leaked: bool,
     /// The kind of memory.
     pub kind: MemoryKind,
 }

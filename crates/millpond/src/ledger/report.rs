@@ -48,6 +48,10 @@ pub struct LeakReport {
     pub weight: u64,
     /// Blocks that could not be entered.
     pub lost: u64,
+    /// Bytes of blocks that were leaked on purpose, which are in none of the figures above.
+    pub meant_bytes: u64,
+    /// How many of them there are.
+    pub meant: u64,
 }
 
 impl Ledger {
@@ -71,7 +75,13 @@ impl Ledger {
 impl LeakReport {
     pub(super) fn new(leaks: &[Leak], weight: u64, lost: u64) -> Self {
         let mut groups: BTreeMap<_, LeakGroup> = BTreeMap::new();
+        let (mut meant_bytes, mut meant) = (0u64, 0u64);
         for leak in leaks {
+            if leak.leaked {
+                meant_bytes = meant_bytes.saturating_add((leak.bytes as u64).saturating_mul(weight));
+                meant = meant.saturating_add(weight);
+                continue;
+            }
             let group = groups.entry((leak.tag, leak.record.stack)).or_insert(LeakGroup {
                 tag: leak.tag,
                 stack: leak.stack().cloned(),
@@ -97,10 +107,12 @@ impl LeakReport {
             groups,
             weight,
             lost,
+            meant_bytes,
+            meant,
         }
     }
 
-    /// Whether nothing is live.
+    /// Whether nothing is live but what was leaked on purpose.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.blocks == 0
@@ -133,6 +145,10 @@ impl LeakReport {
             let blocks = Count(sum(rest, |group| group.blocks), "block");
             let places = Count(rest.len() as u64, "more place");
             write!(f, "\n{bytes:>9} in {blocks} from {places}")?;
+        }
+        if self.meant > 0 {
+            let (bytes, blocks) = (display_size(self.meant_bytes), Count(self.meant, "block"));
+            write!(f, "\nbesides, {bytes} in {blocks} leaked on purpose")?;
         }
         if self.weight > 1 {
             write!(

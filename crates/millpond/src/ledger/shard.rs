@@ -148,6 +148,12 @@ impl Shard {
         Removal::Done(record)
     }
 
+    pub(super) fn note_leaked(&mut self, hash: u64, address: usize) {
+        if let Ok(mut entry) = self.live.find_entry(hash, |entry| entry.0 == address) {
+            entry.get_mut().1.leaked = true;
+        }
+    }
+
     fn remember(&mut self, past: Past) {
         if self.past.len() < self.past.capacity() {
             self.past.push(past);

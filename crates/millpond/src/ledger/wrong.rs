@@ -23,8 +23,9 @@ pub struct FreedBlock {
     pub(super) stack: Option<StackId>,
 }
 
-/// A block that was given back wrongly. It must not be taken back; nothing has changed. Shown with the places where it was
-/// allocated and freed, as far as they are known.
+/// A block that was given back wrongly, or whose bounds or end were not kept. But for [`Overrun`](Self::Overrun) and
+/// [`UsedAfterFree`](Self::UsedAfterFree), which are told beside a free that is right, it must not be taken back and
+/// nothing has changed. Shown with the places where it was allocated and freed, as far as they are known.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum WrongFree {
@@ -86,6 +87,55 @@ pub enum WrongFree {
         /// Where it was allocated.
         at: Option<Stack>,
     },
+    /// Bytes around the block were written that are not its caller's. Told when it is freed, by a pool that
+    /// [guards](crate::PoolBuilder::guard) its blocks; it was taken back all the same.
+    #[error("{} of the block at {address:#x}: {}", Offset(*.offset, .block.requested), Block(.block, .at.as_ref()))]
+    Overrun {
+        /// The address.
+        address: usize,
+        /// The first byte that was written, from the block's first: below nothing, or the bytes asked for and more.
+        offset: isize,
+        /// The block, as it was while it lived.
+        block: Record,
+        /// Where it was allocated.
+        at: Option<Stack>,
+    },
+    /// The block was written to after it had been freed. Told when its pages leave quarantine, by a pool that
+    /// [guards](crate::PoolBuilder::guard) its blocks, where they could not be closed.
+    #[error(
+        "use after free: byte {offset} of the block at {address:#x} was written: {}, freed by thread {}{}",
+        Block(.block, .allocated.as_ref()), .freed.thread, By(.freed.tag, .freed_at.as_ref())
+    )]
+    UsedAfterFree {
+        /// The address.
+        address: usize,
+        /// The first byte that was written, from the block's first.
+        offset: isize,
+        /// The block, as it was while it lived.
+        block: Record,
+        /// Where it was allocated.
+        allocated: Option<Stack>,
+        /// Who freed it.
+        freed: FreedBlock,
+        /// Where that was.
+        freed_at: Option<Stack>,
+    },
+}
+
+/// Where something was written that is no part of a block of so many bytes.
+struct Offset(isize, usize);
+
+impl fmt::Display for Offset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match usize::try_from(self.0) {
+            Ok(at) => write!(f, "overrun: a write {} B past the end", at.saturating_sub(self.1)),
+            Err(_) => write!(
+                f,
+                "underrun: a write {} B before the begin",
+                self.0.unsigned_abs()
+            ),
+        }
+    }
 }
 
 /// A block and its allocation, in words.
@@ -104,7 +154,7 @@ impl fmt::Display for Block<'_> {
 }
 
 /// A tag, and the innermost frame of the program.
-struct By<'a>(Tag, Option<&'a Stack>);
+pub(crate) struct By<'a>(pub(crate) Tag, pub(crate) Option<&'a Stack>);
 
 impl fmt::Display for By<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

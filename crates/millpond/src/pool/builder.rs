@@ -2,6 +2,7 @@
 
 use super::conf::{Change, PoolConf};
 use super::gate::Gate;
+use super::guard::{self, Guard};
 use super::heap::{Heap, Parts};
 use super::keeper;
 use super::lookout::Lookout;
@@ -46,6 +47,10 @@ pub enum PoolError {
     /// There is no memory for what the pool is to hold from the start.
     #[error("what the pool is to hold from the start cannot be had: {0}")]
     Start(#[source] AllocError),
+    /// Blocks are to be guarded, and the source cannot close pages of the system one by one, as explicit huge pages cannot
+    /// be.
+    #[error("blocks cannot be guarded: the source cannot close single pages of its memory")]
+    Unguardable,
     /// The budget cannot have one below it for the pool.
     #[error(transparent)]
     Budget(#[from] BudgetError),
@@ -112,8 +117,9 @@ impl PoolBuilder {
     /// the other methods goes before both.
     ///
     /// The keys are `limit`, `memory-fraction`, `cache-size`, `capacity`, `prewarm` (`small`, `six=SIZE` or
-    /// `[64*1000,1MiB*4]`), `trim-every` (a time, or `off`),
-    /// `trim-at-pressure` (a share, or `off`), `zero-on-reuse`, `pinned`, `node`, `huge-pages`, `align`, `track` (`off`, `all` or `one-in=N`), `stacks`,
+    /// `[64*1000,1MiB*4]`), `trim-every` (a time, or `off`), `trim-at-pressure` (a share, or `off`), `zero-on-reuse`,
+    /// `pinned`, `node`, `huge-pages`, `align`, `track` (`off`, `all` or `one-in=N`), `stacks`, `guard`, `quarantine`,
+    /// `leak-report`,
     /// and those of the `millpond` policy, which `millpond policies` lists.
     #[must_use]
     pub fn settings(mut self, text: &str) -> Self {
@@ -237,6 +243,56 @@ impl PoolBuilder {
         self
     }
 
+    /// Guards blocks, to find who writes where it must not; off unless said otherwise, and for the pool's life.
+    ///
+    /// - A block has pages of its own and ends where a closed page begins: a write past its end is a `SIGSEGV` at that very
+    ///   write. Bytes between, if the size is no multiple of the alignment (64 at the least), and those before the block are
+    ///   filled and looked at when it is freed: a [`WrongFree::Overrun`](crate::WrongFree::Overrun) is told to
+    ///   [subscribers](crate::Subscriber::wrong_free) and standard error, and the program goes on.
+    /// - A freed block is filled, and its pages are closed and stay in [quarantine](Self::quarantine): a use after the free is
+    ///   a `SIGSEGV` at that use.
+    /// - A buffer has no more room than was asked for, and does not grow where it is.
+    ///
+    /// No handler is set: [`describe_fault`](crate::describe_fault) says in yours whose block it was. Each block takes two
+    /// pages of the system at the least, four calls of it, and two of the some 65,000 mappings of a process; when there
+    /// are no more, pages are filled and looked at instead of closed. A policy that cannot align to pages (`buckets`) refuses
+    /// every request with [`AllocError::Alignment`].
+    ///
+    /// ```
+    /// use millpond::Pool;
+    ///
+    /// let pool = Pool::builder().guard(true).host()?;
+    /// let block = pool.alloc_zeroed::<u8>(1000)?;
+    /// assert_eq!(block.capacity(), 1000);
+    /// drop(block);
+    /// assert_eq!(pool.guard_stats().map(|guard| guard.quarantined), Some(1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn guard(mut self, on: bool) -> Self {
+        self.conf.guard = Some(on);
+        self
+    }
+
+    /// The most bytes of freed blocks' pages that a pool which guards them keeps closed, the oldest going first; 64 MiB
+    /// unless said otherwise. They stay reserved; a trim, and a request that finds no room, empty it.
+    #[must_use]
+    pub fn quarantine(mut self, bytes: u64) -> Self {
+        self.conf.quarantine = Some(bytes);
+        self
+    }
+
+    /// Whether standard error is told, when the process ends, which blocks are still held: how many, of what size, age and
+    /// tag, and where they were allocated. It takes an [account](Self::track), which is begun where nothing is said of one.
+    /// On in debug builds, where there mostly is an account, off in others unless asked for; and the program's own pool
+    /// ([`GlobalPool`](crate::GlobalPool)), which statics hold blocks of, tells only when asked. Nothing is told where nothing
+    /// is held, of what was [leaked](crate::Buffer::leak) on purpose, and by the child of a fork.
+    #[must_use]
+    pub fn leak_report(mut self, on: bool) -> Self {
+        self.conf.leak_report = Some(on);
+        self
+    }
+
     /// Keeps no account of live blocks unless it is asked for, in debug builds either.
     pub(crate) fn no_account(mut self) -> Self {
         self.no_account = true;
@@ -341,6 +397,14 @@ impl PoolBuilder {
             known: policies::names().collect::<Vec<_>>().join(", "),
         })?;
         let source = source(&conf)?;
+        let guard = conf.guard == Some(true);
+        if guard && !source.can_protect() {
+            return Err(PoolError::Unguardable);
+        }
+        let guard = guard.then(|| {
+            let quarantine = conf.quarantine.unwrap_or(guard::QUARANTINE);
+            Guard::new(quarantine, conf.stacks.unwrap_or(true))
+        });
         let kind = source.kind();
         let limit = Limit::new(limit_of(&conf, source.capacity())?);
         let heap = Heap::new(|number| {
@@ -357,9 +421,13 @@ impl PoolBuilder {
                 reserved,
                 retain,
                 align,
+                guard,
                 flow,
             })
         })?;
+        if heap.guard.is_some() {
+            guard::register(heap);
+        }
         if let Some(budget) = heap.budget.as_ref().or(heap.reserved.as_ref()) {
             budget.set_lister(Some(Arc::new(PoolLister(heap))));
         }
@@ -368,7 +436,12 @@ impl PoolBuilder {
             heap,
             handle: Arc::new(Handle(heap)),
         };
-        if conf.track.is_none() && cfg!(debug_assertions) && !self.no_account {
+        let told = conf.leak_report == Some(true);
+        let debug = cfg!(debug_assertions) && !self.no_account;
+        if conf.leak_report.unwrap_or(debug) {
+            heap.report_at_exit();
+        }
+        if conf.track.is_none() && (told || debug) {
             conf.track = Some(Some(Tracking::All));
         }
         heap.start(&conf).map_err(PoolError::Start)?;

@@ -101,6 +101,7 @@ impl Pool {
             && wanted.size() > 0
             && block_of(pointer, layout) == block_of(pointer, wanted)
             && pointer.addr().get().is_multiple_of(wanted.align())
+            && !self.heap().is_guarded()
         {
             let [from, to] = [layout, wanted].map(|layout| (layout.size(), layout.align()));
             self.heap().resize(block_of(pointer, layout), from, to);

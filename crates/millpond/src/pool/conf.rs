@@ -23,11 +23,14 @@ pub(crate) struct PoolConf {
     pub(crate) align: Option<usize>,
     pub(crate) track: Option<Option<Tracking>>,
     pub(crate) stacks: Option<bool>,
+    pub(crate) guard: Option<bool>,
+    pub(crate) quarantine: Option<u64>,
+    pub(crate) leak_report: Option<bool>,
 }
 
 /// Beside those of the policy, which `memory-fraction` is listed among.
 const KEYS: &str = "limit, cache-size, capacity, prewarm, trim-every, trim-at-pressure, zero-on-reuse, pinned, node, \
-                     huge-pages, align, track, stacks";
+                    huge-pages, align, track, stacks, guard, quarantine, leak-report";
 
 fn on_or_off(key: &str, value: &str) -> Result<bool, ConfError> {
     match value {
@@ -141,6 +144,9 @@ impl PoolConf {
             }
             "track" => self.track = Some(tracking(key, value)?),
             "stacks" => self.stacks = Some(on_or_off(key, value)?),
+            "guard" => self.guard = Some(on_or_off(key, value)?),
+            "quarantine" => self.quarantine = Some(size(key, value)?),
+            "leak-report" => self.leak_report = Some(on_or_off(key, value)?),
             "align" => {
                 let bytes = usize::try_from(size(key, value)?).ok();
                 let bytes = bytes.filter(|bytes| bytes.is_power_of_two());
@@ -167,6 +173,9 @@ impl PoolConf {
             align: other.align.or(self.align),
             track: other.track.or(self.track),
             stacks: other.stacks.or(self.stacks),
+            guard: other.guard.or(self.guard),
+            quarantine: other.quarantine.or(self.quarantine),
+            leak_report: other.leak_report.or(self.leak_report),
         }
     }
 }
@@ -278,7 +287,7 @@ mod tests {
     fn reads_what_a_pool_can_be_told() {
         let text = "limit:2GiB,memory-fraction:0.8,cache-size:2GB,capacity:16MiB,prewarm:[64*10,1MiB*4],trim-every:500ms,\
                     trim-at-pressure:87.5%,zero-on-reuse:on,pinned:off,node:0!,huge-pages:transparent,align:256,decay:5,\
-                    track:one-in=1000,stacks:off";
+                    track:one-in=1000,stacks:off,guard:on,quarantine:1MiB,leak-report:off";
         let (conf, policy) = PoolConf::parse(text).expect("all known");
         let expected = PoolConf {
             limit: Some(Some(2 << 30)),
@@ -294,6 +303,9 @@ mod tests {
             align: Some(256),
             track: Some(Some(Tracking::Sampled { one_in: 1000 })),
             stacks: Some(false),
+            guard: Some(true),
+            quarantine: Some(1 << 20),
+            leak_report: Some(false),
         };
         assert_eq!(conf, expected);
         assert_eq!(policy.retain.high_water, Some(Amount::Bytes(2_000_000_000)));
@@ -351,6 +363,7 @@ mod tests {
         );
         for (text, told) in [
             ("align:256", "when the pool is made"),
+            ("guard:on", "when the pool is made"),
             ("handle:4MiB", "when the pool is made"),
             ("lmit:1", "unknown setting"),
             ("low-water:2GiB,high-water:1GiB", "low-water"),

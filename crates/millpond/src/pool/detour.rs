@@ -13,6 +13,8 @@ use std::time::Instant;
 pub(crate) enum Detour {
     /// Someone watches.
     Watched = 16,
+    /// Each block has pages of its own.
+    Guarded = 32,
     /// A budget counts each block.
     Charged = 1,
     /// Blocks are cleared before they are handed out again.
@@ -21,6 +23,12 @@ pub(crate) enum Detour {
     Awaited = 4,
     /// More is reserved than may be: what is freed goes back to the source.
     Over = 8,
+}
+
+impl Detour {
+    pub(super) fn if_so(self, yes: bool) -> u32 {
+        if yes { self as u32 } else { 0 }
+    }
 }
 
 impl Heap {

@@ -243,4 +243,12 @@ unsafe impl MemorySource for Gate {
     fn populate(&self, address: u64, bytes: u64) -> bool {
         self.inner.populate(address, bytes)
     }
+
+    fn can_protect(&self) -> bool {
+        self.inner.can_protect()
+    }
+
+    fn protect(&mut self, address: u64, bytes: u64, closed: bool) -> bool {
+        self.inner.protect(address, bytes, closed)
+    }
 }

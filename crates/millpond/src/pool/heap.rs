@@ -7,6 +7,7 @@ use super::classes::{CLASSES, KEPT, LEAST, PAGE, SMALL, class_and_bytes, class_b
 use super::core::{Core, Memory};
 use super::detour::{AtRest, Detour, Line};
 use super::fork;
+use super::guard::{self, Guard};
 use super::local;
 use super::shelf::Shelf;
 use super::slow::Ask;
@@ -74,6 +75,10 @@ pub(crate) struct Heap {
     pub(super) retain: Mutex<RetainConf>,
     /// What every address is a multiple of.
     pub(super) align: usize,
+    /// The process at whose end it is told what is still held, if it is.
+    pub(super) reports_in: AtomicU32,
+    /// What it has for guarded blocks, if blocks are guarded: for life.
+    pub(super) guard: Option<Guard>,
     /// Allocations, frees and misses that are not told any more.
     pub(super) forgotten: Mutex<[u64; 3]>,
 }
@@ -89,6 +94,7 @@ pub(crate) struct Parts {
     pub(crate) reserved: Option<Budget>,
     pub(crate) retain: RetainConf,
     pub(crate) align: usize,
+    pub(crate) guard: Option<Guard>,
     /// What goes through the memory's gate.
     pub(crate) flow: Arc<Flow>,
 }
@@ -104,6 +110,7 @@ pub(crate) struct Rest {
     _charges: MutexGuard<'static, HashMap<usize, Charge>>,
     _forgotten: MutexGuard<'static, [u64; 3]>,
     _core: MutexGuard<'static, Option<Core>>,
+    _guard: Option<guard::Rest>,
     _shelves: Vec<MutexGuard<'static, Shelf>>,
     roll: MutexGuard<'static, Roll>,
 }
@@ -181,11 +188,9 @@ impl Heap {
             shelves: std::array::from_fn(|_| Mutex::default()),
             core: Mutex::new(Some(Core::new(parts.memory))),
             roll: Mutex::default(),
-            detours: AtomicU32::new(if parts.budget.is_some() {
-                Detour::Charged as u32
-            } else {
-                0
-            }),
+            detours: AtomicU32::new(
+                Detour::Charged.if_so(parts.budget.is_some()) | Detour::Guarded.if_so(parts.guard.is_some()),
+            ),
             line: Line::default(),
             watchers: Mutex::new(Arc::new(Watchers::new(PoolLabel::new(
                 number,
@@ -205,6 +210,8 @@ impl Heap {
             kind: parts.kind,
             retain: Mutex::new(parts.retain),
             align: parts.align,
+            reports_in: AtomicU32::new(0),
+            guard: parts.guard,
             forgotten: Mutex::default(),
         }));
         fork::register(heap);
@@ -222,13 +229,15 @@ impl Heap {
             cache.claim.wait();
         }
         let shelves = self.shelves.iter().map(lock).collect();
+        let guard = self.guard.as_ref().map(Guard::rest);
         let core = lock(&self.core);
         let watchers = lock(&self.watchers);
         let ledgers: Vec<&'static Arc<Ledger>> = lock(&self.ledgers).clone();
         let ledgers = ledgers
             .into_iter()
             .map(|ledger| &**ledger)
-            .chain(self.hands.get());
+            .chain(self.hands.get())
+            .chain(self.guard.as_ref().map(Guard::scribe));
         Rest {
             heap: self,
             _shelves: shelves,
@@ -240,6 +249,7 @@ impl Heap {
             _watchers: watchers,
             _ledgers: ledgers.map(Ledger::rest).collect(),
             line: self.line.rest(),
+            _guard: guard,
             roll,
         }
     }

@@ -75,6 +75,10 @@ impl Heap {
     /// Makes blocks ready: small ones on the shelves, larger ones free in the engine, side by side.
     pub(crate) fn prewarm(&'static self, prewarm: &Prewarm) -> Result<(), AllocError> {
         let _inside = inside();
+        if self.is_guarded() {
+            // No block is handed out again as it is.
+            return self.reserve(prewarm.bytes());
+        }
         let mut held = Vec::new();
         let outcome = prewarm
             .blocks

@@ -63,6 +63,12 @@ impl Heap {
         if self.detours(Detour::Watched) {
             self.tell_allocated(ask, &outcome);
         }
+        if let Some(guard) = &self.guard {
+            self.tell_found(guard);
+            // What is behind the bytes asked for is looked at, and so not the caller's.
+            let bytes = ask.requested.max(1);
+            return outcome.map(|taken| Taken { bytes, ..taken });
+        }
         outcome
     }
 
@@ -159,6 +165,9 @@ impl Heap {
 
     fn place(&'static self, ask: Ask) -> Result<Taken, AllocError> {
         let Ask { requested, align, .. } = ask;
+        if let Some(guard) = &self.guard {
+            return self.allocate_guarded(guard, ask);
+        }
         if let Some((class, bytes)) = small(requested, align) {
             let taken = match self.kept_small(class, requested, bytes) {
                 Some(taken) => taken,
@@ -179,7 +188,7 @@ impl Heap {
     }
 
     /// How many bytes of a block are to read as zero.
-    fn zeros(&self, taken: Taken, ask: Ask) -> usize {
+    pub(super) fn zeros(&self, taken: Taken, ask: Ask) -> usize {
         if self.detours(Detour::Cleared) {
             taken.bytes
         } else if ask.zeroed {
@@ -217,6 +226,18 @@ impl Heap {
     #[cold]
     #[inline(never)]
     pub(crate) fn free_slowly(&'static self, taken: Taken, requested: usize, align: usize) {
+        let (taken, overrun) = match self
+            .guard
+            .as_ref()
+            .map(|guard| self.look_at_guarded(guard, taken.address))
+        {
+            None => (taken, None),
+            Some(Ok(found)) => found,
+            Some(Err(wrong)) => return self.tell_wrong(&wrong),
+        };
+        if let Some(overrun) = overrun {
+            self.tell_wrong(&overrun);
+        }
         if self.detours(Detour::Watched)
             && let Err(wrong) = self.tell_freed(taken, requested, align)
         {
@@ -226,6 +247,9 @@ impl Heap {
         self.free_inside(taken, requested);
         if self.detours(Detour::Watched) {
             self.tell_flow();
+        }
+        if let Some(guard) = &self.guard {
+            self.tell_found(guard);
         }
     }
 
@@ -239,7 +263,14 @@ impl Heap {
             None
         };
         let past = self.detours(Detour::Awaited) || self.detours(Detour::Over);
-        if past || !self.keep_somewhere(taken, requested) {
+        if let Some(guard) = &self.guard {
+            if !self.free_guarded(guard, taken) {
+                return;
+            }
+            if past {
+                self.end_quarantine();
+            }
+        } else if past || !self.keep_somewhere(taken, requested) {
             self.free_outside(taken, requested);
         }
         // Last, so that whoever is woken finds the memory.
@@ -422,7 +453,7 @@ impl Heap {
 
     /// Asks the engine and, where memory is short, once more with all that threads and shelves hold, and other pools
     /// of the same budget.
-    fn ask<R>(
+    pub(super) fn ask<R>(
         &'static self,
         ask: Ask,
         mut work: impl FnMut(&mut Core) -> Result<R, engine::AllocError>,
@@ -477,7 +508,7 @@ impl Heap {
         work(core)
     }
 
-    fn refuse_size(&self, requested: usize) -> AllocError {
+    pub(super) fn refuse_size(&self, requested: usize) -> AllocError {
         let (requested, limit) = (requested as u64, isize::MAX as u64);
         self.refuse(
             requested as usize,
@@ -526,7 +557,7 @@ impl Heap {
         }
     }
 
-    fn count_allocation(&'static self, requested: usize, bytes: usize, missed: bool) {
+    pub(super) fn count_allocation(&'static self, requested: usize, bytes: usize, missed: bool) {
         let add = |tally: &Tally| {
             if missed {
                 bump(&tally.misses);
@@ -537,6 +568,20 @@ impl Heap {
             self.count_outside(|core| {
                 add(&core.tally);
             });
+        }
+    }
+
+    pub(super) fn count_free(&'static self, requested: usize, bytes: usize) {
+        let counted = local::with(self, |cache| {
+            cache.with(|_| self.count(cache, |tally| tally.free(requested, bytes)))
+        });
+        if counted.flatten().is_none() {
+            self.count_outside(|core| {
+                core.tally.free(requested, bytes);
+            });
+            if self.is_closed() {
+                self.end_if_empty();
+            }
         }
     }
 

@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering;
 impl Heap {
     /// Takes back what all threads keep; answers the bytes.
     pub(super) fn drain_caches(&self) -> usize {
+        self.end_quarantine();
         let roll = lock(&self.roll);
         let mut bytes = 0;
         self.claim(&roll, |_, stacks| {
@@ -252,6 +253,7 @@ impl Heap {
             for shelf in &self.shelves {
                 *lock(shelf) = Shelf::default();
             }
+            self.forget_guarded();
             let core = {
                 let roll = lock(&self.roll);
                 let core = lock(&self.core).take();

@@ -100,6 +100,13 @@ impl Heap {
         self.with_watchers(|watchers| watchers.freed(&facts))
     }
 
+    /// Tells what is wrong with a block.
+    pub(super) fn tell_wrong_to_watchers(&self, wrong: &WrongFree) {
+        if self.is_watched() {
+            self.with_watchers(|watchers| watchers.wrong(wrong));
+        }
+    }
+
     /// Tells what came from the source and went back to it since this was last told.
     pub(super) fn tell_flow(&self) {
         for (kind, bytes) in [

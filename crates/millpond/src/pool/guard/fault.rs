@@ -1,0 +1,176 @@
+//! Which block an address belongs to.
+
+use super::book::Entry;
+use crate::ledger::{FreedBlock, Ledger, Record, Stack};
+use crate::os;
+use crate::pool::heap::Heap;
+use crate::post_mortem::Text;
+use std::fmt;
+use std::sync::{OnceLock, TryLockError};
+use std::thread;
+
+/// The first pool that guards; each knows the next. Read without a lock.
+static FIRST: OnceLock<&'static Heap> = OnceLock::new();
+
+/// Has a pool's blocks described from now on.
+pub(in crate::pool) fn register(heap: &'static Heap) {
+    let mut place = &FIRST;
+    while let Err(other) = place.set(heap).map_err(|_| place.get()) {
+        match other.and_then(|other| other.guard.as_ref()) {
+            Some(guard) => place = &guard.next,
+            None => return,
+        }
+    }
+}
+
+fn heaps() -> impl Iterator<Item = &'static Heap> {
+    std::iter::successors(FIRST.get().copied(), |heap| {
+        heap.guard.as_ref()?.next.get().copied()
+    })
+}
+
+/// Where an address lies, seen from the block it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultPlace {
+    /// So many bytes before its first.
+    Before(usize),
+    /// So many bytes after its first, in it.
+    Inside(usize),
+    /// So many bytes after its last; the byte right behind it is 0.
+    Past(usize),
+}
+
+/// The block of a pool with [guards](crate::PoolBuilder::guard) that an address belongs to. It has no memory of its own.
+#[derive(Clone, Copy)]
+#[non_exhaustive]
+pub struct FaultReport {
+    /// The address.
+    pub address: usize,
+    /// Where the block begins.
+    pub block: usize,
+    /// Where the address lies.
+    pub place: FaultPlace,
+    /// Who allocated it.
+    pub record: Record,
+    /// Who freed it, if it was freed.
+    pub freed: Option<FreedBlock>,
+    scribe: &'static Ledger,
+}
+
+/// Which block of a pool with [guards](crate::PoolBuilder::guard) an address belongs to: a live one, or one that was freed
+/// and is still in quarantine. For use in a handler of `SIGSEGV`, with the address that the system tells there, and
+/// anywhere else. It allocates nothing; where another thread holds on to the pool's book for a second, or this one does, the
+/// answer is none.
+///
+/// ```
+/// use millpond::{FaultPlace, Pool, describe_fault};
+///
+/// let pool = Pool::builder().guard(true).host()?;
+/// let block = pool.alloc_zeroed::<u8>(1000)?;
+/// let past = describe_fault(block.as_ptr().addr() + 1024).expect("of the pool");
+/// assert_eq!((past.record.requested, past.place), (1000, FaultPlace::Past(24)));
+/// assert!(past.to_string().contains("24 B past the end of 1000 B"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use]
+pub fn describe_fault(address: usize) -> Option<FaultReport> {
+    heaps().find_map(|heap| {
+        let guard = heap.guard.as_ref()?;
+        let entry = (0..1000).find_map(|_| {
+            let book = match guard.book.try_lock() {
+                Ok(book) => book,
+                Err(TryLockError::Poisoned(book)) => book.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    thread::sleep(std::time::Duration::from_millis(1));
+                    return None;
+                }
+            };
+            Some(book.around(address).copied())
+        })??;
+        Some(FaultReport::new(address, &entry, &guard.scribe))
+    })
+}
+
+impl FaultReport {
+    fn new(address: usize, entry: &Entry, scribe: &'static Ledger) -> Self {
+        let block = entry.place.address;
+        let place = match address.checked_sub(block) {
+            None => FaultPlace::Before(block - address),
+            Some(offset) => match offset.checked_sub(entry.record.requested) {
+                None => FaultPlace::Inside(offset),
+                Some(past) => FaultPlace::Past(past),
+            },
+        };
+        Self {
+            address,
+            block,
+            place,
+            record: entry.record,
+            freed: entry.freed,
+            scribe,
+        }
+    }
+
+    /// Where it was allocated, if stacks are kept.
+    #[must_use]
+    pub fn allocated_at(&self) -> Option<Stack> {
+        self.scribe.stack_of(&self.record)
+    }
+
+    /// Where it was freed, if it was and stacks are kept.
+    #[must_use]
+    pub fn freed_at(&self) -> Option<Stack> {
+        self.scribe.freed_at(&self.freed?)
+    }
+
+    /// Writes itself to standard error, by nothing but the system: without stacks it allocates nothing.
+    pub fn say(&self) {
+        let mut line = Text::<1024>::default();
+        let _ = fmt::Write::write_fmt(&mut line, format_args!("{self}"));
+        os::say("millpond: ");
+        os::say(line.as_str());
+        os::say("\n");
+    }
+}
+
+impl fmt::Debug for FaultReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FaultReport")
+            .field("address", &self.address)
+            .field("block", &self.block)
+            .field("place", &self.place)
+            .field("record", &self.record)
+            .field("freed", &self.freed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One line. Naming the places of stacks, if they are kept, allocates.
+impl fmt::Display for FaultReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Record { requested, .. } = self.record;
+        write!(f, "address {:#x} is ", self.address)?;
+        match self.place {
+            FaultPlace::Before(bytes) => write!(f, "{bytes} B before the begin of")?,
+            FaultPlace::Inside(offset) => write!(f, "{offset} B into")?,
+            FaultPlace::Past(bytes) => write!(f, "{bytes} B past the end of")?,
+        }
+        let state = if self.freed.is_some() { "freed" } else { "live" };
+        write!(f, " {requested} B at {:#x}, {state}; allocated ", self.block)?;
+        WrittenBy(self.record.thread, self.record.tag, self.allocated_at()).fmt(f)?;
+        if let Some(freed) = self.freed {
+            f.write_str("; freed ")?;
+            WrittenBy(freed.thread, freed.tag, self.freed_at()).fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+struct WrittenBy(u32, crate::tag::Tag, Option<Stack>);
+
+impl fmt::Display for WrittenBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "by thread {}", self.0)?;
+        crate::ledger::By(self.1, self.2.as_ref()).fmt(f)
+    }
+}

@@ -1,0 +1,84 @@
+//! Whether a piece of work gives back what it takes.
+
+use super::Pool;
+use crate::ledger::{LeakReport, Ledger, Mark, Tracking};
+use crate::os;
+use std::fmt;
+use std::sync::Arc;
+
+/// Tells what was allocated since it was made, on the thread that made it, and is still held: as a value by
+/// [`finish`](Self::finish), to standard error when it is dropped. See [`Pool::leak_check`].
+#[must_use = "it tells when it is dropped"]
+pub struct LeakCheck {
+    ledger: Arc<Ledger>,
+    mark: Mark,
+    pool: Pool,
+    finished: bool,
+}
+
+impl Pool {
+    /// Looks from here on for what this thread allocates and does not give back. A pool that keeps no account begins one of
+    /// all blocks, with stacks where the feature is there, and keeps it until [`track`](Self::track) ends it.
+    ///
+    /// ```
+    /// let pool = millpond::Pool::host()?;
+    /// let check = pool.leak_check();
+    /// let kept = pool.alloc_zeroed::<f32>(1000)?;
+    /// drop(pool.alloc_zeroed::<f32>(1000)?);
+    ///
+    /// let report = check.finish();
+    /// assert_eq!((report.blocks, report.groups[0].largest), (1, 4096));
+    /// # drop(kept);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn leak_check(&self) -> LeakCheck {
+        let ledger = self.ledger().unwrap_or_else(|| {
+            let account = Ledger::builder(Tracking::All).times(true).stacks(true);
+            self.track(Some(account));
+            // None where another thread has ended it since: then there is nothing to tell.
+            self.ledger().unwrap_or_else(|| Arc::new(account.build()))
+        });
+        LeakCheck {
+            mark: ledger.mark().on_this_thread(),
+            ledger,
+            pool: self.clone(),
+            finished: false,
+        }
+    }
+}
+
+impl LeakCheck {
+    /// What is still held. Nothing is written to standard error.
+    pub fn finish(mut self) -> LeakReport {
+        self.finished = true;
+        self.report()
+    }
+
+    fn report(&self) -> LeakReport {
+        self.ledger.leak_report_since(&self.mark)
+    }
+}
+
+impl Drop for LeakCheck {
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        let report = self.report();
+        if !report.is_empty() {
+            let name = self.pool.name();
+            os::say(&format!(
+                "millpond: at the end of a leak check, pool '{name}' had {report}\n"
+            ));
+        }
+    }
+}
+
+impl fmt::Debug for LeakCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeakCheck")
+            .field("pool", &self.pool.name())
+            .field("mark", &self.mark)
+            .finish_non_exhaustive()
+    }
+}

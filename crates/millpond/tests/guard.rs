@@ -1,0 +1,236 @@
+//! Guarded blocks end a process at the very access that is wrong. Each case is a child: this program, with the program's pool
+//! as its allocator, which the last case guards as well.
+
+#![cfg(target_os = "linux")]
+
+use millpond::{GlobalPool, Pool, describe_fault};
+use std::hint::black_box;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
+use std::ptr;
+
+#[global_allocator]
+static ALLOCATOR: GlobalPool = GlobalPool::new();
+
+fn child(name: &str, conf: &str) -> Output {
+    let program = std::env::current_exe().expect("this program");
+    let mut command = Command::new(program);
+    command.args(["--ignored", "--exact", "--nocapture", "--test-threads=1", name]);
+    command.env("MILLPOND_CONF", conf).output().expect("a child")
+}
+
+/// What a child said before it died of a wrong access, and what its handler said of it.
+fn dies(name: &str) -> String {
+    let output = child(name, "trim-every:off");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{said}\n{error}");
+    assert!(said.contains("so far all is well"), "{said}\n{error}");
+    assert!(!said.contains("still here"), "{said}");
+    error
+}
+
+#[test]
+fn a_write_past_the_end_ends_the_process() {
+    let error = dies("alone_writes_past_the_end");
+    assert!(error.contains("0 B past the end of 4096 B"), "{error}");
+    assert!(
+        error.contains("live; allocated by thread") && error.contains("tag rows"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_read_past_the_end_ends_the_process() {
+    let error = dies("alone_reads_past_the_end");
+    assert!(error.contains("60 B past the end of 1000004 B"), "{error}");
+}
+
+#[test]
+fn a_use_after_free_ends_the_process() {
+    let error = dies("alone_reads_after_free");
+    assert!(error.contains("500 B into 1000 B"), "{error}");
+    assert!(
+        error.contains("freed; allocated by thread") && error.contains("; freed by thread"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_child_of_a_fork_is_guarded_as_well() {
+    let error = dies("alone_forks_and_reads_after_free");
+    assert!(error.contains("7 B into 300 B"), "{error}");
+}
+
+#[test]
+fn a_whole_program_may_be_guarded() {
+    let output = child("alone_works", "guard:on,quarantine:4MiB");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{said}\n{error}"
+    );
+    assert!(!error.contains("overrun") && !error.contains("wrong"), "{error}");
+}
+
+#[test]
+fn a_whole_program_is_stopped() {
+    let output = child("alone_overruns_a_vector", "guard:on");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("overrun: a write 2 B past the end"), "{error}");
+    assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{error}");
+    assert!(error.contains("0 B past the end of 64 B"), "{error}");
+}
+
+/// As a program's own handler does it.
+fn watch_faults() {
+    extern "C" fn fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+        // SAFETY: the system hands the handler a valid record of a SIGSEGV.
+        let info = unsafe { &*info };
+        // SAFETY: of a SIGSEGV, the record has an address.
+        let address = unsafe { info.si_addr() };
+        match describe_fault(address.addr()) {
+            Some(report) => report.say(),
+            None => eprintln!("not ours: {address:?}"),
+        }
+        // SAFETY: what the signal does by itself is done at the next access.
+        unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
+    }
+    // SAFETY: all zero is a record without flags.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = fault as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO;
+    // SAFETY: the record lives through the call, and the handler as long as the program.
+    let set = unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, ptr::null_mut()) };
+    assert_eq!(set, 0);
+}
+
+fn guarded() -> Pool {
+    watch_faults();
+    Pool::builder().guard(true).host().expect("a pool")
+}
+
+fn write(at: *mut u8) {
+    // SAFETY: none: it is what these children are stopped for, unless the byte is theirs.
+    unsafe { at.write_volatile(1) };
+}
+
+fn read(at: *const u8) -> u8 {
+    // SAFETY: as for writing.
+    black_box(unsafe { at.read_volatile() })
+}
+
+#[test]
+#[ignore = "dies"]
+fn alone_writes_past_the_end() {
+    let pool = guarded();
+    let _scope = millpond::tag("rows");
+    let mut block = pool.alloc_zeroed::<u8>(4096).expect("room");
+    write(block.as_mut_ptr().wrapping_add(4095));
+    println!("so far all is well");
+    write(block.as_mut_ptr().wrapping_add(4096));
+    println!("still here");
+}
+
+#[test]
+#[ignore = "dies"]
+fn alone_reads_past_the_end() {
+    let pool = guarded();
+    let block = pool.alloc_zeroed::<u8>(1_000_004).expect("room");
+    // The last of them a multiple of 64.
+    assert_ne!(read(block.as_ptr().wrapping_add(1_000_004)), 0, "filled");
+    read(block.as_ptr().wrapping_add(1_000_063));
+    println!("so far all is well");
+    read(block.as_ptr().wrapping_add(1_000_064));
+    println!("still here");
+}
+
+#[test]
+#[ignore = "dies"]
+fn alone_reads_after_free() {
+    let pool = guarded();
+    let block = pool.alloc_zeroed::<u8>(1000).expect("room");
+    let stale = block.as_ptr();
+    assert_eq!(read(stale.wrapping_add(500)), 0);
+    std::thread::spawn(move || drop(block)).join().expect("freed");
+    println!("so far all is well");
+    read(stale.wrapping_add(500));
+    println!("still here");
+}
+
+#[test]
+#[ignore = "dies"]
+fn alone_forks_and_reads_after_free() {
+    let pool = guarded();
+    let block = pool.alloc_zeroed::<u8>(300).expect("room");
+    let stale = block.as_ptr();
+    // SAFETY: the child allocates, frees and dies.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let other = pool.alloc_zeroed::<u8>(5000).expect("room");
+        drop(block);
+        drop(other);
+        read(stale.wrapping_add(7));
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child just made; the status is ours.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV);
+    assert_eq!(read(stale.wrapping_add(7)), 0, "the parent's is live");
+    println!("so far all is well");
+    drop(block);
+    read(stale.wrapping_add(7));
+    println!("still here");
+}
+
+/// A program in which every block is guarded, those freed inside a pool's cold path too.
+#[test]
+#[ignore = "all of the program's blocks are guarded"]
+fn alone_works() {
+    let own = ALLOCATOR.pool().expect("it serves");
+    assert!(own.guard_stats().is_some_and(|stats| stats.blocks > 10));
+    let words: Vec<String> = (0..3000).map(|n| n.to_string()).collect();
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let words = words.clone();
+            std::thread::spawn(move || {
+                let mut sorted = words;
+                sorted.sort();
+                sorted.iter().map(String::len).sum::<usize>()
+            })
+        })
+        .collect();
+    for thread in threads {
+        assert_eq!(thread.join().expect("no panic"), 10 + 180 + 2700 + 8000);
+    }
+    let pool = Pool::host().expect("a pool");
+    for bytes in [1, 1000, 70_000] {
+        drop(pool.alloc_zeroed::<u8>(bytes).expect("room"));
+    }
+    pool.subscribe(|_: &millpond::Event<'_>| drop(black_box(Box::new(7u8))));
+    drop(pool.alloc_zeroed::<u8>(1000).expect("room"));
+    drop(pool);
+    let stats = own.guard_stats().expect("it guards");
+    assert!(
+        stats.quarantined_bytes <= 4 << 20 && stats.unfenced == 0,
+        "{stats:?}"
+    );
+    own.trim();
+}
+
+#[test]
+#[ignore = "dies"]
+fn alone_overruns_a_vector() {
+    watch_faults();
+    let mut short = black_box(vec![0u8; 61]);
+    write(short.as_mut_ptr().wrapping_add(61 + 2));
+    write(short.as_mut_ptr().wrapping_add(61));
+    // SAFETY: so that the first byte that differs is the third.
+    unsafe { short.as_mut_ptr().wrapping_add(61).write(0xfd) };
+    drop(short);
+    let mut whole = black_box(vec![0u8; 64]);
+    write(whole.as_mut_ptr().wrapping_add(64));
+}
