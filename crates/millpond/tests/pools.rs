@@ -143,12 +143,13 @@ fn what_a_set_is_told_its_later_pools_hear_too() {
     drop(host.alloc::<u8>(1000).expect("room").fill(0xAA));
     let raw = host.alloc_raw(1000, 64).expect("room");
     // SAFETY: the block is ours, and its bytes were written above or cleared since.
-    let block = unsafe { std::slice::from_raw_parts(raw.pointer().as_ptr(), 1000) };
+    let block = unsafe { raw.as_ref() };
     assert!(
         block.iter().all(|byte| *byte == 0),
         "it clears what is used again"
     );
-    host.free_raw(raw).expect("ours");
+    // SAFETY: nothing uses it any more.
+    unsafe { host.free_raw(raw.cast()) }.expect("ours");
     set.configure("zero-on-reuse:off").expect("known");
     // One that cannot be changed so keeps the others from it, those made later too.
     let stubborn = Pool::builder().settings("low-water:2GiB");
