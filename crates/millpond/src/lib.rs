@@ -2,7 +2,7 @@
 //!
 //! This crate is the door to the others. It opens onto the engine that places blocks, the same code that
 //! `millpond replay` runs on a simulated card, and onto the sources of host memory: [`Host`], [`Pinned`].
-//! Pools, buffers and tensors come here, over the engine's [`Source`](engine::Source).
+//! Pools and buffers are here, and tensors come here, over the engine's [`Source`](engine::Source).
 //!
 //! ```
 //! use millpond::engine::{Engine, Request, Settings, Simulated, Stream, policies};
@@ -13,6 +13,15 @@
 //! assert_eq!(engine.stats().reserved.current, 1 << 30);
 //! engine.free(block, &[]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Who wants memory and no more than that draws from the process's own set of pools ([`Pools`]):
+//!
+//! ```
+//! let mut weights = millpond::alloc_zeroed::<f32>(1000)?;
+//! weights[7] = 1.0;
+//! println!("{}", millpond::memory_stats());
+//! # Ok::<(), millpond::AllocError>(())
 //! ```
 //!
 //! Only this crate turns an address into memory, and it calls the system in one place, `os`.

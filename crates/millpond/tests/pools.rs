@@ -76,7 +76,7 @@ fn one_for_each_kind_and_their_sum() {
     assert_eq!((pinned.kind(), pinned.limit()), (MemoryKind::Pinned, Some(MIB)));
     let locked = pinned.alloc_zeroed::<u8>(5000).expect("room");
     assert!(millpond::is_pinned(locked.as_ptr()));
-    let stats = set.clone().stats();
+    let stats = set.stats();
     let names: Vec<&str> = stats.pools.iter().map(|entry| entry.name.as_str()).collect();
     assert_eq!(names, ["both host", "both pinned"]);
     assert_eq!(stats.total.requested.current, 8000);
@@ -143,12 +143,12 @@ fn what_a_set_is_told_its_later_pools_hear_too() {
     drop(host.alloc::<u8>(1000).expect("room").fill(0xAA));
     let raw = host.alloc_raw(1000, 64).expect("room");
     // SAFETY: the block is ours, and its bytes were written above or cleared since.
-    let block = unsafe { &raw.as_ref()[..1000] };
+    let block = unsafe { raw.as_ref() };
     assert!(
         block.iter().all(|byte| *byte == 0),
         "it clears what is used again"
     );
-    // SAFETY: used no more.
+    // SAFETY: nothing uses it any more.
     unsafe { host.free_raw(raw.cast()) }.expect("ours");
     set.configure("zero-on-reuse:off").expect("known");
     // One that cannot be changed so keeps the others from it, those made later too.
@@ -340,7 +340,7 @@ fn scopes_at_the_end_of_a_thread() {
     .expect("no panic");
     assert_eq!(set.stats().total.reserved.current, 0, "cleared");
     // A guard that is forgotten holds to the end, and harms nobody else.
-    let forgotten = set.clone();
+    let forgotten = quiet();
     thread::spawn(move || {
         std::mem::forget(forgotten.enter());
         assert!(pools().is_same(&forgotten));

@@ -106,9 +106,9 @@ fn memory_goes_back_and_comes_when_it_is_said() {
             // Its cache stays as it is until the end.
             let _ = over.recv();
         });
-        for at in 0..held.len() {
+        for place in &mut held {
             if dice.roll() & 1 == 0 {
-                let buffer = held[at].take().expect("held so far");
+                let buffer = place.take().expect("held so far");
                 to.send(buffer).expect("the other thread lives");
             }
         }
@@ -138,7 +138,7 @@ fn memory_goes_back_and_comes_when_it_is_said() {
         .map(|seed| Some(filled(&pool, dice.size(6, 15), seed as u8)))
         .collect();
     for place in held.iter_mut() {
-        if dice.roll() % 3 > 0 {
+        if !dice.roll().is_multiple_of(3) {
             *place = None;
         }
     }
