@@ -3,6 +3,7 @@
 
 mod figures;
 mod fuzz;
+mod global;
 mod miri;
 mod shell;
 mod soak;
@@ -20,7 +21,8 @@ cargo xtask COMMAND
                     a pool at work in threads that come and go, 10 minutes: fails where
                     anything grows, and prints what it saw
   figures [FOLDER]  the tables this project's claims rest on, measured here and now;
-                    FOLDER holds more recordings (default: ../shared/traces if there)";
+                    FOLDER holds more recordings (default: ../shared/traces if there)
+  global            other people's tests with a pool as their allocator; fetches two crates";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
         Some("miri") => miri::run(),
         Some("soak") => soak::run(&args.collect::<Vec<_>>()),
         Some("figures") => figures::run(args.next().as_deref()),
+        Some("global") => global::run(),
         None | Some("help" | "--help" | "-h") => {
             println!("{HELP}");
             Ok(())

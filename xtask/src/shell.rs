@@ -9,6 +9,11 @@ pub(crate) fn root() -> PathBuf {
     here.parent().unwrap_or(here).to_path_buf()
 }
 
+/// The folder for what is built.
+pub(crate) fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |folder| root().join(folder))
+}
+
 /// Runs a command in the workspace's folder, showing it first.
 pub(crate) fn step(program: &str, args: &[&str]) -> Result<(), String> {
     step_with(program, args, &[])

@@ -60,6 +60,6 @@ fn peers() -> Result<(), String> {
     step("cargo", &clippy)?;
     step(
         "cargo",
-        &[["test"].as_slice(), &bench, &["--bin", "host", "--test", "host"]].concat(),
+        &[["test"].as_slice(), &bench, &["--lib", "--test", "host"]].concat(),
     )
 }

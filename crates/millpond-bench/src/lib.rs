@@ -1,17 +1,23 @@
 //! Measures the engine beside its peers: where blocks go (`placement`), what less memory would cost
-//! (`frontier`) and how fast calls are (`speed`). Its program `host` measures host memory beside other allocators.
+//! (`frontier`) and how fast calls are (`speed`), each a program of its own. [`host`] measures host memory beside
+//! other allocators, for the program of that name and for `millpond bench` and `millpond replay --source host`.
 //!
-//! The only crate that links peers; nothing of it is published.
-#![forbid(unsafe_code)] // The program `host` is a crate of its own, and calls allocators.
+//! The only crate that links peers.
+#![deny(unsafe_code)]
 
 mod clock;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[allow(unsafe_code, reason = "calls allocators, and writes to what they answer")]
+pub mod host;
 mod outcome;
 mod peers;
 mod program;
+mod say;
 mod table;
 
 pub use clock::CpuClock;
 pub use outcome::{Outcome, run};
 pub use peers::{OffsetAllocator, Ranges, Trees};
 pub use program::{Op, Program, find};
+pub use say::{print, say};
 pub use table::Table;

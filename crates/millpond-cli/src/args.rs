@@ -1,6 +1,6 @@
 //! The command line, as it is typed.
 
-use crate::values::{parse_tick, parse_time_window};
+use crate::values::{Scale, parse_scale, parse_tick, parse_time_window};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use millpond_engine::{ParseSizeError, parse_size};
 use millpond_replay::{DeviceSize, TickEvery, parse_device};
@@ -31,12 +31,14 @@ Examples:
   millpond replay run.pickle --fit           the smallest GPU for each allocator
   millpond replay ranks/ --device h100       many ranks at once, the worst named
   millpond tune run.pickle --device 24G      settings for your environment
+  millpond bench host w2                     this machine's allocators side by side
+  millpond bench seeds                       what others claim of pools, measured here
 
 A recording is a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot),
 an RMM log, a chrome trace of torch.profiler or Millpond CSV; plain, gzip or
 zstd. Nothing in it is ever executed.
 
-Exit status: 0 done, 2 bad input, 3 no policy fits the device.";
+Exit status: 0 done, 1 a run failed, 2 bad input, 3 no policy fits the device.";
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -49,6 +51,8 @@ pub(crate) enum Command {
     Info(InfoArgs),
     /// Find the repeating step of a recording, and solve where its blocks go
     Plan(PlanArgs),
+    /// Measure host memory on this machine: Millpond's pool beside other allocators
+    Bench(BenchArgs),
     /// List the allocation policies, and how true each is to its original
     Policies(PoliciesArgs),
     /// List the cards that --device knows by name
@@ -69,6 +73,9 @@ pub(crate) struct ReplayArgs {
 
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
+
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
 
     /// Find the smallest device on which each policy finishes, and what running there costs
     #[arg(long)]
@@ -111,10 +118,11 @@ Examples:
   millpond replay run.pickle --device rtx4090 --reserve 1.5GiB --fit
   millpond replay run.pickle --torch-conf \"max_split_size_mb:128\"
   millpond replay run.pickle --conf decay:4 --tick step
+  millpond replay run.pickle --source host   on this machine's memory, beside glibc
   millpond replay run.pickle --time-window 1.5s..3s --html report.html
   millpond replay ranks/ --device h100 --json > ranks.json
 
-Exit status: 0 replayed, 2 bad input,
+Exit status: 0 replayed, 1 an allocator of --source host failed, 2 bad input,
              3 every policy ran out of memory on --device.";
 
 /// The device, and what is known about its driver.
@@ -138,8 +146,14 @@ pub(crate) struct DeviceArgs {
     )]
     pub(crate) paged: Paged,
 
-    /// Memory to replay on; only a simulated device so far
-    #[arg(long, value_enum, default_value = "sim")]
+    /// Memory to replay on: a simulated device, or this machine's own memory beside its allocators
+    #[arg(
+        long,
+        value_enum,
+        value_name = "sim|host",
+        default_value = "sim",
+        hide_possible_values = true
+    )]
     pub(crate) source: SourceKind,
 
     /// Costs of driver calls to use instead of the assumed ones, as TOML
@@ -161,6 +175,40 @@ pub(crate) enum Paged {
 pub(crate) enum SourceKind {
     /// A device that exists only as numbers
     Sim,
+    /// Memory of this machine
+    Host,
+}
+
+/// How a recording is replayed on real memory.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "With --source host")]
+pub(crate) struct HostArgs {
+    /// What is written to each block: nothing, one byte of each 4 KiB page, or all of it [default: page]
+    #[arg(long, value_enum, value_name = "none|page|full", hide_possible_values = true)]
+    pub(crate) touch: Option<Touched>,
+
+    /// Mark the first and last byte of each block, and see at its free that they are still there
+    #[arg(long)]
+    pub(crate) check: bool,
+
+    /// Divide every size by N [default: auto, so that the peak fits a quarter of the memory that is free]
+    #[arg(long, value_name = "N|auto", value_parser = parse_scale)]
+    pub(crate) scale: Option<Scale>,
+
+    /// Runs of each allocator, in turn, a process for each [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) rounds: Option<u16>,
+}
+
+/// What is written to a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Touched {
+    /// Nothing
+    None,
+    /// One byte of each page
+    Page,
+    /// Every byte
+    Full,
 }
 
 /// Which events are replayed.
@@ -275,6 +323,35 @@ pub(crate) struct PlanArgs {
     /// Say nothing on stderr but errors
     #[arg(long, short)]
     pub(crate) quiet: bool,
+}
+
+/// `millpond bench`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) what: Bench,
+}
+
+/// What is measured.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// Allocators under the usual loads: hot pairs, batches, blocks that stay, threads, zeroed memory
+    #[command(disable_help_flag = true)]
+    Host {
+        /// Workloads and options; `--help` lists them
+        #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// What five tensor libraries' documents claim of their pools, and the same loops here
+    Seeds {
+        /// Only see that all of it runs: one pass of each loop
+        #[arg(long)]
+        quick: bool,
+
+        /// Rounds, a process for each allocator and loop in every one [default: 3; quick: 1]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+        rounds: Option<u16>,
+    },
 }
 
 /// `millpond policies`.

@@ -1,4 +1,4 @@
-//! How the command ends: three exit codes, and errors that are one line.
+//! How the command ends: four exit codes, and errors that are one line.
 
 use crate::text::harmless;
 use millpond_engine::plan::PlanError;
@@ -14,6 +14,8 @@ use thiserror::Error;
 pub(crate) enum Exit {
     /// It did what was asked.
     Done,
+    /// A run failed, and was complained about; the others did not.
+    Failed,
     /// Every policy ran out of memory on the device that was named.
     OutOfMemory,
 }
@@ -22,6 +24,7 @@ impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         match exit {
             Exit::Done => Self::SUCCESS,
+            Exit::Failed => Self::FAILURE,
             Exit::OutOfMemory => Self::from(3),
         }
     }

@@ -3,6 +3,7 @@
 //! ```text
 //!   args, values      what was typed
 //!   replay tune info plan policies      one file for each command
+//!   host, bench       what runs on this machine's memory
 //!   report ranks failure table     what a person reads, text, terminal
 //!   files, output, progress, exit  the world outside
 //! ```
@@ -11,11 +12,13 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod device;
 mod exit;
 mod facts;
 mod failure;
 mod files;
+mod host;
 mod html;
 mod info;
 mod output;
@@ -58,6 +61,7 @@ fn run(command: &Command) -> Result<Exit, CliError> {
         Command::Tune(args) => tune::command(args),
         Command::Info(args) => info::command(args),
         Command::Plan(args) => plan::command(args),
+        Command::Bench(args) => bench::command(args),
         Command::Policies(args) => policies::command(args),
         Command::Cards => device::cards_command(),
     }

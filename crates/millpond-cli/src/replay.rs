@@ -1,11 +1,11 @@
 //! `millpond replay`.
 
-use crate::args::{ReplayArgs, SelectionArgs, Streams};
+use crate::args::{ReplayArgs, SelectionArgs, SourceKind, Streams};
 use crate::exit::{CliError, Exit, complain};
 use crate::progress::Progress;
 use crate::ranks::{self, Labelled};
 use crate::report::{self, Shown};
-use crate::{device, files, html, output, settings};
+use crate::{device, files, host, html, output, settings};
 use millpond_replay::{Options, Program, Redactor, ReplayError, Report, Selection, page, replay};
 use millpond_trace::{Caution, Trace};
 use std::path::Path;
@@ -21,6 +21,10 @@ struct Done {
 /// Of several files one that cannot be replayed does not keep the others from it: it is named at once,
 /// and the command ends as with bad input.
 pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
+    if args.device.source == SourceKind::Host {
+        return host::command(args);
+    }
+    host::refuse_without(args)?;
     let options = options(args)?;
     let paths = files::expand(&args.files)?;
     if let Some(page) = &args.html {

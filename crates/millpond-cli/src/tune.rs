@@ -1,6 +1,6 @@
 //! `millpond tune`.
 
-use crate::args::TuneArgs;
+use crate::args::{SourceKind, TuneArgs};
 use crate::exit::{CliError, Exit};
 use crate::progress::Progress;
 use crate::table::{Align, Grid, Row};
@@ -12,6 +12,12 @@ use millpond_trace::Trace;
 
 /// Runs the command.
 pub(crate) fn command(args: &TuneArgs) -> Result<Exit, CliError> {
+    if args.device.source == SourceKind::Host {
+        return Err(CliError::Usage(
+            "tune tries settings on a simulated device; replay one with `replay --source host --conf`"
+                .to_owned(),
+        ));
+    }
     let quiet = args.output.quiet;
     let options = TuneOptions {
         families: families(&args.policy)?,

@@ -40,6 +40,24 @@ pub(crate) fn parse_time_window(text: &str) -> Result<(u64, u64), String> {
     Ok(window)
 }
 
+/// By what sizes are divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scale {
+    /// By as much as it takes.
+    Auto,
+    /// By this.
+    By(u64),
+}
+
+/// Reads `auto` or a number of at least one.
+pub(crate) fn parse_scale(text: &str) -> Result<Scale, String> {
+    match (text.trim(), text.trim().parse::<u64>()) {
+        ("auto", _) => Ok(Scale::Auto),
+        (_, Ok(by @ 1..)) => Ok(Scale::By(by)),
+        _ => Err("write auto, or by what to divide, such as 16; 1 leaves sizes as they are".to_owned()),
+    }
+}
+
 /// Reads `step` or a number of calls.
 pub(crate) fn parse_tick(text: &str) -> Result<TickEvery, String> {
     match text.trim() {
@@ -87,6 +105,15 @@ mod tests {
         assert_eq!(parse_tick("500").ok(), calls);
         for text in ["", "0", "-1", "1.5", "steps", "10s"] {
             assert!(parse_tick(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_scale_is_a_divisor() {
+        assert_eq!(parse_scale("auto"), Ok(Scale::Auto));
+        assert_eq!(parse_scale("16"), Ok(Scale::By(16)));
+        for text in ["", "0", "-1", "1.5", "1/2", "16x", "99999999999999999999"] {
+            assert!(parse_scale(text).is_err(), "{text}");
         }
     }
 

@@ -6,14 +6,14 @@
 //!   start.rs     the one pool, made on first use
 //! ```
 //!
-//! *Order of locks*: start, the list of pools, each pool's own, the arena. Nothing is called under the arena's.
+//! *Order of locks*: the list of pools, each pool's own, the arena. Nothing is called under the arena's.
 
 mod arena;
 mod inside;
 mod start;
 
 pub(crate) use inside::inside;
-pub(crate) use start::{NoStart, NoTables, no_start, no_tables};
+pub(crate) use start::{NoTables, no_tables};
 
 use crate::pool::{Pool, PoolBlock, PoolError, PoolHeap};
 use arena::Arena;
@@ -111,7 +111,7 @@ fn take_from(heap: &'static PoolHeap, layout: Layout) -> *mut u8 {
 
 #[inline]
 fn give_to(heap: &'static PoolHeap, block: NonNull<u8>, layout: Layout) {
-    guarded(|| heap.free(block_of(block, layout), layout.size()));
+    guarded(|| heap.free_as(block_of(block, layout), layout.size(), layout.align()));
 }
 
 #[inline]
@@ -186,7 +186,8 @@ fn stays(block: NonNull<u8>, layout: Layout, wanted: Layout) -> bool {
     }
     match inside::pool() {
         Some(heap) => {
-            guarded(|| heap.count_resize(layout.size(), wanted.size()));
+            let [from, to] = [layout, wanted].map(|layout| (layout.size(), layout.align()));
+            guarded(|| heap.resize(block_of(block, layout), from, to));
             true
         }
         // The pool's account cannot be changed here, so the block cannot either.

@@ -347,10 +347,6 @@ impl Ledger {
         }
     }
 
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "pools take it around a fork, once they hold a ledger")
-    )]
     /// Takes every lock, for a fork: in the child nobody could let go of one that another thread held. To be taken after
     /// all locks of the pools.
     pub(crate) fn rest(&self) -> Rest<'_> {

@@ -96,7 +96,7 @@ pub use memory::{MemoryKind, MemorySource};
 #[cfg(target_os = "linux")]
 pub use pinned::{Pinned, is_pinned, pinned_bytes};
 #[cfg(target_os = "linux")]
-pub use pool::{Pool, PoolBuilder, PoolError, PoolStats, Prewarm, Raw};
+pub use pool::{Pool, PoolBuilder, PoolError, PoolStats, Prewarm};
 pub use post_mortem::{
     BudgetFigures, Holding, Least, Lister, Method, PostMortem, SpaceFigures, Survey, Text, Top,
 };

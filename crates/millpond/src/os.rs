@@ -10,6 +10,7 @@ mod facts;
 mod fork;
 mod map;
 mod say;
+mod stack;
 
 pub(crate) use barrier::{barrier_everywhere, can_barrier_everywhere};
 pub(crate) use facts::{
@@ -19,3 +20,5 @@ pub(crate) use facts::{
 pub(crate) use fork::around_fork;
 pub(crate) use map::{Errno, Map, Part};
 pub(crate) use say::say;
+#[cfg(feature = "stacks")]
+pub(crate) use stack::walk;

@@ -28,9 +28,11 @@ mod keeper;
 mod local;
 #[cfg(all(test, loom))]
 mod models;
+mod observe;
 #[cfg(test)]
 mod on_heap;
 mod prewarm;
+mod raw;
 mod shelf;
 mod slow;
 mod stats;
@@ -38,6 +40,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 mod upkeep;
+mod watch;
 mod zeroed;
 
 pub use builder::{PoolBuilder, PoolError};
@@ -46,42 +49,10 @@ pub use stats::PoolStats;
 
 use crate::error::AllocError;
 use crate::memory::MemoryKind;
-use heap::{Heap, Taken};
+use heap::Heap;
 use millpond_engine::{Compaction, ConfError};
 use std::fmt;
-use std::ptr::NonNull;
 use std::sync::Arc;
-
-/// A block handed out by hand, for those who keep their own account; cannot be copied, and has to be given back to
-/// the pool it came from. A [`Buffer`](crate::Buffer) does that by itself.
-#[derive(Debug)]
-#[must_use = "a block that is dropped is never given back"]
-pub struct Raw {
-    taken: Taken,
-    requested: usize,
-    pool: u64,
-}
-
-impl Raw {
-    /// The first byte. Nothing is said about what the bytes hold.
-    #[must_use]
-    pub fn pointer(&self) -> NonNull<u8> {
-        let pointer = std::ptr::with_exposed_provenance_mut(self.taken.address);
-        NonNull::new(pointer).unwrap_or(NonNull::dangling())
-    }
-
-    /// Bytes that were asked for.
-    #[must_use]
-    pub fn requested(&self) -> usize {
-        self.requested
-    }
-
-    /// Bytes that may be used, at least those asked for.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.taken.bytes
-    }
-}
 
 /// The last one closes the pool.
 struct Handle(&'static Heap);
@@ -142,51 +113,6 @@ impl Pool {
     #[inline]
     pub(crate) fn heap(&self) -> &'static Heap {
         self.heap
-    }
-
-    /// A block by hand, at a multiple of `align` and of 64. What the bytes hold is not said.
-    ///
-    /// # Errors
-    /// When there is no memory for it, or `align` is no power of two; the pool stays usable.
-    #[inline]
-    pub fn alloc_raw(&self, bytes: usize, align: usize) -> Result<Raw, AllocError> {
-        if !align.is_power_of_two() {
-            return Err(AllocError::Alignment {
-                align: align as u64,
-                most: 1 << 46,
-            });
-        }
-        Ok(Raw {
-            taken: self.heap().allocate(bytes, align)?,
-            requested: bytes,
-            pool: self.heap().number(),
-        })
-    }
-
-    /// Takes a block back that was handed out by hand.
-    ///
-    /// # Errors
-    /// The block itself, where it is another pool's.
-    #[inline]
-    pub fn free_raw(&self, raw: Raw) -> Result<(), Raw> {
-        if raw.pool != self.heap().number() {
-            return Err(raw);
-        }
-        self.heap().free(raw.taken, raw.requested);
-        Ok(())
-    }
-
-    /// Takes a block back by its address and the request it was given for, as allocators' interfaces do.
-    ///
-    /// # Safety
-    /// `pointer` is that of a [`Raw`] which this pool handed out for just these `bytes` and `align`, which was not given
-    /// back since, and nothing uses the block any more.
-    #[inline]
-    pub unsafe fn free_raw_sized(&self, pointer: NonNull<u8>, bytes: usize, align: usize) {
-        self.heap().free(
-            Taken::of(pointer.as_ptr().expose_provenance(), bytes, align),
-            bytes,
-        );
     }
 
     /// The account.

@@ -105,9 +105,10 @@ pub fn profile<R>(pools: &[&Pool], work: impl FnOnce() -> R) -> (R, ProfileRepor
     for (stats, pool) in after.iter_mut().zip(pools) {
         *stats = pool.stats();
     }
-    let pools = before.into_iter().zip(after).enumerate();
-    let pools = pools.map(|(at, (before, after))| PoolProfile {
-        name: format!("pool {at}"),
+    let figures = before.into_iter().zip(after);
+    let pools = pools.iter().zip(figures);
+    let pools = pools.map(|(pool, (before, after))| PoolProfile {
+        name: pool.name().to_owned(),
         before,
         after,
     });

@@ -122,13 +122,12 @@ fn what_fits_stays_and_what_does_not_is_copied() {
             for other in [1, 64, 1001, 5001, 65_000, 71_000, (1 << 20) + 1, 3 << 20] {
                 let (old, new) = (layout(bytes, align), layout(other, align));
                 let block = ones(&pool, old);
-                // SAFETY: handed out for the old layout; the new one is larger or smaller, as the call wants it.
-                let moved = unsafe {
-                    if other >= bytes {
-                        pool.grow_zeroed(block, old, new)
-                    } else {
-                        pool.shrink(block, old, new)
-                    }
+                let moved = if other >= bytes {
+                    // SAFETY: handed out for the old layout; the new one is larger.
+                    unsafe { pool.grow_zeroed(block, old, new) }
+                } else {
+                    // SAFETY: handed out for the old layout; the new one is smaller.
+                    unsafe { pool.shrink(block, old, new) }
                 };
                 let moved = moved.expect("room");
                 assert_eq!((moved.len(), moved.cast::<u8>().addr().get() % align), (other, 0));
@@ -151,6 +150,24 @@ fn what_fits_stays_and_what_does_not_is_copied() {
     assert_eq!(same.cast(), block, "the block has 1024 bytes");
     // SAFETY: it has this layout now, and is used no more.
     unsafe { Allocator::deallocate(&pool, block, new) };
+    assert_empty(&pool);
+}
+
+#[test]
+fn zeroed_is_zero_where_it_was_not() {
+    let pool = pool();
+    for bytes in [1, 1000, 100_000, 3 << 20] {
+        let layout = Layout::from_size_align(bytes, 8).expect("a layout");
+        let used = ones(&pool, layout);
+        // SAFETY: handed out for this layout, and used no more.
+        unsafe { Allocator::deallocate(&pool, used, layout) };
+        let block = Allocator::allocate_zeroed(&pool, layout).expect("room");
+        assert_eq!(block.cast(), used, "the block freed last");
+        // SAFETY: the block has these bytes, all written as zero.
+        assert!(unsafe { block.as_ref() }.iter().all(|byte| *byte == 0));
+        // SAFETY: handed out for this layout, and used no more.
+        unsafe { Allocator::deallocate(&pool, block.cast(), layout) };
+    }
     assert_empty(&pool);
 }
 

@@ -3,9 +3,12 @@
 
 #![cfg(target_os = "linux")]
 
-use millpond::GlobalPool;
+use millpond::engine::{Logged, SourceEvent};
+use millpond::{GlobalPool, Host, Pool};
 use std::alloc::{GlobalAlloc, Layout};
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex};
+use std::time::Duration;
 
 static ONE: GlobalPool = GlobalPool::new();
 static OTHER: GlobalPool = GlobalPool::new();
@@ -16,6 +19,62 @@ fn layout(bytes: usize) -> Layout {
 
 #[test]
 fn the_pool_is_made_once_and_counts_every_block() {
+    // SAFETY: the function lives as long as the program and takes nothing.
+    let registered = unsafe { libc::pthread_atfork(Some(look), None, None) };
+    assert_eq!(registered, 0);
+    many_threads_at_once_make_one_pool();
+    nothing_changes_as_long_as_a_fork_is_under_way();
+    in_a_cold_path_the_arena_serves_and_blocks_of_the_pool_wait();
+}
+
+/// Blocks that a thread has taken and given back by the pool's lock.
+static ROUNDS: AtomicU64 = AtomicU64::new(0);
+/// None were, while a fork was under way.
+static STILL: AtomicBool = AtomicBool::new(false);
+
+/// Called before a fork. Registered before the pool's own, so it is called after that.
+extern "C" fn look() {
+    let before = ROUNDS.load(Ordering::SeqCst);
+    std::thread::sleep(Duration::from_millis(100));
+    STILL.store(ROUNDS.load(Ordering::SeqCst) <= before + 1, Ordering::SeqCst);
+}
+
+fn nothing_changes_as_long_as_a_fork_is_under_way() {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let large = layout(33 << 20);
+            while !over.load(Ordering::Relaxed) {
+                // SAFETY: of some bytes.
+                let block = unsafe { ONE.alloc(large) };
+                // SAFETY: allocated so, and used no more.
+                unsafe { ONE.dealloc(block, large) };
+                ROUNDS.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        while ROUNDS.load(Ordering::SeqCst) < 10 {
+            std::thread::yield_now();
+        }
+        // SAFETY: the child leaves at once.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child just made; the status is ours.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        let rounds = ROUNDS.load(Ordering::SeqCst);
+        while ROUNDS.load(Ordering::SeqCst) < rounds + 10 {
+            std::thread::yield_now();
+        }
+        over.store(true, Ordering::Relaxed);
+        assert_eq!(status, 0);
+    });
+    assert!(STILL.load(Ordering::SeqCst), "the pool was in use at a fork");
+}
+
+fn many_threads_at_once_make_one_pool() {
     let barrier = Barrier::new(16);
     std::thread::scope(|scope| {
         for thread in 0..16usize {
@@ -52,4 +111,93 @@ fn the_pool_is_made_once_and_counts_every_block() {
     assert_eq!(one.stats().reserved.current, 0);
     assert_eq!(ONE.metadata_bytes(), 0, "this program's allocator is another");
     assert!(ONE.configuration_error().is_none());
+}
+
+/// Filled with a stamp.
+fn stamped(bytes: usize) -> usize {
+    // SAFETY: of some bytes.
+    let block = unsafe { ONE.alloc(layout(bytes)) };
+    assert!(!block.is_null());
+    // SAFETY: it has these bytes and is ours alone.
+    unsafe { block.write_bytes(bytes as u8, bytes) };
+    block.expose_provenance()
+}
+
+/// Gives a block back that is still as it was.
+fn give(block: usize, bytes: usize) {
+    let block: *mut u8 = std::ptr::with_exposed_provenance_mut(block);
+    // SAFETY: made by `stamped`, and nobody else writes there.
+    let held = unsafe { std::slice::from_raw_parts(block, bytes) };
+    assert!(held.iter().all(|byte| *byte == bytes as u8));
+    // SAFETY: allocated so, and used no more.
+    unsafe { ONE.dealloc(block, layout(bytes)) };
+}
+
+fn in_a_cold_path_the_arena_serves_and_blocks_of_the_pool_wait() {
+    let own = ONE.pool().expect("a pool");
+    let before = own.stats();
+    // Taken from the pool, and from the arena.
+    let outer = Mutex::new(
+        (1..40)
+            .map(|n| (stamped(n * n * 100), n * n * 100))
+            .collect::<Vec<_>>(),
+    );
+    let inner = std::sync::Arc::new(Mutex::new(Vec::new()));
+    let seen = std::sync::Arc::clone(&inner);
+    let log = move |_: &SourceEvent<'_>| {
+        // Under the lock of the other pool: what goes back here goes back when its cold path is over.
+        let stats = own.stats();
+        for _ in 0..3 {
+            let Some((block, bytes)) = outer.lock().expect("no panic").pop() else {
+                break;
+            };
+            if bytes % 200 == 0 {
+                give(block, bytes);
+            } else {
+                let old = std::ptr::with_exposed_provenance_mut(block);
+                // SAFETY: allocated so; of some bytes.
+                let new = unsafe { ONE.realloc(old, layout(bytes), bytes + 1) };
+                assert_ne!(new, old);
+                // SAFETY: it has one more byte than was stamped.
+                unsafe { *new.wrapping_add(bytes) = 0 };
+                // SAFETY: these were stamped, and are as they were.
+                let held = unsafe { std::slice::from_raw_parts_mut(new, bytes + 1) };
+                assert!(held[..bytes].iter().all(|byte| *byte == bytes as u8));
+                held.fill((bytes + 1) as u8);
+                seen.lock()
+                    .expect("no panic")
+                    .push((new.expose_provenance(), bytes + 1));
+            }
+            seen.lock().expect("no panic").push((stamped(bytes), bytes));
+        }
+        assert_eq!(own.stats(), stats);
+    };
+    let host = Host::builder().page_bytes(64 << 10).build().expect("a source");
+    let other = Pool::builder()
+        .over(Box::new(Logged::new(host, log)))
+        .expect("a pool");
+    for _ in 0..10 {
+        let held: Vec<_> = (1..30)
+            .map(|n| other.alloc_zeroed::<u8>(n * 100_000).expect("room"))
+            .collect();
+        held.into_iter().for_each(drop);
+        other.trim();
+    }
+    drop(other);
+    let stats = own.stats();
+    assert_eq!(stats.frees - before.frees, 39, "each block of the pool went back");
+    assert_eq!(
+        (stats.requested.current, stats.allocated.current),
+        (0, 0),
+        "{stats:?}"
+    );
+    assert!(ONE.metadata_bytes() > 0);
+    let mut inner = inner.lock().expect("no panic");
+    assert_eq!(inner.len(), 39 + 20);
+    inner.drain(..).for_each(|(block, bytes)| give(block, bytes));
+    assert_eq!(
+        own.stats().frees,
+        stats.frees,
+        "the arena's blocks are none of the pool's"
+    );
 }

@@ -194,9 +194,10 @@ fn tenants_see_nothing_of_each_other() {
             drop(pool.alloc::<u8>(bytes).expect("room").fill(0xAA));
             let raw = pool.alloc_raw(bytes, 64).expect("room");
             // SAFETY: the block is ours, and its bytes were cleared: that is what is tested.
-            let block = unsafe { std::slice::from_raw_parts(raw.pointer().as_ptr(), raw.bytes()) };
+            let block = unsafe { raw.as_ref() };
             assert!(block.iter().all(|byte| *byte == 0), "{bytes}");
-            pool.free_raw(raw).expect("ours");
+            // SAFETY: used no more.
+            unsafe { pool.free_raw(raw.cast()) }.expect("ours");
         }
     }
     pool.configure("zero-on-reuse:off").expect("known");

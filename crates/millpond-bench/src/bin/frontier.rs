@@ -4,7 +4,7 @@
 //! trade one for the other. Shown are the settings that no other of the grid beats in both, and the
 //! defaults, marked `*`; a default between two lines of the frontier shows what the grid found better.
 
-use millpond_bench::{Program, Table, find, run};
+use millpond_bench::{Program, Table, find, print, run};
 use millpond_engine::{Costs, MillpondConf, Settings, Simulated};
 use std::error::Error;
 use std::path::Path;
@@ -111,6 +111,6 @@ fn main() -> Result<(), Box<dyn Error>> {
             ]);
         }
     }
-    print!("{table}");
+    print(&table)?;
     Ok(())
 }

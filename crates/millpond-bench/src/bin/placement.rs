@@ -4,7 +4,7 @@
 //! holds one of the words, or all. `--fit` looks for the smallest device on which a run finishes, `--plain`
 //! runs on a device without pages.
 
-use millpond_bench::{Outcome, Program, Table, find, run};
+use millpond_bench::{Outcome, Program, Table, find, print, run};
 use millpond_engine::{Costs, MillpondConf, Settings, Simulated, policies};
 use std::error::Error;
 use std::path::Path;
@@ -136,13 +136,13 @@ fn main() -> Result<(), Box<dyn Error>> {
             table.row(cells);
         }
     }
-    print!("{table}");
+    print(&table)?;
     for (policy, (sum, count)) in named.iter().zip(&means) {
         if *count > 0 {
-            println!(
-                "geometric mean of overhead, GPU-scale recordings: {policy} {:.4}",
+            print(format_args!(
+                "geometric mean of overhead, GPU-scale recordings: {policy} {:.4}\n",
                 (sum / f64::from(*count)).exp()
-            );
+            ))?;
         }
     }
     Ok(())

@@ -5,7 +5,7 @@
 //! are the median round, the spread, and the ratio to the offset-allocator crate. `speed --live N...` does the
 //! same with programs that hold so many random blocks.
 
-use millpond_bench::{CpuClock, OffsetAllocator, Op, Program, Ranges, Table, Trees, find};
+use millpond_bench::{CpuClock, OffsetAllocator, Op, Program, Ranges, Table, Trees, find, print};
 use millpond_engine::{Block, Engine, Request, Settings, Simulated, Stream, policies};
 use std::error::Error;
 use std::num::NonZeroU32;
@@ -116,6 +116,6 @@ fn main() -> Result<(), Box<dyn Error>> {
             table.row(cells);
         }
     }
-    print!("{table}");
+    print(&table)?;
     Ok(())
 }

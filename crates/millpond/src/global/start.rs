@@ -4,11 +4,10 @@ use super::arena::Space;
 use super::{ARENA, inside};
 use crate::os;
 use crate::pool::{Pool, PoolBuilder, PoolError, PoolHeap, watch_forks};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{MutexGuard, OnceLock};
 
-/// Held by the thread that makes the pool. It, the arena and what else is asked for on the way are the futex kind of
-/// lock, which allocates nothing.
-static START: Mutex<()> = Mutex::new(());
+/// Set without a lock held while the pool is made, which a fork could leave to its child: where two threads make a pool at
+/// once, the one that is late throws its own away.
 static POOL: OnceLock<Pool> = OnceLock::new();
 static MISREAD: OnceLock<PoolError> = OnceLock::new();
 
@@ -18,21 +17,16 @@ pub(super) fn pool() -> Option<&'static Pool> {
         return Some(pool);
     }
     let _inside = inside();
-    // Before the lock is taken: a fork in between would leave the child a lock that nobody lets go of.
     watch_forks();
-    let _start = lock();
-    if POOL.get().is_none() {
-        // An allocator starts no threads: what is to go back goes by `trim`.
-        let mut builder = Pool::builder().name("program").trim_every(None);
-        let half = os::address_limit().map(|limit| limit / 2);
-        if let Some(half) = half.filter(|half| *half < os::machine_memory().1) {
-            // A pool takes the most addresses it could need. Half of those there may be is left to stacks and files.
-            builder = builder.limit(half);
-        }
-        let pool = make(builder)?;
-        // Nobody else sets it: we have the lock.
-        let _ = POOL.set(pool);
+    // An allocator starts no threads: what is to go back goes by `trim`. Debug builds keep an account of other pools; of a
+    // whole program that is too much unless it is asked for.
+    let mut builder = Pool::builder().name("program").trim_every(None).no_account();
+    let half = os::address_limit().map(|limit| limit / 2);
+    if let Some(half) = half.filter(|half| *half < os::machine_memory().1) {
+        // A pool takes the most addresses it could need. Half of those there may be is left to stacks and files.
+        builder = builder.limit(half);
     }
+    let _ = POOL.set(make(builder)?);
     POOL.get()
 }
 
@@ -49,27 +43,18 @@ fn make(builder: PoolBuilder) -> Option<Pool> {
     match builder.clone().host() {
         Ok(pool) => Some(pool),
         Err(error @ (PoolError::Settings(_) | PoolError::Environment(_))) => {
-            os::say(&format!("millpond: the defaults are used: {error}\n"));
-            let _ = MISREAD.set(error);
+            let line = format!("millpond: the defaults are used: {error}\n");
+            if MISREAD.set(error).is_ok() {
+                os::say(&line);
+            }
             builder.settings("").host().ok()
         }
         Err(_) => None,
     }
 }
 
-fn lock() -> MutexGuard<'static, ()> {
-    START.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// As long as it is held no pool is made for the program. The first lock of a fork.
-pub(crate) struct NoStart(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
-
 /// As long as it is held the arena does not change. The last lock of a fork.
 pub(crate) struct NoTables(#[expect(dead_code, reason = "held")] MutexGuard<'static, Space>);
-
-pub(crate) fn no_start() -> NoStart {
-    NoStart(lock())
-}
 
 pub(crate) fn no_tables() -> NoTables {
     NoTables(ARENA.lock())

@@ -155,16 +155,16 @@ fn more_room(shard: &Mutex<Shard>, len: usize) -> bool {
     true
 }
 
-#[cfg(feature = "stacks")]
+#[cfg(all(feature = "stacks", target_os = "linux"))]
 fn walk(into: &mut Addresses) {
-    backtrace::trace(|frame| {
+    crate::os::walk(|address| {
         if let Some(place) = into.all.get_mut(into.len) {
-            *place = frame.ip().addr();
+            *place = address;
             into.len += 1;
         }
         into.len < FRAMES
     });
 }
 
-#[cfg(not(feature = "stacks"))]
+#[cfg(not(all(feature = "stacks", target_os = "linux")))]
 fn walk(_: &mut Addresses) {}

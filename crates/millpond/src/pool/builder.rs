@@ -9,6 +9,7 @@ use super::{Handle, Pool};
 use crate::budget::{Budget, BudgetError, Measure};
 use crate::error::AllocError;
 use crate::host::{Host, HostError, HugePages, Node};
+use crate::ledger::{Ledger, Tracking};
 use crate::memory::MemorySource;
 use crate::os;
 use crate::post_mortem::{Lister, Survey};
@@ -78,6 +79,7 @@ pub struct PoolBuilder {
     conf: PoolConf,
     cache_size: Option<u64>,
     budget: Option<Budget>,
+    no_account: bool,
 }
 
 impl PoolBuilder {
@@ -99,7 +101,7 @@ impl PoolBuilder {
     /// the other methods goes before both.
     ///
     /// The keys are `limit`, `memory-fraction`, `cache-size`, `capacity`, `prewarm` (`small`, `six=SIZE` or
-    /// `[64*1000,1MiB*4]`), `trim-every` (a time, or `off`), `zero-on-reuse`, `pinned`, `node`, `huge-pages`, `align`,
+    /// `[64*1000,1MiB*4]`), `trim-every` (a time, or `off`), `zero-on-reuse`, `pinned`, `node`, `huge-pages`, `align`, `track` (`off`, `all` or `one-in=N`), `stacks`,
     /// and those of the `millpond` policy, which `millpond policies` lists.
     #[must_use]
     pub fn settings(mut self, text: &str) -> Self {
@@ -180,6 +182,27 @@ impl PoolBuilder {
         self
     }
 
+    /// Which blocks the pool keeps an [account](Pool::ledger) of. In debug builds it is all of them unless said otherwise,
+    /// else none.
+    #[must_use]
+    pub fn track(mut self, tracking: Option<Tracking>) -> Self {
+        self.conf.track = Some(tracking);
+        self
+    }
+
+    /// Whether the account has the stack of each allocation, which takes the feature `stacks`; on unless said otherwise.
+    #[must_use]
+    pub fn stacks(mut self, on: bool) -> Self {
+        self.conf.stacks = Some(on);
+        self
+    }
+
+    /// Keeps no account of live blocks unless it is asked for, in debug builds either.
+    pub(crate) fn no_account(mut self) -> Self {
+        self.no_account = true;
+        self
+    }
+
     /// What the pool is charged to. A budget of allocated bytes is charged for each block and the nearest one above it
     /// of reserved bytes for what the pool takes from its source; a budget of reserved bytes for the latter only. The
     /// pool gets a budget of its own below it, with its name.
@@ -240,7 +263,7 @@ impl PoolBuilder {
         self,
         source: impl FnOnce(&PoolConf) -> Result<Box<dyn MemorySource + Send>, PoolError>,
     ) -> Result<Pool, PoolError> {
-        let (conf, policy) = self.read()?;
+        let (mut conf, policy) = self.read()?;
         let align = conf.align.unwrap_or(1);
         if !align.is_power_of_two() {
             let told = ConfError::value("align", &align.to_string(), "a power of two is needed");
@@ -262,7 +285,8 @@ impl PoolBuilder {
         let heap = Heap::new(|number| {
             let name = self.name.unwrap_or_else(|| format!("pool {number}"));
             let (budget, reserved) = budgets(self.budget.as_ref(), &name)?;
-            let gate = Gate::new(source, limit.clone(), reserved.clone());
+            let flow = Arc::default();
+            let gate = Gate::new(source, limit.clone(), reserved.clone(), Arc::clone(&flow));
             Ok::<_, PoolError>(Parts {
                 name,
                 kind,
@@ -272,6 +296,7 @@ impl PoolBuilder {
                 reserved,
                 retain,
                 align,
+                flow,
             })
         })?;
         if let Some(budget) = heap.budget.as_ref().or(heap.reserved.as_ref()) {
@@ -282,6 +307,9 @@ impl PoolBuilder {
             heap,
             handle: Arc::new(Handle(heap)),
         };
+        if conf.track.is_none() && cfg!(debug_assertions) && !self.no_account {
+            conf.track = Some(Some(Tracking::All));
+        }
         heap.start(&conf).map_err(PoolError::Start)?;
         if let Some(time) = conf.trim_every.unwrap_or(Some(keeper::TICK)) {
             keeper::keep(heap, time);
@@ -350,6 +378,10 @@ impl Lister for PoolLister {
 impl Heap {
     /// Makes what the pool is to hold from the start.
     fn start(&'static self, conf: &PoolConf) -> Result<(), AllocError> {
+        if let Some(tracking) = conf.track.flatten() {
+            let account = Ledger::builder(tracking).complete(true).times(true);
+            self.track(Some(account.stacks(conf.stacks.unwrap_or(true))));
+        }
         if let Some(on) = conf.zero_on_reuse {
             self.clear_on_reuse(on);
         }

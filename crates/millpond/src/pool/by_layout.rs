@@ -77,7 +77,8 @@ impl Pool {
     #[inline]
     pub unsafe fn deallocate(&self, pointer: NonNull<u8>, layout: Layout) {
         if layout.size() > 0 {
-            self.heap().free(block_of(pointer, layout), layout.size());
+            let block = block_of(pointer, layout);
+            self.heap().free_as(block, layout.size(), layout.align());
         }
     }
 
@@ -101,7 +102,8 @@ impl Pool {
             && block_of(pointer, layout) == block_of(pointer, wanted)
             && pointer.addr().get().is_multiple_of(wanted.align())
         {
-            self.heap().count_resize(layout.size(), wanted.size());
+            let [from, to] = [layout, wanted].map(|layout| (layout.size(), layout.align()));
+            self.heap().resize(block_of(pointer, layout), from, to);
             return Ok(NonNull::slice_from_raw_parts(pointer, wanted.size()));
         }
         let block = self.allocate(wanted)?;

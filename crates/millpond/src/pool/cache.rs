@@ -13,8 +13,11 @@ const MOST_KEPT: usize = 256;
 const LARGE_BIN_BYTES: usize = 8 << 20;
 const LEAST_LARGE: usize = 4;
 const MOST_LARGE: usize = 32;
-/// Bytes of larger blocks a thread keeps.
-const LARGE_BYTES: usize = 2 * KEPT;
+/// Bytes of larger blocks a thread keeps: one part in so many of what the program has held at once, but not more and
+/// not less than so much. One block is always kept.
+const LARGE_SHARE: usize = 32;
+const MOST_LARGE_BYTES: usize = 2 * KEPT;
+const LEAST_LARGE_BYTES: usize = 4 << 20;
 
 /// A block of memory in nobody's hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,8 +89,9 @@ fn most_large(bin: usize) -> usize {
 pub(crate) struct Stacks {
     small: [Stack<usize>; CLASSES],
     large: [Stack<Free>; BINS],
-    /// Bytes in `large`.
+    /// Bytes in `large`, and the most that are to be.
     large_bytes: usize,
+    large_most: usize,
 }
 
 impl Stacks {
@@ -97,6 +101,7 @@ impl Stacks {
             small: std::array::from_fn(|class| Stack::new(most_kept(class), 0)),
             large: std::array::from_fn(|bin| Stack::new(most_large(bin), nothing)),
             large_bytes: 0,
+            large_most: LEAST_LARGE_BYTES,
         }
     }
 
@@ -124,7 +129,7 @@ impl Stacks {
     pub(crate) fn pop_large(&mut self, bin: usize, bytes: usize) -> Option<Free> {
         let stack = self.large.get_mut(bin)?;
         let top = stack.last()?;
-        if top.bytes < bytes || top.bytes - bytes > (bytes / 8).max(PAGE) {
+        if top.bytes < bytes || top.bytes - bytes > (bytes / 128).max(PAGE) {
             return None;
         }
         let block = stack.pop()?;
@@ -135,7 +140,7 @@ impl Stacks {
     /// Keeps a larger block, if there is room.
     #[inline]
     pub(crate) fn push_large(&mut self, bin: usize, block: Free) -> bool {
-        if self.large_bytes + block.bytes > LARGE_BYTES {
+        if self.large_bytes + block.bytes > self.large_most && self.large_bytes > 0 {
             return false;
         }
         let kept = self.large.get_mut(bin).is_some_and(|stack| stack.push(block));
@@ -145,9 +150,15 @@ impl Stacks {
         kept
     }
 
+    /// Keeps as much of larger blocks as suits a program that has held so many bytes at once.
+    pub(crate) fn suit(&mut self, peak: u64) {
+        let share = usize::try_from(peak).unwrap_or(usize::MAX) / LARGE_SHARE;
+        self.large_most = share.clamp(LEAST_LARGE_BYTES, MOST_LARGE_BYTES);
+    }
+
     /// Makes room for a larger block: hands out the older half of its bin or, if bytes are short, all there is.
     pub(crate) fn spill_large(&mut self, bin: usize, bytes: usize, mut out: impl FnMut(&[Free])) {
-        let short = self.large_bytes + bytes > LARGE_BYTES;
+        let short = self.large_bytes + bytes > self.large_most;
         for (of, stack) in self.large.iter_mut().enumerate() {
             if !short && of != bin {
                 continue;

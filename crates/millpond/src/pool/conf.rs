@@ -2,6 +2,7 @@
 
 use super::prewarm::Prewarm;
 use crate::host::{HugePages, Node};
+use crate::ledger::Tracking;
 use millpond_engine::{ConfError, MillpondConf, RetainConf, parse_size};
 use std::time::Duration;
 
@@ -18,11 +19,13 @@ pub(crate) struct PoolConf {
     pub(crate) node: Option<Node>,
     pub(crate) huge_pages: Option<HugePages>,
     pub(crate) align: Option<usize>,
+    pub(crate) track: Option<Option<Tracking>>,
+    pub(crate) stacks: Option<bool>,
 }
 
 /// Beside those of the policy, which `memory-fraction` is listed among.
-const KEYS: &str =
-    "limit, cache-size, capacity, prewarm, trim-every, zero-on-reuse, pinned, node, huge-pages, align";
+const KEYS: &str = "limit, cache-size, capacity, prewarm, trim-every, zero-on-reuse, pinned, node, huge-pages, align, track, \
+                    stacks";
 
 fn on_or_off(key: &str, value: &str) -> Result<bool, ConfError> {
     match value {
@@ -117,6 +120,8 @@ impl PoolConf {
                     })?),
                 });
             }
+            "track" => self.track = Some(tracking(key, value)?),
+            "stacks" => self.stacks = Some(on_or_off(key, value)?),
             "align" => {
                 let bytes = usize::try_from(size(key, value)?).ok();
                 let bytes = bytes.filter(|bytes| bytes.is_power_of_two());
@@ -140,6 +145,8 @@ impl PoolConf {
             node: other.node.or(self.node),
             huge_pages: other.huge_pages.or(self.huge_pages),
             align: other.align.or(self.align),
+            track: other.track.or(self.track),
+            stacks: other.stacks.or(self.stacks),
         }
     }
 }
@@ -200,6 +207,18 @@ fn set_cache_size(retain: &mut RetainConf, value: &str) -> Result<(), ConfError>
         })
 }
 
+fn tracking(key: &str, value: &str) -> Result<Option<Tracking>, ConfError> {
+    let one_in = value
+        .strip_prefix("one-in=")
+        .and_then(|number| number.parse().ok());
+    match (value, one_in) {
+        ("off", _) => Ok(None),
+        ("all", _) => Ok(Some(Tracking::All)),
+        (_, Some(one_in @ 1..)) => Ok(Some(Tracking::Sampled { one_in })),
+        _ => Err(ConfError::value(key, value, "write off, all, or one-in=N")),
+    }
+}
+
 fn prewarm(key: &str, value: &str) -> Result<Prewarm, ConfError> {
     let fail = || {
         let expected = "write small, six=SIZE, or a list such as [64*1000,1MiB*4]";
@@ -232,7 +251,8 @@ mod tests {
     #[test]
     fn reads_what_a_pool_can_be_told() {
         let text = "limit:2GiB,memory-fraction:0.8,cache-size:2GB,capacity:16MiB,prewarm:[64*10,1MiB*4],trim-every:500ms,\
-                    zero-on-reuse:on,pinned:off,node:0!,huge-pages:transparent,align:256,decay:5";
+                    zero-on-reuse:on,pinned:off,node:0!,huge-pages:transparent,align:256,decay:5,track:one-in=1000,\
+                    stacks:off";
         let (conf, policy) = PoolConf::parse(text).expect("all known");
         let expected = PoolConf {
             limit: Some(Some(2 << 30)),
@@ -245,6 +265,8 @@ mod tests {
             node: Some(Node::Only(0)),
             huge_pages: Some(HugePages::Transparent),
             align: Some(256),
+            track: Some(Some(Tracking::Sampled { one_in: 1000 })),
+            stacks: Some(false),
         };
         assert_eq!(conf, expected);
         assert_eq!(policy.retain.high_water, Some(Amount::Bytes(2_000_000_000)));
@@ -269,6 +291,8 @@ mod tests {
             ("node:west", "NUMA"),
             ("huge-pages:big", "transparent"),
             ("align:48", "power of two"),
+            ("track:some", "one-in=N"),
+            ("track:one-in=0", "one-in=N"),
             ("prewarm:[64]", "[64*1000,1MiB*4]"),
             ("prewarm:many", "six=SIZE"),
             ("cache-size:all", "cache-size"),

@@ -11,6 +11,8 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Detour {
+    /// Someone watches.
+    Watched = 16,
     /// A budget counts each block.
     Charged = 1,
     /// Blocks are cleared before they are handed out again.
@@ -65,23 +67,24 @@ pub(crate) struct Line {
 }
 
 #[derive(Debug, Default)]
-struct State {
+pub(crate) struct State {
     next: u64,
     tickets: VecDeque<u64>,
     /// How often something has come back, or the line has moved.
     changes: u64,
 }
 
-/// The line while the process forks.
-pub(super) struct AtRest(MutexGuard<'static, State>);
+/// The line's lock, held around a fork.
+pub(crate) struct LineAtRest(MutexGuard<'static, State>);
 
 impl Line {
-    pub(super) fn rest(&'static self) -> AtRest {
-        AtRest(lock(&self.state))
+    pub(super) fn rest(&'static self) -> LineAtRest {
+        LineAtRest(lock(&self.state))
     }
 }
 
-impl AtRest {
+impl LineAtRest {
+    /// Nobody stands in it any more.
     pub(super) fn forget(&mut self) {
         self.0.tickets.clear();
     }

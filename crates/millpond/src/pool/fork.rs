@@ -7,7 +7,8 @@
 
 use super::heap::{Heap, Rest};
 use super::keeper;
-use crate::global::{NoStart, NoTables, inside, no_start, no_tables};
+use crate::global::{NoTables, inside, no_tables};
+use crate::tag::{NoNames, no_names};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -21,7 +22,7 @@ struct Held {
     heaps: Vec<Rest>,
     _list: MutexGuard<'static, Vec<&'static Heap>>,
     _keeper: MutexGuard<'static, keeper::State>,
-    _start: NoStart,
+    _names: NoNames,
     /// Who forks.
     parent: u32,
 }
@@ -59,17 +60,19 @@ pub(crate) fn forget(heap: &Heap) {
 
 extern "C" fn prepare() {
     let _inside = inside();
-    let start = no_start();
+    // Before the pools: whoever adds a name may need the program's pool.
+    let names = no_names();
     let keeper = keeper::state();
     let list = list();
-    // The program's own pool is the oldest and comes last: another pool may need it to get out of its locks.
+    // The program's own pool is the oldest and comes last: what a source of another pool has dropped goes back to it
+    // at the end of a cold path, when the thread may still be in its cache of that other pool.
     let heaps = list.iter().rev().map(|heap| heap.rest()).collect();
     let held = Held {
         _tables: no_tables(),
         heaps,
         _list: list,
         _keeper: keeper,
-        _start: start,
+        _names: names,
         parent: std::process::id(),
     };
     HELD.set(Some(ManuallyDrop::new(held)));

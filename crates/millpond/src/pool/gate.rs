@@ -1,10 +1,13 @@
 //! The one door between a pool and its source: what goes through is charged, limited, and known to be zero or not.
 
 use super::fresh::Fresh;
+use super::watch::Flow;
 use crate::budget::{Budget, Charge, Refusal};
 use crate::memory::{MemoryKind, MemorySource};
 use millpond_engine::{Event, Limit, Limited, Range, Segment, Source, SourceError};
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 type Inner = Limited<Box<dyn MemorySource + Send>>;
 
@@ -21,10 +24,16 @@ pub(crate) struct Gate {
     /// Committed bytes of each range.
     committed: HashMap<u64, u64>,
     fresh: Fresh,
+    flow: Arc<Flow>,
 }
 
 impl Gate {
-    pub(crate) fn new(source: Box<dyn MemorySource + Send>, limit: Limit, budget: Option<Budget>) -> Self {
+    pub(crate) fn new(
+        source: Box<dyn MemorySource + Send>,
+        limit: Limit,
+        budget: Option<Budget>,
+        flow: Arc<Flow>,
+    ) -> Self {
         Self {
             inner: Limited::new(source, limit),
             budget,
@@ -32,6 +41,7 @@ impl Gate {
             refusal: None,
             committed: HashMap::new(),
             fresh: Fresh::default(),
+            flow,
         }
     }
 
@@ -81,7 +91,9 @@ impl Gate {
         }
     }
 
-    fn keep(&mut self, charge: Option<Charge>) {
+    /// The source gave so many bytes.
+    fn keep(&mut self, charge: Option<Charge>, bytes: u64) {
+        self.flow.taken.fetch_add(bytes, Ordering::Relaxed);
         match (&mut self.charge, charge) {
             (Some(all), Some(more)) => {
                 // Of the same budget: nothing comes back.
@@ -91,7 +103,9 @@ impl Gate {
         }
     }
 
+    /// The source got so many bytes back.
     fn refund(&mut self, bytes: u64) {
+        self.flow.given.fetch_add(bytes, Ordering::Relaxed);
         if let Some(all) = &mut self.charge {
             drop(all.split(bytes));
         }
@@ -128,7 +142,7 @@ impl Source for Gate {
     fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
         let charge = self.charge(bytes)?;
         let segment = self.inner.take(bytes)?;
-        self.keep(charge);
+        self.keep(charge, bytes);
         self.add_fresh(segment.address(), segment.bytes());
         Ok(segment)
     }
@@ -147,7 +161,7 @@ impl Source for Gate {
     fn commit(&mut self, range: &Range, offset: u64, bytes: u64, handle: u64) -> Result<(), SourceError> {
         let charge = self.charge(bytes)?;
         self.inner.commit(range, offset, bytes, handle)?;
-        self.keep(charge);
+        self.keep(charge, bytes);
         *self.committed.entry(range.address()).or_default() += bytes;
         self.add_fresh(range.address() + offset, bytes);
         Ok(())

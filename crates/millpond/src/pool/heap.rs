@@ -5,19 +5,22 @@ use super::cache::{Cache, Done, Free, Stacks};
 use super::claim;
 use super::classes::{CLASSES, KEPT, LEAST, PAGE, SMALL, class_and_bytes, class_bytes, class_of};
 use super::core::{Core, Memory};
-use super::detour::{AtRest, Detour, Line};
+use super::detour::{Detour, Line, LineAtRest};
 use super::fork;
 use super::local;
 use super::shelf::Shelf;
 use super::slow::Ask;
+use super::watch::Flow;
 use crate::budget::{Budget, Charge};
 use crate::error::AllocError;
+use crate::event::{PoolLabel, Watchers};
 use crate::global::inside;
+use crate::ledger::{self, Ledger};
 use crate::memory::MemoryKind;
 use millpond_engine::{Limit, RetainConf};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A block in a caller's hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +55,13 @@ pub(crate) struct Heap {
     /// Why calls go the slow way; changed under the lock of the roll.
     pub(super) detours: AtomicU32,
     pub(super) line: Line,
+    /// Those who watch, how often they have changed, and what they were not told yet.
+    pub(super) watchers: Mutex<Arc<Watchers>>,
+    pub(super) watch_changes: AtomicU64,
+    pub(super) flow: Arc<Flow>,
+    /// Accounts of live blocks that were ever kept, and that of blocks handed out by hand.
+    pub(super) ledgers: Mutex<Vec<&'static Arc<Ledger>>>,
+    pub(super) hands: OnceLock<Ledger>,
     /// What each block is charged to, and what is reserved.
     pub(super) budget: Option<Budget>,
     pub(super) reserved: Option<Budget>,
@@ -79,15 +89,19 @@ pub(crate) struct Parts {
     pub(crate) reserved: Option<Budget>,
     pub(crate) retain: RetainConf,
     pub(crate) align: usize,
+    /// What goes through the memory's gate.
+    pub(crate) flow: Arc<Flow>,
 }
 
 /// A pool at rest: its locks are held and no thread is inside its cache. Ends when dropped.
 pub(crate) struct Rest {
     heap: &'static Heap,
     // In the order in which they are let go.
-    line: AtRest,
-    _retain: MutexGuard<'static, RetainConf>,
+    _ledgers: Vec<ledger::Rest<'static>>,
+    _watchers: MutexGuard<'static, Arc<Watchers>>,
     _charges: MutexGuard<'static, HashMap<usize, Charge>>,
+    line: LineAtRest,
+    _retain: MutexGuard<'static, RetainConf>,
     _forgotten: MutexGuard<'static, [u64; 3]>,
     _core: MutexGuard<'static, Option<Core>>,
     _shelves: Vec<MutexGuard<'static, Shelf>>,
@@ -173,6 +187,16 @@ impl Heap {
                 0
             }),
             line: Line::default(),
+            watchers: Mutex::new(Arc::new(Watchers::new(PoolLabel::new(
+                number,
+                &parts.name,
+                parts.kind,
+                0,
+            )))),
+            watch_changes: AtomicU64::new(0),
+            flow: parts.flow,
+            ledgers: Mutex::default(),
+            hands: OnceLock::new(),
             budget: parts.budget,
             reserved: parts.reserved,
             charges: Mutex::default(),
@@ -197,15 +221,25 @@ impl Heap {
         for cache in &roll.caches {
             cache.claim.wait();
         }
+        let shelves = self.shelves.iter().map(lock).collect();
+        let core = lock(&self.core);
+        let watchers = lock(&self.watchers);
+        let ledgers: Vec<&'static Arc<Ledger>> = lock(&self.ledgers).clone();
+        let ledgers = ledgers
+            .into_iter()
+            .map(|ledger| &**ledger)
+            .chain(self.hands.get());
         Rest {
             heap: self,
-            _shelves: self.shelves.iter().map(lock).collect(),
-            _core: lock(&self.core),
-            // Under these nothing else is locked.
-            _forgotten: lock(&self.forgotten),
+            _ledgers: ledgers.map(Ledger::rest).collect(),
+            _watchers: watchers,
             _charges: lock(&self.charges),
-            _retain: lock(&self.retain),
             line: self.line.rest(),
+            _shelves: shelves,
+            _core: core,
+            // Under these nothing else is locked.
+            _retain: lock(&self.retain),
+            _forgotten: lock(&self.forgotten),
             roll,
         }
     }
@@ -222,10 +256,6 @@ impl Heap {
     #[inline]
     pub(crate) fn align(&self) -> usize {
         self.align
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.name
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -339,8 +369,14 @@ impl Heap {
     /// Takes a block back; `requested` is what was asked for.
     #[inline]
     pub(crate) fn free(&'static self, taken: Taken, requested: usize) {
+        self.free_as(taken, requested, 0);
+    }
+
+    /// The same, of a caller who names size and alignment, so that they can be wrong; an alignment of 0 is not named.
+    #[inline]
+    pub(crate) fn free_as(&'static self, taken: Taken, requested: usize, align: usize) {
         if !self.free_hot(taken, requested) {
-            self.free_slowly(taken, requested);
+            self.free_slowly(taken, requested, align);
         }
     }
 

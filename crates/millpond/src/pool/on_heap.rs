@@ -5,6 +5,7 @@ use crate::memory::MemorySource;
 use millpond_engine::{Event, Range, Segment, Source, SourceError};
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::HashMap;
+use std::ptr::NonNull;
 use std::sync::Barrier;
 use std::sync::mpsc;
 
@@ -84,20 +85,27 @@ fn pool() -> Pool {
     builder.over(Box::new(Plain::default())).expect("a pool")
 }
 
+/// A block by hand, and the bytes that were asked for.
+struct Raw(NonNull<u8>, usize);
+
+// SAFETY: the block is its holder's alone, whichever thread that is.
+unsafe impl Send for Raw {}
+
 fn take(pool: &Pool, bytes: usize, value: u8) -> Raw {
-    let raw = pool.alloc_raw(bytes, 64).expect("room");
+    let raw = Raw(pool.alloc_raw(bytes, 64).expect("room").cast(), bytes);
     // SAFETY: the block is ours alone and has at least these bytes.
-    unsafe { raw.pointer().as_ptr().write_bytes(value, bytes) };
+    unsafe { raw.0.as_ptr().write_bytes(value, bytes) };
     raw
 }
 
 fn give(pool: &Pool, raw: Raw, value: u8) {
-    for place in [0, raw.requested() - 1] {
+    for place in [0, raw.1 - 1] {
         // SAFETY: the place is inside the block, which is ours alone and was written.
-        let byte = unsafe { raw.pointer().as_ptr().wrapping_add(place).read() };
+        let byte = unsafe { raw.0.as_ptr().wrapping_add(place).read() };
         assert_eq!(byte, value);
     }
-    pool.free_raw(raw).expect("ours");
+    // SAFETY: nothing uses the block any more.
+    unsafe { pool.free_raw(raw.0) }.expect("ours");
 }
 
 /// A size of some class, or of the policy's own.

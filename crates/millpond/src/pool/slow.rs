@@ -59,6 +59,14 @@ impl Heap {
     #[cold]
     #[inline(never)]
     pub(crate) fn allocate_slowly(&'static self, ask: Ask) -> Result<Taken, AllocError> {
+        let outcome = self.allocate_inside(ask);
+        if self.detours(Detour::Watched) {
+            self.tell_allocated(ask, &outcome);
+        }
+        outcome
+    }
+
+    fn allocate_inside(&'static self, ask: Ask) -> Result<Taken, AllocError> {
         let _inside = inside();
         let charge = self
             .budget
@@ -208,7 +216,20 @@ impl Heap {
     /// Takes a block back.
     #[cold]
     #[inline(never)]
-    pub(crate) fn free_slowly(&'static self, taken: Taken, requested: usize) {
+    pub(crate) fn free_slowly(&'static self, taken: Taken, requested: usize, align: usize) {
+        if self.detours(Detour::Watched)
+            && let Err(wrong) = self.tell_freed(taken, requested, align)
+        {
+            // Taken back it would be somebody else's as well: so it is left where it is.
+            return crate::os::say(&format!("millpond: {wrong}\n"));
+        }
+        self.free_inside(taken, requested);
+        if self.detours(Detour::Watched) {
+            self.tell_flow();
+        }
+    }
+
+    pub(super) fn free_inside(&'static self, taken: Taken, requested: usize) {
         let _inside = inside();
         // Before the address can be another's. What it was charged to gets it back when all is done.
         let charged = self.detours(Detour::Charged);
@@ -269,9 +290,12 @@ impl Heap {
             return self.free_large(&[block]);
         }
         let bin = bin_of(block.bytes);
+        stacks.suit(self.totals.allocated.peak());
         if !stacks.push_large(bin, block) {
             stacks.spill_large(bin, block.bytes, |blocks| self.free_large(blocks));
-            stacks.push_large(bin, block);
+            if !stacks.push_large(bin, block) {
+                self.free_large(&[block]);
+            }
         }
     }
 
@@ -336,7 +360,7 @@ impl Heap {
         ask: Ask,
     ) -> Result<(usize, usize, bool), AllocError> {
         if !lock(&self.shelves[class]).expect_span(class) {
-            return Err(self.refuse(ask.requested, self.nothing_left(ask.requested)));
+            return Err(self.refuse_tables(ask.requested));
         }
         self.ask(ask, |core| core.add_span(class))
             .inspect_err(|_| lock(&self.shelves[class]).forget_span(class))
@@ -352,12 +376,30 @@ impl Heap {
         if has_reserve() {
             return Ok(());
         }
-        Err(self.refuse(requested, self.nothing_left(requested)))
+        Err(self.refuse_tables(requested))
     }
 
-    /// Counts that a block in a caller's hand stands for a request of another size, which has the same block.
-    #[inline]
-    pub(crate) fn count_resize(&'static self, from: usize, to: usize) {
+    /// There is no memory for the pool's own tables.
+    pub(super) fn refuse_tables(&self, requested: usize) -> AllocError {
+        self.refuse(requested, self.nothing_left(requested))
+    }
+
+    /// Has a block in a caller's hand stand for a request of another size, which has the same block: sizes and alignments
+    /// as asked for, before and from now on. False where the block is not what the caller says.
+    pub(crate) fn resize(&'static self, taken: Taken, from: (usize, usize), to: (usize, usize)) -> bool {
+        if self.is_watched() {
+            // Told as a free and an allocation; nobody else can be given the block in between.
+            if let Err(wrong) = self.tell_freed(taken, from.0, from.1) {
+                crate::os::say(&format!("millpond: {wrong}\n"));
+                return false;
+            }
+            self.tell_allocated(Ask::new(to.0, to.1), &Ok(taken));
+        }
+        self.count_resize(from.0, to.0);
+        true
+    }
+
+    fn count_resize(&'static self, from: usize, to: usize) {
         let counted = local::with(self, |cache| {
             cache.with(|_| self.count(cache, |tally| tally.resize(from, to)))
         });
@@ -471,6 +513,9 @@ impl Heap {
     pub(crate) fn survey(&self, survey: &mut Survey) {
         if let Some(core) = lock(&self.core).as_ref() {
             core.survey(survey);
+        }
+        if let Some(ledger) = self.ledger() {
+            ledger.survey(survey);
         }
     }
 

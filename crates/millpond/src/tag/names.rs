@@ -9,7 +9,7 @@ use crate::thread;
 use foldhash::fast::FixedState;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Names that are told apart.
 const NAMES: usize = 1 << 16;
@@ -23,6 +23,13 @@ static BY_HASH: [AtomicU32; SLOTS] = [const { AtomicU32::new(0) }; SLOTS];
 static BY_NUMBER: [OnceLock<&'static str>; NAMES] = [const { OnceLock::new() }; NAMES];
 /// How many there are; held while one is put in.
 static USED: Mutex<usize> = Mutex::new(0);
+
+/// As long as it is held no name is added: taken around a fork.
+pub(crate) struct NoNames(#[expect(dead_code, reason = "held")] MutexGuard<'static, usize>);
+
+pub(crate) fn no_names() -> NoNames {
+    NoNames(USED.lock().unwrap_or_else(PoisonError::into_inner))
+}
 
 pub(super) fn name(number: u32) -> &'static str {
     match number {

@@ -105,7 +105,7 @@ fn a_child_of_a_fork_allocates_and_frees() {
                 }
             });
         }
-        let ends: Vec<i32> = (0..40)
+        let ends: Vec<i32> = (0..60)
             .map(|round| {
                 let mine = Stamped::new(100_000, round);
                 fork(move || {
@@ -119,7 +119,7 @@ fn a_child_of_a_fork_allocates_and_frees() {
             .take_while(|end| *end == 0)
             .collect();
         over.store(true, Ordering::Relaxed);
-        assert_eq!(ends.len(), 40, "a child was ended");
+        assert_eq!(ends.len(), 60, "a child was ended");
     });
 }
 

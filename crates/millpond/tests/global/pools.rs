@@ -2,18 +2,17 @@
 
 use crate::{POOL, Stamped, stats};
 use millpond::engine::{Logged, SourceEvent};
-use millpond::{Host, Pool, Raw};
+use millpond::{Buffer, Host, Pool};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn churn(pool: &Pool, rounds: usize) {
-    let mut held: Vec<Raw> = Vec::new();
+    let mut held: Vec<Buffer<u8>> = Vec::new();
     for round in 0..rounds {
-        held.push(pool.alloc_raw(1 + round * 7919 % 200_000, 64).expect("room"));
+        held.push(pool.alloc_zeroed(1 + round * 7919 % 200_000).expect("room"));
         if held.len() > 60 {
-            pool.free_raw(held.swap_remove(round * 31 % 60)).expect("ours");
+            held.swap_remove(round * 31 % 60);
         }
     }
-    held.into_iter().for_each(|raw| pool.free_raw(raw).expect("ours"));
 }
 
 #[test]
@@ -37,6 +36,32 @@ fn another_pool_has_its_tables_beside_this_one() {
     assert_eq!(pool.stats().reserved.current, 0);
     drop(pool);
     assert!(POOL.metadata_bytes() >= metadata.max(1 << 20));
+}
+
+#[test]
+fn the_programs_own_pool_is_looked_after_while_it_serves() {
+    let (pool, over) = (POOL.pool().expect("a pool"), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for thread in 0..3usize {
+            let over = &over;
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    // Sizes that no other thread has: nothing of them is left after a trim.
+                    let held: Vec<Stamped> = (0..300)
+                        .map(|n| Stamped::new(1000 * thread + n * n % 90_000, n as u8))
+                        .collect();
+                    held.iter().for_each(Stamped::check);
+                }
+            });
+        }
+        for _ in 0..300 {
+            pool.trim();
+            pool.reset_peak();
+            let (stats, compaction) = (pool.stats(), pool.compact());
+            assert!(stats.reserved.current > 0 && compaction.reserved_before >= compaction.reserved_after);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
 }
 
 /// A source that allocates and frees in each of its calls, which are made under the pool's lock: blocks from before a

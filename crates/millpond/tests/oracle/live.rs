@@ -1,7 +1,8 @@
 //! What is live: the list that pools are held against.
 
-use millpond::{Buffer, Raw};
+use millpond::Buffer;
 use std::collections::BTreeMap;
+use std::ptr::NonNull;
 use std::sync::Mutex;
 
 /// Every live range, first address and end. A range is put in after it was handed out and taken out before it goes back,
@@ -32,6 +33,23 @@ impl Live {
 
     pub(crate) fn len(&self) -> usize {
         self.0.lock().expect("no panic").len()
+    }
+}
+
+/// A block by hand.
+#[derive(Debug)]
+pub(crate) struct Raw(pub(crate) NonNull<[u8]>);
+
+// SAFETY: the block is its holder's alone, whichever thread that is.
+unsafe impl Send for Raw {}
+
+impl Raw {
+    pub(crate) fn pointer(&self) -> NonNull<u8> {
+        self.0.cast()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.len()
     }
 }
 

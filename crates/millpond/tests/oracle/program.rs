@@ -1,7 +1,7 @@
 //! The programs.
 
 use super::dice::Dice;
-use super::live::{Block, Held, Live};
+use super::live::{Block, Held, Live, Raw};
 use super::terms::{Place, Terms};
 use millpond::{AllocError, Budget, Buffer, Prewarm};
 use std::sync::Mutex;
@@ -296,7 +296,7 @@ impl Worker<'_> {
         let outcome = self.case.place.pool.alloc_raw(requested, align);
         let Some(raw) = self.may_fail(outcome) else { return };
         let held = Held {
-            block: Block::Raw(raw),
+            block: Block::Raw(Raw(raw)),
             stamp,
             requested,
             tenant: None,
@@ -374,7 +374,8 @@ impl Worker<'_> {
         self.case.live.remove(start, bytes);
         self.count(0, 1, -(held.requested as i64));
         match held.block {
-            Block::Raw(raw) => self.case.place.pool.free_raw(raw).expect("ours"),
+            // SAFETY: nothing uses the block any more.
+            Block::Raw(raw) => unsafe { self.case.place.pool.free_raw(raw.pointer()) }.expect("ours"),
             Block::Buffer(buffer) => drop(buffer),
         }
     }

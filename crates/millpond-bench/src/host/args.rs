@@ -1,0 +1,161 @@
+//! What is asked for on the command line.
+
+use crate::host::child::FLAG;
+use crate::host::contender::Contender;
+use crate::host::recording::{self, Part};
+use crate::host::spec::{GROUPS, Spec, group};
+use crate::host::work::Effort;
+
+/// How it is to be called.
+pub const USAGE: &str = "\
+host [w1 w2 w3 w4 w5 w6 half seeds | WORKLOAD]... [--peer NAME]... [--rounds N]
+host --once WORKLOAD [--peer NAME]
+
+A WORKLOAD is one of a group: w1:64KiB:a16:touch, w2x2, w3:8000, w6:1MiB, tensorcore...
+--once runs it once in this process, not pinned and not repeated: for tools that count instructions.
+A PEER is (loop), glibc, gl-tuned, mimalloc, jemalloc, je-tuned, snmalloc, mmap or millpond;
+mmap, a fresh map for each block, is measured only where it is named.";
+
+/// What to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    Help,
+    /// Measure all of these, so many times.
+    Measure {
+        groups: Vec<(String, Vec<Spec>)>,
+        peers: Vec<Contender>,
+        rounds: usize,
+    },
+    /// Run one here, once.
+    Once(Spec, Contender),
+    /// Be a child.
+    Cell(Spec, Contender, Effort),
+    /// Be one that replays a recording.
+    Tape(Part),
+}
+
+/// Reads the arguments after the program's name.
+pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Task, String> {
+    let mut arguments = arguments.into_iter();
+    let (mut named, mut peers, mut rounds, mut once) = (Vec::new(), Vec::new(), 5, None);
+    while let Some(argument) = arguments.next() {
+        let mut value = || {
+            arguments
+                .next()
+                .ok_or_else(|| format!("{argument} needs a value"))
+        };
+        match argument.as_str() {
+            "-h" | "--help" => return Ok(Task::Help),
+            "--peer" => peers.push(Contender::named(&value()?)?),
+            "--rounds" => rounds = count(&value()?)?,
+            "--once" => once = Some(value()?.parse()?),
+            FLAG => {
+                let (spec, peer) = (value()?.parse()?, Contender::named(&value()?)?);
+                return Ok(Task::Cell(spec, peer, Effort::named(&value()?)?));
+            }
+            recording::FLAG => return Part::read(value).map(Task::Tape),
+            flag if flag.starts_with('-') => return Err(format!("there is no flag '{flag}'")),
+            name => {
+                let group = group(&name.to_ascii_lowercase());
+                let specs = if group.is_empty() {
+                    vec![name.parse()?]
+                } else {
+                    group
+                };
+                named.push((name.to_ascii_lowercase(), specs));
+            }
+        }
+    }
+    if let Some(spec) = once {
+        return match peers[..] {
+            _ if !named.is_empty() => {
+                Err("--once takes one workload, and no other is named beside it".to_owned())
+            }
+            [] => Ok(Task::Once(spec, Contender::Millpond)),
+            [peer] if peer.runs(spec) => Ok(Task::Once(spec, peer)),
+            [peer] => Err(format!("{} does not run {spec}", peer.name())),
+            _ => Err("--once takes one peer".to_owned()),
+        };
+    }
+    if named.is_empty() {
+        named = GROUPS.map(|name| (name.to_owned(), group(name))).to_vec();
+    }
+    // In one order however they are named, so that tables of two runs look alike.
+    let peers = match peers.is_empty() {
+        true => Contender::usual().collect(),
+        false => Contender::ALL.into_iter().filter(|c| peers.contains(c)).collect(),
+    };
+    Ok(Task::Measure {
+        groups: named,
+        peers,
+        rounds,
+    })
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|n| (1..=1_000).contains(n));
+    number.ok_or_else(|| format!("'{text}' is no number of rounds from 1 to 1000"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Task, String> {
+        parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn everything_is_measured_unless_some_is_named() {
+        let Ok(Task::Measure {
+            groups,
+            peers,
+            rounds,
+        }) = parsed("")
+        else {
+            panic!("nothing is no error");
+        };
+        assert_eq!(
+            (groups.len(), peers.len(), rounds),
+            (GROUPS.len(), Contender::usual().count(), 5)
+        );
+        let Ok(Task::Measure {
+            groups,
+            peers,
+            rounds,
+        }) = parsed("W2 w1:64 --peer millpond --peer glibc --rounds 3")
+        else {
+            panic!("all of this exists");
+        };
+        assert_eq!(groups.len(), 2);
+        assert_eq!((peers, rounds), (vec![Contender::Glibc, Contender::Millpond], 3));
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        for line in [
+            "w9",
+            "--peer",
+            "--peer tcmalloc",
+            "--rounds 0",
+            "--rounds x",
+            "--round 3",
+            "--once",
+            "--once w1",
+            "--once w1:64 w2",
+            "--once w1:64 --peer glibc --peer mimalloc",
+            "--once w3:8000 --peer loop",
+            "--cell w2",
+            "--cell w2 glibc",
+            "--cell w2 glibc fast",
+        ] {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_usage_names_every_group_and_peer() {
+        assert!(GROUPS.iter().all(|name| USAGE.contains(name)));
+        assert!(Contender::ALL.iter().all(|peer| USAGE.contains(peer.name())));
+    }
+}

@@ -1,0 +1,118 @@
+//! One run in a process of its own: this program again, under a hidden flag.
+
+use crate::host::contender::Contender;
+use crate::host::figures::Figures;
+use crate::host::spec::Spec;
+use crate::host::work::Effort;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::fmt::Display;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+/// `--cell WORKLOAD PEER EFFORT` is what a child is started with.
+pub(crate) const FLAG: &str = "--cell";
+
+/// What begins so in our own environment would reach an allocator.
+const SETTINGS: [&str; 5] = ["MALLOC_", "MIMALLOC_", "_RJEM_", "SNMALLOC_", "GLIBC_TUNABLES"];
+
+/// How this program is started again so that [`run`](crate::host::run) gets the arguments.
+#[derive(Clone, Debug, Default)]
+pub struct Again {
+    words: Vec<String>,
+}
+
+impl Again {
+    /// As the program `host`, whose arguments are all for [`run`](crate::host::run).
+    #[must_use]
+    pub fn as_host() -> Self {
+        Self::default()
+    }
+
+    /// As a program that hands over what follows these words.
+    #[must_use]
+    pub fn behind(words: &[&str]) -> Self {
+        Self {
+            words: words.iter().map(|&word| word.to_owned()).collect(),
+        }
+    }
+
+    /// Starts a child with these arguments, in an environment in which no allocator is tuned but as told, gives it
+    /// something to read, and reads what it answers.
+    pub(crate) fn start(
+        &self,
+        arguments: &[&str],
+        contender: Contender,
+        environment: &[(&str, &str)],
+        input: &[u8],
+    ) -> Result<Figures, String> {
+        let fail = |why: &dyn Display| why.to_string();
+        let program = std::env::current_exe().map_err(|e| fail(&e))?;
+        let mut command = Command::new(program);
+        command.args(&self.words).args(arguments);
+        for (key, _) in std::env::vars_os() {
+            if key
+                .to_str()
+                .is_some_and(|key| SETTINGS.iter().any(|s| key.starts_with(s)))
+            {
+                command.env_remove(key);
+            }
+        }
+        command.envs(contender.environment().iter().copied());
+        command.envs(environment.iter().copied());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| fail(&e))?;
+        if let Some(mut pipe) = child.stdin.take() {
+            // A child that ends before it has read all says why itself.
+            let _ = pipe.write_all(input);
+        }
+        let output = child.wait_with_output().map_err(|e| fail(&e))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let said = said.trim();
+            // What it says of itself, without its name.
+            let said = ["millpond: ", "error: "]
+                .iter()
+                .fold(said, |s, name| s.trim_start_matches(name));
+            return Err(match (said, output.status.code()) {
+                ("", _) => output.status.to_string(),
+                (_, Some(_)) => said.to_owned(),
+                (_, None) => format!("{}: {said}", output.status),
+            });
+        }
+        String::from_utf8_lossy(&output.stdout).parse()
+    }
+}
+
+/// Runs a workload in a child, and reads what it answers.
+pub(crate) fn start(
+    spec: Spec,
+    contender: Contender,
+    effort: Effort,
+    again: &Again,
+) -> Result<Figures, String> {
+    let arguments = [FLAG, &spec.to_string(), contender.name(), effort.name()];
+    again
+        .start(&arguments, contender, &[], &[])
+        .map_err(|why| format!("{spec} under {}: {why}", contender.name()))
+}
+
+/// The child's side.
+pub(crate) fn run(spec: Spec, contender: Contender, effort: Effort) -> Result<Figures, String> {
+    pin(spec.threads())?;
+    contender.run(spec, effort).map_err(|error| error.to_string())
+}
+
+/// To the last processors that this process may use, as many as there are threads: the first serve the system most.
+pub(crate) fn pin(threads: usize) -> Result<(), String> {
+    let pinned = || {
+        let all = sched_getaffinity(None)?;
+        let mut some = CpuSet::new();
+        let ours = (0..CpuSet::MAX_CPU).rev().filter(|&cpu| all.is_set(cpu));
+        ours.take(threads).for_each(|cpu| some.set(cpu));
+        sched_setaffinity(None, &some)
+    };
+    pinned().map_err(|error: rustix::io::Errno| format!("it cannot be pinned: {error}"))
+}

@@ -1,0 +1,202 @@
+//! Who is measured.
+
+use crate::host::allocator::Allocator;
+use crate::host::figures::Figures;
+use crate::host::global::{Global, trim_glibc};
+#[cfg(feature = "peers")]
+use crate::host::global::{no_trim, trim_jemalloc, trim_mimalloc};
+use crate::host::millpond::Millpond;
+use crate::host::recording::Touch;
+use crate::host::spec::Spec;
+use crate::host::tape::Tape;
+use crate::host::unpooled::Unpooled;
+use crate::host::work::{self, Effort, Outcome};
+use std::alloc::System;
+
+/// What is done over an allocator, whichever it is.
+trait Work {
+    fn run<A: Allocator + Sync>(self, from: &A) -> Outcome<Figures>;
+}
+
+struct Workload {
+    spec: Spec,
+    effort: Effort,
+}
+
+impl Work for Workload {
+    fn run<A: Allocator + Sync>(self, from: &A) -> Outcome<Figures> {
+        work::run(self.spec, self.effort, from)
+    }
+}
+
+struct Recorded<'a> {
+    tape: &'a Tape,
+    touch: Touch,
+    check: bool,
+}
+
+impl Work for Recorded<'_> {
+    fn run<A: Allocator + Sync>(self, from: &A) -> Outcome<Figures> {
+        work::tape::run(from, self.tape, self.touch, self.check)
+    }
+}
+
+/// How those that are missing are had.
+const PEERS: &str = "build with --features peers";
+
+/// A line about those that were not built in, if any.
+pub(crate) fn missing() -> Option<String> {
+    let all = Contender::ALL.into_iter().filter(|one| !one.is_built());
+    let names: Vec<&str> = all.map(Contender::name).collect();
+    (!names.is_empty()).then(|| format!("not built in: {}; {PEERS}", names.join(", ")))
+}
+
+/// An allocator with its settings. Each run has a process of its own, as heaps and settings are the process's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Contender {
+    Loop,
+    Glibc,
+    GlibcTuned,
+    Mimalloc,
+    Jemalloc,
+    JemallocTuned,
+    Snmalloc,
+    /// No allocator at all: a map for each block.
+    Unpooled,
+    Millpond,
+}
+
+impl Contender {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Loop,
+        Self::Glibc,
+        Self::GlibcTuned,
+        Self::Mimalloc,
+        Self::Jemalloc,
+        Self::JemallocTuned,
+        Self::Snmalloc,
+        Self::Unpooled,
+        Self::Millpond,
+    ];
+
+    /// Those that are measured unless some are named: what was built, and is a heap.
+    pub(crate) fn usual() -> impl Iterator<Item = Self> {
+        let usual = |one: &Self| one.is_built() && *one != Self::Unpooled;
+        Self::ALL.into_iter().filter(usual)
+    }
+
+    /// Whether this program has it.
+    pub(crate) fn is_built(self) -> bool {
+        let peer = matches!(
+            self,
+            Self::Mimalloc | Self::Jemalloc | Self::JemallocTuned | Self::Snmalloc
+        );
+        cfg!(feature = "peers") || !peer
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Loop => "(loop)",
+            Self::Glibc => "glibc",
+            Self::GlibcTuned => "gl-tuned",
+            Self::Mimalloc => "mimalloc",
+            Self::Jemalloc => "jemalloc",
+            Self::JemallocTuned => "je-tuned",
+            Self::Snmalloc => "snmalloc",
+            Self::Unpooled => "mmap",
+            Self::Millpond => "millpond",
+        }
+    }
+
+    pub(crate) fn named(name: &str) -> Result<Self, String> {
+        let found = Self::ALL
+            .into_iter()
+            .find(|c| c.name() == name || c.name().trim_matches(['(', ')']) == name);
+        match found {
+            Some(found) if found.is_built() => Ok(found),
+            Some(found) => Err(format!("{} was not built in: {PEERS}", found.name())),
+            None => {
+                let names = Self::ALL.map(Self::name).join(", ");
+                Err(format!("there is no peer '{name}': {names}"))
+            }
+        }
+    }
+
+    /// Its settings, read when its process starts. Those of the tuned ones keep freed memory for good.
+    pub(crate) fn environment(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::GlibcTuned => &[
+                ("MALLOC_MMAP_MAX_", "0"),
+                ("MALLOC_TRIM_THRESHOLD_", "1000000000000"),
+                ("MALLOC_TOP_PAD_", "67108864"),
+            ],
+            Self::JemallocTuned => &[(
+                "_RJEM_MALLOC_CONF",
+                "dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0",
+            )],
+            _ => &[],
+        }
+    }
+
+    /// What this process lacks to be measured as it, where its settings had to be there before the start.
+    pub(crate) fn lacks(self) -> Option<String> {
+        let unset = |(key, value): &&(&str, &str)| std::env::var(key).as_deref() != Ok(*value);
+        let lines = self
+            .environment()
+            .iter()
+            .filter(unset)
+            .map(|(key, value)| format!("{key}={value}"));
+        let lines: Vec<String> = lines.collect();
+        (!lines.is_empty()).then(|| lines.join(" "))
+    }
+
+    /// Whether it runs this workload. jemalloc as it comes takes half a minute for the longest, and says no more
+    /// there than in the shorter one.
+    pub(crate) fn runs(self, spec: Spec) -> bool {
+        match (self, spec) {
+            (Self::Loop, Spec::Live { .. } | Spec::LiveThreads | Spec::Handoff | Spec::Half) => false,
+            (Self::Jemalloc, Spec::Live { steps }) => steps <= 8_000,
+            _ => true,
+        }
+    }
+
+    /// Runs a workload in this process.
+    pub(crate) fn run(self, spec: Spec, effort: Effort) -> Outcome<Figures> {
+        match self {
+            Self::Loop => {
+                let figures = work::run_control(spec, effort)?;
+                figures.ok_or_else(|| format!("{} has nothing to run for {spec}", self.name()).into())
+            }
+            _ => self.over("millpond", Workload { spec, effort }),
+        }
+    }
+
+    /// Runs a recorded program in this process; a pool of ours under a policy.
+    pub(crate) fn run_tape(self, tape: &Tape, touch: Touch, check: bool, policy: &str) -> Outcome<Figures> {
+        let recorded = Recorded { tape, touch, check };
+        self.over(policy, recorded)
+    }
+
+    /// Does some work over the allocator that this is.
+    fn over(self, policy: &str, work: impl Work) -> Outcome<Figures> {
+        match self {
+            Self::Loop => Err(format!("{} has nothing to run", self.name()).into()),
+            // Rust's own `System` is malloc and calloc up to an alignment of 16, and posix_memalign above.
+            Self::Glibc | Self::GlibcTuned => work.run(&Global::new(System, trim_glibc)),
+            #[cfg(feature = "peers")]
+            Self::Mimalloc => work.run(&Global::new(mimalloc::MiMalloc, trim_mimalloc)),
+            #[cfg(feature = "peers")]
+            Self::Jemalloc | Self::JemallocTuned => {
+                work.run(&Global::new(tikv_jemallocator::Jemalloc, trim_jemalloc))
+            }
+            #[cfg(feature = "peers")]
+            Self::Snmalloc => work.run(&Global::new(snmalloc_rs::SnMalloc, no_trim)),
+            #[cfg(not(feature = "peers"))]
+            Self::Mimalloc | Self::Jemalloc | Self::JemallocTuned | Self::Snmalloc => {
+                Err(format!("{} was not built in: {PEERS}", self.name()).into())
+            }
+            Self::Unpooled => work.run(&Unpooled),
+            Self::Millpond => work.run(&Millpond::new(policy)?),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Allocators that have Rust's own interface: all peers.
+
+use crate::host::allocator::{Allocator, Shape};
+use std::alloc::GlobalAlloc;
+use std::ptr::NonNull;
+
+/// A heap, and how it is trimmed.
+pub(crate) struct Global<G> {
+    heap: G,
+    trim: fn(),
+}
+
+impl<G> Global<G> {
+    pub(crate) fn new(heap: G, trim: fn()) -> Self {
+        Self { heap, trim }
+    }
+}
+
+// SAFETY: what is promised here, `GlobalAlloc` promises for any layout whose size is not zero, and a `Shape` is one.
+unsafe impl<G: GlobalAlloc> Allocator for Global<G> {
+    #[inline]
+    fn alloc(&self, shape: Shape) -> *mut u8 {
+        // SAFETY: the size of a shape is not zero.
+        unsafe { self.heap.alloc(shape.layout()) }
+    }
+
+    #[inline]
+    fn alloc_zeroed(&self, shape: Shape) -> *mut u8 {
+        // SAFETY: the size of a shape is not zero.
+        unsafe { self.heap.alloc_zeroed(shape.layout()) }
+    }
+
+    #[inline]
+    unsafe fn free(&self, address: NonNull<u8>, shape: Shape) {
+        // SAFETY: by the caller's word the address is this heap's, for this layout.
+        unsafe { self.heap.dealloc(address.as_ptr(), shape.layout()) }
+    }
+
+    fn trim(&self) {
+        (self.trim)();
+    }
+}
+
+/// `malloc_trim`.
+pub(crate) fn trim_glibc() {
+    // SAFETY: may be called at any time, from any thread.
+    unsafe { libc::malloc_trim(0) };
+}
+
+/// `mi_collect`, by force.
+#[cfg(feature = "peers")]
+pub(crate) fn trim_mimalloc() {
+    // SAFETY: may be called at any time, from any thread.
+    unsafe { libmimalloc_sys::mi_collect(true) };
+}
+
+/// Flushes this thread's cache and purges every arena.
+#[cfg(feature = "peers")]
+pub(crate) fn trim_jemalloc() {
+    for name in [c"thread.tcache.flush", c"arena.4096.purge"] {
+        // SAFETY: the name ends in a nought, and neither command reads or writes anything through the others.
+        unsafe {
+            tikv_jemalloc_sys::mallctl(
+                name.as_ptr(),
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                0,
+            )
+        };
+    }
+}
+
+/// For an allocator that has no such call.
+#[cfg(any(test, feature = "peers"))]
+pub(crate) fn no_trim() {}

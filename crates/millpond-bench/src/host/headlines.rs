@@ -1,0 +1,423 @@
+//! What the documents of five tensor libraries claim, beside the same loops here: for `millpond bench seeds`.
+
+use crate::Table;
+use crate::host::child::Again;
+use crate::host::contender::{self, Contender};
+use crate::host::report::memories;
+use crate::host::rounds::{self, Rows};
+use crate::host::spec::{Spec, describe};
+use crate::host::text::{digits, faults, ratio, time, wrap};
+use crate::host::work::Effort;
+use crate::host::{Error, work::seeds::Seed};
+use std::io::Write;
+
+/// A passage of a document, and the loop that it describes.
+pub(crate) struct Headline {
+    /// Library, and the heading under which it says so.
+    pub(crate) from: &'static str,
+    /// Its own words.
+    pub(crate) says: &'static str,
+    /// Its pool's time over that without the pool, where it gives both.
+    pub(crate) claim: Option<f64>,
+    pub(crate) spec: Spec,
+    /// Pairs of an allocation and a free in the loop.
+    pub(crate) pairs: u64,
+    /// What the figures do not show.
+    pub(crate) note: &'static str,
+}
+
+const fn loop_of(
+    from: &'static str,
+    says: &'static str,
+    seed: Seed,
+    pairs: u64,
+    note: &'static str,
+) -> Headline {
+    Headline {
+        from,
+        says,
+        claim: None,
+        spec: Spec::Seed(seed),
+        pairs,
+        note,
+    }
+}
+
+/// 125 ms against 2,450 ms.
+const DOTCOMPUTE: f64 = 125.0 / 2450.0;
+
+/// All of them, by document.
+pub(crate) const HEADLINES: [Headline; 20] = [
+    Headline {
+        claim: Some(8.5 / 2.6),
+        spec: Spec::Batch,
+        ..loop_of(
+            "TensorCore, Allocation Speed",
+            "\"Memory Pool: ~8.5ms for 10,000 allocations\", \"Standard Malloc: ~2.6ms for 10,000 allocations\"",
+            Seed::TensorCore,
+            10_000,
+            "The sizes are not given; these are spread over the pool's own classes, 64 B to 64 KiB.",
+        )
+    },
+    loop_of(
+        "TensorCore, Performance Monitoring",
+        "for (int i = 0; i < 1000; ++i) { Tensor temp({100, 100}); } (no figure given)",
+        Seed::TensorCore,
+        1_000,
+        "",
+    ),
+    loop_of(
+        "TensorCore, Performance Monitoring",
+        "\"Use temp tensor...\" (no figure given)",
+        Seed::TensorCoreFill,
+        1_000,
+        "Writing 80,000 bytes is nearly all of it, whoever allocates them: see (loop).",
+    ),
+    loop_of(
+        "TensorCore, Allocation Speed",
+        "\"Slightly slower for small allocations, much faster for large tensors\" (no figure given)",
+        Seed::TensorCoreLarge,
+        100,
+        "",
+    ),
+    loop_of(
+        "tendo, Reuse Tensors",
+        "\"Bad: allocates each iteration\": tendo.Zeros(100, 100) and a result, 1,000 times (no figure given)",
+        Seed::Tendo,
+        2_000,
+        "A pair is one block here, of which a turn has two.",
+    ),
+    loop_of(
+        "tendo, Reuse Tensors",
+        "\"Good: reuse buffer\" (no figure given)",
+        Seed::TendoReuse,
+        1_000,
+        "",
+    ),
+    loop_of(
+        "tendo, Pool-Backed Storage",
+        "\"When freed, returns to pool instead of cudaFree\": 1,000 floats (no figure given)",
+        Seed::TendoStorage,
+        1_000,
+        "A fresh map stands for the driver's call.",
+    ),
+    loop_of(
+        "Genesis, Advanced Pooling Strategy",
+        "block_sizes = [1024, 4096, 16384, 65536, 262144, 1048576], in equal shares (no figure given)",
+        Seed::GenesisPool,
+        14_556,
+        "",
+    ),
+    loop_of(
+        "Genesis, Pre-allocate Large Tensors",
+        "\"Avoid: Frequent small allocations\": 1,000 tensors of one number (no figure given)",
+        Seed::GenesisSmall,
+        1_000,
+        "",
+    ),
+    Headline {
+        spec: Spec::Half,
+        ..loop_of(
+            "Genesis, Advanced Memory Control",
+            "\"30% fragmentation threshold\", \"High fragmentation detected, compacting...\" (no figure given)",
+            Seed::GenesisPool,
+            500,
+            "Half of the blocks are gone: what counts is `over left`, memory held over bytes still in use, after a trim.",
+        )
+    },
+    loop_of(
+        "GUDA, Memory Pool Management",
+        "\"Very fast - reused from pool\" (no figure given)",
+        Seed::GudaBatch,
+        101,
+        "Clearing the buffers is part of the loop: see (loop).",
+    ),
+    loop_of(
+        "GUDA, Best Practices",
+        "\"Efficient repeated allocations\": 1,000 times 512 bytes (no figure given)",
+        Seed::GudaHot,
+        1_000,
+        "",
+    ),
+    loop_of(
+        "GUDA, Common Memory Mistakes",
+        "\"SLOW: allocation per iteration\": 256 bytes each, freed by defer (no figure given)",
+        Seed::GudaDefer,
+        1_000,
+        "",
+    ),
+    loop_of(
+        "GUDA, Zero-Copy Operations",
+        "\"Expect very high numbers since it's just pointer operations!\": 64 MB to the device and back",
+        Seed::GudaCopy,
+        10,
+        "A copy moves bytes: (loop) is the bandwidth of the memory, and no allocator beats it. The rest is fresh pages \
+         for the two buffers of each loop. The document copies 1,000 times.",
+    ),
+    Headline {
+        claim: Some(DOTCOMPUTE),
+        ..loop_of(
+            "DotCompute, Performance Impact",
+            "100 iterations, 1MB buffers: \"Total time: 2,450 ms\" without pooling, \"125 ms (19.6x faster)\" with",
+            Seed::DotCompute { mib: 1, fill: false },
+            100,
+            "",
+        )
+    },
+    Headline {
+        claim: Some(DOTCOMPUTE),
+        ..loop_of(
+            "DotCompute, Performance Impact",
+            "the same, every byte written",
+            Seed::DotCompute { mib: 1, fill: true },
+            100,
+            "A buffer written as a whole is bandwidth: a CPU can show no more than what fresh pages cost beside it.",
+        )
+    },
+    Headline {
+        claim: Some(DOTCOMPUTE),
+        ..loop_of(
+            "DotCompute, Performance Impact",
+            "as above with buffers of 64 MiB, which malloc does not keep (the figures are those for 1 MiB)",
+            Seed::DotCompute { mib: 64, fill: false },
+            100,
+            "",
+        )
+    },
+    Headline {
+        claim: Some(DOTCOMPUTE),
+        ..loop_of(
+            "DotCompute, Performance Impact",
+            "as above with buffers of 64 MiB, every byte written (the figures are those for 1 MiB)",
+            Seed::DotCompute { mib: 64, fill: true },
+            100,
+            "",
+        )
+    },
+    loop_of(
+        "DotCompute, Memory Allocation Overhead",
+        "\"malloc (CPU)\": \"50-200 ns\"",
+        Seed::CallsSmall,
+        1_000,
+        "",
+    ),
+    loop_of(
+        "DotCompute, Memory Allocation Overhead",
+        "\"GPU buffer allocation\": \"1-10 ms\"; \"GPU buffer deallocation\": \"0.5-5 ms\"",
+        Seed::CallsLarge,
+        64,
+        "No GPU is asked here: a fresh map of 1 MiB with its pages touched stands for its driver, and is faster.",
+    ),
+];
+
+/// What the documents say and no loop above shows, and why.
+const REST: &str = "\
+Not shown: DotCompute's \"1.5-3x faster transfers\" from pinned memory need a device. GUDA's structures of arrays and \
+row-major access, TensorCore's and GUDA's SIMD loops and Genesis's products into a given tensor allocate nothing: they \
+come with tensors. TensorCore's reserve and Genesis's blocks made in advance come with the pool's own calls for them.";
+
+/// The head of the table of all.
+const SHORT: &str = "\
+In short: the time of Millpond's pool over that of malloc and of fresh maps, and the faults of each of them for a pair; \
+claims: the time of the document's pool over that without it, where it gives both.";
+
+/// Who runs the loops: glibc is malloc, a fresh map for each block is what has no pool.
+fn who() -> Vec<Contender> {
+    let all = [
+        Contender::Loop,
+        Contender::Glibc,
+        Contender::Mimalloc,
+        Contender::Jemalloc,
+        Contender::Unpooled,
+        Contender::Millpond,
+    ];
+    all.into_iter().filter(|one| one.is_built()).collect()
+}
+
+/// Every headline beside the same loop here, in one run; answers which runs failed, a line for each. `quick` is to see
+/// that all of it runs, not for figures to tell.
+///
+/// # Errors
+/// When the result cannot be written.
+pub fn seeds(quick: bool, rounds: usize, again: &Again, out: &mut dyn Write) -> Result<Vec<String>, Error> {
+    let effort = if quick { Effort::Quick } else { Effort::Full };
+    let head = format!(
+        "Claims of five tensor libraries' documents, and the same loops here: {rounds} {}, a process for each run, in \
+         turn; median loop, fastest and slowest round; `first` is the first loop of a process. glibc is malloc; mmap is no \
+         pool at all, a fresh map for each block; (loop) is the loop with memory that is there before it starts.",
+        if rounds == 1 { "round" } else { "rounds" }
+    );
+    writeln!(out, "{}", wrap(&head, 100))?;
+    if quick {
+        writeln!(
+            out,
+            "Quick: one pass each, and 10 turns where buffers have 64 MiB."
+        )?;
+    }
+    if let Some(missing) = contender::missing() {
+        writeln!(out, "{missing}")?;
+    }
+    let (mut failed, mut short) = (Vec::new(), short_head());
+    for headline in &HEADLINES {
+        let results = rounds::measure(&[headline.spec], &who(), rounds, again, effort, &mut failed);
+        for rows in &results {
+            writeln!(out, "\n{}", shown(headline, rows))?;
+            short.row(in_short(headline, rows));
+        }
+        out.flush()?;
+    }
+    writeln!(out, "\n{}\n\n{short}", wrap(SHORT, 100))?;
+    writeln!(out, "{}", wrap(REST, 100))?;
+    Ok(failed)
+}
+
+fn shown(headline: &Headline, rows: &Rows) -> String {
+    let mut lines = vec![
+        headline.from.to_owned(),
+        indented(&format!("says: {}", headline.says)),
+    ];
+    if let Some(claim) = headline.claim {
+        let times = match claim {
+            slower if slower > 1.0 => format!("{slower:.1} times malloc's time"),
+            faster => format!("{:.1} times faster than without", 1.0 / faster),
+        };
+        lines.push(indented(&format!("so its pool is {times}")));
+    }
+    lines.push(indented(&format!("loop: {}", describe(rows.spec))));
+    if !headline.note.is_empty() {
+        lines.push(indented(headline.note));
+    }
+    let mut text = format!("{}\n\n{}", lines.join("\n"), times(headline, rows));
+    let held: Vec<_> = rows
+        .rows
+        .iter()
+        .filter_map(|row| Some((row, row.memory?)))
+        .collect();
+    // Of batches too; here the half is about it.
+    if rows.spec == Spec::Half {
+        text.push_str(&format!("\n{}", memories(&held)));
+    }
+    text.trim_end().to_owned()
+}
+
+fn indented(text: &str) -> String {
+    format!("  {}", wrap(text, 98).replace('\n', "\n  "))
+}
+
+/// The parts that are shown, and what they are called: the whole loop, and its halves where they are timed apart.
+fn parts(rows: &Rows) -> Vec<(&'static str, &'static str)> {
+    let known = [
+        ("hot", "pair"),
+        ("hot-alloc", "alloc"),
+        ("hot-free", "free"),
+        ("free", "free"),
+    ];
+    let there = |name: &str| rows.rows.iter().any(|row| row.part(name).is_some());
+    known.into_iter().filter(|(name, _)| there(name)).collect()
+}
+
+fn times(headline: &Headline, rows: &Rows) -> Table {
+    let bytes = |part: &str| {
+        rows.rows
+            .iter()
+            .find_map(|row| row.part(part))
+            .map_or(0, |part| part.bytes)
+    };
+    let rate = bytes("hot") > 0;
+    let mut head = vec![
+        "allocator",
+        "of",
+        "loop",
+        "min",
+        "max",
+        "first",
+        "each",
+        "of glibc",
+        "of mmap",
+        "faults",
+    ];
+    if rate {
+        head.push("GB/s");
+    }
+    let mut table = Table::new(&head);
+    let pairs = headline.pairs as f64;
+    for (name, called) in parts(rows) {
+        for row in &rows.rows {
+            let Some(part) = row.part(name) else { continue };
+            let first = row.part(&name.replace("hot", "cold")).filter(|_| name != "free");
+            let of = |peer| ratio(Some(part.median), rows.median(peer, name));
+            let mut cells = vec![row.contender.name().to_owned(), called.to_owned()];
+            cells.extend([part.median, part.least, part.most].map(|each| time(each * pairs)));
+            cells.push(first.map_or_else(|| "-".to_owned(), |first| time(first.median * pairs)));
+            cells.extend([
+                time(part.median),
+                of(Contender::Glibc),
+                of(Contender::Unpooled),
+                faults(part.faults),
+            ]);
+            if rate {
+                cells.push(digits(part.bytes as f64 / part.median));
+            }
+            table.row(cells);
+        }
+    }
+    table
+}
+
+fn short_head() -> Table {
+    Table::new(&[
+        "loop", "document", "claims", "of glibc", "of mmap", "faults", "glibc's", "mmap's",
+    ])
+}
+
+fn in_short(headline: &Headline, rows: &Rows) -> Vec<String> {
+    let name = parts(rows).first().map_or("hot", |(name, _)| name);
+    let of = |peer| ratio(rows.median(Contender::Millpond, name), rows.median(peer, name));
+    let faults_of = |peer| {
+        let row = rows.rows.iter().find(|row| row.contender == peer);
+        row.and_then(|row| row.part(name))
+            .map_or_else(|| "-".to_owned(), |part| faults(part.faults))
+    };
+    let (document, _) = headline.from.split_once(',').unwrap_or((headline.from, ""));
+    vec![
+        rows.spec.to_string(),
+        document.to_owned(),
+        ratio(headline.claim, Some(1.0)),
+        of(Contender::Glibc),
+        of(Contender::Unpooled),
+        faults_of(Contender::Millpond),
+        faults_of(Contender::Glibc),
+        faults_of(Contender::Unpooled),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::spec::group;
+
+    #[test]
+    fn every_loop_of_the_documents_has_its_headline() {
+        for spec in group("seeds") {
+            assert!(HEADLINES.iter().any(|headline| headline.spec == spec), "{spec}");
+        }
+        for library in ["TensorCore", "tendo", "Genesis", "GUDA", "DotCompute"] {
+            assert!(
+                HEADLINES
+                    .iter()
+                    .any(|headline| headline.from.starts_with(library)),
+                "{library}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_claimed_is_what_was_written() {
+        let claims: Vec<String> = HEADLINES
+            .iter()
+            .filter_map(|h| h.claim)
+            .map(|c| format!("{:.1}", 1.0 / c))
+            .collect();
+        assert_eq!(claims, ["0.3", "19.6", "19.6", "19.6", "19.6"]);
+    }
+}

@@ -1,0 +1,140 @@
+//! W1's tables: a row for each size, a column for each allocator.
+
+use crate::Table;
+use crate::host::contender::Contender;
+use crate::host::rounds::{Rows, Summary};
+use crate::host::spec::{Spec, Use};
+use crate::host::text::{digits, faults, ratio, time};
+use millpond_engine::display_size;
+use std::fmt::Write;
+
+/// Medians, spreads and faults of the hot pair.
+pub(crate) fn hot(results: &[Rows], peers: &[Contender]) -> String {
+    let mut text = String::new();
+    let plain = |wanted: usize| move |rows: &&Rows| matches!(rows.spec, Spec::Hot { align, usage: Use::Nothing, .. } if align == wanted);
+    let touched = |rows: &&Rows| {
+        matches!(
+            rows.spec,
+            Spec::Hot {
+                usage: Use::Touch | Use::Fill,
+                ..
+            }
+        )
+    };
+    let chosen: [(&str, Vec<&Rows>); 3] = [
+        (
+            "aligned to 64, not touched",
+            results.iter().filter(plain(64)).collect(),
+        ),
+        (
+            "aligned to 16, not touched",
+            results.iter().filter(plain(16)).collect(),
+        ),
+        (
+            "aligned to 64, t: a byte a page, f: all",
+            results.iter().filter(touched).collect(),
+        ),
+    ];
+    for (which, rows) in chosen {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "w1: ns a pair, {which}; millpond of glibc, of mimalloc\n");
+        let _ = writeln!(text, "{}", table(&rows, peers, |part| time(part.median), true));
+        let seen = |of: fn(&Summary) -> bool| {
+            let any = |r: &&&Rows| r.rows.iter().flat_map(|row| &row.parts).any(of);
+            rows.iter().filter(any).copied().collect::<Vec<&Rows>>()
+        };
+        // One round has no spread, and most rows have no faults.
+        let spread = seen(|part| part.most > part.least);
+        if !spread.is_empty() {
+            let _ = writeln!(text, "w1: its slowest round over its fastest\n");
+            let ratio = |part: &Summary| digits(part.most / part.least);
+            let _ = writeln!(text, "{}", table(&spread, peers, ratio, false));
+        }
+        let faulty = seen(|part| part.faults >= 0.005);
+        if !faulty.is_empty() {
+            let _ = writeln!(text, "w1: its minor faults for each pair, where there are any\n");
+            let _ = writeln!(
+                text,
+                "{}",
+                table(&faulty, peers, |part| faults(part.faults), false)
+            );
+        }
+    }
+    text
+}
+
+fn table(results: &[&Rows], peers: &[Contender], cell: impl Fn(&Summary) -> String, ratios: bool) -> Table {
+    let mut head = vec!["size"];
+    head.extend(peers.iter().map(|peer| peer.name()));
+    if ratios {
+        head.extend(["of gl", "of mi"]);
+    }
+    let mut table = Table::new(&head);
+    for rows in results {
+        let Spec::Hot { size, usage, .. } = rows.spec else {
+            continue;
+        };
+        let mark = match usage {
+            Use::Nothing => "",
+            Use::Touch => " t",
+            Use::Fill => " f",
+        };
+        let part = |peer| rows.rows.iter().find(|row| row.contender == peer)?.part("pair");
+        let mut cells = vec![format!("{}{mark}", display_size(size as u64))];
+        cells.extend(
+            peers
+                .iter()
+                .map(|&peer| part(peer).map_or_else(|| "-".to_owned(), &cell)),
+        );
+        if ratios {
+            let median = |peer| rows.median(peer, "pair");
+            let of = |peer| ratio(median(Contender::Millpond), median(peer));
+            cells.extend([of(Contender::Glibc), of(Contender::Mimalloc)]);
+        }
+        table.row(cells);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::rounds::Row;
+    use crate::host::spec::group;
+
+    /// All that a table of this kind ever has a column for.
+    fn peers() -> Vec<Contender> {
+        let all = Contender::ALL.into_iter();
+        all.filter(|one| *one != Contender::Unpooled).collect()
+    }
+
+    #[test]
+    fn the_widest_figures_fit_a_hundred_columns() {
+        let row = |contender| Row {
+            contender,
+            parts: vec![Summary {
+                part: "pair".to_owned(),
+                median: 29.4e6,
+                least: 1.0e6,
+                most: 120.0e6,
+                faults: 16_384.0,
+                bytes: 0,
+            }],
+            memory: None,
+        };
+        let rows = |spec| Rows {
+            spec,
+            rows: peers().into_iter().map(row).collect(),
+        };
+        let peers = peers();
+        let results: Vec<Rows> = group("w1").into_iter().map(rows).collect();
+        let text = hot(&results, &peers);
+        assert_eq!(text.matches("16384").count(), 48 * peers.len());
+        assert_eq!(
+            text.lines().filter(|line| line.starts_with("64.0 KiB")).count(),
+            3 * (2 + 2)
+        );
+        let widest = text.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(100), "{widest:?} columns\n{text}");
+    }
+}

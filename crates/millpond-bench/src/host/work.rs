@@ -1,0 +1,147 @@
+//! The workloads, as `Spec` names them, over any allocator.
+
+mod batch;
+mod handoff;
+mod hot;
+mod live;
+pub(crate) mod seeds;
+pub(crate) mod tape;
+mod zeroed;
+
+use crate::host::allocator::Allocator;
+use crate::host::control::Control;
+use crate::host::figures::{Figures, Memory, Time};
+use crate::host::gauge::{forget_most_resident, most_resident, resident};
+use crate::host::spec::Spec;
+
+/// What a run answers.
+pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// How often what is repeated is repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// As documented: a first pass, and the median of those after it.
+    Full,
+    /// A first pass and one more: to see that everything runs.
+    Quick,
+    /// The first pass only, for a tool that counts instructions, and for tests.
+    Once,
+}
+
+impl Effort {
+    /// Its name between parent and child.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Quick => "quick",
+            Self::Once => "once",
+        }
+    }
+
+    /// What a parent named.
+    pub(crate) fn named(name: &str) -> Result<Self, String> {
+        let all = [Self::Full, Self::Quick, Self::Once];
+        let found = all.into_iter().find(|effort| effort.name() == name);
+        found.ok_or_else(|| format!("there is no effort '{name}'"))
+    }
+}
+
+/// Runs a workload.
+///
+/// # Errors
+/// When the allocator refuses a block, or breaks a promise that the workload looks at.
+pub(crate) fn run<A: Allocator + Sync>(spec: Spec, effort: Effort, from: &A) -> Outcome<Figures> {
+    match spec {
+        Spec::Hot { size, align, usage } => hot::run(from, size, align, usage, effort),
+        Spec::Batch => batch::run(from, effort),
+        Spec::Batches => batch::run_twice([from, from], effort),
+        Spec::Live { steps } => live::run(from, steps),
+        Spec::LiveThreads => live::run_threads(from),
+        Spec::Handoff => handoff::run(from),
+        Spec::Zeroed { size, align } => zeroed::run(from, size, align, effort),
+        Spec::Half => live::run_half(from),
+        Spec::Seed(seed) => seeds::run(from, seed, effort),
+    }
+}
+
+/// Runs a workload over the control, or nothing if it is one that the control cannot serve.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_control(spec: Spec, effort: Effort) -> Outcome<Option<Figures>> {
+    let control = Control::new();
+    let figures = match spec {
+        Spec::Hot { size, align, usage } => hot::run(&control, size, align, usage, effort)?,
+        Spec::Batch => batch::run(&control, effort)?,
+        Spec::Batches => batch::run_twice([control, Control::new()], effort)?,
+        Spec::Zeroed { size, align } => zeroed::run(&control, size, align, effort)?,
+        Spec::Seed(seed) => seeds::run(&control, seed, effort)?,
+        Spec::Live { .. } | Spec::LiveThreads | Spec::Handoff | Spec::Half => return Ok(None),
+    };
+    Ok(Some(figures))
+}
+
+/// Repeats a pass: the first is shown as `cold`, the median of the others as `hot`.
+fn passes(
+    hot: usize,
+    effort: Effort,
+    mut pass: impl FnMut(&str) -> Outcome<Vec<Time>>,
+) -> Outcome<Vec<Time>> {
+    let cold = pass("cold")?;
+    let hot = match effort {
+        Effort::Once => return Ok(cold),
+        Effort::Quick => 1,
+        Effort::Full => hot,
+    };
+    let passes = (0..hot).map(|_| pass("hot")).collect::<Outcome<Vec<_>>>()?;
+    let mut times = median_times(passes);
+    times.extend(cold.into_iter().filter(|time| time.part == "cold"));
+    Ok(times)
+}
+
+/// For each part the pass whose time is the median, its faults with it, and the operations of them all.
+fn median_times(passes: Vec<Vec<Time>>) -> Vec<Time> {
+    let parts = passes.iter().map(Vec::len).min().unwrap_or(0);
+    let part = |at: usize| {
+        let mut of: Vec<&Time> = passes.iter().map(|pass| &pass[at]).collect();
+        of.sort_by(|a, b| a.nanoseconds.total_cmp(&b.nanoseconds));
+        Time {
+            operations: of.iter().map(|t| t.operations).sum(),
+            ..of[of.len() / 2].clone()
+        }
+    };
+    (0..parts).map(part).collect()
+}
+
+/// Something of the program's own that lies above the blocks of a batch once they are all allocated, as it would in any
+/// real program. Without it glibc, whose heap is also the program's, trims its heap after each pass: that is one
+/// to see in W1 and W3, not five times the price of a call.
+fn anchor() -> Vec<u8> {
+    // More than any hole left below, less than what is mapped on its own.
+    vec![1; 100 << 10]
+}
+
+/// Resident bytes while a workload goes on.
+struct Tide(Memory);
+
+impl Tide {
+    /// Everything of the workload's own is made by now.
+    fn start() -> Self {
+        forget_most_resident();
+        Self(Memory {
+            start: resident(),
+            ..Memory::default()
+        })
+    }
+
+    /// All that is to be freed is; `left` bytes are not. Looks, trims, and looks again.
+    fn end<A: Allocator>(mut self, from: &A, live: u64, left: u64) -> Memory {
+        self.0.peak = most_resident();
+        self.0.live = live;
+        self.0.left = left;
+        self.0.freed = resident();
+        from.trim();
+        self.0.trimmed = resident();
+        self.0
+    }
+}

@@ -1,0 +1,117 @@
+//! W2: TensorCore's 10,000 blocks of mixed size, all allocated and then all freed; alone and in two threads.
+
+use super::{Effort, Outcome, Tide, anchor, passes};
+use crate::host::allocator::{Allocator, Block, Shape};
+use crate::host::dice::Dice;
+use crate::host::figures::{Figures, Time};
+use crate::host::gauge::{Clock, Timed};
+use std::sync::Barrier;
+
+const BLOCKS: usize = 10_000;
+const PASSES: usize = 9;
+
+/// The blocks, held or not.
+struct Batch<'a, A: Allocator> {
+    from: &'a A,
+    shapes: Vec<Shape>,
+    held: Vec<Block<'a, A>>,
+    anchor: Option<Vec<u8>>,
+}
+
+impl<'a, A: Allocator> Batch<'a, A> {
+    fn new(from: &'a A, seed: u64) -> Self {
+        let mut dice = Dice::new(seed);
+        let shapes = (0..BLOCKS).map(|_| Shape::new(dice.size(64, 64 << 10), 64));
+        Self {
+            from,
+            shapes: shapes.collect(),
+            held: Vec::with_capacity(BLOCKS),
+            anchor: None,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.shapes.iter().map(|shape| shape.size() as u64).sum()
+    }
+
+    /// One pass: the whole pair, and its halves.
+    fn pass(&mut self, clock: Clock, name: &str) -> Outcome<Vec<Time>> {
+        let count = self.shapes.len() as u64;
+        let half = Timed::start(clock);
+        for &shape in &self.shapes {
+            let mut block = Block::new(self.from, shape)?;
+            block.put(0, 1);
+            self.held.push(block);
+        }
+        let allocated = half.stop(&format!("{name}-alloc"), count, 0);
+        self.anchor.get_or_insert_with(anchor);
+        let half = Timed::start(clock);
+        // In the order they came.
+        self.held.clear();
+        let freed = half.stop(&format!("{name}-free"), count, 0);
+        let pair = Time {
+            part: name.to_owned(),
+            nanoseconds: allocated.nanoseconds + freed.nanoseconds,
+            faults: allocated.faults + freed.faults,
+            ..allocated
+        };
+        Ok(vec![pair, allocated, freed])
+    }
+}
+
+pub(super) fn run<A: Allocator>(from: &A, effort: Effort) -> Outcome<Figures> {
+    let mut batch = Batch::new(from, 1);
+    let live = batch.bytes();
+    let tide = Tide::start();
+    let times = passes(PASSES, effort, |name| batch.pass(Clock::Thread, name))?;
+    drop(batch);
+    Ok(Figures {
+        times,
+        memory: Some(tide.end(from, live, 0)),
+    })
+}
+
+/// By the wall: the first alone, then both at once, each with blocks of its own.
+pub(super) fn run_twice<A: Allocator + Send>(from: [A; 2], effort: Effort) -> Outcome<Figures> {
+    let alone = hot(&from[0], 1, effort)?;
+    let start = Barrier::new(from.len());
+    let both = std::thread::scope(|scope| {
+        let threads: Vec<_> = (1..)
+            .zip(from)
+            .map(|(seed, from)| {
+                let start = &start;
+                scope.spawn(move || {
+                    start.wait();
+                    hot(&from, seed, effort)
+                })
+            })
+            .collect();
+        let ended = threads.into_iter().map(|thread| thread.join());
+        ended
+            .map(|r| r.unwrap_or_else(|_| Err("a thread panicked".into())))
+            .collect::<Outcome<Vec<_>>>()
+    })?;
+    let mut mean = alone.clone();
+    mean.part = "both".to_owned();
+    mean.nanoseconds = both.iter().map(|time| time.nanoseconds).sum::<f64>() / both.len() as f64;
+    mean.operations = both.iter().map(|time| time.operations).sum();
+    // Faults are the process's: each thread has counted the other's too.
+    mean.faults = both.iter().map(|time| time.faults).sum::<f64>() / (both.len() * both.len()) as f64;
+    Ok(Figures {
+        times: vec![
+            Time {
+                part: "alone".to_owned(),
+                ..alone
+            },
+            mean,
+        ],
+        memory: None,
+    })
+}
+
+/// The pair, hot.
+fn hot<A: Allocator>(from: &A, seed: u64, effort: Effort) -> Outcome<Time> {
+    let mut batch = Batch::new(from, seed);
+    let mut times = passes(PASSES, effort, |name| batch.pass(Clock::Wall, name))?;
+    Ok(times.swap_remove(0))
+}

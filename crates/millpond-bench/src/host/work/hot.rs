@@ -1,0 +1,65 @@
+//! W1: one size, allocated and freed, allocated and freed.
+
+use super::{Effort, Outcome, median_times};
+use crate::host::allocator::{Allocator, Block, Refused, Shape};
+use crate::host::figures::Figures;
+use crate::host::gauge::{Clock, Timed};
+use crate::host::spec::Use;
+
+/// Batches; the median one counts.
+const BATCHES: usize = 7;
+/// Pairs before the first batch.
+const WARM: usize = 8;
+
+/// Pairs in a batch: what is touched is 512 MiB in all, within bounds.
+fn pairs(size: usize, usage: Use) -> usize {
+    match usage {
+        Use::Nothing => 20_000,
+        Use::Touch | Use::Fill => ((512 << 20) / size).clamp(8, 20_000),
+    }
+}
+
+pub(super) fn run<A: Allocator>(
+    from: &A,
+    size: usize,
+    align: usize,
+    usage: Use,
+    effort: Effort,
+) -> Outcome<Figures> {
+    let shape = Shape::new(size, align);
+    let pairs = pairs(size, usage);
+    let batches = if effort == Effort::Full { BATCHES } else { 1 };
+    batch(from, shape, usage, WARM)?;
+    let mut times = Vec::with_capacity(batches);
+    for _ in 0..batches {
+        let timed = Timed::start(Clock::Thread);
+        batch(from, shape, usage, pairs)?;
+        times.push(vec![timed.stop("pair", pairs as u64, 0)]);
+    }
+    Ok(Figures {
+        times: median_times(times),
+        memory: None,
+    })
+}
+
+fn batch<A: Allocator>(from: &A, shape: Shape, usage: Use, pairs: usize) -> Result<(), Refused> {
+    // One loop for each use: asking within the loop would cost as much as the fastest pair.
+    match usage {
+        Use::Nothing => {
+            for _ in 0..pairs {
+                Block::new(from, shape)?;
+            }
+        }
+        Use::Touch => {
+            for _ in 0..pairs {
+                Block::new(from, shape)?.touch_pages();
+            }
+        }
+        Use::Fill => {
+            for _ in 0..pairs {
+                Block::new(from, shape)?.fill(1);
+            }
+        }
+    }
+    Ok(())
+}

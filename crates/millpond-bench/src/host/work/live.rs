@@ -1,0 +1,157 @@
+//! W3, W4 and the half: blocks that stay a while, replaced at random, and what memory they leave behind.
+
+use super::{Outcome, Tide};
+use crate::host::allocator::{Allocator, Block, Shape};
+use crate::host::dice::Dice;
+use crate::host::figures::Figures;
+use crate::host::gauge::{Clock, Timed};
+use std::sync::Barrier;
+
+/// What is to be done, thought out before the clock runs.
+struct Program {
+    /// Which place gets a new block, of which shape. Each place is filled once before any is replaced.
+    steps: Vec<(usize, Shape)>,
+    places: usize,
+    /// Most bytes at once.
+    live: u64,
+}
+
+impl Program {
+    fn random(seed: u64, places: usize, steps: usize, most: usize) -> Self {
+        let mut dice = Dice::new(seed);
+        let mut held = vec![0; places];
+        let (mut now, mut live) = (0, 0);
+        let step = |at| {
+            let place = if at < places { at } else { dice.below(places) };
+            let shape = Shape::new(dice.size(4 << 10, most), 64);
+            now = now - held[place] + shape.size() as u64;
+            held[place] = shape.size() as u64;
+            live = live.max(now);
+            (place, shape)
+        };
+        let steps = (0..steps).map(step).collect();
+        Self { steps, places, live }
+    }
+
+    /// The steps in halves: in the first one memory comes in and the allocator gets to know the program, in the second
+    /// one it is warm.
+    fn halves(&self) -> [&[(usize, Shape)]; 2] {
+        let (one, two) = self.steps.split_at(self.steps.len() / 2);
+        [one, two]
+    }
+
+    /// The old block goes before the new one comes.
+    fn run<'a, A: Allocator>(
+        &self,
+        steps: &[(usize, Shape)],
+        from: &'a A,
+        held: &mut Vec<Option<Block<'a, A>>>,
+    ) -> Outcome<()> {
+        held.resize_with(self.places, || None);
+        for &(place, shape) in steps {
+            held[place] = None;
+            let mut block = Block::new(from, shape)?;
+            block.touch_pages();
+            held[place] = Some(block);
+        }
+        Ok(())
+    }
+}
+
+/// W3.
+pub(super) fn run<A: Allocator>(from: &A, steps: usize) -> Outcome<Figures> {
+    let program = Program::random(3, 200, steps, 32 << 20);
+    let mut held = Vec::with_capacity(program.places);
+    let tide = Tide::start();
+    let mut times = Vec::new();
+    for (part, steps) in ["warm-up", "step"].into_iter().zip(program.halves()) {
+        let timed = Timed::start(Clock::Thread);
+        program.run(steps, from, &mut held)?;
+        times.push(timed.stop(part, steps.len() as u64, 0));
+    }
+    held.clear();
+    Ok(Figures {
+        times,
+        memory: Some(tide.end(from, program.live, 0)),
+    })
+}
+
+/// W4: for each step of a thread, by the wall.
+pub(super) fn run_threads<A: Allocator + Sync>(from: &A) -> Outcome<Figures> {
+    let steps = 10_000;
+    let programs = [4, 5].map(|seed| Program::random(seed, 100, steps, 4 << 20));
+    let start = Barrier::new(programs.len() + 1);
+    let tide = Tide::start();
+    let times = std::thread::scope(|scope| {
+        let threads: Vec<_> = programs
+            .iter()
+            .map(|program| {
+                let start = &start;
+                scope.spawn(move || {
+                    let mut held = Vec::with_capacity(program.places);
+                    // All wait for all, whatever became of them.
+                    let halves = program.halves().map(|steps| {
+                        start.wait();
+                        program.run(steps, from, &mut held)
+                    });
+                    start.wait();
+                    halves.into_iter().collect::<Outcome<()>>()
+                })
+            })
+            .collect();
+        start.wait();
+        let warm_up = Timed::start(Clock::Wall);
+        start.wait();
+        let mut times = vec![warm_up.stop("warm-up", steps as u64 / 2, 0)];
+        let timed = Timed::start(Clock::Wall);
+        start.wait();
+        times.push(timed.stop("step", steps as u64 / 2, 0));
+        for thread in threads {
+            thread.join().map_err(|_| "a thread panicked")??;
+        }
+        Outcome::Ok(times)
+    })?;
+    let live = programs.iter().map(|program| program.live).sum();
+    Ok(Figures {
+        times,
+        memory: Some(tide.end(from, live, 0)),
+    })
+}
+
+/// Blocks, of which a random half goes.
+pub(super) fn run_half<A: Allocator>(from: &A) -> Outcome<Figures> {
+    let program = Program::random(6, 1_000, 1_000, 4 << 20);
+    let mut held = Vec::with_capacity(program.places);
+    let tide = Tide::start();
+    program.run(&program.steps, from, &mut held)?;
+    let mut dice = Dice::new(7);
+    let mut order: Vec<usize> = (0..held.len()).collect();
+    for at in (1..order.len()).rev() {
+        order.swap(at, dice.below(at + 1));
+    }
+    order.truncate(held.len() / 2);
+    let timed = Timed::start(Clock::Thread);
+    for &place in &order {
+        held[place] = None;
+    }
+    let times = vec![timed.stop("free", order.len() as u64, 0)];
+    let left = held.iter().flatten().map(|block| block.size() as u64).sum();
+    Ok(Figures {
+        times,
+        memory: Some(tide.end(from, program.live, left)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_the_documented_mean() {
+        let program = Program::random(3, 200, 20_000, 32 << 20);
+        let sum: usize = program.steps.iter().map(|(_, shape)| shape.size()).sum();
+        let mean = sum as f64 / 20_000.0;
+        assert!((3.5e6..3.9e6).contains(&mean), "{mean} is not the 3.7 MB of W3");
+        assert!((4 << 20..9 << 30).contains(&program.live));
+    }
+}

@@ -1,0 +1,189 @@
+//! A recorded program, call by call.
+
+use super::{Outcome, Tide};
+use crate::host::allocator::{Allocator, Block, Shape};
+use crate::host::figures::Figures;
+use crate::host::gauge::{Clock, Timed};
+use crate::host::recording::Touch;
+use crate::host::tape::{Step, Tape};
+use thiserror::Error;
+
+/// What tensor libraries ask for.
+const ALIGN: usize = 64;
+
+/// A block did not hold what was written to it: somebody else was given the same bytes, or lost them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "block {number} of {size} bytes did not keep its contents: its {which} byte was written as {wrote} and read as {read}"
+)]
+pub(crate) struct Lost {
+    /// Which allocation it was, from one.
+    number: u64,
+    size: usize,
+    which: &'static str,
+    wrote: u8,
+    read: u8,
+}
+
+/// A block and which allocation it was.
+struct Held<'a, A: Allocator> {
+    block: Block<'a, A>,
+    number: u64,
+}
+
+impl<A: Allocator> Held<'_, A> {
+    /// The bytes written to both ends, which differ from block to block and from each other.
+    fn marks(&self) -> [(usize, u8, &'static str); 2] {
+        let mixed = self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+        let last = self.block.size() - 1;
+        // The last first: in a block of one byte the first is what stays.
+        [(last, mixed[6], "last"), (0, mixed[7], "first")]
+    }
+
+    fn mark(&mut self) {
+        for (at, byte, _) in self.marks() {
+            self.block.put(at, byte);
+        }
+    }
+
+    fn check(&self) -> Result<(), Lost> {
+        let size = self.block.size();
+        let read = |&(at, wrote, which): &(usize, u8, &'static str)| {
+            // SAFETY: `mark` wrote it when the block came.
+            let read = unsafe { self.block.get(at) };
+            (read != wrote).then_some(Lost {
+                number: self.number,
+                size,
+                which,
+                wrote,
+                read,
+            })
+        };
+        let marks = self.marks();
+        let kept = if size == 1 { &marks[1..] } else { &marks[..] };
+        kept.iter().find_map(read).map_or(Ok(()), Err)
+    }
+}
+
+/// What is left at the end is freed then, within the time.
+pub(crate) fn run<A: Allocator>(from: &A, tape: &Tape, touch: Touch, check: bool) -> Outcome<Figures> {
+    let mut held: Vec<Option<Held<'_, A>>> = Vec::new();
+    held.resize_with(tape.places as usize, || None);
+    let mut number = 0;
+    let tide = Tide::start();
+    let timed = Timed::start(Clock::Thread);
+    for step in &tape.steps {
+        match *step {
+            Step::Alloc { place, bytes } => {
+                number += 1;
+                let size = usize::try_from(bytes)?;
+                let mut block = Block::new(from, Shape::new(size, ALIGN))
+                    .map_err(|error| format!("block {number}: {error}"))?;
+                match touch {
+                    Touch::None => {}
+                    Touch::Page => block.touch_pages(),
+                    Touch::Full => block.fill(1),
+                }
+                let mut one = Held { block, number };
+                if check {
+                    one.mark();
+                }
+                held[place as usize] = Some(one);
+            }
+            Step::Free { place } => {
+                let one = held[place as usize].take();
+                if let Some(one) = one.as_ref().filter(|_| check) {
+                    one.check()?;
+                }
+            }
+        }
+    }
+    if check {
+        held.iter().flatten().try_for_each(Held::check)?;
+    }
+    held.iter_mut().for_each(|one| *one = None);
+    let times = vec![timed.stop("pair", tape.allocations, 0)];
+    Ok(Figures {
+        times,
+        memory: Some(tide.end(from, tape.peak, 0)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::control::Control;
+    use std::cell::Cell;
+    use std::ptr::NonNull;
+
+    fn tape(steps: &[(u32, u64)]) -> Tape {
+        let step = |&(place, bytes): &(u32, u64)| match bytes {
+            0 => Step::Free { place },
+            bytes => Step::Alloc { place, bytes },
+        };
+        Tape {
+            steps: steps.iter().map(step).collect(),
+            places: 3,
+            allocations: 3,
+            peak: 300,
+            left: 0,
+            unknown_frees: 0,
+        }
+    }
+
+    /// Gives the same bytes to everybody.
+    struct Shared {
+        all: Control,
+        first: Cell<*mut u8>,
+    }
+
+    // SAFETY: it breaks the promise that nobody else is given the bytes, which is what the test is about: they are
+    // bytes, written and read one at a time in one thread, and stay allocated as long as this lives.
+    unsafe impl Allocator for Shared {
+        fn alloc(&self, shape: Shape) -> *mut u8 {
+            if self.first.get().is_null() {
+                self.first.set(self.all.alloc(shape));
+            }
+            self.first.get()
+        }
+        fn alloc_zeroed(&self, shape: Shape) -> *mut u8 {
+            self.alloc(shape)
+        }
+        unsafe fn free(&self, _: NonNull<u8>, _: Shape) {}
+    }
+
+    fn shared() -> Shared {
+        Shared {
+            all: Control::new(),
+            first: Cell::new(std::ptr::null_mut()),
+        }
+    }
+
+    #[test]
+    fn a_block_that_is_given_to_two_is_named() {
+        for touch in [Touch::None, Touch::Page, Touch::Full] {
+            let tape = tape(&[(0, 100), (1, 100), (0, 0), (1, 0)]);
+            let error = run(&shared(), &tape, touch, true).unwrap_err().to_string();
+            assert!(
+                error.starts_with("block 1 of 100 bytes did not keep its contents"),
+                "{error}"
+            );
+        }
+        // Never freed by the program, so found at its end.
+        let error = run(&shared(), &tape(&[(2, 80), (0, 80)]), Touch::None, true).unwrap_err();
+        assert!(error.to_string().starts_with("block 1 of 80 bytes"), "{error}");
+        assert!(run(&shared(), &tape(&[(2, 80), (0, 80)]), Touch::None, false).is_ok());
+    }
+
+    #[test]
+    fn an_allocator_that_keeps_its_promise_passes() {
+        let tape = tape(&[(0, 100), (1, 1), (0, 0), (2, 9000), (0, 2), (1, 0)]);
+        for touch in [Touch::None, Touch::Page, Touch::Full] {
+            for check in [false, true] {
+                let figures = run(&Control::new(), &tape, touch, check).unwrap();
+                assert_eq!(figures.times[0].operations, 3);
+                assert_eq!(figures.memory.map(|m| m.live), Some(300));
+            }
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! What programs print: a reader who has seen enough, as `| head` has, is no error.
+
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+
+/// Writes a line to stderr. Where that is closed there is nowhere left to say so.
+pub fn say(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Writes to stdout, and ends the program quietly where nobody reads it any more.
+///
+/// # Errors
+/// When it cannot be written for any other reason.
+pub fn print(text: impl Display) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match write!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+        written => written,
+    }
+}

@@ -1,0 +1,59 @@
+//! `millpond bench`: the host bench of `millpond-bench`, as commands.
+
+use crate::args::{Bench, BenchArgs};
+use crate::exit::{CliError, Exit};
+
+/// The words behind which a child of the bench finds its arguments.
+pub(crate) const BEHIND: [&str; 2] = ["bench", "host"];
+
+/// What is said where the bench cannot be built.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+pub(crate) const ELSEWHERE: &str = "this measures glibc's heap beside others, so it needs Linux with glibc";
+
+/// Runs the command.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+pub(crate) fn command(args: &BenchArgs) -> Result<Exit, CliError> {
+    use crate::exit::complain;
+    use millpond_bench::host::{self, Again, Error};
+
+    let again = Again::behind(&BEHIND);
+    let mut out = std::io::stdout().lock();
+    let (done, usage) = match &args.what {
+        Bench::Host { arguments } => (
+            host::run(arguments.iter().cloned(), &again, &mut out),
+            "millpond bench host --help",
+        ),
+        Bench::Seeds { quick, rounds } => {
+            let rounds = rounds.map_or(if *quick { 1 } else { 3 }, usize::from);
+            (
+                host::seeds(*quick, rounds, &again, &mut out),
+                "millpond bench seeds --help",
+            )
+        }
+    };
+    match done {
+        Ok(failed) => {
+            failed.iter().for_each(|line| complain(line));
+            Ok(if failed.is_empty() {
+                Exit::Done
+            } else {
+                Exit::Failed
+            })
+        }
+        Err(Error::Write(source)) => Err(CliError::Write {
+            what: "the result".to_owned(),
+            source,
+        }),
+        Err(Error::Usage(error)) => Err(CliError::Usage(format!("{error}; see `{usage}`"))),
+        Err(error) => {
+            complain(&error);
+            Ok(Exit::Failed)
+        }
+    }
+}
+
+/// Runs the command.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+pub(crate) fn command(_: &BenchArgs) -> Result<Exit, CliError> {
+    Err(CliError::Usage(ELSEWHERE.to_owned()))
+}

@@ -1,0 +1,63 @@
+//! `millpond replay --source host`: a recording on this machine's own memory, our pools beside its allocators.
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod facts;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod report;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod run;
+
+use crate::args::{Paged, ReplayArgs};
+use crate::exit::CliError;
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+pub(crate) use run::command;
+
+/// Runs the command.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+pub(crate) fn command(args: &ReplayArgs) -> Result<crate::exit::Exit, CliError> {
+    refuse_with(args)?;
+    Err(CliError::Usage(crate::bench::ELSEWHERE.to_owned()))
+}
+
+/// Refuses what means something on real memory only, where the memory is simulated.
+///
+/// # Errors
+/// When any of it was given.
+pub(crate) fn refuse_without(args: &ReplayArgs) -> Result<(), CliError> {
+    let host = &args.host;
+    let given = [
+        ("--touch", host.touch.is_some()),
+        ("--check", host.check),
+        ("--scale", host.scale.is_some()),
+        ("--rounds", host.rounds.is_some()),
+    ];
+    refuse(&given, "is for real memory: add --source host")
+}
+
+/// Refuses what means something on a simulated device only, where the memory is real.
+///
+/// # Errors
+/// When any of it was given.
+fn refuse_with(args: &ReplayArgs) -> Result<(), CliError> {
+    let given = [
+        ("--device", args.device.device.is_some()),
+        ("--paged off", args.device.paged == Paged::Off),
+        ("--costs", args.device.costs.is_some()),
+        ("--fit", args.fit),
+        ("--torch-conf", args.torch_conf.is_some()),
+        ("--tick", args.tick.is_some()),
+        ("--plan", args.plan.is_some()),
+        ("--verify", args.verify),
+        ("--threads", args.output.threads.is_some()),
+        ("--html", args.html.is_some()),
+    ];
+    refuse(&given, "is for a simulated device: leave it or --source host out")
+}
+
+fn refuse(given: &[(&str, bool)], why: &str) -> Result<(), CliError> {
+    match given.iter().find(|(_, given)| *given) {
+        Some((name, _)) => Err(CliError::Usage(format!("{name} {why}"))),
+        None => Ok(()),
+    }
+}

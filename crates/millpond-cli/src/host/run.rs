@@ -1,0 +1,142 @@
+//! From what was typed to what is printed.
+
+use super::facts::Facts;
+use super::{refuse_with, report};
+use crate::args::{ReplayArgs, Touched};
+use crate::bench::BEHIND;
+use crate::exit::{CliError, Exit, complain};
+use crate::progress::Progress;
+use crate::text::size;
+use crate::values::Scale;
+use crate::{files, output, replay, settings};
+use millpond_bench::host::Again;
+use millpond_bench::host::recording::{Refused, Replay, Touch, replay as replay_on_host};
+use millpond_replay::{Program, Redactor, ReplayError};
+use millpond_trace::Trace;
+
+/// Runs of each allocator where nothing is said.
+const ROUNDS: u16 = 3;
+
+/// What holds for every recording.
+struct Rules {
+    policies: Vec<String>,
+    scale: Option<u64>,
+    touch: Touch,
+    rounds: usize,
+}
+
+/// Runs the command. As with a simulated device, a file that cannot be replayed does not keep the others from it.
+pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
+    refuse_with(args)?;
+    let rules = rules(args)?;
+    let paths = files::expand(&args.files)?;
+    let mut redactor = args.output.redact.then(Redactor::default);
+    let (mut done, mut unread) = (Vec::new(), 0);
+    for path in &paths {
+        let traces = replay::traces(path, args.output.quiet, &replay::selection(&args.selection));
+        let facts = traces.and_then(|mut traces| {
+            if let Some(redactor) = &mut redactor {
+                traces.iter_mut().for_each(|trace| redactor.redact(trace));
+            }
+            let several = traces.len() > 1;
+            let all = traces.iter().map(|trace| measure(trace, several, args, &rules));
+            all.collect::<Result<Vec<Facts>, CliError>>()
+        });
+        match facts {
+            Ok(facts) => done.extend(facts),
+            Err(error) if paths.len() == 1 => return Err(error),
+            Err(error) => {
+                unread += 1;
+                complain(&error);
+            }
+        }
+    }
+    if args.output.json {
+        match &done[..] {
+            [one] => output::print_json(one)?,
+            several => output::print_json(&several)?,
+        }
+    } else if !done.is_empty() {
+        let texts: Vec<String> = done.iter().map(report::text).collect();
+        output::print(&format!("{}\n{}\n", texts.join("\n"), report::legend(&done)))?;
+    }
+    let failed: Vec<&String> = done.iter().flat_map(|facts| &facts.failed).collect();
+    failed.iter().for_each(|line| complain(line));
+    if unread > 0 {
+        return Err(CliError::Usage(format!(
+            "{unread} of {} files could not be replayed",
+            paths.len()
+        )));
+    }
+    Ok(if failed.is_empty() {
+        Exit::Done
+    } else {
+        Exit::Failed
+    })
+}
+
+fn rules(args: &ReplayArgs) -> Result<Rules, CliError> {
+    let (settings, _) = settings::read(args)?;
+    let ours = ["millpond".to_owned()];
+    let named = if args.policy.is_empty() {
+        &ours[..]
+    } else {
+        &args.policy
+    };
+    Ok(Rules {
+        policies: settings::choose(named, &settings, args.output.quiet)?,
+        scale: match args.host.scale {
+            Some(Scale::By(by)) => Some(by),
+            Some(Scale::Auto) | None => None,
+        },
+        touch: match args.host.touch {
+            Some(Touched::None) => Touch::None,
+            Some(Touched::Page) | None => Touch::Page,
+            Some(Touched::Full) => Touch::Full,
+        },
+        rounds: usize::from(args.host.rounds.unwrap_or(ROUNDS)),
+    })
+}
+
+fn measure(trace: &Trace, several: bool, args: &ReplayArgs, rules: &Rules) -> Result<Facts, CliError> {
+    let label = match several {
+        true => format!("{} (device {})", trace.origin.name, trace.origin.device),
+        false => trace.origin.name.clone(),
+    };
+    let program = Program::new(trace, replay::selection(&args.selection))?;
+    if args.selection.time_window.is_some() && program.events == 0 {
+        // What lived then would be replayed, and its figures taken for those of a part of the run.
+        return Err(ReplayError::NothingToReplay {
+            trace: label,
+            window: true,
+        }
+        .into());
+    }
+    let what = Replay {
+        program: &program,
+        scale: rules.scale,
+        touch: rules.touch,
+        check: args.host.check,
+        rounds: rules.rounds,
+        policies: &rules.policies,
+        conf: args.conf.as_deref(),
+    };
+    let bar = Progress::steps(args.output.quiet, &format!("replaying {label}"));
+    let mut progress = |done: usize, all: usize| bar.set(done as u64, Some(all as u64));
+    let replayed = replay_on_host(&what, &Again::behind(&BEHIND), &mut progress);
+    drop(bar);
+    let refused = |refused| match refused {
+        Refused::TooLarge {
+            peak,
+            available,
+            scale,
+        } => CliError::Usage(format!(
+            "{label} holds {} at its peak, and {} of this machine's memory is free: leave --scale out, or divide by {scale} or more",
+            size(peak),
+            size(available)
+        )),
+        other => CliError::Usage(format!("{label}: {other}")),
+    };
+    let replayed = replayed.map_err(refused)?;
+    Ok(Facts::new(&label, trace, &program, &what, replayed))
+}

@@ -1,0 +1,406 @@
+//! `millpond replay --source host` and `millpond bench`: recordings and loops on this machine's own memory. Times are
+//! shown, never asserted.
+#![cfg(all(target_os = "linux", target_env = "gnu"))]
+
+mod support;
+
+use serde_json::Value;
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+use support::{command, folder, json, run, small, trace};
+
+/// A block older than the recording that is freed in it, one of another stream, one that stays, a free of nothing that
+/// was ever allocated, and small ones.
+fn made(folder: &Path) -> String {
+    let mut csv = String::from(
+        "time_us,action,id,bytes,stream,tag,address,allocated\n\
+         0,initial_block,1,300000,0,,0x100000,300032\n\
+         0,alloc,2,2000000,0,a,,\n\
+         1,alloc,3,100000,7,b,,\n\
+         2,free,1,300000,0,,,\n\
+         3,free,2,2000000,0,,,\n\
+         4,free,99,64,0,,,\n",
+    );
+    for id in 10..500 {
+        csv.push_str(&format!("5,alloc,{id},{},0,c,,\n6,free,{id},,0,,,\n", id * 10));
+    }
+    let path = folder.join("made.csv");
+    std::fs::write(&path, csv).expect("written");
+    path.display().to_string()
+}
+
+fn result<'a>(facts: &'a Value, allocator: &str) -> &'a Value {
+    let results = facts["results"].as_array().expect("an array");
+    let found = results.iter().find(|result| result["allocator"] == allocator);
+    found.unwrap_or_else(|| panic!("{allocator} in {facts}"))
+}
+
+#[test]
+fn a_table_has_a_row_for_each_allocator_and_says_what_a_host_does_not_have() {
+    let file = made(&folder("host_table"));
+    let (code, stdout, stderr) = run(&["replay", &file, "--source", "host", "--check"]);
+    assert_eq!((code, stderr.as_str()), (0, ""), "{stdout}");
+    for allocator in ["glibc", "millpond"] {
+        let rows = stdout.lines().filter(|line| line.starts_with(allocator));
+        assert_eq!(rows.count(), 1, "{stdout}");
+    }
+    // However its lines were broken.
+    let words = stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    for said in [
+        "sizes as recorded",
+        "3 runs of each allocator",
+        "one byte of each 4 KiB written",
+        "A host has no streams: those of the recording (2) are ignored",
+        "Older than the first event, and allocated before it: 1 block.",
+        "Never freed by the program, and freed at its end: 1 block.",
+        "Every block was found with its first and last byte",
+        "faults",
+        "RSS",
+    ] {
+        assert!(words.contains(said), "{said}: {stdout}");
+    }
+    assert_eq!(words.contains("not built in: mimalloc"), !cfg!(feature = "peers"));
+    assert!(stdout.lines().all(|line| line.chars().count() <= 100), "{stdout}");
+}
+
+#[test]
+fn scripts_read_the_same() {
+    let file = made(&folder("host_json"));
+    let facts = json(&["replay", &file, "--source", "host", "--rounds", "1", "--json"]);
+    let count = |key: &str| facts[key].as_u64().unwrap_or_else(|| panic!("{key} in {facts}"));
+    assert_eq!((count("allocations"), count("initial_blocks")), (493, 1));
+    assert_eq!((count("freed_at_the_end"), count("streams")), (1, 2));
+    assert_eq!((count("scale"), count("rounds")), (1, 1));
+    assert_eq!(
+        (count("peak_bytes"), count("peak_recorded_bytes")),
+        (2_400_000, 2_400_000)
+    );
+    assert_eq!(
+        (facts["touch"].as_str(), facts["checked"].as_bool()),
+        (Some("page"), Some(false))
+    );
+    assert_eq!(facts["failed"], Value::Array(Vec::new()));
+    let unknown = facts["cautions"].to_string();
+    assert!(
+        unknown.contains("1 free of blocks never seen allocated"),
+        "{unknown}"
+    );
+    let allocators = facts["results"].as_array().map(Vec::len);
+    assert_eq!(allocators, Some(if cfg!(feature = "peers") { 4 } else { 2 }));
+    assert_eq!(result(&facts, "glibc")["time_of_glibc"], 1.0);
+    let ours = result(&facts, "millpond");
+    assert_eq!(ours["policy"], "millpond");
+    for key in [
+        "ns_per_pair",
+        "ns_fastest_round",
+        "ns_slowest_round",
+        "faults_per_pair",
+    ] {
+        assert!(ours[key].as_f64().is_some_and(|n| n >= 0.0), "{key}: {ours}");
+    }
+    // What was touched was there: at least the pages of the blocks held at the peak.
+    assert!(ours["peak_rss_bytes"].as_u64() >= Some(2_300_000), "{ours}");
+    // A trim gives it back, but for what the pool itself needs.
+    assert!(ours["trimmed_rss_bytes"].as_u64() < Some(2_000_000), "{ours}");
+}
+
+#[test]
+fn what_is_touched_is_what_is_resident() {
+    let file = small(&folder("host_touch"), "run.csv");
+    let resident = |touch: &str| {
+        let facts = json(&[
+            "replay", &file, "--source", "host", "--touch", touch, "--rounds", "1", "--json",
+        ]);
+        ["glibc", "millpond"].map(|name| result(&facts, name)["peak_rss_bytes"].as_u64().expect("bytes"))
+    };
+    assert!(resident("none").iter().all(|bytes| *bytes < 8 << 20));
+    for touch in ["page", "full"] {
+        // 60 MiB live at once.
+        let resident = resident(touch);
+        assert!(
+            resident.iter().all(|bytes| (59 << 20..80 << 20).contains(bytes)),
+            "{resident:?}"
+        );
+    }
+}
+
+#[test]
+fn sizes_are_divided_as_told_or_as_needed() {
+    let file = small(&folder("host_scale"), "run.csv");
+    let by = |scale: &str| {
+        json(&[
+            "replay", &file, "--source", "host", "--scale", scale, "--rounds", "1", "--json",
+        ])
+    };
+    let (told, fits) = (by("4"), by("auto"));
+    assert_eq!(
+        (&told["scale"], &told["scale_chosen"]),
+        (&4.into(), &false.into())
+    );
+    assert_eq!(told["peak_bytes"], 15 << 20);
+    assert_eq!((&fits["scale"], &fits["scale_chosen"]), (&1.into(), &true.into()));
+    // An exbibyte is more than any machine has.
+    let path = folder("host_huge").join("huge.csv");
+    let csv = "time_us,action,id,bytes,stream,tag\n0,alloc,1,1152921504606846976,0,\n";
+    std::fs::write(&path, csv).expect("written");
+    let huge = path.display().to_string();
+    let chosen = json(&[
+        "replay", &huge, "--source", "host", "--touch", "none", "--rounds", "1", "--json",
+    ]);
+    let scale = chosen["scale"].as_u64().expect("a divisor");
+    assert!(scale >= 1 << 20 && scale.is_power_of_two(), "{scale}");
+    let (code, _, stderr) = run(&["replay", &huge, "--source", "host", "--scale", "1"]);
+    assert!(
+        code == 2 && stderr.contains("holds 1.00 EiB at its peak") && stderr.contains("divide by"),
+        "{code} {stderr}"
+    );
+}
+
+#[test]
+fn our_pools_run_under_the_policies_named() {
+    let file = made(&folder("host_policies"));
+    let facts = json(&[
+        "replay",
+        &file,
+        "--source",
+        "host",
+        "-p",
+        "bfc,pow2,bfc",
+        "--rounds",
+        "1",
+        "--check",
+        "--json",
+    ]);
+    let policies: Vec<_> = facts["results"]
+        .as_array()
+        .expect("an array")
+        .iter()
+        .filter_map(|result| result["policy"].as_str())
+        .collect();
+    assert_eq!(policies, ["bfc", "pow2"]);
+    let (code, stdout, _) = run(&["replay", &file, "--source", "host", "-p", "bfc", "--rounds", "1"]);
+    assert!(code == 0 && stdout.contains("millpond (bfc)"), "{stdout}");
+    // What the pool says to a setting is said before anything runs, and a good one reaches it.
+    let conf = |text: &str| {
+        run(&[
+            "replay", &file, "--source", "host", "--conf", text, "--rounds", "1",
+        ])
+    };
+    assert_eq!(conf("decay:4").0, 0);
+    let (code, _, stderr) = conf("nonsense:1");
+    assert!(
+        code == 2 && stderr.contains("unknown setting 'nonsense'"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_child_makes_its_pool_under_the_policy_it_is_told() {
+    let mut child = command(&["bench", "host", "--tape", "millpond", "none", "no", "nope"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    // A program of no calls.
+    let mut pipe = child.stdin.take().expect("a pipe");
+    pipe.write_all(&[0; 32]).expect("written");
+    drop(pipe);
+    let output = child.wait_with_output().expect("it ends");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(1) && stderr.contains("there is no policy \"nope\""),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_recording_of_a_real_program_keeps_every_byte() {
+    let facts = json(&[
+        "replay",
+        &trace("cpu_tiny_gpt_varlen"),
+        "--source",
+        "host",
+        "--check",
+        "--touch",
+        "none",
+        "--rounds",
+        "1",
+        "--json",
+    ]);
+    assert_eq!(facts["failed"], Value::Array(Vec::new()));
+    assert_eq!(facts["allocations"], 41_425);
+}
+
+#[test]
+fn an_allocator_that_fails_is_named_and_the_others_are_shown() {
+    // No process has so many addresses.
+    let path = folder("host_refused").join("run.csv");
+    let csv = "time_us,action,id,bytes,stream,tag\n0,alloc,1,10,0,\n1,alloc,2,4611686018427387904,0,\n";
+    std::fs::write(&path, csv).expect("written");
+    let file = path.display().to_string();
+    let (code, stdout, stderr) = run(&[
+        "replay", &file, "--source", "host", "--touch", "none", "--scale", "1", "--rounds", "1",
+    ]);
+    assert_eq!(code, 1, "{stdout}{stderr}");
+    for allocator in ["glibc", "millpond (millpond)"] {
+        let line = format!("millpond: {allocator}: block 2: 4611686018427387904 bytes were refused\n");
+        assert!(stderr.contains(&line), "{stderr}");
+    }
+}
+
+#[test]
+fn what_does_not_apply_is_refused_in_one_line() {
+    let file = small(&folder("host_refuses"), "run.csv");
+    let host = ["replay", &file, "--source", "host"];
+    let cases: &[(&[&str], &str)] = &[
+        (&["--touch", "some"], "'some'"),
+        (&["--scale", "0"], "write auto, or by what to divide"),
+        (&["--scale", "half"], "write auto, or by what to divide"),
+        (&["--rounds", "0"], "1..=1000"),
+        (&["--rounds", "many"], "'many'"),
+        (&["-p", "bfcc"], "did you mean 'bfc'?"),
+        (&["--device", "1G"], "--device is for a simulated device"),
+        (&["--paged", "off"], "--paged off is for a simulated device"),
+        (&["--fit"], "--fit is for a simulated device"),
+        (&["--verify"], "--verify is for a simulated device"),
+        (&["--tick", "step"], "--tick is for a simulated device"),
+        (&["--html", "x.html"], "--html is for a simulated device"),
+        (&["--time-window", "5s..9s"], "--time-window"),
+    ];
+    for (more, said) in cases {
+        let (code, stdout, stderr) = run(&[&host[..], more].concat());
+        assert_eq!((code, stdout.as_str()), (2, ""), "{more:?}: {stderr}");
+        assert!(
+            stderr.lines().count() == 1 && stderr.contains(said),
+            "{more:?}: {stderr}"
+        );
+    }
+    for only in [
+        &["--touch", "page"][..],
+        &["--check"],
+        &["--scale", "2"],
+        &["--rounds", "2"],
+    ] {
+        let (code, _, stderr) = run(&[&["replay", file.as_str()][..], only].concat());
+        assert!(
+            code == 2 && stderr.contains("add --source host"),
+            "{only:?}: {stderr}"
+        );
+    }
+    let (code, _, stderr) = run(&["tune", &file, "--source", "host"]);
+    assert!(code == 2 && stderr.contains("simulated device"), "{stderr}");
+}
+
+#[test]
+fn names_are_replaced_and_several_files_are_a_list() {
+    let dir = folder("host_several");
+    let (one, two) = (small(&dir, "secretone.csv"), small(&dir, "secrettwo.csv"));
+    let facts = json(&[
+        "replay", &one, &two, "--source", "host", "--redact", "--touch", "none", "--rounds", "1", "--json",
+    ]);
+    assert_eq!(facts.as_array().map(Vec::len), Some(2));
+    assert!(!facts.to_string().contains("secret"), "{facts}");
+    let (code, stdout, stderr) = run(&[
+        "replay",
+        &one,
+        "/nowhere/run.csv",
+        "--source",
+        "host",
+        "--touch",
+        "none",
+        "--rounds",
+        "1",
+    ]);
+    assert!(code == 2 && stderr.contains("/nowhere/run.csv"), "{stderr}");
+    assert!(stdout.is_empty() || stdout.contains("glibc"), "{stdout}");
+}
+
+#[test]
+fn the_host_bench_is_the_program_of_that_name() {
+    let (code, stdout, stderr) = run(&["bench", "host", "guda-hot", "--rounds", "1"]);
+    assert_eq!((code, stderr.as_str()), (0, ""), "{stdout}");
+    for allocator in ["(loop)", "glibc", "gl-tuned", "millpond"] {
+        assert!(stdout.contains(allocator), "{allocator}: {stdout}");
+    }
+    let (code, stdout, _) = run(&["bench", "host", "--help"]);
+    assert!(code == 0 && stdout.contains("--once WORKLOAD"), "{stdout}");
+    for (arguments, said) in [
+        (&["w9"][..], "there is no workload 'w9'"),
+        (&["--rounds", "0"], "1 to 1000"),
+        (&["--peer", "tcmalloc"], "there is no peer 'tcmalloc'"),
+    ] {
+        let (code, _, stderr) = run(&[&["bench", "host"][..], arguments].concat());
+        assert!(
+            code == 2 && stderr.contains(said) && stderr.lines().count() == 1,
+            "{stderr}"
+        );
+    }
+    assert_eq!(run(&["bench"]).0, 2);
+}
+
+#[test]
+fn a_reader_who_goes_away_is_no_error() {
+    let mut child = command(&["bench", "host", "guda-hot", "w2", "--rounds", "1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn every_claim_has_its_row() {
+    let (code, stdout, stderr) = run(&["bench", "seeds", "--quick"]);
+    assert_eq!((code, stderr.as_str()), (0, ""), "{stdout}");
+    for said in [
+        "TensorCore, Allocation Speed",
+        "~8.5ms for 10,000 allocations",
+        "so its pool is 3.3 times malloc's time",
+        "TensorCore, Performance Monitoring",
+        "tendo, Reuse Tensors",
+        "tendo, Pool-Backed Storage",
+        "Genesis, Advanced Pooling Strategy",
+        "Genesis, Pre-allocate Large Tensors",
+        "Genesis, Advanced Memory Control",
+        "GUDA, Memory Pool Management",
+        "GUDA, Best Practices",
+        "GUDA, Common Memory Mistakes",
+        "GUDA, Zero-Copy Operations",
+        "125 ms (19.6x faster)",
+        "so its pool is 19.6 times faster than without",
+        "bandwidth",
+        "50-200 ns",
+        "1-10 ms",
+        "0.5-5 ms",
+        "Not shown:",
+    ] {
+        assert!(stdout.contains(said), "{said}: {stdout}");
+    }
+    let rows = |name: &str| {
+        stdout
+            .lines()
+            .filter(|line| line.split_whitespace().next() == Some(name))
+            .count()
+    };
+    // One for each of 20 loops, two more for each of the three whose halves are timed apart, one for what is held.
+    for allocator in ["glibc", "mmap", "millpond"] {
+        assert_eq!(rows(allocator), 20 + 6 + 1, "{allocator}: {stdout}");
+    }
+    for name in [
+        "w2",
+        "tensorcore-fill",
+        "tendo-reuse",
+        "half",
+        "guda-copy",
+        "dotcompute-64m-fill",
+        "dotcompute-buffer",
+    ] {
+        assert_eq!(rows(name), 1, "{name}: {stdout}");
+    }
+    assert!(stdout.lines().all(|line| line.chars().count() <= 100), "{stdout}");
+    assert_eq!(run(&["bench", "seeds", "--rounds", "0"]).0, 2);
+}

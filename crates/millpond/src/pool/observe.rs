@@ -1,0 +1,98 @@
+//! What a pool tells of its blocks: to subscribers as it happens, and to whoever asks who holds what.
+
+use super::Pool;
+use super::heap::{Heap, lock};
+use crate::event::{Context, Subscriber, SubscriptionId};
+use crate::ledger::{LeakReport, Ledger, LedgerBuilder};
+use std::sync::Arc;
+
+impl Heap {
+    /// Keeps an account of live blocks from now on, or none.
+    pub(crate) fn track(&self, ledger: Option<LedgerBuilder>) {
+        let ledger = ledger.map(|builder| Arc::new(builder.build()));
+        if let Some(ledger) = &ledger {
+            // Its locks are taken around a fork, for which it has to be there for good.
+            let kept: &'static Arc<Ledger> = Box::leak(Box::new(Arc::clone(ledger)));
+            lock(&self.ledgers).push(kept);
+        }
+        self.change_watchers(|watchers| (watchers.with_ledger(ledger), ()));
+    }
+}
+
+/// Those who watch. While nobody does they cost nothing; while someone does, every call goes a slower way.
+impl Pool {
+    /// Has every allocation, free, refill, trim and refusal told, on the thread where it happens, outside every lock. A
+    /// subscriber may use the pool itself; what it causes there is told to nobody.
+    ///
+    /// ```
+    /// use millpond::{Event, EventKind, Pool};
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    ///
+    /// let pool = Pool::host()?;
+    /// let bytes = Arc::new(AtomicUsize::new(0));
+    /// let seen = Arc::clone(&bytes);
+    /// let id = pool.subscribe(move |event: &Event<'_>| {
+    ///     if event.kind == EventKind::Allocated && event.tag.name() == "weights" {
+    ///         seen.fetch_add(event.requested, Ordering::Relaxed);
+    ///     }
+    /// });
+    /// let _scope = millpond::tag("weights");
+    /// let weights = pool.alloc_zeroed::<f32>(1000)?;
+    /// assert_eq!(bytes.load(Ordering::Relaxed), 4000);
+    /// pool.unsubscribe(id);
+    /// # drop(weights);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn subscribe(&self, subscriber: impl Subscriber + 'static) -> SubscriptionId {
+        self.heap()
+            .change_watchers(|watchers| watchers.with_subscriber(Arc::new(subscriber)))
+    }
+
+    /// Tells this subscriber nothing more that begins after this call. Threads that are telling it something go on; it
+    /// is dropped when the last of them has looked again.
+    pub fn unsubscribe(&self, id: SubscriptionId) {
+        self.heap().change_watchers(|watchers| (watchers.without(id), ()));
+    }
+
+    /// Has each event carry a value, on any thread, so that it can be told what it belongs to.
+    pub fn set_context(&self, context: Option<Context>) {
+        self.heap()
+            .change_watchers(|watchers| (watchers.with_context(context), ()));
+    }
+
+    /// Keeps an account of live blocks from now on, or none: who allocated what, when and where. In debug builds there is
+    /// one from the start, unless the pool was told otherwise.
+    pub fn track(&self, account: Option<LedgerBuilder>) {
+        self.heap().track(account);
+    }
+
+    /// The account of live blocks, if there is one: leaks, the largest blocks, bytes by tag.
+    ///
+    /// ```
+    /// use millpond::{Ledger, Pool, Tag, Tracking};
+    ///
+    /// let pool = Pool::host()?;
+    /// pool.track(Some(Ledger::builder(Tracking::All)));
+    /// let _scope = millpond::tag("weights");
+    /// let weights = pool.alloc_zeroed::<f32>(1000)?;
+    /// let small = pool.alloc_zeroed::<u8>(100)?;
+    ///
+    /// let account = pool.ledger().expect("one was asked for");
+    /// assert_eq!(account.largest(1)[0].requested, 4000);
+    /// assert_eq!(account.larger_than(1000).len(), 1);
+    /// assert_eq!((account.by_tag()[0].tag, account.blocks()), (Tag::new("weights"), 2));
+    /// # drop((weights, small));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn ledger(&self) -> Option<Arc<Ledger>> {
+        self.heap().ledger()
+    }
+
+    /// What is held now, for people: blocks by tag and stack, largest first. Empty without an account.
+    #[must_use]
+    pub fn leak_report(&self) -> Option<LeakReport> {
+        self.ledger().map(|ledger| ledger.leak_report())
+    }
+}

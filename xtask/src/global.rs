@@ -1,0 +1,63 @@
+//! Other people's programs with a pool as their allocator: popular crates, their own tests, nothing else changed.
+
+mod copy;
+mod suite;
+
+use crate::shell::{root, target};
+use copy::{Allocator, copy, fetch};
+use std::path::Path;
+use suite::{Outcome, Served};
+
+/// What is fetched; `global/fetch/Cargo.toml` has the versions.
+const CRATES: [&str; 2] = ["crossbeam-channel", "rayon"];
+
+pub(crate) fn run() -> Result<(), String> {
+    let folder = target().join("global");
+    let sources = fetch(&root().join("xtask/global/fetch"), &folder)?;
+    let mut rows = Vec::new();
+    for name in CRATES {
+        let version = copy::version(&sources.join(name))?;
+        let system = tests(&sources, &folder, name, Allocator::System)?;
+        let pool = tests(&sources, &folder, name, Allocator::Pool)?;
+        rows.push((format!("{name} {version}"), system, pool));
+    }
+    println!(
+        "\n{:<26} {:>22}   {:>22}   served by the pool",
+        "", "system allocator", "GlobalPool"
+    );
+    for (name, (system, _), (pool, served)) in &rows {
+        println!("{name:<26} {system:>22}   {pool:>22}   {served}");
+    }
+    rows.iter()
+        .try_for_each(|(name, (system, _), (pool, served))| judge(name, system, pool, served))
+}
+
+/// Runs a crate's tests in a copy of its own.
+fn tests(
+    sources: &Path,
+    folder: &Path,
+    name: &str,
+    allocator: Allocator,
+) -> Result<(Outcome, Served), String> {
+    let copy = copy(&sources.join(name), folder, allocator)?;
+    let (outcome, mut served) = suite::run(&copy.place, &folder.join("build"))?;
+    served.others = copy.others;
+    Ok((outcome, served))
+}
+
+fn judge(name: &str, system: &Outcome, pool: &Outcome, served: &Served) -> Result<(), String> {
+    if system.failed > 0 || system.passed == 0 {
+        return Err(format!(
+            "{name} does not pass its own tests here, so they say nothing about the pool"
+        ));
+    }
+    if pool != system {
+        return Err(format!(
+            "{name}: {system} with the system's allocator, {pool} with the pool"
+        ));
+    }
+    if served.programs + served.others < pool.programs || served.allocations < pool.passed {
+        return Err(format!("{name}: the pool was not the allocator: {served}"));
+    }
+    Ok(())
+}

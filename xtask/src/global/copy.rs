@@ -1,0 +1,131 @@
+//! Sources of published crates, copied, and the pool put into the copy.
+
+use crate::shell::root;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Who serves the tests in a copy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Allocator {
+    System,
+    Pool,
+}
+
+/// Has cargo fetch the crates, hold them against the checksums of the lock file, and put their sources into a folder;
+/// answers the folder.
+pub(super) fn fetch(project: &Path, folder: &Path) -> Result<PathBuf, String> {
+    let sources = folder.join("sources");
+    println!("$ cargo vendor --locked {}", sources.display());
+    let output = Command::new("cargo")
+        .args(["vendor", "--locked", "--quiet"])
+        .arg(&sources)
+        .current_dir(project)
+        .output()
+        .map_err(|e| format!("cargo could not start: {e}"))?;
+    if output.status.success() {
+        return Ok(sources);
+    }
+    Err(format!(
+        "the crates could not be fetched. This task needs the registry, or their sources in cargo's cache. Cargo says:\n{}",
+        String::from_utf8_lossy(&output.stderr).trim_end()
+    ))
+}
+
+/// The version of a crate.
+pub(super) fn version(source: &Path) -> Result<String, String> {
+    let manifest = read(&source.join("Cargo.toml"))?;
+    let line = manifest.lines().find_map(|line| line.strip_prefix("version = "));
+    Ok(line
+        .ok_or("a crate without a version")?
+        .trim_matches('"')
+        .to_owned())
+}
+
+/// A copy of a crate.
+pub(super) struct Copy {
+    pub(super) place: PathBuf,
+    /// Test programs that have an allocator of their own, and keep it.
+    pub(super) others: u64,
+}
+
+/// A fresh copy of a crate, alone in its workspace.
+pub(super) fn copy(source: &Path, folder: &Path, allocator: Allocator) -> Result<Copy, String> {
+    let name = source.file_name().ok_or("a crate without a name")?;
+    let place = folder
+        .join(if allocator == Allocator::Pool {
+            "pool"
+        } else {
+            "system"
+        })
+        .join(name);
+    if place.exists() {
+        fs::remove_dir_all(&place).map_err(|e| format!("{}: {e}", place.display()))?;
+    }
+    copy_all(source, &place)?;
+    append(&place.join("Cargo.toml"), "\n[workspace]\n")?;
+    let others = match allocator {
+        Allocator::Pool => put_pool_in(&place)?,
+        Allocator::System => 0,
+    };
+    Ok(Copy { place, others })
+}
+
+/// Links the pool into the tests of the library and into every other test; answers how many have an allocator of their own.
+fn put_pool_in(place: &Path) -> Result<u64, String> {
+    let proof = root().join("xtask/global/proof");
+    let dependency = format!(
+        "\n[dev-dependencies.millpond-proof]\npath = {:?}\n",
+        proof.display().to_string()
+    );
+    append(&place.join("Cargo.toml"), &dependency)?;
+    append(
+        &place.join("src/lib.rs"),
+        "\n#[cfg(test)]\nextern crate millpond_proof as _;\n",
+    )?;
+    let tests = place.join("tests");
+    let mut others = 0;
+    for entry in fs::read_dir(&tests)
+        .map_err(|e| format!("{}: {e}", tests.display()))?
+        .flatten()
+    {
+        let main = if entry.path().is_dir() {
+            entry.path().join("main.rs")
+        } else {
+            entry.path()
+        };
+        if !main.is_file() || main.extension().is_none_or(|e| e != "rs") {
+            continue;
+        }
+        if read(&main)?.contains("#[global_allocator]") {
+            others += 1;
+        } else {
+            append(&main, "\nextern crate millpond_proof as _;\n")?;
+        }
+    }
+    Ok(others)
+}
+
+fn read(file: &Path) -> Result<String, String> {
+    fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))
+}
+
+fn append(file: &Path, text: &str) -> Result<(), String> {
+    let before = read(file)?;
+    fs::write(file, before + text).map_err(|e| format!("{}: {e}", file.display()))
+}
+
+fn copy_all(from: &Path, to: &Path) -> Result<(), String> {
+    let failed = |e: std::io::Error| format!("{}: {e}", from.display());
+    fs::create_dir_all(to).map_err(failed)?;
+    for entry in fs::read_dir(from).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy_all(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), &target).map_err(failed)?;
+        }
+    }
+    Ok(())
+}

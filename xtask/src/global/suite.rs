@@ -1,0 +1,143 @@
+//! The tests of one crate, run and counted.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// How its tests ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Outcome {
+    pub(super) passed: u64,
+    pub(super) failed: u64,
+    ignored: u64,
+    /// Test programs that came to an end.
+    pub(super) programs: u64,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{} passed, {} failed", self.passed, self.failed))
+    }
+}
+
+/// What the pool says of itself, summed over programs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Served {
+    pub(super) programs: u64,
+    /// Programs that have an allocator of their own.
+    pub(super) others: u64,
+    pub(super) allocations: u64,
+    frees: u64,
+    peak: u64,
+}
+
+impl fmt::Display for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { programs, others, .. } = self;
+        write!(
+            f,
+            "{} allocations, {} frees, {} KiB at most, in {programs} programs",
+            self.allocations,
+            self.frees,
+            self.peak >> 10
+        )?;
+        if *others > 0 {
+            write!(f, " ({others} with an allocator of their own)")?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs the tests of the library and all others, but not those in its documentation.
+pub(super) fn run(place: &Path, build: &Path) -> Result<(Outcome, Served), String> {
+    let proof = place.join("served.txt");
+    println!(
+        "\n$ cargo test --lib --tests --no-fail-fast    in {}",
+        place.display()
+    );
+    let child = Command::new("cargo")
+        .args([
+            "test",
+            "--quiet",
+            "--lib",
+            "--tests",
+            "--no-fail-fast",
+            "--target-dir",
+        ])
+        .arg(build)
+        .current_dir(place)
+        .env("MILLPOND_PROOF", &proof)
+        .env_remove("MILLPOND_CONF")
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| format!("cargo could not start: {e}"))?;
+    let output = child
+        .wait_with_output()
+        .map_err(|e| format!("cargo did not end: {e}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let outcome = count(&text);
+    println!("{outcome}");
+    if !output.status.success() {
+        // A program that was killed has no line that says so: what it printed does.
+        println!("{text}");
+        if outcome.failed == 0 {
+            return Err(format!(
+                "the tests in {} could not run to their end",
+                place.display()
+            ));
+        }
+    }
+    Ok((outcome, served(&fs::read_to_string(&proof).unwrap_or_default())))
+}
+
+/// Adds up lines such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+fn count(text: &str) -> Outcome {
+    let mut sum = Outcome::default();
+    for line in text.lines().filter_map(|line| line.strip_prefix("test result: ")) {
+        let words: Vec<&str> = line.split([' ', ';', '.']).collect();
+        let number = |what: &str| {
+            let at = words.iter().position(|word| *word == what);
+            at.and_then(|at| words.get(at.checked_sub(1)?)?.parse().ok())
+                .unwrap_or(0)
+        };
+        sum.passed += number("passed");
+        sum.failed += number("failed");
+        sum.ignored += number("ignored");
+        sum.programs += 1;
+    }
+    sum
+}
+
+/// Adds up what `global/proof` has written.
+fn served(text: &str) -> Served {
+    let mut sum = Served::default();
+    for line in text.lines() {
+        let numbers: Vec<u64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+        if let [allocations, frees, peak] = numbers[..] {
+            sum.programs += 1;
+            sum.allocations += allocations;
+            sum.frees += frees;
+            sum.peak = sum.peak.max(peak);
+        }
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_added_up() {
+        let text = "running 2 tests\n..\ntest result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s\n\
+            test result: FAILED. 10 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s\n";
+        let sum = count(text);
+        assert_eq!((sum.passed, sum.failed, sum.ignored, sum.programs), (12, 3, 1, 2));
+        let sum = served("5 4 1024\n7 7 2048\ncut 1\n");
+        assert_eq!(
+            (sum.programs, sum.allocations, sum.frees, sum.peak),
+            (2, 12, 11, 2048)
+        );
+    }
+}
