@@ -92,6 +92,7 @@ impl Line {
 }
 
 impl AtRest {
+    /// Nobody stands in it any more.
     pub(super) fn forget(&mut self) {
         self.0.tickets.clear();
     }

@@ -37,7 +37,7 @@ fn model(run: impl Fn() + Copy + Sync + Send + 'static) {
     for can in [true, false] {
         ASYMMETRIC.store(can, std::sync::atomic::Ordering::Relaxed);
         let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(2);
+        builder.preemption_bound = Some(3);
         builder.check(run);
     }
 }

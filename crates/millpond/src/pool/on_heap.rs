@@ -15,6 +15,16 @@ struct Plain(HashMap<u64, (*mut u8, Layout)>);
 // SAFETY: the pointers are of the heap, which any thread may use.
 unsafe impl Send for Plain {}
 
+impl Drop for Plain {
+    fn drop(&mut self) {
+        // What a closed pool keeps ends with its source.
+        for (base, layout) in self.0.drain().map(|(_, block)| block) {
+            // SAFETY: it was allocated with this layout and is forgotten now.
+            unsafe { dealloc(base, layout) };
+        }
+    }
+}
+
 const UNSUPPORTED: SourceError = SourceError::Unsupported { operation: "pages" };
 
 impl Source for Plain {

@@ -36,12 +36,22 @@ impl Live {
     }
 }
 
-/// A block by hand. Invariant: it is its holder's alone.
+/// A block by hand.
 #[derive(Debug)]
 pub(crate) struct Raw(pub(crate) NonNull<[u8]>);
 
-// SAFETY: by the invariant, and its pool takes it back from any thread.
+// SAFETY: the block is its holder's alone, whichever thread that is.
 unsafe impl Send for Raw {}
+
+impl Raw {
+    pub(crate) fn pointer(&self) -> NonNull<u8> {
+        self.0.cast()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.len()
+    }
+}
 
 /// A block in a thread's hand.
 #[derive(Debug)]
@@ -74,14 +84,14 @@ impl Held {
     /// First address and bytes that may be used.
     pub(crate) fn range(&self) -> (usize, usize) {
         match &self.block {
-            Block::Raw(raw) => (raw.0.cast::<u8>().as_ptr().expose_provenance(), raw.0.len()),
+            Block::Raw(raw) => (raw.pointer().as_ptr().expose_provenance(), raw.bytes()),
             Block::Buffer(buffer) => (buffer.as_ptr().expose_provenance(), buffer.capacity()),
         }
     }
 
     fn pointer(&self) -> *mut u8 {
         match &self.block {
-            Block::Raw(raw) => raw.0.cast().as_ptr(),
+            Block::Raw(raw) => raw.pointer().as_ptr(),
             Block::Buffer(buffer) => buffer.as_ptr().cast_mut(),
         }
     }
@@ -122,7 +132,7 @@ impl Held {
     /// Bytes that are filled.
     pub(crate) fn bytes(&self) -> usize {
         match &self.block {
-            Block::Raw(raw) => raw.0.len(),
+            Block::Raw(raw) => raw.bytes(),
             Block::Buffer(buffer) => buffer.len(),
         }
     }

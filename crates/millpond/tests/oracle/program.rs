@@ -374,8 +374,8 @@ impl Worker<'_> {
         self.case.live.remove(start, bytes);
         self.count(0, 1, -(held.requested as i64));
         match held.block {
-            // SAFETY: the block is ours, and used no more.
-            Block::Raw(raw) => unsafe { self.case.place.pool.free_raw(raw.0.cast()) }.expect("ours"),
+            // SAFETY: nothing uses the block any more.
+            Block::Raw(raw) => unsafe { self.case.place.pool.free_raw(raw.pointer()) }.expect("ours"),
             Block::Buffer(buffer) => drop(buffer),
         }
     }
