@@ -132,8 +132,8 @@ mod linux {
             ROUNDS
         };
         println!(
-            "{:<34} {:>9}   {:<34} {:>9} {:>7}   {}",
-            "do", "costs", "instead of", "costs", "ratio", "quartiles"
+            "{:<34} {:>9}   {:<34} {:>9} {:>7}   quartiles",
+            "do", "costs", "instead of", "costs", "ratio"
         );
         for (group, practices) in groups {
             println!("\n{group}");
