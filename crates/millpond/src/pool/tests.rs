@@ -162,10 +162,6 @@ fn a_block_may_go_back_by_the_request_it_was_given_for() {
 }
 
 #[test]
-#[expect(
-    clippy::multiple_unsafe_ops_per_block,
-    reason = "one block, given back in many ways"
-)]
 fn a_pointer_that_is_wrong_is_named() {
     let (one, two) = (pool(), pool());
     for bytes in [0, 100, 70_000, 40 << 20] {
@@ -192,10 +188,6 @@ fn a_pointer_that_is_wrong_is_named() {
 }
 
 #[test]
-#[expect(
-    clippy::multiple_unsafe_ops_per_block,
-    reason = "one block, given back in many ways"
-)]
 fn a_layout_that_is_wrong_is_told_and_the_block_is_left() {
     let pool = Pool::builder().track(Some(Tracking::All)).host().expect("a pool");
     let layout = Layout::from_size_align(100, 64).expect("a layout");
