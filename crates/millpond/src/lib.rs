@@ -5,13 +5,24 @@
 //! Pools and buffers are here, and tensors come here, over the engine's [`Source`](engine::Source).
 //!
 //! ```
-//! use millpond::engine::{Engine, Request, Settings, Simulated, Stream, policies};
+//! use millpond::{Budget, Measure, Pool};
+//! use std::time::Duration;
 //!
-//! let card = Simulated::new().with_capacity(Some(80 << 30));
-//! let mut engine = Engine::new(policies::build("millpond", &Settings::default())?, card);
-//! let block = engine.allocate(Request::new(1 << 30, Stream::DEFAULT))?;
-//! assert_eq!(engine.stats().reserved.current, 1 << 30);
-//! engine.free(block, &[]);
+//! let pool = Pool::builder().limit(2 << 30).cache_size(512 << 20).host()?;
+//!
+//! let mut weights = pool.alloc_zeroed::<f32>(1 << 20)?;    // 64-byte aligned; goes back when dropped, from any thread
+//! weights[7] = 1.0;
+//! println!("{:?}", pool.stats());                          // requested, allocated, reserved, peaks, hits
+//!
+//! let tenant = Budget::builder("tenant a").measure(Measure::Allocated).limit(64 << 20).build()?;
+//! let theirs = pool.tenant(&tenant)?.wait(Duration::from_secs(1)).alloc_from(&weights)?;
+//!
+//! let _scope = millpond::tag("activations");               // names what is allocated until it ends
+//! let error = pool.alloc_zeroed::<u8>(4 << 30).unwrap_err();
+//! println!("{error}");                                     // the request, what is free, who holds what, what would have to go
+//!
+//! drop((weights, theirs));
+//! pool.trim();                                             // back to the system, what idle threads keep too
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
