@@ -4,7 +4,9 @@
 mod figures;
 mod fuzz;
 mod global;
+mod miri;
 mod shell;
+mod soak;
 mod test;
 
 use std::process::ExitCode;
@@ -14,6 +16,10 @@ cargo xtask COMMAND
 
   test              formatting, lints, all tests, documentation: what CI runs
   fuzz [SECONDS]    every reader under its fuzzer, 120 seconds each; needs nightly
+  miri              the tests of unsafe code that Miri can run; needs nightly
+  soak [--minutes N]
+                    a pool at work in threads that come and go, 10 minutes: fails where
+                    anything grows, and prints what it saw
   figures [FOLDER]  the tables this project's claims rest on, measured here and now;
                     FOLDER holds more recordings (default: ../shared/traces if there)
   global            other people's tests with a pool as their allocator; fetches two crates";
@@ -23,6 +29,8 @@ fn main() -> ExitCode {
     let outcome = match args.next().as_deref() {
         Some("test") => test::run(),
         Some("fuzz") => fuzz::run(args.next().as_deref()),
+        Some("miri") => miri::run(),
+        Some("soak") => soak::run(&args.collect::<Vec<_>>()),
         Some("figures") => figures::run(args.next().as_deref()),
         Some("global") => global::run(),
         None | Some("help" | "--help" | "-h") => {

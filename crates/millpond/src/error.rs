@@ -34,6 +34,10 @@ pub enum AllocError {
     /// The source of memory failed for a reason that is not its size, or that names its remedy.
     #[error(transparent)]
     Source(Box<SourceError>),
+    /// The pool of a set that was to serve it could not be made.
+    #[cfg(target_os = "linux")]
+    #[error("the pool for it cannot be made: {0}")]
+    Pool(#[source] Box<crate::pool::PoolError>),
 }
 
 /// Memory ran out: what the engine says, and who holds it.

@@ -2,17 +2,37 @@
 //!
 //! This crate is the door to the others. It opens onto the engine that places blocks, the same code that
 //! `millpond replay` runs on a simulated card, and onto the sources of host memory: [`Host`], [`Pinned`].
-//! Pools, buffers and tensors come here, over the engine's [`Source`](engine::Source).
+//! Pools and buffers are here, and tensors come here, over the engine's [`Source`](engine::Source).
 //!
 //! ```
-//! use millpond::engine::{Engine, Request, Settings, Simulated, Stream, policies};
+//! use millpond::{Budget, Measure, Pool};
+//! use std::time::Duration;
 //!
-//! let card = Simulated::new().with_capacity(Some(80 << 30));
-//! let mut engine = Engine::new(policies::build("millpond", &Settings::default())?, card);
-//! let block = engine.allocate(Request::new(1 << 30, Stream::DEFAULT))?;
-//! assert_eq!(engine.stats().reserved.current, 1 << 30);
-//! engine.free(block, &[]);
+//! let pool = Pool::builder().limit(2 << 30).cache_size(512 << 20).host()?;
+//!
+//! let mut weights = pool.alloc_zeroed::<f32>(1 << 20)?;    // 64-byte aligned; goes back when dropped, from any thread
+//! weights[7] = 1.0;
+//! println!("{:?}", pool.stats());                          // requested, allocated, reserved, peaks, hits
+//!
+//! let tenant = Budget::builder("tenant a").measure(Measure::Allocated).limit(64 << 20).build()?;
+//! let theirs = pool.tenant(&tenant)?.wait(Duration::from_secs(1)).alloc_from(&weights)?;
+//!
+//! let _scope = millpond::tag("activations");               // names what is allocated until it ends
+//! let error = pool.alloc_zeroed::<u8>(4 << 30).unwrap_err();
+//! println!("{error}");                                     // the request, what is free, who holds what, what would have to go
+//!
+//! drop((weights, theirs));
+//! pool.trim();                                             // back to the system, what idle threads keep too
 //! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Who wants memory and no more than that draws from the process's own set of pools ([`Pools`]):
+//!
+//! ```
+//! let mut weights = millpond::alloc_zeroed::<f32>(1000)?;
+//! weights[7] = 1.0;
+//! println!("{}", millpond::memory_stats());
+//! # Ok::<(), millpond::AllocError>(())
 //! ```
 //!
 //! Only this crate turns an address into memory, and it calls the system in one place, `os`.
@@ -57,6 +77,9 @@ mod pinned;
 #[cfg(target_os = "linux")]
 mod pool;
 #[cfg(target_os = "linux")]
+#[forbid(unsafe_code)]
+mod pools;
+#[cfg(target_os = "linux")]
 pub mod pressure;
 #[cfg(target_os = "linux")]
 #[forbid(unsafe_code)]
@@ -99,6 +122,11 @@ pub use pinned::{Pinned, is_pinned, pinned_bytes};
 pub use pool::{
     FaultPlace, FaultReport, GuardStats, LeakCheck, Pool, PoolBuilder, PoolError, PoolStats, Prewarm,
     describe_fault,
+};
+#[cfg(target_os = "linux")]
+pub use pools::{
+    Pools, PoolsBuilder, PoolsEntry, PoolsScope, PoolsStats, alloc, alloc_from, alloc_from_fn, alloc_zeroed,
+    collect_garbage, compact, empty_cache, memory_stats, pools, set_default_pools, storage,
 };
 pub use post_mortem::{
     BudgetFigures, Holding, Least, Lister, Method, PostMortem, SpaceFigures, Survey, Text, Top,

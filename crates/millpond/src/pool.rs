@@ -29,12 +29,18 @@ mod heap;
 mod keeper;
 mod leak_check;
 mod local;
+mod lookout;
+#[cfg(all(test, loom))]
+mod models;
 mod observe;
+#[cfg(test)]
+mod on_heap;
 mod prewarm;
 mod raw;
 mod shelf;
 mod slow;
 mod stats;
+mod sync;
 #[cfg(test)]
 mod tests;
 mod upkeep;
@@ -170,8 +176,8 @@ impl Pool {
         self.heap().prewarm(prewarm)
     }
 
-    /// Changes settings while the pool lives: `limit`, `memory-fraction`, `cache-size`, `trim-every`, `zero-on-reuse`,
-    /// and of the policy `decay`, `low-water`, `high-water` and `compact-at`.
+    /// Changes settings while the pool lives: `limit`, `memory-fraction`, `cache-size`, `trim-every`, `trim-at-pressure`,
+    /// `zero-on-reuse`, and of the policy `decay`, `low-water`, `high-water` and `compact-at`.
     ///
     /// ```
     /// # let pool = millpond::Pool::host()?;

@@ -1,5 +1,6 @@
 //! What a piece of work does to pools: their accounts before and after it, and the difference.
 
+use crate::device::Device;
 use crate::pool::{Pool, PoolStats};
 use millpond_engine::display_size;
 use std::fmt;
@@ -8,8 +9,10 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolProfile {
-    /// What the report calls it: `pool 0`, `pool 1`, …, until it is given a name here.
+    /// What the report calls it: the pool's name, until it is given another here.
     pub name: String,
+    /// Where its memory is.
+    pub device: Device,
     /// After everything cached had gone back, before the work.
     pub before: PoolStats,
     /// Right after the work, before anything is given back. Its peaks are those of the work.
@@ -75,6 +78,15 @@ pub struct ProfileReport {
     pub pools: Vec<PoolProfile>,
 }
 
+impl ProfileReport {
+    /// Bytes that callers hold more than before of a device's memory.
+    #[must_use]
+    pub fn kept_on(&self, device: Device) -> i64 {
+        let of = self.pools.iter().filter(|of| of.device == device);
+        of.map(PoolProfile::kept).fold(0, i64::saturating_add)
+    }
+}
+
 /// Runs `work` and says what it did to these pools: gives back what they have cached, resets their peaks, takes the
 /// baseline, and looks again when the work is done. What other threads do to the pools meanwhile counts too.
 ///
@@ -98,24 +110,30 @@ pub fn profile<R>(pools: &[&Pool], work: impl FnOnce() -> R) -> (R, ProfileRepor
         pool.trim();
         pool.reset_peak();
     }
-    let before: Vec<PoolStats> = pools.iter().map(|pool| pool.stats()).collect();
+    over(|| pools.iter().map(|pool| (*pool).clone()).collect(), work)
+}
+
+/// The same for pools that may become more meanwhile; they are as the baseline wants them.
+pub(crate) fn over<R>(pools: impl Fn() -> Vec<Pool>, work: impl FnOnce() -> R) -> (R, ProfileReport) {
+    let before: Vec<(u64, PoolStats)> = pools().iter().map(|pool| (pool.id(), pool.stats())).collect();
     let result = work();
-    // All of them before anything is allocated for the report.
+    // All of them before anything else is allocated for the report.
+    let pools = pools();
     let mut after = vec![PoolStats::default(); pools.len()];
-    for (stats, pool) in after.iter_mut().zip(pools) {
+    for (stats, pool) in after.iter_mut().zip(&pools) {
         *stats = pool.stats();
     }
-    let figures = before.into_iter().zip(after);
-    let pools = pools.iter().zip(figures);
-    let pools = pools.map(|(pool, (before, after))| PoolProfile {
-        name: pool.name().to_owned(),
-        before,
-        after,
+    let profiles = pools.iter().zip(after).map(|(pool, after)| {
+        let of = before.iter().find(|(id, _)| *id == pool.id());
+        PoolProfile {
+            name: pool.name().to_owned(),
+            device: pool.kind().device(),
+            before: of.map(|(_, before)| *before).unwrap_or_default(),
+            after,
+        }
     });
-    let report = ProfileReport {
-        pools: pools.collect(),
-    };
-    (result, report)
+    let pools = profiles.collect();
+    (result, ProfileReport { pools })
 }
 
 fn difference(before: u64, after: u64) -> i64 {
@@ -207,6 +225,7 @@ mod tests {
         };
         let profile = |name: &str, before, after| PoolProfile {
             name: name.to_owned(),
+            device: Device::Host,
             before,
             after,
         };

@@ -1,7 +1,7 @@
 //! Each example proves what it shows, and ends with an error if it cannot.
 #![cfg(target_os = "linux")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Where cargo puts the examples, which it builds with all tests of the crate, and not with this one alone.
@@ -70,6 +70,36 @@ fn compaction_gives_holes_back_and_touches_nothing_that_lives() {
 }
 
 #[test]
+fn a_monitored_program_gives_its_holes_back() {
+    let said = run("monitor");
+    assert!(
+        said.contains("compacting: ") && said.contains("yes  no live block moved"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_scope_leaves_nothing_behind() {
+    let said = run("scoped");
+    assert!(
+        said.contains("yes  its scope's memory went too")
+            && said.contains("yes  the default is in force again"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_the_environment_says_changes_neither_proof() {
+    for name in ["monitor", "scoped"] {
+        let output = Command::new(example(name))
+            .env("MILLPOND_CONF", "limit:3GiB,prewarm:[1MiB*8],trim-at-pressure:1%")
+            .output()
+            .expect("it starts");
+        assert!(output.status.success(), "{name}: {output:?}");
+    }
+}
+
+#[test]
 fn a_planted_leak_is_found_by_tag_size_and_place() {
     let said = run("leak_hunt");
     assert!(said.contains("found by tag and size: proven"), "{said}");
@@ -78,6 +108,31 @@ fn a_planted_leak_is_found_by_tag_size_and_place() {
             said.contains("found by place: proven, in leak_hunt::attention"),
             "{said}"
         );
+    }
+}
+
+#[test]
+fn those_that_print_and_prove_nothing_run_to_their_end() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let files = std::fs::read_dir(folder).expect("examples");
+    let names = files.filter_map(|file| file.expect("a file").file_name().into_string().ok());
+    let mut names: Vec<String> = names
+        .filter_map(|file| file.strip_suffix(".rs").map(str::to_owned))
+        .collect();
+    let proven = [
+        "many_threads",
+        "training_loop",
+        "compaction",
+        "monitor",
+        "scoped",
+        "leak_hunt",
+        "guarded",
+    ];
+    let all = names.len();
+    names.retain(|name| !proven.contains(&name.as_str()));
+    assert_eq!(names.len() + proven.len(), all, "{names:?}");
+    for name in names {
+        run(&name);
     }
 }
 
@@ -98,9 +153,8 @@ fn the_page_of_practice_shows_what_is_printed() {
     let (before, rest) = page.split_once(BEGIN).expect("it has a printed block");
     let (shown, after) = rest.split_once(END).expect("the printed block ends");
     if std::env::var_os("MILLPOND_UPDATE").is_some() {
-        if cfg!(debug_assertions) {
-            panic!("figures are a release's");
-        }
+        let release = !cfg!(debug_assertions);
+        assert!(release, "figures are of a release");
         let printed = run_with("practice", &[]);
         std::fs::write(&path, format!("{before}{BEGIN}{printed}{END}{after}")).expect("it is writable");
         return;

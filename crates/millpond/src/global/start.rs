@@ -20,7 +20,11 @@ pub(super) fn pool() -> Option<&'static Pool> {
     watch_forks();
     // An allocator starts no threads: what is to go back goes by `trim`. Debug builds keep an account of other pools; of a
     // whole program that is too much unless it is asked for.
-    let mut builder = Pool::builder().name("program").trim_every(None).no_account();
+    let mut builder = Pool::builder()
+        .name("program")
+        .trim_every(None)
+        .trim_at_pressure(None)
+        .no_account();
     let half = os::address_limit().map(|limit| limit / 2);
     if let Some(half) = half.filter(|half| *half < os::machine_memory().1) {
         // A pool takes the most addresses it could need. Half of those there may be is left to stacks and files.

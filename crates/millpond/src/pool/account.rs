@@ -4,7 +4,7 @@
 //! of the sum, which no thread sees: so each thread tells the others what it has gained or lost, as soon as that is
 //! more than [`CREDIT`]. While one thread alone uses a pool it tells of every new peak, and peaks are exact.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use super::sync::{AtomicI64, AtomicU64, Ordering};
 
 /// Bytes by which a thread's part may differ from what it last told: with n threads, peaks are off by at most n times
 /// that.

@@ -1,10 +1,11 @@
 //! What a pool is to be like, and why it cannot be.
 
-use super::conf::PoolConf;
+use super::conf::{Change, PoolConf};
 use super::gate::Gate;
 use super::guard::{self, Guard};
 use super::heap::{Heap, Parts};
 use super::keeper;
+use super::lookout::Lookout;
 use super::prewarm::Prewarm;
 use super::{Handle, Pool};
 use crate::budget::{Budget, BudgetError, Measure};
@@ -14,6 +15,7 @@ use crate::ledger::{Ledger, Tracking};
 use crate::memory::MemorySource;
 use crate::os;
 use crate::post_mortem::{Lister, Survey};
+use crate::pressure::{Readings, Share};
 use millpond_engine::{
     Amount, ConfError, Engine, Limit, MillpondConf, RetainConf, Settings, Source, policies,
 };
@@ -52,6 +54,12 @@ pub enum PoolError {
     /// The budget cannot have one below it for the pool.
     #[error(transparent)]
     Budget(#[from] BudgetError),
+    /// The pool is wanted by what is called while this very thread makes it for a set of pools.
+    #[error("{name} is wanted by what is called while this thread makes it")]
+    Reentered {
+        /// What the set calls it.
+        name: String,
+    },
 }
 
 /// Describes a pool.
@@ -84,6 +92,9 @@ pub struct PoolBuilder {
     conf: PoolConf,
     cache_size: Option<u64>,
     budget: Option<Budget>,
+    /// Made ready where nothing else is said of it anywhere, and an eighth of the limit is enough for it.
+    carved: Option<Prewarm>,
+    readings: Readings,
     no_account: bool,
 }
 
@@ -106,8 +117,9 @@ impl PoolBuilder {
     /// the other methods goes before both.
     ///
     /// The keys are `limit`, `memory-fraction`, `cache-size`, `capacity`, `prewarm` (`small`, `six=SIZE` or
-    /// `[64*1000,1MiB*4]`), `trim-every` (a time, or `off`), `zero-on-reuse`, `pinned`, `node`, `huge-pages`, `align`, `track` (`off`, `all` or `one-in=N`), `stacks`,
-    /// `guard`, `quarantine`, `leak-report`,
+    /// `[64*1000,1MiB*4]`), `trim-every` (a time, or `off`), `trim-at-pressure` (a share, or `off`), `zero-on-reuse`,
+    /// `pinned`, `node`, `huge-pages`, `align`, `track` (`off`, `all` or `one-in=N`), `stacks`, `guard`, `quarantine`,
+    /// `leak-report`,
     /// and those of the `millpond` policy, which `millpond policies` lists.
     #[must_use]
     pub fn settings(mut self, text: &str) -> Self {
@@ -156,6 +168,34 @@ impl PoolBuilder {
     #[must_use]
     pub fn trim_every(mut self, time: Option<Duration>) -> Self {
         self.conf.trim_every = Some(time);
+        self
+    }
+
+    /// Gives back what no block uses when so much is used of any limit on memory that the process is under, less what
+    /// the system takes back by itself: never with `None`, which is the default. The limits are those of
+    /// [`pressure`](crate::pressure()) but for `RLIMIT_AS`, as a pool keeps its addresses. They are read in the
+    /// background each time that [`trim_every`](Self::trim_every) sets, each second where that is never, and only while
+    /// the pool has a mebibyte or more to give; after it has given, not for five seconds.
+    ///
+    /// As text it is `trim-at-pressure:80%`, or `off`.
+    ///
+    /// ```
+    /// use millpond::{Pool, pressure::Share};
+    ///
+    /// let pool = Pool::builder().trim_at_pressure(Some(Share::percent(80))).host()?;
+    /// pool.configure("trim-at-pressure:off")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn trim_at_pressure(mut self, used: Option<Share>) -> Self {
+        self.conf.trim_at_pressure = Some(used);
+        self
+    }
+
+    /// Where [`trim_at_pressure`](Self::trim_at_pressure) reads: the system unless said otherwise, for tests.
+    #[must_use]
+    pub fn readings(mut self, readings: Readings) -> Self {
+        self.readings = readings;
         self
     }
 
@@ -298,6 +338,27 @@ impl PoolBuilder {
         self.build(|_| Ok(source))
     }
 
+    /// Blocks that are ready from the start where nothing else is said of it, and there is plenty of room.
+    pub(crate) fn carved(mut self, prewarm: Prewarm) -> Self {
+        self.carved = Some(prewarm);
+        self
+    }
+
+    /// The name, if one was given.
+    pub(crate) fn given_name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Reads what may be changed later as it would be for a pool made now.
+    ///
+    /// # Errors
+    /// On what a live pool made so would refuse.
+    pub(crate) fn check_change(&self, text: &str) -> Result<(), ConfError> {
+        // Where the pool's own settings cannot be read, whoever makes it is told.
+        let now = self.read().map(|(_, policy)| policy.retain).unwrap_or_default();
+        Change::parse(text, &now).map(|_| ())
+    }
+
     fn read(&self) -> Result<(PoolConf, MillpondConf), PoolError> {
         let (conf, mut policy) = match &self.settings {
             Some(text) => PoolConf::parse(text)?,
@@ -384,9 +445,16 @@ impl PoolBuilder {
             conf.track = Some(Some(Tracking::All));
         }
         heap.start(&conf).map_err(PoolError::Start)?;
-        if let Some(time) = conf.trim_every.unwrap_or(Some(keeper::TICK)) {
-            keeper::keep(heap, time);
+        let carved = self.carved.filter(|carved| {
+            // Where little may be had nobody is to be refused for what nobody asked for.
+            conf.prewarm.is_none() && heap.limit.bytes() / 8 >= carved.bytes()
+        });
+        if let Some(carved) = carved {
+            let _ = heap.prewarm(&carved);
         }
+        let every = conf.trim_every.unwrap_or(Some(keeper::TICK));
+        let lookout = Lookout::new(conf.trim_at_pressure.flatten(), self.readings);
+        keeper::keep(heap, every, lookout);
         Ok(pool)
     }
 }

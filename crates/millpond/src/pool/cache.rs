@@ -3,8 +3,7 @@
 use super::account::Tally;
 use super::claim::Claim;
 use super::classes::{BINS, CLASSES, KEPT, PAGE, SMALL, bin_of, class_bytes};
-use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use super::sync::{AtomicU64, Ordering, Slot};
 
 /// Bytes of small blocks of one class that a thread keeps, and the least and most of their number.
 const BIN_BYTES: usize = 256 << 10;
@@ -14,8 +13,11 @@ const MOST_KEPT: usize = 256;
 const LARGE_BIN_BYTES: usize = 8 << 20;
 const LEAST_LARGE: usize = 4;
 const MOST_LARGE: usize = 32;
-/// Bytes of larger blocks a thread keeps.
-const LARGE_BYTES: usize = 2 * KEPT;
+/// Bytes of larger blocks a thread keeps: one part in so many of what the program has held at once, but not more and
+/// not less than so much. One block is always kept.
+const LARGE_SHARE: usize = 32;
+const MOST_LARGE_BYTES: usize = 2 * KEPT;
+const LEAST_LARGE_BYTES: usize = 4 << 20;
 
 /// A block of memory in nobody's hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,8 +89,9 @@ fn most_large(bin: usize) -> usize {
 pub(crate) struct Stacks {
     small: [Stack<usize>; CLASSES],
     large: [Stack<Free>; BINS],
-    /// Bytes in `large`.
+    /// Bytes in `large`, and the most that are to be.
     large_bytes: usize,
+    large_most: usize,
 }
 
 impl Stacks {
@@ -98,6 +101,7 @@ impl Stacks {
             small: std::array::from_fn(|class| Stack::new(most_kept(class), 0)),
             large: std::array::from_fn(|bin| Stack::new(most_large(bin), nothing)),
             large_bytes: 0,
+            large_most: LEAST_LARGE_BYTES,
         }
     }
 
@@ -125,7 +129,7 @@ impl Stacks {
     pub(crate) fn pop_large(&mut self, bin: usize, bytes: usize) -> Option<Free> {
         let stack = self.large.get_mut(bin)?;
         let top = stack.last()?;
-        if top.bytes < bytes || top.bytes - bytes > (bytes / 8).max(PAGE) {
+        if top.bytes < bytes || top.bytes - bytes > (bytes / 128).max(PAGE) {
             return None;
         }
         let block = stack.pop()?;
@@ -136,7 +140,7 @@ impl Stacks {
     /// Keeps a larger block, if there is room.
     #[inline]
     pub(crate) fn push_large(&mut self, bin: usize, block: Free) -> bool {
-        if self.large_bytes + block.bytes > LARGE_BYTES {
+        if self.large_bytes + block.bytes > self.large_most && self.large_bytes > 0 {
             return false;
         }
         let kept = self.large.get_mut(bin).is_some_and(|stack| stack.push(block));
@@ -146,9 +150,15 @@ impl Stacks {
         kept
     }
 
+    /// Keeps as much of larger blocks as suits a program that has held so many bytes at once.
+    pub(crate) fn suit(&mut self, peak: u64) {
+        let share = usize::try_from(peak).unwrap_or(usize::MAX) / LARGE_SHARE;
+        self.large_most = share.clamp(LEAST_LARGE_BYTES, MOST_LARGE_BYTES);
+    }
+
     /// Makes room for a larger block: hands out the older half of its bin or, if bytes are short, all there is.
     pub(crate) fn spill_large(&mut self, bin: usize, bytes: usize, mut out: impl FnMut(&[Free])) {
-        let short = self.large_bytes + bytes > LARGE_BYTES;
+        let short = self.large_bytes + bytes > self.large_most;
         for (of, stack) in self.large.iter_mut().enumerate() {
             if !short && of != bin {
                 continue;
@@ -195,7 +205,7 @@ pub(crate) struct Cache {
     /// Calls when somebody last looked, and how often there were no more; used under the lock of the list.
     seen: AtomicU64,
     idle: AtomicU64,
-    stacks: UnsafeCell<Stacks>,
+    stacks: Slot<Stacks>,
 }
 
 // SAFETY: `stacks` is touched only inside the claim, which keeps two threads from being inside at once and orders
@@ -207,9 +217,9 @@ struct Inside<'a>(&'a Cache);
 
 impl Inside<'_> {
     #[inline]
-    fn stacks(&mut self) -> &mut Stacks {
+    fn with<R>(&mut self, work: impl FnOnce(&mut Stacks) -> R) -> R {
         // SAFETY: we are inside the claim, so nobody else is. Stacks never call back, so one thread is not inside twice.
-        unsafe { &mut *self.0.stacks.get() }
+        self.0.stacks.with_mut(|stacks| work(unsafe { &mut *stacks }))
     }
 }
 
@@ -234,7 +244,7 @@ impl Cache {
             tally: Tally::default(),
             seen: AtomicU64::new(0),
             idle: AtomicU64::new(0),
-            stacks: UnsafeCell::new(Stacks::new()),
+            stacks: Slot::new(Stacks::new()),
         }
     }
 
@@ -259,7 +269,7 @@ impl Cache {
     #[inline]
     pub(crate) fn pop(&self, class: usize, requested: usize, bytes: usize) -> Option<Done<usize>> {
         let mut inside = self.enter()?;
-        let what = inside.stacks().pop(class)?;
+        let what = inside.with(|stacks| stacks.pop(class))?;
         let tell = self.tally.allocate(requested, bytes);
         Some(Done { what, tell })
     }
@@ -275,7 +285,7 @@ impl Cache {
         bytes: usize,
     ) -> Option<Done<()>> {
         let mut inside = self.enter()?;
-        if !inside.stacks().push(class, address) {
+        if !inside.with(|stacks| stacks.push(class, address)) {
             return None;
         }
         let tell = self.tally.free(requested, bytes);
@@ -286,7 +296,7 @@ impl Cache {
     #[inline]
     pub(crate) fn pop_large(&self, bytes: usize, requested: usize) -> Option<Done<Free>> {
         let mut inside = self.enter()?;
-        let what = inside.stacks().pop_large(bin_of(bytes), bytes)?;
+        let what = inside.with(|stacks| stacks.pop_large(bin_of(bytes), bytes))?;
         let tell = self.tally.allocate(requested, bytes);
         Some(Done { what, tell })
     }
@@ -295,7 +305,7 @@ impl Cache {
     #[inline]
     pub(crate) fn push_large(&self, block: Free, requested: usize) -> Option<Done<()>> {
         let mut inside = self.enter()?;
-        if !inside.stacks().push_large(bin_of(block.bytes), block) {
+        if !inside.with(|stacks| stacks.push_large(bin_of(block.bytes), block)) {
             return None;
         }
         let tell = self.tally.free(requested, block.bytes);
@@ -307,8 +317,7 @@ impl Cache {
         if !self.claim.enter_slowly() {
             return None;
         }
-        let mut inside = Inside(self);
-        Some(work(inside.stacks()))
+        Some(Inside(self).with(work))
     }
 
     /// Runs `work` on the stacks from another thread, after [`Claim::want`] and a barrier. Called by one thread at a
@@ -324,6 +333,6 @@ impl Cache {
         self.claim.wait();
         // SAFETY: the owner is out and stays out as long as the cache is wanted, and only one thread at a time wants
         // it; the borrow ends before anybody gives it up.
-        work(unsafe { &mut *self.stacks.get() })
+        self.stacks.with_mut(|stacks| work(unsafe { &mut *stacks }))
     }
 }

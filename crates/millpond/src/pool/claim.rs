@@ -1,7 +1,6 @@
 //! Who may touch a thread's cache: its own thread at almost no cost, any other after a pause.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence, fence};
+use super::sync::{AtomicBool, AtomicU32, Ordering, compiler_fence, fence, yield_now};
 
 /// A cache has a flag and a word of flags. The owner says that it is at work, then looks whether another thread wants the
 /// cache. The other thread says that it wants the cache, then looks whether the owner is at work. Each must see the
@@ -76,7 +75,7 @@ impl Claim {
     /// Waits until the owner is out. It is out for a few nanoseconds' work, unless it was interrupted there.
     pub(crate) fn wait(&self) {
         while self.busy.load(Ordering::Acquire) {
-            std::thread::yield_now();
+            yield_now();
         }
     }
 
@@ -98,13 +97,18 @@ impl Claim {
 /// Makes every thread of the process pass a barrier.
 pub(crate) fn barrier() {
     fence(Ordering::SeqCst);
+    #[cfg(not(all(test, loom)))]
     if asymmetric() {
         crate::os::barrier_everywhere();
     }
 }
 
 /// Whether the system can do that.
+#[cfg(not(all(test, loom)))]
 fn asymmetric() -> bool {
-    static CAN: OnceLock<bool> = OnceLock::new();
+    static CAN: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *CAN.get_or_init(crate::os::can_barrier_everywhere)
 }
+
+#[cfg(all(test, loom))]
+use super::models::asymmetric;

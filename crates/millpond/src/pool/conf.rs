@@ -3,6 +3,7 @@
 use super::prewarm::Prewarm;
 use crate::host::{HugePages, Node};
 use crate::ledger::Tracking;
+use crate::pressure::Share;
 use millpond_engine::{ConfError, MillpondConf, RetainConf, parse_size};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ pub(crate) struct PoolConf {
     pub(crate) capacity: Option<u64>,
     pub(crate) prewarm: Option<Prewarm>,
     pub(crate) trim_every: Option<Option<Duration>>,
+    pub(crate) trim_at_pressure: Option<Option<Share>>,
     pub(crate) zero_on_reuse: Option<bool>,
     pub(crate) pinned: Option<bool>,
     pub(crate) node: Option<Node>,
@@ -27,8 +29,8 @@ pub(crate) struct PoolConf {
 }
 
 /// Beside those of the policy, which `memory-fraction` is listed among.
-const KEYS: &str = "limit, cache-size, capacity, prewarm, trim-every, zero-on-reuse, pinned, node, huge-pages, align, track, \
-                    stacks, guard, quarantine, leak-report";
+const KEYS: &str = "limit, cache-size, capacity, prewarm, trim-every, trim-at-pressure, zero-on-reuse, pinned, node, \
+                    huge-pages, align, track, stacks, guard, quarantine, leak-report";
 
 fn on_or_off(key: &str, value: &str) -> Result<bool, ConfError> {
     match value {
@@ -51,6 +53,21 @@ fn duration(key: &str, value: &str) -> Result<Duration, ConfError> {
     });
     read.filter(|time| !time.is_zero())
         .ok_or_else(|| ConfError::value(key, value, "write a time such as 500ms, 1s or 2min, or off"))
+}
+
+/// A share of the whole, in percent.
+fn share(key: &str, value: &str) -> Result<Share, ConfError> {
+    let percent: Option<f64> = value.strip_suffix('%').and_then(|text| text.trim().parse().ok());
+    percent
+        .filter(|percent| *percent >= 0.01 && *percent <= 100.0)
+        .map(|percent| Share::hundredths((percent * 100.0).round() as u32))
+        .ok_or_else(|| {
+            ConfError::value(
+                key,
+                value,
+                "write a share above 0% and up to 100% such as 80%, or off",
+            )
+        })
 }
 
 impl PoolConf {
@@ -94,6 +111,8 @@ impl PoolConf {
             "prewarm" => self.prewarm = Some(prewarm(key, value)?),
             "trim-every" if value == "off" => self.trim_every = Some(None),
             "trim-every" => self.trim_every = Some(Some(duration(key, value)?)),
+            "trim-at-pressure" if value == "off" => self.trim_at_pressure = Some(None),
+            "trim-at-pressure" => self.trim_at_pressure = Some(Some(share(key, value)?)),
             "zero-on-reuse" => self.zero_on_reuse = Some(on_or_off(key, value)?),
             "pinned" => self.pinned = Some(on_or_off(key, value)?),
             "node" => {
@@ -146,6 +165,7 @@ impl PoolConf {
             capacity: other.capacity.or(self.capacity),
             prewarm: other.prewarm.or(self.prewarm),
             trim_every: other.trim_every.or(self.trim_every),
+            trim_at_pressure: other.trim_at_pressure.or(self.trim_at_pressure),
             zero_on_reuse: other.zero_on_reuse.or(self.zero_on_reuse),
             pinned: other.pinned.or(self.pinned),
             node: other.node.or(self.node),
@@ -174,7 +194,13 @@ impl Change {
     /// # Errors
     /// As [`PoolConf::parse`], and on settings that a pool keeps for life.
     pub(crate) fn parse(text: &str, now: &RetainConf) -> Result<Self, ConfError> {
-        const LIVE: [&str; 4] = ["limit", "memory-fraction", "trim-every", "zero-on-reuse"];
+        const LIVE: [&str; 5] = [
+            "limit",
+            "memory-fraction",
+            "trim-every",
+            "trim-at-pressure",
+            "zero-on-reuse",
+        ];
         let mut change = Self::default();
         let mut retain = now.clone();
         let mut retained = false;
@@ -260,8 +286,8 @@ mod tests {
     #[test]
     fn reads_what_a_pool_can_be_told() {
         let text = "limit:2GiB,memory-fraction:0.8,cache-size:2GB,capacity:16MiB,prewarm:[64*10,1MiB*4],trim-every:500ms,\
-                    zero-on-reuse:on,pinned:off,node:0!,huge-pages:transparent,align:256,decay:5,track:one-in=1000,\
-                    stacks:off,guard:on,quarantine:1MiB,leak-report:off";
+                    trim-at-pressure:87.5%,zero-on-reuse:on,pinned:off,node:0!,huge-pages:transparent,align:256,decay:5,\
+                    track:one-in=1000,stacks:off,guard:on,quarantine:1MiB,leak-report:off";
         let (conf, policy) = PoolConf::parse(text).expect("all known");
         let expected = PoolConf {
             limit: Some(Some(2 << 30)),
@@ -269,6 +295,7 @@ mod tests {
             capacity: Some(16 << 20),
             prewarm: Some(Prewarm::of([(64, 10), (1 << 20, 4)])),
             trim_every: Some(Some(Duration::from_millis(500))),
+            trim_at_pressure: Some(Some(Share::hundredths(8750))),
             zero_on_reuse: Some(true),
             pinned: Some(false),
             node: Some(Node::Only(0)),
@@ -289,6 +316,10 @@ mod tests {
             PoolConf::parse("limit:none,trim-every:off").map(|(conf, _)| (conf.limit, conf.trim_every)),
             Ok((Some(None), Some(None)))
         );
+        assert_eq!(
+            PoolConf::parse("trim-at-pressure:off").map(|(conf, _)| conf.trim_at_pressure),
+            Ok(Some(None))
+        );
     }
 
     #[test]
@@ -299,6 +330,10 @@ mod tests {
             ("limit:lots", "limit"),
             ("trim-every:5", "500ms"),
             ("trim-every:0s", "500ms"),
+            ("trim-at-pressure:0.8", "80%"),
+            ("trim-at-pressure:0%", "80%"),
+            ("trim-at-pressure:101%", "80%"),
+            ("trim-at-pressure:NaN%", "80%"),
             ("zero-on-reuse:yes", "on or off"),
             ("node:west", "NUMA"),
             ("huge-pages:big", "transparent"),

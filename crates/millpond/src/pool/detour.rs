@@ -1,7 +1,7 @@
 //! Why every call of a pool goes the slow way, and who waits there.
 
 use super::claim;
-use super::heap::{Heap, lock};
+use super::heap::{Heap, Roll, lock};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -39,7 +39,15 @@ impl Heap {
 
     /// Sends every thread the slow way for a reason, or no longer for it. When this returns, all of them know.
     pub(crate) fn set_detour(&self, why: Detour, on: bool) {
-        let roll = lock(&self.roll);
+        self.turn_detour(&lock(&self.roll), why, on);
+    }
+
+    /// The same where the list's lock is held already, and no longer for it.
+    pub(super) fn end_detour(&self, roll: &Roll, why: Detour) {
+        self.turn_detour(roll, why, false);
+    }
+
+    fn turn_detour(&self, roll: &Roll, why: Detour, on: bool) {
         let before = if on {
             self.detours.fetch_or(why as u32, Ordering::Relaxed)
         } else {
@@ -74,12 +82,19 @@ pub(crate) struct State {
     changes: u64,
 }
 
-/// The line's lock, held around a fork.
-pub(crate) struct LineAtRest(#[expect(dead_code, reason = "held")] MutexGuard<'static, State>);
+/// The line while the process forks.
+pub(super) struct AtRest(MutexGuard<'static, State>);
 
 impl Line {
-    pub(super) fn rest(&'static self) -> LineAtRest {
-        LineAtRest(lock(&self.state))
+    pub(super) fn rest(&'static self) -> AtRest {
+        AtRest(lock(&self.state))
+    }
+}
+
+impl AtRest {
+    /// Nobody stands in it any more.
+    pub(super) fn forget(&mut self) {
+        self.0.tickets.clear();
     }
 }
 
@@ -112,6 +127,24 @@ impl Heap {
                 .tickets
                 .front()
                 .is_some_and(|first| Some(*first) != ticket)
+    }
+
+    /// Lets frees go to the caches again. Others may join and leave meanwhile, so it looks again after each step: the
+    /// last one to change the flag leaves it as the line is.
+    fn leave_detour(&self) {
+        let mut awaited = false;
+        loop {
+            self.set_detour(Detour::Awaited, awaited);
+            if awaited {
+                // What was freed between the two is in a cache, and nobody was told.
+                self.tell_line();
+            }
+            let now = !lock(&self.line.state).tickets.is_empty();
+            if now == awaited {
+                return;
+            }
+            awaited = now;
+        }
     }
 
     /// Something came back.
@@ -153,11 +186,7 @@ impl Drop for Place {
         drop(state);
         self.heap.line.freed.notify_all();
         if empty {
-            self.heap.set_detour(Detour::Awaited, false);
-            // Someone may have joined between the two.
-            if !lock(&self.heap.line.state).tickets.is_empty() {
-                self.heap.set_detour(Detour::Awaited, true);
-            }
+            self.heap.leave_detour();
         }
     }
 }

@@ -3,11 +3,12 @@
 //! A child has only the thread that forked. A lock that another thread held at that moment would be held for ever, and
 //! a cache whose owner was at work would be half changed. So around a fork every pool is brought to rest: its locks are
 //! taken in their order, and every cache is claimed. The child finds what idle threads' caches hold where `trim` finds
-//! it too.
+//! it too; nobody stands in its pools' lines.
 
 use super::heap::{Heap, Rest};
 use super::keeper;
 use crate::global::{NoTables, inside, no_tables};
+use crate::pools::{NoSets, no_sets};
 use crate::tag::{NoNames, no_names};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -19,10 +20,13 @@ static HEAPS: Mutex<Vec<&'static Heap>> = Mutex::new(Vec::new());
 /// What is held while a fork is under way, by the thread that forks: last taken, first let go.
 struct Held {
     _tables: NoTables,
-    _heaps: Vec<Rest>,
+    heaps: Vec<Rest>,
     _list: MutexGuard<'static, Vec<&'static Heap>>,
     _keeper: MutexGuard<'static, keeper::State>,
     _names: NoNames,
+    _sets: NoSets,
+    /// Who forks.
+    parent: u32,
 }
 
 thread_local! {
@@ -58,6 +62,7 @@ pub(crate) fn forget(heap: &Heap) {
 
 extern "C" fn prepare() {
     let _inside = inside();
+    let sets = no_sets();
     // Before the pools: whoever adds a name may need the program's pool.
     let names = no_names();
     let keeper = keeper::state();
@@ -67,15 +72,23 @@ extern "C" fn prepare() {
     let heaps = list.iter().rev().map(|heap| heap.rest()).collect();
     let held = Held {
         _tables: no_tables(),
-        _heaps: heaps,
+        heaps,
         _list: list,
         _keeper: keeper,
         _names: names,
+        _sets: sets,
+        parent: std::process::id(),
     };
     HELD.set(Some(ManuallyDrop::new(held)));
 }
 
 extern "C" fn resume() {
     let _inside = inside();
-    drop(HELD.take().map(ManuallyDrop::into_inner));
+    let mut held = HELD.take().map(ManuallyDrop::into_inner);
+    if let Some(held) = &mut held
+        && held.parent != std::process::id()
+    {
+        held.heaps.iter_mut().for_each(Rest::forget_line);
+    }
+    drop(held);
 }

@@ -5,7 +5,7 @@ use super::cache::{Cache, Done, Free, Stacks};
 use super::claim;
 use super::classes::{CLASSES, KEPT, LEAST, PAGE, SMALL, class_and_bytes, class_bytes, class_of};
 use super::core::{Core, Memory};
-use super::detour::{Detour, Line, LineAtRest};
+use super::detour::{AtRest, Detour, Line};
 use super::fork;
 use super::guard::{self, Guard};
 use super::local;
@@ -103,14 +103,24 @@ pub(crate) struct Parts {
 pub(crate) struct Rest {
     heap: &'static Heap,
     // In the order in which they are let go.
+    line: AtRest,
     _ledgers: Vec<ledger::Rest<'static>>,
     _watchers: MutexGuard<'static, Arc<Watchers>>,
+    _retain: MutexGuard<'static, RetainConf>,
     _charges: MutexGuard<'static, HashMap<usize, Charge>>,
-    _line: LineAtRest,
+    _forgotten: MutexGuard<'static, [u64; 3]>,
     _core: MutexGuard<'static, Option<Core>>,
     _guard: Option<guard::Rest>,
     _shelves: Vec<MutexGuard<'static, Shelf>>,
     roll: MutexGuard<'static, Roll>,
+}
+
+impl Rest {
+    /// In a child of a fork: those who waited were other threads, which it does not have.
+    pub(super) fn forget_line(&mut self) {
+        self.line.forget();
+        self.heap.end_detour(&self.roll, Detour::Awaited);
+    }
 }
 
 impl Drop for Rest {
@@ -230,12 +240,15 @@ impl Heap {
             .chain(self.guard.as_ref().map(Guard::scribe));
         Rest {
             heap: self,
-            _ledgers: ledgers.map(Ledger::rest).collect(),
-            _watchers: watchers,
-            _charges: lock(&self.charges),
-            _line: self.line.rest(),
             _shelves: shelves,
             _core: core,
+            // Under these nothing else is locked.
+            _forgotten: lock(&self.forgotten),
+            _charges: lock(&self.charges),
+            _retain: lock(&self.retain),
+            _watchers: watchers,
+            _ledgers: ledgers.map(Ledger::rest).collect(),
+            line: self.line.rest(),
             _guard: guard,
             roll,
         }

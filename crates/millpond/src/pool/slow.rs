@@ -255,6 +255,13 @@ impl Heap {
 
     pub(super) fn free_inside(&'static self, taken: Taken, requested: usize) {
         let _inside = inside();
+        // Before the address can be another's. What it was charged to gets it back when all is done.
+        let charged = self.detours(Detour::Charged);
+        let tenant = if charged {
+            lock(&self.charges).remove(&taken.address)
+        } else {
+            None
+        };
         let past = self.detours(Detour::Awaited) || self.detours(Detour::Over);
         if let Some(guard) = &self.guard {
             if !self.free_guarded(guard, taken) {
@@ -267,7 +274,8 @@ impl Heap {
             self.free_outside(taken, requested);
         }
         // Last, so that whoever is woken finds the memory.
-        if self.detours(Detour::Charged) {
+        if charged {
+            drop(tenant);
             self.refund(taken);
         }
         if self.detours(Detour::Over) {
@@ -278,10 +286,8 @@ impl Heap {
         }
     }
 
-    /// Gives a block's bytes back to whom they were charged.
+    /// Gives a block's bytes back to the pool's own budget.
     fn refund(&self, taken: Taken) {
-        let tenants = lock(&self.charges).remove(&taken.address);
-        drop(tenants);
         if let Some(budget) = &self.budget {
             drop(budget.restore(taken.bytes as u64));
         }
@@ -315,9 +321,12 @@ impl Heap {
             return self.free_large(&[block]);
         }
         let bin = bin_of(block.bytes);
+        stacks.suit(self.totals.allocated.peak());
         if !stacks.push_large(bin, block) {
             stacks.spill_large(bin, block.bytes, |blocks| self.free_large(blocks));
-            stacks.push_large(bin, block);
+            if !stacks.push_large(bin, block) {
+                self.free_large(&[block]);
+            }
         }
     }
 
@@ -587,9 +596,7 @@ impl Heap {
     fn count_outside(&self, work: impl FnOnce(&mut Core)) {
         if let Some(core) = lock(&self.core).as_mut() {
             work(core);
-            if !self.alone() {
-                core.tally.tell(&self.totals, false);
-            }
+            core.tally.tell(&self.totals, self.alone());
         }
     }
 

@@ -1,6 +1,7 @@
 //! The account of a pool, as its users read it.
 
 use millpond_engine::Gauge;
+use std::iter::Sum;
 
 /// What a pool holds and has done, in bytes and counts. Exact at rest.
 ///
@@ -49,6 +50,26 @@ impl PoolStats {
     #[must_use]
     pub fn cached(&self) -> u64 {
         self.reserved.current.saturating_sub(self.allocated.current)
+    }
+}
+
+/// Several pools together. The peaks are added: what was used at once was no more.
+impl Sum for PoolStats {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        let gauge = |a: Gauge, b: Gauge| Gauge {
+            current: a.current.saturating_add(b.current),
+            peak: a.peak.saturating_add(b.peak),
+        };
+        all.fold(Self::default(), |sum, one| Self {
+            requested: gauge(sum.requested, one.requested),
+            allocated: gauge(sum.allocated, one.allocated),
+            reserved: gauge(sum.reserved, one.reserved),
+            kept: sum.kept.saturating_add(one.kept),
+            allocations: sum.allocations.saturating_add(one.allocations),
+            frees: sum.frees.saturating_add(one.frees),
+            hits: sum.hits.saturating_add(one.hits),
+            refusals: sum.refusals.saturating_add(one.refusals),
+        })
     }
 }
 

@@ -169,12 +169,15 @@ impl Heap {
         if let Some(on) = conf.zero_on_reuse {
             self.clear_on_reuse(on);
         }
-        match conf.trim_every {
-            Some(Some(every)) => keeper::keep(self, every),
-            Some(None) => keeper::leave(self),
-            None => {}
-        }
+        keeper::change(self, conf.trim_every, conf.trim_at_pressure);
         Ok(())
+    }
+
+    /// Whether all of a text can be changed now.
+    pub(crate) fn check_change(&self, text: &str) -> Result<(), ConfError> {
+        let _inside = inside();
+        let now = lock(&self.retain).clone();
+        Change::parse(text, &now).map(|_| ())
     }
 
     /// Changes how much free memory is kept, and for how long.
@@ -191,9 +194,27 @@ impl Heap {
     pub(crate) fn set_limit(&self, bytes: u64) {
         let _inside = inside();
         self.limit.set(bytes);
+        // A call that began under the limit before is over then.
+        drop(lock(&self.core));
         if self.limit.used() > bytes {
             self.trim();
-            self.set_detour(Detour::Over, self.limit.used() > bytes);
+            self.mind_limit();
+        }
+        // There may be room for them now.
+        if self.detours(Detour::Awaited) {
+            self.tell_line();
+        }
+    }
+
+    /// Has what is freed go back to the source while more is reserved than may be, and only then.
+    fn mind_limit(&self) {
+        loop {
+            let over = self.limit.used() > self.limit.bytes();
+            self.set_detour(Detour::Over, over);
+            // The limit may have changed between the two.
+            if over == (self.limit.used() > self.limit.bytes()) {
+                break;
+            }
         }
     }
 
@@ -204,7 +225,7 @@ impl Heap {
             core.memory.release_cached();
         }
         if self.limit.used() <= self.limit.bytes() {
-            self.set_detour(Detour::Over, false);
+            self.mind_limit();
         }
     }
 
@@ -233,8 +254,16 @@ impl Heap {
                 *lock(shelf) = Shelf::default();
             }
             self.forget_guarded();
-            // Dropped outside the lock.
-            let core = lock(&self.core).take();
+            let core = {
+                let roll = lock(&self.roll);
+                let core = lock(&self.core).take();
+                // What was freed past the caches stays in the account.
+                if let Some(core) = &core {
+                    roll.ended.absorb(&core.tally);
+                }
+                core
+            };
+            // Outside the locks.
             drop(core);
             fork::forget(self);
         }

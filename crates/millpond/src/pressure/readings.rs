@@ -33,6 +33,11 @@ impl Readings {
         }
     }
 
+    /// Whether these are the system's own.
+    pub(crate) fn is_system(&self) -> bool {
+        self.files.is_system()
+    }
+
     /// Reads, and judges by these thresholds.
     #[must_use]
     pub fn pressure(&self, thresholds: &Thresholds) -> Pressure {

@@ -2,8 +2,8 @@
 
 use crate::{POOL, Stamped, stats};
 use millpond::engine::{Logged, SourceEvent};
-use millpond::{Buffer, Host, Pool};
-use std::sync::atomic::{AtomicBool, Ordering};
+use millpond::{AllocError, Buffer, Device, Event, Host, MemoryKind, Pool, PoolError, Pools, pools};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 fn churn(pool: &Pool, rounds: usize) {
     let mut held: Vec<Buffer<u8>> = Vec::new();
@@ -140,4 +140,45 @@ fn a_fork_finds_all_pools_at_rest() {
         over.store(true, Ordering::Relaxed);
         assert!(ends.iter().all(|end| *end == 0), "a child was ended: {ends:?}");
     });
+}
+
+/// Whoever is told of what the program's pool does draws from the sets, wherever it is told: also of what a set allocates.
+#[test]
+fn sets_of_pools_in_a_program_whose_allocator_tells() {
+    static TOLD: AtomicUsize = AtomicUsize::new(0);
+    let program = POOL.pool().expect("a pool");
+    let told = program.subscribe(|_: &Event<'_>| {
+        // Not each time: every test's allocations are told.
+        if TOLD.fetch_add(1, Ordering::Relaxed).is_multiple_of(5) {
+            drop(pools().iter());
+            match millpond::alloc_zeroed::<u8>(100) {
+                Ok(_) => {}
+                Err(AllocError::Pool(why)) if matches!(*why, PoolError::Reentered { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    });
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for round in 0..50 {
+                    let set = Pools::with(Pool::builder().trim_every(None).name(format!("round {round}")));
+                    set.configure("limit:64MiB").expect("known");
+                    let buffer = set.scope(|| {
+                        let held: Vec<Buffer<u8>> = (0..50)
+                            .map(|n| millpond::alloc_zeroed(n * 1000).expect("room"))
+                            .collect();
+                        // What is told in the scope draws from its set too.
+                        assert!(set.stats().total.allocations >= 49);
+                        held.into_iter().next_back().expect("one")
+                    });
+                    pools().remove(Device::Host, MemoryKind::Host);
+                    drop(set);
+                    assert_eq!(buffer.len(), 49_000);
+                }
+            });
+        }
+    });
+    program.unsubscribe(told);
+    assert!(TOLD.load(Ordering::Relaxed) > 1000);
 }

@@ -5,4 +5,5 @@
 mod asked;
 mod called;
 mod hostile;
+mod pools;
 mod tree;

@@ -33,10 +33,22 @@ impl Program {
         Self { steps, places, live }
     }
 
+    /// The steps in halves: in the first one memory comes in and the allocator gets to know the program, in the second
+    /// one it is warm.
+    fn halves(&self) -> [&[(usize, Shape)]; 2] {
+        let (one, two) = self.steps.split_at(self.steps.len() / 2);
+        [one, two]
+    }
+
     /// The old block goes before the new one comes.
-    fn run<'a, A: Allocator>(&self, from: &'a A, held: &mut Vec<Option<Block<'a, A>>>) -> Outcome<()> {
+    fn run<'a, A: Allocator>(
+        &self,
+        steps: &[(usize, Shape)],
+        from: &'a A,
+        held: &mut Vec<Option<Block<'a, A>>>,
+    ) -> Outcome<()> {
         held.resize_with(self.places, || None);
-        for &(place, shape) in &self.steps {
+        for &(place, shape) in steps {
             held[place] = None;
             let mut block = Block::new(from, shape)?;
             block.touch_pages();
@@ -51,9 +63,12 @@ pub(super) fn run<A: Allocator>(from: &A, steps: usize) -> Outcome<Figures> {
     let program = Program::random(3, 200, steps, 32 << 20);
     let mut held = Vec::with_capacity(program.places);
     let tide = Tide::start();
-    let timed = Timed::start(Clock::Thread);
-    program.run(from, &mut held)?;
-    let times = vec![timed.stop("step", steps as u64, 0)];
+    let mut times = Vec::new();
+    for (part, steps) in ["warm-up", "step"].into_iter().zip(program.halves()) {
+        let timed = Timed::start(Clock::Thread);
+        program.run(steps, from, &mut held)?;
+        times.push(timed.stop(part, steps.len() as u64, 0));
+    }
     held.clear();
     Ok(Figures {
         times,
@@ -74,17 +89,27 @@ pub(super) fn run_threads<A: Allocator + Sync>(from: &A) -> Outcome<Figures> {
                 let start = &start;
                 scope.spawn(move || {
                     let mut held = Vec::with_capacity(program.places);
+                    // All wait for all, whatever became of them.
+                    let halves = program.halves().map(|steps| {
+                        start.wait();
+                        program.run(steps, from, &mut held)
+                    });
                     start.wait();
-                    program.run(from, &mut held)
+                    halves.into_iter().collect::<Outcome<()>>()
                 })
             })
             .collect();
         start.wait();
+        let warm_up = Timed::start(Clock::Wall);
+        start.wait();
+        let mut times = vec![warm_up.stop("warm-up", steps as u64 / 2, 0)];
         let timed = Timed::start(Clock::Wall);
+        start.wait();
+        times.push(timed.stop("step", steps as u64 / 2, 0));
         for thread in threads {
             thread.join().map_err(|_| "a thread panicked")??;
         }
-        Outcome::Ok(vec![timed.stop("step", steps as u64, 0)])
+        Outcome::Ok(times)
     })?;
     let live = programs.iter().map(|program| program.live).sum();
     Ok(Figures {
@@ -98,7 +123,7 @@ pub(super) fn run_half<A: Allocator>(from: &A) -> Outcome<Figures> {
     let program = Program::random(6, 1_000, 1_000, 4 << 20);
     let mut held = Vec::with_capacity(program.places);
     let tide = Tide::start();
-    program.run(from, &mut held)?;
+    program.run(&program.steps, from, &mut held)?;
     let mut dice = Dice::new(7);
     let mut order: Vec<usize> = (0..held.len()).collect();
     for at in (1..order.len()).rev() {

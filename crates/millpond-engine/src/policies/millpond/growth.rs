@@ -31,6 +31,8 @@ const HOPELESS: u64 = 8;
 const WORTH_MORE: u64 = 100;
 /// Moving never comes more often than once in so many allocations, not at the start either.
 const APART: u64 = 50;
+/// The same on average, where a page is moved at less cost than a new one is had.
+const CHEAP_APART: u64 = 4;
 /// The same on average, for a program held at its threshold of fragmentation.
 const HELD_APART: u64 = 1000;
 
@@ -222,6 +224,10 @@ impl Millpond {
 
     /// Whether memory is close to what the program needs, and moving has not come too often.
     fn moving_helps(&self, supply: &Supply<'_>, need: u64) -> bool {
+        if self.conf.single_pages {
+            // Where pages cost no driver call of their own, putting one elsewhere is cheaper than having a new one.
+            return self.stalls < self.conf.stalls + self.allocations / CHEAP_APART;
+        }
         let stalls = self.conf.stalls + self.allocations / self.conf.stall_every.max(1);
         let stalls = stalls.min(1 + self.allocations / APART);
         let large = need >= self.peak / WORTH_MORE && self.stalls < 2 * stalls;

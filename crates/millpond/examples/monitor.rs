@@ -1,0 +1,140 @@
+//! A program that looks after its memory while it runs: it prints the account as it goes, warns where little is left, and
+//! compacts when more than 30 % of what it has reserved lie idle between live blocks. In the end it proves that the
+//! memory went back and that no live block moved or changed.
+//!
+//! ```text
+//! cargo run -p millpond --example monitor
+//! ```
+
+#[cfg(not(target_os = "linux"))]
+fn main() {}
+
+#[cfg(target_os = "linux")]
+fn main() -> std::process::ExitCode {
+    match linux::run() {
+        Ok(true) => std::process::ExitCode::SUCCESS,
+        Ok(false) => std::process::ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("monitor: {error}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use millpond::engine::display_size;
+    use millpond::{Buffer, Pool, Pools, PoolsStats};
+    use std::error::Error;
+
+    /// From here on a compaction is worth it.
+    const FRAGMENTED: f64 = 0.3;
+    /// From here on the program is told.
+    const NEARLY_FULL: f64 = 0.9;
+    const LIMIT: u64 = 128 << 20;
+
+    /// Looks after the memory; answers whether it compacted.
+    fn look_after(set: &Pools, moment: &str) -> bool {
+        let stats = set.stats();
+        println!("{moment}\n{stats}");
+        println!(
+            "in use {:.1} % of what is reserved, fragmentation {:.1} %\n",
+            100.0 * stats.utilisation(),
+            100.0 * stats.fragmentation_ratio()
+        );
+        if stats.total.reserved.current as f64 > NEARLY_FULL * LIMIT as f64 {
+            let reserved = display_size(stats.total.reserved.current);
+            println!("warning: {reserved} of {} are taken", display_size(LIMIT));
+        }
+        if stats.fragmentation_ratio() <= FRAGMENTED {
+            return false;
+        }
+        println!("compacting: {}\n", set.compact());
+        true
+    }
+
+    /// What the process has in memory, as the system counts it.
+    fn resident() -> Result<u64, Box<dyn Error>> {
+        let status = std::fs::read_to_string("/proc/self/status")?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|rest| rest.split_whitespace().next());
+        Ok(kib.ok_or("the system does not tell")?.parse::<u64>()? << 10)
+    }
+
+    fn fill(pool: &Pool) -> Result<Vec<Buffer<u64>>, Box<dyn Error>> {
+        (0..300u64)
+            .map(|at| {
+                // 68 to 516 KiB: none of them ends where a page of the pool does.
+                let len = 512 + 8192 * (1 + at as usize * 3 % 8);
+                Ok(pool.alloc_from_fn(len, |n| at << 32 | n as u64)?)
+            })
+            .collect()
+    }
+
+    fn is_whole(at: usize, buffer: &Buffer<u64>) -> bool {
+        let mut words = buffer.iter().enumerate();
+        words.all(|(n, word)| *word == (at as u64) << 32 | n as u64)
+    }
+
+    fn check(what: &str, holds: bool) -> bool {
+        println!("{} {what}", if holds { "yes " } else { "NO  " });
+        holds
+    }
+
+    pub(crate) fn run() -> Result<bool, Box<dyn Error>> {
+        // Idle memory is to stay until it is asked back.
+        let set = Pools::with(Pool::builder().settings("").limit(LIMIT).trim_every(None));
+        look_after(&set, "before anything is asked for");
+
+        let buffers = fill(&set.host()?)?;
+        let full = look_after(&set, "300 buffers");
+
+        // Two in three go; what stays lies between what went.
+        let mut buffers: Vec<_> = buffers.into_iter().enumerate().collect();
+        buffers.retain(|(at, _)| at % 3 == 0);
+        let places: Vec<_> = buffers.iter().map(|(_, buffer)| buffer.as_ptr()).collect();
+        let (before, resident_before): (PoolsStats, u64) = (set.stats(), resident()?);
+        let compacted = look_after(&set, "every third left");
+        let (after, resident_after) = (set.stats(), resident()?);
+        look_after(&set, "after that");
+
+        let returned = before
+            .total
+            .reserved
+            .current
+            .saturating_sub(after.total.reserved.current);
+        let fell = resident_before.saturating_sub(resident_after);
+        println!(
+            "reserved {} less, in memory {} less",
+            display_size(returned),
+            display_size(fell)
+        );
+        let moved = buffers
+            .iter()
+            .zip(&places)
+            .any(|((_, buffer), place)| buffer.as_ptr() != *place);
+        let proofs = [
+            check("nothing was compacted while the blocks lay close", !full),
+            check("the holes were noticed", compacted),
+            check(
+                "the fragmentation is below 30 %",
+                after.fragmentation_ratio() < FRAGMENTED,
+            ),
+            check(
+                "half of what was reserved went back",
+                returned >= before.total.reserved.current / 2,
+            ),
+            check("the system has it again", fell >= returned / 2),
+            check(
+                "what is in use is in use",
+                after.total.allocated.current == before.total.allocated.current,
+            ),
+            check("no live block moved", !moved),
+            check(
+                "no live block changed",
+                buffers.iter().all(|(at, buffer)| is_whole(*at, buffer)),
+            ),
+        ];
+        Ok(proofs.into_iter().all(|holds| holds))
+    }
+}

@@ -1,0 +1,131 @@
+//! Work that leaves nothing behind: pools of its own for a scope, and a workspace of buffers that are there before the first
+//! pass. In the end it proves that the default is in force again and that the scope's memory is gone, after a panic too.
+//!
+//! ```text
+//! cargo run -p millpond --example scoped
+//! ```
+
+#[cfg(not(target_os = "linux"))]
+fn main() {}
+
+#[cfg(target_os = "linux")]
+fn main() -> std::process::ExitCode {
+    match linux::run() {
+        Ok(true) => std::process::ExitCode::SUCCESS,
+        Ok(false) => std::process::ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("scoped: {error}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use millpond::engine::display_size;
+    use millpond::{Budget, Pool, Pools, Workspace, pools};
+    use std::error::Error;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::thread;
+
+    const LEN: usize = 100_000;
+
+    /// Pools whose every byte is charged to a budget, so that it can be seen when all of it is gone.
+    fn counted(name: &str) -> Result<(Budget, Pools), Box<dyn Error>> {
+        let budget = Budget::builder(name).build()?;
+        let template = Pool::builder().settings("").budget(&budget);
+        Ok((budget, Pools::builder().name(name).template(template).build()))
+    }
+
+    /// Ten passes over the same buffers; what a pass needs for itself ends with it. Answers the last sum, and how often the
+    /// pool was asked after the first pass.
+    fn passes() -> Result<(f64, u64), Box<dyn Error>> {
+        let pool = pools().host()?;
+        let mut workspace = Workspace::builder(&pool)
+            .buffer::<f64>("input", LEN)
+            .buffer::<f64>("output", LEN)
+            .build()?;
+        let mut after_first = 0;
+        for pass in 0..10 {
+            workspace.get_mut::<f64>("input")?.fill(f64::from(pass));
+            workspace.scope_with(|named, scratch| {
+                let squares = scratch.alloc::<f64>(LEN)?;
+                for (square, x) in squares.iter_mut().zip(named.get::<f64>("input")?) {
+                    *square = x * x;
+                }
+                named.get_mut::<f64>("output")?.copy_from_slice(squares);
+                Ok::<(), Box<dyn Error>>(())
+            })?;
+            if pass == 0 {
+                after_first = pool.stats().allocations;
+            }
+        }
+        let asked = pool.stats().allocations - after_first;
+        Ok((workspace.get::<f64>("output")?.iter().sum(), asked))
+    }
+
+    /// Work that is spread over threads, each of which joins the scope by itself.
+    fn spread(set: &Pools) -> u64 {
+        thread::scope(|threads| {
+            let work = |from: u64| {
+                let _scope = set.join();
+                let part = millpond::alloc_from_fn(LEN, |at| from + at as u64);
+                part.map_or(0, |part| part.iter().map(|x| x % 10).sum())
+            };
+            let threads: Vec<_> = (0..4).map(|from| threads.spawn(move || work(from))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap_or(0)).sum()
+        })
+    }
+
+    fn check(what: &str, holds: bool) -> bool {
+        println!("{} {what}", if holds { "yes " } else { "NO  " });
+        holds
+    }
+
+    pub(crate) fn run() -> Result<bool, Box<dyn Error>> {
+        let default = pools();
+        let before = default.stats();
+
+        let (budget, set) = counted("step")?;
+        let ((sum, asked), spread) = set.scope(|| {
+            let answer = passes()?;
+            let spread = spread(&set);
+            println!("in the scope\n{}", millpond::memory_stats());
+            Ok::<_, Box<dyn Error>>((answer, spread))
+        })?;
+        println!("at its end the budget holds {}", display_size(budget.used()));
+        let emptied = budget.used();
+
+        let (lost, doomed) = counted("doomed")?;
+        let mut at_worst = 0;
+        println!("now one that panics:");
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let _scope = doomed.enter();
+            let buffer = millpond::alloc_zeroed::<f64>(LEN);
+            at_worst = lost.used();
+            panic!("with {} bytes in hand", buffer.map_or(0, |buffer| buffer.bytes()));
+        }));
+        let inside = pools();
+
+        // With the sets the last of their pools are gone.
+        drop((set, doomed));
+        let proofs = [
+            check("the work came to what it should", sum == 81.0 * LEN as f64),
+            check("the pool was asked in the first pass only", asked == 0),
+            check("every thread did its part", spread == 4 * 45 * LEN as u64 / 10),
+            check("the scope's memory went with it", emptied == 0),
+            check(
+                "the panic came through",
+                panicked.is_err() && at_worst >= 8 * LEN as u64,
+            ),
+            check("its scope's memory went too", lost.used() == 0),
+            check(
+                "the default is in force again",
+                inside.is_same(&default) && pools().is_same(&default),
+            ),
+            check("nobody drew from it meanwhile", default.stats() == before),
+            check("nothing is charged any more", budget.used() == 0),
+        ];
+        Ok(proofs.into_iter().all(|holds| holds))
+    }
+}

@@ -1,0 +1,209 @@
+//! Whole pools over a source that any machine has, an interpreter too.
+
+use super::*;
+use crate::memory::MemorySource;
+use millpond_engine::{Event, Range, Segment, Source, SourceError};
+use std::alloc::{Layout, alloc, dealloc};
+use std::collections::HashMap;
+use std::sync::Barrier;
+use std::sync::mpsc;
+
+/// Segments from the program's heap, of which nothing was written.
+#[derive(Default)]
+struct Plain(HashMap<u64, (*mut u8, Layout)>);
+
+// SAFETY: the pointers are of the heap, which any thread may use.
+unsafe impl Send for Plain {}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        // What a closed pool keeps ends with its source.
+        for (base, layout) in self.0.drain().map(|(_, block)| block) {
+            // SAFETY: it was allocated with this layout and is forgotten now.
+            unsafe { dealloc(base, layout) };
+        }
+    }
+}
+
+const UNSUPPORTED: SourceError = SourceError::Unsupported { operation: "pages" };
+
+impl Source for Plain {
+    fn page_bytes(&self) -> u64 {
+        1 << 16
+    }
+    fn is_paged(&self) -> bool {
+        false
+    }
+    fn capacity(&self) -> Option<u64> {
+        None
+    }
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
+    fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
+        let layout = Layout::from_size_align(bytes.max(1) as usize, 1 << 16).expect("a layout");
+        // SAFETY: the layout has a size.
+        let base = unsafe { alloc(layout) };
+        assert!(!base.is_null());
+        let address = base.expose_provenance() as u64;
+        self.0.insert(address, (base, layout));
+        Ok(Segment::new(address, bytes))
+    }
+    fn give(&mut self, segment: Segment) {
+        let (base, layout) = self.0.remove(&segment.address()).expect("ours");
+        // SAFETY: it was allocated with this layout and is forgotten now.
+        unsafe { dealloc(base, layout) };
+    }
+    fn reserve(&mut self, _: u64) -> Result<Range, SourceError> {
+        Err(UNSUPPORTED)
+    }
+    fn commit(&mut self, _: &Range, _: u64, _: u64, _: u64) -> Result<(), SourceError> {
+        Err(UNSUPPORTED)
+    }
+    fn decommit(&mut self, _: &Range, _: u64, _: u64) -> u64 {
+        0
+    }
+    fn move_pages(&mut self, _: (&Range, u64), _: (&Range, u64), _: u64) -> Result<u64, SourceError> {
+        Err(UNSUPPORTED)
+    }
+    fn release(&mut self, _: Range) {}
+    fn record_event(&mut self, _: u32) -> Event {
+        Event(0)
+    }
+    fn is_complete(&self, _: Event) -> bool {
+        true
+    }
+    fn wait_event(&mut self, _: u32, _: Event) {}
+    fn synchronize(&mut self) {}
+}
+
+// SAFETY: segments are blocks of the heap, apart from all others, until they are given back.
+unsafe impl MemorySource for Plain {
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::Host
+    }
+    fn fresh_is_zero(&self) -> bool {
+        false
+    }
+}
+
+const ROUNDS: usize = if cfg!(miri) { 24 } else { 2000 };
+
+fn pool() -> Pool {
+    let builder = Pool::builder().trim_every(None).track(None);
+    builder.over(Box::new(Plain::default())).expect("a pool")
+}
+
+/// A block and what was asked for.
+struct Raw(heap::Taken, usize);
+
+impl Raw {
+    fn pointer(&self) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.0.address)
+    }
+}
+
+fn take(pool: &Pool, bytes: usize, value: u8) -> Raw {
+    let raw = Raw(pool.heap().allocate(bytes, 64).expect("room"), bytes);
+    // SAFETY: the block is ours alone and has at least these bytes.
+    unsafe { raw.pointer().write_bytes(value, bytes) };
+    raw
+}
+
+fn give(pool: &Pool, raw: Raw, value: u8) {
+    for place in [0, raw.1 - 1] {
+        // SAFETY: the place is inside the block, which is ours alone and was written.
+        let byte = unsafe { raw.pointer().wrapping_add(place).read() };
+        assert_eq!(byte, value);
+    }
+    pool.heap().free(raw.0, raw.1);
+}
+
+/// A size of some class, or of the policy's own.
+fn size(round: usize) -> usize {
+    [1, 64, 200, 3000, 70_000, 64, 100][round % 7]
+}
+
+#[test]
+fn blocks_go_from_thread_to_thread_while_another_trims() {
+    let pool = pool();
+    let (sender, receiver) = mpsc::channel::<(Raw, u8)>();
+    std::thread::scope(|scope| {
+        let pool = &pool;
+        let taker = scope.spawn(move || {
+            for round in 0..ROUNDS {
+                let value = round as u8;
+                let raw = take(pool, size(round), value);
+                if round % 3 == 0 {
+                    give(pool, raw, value);
+                } else {
+                    sender.send((raw, value)).expect("open");
+                }
+            }
+        });
+        let giver = scope.spawn(move || {
+            for (raw, value) in receiver {
+                give(pool, raw, value);
+                give(pool, take(pool, 64, value), value);
+            }
+        });
+        for round in 0..ROUNDS / 8 {
+            if round % 3 == 0 {
+                pool.trim();
+            }
+            assert!(pool.stats().kept <= pool.stats().reserved.peak);
+        }
+        for thread in [taker, giver] {
+            thread.join().expect("no panic");
+        }
+    });
+    pool.heap().check();
+    let stats = pool.stats();
+    assert_eq!(
+        (stats.requested.current, stats.kept),
+        (0, 0),
+        "both threads have ended"
+    );
+    pool.trim();
+    assert_eq!(pool.stats().reserved.current, 0);
+}
+
+#[test]
+fn the_last_block_goes_in_another_thread_after_the_pool() {
+    for round in 0..ROUNDS / 8 {
+        let pool = pool();
+        let heap = pool.heap();
+        let buffer = pool.alloc_from(&[7u8; 100]).expect("room");
+        let more = pool.alloc_from(&[8u8; 70_000]).expect("room");
+        let thread = std::thread::spawn(move || {
+            assert_eq!((buffer[99], more[69_999]), (7, 8));
+            drop((buffer, more));
+        });
+        if round % 2 == 0 {
+            pool.trim();
+        }
+        drop(pool);
+        thread.join().expect("no panic");
+        let stats = heap.stats();
+        assert_eq!((stats.requested.current, stats.reserved.current), (0, 0));
+    }
+}
+
+#[test]
+fn who_waits_gets_what_another_thread_frees() {
+    let builder = Pool::builder().limit(26 << 20).trim_every(None);
+    let pool = builder.over(Box::new(Plain::default())).expect("a pool");
+    let held = pool.alloc::<u8>(20 << 20).expect("room");
+    let both = Barrier::new(2);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            both.wait();
+            let patient = pool.waiting(std::time::Duration::from_secs(600));
+            drop(patient.alloc::<u8>(18 << 20).expect("in time"));
+        });
+        both.wait();
+        drop(held);
+        waiter.join().expect("no panic");
+    });
+    assert_eq!(pool.stats().requested.current, 0);
+}

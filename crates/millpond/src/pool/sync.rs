@@ -1,0 +1,45 @@
+//! The primitives that the models check: from the standard library, or from `loom`.
+//!
+//! In the models, and under Miri, a [`compiler_fence`] is a full one. What stands opposite to it, `membarrier`, cannot be modelled; that
+//! the two together are worth a full fence on both sides is the system's promise.
+
+#[cfg(not(all(test, loom)))]
+pub(super) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
+
+#[cfg(not(any(miri, all(test, loom))))]
+pub(super) use std::sync::atomic::compiler_fence;
+
+#[cfg(all(miri, not(all(test, loom))))]
+pub(super) use std::sync::atomic::fence as compiler_fence;
+
+#[cfg(not(all(test, loom)))]
+pub(super) use std::thread::yield_now;
+
+#[cfg(all(test, loom))]
+pub(super) use loom::sync::atomic::{
+    AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence, fence as compiler_fence,
+};
+
+#[cfg(all(test, loom))]
+pub(super) use loom::thread::yield_now;
+
+/// A value that one thread at a time touches, by the rules of who holds it.
+#[cfg(not(all(test, loom)))]
+#[derive(Debug)]
+pub(super) struct Slot<T>(std::cell::UnsafeCell<T>);
+
+#[cfg(not(all(test, loom)))]
+impl<T> Slot<T> {
+    pub(super) fn new(value: T) -> Self {
+        Self(std::cell::UnsafeCell::new(value))
+    }
+
+    #[inline(always)]
+    pub(super) fn with_mut<R>(&self, work: impl FnOnce(*mut T) -> R) -> R {
+        work(self.0.get())
+    }
+}
+
+/// The same, which the models watch: two threads in it at once are seen.
+#[cfg(all(test, loom))]
+pub(super) use loom::cell::UnsafeCell as Slot;

@@ -1,0 +1,268 @@
+//! The shared part of a set: which pools there are, and who makes one.
+
+use super::builder::PoolsBuilder;
+use super::default::at_work;
+use super::here;
+use crate::device::Device;
+use crate::global::inside;
+use crate::memory::MemoryKind;
+use crate::pool::{Pool, PoolError};
+use crate::thread::thread_number;
+use millpond_engine::{ConfError, MillpondConf};
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// What a pool of the set is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) device: Device,
+    pub(super) kind: MemoryKind,
+}
+
+impl Place {
+    fn of(pool: &Pool) -> Self {
+        Self {
+            device: pool.kind().device(),
+            kind: pool.kind(),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            MemoryKind::Host => write!(f, "{}", self.device),
+            MemoryKind::Pinned => f.write_str("pinned"),
+        }
+    }
+}
+
+enum Slot {
+    /// A thread is at it. In a child of a fork, one of another process never will be.
+    Making {
+        process: u32,
+        thread: u32,
+    },
+    Ready(Pool),
+}
+
+#[derive(Default)]
+struct State {
+    /// At most one for each place, ascending by device and kind.
+    slots: Vec<(Place, Slot)>,
+    /// What pools made later are to be told, in this order.
+    told: Vec<Arc<str>>,
+}
+
+impl State {
+    fn find(&self, place: Place) -> Option<usize> {
+        self.slots.iter().position(|(other, _)| *other == place)
+    }
+
+    fn slot(&self, place: Place) -> Option<&Slot> {
+        self.find(place).map(|at| &self.slots[at].1)
+    }
+
+    /// Puts something into a slot; answers what was in it.
+    fn put(&mut self, place: Place, slot: Slot) -> Option<Slot> {
+        if let Some(at) = self.find(place) {
+            return Some(std::mem::replace(&mut self.slots[at].1, slot));
+        }
+        self.slots.push((place, slot));
+        self.slots
+            .sort_by_key(|(place, _)| (place.device, place.kind as u8));
+        None
+    }
+
+    fn take(&mut self, place: Place) -> Option<Slot> {
+        self.find(place).map(|at| self.slots.remove(at).1)
+    }
+}
+
+/// See the module.
+pub(super) struct Set {
+    rules: PoolsBuilder,
+    /// Taken only through [`Set::with`].
+    state: Mutex<State>,
+}
+
+/// What somebody finds who wants a pool.
+enum Found {
+    Ready(Pool),
+    /// It is this thread's to make.
+    Ours,
+    /// It was this thread's to make already.
+    Reentered,
+    Theirs,
+}
+
+impl Set {
+    pub(super) fn new(rules: PoolsBuilder) -> Self {
+        Self {
+            rules,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Looks at the state or changes it. Nothing is called, nothing of a caller's dropped in `work`, and what it allocates
+    /// is not the program's pool's: no subscriber is told of it under the lock.
+    fn with<R>(&self, work: impl FnOnce(&mut State) -> R) -> R {
+        let _inside = inside();
+        let _at_work = at_work();
+        let mut state: MutexGuard<'_, State> = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        work(&mut state)
+    }
+
+    /// The pools that are there.
+    pub(super) fn pools(&self) -> Vec<Pool> {
+        self.with(|state| {
+            let ready = state.slots.iter().filter_map(|(_, slot)| match slot {
+                Slot::Ready(pool) => Some(pool.clone()),
+                Slot::Making { .. } => None,
+            });
+            ready.collect()
+        })
+    }
+
+    pub(super) fn insert(&self, pool: Pool) -> Option<Pool> {
+        let place = Place::of(&pool);
+        let before = self.with(|state| state.put(place, Slot::Ready(pool)));
+        here::changed();
+        match before {
+            Some(Slot::Ready(before)) => Some(before),
+            // Whoever makes one finds this one when it is done.
+            Some(Slot::Making { .. }) | None => None,
+        }
+    }
+
+    pub(super) fn remove(&self, place: Place) -> Option<Pool> {
+        let removed = self.with(|state| match state.slot(place) {
+            Some(Slot::Ready(_)) => state.take(place),
+            _ => None,
+        });
+        here::changed();
+        match removed {
+            Some(Slot::Ready(pool)) => Some(pool),
+            _ => None,
+        }
+    }
+
+    pub(super) fn pool(&self, place: Place) -> Result<Pool, PoolError> {
+        let mut pause = Duration::from_micros(50);
+        loop {
+            match self.find(place) {
+                Found::Ready(pool) => return Ok(pool),
+                Found::Ours => return self.make(place),
+                Found::Reentered => {
+                    let name = self.rules.name_of(place);
+                    return Err(PoolError::Reentered { name });
+                }
+                // It takes a fraction of a millisecond, once in a set's life. A condition would have to be made whole in
+                // the child of a fork; this needs nothing.
+                Found::Theirs => thread::sleep(pause),
+            }
+            pause = (pause * 2).min(Duration::from_millis(2));
+        }
+    }
+
+    fn find(&self, place: Place) -> Found {
+        let here = thread_number();
+        self.with(|state| match state.slot(place) {
+            Some(Slot::Ready(pool)) => Found::Ready(pool.clone()),
+            Some(Slot::Making { process, thread }) if *process == std::process::id() => {
+                if *thread == here {
+                    Found::Reentered
+                } else {
+                    Found::Theirs
+                }
+            }
+            _ => {
+                let process = std::process::id();
+                state.put(
+                    place,
+                    Slot::Making {
+                        process,
+                        thread: here,
+                    },
+                );
+                Found::Ours
+            }
+        })
+    }
+
+    /// Makes a pool and puts it into its slot.
+    fn make(&self, place: Place) -> Result<Pool, PoolError> {
+        let making = Making { set: self, place };
+        let pool = self.rules.make(place)?;
+        loop {
+            // Told while it was made, and maybe while it hears that.
+            let told = self.with(|state| state.told.clone());
+            told.iter().try_for_each(|text| pool.configure(text))?;
+            let found = self.with(|state| {
+                if let Some(Slot::Ready(inserted)) = state.slot(place) {
+                    return Some(inserted.clone());
+                }
+                let same = state.told.len() == told.len()
+                    && state.told.iter().zip(&told).all(|(a, b)| Arc::ptr_eq(a, b));
+                same.then(|| {
+                    state.put(place, Slot::Ready(pool.clone()));
+                    pool.clone()
+                })
+            });
+            if let Some(pool) = found {
+                drop(making);
+                return Ok(pool);
+            }
+        }
+    }
+
+    /// Changes settings of all pools, those made later too.
+    pub(super) fn configure(&self, text: &str) -> Result<(), ConfError> {
+        self.rules.check_change(text)?;
+        for pool in self.pools() {
+            pool.heap().check_change(text)?;
+        }
+        let keys = keys(text)?;
+        let text: Arc<str> = text.into();
+        let before = self.with(|state| {
+            // What says all that another said takes its place, so that the list stays short however often it is told.
+            let replaced =
+                |old: &Arc<str>| self::keys(old).is_ok_and(|old| old.iter().all(|key| keys.contains(key)));
+            let (gone, mut kept): (Vec<_>, Vec<_>) = state.told.drain(..).partition(replaced);
+            kept.push(Arc::clone(&text));
+            state.told = kept;
+            gone
+        });
+        drop(before);
+        self.pools().iter().try_for_each(|pool| pool.configure(&text))
+    }
+}
+
+/// The keys that a text has.
+fn keys(text: &str) -> Result<HashSet<String>, ConfError> {
+    let mut keys = HashSet::new();
+    MillpondConf::parse_with(text, "", |key, _| {
+        keys.insert(if key == "cache-size" { "high-water" } else { key }.to_owned());
+        Ok(true)
+    })?;
+    Ok(keys)
+}
+
+/// As long as it lives this thread makes a pool. Whatever comes of it, nobody waits for it any more when it is gone.
+struct Making<'a> {
+    set: &'a Set,
+    place: Place,
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        self.set.with(|state| {
+            if let Some(Slot::Making { .. }) = state.slot(self.place) {
+                state.take(self.place);
+            }
+        });
+    }
+}

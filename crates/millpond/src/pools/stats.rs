@@ -1,0 +1,200 @@
+//! The account of a set.
+
+use super::Pools;
+use crate::device::Device;
+use crate::memory::MemoryKind;
+use crate::pool::PoolStats;
+use millpond_engine::display_size;
+use std::fmt;
+
+/// One pool of a set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolsEntry {
+    /// The pool's name.
+    pub name: String,
+    /// Where its memory is.
+    pub device: Device,
+    /// Of which kind it is.
+    pub kind: MemoryKind,
+    /// Its account.
+    pub stats: PoolStats,
+}
+
+/// What the pools of a set hold and have done. Shown as a table.
+///
+/// Each pool is looked at for itself, one after the other: while others are at work, the sum is of no one moment. A peak of
+/// several pools is the sum of theirs, which may have been at different times: what was used at once was no more.
+///
+/// ```
+/// use millpond::{Device, Pools};
+///
+/// let set = Pools::new();
+/// let none = set.stats();
+/// assert_eq!((none.hit_rate(), none.utilisation(), none.fragmentation_ratio()), (0.0, 0.0, 0.0));
+///
+/// let buffer = set.host()?.alloc_zeroed::<f32>(1000)?;
+/// let stats = set.stats();
+/// assert_eq!(stats.pools[0].name, "host");
+/// assert_eq!(stats.on(Device::Host).requested.current, 4000);
+/// assert_eq!(stats.total.allocations, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolsStats {
+    /// Each pool, by device and kind.
+    pub pools: Vec<PoolsEntry>,
+    /// All of them together.
+    pub total: PoolStats,
+}
+
+impl PoolsStats {
+    /// The pools of one device together.
+    #[must_use]
+    pub fn on(&self, device: Device) -> PoolStats {
+        let of = self.pools.iter().filter(|entry| entry.device == device);
+        of.map(|entry| entry.stats).sum()
+    }
+
+    /// Hits over allocations; 0 before the first.
+    #[must_use]
+    pub fn hit_rate(&self) -> f64 {
+        self.total.hit_rate()
+    }
+
+    /// Allocated over reserved; 0 while nothing is reserved.
+    #[must_use]
+    pub fn utilisation(&self) -> f64 {
+        self.total.utilisation()
+    }
+
+    /// The share of reserved bytes in no caller's hands; 0 while nothing is reserved.
+    #[must_use]
+    pub fn fragmentation_ratio(&self) -> f64 {
+        self.total.fragmentation_ratio()
+    }
+}
+
+impl Pools {
+    /// The account. Makes no pool.
+    #[must_use]
+    pub fn stats(&self) -> PoolsStats {
+        let pools: Vec<PoolsEntry> = self
+            .iter()
+            .map(|pool| PoolsEntry {
+                name: pool.name().to_owned(),
+                device: pool.kind().device(),
+                kind: pool.kind(),
+                stats: pool.stats(),
+            })
+            .collect();
+        PoolsStats {
+            total: pools.iter().map(|entry| entry.stats).sum(),
+            pools,
+        }
+    }
+}
+
+const HEAD: [&str; 8] = [
+    "", "in use", "peak", "cached", "reserved", "allocs", "frees", "hits",
+];
+
+impl fmt::Display for PoolsStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let row = |name: &str, of: &PoolStats| {
+            let size = |bytes| display_size(bytes).to_string();
+            [
+                name.to_owned(),
+                size(of.allocated.current),
+                size(of.allocated.peak),
+                size(of.cached()),
+                size(of.reserved.current),
+                of.allocations.to_string(),
+                of.frees.to_string(),
+                format!("{:.1} %", 100.0 * of.hit_rate()),
+            ]
+        };
+        let mut rows = vec![HEAD.map(str::to_owned)];
+        rows.extend(self.pools.iter().map(|entry| row(&entry.name, &entry.stats)));
+        if self.pools.len() != 1 {
+            rows.push(row("all", &self.total));
+        }
+        let widths: [usize; HEAD.len()] = std::array::from_fn(|column| {
+            let lengths = rows.iter().map(|row| row[column].chars().count());
+            lengths.max().unwrap_or(0)
+        });
+        for (at, row) in rows.iter().enumerate() {
+            let newline = if at == 0 { "" } else { "\n" };
+            write!(f, "{newline}{:<1$}", row[0], widths[0])?;
+            for (cell, width) in row.iter().zip(&widths).skip(1) {
+                write!(f, "  {cell:>width$}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millpond_engine::Gauge;
+
+    #[test]
+    fn a_table_with_a_sum() {
+        let gauge = |current, peak| Gauge { current, peak };
+        let entry = |name: &str, kind, stats| PoolsEntry {
+            name: name.to_owned(),
+            device: Device::Host,
+            kind,
+            stats,
+        };
+        let host = PoolStats {
+            requested: gauge(900, 5000),
+            allocated: gauge(1 << 20, 3 << 20),
+            reserved: gauge(4 << 20, 4 << 20),
+            allocations: 100,
+            frees: 90,
+            hits: 95,
+            ..PoolStats::default()
+        };
+        let pinned = PoolStats {
+            allocated: gauge(1 << 20, 1 << 20),
+            reserved: gauge(1 << 20, 2 << 20),
+            allocations: 1,
+            kept: 7,
+            refusals: 2,
+            ..PoolStats::default()
+        };
+        let mut stats = PoolsStats {
+            pools: vec![
+                entry("host", MemoryKind::Host, host),
+                entry("pinned", MemoryKind::Pinned, pinned),
+            ],
+            total: [host, pinned].into_iter().sum(),
+        };
+        assert_eq!(
+            stats.total,
+            PoolStats {
+                requested: gauge(900, 5000),
+                allocated: gauge(2 << 20, 4 << 20),
+                reserved: gauge(5 << 20, 6 << 20),
+                kept: 7,
+                allocations: 101,
+                frees: 90,
+                hits: 95,
+                refusals: 2,
+            }
+        );
+        assert_eq!(stats.on(Device::Host), stats.total);
+        let expected = [
+            "          in use      peak    cached  reserved  allocs  frees    hits",
+            "host    1.00 MiB  3.00 MiB  3.00 MiB  4.00 MiB     100     90  95.0 %",
+            "pinned  1.00 MiB  1.00 MiB       0 B  1.00 MiB       1      0   0.0 %",
+            "all     2.00 MiB  4.00 MiB  3.00 MiB  5.00 MiB     101     90  94.1 %",
+        ];
+        assert_eq!(stats.to_string(), expected.join("\n"));
+        stats.pools.pop();
+        assert_eq!(stats.to_string().lines().count(), 2, "the sum of one is that one");
+    }
+}

@@ -1,0 +1,96 @@
+//! What is done to all pools of a set.
+
+use super::Pools;
+use crate::profile::{self, ProfileReport};
+use millpond_engine::{Compaction, ConfError};
+
+impl Pools {
+    /// Gives everything that no block uses back to the system, and begins the account anew; as
+    /// [`Pool::clear`](crate::Pool::clear).
+    ///
+    /// ```
+    /// # let set = millpond::Pools::new();
+    /// drop(set.host()?.alloc_zeroed::<u8>(1 << 20)?);
+    /// set.clear();
+    /// let total = set.stats().total;
+    /// assert_eq!((total.reserved.current, total.allocations, total.allocated.peak), (0, 0, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn clear(&self) {
+        self.iter().for_each(|pool| pool.clear());
+    }
+
+    /// Gives everything that no block uses back to the system; as [`Pool::trim`](crate::Pool::trim).
+    pub fn trim(&self) {
+        self.iter().for_each(|pool| pool.trim());
+    }
+
+    /// Compacts every pool, as [`Pool::compact`](crate::Pool::compact); answers what that came to in all. The largest hole
+    /// is the largest of any pool's.
+    pub fn compact(&self) -> Compaction {
+        self.iter().fold(Compaction::default(), |mut sum, pool| {
+            let one = pool.compact();
+            let add = |to: &mut u64, bytes| *to = to.saturating_add(bytes);
+            add(&mut sum.reserved_before, one.reserved_before);
+            add(&mut sum.reserved_after, one.reserved_after);
+            add(&mut sum.waited, one.waited);
+            add(&mut sum.allocated, one.allocated);
+            add(&mut sum.shared, one.shared);
+            add(&mut sum.kept, one.kept);
+            sum.largest_hole = sum.largest_hole.max(one.largest_hole);
+            sum
+        })
+    }
+
+    /// Finishes what is pending; as [`Pool::collect_garbage`](crate::Pool::collect_garbage).
+    pub fn collect_garbage(&self) {
+        self.iter().for_each(|pool| pool.collect_garbage());
+    }
+
+    /// Starts every peak anew at the current value.
+    pub fn reset_peak(&self) {
+        self.iter().for_each(|pool| pool.reset_peak());
+    }
+
+    /// Changes settings of all pools, of those that are made later too; the keys are those of
+    /// [`Pool::configure`](crate::Pool::configure). A limit holds for each pool.
+    ///
+    /// ```
+    /// # let set = millpond::Pools::new();
+    /// set.configure("limit:2GiB,cache-size:512MiB")?;
+    /// assert_eq!(set.host()?.limit(), Some(2 << 30));
+    /// assert!(set.configure("handle:4MiB").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// On a key that is not known, a value that cannot be, or a setting that a pool keeps for life; then nothing is
+    /// changed.
+    pub fn configure(&self, settings: &str) -> Result<(), ConfError> {
+        self.set.configure(settings)
+    }
+
+    /// Runs `work` and says what it did to the pools: [clears](Self::clear) them, takes the baseline, and looks again when
+    /// the work is done. A pool that is made meanwhile begins with nothing. What other threads do to the pools counts
+    /// too; [`ProfileReport::kept_on`] sums up by device.
+    ///
+    /// ```
+    /// use millpond::{Device, Pools};
+    ///
+    /// let set = Pools::new();
+    /// let (kept, report) = set.profile(|| {
+    ///     let pool = set.host()?;
+    ///     drop(pool.alloc_zeroed::<u8>(1 << 20)?);
+    ///     Ok::<_, Box<dyn std::error::Error>>(pool.alloc_zeroed::<u8>(4096)?)
+    /// });
+    /// assert_eq!(report.kept_on(Device::Host), 4096);
+    /// assert_eq!(report.pools[0].peak(), 1 << 20);
+    /// println!("{report}");
+    /// # drop(kept?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn profile<R>(&self, work: impl FnOnce() -> R) -> (R, ProfileReport) {
+        self.clear();
+        profile::over(|| self.iter().collect(), work)
+    }
+}

@@ -1,0 +1,333 @@
+//! A pool over a source that fails: each call in turn, and every call from one on.
+//!
+//! A program that is always the same takes every way through a pool: small and large blocks, spans, batches between
+//! threads, growth, trim, compaction, a limit, a tenant. It is run once to count the source's calls; then each of them
+//! is made to fail. Whatever is refused, nothing may be lost.
+
+#![cfg(target_os = "linux")]
+
+use millpond::engine::{CallKind, Event, Range, Segment, Source, SourceError};
+use millpond::{AllocError, Budget, Buffer, Host, Measure, MemoryKind, MemorySource, Pool, Prewarm};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+/// Which calls fail, and how many there have been; shared with the source, which the pool has.
+#[derive(Debug, Default)]
+struct Plan {
+    calls: AtomicU64,
+    first: AtomicU64,
+    end: AtomicU64,
+    struck: AtomicU64,
+}
+
+/// Fails by number, whatever the kind of call: [`Faulty`](millpond::engine::Faulty) counts each kind by itself, and cannot
+/// be asked once a pool has it.
+struct Failing {
+    inner: Host,
+    plan: Arc<Plan>,
+}
+
+impl Failing {
+    /// Of calls that tell only whether they have done it, every second one has not.
+    fn succeeds(&self) -> bool {
+        self.plan.calls.fetch_add(1, Ordering::Relaxed).is_multiple_of(2)
+    }
+
+    fn call(&self, kind: CallKind, bytes: u64) -> Result<(), SourceError> {
+        assert!(kind.can_fail());
+        let number = self.plan.calls.fetch_add(1, Ordering::Relaxed);
+        let fails = self.plan.first.load(Ordering::Relaxed)..self.plan.end.load(Ordering::Relaxed);
+        if !fails.contains(&number) {
+            return Ok(());
+        }
+        self.plan.struck.fetch_add(1, Ordering::Relaxed);
+        Err(match number % 3 {
+            0 => SourceError::Driver {
+                call: kind.name(),
+                code: 7,
+            },
+            _ => SourceError::OutOfMemory {
+                requested: bytes,
+                free: 0,
+                capacity: 1 << 40,
+            },
+        })
+    }
+}
+
+impl Source for Failing {
+    fn page_bytes(&self) -> u64 {
+        self.inner.page_bytes()
+    }
+    fn is_paged(&self) -> bool {
+        self.inner.is_paged()
+    }
+    fn capacity(&self) -> Option<u64> {
+        self.inner.capacity()
+    }
+    fn free_bytes(&self) -> Option<u64> {
+        self.inner.free_bytes()
+    }
+    fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
+        self.call(CallKind::Take, bytes)?;
+        self.inner.take(bytes)
+    }
+    fn give(&mut self, segment: Segment) {
+        self.inner.give(segment);
+    }
+    fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
+        self.call(CallKind::Reserve, bytes)?;
+        self.inner.reserve(bytes)
+    }
+    fn commit(&mut self, range: &Range, offset: u64, bytes: u64, handle: u64) -> Result<(), SourceError> {
+        self.call(CallKind::Commit, bytes)?;
+        self.inner.commit(range, offset, bytes, handle)
+    }
+    fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
+        self.inner.decommit(range, offset, bytes)
+    }
+    fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError> {
+        self.call(CallKind::Move, bytes)?;
+        self.inner.move_pages(from, to, bytes)
+    }
+    fn release(&mut self, range: Range) {
+        self.inner.release(range);
+    }
+    fn record_event(&mut self, stream: u32) -> Event {
+        self.inner.record_event(stream)
+    }
+    fn is_complete(&self, event: Event) -> bool {
+        self.inner.is_complete(event)
+    }
+    fn wait_event(&mut self, stream: u32, event: Event) {
+        self.inner.wait_event(stream, event);
+    }
+    fn synchronize(&mut self) {
+        self.inner.synchronize();
+    }
+}
+
+// SAFETY: each call reaches the source below with the very tokens it was made with, or fails without reaching it.
+unsafe impl MemorySource for Failing {
+    fn kind(&self) -> MemoryKind {
+        self.inner.kind()
+    }
+    fn fresh_is_zero(&self) -> bool {
+        self.inner.fresh_is_zero()
+    }
+    fn discard(&self, address: u64, bytes: u64) -> bool {
+        self.succeeds() && self.inner.discard(address, bytes)
+    }
+    fn populate(&self, address: u64, bytes: u64) -> bool {
+        self.succeeds() && self.inner.populate(address, bytes)
+    }
+    fn transfer(&mut self, from: u64, to: u64, bytes: u64) -> bool {
+        self.inner.transfer(from, to, bytes)
+    }
+}
+
+/// Whether the bytes have this value, as far as some of each page tell.
+fn is_all(bytes: &[u8], value: u8) -> bool {
+    bytes
+        .iter()
+        .step_by(509)
+        .chain(bytes.last())
+        .all(|byte| *byte == value)
+}
+
+/// What a program has been served, and what was refused.
+#[derive(Debug, Default)]
+struct Log {
+    held: Vec<Buffer<u8>>,
+    served: u64,
+    refused: u64,
+}
+
+impl Log {
+    fn add(&mut self, outcome: Result<Buffer<u8>, AllocError>, value: u8) {
+        let Ok(mut buffer) = outcome.map_err(|error| self.refuse(&error)) else {
+            return;
+        };
+        assert!(is_all(&buffer, 0));
+        buffer.fill(value);
+        self.served += 1;
+        self.held.push(buffer);
+    }
+
+    fn note(&mut self, outcome: Result<(), AllocError>) {
+        if let Err(error) = outcome {
+            self.refuse(&error);
+        }
+    }
+
+    fn refuse(&mut self, error: &AllocError) {
+        // Policies after others' rules align to less than is asked for.
+        let typed = matches!(
+            error,
+            AllocError::OutOfMemory(_) | AllocError::Source(_) | AllocError::Alignment { .. }
+        );
+        assert!(typed && !error.to_string().is_empty(), "{error:?}");
+        self.refused += 1;
+    }
+
+    fn check(&self) {
+        for buffer in &self.held {
+            assert!(is_all(buffer, buffer[0]), "contents were lost");
+        }
+    }
+}
+
+/// Takes every way through a pool.
+fn program(pool: &Pool, tenant: &millpond::Tenant) -> Log {
+    let mut log = Log::default();
+    // Small sizes of several classes, some aligned: spans.
+    for round in 0..6 {
+        for bytes in [1, 100, 3000, 20_000, 60_000] {
+            log.add(pool.alloc_zeroed_aligned(bytes, 64 << round), 1);
+        }
+    }
+    // Larger ones: growth, holes between them, holes used again.
+    for megabytes in [1usize, 3, 2, 5, 1] {
+        log.add(pool.alloc_zeroed(megabytes << 20), 2);
+        log.add(pool.alloc_zeroed(100_000 * megabytes), 3);
+    }
+    let mut at = 0;
+    log.held.retain(|_| {
+        at += 1;
+        at % 3 != 0
+    });
+    log.add(pool.alloc_zeroed(7 << 20), 4);
+    log.add(tenant.alloc_zeroed(2 << 20), 5);
+    log.add(tenant.alloc_zeroed(50), 6);
+    // More than the source aligns to.
+    log.add(pool.alloc_zeroed_aligned(1 << 20, 4 << 20), 7);
+    // Buffers that grow, in place and not.
+    for index in [0, 5, log.held.len() / 2] {
+        if let Some(buffer) = log.held.get_mut(index) {
+            let (before, value) = (buffer.len(), buffer[0]);
+            let outcome = buffer.try_grow_zeroed(before + (1 << 20));
+            if outcome.is_ok() {
+                assert!(is_all(&buffer[before..], 0));
+                buffer.fill(value);
+            }
+            log.note(outcome);
+        }
+    }
+    log.note(pool.reserve(pool.stats().reserved.current + (3 << 20)));
+    log.note(pool.prewarm(&Prewarm::of([(700, 200), (1 << 20, 2)]).touched()));
+    pool.trim();
+    log.check();
+    // Frees of another thread, and what it kept.
+    let given = log.held.split_off(log.held.len() / 2);
+    let more = thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            drop(given);
+            let mut log = Log::default();
+            for bytes in [64, 5000, 200_000, 4 << 20] {
+                log.add(pool.alloc_zeroed(bytes), 8);
+            }
+            log
+        });
+        other.join().expect("no panic")
+    });
+    log.held.extend(more.held);
+    log.served += more.served;
+    log.refused += more.refused;
+    pool.compact();
+    log.add(pool.alloc_zeroed(6 << 20), 9);
+    pool.set_limit(8 << 20);
+    log.held.truncate(log.held.len() / 2);
+    log.add(pool.alloc_zeroed(1 << 20), 10);
+    pool.set_limit(u64::MAX);
+    log.add(pool.alloc_zeroed(2 << 20), 11);
+    pool.collect_garbage();
+    log.check();
+    log
+}
+
+/// Runs the program with these calls failing; answers the calls of a run, and how many were made to fail.
+fn run(policy: &str, first: u64, end: u64) -> (u64, u64) {
+    let plan = Arc::new(Plan::default());
+    plan.first.store(first, Ordering::Relaxed);
+    plan.end.store(end, Ordering::Relaxed);
+    let source = Failing {
+        inner: Host::builder().page_bytes(64 << 10).build().expect("a source"),
+        plan: Arc::clone(&plan),
+    };
+    let process = Budget::builder("process").build().expect("a budget");
+    let budget = Budget::builder("tenant")
+        .measure(Measure::Allocated)
+        .build()
+        .expect("a budget");
+    let builder = Pool::builder().policy(policy).budget(&process).trim_every(None);
+    let pool = builder.over(Box::new(source)).expect("a pool");
+    let tenant = pool.tenant(&budget).expect("allocated bytes");
+    let log = program(&pool, &tenant);
+    let calls = plan.calls.load(Ordering::Relaxed);
+    let struck = plan.struck.load(Ordering::Relaxed);
+    let stats = pool.stats();
+    let held: u64 = log.held.iter().map(|buffer| buffer.capacity() as u64).sum();
+    assert_eq!(stats.allocated.current, held);
+    assert_eq!(stats.allocations - stats.frees, log.held.len() as u64);
+    let unprovoked = struck == 0 && policy == "millpond";
+    assert!(
+        stats.allocations >= log.served && !(unprovoked && log.refused > 1),
+        "{stats:?}"
+    );
+    // From here on nothing fails: the pool is as good as new.
+    plan.end.store(0, Ordering::Relaxed);
+    for bytes in [900, 9 << 20] {
+        // This one takes all it will ever have at its first call, or what it gets then.
+        if policy != "rmm-arena" {
+            let served = pool.alloc_zeroed::<u8>(bytes);
+            assert!(
+                served.is_ok(),
+                "{policy} after calls {first} to {end}: {served:?}"
+            );
+        }
+    }
+    drop(log);
+    pool.trim();
+    let stats = pool.stats();
+    let left = [stats.requested, stats.allocated].map(|gauge| gauge.current);
+    assert_eq!((left, stats.kept, stats.allocations), ([0; 2], 0, stats.frees));
+    assert_eq!(process.used(), stats.reserved.current);
+    if matches!(policy, "millpond" | "planned") {
+        assert_eq!(stats.reserved.current, 0, "calls {first} to {end}");
+    }
+    drop((pool, tenant));
+    assert_eq!((process.used(), process.forgotten()), (0, 0));
+    assert_eq!((budget.used(), budget.forgotten()), (0, 0));
+    (calls, struck)
+}
+
+#[test]
+fn each_call_of_the_source_in_turn() {
+    let (calls, struck) = run("millpond", 0, 0);
+    println!("{calls} calls");
+    assert!(calls > 30 && struck == 0, "{calls} calls");
+    let mut total = 0;
+    for call in 0..calls {
+        total += run("millpond", call, call + 1).1;
+    }
+    // Those that tell only whether they did it are calls that cannot fail in this way.
+    assert!(total > 20, "{total} failures of {calls} calls");
+}
+
+#[test]
+fn every_call_of_the_source_from_one_on() {
+    let (calls, _) = run("millpond", 0, 0);
+    for call in 0..calls {
+        run("millpond", call, if call % 3 == 0 { call + 5 } else { u64::MAX });
+    }
+}
+
+#[test]
+fn every_other_policy_when_calls_fail() {
+    for policy in millpond::engine::policies::names() {
+        for call in [0, 1, 2, 5, 13] {
+            run(policy, call, if call % 2 == 0 { call + 1 } else { u64::MAX });
+        }
+    }
+}

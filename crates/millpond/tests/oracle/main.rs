@@ -1,0 +1,111 @@
+//! Random programs from several threads, against a list of what is live.
+//!
+//! ```sh
+//! MILLPOND_ORACLE_SECONDS=600 cargo test -p millpond --test oracle
+//! MILLPOND_ORACLE_SEED=7 cargo test -p millpond --test oracle
+//! ```
+//!
+//! Each case says its seed, which is shown where it fails. What a thread asks for follows from the seed alone; in which
+//! order threads come does not.
+
+#![cfg(target_os = "linux")]
+
+mod dice;
+mod live;
+mod program;
+mod terms;
+
+use program::Case;
+use std::time::{Duration, Instant};
+use terms::Terms;
+
+/// Runs cases of these terms for a while.
+fn check(terms: &Terms) {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    if let Some(seed) = number("MILLPOND_ORACLE_SEED") {
+        return Case::run(terms, seed);
+    }
+    let time = Duration::from_millis(number("MILLPOND_ORACLE_SECONDS").map_or(700, |s| s * 1000 / 8));
+    let (began, mut seed) = (Instant::now(), 1);
+    while seed == 1 || began.elapsed() < time {
+        Case::run(terms, seed);
+        seed += 1;
+    }
+}
+
+#[test]
+fn one_thread_is_counted_exactly_peaks_too() {
+    check(&Terms {
+        threads: 1,
+        ..Terms::plenty()
+    });
+}
+
+#[test]
+fn threads_with_plenty_of_memory() {
+    check(&Terms::plenty());
+}
+
+#[test]
+fn threads_with_tenants_and_a_budget() {
+    check(&Terms {
+        tenants: true,
+        budget: true,
+        ..Terms::plenty()
+    });
+}
+
+#[test]
+fn threads_that_see_nothing_of_each_other() {
+    check(&Terms {
+        cleared: true,
+        ..Terms::plenty()
+    });
+}
+
+#[test]
+fn threads_under_a_limit_that_rises_and_falls() {
+    check(&Terms {
+        limit: Some(24 << 20),
+        moving_limit: true,
+        waiting: true,
+        ..Terms::plenty()
+    });
+}
+
+#[test]
+fn threads_that_run_short_and_wait() {
+    check(&Terms {
+        threads: 3,
+        limit: Some(12 << 20),
+        tenants: true,
+        budget: true,
+        waiting: true,
+        ..Terms::plenty()
+    });
+}
+
+#[test]
+fn threads_over_a_source_that_fails() {
+    check(&Terms {
+        faults: 0.2,
+        limit: Some(64 << 20),
+        ..Terms::plenty()
+    });
+}
+
+#[test]
+fn whatever_the_policy() {
+    for name in millpond::engine::policies::names() {
+        let terms = Terms {
+            policy: name,
+            limit: Some(1 << 30),
+            steps: 80,
+            rounds: 2,
+            ..Terms::plenty()
+        };
+        for seed in 1..=2 {
+            Case::run(&terms, seed);
+        }
+    }
+}

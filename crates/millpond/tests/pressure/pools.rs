@@ -1,0 +1,136 @@
+//! Pools that give memory back when a system that is written down has little left.
+
+use crate::tree::Tree;
+use millpond::pressure::{Level, Share};
+use millpond::{Pool, PoolBuilder, Pools, Watch};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const GIB: u64 = 1 << 30;
+const MIB: u64 = 1 << 20;
+const LONG: Duration = Duration::from_secs(30);
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < LONG, "never {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Looks often, and lets no memory go for being idle.
+fn looking(tree: &Tree) -> PoolBuilder {
+    Pool::builder()
+        .settings("decay:1000000")
+        .trim_every(Some(Duration::from_millis(5)))
+        .trim_at_pressure(Some(Share::percent(80)))
+        .readings(tree.readings())
+}
+
+fn fill(pool: &Pool) -> u64 {
+    drop(pool.alloc_zeroed::<u8>(16 << 20).expect("room"));
+    pool.stats().reserved.current
+}
+
+/// Longer than several looks.
+fn looks_pass() {
+    std::thread::sleep(Duration::from_millis(120));
+}
+
+#[test]
+fn a_pool_gives_back_at_its_share_and_then_rests() {
+    let tree = Tree::new();
+    tree.machine(16 * GIB, 4 * GIB);
+    let pool = looking(&tree).host().expect("a pool");
+    let kept = pool.alloc_zeroed::<u8>(3 << 20).expect("room");
+    let before = fill(&pool);
+    assert!(before >= 19 * MIB);
+    looks_pass();
+    assert_eq!(pool.stats().reserved.current, before, "75 % are used");
+    tree.machine(16 * GIB, 3 * GIB);
+    until("given back", || pool.stats().reserved.current < 4 * MIB);
+    assert_eq!(pool.stats().allocations, 2, "nothing is counted anew");
+    // Memory is as scarce as before: what the program takes again it may keep, for a while.
+    let again = fill(&pool);
+    looks_pass();
+    assert_eq!(pool.stats().reserved.current, again);
+    // What is set anew holds at once.
+    pool.configure("trim-at-pressure:70%").expect("known");
+    until("given back again", || pool.stats().reserved.current < 4 * MIB);
+    pool.configure("trim-at-pressure:off").expect("known");
+    let again = fill(&pool);
+    looks_pass();
+    assert_eq!(pool.stats().reserved.current, again, "nobody looks");
+    assert!(kept.iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn limits_on_addresses_and_small_change_move_nobody() {
+    let tree = Tree::new();
+    tree.limits("1073741824", "unlimited");
+    let pool = looking(&tree).host().expect("a pool");
+    let before = fill(&pool);
+    looks_pass();
+    assert_eq!(pool.stats().reserved.current, before, "addresses stay a pool's");
+    pool.trim();
+    tree.machine(16 * GIB, 0);
+    drop(pool.alloc_zeroed::<u8>(100_000).expect("room"));
+    let before = pool.stats().reserved.current;
+    assert!(before > 0 && before < MIB);
+    looks_pass();
+    assert_eq!(pool.stats().reserved.current, before, "not worth a look");
+}
+
+#[test]
+fn a_pool_that_never_ticks_looks_each_second() {
+    let tree = Tree::new();
+    tree.machine(16 * GIB, GIB);
+    let pool = looking(&tree).trim_every(None).host().expect("a pool");
+    fill(&pool);
+    until("given back", || pool.stats().reserved.current == 0);
+}
+
+#[test]
+fn a_set_gives_back_before_others_are_told() {
+    let tree = Tree::new();
+    let set = Pools::with(Pool::builder().trim_every(None));
+    let joined = Pools::with(Pool::builder().trim_every(None));
+    let told = Arc::new(AtomicBool::new(false));
+    let (seen, tells) = (set.clone(), Arc::clone(&told));
+    let builder = Watch::builder()
+        .readings(tree.readings())
+        .interval(Duration::ZERO)
+        .calm(Duration::ZERO)
+        .tell(move |change| {
+            if change.to >= Level::High {
+                // It may ask the set for anything: no lock is held.
+                let pool = seen.host().expect("there");
+                assert_eq!(pool.stats().reserved.current, 0);
+                drop(pool.alloc_zeroed::<u8>(100).expect("room"));
+                tells.store(true, Ordering::Release);
+            }
+        });
+    for pools in [&set, &joined] {
+        fill(&pools.host().expect("a pool"));
+    }
+    let watch = set.watch_pressure(builder).expect("a watch");
+    let heeds = joined.heed(&watch);
+    looks_pass();
+    assert!(set.stats().total.reserved.current >= 16 * MIB);
+    tree.machine(16 * GIB, GIB);
+    until("told", || told.load(Ordering::Acquire));
+    assert_eq!(joined.stats().total.reserved.current, 0);
+    assert_eq!(watch.panics().0, 0);
+    drop(heeds);
+    // From high to critical is a change too; whoever heeds no more keeps what it has.
+    let kept = fill(&joined.host().expect("there"));
+    fill(&set.host().expect("there"));
+    tree.machine(16 * GIB, 0);
+    until("critical", || watch.level() == Level::Critical);
+    until("given back", || set.stats().total.reserved.current < MIB);
+    assert_eq!(joined.stats().total.reserved.current, kept);
+    // The watch keeps no set alive.
+    drop(set);
+    drop(watch);
+}

@@ -1,0 +1,28 @@
+//! The tests that Miri can run.
+
+use crate::shell::{step, step_with, works};
+
+/// Whole pools over the program's heap, with threads; blocks over it and what turns them into elements. Not: tests over
+/// sources of the system's memory (`mmap`, `mremap`, `mlock`) or with forks, which Miri does not have. `membarrier` it
+/// has not either: full fences stand in its place. Safe modules are left out; some would take an hour.
+const TESTS: &str = "pool::on_heap block:: buffer:: storage:: rental:: unpooled:: workspace::";
+
+pub(crate) fn run() -> Result<(), String> {
+    if !works("cargo", &["+nightly", "--version"]) {
+        step(
+            "rustup",
+            &["toolchain", "install", "nightly", "--profile", "minimal"],
+        )?;
+    }
+    if !works("cargo", &["+nightly", "miri", "--version"]) {
+        let add = "component add miri rust-src --toolchain nightly";
+        step("rustup", &add.split(' ').collect::<Vec<_>>())?;
+    }
+    // A folder of its own, because other flags build everything anew.
+    let tests = "+nightly miri test -p millpond --lib --target-dir target/miri --";
+    let tests: Vec<&str> = tests.split(' ').chain(TESTS.split_whitespace()).collect();
+    // Addresses are integers to the engine, and become pointers again where they are used. A pool's shared part is never
+    // freed, and would be told as a leak; that all memory goes back the sources of these tests see to.
+    let flags = "-Zmiri-permissive-provenance -Zmiri-ignore-leaks";
+    step_with("cargo", &tests, &[("MIRIFLAGS", flags)])
+}
