@@ -3,7 +3,7 @@
 //! With the feature `quanta` (on by default) it is read from the processor's counter, in less than half the time that
 //! the system's clock takes. The first look sets the clock up, which takes about a millisecond.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Nanoseconds of the processor's counter. Not by `quanta::Instant::now`, which looks at a thread local with a destructor
@@ -12,13 +12,19 @@ use std::time::Duration;
 #[inline]
 fn nanos() -> u64 {
     static CLOCK: OnceLock<(quanta::Clock, u64)> = OnceLock::new();
-    let (clock, start) = CLOCK.get_or_init(|| {
-        // If setting it up allocates, that must not ask for the time.
-        let _inside = crate::thread::enter(crate::thread::COUNTING);
-        let clock = quanta::Clock::new();
-        let start = clock.raw();
-        (clock, start)
-    });
+    let (clock, start) = match CLOCK.get() {
+        Some(set) => set,
+        None => {
+            let _alone = no_clock();
+            CLOCK.get_or_init(|| {
+                // If setting it up allocates, that must not ask for the time.
+                let _inside = crate::thread::enter(crate::thread::COUNTING);
+                let clock = quanta::Clock::new();
+                let start = clock.raw();
+                (clock, start)
+            })
+        }
+    };
     clock.delta_as_nanos(*start, clock.raw())
 }
 
@@ -27,7 +33,20 @@ fn nanos() -> u64 {
     use std::time::Instant;
 
     static START: OnceLock<Instant> = OnceLock::new();
-    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+    let start = START.get().copied().unwrap_or_else(|| {
+        let _alone = no_clock();
+        *START.get_or_init(Instant::now)
+    });
+    start.elapsed().as_nanos() as u64
+}
+
+/// As long as it is held nobody sets the clock up: taken around a fork, or the child would wait for ever for a thread that
+/// was at it.
+pub(crate) struct NoClock(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
+
+pub(crate) fn no_clock() -> NoClock {
+    static SETTING: Mutex<()> = Mutex::new(());
+    NoClock(SETTING.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// A moment, in nanoseconds since this process first asked for one. Never goes backwards on one thread.

@@ -10,6 +10,7 @@ use super::keeper;
 use crate::global::{NoTables, inside, no_tables};
 use crate::pools::{NoSets, no_sets};
 use crate::tag::{NoNames, no_names};
+use crate::time::{NoClock, no_clock};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -25,6 +26,7 @@ struct Held {
     _keeper: MutexGuard<'static, keeper::State>,
     _names: NoNames,
     _sets: NoSets,
+    _clock: NoClock,
     /// Who forks.
     parent: u32,
 }
@@ -62,6 +64,7 @@ pub(crate) fn forget(heap: &Heap) {
 
 extern "C" fn prepare() {
     let _inside = inside();
+    let clock = no_clock();
     let sets = no_sets();
     // Before the pools: whoever adds a name may need the program's pool.
     let names = no_names();
@@ -77,6 +80,7 @@ extern "C" fn prepare() {
         _keeper: keeper,
         _names: names,
         _sets: sets,
+        _clock: clock,
         parent: std::process::id(),
     };
     HELD.set(Some(ManuallyDrop::new(held)));
