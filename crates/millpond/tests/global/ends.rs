@@ -112,7 +112,6 @@ fn a_child_of_a_fork_allocates_and_frees() {
                     mine.check();
                     drop(mine);
                     work(300);
-                    std::thread::spawn(|| work(100)).join().expect("no panic");
                     POOL.pool().expect("a pool").trim();
                 })
             })
