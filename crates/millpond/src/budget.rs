@@ -315,6 +315,12 @@ impl Budget {
             .any(|node| other.0.way().any(|their| Arc::ptr_eq(node, their)))
     }
 
+    /// Whether a charge made here reaches that budget too.
+    #[must_use]
+    pub fn reaches(&self, other: &Self) -> bool {
+        self.0.way().any(|node| Arc::ptr_eq(node, &other.0))
+    }
+
     /// Whether both are handles of one budget.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {

@@ -49,6 +49,8 @@ pub(crate) struct Terms {
     heap: &'static PoolHeap,
     budget: Option<Budget>,
     wait: Option<Duration>,
+    /// Whether the pool's own budget has been charged already.
+    charged: bool,
 }
 
 impl fmt::Debug for Terms {
@@ -66,13 +68,38 @@ impl Terms {
     }
 
     pub(crate) fn allocate(&self, bytes: usize, align: usize, zeroed: bool) -> Result<PoolBlock, AllocError> {
-        self.heap
-            .allocate_for(self.budget.as_ref(), self.wait, (bytes, align, zeroed))
+        self.heap.allocate_for(
+            (self.budget.as_ref(), self.charged),
+            self.wait,
+            (bytes, align, zeroed),
+        )
     }
 }
 
 impl Pool {
-    /// One who uses the pool at the expense of a budget of allocated bytes.
+    /// The pool's own budget of allocated bytes, if it has one: what tenants' budgets are to be made below, so that each
+    /// block is charged to it once.
+    ///
+    /// ```
+    /// use millpond::{Budget, Measure, Pool};
+    ///
+    /// let all = Budget::builder("all").measure(Measure::Allocated).limit(1 << 30).build()?;
+    /// let pool = Pool::builder().name("pool").budget(&all).host()?;
+    /// let own = pool.budget().expect("it was given one");
+    /// let tenant = pool.tenant(&own.child_builder("tenant").limit(1 << 20).build()?)?;
+    /// let held = tenant.alloc_zeroed::<u8>(1 << 16)?;
+    /// assert_eq!((all.used(), own.used()), (1 << 16, 1 << 16));
+    /// drop(held);
+    /// assert_eq!(all.used(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn budget(&self) -> Option<&Budget> {
+        self.heap().budget()
+    }
+
+    /// One who uses the pool at the expense of a budget of allocated bytes, [below](Self::budget) the pool's own or beside
+    /// it.
     ///
     /// # Errors
     /// [`BudgetError::OtherMeasure`] if the budget counts other bytes.
@@ -110,6 +137,7 @@ impl Tenant {
                 heap: pool.heap(),
                 budget,
                 wait,
+                charged: false,
             }),
         }
     }
@@ -149,6 +177,7 @@ impl Tenant {
         let terms = Terms {
             budget: None,
             wait: None,
+            charged: self.terms.heap.is_covered_by(budget),
             ..(*self.terms).clone()
         };
         let buffer: Buffer<T> = Buffer::zeroed(Owner::Tenant(Arc::new(terms)), len, crate::block::ALIGN)?;

@@ -3,6 +3,9 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "support/child.rs"]
+mod child;
+
 use millpond::{AllocError, Device, MemoryKind, Pool, PoolError, Pools, pools, set_default_pools};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +22,7 @@ fn run(part: &str, conf: Option<&str>) {
         Some(conf) => child.env("MILLPOND_CONF", conf),
         None => child.env_remove("MILLPOND_CONF"),
     };
-    let output = child.output().expect("a child");
+    let output = child::ends(&mut child).output().expect("a child");
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{part}: {told}");
 }
@@ -189,6 +192,15 @@ fn a_child_of_a_fork_has_its_pools() {
     run("fork", None);
 }
 
+/// Tells the others that it is over, on a panic too: the scope waits for them.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Forks while others look into the default, into scopes, and make pools.
 fn fork() {
     let done = AtomicBool::new(false);
@@ -208,6 +220,7 @@ fn fork() {
                 drop(pools().iter());
             }
         });
+        let _over = Over(&done);
         for _ in 0..100 {
             // SAFETY: the child leaves by `_exit`; what it calls before is what is tested.
             let child = unsafe { libc::fork() };
@@ -226,6 +239,5 @@ fn fork() {
             assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
             assert_eq!(status, 0, "the child hung or failed");
         }
-        done.store(true, Ordering::Relaxed);
     });
 }

@@ -2,6 +2,9 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "support/child.rs"]
+mod child;
+
 use millpond::{Buffer, Pool, Tracking};
 use std::process::Command;
 use std::sync::Mutex;
@@ -15,7 +18,7 @@ fn said(name: &str, conf: Option<&str>) -> String {
         Some(conf) => command.env("MILLPOND_CONF", conf),
         None => command.env_remove("MILLPOND_CONF"),
     };
-    let output = command.output().expect("a child");
+    let output = child::ends(&mut command).output().expect("a child");
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{error}");
     error

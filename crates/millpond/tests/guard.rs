@@ -3,6 +3,9 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "support/child.rs"]
+mod parts;
+
 use millpond::{GlobalPool, Pool, describe_fault};
 use std::hint::black_box;
 use std::os::unix::process::ExitStatusExt;
@@ -16,7 +19,10 @@ fn child(name: &str, conf: &str) -> Output {
     let program = std::env::current_exe().expect("this program");
     let mut command = Command::new(program);
     command.args(["--ignored", "--exact", "--nocapture", "--test-threads=1", name]);
-    command.env("MILLPOND_CONF", conf).output().expect("a child")
+    parts::ends(&mut command)
+        .env("MILLPOND_CONF", conf)
+        .output()
+        .expect("a child")
 }
 
 /// What a child said before it died of a wrong access, and what its handler said of it.

@@ -40,7 +40,7 @@ fn is_child(test: &str, argument: &str) -> bool {
         return true;
     }
     let own = std::env::current_exe().expect("a path");
-    let outcome = Command::new(own)
+    let outcome = support::child::ends(&mut Command::new(own))
         .args(["--exact", test, "--nocapture"])
         .env(CHILD, argument)
         .output()

@@ -2,6 +2,8 @@
 
 use millpond::engine::{Counted, Source};
 use millpond::{AllocError, Budget, BudgetError, Buffer, Host, Measure, Pool, PoolError, Prewarm};
+use std::alloc::Layout;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -240,7 +242,25 @@ fn alignment_holds_for_the_whole_pool() {
     for bytes in [1, 100, 1000, 70_000, 1 << 20] {
         let buffer = pool.alloc_zeroed::<u8>(bytes).expect("room");
         assert!(buffer.as_ptr().addr().is_multiple_of(512), "{bytes}");
+        let layout = Layout::from_size_align(bytes, 8).expect("a layout");
+        // Several, because the first of a size lies at the beginning of a span.
+        let held: Vec<[NonNull<u8>; 2]> = (0..3)
+            .map(|_| {
+                let block = pool.allocate(layout).expect("room").cast();
+                [block, pool.alloc_raw(bytes, 1).expect("room").cast()]
+            })
+            .collect();
+        for [block, raw] in held {
+            assert!(block.addr().get().is_multiple_of(512), "{bytes} by layout");
+            assert!(raw.addr().get().is_multiple_of(512), "{bytes} by hand");
+            // SAFETY: handed out for this layout, and used no more.
+            unsafe { pool.deallocate(block, layout) };
+            // SAFETY: used no more.
+            unsafe { pool.free_raw(raw) }.expect("ours");
+        }
     }
+    let stats = pool.stats();
+    assert_eq!((stats.requested.current, stats.allocated.current), (0, 0));
     assert!(matches!(
         Pool::builder().align(48).host(),
         Err(PoolError::Settings(_))
@@ -301,32 +321,24 @@ fn blocks_are_charged_to_pool_and_tenant() {
         .trim_every(None)
         .host()
         .expect("a pool");
-    let tenants = [
-        bytes("small", &pool_budget, 7 * MIB),
-        bytes("large", &pool_budget, 19 * MIB),
-    ];
+    let own = pool.budget().expect("it has one");
+    let tenants = [bytes("small", own, 7 * MIB), bytes("large", own, 19 * MIB)];
     assert!(matches!(
         pool.tenant(&process),
         Err(BudgetError::OtherMeasure { .. })
     ));
-    // A tenant's budget below the pool's is charged there once more than the pool's own, as both count each block: so it
-    // stands beside it here.
-    let [small, large] = tenants.map(|budget| {
-        let alone = Budget::builder(budget.name()).measure(Measure::Allocated);
-        let alone = alone
-            .limit(budget.limit().expect("a limit"))
-            .build()
-            .expect("a budget");
-        pool.tenant(&alone).expect("allocated bytes")
-    });
-    let own = pool.alloc_zeroed::<u8>(1 << 20).expect("room");
+    let [small, large] = tenants.map(|budget| pool.tenant(&budget).expect("allocated bytes"));
+    let own = pool.alloc_zeroed::<u8>(4 << 20).expect("room");
     let theirs = small.alloc_zeroed::<u8>(3 << 20).expect("room");
     assert_eq!(
         (pool_budget.used(), small.budget().map(Budget::used)),
-        (4 * MIB, Some(3 * MIB))
+        (7 * MIB, Some(3 * MIB))
     );
     let refused = small.alloc_zeroed::<u8>(5 << 20).expect_err("over").to_string();
-    assert!(refused.contains("over budget 'small'"), "{refused}");
+    assert!(
+        refused.contains("over budget 'process/pool/a/small'"),
+        "{refused}"
+    );
     let refused = large.alloc_zeroed::<u8>(17 << 20).expect_err("over").to_string();
     assert!(refused.contains("over budget 'process/pool'"), "{refused}");
     assert_eq!(large.budget().map(Budget::used), Some(0), "nothing stays charged");
@@ -334,12 +346,40 @@ fn blocks_are_charged_to_pool_and_tenant() {
     // Both are held for a moment.
     theirs.try_grow_zeroed(7 << 19).expect("room");
     assert_eq!(small.budget().map(Budget::used), Some(7 * MIB / 2));
-    drop((own, theirs));
+    drop(theirs);
     assert_eq!(
         (pool_budget.used(), small.budget().map(Budget::used)),
-        (0, Some(0))
+        (4 * MIB, Some(0))
     );
+    drop(own);
+    assert_eq!(pool_budget.used(), 0);
     assert_eq!(pool.stats().refusals, 2);
+}
+
+#[test]
+fn a_tenant_beside_the_pools_budget_is_charged_to_its_own_too() {
+    let allocated = |name: &str, limit: u64| {
+        let budget = Budget::builder(name).measure(Measure::Allocated);
+        budget.limit(limit).build().expect("a budget")
+    };
+    let (ours, theirs) = (allocated("pool", 20 * MIB), allocated("tenant", 7 * MIB));
+    let pool = Pool::builder()
+        .budget(&ours)
+        .trim_every(None)
+        .host()
+        .expect("a pool");
+    let tenant = pool.tenant(&theirs).expect("allocated bytes");
+    let held = tenant.alloc_zeroed::<u8>(3 << 20).expect("room");
+    assert_eq!((ours.used(), theirs.used()), (3 * MIB, 3 * MIB));
+    let refused = tenant.alloc_zeroed::<u8>(5 << 20).expect_err("over").to_string();
+    assert!(refused.contains("over budget 'tenant'"), "{refused}");
+    assert_eq!(
+        (ours.used(), theirs.used()),
+        (3 * MIB, 3 * MIB),
+        "nothing stays charged"
+    );
+    drop(held);
+    assert_eq!((ours.used(), theirs.used()), (0, 0));
 }
 
 #[test]

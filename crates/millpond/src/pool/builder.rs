@@ -221,7 +221,8 @@ impl PoolBuilder {
         self
     }
 
-    /// What every address is a multiple of, a power of two; 64 unless said otherwise.
+    /// What every address is a multiple of, a power of two; 64 unless said otherwise. A program's own pool keeps to the
+    /// layouts it is asked for.
     #[must_use]
     pub fn align(mut self, bytes: usize) -> Self {
         self.conf.align = Some(bytes);
@@ -434,6 +435,7 @@ impl PoolBuilder {
         // From here on it is closed if anything fails.
         let pool = Pool {
             heap,
+            align,
             handle: Arc::new(Handle(heap)),
         };
         let told = conf.leak_report == Some(true);

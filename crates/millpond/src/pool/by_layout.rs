@@ -12,16 +12,19 @@ fn nowhere(layout: Layout) -> NonNull<u8> {
     NonNull::new(ptr::without_provenance_mut(layout.align())).unwrap_or(NonNull::dangling())
 }
 
-#[inline]
-fn block_of(pointer: NonNull<u8>, layout: Layout) -> Taken {
-    Taken::of(
-        pointer.as_ptr().expose_provenance(),
-        layout.size(),
-        layout.align(),
-    )
-}
-
 impl Pool {
+    /// The alignment of a block for a layout.
+    #[inline]
+    fn align_for(&self, layout: Layout) -> usize {
+        layout.align().max(self.align)
+    }
+
+    #[inline]
+    fn block_of(&self, pointer: NonNull<u8>, layout: Layout) -> Taken {
+        let address = pointer.as_ptr().expose_provenance();
+        Taken::of(address, layout.size(), self.align_for(layout))
+    }
+
     /// A block for a layout: just its bytes, at a multiple of its alignment and of 64. What the bytes hold is not said.
     /// No bytes take no block.
     ///
@@ -45,7 +48,7 @@ impl Pool {
         let pointer = if layout.size() == 0 {
             nowhere(layout)
         } else {
-            let taken = self.heap().allocate(layout.size(), layout.align())?;
+            let taken = self.heap().allocate(layout.size(), self.align_for(layout))?;
             let pointer = ptr::with_exposed_provenance_mut(taken.address);
             NonNull::new(pointer).unwrap_or(NonNull::dangling())
         };
@@ -61,7 +64,9 @@ impl Pool {
         if layout.size() == 0 {
             return self.allocate(layout);
         }
-        let taken = self.heap().allocate_zeroed(layout.size(), layout.align())?;
+        let taken = self
+            .heap()
+            .allocate_zeroed(layout.size(), self.align_for(layout))?;
         let pointer = NonNull::new(ptr::with_exposed_provenance_mut(taken.address));
         Ok(NonNull::slice_from_raw_parts(
             pointer.unwrap_or(NonNull::dangling()),
@@ -77,8 +82,8 @@ impl Pool {
     #[inline]
     pub unsafe fn deallocate(&self, pointer: NonNull<u8>, layout: Layout) {
         if layout.size() > 0 {
-            let block = block_of(pointer, layout);
-            self.heap().free_as(block, layout.size(), layout.align());
+            let block = self.block_of(pointer, layout);
+            self.heap().free_as(block, layout.size(), self.align_for(layout));
         }
     }
 
@@ -99,12 +104,12 @@ impl Pool {
     ) -> Result<NonNull<[u8]>, AllocError> {
         if layout.size() > 0
             && wanted.size() > 0
-            && block_of(pointer, layout) == block_of(pointer, wanted)
+            && self.block_of(pointer, layout) == self.block_of(pointer, wanted)
             && pointer.addr().get().is_multiple_of(wanted.align())
             && !self.heap().is_guarded()
         {
-            let [from, to] = [layout, wanted].map(|layout| (layout.size(), layout.align()));
-            self.heap().resize(block_of(pointer, layout), from, to);
+            let [from, to] = [layout, wanted].map(|layout| (layout.size(), self.align_for(layout)));
+            self.heap().resize(self.block_of(pointer, layout), from, to);
             return Ok(NonNull::slice_from_raw_parts(pointer, wanted.size()));
         }
         let block = self.allocate(wanted)?;

@@ -42,12 +42,8 @@ impl Heap {
         self.turn_detour(&lock(&self.roll), why, on);
     }
 
-    /// The same where the list's lock is held already, and no longer for it.
-    pub(super) fn end_detour(&self, roll: &Roll, why: Detour) {
-        self.turn_detour(roll, why, false);
-    }
-
-    fn turn_detour(&self, roll: &Roll, why: Detour, on: bool) {
+    /// The same where the list's lock is held already.
+    pub(super) fn turn_detour(&self, roll: &Roll, why: Detour, on: bool) {
         let before = if on {
             self.detours.fetch_or(why as u32, Ordering::Relaxed)
         } else {

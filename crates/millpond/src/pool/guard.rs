@@ -304,8 +304,7 @@ impl Heap {
     #[cold]
     pub(super) fn tell_wrong(&self, wrong: &WrongFree) {
         self.tell_wrong_to_watchers(wrong);
-        let _inside = inside();
-        os::say(&format!("millpond: {wrong}\n"));
+        self.say_wrong(wrong);
     }
 
     /// The same for what was found under locks.

@@ -119,7 +119,7 @@ impl Rest {
     /// In a child of a fork: those who waited were other threads, which it does not have.
     pub(super) fn forget_line(&mut self) {
         self.line.forget();
-        self.heap.end_detour(&self.roll, Detour::Awaited);
+        self.heap.turn_detour(&self.roll, Detour::Awaited, false);
     }
 }
 
@@ -257,6 +257,10 @@ impl Heap {
     #[inline]
     pub(crate) fn number(&self) -> u64 {
         self.number
+    }
+
+    pub(crate) fn budget(&self) -> Option<&Budget> {
+        self.budget.as_ref()
     }
 
     pub(crate) fn kind(&self) -> MemoryKind {

@@ -16,7 +16,7 @@ impl Heap {
     }
 
     fn allocate_raw(&'static self, requested: usize, align: usize) -> Result<Taken, AllocError> {
-        let taken = self.allocate(requested, align)?;
+        let taken = self.allocate(requested, align.max(self.align()))?;
         let _inside = inside();
         let facts = Facts {
             address: taken.address,

@@ -30,6 +30,8 @@ pub(crate) struct Ask {
     ticket: Option<u64>,
     /// Whether it may wait for a budget, and until when.
     until: Option<Instant>,
+    /// Whether a tenant's charge has reached the pool's own budget already.
+    charged: bool,
 }
 
 impl Ask {
@@ -40,6 +42,7 @@ impl Ask {
             zeroed: false,
             ticket: None,
             until: None,
+            charged: false,
         }
     }
 
@@ -74,11 +77,8 @@ impl Heap {
 
     fn allocate_inside(&'static self, ask: Ask) -> Result<Taken, AllocError> {
         let _inside = inside();
-        let charge = self
-            .budget
-            .as_ref()
-            .map(|budget| self.charge(budget, ask))
-            .transpose()?;
+        let own = self.budget.as_ref().filter(|_| !ask.charged);
+        let charge = own.map(|budget| self.charge(budget, ask)).transpose()?;
         let taken = self.place(ask)?;
         // From here on the block stands for it.
         charge.map(Charge::forget);
@@ -112,10 +112,11 @@ impl Heap {
         }
     }
 
-    /// Hands a block out at the expense of a budget beside the pool's own, and waits for it as long as said.
+    /// Hands a block out at the expense of a budget beside the pool's own or below it, and waits for it as long as said.
+    /// `charged` says that the pool's own has been charged for it.
     pub(crate) fn allocate_for(
         &'static self,
-        budget: Option<&Budget>,
+        (budget, charged): (Option<&Budget>, bool),
         wait: Option<Duration>,
         (requested, align, zeroed): (usize, usize, bool),
     ) -> Result<Taken, AllocError> {
@@ -124,6 +125,7 @@ impl Heap {
         let ask = Ask {
             zeroed,
             until: wait.map(deadline),
+            charged: charged || budget.is_some_and(|budget| self.is_covered_by(budget)),
             ..Ask::new(requested, align)
         };
         let charge = budget.map(|budget| self.charge(budget, ask)).transpose()?;
@@ -135,6 +137,11 @@ impl Heap {
             self.charge_to(taken.address, charge);
         }
         Ok(taken)
+    }
+
+    /// Whether what is charged to a budget is charged to the pool's own as well.
+    pub(crate) fn is_covered_by(&self, budget: &Budget) -> bool {
+        self.budget.as_ref().is_some_and(|own| budget.reaches(own))
     }
 
     /// What a block is charged to until it is freed.
@@ -242,7 +249,7 @@ impl Heap {
             && let Err(wrong) = self.tell_freed(taken, requested, align)
         {
             // Taken back it would be somebody else's as well: so it is left where it is.
-            return crate::os::say(&format!("millpond: {wrong}\n"));
+            return self.say_wrong(&wrong);
         }
         self.free_inside(taken, requested);
         if self.detours(Detour::Watched) {
@@ -275,8 +282,13 @@ impl Heap {
         }
         // Last, so that whoever is woken finds the memory.
         if charged {
+            let covered = tenant
+                .as_ref()
+                .is_some_and(|charge| self.is_covered_by(&charge.budget()));
             drop(tenant);
-            self.refund(taken);
+            if !covered {
+                self.refund(taken);
+            }
         }
         if self.detours(Detour::Over) {
             self.shrink();
@@ -421,7 +433,7 @@ impl Heap {
         if self.is_watched() {
             // Told as a free and an allocation; nobody else can be given the block in between.
             if let Err(wrong) = self.tell_freed(taken, from.0, from.1) {
-                crate::os::say(&format!("millpond: {wrong}\n"));
+                self.say_wrong(&wrong);
                 return false;
             }
             self.tell_allocated(Ask::new(to.0, to.1), &Ok(taken));

@@ -41,12 +41,14 @@ impl Heap {
     pub(crate) fn change_watchers<R>(&self, change: impl FnOnce(&Watchers) -> (Watchers, R)) -> R {
         let (before, answer) = {
             let _inside = inside();
+            // First the list of caches, then the watchers, as a fork takes them.
+            let roll = lock(&self.roll);
             let mut now = lock(&self.watchers);
             let (made, answer) = change(&now);
             let watched = !made.is_empty();
             let before = std::mem::replace(&mut *now, Arc::new(made));
             self.watch_changes.fetch_add(1, Ordering::Release);
-            self.set_detour(Detour::Watched, watched);
+            self.turn_detour(&roll, Detour::Watched, watched);
             (before, answer)
         };
         // A subscriber's own code may run: outside every lock.
@@ -98,6 +100,13 @@ impl Heap {
             align,
         };
         self.with_watchers(|watchers| watchers.freed(&facts))
+    }
+
+    /// Says on standard error what is wrong with a block, for callers that cannot be answered. Outside every lock.
+    #[cold]
+    pub(super) fn say_wrong(&self, wrong: &WrongFree) {
+        let _inside = inside();
+        crate::os::say(&format!("millpond: {wrong}\n"));
     }
 
     /// Tells what is wrong with a block.

@@ -4,6 +4,8 @@
 
 mod ends;
 mod limits;
+#[path = "../support/child.rs"]
+mod parts;
 mod pools;
 mod work;
 
@@ -37,7 +39,7 @@ fn child(name: &str, change: impl FnOnce(&mut Command)) -> Output {
     command.args(["--ignored", "--exact", "--nocapture", "--test-threads=1", name]);
     command.env_remove("MILLPOND_CONF");
     change(&mut command);
-    let output = command.output().expect("a child");
+    let output = parts::ends(&mut command).output().expect("a child");
     let text = String::from_utf8_lossy(&output.stdout);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(

@@ -1,6 +1,8 @@
 //! What the tests of sources share.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+#[cfg(target_os = "linux")]
+pub(crate) mod child;
 #[cfg(target_endian = "little")]
 pub(crate) mod forbid;
 pub(crate) mod memory;
