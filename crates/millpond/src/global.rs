@@ -111,7 +111,8 @@ fn take_from(heap: &'static PoolHeap, layout: Layout) -> *mut u8 {
 
 #[inline]
 fn give_to(heap: &'static PoolHeap, block: NonNull<u8>, layout: Layout) {
-    guarded(|| heap.free_as(block_of(block, layout), layout.size(), layout.align()));
+    let address = block.as_ptr().expose_provenance();
+    guarded(|| heap.free_as(address, layout.size(), layout.align()));
 }
 
 #[inline]

@@ -356,39 +356,71 @@ impl Heap {
         if align > LEAST {
             return None;
         }
-        if requested <= SMALL {
-            let (class, bytes) = class_and_bytes(requested.max(1));
-            return local::with_last(self, |cache| {
-                let Done { what: address, tell } = cache.pop(class, requested, bytes)?;
-                if tell {
-                    self.tell(cache);
-                }
-                Some(Taken { address, bytes })
-            });
-        }
-        if requested <= KEPT {
-            let bytes = requested.next_multiple_of(PAGE);
-            return local::with_last(self, |cache| {
-                let Done { what: block, tell } = cache.pop_large(bytes, requested)?;
-                if tell {
-                    self.tell(cache);
-                }
-                let address = block.address;
-                Some(Taken { address, bytes })
-            });
-        }
-        None
+        let taken = if requested <= SMALL {
+            self.pop_small(requested)
+        } else if requested <= KEPT {
+            self.pop_large(requested)
+        } else {
+            return None;
+        };
+        (taken.address != 0).then_some(taken)
+    }
+
+    /// A small block, or one at 0 if there is none. This and its like are out of line, so that callers in every crate have
+    /// the same few instructions, and answer two words, which come back in registers.
+    #[inline(never)]
+    fn pop_small(&'static self, requested: usize) -> Taken {
+        let (class, bytes) = class_and_bytes(requested.max(1));
+        let nothing = Taken { address: 0, bytes };
+        local::with_last(self, nothing, |cache| match cache.pop(class, requested, bytes) {
+            None => nothing,
+            Some(Done {
+                what: address,
+                tell: false,
+            }) => Taken { address, bytes },
+            Some(Done {
+                what: address,
+                tell: true,
+            }) => self.telling(cache, Taken { address, bytes }),
+        })
+    }
+
+    #[inline(never)]
+    fn pop_large(&'static self, requested: usize) -> Taken {
+        let bytes = requested.next_multiple_of(PAGE);
+        let nothing = Taken { address: 0, bytes };
+        local::with_last(self, nothing, |cache| {
+            let Some(Done {
+                what: Free { address, .. },
+                tell,
+            }) = cache.pop_large(bytes, requested)
+            else {
+                return nothing;
+            };
+            let taken = Taken { address, bytes };
+            if tell { self.telling(cache, taken) } else { taken }
+        })
     }
 
     /// Takes a block back; `requested` is what was asked for.
     #[inline]
     pub(crate) fn free(&'static self, taken: Taken, requested: usize) {
-        self.free_as(taken, requested, 0);
+        if !self.free_hot(taken, requested) {
+            self.free_slowly(taken, requested, 0);
+        }
     }
 
-    /// The same, of a caller who names size and alignment, so that they can be wrong; an alignment of 0 is not named.
+    /// Takes a block back of a caller who names size and alignment, so that they can be wrong.
     #[inline]
-    pub(crate) fn free_as(&'static self, taken: Taken, requested: usize, align: usize) {
+    pub(crate) fn free_as(&'static self, address: usize, requested: usize, align: usize) {
+        if align > LEAST || requested > SMALL || !self.push_small(address, requested.max(1), requested) {
+            self.free_as_slowly(address, requested, align);
+        }
+    }
+
+    #[inline(never)]
+    fn free_as_slowly(&'static self, address: usize, requested: usize, align: usize) {
+        let taken = Taken::of(address, requested, align);
         if !self.free_hot(taken, requested) {
             self.free_slowly(taken, requested, align);
         }
@@ -398,24 +430,48 @@ impl Heap {
     #[inline]
     pub(crate) fn free_hot(&'static self, taken: Taken, requested: usize) -> bool {
         let Taken { address, bytes } = taken;
-        let kept = local::with_last(self, |cache| {
-            let Done { tell, .. } = if bytes <= SMALL {
-                cache.push(class_of(bytes), address, requested, bytes)?
-            } else if bytes <= KEPT {
-                cache.push_large(Free { address, bytes }, requested)?
-            } else {
-                return None;
-            };
-            if tell {
-                self.tell(cache);
-            }
-            Some(())
-        });
-        kept.is_some()
+        if bytes <= SMALL {
+            self.push_small(address, bytes, requested)
+        } else {
+            self.push_large(address, bytes, requested)
+        }
     }
 
+    /// Keeps a small block of the class of so many bytes.
+    #[inline(never)]
+    fn push_small(&'static self, address: usize, bytes: usize, requested: usize) -> bool {
+        let (class, bytes) = class_and_bytes(bytes);
+        local::with_last(self, false, |cache| {
+            match cache.push(class, address, requested, bytes) {
+                None => false,
+                Some(Done { tell: false, .. }) => true,
+                Some(Done { tell: true, .. }) => self.telling(cache, true),
+            }
+        })
+    }
+
+    #[inline(never)]
+    fn push_large(&'static self, address: usize, bytes: usize, requested: usize) -> bool {
+        if bytes > KEPT {
+            return false;
+        }
+        local::with_last(self, false, |cache| {
+            match cache.push_large(Free { address, bytes }, requested) {
+                None => false,
+                Some(Done { tell: false, .. }) => true,
+                Some(Done { tell: true, .. }) => self.telling(cache, true),
+            }
+        })
+    }
+
+    /// Tells, and passes an answer on: the fast way ends with this call and has nothing to keep for after it.
     #[cold]
     #[inline(never)]
+    fn telling<R>(&self, cache: &Cache, answer: R) -> R {
+        self.tell(cache);
+        answer
+    }
+
     pub(super) fn tell(&self, cache: &Cache) {
         cache.tally.tell(&self.totals, self.alone());
     }

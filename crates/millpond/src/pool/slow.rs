@@ -8,6 +8,7 @@ use super::core::Core;
 use super::detour::Detour;
 use super::heap::{Heap, Taken, large, lock, small};
 use super::local;
+use super::sync::Ordering;
 use super::zeroed::clear;
 use crate::budget::{Budget, Charge, Refusal};
 use crate::error::AllocError;
@@ -212,7 +213,7 @@ impl Heap {
 
     fn kept_small(&'static self, class: usize, requested: usize, bytes: usize) -> Option<Taken> {
         let found = local::with(self, |cache| {
-            let address = cache.with(|stacks| stacks.pop(class))??;
+            let address = cache.with(|stacks| stacks.pop_or_recall(class))??;
             self.count(cache, |tally| tally.allocate(requested, bytes));
             Some(Taken { address, bytes })
         });
@@ -309,12 +310,16 @@ impl Heap {
         let Taken { address, bytes } = taken;
         let kept = local::with(self, |cache| {
             cache.with(|stacks| {
+                stacks.has_held(cache.tally.allocated.now());
                 if bytes <= SMALL {
                     self.keep(stacks, class_of(bytes), address);
                 } else {
                     self.keep_large(stacks, Free { address, bytes });
                 }
                 self.count(cache, |tally| tally.free(requested, bytes));
+                if stacks.is_grown() {
+                    cache.grown.store(true, Ordering::Relaxed);
+                }
             })
         });
         kept.flatten().is_some()
@@ -323,6 +328,9 @@ impl Heap {
     /// Keeps a small block, and makes room for it where there is none.
     fn keep(&self, stacks: &mut Stacks, class: usize, address: usize) {
         if !stacks.push(class, address) {
+            if stacks.grow(class) && stacks.push(class, address) {
+                return;
+            }
             stacks.older_half(class, |blocks| lock(&self.shelves[class]).put(blocks));
             stacks.push(class, address);
         }
@@ -360,7 +368,10 @@ impl Heap {
         let [first, rest @ ..] = &batch;
         let rest = &rest[..count.saturating_sub(1)];
         let kept = local::with(self, |cache| {
-            cache.with(|stacks| rest.iter().take_while(|more| stacks.push(class, **more)).count())
+            cache.with(|stacks| {
+                stacks.has_held(cache.tally.allocated.now());
+                rest.iter().take_while(|more| stacks.push(class, **more)).count()
+            })
         });
         let kept = kept.flatten().unwrap_or(0);
         if kept < rest.len() {

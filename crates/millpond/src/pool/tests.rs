@@ -9,6 +9,8 @@ use std::ptr::NonNull;
 use std::sync::mpsc;
 use std::sync::{Barrier, Mutex};
 
+mod kept;
+
 fn pool() -> Pool {
     Pool::host().expect("addresses")
 }

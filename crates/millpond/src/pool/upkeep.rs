@@ -98,6 +98,12 @@ impl Heap {
             let idle = |cache: &&Arc<Cache>| cache.idle_for() == IDLE;
             let idle: Vec<&Arc<Cache>> = roll.caches.iter().filter(idle).collect();
             self.claim_these(&idle, |_, stacks| self.take_all(stacks));
+            let eases = |cache: &&Arc<Cache>| cache.eases(IDLE);
+            let grown: Vec<&Arc<Cache>> = roll.caches.iter().filter(eases).collect();
+            self.claim_these(&grown, |cache, stacks| {
+                let more = stacks.ease(|class, blocks| lock(&self.shelves[class]).put(blocks));
+                cache.grown.store(more, Ordering::Relaxed);
+            });
         }
         for (class, shelf) in self.shelves.iter().enumerate() {
             let mut shelf = lock(shelf);
