@@ -8,11 +8,11 @@ const SECONDS: u32 = 180;
 
 /// Has the child end with SIGALRM where it hangs, so that the test fails instead of waiting for ever.
 pub(crate) fn ends(command: &mut Command) -> &mut Command {
-    // SAFETY: between fork and exec it calls `alarm` alone, which may be called there; what it sets outlives the exec.
-    unsafe {
-        command.pre_exec(|| {
-            libc::alarm(SECONDS);
-            Ok(())
-        })
-    }
+    let alarm = || {
+        // SAFETY: takes a number; it may be called between fork and exec, and what it sets outlives the exec.
+        unsafe { libc::alarm(SECONDS) };
+        Ok(())
+    };
+    // SAFETY: between fork and exec nothing but that is called.
+    unsafe { command.pre_exec(alarm) }
 }
