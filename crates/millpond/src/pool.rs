@@ -11,13 +11,16 @@
 mod account;
 #[cfg(any(feature = "allocator-api2", feature = "allocator-api2-02"))]
 mod allocators;
+mod ask;
 mod builder;
 mod by_layout;
 mod cache;
+mod charges;
 mod claim;
 mod classes;
 mod conf;
 mod core;
+mod count;
 mod detour;
 mod exit;
 mod figures;

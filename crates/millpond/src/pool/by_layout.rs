@@ -1,8 +1,8 @@
 //! Blocks by layout, as Rust's allocators hand them out: a pointer, and nothing to keep beside it.
 
 use super::Pool;
+use super::ask::Ask;
 use super::heap::Taken;
-use super::slow::Ask;
 use crate::error::AllocError;
 use std::alloc::Layout;
 use std::ptr::{self, NonNull};

@@ -27,10 +27,10 @@ pub(super) use fault::register;
 pub use fault::{FaultPlace, FaultReport, describe_fault};
 
 use super::Pool;
+use super::ask::Ask;
 use super::classes::PAGE;
 use super::detour::Detour;
 use super::heap::{Heap, Taken, lock};
-use super::slow::Ask;
 use super::zeroed::clear;
 use crate::error::AllocError;
 use crate::event::Facts;

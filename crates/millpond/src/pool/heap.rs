@@ -1,6 +1,7 @@
 //! The shared part of a pool: the list of caches, the shelves of small blocks, the engine.
 
 use super::account::{Tally, Totals};
+use super::ask::Ask;
 use super::cache::{Cache, Done, Free, Stacks};
 use super::claim;
 use super::classes::{CLASSES, KEPT, LEAST, PAGE, SMALL, class_and_bytes, class_bytes, class_of};
@@ -10,7 +11,6 @@ use super::fork;
 use super::guard::{self, Guard};
 use super::local;
 use super::shelf::Shelf;
-use super::slow::Ask;
 use super::watch::Flow;
 use crate::budget::{Budget, Charge};
 use crate::error::AllocError;
