@@ -46,6 +46,9 @@ pub(super) struct Parts {
     pub(super) soft: Box<[SoftLimit]>,
 }
 
+/// What is shared is behind locks and atomic, and nobody's own code runs under them: a panic leaves nothing torn.
+impl std::panic::RefUnwindSafe for Node {}
+
 impl Node {
     pub(super) fn new(parts: Parts, parent: Option<Arc<Node>>) -> Self {
         let above = parent.as_ref();
