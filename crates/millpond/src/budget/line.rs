@@ -9,11 +9,11 @@
 //! do not hold each other up. Nor can a request be kept waiting by having its room taken in turns here and there:
 //! while it waits at a budget, nobody who came later passes that budget, so the room below is not taken either.
 
+use super::later::{self, Call};
 use super::node::Node;
 use super::room::{Seen, Turn};
 use super::sync::{Mutex, Ordering, lock};
 use super::way;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -207,8 +207,7 @@ impl Line {
             let mut wakers = [const { None }; ROUND];
             let more = lock(&self.queue).serve(&mut wakers);
             for waker in wakers.into_iter().flatten() {
-                // A waker is a stranger's code, and this may run in a drop, which must not panic.
-                let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+                later::call(Call::Wake(waker));
             }
             if !more {
                 return;

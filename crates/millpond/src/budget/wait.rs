@@ -2,6 +2,7 @@
 
 use super::Charge;
 use super::error::{BudgetError, Refusal};
+use super::later;
 use super::line::Outcome;
 use super::node::Node;
 use super::room::Turn;
@@ -83,6 +84,8 @@ impl Wait {
             if waited >= limit {
                 return self.give_up(waited);
             }
+            // Others may be waiting for what this thread gave back.
+            later::make_calls();
             thread::park_timeout(limit - waited);
         }
     }
