@@ -6,7 +6,7 @@
 //!   start.rs     the one pool, made on first use
 //! ```
 //!
-//! *Order of locks*: the list of pools, each pool's own, the arena. Nothing is called under the arena's.
+//! The arena's lock is the last in the [order](crate::ranked::Rank); nothing is called under it.
 
 mod arena;
 mod inside;

@@ -4,7 +4,8 @@ use super::arena::Space;
 use super::{ARENA, inside};
 use crate::os;
 use crate::pool::{Pool, PoolBuilder, PoolError, PoolHeap, watch_forks};
-use std::sync::{MutexGuard, OnceLock};
+use crate::ranked::Locked;
+use std::sync::OnceLock;
 
 /// Set without a lock held while the pool is made, which a fork could leave to its child: where two threads make a pool at
 /// once, the one that is late throws its own away.
@@ -63,7 +64,7 @@ fn make(builder: PoolBuilder) -> Option<Pool> {
 }
 
 /// As long as it is held the arena does not change. The last lock of a fork.
-pub(crate) struct NoTables(#[expect(dead_code, reason = "held")] MutexGuard<'static, Space>);
+pub(crate) struct NoTables(#[expect(dead_code, reason = "held")] Locked<'static, Space>);
 
 pub(crate) fn no_tables() -> NoTables {
     NoTables(ARENA.lock())

@@ -9,21 +9,22 @@ use super::heap::{Heap, Rest};
 use super::keeper;
 use crate::global::{NoTables, inside, no_tables};
 use crate::pools::{NoSets, no_sets};
+use crate::ranked::{Locked, Rank, Ranked, take_all_of_a_kind};
 use crate::tag::{NoNames, no_names};
 use crate::time::{NoClock, no_clock};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::Once;
 
 /// Every pool that has memory.
-static HEAPS: Mutex<Vec<&'static Heap>> = Mutex::new(Vec::new());
+static HEAPS: Ranked<Vec<&'static Heap>> = Ranked::new(Rank::Heaps, Vec::new());
 
 /// What is held while a fork is under way, by the thread that forks: last taken, first let go.
 struct Held {
     _tables: NoTables,
     heaps: Vec<Rest>,
-    _list: MutexGuard<'static, Vec<&'static Heap>>,
-    _keeper: MutexGuard<'static, keeper::State>,
+    _list: Locked<'static, Vec<&'static Heap>>,
+    _keeper: Locked<'static, keeper::State>,
     _names: NoNames,
     _sets: NoSets,
     _clock: NoClock,
@@ -36,8 +37,8 @@ thread_local! {
     static HELD: Cell<Option<ManuallyDrop<Held>>> = const { Cell::new(None) };
 }
 
-fn list() -> MutexGuard<'static, Vec<&'static Heap>> {
-    HEAPS.lock().unwrap_or_else(PoisonError::into_inner)
+fn list() -> Locked<'static, Vec<&'static Heap>> {
+    HEAPS.lock()
 }
 
 /// Is called around every fork from now on.
@@ -54,6 +55,8 @@ pub(crate) fn register(heap: &'static Heap) {
 
 /// Every pool that has memory now.
 pub(crate) fn all() -> Vec<&'static Heap> {
+    // Not from the program's pool: nobody is told of anything under the list's lock.
+    let _inside = inside();
     list().clone()
 }
 
@@ -64,6 +67,7 @@ pub(crate) fn forget(heap: &Heap) {
 
 extern "C" fn prepare() {
     let _inside = inside();
+    take_all_of_a_kind(true);
     let clock = no_clock();
     let sets = no_sets();
     // Before the pools: whoever adds a name may need the program's pool.
@@ -72,7 +76,8 @@ extern "C" fn prepare() {
     let list = list();
     // The program's own pool is the oldest and comes last: what a source of another pool has dropped goes back to it
     // at the end of a cold path, when the thread may still be in its cache of that other pool.
-    let heaps = list.iter().rev().map(|heap| heap.rest()).collect();
+    let mut heaps: Vec<Rest> = list.iter().rev().map(|heap| heap.rest()).collect();
+    heaps.iter_mut().for_each(Rest::take_accounts);
     let held = Held {
         _tables: no_tables(),
         heaps,
@@ -95,4 +100,5 @@ extern "C" fn resume() {
         held.heaps.iter_mut().for_each(Rest::forget_line);
     }
     drop(held);
+    take_all_of_a_kind(false);
 }

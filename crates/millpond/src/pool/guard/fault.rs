@@ -6,7 +6,7 @@ use crate::os;
 use crate::pool::heap::Heap;
 use crate::post_mortem::Text;
 use std::fmt;
-use std::sync::{OnceLock, TryLockError};
+use std::sync::OnceLock;
 use std::thread;
 
 /// The first pool that guards; each knows the next. Read without a lock.
@@ -76,16 +76,12 @@ pub struct FaultReport {
 pub fn describe_fault(address: usize) -> Option<FaultReport> {
     heaps().find_map(|heap| {
         let guard = heap.guard.as_ref()?;
-        let entry = (0..1000).find_map(|_| {
-            let book = match guard.book.try_lock() {
-                Ok(book) => book,
-                Err(TryLockError::Poisoned(book)) => book.into_inner(),
-                Err(TryLockError::WouldBlock) => {
-                    thread::sleep(std::time::Duration::from_millis(1));
-                    return None;
-                }
-            };
-            Some(book.around(address).copied())
+        let entry = (0..1000).find_map(|_| match guard.book.try_lock() {
+            Some(book) => Some(book.around(address).copied()),
+            None => {
+                thread::sleep(std::time::Duration::from_millis(1));
+                None
+            }
         })??;
         Some(FaultReport::new(address, &entry, &guard.scribe))
     })
