@@ -56,6 +56,8 @@ pub use wait::Wait;
 
 #[cfg(target_os = "linux")]
 pub(crate) use later::make_calls;
+#[cfg(target_os = "linux")]
+pub(crate) use sync::{NoBudgets, no_budgets};
 
 use crate::post_mortem::{Lister, Text};
 use node::Node;

@@ -12,7 +12,7 @@ mod arena;
 mod inside;
 mod start;
 
-pub(crate) use inside::{inside, is_inside};
+pub(crate) use inside::{Inside, inside, is_inside};
 pub(crate) use start::{NoTables, no_tables};
 
 use crate::pool::{Pool, PoolBlock, PoolError, PoolHeap};

@@ -59,6 +59,12 @@ pub(crate) enum Rank {
     Shard,
     /// Of the same: a part of the stacks.
     Stacks,
+    /// Memory is being locked, or locked pages moved.
+    Locking,
+    /// Which addresses are pinned.
+    Pinned,
+    /// Whatever locks budgets have; read by who takes one of them, and changed with their lines.
+    Budgets,
     /// Whatever is in the arena.
     Tables,
 }
@@ -86,6 +92,9 @@ impl Rank {
         Self::Line,
         Self::Shard,
         Self::Stacks,
+        Self::Locking,
+        Self::Pinned,
+        Self::Budgets,
         Self::Tables,
     ];
 

@@ -597,3 +597,18 @@ fn at_rest_every_lock_of_a_pool_is_held() {
     assert!(free.is_empty(), "{free:?}");
     assert!(heap.ledgers.try_lock().is_some() && heap.line.is_free());
 }
+
+#[test]
+fn at_rest_nobody_makes_an_account() {
+    let pool = pool();
+    let heap = pool.heap();
+    let rest = heap.rest();
+    std::thread::scope(|scope| {
+        let asks = scope.spawn(|| heap.hands().blocks());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let made = heap.hands.get().is_some();
+        drop(rest);
+        assert_eq!(asks.join().ok(), Some(0));
+        assert!(!made && heap.hands.get().is_some());
+    });
+}
