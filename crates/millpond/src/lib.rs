@@ -62,6 +62,8 @@ mod memory;
 #[forbid(unsafe_code)]
 mod post_mortem;
 #[forbid(unsafe_code)]
+mod ranked;
+#[forbid(unsafe_code)]
 mod tag;
 #[forbid(unsafe_code)]
 mod thread;

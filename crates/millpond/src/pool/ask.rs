@@ -7,6 +7,7 @@ use crate::error::AllocError;
 use crate::global::{has_reserve, inside};
 use crate::post_mortem::{PostMortem, Survey};
 use millpond_engine as engine;
+use std::cell::Cell;
 use std::time::Instant;
 
 /// What is asked for.
@@ -39,6 +40,34 @@ impl Ask {
     pub(crate) fn zeroed(self) -> Self {
         Self { zeroed: true, ..self }
     }
+}
+
+thread_local! {
+    static ASKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This thread asks a pool's source, under that pool's lock, until it is dropped.
+struct Asking {
+    before: bool,
+}
+
+impl Asking {
+    fn begin() -> Self {
+        Self {
+            before: ASKING.replace(true),
+        }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        ASKING.set(self.before);
+    }
+}
+
+/// Whether this thread is called by a pool's source, and so under that pool's lock.
+pub(super) fn by_a_source() -> bool {
+    ASKING.get()
 }
 
 impl Heap {
@@ -87,6 +116,7 @@ impl Heap {
         work: impl FnOnce(&mut Core) -> Result<R, engine::AllocError>,
     ) -> Result<R, engine::AllocError> {
         let mut core = lock(&self.core);
+        let _asking = Asking::begin();
         let Some(core) = core.as_mut() else {
             return Err(engine::AllocError::TooLarge {
                 requested: requested as u64,
@@ -160,9 +190,16 @@ impl Heap {
     }
 
     pub(crate) fn survey(&self, survey: &mut Survey) {
-        if let Some(core) = lock(&self.core).as_ref() {
+        // Asked by a source, this may be the very pool that it belongs to: then it is left out.
+        let core = if by_a_source() {
+            self.core.try_lock()
+        } else {
+            Some(lock(&self.core))
+        };
+        if let Some(core) = core.as_ref().and_then(|core| core.as_ref()) {
             core.survey(survey);
         }
+        drop(core);
         if let Some(ledger) = self.ledger() {
             ledger.survey(survey);
         }
