@@ -3,6 +3,7 @@
 mod error;
 mod files;
 mod mapped;
+mod npy;
 mod order;
 mod pass;
 mod progress;
@@ -10,6 +11,7 @@ mod sieve;
 
 pub use error::DataError;
 pub use mapped::{Access, Mapped};
+pub use npy::{Npy, NpyError};
 pub use order::Order;
 pub use pass::{Chunk, Pass};
 pub use progress::Progress;

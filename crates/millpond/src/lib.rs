@@ -106,7 +106,9 @@ pub use budget::{Budget, BudgetBuilder, BudgetError, Charge, Measure, Refusal, R
 pub use buffer::{Buffer, Leaks, LengthError, PoolRef, RawBuffer, SharedBuffer, leaks};
 pub use bytemuck;
 #[cfg(target_os = "linux")]
-pub use data::{Access, Chunk, DataError, DataSet, DataSetBuilder, Mapped, Order, Pass, Progress};
+pub use data::{
+    Access, Chunk, DataError, DataSet, DataSetBuilder, Mapped, Npy, NpyError, Order, Pass, Progress,
+};
 pub use device::Device;
 pub use dtype::{DType, DTypeError, Element, ParseDTypeError};
 pub use error::{AllocError, OutOfMemory};
