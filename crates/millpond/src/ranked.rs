@@ -202,6 +202,11 @@ impl Place {
             self.refuse(self.rank as usize + at, "");
         }
         let Some(Holders(slots)) = self.of else { return };
+        // Most threads hold nothing of the kind, of any pool.
+        let after = self.rank as usize..=Rank::Line as usize;
+        if held::BY_RANK.with(|held| held[after].iter().all(|count| count.get() == 0)) {
+            return;
+        }
         let here = id();
         let held = |slot: &AtomicUsize| slot.load(Ordering::Relaxed) == here;
         if let Some(at) = slots[self.slot..].iter().position(held) {
