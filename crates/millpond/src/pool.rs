@@ -45,6 +45,7 @@ mod sync;
 mod tests;
 mod upkeep;
 mod watch;
+mod watched;
 mod zeroed;
 
 pub use builder::{PoolBuilder, PoolError};

@@ -2,7 +2,7 @@
 
 use super::account::{Tally, Totals};
 use super::cache::{Cache, Done, Free, Stacks};
-use super::claim;
+use super::claim::{self, Despite};
 use super::classes::{CLASSES, KEPT, LEAST, PAGE, SMALL, class_and_bytes, class_bytes, class_of};
 use super::core::{Core, Memory};
 use super::detour::{AtRest, Detour, Line};
@@ -53,7 +53,7 @@ pub(crate) struct Heap {
     pub(super) shelves: [Mutex<Shelf>; CLASSES],
     pub(super) core: Mutex<Option<Core>>,
     pub(super) roll: Mutex<Roll>,
-    /// Why calls go the slow way; changed under the lock of the roll.
+    /// Why calls leave the fast way; changed under the lock of the roll.
     pub(super) detours: AtomicU32,
     pub(super) line: Line,
     /// Those who watch, how often they have changed, and what they were not told yet.
@@ -283,9 +283,7 @@ impl Heap {
             return None;
         }
         let cache = Arc::new(Cache::new());
-        if self.detours.load(Ordering::Relaxed) != 0 {
-            cache.claim.slow(true);
-        }
+        self.send(&cache.claim);
         let alone = roll.caches.is_empty();
         if !alone && self.alone.swap(false, Ordering::Relaxed) {
             // From now on the first thread tells what it gains and loses, not its peaks.
@@ -353,13 +351,24 @@ impl Heap {
     /// Hands a block out that this thread keeps, if there is one and nothing else to do.
     #[inline]
     pub(crate) fn allocate_hot(&'static self, requested: usize, align: usize) -> Option<Taken> {
+        self.allocate_despite(Despite::Nothing, requested, align)
+    }
+
+    /// The same, in spite of this.
+    #[inline]
+    pub(super) fn allocate_despite(
+        &'static self,
+        despite: Despite,
+        requested: usize,
+        align: usize,
+    ) -> Option<Taken> {
         if align > LEAST {
             return None;
         }
         if requested <= SMALL {
             let (class, bytes) = class_and_bytes(requested.max(1));
             return local::with_last(self, |cache| {
-                let Done { what: address, tell } = cache.pop(class, requested, bytes)?;
+                let Done { what: address, tell } = cache.pop(class, requested, bytes, despite)?;
                 if tell {
                     self.tell(cache);
                 }
@@ -369,7 +378,7 @@ impl Heap {
         if requested <= KEPT {
             let bytes = requested.next_multiple_of(PAGE);
             return local::with_last(self, |cache| {
-                let Done { what: block, tell } = cache.pop_large(bytes, requested)?;
+                let Done { what: block, tell } = cache.pop_large(bytes, requested, despite)?;
                 if tell {
                     self.tell(cache);
                 }
@@ -397,12 +406,18 @@ impl Heap {
     /// Keeps a block in this thread, if there is room and nothing else to do.
     #[inline]
     pub(crate) fn free_hot(&'static self, taken: Taken, requested: usize) -> bool {
+        self.free_despite(Despite::Nothing, taken, requested)
+    }
+
+    /// The same, in spite of this.
+    #[inline]
+    pub(super) fn free_despite(&'static self, despite: Despite, taken: Taken, requested: usize) -> bool {
         let Taken { address, bytes } = taken;
         let kept = local::with_last(self, |cache| {
             let Done { tell, .. } = if bytes <= SMALL {
-                cache.push(class_of(bytes), address, requested, bytes)?
+                cache.push(class_of(bytes), address, requested, bytes, despite)?
             } else if bytes <= KEPT {
-                cache.push_large(Free { address, bytes }, requested)?
+                cache.push_large(Free { address, bytes }, requested, despite)?
             } else {
                 return None;
             };
