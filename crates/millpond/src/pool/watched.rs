@@ -4,9 +4,10 @@
 //! does, without a fence and without a lock, and tells when it is out again. Where there is any other reason too, or the
 //! cache cannot serve, it is the slow way after all.
 
+use super::ask::Ask;
 use super::claim::Despite;
+use super::classes::{KEPT, LEAST, SMALL};
 use super::heap::{Heap, Taken};
-use super::slow::Ask;
 use super::zeroed::clear;
 
 impl Heap {
@@ -16,7 +17,18 @@ impl Heap {
         if !self.is_watched() {
             return None;
         }
-        let taken = self.allocate_despite(Despite::Watchers, ask.requested, ask.align)?;
+        let taken = if ask.align > LEAST {
+            return None;
+        } else if ask.requested <= SMALL {
+            self.pop_small_despite(Despite::Watchers, ask.requested)
+        } else if ask.requested <= KEPT {
+            self.pop_large_despite(Despite::Watchers, ask.requested)
+        } else {
+            return None;
+        };
+        if taken.address == 0 {
+            return None;
+        }
         // SAFETY: the block was just taken from the cache, and is on its way to the caller.
         unsafe { clear(taken.address, self.zeros(taken, *ask)) };
         self.tell_allocated(ask, &Ok(taken));
@@ -34,7 +46,13 @@ impl Heap {
             self.say_wrong(&wrong);
             return true;
         }
-        if !self.free_despite(Despite::Watchers, taken, requested) {
+        let Taken { address, bytes } = taken;
+        let kept = if bytes <= SMALL {
+            self.push_small_despite(Despite::Watchers, address, bytes, requested)
+        } else {
+            self.push_large_despite(Despite::Watchers, address, bytes, requested)
+        };
+        if !kept {
             self.free_inside(taken, requested);
         }
         self.tell_flow();
