@@ -48,6 +48,7 @@ mod sync;
 mod tests;
 mod upkeep;
 mod watch;
+mod watched;
 mod zeroed;
 
 pub use builder::{PoolBuilder, PoolError};

@@ -2,12 +2,15 @@
 //! machine is in it.
 //!
 //! Runs itself under `valgrind --tool=callgrind` with so many pairs and with ten times as many; the difference is the
-//! pairs' own. Prints a table, or says what is missing.
+//! pairs' own. Prints a table, or says what is missing. Before it, what an event costs in time: watched and unwatched pairs
+//! in turn, half the difference of each round.
 
-use millpond::{Budget, Event, Ledger, Measure, Pool, Tracking};
+use millpond::{Budget, Event, Ledger, Measure, Pool, Subscriber, Tracking};
 use std::alloc::Layout;
 use std::hint::black_box;
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 const FEW: u64 = 2_000;
 const MANY: u64 = 10 * FEW;
@@ -21,6 +24,10 @@ enum Case {
     Left,
     /// A subscriber that reads size and tag.
     Subscriber,
+    /// A subscriber that adds sizes by tag.
+    Sums,
+    /// The same, and it wants the time.
+    Stamped,
     /// An account of one block in a thousand.
     Sampled,
     /// An account of all blocks.
@@ -31,15 +38,39 @@ enum Case {
     Loop,
 }
 
-const CASES: [(&str, &str, Case); 7] = [
+const CASES: [(&str, &str, Case); 9] = [
     ("loop", "the loop alone", Case::Loop),
     ("off", "nobody watches", Case::Off),
     ("left", "someone did, and has left", Case::Left),
     ("subscriber", "a subscriber reads size and tag", Case::Subscriber),
+    ("sums", "a subscriber adds sizes by tag", Case::Sums),
+    ("stamped", "the same with time stamps", Case::Stamped),
     ("sampled", "account of one block in 1,000", Case::Sampled),
     ("account", "account of every block", Case::Account),
     ("budget", "each block charged to a budget", Case::Budget),
 ];
+
+/// Adds sizes by tag, as a monitor would.
+#[derive(Default)]
+struct Sums {
+    stamped: bool,
+    bytes: [AtomicU64; 16],
+    last: AtomicU64,
+}
+
+impl Subscriber for Sums {
+    fn event(&self, event: &Event<'_>) {
+        let sum = &self.bytes[event.tag.number() as usize % self.bytes.len()];
+        sum.fetch_add(event.requested as u64, Ordering::Relaxed);
+        if let Some(time) = event.time {
+            self.last.store(time.nanos(), Ordering::Relaxed);
+        }
+    }
+
+    fn wants_time(&self) -> bool {
+        self.stamped
+    }
+}
 
 fn pool(case: Case) -> Result<Pool, Box<dyn std::error::Error>> {
     let builder = Pool::builder().trim_every(None).track(None);
@@ -59,6 +90,12 @@ fn pool(case: Case) -> Result<Pool, Box<dyn std::error::Error>> {
         Case::Subscriber => {
             pool.subscribe(read);
         }
+        Case::Sums | Case::Stamped => {
+            pool.subscribe(Sums {
+                stamped: case == Case::Stamped,
+                ..Sums::default()
+            });
+        }
         Case::Sampled => pool.track(Some(Ledger::builder(Tracking::Sampled { one_in: 1000 }))),
         Case::Account => pool.track(Some(Ledger::builder(Tracking::All))),
         Case::Off | Case::Budget | Case::Loop => {}
@@ -66,19 +103,69 @@ fn pool(case: Case) -> Result<Pool, Box<dyn std::error::Error>> {
     Ok(pool)
 }
 
-/// The child: so many pairs.
-fn pairs(case: Case, bytes: usize, count: u64) -> Result<(), Box<dyn std::error::Error>> {
-    let pool = pool(case)?;
+/// So many pairs; none but the loop's own work, without a pool.
+fn run(pool: Option<&Pool>, bytes: usize, count: u64) -> Result<(), Box<dyn std::error::Error>> {
     let layout = Layout::from_size_align(bytes, 64)?;
     for _ in 0..count {
         let layout = black_box(layout);
-        if case == Case::Loop {
+        let Some(pool) = pool else {
             continue;
-        }
+        };
         let block = black_box(pool.allocate(layout)?);
         // SAFETY: handed out just now for this layout, and used no more.
         unsafe { pool.deallocate(block.cast(), layout) };
     }
+    Ok(())
+}
+
+/// The child.
+fn pairs(case: Case, bytes: usize, count: u64) -> Result<(), Box<dyn std::error::Error>> {
+    let pool = pool(case)?;
+    run((case != Case::Loop).then_some(&pool), bytes, count)
+}
+
+fn sorted(figures: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut figures: Vec<f64> = figures.collect();
+    figures.sort_unstable_by(f64::total_cmp);
+    figures
+}
+
+/// What an event costs in nanoseconds: the median of the rounds' differences, and the difference of the best passes.
+fn times() -> Result<(), Box<dyn std::error::Error>> {
+    const ROUNDS: usize = 21;
+    const PAIRS: u64 = 100_000;
+    let plain = pool(Case::Off)?;
+    let pass = |pool: &Pool| -> Result<f64, Box<dyn std::error::Error>> {
+        let start = Instant::now();
+        run(Some(pool), SIZES[0], PAIRS)?;
+        Ok(start.elapsed().as_nanos() as f64 / PAIRS as f64)
+    };
+    println!("nanoseconds an event, 64 B              median      least");
+    for (_, about, case) in CASES {
+        if !matches!(
+            case,
+            Case::Subscriber | Case::Sums | Case::Stamped | Case::Sampled | Case::Account
+        ) {
+            continue;
+        }
+        let watched = pool(case)?;
+        // The first round sets up what is set up once.
+        let rounds: Result<Vec<(f64, f64)>, Box<dyn std::error::Error>> = (0..=ROUNDS)
+            .map(|_| Ok((pass(&plain)?, pass(&watched)?)))
+            .collect();
+        let rounds = rounds?.split_off(1);
+        let median = sorted(rounds.iter().map(|(without, with)| with - without))[ROUNDS / 2];
+        let [without, with] = [
+            sorted(rounds.iter().map(|round| round.0))[0],
+            sorted(rounds.iter().map(|round| round.1))[0],
+        ];
+        println!(
+            "{about:<33}  {:>10.1} {:>10.1}",
+            median / 2.0,
+            (with - without) / 2.0
+        );
+    }
+    println!();
     Ok(())
 }
 
@@ -114,7 +201,8 @@ fn table() -> Result<(), String> {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.as_slice() {
-        [] => table(),
+        [] => times().map_err(|error| error.to_string()).and_then(|()| table()),
+        [only] if only == "times" => times().map_err(|error| error.to_string()),
         [name, bytes, count] => match (
             CASES.iter().find(|case| case.0 == name),
             bytes.parse(),
@@ -125,7 +213,7 @@ fn main() -> ExitCode {
             }
             _ => Err(format!("no such case: {}", arguments.join(" "))),
         },
-        _ => Err("hooks takes no arguments, or a case, bytes and a number of pairs".to_owned()),
+        _ => Err("hooks takes no arguments, or `times`, or a case, bytes and a number of pairs".to_owned()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

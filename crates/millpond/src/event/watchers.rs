@@ -36,6 +36,8 @@ pub struct Watchers {
     ledger: Option<Arc<Ledger>>,
     wants_time: bool,
     wants_span: bool,
+    /// Of which of its pool's changes it is.
+    change: u64,
     troubles: Arc<Troubles>,
 }
 
@@ -66,8 +68,20 @@ impl Watchers {
             ledger: None,
             wants_time: false,
             wants_span: false,
+            change: 0,
             troubles: Arc::default(),
         }
+    }
+
+    /// Those that a pool has after so many changes.
+    pub(crate) fn of_change(self, change: u64) -> Self {
+        Self { change, ..self }
+    }
+
+    /// Whether they are this pool's after so many changes.
+    #[inline]
+    pub(crate) fn is_of(&self, pool: u64, change: u64) -> bool {
+        self.pool.id == pool && self.change == change
     }
 
     /// With one more subscriber.
@@ -174,7 +188,7 @@ impl Watchers {
 
     /// A block was handed out. To be called for each one if [`sees`](Self::sees) says so: an account that samples throws
     /// its dice here. Outside every lock, before the caller has the block.
-    #[inline]
+    #[inline(always)]
     pub fn allocated(&self, facts: &Facts) {
         self.enter_and_tell(facts, |ledger| ledger.picks());
     }
@@ -186,20 +200,23 @@ impl Watchers {
         self.enter_and_tell(facts, |_| true);
     }
 
-    #[inline]
+    #[inline(always)]
     fn enter_and_tell(&self, facts: &Facts, picks: impl FnOnce(&Ledger) -> bool) {
         if thread::inside() & COUNTING != 0 {
             return;
         }
-        let ledger = self.ledger.as_ref().filter(|ledger| picks(ledger));
-        if ledger.is_none() && self.subscribers.is_empty() {
-            return;
+        match &self.ledger {
+            Some(ledger) if picks(ledger) => self.enter(ledger, facts),
+            _ if self.subscribers.is_empty() => {}
+            _ => self.tell(EventKind::Allocated, facts, self.time(), None),
         }
+    }
+
+    #[inline(never)]
+    fn enter(&self, ledger: &Ledger, facts: &Facts) {
         let time = self.time();
-        let record = ledger.and_then(|ledger| {
-            let record = ledger.record(facts, self.pool.kind, time);
-            ledger.insert(facts.address, record)
-        });
+        let record = ledger.record(facts, self.pool.kind, time);
+        let record = ledger.insert(facts.address, record);
         if !self.subscribers.is_empty() {
             self.tell(EventKind::Allocated, facts, time, record.as_ref());
         }
@@ -211,29 +228,29 @@ impl Watchers {
     /// # Errors
     /// The block is not what the caller says, or not in callers' hands: it must not be taken back. Subscribers were told
     /// so.
-    #[inline]
+    #[inline(always)]
     pub fn freed(&self, facts: &Facts) -> Result<(), Box<WrongFree>> {
         if thread::inside() & COUNTING != 0 {
             return Ok(());
         }
-        let ledger = self.ledger.as_ref();
-        let ledger = ledger.filter(|ledger| ledger.may_hold(facts.address));
-        if ledger.is_none() && self.subscribers.is_empty() {
-            return Ok(());
+        match &self.ledger {
+            Some(ledger) if ledger.may_hold(facts.address) => return self.take_out(ledger, facts),
+            _ if self.subscribers.is_empty() => {}
+            _ => self.tell(EventKind::Freed, facts, self.time(), None),
         }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn take_out(&self, ledger: &Ledger, facts: &Facts) -> Result<(), Box<WrongFree>> {
         let time = self.time();
-        let record = match ledger {
-            Some(ledger) => {
-                let given = (facts.align != 0).then_some((facts.requested, facts.align));
-                match ledger.remove_at(facts.address, given, time) {
-                    Ok(record) => record,
-                    Err(error) => {
-                        self.each(|subscriber| subscriber.wrong_free(&error));
-                        return Err(error);
-                    }
-                }
+        let given = (facts.align != 0).then_some((facts.requested, facts.align));
+        let record = match ledger.remove_at(facts.address, given, time) {
+            Ok(record) => record,
+            Err(error) => {
+                self.each(|subscriber| subscriber.wrong_free(&error));
+                return Err(error);
             }
-            None => None,
         };
         if !self.subscribers.is_empty() {
             let mut facts = *facts;
@@ -268,6 +285,9 @@ impl Watchers {
         self.wants_time.then(Time::now)
     }
 
+    /// Part of its callers: facts that were written one by one and are read here all at once would make the processor wait
+    /// for the writes.
+    #[inline(always)]
     fn tell(&self, kind: EventKind, facts: &Facts, time: Option<Time>, record: Option<&Record>) {
         let event = Event {
             kind,
@@ -286,7 +306,7 @@ impl Watchers {
         self.each(|subscriber| subscriber.event(&event));
     }
 
-    #[inline]
+    #[inline(always)]
     fn each(&self, tell: impl Fn(&dyn Subscriber)) {
         if thread::inside() != 0 {
             self.troubles.undelivered.fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! What one thread holds of one pool: blocks ready to be handed out, and its part of the account.
 
 use super::account::Tally;
-use super::claim::Claim;
+use super::claim::{Claim, Despite};
 use super::classes::{BINS, CLASSES, KEPT, PAGE, SMALL, bin_of, class_bytes};
 use super::sync::{AtomicBool, AtomicU64, Ordering, Slot};
 
@@ -376,14 +376,20 @@ impl Cache {
     }
 
     #[inline]
-    fn enter(&self) -> Option<Inside<'_>> {
-        self.claim.enter().then_some(Inside(self))
+    fn enter(&self, despite: Despite) -> Option<Inside<'_>> {
+        self.claim.enter(despite).then_some(Inside(self))
     }
 
     /// A small block of a class, counted; by the owner.
     #[inline]
-    pub(crate) fn pop(&self, class: usize, requested: usize, bytes: usize) -> Option<Done<usize>> {
-        let mut inside = self.enter()?;
+    pub(crate) fn pop(
+        &self,
+        class: usize,
+        requested: usize,
+        bytes: usize,
+        despite: Despite,
+    ) -> Option<Done<usize>> {
+        let mut inside = self.enter(despite)?;
         let what = inside.with(|stacks| stacks.pop(class))?;
         let tell = self.tally.allocate(requested, bytes);
         Some(Done { what, tell })
@@ -398,8 +404,9 @@ impl Cache {
         address: usize,
         requested: usize,
         bytes: usize,
+        despite: Despite,
     ) -> Option<Done<()>> {
-        let mut inside = self.enter()?;
+        let mut inside = self.enter(despite)?;
         if !inside.with(|stacks| stacks.push(class, address)) {
             return None;
         }
@@ -409,8 +416,8 @@ impl Cache {
 
     /// A larger block of about so many bytes, counted; by the owner.
     #[inline]
-    pub(crate) fn pop_large(&self, bytes: usize, requested: usize) -> Option<Done<Free>> {
-        let mut inside = self.enter()?;
+    pub(crate) fn pop_large(&self, bytes: usize, requested: usize, despite: Despite) -> Option<Done<Free>> {
+        let mut inside = self.enter(despite)?;
         let what = inside.with(|stacks| stacks.pop_large(bin_of(bytes), bytes))?;
         let tell = self.tally.allocate(requested, bytes);
         Some(Done { what, tell })
@@ -418,8 +425,8 @@ impl Cache {
 
     /// Keeps a larger block, counted, if there is room; by the owner.
     #[inline]
-    pub(crate) fn push_large(&self, block: Free, requested: usize) -> Option<Done<()>> {
-        let mut inside = self.enter()?;
+    pub(crate) fn push_large(&self, block: Free, requested: usize, despite: Despite) -> Option<Done<()>> {
+        let mut inside = self.enter(despite)?;
         if !inside.with(|stacks| stacks.push_large(bin_of(block.bytes), block)) {
             return None;
         }

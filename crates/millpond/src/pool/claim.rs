@@ -27,6 +27,17 @@ const WANTED: u32 = 1;
 const FENCED: u32 = 2;
 /// The pool has something to do at every call.
 const SLOW: u32 = 4;
+/// Someone is told of every call, and that alone can be done beside the fast way.
+const WATCHED: u32 = 8;
+
+/// In spite of what the owner enters at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Despite {
+    Nothing = 0,
+    /// What the owner has done is told when it is out again.
+    Watchers = WATCHED,
+}
 
 impl Claim {
     pub(crate) fn new() -> Self {
@@ -39,11 +50,11 @@ impl Claim {
     /// The owner's fast entry; false where there is any reason to go the slow way. Every true is followed by one
     /// [`leave`](Self::leave).
     #[inline]
-    pub(crate) fn enter(&self) -> bool {
+    pub(crate) fn enter(&self, despite: Despite) -> bool {
         self.busy.store(true, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         // Acquire: what the last claimer did is seen.
-        if self.flags.load(Ordering::Acquire) != 0 {
+        if self.flags.load(Ordering::Acquire) & !(despite as u32) != 0 {
             self.busy.store(false, Ordering::Release);
             return false;
         }
@@ -86,10 +97,19 @@ impl Claim {
 
     /// Sends the owner the slow way from now on, or no more; seen by it at once after a [`barrier`].
     pub(crate) fn slow(&self, slow: bool) {
-        if slow {
-            self.flags.fetch_or(SLOW, Ordering::Release);
+        self.turn(SLOW, slow);
+    }
+
+    /// Has the owner tell of every call from now on, or no more; seen by it at once after a [`barrier`].
+    pub(crate) fn watch(&self, watched: bool) {
+        self.turn(WATCHED, watched);
+    }
+
+    fn turn(&self, flag: u32, on: bool) {
+        if on {
+            self.flags.fetch_or(flag, Ordering::Release);
         } else {
-            self.flags.fetch_and(!SLOW, Ordering::Release);
+            self.flags.fetch_and(!flag, Ordering::Release);
         }
     }
 }

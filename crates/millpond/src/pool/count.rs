@@ -18,7 +18,7 @@ impl Heap {
                 self.say_wrong(&wrong);
                 return false;
             }
-            self.tell_allocated(Ask::new(to.0, to.1), &Ok(taken));
+            self.tell_allocated(&Ask::new(to.0, to.1), &Ok(taken));
         }
         self.count_resize(from.0, to.0);
         true

@@ -1,6 +1,6 @@
-//! Why every call of a pool goes the slow way, and who waits there.
+//! Why calls of a pool leave the fast way, and who waits there.
 
-use super::claim;
+use super::claim::{self, Claim};
 use super::heap::{Heap, Roll, lock};
 use crate::ranked::{Locked, Order, Rank, Ranked};
 use std::collections::VecDeque;
@@ -8,11 +8,11 @@ use std::sync::Condvar;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// A reason to go the slow way.
+/// A reason to leave the fast way. All but the first mean the slow one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Detour {
-    /// Someone watches.
+    /// Someone watches: what the fast way does is told.
     Watched = 16,
     /// Each block has pages of its own.
     Guarded = 32,
@@ -55,11 +55,35 @@ impl Heap {
         } else {
             before & !(why as u32)
         };
-        if (before == 0) != (after == 0) {
-            roll.caches.iter().for_each(|cache| cache.claim.slow(on));
+        if Ways::of(before) != Ways::of(after) {
+            roll.caches.iter().for_each(|cache| self.send(&cache.claim));
             if on {
                 claim::barrier();
             }
+        }
+    }
+
+    /// Sends a thread the ways that the pool's calls go now; under the lock of the roll.
+    pub(super) fn send(&self, claim: &Claim) {
+        let ways = Ways::of(self.detours.load(Ordering::Relaxed));
+        claim.slow(ways.slow);
+        claim.watch(ways.watched);
+    }
+}
+
+/// What the reasons come to: watchers alone are told beside the fast way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Ways {
+    slow: bool,
+    watched: bool,
+}
+
+impl Ways {
+    fn of(detours: u32) -> Self {
+        let watched = Detour::Watched as u32;
+        Self {
+            slow: detours & !watched != 0,
+            watched: detours & watched != 0,
         }
     }
 }

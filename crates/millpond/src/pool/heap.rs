@@ -3,7 +3,7 @@
 use super::account::{Tally, Totals};
 use super::ask::Ask;
 use super::cache::{Cache, Done, Free, Stacks};
-use super::claim;
+use super::claim::{self, Despite};
 use super::classes::{CLASSES, KEPT, LEAST, PAGE, SMALL, class_and_bytes, class_bytes, class_of};
 use super::core::{Core, Memory};
 use super::detour::{AtRest, Detour, Line};
@@ -56,7 +56,7 @@ pub(crate) struct Heap {
     pub(super) shelves: [Ranked<Shelf>; CLASSES],
     pub(super) core: Ranked<Option<Core>>,
     pub(super) roll: Ranked<Roll>,
-    /// Why calls go the slow way; changed under the lock of the roll.
+    /// Why calls leave the fast way; changed under the lock of the roll.
     pub(super) detours: AtomicU32,
     pub(super) line: Line,
     /// Those who watch, how often they have changed, and what they were not told yet.
@@ -290,9 +290,7 @@ impl Heap {
             return None;
         }
         let cache = Arc::new(Cache::new());
-        if self.detours.load(Ordering::Relaxed) != 0 {
-            cache.claim.slow(true);
-        }
+        self.send(&cache.claim);
         let alone = roll.caches.is_empty();
         if !alone && self.alone.swap(false, Ordering::Relaxed) {
             // From now on the first thread tells what it gains and loses, not its peaks.
@@ -377,30 +375,42 @@ impl Heap {
     /// the same few instructions, and answer two words, which come back in registers.
     #[inline(never)]
     fn pop_small(&'static self, requested: usize) -> Taken {
+        self.pop_small_despite(Despite::Nothing, requested)
+    }
+
+    #[inline(always)]
+    pub(super) fn pop_small_despite(&'static self, despite: Despite, requested: usize) -> Taken {
         let (class, bytes) = class_and_bytes(requested.max(1));
         let nothing = Taken { address: 0, bytes };
-        local::with_last(self, nothing, |cache| match cache.pop(class, requested, bytes) {
-            None => nothing,
-            Some(Done {
-                what: address,
-                tell: false,
-            }) => Taken { address, bytes },
-            Some(Done {
-                what: address,
-                tell: true,
-            }) => self.telling(cache, Taken { address, bytes }),
+        local::with_last(self, nothing, |cache| {
+            match cache.pop(class, requested, bytes, despite) {
+                None => nothing,
+                Some(Done {
+                    what: address,
+                    tell: false,
+                }) => Taken { address, bytes },
+                Some(Done {
+                    what: address,
+                    tell: true,
+                }) => self.telling(cache, Taken { address, bytes }),
+            }
         })
     }
 
     #[inline(never)]
     fn pop_large(&'static self, requested: usize) -> Taken {
+        self.pop_large_despite(Despite::Nothing, requested)
+    }
+
+    #[inline(always)]
+    pub(super) fn pop_large_despite(&'static self, despite: Despite, requested: usize) -> Taken {
         let bytes = requested.next_multiple_of(PAGE);
         let nothing = Taken { address: 0, bytes };
         local::with_last(self, nothing, |cache| {
             let Some(Done {
                 what: Free { address, .. },
                 tell,
-            }) = cache.pop_large(bytes, requested)
+            }) = cache.pop_large(bytes, requested, despite)
             else {
                 return nothing;
             };
@@ -447,9 +457,20 @@ impl Heap {
     /// Keeps a small block of the class of so many bytes.
     #[inline(never)]
     fn push_small(&'static self, address: usize, bytes: usize, requested: usize) -> bool {
+        self.push_small_despite(Despite::Nothing, address, bytes, requested)
+    }
+
+    #[inline(always)]
+    pub(super) fn push_small_despite(
+        &'static self,
+        despite: Despite,
+        address: usize,
+        bytes: usize,
+        requested: usize,
+    ) -> bool {
         let (class, bytes) = class_and_bytes(bytes);
         local::with_last(self, false, |cache| {
-            match cache.push(class, address, requested, bytes) {
+            match cache.push(class, address, requested, bytes, despite) {
                 None => false,
                 Some(Done { tell: false, .. }) => true,
                 Some(Done { tell: true, .. }) => self.telling(cache, true),
@@ -459,11 +480,22 @@ impl Heap {
 
     #[inline(never)]
     fn push_large(&'static self, address: usize, bytes: usize, requested: usize) -> bool {
+        self.push_large_despite(Despite::Nothing, address, bytes, requested)
+    }
+
+    #[inline(always)]
+    pub(super) fn push_large_despite(
+        &'static self,
+        despite: Despite,
+        address: usize,
+        bytes: usize,
+        requested: usize,
+    ) -> bool {
         if bytes > KEPT {
             return false;
         }
         local::with_last(self, false, |cache| {
-            match cache.push_large(Free { address, bytes }, requested) {
+            match cache.push_large(Free { address, bytes }, requested, despite) {
                 None => false,
                 Some(Done { tell: false, .. }) => true,
                 Some(Done { tell: true, .. }) => self.telling(cache, true),

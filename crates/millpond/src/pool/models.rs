@@ -9,14 +9,14 @@
 //! goes the slow way.
 //!
 //! *Drawn small*: the heap around them ([`Small`]), because forty shelves, an engine and threads' tables have more orders
-//! of steps than can be tried. It takes the same steps in the same order as `heap.rs`, `slow.rs`, `detour.rs` and
-//! `upkeep.rs`, with one lock for shelves and engine together. Whoever changes an order there changes it here.
+//! of steps than can be tried. It takes the same steps in the same order as `heap.rs`, `watched.rs`, `slow.rs`, `detour.rs`
+//! and `upkeep.rs`, with one lock for shelves and engine together. Whoever changes an order there changes it here.
 //!
 //! *Not modelled*: `membarrier` itself (a full fence stands for it, on both sides), forks, the limit's detour.
 
 use super::account::Tally;
 use super::cache::Cache;
-use super::claim;
+use super::claim::{self, Despite};
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use loom::sync::{Condvar, Mutex, MutexGuard};
 use loom::thread;
@@ -58,6 +58,8 @@ struct Small {
     closed: AtomicBool,
     line: Mutex<Line>,
     freed: Condvar,
+    /// Whether someone watches, from the beginning to the end.
+    watched: bool,
 }
 
 #[derive(Default)]
@@ -79,18 +81,27 @@ struct Line {
 
 impl Small {
     fn new(free: &[usize]) -> Arc<Self> {
+        Arc::new(Self::made(free, false))
+    }
+
+    fn watched(free: &[usize]) -> Arc<Self> {
+        Arc::new(Self::made(free, true))
+    }
+
+    fn made(free: &[usize], watched: bool) -> Self {
         let store = Store {
             free: free.to_vec(),
             ..Store::default()
         };
-        Arc::new(Self {
+        Self {
             roll: Mutex::new(Vec::new()),
             store: Mutex::new(store),
             detour: AtomicU32::new(0),
             closed: AtomicBool::new(false),
             line: Mutex::new(Line::default()),
             freed: Condvar::new(),
-        })
+            watched,
+        }
     }
 
     fn detours(&self) -> bool {
@@ -114,6 +125,7 @@ impl Small {
         if self.detours() {
             cache.claim.slow(true);
         }
+        cache.claim.watch(self.watched);
         roll.push(Arc::clone(&cache));
         Some(cache)
     }
@@ -156,7 +168,13 @@ impl Small {
     }
 
     fn allocate(&self, cache: &Cache) -> Option<usize> {
-        if let Some(done) = cache.pop(CLASS, BYTES, BYTES) {
+        if let Some(done) = cache.pop(CLASS, BYTES, BYTES, Despite::Nothing) {
+            assert!(!self.watched, "not told");
+            return Some(done.what);
+        }
+        if self.watched
+            && let Some(done) = cache.pop(CLASS, BYTES, BYTES, Despite::Watchers)
+        {
             return Some(done.what);
         }
         let kept = cache.with(|stacks| {
@@ -183,7 +201,20 @@ impl Small {
 
     /// A thread has no cache where the pool was closed before it came.
     fn give(&self, cache: Option<&Cache>, address: usize) {
-        if cache.is_some_and(|cache| cache.push(CLASS, address, BYTES, BYTES).is_some()) {
+        if cache.is_some_and(|cache| {
+            cache
+                .push(CLASS, address, BYTES, BYTES, Despite::Nothing)
+                .is_some()
+        }) {
+            return;
+        }
+        let beside = |cache: &Cache| {
+            self.watched
+                && cache
+                    .push(CLASS, address, BYTES, BYTES, Despite::Watchers)
+                    .is_some()
+        };
+        if cache.is_some_and(beside) {
             return;
         }
         let past = self.detours();
@@ -326,6 +357,24 @@ fn a_cache_is_one_threads_at_a_time() {
 }
 
 #[test]
+fn a_watched_cache_is_one_threads_at_a_time() {
+    model(|| {
+        let heap = Small::watched(&[1, 2]);
+        let cache = heap.admit();
+        let one = heap.allocate(&cache).expect("a block");
+        let other = {
+            let heap = Arc::clone(&heap);
+            thread::spawn(move || heap.drain_caches())
+        };
+        heap.free(&cache, one);
+        let again = heap.allocate(&cache).expect("a block");
+        heap.free(&cache, again);
+        other.join().expect("no panic");
+        heap.at_rest(&[1, 2]);
+    });
+}
+
+#[test]
 fn who_claims_a_cache_sees_whole_operations() {
     model(|| {
         let heap = Small::new(&[1]);
@@ -342,8 +391,8 @@ fn who_claims_a_cache_sees_whole_operations() {
                 });
             })
         };
-        if let Some(done) = cache.pop(CLASS, BYTES, BYTES) {
-            cache.push(CLASS, done.what, BYTES, BYTES);
+        if let Some(done) = cache.pop(CLASS, BYTES, BYTES, Despite::Nothing) {
+            cache.push(CLASS, done.what, BYTES, BYTES, Despite::Nothing);
         }
         other.join().expect("no panic");
     });
@@ -448,6 +497,27 @@ fn the_last_two_blocks_go_at_once_after_the_pool() {
 fn who_waits_is_told_of_the_one_block_that_comes_back() {
     model(|| {
         let heap = Small::new(&[1]);
+        let cache = heap.admit();
+        let one = heap.allocate(&cache).expect("a block");
+        let waiter = {
+            let heap = Arc::clone(&heap);
+            thread::spawn(move || {
+                let theirs = heap.admit();
+                let address = heap.allocate_patiently(&theirs);
+                heap.free(&theirs, address);
+            })
+        };
+        heap.free(&cache, one);
+        waiter.join().expect("no panic");
+        assert!(!heap.detours());
+        heap.at_rest(&[1]);
+    });
+}
+
+#[test]
+fn who_waits_is_told_of_a_block_that_comes_back_and_is_watched() {
+    model(|| {
+        let heap = Small::watched(&[1]);
         let cache = heap.admit();
         let one = heap.allocate(&cache).expect("a block");
         let waiter = {

@@ -22,7 +22,7 @@ impl Heap {
     }
 }
 
-/// Those who watch. While nobody does they cost nothing; while someone does, every call goes a slower way.
+/// Those who watch. While nobody does they cost nothing; while someone does, every call goes out of its way.
 impl Pool {
     /// Has every allocation, free, refill, trim and refusal told, on the thread where it happens, outside every lock. A
     /// subscriber may use the pool itself; what it causes there is told to nobody.

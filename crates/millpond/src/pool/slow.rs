@@ -21,9 +21,17 @@ impl Heap {
     #[cold]
     #[inline(never)]
     pub(crate) fn allocate_slowly(&'static self, ask: Ask) -> Result<Taken, AllocError> {
+        match self.allocate_watched(&ask) {
+            Some(taken) => Ok(taken),
+            None => self.allocate_anyhow(ask),
+        }
+    }
+
+    #[inline(never)]
+    fn allocate_anyhow(&'static self, ask: Ask) -> Result<Taken, AllocError> {
         let outcome = self.allocate_inside(ask);
         if self.detours(Detour::Watched) {
-            self.tell_allocated(ask, &outcome);
+            self.tell_allocated(&ask, &outcome);
         }
         if let Some(guard) = &self.guard {
             self.tell_found(guard);
@@ -107,6 +115,13 @@ impl Heap {
     #[cold]
     #[inline(never)]
     pub(crate) fn free_slowly(&'static self, taken: Taken, requested: usize, align: usize) {
+        if !self.free_watched(taken, requested, align) {
+            self.free_anyhow(taken, requested, align);
+        }
+    }
+
+    #[inline(never)]
+    fn free_anyhow(&'static self, taken: Taken, requested: usize, align: usize) {
         let (taken, overrun) = match self
             .guard
             .as_ref()
@@ -134,6 +149,7 @@ impl Heap {
         }
     }
 
+    #[inline(never)]
     pub(super) fn free_inside(&'static self, taken: Taken, requested: usize) {
         let _inside = inside();
         // Before the address can be another's. What it was charged to gets it back when all is done.

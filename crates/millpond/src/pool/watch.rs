@@ -8,7 +8,6 @@ use crate::event::{EventKind, Facts, Watchers};
 use crate::global::inside;
 use crate::ledger::{Ledger, WrongFree};
 use std::cell::Cell;
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,16 +18,32 @@ pub(crate) struct Flow {
     pub(crate) given: AtomicU64,
 }
 
-/// The watchers that this thread used last, of which pool, and of which of its changes.
-struct Known {
-    heap: *const Heap,
-    change: u64,
-    watchers: Arc<Watchers>,
+thread_local! {
+    /// The watchers that this thread used last. Taken out while they are called, so that a call within finds none and looks
+    /// them up.
+    static KNOWN: Cell<Option<Arc<Watchers>>> = const { Cell::new(None) };
 }
 
-thread_local! {
-    /// Taken out while they are called, so that a call within finds none and looks them up.
-    static KNOWN: Cell<Option<Known>> = const { Cell::new(None) };
+/// What there is to say.
+#[derive(Clone, Copy)]
+enum Said<'a> {
+    Allocated,
+    Freed,
+    Other(EventKind),
+    Wrong(&'a WrongFree),
+}
+
+impl Said<'_> {
+    #[inline(always)]
+    fn to(self, watchers: &Watchers, facts: Facts) -> Result<(), Box<WrongFree>> {
+        match self {
+            Self::Allocated => watchers.allocated(&facts),
+            Self::Freed => return watchers.freed(&facts),
+            Self::Other(kind) => watchers.note(kind, &facts),
+            Self::Wrong(wrong) => watchers.wrong(wrong),
+        }
+        Ok(())
+    }
 }
 
 impl Heap {
@@ -46,8 +61,9 @@ impl Heap {
             let mut now = lock(&self.watchers);
             let (made, answer) = change(&now);
             let watched = !made.is_empty();
-            let before = std::mem::replace(&mut *now, Arc::new(made));
-            self.watch_changes.fetch_add(1, Ordering::Release);
+            let change = self.watch_changes.load(Ordering::Relaxed) + 1;
+            let before = std::mem::replace(&mut *now, Arc::new(made.of_change(change)));
+            self.watch_changes.store(change, Ordering::Release);
             self.turn_detour(&roll, Detour::Watched, watched);
             (before, answer)
         };
@@ -56,37 +72,49 @@ impl Heap {
         answer
     }
 
-    fn with_watchers<R>(&self, work: impl FnOnce(&Watchers) -> R) -> R {
+    /// Says it to those who watch, as this thread knows them. Part of its callers, as is all on the way to the
+    /// subscribers, so that the facts stay in registers: written one by one and read two at a time, the processor would wait
+    /// for the writes.
+    #[inline(always)]
+    fn say(&self, said: Said<'_>, facts: Facts) -> Result<(), Box<WrongFree>> {
         let change = self.watch_changes.load(Ordering::Acquire);
         let known = KNOWN.try_with(Cell::take).ok().flatten();
-        let known = known.filter(|known| ptr::eq(known.heap, self) && known.change == change);
-        let known = known.unwrap_or_else(|| Known {
-            heap: self,
-            change,
-            watchers: self.watchers(),
-        });
-        let answer = work(&known.watchers);
+        let known = match known {
+            Some(known) if known.is_of(self.number(), change) => known,
+            other => self.get_to_know(other),
+        };
+        let answer = said.to(&known, facts);
         // At the end of the thread it goes.
         let _ = KNOWN.try_with(|place| place.set(Some(known)));
         answer
     }
 
+    #[cold]
+    #[inline(never)]
+    fn get_to_know(&self, before: Option<Arc<Watchers>>) -> Arc<Watchers> {
+        drop(before);
+        self.watchers()
+    }
+
     /// Tells of a block that was handed out, or of a request that was refused.
-    pub(super) fn tell_allocated(&self, ask: Ask, outcome: &Result<Taken, AllocError>) {
+    #[inline]
+    pub(super) fn tell_allocated(&self, ask: &Ask, outcome: &Result<Taken, AllocError>) {
         let facts = |taken: Option<Taken>| Facts {
             address: taken.map_or(0, |taken| taken.address),
             requested: ask.requested,
             bytes: taken.map_or(0, |taken| taken.bytes),
             align: ask.align,
         };
-        self.with_watchers(|watchers| match outcome {
-            Ok(taken) => watchers.allocated(&facts(Some(*taken))),
-            Err(_) => watchers.note(EventKind::Refused, &facts(None)),
-        });
+        // No allocation is wrong.
+        let _ = match outcome {
+            Ok(taken) => self.say(Said::Allocated, facts(Some(*taken))),
+            Err(_) => self.say(Said::Other(EventKind::Refused), facts(None)),
+        };
         self.tell_flow();
     }
 
     /// Tells of a block that comes back, before anyone else can be given it. An alignment of 0: the caller does not say.
+    #[inline]
     pub(super) fn tell_freed(
         &self,
         taken: Taken,
@@ -99,7 +127,7 @@ impl Heap {
             bytes: taken.bytes,
             align,
         };
-        self.with_watchers(|watchers| watchers.freed(&facts))
+        self.say(Said::Freed, facts)
     }
 
     /// Says on standard error what is wrong with a block, for callers that cannot be answered. Outside every lock.
@@ -112,12 +140,21 @@ impl Heap {
     /// Tells what is wrong with a block.
     pub(super) fn tell_wrong_to_watchers(&self, wrong: &WrongFree) {
         if self.is_watched() {
-            self.with_watchers(|watchers| watchers.wrong(wrong));
+            let _ = self.say(Said::Wrong(wrong), Facts::default());
         }
     }
 
     /// Tells what came from the source and went back to it since this was last told.
+    #[inline]
     pub(super) fn tell_flow(&self) {
+        if self.flow.taken.load(Ordering::Relaxed) | self.flow.given.load(Ordering::Relaxed) != 0 {
+            self.tell_flow_now();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell_flow_now(&self) {
         for (kind, bytes) in [
             (EventKind::Refilled, &self.flow.taken),
             (EventKind::Trimmed, &self.flow.given),
@@ -131,7 +168,7 @@ impl Heap {
                     bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
                     ..Facts::default()
                 };
-                self.with_watchers(|watchers| watchers.note(kind, &facts));
+                let _ = self.say(Said::Other(kind), facts);
             }
         }
     }

@@ -11,6 +11,10 @@ use std::ptr;
 /// The bytes are of a block that a pool over memory of this process has just taken out of its books, and nobody else has
 /// it.
 pub(super) unsafe fn clear(address: usize, bytes: usize) {
+    // A call for no bytes is not for nothing: where the C library fills with masked stores it costs some 60 ns.
+    if bytes == 0 {
+        return;
+    }
     // SAFETY: the caller's word; the address was exposed by whoever mapped it.
     unsafe { ptr::with_exposed_provenance_mut::<u8>(address).write_bytes(0, bytes) };
 }

@@ -1,0 +1,129 @@
+//! Beside the fast way: a pool that is watched, where nothing else is to be done at its calls.
+//!
+//! A call has left the fast way because someone wants to be told. All the same its thread enters the cache as the fast way
+//! does, without a fence and without a lock, and tells when it is out again. Where there is any other reason too, or the
+//! cache cannot serve, it is the slow way after all.
+
+use super::ask::Ask;
+use super::claim::Despite;
+use super::classes::{KEPT, LEAST, SMALL};
+use super::heap::{Heap, Taken};
+use super::zeroed::clear;
+
+impl Heap {
+    /// Hands out a block that this thread keeps, and tells of it.
+    #[inline]
+    pub(super) fn allocate_watched(&'static self, ask: &Ask) -> Option<Taken> {
+        if !self.is_watched() {
+            return None;
+        }
+        let taken = if ask.align > LEAST {
+            return None;
+        } else if ask.requested <= SMALL {
+            self.pop_small_despite(Despite::Watchers, ask.requested)
+        } else if ask.requested <= KEPT {
+            self.pop_large_despite(Despite::Watchers, ask.requested)
+        } else {
+            return None;
+        };
+        if taken.address == 0 {
+            return None;
+        }
+        // SAFETY: the block was just taken from the cache, and is on its way to the caller.
+        unsafe { clear(taken.address, self.zeros(taken, *ask)) };
+        self.tell_allocated(ask, &Ok(taken));
+        Some(taken)
+    }
+
+    /// Tells of a block and takes it back. False where that is not the way, and nothing was done.
+    #[inline]
+    pub(super) fn free_watched(&'static self, taken: Taken, requested: usize, align: usize) -> bool {
+        if !self.is_watched() || self.is_guarded() {
+            return false;
+        }
+        if let Err(wrong) = self.tell_freed(taken, requested, align) {
+            // Taken back it would be somebody else's as well: so it is left where it is.
+            self.say_wrong(&wrong);
+            return true;
+        }
+        let Taken { address, bytes } = taken;
+        let kept = if bytes <= SMALL {
+            self.push_small_despite(Despite::Watchers, address, bytes, requested)
+        } else {
+            self.push_large_despite(Despite::Watchers, address, bytes, requested)
+        };
+        if !kept {
+            self.free_inside(taken, requested);
+        }
+        self.tell_flow();
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Event, EventKind, Pool};
+    use std::sync::{Arc, Mutex};
+
+    /// What happened, where, and how many bytes were asked for.
+    type Told = Arc<Mutex<Vec<(EventKind, usize, usize)>>>;
+
+    /// A pool that one block of 8 MiB fills, and what its subscriber was told.
+    fn watched() -> (Pool, Told) {
+        let pool = Pool::builder()
+            .track(None)
+            .limit(8 << 20)
+            .host()
+            .expect("addresses");
+        let told = Told::default();
+        let hear = Arc::clone(&told);
+        pool.subscribe(move |event: &Event<'_>| {
+            let facts = (event.kind, event.address, event.requested);
+            hear.lock().expect("no panic").push(facts);
+        });
+        (pool, told)
+    }
+
+    #[test]
+    fn what_a_thread_keeps_is_told_as_what_it_takes() {
+        let (pool, told) = watched();
+        for bytes in [64, 5000, 1 << 20] {
+            let addresses = [(); 3].map(|()| {
+                let buffer = pool.alloc_zeroed::<u8>(bytes).expect("room");
+                buffer.as_ptr().addr()
+            });
+            assert_eq!(addresses, [addresses[0]; 3], "kept and found again");
+            let mut told = told.lock().expect("no panic");
+            told.retain(|(kind, ..)| *kind != EventKind::Refilled);
+            let pair = [EventKind::Allocated, EventKind::Freed].map(|kind| (kind, addresses[0], bytes));
+            assert_eq!(**told, [pair, pair, pair].concat());
+            told.clear();
+        }
+    }
+
+    #[test]
+    fn zeros_are_zeros_while_someone_watches() {
+        let (pool, _told) = watched();
+        let first = pool.alloc_from(&[7u8; 500]).expect("room");
+        let address = first.as_ptr().addr();
+        drop(first);
+        let second = pool.alloc_zeroed::<u8>(500).expect("room");
+        assert_eq!(second.as_ptr().addr(), address);
+        assert!(second.iter().all(|byte| *byte == 0));
+    }
+
+    /// Another reason to leave the fast way comes later: then a block goes past the cache that could keep it.
+    #[test]
+    fn what_others_wait_for_is_not_kept_though_it_is_watched() {
+        let (pool, _told) = watched();
+        let [one, two] = [(); 2].map(|()| pool.alloc_zeroed::<u8>(1 << 20).expect("room"));
+        let kept = || pool.stats().kept;
+        let before = kept();
+        let place = pool.heap().join_line();
+        drop(one);
+        assert_eq!(kept(), before);
+        drop(place);
+        drop(two);
+        assert_eq!(kept(), before + (1 << 20));
+    }
+}
