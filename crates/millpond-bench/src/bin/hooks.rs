@@ -5,7 +5,7 @@
 //! pairs' own. Prints a table, or says what is missing. Before it, what an event costs in time: watched and unwatched pairs
 //! in turn, half the difference of each round.
 
-use millpond::{Budget, Event, Ledger, Measure, Pool, Subscriber, Tracking};
+use millpond::{Budget, Event, Ledger, Measure, Pool, Subscriber, Time, Tracking};
 use std::alloc::Layout;
 use std::hint::black_box;
 use std::process::{Command, ExitCode};
@@ -103,7 +103,8 @@ fn pool(case: Case) -> Result<Pool, Box<dyn std::error::Error>> {
     Ok(pool)
 }
 
-/// So many pairs; none but the loop's own work, without a pool.
+/// So many pairs; without a pool, nothing but the loop.
+#[inline(never)]
 fn run(pool: Option<&Pool>, bytes: usize, count: u64) -> Result<(), Box<dyn std::error::Error>> {
     let layout = Layout::from_size_align(bytes, 64)?;
     for _ in 0..count {
@@ -121,6 +122,7 @@ fn run(pool: Option<&Pool>, bytes: usize, count: u64) -> Result<(), Box<dyn std:
 /// The child.
 fn pairs(case: Case, bytes: usize, count: u64) -> Result<(), Box<dyn std::error::Error>> {
     let pool = pool(case)?;
+    black_box(Time::now());
     run((case != Case::Loop).then_some(&pool), bytes, count)
 }
 
@@ -174,6 +176,8 @@ fn count(name: &str, bytes: usize, pairs: u64) -> Result<u64, String> {
     let here = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        // Nothing but the pairs: setting the clock up takes as long as it takes.
+        .arg("--toggle-collect=hooks::run")
         .arg(here)
         .args([name, &bytes.to_string(), &pairs.to_string()])
         .output()

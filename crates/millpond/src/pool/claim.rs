@@ -39,6 +39,13 @@ pub(crate) enum Despite {
     Watchers = WATCHED,
 }
 
+impl Despite {
+    #[inline(always)]
+    pub(crate) const fn told(watched: bool) -> Self {
+        if watched { Self::Watchers } else { Self::Nothing }
+    }
+}
+
 impl Claim {
     pub(crate) fn new() -> Self {
         Self {

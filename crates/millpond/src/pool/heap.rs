@@ -375,11 +375,13 @@ impl Heap {
     /// the same few instructions, and answer two words, which come back in registers.
     #[inline(never)]
     fn pop_small(&'static self, requested: usize) -> Taken {
-        self.pop_small_despite(Despite::Nothing, requested)
+        self.pop_small_despite::<false>(requested)
     }
 
+    /// The same, also where it is told of afterwards. Known when it is compiled, so that the fast way stays one piece.
     #[inline(always)]
-    pub(super) fn pop_small_despite(&'static self, despite: Despite, requested: usize) -> Taken {
+    pub(super) fn pop_small_despite<const WATCHED: bool>(&'static self, requested: usize) -> Taken {
+        let despite = Despite::told(WATCHED);
         let (class, bytes) = class_and_bytes(requested.max(1));
         let nothing = Taken { address: 0, bytes };
         local::with_last(self, nothing, |cache| {
@@ -399,11 +401,12 @@ impl Heap {
 
     #[inline(never)]
     fn pop_large(&'static self, requested: usize) -> Taken {
-        self.pop_large_despite(Despite::Nothing, requested)
+        self.pop_large_despite::<false>(requested)
     }
 
     #[inline(always)]
-    pub(super) fn pop_large_despite(&'static self, despite: Despite, requested: usize) -> Taken {
+    pub(super) fn pop_large_despite<const WATCHED: bool>(&'static self, requested: usize) -> Taken {
+        let despite = Despite::told(WATCHED);
         let bytes = requested.next_multiple_of(PAGE);
         let nothing = Taken { address: 0, bytes };
         local::with_last(self, nothing, |cache| {
@@ -457,17 +460,17 @@ impl Heap {
     /// Keeps a small block of the class of so many bytes.
     #[inline(never)]
     fn push_small(&'static self, address: usize, bytes: usize, requested: usize) -> bool {
-        self.push_small_despite(Despite::Nothing, address, bytes, requested)
+        self.push_small_despite::<false>(address, bytes, requested)
     }
 
     #[inline(always)]
-    pub(super) fn push_small_despite(
+    pub(super) fn push_small_despite<const WATCHED: bool>(
         &'static self,
-        despite: Despite,
         address: usize,
         bytes: usize,
         requested: usize,
     ) -> bool {
+        let despite = Despite::told(WATCHED);
         let (class, bytes) = class_and_bytes(bytes);
         local::with_last(self, false, |cache| {
             match cache.push(class, address, requested, bytes, despite) {
@@ -480,17 +483,17 @@ impl Heap {
 
     #[inline(never)]
     fn push_large(&'static self, address: usize, bytes: usize, requested: usize) -> bool {
-        self.push_large_despite(Despite::Nothing, address, bytes, requested)
+        self.push_large_despite::<false>(address, bytes, requested)
     }
 
     #[inline(always)]
-    pub(super) fn push_large_despite(
+    pub(super) fn push_large_despite<const WATCHED: bool>(
         &'static self,
-        despite: Despite,
         address: usize,
         bytes: usize,
         requested: usize,
     ) -> bool {
+        let despite = Despite::told(WATCHED);
         if bytes > KEPT {
             return false;
         }

@@ -30,7 +30,7 @@ thread_local! {
 }
 
 /// Runs `work` on this thread's cache, if it is the one used last; else answers `otherwise`.
-#[inline]
+#[inline(always)]
 pub(crate) fn with_last<R>(heap: &'static Heap, otherwise: R, work: impl FnOnce(&Cache) -> R) -> R {
     let (of, cache) = LAST.get();
     if !ptr::eq(of, heap) {

@@ -5,7 +5,6 @@
 //! cache cannot serve, it is the slow way after all.
 
 use super::ask::Ask;
-use super::claim::Despite;
 use super::classes::{KEPT, LEAST, SMALL};
 use super::heap::{Heap, Taken};
 use super::zeroed::clear;
@@ -20,9 +19,9 @@ impl Heap {
         let taken = if ask.align > LEAST {
             return None;
         } else if ask.requested <= SMALL {
-            self.pop_small_despite(Despite::Watchers, ask.requested)
+            self.pop_small_despite::<true>(ask.requested)
         } else if ask.requested <= KEPT {
-            self.pop_large_despite(Despite::Watchers, ask.requested)
+            self.pop_large_despite::<true>(ask.requested)
         } else {
             return None;
         };
@@ -48,9 +47,9 @@ impl Heap {
         }
         let Taken { address, bytes } = taken;
         let kept = if bytes <= SMALL {
-            self.push_small_despite(Despite::Watchers, address, bytes, requested)
+            self.push_small_despite::<true>(address, bytes, requested)
         } else {
-            self.push_large_despite(Despite::Watchers, address, bytes, requested)
+            self.push_large_despite::<true>(address, bytes, requested)
         };
         if !kept {
             self.free_inside(taken, requested);
