@@ -42,6 +42,7 @@ pub(crate) enum Rank {
     /// What was found to be wrong with them.
     Found,
     /// Of tests: as if the system made no more maps.
+    #[cfg(test)]
     NoMaps,
     /// The engine.
     Core,
@@ -82,6 +83,7 @@ impl Rank {
         Self::Shelf,
         Self::Book,
         Self::Found,
+        #[cfg(test)]
         Self::NoMaps,
         Self::Core,
         Self::Watchers,
