@@ -1,6 +1,7 @@
 //! Tensors against a model that knows no strides: a shape, and the values in order.
 
 mod model;
+mod operations;
 mod views;
 
 use super::*;

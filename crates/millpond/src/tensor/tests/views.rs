@@ -39,7 +39,7 @@ pub(super) fn shape() -> impl Strategy<Value = Vec<usize>> {
 }
 
 /// Some order of so many dimensions.
-fn order(rank: usize, mut seed: usize) -> Vec<usize> {
+pub(super) fn order(rank: usize, mut seed: usize) -> Vec<usize> {
     let mut left: Vec<usize> = (0..rank).collect();
     let mut order = Vec::new();
     while !left.is_empty() {
