@@ -15,7 +15,8 @@
 //!   reduce       sums and products of vectors
 //!   matmul       products of matrices
 //!   display      for people
-//!   exchange     with slices, ndarray, serde
+//!   arrays       exchange with arrays of ndarray's, which borrow
+//!   serial       written and read
 //! ```
 //!
 //! A [`Tensor`] is a storage that is counted and a [`Layout`](layout::Layout), which says where the elements of this view
@@ -25,6 +26,9 @@
 
 #[forbid(unsafe_code)]
 mod arithmetic;
+#[cfg(feature = "ndarray")]
+#[forbid(unsafe_code)]
+mod arrays;
 #[forbid(unsafe_code)]
 mod batches;
 #[forbid(unsafe_code)]
@@ -48,8 +52,10 @@ mod operand;
 mod reduce;
 #[forbid(unsafe_code)]
 mod scalar;
-#[cfg(test)]
+#[cfg(feature = "serde")]
 #[forbid(unsafe_code)]
+mod serial;
+#[cfg(test)]
 mod tests;
 #[forbid(unsafe_code)]
 mod view;
@@ -64,6 +70,7 @@ pub use copy::SharedOrCopied;
 pub use empty::EmptyTensor;
 pub use error::TensorError;
 pub use layout::MAX_RANK;
+pub(crate) use layout::count;
 pub use operand::Operand;
 pub use scalar::Scalar;
 pub use view::{TensorMut, TensorRef};

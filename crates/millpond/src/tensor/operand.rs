@@ -60,6 +60,9 @@ numbers! { f64 f32 i8 i16 i32 i64 u8 u16 u32 u64 [f32; 2] [f64; 2] bool Scalar }
 #[cfg(feature = "half")]
 numbers! { half::f16 half::bf16 }
 
+#[cfg(feature = "num-complex")]
+numbers! { num_complex::Complex<f32> num_complex::Complex<f64> }
+
 impl<'a> Operand<'a> {
     /// The tensor, if it is one.
     pub(super) fn tensor(&self) -> Result<Option<TensorRef<'a>>, TensorError> {

@@ -156,6 +156,20 @@ impl From<[f32; 2]> for Scalar {
     }
 }
 
+#[cfg(feature = "num-complex")]
+impl From<num_complex::Complex<f32>> for Scalar {
+    fn from(number: num_complex::Complex<f32>) -> Self {
+        [number.re, number.im].into()
+    }
+}
+
+#[cfg(feature = "num-complex")]
+impl From<num_complex::Complex<f64>> for Scalar {
+    fn from(number: num_complex::Complex<f64>) -> Self {
+        Self::Complex([number.re, number.im])
+    }
+}
+
 impl fmt::Display for Scalar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

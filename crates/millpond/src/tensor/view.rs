@@ -105,6 +105,9 @@ impl<'a> TensorRef<'a> {
     /// Where they are of another type.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, TensorError> {
         expect(T::DTYPE, self.dtype)?;
+        if let Ok(elements) = self.as_slice() {
+            return Ok(elements.to_vec());
+        }
         Ok(self.collect(|element: T| element))
     }
 
@@ -120,12 +123,15 @@ impl<'a> TensorRef<'a> {
     fn collect<T: Pod, R>(&self, of: impl Fn(T) -> R) -> Vec<R> {
         let elements = self.plain::<T>();
         let mut all = Vec::with_capacity(self.layout.len());
-        let walk = Walk::in_order([&self.layout]);
-        walk.rows(|[start]| {
-            let [stride] = walk.strides;
-            all.extend((0..walk.len).map(|at| of(elements[start + at * stride])));
-        });
+        self.places(|place| all.push(of(elements[place])));
         all
+    }
+
+    /// Calls with the places of the elements in the memory, in the elements' order.
+    pub(super) fn places(&self, mut at: impl FnMut(usize)) {
+        let walk = Walk::in_order([&self.layout]);
+        let [stride] = walk.strides;
+        walk.rows(|[start]| (0..walk.len).for_each(|step| at(start + step * stride)));
     }
 
     /// The element at a place of the memory.
@@ -252,6 +258,12 @@ impl<'a> TensorMut<'a> {
             TensorMut::of(below, self.dtype, first),
             TensorMut::of(above, self.dtype, second.moved_down(cut)),
         ))
+    }
+
+    /// The same, for as long as the view would have lived.
+    #[cfg(feature = "ndarray")]
+    pub(super) fn into_plain<T: Pod>(self) -> &'a mut [T] {
+        elements_mut(self.bytes)
     }
 
     /// All the memory the view lies in, as elements.
