@@ -28,10 +28,11 @@ static COUNTING: Counting = Counting;
 
 /// What `work` asks of the program's allocator and of a pool.
 fn asked(pool: &Pool, work: impl FnOnce() -> Result<(), TensorError>) -> (u64, u64) {
-    let before = (ALLOCATIONS.get(), pool.stats().allocations);
+    let pool_before = pool.stats().allocations;
+    let before = ALLOCATIONS.get();
     work().expect("it works");
-    let by_program = ALLOCATIONS.get() - before.0;
-    (by_program, pool.stats().allocations - before.1)
+    let by_program = ALLOCATIONS.get() - before;
+    (by_program, pool.stats().allocations - pool_before)
 }
 
 #[test]
@@ -42,20 +43,17 @@ fn views_and_what_is_told_where_to_write_allocate_nothing() -> Result<(), Box<dy
     let mut sums = make(&[50])?;
     let mut whole = Tensor::zeros_in(&pool, [50, 60], DType::I32)?;
     let (wide, mut product) = (a.transpose(0, 1)?, Tensor::zeros_in(&pool, [50, 50], DType::F32)?);
-    // The account counts when it is asked, the first time more than later.
-    asked(&pool, || Ok(()));
 
     let views = asked(&pool, || {
         for batch in a.batches(0, 7)? {
             let view = batch.transpose(0, 1)?.slice(0, 3..20)?.step(0, 2)?.unsqueeze(1)?;
             let view = view.broadcast_to([9, 5, batch.size(0)?])?.permute([2, 0, 1])?;
-            assert_eq!(view.select(0, 0)?.squeeze(0).is_err(), view.size(1)? != 1);
+            assert_eq!(view.select(2, 4)?.shape(), [batch.shape()[0], 9]);
         }
         assert_eq!(a.reshape([30, 2, 50])?.reshape([3000])?.len(), 3000);
         Ok(())
     });
-    // One for the text of the error in each of nine batches.
-    assert_eq!((views.0 <= 9, views.1), (true, 0), "{views:?}");
+    assert_eq!(views, (0, 0));
 
     let operations = asked(&pool, || {
         out.add_assign(&a)?;
