@@ -19,6 +19,7 @@
 //!   line      requests that wait                served in order by whoever gives bytes back
 //!   wait      one of them                       as a future, or with a thread
 //!   soft      limits that tell                  outside every lock
+//!   later     whom a pool's own calls concern   called when the pool's locks are let go
 //! ```
 //!
 //! How a pool uses them: what it takes from its source it charges to [`Budget::nearest`] of reserved bytes with
@@ -34,6 +35,7 @@
 mod builder;
 mod charge;
 mod error;
+mod later;
 mod line;
 mod measure;
 #[cfg(all(test, loom))]
@@ -51,6 +53,11 @@ pub use error::{BudgetError, Refusal, Report};
 pub use measure::Measure;
 pub use soft::SoftCrossing;
 pub use wait::Wait;
+
+#[cfg(target_os = "linux")]
+pub(crate) use later::make_calls;
+#[cfg(target_os = "linux")]
+pub(crate) use sync::{NoBudgets, no_budgets};
 
 use crate::post_mortem::{Lister, Text};
 use node::Node;

@@ -6,13 +6,13 @@
 //!   start.rs     the one pool, made on first use
 //! ```
 //!
-//! *Order of locks*: the list of pools, each pool's own, the arena. Nothing is called under the arena's.
+//! The arena's lock is the last in the [order](crate::ranked::Rank); nothing is called under it.
 
 mod arena;
 mod inside;
 mod start;
 
-pub(crate) use inside::inside;
+pub(crate) use inside::{Inside, inside, is_inside};
 pub(crate) use start::{NoTables, no_tables};
 
 use crate::pool::{Pool, PoolBlock, PoolError, PoolHeap};
@@ -111,7 +111,8 @@ fn take_from(heap: &'static PoolHeap, layout: Layout) -> *mut u8 {
 
 #[inline]
 fn give_to(heap: &'static PoolHeap, block: NonNull<u8>, layout: Layout) {
-    guarded(|| heap.free_as(block_of(block, layout), layout.size(), layout.align()));
+    let address = block.as_ptr().expose_provenance();
+    guarded(|| heap.free_as(address, layout.size(), layout.align()));
 }
 
 #[inline]

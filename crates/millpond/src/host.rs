@@ -2,7 +2,7 @@
 
 mod builder;
 mod dress;
-mod locking;
+pub(crate) mod locking;
 mod mappings;
 mod moves;
 mod reserved;

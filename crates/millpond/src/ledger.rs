@@ -41,6 +41,7 @@ pub use wrong::{FreedBlock, WrongFree};
 use crate::event::Facts;
 use crate::memory::MemoryKind;
 use crate::post_mortem::Survey;
+use crate::ranked::{Locked, Rank, Ranked};
 use crate::tag::Tag;
 use crate::thread::{self, COUNTING};
 use crate::time::Time;
@@ -50,7 +51,6 @@ use stacks::Stacks;
 use std::fmt;
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use table::Line;
 use wrong::wrong_free;
 
@@ -115,7 +115,9 @@ impl LedgerBuilder {
         let freed = if all { self.freed.div_ceil(SHARDS) } else { 0 };
         Ledger {
             settings: self,
-            shards: (0..SHARDS).map(|_| Line::new(Shard::new(freed))).collect(),
+            shards: (0..SHARDS)
+                .map(|_| Line::new(Rank::Shard, Shard::new(freed)))
+                .collect(),
             stacks: Stacks::new(),
             filter: Filter::new(if all { 0 } else { Filter::SLOTS }),
             serial: AtomicU64::new(0),
@@ -145,7 +147,7 @@ impl LedgerBuilder {
 /// ```
 pub struct Ledger {
     settings: LedgerBuilder,
-    shards: Box<[Line<Mutex<Shard>>]>,
+    shards: Box<[Line<Ranked<Shard>>]>,
     stacks: Stacks,
     /// With sampling: which addresses are surely not in the account.
     filter: Filter,
@@ -157,13 +159,13 @@ pub struct Ledger {
 }
 
 /// A lock under which nothing of ours panics.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Ranked<T>) -> Locked<'_, T> {
+    mutex.lock()
 }
 
 /// All locks of a ledger, held. See [`Ledger::rest`].
 pub(crate) struct Rest<'a> {
-    _shards: [MutexGuard<'a, Shard>; SHARDS],
+    _shards: [Locked<'a, Shard>; SHARDS],
     _stacks: stacks::Rest<'a>,
 }
 
@@ -255,7 +257,7 @@ impl Ledger {
         self.stacks.here()
     }
 
-    fn shard(&self, hash: u64) -> &Mutex<Shard> {
+    fn shard(&self, hash: u64) -> &Ranked<Shard> {
         // From the top: the tables inside take the lower bits, and seven from the very top.
         &self.shards[(hash >> 48) as usize % SHARDS].0
     }

@@ -46,6 +46,8 @@ mod block;
 mod budget;
 #[cfg(target_os = "linux")]
 mod buffer;
+#[cfg(target_os = "linux")]
+mod data;
 #[forbid(unsafe_code)]
 mod device;
 #[forbid(unsafe_code)]
@@ -59,6 +61,8 @@ mod ledger;
 mod memory;
 #[forbid(unsafe_code)]
 mod post_mortem;
+#[forbid(unsafe_code)]
+mod ranked;
 #[forbid(unsafe_code)]
 mod tag;
 #[forbid(unsafe_code)]
@@ -103,6 +107,8 @@ pub use budget::{Budget, BudgetBuilder, BudgetError, Charge, Measure, Refusal, R
 #[cfg(target_os = "linux")]
 pub use buffer::{Buffer, Leaks, LengthError, Origin, PoolRef, RawBuffer, SharedBuffer, leaks};
 pub use bytemuck;
+#[cfg(target_os = "linux")]
+pub use data::{Access, Chunk, DataError, DataSet, DataSetBuilder, Mapped, Order, Pass, Progress};
 pub use device::Device;
 pub use dtype::{DType, DTypeError, Element, ParseDTypeError};
 pub use error::{AllocError, OutOfMemory};

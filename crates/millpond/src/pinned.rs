@@ -2,6 +2,7 @@
 
 mod registry;
 
+pub(crate) use registry::{NoPinning, no_pinning};
 pub use registry::{is_pinned, pinned_bytes};
 
 use crate::host::Host;

@@ -11,13 +11,16 @@
 mod account;
 #[cfg(any(feature = "allocator-api2", feature = "allocator-api2-02"))]
 mod allocators;
+mod ask;
 mod builder;
 mod by_layout;
 mod cache;
+mod charges;
 mod claim;
 mod classes;
 mod conf;
 mod core;
+mod count;
 mod detour;
 mod exit;
 mod figures;
@@ -220,6 +223,6 @@ impl Pool {
     }
 }
 
-pub(crate) use fork::watch as watch_forks;
+pub(crate) use fork::{no_forks, watch as watch_forks};
 pub(crate) use guard::{is_filled_around, refill_around};
 pub(crate) use heap::{Heap as PoolHeap, Taken as PoolBlock};

@@ -17,7 +17,7 @@ pub(crate) use names::{NoNames, no_names};
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What memory is for. Copied freely; the same name is the same tag in every thread.
 ///
@@ -140,7 +140,8 @@ macro_rules! tag {
 #[derive(Debug)]
 pub struct TagSite {
     name: &'static str,
-    tag: OnceLock<Tag>,
+    /// One more than its number, once it is known. Whoever comes first looks the name up, or several do: nobody waits.
+    number: AtomicU32,
 }
 
 impl TagSite {
@@ -149,14 +150,22 @@ impl TagSite {
     pub const fn new(name: &'static str) -> Self {
         Self {
             name,
-            tag: OnceLock::new(),
+            number: AtomicU32::new(0),
         }
     }
 
     #[doc(hidden)]
     #[inline]
     pub fn enter(&self) -> TagScope {
-        self.tag.get_or_init(|| Tag::new(self.name)).enter()
+        let tag = match self.number.load(Ordering::Relaxed).checked_sub(1) {
+            Some(number) => Tag(number),
+            None => {
+                let tag = Tag::new(self.name);
+                self.number.store(tag.0 + 1, Ordering::Relaxed);
+                tag
+            }
+        };
+        tag.enter()
     }
 }
 

@@ -3,7 +3,8 @@
 //! With the feature `quanta` (on by default) it is read from the processor's counter, in less than half the time that
 //! the system's clock takes. The first look sets the clock up, which takes about a millisecond.
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use crate::ranked::{Locked, Rank, Ranked, might_take};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Nanoseconds of the processor's counter. Not by `quanta::Instant::now`, which looks at a thread local with a destructor
@@ -42,11 +43,11 @@ fn nanos() -> u64 {
 
 /// As long as it is held nobody sets the clock up: taken around a fork, or the child would wait for ever for a thread that
 /// was at it.
-pub(crate) struct NoClock(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
+pub(crate) struct NoClock(#[expect(dead_code, reason = "held")] Locked<'static, ()>);
 
 pub(crate) fn no_clock() -> NoClock {
-    static SETTING: Mutex<()> = Mutex::new(());
-    NoClock(SETTING.lock().unwrap_or_else(PoisonError::into_inner))
+    static SETTING: Ranked<()> = Ranked::new(Rank::Clock, ());
+    NoClock(SETTING.lock())
 }
 
 /// A moment, in nanoseconds since this process first asked for one. Never goes backwards on one thread.
@@ -58,6 +59,7 @@ impl Time {
     #[inline]
     #[must_use]
     pub fn now() -> Self {
+        might_take(Rank::Clock);
         Self(nanos())
     }
 

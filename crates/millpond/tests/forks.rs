@@ -2,8 +2,13 @@
 
 #![cfg(target_os = "linux")]
 
-use millpond::{Budget, Measure, Pool, Tenant};
-use std::sync::atomic::{AtomicBool, Ordering};
+use millpond::{__TagSite as Site, Budget, Measure, Pool, Tenant, is_pinned};
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -23,6 +28,36 @@ fn in_child(work: impl FnOnce() -> bool) -> i32 {
     // SAFETY: waits for the child just made; the status is ours.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     status
+}
+
+/// Tells the others that it is over, on a panic too: the scope waits for them.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Forks so often while others are at `work`; answers how the children ended, up to the
+/// first that did not end well.
+fn beside(forks: usize, work: impl Fn() + Sync, child: impl Fn() -> bool) -> Vec<i32> {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _over = Over(&over);
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    work();
+                }
+            });
+        }
+        let mut ends: Vec<i32> = Vec::new();
+        while ends.len() < forks && ends.last().is_none_or(|end| *end == 0) {
+            ends.push(in_child(&child));
+        }
+        ends
+    })
 }
 
 #[test]
@@ -69,5 +104,117 @@ fn a_child_of_tenants_at_work_can_be_a_tenant() {
         over.store(true, Ordering::Relaxed);
         ends
     });
+    assert_eq!(ends, [0; 60]);
+}
+
+#[test]
+fn nobody_waits_for_a_budget_in_a_child() {
+    let budget = Budget::builder("full").limit(100).build().expect("a budget");
+    let held = Cell::new(Some(budget.charge(60).expect("room")));
+    let mut mine = pin!(budget.charge_async(70));
+    let mut context = Context::from_waker(Waker::noop());
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| budget.charge_timeout(50, Duration::from_secs(120)).is_ok());
+        while budget.waiting() == 0 {
+            thread::yield_now();
+        }
+        // One that this thread waits for itself goes on, and comes first.
+        assert!(mine.as_mut().poll(&mut context).is_pending());
+        let end = in_child(|| {
+            let first = budget.waiting() == 1 && budget.try_charge(30).is_err();
+            drop(held.take());
+            let charge = match mine.as_mut().poll(&mut context) {
+                Poll::Ready(Ok(charge)) => charge.bytes(),
+                _ => 0,
+            };
+            first
+                && charge == 70
+                && budget.waiting() == 0
+                && !budget.has_waiters()
+                && budget.try_charge(30).is_ok()
+        });
+        // In the parent everybody waits on.
+        assert_eq!(budget.waiting(), 2);
+        budget.set_limit(Some(1000));
+        assert!(waits.join().expect("no panic"));
+        assert_eq!(end, 0);
+    });
+}
+
+#[test]
+fn what_was_kept_for_another_thread_is_nobodys_in_a_child() {
+    let budget = Budget::builder("granted").limit(100).build().expect("a budget");
+    let held = budget.charge(100).expect("room");
+    let (asked, forked) = (Barrier::new(2), Barrier::new(2));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut waits = pin!(budget.charge_async(80));
+            let mut context = Context::from_waker(Waker::noop());
+            let pending = waits.as_mut().poll(&mut context).is_pending();
+            asked.wait();
+            forked.wait();
+            assert!(pending && waits.as_mut().poll(&mut context).is_ready());
+        });
+        asked.wait();
+        drop(held);
+        let end = in_child(|| budget.remaining() == 100 && budget.try_charge(100).is_ok());
+        let kept = budget.remaining();
+        forked.wait();
+        assert_eq!((kept, end), (20, 0));
+    });
+}
+
+#[test]
+fn a_child_of_those_who_wait_for_a_budget_can_wait_itself() {
+    let budget = Budget::builder("busy").limit(100).build().expect("a budget");
+    let work = || {
+        drop(budget.charge_timeout(100, Duration::from_millis(1)));
+        drop(budget.child("short"));
+        budget.set_lister(None);
+    };
+    let ends = beside(60, work, || {
+        let child = budget.child("of a child").expect("not deep");
+        let fits = child.charge_timeout(1, Duration::from_millis(1));
+        let children = budget.children().len();
+        // What the others hold is held for ever; to be refused is an answer.
+        children > 0 && fits.map_or_else(|error| error.refusal().is_some(), |charge| charge.bytes() == 1)
+    });
+    assert_eq!(ends, [0; 60]);
+}
+
+#[test]
+fn a_child_can_enter_the_tags_that_its_parent_was_about_to() {
+    // Handlers of forks are there with the first pool.
+    let _pool = Pool::host().expect("a pool");
+    let names: Vec<String> = (0..30_000).map(|n| format!("site {n}")).collect();
+    let names: &'static [String] = names.leak();
+    let sites: Vec<Site> = names.iter().map(|name| Site::new(name)).collect();
+    let next = AtomicUsize::new(0);
+    let work = || match sites.get(next.load(Ordering::Relaxed)) {
+        Some(site) => {
+            drop(site.enter());
+            next.fetch_add(1, Ordering::Relaxed);
+        }
+        None => next.store(0, Ordering::Relaxed),
+    };
+    let ends = beside(60, work, || {
+        let at = next.load(Ordering::Relaxed);
+        let near = sites.iter().skip(at.saturating_sub(2)).take(4);
+        near.for_each(|site| drop(site.enter()));
+        true
+    });
+    assert_eq!(ends, [0; 60]);
+}
+
+#[test]
+fn a_child_can_pin_while_its_parent_looked_what_is_pinned() {
+    let Ok(pool) = Pool::builder().trim_every(None).pinned() else {
+        return;
+    };
+    let ends = beside(
+        60,
+        || assert!(!is_pinned(&raw const pool)),
+        || pool.alloc_raw(100, 64).is_ok(),
+    );
     assert_eq!(ends, [0; 60]);
 }

@@ -50,8 +50,8 @@ impl BudgetBuilder {
     /// Calls back when a charge raises the use above so many bytes; then not again until the use has been `rearm`
     /// or less. Any number of soft limits may be set.
     ///
-    /// The callback runs in the thread whose charge crossed the limit, after the charge was made, while this module
-    /// holds no lock: it may allocate, charge, free and change limits. It may still run when the use has fallen
+    /// The callback runs in the thread whose charge crossed the limit, after the charge was made, while neither this
+    /// module nor a pool holds a lock: it may allocate, charge, free and change limits. It may still run when the use has fallen
     /// again. A callback that panics is caught.
     pub fn soft_limit_rearmed_at(
         mut self,

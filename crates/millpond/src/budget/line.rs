@@ -9,12 +9,15 @@
 //! do not hold each other up. Nor can a request be kept waiting by having its room taken in turns here and there:
 //! while it waits at a budget, nobody who came later passes that budget, so the room below is not taken either.
 
+use super::later::{self, Call};
 use super::node::Node;
 use super::room::{Seen, Turn};
-use super::sync::{Mutex, Ordering, lock};
+use super::sync::{AtomicBool, Mutex, Ordering, enter, lock};
 use super::way;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use crate::thread::thread_number;
 use std::sync::Arc;
+#[cfg(all(target_os = "linux", not(all(test, loom))))]
+use std::sync::PoisonError;
 use std::task::Waker;
 
 /// Wakers gathered under the lock in one round; more take another round.
@@ -23,6 +26,8 @@ const ROUND: usize = 16;
 #[derive(Default)]
 pub(super) struct Line {
     queue: Mutex<Queue>,
+    /// Whether the children of forks look after it.
+    entered: AtomicBool,
 }
 
 #[derive(Default)]
@@ -42,6 +47,8 @@ struct Entry {
     at: Arc<Node>,
     state: State,
     waker: Option<Waker>,
+    /// Who asked last.
+    thread: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -63,6 +70,8 @@ pub(super) enum Outcome {
     Left(Arc<Node>, Seen),
     /// There is no memory to note that it waits.
     NoMemory,
+    /// It does not stand in the line: in the child of a fork, where another thread's was forgotten.
+    Gone,
 }
 
 enum Place {
@@ -110,6 +119,12 @@ fn lower(raised: Option<Arc<Node>>, but: Option<&Arc<Node>>) {
 impl Line {
     /// Puts a request at the end of the line, or serves it if nobody is before it.
     pub(super) fn join(&self, from: &Arc<Node>, bytes: u64, waker: Option<Waker>) -> Outcome {
+        if !self.entered.load(Ordering::Relaxed) {
+            if !enter(&from.line) {
+                return Outcome::NoMemory;
+            }
+            self.entered.store(true, Ordering::Relaxed);
+        }
         let mut larger: Vec<Entry> = Vec::new();
         loop {
             let mut queue = lock(&self.queue);
@@ -144,6 +159,7 @@ impl Line {
                         at,
                         state: State::Waits,
                         waker,
+                        thread: thread_number(),
                     });
                     Outcome::Waits(ticket)
                 }
@@ -159,10 +175,11 @@ impl Line {
     pub(super) fn ask(&self, ticket: u64, waker: Waker) -> Outcome {
         let mut queue = lock(&self.queue);
         let Some(at) = queue.position(ticket) else {
-            return Outcome::NoMemory;
+            return Outcome::Gone;
         };
         if let Some(entry) = queue.entries.get_mut(at).filter(|e| e.state == State::Waits) {
             let before = entry.waker.replace(waker);
+            entry.thread = thread_number();
             drop(queue);
             drop(before);
             return Outcome::Waits(ticket);
@@ -176,7 +193,7 @@ impl Line {
     pub(super) fn leave(&self, ticket: u64) -> Outcome {
         let mut queue = lock(&self.queue);
         let Some(at) = queue.position(ticket) else {
-            return Outcome::NoMemory;
+            return Outcome::Gone;
         };
         let entry = queue.entries.remove(at);
         let waited = entry.state == State::Waits;
@@ -201,14 +218,31 @@ impl Line {
         }
     }
 
+    /// In a child of a fork, while nobody else is at a budget: the requests of other threads, which it does not have, leave
+    /// the line, and what was kept for them goes to the others.
+    #[cfg(all(target_os = "linux", not(all(test, loom))))]
+    pub(super) fn forget_others(&self) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.keep_only(thread_number());
+        loop {
+            let mut wakers = [const { None }; ROUND];
+            let more = queue.serve(&mut wakers);
+            for waker in wakers.into_iter().flatten() {
+                later::call(Call::Wake(waker));
+            }
+            if !more {
+                return;
+            }
+        }
+    }
+
     /// Lets in, in their order, those whom the room suffices for.
     pub(super) fn serve(&self) {
         loop {
             let mut wakers = [const { None }; ROUND];
             let more = lock(&self.queue).serve(&mut wakers);
             for waker in wakers.into_iter().flatten() {
-                // A waker is a stranger's code, and this may run in a drop, which must not panic.
-                let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+                later::call(Call::Wake(waker));
             }
             if !more {
                 return;
@@ -222,6 +256,28 @@ impl Queue {
         self.entries
             .binary_search_by_key(&ticket, |entry| entry.ticket)
             .ok()
+    }
+
+    #[cfg(all(target_os = "linux", not(all(test, loom))))]
+    fn keep_only(&mut self, thread: u32) {
+        let mut at = 0;
+        while let Some(entry) = self.entries.get(at) {
+            if entry.thread == thread {
+                at += 1;
+                continue;
+            }
+            let entry = self.entries.remove(at);
+            match entry.state {
+                State::Waits => entry.depart(),
+                State::Granted => entry.from.way().for_each(|node| {
+                    // Whoever waits for it is served in a moment.
+                    let _ = node.room.give(entry.bytes);
+                }),
+                State::TooLarge => {}
+            }
+            // Its waker may ask for a lock that its thread held.
+            std::mem::forget(entry);
+        }
     }
 
     /// Answers whether wakers ran out of places before the line came to its end.

@@ -4,9 +4,9 @@ use super::line::Line;
 use super::measure::Measure;
 use super::room::{MOST, Room, Seen};
 use super::soft::SoftLimit;
-use super::sync::{AtomicU64, AtomicUsize, Ordering};
+use super::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, lock};
 use crate::post_mortem::Lister;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// Budgets above one another at most; a charge walks them all.
 pub(super) const MOST_LEVELS: u32 = 32;
@@ -46,6 +46,9 @@ pub(super) struct Parts {
     pub(super) soft: Box<[SoftLimit]>,
 }
 
+/// What is shared is behind locks and atomic, and nobody's own code runs under them: a panic leaves nothing torn.
+impl std::panic::RefUnwindSafe for Node {}
+
 impl Node {
     pub(super) fn new(parts: Parts, parent: Option<Arc<Node>>) -> Self {
         let above = parent.as_ref();
@@ -70,8 +73,8 @@ impl Node {
             waiting: AtomicUsize::new(0),
             round: AtomicU64::new(0),
             soft: parts.soft,
-            children: Mutex::default(),
-            lister: Mutex::default(),
+            children: Mutex::new(Vec::new()),
+            lister: Mutex::new(None),
             parent,
         }
     }
@@ -183,7 +186,7 @@ impl Node {
     pub(super) fn adopt(&self, child: &Arc<Node>) {
         let mut larger = Vec::new();
         loop {
-            let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut children = lock(&self.children);
             if let Some(gone) = children.iter_mut().find(|child| child.strong_count() == 0) {
                 let gone = std::mem::replace(gone, Arc::downgrade(child));
                 drop(children);
@@ -211,7 +214,7 @@ impl Node {
     pub(super) fn each_child(&self, mut visit: impl FnMut(&Arc<Node>)) {
         for at in 0.. {
             let child = {
-                let children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
+                let children = lock(&self.children);
                 match children.get(at) {
                     Some(child) => child.upgrade(),
                     None => return,
@@ -224,13 +227,13 @@ impl Node {
     }
 
     pub(super) fn set_lister(&self, lister: Option<Arc<dyn Lister>>) {
-        let mut place = self.lister.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = lock(&self.lister);
         let before = std::mem::replace(&mut *place, lister);
         drop(place);
         drop(before);
     }
 
     pub(super) fn lister(&self) -> Option<Arc<dyn Lister>> {
-        self.lister.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.lister).clone()
     }
 }

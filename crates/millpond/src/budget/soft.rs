@@ -1,9 +1,9 @@
 //! Soft limits: they refuse nothing, they tell.
 
 use super::Budget;
+use super::later::{self, Call};
 use super::node::Node;
 use super::sync::{AtomicBool, Ordering};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// A soft limit was crossed upwards.
@@ -69,7 +69,15 @@ impl SoftLimit {
             limit: self.limit,
             used,
         };
-        // A refund may run in a drop, which must not panic; the panic hook has told of it.
-        let _ = catch_unwind(AssertUnwindSafe(|| (self.callback)(&crossing)));
+        let place = node.soft.iter().position(|soft| std::ptr::eq(soft, self));
+        later::call(Call::Soft(
+            Arc::clone(node),
+            place.unwrap_or(usize::MAX),
+            crossing,
+        ));
+    }
+
+    pub(super) fn call(&self, crossing: &SoftCrossing) {
+        (self.callback)(crossing);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Charge;
 use super::error::{BudgetError, Refusal};
+use super::later;
 use super::line::Outcome;
 use super::node::Node;
 use super::room::Turn;
@@ -83,6 +84,8 @@ impl Wait {
             if waited >= limit {
                 return self.give_up(waited);
             }
+            // Others may be waiting for what this thread gave back.
+            later::make_calls();
             thread::park_timeout(limit - waited);
         }
     }
@@ -118,7 +121,7 @@ impl Wait {
             Outcome::TooLarge(node, seen) | Outcome::Left(node, seen) => {
                 Refusal::counted(&node, self.bytes, seen).into_error(waited)
             }
-            Outcome::Waits(_) | Outcome::Granted | Outcome::NoMemory => BudgetError::NoMemory,
+            Outcome::Waits(_) | Outcome::Granted | Outcome::NoMemory | Outcome::Gone => BudgetError::NoMemory,
         }
     }
 
@@ -140,21 +143,20 @@ impl Future for Wait {
         let this = self.get_mut();
         // Cloned here, because a waker's own code runs outside every lock.
         let waker = context.waker().clone();
-        let outcome = match this.state {
+        match this.state {
             State::Done => return Poll::Pending,
-            State::New => {
-                return match this.begin(Some(waker)) {
-                    Ok(Some(charge)) => Poll::Ready(Ok(charge)),
-                    Ok(None) => Poll::Pending,
-                    Err(error) => Poll::Ready(Err(error)),
-                };
-            }
-            State::Waits(ticket) => this.from.line.ask(ticket, waker),
-        };
-        match outcome {
-            Outcome::Waits(_) => Poll::Pending,
-            Outcome::Granted => Poll::Ready(Ok(this.granted())),
-            other => Poll::Ready(Err(this.fail(other, None))),
+            State::New => {}
+            State::Waits(ticket) => match this.from.line.ask(ticket, waker.clone()) {
+                Outcome::Waits(_) => return Poll::Pending,
+                Outcome::Granted => return Poll::Ready(Ok(this.granted())),
+                Outcome::Gone => this.state = State::New,
+                other => return Poll::Ready(Err(this.fail(other, None))),
+            },
+        }
+        match this.begin(Some(waker)) {
+            Ok(Some(charge)) => Poll::Ready(Ok(charge)),
+            Ok(None) => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
         }
     }
 }

@@ -15,10 +15,10 @@
 //! and the reserve is there for the tables of what the pool has handed out.
 
 use crate::os::{self, Map, Part};
+use crate::ranked::{Locked, Rank, Ranked};
 use std::alloc::Layout;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Logarithm of the least block.
 const LEAST_LOG: u32 = 4;
@@ -200,7 +200,7 @@ pub(super) struct Arena {
     bytes: AtomicUsize,
     /// The reserve is not whole.
     short: AtomicBool,
-    space: Mutex<Space>,
+    space: Ranked<Space>,
 }
 
 impl Arena {
@@ -209,7 +209,7 @@ impl Arena {
             base: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             short: AtomicBool::new(false),
-            space: Mutex::new(Space::new()),
+            space: Ranked::new(Rank::Tables, Space::new()),
         }
     }
 
@@ -221,8 +221,8 @@ impl Arena {
     }
 
     /// Holds the arena still.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Space> {
-        self.space.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self) -> Locked<'_, Space> {
+        self.space.lock()
     }
 
     /// A block; null where there is none.

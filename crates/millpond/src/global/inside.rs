@@ -8,6 +8,7 @@
 //! What was taken from the pool before, and is given back inside, waits in a list until the cold path is over: the list
 //! runs through the blocks themselves.
 
+use crate::budget::make_calls;
 use crate::pool::{PoolHeap, is_filled_around, refill_around};
 use std::alloc::Layout;
 use std::cell::Cell;
@@ -44,7 +45,7 @@ pub(super) fn pool() -> Option<&'static PoolHeap> {
 }
 
 /// Whether this thread is in a pool's cold path.
-pub(super) fn is_inside() -> bool {
+pub(crate) fn is_inside() -> bool {
     PLACE.get().addr() == INSIDE.addr()
 }
 
@@ -72,8 +73,11 @@ pub(crate) fn inside() -> Inside {
 impl Drop for Inside {
     fn drop(&mut self) {
         PLACE.set(self.before);
-        if self.before.addr() != INSIDE.addr() && WAITING.get().is_some() {
-            give_back();
+        if self.before.addr() != INSIDE.addr() {
+            if WAITING.get().is_some() {
+                give_back();
+            }
+            make_calls();
         }
     }
 }

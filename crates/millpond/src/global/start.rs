@@ -3,11 +3,12 @@
 use super::arena::Space;
 use super::{ARENA, inside};
 use crate::os;
-use crate::pool::{Pool, PoolBuilder, PoolError, PoolHeap, watch_forks};
-use std::sync::{MutexGuard, OnceLock};
+use crate::pool::{Pool, PoolBuilder, PoolError, PoolHeap, no_forks, watch_forks};
+use crate::ranked::Locked;
+use std::sync::OnceLock;
 
-/// Set without a lock held while the pool is made, which a fork could leave to its child: where two threads make a pool at
-/// once, the one that is late throws its own away.
+/// Where two threads make a pool at once, the one that is late throws its own away. Both are set while no fork can begin: else
+/// its child would wait for ever for a thread that was at it.
 static POOL: OnceLock<Pool> = OnceLock::new();
 static MISREAD: OnceLock<PoolError> = OnceLock::new();
 
@@ -30,7 +31,11 @@ pub(super) fn pool() -> Option<&'static Pool> {
         // A pool takes the most addresses it could need. Half of those there may be is left to stacks and files.
         builder = builder.limit(half);
     }
-    let _ = POOL.set(make(builder)?);
+    let made = make(builder)?;
+    let forks = no_forks();
+    let late = POOL.set(made);
+    drop(forks);
+    drop(late);
     POOL.get()
 }
 
@@ -53,7 +58,10 @@ fn make(builder: PoolBuilder) -> Option<Pool> {
         Ok(pool) => Some(pool),
         Err(error @ (PoolError::Settings(_) | PoolError::Environment(_))) => {
             let line = format!("millpond: the defaults are used: {error}\n");
-            if MISREAD.set(error).is_ok() {
+            let forks = no_forks();
+            let late = MISREAD.set(error);
+            drop(forks);
+            if late.is_ok() {
                 os::say(&line);
             }
             builder.settings("").host().ok()
@@ -63,7 +71,7 @@ fn make(builder: PoolBuilder) -> Option<Pool> {
 }
 
 /// As long as it is held the arena does not change. The last lock of a fork.
-pub(crate) struct NoTables(#[expect(dead_code, reason = "held")] MutexGuard<'static, Space>);
+pub(crate) struct NoTables(#[expect(dead_code, reason = "held")] Locked<'static, Space>);
 
 pub(crate) fn no_tables() -> NoTables {
     NoTables(ARENA.lock())

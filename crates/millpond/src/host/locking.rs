@@ -1,17 +1,34 @@
 //! Who may lock memory while pages that are locked move.
 
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::global::{Inside, inside};
+use crate::pool::watch_forks;
+use crate::ranked::{InTurn, Rank, Shared};
+use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 /// Moving locked pages unlocks them for a moment. Were another source to lock memory just then, it could take
 /// the last of what the process may lock; so nobody does.
-static LOCKING: RwLock<()> = RwLock::new(());
+static LOCKING: Shared<()> = Shared::new(Rank::Locking, ());
 
-/// Held while memory is locked that was not.
-pub(super) fn shared() -> RwLockReadGuard<'static, ()> {
-    LOCKING.read().unwrap_or_else(PoisonError::into_inner)
+/// The lock, held. What is allocated under it is not the program's pool's, whose source may wait for it.
+pub(crate) struct Locking<G> {
+    _guard: InTurn<G>,
+    _inside: Inside,
 }
 
-/// Held while locked pages move.
-pub(super) fn exclusive() -> RwLockWriteGuard<'static, ()> {
-    LOCKING.write().unwrap_or_else(PoisonError::into_inner)
+/// Held while memory is locked that was not.
+pub(super) fn shared() -> Locking<RwLockReadGuard<'static, ()>> {
+    watch_forks();
+    Locking {
+        _inside: inside(),
+        _guard: LOCKING.read(),
+    }
+}
+
+/// Held while locked pages move, and around a fork.
+pub(crate) fn exclusive() -> Locking<RwLockWriteGuard<'static, ()>> {
+    watch_forks();
+    Locking {
+        _inside: inside(),
+        _guard: LOCKING.write(),
+    }
 }

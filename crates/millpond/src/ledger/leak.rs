@@ -5,13 +5,13 @@ use super::shard::{Shard, Sums};
 use super::stack::Stack;
 use super::stacks::StackId;
 use super::{Ledger, lock};
+use crate::ranked::Ranked;
 use crate::tag::Tag;
 use crate::thread::thread_number;
 use crate::time::Time;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -199,7 +199,7 @@ fn size_of(record: &Record) -> (usize, Reverse<u64>) {
 }
 
 /// Copies entries out; room for them is made while the lock is not held.
-fn copy(shard: &Mutex<Shard>, keep: &impl Fn(&Record) -> bool, into: &mut Vec<(usize, Record)>) {
+fn copy(shard: &Ranked<Shard>, keep: &impl Fn(&Record) -> bool, into: &mut Vec<(usize, Record)>) {
     let kept = |entry: &&(usize, Record)| keep(&entry.1);
     loop {
         let count = lock(shard).live().filter(kept).count();
@@ -213,7 +213,7 @@ fn copy(shard: &Mutex<Shard>, keep: &impl Fn(&Record) -> bool, into: &mut Vec<(u
     }
 }
 
-fn copy_tags(shard: &Mutex<Shard>, into: &mut Vec<(Tag, Sums)>) {
+fn copy_tags(shard: &Ranked<Shard>, into: &mut Vec<(Tag, Sums)>) {
     loop {
         let count = lock(shard).tags().len();
         into.reserve(count + 8);

@@ -4,10 +4,10 @@ use super::lock;
 use super::record::Record;
 use super::table::{self, grow, has_room};
 use super::wrong::FreedBlock;
+use crate::ranked::Ranked;
 use crate::tag::Tag;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Slot;
-use std::sync::Mutex;
 
 /// What blocks of one tag come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Shard {
     }
 
     /// Enters a block; answers whether there was memory for it.
-    pub(super) fn insert(shard: &Mutex<Self>, hash: u64, address: usize, record: Record) -> bool {
+    pub(super) fn insert(shard: &Ranked<Self>, hash: u64, address: usize, record: Record) -> bool {
         // Others may take the room that was made, but not for ever.
         loop {
             let mut this = lock(shard);

@@ -8,12 +8,12 @@
 use super::lock;
 use super::stack::Stack;
 use super::table::{Line, grow, has_room};
+use crate::ranked::{Locked, Rank, Ranked};
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 use std::hash::BuildHasher;
 use std::mem;
 use std::num::NonZeroU32;
-use std::sync::{Mutex, MutexGuard};
 
 /// Frames of a stack that are kept, from the innermost.
 const FRAMES: usize = 32;
@@ -59,16 +59,20 @@ struct Shard {
 }
 
 /// See the module.
-pub(super) struct Stacks(Box<[Line<Mutex<Shard>>]>);
+pub(super) struct Stacks(Box<[Line<Ranked<Shard>>]>);
 
 /// All locks of the table, held.
 pub(crate) struct Rest<'a> {
-    _shards: [MutexGuard<'a, Shard>; SHARDS],
+    _shards: [Locked<'a, Shard>; SHARDS],
 }
 
 impl Stacks {
     pub(super) fn new() -> Self {
-        Self((0..SHARDS).map(|_| Line::new(Shard::default())).collect())
+        Self(
+            (0..SHARDS)
+                .map(|_| Line::new(Rank::Stacks, Shard::default()))
+                .collect(),
+        )
     }
 
     /// The stack of the caller.
@@ -140,7 +144,7 @@ impl Stacks {
 }
 
 /// Makes room for more stacks, allocating nothing under the lock; answers whether it could.
-fn more_room(shard: &Mutex<Shard>, len: usize) -> bool {
+fn more_room(shard: &Ranked<Shard>, len: usize) -> bool {
     let mut larger = Vec::new();
     if larger.try_reserve_exact((len * 2).max(16)).is_err() {
         return false;

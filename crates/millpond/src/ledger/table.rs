@@ -5,18 +5,18 @@
 //! full is left; a larger one is made without a lock, and filled under the lock again.
 
 use super::lock;
+use crate::ranked::{Rank, Ranked};
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 use std::hash::BuildHasher;
-use std::sync::Mutex;
 
 /// Something on cache lines of its own, two of them as they are fetched in pairs.
 #[repr(align(128))]
 pub(super) struct Line<T>(pub(super) T);
 
-impl<T> Line<Mutex<T>> {
-    pub(super) fn new(value: T) -> Self {
-        Self(Mutex::new(value))
+impl<T> Line<Ranked<T>> {
+    pub(super) fn new(rank: Rank, value: T) -> Self {
+        Self(Ranked::new(rank, value))
     }
 }
 
@@ -51,7 +51,7 @@ pub(super) fn refill<T>(table: &mut HashTable<T>, larger: &mut HashTable<T>, has
 
 /// Makes room for one more in a table behind a lock; answers whether it could.
 pub(super) fn grow<S, T>(
-    mutex: &Mutex<S>,
+    mutex: &Ranked<S>,
     table: impl Fn(&mut S) -> &mut HashTable<T>,
     hash: impl Fn(&T) -> u64,
 ) -> bool {

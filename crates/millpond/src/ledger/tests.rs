@@ -1,5 +1,6 @@
 use super::stack::Frame;
 use super::*;
+use crate::ranked::take_all_of_a_kind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -236,7 +237,7 @@ fn what_was_freed_is_remembered_in_turn() {
 fn the_latest_free_of_an_address_counts_wherever_the_ring_is() {
     for (before, size) in (0..8).flat_map(|before| (2..5).map(move |size| (before, size))) {
         let past = shard::Shard::new(size);
-        let shard = Mutex::new(past);
+        let shard = Ranked::new(Rank::Shard, past);
         let free = |address: usize, requested: usize| {
             let record =
                 Ledger::new(Tracking::All).record(&facts(address, requested), MemoryKind::Host, None);
@@ -366,7 +367,9 @@ fn a_mark_tells_a_scopes_own_blocks() {
 #[test]
 fn at_rest_nobody_enters_anything() {
     let ledger = Ledger::new(Tracking::All);
+    take_all_of_a_kind(true);
     let rest = ledger.rest();
+    take_all_of_a_kind(false);
     std::thread::scope(|scope| {
         let entering = scope.spawn(|| enter(&ledger, 64, 64));
         std::thread::sleep(Duration::from_millis(20));

@@ -1,10 +1,32 @@
 //! Which addresses of this process are pinned, for any thread to ask.
 
+use crate::global::inside;
+use crate::pool::watch_forks;
+use crate::ranked::{InTurn, Rank, Shared};
 use std::collections::BTreeMap;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 /// Pinned parts: first address to bytes. Invariant: none is empty, none overlap; neighbours may touch.
-static PARTS: RwLock<BTreeMap<u64, u64>> = RwLock::new(BTreeMap::new());
+static PARTS: Shared<BTreeMap<u64, u64>> = Shared::new(Rank::Pinned, BTreeMap::new());
+
+fn read() -> InTurn<RwLockReadGuard<'static, BTreeMap<u64, u64>>> {
+    watch_forks();
+    PARTS.read()
+}
+
+fn write() -> InTurn<RwLockWriteGuard<'static, BTreeMap<u64, u64>>> {
+    watch_forks();
+    PARTS.write()
+}
+
+/// As long as it is held nobody looks at them: taken around a fork.
+pub(crate) struct NoPinning(
+    #[expect(dead_code, reason = "held")] InTurn<RwLockWriteGuard<'static, BTreeMap<u64, u64>>>,
+);
+
+pub(crate) fn no_pinning() -> NoPinning {
+    NoPinning(write())
+}
 
 /// Whether an address lies in memory pinned by a [`Pinned`](super::Pinned) source of this process. Any address
 /// may be asked for, from any thread; nothing is read there. The answer holds as long as the memory is not
@@ -12,7 +34,7 @@ static PARTS: RwLock<BTreeMap<u64, u64>> = RwLock::new(BTreeMap::new());
 #[must_use]
 pub fn is_pinned<T: ?Sized>(pointer: *const T) -> bool {
     let address = pointer.cast::<u8>() as u64;
-    let parts = PARTS.read().unwrap_or_else(PoisonError::into_inner);
+    let parts = read();
     parts
         .range(..=address)
         .next_back()
@@ -22,23 +44,23 @@ pub fn is_pinned<T: ?Sized>(pointer: *const T) -> bool {
 /// Bytes pinned by all [`Pinned`](super::Pinned) sources of this process.
 #[must_use]
 pub fn pinned_bytes() -> u64 {
-    let parts = PARTS.read().unwrap_or_else(PoisonError::into_inner);
+    let parts = read();
     parts.values().sum()
 }
 
 pub(super) fn add(address: u64, bytes: u64) {
     if bytes > 0 {
-        PARTS
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(address, bytes);
+        // The table is not the program's pool's, whose source may wait for it.
+        let _inside = inside();
+        write().insert(address, bytes);
     }
 }
 
 /// Takes out what lies in a part, cutting what reaches out of it.
 pub(super) fn remove(address: u64, bytes: u64) {
     let end = address.saturating_add(bytes);
-    let mut parts = PARTS.write().unwrap_or_else(PoisonError::into_inner);
+    let _inside = inside();
+    let mut parts = write();
     let last_first = |parts: &BTreeMap<u64, u64>| parts.range(..end).next_back().map(|(a, b)| (*a, *b));
     while let Some((first, bytes)) = last_first(&parts) {
         let last = first + bytes;

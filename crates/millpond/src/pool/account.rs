@@ -2,13 +2,15 @@
 //!
 //! Each thread counts by itself, on a line that no other writes. Sums over the threads are exact at rest. A peak is
 //! of the sum, which no thread sees: so each thread tells the others what it has gained or lost, as soon as that is
-//! more than [`CREDIT`]. While one thread alone uses a pool it tells of every new peak, and peaks are exact.
+//! more than its [`CREDIT`]. While one thread alone uses a pool it tells of every new peak, and peaks are exact.
 
 use super::sync::{AtomicI64, AtomicU64, Ordering};
 
-/// Bytes by which a thread's part may differ from what it last told: with n threads, peaks are off by at most n times
-/// that.
+/// Bytes by which a thread's part may differ from what it last told: of one that holds much one part in so many, but
+/// not less and not more than this. With n threads, peaks are off by at most n times the most.
 pub(crate) const CREDIT: i64 = 64 << 10;
+const MOST_CREDIT: i64 = 1 << 20;
+const CREDIT_SHARE: i64 = 128;
 
 /// What all threads together hold, as they have told.
 #[derive(Debug, Default)]
@@ -74,7 +76,8 @@ impl Net {
         let (low, high) = if alone {
             (i64::MIN, now)
         } else {
-            (now.saturating_sub(CREDIT), now.saturating_add(CREDIT))
+            let credit = (now / CREDIT_SHARE).saturating_abs().clamp(CREDIT, MOST_CREDIT);
+            (now.saturating_sub(credit), now.saturating_add(credit))
         };
         self.low.store(low, Ordering::Relaxed);
         self.high.store(high, Ordering::Relaxed);
@@ -192,6 +195,28 @@ mod tests {
         }
         assert!(told < 10_000, "only new peaks are told");
         assert_eq!(tally.allocated.now(), live as i64);
+    }
+
+    #[test]
+    fn who_holds_much_tells_less_often() {
+        let (tally, totals) = (Tally::default(), Totals::default());
+        tally.tell(&totals, false);
+        let (mut told, mut peak) = (0, 0);
+        let all = 100 << 20;
+        for _ in 0..all / 4096 {
+            if tally.allocate(4096, 4096) {
+                tally.tell(&totals, false);
+                told += 1;
+            }
+            peak += 4096;
+            let off = peak - totals.allocated.peak() as i64;
+            assert!(
+                off <= CREDIT.max(peak / CREDIT_SHARE) + 4096,
+                "off by {off} of {peak}"
+            );
+        }
+        assert!(told < 600, "{told} times, and by the least credit 1,600");
+        assert!(told > 300, "{told}");
     }
 
     #[test]

@@ -402,16 +402,16 @@ impl PoolBuilder {
         if guard && !source.can_protect() {
             return Err(PoolError::Unguardable);
         }
-        let guard = guard.then(|| {
-            let quarantine = conf.quarantine.unwrap_or(guard::QUARANTINE);
-            Guard::new(quarantine, conf.stacks.unwrap_or(true))
-        });
         let kind = source.kind();
         let limit = Limit::new(limit_of(&conf, source.capacity())?);
-        let heap = Heap::new(|number| {
+        let heap = Heap::new(|number, order| {
             let name = self.name.unwrap_or_else(|| format!("pool {number}"));
             let (budget, reserved) = budgets(self.budget.as_ref(), &name)?;
             let flow = Arc::default();
+            let guard = guard.then(|| {
+                let quarantine = conf.quarantine.unwrap_or(guard::QUARANTINE);
+                Guard::new(order, quarantine, conf.stacks.unwrap_or(true))
+            });
             let gate = Gate::new(source, limit.clone(), reserved.clone(), Arc::clone(&flow));
             Ok::<_, PoolError>(Parts {
                 name,

@@ -1,6 +1,7 @@
 //! Blocks by layout, as Rust's allocators hand them out: a pointer, and nothing to keep beside it.
 
 use super::Pool;
+use super::ask::Ask;
 use super::heap::Taken;
 use crate::error::AllocError;
 use std::alloc::Layout;
@@ -48,7 +49,11 @@ impl Pool {
         let pointer = if layout.size() == 0 {
             nowhere(layout)
         } else {
-            let taken = self.heap().allocate(layout.size(), self.align_for(layout))?;
+            let align = self.align_for(layout);
+            let taken = match self.heap().allocate_hot(layout.size(), align) {
+                Some(taken) => taken,
+                None => self.heap().allocate_slowly(Ask::new(layout.size(), align))?,
+            };
             let pointer = ptr::with_exposed_provenance_mut(taken.address);
             NonNull::new(pointer).unwrap_or(NonNull::dangling())
         };
@@ -82,8 +87,9 @@ impl Pool {
     #[inline]
     pub unsafe fn deallocate(&self, pointer: NonNull<u8>, layout: Layout) {
         if layout.size() > 0 {
-            let block = self.block_of(pointer, layout);
-            self.heap().free_as(block, layout.size(), self.align_for(layout));
+            let address = pointer.as_ptr().expose_provenance();
+            self.heap()
+                .free_as(address, layout.size(), self.align_for(layout));
         }
     }
 

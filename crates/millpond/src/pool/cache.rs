@@ -3,7 +3,7 @@
 use super::account::Tally;
 use super::claim::Claim;
 use super::classes::{BINS, CLASSES, KEPT, PAGE, SMALL, bin_of, class_bytes};
-use super::sync::{AtomicU64, Ordering, Slot};
+use super::sync::{AtomicBool, AtomicU64, Ordering, Slot};
 
 /// Bytes of small blocks of one class that a thread keeps, and the least and most of their number.
 const BIN_BYTES: usize = 256 << 10;
@@ -41,6 +41,18 @@ impl<T: Copy> Stack<T> {
         }
     }
 
+    /// Has room for so many from now on, and keeps what it has; false where there is no memory for it.
+    fn make_room(&mut self, most: usize, filler: T) -> bool {
+        let mut items = Vec::new();
+        if most < self.len || items.try_reserve_exact(most).is_err() {
+            return false;
+        }
+        items.extend_from_slice(self.items.get(..self.len).unwrap_or(&[]));
+        items.resize(most, filler);
+        self.items = items.into_boxed_slice();
+        true
+    }
+
     #[inline]
     fn pop(&mut self) -> Option<T> {
         // Of an empty stack no such place either.
@@ -73,6 +85,25 @@ impl<T: Copy> Stack<T> {
         self.items.copy_within(count..self.len, 0);
         self.len -= count;
     }
+
+    /// Sets the older half aside.
+    fn set_aside(&mut self, aside: &mut Vec<T>) {
+        let half = self.len / 2;
+        if aside.try_reserve_exact(half).is_ok() {
+            self.drain_oldest(half, &mut |blocks| aside.extend_from_slice(blocks));
+        }
+    }
+
+    /// Takes back what was set aside, where nothing else is left: the block freed last on top.
+    fn recall(&mut self, aside: &mut Vec<T>) {
+        if self.len == 0 {
+            let from = aside.len() - aside.len().min(self.items.len());
+            for (place, item) in self.items.iter_mut().zip(aside.drain(from..)) {
+                *place = item;
+                self.len += 1;
+            }
+        }
+    }
 }
 
 /// Blocks a thread keeps of a class, at most.
@@ -89,6 +120,11 @@ fn most_large(bin: usize) -> usize {
 pub(crate) struct Stacks {
     small: [Stack<usize>; CLASSES],
     large: [Stack<Free>; BINS],
+    /// Small blocks that were set aside: freed longest ago, and not needed since.
+    aside: [Vec<usize>; CLASSES],
+    /// Bytes for which stacks of small blocks have more room than at first, and the most that it is to be.
+    grown: usize,
+    grown_most: usize,
     /// Bytes in `large`, and the most that are to be.
     large_bytes: usize,
     large_most: usize,
@@ -100,6 +136,9 @@ impl Stacks {
         Self {
             small: std::array::from_fn(|class| Stack::new(most_kept(class), 0)),
             large: std::array::from_fn(|bin| Stack::new(most_large(bin), nothing)),
+            aside: std::array::from_fn(|_| Vec::new()),
+            grown: 0,
+            grown_most: 0,
             large_bytes: 0,
             large_most: LEAST_LARGE_BYTES,
         }
@@ -115,6 +154,62 @@ impl Stacks {
     #[inline]
     pub(crate) fn push(&mut self, class: usize, address: usize) -> bool {
         self.small.get_mut(class).is_some_and(|stack| stack.push(address))
+    }
+
+    /// The block of a class that was freed last, also where they were set aside.
+    pub(crate) fn pop_or_recall(&mut self, class: usize) -> Option<usize> {
+        let stack = self.small.get_mut(class)?;
+        stack.recall(self.aside.get_mut(class)?);
+        stack.pop()
+    }
+
+    /// The thread itself has had so many bytes in use at once: as much of its own it may keep, and room for twice as much.
+    pub(crate) fn has_held(&mut self, bytes: i64) {
+        let bytes = usize::try_from(bytes).unwrap_or(0);
+        self.grown_most = self.grown_most.max(bytes.saturating_mul(2));
+    }
+
+    /// Makes twice as much room for a class, if the thread may keep so much.
+    pub(crate) fn grow(&mut self, class: usize) -> bool {
+        let Some(stack) = self.small.get_mut(class) else {
+            return false;
+        };
+        let most = stack.items.len();
+        let more = most * class_bytes(class);
+        let grows = self.grown + more <= self.grown_most && stack.make_room(2 * most, 0);
+        if grows {
+            self.grown += more;
+        }
+        grows
+    }
+
+    /// Whether a class has more room than at first.
+    pub(crate) fn is_grown(&self) -> bool {
+        self.grown > 0
+    }
+
+    /// Hands out what grown classes have not needed since this was last called, and takes from them the room that they
+    /// need no more. Answers whether there is more to come.
+    pub(crate) fn ease(&mut self, mut out: impl FnMut(usize, &[usize])) -> bool {
+        // The thread tells anew what it has in use.
+        self.grown_most /= 2;
+        let mut more = false;
+        let stacks = self.small.iter_mut().zip(&mut self.aside);
+        for (class, (stack, aside)) in stacks.enumerate() {
+            let (room, least) = (stack.items.len(), most_kept(class));
+            if room == least && aside.is_empty() {
+                continue;
+            }
+            out(class, aside);
+            aside.clear();
+            stack.set_aside(aside);
+            let half = room / 2;
+            if half >= least && stack.len + aside.len() <= half / 2 && stack.make_room(half, 0) {
+                self.grown -= half * class_bytes(class);
+            }
+            more |= stack.items.len() > least || !aside.is_empty();
+        }
+        more
     }
 
     /// Hands out the half of a class that was freed longest ago.
@@ -174,9 +269,15 @@ impl Stacks {
 
     /// Hands out everything: small blocks with their class, and larger ones.
     pub(crate) fn drain(&mut self, mut small: impl FnMut(usize, &[usize]), mut large: impl FnMut(&[Free])) {
-        for (class, stack) in self.small.iter_mut().enumerate() {
+        let stacks = self.small.iter_mut().zip(&mut self.aside);
+        for (class, (stack, aside)) in stacks.enumerate() {
+            small(class, &std::mem::take(aside));
             stack.drain_oldest(usize::MAX, &mut |blocks| small(class, blocks));
+            if stack.items.len() > most_kept(class) {
+                stack.make_room(most_kept(class), 0);
+            }
         }
+        (self.grown, self.grown_most) = (0, 0);
         for stack in &mut self.large {
             stack.drain_oldest(usize::MAX, &mut large);
         }
@@ -185,10 +286,10 @@ impl Stacks {
 
     /// Bytes of everything here.
     pub(crate) fn bytes(&self) -> usize {
-        let small = self.small.iter().enumerate();
+        let small = self.small.iter().zip(&self.aside).enumerate();
         self.large_bytes
             + small
-                .map(|(class, stack)| stack.len * class_bytes(class))
+                .map(|(class, (stack, aside))| (stack.len + aside.len()) * class_bytes(class))
                 .sum::<usize>()
     }
 }
@@ -205,6 +306,9 @@ pub(crate) struct Cache {
     /// Calls when somebody last looked, and how often there were no more; used under the lock of the list.
     seen: AtomicU64,
     idle: AtomicU64,
+    /// Whether some class has more room than at first, and how often somebody has looked since.
+    pub(crate) grown: AtomicBool,
+    looks: AtomicU64,
     stacks: Slot<Stacks>,
 }
 
@@ -244,6 +348,8 @@ impl Cache {
             tally: Tally::default(),
             seen: AtomicU64::new(0),
             idle: AtomicU64::new(0),
+            grown: AtomicBool::new(false),
+            looks: AtomicU64::new(0),
             stacks: Slot::new(Stacks::new()),
         }
     }
@@ -258,6 +364,15 @@ impl Cache {
         };
         self.idle.store(idle, Ordering::Relaxed);
         idle
+    }
+
+    /// Whether this was asked so many times since it last said so, and there is more room than at first. One thread at a
+    /// time may ask.
+    pub(crate) fn eases(&self, every: u64) -> bool {
+        let looks = self.looks.load(Ordering::Relaxed) + 1;
+        let now = looks >= every;
+        self.looks.store(if now { 0 } else { looks }, Ordering::Relaxed);
+        now && self.grown.load(Ordering::Relaxed)
     }
 
     #[inline]

@@ -2,9 +2,10 @@
 
 use super::claim;
 use super::heap::{Heap, Roll, lock};
+use crate::ranked::{Locked, Order, Rank, Ranked};
 use std::collections::VecDeque;
+use std::sync::Condvar;
 use std::sync::atomic::Ordering;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// A reason to go the slow way.
@@ -64,9 +65,9 @@ impl Heap {
 }
 
 /// The requests that wait for a pool's memory, first come, first served.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Line {
-    state: Mutex<State>,
+    state: Ranked<State>,
     freed: Condvar,
 }
 
@@ -79,9 +80,21 @@ pub(crate) struct State {
 }
 
 /// The line while the process forks.
-pub(super) struct AtRest(MutexGuard<'static, State>);
+pub(super) struct AtRest(Locked<'static, State>);
 
 impl Line {
+    pub(super) fn new(order: Order) -> Self {
+        Self {
+            state: order.lock(Rank::Line, State::default()),
+            freed: Condvar::new(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_free(&self) -> bool {
+        self.state.try_lock().is_some()
+    }
+
     pub(super) fn rest(&'static self) -> AtRest {
         AtRest(lock(&self.state))
     }
@@ -166,8 +179,7 @@ impl Place {
             else {
                 return false;
             };
-            let waited = self.heap.line.freed.wait_timeout(state, left);
-            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = state.wait_timeout(&self.heap.line.freed, left);
         }
         true
     }

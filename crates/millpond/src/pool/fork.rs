@@ -7,23 +7,31 @@
 
 use super::heap::{Heap, Rest};
 use super::keeper;
+use crate::budget::{NoBudgets, no_budgets};
 use crate::global::{NoTables, inside, no_tables};
+use crate::host::locking::{self, Locking};
+use crate::pinned::{NoPinning, no_pinning};
 use crate::pools::{NoSets, no_sets};
+use crate::ranked::{Locked, Rank, Ranked, take_all_of_a_kind};
 use crate::tag::{NoNames, no_names};
 use crate::time::{NoClock, no_clock};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::RwLockWriteGuard;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Every pool that has memory.
-static HEAPS: Mutex<Vec<&'static Heap>> = Mutex::new(Vec::new());
+static HEAPS: Ranked<Vec<&'static Heap>> = Ranked::new(Rank::Heaps, Vec::new());
 
 /// What is held while a fork is under way, by the thread that forks: last taken, first let go.
 struct Held {
     _tables: NoTables,
+    budgets: NoBudgets,
+    _pinning: NoPinning,
+    _locking: Locking<RwLockWriteGuard<'static, ()>>,
     heaps: Vec<Rest>,
-    _list: MutexGuard<'static, Vec<&'static Heap>>,
-    _keeper: MutexGuard<'static, keeper::State>,
+    _list: Locked<'static, Vec<&'static Heap>>,
+    _keeper: Locked<'static, keeper::State>,
     _names: NoNames,
     _sets: NoSets,
     _clock: NoClock,
@@ -36,14 +44,25 @@ thread_local! {
     static HELD: Cell<Option<ManuallyDrop<Held>>> = const { Cell::new(None) };
 }
 
-fn list() -> MutexGuard<'static, Vec<&'static Heap>> {
-    HEAPS.lock().unwrap_or_else(PoisonError::into_inner)
+fn list() -> Locked<'static, Vec<&'static Heap>> {
+    HEAPS.lock()
+}
+
+/// As long as it is held no fork begins, once pools are [watched](watch): for what is set once and without a lock of its own.
+/// Comes before every pool's locks.
+pub(crate) fn no_forks() -> impl Sized {
+    list()
 }
 
 /// Is called around every fork from now on.
 pub(crate) fn watch() {
-    static HANDLERS: Once = Once::new();
-    HANDLERS.call_once(|| crate::os::around_fork(prepare, resume));
+    // No `Once`: a child of a fork would wait for ever for a thread that was at it. Threads that are at it at once register
+    // twice, which is no harm.
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
+    if !REGISTERED.load(Ordering::Acquire) {
+        crate::os::around_fork(prepare, resume);
+        REGISTERED.store(true, Ordering::Release);
+    }
 }
 
 /// Has a pool looked after from now on.
@@ -54,6 +73,8 @@ pub(crate) fn register(heap: &'static Heap) {
 
 /// Every pool that has memory now.
 pub(crate) fn all() -> Vec<&'static Heap> {
+    // Not from the program's pool: nobody is told of anything under the list's lock.
+    let _inside = inside();
     list().clone()
 }
 
@@ -64,6 +85,13 @@ pub(crate) fn forget(heap: &Heap) {
 
 extern "C" fn prepare() {
     let _inside = inside();
+    let held = HELD.take();
+    if held.is_some() {
+        // Registered twice.
+        HELD.set(held);
+        return;
+    }
+    take_all_of_a_kind(true);
     let clock = no_clock();
     let sets = no_sets();
     // Before the pools: whoever adds a name may need the program's pool.
@@ -72,9 +100,16 @@ extern "C" fn prepare() {
     let list = list();
     // The program's own pool is the oldest and comes last: what a source of another pool has dropped goes back to it
     // at the end of a cold path, when the thread may still be in its cache of that other pool.
-    let heaps = list.iter().rev().map(|heap| heap.rest()).collect();
+    let mut heaps: Vec<Rest> = list.iter().rev().map(|heap| heap.rest()).collect();
+    heaps.iter_mut().for_each(Rest::take_accounts);
+    let locking = locking::exclusive();
+    let pinning = no_pinning();
+    let budgets = no_budgets();
     let held = Held {
         _tables: no_tables(),
+        budgets,
+        _pinning: pinning,
+        _locking: locking,
         heaps,
         _list: list,
         _keeper: keeper,
@@ -93,6 +128,33 @@ extern "C" fn resume() {
         && held.parent != std::process::id()
     {
         held.heaps.iter_mut().for_each(Rest::forget_line);
+        held.budgets.forget_others();
     }
     drop(held);
+    take_all_of_a_kind(false);
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handlers_that_are_registered_twice_are_one() {
+        watch();
+        crate::os::around_fork(prepare, resume);
+        // SAFETY: the child leaves at once, by `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: takes a number.
+            unsafe { libc::alarm(10) };
+            let fine = crate::Pool::host().is_ok();
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(i32::from(!fine)) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child just made; the status is ours.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(status, 0);
+        assert!(crate::Pool::host().is_ok());
+    }
 }

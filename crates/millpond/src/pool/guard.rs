@@ -13,7 +13,7 @@
 //!
 //! A page that cannot be closed, because the system makes no more maps, is filled and looked at instead.
 //!
-//! *Order of locks*: the book, then the engine's. Nobody is called under them; what is found to be wrong is told after.
+//! Nobody is called under the book's lock or the engine's; what is found to be wrong is told after.
 
 #[forbid(unsafe_code)]
 mod book;
@@ -27,57 +27,58 @@ pub(super) use fault::register;
 pub use fault::{FaultPlace, FaultReport, describe_fault};
 
 use super::Pool;
+use super::ask::Ask;
 use super::classes::PAGE;
 use super::detour::Detour;
 use super::heap::{Heap, Taken, lock};
-use super::slow::Ask;
 use super::zeroed::clear;
 use crate::error::AllocError;
 use crate::event::Facts;
 use crate::global::inside;
 use crate::ledger::{Ledger, Tracking, WrongFree};
 use crate::os;
+use crate::ranked::{Locked, Order, Rank, Ranked};
 use crate::time::Time;
 use book::{Book, Entry, Shape};
 use bytes::{AROUND, FREED, fill, first_other};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::OnceLock;
 
 /// Bytes of pages that stay in quarantine, unless something else is said.
 pub(crate) const QUARANTINE: u64 = 64 << 20;
 
 /// What a pool keeps for its guarded blocks.
 pub(crate) struct Guard {
-    book: Mutex<Book>,
+    book: Ranked<Book>,
     /// Makes the records and keeps the stacks; has no blocks.
     scribe: Ledger,
     quarantine: usize,
     /// What was found under locks, and is not told yet.
-    found: Mutex<Vec<WrongFree>>,
+    found: Ranked<Vec<WrongFree>>,
     page: usize,
     /// As if the system made no more maps.
     #[cfg(test)]
-    no_maps: Mutex<bool>,
+    no_maps: Ranked<bool>,
     /// The next pool that guards.
     next: OnceLock<&'static Heap>,
 }
 
 /// A guard's locks, held around a fork.
 pub(crate) struct Rest {
-    _book: MutexGuard<'static, Book>,
-    _found: MutexGuard<'static, Vec<WrongFree>>,
+    _book: Locked<'static, Book>,
+    _found: Locked<'static, Vec<WrongFree>>,
 }
 
 impl Guard {
-    pub(crate) fn new(quarantine: u64, stacks: bool) -> Self {
+    pub(crate) fn new(order: Order, quarantine: u64, stacks: bool) -> Self {
         let scribe = Ledger::builder(Tracking::All).times(true).stacks(stacks);
         Self {
-            book: Mutex::default(),
+            book: order.lock(Rank::Book, Book::default()),
             scribe: scribe.remember_freed(0).build(),
             quarantine: usize::try_from(quarantine).unwrap_or(usize::MAX),
-            found: Mutex::default(),
+            found: order.lock(Rank::Found, Vec::new()),
             page: (os::page_bytes() as usize).max(PAGE),
             #[cfg(test)]
-            no_maps: Mutex::default(),
+            no_maps: order.lock(Rank::NoMaps, false),
             next: OnceLock::new(),
         }
     }
@@ -87,6 +88,11 @@ impl Guard {
             _book: lock(&self.book),
             _found: lock(&self.found),
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_free(&self) -> bool {
+        self.book.try_lock().is_some() || self.found.try_lock().is_some()
     }
 
     pub(crate) fn scribe(&self) -> &Ledger {

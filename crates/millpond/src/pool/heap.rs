@@ -1,6 +1,7 @@
 //! The shared part of a pool: the list of caches, the shelves of small blocks, the engine.
 
 use super::account::{Tally, Totals};
+use super::ask::Ask;
 use super::cache::{Cache, Done, Free, Stacks};
 use super::claim;
 use super::classes::{CLASSES, KEPT, LEAST, PAGE, SMALL, class_and_bytes, class_bytes, class_of};
@@ -10,7 +11,6 @@ use super::fork;
 use super::guard::{self, Guard};
 use super::local;
 use super::shelf::Shelf;
-use super::slow::Ask;
 use super::watch::Flow;
 use crate::budget::{Budget, Charge};
 use crate::error::AllocError;
@@ -18,10 +18,11 @@ use crate::event::{PoolLabel, Watchers};
 use crate::global::inside;
 use crate::ledger::{self, Ledger};
 use crate::memory::MemoryKind;
+use crate::ranked::{Locked, Order, Rank, Ranked, SHELVES};
 use millpond_engine::{Limit, RetainConf};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// A block in a caller's hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub(crate) struct Taken {
     pub(crate) address: usize,
     pub(crate) bytes: usize,
 }
+
+const _: () = assert!(CLASSES <= SHELVES);
 
 /// The caches of all threads, and the account of those of threads that ended.
 #[derive(Default)]
@@ -50,29 +53,29 @@ pub(crate) struct Heap {
     /// Whether one thread at most has ever had a cache.
     alone: AtomicBool,
     pub(super) totals: Totals,
-    pub(super) shelves: [Mutex<Shelf>; CLASSES],
-    pub(super) core: Mutex<Option<Core>>,
-    pub(super) roll: Mutex<Roll>,
+    pub(super) shelves: [Ranked<Shelf>; CLASSES],
+    pub(super) core: Ranked<Option<Core>>,
+    pub(super) roll: Ranked<Roll>,
     /// Why calls go the slow way; changed under the lock of the roll.
     pub(super) detours: AtomicU32,
     pub(super) line: Line,
     /// Those who watch, how often they have changed, and what they were not told yet.
-    pub(super) watchers: Mutex<Arc<Watchers>>,
+    pub(super) watchers: Ranked<Arc<Watchers>>,
     pub(super) watch_changes: AtomicU64,
     pub(super) flow: Arc<Flow>,
     /// Accounts of live blocks that were ever kept, and that of blocks handed out by hand.
-    pub(super) ledgers: Mutex<Vec<&'static Arc<Ledger>>>,
+    pub(super) ledgers: Ranked<Vec<&'static Arc<Ledger>>>,
     pub(super) hands: OnceLock<Ledger>,
     /// What each block is charged to, and what is reserved.
     pub(super) budget: Option<Budget>,
     pub(super) reserved: Option<Budget>,
     /// Blocks that tenants have, by address.
-    pub(super) charges: Mutex<HashMap<usize, Charge>>,
+    pub(super) charges: Ranked<HashMap<usize, Charge>>,
     pub(super) limit: Limit,
     pub(super) name: String,
     pub(super) kind: MemoryKind,
     /// How much free memory is kept, and for how long.
-    pub(super) retain: Mutex<RetainConf>,
+    pub(super) retain: Ranked<RetainConf>,
     /// What every address is a multiple of.
     pub(super) align: usize,
     /// The process at whose end it is told what is still held, if it is.
@@ -80,7 +83,7 @@ pub(crate) struct Heap {
     /// What it has for guarded blocks, if blocks are guarded: for life.
     pub(super) guard: Option<Guard>,
     /// Allocations, frees and misses that are not told any more.
-    pub(super) forgotten: Mutex<[u64; 3]>,
+    pub(super) forgotten: Ranked<[u64; 3]>,
 }
 
 /// What a pool is made of.
@@ -103,19 +106,30 @@ pub(crate) struct Parts {
 pub(crate) struct Rest {
     heap: &'static Heap,
     // In the order in which they are let go.
+    accounts: Vec<ledger::Rest<'static>>,
     line: AtRest,
-    _ledgers: Vec<ledger::Rest<'static>>,
-    _watchers: MutexGuard<'static, Arc<Watchers>>,
-    _retain: MutexGuard<'static, RetainConf>,
-    _charges: MutexGuard<'static, HashMap<usize, Charge>>,
-    _forgotten: MutexGuard<'static, [u64; 3]>,
-    _core: MutexGuard<'static, Option<Core>>,
+    ledgers: Locked<'static, Vec<&'static Arc<Ledger>>>,
+    _watchers: Locked<'static, Arc<Watchers>>,
+    _retain: Locked<'static, RetainConf>,
+    _charges: Locked<'static, HashMap<usize, Charge>>,
+    _forgotten: Locked<'static, [u64; 3]>,
+    _core: Locked<'static, Option<Core>>,
     _guard: Option<guard::Rest>,
-    _shelves: Vec<MutexGuard<'static, Shelf>>,
-    roll: MutexGuard<'static, Roll>,
+    _shelves: Vec<Locked<'static, Shelf>>,
+    roll: Locked<'static, Roll>,
 }
 
 impl Rest {
+    /// Takes the locks of the pool's accounts of live blocks as well: after those of all pools.
+    pub(super) fn take_accounts(&mut self) {
+        let heap = self.heap;
+        let ledgers = self.ledgers.iter().map(|ledger| &***ledger);
+        let ledgers = ledgers
+            .chain(heap.hands.get())
+            .chain(heap.guard.as_ref().map(Guard::scribe));
+        self.accounts = ledgers.map(Ledger::rest).collect();
+    }
+
     /// In a child of a fork: those who waited were other threads, which it does not have.
     pub(super) fn forget_line(&mut self) {
         self.line.forget();
@@ -132,8 +146,8 @@ impl Drop for Rest {
 }
 
 /// A lock whose data no panic of ours can leave half done.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+pub(super) fn lock<T>(mutex: &Ranked<T>) -> Locked<'_, T> {
+    mutex.lock()
 }
 
 /// The class of a small block for a request, and the bytes of its blocks.
@@ -174,51 +188,50 @@ impl Taken {
 }
 
 impl Heap {
-    /// A pool of what `parts` answers for its number.
-    pub(crate) fn new<E>(parts: impl FnOnce(u64) -> Result<Parts, E>) -> Result<&'static Self, E> {
+    /// A pool of what `parts` answers for its number and its locks.
+    pub(crate) fn new<E>(parts: impl FnOnce(u64, Order) -> Result<Parts, E>) -> Result<&'static Self, E> {
         let _inside = inside();
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let parts = parts(number)?;
+        let order = Order::new();
+        let parts = parts(number, order)?;
         let heap = Box::leak(Box::new(Self {
             number,
             closed: AtomicBool::new(false),
             alone: AtomicBool::new(true),
             totals: Totals::default(),
-            shelves: std::array::from_fn(|_| Mutex::default()),
-            core: Mutex::new(Some(Core::new(parts.memory))),
-            roll: Mutex::default(),
+            shelves: std::array::from_fn(|class| order.nth(Rank::Shelf, class, Shelf::default())),
+            core: order.lock(Rank::Core, Some(Core::new(parts.memory))),
+            roll: order.lock(Rank::Roll, Roll::default()),
             detours: AtomicU32::new(
                 Detour::Charged.if_so(parts.budget.is_some()) | Detour::Guarded.if_so(parts.guard.is_some()),
             ),
-            line: Line::default(),
-            watchers: Mutex::new(Arc::new(Watchers::new(PoolLabel::new(
-                number,
-                &parts.name,
-                parts.kind,
-                0,
-            )))),
+            line: Line::new(order),
+            watchers: order.lock(
+                Rank::Watchers,
+                Arc::new(Watchers::new(PoolLabel::new(number, &parts.name, parts.kind, 0))),
+            ),
             watch_changes: AtomicU64::new(0),
             flow: parts.flow,
-            ledgers: Mutex::default(),
+            ledgers: order.lock(Rank::Ledgers, Vec::new()),
             hands: OnceLock::new(),
             budget: parts.budget,
             reserved: parts.reserved,
-            charges: Mutex::default(),
+            charges: order.lock(Rank::Charges, HashMap::new()),
             limit: parts.limit,
             name: parts.name,
             kind: parts.kind,
-            retain: Mutex::new(parts.retain),
+            retain: order.lock(Rank::Retain, parts.retain),
             align: parts.align,
             reports_in: AtomicU32::new(0),
             guard: parts.guard,
-            forgotten: Mutex::default(),
+            forgotten: order.lock(Rank::Forgotten, [0; 3]),
         }));
         fork::register(heap);
         Ok(heap)
     }
 
-    /// Brings the pool to rest.
+    /// Brings the pool to rest, but for its [accounts](Rest::take_accounts).
     pub(crate) fn rest(&'static self) -> Rest {
         let roll = lock(&self.roll);
         for cache in &roll.caches {
@@ -232,23 +245,17 @@ impl Heap {
         let guard = self.guard.as_ref().map(Guard::rest);
         let core = lock(&self.core);
         let watchers = lock(&self.watchers);
-        let ledgers: Vec<&'static Arc<Ledger>> = lock(&self.ledgers).clone();
-        let ledgers = ledgers
-            .into_iter()
-            .map(|ledger| &**ledger)
-            .chain(self.hands.get())
-            .chain(self.guard.as_ref().map(Guard::scribe));
         Rest {
             heap: self,
             _shelves: shelves,
             _core: core,
-            // Under these nothing else is locked.
-            _forgotten: lock(&self.forgotten),
-            _charges: lock(&self.charges),
-            _retain: lock(&self.retain),
             _watchers: watchers,
-            _ledgers: ledgers.map(Ledger::rest).collect(),
+            _retain: lock(&self.retain),
+            _charges: lock(&self.charges),
+            _forgotten: lock(&self.forgotten),
+            ledgers: lock(&self.ledgers),
             line: self.line.rest(),
+            accounts: Vec::new(),
             _guard: guard,
             roll,
         }
@@ -356,39 +363,71 @@ impl Heap {
         if align > LEAST {
             return None;
         }
-        if requested <= SMALL {
-            let (class, bytes) = class_and_bytes(requested.max(1));
-            return local::with_last(self, |cache| {
-                let Done { what: address, tell } = cache.pop(class, requested, bytes)?;
-                if tell {
-                    self.tell(cache);
-                }
-                Some(Taken { address, bytes })
-            });
-        }
-        if requested <= KEPT {
-            let bytes = requested.next_multiple_of(PAGE);
-            return local::with_last(self, |cache| {
-                let Done { what: block, tell } = cache.pop_large(bytes, requested)?;
-                if tell {
-                    self.tell(cache);
-                }
-                let address = block.address;
-                Some(Taken { address, bytes })
-            });
-        }
-        None
+        let taken = if requested <= SMALL {
+            self.pop_small(requested)
+        } else if requested <= KEPT {
+            self.pop_large(requested)
+        } else {
+            return None;
+        };
+        (taken.address != 0).then_some(taken)
+    }
+
+    /// A small block, or one at 0 if there is none. This and its like are out of line, so that callers in every crate have
+    /// the same few instructions, and answer two words, which come back in registers.
+    #[inline(never)]
+    fn pop_small(&'static self, requested: usize) -> Taken {
+        let (class, bytes) = class_and_bytes(requested.max(1));
+        let nothing = Taken { address: 0, bytes };
+        local::with_last(self, nothing, |cache| match cache.pop(class, requested, bytes) {
+            None => nothing,
+            Some(Done {
+                what: address,
+                tell: false,
+            }) => Taken { address, bytes },
+            Some(Done {
+                what: address,
+                tell: true,
+            }) => self.telling(cache, Taken { address, bytes }),
+        })
+    }
+
+    #[inline(never)]
+    fn pop_large(&'static self, requested: usize) -> Taken {
+        let bytes = requested.next_multiple_of(PAGE);
+        let nothing = Taken { address: 0, bytes };
+        local::with_last(self, nothing, |cache| {
+            let Some(Done {
+                what: Free { address, .. },
+                tell,
+            }) = cache.pop_large(bytes, requested)
+            else {
+                return nothing;
+            };
+            let taken = Taken { address, bytes };
+            if tell { self.telling(cache, taken) } else { taken }
+        })
     }
 
     /// Takes a block back; `requested` is what was asked for.
     #[inline]
     pub(crate) fn free(&'static self, taken: Taken, requested: usize) {
-        self.free_as(taken, requested, 0);
+        if !self.free_hot(taken, requested) {
+            self.free_slowly(taken, requested, 0);
+        }
     }
 
-    /// The same, of a caller who names size and alignment, so that they can be wrong; an alignment of 0 is not named.
+    /// Takes a block back of a caller who names size and alignment, so that they can be wrong.
     #[inline]
-    pub(crate) fn free_as(&'static self, taken: Taken, requested: usize, align: usize) {
+    pub(crate) fn free_as(&'static self, address: usize, requested: usize, align: usize) {
+        if align > LEAST || requested > SMALL || !self.push_small(address, requested.max(1), requested) {
+            self.free_as_slowly(address, requested, align);
+        }
+    }
+
+    #[inline(never)]
+    fn free_as_slowly(&'static self, address: usize, requested: usize, align: usize) {
+        let taken = Taken::of(address, requested, align);
         if !self.free_hot(taken, requested) {
             self.free_slowly(taken, requested, align);
         }
@@ -398,24 +437,48 @@ impl Heap {
     #[inline]
     pub(crate) fn free_hot(&'static self, taken: Taken, requested: usize) -> bool {
         let Taken { address, bytes } = taken;
-        let kept = local::with_last(self, |cache| {
-            let Done { tell, .. } = if bytes <= SMALL {
-                cache.push(class_of(bytes), address, requested, bytes)?
-            } else if bytes <= KEPT {
-                cache.push_large(Free { address, bytes }, requested)?
-            } else {
-                return None;
-            };
-            if tell {
-                self.tell(cache);
-            }
-            Some(())
-        });
-        kept.is_some()
+        if bytes <= SMALL {
+            self.push_small(address, bytes, requested)
+        } else {
+            self.push_large(address, bytes, requested)
+        }
     }
 
+    /// Keeps a small block of the class of so many bytes.
+    #[inline(never)]
+    fn push_small(&'static self, address: usize, bytes: usize, requested: usize) -> bool {
+        let (class, bytes) = class_and_bytes(bytes);
+        local::with_last(self, false, |cache| {
+            match cache.push(class, address, requested, bytes) {
+                None => false,
+                Some(Done { tell: false, .. }) => true,
+                Some(Done { tell: true, .. }) => self.telling(cache, true),
+            }
+        })
+    }
+
+    #[inline(never)]
+    fn push_large(&'static self, address: usize, bytes: usize, requested: usize) -> bool {
+        if bytes > KEPT {
+            return false;
+        }
+        local::with_last(self, false, |cache| {
+            match cache.push_large(Free { address, bytes }, requested) {
+                None => false,
+                Some(Done { tell: false, .. }) => true,
+                Some(Done { tell: true, .. }) => self.telling(cache, true),
+            }
+        })
+    }
+
+    /// Tells, and passes an answer on: the fast way ends with this call and has nothing to keep for after it.
     #[cold]
     #[inline(never)]
+    fn telling<R>(&self, cache: &Cache, answer: R) -> R {
+        self.tell(cache);
+        answer
+    }
+
     pub(super) fn tell(&self, cache: &Cache) {
         cache.tally.tell(&self.totals, self.alone());
     }

@@ -7,7 +7,7 @@ use super::heap::Heap;
 use super::lookout::{Lookout, WORTH};
 use crate::global::inside;
 use crate::pressure::{Readings, Share};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::ranked::{Locked, Rank, Ranked};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
@@ -41,13 +41,16 @@ pub(crate) struct State {
     runs: Option<(u32, Thread)>,
 }
 
-static STATE: Mutex<State> = Mutex::new(State {
-    kept: Vec::new(),
-    runs: None,
-});
+static STATE: Ranked<State> = Ranked::new(
+    Rank::Keeper,
+    State {
+        kept: Vec::new(),
+        runs: None,
+    },
+);
 
-pub(crate) fn state() -> MutexGuard<'static, State> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn state() -> Locked<'static, State> {
+    STATE.lock()
 }
 
 /// Looks after a pool from now on.

@@ -29,12 +29,12 @@ thread_local! {
     static TABLE: RefCell<Table> = const { RefCell::new(Table { entries: Vec::new() }) };
 }
 
-/// Runs `work` on this thread's cache, if it is the one used last.
+/// Runs `work` on this thread's cache, if it is the one used last; else answers `otherwise`.
 #[inline]
-pub(crate) fn with_last<R>(heap: &'static Heap, work: impl FnOnce(&Cache) -> Option<R>) -> Option<R> {
+pub(crate) fn with_last<R>(heap: &'static Heap, otherwise: R, work: impl FnOnce(&Cache) -> R) -> R {
     let (of, cache) = LAST.get();
     if !ptr::eq(of, heap) {
-        return None;
+        return otherwise;
     }
     // SAFETY: the table of this thread holds the cache, as the pool is not null. It is not taken out of the table while
     // `work` runs, because `work` is ours and does not reach the table.

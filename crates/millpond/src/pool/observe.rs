@@ -3,6 +3,7 @@
 use super::Pool;
 use super::heap::{Heap, lock};
 use crate::event::{Context, Subscriber, SubscriptionId};
+use crate::global::inside;
 use crate::ledger::{LeakReport, Ledger, LedgerBuilder};
 use std::sync::Arc;
 
@@ -11,6 +12,8 @@ impl Heap {
     pub(crate) fn track(&self, ledger: Option<LedgerBuilder>) {
         let ledger = ledger.map(|builder| Arc::new(builder.build()));
         if let Some(ledger) = &ledger {
+            // The pool may be the program's own: what the list takes would be told, and asked of it, under its lock.
+            let _inside = inside();
             // Its locks are taken around a fork, for which it has to be there for good.
             let kept: &'static Arc<Ledger> = Box::leak(Box::new(Arc::clone(ledger)));
             lock(&self.ledgers).push(kept);

@@ -25,11 +25,12 @@ impl Drop for Plain {
     }
 }
 
+const PAGE: u64 = 1 << 16;
 const UNSUPPORTED: SourceError = SourceError::Unsupported { operation: "pages" };
 
 impl Source for Plain {
     fn page_bytes(&self) -> u64 {
-        1 << 16
+        PAGE
     }
     fn is_paged(&self) -> bool {
         false
@@ -41,7 +42,7 @@ impl Source for Plain {
         None
     }
     fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
-        let layout = Layout::from_size_align(bytes.max(1) as usize, 1 << 16).expect("a layout");
+        let layout = Layout::from_size_align(bytes.max(1) as usize, PAGE as usize).expect("a layout");
         // SAFETY: the layout has a size.
         let base = unsafe { alloc(layout) };
         assert!(!base.is_null());
@@ -206,4 +207,87 @@ fn who_waits_gets_what_another_thread_frees() {
         waiter.join().expect("no panic");
     });
     assert_eq!(pool.stats().requested.current, 0);
+}
+
+/// Segments that another pool has handed out.
+struct Drawn(Pool);
+
+// SAFETY: segments are blocks of the other pool, apart from all others, until they are given back.
+unsafe impl MemorySource for Drawn {
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::Host
+    }
+    fn fresh_is_zero(&self) -> bool {
+        false
+    }
+}
+
+impl Source for Drawn {
+    fn page_bytes(&self) -> u64 {
+        PAGE
+    }
+    fn is_paged(&self) -> bool {
+        false
+    }
+    fn capacity(&self) -> Option<u64> {
+        None
+    }
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
+    fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
+        let taken = self.0.heap().allocate(bytes as usize, PAGE as usize);
+        let taken = taken.map_err(|_| SourceError::OutOfMemory {
+            requested: bytes,
+            free: 0,
+            capacity: 0,
+        })?;
+        Ok(Segment::new(taken.address as u64, bytes))
+    }
+    fn give(&mut self, segment: Segment) {
+        let bytes = segment.bytes() as usize;
+        let block = heap::Taken::of(segment.address() as usize, bytes, PAGE as usize);
+        self.0.heap().free(block, bytes);
+    }
+    fn reserve(&mut self, _: u64) -> Result<Range, SourceError> {
+        Err(UNSUPPORTED)
+    }
+    fn commit(&mut self, _: &Range, _: u64, _: u64, _: u64) -> Result<(), SourceError> {
+        Err(UNSUPPORTED)
+    }
+    fn decommit(&mut self, _: &Range, _: u64, _: u64) -> u64 {
+        0
+    }
+    fn move_pages(&mut self, _: (&Range, u64), _: (&Range, u64), _: u64) -> Result<u64, SourceError> {
+        Err(UNSUPPORTED)
+    }
+    fn release(&mut self, _: Range) {}
+    fn record_event(&mut self, _: u32) -> Event {
+        Event(0)
+    }
+    fn is_complete(&self, _: Event) -> bool {
+        true
+    }
+    fn wait_event(&mut self, _: u32, _: Event) {}
+    fn synchronize(&mut self) {}
+}
+
+#[test]
+fn a_pool_that_draws_on_another_of_its_budget_is_refused_and_goes_on() {
+    let budget = crate::Budget::builder("both")
+        .limit(64 << 20)
+        .build()
+        .expect("a budget");
+    let builder = || Pool::builder().trim_every(None).track(None).budget(&budget);
+    let below = builder().over(Box::new(Plain::default())).expect("a pool");
+    let pool = builder().over(Box::new(Drawn(below.clone()))).expect("a pool");
+    // Charged twice it is too much: the pool below has the others of the budget give back what they can, and the pool
+    // above is at it.
+    let refused = pool.heap().allocate(40 << 20, 64).expect_err("too much");
+    assert!(refused.is_out_of_memory(), "{refused}");
+    let raw = take(&pool, 8 << 20, 7);
+    give(&pool, raw, 7);
+    pool.trim();
+    below.trim();
+    assert_eq!(budget.used(), 0);
 }

@@ -1,8 +1,8 @@
 //! Blocks made before they are asked for.
 
+use super::ask::Ask;
 use super::classes::PAGE;
 use super::heap::{Heap, large, lock, small};
-use super::slow::Ask;
 use crate::error::AllocError;
 use crate::global::inside;
 use millpond_engine::display_size;

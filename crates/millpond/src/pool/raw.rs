@@ -1,7 +1,7 @@
 //! Blocks by hand: a pointer to take, the same pointer to give back.
 
 use super::Pool;
-use super::heap::{Heap, Taken};
+use super::heap::{Heap, Taken, lock};
 use crate::error::AllocError;
 use crate::event::Facts;
 use crate::global::inside;
@@ -11,8 +11,16 @@ use std::ptr::{self, NonNull};
 impl Heap {
     /// The account of blocks that were handed out by hand. It has to be complete: a block's size is known here only.
     pub(crate) fn hands(&self) -> &Ledger {
-        self.hands
-            .get_or_init(|| Ledger::builder(Tracking::All).complete(true).build())
+        let new = || Ledger::builder(Tracking::All).complete(true).build();
+        if let Some(hands) = self.hands.get() {
+            return hands;
+        }
+        let mut made = Some(new());
+        // A fork holds this lock: else its child would wait for ever for a thread that was at it.
+        let ledgers = lock(&self.ledgers);
+        let hands = self.hands.get_or_init(|| made.take().unwrap_or_else(new));
+        drop(ledgers);
+        hands
     }
 
     fn allocate_raw(&'static self, requested: usize, align: usize) -> Result<Taken, AllocError> {

@@ -6,7 +6,8 @@ use std::iter::Sum;
 /// What a pool holds and has done, in bytes and counts. Exact at rest.
 ///
 /// `requested <= allocated <= reserved`, always. Peaks of requested and allocated are exact while one thread has used
-/// the pool, and off by at most 64 KiB for each thread otherwise; reserved and its peak are exact.
+/// the pool, and off by at most 1 MiB for each thread otherwise (64 KiB where it holds less than
+/// 8 MiB); reserved and its peak are exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
     /// Bytes callers asked for and hold.

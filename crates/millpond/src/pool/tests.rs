@@ -9,6 +9,8 @@ use std::ptr::NonNull;
 use std::sync::mpsc;
 use std::sync::{Barrier, Mutex};
 
+mod kept;
+
 fn pool() -> Pool {
     Pool::host().expect("addresses")
 }
@@ -572,4 +574,43 @@ proptest! {
         pool.trim();
         prop_assert_eq!(pool.stats().reserved.current, 0);
     }
+}
+
+#[test]
+fn at_rest_every_lock_of_a_pool_is_held() {
+    let pool = Pool::builder().guard(true).host().expect("a pool");
+    let heap = pool.heap();
+    let rest = heap.rest();
+    let mut free: Vec<&str> = Vec::new();
+    let mut look = |name, is_free: bool| free.extend(is_free.then_some(name));
+    look("roll", heap.roll.try_lock().is_some());
+    for shelf in &heap.shelves {
+        look("shelf", shelf.try_lock().is_some());
+    }
+    look("core", heap.core.try_lock().is_some());
+    look("watchers", heap.watchers.try_lock().is_some());
+    look("retain", heap.retain.try_lock().is_some());
+    look("charges", heap.charges.try_lock().is_some());
+    look("forgotten", heap.forgotten.try_lock().is_some());
+    look("ledgers", heap.ledgers.try_lock().is_some());
+    look("line", heap.line.is_free());
+    look("guard", heap.guard.as_ref().expect("it guards").is_free());
+    drop(rest);
+    assert!(free.is_empty(), "{free:?}");
+    assert!(heap.ledgers.try_lock().is_some() && heap.line.is_free());
+}
+
+#[test]
+fn at_rest_nobody_makes_an_account() {
+    let pool = pool();
+    let heap = pool.heap();
+    let rest = heap.rest();
+    std::thread::scope(|scope| {
+        let asks = scope.spawn(|| heap.hands().blocks());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let made = heap.hands.get().is_some();
+        drop(rest);
+        assert_eq!(asks.join().ok(), Some(0));
+        assert!(!made && heap.hands.get().is_some());
+    });
 }

@@ -1,5 +1,6 @@
 //! Giving memory back: trim, compaction, the pool's end.
 
+use super::ask::by_a_source;
 use super::builder::limit_of;
 use super::cache::Cache;
 use super::claim;
@@ -77,6 +78,10 @@ impl Heap {
     /// Has other pools that are charged to the same budgets give back what nobody uses.
     pub(super) fn trim_siblings(&self) {
         let Some(reserved) = &self.reserved else { return };
+        if by_a_source() {
+            // Of a pool that draws on this one: it may be among the others, and gives back itself what it can.
+            return;
+        }
         for other in fork::all() {
             let shared = other
                 .reserved
@@ -98,6 +103,12 @@ impl Heap {
             let idle = |cache: &&Arc<Cache>| cache.idle_for() == IDLE;
             let idle: Vec<&Arc<Cache>> = roll.caches.iter().filter(idle).collect();
             self.claim_these(&idle, |_, stacks| self.take_all(stacks));
+            let eases = |cache: &&Arc<Cache>| cache.eases(IDLE);
+            let grown: Vec<&Arc<Cache>> = roll.caches.iter().filter(eases).collect();
+            self.claim_these(&grown, |cache, stacks| {
+                let more = stacks.ease(|class, blocks| lock(&self.shelves[class]).put(blocks));
+                cache.grown.store(more, Ordering::Relaxed);
+            });
         }
         for (class, shelf) in self.shelves.iter().enumerate() {
             let mut shelf = lock(shelf);

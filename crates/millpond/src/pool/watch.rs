@@ -1,8 +1,8 @@
 //! Those who watch a pool: subscribers, and the account of live blocks.
 
+use super::ask::Ask;
 use super::detour::Detour;
 use super::heap::{Heap, Taken, lock};
-use super::slow::Ask;
 use crate::error::AllocError;
 use crate::event::{EventKind, Facts, Watchers};
 use crate::global::inside;

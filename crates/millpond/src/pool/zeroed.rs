@@ -1,7 +1,7 @@
 //! Blocks that read as zero.
 
+use super::ask::Ask;
 use super::heap::{Heap, Taken};
-use super::slow::Ask;
 use crate::error::AllocError;
 use std::ptr;
 

@@ -3,31 +3,35 @@
 use super::{Pools, here, scope};
 use crate::global::inside;
 use crate::pool::watch_forks;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::ranked::{InTurn, Rank, Shared};
+use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 /// The default. Read by every thread that looks into any set too, so that around a fork one lock brings all of them to
 /// rest.
-static DEFAULT: RwLock<Option<Pools>> = RwLock::new(None);
+static DEFAULT: Shared<Option<Pools>> = Shared::new(Rank::Sets, None);
 
-fn read() -> RwLockReadGuard<'static, Option<Pools>> {
+type Read = InTurn<RwLockReadGuard<'static, Option<Pools>>>;
+type Write = InTurn<RwLockWriteGuard<'static, Option<Pools>>>;
+
+fn read() -> Read {
     // Before the lock is taken: a fork in between would leave the child a lock that nobody lets go of.
     watch_forks();
-    DEFAULT.read().unwrap_or_else(PoisonError::into_inner)
+    DEFAULT.read()
 }
 
-fn write() -> RwLockWriteGuard<'static, Option<Pools>> {
-    DEFAULT.write().unwrap_or_else(PoisonError::into_inner)
+fn write() -> Write {
+    DEFAULT.write()
 }
 
 /// As long as it is held no fork begins. Nothing is called under it but locks of sets.
-pub(super) struct AtWork(#[expect(dead_code, reason = "held")] RwLockReadGuard<'static, Option<Pools>>);
+pub(super) struct AtWork(#[expect(dead_code, reason = "held")] Read);
 
 pub(super) fn at_work() -> AtWork {
     AtWork(read())
 }
 
 /// As long as it is held nobody looks into a set. The first lock of a fork.
-pub(crate) struct NoSets(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'static, Option<Pools>>);
+pub(crate) struct NoSets(#[expect(dead_code, reason = "held")] Write);
 
 pub(crate) fn no_sets() -> NoSets {
     NoSets(write())

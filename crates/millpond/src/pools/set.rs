@@ -7,11 +7,12 @@ use crate::device::Device;
 use crate::global::inside;
 use crate::memory::MemoryKind;
 use crate::pool::{Pool, PoolError};
+use crate::ranked::{Rank, Ranked};
 use crate::thread::thread_number;
 use millpond_engine::{ConfError, MillpondConf};
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -86,7 +87,7 @@ impl State {
 pub(super) struct Set {
     rules: PoolsBuilder,
     /// Taken only through [`Set::with`].
-    state: Mutex<State>,
+    state: Ranked<State>,
 }
 
 /// What somebody finds who wants a pool.
@@ -103,7 +104,7 @@ impl Set {
     pub(super) fn new(rules: PoolsBuilder) -> Self {
         Self {
             rules,
-            state: Mutex::default(),
+            state: Ranked::new(Rank::Set, State::default()),
         }
     }
 
@@ -112,8 +113,7 @@ impl Set {
     fn with<R>(&self, work: impl FnOnce(&mut State) -> R) -> R {
         let _inside = inside();
         let _at_work = at_work();
-        let mut state: MutexGuard<'_, State> = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        work(&mut state)
+        work(&mut self.state.lock())
     }
 
     /// The pools that are there.

@@ -5,11 +5,12 @@
 //! both are read without a lock. A table that grows would need one, and allocate under it, while the allocator may be
 //! the very pool that wants to know a name.
 
+use crate::ranked::{Locked, Rank, Ranked};
 use crate::thread;
 use foldhash::fast::FixedState;
 use std::hash::BuildHasher;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Names that are told apart.
 const NAMES: usize = 1 << 16;
@@ -22,13 +23,13 @@ const SLOTS: usize = 2 * NAMES;
 static BY_HASH: [AtomicU32; SLOTS] = [const { AtomicU32::new(0) }; SLOTS];
 static BY_NUMBER: [OnceLock<&'static str>; NAMES] = [const { OnceLock::new() }; NAMES];
 /// How many there are; held while one is put in.
-static USED: Mutex<usize> = Mutex::new(0);
+static USED: Ranked<usize> = Ranked::new(Rank::Names, 0);
 
 /// As long as it is held no name is added: taken around a fork.
-pub(crate) struct NoNames(#[expect(dead_code, reason = "held")] MutexGuard<'static, usize>);
+pub(crate) struct NoNames(#[expect(dead_code, reason = "held")] Locked<'static, usize>);
 
 pub(crate) fn no_names() -> NoNames {
-    NoNames(USED.lock().unwrap_or_else(PoisonError::into_inner))
+    NoNames(USED.lock())
 }
 
 pub(super) fn name(number: u32) -> &'static str {
@@ -76,7 +77,7 @@ fn add(name: &str) -> u32 {
     let _inside = thread::enter(thread::COUNTING);
     // Before the lock: nothing is allocated under it.
     let kept: Box<str> = name.into();
-    let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut used = USED.lock();
     let at = match find(name) {
         Ok(number) => return number,
         Err(at) => at,

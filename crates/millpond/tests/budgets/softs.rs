@@ -80,3 +80,51 @@ fn a_granted_request_crosses_when_it_is_taken() {
     drop(task.poll());
     assert_eq!(calls.load(Ordering::SeqCst), 1);
 }
+
+/// Calls `work` when it is woken.
+#[cfg(target_os = "linux")]
+struct Woken<F>(F);
+
+#[cfg(target_os = "linux")]
+impl<F: Fn() + Send + Sync> std::task::Wake for Woken<F> {
+    fn wake(self: Arc<Self>) {
+        (self.0)();
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn whoever_is_called_for_a_pools_own_charge_may_use_the_pool() {
+    use millpond::Pool;
+    use std::future::Future;
+    use std::sync::OnceLock;
+    use std::task::{Context, Waker};
+
+    static POOL: OnceLock<Pool> = OnceLock::new();
+    static USED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+    fn used(place: usize) {
+        let pool = POOL.get().expect("set");
+        drop(pool.alloc_zeroed::<u8>(100).expect("room"));
+        drop(pool.alloc_zeroed::<u8>(1 << 20).expect("room"));
+        pool.trim();
+        USED[place].fetch_add(1, Ordering::Relaxed);
+    }
+    // Of what the pool takes from its source, which it does under its lock.
+    let budget = Budget::builder("device")
+        .limit(64 << 20)
+        .soft_limit(32 << 20, |_| used(0))
+        .build()
+        .expect("a budget");
+    let pool = Pool::builder().trim_every(None).budget(&budget).host();
+    let pool = POOL.get_or_init(|| pool.expect("a pool"));
+    let large = pool.alloc_zeroed::<u8>(40 << 20).expect("room");
+    assert_eq!(USED[0].load(Ordering::Relaxed), 1);
+    // Whoever waits for room is woken by what the pool gives back, under its lock as well.
+    let mut waits = Box::pin(budget.charge_async(40 << 20));
+    let waker = Waker::from(Arc::new(Woken(|| used(1))));
+    assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(large);
+    pool.trim();
+    assert_eq!(USED[1].load(Ordering::Relaxed), 1);
+    assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+}

@@ -3,10 +3,11 @@
 use super::book::Entry;
 use crate::ledger::{FreedBlock, Ledger, Record, Stack};
 use crate::os;
+use crate::pool::fork::no_forks;
 use crate::pool::heap::Heap;
 use crate::post_mortem::Text;
 use std::fmt;
-use std::sync::{OnceLock, TryLockError};
+use std::sync::OnceLock;
 use std::thread;
 
 /// The first pool that guards; each knows the next. Read without a lock.
@@ -14,6 +15,8 @@ static FIRST: OnceLock<&'static Heap> = OnceLock::new();
 
 /// Has a pool's blocks described from now on.
 pub(in crate::pool) fn register(heap: &'static Heap) {
+    // A fork holds it: else its child would wait for ever for a thread that was at it.
+    let _list = no_forks();
     let mut place = &FIRST;
     while let Err(other) = place.set(heap).map_err(|_| place.get()) {
         match other.and_then(|other| other.guard.as_ref()) {
@@ -76,16 +79,12 @@ pub struct FaultReport {
 pub fn describe_fault(address: usize) -> Option<FaultReport> {
     heaps().find_map(|heap| {
         let guard = heap.guard.as_ref()?;
-        let entry = (0..1000).find_map(|_| {
-            let book = match guard.book.try_lock() {
-                Ok(book) => book,
-                Err(TryLockError::Poisoned(book)) => book.into_inner(),
-                Err(TryLockError::WouldBlock) => {
-                    thread::sleep(std::time::Duration::from_millis(1));
-                    return None;
-                }
-            };
-            Some(book.around(address).copied())
+        let entry = (0..1000).find_map(|_| match guard.book.try_lock() {
+            Some(book) => Some(book.around(address).copied()),
+            None => {
+                thread::sleep(std::time::Duration::from_millis(1));
+                None
+            }
         })??;
         Some(FaultReport::new(address, &entry, &guard.scribe))
     })

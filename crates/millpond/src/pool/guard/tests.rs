@@ -5,7 +5,7 @@ use crate::{Budget, Event, Measure, Subscriber, Tracking};
 use proptest::prelude::*;
 use std::alloc::Layout;
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 fn pool() -> Pool {
     Pool::builder()

@@ -1,0 +1,186 @@
+//! Rows by their place in one file after another: all that reads.
+
+use super::error::DataError;
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// What tells that a file is as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    bytes: u64,
+    written: (i64, i64),
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            bytes: metadata.len(),
+            written: (metadata.mtime(), metadata.mtime_nsec()),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) path: PathBuf,
+    pub(super) file: File,
+    /// The first of its rows, and how many it has.
+    pub(super) first: u64,
+    pub(super) rows: u64,
+    stamp: Stamp,
+}
+
+/// The files of a data set. The rows of one follow those of the other.
+#[derive(Debug)]
+pub(super) struct Files {
+    parts: Vec<Part>,
+    skip: u64,
+    row_bytes: usize,
+    rows: u64,
+}
+
+fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> DataError {
+    let path = path.to_owned();
+    move |source| DataError::Io { path, what, source }
+}
+
+/// The files of a folder whose names end so, in the order of their names.
+pub(super) fn listed(folder: &Path, end: &str) -> Result<Vec<PathBuf>, DataError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed(folder, "read the folder"))? {
+        let path = entry.map_err(failed(folder, "read the folder"))?.path();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        if path.is_file() && name.is_some_and(|name| name.ends_with(end)) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+impl Files {
+    pub(super) fn open(paths: &[PathBuf], skip: u64, row_bytes: usize) -> Result<Self, DataError> {
+        if paths.is_empty() {
+            return Err(DataError::NoFiles);
+        }
+        let mut files = Self {
+            parts: Vec::new(),
+            skip,
+            row_bytes,
+            rows: 0,
+        };
+        for path in paths {
+            files.add(path)?;
+        }
+        Ok(files)
+    }
+
+    fn add(&mut self, path: &Path) -> Result<(), DataError> {
+        // Before it is opened: opening a pipe waits for a writer.
+        let metadata = fs::metadata(path).map_err(failed(path, "find it"))?;
+        if !metadata.is_file() {
+            return Err(DataError::NotAFile {
+                path: path.to_owned(),
+            });
+        }
+        let file = File::open(path).map_err(failed(path, "open it"))?;
+        let metadata = file.metadata().map_err(failed(path, "look at it"))?;
+        let (bytes, row_bytes) = (metadata.len(), self.row_bytes as u64);
+        let rows = bytes
+            .checked_sub(self.skip)
+            .filter(|rows| rows.is_multiple_of(row_bytes));
+        let rows = rows
+            .map(|rows| rows / row_bytes)
+            .ok_or_else(|| DataError::Uneven {
+                path: path.to_owned(),
+                bytes,
+                skip: self.skip,
+                row_bytes,
+            })?;
+        let total = self.rows.checked_add(rows).ok_or(DataError::TooMany)?;
+        total.checked_mul(row_bytes).ok_or(DataError::TooMany)?;
+        self.parts.push(Part {
+            path: path.to_owned(),
+            file,
+            first: self.rows,
+            rows,
+            stamp: Stamp::of(&metadata),
+        });
+        self.rows = total;
+        Ok(())
+    }
+
+    pub(super) fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.parts.len()
+    }
+
+    pub(super) fn skip(&self) -> u64 {
+        self.skip
+    }
+
+    pub(super) fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    pub(super) fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
+    /// The file that has a row, and those after it.
+    pub(super) fn parts_from(&self, row: u64) -> &[Part] {
+        let past = self.parts.partition_point(|part| part.first + part.rows <= row);
+        self.parts.get(past..).unwrap_or(&[])
+    }
+
+    /// Reads whole rows from `start` on; there are as many.
+    pub(super) fn read(&self, start: u64, out: &mut [u8]) -> Result<(), DataError> {
+        debug_assert!(out.len().is_multiple_of(self.row_bytes));
+        let (mut row, mut left) = (start, out);
+        for part in self.parts_from(start) {
+            if left.is_empty() {
+                break;
+            }
+            let here = (part.first + part.rows)
+                .saturating_sub(row)
+                .min((left.len() / self.row_bytes) as u64);
+            let (now, rest) = left.split_at_mut(here as usize * self.row_bytes);
+            let at = self.skip + (row - part.first) * self.row_bytes as u64;
+            part.read(at, now)?;
+            row += here;
+            left = rest;
+        }
+        debug_assert!(left.is_empty(), "callers clamp");
+        Ok(())
+    }
+}
+
+impl Part {
+    fn read(&self, at: u64, out: &mut [u8]) -> Result<(), DataError> {
+        match self.file.read_exact_at(out, at) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                let (path, end) = (self.path.clone(), at + out.len() as u64);
+                return Err(DataError::Truncated { path, end });
+            }
+            Err(error) => return Err(failed(&self.path, "read it")(error)),
+        }
+        self.check()
+    }
+
+    /// Whether the file is as it was when it was opened.
+    pub(super) fn check(&self) -> Result<(), DataError> {
+        let metadata = self.file.metadata().map_err(failed(&self.path, "look at it"))?;
+        if Stamp::of(&metadata) == self.stamp {
+            return Ok(());
+        }
+        Err(DataError::Changed {
+            path: self.path.clone(),
+        })
+    }
+}

@@ -1,0 +1,190 @@
+//! Which row comes when.
+
+use std::num::NonZeroU64;
+
+/// The order in which a [pass](super::Pass) goes through the rows of its range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order(Way);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Strided(NonZeroU64),
+    Shuffled { seed: u64, run: NonZeroU64 },
+}
+
+impl Default for Order {
+    fn default() -> Self {
+        Self::ascending()
+    }
+}
+
+impl Order {
+    /// One after the other.
+    #[must_use]
+    pub const fn ascending() -> Self {
+        Self(Way::Strided(NonZeroU64::MIN))
+    }
+
+    /// The first and every `step`-th from there on.
+    #[must_use]
+    pub const fn strided(step: NonZeroU64) -> Self {
+        Self(Way::Strided(step))
+    }
+
+    /// Every row once, in an order that the seed decides and that is the same on every machine. Takes no memory, however
+    /// many rows there are: a Feistel network of the places, walked until it lands inside (Black and Rogaway, "Ciphers with
+    /// arbitrary finite domains", 2002).
+    #[must_use]
+    pub const fn shuffled(seed: u64) -> Self {
+        Self(Way::Shuffled {
+            seed,
+            run: NonZeroU64::MIN,
+        })
+    }
+
+    /// Leaves so many rows that lie next to each other together where it shuffles: they are read at once.
+    #[must_use]
+    pub const fn runs_of(self, rows: NonZeroU64) -> Self {
+        match self.0 {
+            Way::Shuffled { seed, .. } => Self(Way::Shuffled { seed, run: rows }),
+            Way::Strided(_) => self,
+        }
+    }
+
+    /// Rows that it visits of so many.
+    pub(super) fn visits(self, rows: u64) -> u64 {
+        match self.0 {
+            Way::Strided(step) => rows.div_ceil(step.get()),
+            Way::Shuffled { .. } => rows,
+        }
+    }
+
+    /// The row at a place, of so many rows.
+    pub(super) fn row_at(self, place: u64, rows: u64) -> u64 {
+        match self.0 {
+            Way::Strided(step) => place * step.get(),
+            Way::Shuffled { seed, run } => {
+                // What is left of whole runs keeps its place at the end.
+                let (which, within) = (place / run, place % run);
+                let whole = rows / run;
+                if which < whole {
+                    permuted(which, whole, seed) * run.get() + within
+                } else {
+                    place
+                }
+            }
+        }
+    }
+
+    pub(super) fn is_ascending(self) -> bool {
+        self == Self::ascending()
+    }
+
+    /// Whether later places may have earlier rows.
+    pub(super) fn jumps(self) -> bool {
+        matches!(self.0, Way::Shuffled { .. })
+    }
+}
+
+/// Where a number below `count` goes: to each number below `count` goes exactly one.
+fn permuted(number: u64, count: u64, seed: u64) -> u64 {
+    // Halves of equal width, so that every round can be undone.
+    let half = count
+        .saturating_sub(1)
+        .checked_ilog2()
+        .map_or(1, |log| log / 2 + 1);
+    let mask = (1u64 << half) - 1;
+    let mut value = number;
+    loop {
+        let (mut left, mut right) = (value >> half, value & mask);
+        for round in 0..6 {
+            (left, right) = (right, left ^ (mix(right, seed.wrapping_add(round)) & mask));
+        }
+        value = left << half | right;
+        // It comes back to where it began, which is inside, if nowhere else before.
+        if value < count {
+            return value;
+        }
+    }
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014).
+fn mix(value: u64, key: u64) -> u64 {
+    let mut mixed = value
+        .wrapping_add(key.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        .wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn rows_of(order: Order, rows: u64) -> Vec<u64> {
+        (0..order.visits(rows))
+            .map(|place| order.row_at(place, rows))
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_shuffle_visits_every_row_once(rows in 0u64..3000, seed: u64, run in 1u64..70) {
+            let run = NonZeroU64::new(run).expect("not 0");
+            let mut seen = rows_of(Order::shuffled(seed).runs_of(run), rows);
+            seen.sort_unstable();
+            prop_assert_eq!(seen, (0..rows).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn runs_stay_together(rows in 1u64..3000, seed: u64, run in 2u64..70) {
+            let whole = rows / run * run;
+            let order = Order::shuffled(seed).runs_of(NonZeroU64::new(run).expect("not 0"));
+            for place in (0..whole).filter(|place| place % run != 0) {
+                prop_assert_eq!(order.row_at(place, rows), order.row_at(place - 1, rows) + 1);
+            }
+        }
+
+        #[test]
+        fn a_stride_skips_rows(rows in 0u64..3000, step in 1u64..70) {
+            let order = Order::strided(NonZeroU64::new(step).expect("not 0"));
+            let expected: Vec<u64> = (0..rows).step_by(step as usize).collect();
+            prop_assert_eq!(rows_of(order, rows), expected);
+        }
+    }
+
+    #[test]
+    fn a_shuffle_is_one() {
+        let (one, other) = (
+            rows_of(Order::shuffled(1), 1000),
+            rows_of(Order::shuffled(2), 1000),
+        );
+        let same = one.iter().zip(&other).filter(|(one, other)| one == other).count();
+        assert!(same < 20, "{same} of 1000 in the same place");
+        let still = one
+            .iter()
+            .enumerate()
+            .filter(|(at, row)| *at as u64 == **row)
+            .count();
+        assert!(still < 20, "{still} where they were");
+        // Neighbours end far from each other: a third of the whole on average.
+        let apart: u64 = one.windows(2).map(|pair| pair[0].abs_diff(pair[1])).sum();
+        assert!((280..390).contains(&(apart / 999)), "{}", apart / 999);
+        assert_eq!(
+            rows_of(Order::shuffled(7), 8),
+            [6, 5, 7, 3, 4, 0, 2, 1],
+            "the same everywhere"
+        );
+    }
+
+    #[test]
+    fn the_largest_counts_are_no_trouble() {
+        for count in [1, 2, 3, (1 << 32) - 1, 1 << 32, (1 << 32) + 1, u64::MAX / 2] {
+            for number in [0, count / 2, count - 1] {
+                assert!(permuted(number, count, 3) < count);
+            }
+        }
+    }
+}

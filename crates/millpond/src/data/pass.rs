@@ -1,0 +1,521 @@
+//! A way through a data set in chunks: reading on threads of its own, ahead of the computation, in a ring of buffers.
+
+use super::DataSet;
+use super::error::DataError;
+use super::order::Order;
+use super::progress::Progress;
+use super::sieve::{Places, Sieve};
+use crate::buffer::Buffer;
+use crate::dtype::Element;
+use crate::error::AllocError;
+use crate::pool::Pool;
+use crate::tenant::Tenant;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Bytes of a chunk and of all chunks, where nothing is said. A chunk that fits into the processor's cache is still warm
+/// when it is computed on.
+const CHUNK: u64 = 1 << 20;
+const BUDGET: u64 = 256 << 20;
+
+/// Where the buffers come from.
+#[derive(Clone, Debug)]
+enum From {
+    Set,
+    Pool(Pool),
+    Tenant(Tenant),
+}
+
+impl From {
+    fn alloc<T: Element>(&self, elements: usize) -> Result<Buffer<T>, AllocError> {
+        match self {
+            Self::Set => crate::pools::alloc_zeroed(elements),
+            Self::Pool(pool) => pool.alloc_zeroed(elements),
+            Self::Tenant(tenant) => tenant.alloc_zeroed(elements),
+        }
+    }
+}
+
+type Work<'a, T> = dyn Fn(&mut Chunk<'_, T>) + Sync + 'a;
+type Tell<'a> = Box<dyn FnMut(&Progress) + 'a>;
+
+/// A way through a [`DataSet`], in chunks of whole rows. Made by [`DataSet::pass`].
+///
+/// Threads read ahead into a few buffers that come from a pool once and go round, so memory is bounded and nothing is
+/// allocated for a chunk; the caller's closure computes on one chunk while the next ones are read.
+#[must_use = "a pass does nothing until for_each or try_for_each"]
+pub struct Pass<'a, T> {
+    data: &'a DataSet<T>,
+    rows: Option<usize>,
+    range: Range<u64>,
+    order: Order,
+    budget: u64,
+    ahead: usize,
+    readers: usize,
+    from: From,
+    prepare: Option<Box<Work<'a, T>>>,
+    tell: Option<(Duration, Tell<'a>)>,
+}
+
+impl<T> fmt::Debug for Pass<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pass")
+            .field("rows", &self.rows)
+            .field("range", &self.range)
+            .field("order", &self.order)
+            .field("budget", &self.budget)
+            .field("ahead", &self.ahead)
+            .field("readers", &self.readers)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a, T: Element> Pass<'a, T> {
+    pub(super) fn new(data: &'a DataSet<T>) -> Self {
+        Self {
+            data,
+            rows: None,
+            range: 0..data.rows(),
+            order: Order::ascending(),
+            budget: BUDGET,
+            ahead: 2,
+            readers: 1,
+            from: From::Set,
+            prepare: None,
+            tell: None,
+        }
+    }
+
+    /// Rows of a chunk, of which the last one may have fewer; unless said otherwise as many as make 1 MiB, and less where the
+    /// budget is small.
+    pub fn rows(mut self, rows: usize) -> Self {
+        self.rows = Some(rows.max(1));
+        self
+    }
+
+    /// Goes through these rows only, as far as there are any.
+    pub fn range(mut self, rows: Range<u64>) -> Self {
+        let end = rows.end.min(self.data.rows());
+        self.range = rows.start.min(end)..end;
+        self
+    }
+
+    /// The order of the rows.
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// Bytes that the pass takes for chunks and for putting them together, at most; 256 MiB unless said otherwise. Memory
+    /// of the process does not grow by more: reads copy, and the system's cache of files is not the process's.
+    pub fn budget(mut self, bytes: u64) -> Self {
+        self.budget = bytes;
+        self
+    }
+
+    /// Chunks that are read ahead; 2 unless said otherwise. With 0 they are read in turn with the computation, on the
+    /// caller's thread.
+    pub fn ahead(mut self, chunks: usize) -> Self {
+        self.ahead = chunks;
+        self
+    }
+
+    /// Threads that read; one unless said otherwise. Chunks arrive in their order all the same.
+    pub fn readers(mut self, threads: usize) -> Self {
+        self.readers = threads.max(1);
+        self
+    }
+
+    /// Takes the buffers from a pool instead of the [set](crate::pools) that holds here.
+    pub fn pool(mut self, pool: &Pool) -> Self {
+        self.from = From::Pool(pool.clone());
+        self
+    }
+
+    /// Takes the buffers from a pool at a [tenant's](Tenant) expense.
+    pub fn tenant(mut self, tenant: &Tenant) -> Self {
+        self.from = From::Tenant(tenant.clone());
+        self
+    }
+
+    /// Prepares each chunk on the thread that has read it, while others are read and computed on.
+    pub fn prepare(mut self, work: impl Fn(&mut Chunk<'_, T>) + Sync + 'a) -> Self {
+        self.prepare = Some(Box::new(work));
+        self
+    }
+
+    /// Tells how far it is, on the caller's thread, after the first chunk that ends so long after it was last told.
+    pub fn progress(mut self, every: Duration, tell: impl FnMut(&Progress) + 'a) -> Self {
+        self.tell = Some((every, Box::new(tell)));
+        self
+    }
+
+    /// Goes through all chunks.
+    ///
+    /// # Errors
+    /// The first chunk's that cannot be read, in the order of the chunks; [`DataError::Budget`], [`DataError::Memory`] before
+    /// any is.
+    pub fn for_each(self, mut work: impl FnMut(&mut Chunk<'_, T>)) -> Result<Progress, DataError> {
+        self.try_for_each(|chunk| {
+            work(chunk);
+            Ok(())
+        })
+    }
+
+    /// The same with a computation that can fail, and ends the pass with its own error.
+    ///
+    /// # Errors
+    /// As [`for_each`](Self::for_each), and what `work` answers.
+    pub fn try_for_each<E: std::convert::From<DataError>>(
+        mut self,
+        mut work: impl FnMut(&mut Chunk<'_, T>) -> Result<(), E>,
+    ) -> Result<Progress, E> {
+        let plan = self.plan()?;
+        let mut clock = Clock::new(&plan, self.tell.take());
+        if plan.chunks == 0 {
+            return Ok(clock.end());
+        }
+        let elements = plan.rows * plan.row;
+        let buffers = (0..plan.buffers).map(|_| self.from.alloc::<T>(elements));
+        let ring = Ring::new(buffers.collect::<Result<_, _>>().map_err(DataError::Memory)?);
+        let reader = Reader {
+            plan: &plan,
+            data: self.data,
+            prepare: self.prepare.as_deref(),
+            ring: &ring,
+        };
+        if self.ahead == 0 {
+            let mut sieve = Sieve::default();
+            for number in 0..plan.chunks {
+                let began = Instant::now();
+                let mut buffer = ring.any().unwrap_or_else(|| unreachable!("it was given back"));
+                let outcome = reader.read(number, &mut sieve, &mut buffer);
+                clock.waited(began);
+                outcome?;
+                work(&mut plan.chunk(number, &mut buffer))?;
+                clock.tick(&plan, number);
+                ring.give(buffer);
+            }
+            return Ok(clock.end());
+        }
+        thread::scope(|scope| {
+            // However this ends, the readers do: the scope waits for them.
+            let _over = Over(&ring);
+            for _ in 0..self.readers.min(plan.buffers) {
+                scope.spawn(|| reader.run());
+            }
+            for number in 0..plan.chunks {
+                let began = Instant::now();
+                let outcome = ring.await_chunk(number);
+                clock.waited(began);
+                // A reader that panicked: the scope says so when it ends.
+                let Some(outcome) = outcome else { break };
+                let mut buffer = outcome?;
+                work(&mut plan.chunk(number, &mut buffer))?;
+                clock.tick(&plan, number);
+                ring.give(buffer);
+            }
+            Ok(clock.end())
+        })
+    }
+
+    fn plan(&self) -> Result<Plan, DataError> {
+        let row_bytes = self.data.row_bytes() as u64;
+        let places = Places {
+            order: self.order,
+            first: self.range.start,
+            rows: self.range.end - self.range.start,
+        };
+        let count = places.count();
+        // One is computed on, each reader has one in hand, and the others are ready.
+        let wanted = match self.ahead {
+            0 => 1,
+            ahead => ahead.max(self.readers) + 1,
+        };
+        let least = wanted.min(2);
+        let sieves = if self.ahead == 0 { 1 } else { self.readers as u64 };
+        let bytes_with = |rows: u64, buffers: usize| {
+            let chunks = rows.saturating_mul(row_bytes).saturating_mul(buffers as u64);
+            let sieve = Sieve::bytes(self.order, usize::try_from(rows).unwrap_or(usize::MAX));
+            chunks.saturating_add(sieve.saturating_mul(sieves))
+        };
+        let rows = match self.rows {
+            Some(rows) => (rows as u64).min(count.max(1)),
+            None => {
+                let mut rows = (CHUNK / row_bytes).clamp(1, count.max(1));
+                while rows > 1 && bytes_with(rows, wanted) > self.budget {
+                    rows /= 2;
+                }
+                rows
+            }
+        };
+        if bytes_with(rows, least) > self.budget {
+            return Err(DataError::Budget {
+                needed: bytes_with(rows, least),
+                chunks: least,
+                budget: self.budget,
+            });
+        }
+        let chunks = count.div_ceil(rows);
+        let mut buffers = wanted;
+        while buffers > least && (bytes_with(rows, buffers) > self.budget || buffers as u64 > chunks) {
+            buffers -= 1;
+        }
+        Ok(Plan {
+            places,
+            rows: usize::try_from(rows).unwrap_or(usize::MAX),
+            row: self.data.row(),
+            row_bytes,
+            chunks,
+            buffers,
+        })
+    }
+}
+
+/// What a pass has settled before it begins.
+#[derive(Debug)]
+struct Plan {
+    places: Places,
+    /// Rows of a chunk, elements of a row and its bytes.
+    rows: usize,
+    row: usize,
+    row_bytes: u64,
+    chunks: u64,
+    buffers: usize,
+}
+
+impl Plan {
+    fn rows_of(&self, number: u64) -> usize {
+        let first = number * self.rows as u64;
+        (self.places.count() - first).min(self.rows as u64) as usize
+    }
+
+    fn chunk<'b, T: Element>(&'b self, number: u64, buffer: &'b mut Buffer<T>) -> Chunk<'b, T> {
+        let elements = self.rows_of(number) * self.row;
+        Chunk {
+            plan: self,
+            number,
+            elements: buffer.get_mut(..elements).unwrap_or(&mut []),
+        }
+    }
+}
+
+/// Some rows of a data set in memory, to be read and written: what is written goes nowhere.
+#[derive(Debug)]
+pub struct Chunk<'b, T> {
+    plan: &'b Plan,
+    number: u64,
+    elements: &'b mut [T],
+}
+
+impl<T> Chunk<'_, T> {
+    /// Which chunk of the pass it is, from 0.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Its rows, each of as many elements as the data set's rows have.
+    pub fn rows(&self) -> std::slice::ChunksExact<'_, T> {
+        self.elements.chunks_exact(self.plan.row)
+    }
+
+    /// The same, to be written.
+    pub fn rows_mut(&mut self) -> std::slice::ChunksExactMut<'_, T> {
+        self.elements.chunks_exact_mut(self.plan.row)
+    }
+
+    /// Which row of the data set the `nth` row here is; none where there are not so many.
+    #[must_use]
+    pub fn row_number(&self, nth: usize) -> Option<u64> {
+        let place = self.number * self.plan.rows as u64 + nth as u64;
+        (nth < self.plan.rows_of(self.number)).then(|| self.plan.places.row_at(place))
+    }
+}
+
+impl<T> Deref for Chunk<'_, T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.elements
+    }
+}
+
+impl<T> DerefMut for Chunk<'_, T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        self.elements
+    }
+}
+
+/// The buffers on their way: free, being read into, ready.
+struct Ring<T: Element> {
+    state: Mutex<State<T>>,
+    changed: Condvar,
+}
+
+struct State<T: Element> {
+    /// The one computed on last is read into next: it is warm.
+    free: Vec<Buffer<T>>,
+    next: u64,
+    ready: BTreeMap<u64, Result<Buffer<T>, DataError>>,
+    over: bool,
+}
+
+impl<T: Element> Ring<T> {
+    fn new(free: Vec<Buffer<T>>) -> Self {
+        Self {
+            state: Mutex::new(State {
+                free,
+                next: 0,
+                ready: BTreeMap::new(),
+                over: false,
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        // Nothing of a user's runs under it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'s>(&self, state: MutexGuard<'s, State<T>>) -> MutexGuard<'s, State<T>> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn any(&self) -> Option<Buffer<T>> {
+        self.state().free.pop()
+    }
+
+    fn give(&self, buffer: Buffer<T>) {
+        self.state().free.push(buffer);
+        self.changed.notify_all();
+    }
+
+    /// A buffer and the number of the chunk that is to be read into it; none when there is nothing more to be read.
+    fn begin(&self, chunks: u64) -> Option<(u64, Buffer<T>)> {
+        let mut state = self.state();
+        loop {
+            if state.over || state.next >= chunks {
+                return None;
+            }
+            // Together, so that an earlier chunk never waits for a buffer that a later one has.
+            if let Some(buffer) = state.free.pop() {
+                let number = state.next;
+                state.next += 1;
+                return Some((number, buffer));
+            }
+            state = self.wait(state);
+        }
+    }
+
+    fn end(&self, number: u64, outcome: Result<Buffer<T>, DataError>) {
+        self.state().ready.insert(number, outcome);
+        self.changed.notify_all();
+    }
+
+    /// The chunk when it is ready; none where its reader has died.
+    fn await_chunk(&self, number: u64) -> Option<Result<Buffer<T>, DataError>> {
+        let mut state = self.state();
+        loop {
+            if let Some(outcome) = state.ready.remove(&number) {
+                return Some(outcome);
+            }
+            if state.over {
+                return None;
+            }
+            state = self.wait(state);
+        }
+    }
+}
+
+/// Ends the others when it is dropped, on a panic too.
+struct Over<'r, T: Element>(&'r Ring<T>);
+
+impl<T: Element> Drop for Over<'_, T> {
+    fn drop(&mut self) {
+        self.0.state().over = true;
+        self.0.changed.notify_all();
+    }
+}
+
+struct Reader<'r, T: Element> {
+    plan: &'r Plan,
+    data: &'r DataSet<T>,
+    prepare: Option<&'r Work<'r, T>>,
+    ring: &'r Ring<T>,
+}
+
+impl<T: Element> Reader<'_, T> {
+    fn read(&self, number: u64, sieve: &mut Sieve, buffer: &mut Buffer<T>) -> Result<(), DataError> {
+        let mut chunk = self.plan.chunk(number, buffer);
+        let place = number * self.plan.rows as u64;
+        let bytes = bytemuck::cast_slice_mut(&mut *chunk.elements);
+        sieve.read(&self.data.files, &self.plan.places, place, bytes)?;
+        if let Some(prepare) = self.prepare {
+            prepare(&mut chunk);
+        }
+        Ok(())
+    }
+
+    fn run(&self) {
+        let mut sieve = Sieve::default();
+        while let Some((number, mut buffer)) = self.ring.begin(self.plan.chunks) {
+            // Where `prepare` panics nobody is to wait for this chunk.
+            let dies = Over(self.ring);
+            let outcome = self.read(number, &mut sieve, &mut buffer);
+            std::mem::forget(dies);
+            self.ring.end(number, outcome.map(|()| buffer));
+        }
+    }
+}
+
+/// What a pass tells of its progress.
+struct Clock<'a> {
+    began: Instant,
+    told: Instant,
+    now: Progress,
+    tell: Option<(Duration, Tell<'a>)>,
+}
+
+impl<'a> Clock<'a> {
+    fn new(plan: &Plan, tell: Option<(Duration, Tell<'a>)>) -> Self {
+        let began = Instant::now();
+        Self {
+            began,
+            told: began,
+            now: Progress {
+                rows: 0,
+                of_rows: plan.places.count(),
+                row_bytes: plan.row_bytes,
+                elapsed: Duration::ZERO,
+                waited: Duration::ZERO,
+            },
+            tell,
+        }
+    }
+
+    fn waited(&mut self, since: Instant) {
+        self.now.waited += since.elapsed();
+    }
+
+    fn tick(&mut self, plan: &Plan, number: u64) {
+        self.now.rows += plan.rows_of(number) as u64;
+        if let Some((every, tell)) = &mut self.tell
+            && self.told.elapsed() >= *every
+        {
+            self.told = Instant::now();
+            self.now.elapsed = self.began.elapsed();
+            tell(&self.now);
+        }
+    }
+
+    fn end(&mut self) -> Progress {
+        self.now.elapsed = self.began.elapsed();
+        self.now
+    }
+}

@@ -1,0 +1,109 @@
+//! At whose expense a block is handed out, and how long a request waits for room.
+
+use super::ask::Ask;
+use super::detour::Detour;
+use super::heap::{Heap, Taken, lock};
+use crate::budget::{Budget, Charge};
+use crate::error::AllocError;
+use crate::global::inside;
+use std::time::{Duration, Instant};
+
+/// The end of a time from now; where time ends, waiting does not.
+fn deadline(wait: Duration) -> Instant {
+    const AGES: Duration = Duration::from_secs(1 << 30);
+    Instant::now() + wait.min(AGES)
+}
+
+impl Heap {
+    /// Hands a block out at the expense of a budget beside the pool's own or below it, and waits for it as long as said.
+    /// `charged` says that the pool's own has been charged for it.
+    pub(crate) fn allocate_for(
+        &'static self,
+        (budget, charged): (Option<&Budget>, bool),
+        wait: Option<Duration>,
+        (requested, align, zeroed): (usize, usize, bool),
+    ) -> Result<Taken, AllocError> {
+        let _inside = inside();
+        let align = align.max(self.align);
+        let ask = Ask {
+            zeroed,
+            until: wait.map(deadline),
+            charged: charged || budget.is_some_and(|budget| self.is_covered_by(budget)),
+            ..Ask::new(requested, align)
+        };
+        let charge = budget.map(|budget| self.charge(budget, ask)).transpose()?;
+        let taken = match ask.until {
+            Some(until) => self.allocate_until(ask, until),
+            None => self.allocate_slowly(ask),
+        }?;
+        if let Some(charge) = charge {
+            self.charge_to(taken.address, charge);
+        }
+        Ok(taken)
+    }
+
+    /// Hands a block out, and waits for one until then where there is none now.
+    fn allocate_until(&'static self, ask: Ask, until: Instant) -> Result<Taken, AllocError> {
+        match self.allocate_slowly(ask) {
+            Err(error) if error.is_out_of_memory() && Instant::now() < until => {}
+            outcome => return outcome,
+        }
+        let place = self.join_line();
+        let ask = Ask {
+            ticket: Some(place.ticket),
+            ..ask
+        };
+        loop {
+            let changes = place.changes();
+            match self.allocate_slowly(ask) {
+                Err(error) if error.is_out_of_memory() => {
+                    // What other pools give back to a budget is not told here.
+                    let soon = Instant::now()
+                        + Duration::from_millis(if self.reserved.is_some() { 2 } else { 1000 });
+                    if !place.wait(changes, until.min(soon)) && Instant::now() >= until {
+                        return Err(error);
+                    }
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Charges a budget of allocated bytes.
+    pub(super) fn charge(&self, budget: &Budget, ask: Ask) -> Result<Charge, AllocError> {
+        let bytes = Taken::of(0, ask.requested, ask.align).bytes as u64;
+        let charged = match ask.until {
+            Some(until) => budget.charge_timeout(bytes, until.saturating_duration_since(Instant::now())),
+            None => budget.charge(bytes),
+        };
+        charged.map_err(|error| {
+            self.count_refusal();
+            AllocError::Budget(Box::new(error))
+        })
+    }
+
+    /// Whether what is charged to a budget is charged to the pool's own as well.
+    pub(crate) fn is_covered_by(&self, budget: &Budget) -> bool {
+        self.budget.as_ref().is_some_and(|own| budget.reaches(own))
+    }
+
+    /// What a block is charged to until it is freed.
+    pub(crate) fn charge_to(&self, address: usize, charge: Charge) {
+        let _inside = inside();
+        let before = lock(&self.charges).insert(address, charge);
+        drop(before);
+    }
+
+    /// From now on blocks may be charged to somebody.
+    pub(crate) fn have_tenants(&self) {
+        let _inside = inside();
+        self.set_detour(Detour::Charged, true);
+    }
+
+    /// Gives a block's bytes back to the pool's own budget.
+    pub(super) fn refund(&self, taken: Taken) {
+        if let Some(budget) = &self.budget {
+            drop(budget.restore(taken.bytes as u64));
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! How much a thread keeps of small blocks, and how it loses what it does not need.
+
+use super::*;
+use crate::pool::heap::lock;
+use crate::pool::local;
+
+const BLOCKS: usize = 4000;
+
+fn quiet() -> Pool {
+    Pool::builder()
+        .trim_every(None)
+        .track(None)
+        .host()
+        .expect("addresses")
+}
+
+/// Sizes from 64 bytes to 64 KiB, small ones as often as large ones.
+fn sizes() -> impl Iterator<Item = usize> {
+    (0..BLOCKS).map(|n| {
+        let log = n * 7 % 10;
+        (64 << log) + n * 131 % (64 << log)
+    })
+}
+
+fn take_all(pool: &Pool) -> Vec<Raw> {
+    sizes().map(|bytes| take(pool, bytes, 64, bytes as u8)).collect()
+}
+
+fn give_all(pool: &Pool, held: Vec<Raw>) {
+    for raw in held {
+        let seed = raw.requested as u8;
+        give(pool, raw, seed);
+    }
+}
+
+/// Blocks on all shelves.
+fn on_shelves(pool: &Pool) -> usize {
+    let shelves = pool.heap().shelves.iter().enumerate();
+    shelves.map(|(class, shelf)| lock(shelf).blocks(class)).sum()
+}
+
+/// Bytes that this thread keeps of small and larger blocks.
+fn kept(pool: &Pool) -> usize {
+    local::with(pool.heap(), |cache| cache.with(|stacks| stacks.bytes()))
+        .flatten()
+        .expect("a cache")
+}
+
+fn pass(pool: &Pool, ticks: usize) {
+    for _ in 0..ticks {
+        // The thread is at work, with one size.
+        let raw = alloc(pool, 64, 64).expect("room");
+        free(pool, raw);
+        pool.heap().pass_time();
+    }
+}
+
+#[test]
+fn a_thread_keeps_what_it_has_had_in_use() {
+    let pool = quiet();
+    for _ in 0..3 {
+        let held = take_all(&pool);
+        give_all(&pool, held);
+    }
+    // A fork of another test may have our cache for a moment: a block or two take the other way then.
+    let few = BLOCKS / 100;
+    let before = on_shelves(&pool);
+    let held = take_all(&pool);
+    assert!(
+        on_shelves(&pool) + few >= before,
+        "nothing comes from the shelves any more"
+    );
+    let used: usize = held.iter().map(Raw::bytes).sum();
+    give_all(&pool, held);
+    assert!(on_shelves(&pool) <= before + few, "and nothing goes to them");
+    assert!(kept(&pool) >= used / 10 * 9);
+    // Others get at it when they ask for it.
+    pool.trim();
+    assert_eq!((kept(&pool), pool.stats().reserved.current), (0, 0));
+}
+
+#[test]
+fn a_thread_that_only_frees_keeps_little() {
+    let pool = quiet();
+    for _ in 0..3 {
+        let held = take_all(&pool);
+        let used: usize = held.iter().map(Raw::bytes).sum();
+        let freed = std::thread::scope(|scope| {
+            let frees = || {
+                give_all(&pool, held);
+                kept(&pool)
+            };
+            scope.spawn(frees).join().expect("no panic")
+        });
+        assert!(freed < used / 2, "kept {freed} of {used}");
+    }
+}
+
+#[test]
+fn what_a_busy_thread_does_not_need_is_everybodys_after_a_while() {
+    let pool = quiet();
+    let mut kept_after = Vec::new();
+    for _ in 0..2 {
+        let held = take_all(&pool);
+        give_all(&pool, held);
+        let most = kept(&pool);
+        // Half of it goes each time it is looked at twice.
+        pass(&pool, 200);
+        let left = kept(&pool);
+        // As much as any thread may keep is left.
+        assert!(left < most / 8, "kept {left} of {most}");
+        kept_after.push(left);
+    }
+    assert!(kept_after[1] <= 2 * kept_after[0], "{kept_after:?}");
+    pool.heap().check();
+}
+
+#[test]
+fn what_was_set_aside_is_found_again() {
+    let pool = quiet();
+    let held = take_all(&pool);
+    give_all(&pool, held);
+    let most = kept(&pool);
+    let before = on_shelves(&pool);
+    // The first look sets aside and gives nothing away.
+    pass(&pool, 8);
+    assert_eq!(kept(&pool), most);
+    let held = take_all(&pool);
+    assert!(on_shelves(&pool) <= before);
+    let mut addresses: Vec<usize> = held.iter().map(|raw| raw.taken.address).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    assert_eq!(addresses.len(), BLOCKS, "no block is there twice");
+    give_all(&pool, held);
+    pool.heap().check();
+}

@@ -1,0 +1,566 @@
+//! Locks that have a place in one order.
+//!
+//! Threads that take the same two locks in different orders wait for each other for ever, sooner or later; and a fork takes
+//! them all. So there is one order, [`Rank`]. In debug builds whoever asks for a lock that does not come after all that
+//! it holds panics there and then, whether or not anybody else is about: any test that passes by finds it. In release
+//! builds a [`Ranked`] is a mutex and nothing else.
+//!
+//! Two pools' locks are not held against each other: a source of one may draw on another, and whoever sums up or forks goes
+//! through all of them.
+//!
+//! How many locks of each rank a thread holds is in cells without a destructor; who holds a pool's is written at the pool. So
+//! it works inside the program's allocator and at a thread's very end.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+#[cfg(debug_assertions)]
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+/// What a lock is for. Locks are taken from above to below, as a fork takes them (`pool/fork.rs`, `Heap::rest`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rank {
+    /// The clock is being set up.
+    Clock,
+    /// The default set of pools; read by whoever looks into any set.
+    Sets,
+    /// The pools of one set.
+    Set,
+    /// The names of tags.
+    Names,
+    /// What the keeper looks after.
+    Keeper,
+    /// The list of pools.
+    Heaps,
+    /// Of a pool, up to `Line`: the list of caches.
+    Roll,
+    /// Small blocks that no thread keeps, of one size; a smaller size first.
+    Shelf,
+    /// Where guarded blocks are.
+    Book,
+    /// What was found to be wrong with them.
+    Found,
+    /// Of tests: as if the system made no more maps.
+    NoMaps,
+    /// The engine.
+    Core,
+    Watchers,
+    Retain,
+    /// What each block is charged to.
+    Charges,
+    /// Counts that are not told any more.
+    Forgotten,
+    /// The accounts of live blocks that there are.
+    Ledgers,
+    /// Requests that wait.
+    Line,
+    /// Of an account of live blocks: a part of the blocks.
+    Shard,
+    /// Of the same: a part of the stacks.
+    Stacks,
+    /// Memory is being locked, or locked pages moved.
+    Locking,
+    /// Which addresses are pinned.
+    Pinned,
+    /// Whatever locks budgets have; read by who takes one of them, and changed with their lines.
+    Budgets,
+    /// Whatever is in the arena.
+    Tables,
+}
+
+#[cfg(debug_assertions)]
+impl Rank {
+    const ALL: [Self; Self::Tables as usize + 1] = [
+        Self::Clock,
+        Self::Sets,
+        Self::Set,
+        Self::Names,
+        Self::Keeper,
+        Self::Heaps,
+        Self::Roll,
+        Self::Shelf,
+        Self::Book,
+        Self::Found,
+        Self::NoMaps,
+        Self::Core,
+        Self::Watchers,
+        Self::Retain,
+        Self::Charges,
+        Self::Forgotten,
+        Self::Ledgers,
+        Self::Line,
+        Self::Shard,
+        Self::Stacks,
+        Self::Locking,
+        Self::Pinned,
+        Self::Budgets,
+        Self::Tables,
+    ];
+
+    fn is_of_a_pool(self) -> bool {
+        (Self::Roll..=Self::Line).contains(&self)
+    }
+}
+
+/// A pool has no more shelves.
+pub(crate) const SHELVES: usize = 64;
+#[cfg(debug_assertions)]
+const SLOTS: usize = SHELVES + Rank::Line as usize - Rank::Roll as usize;
+
+/// Who holds each lock of a pool, in their order: a thread's [`id`], or none.
+#[cfg(debug_assertions)]
+struct Holders([AtomicUsize; SLOTS]);
+
+/// The locks of one pool. In release builds nothing.
+#[derive(Clone, Copy)]
+pub(crate) struct Order {
+    /// Never freed, as the pool's shared part is not.
+    #[cfg(debug_assertions)]
+    holders: &'static Holders,
+}
+
+impl Order {
+    /// Of a new pool.
+    pub(crate) fn new() -> Self {
+        Self {
+            #[cfg(debug_assertions)]
+            holders: Box::leak(Box::new(Holders([const { AtomicUsize::new(0) }; SLOTS]))),
+        }
+    }
+
+    /// The pool's lock of a rank.
+    pub(crate) fn lock<T>(self, rank: Rank, value: T) -> Ranked<T> {
+        self.nth(rank, 0, value)
+    }
+
+    /// One of several locks of a rank, which are taken in the order of their places.
+    pub(crate) fn nth<T>(self, rank: Rank, place: usize, value: T) -> Ranked<T> {
+        #[cfg(not(debug_assertions))]
+        let _ = (rank, place);
+        Ranked {
+            #[cfg(debug_assertions)]
+            place: Place {
+                rank,
+                slot: match rank {
+                    Rank::Roll => 0,
+                    Rank::Shelf => 1 + place.min(SHELVES - 1),
+                    _ => SHELVES + rank as usize - Rank::Shelf as usize,
+                },
+                of: Some(self.holders),
+            },
+            mutex: Mutex::new(value),
+        }
+    }
+}
+
+/// Where a lock stands.
+#[cfg(debug_assertions)]
+#[derive(Clone, Copy)]
+struct Place {
+    rank: Rank,
+    slot: usize,
+    of: Option<&'static Holders>,
+}
+
+#[cfg(debug_assertions)]
+mod held {
+    use super::Rank;
+    use std::cell::Cell;
+
+    const RANKS: usize = Rank::ALL.len();
+
+    thread_local! {
+        /// Locks that this thread holds, by rank.
+        pub(super) static BY_RANK: [Cell<u32>; RANKS] = const { [const { Cell::new(0) }; RANKS] };
+        pub(super) static FORKS: Cell<bool> = const { Cell::new(false) };
+    }
+}
+
+/// Of the threads that are alive no two have the same; the child of a fork keeps its own.
+#[cfg(debug_assertions)]
+fn id() -> usize {
+    held::BY_RANK.with(|held| held.as_ptr().addr())
+}
+
+#[cfg(debug_assertions)]
+impl Place {
+    /// Panics unless it is this lock's turn on this thread.
+    fn check(self) {
+        let forks = held::FORKS.get();
+        let out_of_turn = held::BY_RANK.with(|held| {
+            let below = &held[self.rank as usize..];
+            below.iter().enumerate().position(|(at, count)| {
+                let rank = self.rank as usize + at;
+                let of_a_pool = self.rank.is_of_a_pool() && rank <= Rank::Line as usize;
+                // A fork takes all there are of a kind, and one account after the other.
+                let of_a_kind = at == 0 || (self.rank == Rank::Shard && rank == Rank::Stacks as usize);
+                count.get() > 0 && !of_a_pool && !(forks && of_a_kind)
+            })
+        });
+        if let Some(at) = out_of_turn {
+            self.refuse(self.rank as usize + at, "");
+        }
+        let Some(Holders(slots)) = self.of else { return };
+        let here = id();
+        let held = |slot: &AtomicUsize| slot.load(Ordering::Relaxed) == here;
+        if let Some(at) = slots[self.slot..].iter().position(held) {
+            let slot = self.slot + at;
+            let rank = match slot {
+                0 => Rank::Roll as usize,
+                1..=SHELVES => Rank::Shelf as usize,
+                _ => slot - SHELVES + Rank::Shelf as usize,
+            };
+            self.refuse(rank, " of the same pool");
+        }
+    }
+
+    fn count(self, held: bool) {
+        if let Some(holders) = self.of {
+            holders.0[self.slot].store(if held { id() } else { 0 }, Ordering::Relaxed);
+        }
+        held::BY_RANK.with(|by_rank| {
+            let count = &by_rank[self.rank as usize];
+            count.set(if held {
+                count.get() + 1
+            } else {
+                count.get().saturating_sub(1)
+            });
+        });
+    }
+
+    #[cold]
+    fn refuse(self, held: usize, of: &str) -> ! {
+        let (asked, held) = (self.rank, Rank::ALL[held]);
+        panic!("locks in the wrong order: {asked:?} is asked for under {held:?}{of}");
+    }
+}
+
+/// That a lock is held, until this is dropped. In release builds nothing.
+struct Turn {
+    #[cfg(debug_assertions)]
+    place: Place,
+}
+
+impl Turn {
+    /// Panics, in debug builds, unless it is this rank's turn. To be called before the lock is taken.
+    fn of(rank: Rank) -> Self {
+        #[cfg(not(debug_assertions))]
+        let _ = rank;
+        #[cfg(debug_assertions)]
+        let place = Place {
+            rank,
+            slot: 0,
+            of: None,
+        };
+        #[cfg(debug_assertions)]
+        place.check();
+        #[cfg(debug_assertions)]
+        place.count(true);
+        Self {
+            #[cfg(debug_assertions)]
+            place,
+        }
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.place.count(false);
+    }
+}
+
+/// Panics, in debug builds, where a lock of this rank could not be taken now: for locks that are seldom taken in fact.
+#[inline]
+pub(crate) fn might_take(rank: Rank) {
+    #[cfg(debug_assertions)]
+    drop(Turn::of(rank));
+    #[cfg(not(debug_assertions))]
+    let _ = rank;
+}
+
+/// This thread takes every lock of each kind, as a fork does, or is done with that.
+pub(crate) fn take_all_of_a_kind(yes: bool) {
+    #[cfg(debug_assertions)]
+    held::FORKS.set(yes);
+    #[cfg(not(debug_assertions))]
+    let _ = yes;
+}
+
+/// A mutex with a place in the order. No panic of ours leaves half done what is in it, so it is never poisoned.
+pub(crate) struct Ranked<T> {
+    #[cfg(debug_assertions)]
+    place: Place,
+    mutex: Mutex<T>,
+}
+
+/// A lock that is held.
+pub(crate) struct Locked<'a, T> {
+    /// Before the guard: it ends as long as the lock is still held.
+    turn: Turn,
+    guard: MutexGuard<'a, T>,
+}
+
+impl<T> Ranked<T> {
+    /// A lock that is no pool's.
+    pub(crate) const fn new(rank: Rank, value: T) -> Self {
+        #[cfg(not(debug_assertions))]
+        let _ = rank;
+        Self {
+            #[cfg(debug_assertions)]
+            place: Place {
+                rank,
+                slot: 0,
+                of: None,
+            },
+            mutex: Mutex::new(value),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> Locked<'_, T> {
+        #[cfg(debug_assertions)]
+        self.place.check();
+        self.locked(self.mutex.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The lock, if nobody holds it. Nobody waits, so there is no order to keep.
+    pub(crate) fn try_lock(&self) -> Option<Locked<'_, T>> {
+        match self.mutex.try_lock() {
+            Ok(guard) => Some(self.locked(guard)),
+            Err(std::sync::TryLockError::Poisoned(guard)) => Some(self.locked(guard.into_inner())),
+            Err(std::sync::TryLockError::WouldBlock) => None,
+        }
+    }
+
+    #[inline]
+    fn locked<'a>(&self, guard: MutexGuard<'a, T>) -> Locked<'a, T> {
+        #[cfg(debug_assertions)]
+        self.place.count(true);
+        Locked {
+            turn: Turn {
+                #[cfg(debug_assertions)]
+                place: self.place,
+            },
+            guard,
+        }
+    }
+}
+
+impl<'a, T> Locked<'a, T> {
+    /// Lets go, sleeps until the condition is told or the time is over, and takes the lock again.
+    pub(crate) fn wait_timeout(self, condition: &Condvar, limit: Duration) -> Self {
+        let Self { turn, guard } = self;
+        #[cfg(debug_assertions)]
+        let place = turn.place;
+        drop(turn);
+        // It is taken again under whatever else is held.
+        #[cfg(debug_assertions)]
+        place.check();
+        let waited = condition.wait_timeout(guard, limit);
+        let (guard, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        #[cfg(debug_assertions)]
+        place.count(true);
+        Self {
+            turn: Turn {
+                #[cfg(debug_assertions)]
+                place,
+            },
+            guard,
+        }
+    }
+}
+
+impl<T> Deref for Locked<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for Locked<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Ranked<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.mutex.fmt(f)
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Locked<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.guard.fmt(f)
+    }
+}
+
+/// A lock that many may read at once, with a place in the order; nobody reads it twice at once.
+pub(crate) struct Shared<T> {
+    rank: Rank,
+    lock: RwLock<T>,
+}
+
+/// Such a lock, held.
+pub(crate) struct InTurn<G> {
+    guard: G,
+    _turn: Turn,
+}
+
+impl<T> Shared<T> {
+    pub(crate) const fn new(rank: Rank, value: T) -> Self {
+        Self {
+            rank,
+            lock: RwLock::new(value),
+        }
+    }
+
+    pub(crate) fn read(&self) -> InTurn<RwLockReadGuard<'_, T>> {
+        InTurn {
+            _turn: Turn::of(self.rank),
+            guard: self.lock.read().unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+
+    pub(crate) fn write(&self) -> InTurn<RwLockWriteGuard<'_, T>> {
+        InTurn {
+            _turn: Turn::of(self.rank),
+            guard: self.lock.write().unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+}
+
+impl<G: Deref> Deref for InTurn<G> {
+    type Target = G::Target;
+
+    fn deref(&self) -> &G::Target {
+        &self.guard
+    }
+}
+
+impl<G: DerefMut> DerefMut for InTurn<G> {
+    fn deref_mut(&mut self) -> &mut G::Target {
+        &mut self.guard
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(debug_assertions)]
+    fn told(work: impl FnOnce() + std::panic::UnwindSafe) -> Option<String> {
+        let panic = std::panic::catch_unwind(work).err()?;
+        panic.downcast_ref::<String>().cloned()
+    }
+
+    #[cfg(debug_assertions)]
+    fn pool() -> [Ranked<u8>; 4] {
+        let order = Order::new();
+        [
+            order.lock(Rank::Roll, 0),
+            order.nth(Rank::Shelf, 3, 0),
+            order.nth(Rank::Shelf, 63, 0),
+            order.lock(Rank::Line, 0),
+        ]
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn whoever_takes_a_lock_out_of_turn_is_told_both_names() {
+        let [roll, small, large, line] = pool();
+        let (other, tables) = (pool(), Ranked::new(Rank::Tables, ()));
+        {
+            let _all = [&roll, &small, &large, &line].map(Ranked::lock);
+            // Another pool's are not held against these, nor is the arena's, which comes after all.
+            let _theirs = other.each_ref().map(Ranked::lock);
+            drop(tables.lock());
+        }
+        let (list, sets) = (Ranked::new(Rank::Heaps, ()), Shared::new(Rank::Sets, ()));
+        let shards = [0, 1].map(|_| Ranked::new(Rank::Shard, ()));
+        let cases: [(&dyn Fn(), &str); 7] = [
+            (
+                &|| drop((line.lock(), roll.lock())),
+                "Roll is asked for under Line of the same pool",
+            ),
+            (
+                &|| drop((large.lock(), small.lock())),
+                "Shelf is asked for under Shelf of the same pool",
+            ),
+            (
+                &|| drop((small.lock(), small.lock())),
+                "Shelf is asked for under Shelf of the same pool",
+            ),
+            (
+                &|| drop((line.lock(), list.lock())),
+                "Heaps is asked for under Line",
+            ),
+            (
+                &|| drop((shards[0].lock(), shards[1].lock())),
+                "Shard is asked for under Shard",
+            ),
+            (
+                &|| drop((sets.read(), sets.read())),
+                "Sets is asked for under Sets",
+            ),
+            (
+                &|| drop((list.lock(), sets.write())),
+                "Sets is asked for under Heaps",
+            ),
+        ];
+        for (case, expected) in cases {
+            let told = told(std::panic::AssertUnwindSafe(case)).expect(expected);
+            assert_eq!(told, format!("locks in the wrong order: {expected}"));
+        }
+        take_all_of_a_kind(true);
+        drop((shards[0].lock(), shards[1].lock()));
+        take_all_of_a_kind(false);
+        // What a panic unwinds past is let go of.
+        drop([&roll, &small, &large, &line].map(Ranked::lock));
+        assert!(held::BY_RANK.with(|held| held.iter().all(|count| count.get() == 0)));
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn every_rank_is_found_by_its_number() {
+        assert!(
+            Rank::ALL
+                .iter()
+                .enumerate()
+                .all(|(at, rank)| *rank as usize == at)
+        );
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn what_another_thread_holds_is_not_held_against_this_one() {
+        let [roll, small, _, line] = pool();
+        let condition = Condvar::new();
+        std::thread::scope(|scope| {
+            let waits = line.lock();
+            let other = scope.spawn(|| {
+                // The lock is free while its holder sleeps, and this thread's.
+                drop((roll.lock(), line.lock()));
+                condition.notify_one();
+            });
+            let mut waits = waits.wait_timeout(&condition, Duration::from_secs(60));
+            *waits += 1;
+            other.join().expect("no panic");
+            let told = told(std::panic::AssertUnwindSafe(|| drop(small.lock())));
+            assert!(told.is_some_and(|told| told.contains("Shelf is asked for under Line")));
+        });
+    }
+
+    #[cfg(not(debug_assertions))]
+    #[test]
+    fn it_costs_nothing() {
+        assert_eq!(size_of::<Ranked<u64>>(), size_of::<Mutex<u64>>());
+        assert_eq!(size_of::<Locked<'_, u64>>(), size_of::<MutexGuard<'_, u64>>());
+        assert_eq!((size_of::<Order>(), size_of::<Turn>()), (0, 0));
+    }
+}
