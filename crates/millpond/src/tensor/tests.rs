@@ -282,7 +282,7 @@ fn borrowed_parts_are_written_apart() {
     left.fill(1).expect("u8");
     right
         .copy_from(
-            &below
+            below
                 .as_ref()
                 .select(0, 0)
                 .expect("inside")

@@ -343,7 +343,7 @@ mod written {
         assert!(read("f64", &[u64::MAX, 2], &[0; 8]).is_err());
         assert_eq!(
             read("bool", &[2], &[1, 0])
-                .and_then(|bools| Ok(bools.to_bools().expect("bool")))
+                .map(|bools| bools.to_bools().expect("bool"))
                 .expect("two"),
             [true, false]
         );

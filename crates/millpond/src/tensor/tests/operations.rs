@@ -555,6 +555,7 @@ macro_rules! casts {
 }
 
 #[test]
+#[allow(clippy::cast_lossless, reason = "`as` is what a cast is held against")]
 fn casts_are_what_the_language_says() {
     casts! {
         f64 [0.0, -0.0, 1.5, -1.5, 1e10, -1e300, 1e20, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 255.5, 1e-40];
