@@ -54,12 +54,14 @@ impl Dims {
 impl Deref for Dims {
     type Target = [usize];
 
+    #[inline]
     fn deref(&self) -> &[usize] {
         &self.numbers[..usize::from(self.len)]
     }
 }
 
 impl DerefMut for Dims {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [usize] {
         &mut self.numbers[..usize::from(self.len)]
     }
@@ -258,14 +260,16 @@ impl Layout {
     }
 
     /// Where there are no elements, they begin nowhere.
+    #[inline]
     fn settled(mut self) -> Self {
-        if self.len() == 0 {
+        if self.shape.contains(&0) {
             self.offset = 0;
         }
         self
     }
 
     /// A part of a dimension.
+    #[inline]
     pub(crate) fn slice(&self, dim: usize, range: impl RangeBounds<usize>) -> Result<Self, TensorError> {
         let size = self.size(dim)?;
         let start = match range.start_bound() {
@@ -295,6 +299,7 @@ impl Layout {
     }
 
     /// Every `step`-th of a dimension, from its first on.
+    #[inline]
     pub(crate) fn step(&self, dim: usize, step: usize) -> Result<Self, TensorError> {
         let size = self.size(dim)?;
         if step == 0 {
@@ -321,6 +326,7 @@ impl Layout {
         Ok(self.without(dim))
     }
 
+    #[inline]
     fn without(&self, dim: usize) -> Self {
         Self {
             shape: self.shape.remove(dim),
@@ -347,6 +353,7 @@ impl Layout {
     }
 
     /// Two dimensions in each other's place.
+    #[inline]
     pub(crate) fn transpose(&self, one: usize, other: usize) -> Result<Self, TensorError> {
         self.size(one)?;
         self.size(other)?;
@@ -424,11 +431,8 @@ impl Layout {
                 found: self.len(),
             });
         }
-        if self.len() == 0 {
-            return Ok(reshaped);
-        }
         reshaped.offset = self.offset;
-        if self.follow(&mut reshaped) {
+        if self.is_contiguous() || self.follow(&mut reshaped) {
             return Ok(reshaped);
         }
         Err(TensorError::NotAView {
