@@ -5,7 +5,7 @@ use crate::shell::{step, step_with, works};
 /// Whole pools over the program's heap, with threads; blocks over it and what turns them into elements. Not: tests over
 /// sources of the system's memory (`mmap`, `mremap`, `mlock`) or with forks, which Miri does not have. `membarrier` it
 /// has not either: full fences stand in its place. Safe modules are left out; some would take an hour.
-const TESTS: &str = "pool::on_heap block:: buffer:: storage:: rental:: unpooled:: workspace::";
+const TESTS: &str = "pool::on_heap block:: buffer:: storage:: tensor:: rental:: unpooled:: workspace::";
 
 pub(crate) fn run() -> Result<(), String> {
     if !works("cargo", &["+nightly", "--version"]) {

@@ -30,6 +30,7 @@ pub use shared::SharedBuffer;
 pub use uninit::LengthError;
 
 pub(crate) use make::Memory;
+pub use make::Origin;
 
 use crate::block::{OwnedBlock, Owner, align_of_elements, bytes_of};
 use crate::device::Device;

@@ -141,7 +141,8 @@ pub struct DTypeError {
 
 /// Types of Rust that are a [`DType`].
 ///
-/// `f16` and `bf16` are with the feature `half`. Complex numbers are pairs, `[f32; 2]` and `[f64; 2]`. [`DType::Bool`] has
+/// `f16` and `bf16` are with the feature `half`. Complex numbers are pairs, `[f32; 2]` and `[f64; 2]`, and with the feature
+/// `num-complex` its `Complex` too. [`DType::Bool`] has
 /// none, as a byte may hold what is no `bool`: [`Storage::as_bools`](crate::Storage::as_bools) looks.
 pub trait Element: Pod + Send + Sync + sealed::Sealed {
     /// The type as a value.
@@ -184,6 +185,12 @@ elements! {
     half::bf16 => BF16,
 }
 
+#[cfg(feature = "num-complex")]
+elements! {
+    num_complex::Complex<f32> => Complex64,
+    num_complex::Complex<f64> => Complex128,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,6 +225,11 @@ mod tests {
         {
             agrees::<half::f16>();
             agrees::<half::bf16>();
+        }
+        #[cfg(feature = "num-complex")]
+        {
+            agrees::<num_complex::Complex<f32>>();
+            agrees::<num_complex::Complex<f64>>();
         }
     }
 }

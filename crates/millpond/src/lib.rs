@@ -2,7 +2,7 @@
 //!
 //! This crate is the door to the others. It opens onto the engine that places blocks, the same code that
 //! `millpond replay` runs on a simulated card, and onto the sources of host memory: [`Host`], [`Pinned`].
-//! Pools and buffers are here, and tensors come here, over the engine's [`Source`](engine::Source).
+//! Pools, buffers and tensors are here, over the engine's [`Source`](engine::Source).
 //!
 //! ```
 //! use millpond::{Budget, Measure, Pool};
@@ -97,13 +97,15 @@ mod storage;
 #[cfg(target_os = "linux")]
 mod tenant;
 #[cfg(target_os = "linux")]
+mod tensor;
+#[cfg(target_os = "linux")]
 mod unpooled;
 #[cfg(target_os = "linux")]
 mod workspace;
 
 pub use budget::{Budget, BudgetBuilder, BudgetError, Charge, Measure, Refusal, Report, SoftCrossing, Wait};
 #[cfg(target_os = "linux")]
-pub use buffer::{Buffer, Leaks, LengthError, PoolRef, RawBuffer, SharedBuffer, leaks};
+pub use buffer::{Buffer, Leaks, LengthError, Origin, PoolRef, RawBuffer, SharedBuffer, leaks};
 pub use bytemuck;
 #[cfg(target_os = "linux")]
 pub use data::{
@@ -152,6 +154,11 @@ pub use tag::TagSite as __TagSite;
 pub use tag::{Tag, TagScope, tag};
 #[cfg(target_os = "linux")]
 pub use tenant::Tenant;
+#[cfg(target_os = "linux")]
+pub use tensor::{
+    Batches, BatchesMut, EmptyTensor, MAX_RANK, Operand, Output, Scalar, SharedOrCopied, StillShared, Tensor,
+    TensorError, TensorMut, TensorRef,
+};
 pub use thread::thread_number;
 pub use time::Time;
 #[cfg(target_os = "linux")]

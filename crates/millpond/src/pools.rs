@@ -24,6 +24,7 @@ pub use builder::PoolsBuilder;
 pub(crate) use default::{NoSets, no_sets};
 pub use default::{pools, set_default_pools};
 pub use scope::PoolsScope;
+pub(crate) use shorthand::draw;
 pub use shorthand::{
     alloc, alloc_from, alloc_from_fn, alloc_zeroed, collect_garbage, compact, empty_cache, memory_stats,
     storage,

@@ -48,6 +48,12 @@ impl Storage {
         })
     }
 
+    /// Bytes that are whole elements of a type.
+    pub(crate) fn of(bytes: Buffer<u8>, dtype: DType) -> Self {
+        debug_assert!(bytes.len().is_multiple_of(dtype.size()));
+        Self { bytes, dtype }
+    }
+
     /// The first byte; there is none where there are no elements.
     #[must_use]
     pub fn pointer(&self) -> NonNull<u8> {

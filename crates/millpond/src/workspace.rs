@@ -1,7 +1,7 @@
 //! Workspaces: memory taken once, for work that repeats.
 //!
 //! ```text
-//!   named     buffers that are there from the beginning to the end
+//!   named     buffers and tensors that are there from the beginning to the end
 //!   arena     room for temporaries, which end with the scope they were made in
 //!   scratch   a scope's hold on the arena
 //! ```
@@ -17,7 +17,9 @@ pub use named::{Named, WorkspaceError};
 pub use scratch::Scratch;
 
 use crate::buffer::Memory;
+use crate::dtype::DType;
 use crate::pool::Pool;
+use crate::tensor::Tensor;
 use crate::unpooled::Unpooled;
 use arena::Arena;
 use bytemuck::Pod;
@@ -27,7 +29,7 @@ use std::sync::Arc;
 /// What a workspace holds and has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkspaceStats {
-    /// Bytes of the named buffers.
+    /// Bytes of the named buffers and tensors.
     pub named_bytes: u64,
     /// Bytes of room for temporaries.
     pub scratch_bytes: u64,
@@ -39,7 +41,7 @@ pub struct WorkspaceStats {
     pub scopes: u64,
 }
 
-/// Named buffers, and room for temporaries that end with a scope: all taken from a pool once, and used again and again.
+/// Named buffers and tensors, and room for temporaries that end with a scope: all taken from a pool once, and used again and again.
 ///
 /// The room grows on demand in the first pass. A pass that asks for the same temporaries again calls the pool no more. The
 /// workspace keeps its pool open; it owns it where no other handle is left. All of it goes back when dropped.
@@ -65,6 +67,31 @@ pub struct WorkspaceStats {
 /// }
 /// assert_eq!(workspace.get::<f32>("output")?[999], 81.0);
 /// assert_eq!(workspace.stats().growths, 1);
+/// assert_eq!(pool.stats().allocations, 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Tensors are there by name too, and as temporaries:
+///
+/// ```
+/// use millpond::{DType, Pool, Workspace};
+///
+/// let pool = Pool::host()?;
+/// let mut workspace = Workspace::builder(&pool)
+///     .tensor("weights", [3, 2], DType::F32)
+///     .tensor("sums", [3], DType::F32)
+///     .build()?;
+/// workspace.named().tensor_mut("weights")?.fill(2.0)?;
+/// for _ in 0..10 {
+///     workspace.scope_with(|named, scratch| {
+///         let mut squares = scratch.tensor::<f32>([3, 2])?;
+///         let [weights, sums] = named.tensors_mut(["weights", "sums"])?;
+///         weights.mul_into(&*weights, &mut squares)?;
+///         squares.as_ref().sum_dim_into(1, sums)?;
+///         Ok::<(), Box<dyn std::error::Error>>(())
+///     })?;
+/// }
+/// assert_eq!(workspace.tensor("sums")?.as_slice::<f32>()?, [8.0; 3]);
 /// assert_eq!(pool.stats().allocations, 3);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -100,6 +127,14 @@ impl WorkspaceBuilder {
         self
     }
 
+    /// A named tensor, all zero.
+    #[must_use]
+    pub fn tensor(mut self, name: &str, shape: impl AsRef<[usize]>, dtype: DType) -> Self {
+        self.named
+            .push(named::Wanted::tensor(name, shape.as_ref(), dtype));
+        self
+    }
+
     /// Room for so many bytes of temporaries from the beginning, so that even the first pass finds all it needs.
     #[must_use]
     pub fn scratch_bytes(mut self, bytes: usize) -> Self {
@@ -110,7 +145,7 @@ impl WorkspaceBuilder {
     /// Takes the memory.
     ///
     /// # Errors
-    /// When there is no memory for it, or a name was given twice.
+    /// When there is no memory for it, a name was given twice, or there is no tensor of a shape.
     pub fn build(self) -> Result<Workspace, WorkspaceError> {
         let named = Named::new(&*self.from, self.named)?;
         let mut arena = Arena::new(self.from.owner());
@@ -178,7 +213,23 @@ impl Workspace {
         self.named.get_mut(name)
     }
 
-    /// The named buffers.
+    /// A named tensor.
+    ///
+    /// # Errors
+    /// Where there is none of the name.
+    pub fn tensor(&self, name: &str) -> Result<&Tensor, WorkspaceError> {
+        self.named.tensor(name)
+    }
+
+    /// A named tensor, to be written too. While clones or views of it are held elsewhere it cannot be.
+    ///
+    /// # Errors
+    /// Where there is none of the name.
+    pub fn tensor_mut(&mut self, name: &str) -> Result<&mut Tensor, WorkspaceError> {
+        self.named.tensor_mut(name)
+    }
+
+    /// The named buffers and tensors.
     pub fn named(&mut self) -> &mut Named {
         &mut self.named
     }

@@ -89,6 +89,17 @@ fn a_scope_leaves_nothing_behind() {
 }
 
 #[test]
+fn batches_are_views_and_work_in_place_allocates_nothing() {
+    let said = run("batches");
+    assert!(
+        said.contains("14 batches, the last of 16 rows")
+            && said.contains("yes  in place nothing was allocated")
+            && said.contains("yes  the data was not freed while batches lived"),
+        "{said}"
+    );
+}
+
+#[test]
 fn what_the_environment_says_changes_neither_proof() {
     for name in ["monitor", "scoped"] {
         let output = Command::new(example(name))
@@ -127,6 +138,7 @@ fn those_that_print_and_prove_nothing_run_to_their_end() {
         "scoped",
         "leak_hunt",
         "guarded",
+        "batches",
     ];
     let all = names.len();
     names.retain(|name| !proven.contains(&name.as_str()));

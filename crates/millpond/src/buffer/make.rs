@@ -17,6 +17,32 @@ pub(crate) trait Memory {
     fn owner(&self) -> Owner;
 }
 
+/// What memory can be had from: a [`Pool`], a [`Tenant`] of one, a source that is [`Unpooled`]. No other type can be it.
+pub trait Origin {
+    /// Who hands the blocks out.
+    #[doc(hidden)]
+    fn handle(&self) -> Handle;
+}
+
+/// Who hands blocks out, for those outside who can do nothing with it.
+#[derive(Debug)]
+pub struct Handle(pub(crate) Owner);
+
+macro_rules! origins {
+    ($($from:ty)*) => {
+        $(
+            impl Origin for $from {
+                #[inline]
+                fn handle(&self) -> Handle {
+                    Handle(Memory::owner(self))
+                }
+            }
+        )*
+    };
+}
+
+origins! { Pool Tenant Unpooled }
+
 impl Memory for Pool {
     #[inline]
     fn owner(&self) -> Owner {
@@ -110,15 +136,7 @@ macro_rules! make_buffers {
             where
                 I::IntoIter: ExactSizeIterator,
             {
-                let values = values.into_iter();
-                let mut buffer = self.alloc::<T>(values.len())?;
-                let mut written = 0;
-                for (element, value) in buffer.iter_mut().zip(values) {
-                    element.write(value);
-                    written += 1;
-                }
-                // SAFETY: as many elements were written just now, and there are at least as many.
-                Ok(unsafe { buffer.assume_init_first(written) })
+                Buffer::collect(self.owner(), values.into_iter())
             }
 
             /// Memory for elements of a type that is known when the program runs, all zero.

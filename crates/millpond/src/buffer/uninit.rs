@@ -1,7 +1,7 @@
 //! From memory of which nothing is known to elements.
 
 use super::Buffer;
-use crate::block::{OwnedBlock, Owner, align_of_elements, bytes_of};
+use crate::block::{ALIGN, OwnedBlock, Owner, align_of_elements, bytes_of};
 use crate::error::AllocError;
 use bytemuck::AnyBitPattern;
 use std::mem::MaybeUninit;
@@ -37,7 +37,7 @@ pub struct LengthError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
-    pub(super) fn uninit(owner: Owner, len: usize, align: usize) -> Result<Self, AllocError> {
+    pub(crate) fn uninit(owner: Owner, len: usize, align: usize) -> Result<Self, AllocError> {
         let align = align_of_elements::<T>(align)?;
         let block = OwnedBlock::allocate(owner, bytes_of::<T>(len)?, align)?;
         // Anything is a value of `MaybeUninit`.
@@ -103,5 +103,22 @@ impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
         }
         // SAFETY: every element was written just now.
         unsafe { self.assume_init() }
+    }
+}
+
+impl<T: AnyBitPattern> Buffer<T> {
+    /// What an iterator gives, which says how many that are; at most as many are taken of it.
+    pub(crate) fn collect(
+        owner: Owner,
+        values: impl ExactSizeIterator<Item = T>,
+    ) -> Result<Self, AllocError> {
+        let mut buffer = Buffer::<MaybeUninit<T>>::uninit(owner, values.len(), ALIGN)?;
+        let mut written = 0;
+        for (element, value) in buffer.iter_mut().zip(values) {
+            element.write(value);
+            written += 1;
+        }
+        // SAFETY: as many elements were written just now, and there are at least as many.
+        Ok(unsafe { buffer.assume_init_first(written) })
     }
 }

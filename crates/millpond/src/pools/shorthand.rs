@@ -12,8 +12,8 @@ use millpond_engine::Compaction;
 use std::mem::MaybeUninit;
 
 /// Draws from the host's pool that holds here.
-fn draw<R>(work: impl FnOnce(&Pool) -> Result<R, AllocError>) -> Result<R, AllocError> {
-    with_host(work).unwrap_or_else(|error| Err(AllocError::Pool(Box::new(error))))
+pub(crate) fn draw<R, E: From<AllocError>>(work: impl FnOnce(&Pool) -> Result<R, E>) -> Result<R, E> {
+    with_host(work).unwrap_or_else(|error| Err(AllocError::Pool(Box::new(error)).into()))
 }
 
 /// A buffer of host memory of `len` elements of which nothing is known until they are written, from the

@@ -1,18 +1,21 @@
-//! Buffers that a workspace holds by name.
+//! Buffers and tensors that a workspace holds by name.
 
 use crate::block::{ALIGN, bytes_of};
 use crate::buffer::{Buffer, Memory};
+use crate::dtype::DType;
 use crate::error::AllocError;
+use crate::storage::Storage;
+use crate::tensor::{Tensor, TensorError};
 use bytemuck::Pod;
 use std::any::TypeId;
 use std::fmt;
 use thiserror::Error;
 
-/// Why a workspace could not be made, or has no such buffer.
+/// Why a workspace could not be made, or has no such buffer or tensor.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum WorkspaceError {
-    /// There is no buffer of this name.
+    /// There is no buffer, or tensor, of this name.
     #[error("there is no buffer {name:?}: there are {known}")]
     Unknown {
         /// The name.
@@ -39,11 +42,14 @@ pub enum WorkspaceError {
     /// There is no memory for it.
     #[error(transparent)]
     Alloc(#[from] AllocError),
+    /// There is no tensor of the shape.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
 }
 
 /// The type of elements.
 #[derive(Clone, Copy)]
-struct Kind {
+pub(super) struct Kind {
     id: TypeId,
     name: &'static str,
 }
@@ -57,27 +63,51 @@ impl Kind {
     }
 }
 
-/// A buffer to be made.
-pub(super) struct Wanted {
-    name: String,
-    kind: Kind,
-    bytes: Result<usize, AllocError>,
-    align: usize,
+/// A buffer or a tensor to be made.
+pub(super) enum Wanted {
+    Buffer {
+        name: String,
+        kind: Kind,
+        bytes: Result<usize, AllocError>,
+        align: usize,
+    },
+    Tensor {
+        name: String,
+        dtype: DType,
+        shape: Vec<usize>,
+    },
 }
 
 impl fmt::Debug for Wanted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} of {}", self.name, self.kind.name)
+        match self {
+            Self::Buffer { name, kind, .. } => write!(f, "{name:?} of {}", kind.name),
+            Self::Tensor { name, dtype, shape } => write!(f, "{name:?} of {dtype} {shape:?}"),
+        }
     }
 }
 
 impl Wanted {
     pub(super) fn of<T: Pod>(name: &str, len: usize) -> Self {
-        Self {
+        Self::Buffer {
             name: name.to_owned(),
             kind: Kind::of::<T>(),
             bytes: bytes_of::<T>(len),
             align: ALIGN.max(align_of::<T>()),
+        }
+    }
+
+    pub(super) fn tensor(name: &str, shape: &[usize], dtype: DType) -> Self {
+        Self::Tensor {
+            name: name.to_owned(),
+            dtype,
+            shape: shape.to_vec(),
+        }
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            Self::Buffer { name, .. } | Self::Tensor { name, .. } => name,
         }
     }
 }
@@ -102,37 +132,52 @@ impl Entry {
     }
 }
 
-/// The named buffers of a workspace.
+/// The named buffers and tensors of a workspace.
 pub struct Named {
     entries: Vec<Entry>,
+    tensors: Vec<(String, Tensor)>,
 }
 
 impl fmt::Debug for Named {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let entries = self.entries.iter();
+        let tensors = self.tensors.iter();
         f.debug_map()
             .entries(entries.map(|entry| (&entry.name, (entry.kind.name, entry.bytes.len()))))
+            .entries(tensors.map(|(name, tensor)| (name, tensor)))
             .finish()
     }
 }
 
 impl Named {
     pub(super) fn new(from: &dyn Memory, wanted: Vec<Wanted>) -> Result<Self, WorkspaceError> {
-        let mut entries: Vec<Entry> = Vec::with_capacity(wanted.len());
-        for Wanted {
-            name,
-            kind,
-            bytes,
-            align,
-        } in wanted
-        {
-            if entries.iter().any(|entry| entry.name == name) {
+        let mut named = Self {
+            entries: Vec::new(),
+            tensors: Vec::new(),
+        };
+        for wanted in wanted {
+            if named.names().any(|name| name == wanted.name()) {
+                let name = wanted.name().to_owned();
                 return Err(WorkspaceError::Twice { name });
             }
-            let bytes = Buffer::zeroed(from.owner(), bytes?, align)?;
-            entries.push(Entry { name, kind, bytes });
+            match wanted {
+                Wanted::Buffer {
+                    name,
+                    kind,
+                    bytes,
+                    align,
+                } => {
+                    let bytes = Buffer::zeroed(from.owner(), bytes?, align)?;
+                    named.entries.push(Entry { name, kind, bytes });
+                }
+                Wanted::Tensor { name, dtype, shape } => {
+                    let elements = crate::tensor::count(&shape)?;
+                    let storage = Storage::zeroed(from.owner(), dtype, elements)?;
+                    named.tensors.push((name, Tensor::from_storage(storage, shape)?));
+                }
+            }
         }
-        Ok(Self { entries })
+        Ok(named)
     }
 
     fn unknown(&self, name: &str) -> WorkspaceError {
@@ -142,9 +187,50 @@ impl Named {
         }
     }
 
-    /// Their names, in the order in which they were described.
+    /// Their names: the buffers' in the order in which they were described, then the tensors'.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.entries.iter().map(|entry| entry.name.as_str())
+        let buffers = self.entries.iter().map(|entry| entry.name.as_str());
+        buffers.chain(self.tensors.iter().map(|(name, _)| name.as_str()))
+    }
+
+    /// A tensor.
+    ///
+    /// # Errors
+    /// Where there is none of the name.
+    pub fn tensor(&self, name: &str) -> Result<&Tensor, WorkspaceError> {
+        let found = self.tensors.iter().find(|(of, _)| of == name);
+        found.map(|(_, tensor)| tensor).ok_or_else(|| self.unknown(name))
+    }
+
+    /// A tensor, to be written too. While clones or views of it are held elsewhere it cannot be
+    /// ([`TensorError::Shared`]).
+    ///
+    /// # Errors
+    /// Where there is none of the name.
+    pub fn tensor_mut(&mut self, name: &str) -> Result<&mut Tensor, WorkspaceError> {
+        self.tensors_mut([name]).map(|[one]| one)
+    }
+
+    /// Several tensors at once, to be written too: outputs beside their operands.
+    ///
+    /// # Errors
+    /// Where there is none of a name, or a name is there twice.
+    pub fn tensors_mut<const N: usize>(
+        &mut self,
+        names: [&str; N],
+    ) -> Result<[&mut Tensor; N], WorkspaceError> {
+        let mut places = [0; N];
+        for (at, name) in names.iter().enumerate() {
+            let found = self.tensors.iter().position(|(of, _)| of == name);
+            places[at] = found.ok_or_else(|| self.unknown(name))?;
+        }
+        let twice = (0..N).find(|at| places[..*at].contains(&places[*at]));
+        let tensors = self.tensors.get_disjoint_mut(places);
+        // All are inside, so that one is there twice where this fails.
+        let tensors = tensors.map_err(|_| WorkspaceError::Twice {
+            name: names[twice.unwrap_or(0)].to_owned(),
+        })?;
+        Ok(tensors.map(|(_, tensor)| tensor))
     }
 
     /// A buffer.
@@ -202,6 +288,8 @@ impl Named {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.entries.iter().map(|entry| entry.bytes.len()).sum()
+        let buffers = self.entries.iter().map(|entry| entry.bytes.len());
+        let tensors = self.tensors.iter().map(|(_, tensor)| tensor.storage().bytes());
+        buffers.chain(tensors).sum()
     }
 }

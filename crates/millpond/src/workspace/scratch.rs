@@ -2,7 +2,9 @@
 
 use super::arena::{Arena, Mark};
 use crate::block::{ALIGN, bytes_of};
+use crate::dtype::Element;
 use crate::error::AllocError;
+use crate::tensor::{TensorError, TensorMut};
 use bytemuck::Pod;
 use std::cell::RefCell;
 use std::fmt;
@@ -80,6 +82,15 @@ impl<'s> Scratch<'s> {
         let elements = self.alloc(values.len())?;
         elements.copy_from_slice(values);
         Ok(elements)
+    }
+
+    /// A temporary tensor. It holds what temporaries of this workspace before it left, or zeros.
+    ///
+    /// # Errors
+    /// When there is no memory for more room, and where the elements of the shape cannot be counted.
+    pub fn tensor<T: Element>(&self, shape: impl AsRef<[usize]>) -> Result<TensorMut<'s>, TensorError> {
+        let shape = shape.as_ref();
+        TensorMut::from_slice(self.alloc::<T>(crate::tensor::count(shape)?)?, shape)
     }
 
     /// Runs `work` with temporaries that end with it, before those of this scope.

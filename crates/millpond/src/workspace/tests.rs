@@ -41,6 +41,57 @@ fn named_buffers_are_there_zero_and_of_their_type() {
 }
 
 #[test]
+fn named_tensors_are_there_zero_and_one_by_one() {
+    let source = fake::unpooled();
+    let builder = || Workspace::unpooled(&source).buffer::<f32>("x", 10);
+    let mut workspace = builder()
+        .tensor("a", [2, 3], DType::I32)
+        .tensor("b", [3], DType::I32)
+        .build()
+        .expect("room");
+    assert_eq!(workspace.stats().named_bytes, 76);
+    assert_eq!(workspace.named().names().collect::<Vec<_>>(), ["x", "a", "b"]);
+    let [b, a] = workspace.named().tensors_mut(["b", "a"]).expect("both");
+    b.fill(4).expect("alone");
+    b.add_into(1, &mut a.view_mut().and_then(|a| a.select(0, 1)).expect("alone"))
+        .expect("as many");
+    assert_eq!(
+        workspace
+            .tensor("a")
+            .expect("there")
+            .as_slice::<i32>()
+            .expect("i32"),
+        [0, 0, 0, 5, 5, 5]
+    );
+    let held = workspace.tensor("b").expect("there").clone();
+    assert!(
+        workspace.tensor_mut("b").expect("there").fill(1).is_err(),
+        "it is held"
+    );
+    drop(held);
+    workspace.tensor_mut("b").expect("there").fill(1).expect("alone");
+    assert!(matches!(
+        workspace.named().tensors_mut(["a", "b", "a"]),
+        Err(WorkspaceError::Twice { name }) if name == "a"
+    ));
+    let unknown = workspace.tensor("x").expect_err("a buffer");
+    assert_eq!(unknown.to_string(), "there is no buffer \"x\": there are x, a, b");
+    workspace.scope(|scratch| {
+        let mut square = scratch.tensor::<u64>([4, 4]).expect("room");
+        square.fill(3).expect("a number");
+        assert_eq!(square.as_ref().sum().expect("numbers").to_u64(), Some(48));
+        assert!(scratch.tensor::<u8>([usize::MAX, 2]).is_err());
+        assert!(scratch.tensor::<u8>([0, 2]).expect("nothing").is_empty());
+    });
+    workspace.free();
+    let twice = builder().tensor("x", [1], DType::U8).build();
+    assert!(matches!(twice, Err(WorkspaceError::Twice { .. })));
+    let many = builder().tensor("y", [1; 9], DType::U8).build();
+    assert!(matches!(many, Err(WorkspaceError::Tensor(_))));
+    assert_eq!(source.held_bytes(), 0);
+}
+
+#[test]
 fn a_name_is_there_once() {
     let source = fake::unpooled();
     let twice = Workspace::unpooled(&source)

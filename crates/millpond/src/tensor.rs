@@ -1,0 +1,396 @@
+//! Tensors: numbers in any shape over a storage, and views of them that share it.
+//!
+//! ```text
+//!   layout       sizes, strides and offsets: integers only
+//!   view         views that borrow: to read, to write
+//!   views        from one view to another: part, order, shape
+//!   batches      a large tensor piece by piece
+//!   make, empty  how tensors come to be
+//!   copy         copies, and what is shared instead
+//!   scalar       single numbers
+//!   number       what operations ask of elements
+//!   walk         the rows of several layouts at once
+//!   operand      tensors and numbers as operands
+//!   arithmetic   element by element: new, in place, into an output
+//!   reduce       sums and products of vectors
+//!   matmul       products of matrices
+//!   display      for people
+//!   arrays       exchange with arrays of ndarray's, which borrow
+//!   serial       written and read
+//! ```
+//!
+//! A [`Tensor`] is a storage that is counted and a [`Layout`](layout::Layout), which says where the elements of this view
+//! lie in it. Both are values: a view is a count and a few numbers, and no allocator is called for it. Elements are
+//! reached through slices of the storage, so nothing here needs unsafe code but the call of a library that multiplies
+//! matrices (`matmul/gemm.rs`).
+
+#[forbid(unsafe_code)]
+mod arithmetic;
+#[cfg(feature = "ndarray")]
+#[forbid(unsafe_code)]
+mod arrays;
+#[forbid(unsafe_code)]
+mod batches;
+#[forbid(unsafe_code)]
+mod copy;
+#[forbid(unsafe_code)]
+mod display;
+#[forbid(unsafe_code)]
+mod empty;
+#[forbid(unsafe_code)]
+mod error;
+#[forbid(unsafe_code)]
+mod layout;
+#[forbid(unsafe_code)]
+mod make;
+mod matmul;
+#[forbid(unsafe_code)]
+mod number;
+#[forbid(unsafe_code)]
+mod operand;
+#[forbid(unsafe_code)]
+mod reduce;
+#[forbid(unsafe_code)]
+mod scalar;
+#[cfg(feature = "serde")]
+#[forbid(unsafe_code)]
+mod serial;
+#[cfg(test)]
+mod tests;
+#[forbid(unsafe_code)]
+mod view;
+#[forbid(unsafe_code)]
+mod views;
+#[forbid(unsafe_code)]
+mod walk;
+
+pub use arithmetic::Output;
+pub use batches::{Batches, BatchesMut};
+pub use copy::SharedOrCopied;
+pub use empty::EmptyTensor;
+pub use error::TensorError;
+pub use layout::MAX_RANK;
+pub(crate) use layout::count;
+pub use operand::Operand;
+pub use scalar::Scalar;
+pub use view::{TensorMut, TensorRef};
+
+use crate::buffer::PoolRef;
+use crate::device::Device;
+use crate::dtype::{DType, DTypeError, Element};
+use crate::storage::Storage;
+use layout::Layout;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Numbers in any shape, in memory of a pool.
+///
+/// A tensor is a view of a [`Storage`]: cloning, slicing, reshaping and so on make another tensor that shares the storage,
+/// without a copy and without a call to any allocator. The storage goes back with the last of them, from any thread.
+/// Only [`deep_copy`](Self::deep_copy), [`reshaped`](Self::reshaped), [`to_contiguous`](Self::to_contiguous) and what
+/// computes copy elements, and each says so.
+///
+/// **Writing** takes the tensor alone: `&mut`, and a storage that no other tensor shares. Otherwise it is refused with
+/// their count ([`TensorError::Shared`]). To write parts of a tensor borrow views of it with [`view_mut`](Self::view_mut).
+/// So no tensor ever changes behind another's back, and tensors can be read from many threads at once.
+///
+/// New tensors and results of operations take their memory from the [set of pools](crate::pools) that holds here;
+/// constructors that end in `_in` take it from a pool of choice, and operations that end in `_into` or `_assign` write
+/// where they are told and take none.
+///
+/// The type of elements is a value, [`DType`]; operations never mix types by themselves. Shapes have up to [`MAX_RANK`]
+/// dimensions, counted from 0; strides are in elements.
+///
+/// ```
+/// use millpond::{DType, Pool, Tensor};
+///
+/// let tensor = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3])?;
+/// let column = tensor.transpose(0, 1)?.slice(0, 1..2)?;
+/// assert_eq!((column.shape(), column.to_vec::<f32>()?), (&[1, 2][..], vec![2.0, 5.0]));
+/// assert_eq!(tensor.holders(), 2);
+///
+/// let pool = Pool::host()?;
+/// let mut sum = Tensor::zeros_in(&pool, [2, 3], DType::F32)?;
+/// tensor.add_into(&tensor, &mut sum)?;
+/// sum.mul_assign(0.5)?;
+/// assert_eq!(sum.as_slice::<f32>()?, tensor.as_slice::<f32>()?);
+/// assert_eq!(pool.stats().allocations, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Tensor {
+    /// Shared by all views. There are no weak counts of it.
+    storage: Arc<Storage>,
+    /// Its elements lie in the storage.
+    layout: Layout,
+}
+
+/// Another view of the same storage; nothing is copied. [`Tensor::deep_copy`] copies.
+impl Clone for Tensor {
+    fn clone(&self) -> Self {
+        self.with(self.layout)
+    }
+}
+
+/// A storage was to be given back that other tensors share.
+#[derive(Debug, Error)]
+#[error("{others} other tensors share the storage: drop them first")]
+pub struct StillShared {
+    /// The tensor, as it was.
+    pub tensor: Box<Tensor>,
+    /// How many other tensors shared its storage.
+    pub others: usize,
+}
+
+impl Tensor {
+    fn with(&self, layout: Layout) -> Self {
+        Self {
+            storage: Arc::clone(&self.storage),
+            layout,
+        }
+    }
+
+    /// A storage of just as many elements as the shape has.
+    fn of(storage: Storage, shape: &[usize]) -> Result<Self, TensorError> {
+        let layout = Layout::contiguous(shape)?;
+        if layout.len() != storage.elements() {
+            return Err(TensorError::Elements {
+                shape: shape.into(),
+                expected: layout.len(),
+                found: storage.elements(),
+            });
+        }
+        Ok(Self {
+            storage: Arc::new(storage),
+            layout,
+        })
+    }
+
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Sizes of the dimensions.
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        self.layout.shape()
+    }
+
+    /// How many elements lie between neighbours along each dimension.
+    #[must_use]
+    pub fn strides(&self) -> &[usize] {
+        self.layout.strides()
+    }
+
+    /// The place of the first element in the storage, in elements.
+    #[must_use]
+    pub fn offset(&self) -> usize {
+        self.layout.offset()
+    }
+
+    /// Dimensions.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.layout.rank()
+    }
+
+    /// The size of a dimension.
+    ///
+    /// # Errors
+    /// Where there is no such dimension.
+    pub fn size(&self, dim: usize) -> Result<usize, TensorError> {
+        self.layout.size(dim)
+    }
+
+    /// Elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.layout.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements' type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.storage.dtype()
+    }
+
+    /// Where the elements are.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.storage.device()
+    }
+
+    /// The pool the storage came from; none where it came from a source directly.
+    #[must_use]
+    pub fn pool(&self) -> Option<PoolRef> {
+        self.storage.pool()
+    }
+
+    /// Whether the elements follow one another in memory, those of the last dimension first.
+    #[must_use]
+    pub fn is_contiguous(&self) -> bool {
+        self.layout.is_contiguous()
+    }
+
+    /// The storage, with elements that other views see too.
+    #[must_use]
+    pub fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
+    /// How many tensors share the storage now, this one included.
+    #[must_use]
+    pub fn holders(&self) -> usize {
+        Arc::strong_count(&self.storage)
+    }
+
+    /// Whether another tensor is a view of the same storage.
+    #[must_use]
+    pub fn shares_storage_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.storage, &other.storage)
+    }
+
+    /// The storage in whole, whatever part of it this tensor is. Nothing is copied.
+    ///
+    /// # Errors
+    /// The tensor and the number of the others, where there are other tensors of the storage.
+    pub fn try_into_storage(self) -> Result<Storage, StillShared> {
+        let layout = self.layout;
+        let mut storage = self.storage;
+        loop {
+            let others = Arc::strong_count(&storage) - 1;
+            storage = match Arc::try_unwrap(storage) {
+                Ok(storage) => return Ok(storage),
+                Err(storage) => storage,
+            };
+            // The last of them went in between: then it works.
+            if others > 0 {
+                let tensor = Box::new(Self { storage, layout });
+                return Err(StillShared { tensor, others });
+            }
+        }
+    }
+
+    /// Gives the storage back now.
+    ///
+    /// ```
+    /// use millpond::{DType, Tensor};
+    ///
+    /// let tensor = Tensor::zeros([100, 100], DType::F32)?;
+    /// let row = tensor.select(0, 3)?;
+    /// let refused = tensor.free().unwrap_err();
+    /// assert_eq!(refused.to_string(), "1 other tensors share the storage: drop them first");
+    ///
+    /// drop(row);
+    /// refused.tensor.free()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The tensor and the number of the others, where there are other tensors of the storage. Of two threads that free two
+    /// views of one storage at once both may be refused.
+    pub fn free(self) -> Result<(), StillShared> {
+        self.try_into_storage().map(Storage::free)
+    }
+
+    /// A view that borrows, to read.
+    ///
+    /// # Errors
+    /// Where the host cannot read the memory. Of all kinds there are today it can.
+    pub fn view(&self) -> Result<TensorRef<'_>, TensorError> {
+        Ok(TensorRef::of(self.storage.as_bytes(), self.dtype(), self.layout))
+    }
+
+    /// A view that borrows, to write.
+    ///
+    /// ```
+    /// use millpond::{DType, Tensor};
+    ///
+    /// let mut tensor = Tensor::zeros([3, 2], DType::I32)?;
+    /// tensor.view_mut()?.slice(0, 1..)?.transpose(0, 1)?.fill(7)?;
+    /// assert_eq!(tensor.as_slice::<i32>()?, [0, 0, 7, 7, 7, 7]);
+    /// # Ok::<(), millpond::TensorError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`TensorError::Shared`] where other tensors share the storage, [`TensorError::Overlapping`] where elements of this
+    /// one do.
+    pub fn view_mut(&mut self) -> Result<TensorMut<'_>, TensorError> {
+        if self.layout.overlaps() {
+            return Err(TensorError::Overlapping {
+                shape: self.shape().into(),
+                strides: self.strides().into(),
+            });
+        }
+        let (dtype, layout) = (self.dtype(), self.layout);
+        // Read first, as there may be fewer a moment later: alone it stays alone, as nobody else has a view to clone.
+        let others = self.holders() - 1;
+        match Arc::get_mut(&mut self.storage) {
+            Some(storage) => Ok(TensorMut::of(storage.as_mut_bytes(), dtype, layout)),
+            None => Err(TensorError::Shared {
+                others: others.max(1),
+            }),
+        }
+    }
+
+    /// The elements, where they follow one another in memory.
+    ///
+    /// # Errors
+    /// Where they do not, or are of another type.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T], TensorError> {
+        self.view()?.as_slice()
+    }
+
+    /// The elements, to be written too, where they follow one another in memory.
+    ///
+    /// # Errors
+    /// Where they do not, are of another type, or share memory with other tensors.
+    pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], TensorError> {
+        self.view_mut()?.into_mut_slice()
+    }
+
+    /// An element.
+    ///
+    /// # Errors
+    /// Where there is no such element.
+    pub fn get(&self, index: &[usize]) -> Result<Scalar, TensorError> {
+        self.view()?.get(index)
+    }
+
+    /// The only element of a tensor that has one.
+    ///
+    /// # Errors
+    /// Where there are none or several.
+    pub fn item(&self) -> Result<Scalar, TensorError> {
+        self.view()?.item()
+    }
+
+    /// The elements in order, copied out.
+    ///
+    /// # Errors
+    /// Where they are of another type.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, TensorError> {
+        self.view()?.to_vec()
+    }
+
+    /// The elements in order, copied out, as truth values: what is not 0 is true.
+    ///
+    /// # Errors
+    /// Where they are not of [`DType::Bool`].
+    pub fn to_bools(&self) -> Result<Vec<bool>, TensorError> {
+        self.view()?.to_bools()
+    }
+}
+
+/// Refuses elements of another type.
+fn expect(expected: DType, found: DType) -> Result<(), TensorError> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(DTypeError { expected, found }.into())
+}

@@ -1,0 +1,138 @@
+//! Exchange with `ndarray`, both ways, without a copy: what is borrowed there is borrowed here.
+
+use super::Tensor;
+use super::error::TensorError;
+use super::expect;
+use super::layout::Layout;
+use super::view::{TensorMut, TensorRef};
+use crate::dtype::Element;
+use ndarray::{
+    ArrayView, ArrayViewD, ArrayViewMut, ArrayViewMutD, Dimension, IxDyn, ShapeBuilder, StrideShape,
+};
+
+/// Shape and strides as ndarray's, and the memory from the first element to the last.
+fn shaped(layout: &Layout) -> (StrideShape<IxDyn>, std::ops::Range<usize>) {
+    if layout.len() == 0 {
+        // Strides lead nowhere, and those of ndarray would have to be 0.
+        return (IxDyn(layout.shape()).into(), 0..0);
+    }
+    let shape = IxDyn(layout.shape()).strides(IxDyn(layout.strides()));
+    let end = layout.last().map_or(layout.offset(), |last| last + 1);
+    (shape, layout.offset()..end)
+}
+
+fn overlapping(layout: &Layout) -> TensorError {
+    TensorError::Overlapping {
+        shape: layout.shape().into(),
+        strides: layout.strides().into(),
+    }
+}
+
+/// The layout of an array whose elements fill a slice of `len`.
+fn layout_of(shape: &[usize], strides: &[isize], len: usize) -> Result<Layout, TensorError> {
+    // The stride of a dimension of size 1 leads nowhere and may be anything.
+    let strides: Option<Vec<usize>> = strides
+        .iter()
+        .zip(shape)
+        .map(|(stride, size)| {
+            if *size > 1 {
+                usize::try_from(*stride).ok()
+            } else {
+                Some(1)
+            }
+        })
+        .collect();
+    Layout::contiguous(shape)?;
+    let layout = strides.and_then(|strides| Layout::strided(shape, &strides, len));
+    layout.ok_or_else(|| not_contiguous(shape))
+}
+
+fn not_contiguous(shape: &[usize]) -> TensorError {
+    TensorError::NotContiguous {
+        shape: shape.into(),
+        strides: Box::default(),
+    }
+}
+
+/// Exchange with ndarray, with the feature `ndarray`.
+///
+/// ```
+/// use millpond::{DType, Tensor, TensorRef};
+/// use ndarray::{Array, Axis};
+///
+/// let tensor = Tensor::arange(0.0f64, 6.0, 1.0)?.reshape([2, 3])?;
+/// let turned = tensor.transpose(0, 1)?;
+/// assert_eq!(turned.as_ndarray::<f64>()?.sum_axis(Axis(0)), ndarray::arr1(&[3.0, 12.0]).into_dyn());
+///
+/// let array = Array::from_shape_fn((3, 2), |(row, column)| (row * column) as f64);
+/// let mut sum = Tensor::zeros([3, 2], DType::F64)?;
+/// turned.add_into(TensorRef::from_ndarray(array.view())?, &mut sum)?;
+/// sum.view_mut()?.into_ndarray::<f64>()?.mapv_inplace(|x| -x);
+/// assert_eq!(sum.to_vec::<f64>()?, [0.0, -3.0, -1.0, -5.0, -2.0, -7.0]);
+/// # Ok::<(), millpond::TensorError>(())
+/// ```
+impl Tensor {
+    /// The elements as an array of ndarray's that borrows them.
+    ///
+    /// # Errors
+    /// Where they are of another type or share memory, as those of a broadcast tensor do.
+    pub fn as_ndarray<T: Element>(&self) -> Result<ArrayViewD<'_, T>, TensorError> {
+        self.view()?.to_ndarray()
+    }
+}
+
+impl<'a> TensorRef<'a> {
+    /// The elements as an array of ndarray's that borrows them.
+    ///
+    /// # Errors
+    /// Where they are of another type or share memory, as those of a broadcast tensor do.
+    pub fn to_ndarray<T: Element>(&self) -> Result<ArrayViewD<'a, T>, TensorError> {
+        expect(T::DTYPE, self.dtype())?;
+        let (shape, range) = shaped(self.layout());
+        let elements = &self.plain::<T>()[range];
+        ArrayViewD::from_shape(shape, elements).map_err(|_| overlapping(self.layout()))
+    }
+
+    /// An array of ndarray's as a view that borrows its elements.
+    ///
+    /// # Errors
+    /// Where there are other elements between its own, or some are in reversed order ([`TensorError::NotContiguous`]; its
+    /// `as_standard_layout` helps), and where it has too many dimensions.
+    pub fn from_ndarray<T: Element, D: Dimension>(array: ArrayView<'a, T, D>) -> Result<Self, TensorError> {
+        let (shape, strides) = (array.shape().to_vec(), array.strides().to_vec());
+        let elements = array
+            .to_slice_memory_order()
+            .ok_or_else(|| not_contiguous(&shape))?;
+        let layout = layout_of(&shape, &strides, elements.len())?;
+        Ok(Self::of(bytemuck::cast_slice(elements), T::DTYPE, layout))
+    }
+}
+
+impl<'a> TensorMut<'a> {
+    /// The elements as an array of ndarray's that borrows them, to write.
+    ///
+    /// # Errors
+    /// Where they are of another type.
+    pub fn into_ndarray<T: Element>(self) -> Result<ArrayViewMutD<'a, T>, TensorError> {
+        expect(T::DTYPE, self.dtype())?;
+        let layout = *self.layout();
+        let (shape, range) = shaped(&layout);
+        let elements = &mut self.into_plain::<T>()[range];
+        ArrayViewMutD::from_shape(shape, elements).map_err(|_| overlapping(&layout))
+    }
+
+    /// An array of ndarray's as a view that borrows its elements, to write.
+    ///
+    /// # Errors
+    /// As with [`TensorRef::from_ndarray`].
+    pub fn from_ndarray<T: Element, D: Dimension>(
+        array: ArrayViewMut<'a, T, D>,
+    ) -> Result<Self, TensorError> {
+        let (shape, strides) = (array.shape().to_vec(), array.strides().to_vec());
+        let elements = array
+            .into_slice_memory_order()
+            .ok_or_else(|| not_contiguous(&shape))?;
+        let layout = layout_of(&shape, &strides, elements.len())?;
+        Ok(Self::of(bytemuck::cast_slice_mut(elements), T::DTYPE, layout))
+    }
+}

@@ -1,0 +1,253 @@
+//! Copies, and what is shared instead where it can be.
+
+use super::Tensor;
+use super::error::TensorError;
+use super::layout::Layout;
+use super::number::with_plain;
+use super::operand::Operand;
+use super::view::{TensorMut, TensorRef};
+use super::walk::Walk;
+use crate::buffer::{Buffer, Origin};
+use crate::device::Device;
+use crate::pool::Pool;
+use crate::pools::draw;
+use crate::storage::Storage;
+use bytemuck::Pod;
+use std::ops::{Deref, Range};
+
+/// A tensor, and whether it shares the storage it was made from. Derefs to the tensor.
+///
+/// ```
+/// use millpond::{DType, Device, SharedOrCopied, Tensor};
+///
+/// let tensor = Tensor::zeros([2, 3], DType::F32)?;
+/// assert!(tensor.to_contiguous()?.is_shared() && tensor.to(Device::Host)?.is_shared());
+/// let turned = tensor.transpose(0, 1)?;
+/// match turned.to_contiguous()? {
+///     SharedOrCopied::Shared(_) => unreachable!("its elements do not follow one another"),
+///     SharedOrCopied::Copied(copy) => assert_eq!((copy.strides(), turned.strides()), (&[2, 1][..], &[1, 3][..])),
+/// }
+/// # Ok::<(), millpond::TensorError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub enum SharedOrCopied {
+    /// A view of the same storage: nothing was copied.
+    Shared(Tensor),
+    /// A storage of its own: the elements were copied.
+    Copied(Tensor),
+}
+
+impl SharedOrCopied {
+    /// Whether it shares the storage.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::Shared(_))
+    }
+
+    /// The tensor.
+    #[must_use]
+    pub fn into_tensor(self) -> Tensor {
+        match self {
+            Self::Shared(tensor) | Self::Copied(tensor) => tensor,
+        }
+    }
+}
+
+impl Deref for SharedOrCopied {
+    type Target = Tensor;
+
+    fn deref(&self) -> &Tensor {
+        match self {
+            Self::Shared(tensor) | Self::Copied(tensor) => tensor,
+        }
+    }
+}
+
+/// Copies, contiguous and in a storage of their own; and what is one only where it has to be, which it says.
+impl Tensor {
+    /// A copy of the elements.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn deep_copy(&self) -> Result<Self, TensorError> {
+        self.view()?.to_tensor()
+    }
+
+    /// A copy of the elements in memory of a pool, tenant or source of choice.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn deep_copy_in(&self, from: &impl Origin) -> Result<Self, TensorError> {
+        self.view()?.to_tensor_in(from)
+    }
+
+    /// The tensor with elements that follow one another in memory: this one where they do, else a copy.
+    ///
+    /// # Errors
+    /// When there is no memory for a copy.
+    pub fn to_contiguous(&self) -> Result<SharedOrCopied, TensorError> {
+        if self.is_contiguous() {
+            return Ok(SharedOrCopied::Shared(self.clone()));
+        }
+        self.deep_copy().map(SharedOrCopied::Copied)
+    }
+
+    /// The same elements in another shape: as a view where that can be, else a copy. What is a view or nothing is
+    /// [`reshape`](Self::reshape).
+    ///
+    /// # Errors
+    /// Where the shape has another number of elements, and when there is no memory for a copy.
+    pub fn reshaped(&self, shape: impl AsRef<[usize]>) -> Result<SharedOrCopied, TensorError> {
+        let shape = shape.as_ref();
+        match self.reshape(shape) {
+            Ok(view) => Ok(SharedOrCopied::Shared(view)),
+            Err(TensorError::NotAView { .. }) => {
+                let copy = self.deep_copy()?.reshape(shape)?;
+                Ok(SharedOrCopied::Copied(copy))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The tensor in memory of a device: this one where it is there, else a copy.
+    ///
+    /// # Errors
+    /// When there is no memory for a copy.
+    pub fn to(&self, device: Device) -> Result<SharedOrCopied, TensorError> {
+        if self.device() == device {
+            return Ok(SharedOrCopied::Shared(self.clone()));
+        }
+        let mut copy = Self::zeros_on(device, self.shape(), self.dtype())?;
+        copy.view_mut()?.copy_from(self)?;
+        Ok(SharedOrCopied::Copied(copy))
+    }
+
+    /// Overwrites the elements with those of another tensor, repeated where they are fewer, or with a number.
+    ///
+    /// # Errors
+    /// Where types differ or shapes do not go together, and where this tensor cannot be [written](Self::view_mut).
+    pub fn copy_from<'b>(&mut self, source: impl Into<Operand<'b>>) -> Result<(), TensorError> {
+        self.view_mut()?.copy_from(source)
+    }
+
+    /// Overwrites the elements with a number, or a truth value.
+    ///
+    /// # Errors
+    /// Where it is none of the elements' type, and where the tensor cannot be [written](Self::view_mut).
+    pub fn fill(&mut self, value: impl Into<super::Scalar>) -> Result<(), TensorError> {
+        self.view_mut()?.fill(value)
+    }
+}
+
+impl TensorRef<'_> {
+    /// A copy of the elements, as a tensor.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn to_tensor(&self) -> Result<Tensor, TensorError> {
+        draw(|pool: &Pool| self.to_tensor_in(pool))
+    }
+
+    /// A copy of the elements, as a tensor in memory of a pool, tenant or source of choice.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn to_tensor_in(&self, from: &impl Origin) -> Result<Tensor, TensorError> {
+        if self.is_contiguous() {
+            return with_plain!(self.dtype(), P => {
+                let start = self.layout().offset();
+                let elements = &self.plain::<P>()[start..start + self.len()];
+                let bytes = Buffer::collect(from.handle().0, elements.iter().copied())?.into_bytes();
+                Tensor::of(Storage::of(bytes, self.dtype()), self.shape())
+            });
+        }
+        let mut copy = Tensor::zeros_in(from, self.shape(), self.dtype())?;
+        copy.view_mut()?.copy_from(*self)?;
+        Ok(copy)
+    }
+}
+
+impl TensorMut<'_> {
+    /// Overwrites the elements with those of another tensor, repeated where they are fewer, or with a number.
+    ///
+    /// # Errors
+    /// Where types differ or shapes do not go together.
+    pub fn copy_from<'b>(&mut self, source: impl Into<Operand<'b>>) -> Result<(), TensorError> {
+        let source = source.into();
+        source.expect("copy_from", self.dtype())?;
+        let Some(source) = source.tensor()? else {
+            return self.fill(source.scalar());
+        };
+        let layout = source.layout().repeat_to("copy_from", self.shape())?;
+        with_plain!(self.dtype(), P => copy::<P>(self, source.plain(), &layout));
+        Ok(())
+    }
+
+    /// Overwrites the elements with a number, or a truth value.
+    ///
+    /// # Errors
+    /// Where it is none of the elements' type.
+    pub fn fill(&mut self, value: impl Into<super::Scalar>) -> Result<(), TensorError> {
+        let bytes = super::operand::bytes_of(value.into(), self.dtype())?;
+        let layout = Layout::repeated(self.layout().dims());
+        with_plain!(self.dtype(), P => {
+            let one = bytemuck::pod_read_unaligned::<P>(&bytes[..size_of::<P>()]);
+            copy::<P>(self, &[one], &layout);
+        });
+        Ok(())
+    }
+}
+
+/// Copies elements to places of their own; both layouts are of one shape.
+fn copy<P: Pod>(to: &mut TensorMut<'_>, from: &[P], layout: &Layout) {
+    let whole = *to.layout();
+    let to = to.plain_mut::<P>();
+    match (nearest(&whole), nearest(layout)) {
+        (Some(near), Some(far)) if near != far => {
+            for rows in blocks(&whole, far) {
+                for columns in blocks(&whole, near) {
+                    let block =
+                        |layout: &Layout| layout.slice(far, rows.clone())?.slice(near, columns.clone());
+                    if let (Ok(whole), Ok(layout)) = (block(&whole), block(layout)) {
+                        copy_rows(to, &whole, from, &layout);
+                    }
+                }
+            }
+        }
+        _ => copy_rows(to, &whole, from, layout),
+    }
+}
+
+/// Places along a dimension that are copied together. Where neighbours in the one tensor lie apart in the other, a block
+/// of them both ways is small enough to stay in the cache: 16 MiB turned around took three times as long without (2026).
+const BLOCK: usize = 32;
+
+/// The dimension along which neighbours are nearest, if it is long enough for blocks and any is.
+fn nearest(layout: &Layout) -> Option<usize> {
+    let dims = layout.strides().iter().zip(layout.shape()).enumerate();
+    let long = dims.filter(|(_, (stride, size))| **size >= 2 * BLOCK && **stride > 0);
+    let nearest = long.min_by_key(|(_, (stride, _))| **stride);
+    nearest.map(|(dim, _)| dim)
+}
+
+fn blocks(layout: &Layout, dim: usize) -> impl Iterator<Item = Range<usize>> {
+    let size = layout.shape()[dim];
+    (0..size)
+        .step_by(BLOCK)
+        .map(move |start| start..size.min(start + BLOCK))
+}
+
+fn copy_rows<P: Pod>(to: &mut [P], whole: &Layout, from: &[P], layout: &Layout) {
+    let walk = Walk::in_any_order([whole, layout]);
+    let len = walk.len;
+    walk.rows(|[into, out_of]| match walk.strides {
+        [1, 1] => to[into..into + len].copy_from_slice(&from[out_of..out_of + len]),
+        [1, 0] => to[into..into + len].fill(from[out_of]),
+        [into_step, from_step] => {
+            for at in 0..len {
+                to[into + at * into_step] = from[out_of + at * from_step];
+            }
+        }
+    });
+}

@@ -1,0 +1,496 @@
+//! Where the elements of a view lie: sizes, strides and the place of the first, all in elements. Integers only.
+
+use super::error::TensorError;
+use std::ops::{Bound, Deref, DerefMut, RangeBounds};
+
+/// The most dimensions that a tensor has. So many that shapes and strides lie in the tensor itself: a view is made
+/// without a call to any allocator.
+pub const MAX_RANK: usize = 8;
+
+/// The most elements: what addresses can count, whatever the type.
+const MOST: usize = isize::MAX as usize;
+
+/// A number for each dimension.
+#[derive(Clone, Copy)]
+pub(crate) struct Dims {
+    /// At most [`MAX_RANK`].
+    len: u8,
+    numbers: [usize; MAX_RANK],
+}
+
+impl Dims {
+    fn of(numbers: &[usize]) -> Result<Self, TensorError> {
+        let mut dims = Self::filled(numbers.len(), 0)?;
+        dims.copy_from_slice(numbers);
+        Ok(dims)
+    }
+
+    fn filled(rank: usize, number: usize) -> Result<Self, TensorError> {
+        if rank > MAX_RANK {
+            let most = MAX_RANK;
+            return Err(TensorError::Rank { found: rank, most });
+        }
+        Ok(Self {
+            len: rank as u8,
+            numbers: [number; MAX_RANK],
+        })
+    }
+
+    fn insert(&self, at: usize, number: usize) -> Result<Self, TensorError> {
+        let mut more = Self::filled(self.len() + 1, number)?;
+        more[..at].copy_from_slice(&self[..at]);
+        more[at + 1..].copy_from_slice(&self[at..]);
+        Ok(more)
+    }
+
+    fn remove(&self, at: usize) -> Self {
+        let mut fewer = *self;
+        fewer.numbers.copy_within(at + 1.., at);
+        fewer.len -= 1;
+        fewer
+    }
+}
+
+impl Deref for Dims {
+    type Target = [usize];
+
+    #[inline]
+    fn deref(&self) -> &[usize] {
+        &self.numbers[..usize::from(self.len)]
+    }
+}
+
+impl DerefMut for Dims {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [usize] {
+        &mut self.numbers[..usize::from(self.len)]
+    }
+}
+
+/// Elements of a shape.
+pub(crate) fn count(shape: &[usize]) -> Result<usize, TensorError> {
+    // A product of what is not 0, so that strides can be counted too where some size is.
+    let mut product = shape.iter().filter(|size| **size > 0);
+    let product = product.try_fold(1_usize, |product, size| product.checked_mul(*size));
+    match product {
+        Some(product) if product <= MOST => Ok(if shape.contains(&0) { 0 } else { product }),
+        _ => Err(TensorError::TooLarge { shape: shape.into() }),
+    }
+}
+
+/// The shape that two have when each is repeated along the dimensions in which its size is 1.
+pub(crate) fn broadcast(
+    operation: &'static str,
+    left: &[usize],
+    right: &[usize],
+) -> Result<Dims, TensorError> {
+    let (long, short) = if left.len() < right.len() {
+        (right, left)
+    } else {
+        (left, right)
+    };
+    let mut shape = Dims::of(long)?;
+    let first = long.len() - short.len();
+    for (size, other) in shape[first..].iter_mut().zip(short) {
+        *size = match (*size, *other) {
+            (size, other) if size == other => size,
+            (1, other) => other,
+            (size, 1) => size,
+            _ => {
+                return Err(TensorError::Shapes {
+                    operation,
+                    left: left.into(),
+                    right: right.into(),
+                    rule: "from the last dimension on, sizes have to be the same, or one of them 1",
+                });
+            }
+        };
+    }
+    Ok(shape)
+}
+
+/// Where the elements of a view lie.
+///
+/// Invariant: the elements can be counted; where there are any, `offset` and the sum of `(size - 1) * stride` can be too,
+/// and so the place of every element. Where there are none, `offset` is 0.
+#[derive(Clone, Copy)]
+pub(crate) struct Layout {
+    shape: Dims,
+    strides: Dims,
+    offset: usize,
+}
+
+impl Layout {
+    /// Row after row, from the first element on.
+    pub(crate) fn contiguous(shape: &[usize]) -> Result<Self, TensorError> {
+        count(shape)?;
+        let shape = Dims::of(shape)?;
+        let mut strides = Dims::filled(shape.len(), 1)?;
+        let mut stride = 1;
+        for (dim, size) in shape.iter().enumerate().rev() {
+            strides[dim] = stride;
+            stride *= (*size).max(1);
+        }
+        Ok(Self {
+            shape,
+            strides,
+            offset: 0,
+        })
+    }
+
+    /// Of one dimension.
+    pub(crate) fn vector(len: usize) -> Self {
+        let mut numbers = [0; MAX_RANK];
+        numbers[0] = len;
+        let mut strides = [0; MAX_RANK];
+        strides[0] = 1;
+        Self {
+            shape: Dims { len: 1, numbers },
+            strides: Dims {
+                len: 1,
+                numbers: strides,
+            },
+            offset: 0,
+        }
+    }
+
+    /// With strides from elsewhere; none where elements would share memory or not lie in the first `len` elements.
+    #[cfg(feature = "ndarray")]
+    pub(crate) fn strided(shape: &[usize], strides: &[usize], len: usize) -> Option<Self> {
+        let mut layout = Self::contiguous(shape).ok()?;
+        if layout.len() == 0 {
+            return Some(layout);
+        }
+        layout.strides = Dims::of(strides)
+            .ok()
+            .filter(|strides| strides.len() == shape.len())?;
+        let mut by_stride: Vec<(usize, usize)> = strides.iter().copied().zip(shape.iter().copied()).collect();
+        by_stride.retain(|(_, size)| *size > 1);
+        by_stride.sort_unstable();
+        let mut last = 0_usize;
+        for (stride, size) in by_stride {
+            if stride <= last {
+                return None;
+            }
+            last = stride.checked_mul(size - 1)?.checked_add(last)?;
+        }
+        (last < len).then_some(layout)
+    }
+
+    /// One element, at every place of a shape.
+    pub(crate) fn repeated(shape: Dims) -> Self {
+        let mut strides = shape;
+        strides.fill(0);
+        Self {
+            shape,
+            strides,
+            offset: 0,
+        }
+    }
+
+    pub(crate) fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    pub(crate) fn strides(&self) -> &[usize] {
+        &self.strides
+    }
+
+    pub(crate) fn offset(&self) -> usize {
+        self.offset
+    }
+
+    pub(crate) fn rank(&self) -> usize {
+        self.shape.len()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    pub(crate) fn dims(&self) -> Dims {
+        self.shape
+    }
+
+    /// The place of the element that lies last in memory, if there is any.
+    pub(crate) fn last(&self) -> Option<usize> {
+        let dims = self.shape.iter().zip(self.strides.iter());
+        let reach: usize = dims.map(|(size, stride)| size.saturating_sub(1) * stride).sum();
+        (self.len() > 0).then_some(self.offset + reach)
+    }
+
+    /// Whether elements follow one another in memory, the last dimension's first.
+    pub(crate) fn is_contiguous(&self) -> bool {
+        let mut expected = 1;
+        let dims = self.shape.iter().zip(self.strides.iter()).rev();
+        self.len() == 0
+            || dims.filter(|(size, _)| **size > 1).all(|(size, stride)| {
+                let follows = *stride == expected;
+                expected *= size;
+                follows
+            })
+    }
+
+    /// Whether some elements share memory. A stride of 0 is the only way to it: other strides come from contiguous
+    /// memory, of which parts are taken and dimensions change places, or are looked at in `strided`.
+    pub(crate) fn overlaps(&self) -> bool {
+        let mut dims = self.shape.iter().zip(self.strides.iter());
+        self.len() > 0 && dims.any(|(size, stride)| *size > 1 && *stride == 0)
+    }
+
+    /// Where an element lies, if there is such.
+    pub(crate) fn place(&self, index: &[usize]) -> Result<usize, TensorError> {
+        let inside = index.len() == self.rank() && index.iter().zip(self.shape()).all(|(at, size)| at < size);
+        if !inside {
+            return Err(TensorError::Index {
+                index: index.into(),
+                shape: self.shape().into(),
+            });
+        }
+        let steps = index.iter().zip(self.strides());
+        Ok(self.offset + steps.map(|(at, stride)| at * stride).sum::<usize>())
+    }
+
+    /// The size of a dimension.
+    pub(crate) fn size(&self, dim: usize) -> Result<usize, TensorError> {
+        self.shape.get(dim).copied().ok_or_else(|| TensorError::Dim {
+            dim,
+            shape: self.shape().into(),
+        })
+    }
+
+    /// Where there are no elements, they begin nowhere.
+    #[inline]
+    fn settled(mut self) -> Self {
+        if self.shape.contains(&0) {
+            self.offset = 0;
+        }
+        self
+    }
+
+    /// A part of a dimension.
+    #[inline]
+    pub(crate) fn slice(&self, dim: usize, range: impl RangeBounds<usize>) -> Result<Self, TensorError> {
+        let size = self.size(dim)?;
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(last) => last.saturating_add(1),
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => size,
+        };
+        if start > end || end > size {
+            return Err(TensorError::Range {
+                dim,
+                start,
+                end,
+                size,
+            });
+        }
+        let mut part = *self;
+        part.shape[dim] = end - start;
+        if start < end {
+            part.offset += start * self.strides[dim];
+        }
+        Ok(part.settled())
+    }
+
+    /// Every `step`-th of a dimension, from its first on.
+    #[inline]
+    pub(crate) fn step(&self, dim: usize, step: usize) -> Result<Self, TensorError> {
+        let size = self.size(dim)?;
+        if step == 0 {
+            return Err(TensorError::Zero { what: "a step" });
+        }
+        let mut part = *self;
+        part.shape[dim] = size.div_ceil(step);
+        if part.shape[dim] > 1 {
+            part.strides[dim] *= step;
+        }
+        Ok(part)
+    }
+
+    /// One place of a dimension, which is then gone.
+    pub(crate) fn select(&self, dim: usize, at: usize) -> Result<Self, TensorError> {
+        let end = at.saturating_add(1);
+        let one = self.slice(dim, at..end)?;
+        Ok(one.without(dim))
+    }
+
+    /// Without a dimension: where the elements of its first place lie, whether or not there is one.
+    pub(crate) fn gone(&self, dim: usize) -> Result<Self, TensorError> {
+        self.size(dim)?;
+        Ok(self.without(dim))
+    }
+
+    #[inline]
+    fn without(&self, dim: usize) -> Self {
+        Self {
+            shape: self.shape.remove(dim),
+            strides: self.strides.remove(dim),
+            offset: self.offset,
+        }
+    }
+
+    /// Dimensions in another order.
+    pub(crate) fn permute(&self, order: &[usize]) -> Result<Self, TensorError> {
+        let each = (0..self.rank()).all(|dim| order.contains(&dim));
+        if !each || order.len() != self.rank() {
+            return Err(TensorError::Order {
+                order: order.into(),
+                shape: self.shape().into(),
+            });
+        }
+        let mut permuted = *self;
+        for (to, from) in order.iter().enumerate() {
+            permuted.shape[to] = self.shape[*from];
+            permuted.strides[to] = self.strides[*from];
+        }
+        Ok(permuted)
+    }
+
+    /// Two dimensions in each other's place.
+    #[inline]
+    pub(crate) fn transpose(&self, one: usize, other: usize) -> Result<Self, TensorError> {
+        self.size(one)?;
+        self.size(other)?;
+        let mut swapped = *self;
+        swapped.shape.swap(one, other);
+        swapped.strides.swap(one, other);
+        Ok(swapped)
+    }
+
+    /// Without a dimension of size 1.
+    pub(crate) fn squeeze(&self, dim: usize) -> Result<Self, TensorError> {
+        match self.size(dim)? {
+            1 => Ok(self.without(dim)),
+            size => Err(TensorError::Range {
+                dim,
+                start: 0,
+                end: 1,
+                size,
+            }),
+        }
+    }
+
+    /// With a dimension of size 1 more, before the one that is at this place now.
+    pub(crate) fn unsqueeze(&self, dim: usize) -> Result<Self, TensorError> {
+        if dim > self.rank() {
+            let shape = self.shape().into();
+            return Err(TensorError::Dim { dim, shape });
+        }
+        Ok(Self {
+            shape: self.shape.insert(dim, 1)?,
+            strides: self.strides.insert(dim, 0)?,
+            offset: self.offset,
+        })
+    }
+
+    /// Repeated along dimensions of size 1, and along new ones before the first.
+    pub(crate) fn broadcast_to(&self, shape: &[usize]) -> Result<Self, TensorError> {
+        self.repeat_to("broadcast_to", shape)
+    }
+
+    /// The same, for an operation whose other operand, or output, has the shape.
+    pub(crate) fn repeat_to(&self, operation: &'static str, shape: &[usize]) -> Result<Self, TensorError> {
+        let refuse = || TensorError::Shapes {
+            operation,
+            left: shape.into(),
+            right: self.shape().into(),
+            rule: "from the last dimension on, sizes have to be the same, or those of the second 1",
+        };
+        count(shape)?;
+        let first = shape.len().checked_sub(self.rank()).ok_or_else(refuse)?;
+        let shape = Dims::of(shape)?;
+        let mut strides = Dims::filled(shape.len(), 0)?;
+        for dim in 0..self.rank() {
+            match (self.shape[dim], shape[first + dim]) {
+                (old, new) if old == new => strides[first + dim] = self.strides[dim],
+                (1, _) => {}
+                _ => return Err(refuse()),
+            }
+        }
+        let repeated = Self {
+            shape,
+            strides,
+            offset: self.offset,
+        };
+        Ok(repeated.settled())
+    }
+
+    /// As another shape of as many elements.
+    pub(crate) fn reshape(&self, shape: &[usize]) -> Result<Self, TensorError> {
+        let mut reshaped = Self::contiguous(shape)?;
+        if reshaped.len() != self.len() {
+            return Err(TensorError::Elements {
+                shape: shape.into(),
+                expected: reshaped.len(),
+                found: self.len(),
+            });
+        }
+        reshaped.offset = self.offset;
+        if self.is_contiguous() || self.follow(&mut reshaped) {
+            return Ok(reshaped);
+        }
+        Err(TensorError::NotAView {
+            from: self.shape().into(),
+            strides: self.strides().into(),
+            to: shape.into(),
+        })
+    }
+
+    /// Finds the strides of another shape of as many elements, if there are such. Dimensions of both shapes are taken in
+    /// groups of as many elements, as few as possible; within a group the elements have to be evenly spaced.
+    fn follow(&self, new: &mut Self) -> bool {
+        // What is of size 1 has no stride of its own.
+        let mut old: [(usize, usize); MAX_RANK] = [(1, 1); MAX_RANK];
+        let mut olds = 0;
+        for (size, stride) in self.shape.iter().zip(self.strides.iter()) {
+            if *size != 1 {
+                old[olds] = (*size, *stride);
+                olds += 1;
+            }
+        }
+        let (mut from, mut to) = (0, 0);
+        while from < olds && to < new.rank() {
+            let (mut many, mut wanted) = (old[from].0, new.shape[to]);
+            let (mut old_end, mut new_end) = (from + 1, to + 1);
+            // Ends before either shape does, as both have as many elements in all.
+            while many != wanted {
+                if wanted < many {
+                    wanted *= new.shape[new_end];
+                    new_end += 1;
+                } else {
+                    many *= old[old_end].0;
+                    old_end += 1;
+                }
+            }
+            let even = old[from..old_end].windows(2);
+            let even = even.into_iter().all(|two| two[0].1 == two[1].0 * two[1].1);
+            if !even {
+                return false;
+            }
+            let mut stride = old[old_end - 1].1;
+            for dim in (to..new_end).rev() {
+                new.strides[dim] = stride;
+                stride *= new.shape[dim];
+            }
+            (from, to) = (old_end, new_end);
+        }
+        true
+    }
+
+    /// The two sides of a place in a dimension.
+    pub(crate) fn split(&self, dim: usize, at: usize) -> Result<(Self, Self), TensorError> {
+        Ok((self.slice(dim, ..at)?, self.slice(dim, at..)?))
+    }
+
+    /// The same, with the first place so many elements earlier.
+    pub(crate) fn moved_down(mut self, by: usize) -> Self {
+        self.offset = self.offset.saturating_sub(by);
+        self
+    }
+}

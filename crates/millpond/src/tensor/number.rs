@@ -1,0 +1,332 @@
+//! What operations ask of elements, and the way from a type as a value to a type of Rust.
+
+use super::scalar::Scalar;
+use crate::dtype::Element;
+use bytemuck::Pod;
+
+/// What elements are counted in: `f64`, `i64`, `u64`, or a pair of `f64`. Sums and products of elements are formed in it
+/// and rounded, or cut off, in the end; and a cast leads through it, which changes no result, as it holds every element
+/// of its types.
+pub(crate) trait Wide: Number + Default + PartialEq + Into<Scalar> {
+    /// As an element of another type.
+    fn cast<T: Number>(self) -> T;
+}
+
+/// Elements that can be computed with. Integers wrap around, as processors' do.
+pub(crate) trait Number: Element {
+    /// What elements are counted in.
+    type Wide: Wide;
+    /// Whether a quotient by it would have to be refused.
+    const INTEGER: bool;
+
+    fn plus(self, other: Self) -> Self;
+    fn minus(self, other: Self) -> Self;
+    fn times(self, other: Self) -> Self;
+    /// Of integers without the rest. 0 where the divisor is the integer 0, which is refused before.
+    fn over(self, other: Self) -> Self;
+
+    fn widen(self) -> Self::Wide;
+    fn of_f64(number: f64) -> Self;
+    fn of_i64(number: i64) -> Self;
+    fn of_u64(number: u64) -> Self;
+    fn of_complex(number: [f64; 2]) -> Self;
+
+    /// Of a number that [fits](Scalar::fits).
+    fn of_scalar(number: Scalar) -> Self {
+        match number {
+            Scalar::Float(number) => Self::of_f64(number),
+            Scalar::Int(number) => Self::of_i64(number),
+            Scalar::UInt(number) => Self::of_u64(number),
+            Scalar::Complex(number) => Self::of_complex(number),
+            Scalar::Bool(is) => Self::of_u64(is.into()),
+        }
+    }
+}
+
+macro_rules! wides {
+    ($($type:ty, $of:ident;)*) => {
+        $(
+            impl Wide for $type {
+                #[inline]
+                fn cast<T: Number>(self) -> T {
+                    T::$of(self)
+                }
+            }
+        )*
+    };
+}
+
+wides! {
+    f64, of_f64;
+    i64, of_i64;
+    u64, of_u64;
+    [f64; 2], of_complex;
+}
+
+macro_rules! floats {
+    ($($type:ty)*) => {
+        $(
+            impl Number for $type {
+                type Wide = f64;
+                const INTEGER: bool = false;
+
+                #[inline]
+                fn plus(self, other: Self) -> Self { self + other }
+                #[inline]
+                fn minus(self, other: Self) -> Self { self - other }
+                #[inline]
+                fn times(self, other: Self) -> Self { self * other }
+                #[inline]
+                fn over(self, other: Self) -> Self { self / other }
+                #[inline]
+                fn widen(self) -> f64 { self.into() }
+                #[inline]
+                fn of_f64(number: f64) -> Self { number as Self }
+                #[inline]
+                fn of_i64(number: i64) -> Self { number as Self }
+                #[inline]
+                fn of_u64(number: u64) -> Self { number as Self }
+                #[inline]
+                fn of_complex(number: [f64; 2]) -> Self { number[0] as Self }
+            }
+        )*
+    };
+}
+
+floats! { f64 f32 }
+
+#[cfg(feature = "half")]
+macro_rules! halves {
+    ($($type:ty)*) => {
+        $(
+            impl Number for $type {
+                type Wide = f64;
+                const INTEGER: bool = false;
+
+                #[inline]
+                fn plus(self, other: Self) -> Self { self + other }
+                #[inline]
+                fn minus(self, other: Self) -> Self { self - other }
+                #[inline]
+                fn times(self, other: Self) -> Self { self * other }
+                #[inline]
+                fn over(self, other: Self) -> Self { self / other }
+                #[inline]
+                fn widen(self) -> f64 { self.to_f64() }
+                #[inline]
+                fn of_f64(number: f64) -> Self { Self::from_f64(number) }
+                // Integers beyond 2^53 are rounded twice, to a neighbour at worst.
+                #[inline]
+                fn of_i64(number: i64) -> Self { Self::from_f64(number as f64) }
+                #[inline]
+                fn of_u64(number: u64) -> Self { Self::from_f64(number as f64) }
+                #[inline]
+                fn of_complex(number: [f64; 2]) -> Self { Self::from_f64(number[0]) }
+            }
+        )*
+    };
+}
+
+#[cfg(feature = "half")]
+halves! { half::f16 half::bf16 }
+
+macro_rules! integers {
+    ($($type:ty, $wide:ty;)*) => {
+        $(
+            impl Number for $type {
+                type Wide = $wide;
+                const INTEGER: bool = true;
+
+                #[inline]
+                fn plus(self, other: Self) -> Self { self.wrapping_add(other) }
+                #[inline]
+                fn minus(self, other: Self) -> Self { self.wrapping_sub(other) }
+                #[inline]
+                fn times(self, other: Self) -> Self { self.wrapping_mul(other) }
+                #[inline]
+                fn over(self, other: Self) -> Self {
+                    if other == 0 { 0 } else { self.wrapping_div(other) }
+                }
+                #[inline]
+                fn widen(self) -> $wide { self.into() }
+                #[inline]
+                fn of_f64(number: f64) -> Self { number as Self }
+                #[inline]
+                fn of_i64(number: i64) -> Self { number as Self }
+                #[inline]
+                fn of_u64(number: u64) -> Self { number as Self }
+                #[inline]
+                fn of_complex(number: [f64; 2]) -> Self { number[0] as Self }
+            }
+        )*
+    };
+}
+
+integers! {
+    i8, i64; i16, i64; i32, i64; i64, i64;
+    u8, u64; u16, u64; u32, u64; u64, u64;
+}
+
+macro_rules! complexes {
+    ($($part:ty)*) => {
+        $(
+            impl Number for [$part; 2] {
+                type Wide = [f64; 2];
+                const INTEGER: bool = false;
+
+                #[inline]
+                fn plus(self, other: Self) -> Self { [self[0] + other[0], self[1] + other[1]] }
+                #[inline]
+                fn minus(self, other: Self) -> Self { [self[0] - other[0], self[1] - other[1]] }
+                #[inline]
+                fn times(self, other: Self) -> Self {
+                    let ([a, b], [c, d]) = (self, other);
+                    [a * c - b * d, a * d + b * c]
+                }
+                /// Scaled by the divisor's larger part, as its square may be too large or too small where it is not.
+                #[inline]
+                fn over(self, other: Self) -> Self {
+                    let ([a, b], [c, d]) = (self, other);
+                    if c.abs() >= d.abs() {
+                        let ratio = if c == 0.0 { 0.0 } else { d / c };
+                        let scale = c + d * ratio;
+                        [(a + b * ratio) / scale, (b - a * ratio) / scale]
+                    } else {
+                        let ratio = c / d;
+                        let scale = c * ratio + d;
+                        [(a * ratio + b) / scale, (b * ratio - a) / scale]
+                    }
+                }
+                #[inline]
+                fn widen(self) -> [f64; 2] { self.map(f64::from) }
+                #[inline]
+                fn of_f64(number: f64) -> Self { [number as $part, 0.0] }
+                #[inline]
+                fn of_i64(number: i64) -> Self { [number as $part, 0.0] }
+                #[inline]
+                fn of_u64(number: u64) -> Self { [number as $part, 0.0] }
+                #[inline]
+                fn of_complex(number: [f64; 2]) -> Self { number.map(|part| part as $part) }
+            }
+        )*
+    };
+}
+
+complexes! { f64 f32 }
+
+/// Does something with the type of Rust that computes for a [`DType`](crate::DType), and something else where there is
+/// none: for `bool`, and for half precision without the feature `half`.
+macro_rules! with_number {
+    ($dtype:expr, $number:ident => $body:expr, else $other:expr) => {
+        match $dtype {
+            $crate::dtype::DType::F64 => {
+                type $number = f64;
+                $body
+            }
+            $crate::dtype::DType::F32 => {
+                type $number = f32;
+                $body
+            }
+            #[cfg(feature = "half")]
+            $crate::dtype::DType::F16 => {
+                type $number = half::f16;
+                $body
+            }
+            #[cfg(feature = "half")]
+            $crate::dtype::DType::BF16 => {
+                type $number = half::bf16;
+                $body
+            }
+            $crate::dtype::DType::I8 => {
+                type $number = i8;
+                $body
+            }
+            $crate::dtype::DType::I16 => {
+                type $number = i16;
+                $body
+            }
+            $crate::dtype::DType::I32 => {
+                type $number = i32;
+                $body
+            }
+            $crate::dtype::DType::I64 => {
+                type $number = i64;
+                $body
+            }
+            $crate::dtype::DType::U8 => {
+                type $number = u8;
+                $body
+            }
+            $crate::dtype::DType::U16 => {
+                type $number = u16;
+                $body
+            }
+            $crate::dtype::DType::U32 => {
+                type $number = u32;
+                $body
+            }
+            $crate::dtype::DType::U64 => {
+                type $number = u64;
+                $body
+            }
+            $crate::dtype::DType::Complex64 => {
+                type $number = [f32; 2];
+                $body
+            }
+            $crate::dtype::DType::Complex128 => {
+                type $number = [f64; 2];
+                $body
+            }
+            #[allow(unreachable_patterns, reason = "half precision without its feature")]
+            _ => $other,
+        }
+    };
+}
+pub(crate) use with_number;
+
+/// Does something with a plain type of Rust as large and as aligned as elements of a [`DType`](crate::DType): what is
+/// moved is not looked at.
+macro_rules! with_plain {
+    ($dtype:expr, $plain:ident => $body:expr) => {
+        match $dtype {
+            $crate::dtype::DType::I8 | $crate::dtype::DType::U8 | $crate::dtype::DType::Bool => {
+                type $plain = u8;
+                $body
+            }
+            $crate::dtype::DType::I16
+            | $crate::dtype::DType::U16
+            | $crate::dtype::DType::F16
+            | $crate::dtype::DType::BF16 => {
+                type $plain = u16;
+                $body
+            }
+            $crate::dtype::DType::I32 | $crate::dtype::DType::U32 | $crate::dtype::DType::F32 => {
+                type $plain = u32;
+                $body
+            }
+            $crate::dtype::DType::I64 | $crate::dtype::DType::U64 | $crate::dtype::DType::F64 => {
+                type $plain = u64;
+                $body
+            }
+            $crate::dtype::DType::Complex64 => {
+                type $plain = [u32; 2];
+                $body
+            }
+            $crate::dtype::DType::Complex128 => {
+                type $plain = [u64; 2];
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_plain;
+
+/// Bytes as elements. They are whole and aligned wherever a view was made.
+pub(crate) fn elements<T: Pod>(bytes: &[u8]) -> &[T] {
+    bytemuck::cast_slice(bytes)
+}
+
+/// The same, to be written too.
+pub(crate) fn elements_mut<T: Pod>(bytes: &mut [u8]) -> &mut [T] {
+    bytemuck::cast_slice_mut(bytes)
+}

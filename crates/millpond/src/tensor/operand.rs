@@ -1,0 +1,150 @@
+//! Tensors and numbers as operands.
+
+use super::Tensor;
+use super::error::TensorError;
+use super::layout::Layout;
+use super::number::{Number, with_number};
+use super::scalar::Scalar;
+use super::view::{TensorMut, TensorRef};
+use crate::dtype::DType;
+
+/// One operand of an operation: a tensor, a view, or a number. What takes one takes `&tensor` and `0.5` alike.
+#[derive(Debug)]
+pub struct Operand<'a>(Kind<'a>);
+
+#[derive(Debug)]
+enum Kind<'a> {
+    Tensor(&'a Tensor),
+    View(TensorRef<'a>),
+    Scalar(Scalar),
+}
+
+impl<'a> From<&'a Tensor> for Operand<'a> {
+    fn from(tensor: &'a Tensor) -> Self {
+        Self(Kind::Tensor(tensor))
+    }
+}
+
+impl<'a> From<TensorRef<'a>> for Operand<'a> {
+    fn from(view: TensorRef<'a>) -> Self {
+        Self(Kind::View(view))
+    }
+}
+
+impl<'a> From<&TensorRef<'a>> for Operand<'a> {
+    fn from(view: &TensorRef<'a>) -> Self {
+        Self(Kind::View(*view))
+    }
+}
+
+impl<'a> From<&'a TensorMut<'_>> for Operand<'a> {
+    fn from(view: &'a TensorMut<'_>) -> Self {
+        Self(Kind::View(view.as_ref()))
+    }
+}
+
+macro_rules! numbers {
+    ($($type:ty)*) => {
+        $(
+            impl From<$type> for Operand<'_> {
+                fn from(number: $type) -> Self {
+                    Self(Kind::Scalar(number.into()))
+                }
+            }
+        )*
+    };
+}
+
+numbers! { f64 f32 i8 i16 i32 i64 u8 u16 u32 u64 [f32; 2] [f64; 2] bool Scalar }
+
+#[cfg(feature = "half")]
+numbers! { half::f16 half::bf16 }
+
+#[cfg(feature = "num-complex")]
+numbers! { num_complex::Complex<f32> num_complex::Complex<f64> }
+
+impl<'a> Operand<'a> {
+    /// The tensor, if it is one.
+    pub(super) fn tensor(&self) -> Result<Option<TensorRef<'a>>, TensorError> {
+        match self.0 {
+            Kind::Tensor(tensor) => tensor.view().map(Some),
+            Kind::View(view) => Ok(Some(view)),
+            Kind::Scalar(_) => Ok(None),
+        }
+    }
+
+    /// The number, if it is one.
+    pub(super) fn scalar(&self) -> Scalar {
+        match self.0 {
+            Kind::Scalar(scalar) => scalar,
+            Kind::Tensor(_) | Kind::View(_) => Scalar::Bool(false),
+        }
+    }
+
+    /// Sizes of its dimensions; a number has none.
+    pub(super) fn shape(&self) -> &[usize] {
+        match &self.0 {
+            Kind::Tensor(tensor) => tensor.shape(),
+            Kind::View(view) => view.shape(),
+            Kind::Scalar(_) => &[],
+        }
+    }
+
+    /// Refuses a tensor of another type, and a number that is none of it.
+    pub(super) fn expect(&self, operation: &'static str, dtype: DType) -> Result<(), TensorError> {
+        let right = match &self.0 {
+            Kind::Tensor(tensor) => tensor.dtype(),
+            Kind::View(view) => view.dtype(),
+            Kind::Scalar(value) if value.fits(dtype) => dtype,
+            Kind::Scalar(value) => {
+                let value = *value;
+                return Err(TensorError::Scalar { value, dtype });
+            }
+        };
+        if right == dtype {
+            return Ok(());
+        }
+        Err(TensorError::DTypes {
+            operation,
+            left: dtype,
+            right,
+        })
+    }
+
+    /// The elements, and where they lie when they are repeated to a shape that goes together with theirs. A number is put
+    /// into `one`. It was found to be of the type.
+    pub(super) fn elements<'s, T: Number>(
+        &'s self,
+        operation: &'static str,
+        one: &'s mut [T; 1],
+        shape: &Layout,
+    ) -> Result<(&'s [T], Layout), TensorError> {
+        match self.tensor()? {
+            Some(view) => {
+                let layout = view.layout().repeat_to(operation, shape.shape())?;
+                Ok((view.plain(), layout))
+            }
+            None => {
+                *one = [T::of_scalar(self.scalar())];
+                Ok((one, Layout::repeated(shape.dims())))
+            }
+        }
+    }
+}
+
+/// A number as an element of a type, in the first of these bytes.
+pub(super) fn bytes_of(value: Scalar, dtype: DType) -> Result<[u8; 16], TensorError> {
+    if !value.fits(dtype) {
+        return Err(TensorError::Scalar { value, dtype });
+    }
+    let mut bytes = [0; 16];
+    with_number!(
+        dtype,
+        T => bytes[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&T::of_scalar(value))),
+        else match value.to_bool() {
+            Some(is) => bytes[0] = is.into(),
+            None => return Err(TensorError::Unsupported { operation: "fill", dtype }),
+        }
+    );
+    Ok(bytes)
+}
