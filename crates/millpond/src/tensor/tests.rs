@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 pub(super) fn config(cases: u32) -> ProptestConfig {
     ProptestConfig {
-        cases: if cfg!(miri) { 4 } else { cases },
+        cases: if cfg!(miri) { 1 } else { cases },
         failure_persistence: None,
         ..ProptestConfig::default()
     }
