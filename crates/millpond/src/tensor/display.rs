@@ -20,12 +20,14 @@ pub(super) fn half_as_f64(dtype: DType, bits: u16) -> f64 {
         return f32::from_bits(u32::from(bits) << 16).into();
     }
     let sign = if bits >> 15 == 0 { 1.0 } else { -1.0 };
-    let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
+    let (exponent, fraction) = (u64::from(bits >> 10 & 31), f64::from(bits & 1023));
+    // By its bits, as `powi` need not be exact.
+    let two_to = |power: u64| f64::from_bits((1023 + power) << 52);
     match exponent {
-        0 => sign * fraction * 2f64.powi(-24),
+        0 => sign * fraction / two_to(24),
         31 if fraction == 0.0 => sign * f64::INFINITY,
         31 => f64::NAN,
-        _ => sign * (1024.0 + fraction) * 2f64.powi(exponent - 25),
+        _ => sign * (1024.0 + fraction) * two_to(exponent) / two_to(25),
     }
 }
 

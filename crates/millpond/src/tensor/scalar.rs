@@ -82,7 +82,7 @@ impl Scalar {
             Self::UInt(number) => Some(number.into()),
             Self::Bool(is) => Some(is.into()),
             // What has no fraction and is not too large to be exact here.
-            Self::Float(number) if number.trunc() == number && number.abs() < 2f64.powi(65) => {
+            Self::Float(number) if number.trunc() == number && number.abs() < 1e19 * 4.0 => {
                 Some(number as i128)
             }
             Self::Float(_) | Self::Complex(_) => None,

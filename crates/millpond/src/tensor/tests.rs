@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 pub(super) fn config(cases: u32) -> ProptestConfig {
     ProptestConfig {
-        cases: if cfg!(miri) { 4 } else { cases },
+        cases: if cfg!(miri) { 1 } else { cases },
         failure_persistence: None,
         ..ProptestConfig::default()
     }
@@ -207,9 +207,9 @@ fn numbers_become_elements_where_they_can() {
     assert_eq!(fits(Scalar::Float(3.0), DType::U8), Some(Scalar::UInt(3)));
     assert_eq!(fits(Scalar::Float(3.5), DType::U8), None);
     assert_eq!(fits(Scalar::Float(f64::NAN), DType::I64), None);
-    assert_eq!(fits(Scalar::Float(2f64.powi(63)), DType::I64), None);
+    assert_eq!(fits(Scalar::Float(9_223_372_036_854_775_808.0), DType::I64), None);
     assert_eq!(
-        fits(Scalar::Float(2f64.powi(63)), DType::U64),
+        fits(Scalar::Float(9_223_372_036_854_775_808.0), DType::U64),
         Some(Scalar::UInt(1 << 63))
     );
     assert_eq!(

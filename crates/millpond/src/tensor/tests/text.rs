@@ -73,8 +73,8 @@ fn half_precision_is_read_from_its_bits() {
     for (bits, number) in [
         (0x3C00, 1.0),
         (0xC000, -2.0),
-        (0x0001, 2f64.powi(-24)),
-        (0x0400, 2f64.powi(-14)),
+        (0x0001, 1.0 / 16_777_216.0),
+        (0x0400, 1.0 / 16_384.0),
         (0x7BFF, 65504.0),
         (0x7C00, f64::INFINITY),
         (0xFC00, f64::NEG_INFINITY),
