@@ -3,8 +3,11 @@
 //! The format is "NEP 1, A Simple File Format for NumPy Arrays", versions 1.0, 2.0 and 3.0: a magic string, a dictionary of
 //! Python literals that says type, order and shape, and the elements.
 
+use super::files::Files;
 use super::{DataError, DataSet};
+use crate::buffer::Origin;
 use crate::dtype::{DType, Element};
+use crate::tensor::{Tensor, TensorError};
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -83,6 +86,9 @@ pub enum NpyError {
     /// The elements cannot be read.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// There is no memory for the tensor, or no tensor of such a shape.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
 }
 
 /// A `.npy` file, of which the header was read.
@@ -187,7 +193,6 @@ impl Npy {
     /// # Errors
     /// [`NpyError::Shape`] where there are not so many elements; where the file cannot be written.
     pub fn write<T: Element>(path: impl AsRef<Path>, shape: &[u64], elements: &[T]) -> Result<(), NpyError> {
-        let path = path.as_ref();
         let expected = shape.iter().try_fold(1u64, |all, size| all.checked_mul(*size));
         if expected != Some(elements.len() as u64) || shape.len() > MOST_DIMS {
             return Err(NpyError::Shape {
@@ -196,6 +201,23 @@ impl Npy {
                 found: elements.len() as u64,
             });
         }
+        Self::write_bytes(path.as_ref(), T::DTYPE, shape, bytemuck::cast_slice(elements))
+    }
+
+    /// Writes a tensor, as [`write`](Self::write) does; a view that is not contiguous is copied first.
+    ///
+    /// # Errors
+    /// Where there is no memory for a copy or the file cannot be written.
+    pub fn write_tensor(path: impl AsRef<Path>, tensor: &Tensor) -> Result<(), NpyError> {
+        let tensor = tensor.to_contiguous()?.into_tensor();
+        let shape: Vec<u64> = tensor.shape().iter().map(|size| *size as u64).collect();
+        let size = tensor.dtype().size();
+        let (from, bytes) = (tensor.offset() * size, tensor.len() * size);
+        let elements = tensor.storage().as_bytes().get(from..from + bytes).unwrap_or(&[]);
+        Self::write_bytes(path.as_ref(), tensor.dtype(), &shape, elements)
+    }
+
+    fn write_bytes(path: &Path, dtype: DType, shape: &[u64], elements: &[u8]) -> Result<(), NpyError> {
         let failed = |source| NpyError::Io {
             path: path.to_owned(),
             what: "write it",
@@ -204,12 +226,8 @@ impl Npy {
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{}.part", std::process::id()));
         let beside = PathBuf::from(beside);
-        let written = write_to(
-            &beside,
-            &header_of(T::DTYPE, shape),
-            bytemuck::cast_slice(elements),
-        )
-        .and_then(|()| std::fs::rename(&beside, path));
+        let written = write_to(&beside, &header_of(dtype, shape), elements)
+            .and_then(|()| std::fs::rename(&beside, path));
         if written.is_err() {
             let _ = std::fs::remove_file(&beside);
         }
@@ -232,6 +250,65 @@ impl Npy {
     #[must_use]
     pub fn is_fortran_order(&self) -> bool {
         self.head.fortran
+    }
+
+    /// The whole array as a tensor of host memory, from the [set of pools](crate::pools) that holds here. One in Fortran order
+    /// is a transposed view.
+    ///
+    /// # Errors
+    /// Where there is no memory for it, the file is not as long as its shape says, or a byte of its bools is neither 0 nor 1.
+    pub fn tensor(&self) -> Result<Tensor, NpyError> {
+        self.read_to(|shape, dtype| Tensor::zeros(shape, dtype))
+    }
+
+    /// The same from a pool, a tenant or a source.
+    ///
+    /// # Errors
+    /// As [`tensor`](Self::tensor).
+    pub fn tensor_in(&self, from: &impl Origin) -> Result<Tensor, NpyError> {
+        self.read_to(|shape, dtype| Tensor::zeros_in(from, shape, dtype))
+    }
+
+    fn read_to(
+        &self,
+        zeros: impl FnOnce(&[usize], DType) -> Result<Tensor, TensorError>,
+    ) -> Result<Tensor, NpyError> {
+        let dtype = self.head.dtype;
+        let files = Files::open(std::slice::from_ref(&self.path), self.skip, dtype.size())?;
+        let expected: u64 = self.head.shape.iter().product();
+        if files.rows() != expected {
+            return Err(NpyError::Shape {
+                shape: self.head.shape.clone(),
+                expected,
+                found: files.rows(),
+            });
+        }
+        // What is more than there are addresses is refused by its size.
+        let sizes = self
+            .head
+            .shape
+            .iter()
+            .map(|size| usize::try_from(*size).unwrap_or(usize::MAX));
+        let mut shape: Vec<usize> = sizes.collect();
+        if self.head.fortran {
+            shape.reverse();
+        }
+        let mut storage = zeros(&shape, dtype)?
+            .try_into_storage()
+            .unwrap_or_else(|_| unreachable!("nobody else has it"));
+        files.read(0, storage.as_mut_bytes())?;
+        if dtype == DType::Bool && storage.as_bools().is_none() {
+            return Err(NpyError::Header {
+                path: self.path.clone(),
+                why: "one of its bools is neither 0 nor 1".to_owned(),
+            });
+        }
+        let tensor = Tensor::from_storage(storage, &shape)?;
+        if self.head.fortran {
+            let turned: Vec<usize> = (0..shape.len()).rev().collect();
+            return Ok(tensor.permute(&turned)?);
+        }
+        Ok(tensor)
     }
 
     /// The array as rows along its first dimension, to be read in batches, passed through or mapped.
