@@ -23,6 +23,8 @@ mod upkeep;
 pub use builder::PoolsBuilder;
 pub(crate) use default::{NoSets, no_sets};
 pub use default::{pools, set_default_pools};
+#[cfg(feature = "derive")]
+pub(crate) use here::with_host;
 pub use scope::PoolsScope;
 pub use shorthand::{
     alloc, alloc_from, alloc_from_fn, alloc_zeroed, collect_garbage, compact, empty_cache, memory_stats,

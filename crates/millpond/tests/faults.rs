@@ -331,3 +331,102 @@ fn every_other_policy_when_calls_fail() {
         }
     }
 }
+
+/// Structures of arrays: each of their fields asks for memory by itself.
+#[cfg(feature = "derive")]
+mod arrays {
+    use super::{AllocError, Arc, Failing, Host, Ordering, Plan, Pool};
+    use millpond::Soa;
+
+    #[derive(Clone, Copy, Debug, PartialEq, Soa)]
+    struct Body {
+        place: [f64; 4],
+        number: u64,
+        mass: f32,
+        kind: u16,
+    }
+
+    fn body(number: u64) -> Body {
+        Body {
+            place: [number as f64; 4],
+            number,
+            mass: -(number as f32),
+            kind: number as u16,
+        }
+    }
+
+    /// Bodies in all: more than any field's first blocks have room for.
+    const BODIES: u64 = 20_000;
+
+    /// Appends bodies one by one and in batches with these calls failing, each again until it is served; answers the calls
+    /// of the source, and how often it was refused with other fields ready.
+    fn grow(first: u64, end: u64) -> (u64, u64) {
+        let plan = Arc::new(Plan::default());
+        plan.first.store(first, Ordering::Relaxed);
+        plan.end.store(end, Ordering::Relaxed);
+        let source = Failing {
+            inner: Host::builder().page_bytes(64 << 10).build().expect("a source"),
+            plan: Arc::clone(&plan),
+        };
+        let pool = Pool::builder()
+            .trim_every(None)
+            .over(Box::new(source))
+            .expect("a pool");
+        let mut bodies = BodyVec::in_pool(&pool).expect("nothing is asked for");
+        let (mut next, mut halfway) = (0, 0);
+        while next < BODIES {
+            let before = (bodies.len(), pool.stats().requested.current);
+            let batch: Vec<Body> = (next..next + 64).map(body).collect();
+            let outcome = match next % 192 {
+                0 => bodies.try_push(batch[0]).map(|()| 1),
+                1 => bodies.try_extend(batch.iter().copied()).map(|()| 64),
+                _ => bodies.try_extend_from_slice(&batch).map(|()| 64),
+            };
+            match outcome {
+                Ok(served) => next += served,
+                Err(ref error) => {
+                    assert!(
+                        matches!(error, AllocError::OutOfMemory(_) | AllocError::Source(_)),
+                        "{error:?}"
+                    );
+                    halfway += u64::from(pool.stats().requested.current > before.1);
+                    // A refusal for good ends here, so that the loop does.
+                    if end == u64::MAX {
+                        plan.end.store(0, Ordering::Relaxed);
+                    }
+                }
+            }
+            let lengths = [
+                bodies.place().len(),
+                bodies.number().len(),
+                bodies.mass().len(),
+                bodies.kind().len(),
+            ];
+            assert_eq!(lengths, [next as usize; 4], "calls {first} to {end}");
+            assert_eq!(
+                bodies.len() - before.0,
+                outcome.map_or(0, |served| served as usize)
+            );
+        }
+        assert!(
+            bodies.iter().map(|one| one.get()).eq((0..next).map(body)),
+            "calls {first} to {end}"
+        );
+        drop(bodies);
+        assert_eq!(pool.stats().requested.current, 0);
+        (plan.calls.load(Ordering::Relaxed), halfway)
+    }
+
+    #[test]
+    fn whichever_call_fails_all_fields_have_one_length() {
+        let (calls, _) = grow(0, 0);
+        let mut halfway = 0;
+        for call in 0..calls {
+            halfway += grow(call, call + 1).1 + grow(call, u64::MAX).1;
+        }
+        assert!(
+            calls > 4 && halfway > 0,
+            "{halfway} refusals with fields ready before it, of {calls} calls"
+        );
+    }
+}
