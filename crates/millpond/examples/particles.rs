@@ -54,7 +54,7 @@ mod linux {
         name[..2].copy_from_slice(&number.to_le_bytes());
         Particle {
             position: [x, 2.0 * x, 0.0],
-            moves: u8::from(number % 3 != 0),
+            moves: u8::from(!number.is_multiple_of(3)),
             velocity: [1.0, -x / 100.0, 0.5],
             mass: 1.0 + f64::from(number % 7),
             name,

@@ -338,12 +338,13 @@ mod arrays {
     use super::{AllocError, Arc, Failing, Host, Ordering, Plan, Pool};
     use millpond::Soa;
 
+    /// From the smallest field to the largest: a field that has grown leaves too little for the next.
     #[derive(Clone, Copy, Debug, PartialEq, Soa)]
     struct Body {
-        place: [f64; 4],
-        number: u64,
-        mass: f32,
         kind: u16,
+        mass: f32,
+        number: u64,
+        place: [f64; 4],
     }
 
     fn body(number: u64) -> Body {
@@ -358,9 +359,17 @@ mod arrays {
     /// Bodies in all: more than any field's first blocks have room for.
     const BODIES: u64 = 20_000;
 
-    /// Appends bodies one by one and in batches with these calls failing, each again until it is served; answers the calls
+    /// How bodies are appended.
+    #[derive(Clone, Copy, Debug)]
+    enum Way {
+        Push,
+        Extend,
+        Slice,
+    }
+
+    /// Appends bodies with these calls failing, each again until it is served; answers the calls
     /// of the source, and how often it was refused with other fields ready.
-    fn grow(first: u64, end: u64) -> (u64, u64) {
+    fn grow(way: Way, first: u64, end: u64) -> (u64, u64) {
         let plan = Arc::new(Plan::default());
         plan.first.store(first, Ordering::Relaxed);
         plan.end.store(end, Ordering::Relaxed);
@@ -376,11 +385,13 @@ mod arrays {
         let (mut next, mut halfway) = (0, 0);
         while next < BODIES {
             let before = (bodies.len(), pool.stats().requested.current);
-            let batch: Vec<Body> = (next..next + 64).map(body).collect();
-            let outcome = match next % 192 {
-                0 => bodies.try_push(batch[0]).map(|()| 1),
-                1 => bodies.try_extend(batch.iter().copied()).map(|()| 64),
-                _ => bodies.try_extend_from_slice(&batch).map(|()| 64),
+            let outcome = match way {
+                Way::Push => bodies.try_push(body(next)).map(|()| 1),
+                Way::Extend => bodies.try_extend((next..next + 64).map(body)).map(|()| 64),
+                Way::Slice => {
+                    let batch: Vec<Body> = (next..next + 64).map(body).collect();
+                    bodies.try_extend_from_slice(&batch).map(|()| 64)
+                }
             };
             match outcome {
                 Ok(served) => next += served,
@@ -419,14 +430,16 @@ mod arrays {
 
     #[test]
     fn whichever_call_fails_all_fields_have_one_length() {
-        let (calls, _) = grow(0, 0);
-        let mut halfway = 0;
-        for call in 0..calls {
-            halfway += grow(call, call + 1).1 + grow(call, u64::MAX).1;
+        for way in [Way::Push, Way::Extend, Way::Slice] {
+            let (calls, _) = grow(way, 0, 0);
+            let mut halfway = 0;
+            for call in 0..calls {
+                halfway += grow(way, call, call + 1).1 + grow(way, call, u64::MAX).1;
+            }
+            assert!(
+                calls > 4 && halfway > 0,
+                "{way:?}: {halfway} refusals with fields ready before it, of {calls} calls"
+            );
         }
-        assert!(
-            calls > 4 && halfway > 0,
-            "{halfway} refusals with fields ready before it, of {calls} calls"
-        );
     }
 }

@@ -170,3 +170,16 @@ impl fmt::Display for SoaLayout {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_arranged_as_they_lie_whatever_the_order_they_were_named_in() {
+        let (late, early) = (SoaField::of::<u16>("late", 4), SoaField::of::<u8>("early", 0));
+        let found = arrange::<u64, 3>([late, SoaField::of::<u8>("middle", 1), early]);
+        let found = found.map(|field| (field.name, field.padding));
+        assert_eq!(found, [("early", 0), ("middle", 2), ("late", 2)]);
+    }
+}
