@@ -91,6 +91,9 @@ mod profile;
 #[cfg(target_os = "linux")]
 #[deny(unsafe_code)]
 mod rental;
+#[cfg(all(feature = "derive", target_os = "linux"))]
+#[forbid(unsafe_code)]
+mod soa;
 #[cfg(target_os = "linux")]
 #[forbid(unsafe_code)]
 mod storage;
@@ -126,6 +129,8 @@ pub use ledger::{
     TagTotal, Tracking, WrongFree,
 };
 pub use memory::{MemoryKind, MemorySource};
+#[cfg(feature = "derive")]
+pub use millpond_derive::Soa;
 #[cfg(target_os = "linux")]
 pub use pinned::{Pinned, is_pinned, pinned_bytes};
 #[cfg(target_os = "linux")]
@@ -147,6 +152,8 @@ pub use pressure::{Pressure, Watch, pressure};
 pub use profile::{PoolProfile, ProfileReport, profile};
 #[cfg(target_os = "linux")]
 pub use rental::{Rental, RentalStats, Rented};
+#[cfg(all(feature = "derive", target_os = "linux"))]
+pub use soa::{Soa, SoaChunks, SoaField, SoaIndexError, SoaLayout};
 #[cfg(target_os = "linux")]
 pub use storage::Storage;
 #[doc(hidden)]
@@ -165,3 +172,10 @@ pub use time::Time;
 pub use unpooled::Unpooled;
 #[cfg(target_os = "linux")]
 pub use workspace::{Named, Scratch, Workspace, WorkspaceBuilder, WorkspaceError, WorkspaceStats};
+
+/// What the code that `derive(Soa)` makes calls.
+#[cfg(all(feature = "derive", target_os = "linux"))]
+#[doc(hidden)]
+pub mod __soa {
+    pub use crate::soa::{Column, Cut, Split, arrange, chunks, here, padding_after};
+}

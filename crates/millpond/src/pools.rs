@@ -23,6 +23,8 @@ mod upkeep;
 pub use builder::PoolsBuilder;
 pub(crate) use default::{NoSets, no_sets};
 pub use default::{pools, set_default_pools};
+#[cfg(feature = "derive")]
+pub(crate) use here::with_host;
 pub use scope::PoolsScope;
 pub(crate) use shorthand::draw;
 pub use shorthand::{

@@ -18,6 +18,9 @@ fn example(name: &str) -> PathBuf {
         if cfg!(feature = "stacks") {
             cargo.args(["--features", "stacks"]);
         }
+        if cfg!(feature = "derive") {
+            cargo.args(["--features", "derive"]);
+        }
         assert!(
             cargo.status().expect("cargo starts").success(),
             "{name} cannot be built"
@@ -139,6 +142,7 @@ fn those_that_print_and_prove_nothing_run_to_their_end() {
         "leak_hunt",
         "guarded",
         "batches",
+        "particles",
     ];
     let all = names.len();
     names.retain(|name| !proven.contains(&name.as_str()));
@@ -146,6 +150,16 @@ fn those_that_print_and_prove_nothing_run_to_their_end() {
     for name in names {
         run(&name);
     }
+}
+
+#[cfg(feature = "derive")]
+#[test]
+fn particles_come_to_the_same_by_structures_and_by_arrays() {
+    let said = run("particles");
+    assert!(
+        said.contains("lost after moves") && said.contains("yes  all of it went back"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -331,3 +331,115 @@ fn every_other_policy_when_calls_fail() {
         }
     }
 }
+
+/// Structures of arrays: each of their fields asks for memory by itself.
+#[cfg(feature = "derive")]
+mod arrays {
+    use super::{AllocError, Arc, Failing, Host, Ordering, Plan, Pool};
+    use millpond::Soa;
+
+    /// From the smallest field to the largest: a field that has grown leaves too little for the next.
+    #[derive(Clone, Copy, Debug, PartialEq, Soa)]
+    struct Body {
+        kind: u16,
+        mass: f32,
+        number: u64,
+        place: [f64; 4],
+    }
+
+    fn body(number: u64) -> Body {
+        Body {
+            place: [number as f64; 4],
+            number,
+            mass: -(number as f32),
+            kind: number as u16,
+        }
+    }
+
+    /// Bodies in all: more than any field's first blocks have room for.
+    const BODIES: u64 = 20_000;
+
+    /// How bodies are appended.
+    #[derive(Clone, Copy, Debug)]
+    enum Way {
+        Push,
+        Extend,
+        Slice,
+    }
+
+    /// Appends bodies with these calls failing, each again until it is served; answers the calls
+    /// of the source, and how often it was refused with other fields ready.
+    fn grow(way: Way, first: u64, end: u64) -> (u64, u64) {
+        let plan = Arc::new(Plan::default());
+        plan.first.store(first, Ordering::Relaxed);
+        plan.end.store(end, Ordering::Relaxed);
+        let source = Failing {
+            inner: Host::builder().page_bytes(64 << 10).build().expect("a source"),
+            plan: Arc::clone(&plan),
+        };
+        let pool = Pool::builder()
+            .trim_every(None)
+            .over(Box::new(source))
+            .expect("a pool");
+        let mut bodies = BodyVec::in_pool(&pool).expect("nothing is asked for");
+        let (mut next, mut halfway) = (0, 0);
+        while next < BODIES {
+            let before = (bodies.len(), pool.stats().requested.current);
+            let outcome = match way {
+                Way::Push => bodies.try_push(body(next)).map(|()| 1),
+                Way::Extend => bodies.try_extend((next..next + 64).map(body)).map(|()| 64),
+                Way::Slice => {
+                    let batch: Vec<Body> = (next..next + 64).map(body).collect();
+                    bodies.try_extend_from_slice(&batch).map(|()| 64)
+                }
+            };
+            match outcome {
+                Ok(served) => next += served,
+                Err(ref error) => {
+                    assert!(
+                        matches!(error, AllocError::OutOfMemory(_) | AllocError::Source(_)),
+                        "{error:?}"
+                    );
+                    halfway += u64::from(pool.stats().requested.current > before.1);
+                    // A refusal for good ends here, so that the loop does.
+                    if end == u64::MAX {
+                        plan.end.store(0, Ordering::Relaxed);
+                    }
+                }
+            }
+            let lengths = [
+                bodies.place().len(),
+                bodies.number().len(),
+                bodies.mass().len(),
+                bodies.kind().len(),
+            ];
+            assert_eq!(lengths, [next as usize; 4], "calls {first} to {end}");
+            assert_eq!(
+                bodies.len() - before.0,
+                outcome.map_or(0, |served| served as usize)
+            );
+        }
+        assert!(
+            bodies.iter().map(|one| one.get()).eq((0..next).map(body)),
+            "calls {first} to {end}"
+        );
+        drop(bodies);
+        assert_eq!(pool.stats().requested.current, 0);
+        (plan.calls.load(Ordering::Relaxed), halfway)
+    }
+
+    #[test]
+    fn whichever_call_fails_all_fields_have_one_length() {
+        for way in [Way::Push, Way::Extend, Way::Slice] {
+            let (calls, _) = grow(way, 0, 0);
+            let mut halfway = 0;
+            for call in 0..calls {
+                halfway += grow(way, call, call + 1).1 + grow(way, call, u64::MAX).1;
+            }
+            assert!(
+                calls > 4 && halfway > 0,
+                "{way:?}: {halfway} refusals with fields ready before it, of {calls} calls"
+            );
+        }
+    }
+}

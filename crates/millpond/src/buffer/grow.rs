@@ -4,6 +4,7 @@ use super::Buffer;
 use crate::block::bytes_of;
 use crate::error::AllocError;
 use bytemuck::{AnyBitPattern, Zeroable};
+use std::mem::MaybeUninit;
 
 /// Up to so many bytes a buffer that is appended to doubles; beyond that it grows by half.
 const DOUBLED: usize = 1 << 20;
@@ -13,7 +14,8 @@ const DOUBLED: usize = 1 << 20;
 ///
 /// ```
 /// let pool = millpond::Pool::host()?;
-/// let mut buffer = pool.alloc_from(&[1u16, 2])?;
+/// let mut buffer = pool.alloc_from(&[1u16])?;
+/// buffer.try_push(2)?;
 /// buffer.try_resize(4, 9)?;
 /// buffer.try_grow_zeroed(5)?;
 /// assert_eq!(buffer[..], [1, 2, 9, 9, 0]);
@@ -21,6 +23,7 @@ const DOUBLED: usize = 1 << 20;
 /// assert_eq!(buffer[..], [1, 2, 9]);
 /// assert!(buffer.try_resize(usize::MAX, 0).is_err());
 /// assert_eq!(buffer[..], [1, 2, 9]);
+/// assert_eq!((buffer.swap_remove(0), buffer.pop(), buffer.swap_remove(1)), (Some(1), Some(2), None));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl<T: AnyBitPattern> Buffer<T> {
@@ -100,6 +103,59 @@ impl<T: AnyBitPattern> Buffer<T> {
         unsafe { end.copy_from_nonoverlapping(values.as_ptr(), values.len()) };
         self.len += values.len();
         Ok(())
+    }
+
+    /// Appends an element.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    #[inline]
+    pub fn try_push(&mut self, value: T) -> Result<(), AllocError> {
+        self.try_reserve(1)?;
+        self.extend_within_capacity(Some(value));
+        Ok(())
+    }
+
+    /// Appends what an iterator gives while there is room without another block; answers how many elements that were. The
+    /// rest is left in the iterator.
+    #[inline]
+    pub fn extend_within_capacity(&mut self, values: impl IntoIterator<Item = T>) -> usize {
+        let mut written = 0;
+        for (place, value) in self.spare().iter_mut().zip(values) {
+            place.write(value);
+            written += 1;
+        }
+        // Those up to `len` were there, and as many more were written.
+        self.len += written;
+        written
+    }
+
+    /// The places for elements that the block has room for.
+    #[inline]
+    fn spare(&mut self) -> &mut [MaybeUninit<T>] {
+        let spare = self.capacity() - self.len;
+        // SAFETY: the place is inside the block or at its end, as it has room for `len` elements and more.
+        let end = unsafe { self.as_mut_ptr().add(self.len) };
+        // SAFETY: there is room for as many elements from there on, aligned as all of them, in what is ours alone for as long
+        // as we are borrowed; of their bytes nothing is said.
+        unsafe { std::slice::from_raw_parts_mut(end.cast(), spare) }
+    }
+
+    /// Takes the last element.
+    #[inline]
+    pub fn pop(&mut self) -> Option<T> {
+        let last = *self.last()?;
+        self.len -= 1;
+        Some(last)
+    }
+
+    /// Takes an element and puts the last one in its place; none where there is no such element.
+    #[inline]
+    pub fn swap_remove(&mut self, index: usize) -> Option<T> {
+        let last = *self.last()?;
+        let taken = std::mem::replace(self.get_mut(index)?, last);
+        self.len -= 1;
+        Some(taken)
     }
 
     /// Makes the buffer of at most this length. The block stays as it is.

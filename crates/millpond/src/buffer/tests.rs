@@ -17,6 +17,10 @@ enum Step {
     Resize(usize, u32),
     GrowZeroed(usize),
     Extend(Vec<u32>),
+    Push(u32),
+    Within(Vec<u32>),
+    Pop,
+    SwapRemove(usize),
     Reserve(usize),
     ReserveExact(usize),
     Truncate(usize),
@@ -36,6 +40,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => (len(), any::<u32>()).prop_map(|(len, value)| Step::Resize(len, value)),
         3 => len().prop_map(Step::GrowZeroed),
         6 => vec(any::<u32>(), 0..200).prop_map(Step::Extend),
+        3 => any::<u32>().prop_map(Step::Push),
+        2 => vec(any::<u32>(), 0..200).prop_map(Step::Within),
+        1 => Just(Step::Pop),
+        2 => (0..200usize).prop_map(Step::SwapRemove),
         1 => len().prop_map(Step::Reserve),
         1 => len().prop_map(Step::ReserveExact),
         3 => len().prop_map(Step::Truncate),
@@ -66,6 +74,22 @@ fn agree(mut buffer: Buffer<u32>, steps: &[Step]) {
             Step::Extend(values) => {
                 buffer.try_extend_from_slice(values).expect("room");
                 model.extend_from_slice(values);
+            }
+            Step::Push(value) => {
+                buffer.try_push(*value).expect("room");
+                model.push(*value);
+            }
+            Step::Within(values) => {
+                let (room, mut rest) = (buffer.capacity() - buffer.len(), values.iter().copied());
+                assert_eq!(buffer.extend_within_capacity(&mut rest), values.len().min(room));
+                let taken = values.len().min(room);
+                assert_eq!(rest.len(), values.len() - taken, "the rest is left");
+                model.extend_from_slice(&values[..taken]);
+            }
+            Step::Pop => assert_eq!(buffer.pop(), model.pop()),
+            Step::SwapRemove(at) => {
+                let expected = (*at < model.len()).then(|| model.swap_remove(*at));
+                assert_eq!(buffer.swap_remove(*at), expected);
             }
             Step::Reserve(more) => {
                 buffer.try_reserve(*more).expect("room");

@@ -1,0 +1,270 @@
+//! What may be derived for, and why not.
+
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{ToTokens, format_ident, quote, quote_spanned};
+use syn::meta::ParseNestedMeta;
+use syn::spanned::Spanned;
+use syn::{Attribute, Data, DeriveInput, Error, Fields, LitInt, Path, Type, Visibility};
+
+/// The methods of the owner that are no field's: a field's slice cannot have their names.
+pub(crate) const METHODS: &[&str] = &[
+    "new",
+    "in_pool",
+    "with_capacity",
+    "with_capacity_in",
+    "try_from_slice",
+    "try_from_slice_in",
+    "try_clone",
+    "len",
+    "is_empty",
+    "capacity",
+    "try_reserve",
+    "try_reserve_exact",
+    "try_push",
+    "try_extend",
+    "try_extend_from_slice",
+    "get",
+    "get_ref",
+    "get_mut",
+    "set",
+    "pop",
+    "swap_remove",
+    "truncate",
+    "clear",
+    "iter",
+    "iter_mut",
+    "slices",
+    "slices_mut",
+    "split_at",
+    "split_at_mut",
+    "chunks",
+    "chunks_mut",
+    "to_vec",
+];
+
+/// The most an address can be asked to be a multiple of.
+const MOST_ALIGN: usize = 2 << 20;
+
+/// A structure to derive for.
+pub(crate) struct Input {
+    pub(crate) vis: Visibility,
+    /// The structure's name.
+    pub(crate) name: Ident,
+    /// The names of what is made for it.
+    pub(crate) owner: Ident,
+    pub(crate) one: Ident,
+    pub(crate) one_mut: Ident,
+    pub(crate) slices: Ident,
+    pub(crate) slices_mut: Ident,
+    pub(crate) iter: Ident,
+    pub(crate) iter_mut: Ident,
+    pub(crate) align: usize,
+    pub(crate) no_padding: bool,
+    /// Where `millpond` is.
+    pub(crate) krate: TokenStream,
+    /// At least one.
+    pub(crate) fields: Vec<Field>,
+}
+
+/// One of its fields.
+pub(crate) struct Field {
+    pub(crate) vis: Visibility,
+    pub(crate) name: Ident,
+    pub(crate) ty: Type,
+    pub(crate) docs: Vec<Attribute>,
+    /// What the owner calls its slice, and the one that can be written.
+    pub(crate) slice: Ident,
+    pub(crate) slice_mut: Ident,
+    /// A name for it in patterns, which nothing of the user's can be mistaken for.
+    pub(crate) local: Ident,
+}
+
+impl Input {
+    pub(crate) fn read(item: DeriveInput) -> syn::Result<Self> {
+        let fields = named_fields(&item)?;
+        if !item.generics.params.is_empty() {
+            return Err(Error::new(
+                item.generics.span(),
+                "a structure of arrays is made for one type: derive(Soa) takes no parameters",
+            ));
+        }
+        let options = Options::read(&item.attrs)?;
+        let name = item.ident;
+        let named = |what: &str| format_ident!("{name}{what}");
+        let fields = fields
+            .into_iter()
+            .enumerate()
+            .map(|(at, field)| Field::read(at, field))
+            .collect::<syn::Result<Vec<_>>>()?;
+        check_names(&fields)?;
+        Ok(Self {
+            vis: item.vis,
+            owner: options.name.unwrap_or_else(|| named("Vec")),
+            one: named("Ref"),
+            one_mut: named("Mut"),
+            slices: named("Slices"),
+            slices_mut: named("SlicesMut"),
+            iter: named("Iter"),
+            iter_mut: named("IterMut"),
+            align: options.align.unwrap_or(64),
+            no_padding: options.no_padding,
+            krate: options
+                .krate
+                .map_or_else(|| quote!(::millpond), Path::into_token_stream),
+            name,
+            fields,
+        })
+    }
+}
+
+/// The fields, if there are any and they have names.
+fn named_fields(item: &DeriveInput) -> syn::Result<Vec<syn::Field>> {
+    let refuse = |span: Span, why: &str| Err(Error::new(span, why));
+    match &item.data {
+        Data::Enum(data) => refuse(
+            data.enum_token.span,
+            "an enum has no fields that all of its values have: derive(Soa) is for structures",
+        ),
+        Data::Union(data) => refuse(
+            data.union_token.span,
+            "a union's fields share their bytes: derive(Soa) is for structures",
+        ),
+        Data::Struct(data) => match &data.fields {
+            Fields::Unnamed(fields) => refuse(
+                fields.span(),
+                "derive(Soa) names each array after its field: give the fields names",
+            ),
+            Fields::Named(fields) if !fields.named.is_empty() => Ok(fields.named.iter().cloned().collect()),
+            _ => refuse(
+                item.ident.span(),
+                "a structure without fields makes no arrays: derive(Soa) needs one field at least",
+            ),
+        },
+    }
+}
+
+impl Field {
+    /// What is done with its buffer, and with copies of it, as methods of a trait. Each call asks for the same: that the type is
+    /// plain data. So a type that is not is an error at its place, and not one for each call.
+    pub(crate) fn column(&self, krate: &TokenStream) -> TokenStream {
+        let ty = &self.ty;
+        // All of its words are at the type's place: else the compiler takes the place of the derive.
+        let words = krate.clone().into_iter().map(|mut word| {
+            word.set_span(ty.span());
+            word
+        });
+        let krate: TokenStream = words.collect();
+        quote_spanned!(ty.span()=> <#krate::Buffer<#ty> as #krate::__soa::Column>)
+    }
+
+    fn read(at: usize, field: syn::Field) -> syn::Result<Self> {
+        let name = field
+            .ident
+            .ok_or_else(|| Error::new(field.ty.span(), "a field without a name"))?;
+        let mut slice = None;
+        each_option(&field.attrs, |option| {
+            if option.path.is_ident("slice") {
+                return once(&mut slice, &option, option.value()?.parse::<Ident>()?);
+            }
+            Err(option.error("a field has `slice = name` and nothing else"))
+        })?;
+        let slice = slice.unwrap_or_else(|| name.clone());
+        Ok(Self {
+            vis: field.vis,
+            ty: field.ty,
+            docs: field
+                .attrs
+                .into_iter()
+                .filter(|attr| attr.path().is_ident("doc"))
+                .collect(),
+            slice_mut: format_ident!("{slice}_mut", span = slice.span()),
+            slice,
+            local: Ident::new(&format!("field_{at}"), Span::mixed_site()),
+            name,
+        })
+    }
+}
+
+/// Whether every slice has a name to itself.
+fn check_names(fields: &[Field]) -> syn::Result<()> {
+    let mut taken: Vec<String> = METHODS.iter().map(|name| (*name).to_owned()).collect();
+    for field in fields {
+        for name in [&field.slice, &field.slice_mut].map(Ident::to_string) {
+            if taken.contains(&name) {
+                let why = format!(
+                    "`{name}` is another method already: call the slice of this field something else, \
+                     with #[soa(slice = other)]"
+                );
+                return Err(Error::new(field.slice.span(), why));
+            }
+            taken.push(name);
+        }
+    }
+    Ok(())
+}
+
+/// What the structure's attributes say.
+#[derive(Default)]
+struct Options {
+    name: Option<Ident>,
+    align: Option<usize>,
+    no_padding: bool,
+    krate: Option<Path>,
+}
+
+impl Options {
+    fn read(attrs: &[Attribute]) -> syn::Result<Self> {
+        let mut options = Self::default();
+        each_option(attrs, |option| {
+            if option.path.is_ident("name") {
+                once(&mut options.name, &option, option.value()?.parse()?)
+            } else if option.path.is_ident("align") {
+                once(
+                    &mut options.align,
+                    &option,
+                    read_align(&option.value()?.parse()?)?,
+                )
+            } else if option.path.is_ident("no_padding") {
+                options.no_padding = true;
+                Ok(())
+            } else if option.path.is_ident("crate") {
+                once(
+                    &mut options.krate,
+                    &option,
+                    option.value()?.call(Path::parse_mod_style)?,
+                )
+            } else {
+                Err(option.error("there are `name = Name`, `align = bytes`, `no_padding` and `crate = path`"))
+            }
+        })?;
+        Ok(options)
+    }
+}
+
+fn read_align(literal: &LitInt) -> syn::Result<usize> {
+    let align = literal.base10_parse::<usize>()?;
+    if align.is_power_of_two() && align <= MOST_ALIGN {
+        return Ok(align);
+    }
+    Err(Error::new(
+        literal.span(),
+        format!("an alignment is a power of two of at most {MOST_ALIGN}"),
+    ))
+}
+
+fn each_option(
+    attrs: &[Attribute],
+    read: impl FnMut(ParseNestedMeta<'_>) -> syn::Result<()>,
+) -> syn::Result<()> {
+    let mut read = read;
+    let mut options = attrs.iter().filter(|attr| attr.path().is_ident("soa"));
+    options.try_for_each(|attr| attr.parse_nested_meta(&mut read))
+}
+
+/// Keeps what an option says, if it is the first to say it.
+fn once<T>(place: &mut Option<T>, option: &ParseNestedMeta<'_>, value: T) -> syn::Result<()> {
+    if place.replace(value).is_some() {
+        return Err(option.error("said twice"));
+    }
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! The layout of the structure, and what is checked of it when it is compiled.
+
+use crate::input::Input;
+use proc_macro2::TokenStream;
+use quote::{quote, quote_spanned};
+use syn::ext::IdentExt;
+use syn::spanned::Spanned;
+
+pub(crate) fn expand(input: &Input) -> TokenStream {
+    let Input {
+        name, owner, krate, ..
+    } = input;
+    let described = input.fields.iter().map(|field| {
+        let (field, ty) = (&field.name, &field.ty);
+        let text = field.unraw().to_string();
+        quote!(#krate::SoaField::of::<#ty>(#text, ::core::mem::offset_of!(#name, #field)))
+    });
+    let text = name.unraw().to_string();
+    let sized = sized_fields(input);
+    let unpadded = input.no_padding.then(|| unpadded(input));
+    quote! {
+        #sized
+        #unpadded
+
+        #[automatically_derived]
+        impl #krate::Soa for #name {
+            type Vec = #owner;
+            const LAYOUT: #krate::SoaLayout =
+                #krate::SoaLayout::of::<Self>(#text, &const { #krate::__soa::arrange::<Self, _>([#(#described),*]) });
+        }
+    }
+}
+
+/// Each field has a size; the error points at its type.
+fn sized_fields(input: &Input) -> TokenStream {
+    let checks = input.fields.iter().map(|field| {
+        let ty = &field.ty;
+        let empty = format!(
+            "field `{}` has no size: there is nothing to keep an array of",
+            field.name
+        );
+        quote_spanned! {ty.span()=>
+            const _: () = ::core::assert!(::core::mem::size_of::<#ty>() != 0, #empty);
+        }
+    });
+    quote!(#(#checks)*)
+}
+
+/// No bytes are lost after any field; the error points at the field.
+fn unpadded(input: &Input) -> TokenStream {
+    let Input { name, krate, .. } = input;
+    let checks = input.fields.iter().map(|field| {
+        let field = &field.name;
+        let lost = format!(
+            "bytes are lost after field `{field}` of `{name}`: order fields from the largest alignment to the smallest, \
+             and give what is left over a name"
+        );
+        quote_spanned! {field.span()=>
+            const _: () = ::core::assert!(
+                #krate::__soa::padding_after(
+                    &<#name as #krate::Soa>::LAYOUT,
+                    ::core::mem::offset_of!(#name, #field),
+                ) == 0,
+                #lost
+            );
+        }
+    });
+    quote!(#(#checks)*)
+}

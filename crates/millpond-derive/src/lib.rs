@@ -1,0 +1,143 @@
+//! `#[derive(Soa)]` of the crate `millpond`, which says what it is for.
+//!
+//! ```text
+//!   input     what may be derived for; everything that is refused, each with the place it is about
+//!   owned     the type that owns the fields' buffers
+//!   views     references to one element and slices of several, and their iterators
+//!   layout    what an array of the structure loses, and what is checked when it is compiled
+//! ```
+//!
+//! What it makes has no unsafe code either: lengths that differ could be a wrong answer, never a wrong access.
+#![forbid(unsafe_code)]
+
+mod input;
+mod layout;
+mod owned;
+#[cfg(test)]
+mod tests;
+mod views;
+
+use input::Input;
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::DeriveInput;
+
+/// Makes a structure of arrays: for `Particle` a `ParticleVec`, in which every field is a pooled
+/// [`Buffer`](https://docs.rs/millpond/latest/millpond/struct.Buffer.html) of its own.
+///
+/// A loop over one field then touches the bytes of that field and no others. All fields have the same length, whatever
+/// fails: memory is asked for before anything is written.
+///
+/// ```
+/// use millpond::{Pool, Soa};
+///
+/// #[derive(Soa)]
+/// #[soa(align = 128)]
+/// struct Particle {
+///     /// Where it is.
+///     #[soa(slice = positions)]
+///     position: [f32; 3],
+///     #[soa(slice = velocities)]
+///     velocity: [f32; 3],
+///     charge: i8,
+/// }
+///
+/// let pool = Pool::host()?;
+/// let mut particles = ParticleVec::in_pool(&pool)?;
+/// for i in 0..100 {
+///     particles.try_push(Particle { position: [i as f32; 3], velocity: [1.0; 3], charge: 1 })?;
+/// }
+///
+/// // One field is a slice; several at once are a structure of slices.
+/// let charge: i32 = particles.charge().iter().map(|charge| i32::from(*charge)).sum();
+/// let all = particles.slices_mut();
+/// for (position, velocity) in all.position.iter_mut().zip(all.velocity) {
+///     position[0] += velocity[0];
+/// }
+/// assert_eq!((charge, particles.positions()[99]), (100, [100.0, 99.0, 99.0]));
+///
+/// // Parts for threads: each has its elements to itself.
+/// std::thread::scope(|threads| {
+///     for mut part in particles.chunks_mut(25) {
+///         threads.spawn(move || part.iter_mut().for_each(|particle| *particle.charge = -1));
+///     }
+/// });
+/// assert!(particles.iter().all(|particle| *particle.charge == -1));
+///
+/// // What the same as an array of structures would lose.
+/// assert_eq!((Particle::LAYOUT.bytes, Particle::LAYOUT.soa_bytes(), Particle::LAYOUT.padding()), (28, 25, 3));
+/// println!("{}", Particle::layout_report());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # What it makes
+/// For a structure `Particle`, as visible as itself:
+///
+/// | type | is |
+/// |---|---|
+/// | `ParticleVec` | the owner: `new` and `in_pool`, `try_push`, `get`, `set`, `pop`, `swap_remove`, `try_extend`, … |
+/// | `ParticleRef`, `ParticleMut` | a reference to each field of one element |
+/// | `ParticleSlices`, `ParticleSlicesMut` | a slice of each field: `split_at`, `chunks`, iteration |
+/// | `ParticleIter`, `ParticleIterMut` | their iterators |
+///
+/// and the trait [`Soa`](https://docs.rs/millpond/latest/millpond/trait.Soa.html), with the layout of the structure.
+///
+/// # Attributes
+/// - `#[soa(name = Particles)]`: the owner's name.
+/// - `#[soa(align = 4096)]`: what the address of each field's buffer is a multiple of. A power of two up to 2 MiB; 64
+///   where nothing is said.
+/// - `#[soa(no_padding)]`: a structure that has padding does not compile, and the error names the field after which bytes
+///   are lost. It is for structures that are *also* kept in arrays or written to files: a structure of arrays has none.
+/// - `#[soa(crate = path)]`: where `millpond` is, if not at `::millpond`.
+/// - `#[soa(slice = positions)]` at a field: what the owner calls its slice, which is `positions()` and
+///   `positions_mut()` then. The field's own name where nothing is said.
+///
+/// # What does not compile
+/// Enums, unions, structures whose fields have no names, or that have none; type parameters and lifetimes. Fields that are
+/// no plain data ([`Pod`](https://docs.rs/bytemuck/latest/bytemuck/trait.Pod.html)):
+///
+/// ```compile_fail,E0277
+/// #[derive(millpond::Soa)]
+/// struct Named { name: String, weight: f32 }
+/// ```
+///
+/// fields of no size:
+///
+/// ```compile_fail,E0080
+/// #[derive(millpond::Soa)]
+/// struct Marked { weight: f32, mark: [u8; 0] }
+/// ```
+///
+/// and padding, where it is forbidden:
+///
+/// ```compile_fail,E0080
+/// #[derive(millpond::Soa)]
+/// #[soa(no_padding)]
+/// #[repr(C)]
+/// struct Bad { value: f32, flag: u8, result: f64 }
+/// ```
+///
+/// The same in good order, with a name for what is left over:
+///
+/// ```
+/// #[derive(millpond::Soa)]
+/// #[soa(no_padding)]
+/// #[repr(C)]
+/// struct Good { result: f64, value: f32, flag: u8, rest: [u8; 3] }
+/// ```
+#[proc_macro_derive(Soa, attributes(soa))]
+pub fn derive_soa(item: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    expand(item.into())
+        .unwrap_or_else(|error| error.to_compile_error())
+        .into()
+}
+
+fn expand(item: TokenStream) -> syn::Result<TokenStream> {
+    let input = Input::read(syn::parse2::<DeriveInput>(item)?)?;
+    let (owned, views, layout) = (
+        owned::expand(&input),
+        views::expand(&input),
+        layout::expand(&input),
+    );
+    Ok(quote!(#owned #views #layout))
+}

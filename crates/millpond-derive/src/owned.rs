@@ -1,0 +1,449 @@
+//! The type that owns the fields' buffers.
+
+use crate::input::Input;
+use proc_macro2::TokenStream;
+use quote::quote;
+
+pub(crate) fn expand(input: &Input) -> TokenStream {
+    let Input {
+        vis,
+        name,
+        owner,
+        krate,
+        ..
+    } = input;
+    let field = input.fields.iter().map(|field| &field.name);
+    let ty = input.fields.iter().map(|field| &field.ty);
+    let text = owner.to_string();
+    let doc = format!(
+        "A structure of arrays of [`{name}`]: a pooled buffer for each field, all of the same length, whatever fails."
+    );
+    let (make, change, read) = (make(input), change(input), read(input));
+    let (accessors, conversions) = (accessors(input), conversions(input));
+    quote! {
+        #[doc = #doc]
+        #vis struct #owner {
+            #(#field: #krate::Buffer<#ty>,)*
+        }
+
+        #[automatically_derived]
+        #[allow(dead_code, unreachable_pub)]
+        impl #owner {
+            #make
+            #change
+            #read
+            #accessors
+        }
+
+        #[automatically_derived]
+        impl ::core::fmt::Debug for #owner {
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                f.debug_struct(#text)
+                    .field("len", &self.len())
+                    .field("capacity", &self.capacity())
+                    .finish()
+            }
+        }
+
+        #conversions
+    }
+}
+
+/// How one comes about.
+fn make(input: &Input) -> TokenStream {
+    let Input {
+        name, krate, align, ..
+    } = input;
+    let field: Vec<_> = input.fields.iter().map(|field| &field.name).collect();
+    let column: Vec<_> = input.fields.iter().map(|field| field.column(krate)).collect();
+    let error = quote!(#krate::AllocError);
+    quote! {
+        /// An empty one, in the pool of host memory that holds here. It takes no memory until it has to grow.
+        ///
+        /// # Errors
+        /// Where that pool cannot be made.
+        pub fn new() -> ::core::result::Result<Self, #error> {
+            #krate::__soa::here(|pool| Self::in_pool(pool))
+        }
+
+        /// An empty one, in this pool. It takes no memory until it has to grow.
+        ///
+        /// # Errors
+        /// Where the pool cannot give the alignment.
+        pub fn in_pool(pool: &#krate::Pool) -> ::core::result::Result<Self, #error> {
+            ::core::result::Result::Ok(Self {
+                #(#field: #column::empty(pool, #align)?,)*
+            })
+        }
+
+        /// An empty one with room for so many elements, in the pool of host memory that holds here.
+        ///
+        /// # Errors
+        /// When there is no memory for it.
+        pub fn with_capacity(capacity: usize) -> ::core::result::Result<Self, #error> {
+            #krate::__soa::here(|pool| Self::with_capacity_in(capacity, pool))
+        }
+
+        /// An empty one with room for so many elements, in this pool.
+        ///
+        /// # Errors
+        /// When there is no memory for it.
+        pub fn with_capacity_in(capacity: usize, pool: &#krate::Pool) -> ::core::result::Result<Self, #error> {
+            let mut made = Self::in_pool(pool)?;
+            made.try_reserve_exact(capacity)?;
+            ::core::result::Result::Ok(made)
+        }
+
+        /// One with these elements, in the pool of host memory that holds here.
+        ///
+        /// # Errors
+        /// When there is no memory for it.
+        pub fn try_from_slice(values: &[#name]) -> ::core::result::Result<Self, #error> {
+            #krate::__soa::here(|pool| Self::try_from_slice_in(values, pool))
+        }
+
+        /// One with these elements, in this pool.
+        ///
+        /// # Errors
+        /// When there is no memory for it.
+        pub fn try_from_slice_in(
+            values: &[#name],
+            pool: &#krate::Pool,
+        ) -> ::core::result::Result<Self, #error> {
+            let mut made = Self::with_capacity_in(values.len(), pool)?;
+            made.try_extend_from_slice(values)?;
+            ::core::result::Result::Ok(made)
+        }
+
+        /// A copy in memory of the same pool.
+        ///
+        /// # Errors
+        /// When there is no memory for it.
+        pub fn try_clone(&self) -> ::core::result::Result<Self, #error> {
+            ::core::result::Result::Ok(Self {
+                #(#field: #column::try_clone(&self.#field)?,)*
+            })
+        }
+    }
+}
+
+/// How it becomes longer and shorter. Room is made in every field before an element is written to any.
+fn change(input: &Input) -> TokenStream {
+    let Input { name, krate, .. } = input;
+    let field: Vec<_> = input.fields.iter().map(|field| &field.name).collect();
+    let column: Vec<_> = input.fields.iter().map(|field| field.column(krate)).collect();
+    let error = quote!(#krate::AllocError);
+    quote! {
+        /// Makes room for so many elements more, and for some beyond that. After an error every element is as it was;
+        /// fields that had room made before keep it.
+        ///
+        /// # Errors
+        /// When there is no memory for it.
+        #[inline]
+        pub fn try_reserve(&mut self, additional: usize) -> ::core::result::Result<(), #error> {
+            #(#column::try_reserve(&mut self.#field, additional)?;)*
+            ::core::result::Result::Ok(())
+        }
+
+        /// Makes room for so many elements in all. After an error as [`try_reserve`](Self::try_reserve).
+        ///
+        /// # Errors
+        /// When there is no memory for it.
+        pub fn try_reserve_exact(&mut self, len: usize) -> ::core::result::Result<(), #error> {
+            #(#column::try_reserve_exact(&mut self.#field, len)?;)*
+            ::core::result::Result::Ok(())
+        }
+
+        /// Appends an element. After an error every field is as it was.
+        ///
+        /// # Errors
+        /// When there is no memory for it.
+        #[inline]
+        pub fn try_push(&mut self, value: #name) -> ::core::result::Result<(), #error> {
+            self.try_reserve(1)?;
+            #(#column::extend(&mut self.#field, ::core::option::Option::Some(value.#field));)*
+            ::core::result::Result::Ok(())
+        }
+
+        /// Appends what an iterator gives. After an error there are as many elements as before.
+        ///
+        /// # Errors
+        /// When there is no memory for it.
+        pub fn try_extend(
+            &mut self,
+            values: impl ::core::iter::IntoIterator<Item = #name>,
+        ) -> ::core::result::Result<(), #error> {
+            let mut values = ::core::iter::IntoIterator::into_iter(values);
+            let before = self.len();
+            self.try_reserve(::core::iter::Iterator::size_hint(&values).0)?;
+            let appended = ::core::iter::Iterator::try_for_each(&mut values, |value| self.try_push(value));
+            if appended.is_err() {
+                self.truncate(before);
+            }
+            appended
+        }
+
+        /// Appends copies of elements, a field at a time. After an error every field is as it was.
+        ///
+        /// # Errors
+        /// When there is no memory for it.
+        pub fn try_extend_from_slice(&mut self, values: &[#name]) -> ::core::result::Result<(), #error> {
+            self.try_reserve(values.len())?;
+            #(#column::extend(&mut self.#field, values.iter().map(|value| #column::copy(&value.#field)));)*
+            ::core::result::Result::Ok(())
+        }
+
+        /// Takes the last element; none where there is none.
+        pub fn pop(&mut self) -> ::core::option::Option<#name> {
+            ::core::option::Option::Some(#name {
+                #(#field: #column::pop(&mut self.#field)?,)*
+            })
+        }
+
+        /// Takes an element, and puts the last one in its place; none where there is no such element.
+        pub fn swap_remove(&mut self, index: usize) -> ::core::option::Option<#name> {
+            ::core::option::Option::Some(#name {
+                #(#field: #column::swap_remove(&mut self.#field, index)?,)*
+            })
+        }
+
+        /// Leaves at most so many elements. The memory stays.
+        pub fn truncate(&mut self, len: usize) {
+            #(#column::truncate(&mut self.#field, len);)*
+        }
+
+        /// Leaves no element. The memory stays.
+        pub fn clear(&mut self) {
+            self.truncate(0);
+        }
+    }
+}
+
+/// How elements are read and written.
+fn read(input: &Input) -> TokenStream {
+    let Input {
+        name,
+        krate,
+        one,
+        one_mut,
+        slices,
+        slices_mut,
+        iter,
+        iter_mut,
+        ..
+    } = input;
+    let field: Vec<_> = input.fields.iter().map(|field| &field.name).collect();
+    let column: Vec<_> = input.fields.iter().map(|field| field.column(krate)).collect();
+    let first = field.first();
+    quote! {
+        /// Elements.
+        #[must_use]
+        #[inline]
+        pub fn len(&self) -> usize {
+            self.#first.len()
+        }
+
+        /// Whether there are none.
+        #[must_use]
+        #[inline]
+        pub fn is_empty(&self) -> bool {
+            self.len() == 0
+        }
+
+        /// Elements that fit without another block for any field.
+        #[must_use]
+        pub fn capacity(&self) -> usize {
+            usize::MAX #(.min(#column::capacity(&self.#field)))*
+        }
+
+        /// A copy of an element; none where there is no such element.
+        #[must_use]
+        #[inline]
+        pub fn get(&self, index: usize) -> ::core::option::Option<#name> {
+            self.slices().get(index)
+        }
+
+        /// References to an element's fields; none where there is no such element.
+        #[must_use]
+        #[inline]
+        pub fn get_ref(&self, index: usize) -> ::core::option::Option<#one<'_>> {
+            self.slices().get_ref(index)
+        }
+
+        /// References to an element's fields, to write them; none where there is no such element.
+        #[must_use]
+        #[inline]
+        pub fn get_mut(&mut self, index: usize) -> ::core::option::Option<#one_mut<'_>> {
+            ::core::option::Option::Some(#one_mut {
+                #(#field: #column::slice_mut(&mut self.#field).get_mut(index)?,)*
+            })
+        }
+
+        /// Writes every field of an element.
+        ///
+        /// # Errors
+        /// Where there is no such element.
+        #[inline]
+        pub fn set(&mut self, index: usize, value: #name) -> ::core::result::Result<(), #krate::SoaIndexError> {
+            self.slices_mut().set(index, value)
+        }
+
+        /// References to each element's fields, in order.
+        #[must_use]
+        #[inline]
+        pub fn iter(&self) -> #iter<'_> {
+            ::core::iter::IntoIterator::into_iter(self.slices())
+        }
+
+        /// References to each element's fields, in order, to write them.
+        #[must_use]
+        #[inline]
+        pub fn iter_mut(&mut self) -> #iter_mut<'_> {
+            ::core::iter::IntoIterator::into_iter(self.slices_mut())
+        }
+
+        /// A slice of each field.
+        #[must_use]
+        #[inline]
+        pub fn slices(&self) -> #slices<'_> {
+            #slices {
+                #(#field: #column::slice(&self.#field),)*
+            }
+        }
+
+        /// A slice of each field, all of them to be written at once.
+        #[must_use]
+        #[inline]
+        pub fn slices_mut(&mut self) -> #slices_mut<'_> {
+            #slices_mut {
+                #(#field: #column::slice_mut(&mut self.#field),)*
+            }
+        }
+
+        /// The elements before a place, and those from there on; all of them before it where there are fewer.
+        #[must_use]
+        pub fn split_at(&self, mid: usize) -> (#slices<'_>, #slices<'_>) {
+            self.slices().split_at(mid)
+        }
+
+        /// The same, to be written, by two threads if wanted.
+        #[must_use]
+        pub fn split_at_mut(&mut self, mid: usize) -> (#slices_mut<'_>, #slices_mut<'_>) {
+            self.slices_mut().split_at(mid)
+        }
+
+        /// Parts of so many elements, of which the last may have fewer. 0 stands for 1.
+        pub fn chunks(&self, len: usize) -> #krate::SoaChunks<#slices<'_>> {
+            self.slices().chunks(len)
+        }
+
+        /// The same, to be written, each by a thread of its own if wanted.
+        pub fn chunks_mut(&mut self, len: usize) -> #krate::SoaChunks<#slices_mut<'_>> {
+            self.slices_mut().chunks(len)
+        }
+
+        /// The elements as structures in a row, in memory of the program's own allocator.
+        #[must_use]
+        pub fn to_vec(&self) -> ::std::vec::Vec<#name> {
+            self.slices().to_vec()
+        }
+    }
+}
+
+/// The slices of single fields.
+fn accessors(input: &Input) -> TokenStream {
+    let methods = input.fields.iter().map(|field| {
+        let (vis, docs, name, ty) = (&field.vis, &field.docs, &field.name, &field.ty);
+        let (slice, slice_mut) = (&field.slice, &field.slice_mut);
+        let column = field.column(&input.krate);
+        let doc = format!("The field `{name}` of every element.");
+        let doc_mut = format!("The field `{name}` of every element, to be written.");
+        quote! {
+            #[doc = #doc]
+            ///
+            #(#docs)*
+            #[must_use]
+            #[inline]
+            #vis fn #slice(&self) -> &[#ty] {
+                #column::slice(&self.#name)
+            }
+
+            #[doc = #doc_mut]
+            ///
+            #(#docs)*
+            #[must_use]
+            #[inline]
+            #vis fn #slice_mut(&mut self) -> &mut [#ty] {
+                #column::slice_mut(&mut self.#name)
+            }
+        }
+    });
+    quote!(#(#methods)*)
+}
+
+/// From and to structures in a row, and the loops over it.
+fn conversions(input: &Input) -> TokenStream {
+    let Input {
+        name,
+        owner,
+        krate,
+        one,
+        one_mut,
+        iter,
+        iter_mut,
+        ..
+    } = input;
+    quote! {
+        #[automatically_derived]
+        impl ::core::convert::TryFrom<&[#name]> for #owner {
+            type Error = #krate::AllocError;
+
+            fn try_from(values: &[#name]) -> ::core::result::Result<Self, Self::Error> {
+                Self::try_from_slice(values)
+            }
+        }
+
+        #[automatically_derived]
+        impl ::core::convert::TryFrom<::std::vec::Vec<#name>> for #owner {
+            type Error = #krate::AllocError;
+
+            fn try_from(values: ::std::vec::Vec<#name>) -> ::core::result::Result<Self, Self::Error> {
+                Self::try_from_slice(&values)
+            }
+        }
+
+        #[automatically_derived]
+        impl ::core::convert::From<&#owner> for ::std::vec::Vec<#name> {
+            fn from(arrays: &#owner) -> Self {
+                arrays.to_vec()
+            }
+        }
+
+        #[automatically_derived]
+        impl ::core::convert::From<#owner> for ::std::vec::Vec<#name> {
+            fn from(arrays: #owner) -> Self {
+                arrays.to_vec()
+            }
+        }
+
+        #[automatically_derived]
+        impl<'a> ::core::iter::IntoIterator for &'a #owner {
+            type Item = #one<'a>;
+            type IntoIter = #iter<'a>;
+
+            fn into_iter(self) -> Self::IntoIter {
+                self.iter()
+            }
+        }
+
+        #[automatically_derived]
+        impl<'a> ::core::iter::IntoIterator for &'a mut #owner {
+            type Item = #one_mut<'a>;
+            type IntoIter = #iter_mut<'a>;
+
+            fn into_iter(self) -> Self::IntoIter {
+                self.iter_mut()
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What is refused, why, and at which place; and names that must not drift apart.
+
+use super::{expand, input::METHODS};
+use proc_macro2::{TokenStream, TokenTree};
+
+fn tokens(text: &str) -> TokenStream {
+    text.parse().expect("tokens")
+}
+
+/// The error, and the line and the words it is about.
+fn refused(text: &str) -> (String, usize, String) {
+    let Err(error) = expand(tokens(text)) else {
+        panic!("not refused: {text}");
+    };
+    let span = error.span();
+    (
+        error.to_string(),
+        span.start().line,
+        span.source_text().unwrap_or_default(),
+    )
+}
+
+#[test]
+fn what_has_no_named_fields_is_refused_where_it_says_so() {
+    for (text, line, place, why) in [
+        ("enum E { A, B }", 1, "enum", "an enum has no fields"),
+        ("\nunion U { a: f32, b: u32 }", 2, "union", "share their bytes"),
+        ("struct T(f32, u8);", 1, "(", "give the fields names"),
+        ("struct Z;", 1, "Z", "one field at least"),
+        ("\n\nstruct Z {}", 3, "Z", "one field at least"),
+        ("struct G<T: Pod> { a: T }", 1, "<", "takes no parameters"),
+        ("struct L<'a> { a: &'a u8 }", 1, "<", "takes no parameters"),
+        (
+            "struct C<const N: usize> { a: [u8; N] }",
+            1,
+            "<",
+            "takes no parameters",
+        ),
+    ] {
+        let (error, at, words) = refused(text);
+        assert!(error.contains(why), "{text}: {error}");
+        assert_eq!((at, words.starts_with(place)), (line, true), "{text}: {words}");
+    }
+}
+
+#[test]
+fn attributes_that_say_nothing_are_refused_where_they_stand() {
+    for (text, line, why) in [
+        ("#[soa(align = 48)]\nstruct P { a: f32 }", 1, "a power of two"),
+        (
+            "#[soa(align = 4194304)]\nstruct P { a: f32 }",
+            1,
+            "at most 2097152",
+        ),
+        ("#[soa(align = 0)]\nstruct P { a: f32 }", 1, "a power of two"),
+        ("#[soa(name = A, name = B)]\nstruct P { a: f32 }", 1, "said twice"),
+        ("#[soa(wide)]\nstruct P { a: f32 }", 1, "there are `name"),
+        (
+            "struct P {\n a: f32,\n #[soa(align = 64)]\n b: f32 }",
+            3,
+            "nothing else",
+        ),
+        ("struct P {\n a: f32,\n len: u8 }", 3, "`len` is another method"),
+        (
+            "struct P {\n a: f32,\n a_mut: u8 }",
+            3,
+            "`a_mut` is another method",
+        ),
+        (
+            "struct P {\n a: f32,\n #[soa(slice = a)]\n b: u8 }",
+            3,
+            "`a` is another method",
+        ),
+    ] {
+        let (error, at, _) = refused(text);
+        assert!(error.contains(why), "{text}: {error}");
+        assert_eq!(at, line, "{text}: {error}");
+    }
+}
+
+/// Every word of what is made that is this one, with its line.
+fn lines_of(made: TokenStream, word: &str, lines: &mut Vec<usize>) {
+    for token in made {
+        match token {
+            TokenTree::Group(group) => lines_of(group.stream(), word, lines),
+            TokenTree::Ident(ident) if ident == word => lines.push(ident.span().start().line),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn checks_of_a_field_point_at_it() {
+    let text = "#[soa(no_padding)]\nstruct P {\n    a: f32,\n    b:\n        u64,\n}";
+    let made = expand(tokens(text)).expect("accepted");
+    let mut lines = Vec::new();
+    // At its type.
+    lines_of(made.clone(), "Column", &mut lines);
+    lines.sort_unstable();
+    lines.dedup();
+    assert_eq!(lines, [3, 5]);
+    lines.clear();
+    lines_of(made.clone(), "size_of", &mut lines);
+    assert_eq!(lines, [3, 5]);
+    lines.clear();
+    lines_of(made, "padding_after", &mut lines);
+    assert_eq!(lines, [3, 4]);
+}
+
+/// The methods of the first plain `impl` in it, in order.
+fn methods(made: TokenStream, of: &str) -> Vec<String> {
+    let tokens: Vec<TokenTree> = made.into_iter().collect();
+    let body = tokens.windows(3).find_map(|three| match three {
+        [
+            TokenTree::Ident(word),
+            TokenTree::Ident(name),
+            TokenTree::Group(body),
+        ] => (word == "impl" && name == of).then(|| body.stream()),
+        _ => None,
+    });
+    let body: Vec<TokenTree> = body.expect("an impl").into_iter().collect();
+    let named = body.windows(2).filter_map(|two| match two {
+        [TokenTree::Ident(word), TokenTree::Ident(name)] if word == "fn" => Some(name.to_string()),
+        _ => None,
+    });
+    named.collect()
+}
+
+#[test]
+fn names_that_a_slice_cannot_have_are_the_methods_there_are() {
+    let made = expand(tokens("struct P { only: f32 }")).expect("accepted");
+    let mut found = methods(made, "PVec");
+    found.retain(|name| !["only", "only_mut"].contains(&name.as_str()));
+    let mut expected: Vec<String> = METHODS.iter().map(|name| (*name).to_owned()).collect();
+    found.sort();
+    expected.sort();
+    assert_eq!(found, expected);
+}

@@ -1,0 +1,463 @@
+//! References to one element, slices of several, and the iterators over them.
+//!
+//! Their fields are as visible as those of the structure, so whoever has slices can put shorter ones in. Each method goes by
+//! the shortest.
+
+use crate::input::Input;
+use proc_macro2::TokenStream;
+use quote::quote;
+
+pub(crate) fn expand(input: &Input) -> TokenStream {
+    let (references, shared, exclusive) = (references(input), shared(input), exclusive(input));
+    let iterators = [
+        iterator(input, &Iterated::shared(input)),
+        iterator(input, &Iterated::exclusive(input)),
+    ];
+    quote!(#references #shared #exclusive #(#iterators)*)
+}
+
+/// References to the fields of one element.
+fn references(input: &Input) -> TokenStream {
+    let Input {
+        vis,
+        name,
+        one,
+        one_mut,
+        ..
+    } = input;
+    let (field, ty): (Vec<_>, Vec<_>) = input.fields.iter().map(|field| (&field.name, &field.ty)).unzip();
+    let column: Vec<_> = input
+        .fields
+        .iter()
+        .map(|field| field.column(&input.krate))
+        .collect();
+    let each: Vec<_> = input.fields.iter().map(|field| &field.vis).collect();
+    let docs: Vec<_> = input.fields.iter().map(docs).collect();
+    let doc = format!("References to the fields of one [`{name}`] in a structure of arrays.");
+    let doc_mut =
+        format!("References to the fields of one [`{name}`] in a structure of arrays, to write them.");
+    quote! {
+        #[doc = #doc]
+        #[derive(Clone, Copy)]
+        #vis struct #one<'a> {
+            #(#docs #each #field: &'a #ty,)*
+        }
+
+        #[automatically_derived]
+        #[allow(dead_code, unreachable_pub)]
+        impl #one<'_> {
+            /// A copy of the element.
+            #[must_use]
+            #[inline]
+            pub fn get(&self) -> #name {
+                #name { #(#field: #column::copy(self.#field),)* }
+            }
+        }
+
+        #[doc = #doc_mut]
+        #vis struct #one_mut<'a> {
+            #(#docs #each #field: &'a mut #ty,)*
+        }
+
+        #[automatically_derived]
+        #[allow(dead_code, unreachable_pub)]
+        impl #one_mut<'_> {
+            /// A copy of the element.
+            #[must_use]
+            #[inline]
+            pub fn get(&self) -> #name {
+                #name { #(#field: #column::copy(self.#field),)* }
+            }
+
+            /// Writes every field.
+            #[inline]
+            pub fn set(&mut self, value: #name) {
+                #(*self.#field = value.#field;)*
+            }
+        }
+    }
+}
+
+/// Slices to be read.
+fn shared(input: &Input) -> TokenStream {
+    let Input {
+        vis,
+        name,
+        one,
+        slices,
+        iter,
+        krate,
+        ..
+    } = input;
+    let (field, ty): (Vec<_>, Vec<_>) = input.fields.iter().map(|field| (&field.name, &field.ty)).unzip();
+    let each: Vec<_> = input.fields.iter().map(|field| &field.vis).collect();
+    let docs: Vec<_> = input.fields.iter().map(docs).collect();
+    let doc = format!("A slice of each field of several [`{name}`] in a structure of arrays.");
+    let common = common(input);
+    let traits = slice_traits(input, slices);
+    quote! {
+        #[doc = #doc]
+        #[derive(Clone, Copy, Default)]
+        #vis struct #slices<'a> {
+            #(#docs #each #field: &'a [#ty],)*
+        }
+
+        #[automatically_derived]
+        #[allow(dead_code, unreachable_pub)]
+        impl<'a> #slices<'a> {
+            #common
+
+            /// References to an element's fields; none where there is no such element.
+            #[must_use]
+            #[inline]
+            pub fn get_ref(&self, index: usize) -> ::core::option::Option<#one<'a>> {
+                ::core::option::Option::Some(#one {
+                    #(#field: self.#field.get(index)?,)*
+                })
+            }
+
+            /// References to each element's fields, in order.
+            #[must_use]
+            #[inline]
+            pub fn iter(&self) -> #iter<'a> {
+                ::core::iter::IntoIterator::into_iter(*self)
+            }
+        }
+
+        #[automatically_derived]
+        impl #krate::__soa::Split for #slices<'_> {
+            fn elements(&self) -> usize {
+                self.len()
+            }
+
+            fn split(self, mid: usize) -> (Self, Self) {
+                self.split_at(mid)
+            }
+        }
+
+        #traits
+    }
+}
+
+/// Slices to be written.
+fn exclusive(input: &Input) -> TokenStream {
+    let Input {
+        vis,
+        name,
+        one,
+        one_mut,
+        slices,
+        slices_mut,
+        iter,
+        iter_mut,
+        krate,
+        ..
+    } = input;
+    let (field, ty): (Vec<_>, Vec<_>) = input.fields.iter().map(|field| (&field.name, &field.ty)).unzip();
+    let each: Vec<_> = input.fields.iter().map(|field| &field.vis).collect();
+    let docs: Vec<_> = input.fields.iter().map(docs).collect();
+    let doc = format!(
+        "A slice of each field of several [`{name}`] in a structure of arrays, all of them to be written at once; by \
+         another thread if wanted."
+    );
+    let common = common(input);
+    let traits = slice_traits(input, slices_mut);
+    quote! {
+        #[doc = #doc]
+        #[derive(Default)]
+        #vis struct #slices_mut<'a> {
+            #(#docs #each #field: &'a mut [#ty],)*
+        }
+
+        #[automatically_derived]
+        #[allow(dead_code, unreachable_pub)]
+        impl<'a> #slices_mut<'a> {
+            #common
+
+            /// The same slices, to be read.
+            #[must_use]
+            #[inline]
+            pub fn as_slices(&self) -> #slices<'_> {
+                #slices { #(#field: self.#field,)* }
+            }
+
+            /// The same slices, for a while.
+            #[must_use]
+            #[inline]
+            pub fn reborrow(&mut self) -> #slices_mut<'_> {
+                #slices_mut { #(#field: self.#field,)* }
+            }
+
+            /// References to an element's fields; none where there is no such element.
+            #[must_use]
+            #[inline]
+            pub fn get_ref(&self, index: usize) -> ::core::option::Option<#one<'_>> {
+                self.as_slices().get_ref(index)
+            }
+
+            /// References to an element's fields, to write them; none where there is no such element.
+            #[must_use]
+            #[inline]
+            pub fn get_mut(&mut self, index: usize) -> ::core::option::Option<#one_mut<'_>> {
+                ::core::option::Option::Some(#one_mut {
+                    #(#field: self.#field.get_mut(index)?,)*
+                })
+            }
+
+            /// Writes every field of an element.
+            ///
+            /// # Errors
+            /// Where there is no such element.
+            #[inline]
+            pub fn set(
+                &mut self,
+                index: usize,
+                value: #name,
+            ) -> ::core::result::Result<(), #krate::SoaIndexError> {
+                let len = self.len();
+                let mut place = self.get_mut(index).ok_or(#krate::SoaIndexError { index, len })?;
+                place.set(value);
+                ::core::result::Result::Ok(())
+            }
+
+            /// References to each element's fields, in order.
+            #[must_use]
+            #[inline]
+            pub fn iter(&self) -> #iter<'_> {
+                self.as_slices().iter()
+            }
+
+            /// References to each element's fields, in order, to write them.
+            #[must_use]
+            #[inline]
+            pub fn iter_mut(&mut self) -> #iter_mut<'_> {
+                ::core::iter::IntoIterator::into_iter(self.reborrow())
+            }
+        }
+
+        #[automatically_derived]
+        impl #krate::__soa::Split for #slices_mut<'_> {
+            fn elements(&self) -> usize {
+                self.len()
+            }
+
+            fn split(self, mid: usize) -> (Self, Self) {
+                self.split_at(mid)
+            }
+        }
+
+        #traits
+    }
+}
+
+/// What slices have, to be read or written. `split_at` of a slice is its own or, by its type, `split_at_mut`.
+fn common(input: &Input) -> TokenStream {
+    let Input { name, krate, .. } = input;
+    let (field, local): (Vec<_>, Vec<_>) = input
+        .fields
+        .iter()
+        .map(|field| (&field.name, &field.local))
+        .unzip();
+    let column = input.fields.iter().map(|field| field.column(krate));
+    quote! {
+        /// Elements.
+        #[must_use]
+        #[inline]
+        pub fn len(&self) -> usize {
+            usize::MAX #(.min(self.#field.len()))*
+        }
+
+        /// Whether there are none.
+        #[must_use]
+        #[inline]
+        pub fn is_empty(&self) -> bool {
+            self.len() == 0
+        }
+
+        /// A copy of an element; none where there is no such element.
+        #[must_use]
+        #[inline]
+        pub fn get(&self, index: usize) -> ::core::option::Option<#name> {
+            ::core::option::Option::Some(#name {
+                #(#field: #column::copy(self.#field.get(index)?),)*
+            })
+        }
+
+        /// The elements before a place, and those from there on; all of them before it where there are fewer.
+        #[must_use]
+        pub fn split_at(self, mid: usize) -> (Self, Self) {
+            let mid = mid.min(self.len());
+            #(let #local = #krate::__soa::Cut::cut(self.#field, mid);)*
+            (Self { #(#field: #local.0,)* }, Self { #(#field: #local.1,)* })
+        }
+
+        /// Parts of so many elements, of which the last may have fewer. 0 stands for 1.
+        pub fn chunks(self, len: usize) -> #krate::SoaChunks<Self> {
+            #krate::__soa::chunks(self, len)
+        }
+
+        /// The elements as structures in a row, in memory of the program's own allocator.
+        #[must_use]
+        pub fn to_vec(&self) -> ::std::vec::Vec<#name> {
+            ::core::iter::Iterator::collect(::core::iter::Iterator::map(self.iter(), |element| element.get()))
+        }
+    }
+}
+
+fn slice_traits(input: &Input, slices: &syn::Ident) -> TokenStream {
+    let text = slices.to_string();
+    let iterated = if *slices == input.slices {
+        Iterated::shared(input)
+    } else {
+        Iterated::exclusive(input)
+    };
+    let Iterated { iter, item, .. } = &iterated;
+    let zipped = zipped(input, &iterated);
+    quote! {
+        #[automatically_derived]
+        impl ::core::fmt::Debug for #slices<'_> {
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                f.debug_struct(#text).field("len", &self.len()).finish_non_exhaustive()
+            }
+        }
+
+        #[automatically_derived]
+        impl<'a> ::core::iter::IntoIterator for #slices<'a> {
+            type Item = #item<'a>;
+            type IntoIter = #iter<'a>;
+
+            #[inline]
+            fn into_iter(self) -> Self::IntoIter {
+                #iter(#zipped)
+            }
+        }
+    }
+}
+
+/// One of the two iterators.
+struct Iterated<'i> {
+    iter: &'i syn::Ident,
+    item: &'i syn::Ident,
+    /// The standard library's, of one field.
+    of_field: TokenStream,
+    /// How to come by it.
+    method: TokenStream,
+    clone: bool,
+}
+
+impl<'i> Iterated<'i> {
+    fn shared(input: &'i Input) -> Self {
+        Self {
+            iter: &input.iter,
+            item: &input.one,
+            of_field: quote!(::core::slice::Iter),
+            method: quote!(iter),
+            clone: true,
+        }
+    }
+
+    fn exclusive(input: &'i Input) -> Self {
+        Self {
+            iter: &input.iter_mut,
+            item: &input.one_mut,
+            of_field: quote!(::core::slice::IterMut),
+            method: quote!(iter_mut),
+            clone: false,
+        }
+    }
+}
+
+/// The fields' iterators, zipped one after the other: the compiler makes one index of them.
+fn zipped(input: &Input, of: &Iterated<'_>) -> TokenStream {
+    let method = &of.method;
+    let each = input.fields.iter().map(|field| {
+        let field = &field.name;
+        quote!(self.#field.#method())
+    });
+    each.reduce(|zipped, next| quote!(::core::iter::Iterator::zip(#zipped, #next)))
+        .unwrap_or_default()
+}
+
+fn iterator(input: &Input, of: &Iterated<'_>) -> TokenStream {
+    let Input { vis, name, .. } = input;
+    let Iterated {
+        iter,
+        item,
+        of_field,
+        clone,
+        ..
+    } = of;
+    let (field, local): (Vec<_>, Vec<_>) = input
+        .fields
+        .iter()
+        .map(|field| (&field.name, &field.local))
+        .unzip();
+    let types = input.fields.iter().map(|field| {
+        let ty = &field.ty;
+        quote!(#of_field<'a, #ty>)
+    });
+    let inner = types.reduce(|zipped, next| quote!(::core::iter::Zip<#zipped, #next>));
+    let locals = input.fields.iter().map(|field| {
+        let local = &field.local;
+        quote!(#local)
+    });
+    let pattern = locals.reduce(|zipped, next| quote!((#zipped, #next)));
+    let doc = format!("What iterates over [`{name}`] in a structure of arrays.");
+    let derive = clone.then(|| quote!(#[derive(Clone)]));
+    let made = quote!(|#pattern| #item { #(#field: #local,)* });
+    quote! {
+        #[doc = #doc]
+        #derive
+        #[must_use]
+        #vis struct #iter<'a>(#inner);
+
+        #[automatically_derived]
+        impl<'a> ::core::iter::Iterator for #iter<'a> {
+            type Item = #item<'a>;
+
+            #[inline]
+            fn next(&mut self) -> ::core::option::Option<Self::Item> {
+                ::core::iter::Iterator::next(&mut self.0).map(#made)
+            }
+
+            #[inline]
+            fn size_hint(&self) -> (usize, ::core::option::Option<usize>) {
+                ::core::iter::Iterator::size_hint(&self.0)
+            }
+
+            #[inline]
+            fn nth(&mut self, skipped: usize) -> ::core::option::Option<Self::Item> {
+                ::core::iter::Iterator::nth(&mut self.0, skipped).map(#made)
+            }
+
+            #[inline]
+            fn fold<B, F: FnMut(B, Self::Item) -> B>(self, first: B, work: F) -> B {
+                ::core::iter::Iterator::fold(::core::iter::Iterator::map(self.0, #made), first, work)
+            }
+        }
+
+        #[automatically_derived]
+        impl ::core::iter::DoubleEndedIterator for #iter<'_> {
+            #[inline]
+            fn next_back(&mut self) -> ::core::option::Option<Self::Item> {
+                ::core::iter::DoubleEndedIterator::next_back(&mut self.0).map(#made)
+            }
+        }
+
+        #[automatically_derived]
+        impl ::core::iter::ExactSizeIterator for #iter<'_> {}
+
+        #[automatically_derived]
+        impl ::core::iter::FusedIterator for #iter<'_> {}
+    }
+}
+
+/// The structure's own words on a field.
+fn docs(field: &crate::input::Field) -> TokenStream {
+    let docs = &field.docs;
+    if docs.is_empty() {
+        let doc = format!("The field `{}`.", field.name);
+        return quote!(#[doc = #doc]);
+    }
+    quote!(#(#docs)*)
+}

@@ -1,0 +1,78 @@
+//! Structures of arrays: what `#[derive(Soa)]` makes for a structure is made of these.
+//!
+//! ```text
+//!   layout   what an array of the structure loses, as a value and a table
+//!   column   what is done with the buffer of one field
+//!   chunks   parts of slices, one after the other
+//! ```
+//!
+//! The derive is in `millpond-derive`. Nothing here knows an element's fields: what it makes has them by name.
+
+mod chunks;
+mod column;
+mod layout;
+
+pub use chunks::SoaChunks;
+#[doc(hidden)]
+pub use chunks::{Cut, Split, chunks};
+#[doc(hidden)]
+pub use column::Column;
+pub use layout::{SoaField, SoaLayout};
+#[doc(hidden)]
+pub use layout::{arrange, padding_after};
+
+use crate::error::AllocError;
+use crate::pool::Pool;
+use crate::pools::with_host;
+use thiserror::Error;
+
+/// A structure that has a structure of arrays, by `#[derive(Soa)]`, which says what it makes.
+///
+/// ```
+/// use millpond::Soa;
+///
+/// #[derive(Soa)]
+/// #[repr(C)]
+/// struct Reading { value: f32, flag: u8, result: f64 }
+///
+/// let layout = Reading::LAYOUT;
+/// assert_eq!((layout.bytes, layout.soa_bytes(), layout.padding()), (16, 13, 3));
+/// assert_eq!(layout.fields[1].name, "flag");
+/// assert_eq!(layout.fields[1].padding, 3);
+/// println!("{}", Reading::layout_report());
+///
+/// // Code that is for any such structure names the arrays by the trait.
+/// fn none<T: Soa<Vec: TryFrom<Vec<T>>>>() -> Option<T::Vec> {
+///     T::Vec::try_from(Vec::new()).ok()
+/// }
+/// assert!(none::<Reading>().is_some_and(|readings| readings.is_empty()));
+/// ```
+pub trait Soa: Sized {
+    /// The structure of arrays.
+    type Vec;
+
+    /// How the compiler lays the structure out, and what is lost by it.
+    const LAYOUT: SoaLayout;
+
+    /// The layout, to be printed: a line for each field and each gap, and the bytes lost.
+    #[must_use]
+    fn layout_report() -> SoaLayout {
+        Self::LAYOUT
+    }
+}
+
+/// There is no such element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("element {index} of {len}")]
+pub struct SoaIndexError {
+    /// The place asked for.
+    pub index: usize,
+    /// Elements there are.
+    pub len: usize,
+}
+
+/// Draws from the host's pool that holds here.
+#[doc(hidden)]
+pub fn here<R>(work: impl FnOnce(&Pool) -> Result<R, AllocError>) -> Result<R, AllocError> {
+    with_host(work).unwrap_or_else(|error| Err(AllocError::Pool(Box::new(error))))
+}

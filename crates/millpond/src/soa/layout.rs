@@ -1,0 +1,185 @@
+//! What an array of the structure loses, as a value and a table.
+
+use std::fmt;
+
+/// How a structure lies in memory, and what an array of it loses beside a structure of arrays.
+///
+/// ```
+/// use millpond::Soa;
+///
+/// #[derive(Soa)]
+/// #[repr(C)]
+/// struct Reading { value: f32, flag: u8, result: f64 }
+///
+/// assert_eq!(
+///     Reading::layout_report().to_string(),
+///     "\
+/// Reading: 16 bytes in an array of structures, 13 in a structure of arrays; 3 lost (19 %)
+///   offset   bytes   align
+///        0       4       4  value
+///        4       1       1  flag
+///        5       3          lost after flag
+///        8       8       8  result
+/// "
+/// );
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SoaLayout {
+    /// The structure's name.
+    pub name: &'static str,
+    /// Bytes of an element in an array of structures.
+    pub bytes: usize,
+    /// What the address of such an element is a multiple of.
+    pub align: usize,
+    /// The fields, in the order in which they lie.
+    pub fields: &'static [SoaField],
+}
+
+/// One field of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SoaField {
+    /// Its name.
+    pub name: &'static str,
+    /// Bytes from the beginning of the structure.
+    pub offset: usize,
+    /// Bytes of it.
+    pub bytes: usize,
+    /// What its address is a multiple of.
+    pub align: usize,
+    /// Bytes between its end and the next field, or the structure's end: they hold nothing.
+    pub padding: usize,
+}
+
+impl SoaLayout {
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn of<T>(name: &'static str, fields: &'static [SoaField]) -> Self {
+        Self {
+            name,
+            bytes: size_of::<T>(),
+            align: align_of::<T>(),
+            fields,
+        }
+    }
+
+    /// Bytes of an element in a structure of arrays: those of its fields.
+    #[must_use]
+    pub const fn soa_bytes(&self) -> usize {
+        self.bytes - self.padding()
+    }
+
+    /// Bytes of an element that hold nothing in an array of structures.
+    #[must_use]
+    pub const fn padding(&self) -> usize {
+        let (mut sum, mut at) = (0, 0);
+        while at < self.fields.len() {
+            sum += self.fields[at].padding;
+            at += 1;
+        }
+        sum
+    }
+
+    /// The field of this name.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&SoaField> {
+        self.fields.iter().find(|field| field.name == name)
+    }
+}
+
+impl SoaField {
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn of<T>(name: &'static str, offset: usize) -> Self {
+        Self {
+            name,
+            offset,
+            bytes: size_of::<T>(),
+            align: align_of::<T>(),
+            padding: 0,
+        }
+    }
+
+    const fn end(&self) -> usize {
+        self.offset + self.bytes
+    }
+}
+
+/// The fields of `T` in the order in which they lie, with what is lost after each.
+#[must_use]
+pub const fn arrange<T, const N: usize>(mut fields: [SoaField; N]) -> [SoaField; N] {
+    let mut sorted = 1;
+    while sorted < N {
+        let mut at = sorted;
+        while at > 0 && fields[at].offset < fields[at - 1].offset {
+            (fields[at], fields[at - 1]) = (fields[at - 1], fields[at]);
+            at -= 1;
+        }
+        sorted += 1;
+    }
+    let mut at = 0;
+    while at < N {
+        let next = if at + 1 < N {
+            fields[at + 1].offset
+        } else {
+            size_of::<T>()
+        };
+        fields[at].padding = next - fields[at].end();
+        at += 1;
+    }
+    fields
+}
+
+/// Bytes lost after the field that begins there.
+#[must_use]
+pub const fn padding_after(layout: &SoaLayout, offset: usize) -> usize {
+    let mut at = 0;
+    while at < layout.fields.len() {
+        if layout.fields[at].offset == offset {
+            return layout.fields[at].padding;
+        }
+        at += 1;
+    }
+    0
+}
+
+impl fmt::Display for SoaLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, bytes, lost) = (self.name, self.bytes, self.padding());
+        let percent = (100 * lost + bytes / 2).checked_div(bytes).unwrap_or(0);
+        writeln!(
+            f,
+            "{name}: {bytes} bytes in an array of structures, {} in a structure of arrays; {lost} lost ({percent} %)",
+            self.soa_bytes()
+        )?;
+        writeln!(f, "{:>8}{:>8}{:>8}", "offset", "bytes", "align")?;
+        for field in self.fields {
+            let SoaField {
+                name,
+                offset,
+                bytes,
+                align,
+                padding,
+            } = field;
+            writeln!(f, "{offset:>8}{bytes:>8}{align:>8}  {name}")?;
+            if *padding > 0 {
+                writeln!(f, "{:>8}{padding:>8}{:>8}  lost after {name}", field.end(), "")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_arranged_as_they_lie_whatever_the_order_they_were_named_in() {
+        let (late, early) = (SoaField::of::<u16>("late", 4), SoaField::of::<u8>("early", 0));
+        let found = arrange::<u64, 3>([late, SoaField::of::<u8>("middle", 1), early]);
+        let found = found.map(|field| (field.name, field.padding));
+        assert_eq!(found, [("early", 0), ("middle", 2), ("late", 2)]);
+    }
+}
