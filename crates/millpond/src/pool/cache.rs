@@ -122,9 +122,8 @@ pub(crate) struct Stacks {
     large: [Stack<Free>; BINS],
     /// Small blocks that were set aside: freed longest ago, and not needed since.
     aside: [Vec<usize>; CLASSES],
-    /// Bytes for which stacks of small blocks have more room than at first, and the most that it is to be.
-    grown: usize,
-    grown_most: usize,
+    /// Small blocks that the thread has drawn from the shelf and not given back to it: of as many there is room here.
+    drawn: [usize; CLASSES],
     /// Bytes in `large`, and the most that are to be.
     large_bytes: usize,
     large_most: usize,
@@ -137,8 +136,7 @@ impl Stacks {
             small: std::array::from_fn(|class| Stack::new(most_kept(class), 0)),
             large: std::array::from_fn(|bin| Stack::new(most_large(bin), nothing)),
             aside: std::array::from_fn(|_| Vec::new()),
-            grown: 0,
-            grown_most: 0,
+            drawn: [0; CLASSES],
             large_bytes: 0,
             large_most: LEAST_LARGE_BYTES,
         }
@@ -163,49 +161,41 @@ impl Stacks {
         stack.pop()
     }
 
-    /// The thread itself has had so many bytes in use at once: as much of its own it may keep, and room for twice as much.
-    pub(crate) fn has_held(&mut self, bytes: i64) {
-        let bytes = usize::try_from(bytes).unwrap_or(0);
-        self.grown_most = self.grown_most.max(bytes.saturating_mul(2));
+    /// So many blocks of a class have come from the shelf.
+    pub(crate) fn draw(&mut self, class: usize, count: usize) {
+        if let Some(drawn) = self.drawn.get_mut(class) {
+            *drawn += count;
+        }
     }
 
-    /// Makes twice as much room for a class, if the thread may keep so much.
+    /// Makes more room for a class, as far as the thread has drawn as many blocks itself. One that frees what others have
+    /// drawn passes them on.
     pub(crate) fn grow(&mut self, class: usize) -> bool {
-        let Some(stack) = self.small.get_mut(class) else {
+        let (Some(stack), Some(drawn)) = (self.small.get_mut(class), self.drawn.get(class)) else {
             return false;
         };
-        let most = stack.items.len();
-        let more = most * class_bytes(class);
-        let grows = self.grown + more <= self.grown_most && stack.make_room(2 * most, 0);
-        if grows {
-            self.grown += more;
-        }
-        grows
-    }
-
-    /// Whether a class has more room than at first.
-    pub(crate) fn is_grown(&self) -> bool {
-        self.grown > 0
+        let room = stack.items.len();
+        *drawn > room && stack.make_room((2 * room).min(*drawn), 0)
     }
 
     /// Hands out what grown classes have not needed since this was last called, and takes from them the room that they
     /// need no more. Answers whether there is more to come.
     pub(crate) fn ease(&mut self, mut out: impl FnMut(usize, &[usize])) -> bool {
-        // The thread tells anew what it has in use.
-        self.grown_most /= 2;
         let mut more = false;
-        let stacks = self.small.iter_mut().zip(&mut self.aside);
-        for (class, (stack, aside)) in stacks.enumerate() {
+        let stacks = self.small.iter_mut().zip(&mut self.aside).zip(&mut self.drawn);
+        for (class, ((stack, aside), drawn)) in stacks.enumerate() {
             let (room, least) = (stack.items.len(), most_kept(class));
             if room == least && aside.is_empty() {
                 continue;
             }
             out(class, aside);
+            // What others have freed since it draws anew where it needs it; what is here it has drawn.
+            *drawn = (drawn.saturating_sub(aside.len()) / 2).max(stack.len);
             aside.clear();
             stack.set_aside(aside);
-            let half = room / 2;
-            if half >= least && stack.len + aside.len() <= half / 2 && stack.make_room(half, 0) {
-                self.grown -= half * class_bytes(class);
+            let half = (room / 2).max(least);
+            if stack.len + aside.len() <= half / 2 {
+                stack.make_room(half, 0);
             }
             more |= stack.items.len() > least || !aside.is_empty();
         }
@@ -214,8 +204,11 @@ impl Stacks {
 
     /// Hands out the half of a class that was freed longest ago.
     pub(crate) fn older_half(&mut self, class: usize, mut out: impl FnMut(&[usize])) {
-        if let Some(stack) = self.small.get_mut(class) {
-            stack.drain_oldest(stack.len.div_ceil(2), &mut out);
+        if let (Some(stack), Some(drawn)) = (self.small.get_mut(class), self.drawn.get_mut(class)) {
+            stack.drain_oldest(stack.len.div_ceil(2), &mut |blocks| {
+                *drawn = drawn.saturating_sub(blocks.len());
+                out(blocks);
+            });
         }
     }
 
@@ -269,15 +262,15 @@ impl Stacks {
 
     /// Hands out everything: small blocks with their class, and larger ones.
     pub(crate) fn drain(&mut self, mut small: impl FnMut(usize, &[usize]), mut large: impl FnMut(&[Free])) {
-        let stacks = self.small.iter_mut().zip(&mut self.aside);
-        for (class, (stack, aside)) in stacks.enumerate() {
+        let stacks = self.small.iter_mut().zip(&mut self.aside).zip(&mut self.drawn);
+        for (class, ((stack, aside), drawn)) in stacks.enumerate() {
+            *drawn = drawn.saturating_sub(stack.len + aside.len());
             small(class, &std::mem::take(aside));
             stack.drain_oldest(usize::MAX, &mut |blocks| small(class, blocks));
             if stack.items.len() > most_kept(class) {
                 stack.make_room(most_kept(class), 0);
             }
         }
-        (self.grown, self.grown_most) = (0, 0);
         for stack in &mut self.large {
             stack.drain_oldest(usize::MAX, &mut large);
         }

@@ -2,7 +2,7 @@
 //! done at every call.
 
 use super::ask::Ask;
-use super::cache::{Free, Stacks, most_kept};
+use super::cache::{Cache, Free, Stacks, most_kept};
 use super::classes::{KEPT, PAGE, SMALL, bin_of, class_bytes, class_of};
 use super::detour::Detour;
 use super::heap::{Heap, Taken, large, lock, small};
@@ -192,25 +192,22 @@ impl Heap {
         let Taken { address, bytes } = taken;
         let kept = local::with(self, |cache| {
             cache.with(|stacks| {
-                stacks.has_held(cache.tally.allocated.now());
                 if bytes <= SMALL {
-                    self.keep(stacks, class_of(bytes), address);
+                    self.keep(cache, stacks, class_of(bytes), address);
                 } else {
                     self.keep_large(stacks, Free { address, bytes });
                 }
                 self.count(cache, |tally| tally.free(requested, bytes));
-                if stacks.is_grown() {
-                    cache.grown.store(true, Ordering::Relaxed);
-                }
             })
         });
         kept.flatten().is_some()
     }
 
     /// Keeps a small block, and makes room for it where there is none.
-    fn keep(&self, stacks: &mut Stacks, class: usize, address: usize) {
+    fn keep(&self, cache: &Cache, stacks: &mut Stacks, class: usize, address: usize) {
         if !stacks.push(class, address) {
             if stacks.grow(class) && stacks.push(class, address) {
+                cache.grown.store(true, Ordering::Relaxed);
                 return;
             }
             stacks.older_half(class, |blocks| lock(&self.shelves[class]).put(blocks));
@@ -251,8 +248,9 @@ impl Heap {
         let rest = &rest[..count.saturating_sub(1)];
         let kept = local::with(self, |cache| {
             cache.with(|stacks| {
-                stacks.has_held(cache.tally.allocated.now());
-                rest.iter().take_while(|more| stacks.push(class, **more)).count()
+                let kept = rest.iter().take_while(|more| stacks.push(class, **more)).count();
+                stacks.draw(class, kept + 1);
+                kept
             })
         });
         let kept = kept.flatten().unwrap_or(0);

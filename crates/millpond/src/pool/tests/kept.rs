@@ -101,6 +101,25 @@ fn a_thread_that_only_frees_keeps_little() {
     }
 }
 
+/// What a thread has in use of large blocks gives it no right to small ones that others need.
+#[test]
+fn a_thread_that_only_frees_small_blocks_keeps_few_whatever_else_it_has() {
+    let pool = quiet();
+    let held = take_all(&pool);
+    let used: usize = held.iter().map(Raw::bytes).sum();
+    let freed = std::thread::scope(|scope| {
+        let frees = || {
+            let large = alloc(&pool, 1 << 30, 64).expect("addresses");
+            give_all(&pool, held);
+            let freed = kept(&pool);
+            free(&pool, large);
+            freed
+        };
+        scope.spawn(frees).join().expect("no panic")
+    });
+    assert!(freed < used / 2, "kept {freed} of {used}");
+}
+
 #[test]
 fn what_a_busy_thread_does_not_need_is_everybodys_after_a_while() {
     let pool = quiet();
