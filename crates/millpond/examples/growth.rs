@@ -17,10 +17,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "{:>8}  {:>32}  {:>6}",
         "", "ns for each 4 KiB, medians of 15", "more"
     );
-    let small = [64, 256, 1 << 10, 4 << 10].map(|kib| (kib, 0, HugePages::Default));
+    let small = [64, 256, 1 << 10, 4 << 10].map(|kib| (kib, 0, HugePages::System));
     let large = [
-        (64 << 10, 0, HugePages::Default),
-        (64 << 10, PAGE, HugePages::Default),
+        (64 << 10, 0, HugePages::System),
+        (64 << 10, PAGE, HugePages::System),
         (64 << 10, 0, HugePages::Transparent),
         (64 << 10, PAGE, HugePages::Transparent),
     ];

@@ -165,9 +165,20 @@ impl Host {
     fn align(&self, bytes: u64) -> u64 {
         let align = match self.rules.huge {
             HugePages::Transparent => self.rules.page.max(os::transparent_huge_page()),
-            HugePages::Default | HugePages::Explicit(_) => self.rules.page,
+            HugePages::Auto | HugePages::System | HugePages::Explicit(_) => self.rules.page,
         };
         if bytes < align { os::page_bytes() } else { align }
+    }
+
+    /// Bytes of the transparent huge pages that memory is to come in from here on, if it is.
+    fn huge(&self) -> Option<u64> {
+        let bytes = os::transparent_huge_page();
+        let wanted = match self.rules.huge {
+            HugePages::Transparent => true,
+            HugePages::Auto => self.rules.page >= bytes && self.used > HostBuilder::SMALL_BYTES,
+            HugePages::System | HugePages::Explicit(_) => false,
+        };
+        wanted.then_some(bytes)
     }
 
     /// The part of a range that a call names, if the range is ours and the part is of whole pages inside it.

@@ -56,8 +56,7 @@ pub unsafe trait MemorySource: Source {
     ///
     /// The bytes count as held all the same: it is not [`decommit`](Source::decommit), which takes whole pages of the
     /// source only.
-    fn discard(&self, address: u64, bytes: u64) -> bool {
-        let _ = (address, bytes);
+    fn discard(&mut self, _address: u64, _bytes: u64) -> bool {
         false
     }
 
@@ -103,8 +102,8 @@ macro_rules! wrapped_memory {
                 fn fresh_is_zero(&self) -> bool {
                     self.inner().fresh_is_zero()
                 }
-                fn discard(&self, address: u64, bytes: u64) -> bool {
-                    self.inner().discard(address, bytes)
+                fn discard(&mut self, address: u64, bytes: u64) -> bool {
+                    self.inner_mut().discard(address, bytes)
                 }
                 fn populate(&self, address: u64, bytes: u64) -> bool {
                     self.inner().populate(address, bytes)
@@ -138,7 +137,7 @@ unsafe impl<S: MemorySource + ?Sized> MemorySource for Box<S> {
     fn fresh_is_zero(&self) -> bool {
         (**self).fresh_is_zero()
     }
-    fn discard(&self, address: u64, bytes: u64) -> bool {
+    fn discard(&mut self, address: u64, bytes: u64) -> bool {
         (**self).discard(address, bytes)
     }
     fn populate(&self, address: u64, bytes: u64) -> bool {

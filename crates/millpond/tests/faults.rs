@@ -116,7 +116,7 @@ unsafe impl MemorySource for Failing {
     fn fresh_is_zero(&self) -> bool {
         self.inner.fresh_is_zero()
     }
-    fn discard(&self, address: u64, bytes: u64) -> bool {
+    fn discard(&mut self, address: u64, bytes: u64) -> bool {
         self.succeeds() && self.inner.discard(address, bytes)
     }
     fn populate(&self, address: u64, bytes: u64) -> bool {

@@ -9,11 +9,19 @@ use thiserror::Error;
 /// Which pages the system is to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HugePages {
-    /// The system's own choice.
+    /// Transparent ones for all but the first [16 MiB](HostBuilder::SMALL_BYTES) that a source has given at a time, if
+    /// its own [pages](HostBuilder::page_bytes) are as large. Memory that is used from end to end comes in by one fault
+    /// for 2 MiB instead of 512, and is found sooner afterwards. Of a page that is used in part all is resident, which a
+    /// small program shall not pay for.
     #[default]
-    Default,
+    Auto,
+    /// The system's own choice.
+    System,
     /// Transparent huge pages are asked for. It is advice: the system may give none, and is not asked whether it
     /// did. Ranges are aligned to them.
+    ///
+    /// A part of one that is [discarded](crate::MemorySource::discard) is no longer resident. The system may have use
+    /// of its memory only when it runs short and takes the page apart.
     Transparent,
     /// Explicit huge pages of so many bytes each, which the system keeps in a store of its own. The source is
     /// *plain* then: the system cannot take such pages elsewhere without letting go of the addresses they leave.
@@ -105,13 +113,15 @@ pub struct HostBuilder {
 }
 
 impl HostBuilder {
+    /// Bytes up to which [`HugePages::Auto`] leaves pages as small as the system makes them.
+    pub const SMALL_BYTES: u64 = 16 << 20;
     /// The largest page.
     pub const MOST_PAGE_BYTES: u64 = 1 << 30;
 
     pub(super) fn new() -> Self {
         Self {
             page: 2 << 20,
-            huge: HugePages::Default,
+            huge: HugePages::Auto,
             node: None,
             populate: false,
             capacity: None,

@@ -1,5 +1,6 @@
 //! What is done to fresh memory before it is handed out.
 
+use super::transfer::Held;
 use super::{Host, HugePages, locking};
 use crate::os::{self, Errno, Map, Part};
 use millpond_engine::{Range, SourceError};
@@ -26,10 +27,41 @@ impl Host {
         dressed
     }
 
+    /// Has the system leave huge pages of which a part was emptied as small ones: it would fill them up again by itself,
+    /// sooner or later. Where it cannot have more mappings for that, it may.
+    pub(super) fn keep_small(&mut self, held: Held, part: Part) {
+        let huge = os::transparent_huge_page();
+        let may_be = match self.rules.huge {
+            HugePages::Transparent => true,
+            HugePages::Auto => self.rules.page >= huge,
+            HugePages::System | HugePages::Explicit(_) => false,
+        };
+        if !may_be {
+            return;
+        }
+        let mut last = None;
+        for edge in [part.offset, part.end()] {
+            let page = Part {
+                offset: edge & !(huge - 1),
+                bytes: huge,
+            };
+            if edge == page.offset || last == Some(page.offset) || self.mappings.charge(2).is_err() {
+                continue;
+            }
+            last = Some(page.offset);
+            // Refused where the page reaches past what is ours, as it is then no huge one.
+            let advised = self.map_of(held).map(|map| map.advise_small(page));
+            if let (Some(Ok(())), Some(seams)) = (advised, self.seams_of(held)) {
+                seams.add(page.offset);
+                seams.add(page.end());
+            }
+        }
+    }
+
     /// Applies the rules to an open, fresh part.
     pub(super) fn dress(&self, map: &Map, part: Part) -> Result<(), SourceError> {
         let refused = |call, error| self.refused(call, part.bytes, error);
-        if self.rules.huge == HugePages::Transparent {
+        if self.huge().is_some() {
             // Advice: a system built without them refuses it, and serves as well.
             let _ = map.advise_huge(part);
         }

@@ -191,9 +191,15 @@ unsafe impl MemorySource for Host {
         self.transfer_pages(from, to, bytes)
     }
 
-    fn discard(&self, address: u64, bytes: u64) -> bool {
-        let part = self.open_part(address, bytes);
-        part.is_some_and(|(held, part)| self.map_of(held).is_some_and(|map| map.empty(part).is_ok()))
+    fn discard(&mut self, address: u64, bytes: u64) -> bool {
+        let Some((held, part)) = self.open_part(address, bytes) else {
+            return false;
+        };
+        let done = self.map_of(held).is_some_and(|map| map.empty(part).is_ok());
+        if done {
+            self.keep_small(held, part);
+        }
+        done
     }
 
     fn populate(&self, address: u64, bytes: u64) -> bool {

@@ -108,7 +108,7 @@ impl Host {
         }
     }
 
-    fn seams_of(&mut self, held: Held) -> Option<&mut Seams> {
+    pub(super) fn seams_of(&mut self, held: Held) -> Option<&mut Seams> {
         match held {
             Held::Range(start) => self.ranges.get_mut(&start).map(|reserved| &mut reserved.seams),
             Held::Segment(start) => self.segments.get_mut(&start).map(|taken| &mut taken.seams),

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::sync::OnceLock;
 
 /// Bytes of the system's page.
 pub(crate) fn page_bytes() -> u64 {
@@ -55,9 +56,12 @@ pub(crate) fn machine_memory() -> (u64, u64) {
 
 /// Bytes of a transparent huge page.
 pub(crate) fn transparent_huge_page() -> u64 {
-    number("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
-        .filter(|bytes| bytes.is_power_of_two())
-        .unwrap_or(2 << 20)
+    static BYTES: OnceLock<u64> = OnceLock::new();
+    *BYTES.get_or_init(|| {
+        number("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+            .filter(|bytes| bytes.is_power_of_two())
+            .unwrap_or(2 << 20)
+    })
 }
 
 /// How many explicit huge pages of this size the system has or would make; none where it knows no such size.

@@ -175,6 +175,13 @@ impl Map {
         unsafe { mm::madvise(address, length, Advice::LinuxHugepage) }
     }
 
+    /// Asks for ordinary pages from now on. A huge one that is there stays.
+    pub(crate) fn advise_small(&self, part: Part) -> Result<(), Errno> {
+        let (address, length) = self.locate(part)?;
+        // SAFETY: the advice changes no contents.
+        unsafe { mm::madvise(address, length, Advice::LinuxNoHugepage) }
+    }
+
     /// Puts memory behind every page of an open part now. Linux can from 5.14 on, and answers
     /// [`Errno::INVAL`] before.
     pub(crate) fn populate(&self, part: Part) -> Result<(), Errno> {

@@ -214,7 +214,7 @@ impl PoolBuilder {
         self
     }
 
-    /// The pages that the system is to use; its own choice unless said otherwise.
+    /// The pages that the system is to use; [`HugePages::Auto`] unless said otherwise.
     #[must_use]
     pub fn huge_pages(mut self, huge: HugePages) -> Self {
         self.conf.huge_pages = Some(huge);
@@ -314,11 +314,18 @@ impl PoolBuilder {
     /// # Errors
     /// Where there is no such policy or setting, or no such memory.
     pub fn host(self) -> Result<Pool, PoolError> {
+        let most = self.most_reserved();
         self.build(|conf| {
             if conf.pinned == Some(true) {
-                Ok(Box::new(host(conf).build_pinned()?))
+                Ok(Box::new(host(conf, SMALL_PAGES).build_pinned()?))
             } else {
-                Ok(Box::new(host(conf).build()?))
+                let most = most.min(limit_of(conf, Some(os::machine_memory().1))?);
+                let pages = if most < WORTH_LARGE {
+                    SMALL_PAGES
+                } else {
+                    LARGE_PAGES
+                };
+                Ok(Box::new(host(conf, pages).build()?))
             }
         })
     }
@@ -328,7 +335,7 @@ impl PoolBuilder {
     /// # Errors
     /// As [`host`](Self::host).
     pub fn pinned(self) -> Result<Pool, PoolError> {
-        self.build(|conf| Ok(Box::new(host(conf).build_pinned()?)))
+        self.build(|conf| Ok(Box::new(host(conf, SMALL_PAGES).build_pinned()?)))
     }
 
     /// A pool over a source of memory.
@@ -337,6 +344,13 @@ impl PoolBuilder {
     /// Where there is no such policy or setting.
     pub fn over(self, source: Box<dyn MemorySource + Send>) -> Result<Pool, PoolError> {
         self.build(|_| Ok(source))
+    }
+
+    /// The most that the budget leaves it to reserve.
+    fn most_reserved(&self) -> u64 {
+        let budget = self.budget.as_ref();
+        let reserved = budget.and_then(|budget| budget.nearest(Measure::Reserved));
+        reserved.map_or(u64::MAX, |budget| budget.remaining())
     }
 
     /// Blocks that are ready from the start where nothing else is said of it, and there is plenty of room.
@@ -461,14 +475,19 @@ impl PoolBuilder {
     }
 }
 
-/// Pages of a host pool: small enough that what is left of one beside a live block is little.
-const PAGE_BYTES: u64 = 64 << 10;
+/// Bytes of a host pool's pages where it may be large: whole huge pages, of which what is left beside a live block is
+/// little.
+const LARGE_PAGES: u64 = 2 << 20;
+/// The same of a pool that has to stay small, or whose memory is locked.
+const SMALL_PAGES: u64 = 64 << 10;
+/// A pool of which no more may be reserved stays small.
+const WORTH_LARGE: u64 = 64 * LARGE_PAGES;
 
-fn host(conf: &PoolConf) -> crate::host::HostBuilder {
+fn host(conf: &PoolConf, page: u64) -> crate::host::HostBuilder {
     let huge = conf.huge_pages.unwrap_or_default();
     let page = match huge {
         HugePages::Explicit(bytes) => bytes,
-        HugePages::Default | HugePages::Transparent => PAGE_BYTES,
+        HugePages::Auto | HugePages::System | HugePages::Transparent => page,
     };
     let host = Host::builder()
         .page_bytes(page)

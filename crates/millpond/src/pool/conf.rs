@@ -131,13 +131,14 @@ impl PoolConf {
             }
             "huge-pages" => {
                 self.huge_pages = Some(match value {
-                    "default" => HugePages::Default,
+                    "auto" => HugePages::Auto,
+                    "system" => HugePages::System,
                     "transparent" => HugePages::Transparent,
                     _ => HugePages::Explicit(parse_size(value).map_err(|_| {
                         ConfError::value(
                             key,
                             value,
-                            "write default, transparent, or the size of explicit ones such as 2MiB",
+                            "write auto, system, transparent, or the size of explicit ones such as 2MiB",
                         )
                     })?),
                 });

@@ -228,7 +228,7 @@ unsafe impl MemorySource for Gate {
         self.inner.fresh_is_zero()
     }
 
-    fn discard(&self, address: u64, bytes: u64) -> bool {
+    fn discard(&mut self, address: u64, bytes: u64) -> bool {
         self.inner.discard(address, bytes)
     }
 

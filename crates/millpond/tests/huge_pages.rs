@@ -1,0 +1,111 @@
+//! Which pages a host source asks the system for, as the system's list of mappings tells it.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use millpond::engine::{Range, Source};
+use millpond::{Host, HostBuilder, HugePages, MemorySource, Pool};
+use support::memory::{is_stamped, is_zero, stamp};
+use support::process::has_flag;
+
+const HUGE: u64 = 2 << 20;
+const SMALL: u64 = HostBuilder::SMALL_BYTES;
+
+fn asks_for_huge(address: u64, bytes: u64) -> bool {
+    has_flag(address, bytes, "hg")
+}
+
+/// Whether the system has transparent huge pages, of this size, at all.
+fn known() -> bool {
+    let size = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
+    let known = size.is_ok_and(|size| size.trim() == HUGE.to_string());
+    if !known {
+        eprintln!("skipped: this system has no transparent huge pages of 2 MiB");
+    }
+    known
+}
+
+/// A source that has given twice as much as it leaves small, and its range.
+fn grown(huge: HugePages) -> (Host, Range) {
+    let mut host = Host::builder().huge_pages(huge).build().expect("ordinary pages");
+    let range = host.reserve(4 * SMALL).expect("addresses");
+    for offset in (0..2 * SMALL).step_by(HUGE as usize) {
+        host.commit(&range, offset, HUGE, HUGE).expect("memory");
+    }
+    (host, range)
+}
+
+#[test]
+fn only_what_a_source_gives_past_the_first_is_huge() {
+    if !known() {
+        return;
+    }
+    let (_host, range) = grown(HugePages::Auto);
+    let base = range.address();
+    for offset in (0..SMALL).step_by(HUGE as usize) {
+        assert!(!asks_for_huge(base + offset, HUGE), "at {offset}");
+    }
+    assert!(asks_for_huge(base + SMALL, SMALL));
+    let (_host, range) = grown(HugePages::System);
+    assert!(!asks_for_huge(range.address() + SMALL, HUGE));
+    let (_host, range) = grown(HugePages::Transparent);
+    assert!(asks_for_huge(range.address(), 2 * SMALL));
+}
+
+#[test]
+fn what_was_emptied_in_part_is_not_filled_up_again() {
+    if !known() {
+        return;
+    }
+    let (mut host, range) = grown(HugePages::Auto);
+    let base = range.address() + SMALL;
+    // The end of the first huge page, all of the second, the beginning of the third.
+    stamp(&host, base, 3 * HUGE, 1);
+    stamp(&host, base + 3 * HUGE, HUGE, 1);
+    assert!(host.discard(base + HUGE / 2, 2 * HUGE));
+    assert!(is_zero(&host, base + HUGE / 2, 2 * HUGE));
+    assert!(
+        is_stamped(&host, base + 3 * HUGE, HUGE, 1),
+        "the rest is as it was"
+    );
+    let small = |page: u64| has_flag(base + page * HUGE, HUGE, "nh");
+    assert_eq!([0, 1, 2, 3].map(small), [true, false, true, false]);
+    assert!(asks_for_huge(base + HUGE, HUGE) && asks_for_huge(base + 3 * HUGE, HUGE));
+    // Given back and taken anew, they are as any other.
+    assert!(host.decommit(&range, SMALL, 4 * HUGE) > 0);
+    host.commit(&range, SMALL, 4 * HUGE, HUGE).expect("memory");
+    assert!(asks_for_huge(base, 4 * HUGE));
+    // For the system it is several mappings when a part was emptied, and moves all the same.
+    assert!(host.discard(base + HUGE / 2, 2 * HUGE));
+    stamp(&host, base, 4 * HUGE, 3);
+    assert!(host.transfer(base, base + 4 * HUGE, 4 * HUGE));
+    assert!(is_stamped(&host, base + 4 * HUGE, 4 * HUGE, 3) && is_zero(&host, base, 4 * HUGE));
+}
+
+/// For the system, memory of huge pages and of small ones are two mappings.
+#[test]
+fn memory_moves_across_the_border() {
+    let (mut host, range) = grown(HugePages::Auto);
+    let (from, to) = (range.address() + SMALL - HUGE, range.address() + SMALL + 4 * HUGE);
+    for _ in 0..2 {
+        stamp(&host, from, 2 * HUGE, 7);
+        assert!(host.transfer(from, to, 2 * HUGE));
+        assert!(is_zero(&host, from, 2 * HUGE) && is_stamped(&host, to, 2 * HUGE, 7));
+    }
+}
+
+#[test]
+fn pools_that_have_to_stay_small_have_small_pages() {
+    let reserved = |pool: Pool| {
+        let _block = pool.alloc::<u8>(100).expect("room");
+        pool.stats().reserved.current
+    };
+    let pool = || Pool::builder().trim_every(None).track(None);
+    let small = reserved(pool().limit(64 << 20).host().expect("a pool"));
+    assert!(small < 1 << 20, "{small}");
+    let large = reserved(pool().host().expect("a pool"));
+    assert!(large.is_multiple_of(HUGE), "{large}");
+    // The least that a pool can live in.
+    let least = pool().limit(256 << 10).host().expect("a pool");
+    assert!(least.alloc::<u8>(100).is_ok());
+}
