@@ -45,7 +45,7 @@ use crate::ranked::{Locked, Rank, Ranked};
 use crate::tag::Tag;
 use crate::thread::{self, COUNTING};
 use crate::time::Time;
-use sampling::Filter;
+pub(crate) use sampling::Filter;
 use shard::{Removal, Shard};
 use stacks::Stacks;
 use std::fmt;
@@ -107,9 +107,19 @@ impl LedgerBuilder {
         self
     }
 
+    /// Whether it enters some blocks only.
+    pub(crate) fn samples(&self) -> bool {
+        self.tracking != Tracking::All
+    }
+
     /// The ledger.
     #[must_use]
     pub fn build(self) -> Ledger {
+        self.build_with(None)
+    }
+
+    /// The same with a filter that is asked elsewhere too.
+    pub(crate) fn build_with(self, filter: Option<Filter>) -> Ledger {
         let _inside = thread::enter(COUNTING);
         let all = self.tracking == Tracking::All;
         let freed = if all { self.freed.div_ceil(SHARDS) } else { 0 };
@@ -119,7 +129,7 @@ impl LedgerBuilder {
                 .map(|_| Line::new(Rank::Shard, Shard::new(freed)))
                 .collect(),
             stacks: Stacks::new(),
-            filter: Filter::new(if all { 0 } else { Filter::SLOTS }),
+            filter: filter.unwrap_or_else(|| if all { Filter::everything() } else { Filter::new() }),
             serial: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             complete: AtomicBool::new(self.complete && all),
@@ -223,6 +233,11 @@ impl Ledger {
         state.gap(self.settings.tracking)
     }
 
+    /// How many allocations this thread is to let pass before the next one is entered.
+    pub(crate) fn gap(&self) -> u32 {
+        sampling::gap(self.settings.tracking)
+    }
+
     /// Throws the dice for one allocation.
     #[inline]
     pub(crate) fn picks(&self) -> bool {
@@ -274,7 +289,7 @@ impl Ledger {
             self.complete.store(false, Ordering::Relaxed);
             return None;
         }
-        self.filter.add(hash);
+        self.filter.add(address);
         Some(record)
     }
 
@@ -310,12 +325,36 @@ impl Ledger {
         };
         match removal {
             Removal::Done(record) => {
-                self.filter.take(hash);
+                self.filter.take(address);
                 Ok(Some(record))
             }
             Removal::Unknown if !self.complete.load(Ordering::Relaxed) => Ok(None),
             wrong => Err(wrong_free(self, address, given, wrong)),
         }
+    }
+
+    /// Has the entry of a block, if there is one, stand for another request from now on: sizes and alignments as asked for.
+    ///
+    /// # Errors
+    /// The block is not what the caller says, and nothing has changed.
+    pub(crate) fn resize(
+        &self,
+        address: usize,
+        from: (usize, usize),
+        to: (usize, usize),
+    ) -> Result<(), Box<WrongFree>> {
+        if let Some(record) = self.remove(address, Some(from))? {
+            let (requested, align) = to;
+            self.insert(
+                address,
+                Record {
+                    requested,
+                    align,
+                    ..record
+                },
+            );
+        }
+        Ok(())
     }
 
     /// What there is to know of a free by this thread now.
@@ -337,7 +376,7 @@ impl Ledger {
     /// Whether a block of this address may be in the account: surely not, where allocations are sampled and it says no.
     #[inline]
     pub(crate) fn may_hold(&self, address: usize) -> bool {
-        self.filter.may_hold(table::hash(address))
+        self.filter.may_hold(address)
     }
 
     /// Notes that a block is never given back, on purpose: reports of leaks tell of it apart.
@@ -385,7 +424,7 @@ impl Drop for Ledger {
         let _inside = thread::enter(COUNTING);
         drop(mem::take(&mut self.shards));
         self.stacks.clear();
-        self.filter = Filter::new(0);
+        self.filter = Filter::everything();
     }
 }
 

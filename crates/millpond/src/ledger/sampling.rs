@@ -7,6 +7,7 @@
 use crate::thread::thread_number;
 use crate::time::Time;
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Which allocations are entered in the account.
@@ -74,46 +75,64 @@ fn seed() -> u64 {
 
 /// Throws this thread's dice.
 pub(super) fn dice(one_in: u32) -> bool {
+    with_dice(|dice| dice.one_in(one_in))
+}
+
+/// How many allocations this thread is to let pass.
+pub(super) fn gap(tracking: Tracking) -> u32 {
+    with_dice(|dice| dice.gap(tracking))
+}
+
+fn with_dice<R>(throw: impl FnOnce(&mut Sampler) -> R) -> R {
     thread_local! {
         static STATE: Cell<u64> = const { Cell::new(0) };
     }
     let state = STATE.get();
     let mut dice = Sampler(if state == 0 { seed() } else { state });
-    let picked = dice.one_in(one_in);
+    let answer = throw(&mut dice);
     STATE.set(dice.0);
-    picked
+    answer
 }
 
 /// Says of most addresses that they are not in the account, with one load. Counts entries by hash; a count that has
-/// reached its end stays there.
+/// reached its end stays there. Accounts that follow each other may share one.
 ///
 /// A free comes after its allocation and has been told of it, so it sees the count that the allocation raised.
-pub(super) struct Filter(Box<[AtomicU8]>);
+#[derive(Clone)]
+pub(crate) struct Filter(Option<Arc<Counts>>);
+
+type Counts = [AtomicU8; 1 << 16];
 
 impl Filter {
-    pub(super) const SLOTS: usize = 1 << 16;
-
-    /// Without slots it holds everything possible.
-    pub(super) fn new(slots: usize) -> Self {
-        Self((0..slots).map(|_| AtomicU8::new(0)).collect())
+    pub(crate) fn new() -> Self {
+        let counts: Arc<[AtomicU8]> = (0..1 << 16).map(|_| AtomicU8::new(0)).collect();
+        Self(counts.try_into().ok())
     }
 
-    fn slot(&self, hash: u64) -> Option<&AtomicU8> {
-        self.0.get(hash as usize % Self::SLOTS)
+    /// It holds everything possible.
+    pub(super) fn everything() -> Self {
+        Self(None)
     }
 
     #[inline]
-    pub(super) fn may_hold(&self, hash: u64) -> bool {
-        self.slot(hash)
-            .is_none_or(|slot| slot.load(Ordering::Relaxed) > 0)
+    fn count(&self, address: usize) -> Option<&AtomicU8> {
+        // All bits count in the uppermost ones of a product with 2^64 over the golden ratio.
+        let place = (address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+        self.0.as_ref()?.get(place as usize)
     }
 
-    pub(super) fn add(&self, hash: u64) {
-        self.change(hash, |count| count.checked_add(1));
+    #[inline]
+    pub(crate) fn may_hold(&self, address: usize) -> bool {
+        self.count(address)
+            .is_none_or(|count| count.load(Ordering::Relaxed) > 0)
     }
 
-    pub(super) fn take(&self, hash: u64) {
-        self.change(hash, |count| {
+    pub(super) fn add(&self, address: usize) {
+        self.change(address, |count| count.checked_add(1));
+    }
+
+    pub(super) fn take(&self, address: usize) {
+        self.change(address, |count| {
             if count == u8::MAX {
                 None
             } else {
@@ -122,10 +141,10 @@ impl Filter {
         });
     }
 
-    fn change(&self, hash: u64, to: impl FnMut(u8) -> Option<u8>) {
-        if let Some(slot) = self.slot(hash) {
+    fn change(&self, address: usize, to: impl FnMut(u8) -> Option<u8>) {
+        if let Some(count) = self.count(address) {
             // What stays as it is, stays.
-            let _ = slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, to);
+            let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, to);
         }
     }
 }

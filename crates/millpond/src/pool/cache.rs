@@ -302,6 +302,8 @@ pub(crate) struct Cache {
     /// Whether some class has more room than at first, and how often somebody has looked since.
     pub(crate) grown: AtomicBool,
     looks: AtomicU64,
+    /// With how many allocations the next one is entered in the account, where some are; 0 where that is not known yet.
+    next: AtomicU64,
     stacks: Slot<Stacks>,
 }
 
@@ -343,6 +345,7 @@ impl Cache {
             idle: AtomicU64::new(0),
             grown: AtomicBool::new(false),
             looks: AtomicU64::new(0),
+            next: AtomicU64::new(0),
             stacks: Slot::new(Stacks::new()),
         }
     }
@@ -369,8 +372,37 @@ impl Cache {
     }
 
     #[inline]
-    fn enter(&self, despite: Despite) -> Option<Inside<'_>> {
-        self.claim.enter(despite).then_some(Inside(self))
+    fn enter(&self, despite: Despite, passes: impl FnOnce() -> bool) -> Option<Inside<'_>> {
+        self.claim.enter(despite, passes).then_some(Inside(self))
+    }
+
+    #[inline]
+    fn passes(&self) -> bool {
+        self.tally.allocations.load(Ordering::Relaxed) < self.next.load(Ordering::Relaxed)
+    }
+
+    /// Whether the owner's next allocation is to be entered in the account; each time it is, `gap` tells how many are to
+    /// pass until the one after. By the owner.
+    pub(crate) fn picks(&self, mut gap: impl FnMut() -> u32) -> bool {
+        let now = self.tally.allocations.load(Ordering::Relaxed);
+        let mut next = self.next.load(Ordering::Relaxed);
+        if now < next {
+            return false;
+        }
+        if next == 0 {
+            next = now + u64::from(gap());
+        }
+        let picked = now >= next;
+        if picked {
+            next = now + 1 + u64::from(gap());
+        }
+        self.next.store(next, Ordering::Relaxed);
+        picked
+    }
+
+    /// Has the owner ask anew how many allocations are to pass. An owner that asks right now may keep to the answer once.
+    pub(crate) fn pick_anew(&self) {
+        self.next.store(0, Ordering::Relaxed);
     }
 
     /// A small block of a class, counted; by the owner.
@@ -382,13 +414,13 @@ impl Cache {
         bytes: usize,
         despite: Despite,
     ) -> Option<Done<usize>> {
-        let mut inside = self.enter(despite)?;
+        let mut inside = self.enter(despite, || self.passes())?;
         let what = inside.with(|stacks| stacks.pop(class))?;
         let tell = self.tally.allocate(requested, bytes);
         Some(Done { what, tell })
     }
 
-    /// Keeps a small block, counted, if there is room; by the owner. Whoever has closed the pool and been through the
+    /// Keeps a small block, counted, if there is room; by the owner. `passes`: whether it is surely in no account. Whoever has closed the pool and been through the
     /// caches has the whole account, because it is kept inside the claim.
     #[inline]
     pub(crate) fn push(
@@ -398,8 +430,9 @@ impl Cache {
         requested: usize,
         bytes: usize,
         despite: Despite,
+        passes: impl FnOnce() -> bool,
     ) -> Option<Done<()>> {
-        let mut inside = self.enter(despite)?;
+        let mut inside = self.enter(despite, passes)?;
         if !inside.with(|stacks| stacks.push(class, address)) {
             return None;
         }
@@ -410,7 +443,7 @@ impl Cache {
     /// A larger block of about so many bytes, counted; by the owner.
     #[inline]
     pub(crate) fn pop_large(&self, bytes: usize, requested: usize, despite: Despite) -> Option<Done<Free>> {
-        let mut inside = self.enter(despite)?;
+        let mut inside = self.enter(despite, || self.passes())?;
         let what = inside.with(|stacks| stacks.pop_large(bin_of(bytes), bytes))?;
         let tell = self.tally.allocate(requested, bytes);
         Some(Done { what, tell })
@@ -418,8 +451,14 @@ impl Cache {
 
     /// Keeps a larger block, counted, if there is room; by the owner.
     #[inline]
-    pub(crate) fn push_large(&self, block: Free, requested: usize, despite: Despite) -> Option<Done<()>> {
-        let mut inside = self.enter(despite)?;
+    pub(crate) fn push_large(
+        &self,
+        block: Free,
+        requested: usize,
+        despite: Despite,
+        passes: impl FnOnce() -> bool,
+    ) -> Option<Done<()>> {
+        let mut inside = self.enter(despite, passes)?;
         if !inside.with(|stacks| stacks.push_large(bin_of(block.bytes), block)) {
             return None;
         }

@@ -29,6 +29,8 @@ const FENCED: u32 = 2;
 const SLOW: u32 = 4;
 /// Someone is told of every call, and that alone can be done beside the fast way.
 const WATCHED: u32 = 8;
+/// Nothing but that some blocks are entered in an account.
+const SAMPLED: u32 = 16;
 
 /// In spite of what the owner enters at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,13 +57,15 @@ impl Claim {
     }
 
     /// The owner's fast entry; false where there is any reason to go the slow way. Every true is followed by one
-    /// [`leave`](Self::leave).
+    /// [`leave`](Self::leave). Where some blocks are entered in an account and all else is as usual, it is asked whether
+    /// this is none of them.
     #[inline]
-    pub(crate) fn enter(&self, despite: Despite) -> bool {
+    pub(crate) fn enter(&self, despite: Despite, passes: impl FnOnce() -> bool) -> bool {
         self.busy.store(true, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         // Acquire: what the last claimer did is seen.
-        if self.flags.load(Ordering::Acquire) & !(despite as u32) != 0 {
+        let flags = self.flags.load(Ordering::Acquire) & !(despite as u32);
+        if flags != 0 && !(flags == SAMPLED && passes()) {
             self.busy.store(false, Ordering::Release);
             return false;
         }
@@ -110,6 +114,12 @@ impl Claim {
     /// Has the owner tell of every call from now on, or no more; seen by it at once after a [`barrier`].
     pub(crate) fn watch(&self, watched: bool) {
         self.turn(WATCHED, watched);
+    }
+
+    /// Has the owner look, at every call from now on or no more, whether it is about a block of the account; seen by it at
+    /// once after a [`barrier`].
+    pub(crate) fn sample(&self, sampled: bool) {
+        self.turn(SAMPLED, sampled);
     }
 
     fn turn(&self, flag: u32, on: bool) {

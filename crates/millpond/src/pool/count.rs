@@ -19,6 +19,12 @@ impl Heap {
                 return false;
             }
             self.tell_allocated(&Ask::new(to.0, to.1), &Ok(taken));
+        } else if self.may_be_sampled(taken.address)
+            && let Some(ledger) = self.ledger()
+            && let Err(wrong) = ledger.resize(taken.address, from, to)
+        {
+            self.say_wrong(&wrong);
+            return false;
         }
         self.count_resize(from.0, to.0);
         true

@@ -8,12 +8,14 @@ use std::sync::Condvar;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// A reason to leave the fast way. All but the first mean the slow one.
+/// A reason to leave the fast way. All but the first two mean the slow one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Detour {
     /// Someone watches: what the fast way does is told.
     Watched = 16,
+    /// Some blocks are entered in an account, and nothing else is watched: the fast way looks whether it is one.
+    Sampled = 64,
     /// Each block has pages of its own.
     Guarded = 32,
     /// A budget counts each block.
@@ -68,6 +70,7 @@ impl Heap {
         let ways = Ways::of(self.detours.load(Ordering::Relaxed));
         claim.slow(ways.slow);
         claim.watch(ways.watched);
+        claim.sample(ways.sampled);
     }
 }
 
@@ -76,14 +79,16 @@ impl Heap {
 struct Ways {
     slow: bool,
     watched: bool,
+    sampled: bool,
 }
 
 impl Ways {
     fn of(detours: u32) -> Self {
-        let watched = Detour::Watched as u32;
+        let (watched, sampled) = (Detour::Watched as u32, Detour::Sampled as u32);
         Self {
-            slow: detours & !watched != 0,
+            slow: detours & !(watched | sampled) != 0,
             watched: detours & watched != 0,
+            sampled: detours & sampled != 0,
         }
     }
 }

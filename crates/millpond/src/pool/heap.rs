@@ -16,7 +16,7 @@ use crate::budget::{Budget, Charge};
 use crate::error::AllocError;
 use crate::event::{PoolLabel, Watchers};
 use crate::global::inside;
-use crate::ledger::{self, Ledger};
+use crate::ledger::{self, Filter, Ledger};
 use crate::memory::MemoryKind;
 use crate::ranked::{Locked, Order, Rank, Ranked, SHELVES};
 use millpond_engine::{Limit, RetainConf};
@@ -66,6 +66,8 @@ pub(crate) struct Heap {
     /// Accounts of live blocks that were ever kept, and that of blocks handed out by hand.
     pub(super) ledgers: Ranked<Vec<&'static Arc<Ledger>>>,
     pub(super) hands: OnceLock<Ledger>,
+    /// Which blocks may be in an account that has some of them.
+    pub(super) filter: OnceLock<Filter>,
     /// What each block is charged to, and what is reserved.
     pub(super) budget: Option<Budget>,
     pub(super) reserved: Option<Budget>,
@@ -215,6 +217,7 @@ impl Heap {
             flow: parts.flow,
             ledgers: order.lock(Rank::Ledgers, Vec::new()),
             hands: OnceLock::new(),
+            filter: OnceLock::new(),
             budget: parts.budget,
             reserved: parts.reserved,
             charges: order.lock(Rank::Charges, HashMap::new()),
@@ -473,7 +476,9 @@ impl Heap {
         let despite = Despite::told(WATCHED);
         let (class, bytes) = class_and_bytes(bytes);
         local::with_last(self, false, |cache| {
-            match cache.push(class, address, requested, bytes, despite) {
+            match cache.push(class, address, requested, bytes, despite, || {
+                self.is_unsampled(address)
+            }) {
                 None => false,
                 Some(Done { tell: false, .. }) => true,
                 Some(Done { tell: true, .. }) => self.telling(cache, true),
@@ -498,12 +503,19 @@ impl Heap {
             return false;
         }
         local::with_last(self, false, |cache| {
-            match cache.push_large(Free { address, bytes }, requested, despite) {
+            let block = Free { address, bytes };
+            match cache.push_large(block, requested, despite, || self.is_unsampled(address)) {
                 None => false,
                 Some(Done { tell: false, .. }) => true,
                 Some(Done { tell: true, .. }) => self.telling(cache, true),
             }
         })
+    }
+
+    /// Whether a block is surely not in the account, where it has some of them.
+    #[inline(always)]
+    pub(super) fn is_unsampled(&self, address: usize) -> bool {
+        self.filter.get().is_some_and(|filter| !filter.may_hold(address))
     }
 
     /// Tells, and passes an answer on: the fast way ends with this call and has nothing to keep for after it.

@@ -205,7 +205,7 @@ impl Small {
     fn give(&self, cache: Option<&Cache>, address: usize) {
         if cache.is_some_and(|cache| {
             cache
-                .push(CLASS, address, BYTES, BYTES, Despite::Nothing)
+                .push(CLASS, address, BYTES, BYTES, Despite::Nothing, || true)
                 .is_some()
         }) {
             return;
@@ -213,7 +213,7 @@ impl Small {
         let beside = |cache: &Cache| {
             self.watched
                 && cache
-                    .push(CLASS, address, BYTES, BYTES, Despite::Watchers)
+                    .push(CLASS, address, BYTES, BYTES, Despite::Watchers, || true)
                     .is_some()
         };
         if cache.is_some_and(beside) {
@@ -394,7 +394,7 @@ fn who_claims_a_cache_sees_whole_operations() {
             })
         };
         if let Some(done) = cache.pop(CLASS, BYTES, BYTES, Despite::Nothing) {
-            cache.push(CLASS, done.what, BYTES, BYTES, Despite::Nothing);
+            cache.push(CLASS, done.what, BYTES, BYTES, Despite::Nothing, || true);
         }
         other.join().expect("no panic");
     });

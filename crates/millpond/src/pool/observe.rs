@@ -4,13 +4,18 @@ use super::Pool;
 use super::heap::{Heap, lock};
 use crate::event::{Context, Subscriber, SubscriptionId};
 use crate::global::inside;
-use crate::ledger::{LeakReport, Ledger, LedgerBuilder};
+use crate::ledger::{Filter, LeakReport, Ledger, LedgerBuilder};
 use std::sync::Arc;
 
 impl Heap {
     /// Keeps an account of live blocks from now on, or none.
     pub(crate) fn track(&self, ledger: Option<LedgerBuilder>) {
-        let ledger = ledger.map(|builder| Arc::new(builder.build()));
+        let ledger = ledger.map(|builder| {
+            let filter = builder
+                .samples()
+                .then(|| self.filter.get_or_init(Filter::new).clone());
+            Arc::new(builder.build_with(filter))
+        });
         if let Some(ledger) = &ledger {
             // The pool may be the program's own: what the list takes would be told, and asked of it, under its lock.
             let _inside = inside();

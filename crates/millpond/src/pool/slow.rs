@@ -29,9 +29,12 @@ impl Heap {
 
     #[inline(never)]
     fn allocate_anyhow(&'static self, ask: Ask) -> Result<Taken, AllocError> {
+        let picked = self.picks();
         let outcome = self.allocate_inside(ask);
         if self.detours(Detour::Watched) {
             self.tell_allocated(&ask, &outcome);
+        } else if picked && let Ok(taken) = outcome {
+            self.tell_picked(&ask, taken);
         }
         if let Some(guard) = &self.guard {
             self.tell_found(guard);
@@ -134,7 +137,7 @@ impl Heap {
         if let Some(overrun) = overrun {
             self.tell_wrong(&overrun);
         }
-        if self.detours(Detour::Watched)
+        if self.tells_frees()
             && let Err(wrong) = self.tell_freed(taken, requested, align)
         {
             // Taken back it would be somebody else's as well: so it is left where it is.

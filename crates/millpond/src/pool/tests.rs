@@ -10,6 +10,7 @@ use std::sync::mpsc;
 use std::sync::{Barrier, Mutex};
 
 mod kept;
+mod sampled;
 
 fn pool() -> Pool {
     Pool::host().expect("addresses")

@@ -1,10 +1,12 @@
 //! Those who watch a pool: subscribers, and the account of live blocks.
 
 use super::ask::Ask;
+use super::cache::Cache;
 use super::detour::Detour;
 use super::heap::{Heap, Taken, lock};
+use super::local;
 use crate::error::AllocError;
-use crate::event::{EventKind, Facts, Watchers};
+use crate::event::{EventKind, Facts, Sees, Watchers};
 use crate::global::inside;
 use crate::ledger::{Ledger, WrongFree};
 use std::cell::Cell;
@@ -28,6 +30,8 @@ thread_local! {
 #[derive(Clone, Copy)]
 enum Said<'a> {
     Allocated,
+    /// The same, of one whose turn it is.
+    Picked,
     Freed,
     Other(EventKind),
     Wrong(&'a WrongFree),
@@ -38,6 +42,7 @@ impl Said<'_> {
     fn to(self, watchers: &Watchers, facts: Facts) -> Result<(), Box<WrongFree>> {
         match self {
             Self::Allocated => watchers.allocated(&facts),
+            Self::Picked => watchers.picked(&facts),
             Self::Freed => return watchers.freed(&facts),
             Self::Other(kind) => watchers.note(kind, &facts),
             Self::Wrong(wrong) => watchers.wrong(wrong),
@@ -60,11 +65,20 @@ impl Heap {
             let roll = lock(&self.roll);
             let mut now = lock(&self.watchers);
             let (made, answer) = change(&now);
-            let watched = !made.is_empty();
+            let sees = made.sees();
+            let sampled = matches!(sees, Sees::OneIn(_));
             let change = self.watch_changes.load(Ordering::Relaxed) + 1;
             let before = std::mem::replace(&mut *now, Arc::new(made.of_change(change)));
             self.watch_changes.store(change, Ordering::Release);
-            self.turn_detour(&roll, Detour::Watched, watched);
+            if sampled {
+                roll.caches.iter().for_each(|cache| cache.pick_anew());
+            }
+            // What sees more first, so that nothing is missed in between.
+            if sees == Sees::Every {
+                self.turn_detour(&roll, Detour::Watched, true);
+            }
+            self.turn_detour(&roll, Detour::Sampled, sampled);
+            self.turn_detour(&roll, Detour::Watched, sees == Sees::Every);
             (before, answer)
         };
         // A subscriber's own code may run: outside every lock.
@@ -171,6 +185,41 @@ impl Heap {
                 let _ = self.say(Said::Other(kind), facts);
             }
         }
+    }
+
+    /// Whether this thread's next allocation is one of those that are entered in the account.
+    pub(super) fn picks(&'static self) -> bool {
+        if !self.detours(Detour::Sampled) {
+            return false;
+        }
+        let ledger = || self.watchers().ledger().cloned();
+        let picks = |cache: &Cache| cache.picks(|| ledger().map_or(u32::MAX, |ledger| ledger.gap()));
+        // Without a cache nobody counts.
+        local::with(self, picks).unwrap_or_else(|| ledger().is_some_and(|ledger| ledger.picks()))
+    }
+
+    /// Enters a block whose turn it is.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn tell_picked(&self, ask: &Ask, taken: Taken) {
+        let facts = Facts {
+            address: taken.address,
+            requested: ask.requested,
+            bytes: taken.bytes,
+            align: ask.align,
+        };
+        // No allocation is wrong.
+        let _ = self.say(Said::Picked, facts);
+    }
+
+    /// Whether a block may be in an account that has some of them.
+    pub(super) fn may_be_sampled(&self, address: usize) -> bool {
+        self.detours(Detour::Sampled) && !self.is_unsampled(address)
+    }
+
+    /// Whether frees are told.
+    pub(super) fn tells_frees(&self) -> bool {
+        self.detours(Detour::Watched) || self.detours(Detour::Sampled)
     }
 
     /// Whether someone watches.
