@@ -2,11 +2,13 @@
 
 mod error;
 mod files;
+mod load;
 mod mapped;
 mod npy;
 mod order;
 mod pass;
 mod progress;
+mod replace;
 mod sieve;
 
 pub use error::DataError;

@@ -56,15 +56,15 @@ impl<T: Element> Mapped<T> {
             let skip = files.skip();
             if !skip.is_multiple_of(align_of::<T>() as u64) {
                 return Err(DataError::Misaligned {
-                    path: part.path.clone(),
+                    path: part.file.path().to_owned(),
                     skip,
                     align: align_of::<T>(),
                 });
             }
-            part.check()?;
+            part.file.check()?;
             let bytes = skip + part.rows * files.row_bytes() as u64;
             let failed = |source| DataError::Io {
-                path: part.path.clone(),
+                path: part.file.path().to_owned(),
                 what: "map it",
                 source,
             };
@@ -75,7 +75,7 @@ impl<T: Element> Mapped<T> {
             } else {
                 // From the beginning of the file, so that what is aligned in it is aligned here.
                 // SAFETY: nobody changes the file as long as the map lives, as the caller promises.
-                Some(unsafe { MmapOptions::new().len(length).map(&part.file) }.map_err(failed)?)
+                Some(unsafe { MmapOptions::new().len(length).map(part.file.file()) }.map_err(failed)?)
             });
         }
         Ok(Self {
