@@ -9,6 +9,8 @@ mod order;
 mod pass;
 mod progress;
 mod replace;
+#[cfg(feature = "safetensors")]
+mod safetensors;
 mod sieve;
 
 pub use error::DataError;
@@ -17,6 +19,8 @@ pub use npy::{Npy, NpyError};
 pub use order::Order;
 pub use pass::{Chunk, Pass};
 pub use progress::Progress;
+#[cfg(feature = "safetensors")]
+pub use safetensors::{MappedTensors, SafeTensors, SafeTensorsError, TensorInfo};
 
 use crate::buffer::Buffer;
 use crate::dtype::Element;

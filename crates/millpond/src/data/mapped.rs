@@ -22,6 +22,17 @@ pub enum Access {
     Soon,
 }
 
+impl Access {
+    pub(super) fn advice(self) -> Advice {
+        match self {
+            Self::Normal => Advice::Normal,
+            Self::Sequential => Advice::Sequential,
+            Self::Random => Advice::Random,
+            Self::Soon => Advice::WillNeed,
+        }
+    }
+}
+
 /// The files of a [`DataSet`](super::DataSet) as slices; no copy, and no call of the system for a batch.
 ///
 /// Pages that were looked at count as resident memory of the process until they are [forgotten](Self::forget) or the system
@@ -114,14 +125,8 @@ impl<T: Element> Mapped<T> {
 
     /// Tells the system how the maps are going to be read. Advice: what the system does not take is no error.
     pub fn advise(&self, access: Access) {
-        let advice = match access {
-            Access::Normal => Advice::Normal,
-            Access::Sequential => Advice::Sequential,
-            Access::Random => Advice::Random,
-            Access::Soon => Advice::WillNeed,
-        };
         for map in self.maps.iter().flatten() {
-            let _ = map.advise(advice);
+            let _ = map.advise(access.advice());
         }
     }
 

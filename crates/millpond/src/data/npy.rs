@@ -135,26 +135,24 @@ impl Npy {
                 found: elements.len() as u64,
             });
         }
-        Self::write_bytes(path.as_ref(), T::DTYPE, shape, bytemuck::cast_slice(elements))
+        replace(path.as_ref(), |file| {
+            file.write_all(&header::made(T::DTYPE, shape))?;
+            file.write_all(bytemuck::cast_slice(elements))
+        })?;
+        Ok(())
     }
 
-    /// Writes a tensor, as [`write`](Self::write) does; a view that is not contiguous is copied first.
+    /// Writes a tensor, as [`write`](Self::write) does; elements of a view that is not contiguous are written in its order,
+    /// without a copy.
     ///
     /// # Errors
-    /// Where there is no memory for a copy or the file cannot be written.
+    /// Where the file cannot be written.
     pub fn write_tensor(path: impl AsRef<Path>, tensor: &Tensor) -> Result<(), NpyError> {
-        let tensor = tensor.to_contiguous()?.into_tensor();
         let shape: Vec<u64> = tensor.shape().iter().map(|size| *size as u64).collect();
-        let size = tensor.dtype().size();
-        let (from, bytes) = (tensor.offset() * size, tensor.len() * size);
-        let elements = tensor.storage().as_bytes().get(from..from + bytes).unwrap_or(&[]);
-        Self::write_bytes(path.as_ref(), tensor.dtype(), &shape, elements)
-    }
-
-    fn write_bytes(path: &Path, dtype: DType, shape: &[u64], elements: &[u8]) -> Result<(), NpyError> {
-        replace(path, |file| {
-            file.write_all(&header::made(dtype, shape))?;
-            file.write_all(elements)
+        let tensor = tensor.view()?;
+        replace(path.as_ref(), |file| {
+            file.write_all(&header::made(tensor.dtype(), &shape))?;
+            tensor.write_to(file)
         })?;
         Ok(())
     }
