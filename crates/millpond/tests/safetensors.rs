@@ -192,8 +192,11 @@ fn written() -> impl Strategy<Value = Vec<Written>> {
     })
 }
 
-/// What the format's own library says of a file, in the order of the names.
-fn peers(bytes: &[u8]) -> Option<Vec<(String, String, Vec<usize>, Vec<u8>)>> {
+/// Name, type, shape and bytes of each tensor, in the order of the names.
+type Found = Vec<(String, String, Vec<usize>, Vec<u8>)>;
+
+/// What the format's own library says of a file.
+fn peers(bytes: &[u8]) -> Option<Found> {
     let peer = Peer::deserialize(bytes).ok()?;
     let mut all: Vec<_> = peer
         .iter()
@@ -207,7 +210,7 @@ fn peers(bytes: &[u8]) -> Option<Vec<(String, String, Vec<usize>, Vec<u8>)>> {
 }
 
 /// The same of what was read here.
-fn ours(path: &Path) -> Result<Vec<(String, String, Vec<usize>, Vec<u8>)>, SafeTensorsError> {
+fn ours(path: &Path) -> Result<Found, SafeTensorsError> {
     let mut all: Vec<_> = look(path)?
         .into_iter()
         .map(|(name, tensor)| {
