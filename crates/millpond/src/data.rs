@@ -88,6 +88,20 @@ impl<T: Element> fmt::Debug for DataSet<T> {
 }
 
 /// What a [`DataSet`] is made of.
+///
+/// ```
+/// # let folder = std::env::temp_dir().join(format!("millpond-builder-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder)?;
+/// # for name in ["b.u16", "a.u16"] {
+/// #     std::fs::write(folder.join(name), [7, 7, 1, 0, 2, 0])?;
+/// # }
+/// use millpond::DataSet;
+///
+/// let data = DataSet::<u16>::builder().folder(&folder, ".u16")?.skip(2).row(2).open()?;
+/// assert_eq!((data.rows(), &data.batch(1, 1)?[..]), (2, &[1, 2][..]));
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct DataSetBuilder<T> {
     paths: Vec<PathBuf>,

@@ -40,6 +40,25 @@ impl Access {
 ///
 /// Invariant: the maps show bytes of the files that nobody changes as long as this lives, which is what
 /// [`DataSet::map`](super::DataSet::map) has its caller promise.
+///
+/// ```
+/// # let path = std::env::temp_dir().join(format!("millpond-map-{}.u8", std::process::id()));
+/// # std::fs::write(&path, vec![1u8; 1 << 20])?;
+/// use millpond::{Access, DataSet};
+///
+/// let data = DataSet::<u8>::builder().file(&path).row(1024).open()?;
+/// // SAFETY: nobody else knows of the file.
+/// let map = unsafe { data.map()? };
+/// map.advise(Access::Sequential);
+/// let mut sum = 0;
+/// for start in (0..map.rows()).step_by(256) {
+///     sum += map.batch(start, 256).iter().map(|byte| u64::from(*byte)).sum::<u64>();
+///     map.forget(start, 256);                            // resident memory stays at a batch
+/// }
+/// assert_eq!(sum, 1 << 20);
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Mapped<T> {
     files: Arc<Files>,
     /// One for each file; none of a file without rows.

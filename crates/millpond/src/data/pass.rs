@@ -48,6 +48,26 @@ type Tell<'a> = Box<dyn FnMut(&Progress) + 'a>;
 ///
 /// Threads read ahead into a few buffers that come from a pool once and go round, so memory is bounded and nothing is
 /// allocated for a chunk; the caller's closure computes on one chunk while the next ones are read.
+///
+/// ```
+/// # let path = std::env::temp_dir().join(format!("millpond-pass-{}.f32", std::process::id()));
+/// # let values: Vec<f32> = (0..1000).map(|n| n as f32).collect();
+/// # std::fs::write(&path, millpond::bytemuck::cast_slice::<f32, u8>(&values))?;
+/// use millpond::{DataSet, Order, Pool};
+///
+/// let pool = Pool::host()?;
+/// let data = DataSet::<f32>::builder().file(&path).row(10).open()?;
+/// let pass = data.pass().order(Order::shuffled(1)).rows(32).readers(2).pool(&pool);
+/// let halved = pass.prepare(|chunk| chunk.iter_mut().for_each(|x| *x *= 0.5));    // on the readers' threads
+/// let mut sum = 0.0;
+/// halved.try_for_each(|chunk| {
+///     sum += chunk.iter().sum::<f32>();
+///     if sum.is_finite() { Ok(()) } else { Err(Box::<dyn std::error::Error>::from("a number is none")) }
+/// })?;
+/// assert_eq!((sum, pool.stats().requested.current), (249_750.0, 0));
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a pass does nothing until for_each or try_for_each"]
 pub struct Pass<'a, T> {
     data: &'a DataSet<T>,
@@ -308,6 +328,20 @@ impl Plan {
 }
 
 /// Some rows of a data set in memory, to be read and written: what is written goes nowhere.
+///
+/// ```
+/// # let path = std::env::temp_dir().join(format!("millpond-chunk-{}.u8", std::process::id()));
+/// # std::fs::write(&path, (0..20).collect::<Vec<u8>>())?;
+/// use millpond::DataSet;
+///
+/// let data = DataSet::<u8>::builder().file(&path).row(4).open()?;
+/// data.pass().range(1..4).for_each(|chunk| {
+///     assert_eq!((chunk.number(), chunk.len(), chunk.row_number(2)), (0, 12, Some(3)));
+///     assert_eq!(chunk.rows().next_back(), Some(&[12, 13, 14, 15][..]));
+/// })?;
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Chunk<'b, T> {
     plan: &'b Plan,

@@ -69,7 +69,21 @@ type Place = [u64; 2];
 /// A tensor: name, type, shape, and where its bytes begin and end in the data. An array, as buffers hold plain data.
 type Record = [u64; 8];
 
-/// What one tensor of a file is.
+/// What one tensor of a file is, as its header says. See [`SafeTensors::tensors`](super::SafeTensors::tensors).
+///
+/// ```
+/// # let path = std::env::temp_dir().join(format!("millpond-info-{}.safetensors", std::process::id()));
+/// use millpond::{DType, SafeTensors, Tensor};
+///
+/// let table = Tensor::zeros([3, 4], DType::F32)?;
+/// SafeTensors::write(&path, &[("table", table.view()?)], &[])?;
+/// let file = SafeTensors::open(&path)?;
+/// let info = file.info("table")?;
+/// assert_eq!((info.name(), info.dtype(), info.type_name()), ("table", Some(DType::F32), "F32"));
+/// assert_eq!((info.shape(), info.bytes()), (&[3, 4][..], 48));
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorInfo<'a> {
     pub(super) name: &'a str,
