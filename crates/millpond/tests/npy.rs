@@ -198,6 +198,15 @@ fn damaged_files_are_told() {
         }))
     ));
     assert!(matches!(with(place, b"(-4,3)"), Err(NpyError::Header { .. })));
+    let place = whole
+        .windows(5)
+        .position(|five| five == b"'<u2'")
+        .expect("the type");
+    let odd = with(place, b"'\n<2'").expect_err("no type");
+    assert!(
+        matches!(odd, NpyError::Type { .. }) && !odd.to_string().contains('\n'),
+        "one line: {odd}"
+    );
     let _ = fs::remove_file(&path);
     Npy::write_tensor(&path, &Tensor::from_bools(&[true], [1]).expect("room")).expect("room");
     let mut bytes = fs::read(&path).expect("ours");

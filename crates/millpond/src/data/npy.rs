@@ -34,7 +34,8 @@ pub enum NpyError {
     /// NumPy can have such elements, and this crate cannot.
     #[error(
         "{path}: elements of type {descr} cannot be read: save them in this machine's byte order as one of bool, i1 to i8, u1 to u8, f2 to f8, c8, c16",
-        path = path.display()
+        path = path.display(),
+        descr = descr.replace(char::is_control, "?")
     )]
     Type {
         /// The file.

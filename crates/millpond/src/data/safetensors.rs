@@ -77,7 +77,7 @@ pub enum SafeTensorsError {
     },
     /// Type and shape of a tensor come to another number of bytes than it has, or to more than can be counted.
     #[error(
-        "{path} is no safetensors file: {name:?} has {bytes} bytes, which is not what {type_name} of shape {shape:?} come to",
+        "{path} is no safetensors file: {name:?} has {bytes} bytes, which is not what {type_name:?} of shape {shape:?} come to",
         path = path.display()
     )]
     Shape {
@@ -102,7 +102,7 @@ pub enum SafeTensorsError {
     },
     /// The format can have such elements, and this crate, on this machine, cannot.
     #[error(
-        "{path}: elements of {name:?} are {type_name}, which is none of the types here: cast the tensor where it comes from",
+        "{path}: elements of {name:?} are {type_name:?}, which is none of the types here: cast the tensor where it comes from",
         path = path.display()
     )]
     Type {
