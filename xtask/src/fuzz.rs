@@ -23,7 +23,7 @@ pub(crate) fn run(seconds: Option<&str>) -> Result<(), String> {
     let mut targets: Vec<String> = entries
         .filter_map(Result::ok)
         // What the targets share lies beside them.
-        .filter(|entry| entry.file_name() != "check.rs")
+        .filter(|entry| entry.file_name() != "check.rs" && entry.file_name() != "file.rs")
         .filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".rs").map(str::to_owned))
         .collect();
     targets.sort();

@@ -2,11 +2,15 @@
 
 mod error;
 mod files;
+mod load;
 mod mapped;
 mod npy;
 mod order;
 mod pass;
 mod progress;
+mod replace;
+#[cfg(feature = "safetensors")]
+mod safetensors;
 mod sieve;
 
 pub use error::DataError;
@@ -15,6 +19,8 @@ pub use npy::{Npy, NpyError};
 pub use order::Order;
 pub use pass::{Chunk, Pass};
 pub use progress::Progress;
+#[cfg(feature = "safetensors")]
+pub use safetensors::{MappedTensors, SafeTensors, SafeTensorsError, TensorInfo};
 
 use crate::buffer::Buffer;
 use crate::dtype::Element;
@@ -82,6 +88,20 @@ impl<T: Element> fmt::Debug for DataSet<T> {
 }
 
 /// What a [`DataSet`] is made of.
+///
+/// ```
+/// # let folder = std::env::temp_dir().join(format!("millpond-builder-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder)?;
+/// # for name in ["b.u16", "a.u16"] {
+/// #     std::fs::write(folder.join(name), [7, 7, 1, 0, 2, 0])?;
+/// # }
+/// use millpond::DataSet;
+///
+/// let data = DataSet::<u16>::builder().folder(&folder, ".u16")?.skip(2).row(2).open()?;
+/// assert_eq!((data.rows(), &data.batch(1, 1)?[..]), (2, &[1, 2][..]));
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct DataSetBuilder<T> {
     paths: Vec<PathBuf>,

@@ -114,6 +114,8 @@ pub use bytemuck;
 pub use data::{
     Access, Chunk, DataError, DataSet, DataSetBuilder, Mapped, Npy, NpyError, Order, Pass, Progress,
 };
+#[cfg(all(feature = "safetensors", target_os = "linux"))]
+pub use data::{MappedTensors, SafeTensors, SafeTensorsError, TensorInfo};
 pub use device::Device;
 pub use dtype::{DType, DTypeError, Element, ParseDTypeError};
 pub use error::{AllocError, OutOfMemory};

@@ -421,6 +421,31 @@ fn budgets_are_kept_or_refused() {
     let refused = data.pass().tenant(&tenant).rows(200).for_each(|_| {});
     assert!(matches!(refused, Err(DataError::Memory(_))));
     assert_eq!(budget.used(), 0);
+    // What puts rows together is drawn with the buffers: a mebibyte for a piece, and 24 bytes for each row of a chunk.
+    let sieve = (1 << 20) + 64 * 24;
+    let shuffled = |ahead| {
+        let pass = data.pass().tenant(&tenant).rows(64).ahead(ahead);
+        pass.order(Order::shuffled(3))
+    };
+    for (ahead, buffers) in [(0, 1), (1, 2), (2, 3)] {
+        let (mut least, mut most) = (u64::MAX, 0);
+        let pass = shuffled(ahead).for_each(|_| {
+            least = least.min(budget.used());
+            most = most.max(budget.used());
+        });
+        pass.expect("room");
+        let expected = buffers * 64 * 4096 + sieve;
+        assert!(
+            least == most && (expected..expected + 4096).contains(&most),
+            "{least} {most} {expected}"
+        );
+    }
+    let _less = tenant.alloc_zeroed::<u8>(1 << 20).expect("room");
+    for ahead in [0, 2] {
+        let refused = shuffled(ahead).for_each(|_| panic!("before the first chunk"));
+        assert!(matches!(refused, Err(DataError::Memory(_))));
+        assert_eq!(budget.used(), 1 << 20);
+    }
 }
 
 #[test]

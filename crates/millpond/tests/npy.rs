@@ -2,80 +2,12 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "support/files.rs"]
+mod files;
+
+use files::{Folder, python, run};
 use millpond::{DType, DataError, Npy, NpyError, Pool, Tensor};
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-/// A folder of its own, gone at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("a folder");
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A Python that has NumPy: the system's, or one that gets it here. None with the reason said.
-fn python() -> Option<PathBuf> {
-    let has = |python: &Path| {
-        let tried = Command::new(python).args(["-c", "import numpy"]).output();
-        tried.is_ok_and(|output| output.status.success())
-    };
-    let system = PathBuf::from("python3");
-    if has(&system) {
-        return Some(system);
-    }
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("numpy");
-    let python = folder.join("bin/python");
-    if has(&python) {
-        return Some(python);
-    }
-    let made = Command::new(&system)
-        .args(["-m", "venv", "--clear"])
-        .arg(&folder)
-        .output();
-    let made = made.is_ok_and(|output| output.status.success());
-    let install = [
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "numpy",
-    ];
-    let installed = made
-        && Command::new(&python)
-            .args(install)
-            .output()
-            .is_ok_and(|output| output.status.success());
-    if installed && has(&python) {
-        return Some(python);
-    }
-    eprintln!("skipped: python3 with venv and pip, or NumPy itself, is not to be had here");
-    None
-}
-
-fn run(python: &Path, script: &str, folder: &Path) {
-    let output = Command::new(python)
-        .args(["-c", script])
-        .current_dir(folder)
-        .output()
-        .expect("a child");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
 
 const NAMES: [(DType, &str); 12] = [
     (DType::F64, "f8"),
@@ -112,10 +44,10 @@ fn same(one: &Tensor, other: &Tensor) {
 
 #[test]
 fn numpy_reads_what_is_written_and_writes_what_is_read() {
-    let Some(python) = python() else { return };
+    let Some(python) = python(&["numpy"]) else { return };
     let folder = Folder::new("npy");
     let shapes: [&[usize]; 5] = [&[], &[7], &[2, 3], &[4, 1, 5], &[0, 3]];
-    // NumPy checks what we write: plain arrays, and views that are copied for it.
+    // NumPy checks what we write: plain arrays, and views.
     for (dtype, name) in NAMES {
         for (at, shape) in shapes.iter().enumerate() {
             Npy::write_tensor(folder.0.join(format!("{name}.{at}.npy")), &counted(dtype, shape))
@@ -266,13 +198,22 @@ fn damaged_files_are_told() {
         }))
     ));
     assert!(matches!(with(place, b"(-4,3)"), Err(NpyError::Header { .. })));
+    let place = whole
+        .windows(5)
+        .position(|five| five == b"'<u2'")
+        .expect("the type");
+    let odd = with(place, b"'\n<2'").expect_err("no type");
+    assert!(
+        matches!(odd, NpyError::Type { .. }) && !odd.to_string().contains('\n'),
+        "one line: {odd}"
+    );
     let _ = fs::remove_file(&path);
     Npy::write_tensor(&path, &Tensor::from_bools(&[true], [1]).expect("room")).expect("room");
     let mut bytes = fs::read(&path).expect("ours");
     *bytes.last_mut().expect("a bool") = 2;
     fs::write(&path, bytes).expect("room");
     let bools = Npy::open(&path).expect("a header").tensor();
-    assert!(matches!(bools, Err(NpyError::Header { why, .. }) if why.contains("neither 0 nor 1")));
+    assert!(matches!(bools, Err(NpyError::Data(DataError::NotBools { .. }))));
     assert!(matches!(
         Npy::open(&path).expect("a header").rows::<u8>(),
         Err(NpyError::OtherType { .. })
@@ -288,6 +229,17 @@ fn damaged_files_are_told() {
             found: 4,
             ..
         })
+    ));
+    Npy::write(&path, &[2], &[1u8, 2]).expect("room");
+    let old = Npy::open(&path).expect("a header");
+    Npy::write(&path, &[3], &[1u8, 2, 3]).expect("room");
+    assert!(matches!(
+        old.tensor(),
+        Err(NpyError::Data(DataError::Changed { .. }))
+    ));
+    assert!(matches!(
+        old.rows::<u8>(),
+        Err(NpyError::Data(DataError::Changed { .. }))
     ));
     let nowhere = Npy::write(folder.0.join("no/where.npy"), &[1], &[1u8]).expect_err("no folder");
     assert!(nowhere.to_string().contains("cannot write it"), "{nowhere}");

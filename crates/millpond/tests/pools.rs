@@ -84,7 +84,11 @@ fn one_for_each_kind_and_their_sum() {
     assert_eq!(stats.on(Device::Host), stats.total);
     assert_eq!(
         stats.total.reserved.current,
-        stats.pools.iter().map(|entry| entry.stats.reserved.current).sum()
+        stats
+            .pools
+            .iter()
+            .map(|entry| entry.stats.reserved.current)
+            .sum::<u64>()
     );
     drop((host, locked));
     set.reset_peak();

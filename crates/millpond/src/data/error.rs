@@ -1,11 +1,11 @@
-//! What can be wrong with a data set.
+//! What can be wrong with files of data.
 
 use crate::error::AllocError;
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Why a data set cannot be opened or read. Nothing of it is lost: what failed may be tried again.
+/// Why files of data cannot be opened, read or written. Nothing of it is lost: what failed may be tried again.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DataError {
@@ -23,7 +23,7 @@ pub enum DataError {
     #[error("a data set needs a file: name one with `file`, `files` or `folder`")]
     NoFiles,
     /// A folder, a pipe or a device.
-    #[error("{path} is no regular file: rows are read by their place, which only files have", path = path.display())]
+    #[error("{path} is no regular file: elements are read by their place, which only files have", path = path.display())]
     NotAFile {
         /// The path.
         path: PathBuf,
@@ -53,7 +53,7 @@ pub enum DataError {
     #[error("the files have more rows than 64 bits count")]
     TooMany,
     /// The file has become shorter than it was when it was opened.
-    #[error("{path} was cut while it was read: it ends before byte {end}; open the data set again", path = path.display())]
+    #[error("{path} was cut while it was read: it ends before byte {end}; open it again", path = path.display())]
     Truncated {
         /// The file.
         path: PathBuf,
@@ -61,7 +61,7 @@ pub enum DataError {
         end: u64,
     },
     /// The file was written since it was opened.
-    #[error("{path} was changed after it was opened, so its rows may be torn; open the data set again", path = path.display())]
+    #[error("{path} was changed after it was opened, so what is read of it may be torn; open it again", path = path.display())]
     Changed {
         /// The file.
         path: PathBuf,
@@ -79,6 +79,12 @@ pub enum DataError {
         /// What they have to be a multiple of.
         align: usize,
     },
+    /// A byte of truth values is none.
+    #[error("{path}: one of its bools is neither 0 nor 1: read it as u8, or save it anew", path = path.display())]
+    NotBools {
+        /// The file.
+        path: PathBuf,
+    },
     /// The budget of a pass is smaller than what it needs at least.
     #[error(
         "a pass needs {needed} bytes at least for {chunks} chunks at once, and has {budget}: raise `budget`, or take fewer `rows` or `ahead`"
@@ -91,7 +97,7 @@ pub enum DataError {
         /// What was given.
         budget: u64,
     },
-    /// There is no memory for the rows.
-    #[error("no memory for rows of a data set: {0}")]
+    /// There is no memory for what is read.
+    #[error("no memory for what is read: {0}")]
     Memory(#[from] AllocError),
 }

@@ -1,4 +1,4 @@
-//! Rows by their place in one file after another: all that reads.
+//! Files that are known to be as they were, and rows by their place in one after another: all that reads.
 
 use super::error::DataError;
 use std::fs::{self, File, Metadata};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// What tells that a file is as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
+pub(super) struct Stamp {
     bytes: u64,
     written: (i64, i64),
 }
@@ -22,14 +22,20 @@ impl Stamp {
     }
 }
 
+/// A regular file, and what it was like when it was opened.
+#[derive(Debug)]
+pub(super) struct Opened {
+    path: PathBuf,
+    file: File,
+    stamp: Stamp,
+}
+
 #[derive(Debug)]
 pub(super) struct Part {
-    pub(super) path: PathBuf,
-    pub(super) file: File,
+    pub(super) file: Opened,
     /// The first of its rows, and how many it has.
     pub(super) first: u64,
     pub(super) rows: u64,
-    stamp: Stamp,
 }
 
 /// The files of a data set. The rows of one follow those of the other.
@@ -41,7 +47,7 @@ pub(super) struct Files {
     rows: u64,
 }
 
-fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> DataError {
+pub(super) fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> DataError {
     let path = path.to_owned();
     move |source| DataError::Io { path, what, source }
 }
@@ -78,16 +84,8 @@ impl Files {
     }
 
     fn add(&mut self, path: &Path) -> Result<(), DataError> {
-        // Before it is opened: opening a pipe waits for a writer.
-        let metadata = fs::metadata(path).map_err(failed(path, "find it"))?;
-        if !metadata.is_file() {
-            return Err(DataError::NotAFile {
-                path: path.to_owned(),
-            });
-        }
-        let file = File::open(path).map_err(failed(path, "open it"))?;
-        let metadata = file.metadata().map_err(failed(path, "look at it"))?;
-        let (bytes, row_bytes) = (metadata.len(), self.row_bytes as u64);
+        let file = Opened::open(path)?;
+        let (bytes, row_bytes) = (file.bytes(), self.row_bytes as u64);
         let rows = bytes
             .checked_sub(self.skip)
             .filter(|rows| rows.is_multiple_of(row_bytes));
@@ -102,14 +100,20 @@ impl Files {
         let total = self.rows.checked_add(rows).ok_or(DataError::TooMany)?;
         total.checked_mul(row_bytes).ok_or(DataError::TooMany)?;
         self.parts.push(Part {
-            path: path.to_owned(),
             file,
             first: self.rows,
             rows,
-            stamp: Stamp::of(&metadata),
         });
         self.rows = total;
         Ok(())
+    }
+
+    /// Refuses files that are not as one was that somebody has looked at.
+    pub(super) fn expect(&self, stamp: Stamp) -> Result<(), DataError> {
+        match self.parts.iter().find(|part| part.file.stamp != stamp) {
+            Some(part) => Err(part.file.changed()),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn parts(&self) -> &[Part] {
@@ -151,7 +155,7 @@ impl Files {
                 .min((left.len() / self.row_bytes) as u64);
             let (now, rest) = left.split_at_mut(here as usize * self.row_bytes);
             let at = self.skip + (row - part.first) * self.row_bytes as u64;
-            part.read(at, now)?;
+            part.file.read(at, now)?;
             row += here;
             left = rest;
         }
@@ -160,17 +164,51 @@ impl Files {
     }
 }
 
-impl Part {
-    fn read(&self, at: u64, out: &mut [u8]) -> Result<(), DataError> {
-        match self.file.read_exact_at(out, at) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                let (path, end) = (self.path.clone(), at + out.len() as u64);
-                return Err(DataError::Truncated { path, end });
-            }
-            Err(error) => return Err(failed(&self.path, "read it")(error)),
+impl Opened {
+    pub(super) fn open(path: &Path) -> Result<Self, DataError> {
+        // Before it is opened: opening a pipe waits for a writer.
+        let metadata = fs::metadata(path).map_err(failed(path, "find it"))?;
+        if !metadata.is_file() {
+            return Err(DataError::NotAFile {
+                path: path.to_owned(),
+            });
         }
-        self.check()
+        let file = File::open(path).map_err(failed(path, "open it"))?;
+        let metadata = file.metadata().map_err(failed(path, "look at it"))?;
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            stamp: Stamp::of(&metadata),
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(super) fn stamp(&self) -> Stamp {
+        self.stamp
+    }
+
+    /// Bytes that it had when it was opened.
+    pub(super) fn bytes(&self) -> u64 {
+        self.stamp.bytes
+    }
+
+    /// Reads all of `out` from a place on.
+    pub(super) fn read(&self, at: u64, out: &mut [u8]) -> Result<(), DataError> {
+        match self.file.read_exact_at(out, at) {
+            Ok(()) => self.check(),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(DataError::Truncated {
+                path: self.path.clone(),
+                end: at.saturating_add(out.len() as u64),
+            }),
+            Err(error) => Err(failed(&self.path, "read it")(error)),
+        }
     }
 
     /// Whether the file is as it was when it was opened.
@@ -179,8 +217,12 @@ impl Part {
         if Stamp::of(&metadata) == self.stamp {
             return Ok(());
         }
-        Err(DataError::Changed {
+        Err(self.changed())
+    }
+
+    fn changed(&self) -> DataError {
+        DataError::Changed {
             path: self.path.clone(),
-        })
+        }
     }
 }

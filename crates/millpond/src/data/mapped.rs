@@ -22,6 +22,17 @@ pub enum Access {
     Soon,
 }
 
+impl Access {
+    pub(super) fn advice(self) -> Advice {
+        match self {
+            Self::Normal => Advice::Normal,
+            Self::Sequential => Advice::Sequential,
+            Self::Random => Advice::Random,
+            Self::Soon => Advice::WillNeed,
+        }
+    }
+}
+
 /// The files of a [`DataSet`](super::DataSet) as slices; no copy, and no call of the system for a batch.
 ///
 /// Pages that were looked at count as resident memory of the process until they are [forgotten](Self::forget) or the system
@@ -29,6 +40,25 @@ pub enum Access {
 ///
 /// Invariant: the maps show bytes of the files that nobody changes as long as this lives, which is what
 /// [`DataSet::map`](super::DataSet::map) has its caller promise.
+///
+/// ```
+/// # let path = std::env::temp_dir().join(format!("millpond-map-{}.u8", std::process::id()));
+/// # std::fs::write(&path, vec![1u8; 1 << 20])?;
+/// use millpond::{Access, DataSet};
+///
+/// let data = DataSet::<u8>::builder().file(&path).row(1024).open()?;
+/// // SAFETY: nobody else knows of the file.
+/// let map = unsafe { data.map()? };
+/// map.advise(Access::Sequential);
+/// let mut sum = 0;
+/// for start in (0..map.rows()).step_by(256) {
+///     sum += map.batch(start, 256).iter().map(|byte| u64::from(*byte)).sum::<u64>();
+///     map.forget(start, 256);                            // resident memory stays at a batch
+/// }
+/// assert_eq!(sum, 1 << 20);
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Mapped<T> {
     files: Arc<Files>,
     /// One for each file; none of a file without rows.
@@ -56,15 +86,15 @@ impl<T: Element> Mapped<T> {
             let skip = files.skip();
             if !skip.is_multiple_of(align_of::<T>() as u64) {
                 return Err(DataError::Misaligned {
-                    path: part.path.clone(),
+                    path: part.file.path().to_owned(),
                     skip,
                     align: align_of::<T>(),
                 });
             }
-            part.check()?;
+            part.file.check()?;
             let bytes = skip + part.rows * files.row_bytes() as u64;
             let failed = |source| DataError::Io {
-                path: part.path.clone(),
+                path: part.file.path().to_owned(),
                 what: "map it",
                 source,
             };
@@ -75,7 +105,7 @@ impl<T: Element> Mapped<T> {
             } else {
                 // From the beginning of the file, so that what is aligned in it is aligned here.
                 // SAFETY: nobody changes the file as long as the map lives, as the caller promises.
-                Some(unsafe { MmapOptions::new().len(length).map(&part.file) }.map_err(failed)?)
+                Some(unsafe { MmapOptions::new().len(length).map(part.file.file()) }.map_err(failed)?)
             });
         }
         Ok(Self {
@@ -114,14 +144,8 @@ impl<T: Element> Mapped<T> {
 
     /// Tells the system how the maps are going to be read. Advice: what the system does not take is no error.
     pub fn advise(&self, access: Access) {
-        let advice = match access {
-            Access::Normal => Advice::Normal,
-            Access::Sequential => Advice::Sequential,
-            Access::Random => Advice::Random,
-            Access::Soon => Advice::WillNeed,
-        };
         for map in self.maps.iter().flatten() {
-            let _ = map.advise(advice);
+            let _ = map.advise(access.advice());
         }
     }
 

@@ -3,6 +3,25 @@
 use std::num::NonZeroU64;
 
 /// The order in which a [pass](super::Pass) goes through the rows of its range.
+///
+/// ```
+/// # let path = std::env::temp_dir().join(format!("millpond-order-{}.u8", std::process::id()));
+/// # std::fs::write(&path, (0..8).collect::<Vec<u8>>())?;
+/// use millpond::{DataSet, Order};
+///
+/// let data = DataSet::<u8>::open(&path)?;               // eight rows: 0, 1, 2…
+/// let rows = |order| {
+///     let mut rows = Vec::new();
+///     let passed = data.pass().order(order).for_each(|chunk| rows.extend_from_slice(chunk));
+///     passed.map(|_| rows)
+/// };
+/// assert_eq!(rows(Order::shuffled(7))?, [6, 5, 7, 3, 4, 0, 2, 1]);
+/// assert_eq!(rows(Order::strided(3.try_into()?))?, [0, 3, 6]);
+/// let pairs = Order::shuffled(7).runs_of(2.try_into()?);
+/// assert!(rows(pairs)?.chunks(2).all(|pair| pair[1] == pair[0] + 1));
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order(Way);
 

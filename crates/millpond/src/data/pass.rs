@@ -4,12 +4,13 @@ use super::DataSet;
 use super::error::DataError;
 use super::order::Order;
 use super::progress::Progress;
-use super::sieve::{Places, Sieve};
+use super::sieve::{Draw, Places, Sieve};
 use crate::buffer::Buffer;
 use crate::dtype::Element;
 use crate::error::AllocError;
 use crate::pool::Pool;
 use crate::tenant::Tenant;
+use bytemuck::Pod;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
@@ -30,8 +31,8 @@ enum From {
     Tenant(Tenant),
 }
 
-impl From {
-    fn alloc<T: Element>(&self, elements: usize) -> Result<Buffer<T>, AllocError> {
+impl Draw for From {
+    fn draw<T: Pod>(&self, elements: usize) -> Result<Buffer<T>, AllocError> {
         match self {
             Self::Set => crate::pools::alloc_zeroed(elements),
             Self::Pool(pool) => pool.alloc_zeroed(elements),
@@ -47,6 +48,26 @@ type Tell<'a> = Box<dyn FnMut(&Progress) + 'a>;
 ///
 /// Threads read ahead into a few buffers that come from a pool once and go round, so memory is bounded and nothing is
 /// allocated for a chunk; the caller's closure computes on one chunk while the next ones are read.
+///
+/// ```
+/// # let path = std::env::temp_dir().join(format!("millpond-pass-{}.f32", std::process::id()));
+/// # let values: Vec<f32> = (0..1000).map(|n| n as f32).collect();
+/// # std::fs::write(&path, millpond::bytemuck::cast_slice::<f32, u8>(&values))?;
+/// use millpond::{DataSet, Order, Pool};
+///
+/// let pool = Pool::host()?;
+/// let data = DataSet::<f32>::builder().file(&path).row(10).open()?;
+/// let pass = data.pass().order(Order::shuffled(1)).rows(32).readers(2).pool(&pool);
+/// let halved = pass.prepare(|chunk| chunk.iter_mut().for_each(|x| *x *= 0.5));    // on the readers' threads
+/// let mut sum = 0.0;
+/// halved.try_for_each(|chunk| {
+///     sum += chunk.iter().sum::<f32>();
+///     if sum.is_finite() { Ok(()) } else { Err(Box::<dyn std::error::Error>::from("a number is none")) }
+/// })?;
+/// assert_eq!((sum, pool.stats().requested.current), (249_750.0, 0));
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a pass does nothing until for_each or try_for_each"]
 pub struct Pass<'a, T> {
     data: &'a DataSet<T>,
@@ -130,13 +151,13 @@ impl<'a, T: Element> Pass<'a, T> {
         self
     }
 
-    /// Takes the buffers from a pool instead of the [set](crate::pools) that holds here.
+    /// Takes the buffers, and what puts rows together, from a pool instead of the [set](crate::pools) that holds here.
     pub fn pool(mut self, pool: &Pool) -> Self {
         self.from = From::Pool(pool.clone());
         self
     }
 
-    /// Takes the buffers from a pool at a [tenant's](Tenant) expense.
+    /// Takes them from a pool at a [tenant's](Tenant) expense.
     pub fn tenant(mut self, tenant: &Tenant) -> Self {
         self.from = From::Tenant(tenant.clone());
         self
@@ -180,33 +201,35 @@ impl<'a, T: Element> Pass<'a, T> {
             return Ok(clock.end());
         }
         let elements = plan.rows * plan.row;
-        let buffers = (0..plan.buffers).map(|_| self.from.alloc::<T>(elements));
-        let ring = Ring::new(buffers.collect::<Result<_, _>>().map_err(DataError::Memory)?);
+        let sieve =
+            || Sieve::new(&plan.places, plan.row_bytes, plan.rows, &self.from).map_err(DataError::Memory);
+        let buffer = || self.from.draw::<T>(elements).map_err(DataError::Memory);
         let reader = Reader {
             plan: &plan,
             data: self.data,
             prepare: self.prepare.as_deref(),
-            ring: &ring,
         };
         if self.ahead == 0 {
-            let mut sieve = Sieve::default();
+            let (mut sieve, mut buffer) = (sieve()?, buffer()?);
             for number in 0..plan.chunks {
                 let began = Instant::now();
-                let mut buffer = ring.any().unwrap_or_else(|| unreachable!("it was given back"));
                 let outcome = reader.read(number, &mut sieve, &mut buffer);
                 clock.waited(began);
                 outcome?;
                 work(&mut plan.chunk(number, &mut buffer))?;
                 clock.tick(&plan, number);
-                ring.give(buffer);
             }
             return Ok(clock.end());
         }
+        let readers = self.readers.min(plan.buffers);
+        let sieves = (0..readers).map(|_| sieve()).collect::<Result<Vec<_>, _>>()?;
+        let buffers = (0..plan.buffers).map(|_| buffer());
+        let ring = Ring::new(buffers.collect::<Result<_, _>>()?);
         thread::scope(|scope| {
             // However this ends, the readers do: the scope waits for them.
             let _over = Over(&ring);
-            for _ in 0..self.readers.min(plan.buffers) {
-                scope.spawn(|| reader.run());
+            for sieve in sieves {
+                scope.spawn(|| reader.run(&ring, sieve));
             }
             for number in 0..plan.chunks {
                 let began = Instant::now();
@@ -240,7 +263,7 @@ impl<'a, T: Element> Pass<'a, T> {
         let sieves = if self.ahead == 0 { 1 } else { self.readers as u64 };
         let bytes_with = |rows: u64, buffers: usize| {
             let chunks = rows.saturating_mul(row_bytes).saturating_mul(buffers as u64);
-            let sieve = Sieve::bytes(self.order, usize::try_from(rows).unwrap_or(usize::MAX));
+            let sieve = Sieve::bytes(&places, row_bytes, usize::try_from(rows).unwrap_or(usize::MAX));
             chunks.saturating_add(sieve.saturating_mul(sieves))
         };
         let rows = match self.rows {
@@ -305,6 +328,20 @@ impl Plan {
 }
 
 /// Some rows of a data set in memory, to be read and written: what is written goes nowhere.
+///
+/// ```
+/// # let path = std::env::temp_dir().join(format!("millpond-chunk-{}.u8", std::process::id()));
+/// # std::fs::write(&path, (0..20).collect::<Vec<u8>>())?;
+/// use millpond::DataSet;
+///
+/// let data = DataSet::<u8>::builder().file(&path).row(4).open()?;
+/// data.pass().range(1..4).for_each(|chunk| {
+///     assert_eq!((chunk.number(), chunk.len(), chunk.row_number(2)), (0, 12, Some(3)));
+///     assert_eq!(chunk.rows().next_back(), Some(&[12, 13, 14, 15][..]));
+/// })?;
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Chunk<'b, T> {
     plan: &'b Plan,
@@ -387,10 +424,6 @@ impl<T: Element> Ring<T> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn any(&self) -> Option<Buffer<T>> {
-        self.state().free.pop()
-    }
-
     fn give(&self, buffer: Buffer<T>) {
         self.state().free.push(buffer);
         self.changed.notify_all();
@@ -447,7 +480,6 @@ struct Reader<'r, T: Element> {
     plan: &'r Plan,
     data: &'r DataSet<T>,
     prepare: Option<&'r Work<'r, T>>,
-    ring: &'r Ring<T>,
 }
 
 impl<T: Element> Reader<'_, T> {
@@ -462,14 +494,13 @@ impl<T: Element> Reader<'_, T> {
         Ok(())
     }
 
-    fn run(&self) {
-        let mut sieve = Sieve::default();
-        while let Some((number, mut buffer)) = self.ring.begin(self.plan.chunks) {
+    fn run(&self, ring: &Ring<T>, mut sieve: Sieve) {
+        while let Some((number, mut buffer)) = ring.begin(self.plan.chunks) {
             // Where `prepare` panics nobody is to wait for this chunk.
-            let dies = Over(self.ring);
+            let dies = Over(ring);
             let outcome = self.read(number, &mut sieve, &mut buffer);
             std::mem::forget(dies);
-            self.ring.end(number, outcome.map(|()| buffer));
+            ring.end(number, outcome.map(|()| buffer));
         }
     }
 }

@@ -5,6 +5,22 @@ use std::fmt;
 use std::time::Duration;
 
 /// How far a [pass](super::Pass) has come, or what one has done that is over.
+///
+/// ```
+/// # let path = std::env::temp_dir().join(format!("millpond-progress-{}.u8", std::process::id()));
+/// # std::fs::write(&path, [0; 1000])?;
+/// use millpond::DataSet;
+/// use std::time::Duration;
+///
+/// let data = DataSet::<u8>::builder().file(&path).row(10).open()?;
+/// let passed = data
+///     .pass()
+///     .progress(Duration::from_secs(1), |progress| eprintln!("{progress}"))
+///     .for_each(|chunk| chunk.fill(1))?;
+/// assert_eq!((passed.rows, passed.bytes(), passed.part()), (100, 1000, 1.0));
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Progress {

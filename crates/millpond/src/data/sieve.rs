@@ -4,6 +4,8 @@
 use super::error::DataError;
 use super::files::Files;
 use super::order::Order;
+use crate::buffer::Buffer;
+use crate::error::AllocError;
 
 /// A gap that is read rather than jumped over: about what a call of the system costs.
 const GAP: u64 = 16 << 10;
@@ -30,28 +32,54 @@ impl Places {
     }
 }
 
-/// Rows that lie next to each other, and where in a chunk they go, in rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Run {
-    row: u64,
-    count: u64,
-    to: usize,
+/// Rows that lie next to each other: the first, how many, and where in a chunk they go, in rows. An array, as buffers hold
+/// plain data.
+type Run = [u64; 3];
+
+/// What one reader needs besides the chunk: drawn once, before the first, and used again for each.
+#[derive(Debug)]
+pub(super) struct Sieve {
+    /// One for each row of a chunk, as in the worst order.
+    runs: Buffer<Run>,
+    piece: Buffer<u8>,
 }
 
-/// What one reader needs besides the chunk; used again for the next.
-#[derive(Debug, Default)]
-pub(super) struct Sieve {
-    runs: Vec<Run>,
-    piece: Vec<u8>,
+/// Who gives a sieve its memory.
+pub(super) trait Draw {
+    /// Elements, all zero.
+    fn draw<T: bytemuck::Pod>(&self, elements: usize) -> Result<Buffer<T>, AllocError>;
 }
 
 impl Sieve {
-    /// Bytes that a reader takes for it, at most.
-    pub(super) fn bytes(order: Order, rows: usize) -> u64 {
-        if order.is_ascending() {
-            return 0;
+    /// How many runs and bytes of a piece it has room for, for chunks of so many rows.
+    fn room(places: &Places, row_bytes: u64, rows: usize) -> (usize, usize) {
+        if places.order.is_ascending() {
+            return (0, 0);
         }
-        (PIECE + rows.saturating_mul(size_of::<Run>())) as u64
+        let all = places.rows.saturating_mul(row_bytes);
+        (rows, usize::try_from(all).map_or(PIECE, |all| all.min(PIECE)))
+    }
+
+    /// Bytes that it takes, for chunks of so many rows.
+    pub(super) fn bytes(places: &Places, row_bytes: u64, rows: usize) -> u64 {
+        let (runs, piece) = Self::room(places, row_bytes, rows);
+        (runs as u64)
+            .saturating_mul(size_of::<Run>() as u64)
+            .saturating_add(piece as u64)
+    }
+
+    /// One for chunks of at most so many rows.
+    pub(super) fn new(
+        places: &Places,
+        row_bytes: u64,
+        rows: usize,
+        from: &impl Draw,
+    ) -> Result<Self, AllocError> {
+        let (runs, piece) = Self::room(places, row_bytes, rows);
+        Ok(Self {
+            runs: from.draw(runs)?,
+            piece: from.draw(piece)?,
+        })
     }
 
     /// Fills `out` with the rows at the places from `place` on.
@@ -67,68 +95,77 @@ impl Sieve {
         if places.order.is_ascending() {
             return files.read(places.row_at(place), out);
         }
-        self.find_runs(places, place, rows);
-        let mut runs = self.runs.as_slice();
-        while let Some(first) = runs.first() {
+        let found = find_runs(&mut self.runs, places, place, rows);
+        let mut runs = self.runs.get(..found).unwrap_or(&[]);
+        while let Some([first, _, first_to]) = runs.first().copied() {
             let together = together(runs, row_bytes);
             let (now, later) = runs.split_at(together);
             runs = later;
-            let end = now.last().map_or(first.row, |last| last.row + last.count);
-            let bytes = (end - first.row) as usize * row_bytes;
+            let end = now.last().map_or(first, |[row, count, _]| row + count);
+            let bytes = (end - first) as usize * row_bytes;
             if together == 1 {
-                let to = first.to * row_bytes;
-                files.read(first.row, out.get_mut(to..to + bytes).unwrap_or(&mut []))?;
+                let to = first_to as usize * row_bytes;
+                files.read(first, out.get_mut(to..to + bytes).unwrap_or(&mut []))?;
                 continue;
             }
-            self.piece.resize(bytes, 0);
-            files.read(first.row, &mut self.piece)?;
-            for run in now {
-                let from = (run.row - first.row) as usize * row_bytes;
-                let (to, bytes) = (run.to * row_bytes, run.count as usize * row_bytes);
-                if let (Some(from), Some(to)) =
-                    (self.piece.get(from..from + bytes), out.get_mut(to..to + bytes))
-                {
+            // Several are together in no more than a piece, and in no more than all rows.
+            let piece = self.piece.get_mut(..bytes).unwrap_or(&mut []);
+            files.read(first, piece)?;
+            for [row, count, to] in now {
+                let from = (row - first) as usize * row_bytes;
+                let (to, bytes) = (*to as usize * row_bytes, *count as usize * row_bytes);
+                if let (Some(from), Some(to)) = (piece.get(from..from + bytes), out.get_mut(to..to + bytes)) {
                     to.copy_from_slice(from);
                 }
             }
         }
         Ok(())
     }
+}
 
-    fn find_runs(&mut self, places: &Places, place: u64, rows: usize) {
-        self.runs.clear();
-        for at in 0..rows {
-            let row = places.row_at(place + at as u64);
-            match self.runs.last_mut() {
-                Some(run) if run.row + run.count == row => run.count += 1,
-                _ => self.runs.push(Run {
-                    row,
-                    count: 1,
-                    to: at,
-                }),
+/// Puts the runs of some places into `runs`, in the order of their rows; answers how many there are.
+fn find_runs(runs: &mut [Run], places: &Places, place: u64, rows: usize) -> usize {
+    let mut found = 0;
+    let mut last: Option<&mut Run> = None;
+    let mut free = runs.iter_mut();
+    for at in 0..rows as u64 {
+        let row = places.row_at(place + at);
+        match &mut last {
+            Some([first, count, _]) if *first + *count == row => *count += 1,
+            _ => {
+                last = free.next();
+                if let Some(run) = &mut last {
+                    **run = [row, 1, at];
+                    found += 1;
+                }
             }
         }
-        if places.order.jumps() {
-            self.runs.sort_unstable_by_key(|run| run.row);
-        }
     }
+    if places.order.jumps()
+        && let Some(runs) = runs.get_mut(..found)
+    {
+        runs.sort_unstable_by_key(|[row, ..]| *row);
+    }
+    found
 }
 
 /// How many of the runs, in the order of their rows, are read in one piece.
 fn together(runs: &[Run], row_bytes: usize) -> usize {
-    let Some(first) = runs.first() else { return 0 };
-    let mut end = first.row + first.count;
-    let mut count = 1;
-    for run in runs.iter().skip(1) {
-        let gap = (run.row - end).saturating_mul(row_bytes as u64);
-        let whole = (run.row + run.count - first.row).saturating_mul(row_bytes as u64);
+    let Some([first, rows, _]) = runs.first() else {
+        return 0;
+    };
+    let mut end = first + rows;
+    let mut together = 1;
+    for [row, rows, _] in runs.iter().skip(1) {
+        let gap = (row - end).saturating_mul(row_bytes as u64);
+        let whole = (row + rows - first).saturating_mul(row_bytes as u64);
         if gap > GAP || whole > PIECE as u64 {
             break;
         }
-        end = run.row + run.count;
-        count += 1;
+        end = row + rows;
+        together += 1;
     }
-    count
+    together
 }
 
 #[cfg(test)]
@@ -136,7 +173,7 @@ mod tests {
     use super::*;
 
     fn run(row: u64, count: u64) -> Run {
-        Run { row, count, to: 0 }
+        [row, count, 0]
     }
 
     #[test]

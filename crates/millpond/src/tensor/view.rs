@@ -8,6 +8,7 @@ use super::scalar::Scalar;
 use super::walk::Walk;
 use crate::dtype::{DType, Element};
 use bytemuck::Pod;
+use std::io::{self, Write};
 
 /// A view of elements, to read, for as long as they are borrowed. Copied without a copy of the elements.
 ///
@@ -68,6 +69,36 @@ impl<'a> TensorRef<'a> {
     pub fn from_slice<T: Element>(values: &'a [T], shape: impl AsRef<[usize]>) -> Result<Self, TensorError> {
         let layout = shaped(values.len(), shape.as_ref())?;
         Ok(Self::of(bytemuck::cast_slice(values), T::DTYPE, layout))
+    }
+
+    /// Bytes as a view of a shape, row after row. They are whole elements of the type, aligned for it.
+    #[cfg(feature = "safetensors")]
+    pub(crate) fn from_bytes(bytes: &'a [u8], dtype: DType, shape: &[usize]) -> Result<Self, TensorError> {
+        let layout = shaped(bytes.len() / dtype.size(), shape)?;
+        // Where nothing is, it is aligned for all types.
+        let bytes = if bytes.is_empty() {
+            bytemuck::cast_slice::<u128, u8>(&[])
+        } else {
+            bytes
+        };
+        debug_assert!(bytes.as_ptr().addr().is_multiple_of(dtype.align()));
+        Ok(Self::of(bytes, dtype, layout))
+    }
+
+    /// Writes the elements' bytes in order, whether they follow one another in memory or not.
+    pub(crate) fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
+        let size = self.dtype.size();
+        if self.layout.is_contiguous() {
+            let start = self.layout.offset() * size;
+            return out.write_all(&self.bytes[start..start + self.len() * size]);
+        }
+        let mut outcome = Ok(());
+        self.places(|place| {
+            if outcome.is_ok() {
+                outcome = out.write_all(&self.bytes[place * size..][..size]);
+            }
+        });
+        outcome
     }
 
     /// The elements, where they follow one another in memory.
@@ -207,6 +238,15 @@ impl<'a> TensorMut<'a> {
     /// Where they do not, or are of another type.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], TensorError> {
         self.reborrow().into_mut_slice()
+    }
+
+    /// The elements as bytes, to be written too, where they follow one another in memory.
+    #[cfg(feature = "safetensors")]
+    pub(crate) fn as_mut_bytes(&mut self) -> Result<&mut [u8], TensorError> {
+        contiguous(&self.layout)?;
+        let size = self.dtype.size();
+        let (start, len) = (self.layout.offset() * size, self.layout.len() * size);
+        Ok(&mut self.bytes[start..start + len])
     }
 
     /// The same, for as long as the view would have lived.
