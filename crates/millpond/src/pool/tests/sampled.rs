@@ -81,7 +81,6 @@ fn another_thread_finds_the_entry() {
         scope.spawn(move || from.into_iter().for_each(|raw| free(pool, raw)));
     });
     assert_eq!(account(&pool).blocks(), 0);
-    account(&pool).leaks().iter().for_each(|leak| panic!("{leak:?}"));
 }
 
 #[test]
