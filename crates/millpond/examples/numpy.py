@@ -39,8 +39,6 @@ USED = {OLDER: b"used_dltensor", NEWER: b"used_dltensor_versioned"}
 python = ctypes.pythonapi
 python.PyCapsule_New.restype = ctypes.py_object
 python.PyCapsule_New.argtypes = [c_void_p, c_char_p, c_void_p]
-for capsule in [ctypes.py_object, c_void_p]:
-    pass
 IsValid = ctypes.PYFUNCTYPE(ctypes.c_int, c_void_p, c_char_p)(("PyCapsule_IsValid", python))
 GetPointer = ctypes.PYFUNCTYPE(c_void_p, c_void_p, c_char_p)(("PyCapsule_GetPointer", python))
 SetName = ctypes.PYFUNCTYPE(ctypes.c_int, c_void_p, c_char_p)(("PyCapsule_SetName", python))
@@ -166,7 +164,8 @@ for name, ours in zip(NAMES, OURS):
         array = np.from_dlpack(here)
         assert array.dtype == there.dtype and array.shape == there.shape, (name, how, array.dtype, array.shape)
         assert (array == there).all(), (name, how)
-        assert not array.flags.writeable, "the tensor shares it"
+        # Of nothing NumPy makes an array of its own.
+        assert not array.size or not array.flags.writeable, "the tensor shares it"
         if there.size > 1:
             assert array.ctypes.data == here.address(), (name, how)
             moving = [dim for dim in range(array.ndim) if array.shape[dim] > 1]
@@ -180,8 +179,8 @@ for name, ours in zip(NAMES, OURS):
         del array, copy
         # NumPy's as ours.
         if not there.flags.writeable:
-            there = there.copy()
-        back = of(np.asarray(there))
+            there = np.array(there)
+        back = of(there)
         assert (back.numbers() == np.real(there).astype(float).ravel()).all(), (name, how)
         assert not there.size or back.address() == there.ctypes.data
         seen += 1
@@ -197,7 +196,6 @@ part = array[50:, 7]
 del array
 gc.collect()
 assert lib.pond_requested() == 40_000 and part[1] == 5107
-thread = threading.Thread(target=lambda held: held.clear(), args=([part],))
 held = [part]
 del part
 thread = threading.Thread(target=held.clear)
@@ -267,24 +265,16 @@ for turned in [array[::-1], array[:, ::-1].T, array[::-2, ::-3]]:
     fails(lambda: of(turned), "backwards along dimension")
     copied = of(turned, copy=True)
     assert (copied.numbers() == turned.ravel()).all()
-askew = np.zeros(41, dtype=np.uint8)[1:].view(np.float64)
+bytes = np.zeros(64, dtype=np.uint8)
+askew = bytes[8 - bytes.ctypes.data % 8 + 1:][:40].view(np.float64)
 askew[:] = range(5)
-if askew.flags.aligned:
-    askew = np.zeros(44, dtype=np.uint8)[4:].view(np.float64)
-    askew[:] = range(5)
-try:
-    asked = askew.__dlpack__(max_version=(1, 3))
-except BufferError:
-    asked = None
-if asked is not None:
-    del asked
-    fails(lambda: of(askew), "no multiple of 8")
-    assert (of(askew, copy=True).numbers() == range(5)).all()
+fails(lambda: of(askew), "no multiple of 8")
+assert (of(askew, copy=True).numbers() == range(5)).all()
 windows = np.lib.stride_tricks.sliding_window_view(np.arange(5, dtype=np.int32), 3)
 tensor = of(np.lib.stride_tricks.as_strided(np.arange(5, dtype=np.int32), (3, 3), (4, 4)))
 assert (tensor.numbers() == windows.ravel()).all()
 assert not lib.pond_fill(tensor.pointer, 1.0)
 fails(lambda: of(np.zeros((1,) * 9)), "at most 8 dimensions, not 9")
-del tensor, turned, copied, array, askew
+del tensor, turned, copied, array, askew, bytes
 at_rest()
 print(f"{seen} views there and back, not a byte copied or lost: proven")

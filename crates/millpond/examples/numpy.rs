@@ -12,13 +12,15 @@
     reason = "all of them are called from Python, with what the others gave"
 )]
 
-use millpond::dlpack::{DLManagedTensor, DLManagedTensorVersioned, DlpackError};
+use millpond::dlpack::{DLManagedTensor, DLManagedTensorVersioned};
 use millpond::{DType, Pool, Tensor, TensorError};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::fmt::Display;
 use std::ptr;
 use std::sync::OnceLock;
+
+type Failure = Box<dyn std::error::Error>;
 
 thread_local! {
     static ERROR: RefCell<CString> = RefCell::default();
@@ -45,7 +47,7 @@ fn pool() -> Result<&'static Pool, String> {
     pool.as_ref().map_err(Clone::clone)
 }
 
-fn ramp(dtype: &str, rows: usize, columns: usize) -> Result<Tensor, Box<dyn std::error::Error>> {
+fn ramp(dtype: &str, rows: usize, columns: usize) -> Result<Tensor, Failure> {
     let dtype: DType = dtype.parse()?;
     let mut tensor = Tensor::zeros_in(pool()?, [rows, columns], dtype)?;
     let shape = [rows, columns];
@@ -56,7 +58,7 @@ fn ramp(dtype: &str, rows: usize, columns: usize) -> Result<Tensor, Box<dyn std:
             }
         }
         _ => tensor.copy_from(
-            &Tensor::arange(0.0, (rows * columns) as f64, 1.0)?
+            &*Tensor::arange(0.0, (rows * columns) as f64, 1.0)?
                 .reshape(shape)?
                 .cast(dtype)?,
         )?,
@@ -164,11 +166,11 @@ pub unsafe extern "C" fn pond_from_dlpack_legacy(managed: *mut DLManagedTensor) 
 /// A copy of it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pond_copy_from_dlpack(managed: *mut DLManagedTensorVersioned) -> *mut Tensor {
-    let copied = pool().map_err(Into::into).and_then(|pool| {
+    let copied = pool().map_err(Failure::from).and_then(|pool| {
         // SAFETY: as above.
-        unsafe { Tensor::copy_from_dlpack_in(pool, managed) }
+        unsafe { Tensor::copy_from_dlpack_in(pool, managed) }.map_err(Failure::from)
     });
-    handed::<_, Box<dyn std::error::Error>>(copied.map_err(|error: DlpackError| error.into()))
+    handed(copied)
 }
 
 /// Where the first element lies.

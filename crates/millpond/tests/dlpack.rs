@@ -95,7 +95,7 @@ fn theirs<M: ManagedTensorBase>(shape: [i64; 2], strides: [i64; 2], data: Vec<f3
     tensor.set_dtype(ffi::DLDataType::of::<f32>());
     tensor.set_device(ffi::DLDevice::CPU);
     // SAFETY: shape, strides and data were set, and stay for as long as the tensor.
-    unsafe { tensor.finish::<dlpark::Managed<M>>() }.into_raw()
+    unsafe { tensor.finish() }.into_raw()
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A Python that has NumPy: the system's, or one that gets it here. None with the reason said.
-pub fn python() -> Option<PathBuf> {
+pub(crate) fn python() -> Option<PathBuf> {
     let has = |python: &Path| {
         let tried = Command::new(python).args(["-c", "import numpy"]).output();
         tried.is_ok_and(|output| output.status.success())
