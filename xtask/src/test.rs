@@ -40,8 +40,13 @@ fn features() -> Result<(), String> {
         ];
         step("cargo", &lints)?;
     }
-    let tests = "test -p millpond --all-features --lib --test leaks -- event ledger leaks";
-    step("cargo", &tests.split(' ').collect::<Vec<_>>())
+    for tests in [
+        "test -p millpond --all-features --lib --test leaks -- event ledger leaks tensor::",
+        "test -p millpond --all-features --test dlpack",
+    ] {
+        step("cargo", &tests.split(' ').collect::<Vec<_>>())?;
+    }
+    Ok(())
 }
 
 /// The bench beside other allocators, where they can be built.

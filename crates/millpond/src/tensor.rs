@@ -269,7 +269,7 @@ impl Tensor {
         Arc::ptr_eq(&self.storage, &other.storage)
     }
 
-    /// Whether the elements lie in memory that no source of ours gave: a `Vec`'s, or another library's.
+    /// Whether the elements lie in memory that no source of ours gave: that of a `Vec` or another library.
     ///
     /// No pool counts it, [`foreign_memory`](crate::foreign_memory) does. It goes back to whom it came from with the last
     /// tensor of it.

@@ -17,8 +17,9 @@ pub struct ForeignMemory {
     pub bytes: u64,
 }
 
-/// The memory of others that this process's tensors stand on now: a `Vec`'s by
-/// [`Tensor::from_vec`](crate::Tensor::from_vec), another library's by DLPack.
+/// The memory of others that this process's tensors stand on now: that of a `Vec` by
+/// [`Tensor::from_vec`](crate::Tensor::from_vec), of an array of ndarray's, or another library's by DLPack. What of ours is
+/// lent to others by DLPack its pool counts as ever.
 ///
 /// ```
 /// use millpond::{Tensor, foreign_memory};

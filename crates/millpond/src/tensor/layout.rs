@@ -180,6 +180,13 @@ impl Layout {
         Ok(layout)
     }
 
+    /// The same so many places further on.
+    #[cfg(feature = "ndarray")]
+    pub(crate) fn begun_at(mut self, first: usize) -> Self {
+        self.offset = first;
+        self.settled()
+    }
+
     /// Whether the strides alone say that each element has a place of its own. Where they do not, it may have one all the
     /// same.
     #[cfg(any(feature = "dlpack", feature = "ndarray"))]
