@@ -195,7 +195,7 @@ pub unsafe extern "C" fn pond_numbers(tensor: *const Tensor, numbers: *mut f64, 
     };
     for (at, number) in flat.iter().enumerate().take(room) {
         // SAFETY: Python says that there is room.
-        unsafe { numbers.add(at).write(*number) };
+        unsafe { *numbers.wrapping_add(at) = *number };
     }
     flat.len()
 }

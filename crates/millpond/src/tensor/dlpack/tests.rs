@@ -306,7 +306,7 @@ fn lent_memory_is_written_only_where_it_may_be() {
         drop(other);
         tensor.fill(7u8).expect("alone");
         // SAFETY: the element between the rows, which is the other library's and was read before.
-        let between = unsafe { first.cast::<u16>().add(2).read() };
+        let between = unsafe { *first.as_ptr().cast::<u16>().wrapping_add(2) };
         assert_eq!(between, 0x0504, "not written");
         assert_eq!(tensor.to_vec::<u16>().expect("u16"), [7; 4]);
         assert_eq!(deleted.load(Ordering::SeqCst), 0);

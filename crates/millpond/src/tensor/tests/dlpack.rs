@@ -12,7 +12,7 @@ use crate::dlpack::{DLManagedTensorVersioned, DLTensor, DlpackError, IS_COPIED, 
 unsafe fn seen(tensor: &DLTensor) -> Model<i32> {
     let numbers = |pointer: *const i64| {
         // SAFETY: there is a number for each dimension.
-        (0..tensor.ndim as usize).map(move |dim| unsafe { *pointer.add(dim) })
+        (0..tensor.ndim as usize).map(move |dim| unsafe { *pointer.wrapping_add(dim) })
     };
     let shape: Vec<usize> = numbers(tensor.shape).map(|size| size as usize).collect();
     let strides: Vec<isize> = numbers(tensor.strides).map(|stride| stride as isize).collect();
@@ -23,7 +23,7 @@ unsafe fn seen(tensor: &DLTensor) -> Model<i32> {
             .zip(&strides)
             .map(|(at, stride)| *at as isize * stride);
         // SAFETY: the element lies there.
-        unsafe { *first.offset(place.sum()) }
+        unsafe { *first.wrapping_offset(place.sum()) }
     })
 }
 
@@ -130,13 +130,13 @@ fn the_older_form_refuses_what_it_cannot_say() {
 #[cfg_attr(miri, ignore)]
 fn a_copy_says_that_it_is_one() {
     let (tensor, model) = start(&[2, 3]);
-    let managed = tensor
-        .transpose(0, 1)
-        .and_then(|turned| Ok(turned.copy_to_dlpack()))
-        .expect("two")
-        .expect("room");
-    // SAFETY: the structure is whole, and of `i32`.
-    let (flags, seen) = unsafe { ((*managed.as_ptr()).flags, seen(&(*managed.as_ptr()).dl_tensor)) };
+    let turned = tensor.transpose(0, 1).expect("two");
+    let managed = turned.copy_to_dlpack().expect("room");
+    drop(turned);
+    // SAFETY: the structure is whole.
+    let raw: &DLManagedTensorVersioned = unsafe { &*managed.as_ptr() };
+    // SAFETY: it is of `i32`.
+    let (flags, seen) = (raw.flags, unsafe { seen(&raw.dl_tensor) });
     assert_eq!((flags, seen), (IS_COPIED, model.permute(&[1, 0])));
     assert_eq!(tensor.holders(), 1);
     let mut copy = managed.into_tensor().expect("ours");

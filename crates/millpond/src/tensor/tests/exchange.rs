@@ -96,7 +96,7 @@ mod arrays {
             assert_eq!(seen, expected * 2);
             assert!(seen.is_empty() || seen.as_ptr() == place, "nothing was copied");
         }
-        let back = table.clone().slice_move(s![..;-1, ..]);
+        let back = table.slice_move(s![..;-1, ..]);
         assert!(matches!(
             Tensor::from_ndarray(back),
             Err(TensorError::NotContiguous { .. })
