@@ -2,9 +2,10 @@
 
 use crate::shell::{step, step_with, works};
 
-/// Whole pools over the program's heap, with threads; blocks over it and what turns them into elements. Not: tests over
-/// sources of the system's memory (`mmap`, `mremap`, `mlock`) or with forks, which Miri does not have. `membarrier` it
-/// has not either: full fences stand in its place. Safe modules are left out; some would take an hour.
+/// Whole pools over the program's heap, with threads; blocks over it and what turns them into elements; tensors that cross to
+/// other libraries and back. Not: tests over sources of the system's memory (`mmap`, `mremap`, `mlock`) or with forks, which
+/// Miri does not have. `membarrier` it has not either: full fences stand in its place. Safe modules are left out; some
+/// would take an hour.
 const TESTS: &str = "pool::on_heap block:: buffer:: storage:: tensor:: rental:: unpooled:: workspace::";
 
 pub(crate) fn run() -> Result<(), String> {
@@ -19,7 +20,7 @@ pub(crate) fn run() -> Result<(), String> {
         step("rustup", &add.split(' ').collect::<Vec<_>>())?;
     }
     // A folder of its own, because other flags build everything anew.
-    let tests = "+nightly miri test -p millpond --lib --target-dir target/miri --";
+    let tests = "+nightly miri test -p millpond --lib --features dlpack --target-dir target/miri --";
     let tests: Vec<&str> = tests.split(' ').chain(TESTS.split_whitespace()).collect();
     // Addresses are integers to the engine, and become pointers again where they are used. A pool's shared part is never
     // freed, and would be told as a leak; that all memory goes back the sources of these tests see to.

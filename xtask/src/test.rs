@@ -41,8 +41,8 @@ fn features() -> Result<(), String> {
         step("cargo", &lints)?;
     }
     for tests in [
-        "test -p millpond --all-features --lib --test leaks -- event ledger leaks safetensors",
-        "test -p millpond --all-features --test safetensors",
+        "test -p millpond --all-features --lib --test leaks -- event ledger leaks safetensors tensor::",
+        "test -p millpond --all-features --test safetensors --test dlpack",
     ] {
         step("cargo", &tests.split(' ').collect::<Vec<_>>())?;
     }

@@ -5,14 +5,18 @@
 
 #[cfg(test)]
 pub(crate) mod fake;
+mod foreign;
 mod heap;
 mod owner;
 
+pub(crate) use foreign::Foreign;
+pub use foreign::{ForeignMemory, foreign_memory};
 pub(crate) use owner::Owner;
 
 use crate::error::AllocError;
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 /// The least that a block is aligned to: a line of the cache, and the widest vector register.
 pub(crate) const ALIGN: usize = 64;
@@ -21,7 +25,8 @@ pub(crate) const ALIGN: usize = 64;
 ///
 /// Invariant: where `bytes` is 0, no block was taken and `pointer` is a multiple of `align` and nothing else. Otherwise
 /// `owner` has handed out `[pointer, pointer + bytes)` for a request of `requested` bytes at a multiple of `align`; they
-/// may be read and written, nobody else has them, and they are given back once, in the drop.
+/// may be read and written, nobody else has them, and they are given back once, in the drop. Of a foreign owner that is
+/// not writable they may be read only, and others may read them too.
 #[derive(Debug)]
 pub(crate) struct OwnedBlock {
     pointer: NonNull<u8>,
@@ -73,6 +78,25 @@ impl OwnedBlock {
             requested: 0,
             align,
             owner,
+        }
+    }
+
+    /// Bytes of others.
+    ///
+    /// # Safety
+    /// As [`Buffer::foreign`](crate::Buffer::foreign); and where the owner is not writable nothing writes by way of the block.
+    pub(crate) unsafe fn foreign(
+        pointer: NonNull<u8>,
+        bytes: usize,
+        align: usize,
+        owner: Arc<Foreign>,
+    ) -> Self {
+        Self {
+            pointer,
+            bytes,
+            requested: bytes,
+            align,
+            owner: Owner::Foreign(owner),
         }
     }
 

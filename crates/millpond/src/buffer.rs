@@ -8,11 +8,13 @@
 //!   cast      the same memory as another type
 //!   raw       taken apart and put together again
 //!   leaked    never given back, and counted
+//!   foreign   bytes of others
 //! ```
 //!
 //! What touches memory by pointer and size is in `block.rs`; here bytes are elements.
 
 mod cast;
+mod foreign;
 mod grow;
 mod leaked;
 mod make;

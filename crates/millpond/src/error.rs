@@ -34,6 +34,11 @@ pub enum AllocError {
     /// The source of memory failed for a reason that is not its size, or that names its remedy.
     #[error(transparent)]
     Source(Box<SourceError>),
+    /// The memory is that of others, who give no more of it.
+    #[error(
+        "the memory is that of others, who give no more of it: copy it to memory of a pool, with `deep_copy`"
+    )]
+    Foreign,
     /// The pool of a set that was to serve it could not be made.
     #[cfg(target_os = "linux")]
     #[error("the pool for it cannot be made: {0}")]

@@ -106,6 +106,8 @@ mod unpooled;
 #[cfg(target_os = "linux")]
 mod workspace;
 
+#[cfg(target_os = "linux")]
+pub use block::{ForeignMemory, foreign_memory};
 pub use budget::{Budget, BudgetBuilder, BudgetError, Charge, Measure, Refusal, Report, SoftCrossing, Wait};
 #[cfg(target_os = "linux")]
 pub use buffer::{Buffer, Leaks, LengthError, Origin, PoolRef, RawBuffer, SharedBuffer, leaks};
@@ -163,6 +165,8 @@ pub use tag::TagSite as __TagSite;
 pub use tag::{Tag, TagScope, tag};
 #[cfg(target_os = "linux")]
 pub use tenant::Tenant;
+#[cfg(all(feature = "dlpack", target_os = "linux"))]
+pub use tensor::dlpack;
 #[cfg(target_os = "linux")]
 pub use tensor::{
     Batches, BatchesMut, EmptyTensor, MAX_RANK, Operand, Output, Scalar, SharedOrCopied, StillShared, Tensor,

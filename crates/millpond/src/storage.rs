@@ -96,6 +96,18 @@ impl Storage {
         self.bytes.pool()
     }
 
+    /// Whether the memory is that of others, who lent it to a [tensor](crate::Tensor::is_foreign). It is then aligned for its
+    /// elements and not more.
+    #[must_use]
+    pub fn is_foreign(&self) -> bool {
+        self.bytes.is_foreign()
+    }
+
+    /// Whether the memory may be written, which is not a question of who borrows it.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.bytes.is_writable()
+    }
+
     /// The elements.
     ///
     /// # Errors
@@ -136,7 +148,7 @@ impl Storage {
     /// A copy in memory of the same pool or source.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// When there is no memory for it, and where it is that of others ([`AllocError::Foreign`]).
     pub fn try_clone(&self) -> Result<Self, AllocError> {
         Ok(Self {
             bytes: self.bytes.try_clone()?,

@@ -16,13 +16,14 @@
 //!   matmul       products of matrices
 //!   display      for people
 //!   arrays       exchange with arrays of ndarray's, which borrow
+//!   dlpack       exchange with other libraries in the process, by DLPack
 //!   serial       written and read
 //! ```
 //!
 //! A [`Tensor`] is a storage that is counted and a [`Layout`](layout::Layout), which says where the elements of this view
 //! lie in it. Both are values: a view is a count and a few numbers, and no allocator is called for it. Elements are
 //! reached through slices of the storage, so nothing here needs unsafe code but the call of a library that multiplies
-//! matrices (`matmul/gemm.rs`).
+//! matrices (`matmul/gemm.rs`) and the pointers of DLPack.
 
 #[forbid(unsafe_code)]
 mod arithmetic;
@@ -35,6 +36,8 @@ mod batches;
 mod copy;
 #[forbid(unsafe_code)]
 mod display;
+#[cfg(feature = "dlpack")]
+pub mod dlpack;
 #[forbid(unsafe_code)]
 mod empty;
 #[forbid(unsafe_code)]
@@ -118,7 +121,8 @@ use thiserror::Error;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Tensor {
-    /// Shared by all views. There are no weak counts of it.
+    /// Shared by all views. There are no weak counts of it. Where it is foreign it is never had but in here, nor written if
+    /// it is not writable.
     storage: Arc<Storage>,
     /// Its elements lie in the storage.
     layout: Layout,
@@ -131,14 +135,24 @@ impl Clone for Tensor {
     }
 }
 
-/// A storage was to be given back that other tensors share.
+/// A storage was to be taken from a tensor that other tensors share, or that is memory of others.
 #[derive(Debug, Error)]
-#[error("{others} other tensors share the storage: drop them first")]
+#[error("{}", self.why())]
 pub struct StillShared {
     /// The tensor, as it was.
     pub tensor: Box<Tensor>,
-    /// How many other tensors shared its storage.
+    /// How many other tensors shared its storage; 0 where the memory is that of others and no tensor stood in the way.
     pub others: usize,
+}
+
+impl StillShared {
+    fn why(&self) -> String {
+        match self.others {
+            0 => "the memory is that of others, who have it back with the tensor: take a `deep_copy`"
+                .to_owned(),
+            others => format!("{others} other tensors share the storage: drop them first"),
+        }
+    }
 }
 
 impl Tensor {
@@ -255,11 +269,31 @@ impl Tensor {
         Arc::ptr_eq(&self.storage, &other.storage)
     }
 
+    /// Whether the elements lie in memory that no source of ours gave: that of a `Vec` or another library.
+    ///
+    /// No pool counts it, [`foreign_memory`](crate::foreign_memory) does. It goes back to whom it came from with the last
+    /// tensor of it.
+    #[must_use]
+    pub fn is_foreign(&self) -> bool {
+        self.storage.is_foreign()
+    }
+
     /// The storage in whole, whatever part of it this tensor is. Nothing is copied.
     ///
     /// # Errors
-    /// The tensor and the number of the others, where there are other tensors of the storage.
+    /// The tensor and the number of the others, where there are other tensors of the storage; the tensor, where its memory
+    /// is [that of others](Self::is_foreign).
     pub fn try_into_storage(self) -> Result<Storage, StillShared> {
+        if self.is_foreign() {
+            let others = self.holders() - 1;
+            let tensor = Box::new(self);
+            return Err(StillShared { tensor, others });
+        }
+        self.alone()
+    }
+
+    /// The storage, if it is no other tensor's.
+    fn alone(self) -> Result<Storage, StillShared> {
         let layout = self.layout;
         let mut storage = self.storage;
         loop {
@@ -295,7 +329,7 @@ impl Tensor {
     /// The tensor and the number of the others, where there are other tensors of the storage. Of two threads that free two
     /// views of one storage at once both may be refused.
     pub fn free(self) -> Result<(), StillShared> {
-        self.try_into_storage().map(Storage::free)
+        self.alone().map(Storage::free)
     }
 
     /// A view that borrows, to read.
@@ -319,13 +353,16 @@ impl Tensor {
     ///
     /// # Errors
     /// [`TensorError::Shared`] where other tensors share the storage, [`TensorError::Overlapping`] where elements of this
-    /// one do.
+    /// one do, [`TensorError::ReadOnly`] where the memory is lent to be read.
     pub fn view_mut(&mut self) -> Result<TensorMut<'_>, TensorError> {
         if self.layout.overlaps() {
             return Err(TensorError::Overlapping {
                 shape: self.shape().into(),
                 strides: self.strides().into(),
             });
+        }
+        if !self.storage.is_writable() {
+            return Err(TensorError::ReadOnly);
         }
         let (dtype, layout) = (self.dtype(), self.layout);
         // Read first, as there may be fewer a moment later: alone it stays alone, as nobody else has a view to clone.

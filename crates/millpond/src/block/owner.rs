@@ -1,5 +1,6 @@
 //! Who hands blocks out and takes them back.
 
+use super::foreign::Foreign;
 use super::heap;
 use crate::buffer::PoolRef;
 use crate::device::Device;
@@ -12,20 +13,23 @@ use std::fmt;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-/// A pool, or a source that is used directly. It stays for as long as a block of it is held.
+/// A pool, a source that is used directly, or others. It stays for as long as a block of it is held.
 #[derive(Clone)]
 pub(crate) enum Owner {
     Pool(&'static PoolHeap),
     /// A pool that is asked on somebody's account.
     Tenant(Arc<Terms>),
     Direct(Arc<Direct>),
+    /// Others, of whom no more can be had than they lent.
+    Foreign(Arc<Foreign>),
 }
 
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.pool() {
-            Some(pool) => pool.fmt(f),
-            None => f.write_str("Unpooled"),
+        match (self.pool(), self.foreign()) {
+            (Some(pool), _) => pool.fmt(f),
+            (None, Some(foreign)) => foreign.fmt(f),
+            (None, None) => f.write_str("Unpooled"),
         }
     }
 }
@@ -50,6 +54,7 @@ impl Owner {
             Self::Pool(heap) => heap.allocate(bytes, align.max(heap.align())).map(place),
             Self::Tenant(terms) => terms.allocate(bytes, align, false).map(place),
             Self::Direct(source) => source.allocate(bytes, align),
+            Self::Foreign(_) => Err(AllocError::Foreign),
         }
     }
 
@@ -63,6 +68,7 @@ impl Owner {
             Self::Pool(heap) => heap.allocate_zeroed(bytes, align.max(heap.align())).map(place),
             Self::Tenant(terms) => terms.allocate(bytes, align, true).map(place),
             Self::Direct(source) => source.allocate_zeroed(bytes, align),
+            Self::Foreign(_) => Err(AllocError::Foreign),
         }
     }
 
@@ -76,6 +82,8 @@ impl Owner {
             Self::Pool(heap) => heap.free(taken(pointer, bytes), requested),
             Self::Tenant(terms) => terms.heap().free(taken(pointer, bytes), requested),
             Self::Direct(source) => source.free(pointer),
+            // They have it back when the last of this owner goes.
+            Self::Foreign(_) => {}
         }
     }
 
@@ -101,6 +109,8 @@ impl Owner {
             },
             // SAFETY: the caller's promise.
             Self::Direct(source) => unsafe { source.move_contents(from, to, keep) },
+            // Of others there are no two blocks.
+            Self::Foreign(_) => {}
         }
     }
 
@@ -109,7 +119,7 @@ impl Owner {
         let heap = match self {
             Self::Pool(heap) => heap,
             Self::Tenant(terms) => terms.heap(),
-            Self::Direct(_) => return,
+            Self::Direct(_) | Self::Foreign(_) => return,
         };
         if let Some(ledger) = heap.ledger() {
             ledger.note_leaked(pointer.addr().get());
@@ -121,6 +131,7 @@ impl Owner {
             Self::Pool(heap) => heap.kind(),
             Self::Tenant(terms) => terms.heap().kind(),
             Self::Direct(source) => source.kind(),
+            Self::Foreign(_) => MemoryKind::Host,
         }
     }
 
@@ -132,7 +143,15 @@ impl Owner {
         match self {
             Self::Pool(heap) => Some(PoolRef::of(heap)),
             Self::Tenant(terms) => Some(PoolRef::of(terms.heap())),
-            Self::Direct(_) => None,
+            Self::Direct(_) | Self::Foreign(_) => None,
+        }
+    }
+
+    /// Others whose memory it is.
+    pub(crate) fn foreign(&self) -> Option<&Foreign> {
+        match self {
+            Self::Foreign(foreign) => Some(foreign),
+            _ => None,
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Exchange with `ndarray`, both ways, without a copy: what is borrowed there is borrowed here.
+//! Exchange with `ndarray`, both ways, without a copy: what is borrowed there is borrowed here, and what is owned there is
+//! taken over with its memory.
 
 use super::Tensor;
 use super::error::TensorError;
@@ -7,7 +8,7 @@ use super::layout::Layout;
 use super::view::{TensorMut, TensorRef};
 use crate::dtype::Element;
 use ndarray::{
-    ArrayView, ArrayViewD, ArrayViewMut, ArrayViewMutD, Dimension, IxDyn, ShapeBuilder, StrideShape,
+    Array, ArrayView, ArrayViewD, ArrayViewMut, ArrayViewMutD, Dimension, IxDyn, ShapeBuilder, StrideShape,
 };
 
 /// Shape and strides as ndarray's, and the memory from the first element to the last.
@@ -78,6 +79,21 @@ impl Tensor {
     /// Where they are of another type or share memory, as those of a broadcast tensor do.
     pub fn as_ndarray<T: Element>(&self) -> Result<ArrayViewD<'_, T>, TensorError> {
         self.view()?.to_ndarray()
+    }
+
+    /// An array of ndarray's as a tensor, in the array's own memory; nothing is copied. As with
+    /// [`from_vec`](Self::from_vec) no pool counts it.
+    ///
+    /// # Errors
+    /// Where some elements are in reversed order or share memory ([`TensorError::NotContiguous`]; its
+    /// `as_standard_layout` helps), and where it has too many dimensions. The memory is then given back.
+    pub fn from_ndarray<T: Element, D: Dimension>(array: Array<T, D>) -> Result<Self, TensorError> {
+        let (shape, strides) = (array.shape().to_vec(), array.strides().to_vec());
+        let (values, first) = array.into_raw_vec_and_offset();
+        let first = first.unwrap_or(0);
+        let layout = layout_of(&shape, &strides, values.len().saturating_sub(first))?;
+        let whole = Self::from(values);
+        Ok(whole.with(layout.begun_at(first)))
     }
 }
 

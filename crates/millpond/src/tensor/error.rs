@@ -154,6 +154,9 @@ pub enum TensorError {
         /// Its strides.
         strides: Box<[usize]>,
     },
+    /// The memory is lent by others to be read.
+    #[error("the memory is lent by others to be read, not written: write to a `deep_copy`")]
+    ReadOnly,
     /// Parts of a tensor lie between each other in memory, so they cannot be borrowed apart to be written.
     #[error(
         "the parts along dimension {dim} of a tensor of shape {shape:?} and strides {strides:?} lie between each other: \

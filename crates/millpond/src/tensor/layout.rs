@@ -157,24 +157,57 @@ impl Layout {
     /// With strides from elsewhere; none where elements would share memory or not lie in the first `len` elements.
     #[cfg(feature = "ndarray")]
     pub(crate) fn strided(shape: &[usize], strides: &[usize], len: usize) -> Option<Self> {
-        let mut layout = Self::contiguous(shape).ok()?;
+        let layout = Self::spaced(shape, strides).ok()?;
+        (layout.is_apart() && layout.last().is_none_or(|last| last < len)).then_some(layout)
+    }
+
+    /// With strides from elsewhere, one for each dimension, from the first place on. Elements may share memory.
+    #[cfg(any(feature = "dlpack", feature = "ndarray"))]
+    pub(crate) fn spaced(shape: &[usize], strides: &[usize]) -> Result<Self, TensorError> {
+        let mut layout = Self::contiguous(shape)?;
         if layout.len() == 0 {
-            return Some(layout);
+            return Ok(layout);
         }
-        layout.strides = Dims::of(strides)
-            .ok()
-            .filter(|strides| strides.len() == shape.len())?;
-        let mut by_stride: Vec<(usize, usize)> = strides.iter().copied().zip(shape.iter().copied()).collect();
-        by_stride.retain(|(_, size)| *size > 1);
-        by_stride.sort_unstable();
         let mut last = 0_usize;
-        for (stride, size) in by_stride {
-            if stride <= last {
-                return None;
-            }
-            last = stride.checked_mul(size - 1)?.checked_add(last)?;
+        for (dim, (size, stride)) in shape.iter().zip(strides).enumerate() {
+            let reach = stride.checked_mul(size - 1);
+            let reach = reach.and_then(|reach| reach.checked_add(last));
+            last = reach
+                .filter(|last| *last < MOST)
+                .ok_or_else(|| TensorError::TooLarge { shape: shape.into() })?;
+            layout.strides[dim] = *stride;
         }
-        (last < len).then_some(layout)
+        Ok(layout)
+    }
+
+    /// The same so many places further on.
+    #[cfg(feature = "ndarray")]
+    pub(crate) fn begun_at(mut self, first: usize) -> Self {
+        self.offset = first;
+        self.settled()
+    }
+
+    /// Whether the strides alone say that each element has a place of its own. Where they do not, it may have one all the
+    /// same.
+    #[cfg(any(feature = "dlpack", feature = "ndarray"))]
+    pub(crate) fn is_apart(&self) -> bool {
+        if self.len() == 0 {
+            return true;
+        }
+        let mut by_stride = [(0, 1); MAX_RANK];
+        for (at, dim) in self.strides.iter().zip(self.shape.iter()).enumerate() {
+            by_stride[at] = (*dim.0, *dim.1);
+        }
+        by_stride.sort_unstable();
+        let mut last = 0;
+        by_stride
+            .iter()
+            .filter(|(_, size)| *size > 1)
+            .all(|(stride, size)| {
+                let apart = *stride > last;
+                last += stride * (size - 1);
+                apart
+            })
     }
 
     /// One element, at every place of a shape.
@@ -232,7 +265,8 @@ impl Layout {
     }
 
     /// Whether some elements share memory. A stride of 0 is the only way to it: other strides come from contiguous
-    /// memory, of which parts are taken and dimensions change places, or are looked at in `strided`.
+    /// memory, of which parts are taken and dimensions change places, or are looked at in `is_apart`. Where that does not
+    /// say so, the memory is lent to be read.
     pub(crate) fn overlaps(&self) -> bool {
         let mut dims = self.shape.iter().zip(self.strides.iter());
         self.len() > 0 && dims.any(|(size, stride)| *size > 1 && *stride == 0)

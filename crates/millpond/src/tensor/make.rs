@@ -297,6 +297,17 @@ impl Tensor {
         )
     }
 
+    /// A `Vec` as a tensor, row after row, in its own memory; nothing is copied.
+    ///
+    /// That memory is the program's: no pool counts it, [`foreign_memory`](crate::foreign_memory) does, and it is
+    /// aligned for its elements only. [`from_slice`](Self::from_slice) makes a copy in a pool.
+    ///
+    /// # Errors
+    /// Where the shape has another number of elements; the memory is then given back.
+    pub fn from_vec<T: Element>(values: Vec<T>, shape: impl AsRef<[usize]>) -> Result<Self, TensorError> {
+        Self::of(Storage::of(Buffer::of_vec(values), T::DTYPE), shape.as_ref())
+    }
+
     /// A buffer as a tensor, row after row; nothing is copied.
     ///
     /// # Errors
@@ -314,6 +325,13 @@ impl Tensor {
     /// Where the shape has another number of elements; the memory is then given back.
     pub fn from_storage(storage: Storage, shape: impl AsRef<[usize]>) -> Result<Self, TensorError> {
         Self::of(storage, shape.as_ref())
+    }
+}
+
+/// A tensor of one dimension, in the memory of the `Vec` itself; nothing is copied.
+impl<T: Element> From<Vec<T>> for Tensor {
+    fn from(values: Vec<T>) -> Self {
+        Storage::of(Buffer::of_vec(values), T::DTYPE).into()
     }
 }
 

@@ -1,7 +1,9 @@
 //! Tensors against a model that knows no strides: a shape, and the values in order.
 
+#[cfg(feature = "dlpack")]
+mod dlpack;
 mod exchange;
-mod model;
+pub(super) mod model;
 mod operations;
 mod text;
 mod views;

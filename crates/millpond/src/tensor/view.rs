@@ -194,6 +194,22 @@ impl<'a> TensorRef<'a> {
     }
 }
 
+/// A view of one dimension; nothing is copied.
+impl<'a, T: Element> From<&'a [T]> for TensorRef<'a> {
+    fn from(values: &'a [T]) -> Self {
+        let layout = Layout::vector(values.len());
+        Self::of(bytemuck::cast_slice(values), T::DTYPE, layout)
+    }
+}
+
+/// A view of one dimension; nothing is copied.
+impl<'a, T: Element> From<&'a mut [T]> for TensorMut<'a> {
+    fn from(values: &'a mut [T]) -> Self {
+        let layout = Layout::vector(values.len());
+        Self::of(bytemuck::cast_slice_mut(values), T::DTYPE, layout)
+    }
+}
+
 impl<'a> TensorMut<'a> {
     pub(super) fn of(bytes: &'a mut [u8], dtype: DType, layout: Layout) -> Self {
         debug_assert!(layout.last().is_none_or(|last| last < bytes.len() / dtype.size()));

@@ -1,5 +1,7 @@
 //! Folders for files, and the Python that others' files come from.
 
+#![allow(dead_code, reason = "each test binary uses a part")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -77,6 +77,38 @@ mod arrays {
     }
 
     #[test]
+    fn an_array_is_taken_over_with_its_memory() {
+        let table = Array::from_shape_fn((4, 5), |(row, column)| (10 * row + column) as i32);
+        let part = table.clone().slice_move(s![1.., 1..;2]);
+        for array in [
+            table.clone().into_dyn(),
+            table.clone().reversed_axes().into_dyn(),
+            part.into_dyn(),
+            ArrayD::zeros(IxDyn(&[3, 0])),
+            ArrayD::from_elem(IxDyn(&[]), 7),
+        ] {
+            let (place, expected) = (array.as_ptr(), array.clone());
+            let mut tensor = Tensor::from_ndarray(array).expect("forwards");
+            assert!(tensor.is_foreign());
+            assert_eq!(tensor.as_ndarray::<i32>().expect("i32"), expected);
+            tensor.mul_assign(2).expect("alone");
+            let seen = tensor.as_ndarray::<i32>().expect("i32");
+            assert_eq!(seen, expected * 2);
+            assert!(seen.is_empty() || seen.as_ptr() == place, "nothing was copied");
+        }
+        let back = table.slice_move(s![..;-1, ..]);
+        assert!(matches!(
+            Tensor::from_ndarray(back),
+            Err(TensorError::NotContiguous { .. })
+        ));
+        let repeated = ArrayD::<u8>::zeros(IxDyn(&[1; 9]));
+        assert!(matches!(
+            Tensor::from_ndarray(repeated),
+            Err(TensorError::Rank { .. })
+        ));
+    }
+
+    #[test]
     fn what_is_written_there_is_written_here() {
         let source = fake::unpooled();
         let mut tensor = Tensor::zeros_in(&source, [3, 4], DType::F32).expect("room");
@@ -349,4 +381,17 @@ mod written {
         );
         assert!(read("bool", &[1], &[2]).is_err());
     }
+}
+
+#[test]
+fn slices_are_tensors_of_one_dimension() {
+    use super::*;
+    let mut numbers = [1.0f32, 2.0, 3.0];
+    TensorMut::from(&mut numbers[1..]).add_assign(1.0).expect("f32");
+    let seen = TensorRef::from(&numbers[..]);
+    assert_eq!(
+        (seen.shape(), seen.as_slice::<f32>().expect("f32")),
+        (&[3][..], &[1.0, 3.0, 4.0][..])
+    );
+    assert!(TensorRef::from(&numbers[..0]).is_empty());
 }

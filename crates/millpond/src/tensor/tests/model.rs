@@ -8,7 +8,7 @@ pub(super) struct Model<T> {
 }
 
 /// All indices of a shape in order.
-pub(super) fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
+pub(in crate::tensor) fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
     let mut all = vec![vec![]];
     for size in shape {
         let longer = all

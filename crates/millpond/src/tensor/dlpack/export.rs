@@ -1,0 +1,145 @@
+//! Tensors of ours for others.
+
+use super::abi::{DLManagedTensor, DLTensor, IS_COPIED, READ_ONLY};
+use super::error::{DlpackError, NotExported};
+use super::managed::{Form, ManagedTensor};
+use crate::tensor::{MAX_RANK, Tensor};
+use std::mem::MaybeUninit;
+use std::ptr::{self, NonNull};
+
+/// What crosses the border, and what it stands on.
+///
+/// Invariant: made by `export`, it lies on the heap until its deleter is called, and its structure leads to itself.
+#[repr(C)]
+struct Export<F> {
+    /// First, so that a pointer to it is one to the whole. Written before anyone sees it.
+    managed: MaybeUninit<F>,
+    shape: [i64; MAX_RANK],
+    strides: [i64; MAX_RANK],
+    /// Keeps the elements.
+    _tensor: Tensor,
+}
+
+/// The deleter of what `export` made.
+///
+/// # Safety
+/// The pointer is null, or to the structure of an [`Export`] that nobody uses any more.
+unsafe extern "C" fn delete<F: Form>(managed: *mut F) {
+    if managed.is_null() {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let export: *mut Export<F> = unsafe { &*managed }.manager_ctx().cast();
+    // SAFETY: by the invariant the structure leads to the whole, which was a boxed slice of one.
+    drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(export, 1)) });
+}
+
+/// What crosses the border, with what its flags say.
+fn export<F: Form>(tensor: Tensor, flags: u64) -> Result<ManagedTensor<F>, NotExported> {
+    // By way of a vector, which can be refused its memory, as a box cannot.
+    let mut room: Vec<Export<F>> = Vec::new();
+    if room.try_reserve_exact(1).is_err() {
+        return Err(refused(tensor, DlpackError::OutOfMemory));
+    }
+    // The first element itself, and no offset: PyTorch and others have passed over the offset (pytorch#170432, 2026).
+    let first = tensor.offset() * tensor.dtype().size();
+    let data = if tensor.is_empty() {
+        ptr::null_mut()
+    } else {
+        tensor.storage().pointer().as_ptr().wrapping_add(first)
+    };
+    let mut dl_tensor = DLTensor {
+        data: data.cast(),
+        device: tensor.device().into(),
+        // At most `MAX_RANK`.
+        ndim: tensor.rank() as i32,
+        dtype: tensor.dtype().into(),
+        shape: ptr::null_mut(),
+        strides: ptr::null_mut(),
+        byte_offset: 0,
+    };
+    room.push(Export {
+        managed: MaybeUninit::uninit(),
+        shape: numbers(tensor.shape()),
+        strides: numbers(tensor.strides()),
+        _tensor: tensor,
+    });
+    let whole: NonNull<Export<F>> = NonNull::from(Box::leak(room.into_boxed_slice())).cast();
+    let export = whole.as_ptr();
+    // SAFETY: the box was made just now, so the place is inside.
+    dl_tensor.shape = unsafe { &raw mut (*export).shape }.cast();
+    // SAFETY: as above.
+    dl_tensor.strides = unsafe { &raw mut (*export).strides }.cast();
+    if dl_tensor.ndim == 0 {
+        (dl_tensor.shape, dl_tensor.strides) = (ptr::null_mut(), ptr::null_mut());
+    }
+    let managed = F::new(dl_tensor, flags, export.cast(), delete::<F>);
+    // SAFETY: the structure comes first, in a box that is ours alone.
+    unsafe { export.cast::<F>().write(managed) };
+    // SAFETY: there is such a structure now, whose deleter takes the box apart, on any thread as a tensor may go on any. It
+    // leads to elements of the storage, which is there until then; who else has it cannot write, and where the flags do not
+    // say read-only nobody else has it.
+    Ok(unsafe { ManagedTensor::owned(whole.cast()) })
+}
+
+/// As the standard writes them. Those of a layout are at most what addresses count.
+fn numbers(of: &[usize]) -> [i64; MAX_RANK] {
+    let mut numbers = [0; MAX_RANK];
+    for (number, of) in numbers.iter_mut().zip(of) {
+        *number = *of as i64;
+    }
+    numbers
+}
+
+fn refused(tensor: Tensor, why: DlpackError) -> NotExported {
+    NotExported {
+        tensor: Box::new(tensor),
+        why,
+    }
+}
+
+/// Tensors for other libraries, with the feature `dlpack`. Nothing is copied but where it says so; see [`dlpack`](super).
+impl Tensor {
+    /// Whether nobody else has the storage, and each element a place of its own.
+    fn may_be_written(&self) -> bool {
+        self.holders() == 1 && self.storage().is_writable() && !self.layout().overlaps()
+    }
+
+    /// The tensor for another library, which shares it with this one: to be read.
+    ///
+    /// # Errors
+    /// When there is no memory for the structure.
+    pub fn to_dlpack(&self) -> Result<ManagedTensor, DlpackError> {
+        export(self.clone(), READ_ONLY).map_err(|refused| refused.why)
+    }
+
+    /// The tensor for another library, which has it from now on: to be written too, where no other tensor shares the storage
+    /// and no elements share memory.
+    ///
+    /// # Errors
+    /// The tensor itself, when there is no memory for the structure.
+    pub fn into_dlpack(self) -> Result<ManagedTensor, NotExported> {
+        let flags = if self.may_be_written() { 0 } else { READ_ONLY };
+        export(self, flags)
+    }
+
+    /// The same in the older form, which cannot say that elements are to be read only.
+    ///
+    /// # Errors
+    /// The tensor itself, where it would have to be said ([`DlpackError::ReadOnly`]), and when there is no memory for the
+    /// structure.
+    pub fn into_dlpack_legacy(self) -> Result<ManagedTensor<DLManagedTensor>, NotExported> {
+        if self.may_be_written() {
+            return export(self, 0);
+        }
+        Err(refused(self, DlpackError::ReadOnly))
+    }
+
+    /// A copy of the elements for another library, which says that it is one and may be written.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn copy_to_dlpack(&self) -> Result<ManagedTensor, DlpackError> {
+        export(self.deep_copy()?, IS_COPIED).map_err(|refused| refused.why)
+    }
+}
