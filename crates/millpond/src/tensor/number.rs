@@ -16,6 +16,9 @@ pub(crate) trait Wide: Number + Default + PartialEq + Into<Scalar> {
 pub(crate) trait Number: Element {
     /// What elements are counted in.
     type Wide: Wide;
+    /// What products of matrices are added up in: integers in their own type, as nobody can tell when they are cut off in
+    /// the end anyway.
+    type Sum: Number + Default;
     /// Whether a quotient by it would have to be refused.
     const INTEGER: bool;
 
@@ -25,7 +28,14 @@ pub(crate) trait Number: Element {
     /// Of integers without the rest. 0 where the divisor is the integer 0, which is refused before.
     fn over(self, other: Self) -> Self;
 
+    /// Whether it is the integer 0.
+    fn is_zero(self) -> bool {
+        Self::INTEGER && bytemuck::bytes_of(&self) == bytemuck::bytes_of(&Self::of_u64(0))
+    }
+
     fn widen(self) -> Self::Wide;
+    fn summand(self) -> Self::Sum;
+    fn of_sum(sum: Self::Sum) -> Self;
     fn of_f64(number: f64) -> Self;
     fn of_i64(number: i64) -> Self;
     fn of_u64(number: u64) -> Self;
@@ -68,6 +78,7 @@ macro_rules! floats {
         $(
             impl Number for $type {
                 type Wide = f64;
+                type Sum = f64;
                 const INTEGER: bool = false;
 
                 #[inline]
@@ -80,6 +91,10 @@ macro_rules! floats {
                 fn over(self, other: Self) -> Self { self / other }
                 #[inline]
                 fn widen(self) -> f64 { self.into() }
+                #[inline]
+                fn summand(self) -> Self::Sum { self.widen() }
+                #[inline]
+                fn of_sum(sum: Self::Sum) -> Self { sum.cast() }
                 #[inline]
                 fn of_f64(number: f64) -> Self { number as Self }
                 #[inline]
@@ -101,6 +116,7 @@ macro_rules! halves {
         $(
             impl Number for $type {
                 type Wide = f64;
+                type Sum = f64;
                 const INTEGER: bool = false;
 
                 #[inline]
@@ -113,6 +129,10 @@ macro_rules! halves {
                 fn over(self, other: Self) -> Self { self / other }
                 #[inline]
                 fn widen(self) -> f64 { self.to_f64() }
+                #[inline]
+                fn summand(self) -> Self::Sum { self.widen() }
+                #[inline]
+                fn of_sum(sum: Self::Sum) -> Self { sum.cast() }
                 #[inline]
                 fn of_f64(number: f64) -> Self { Self::from_f64(number) }
                 // Integers beyond 2^53 are rounded twice, to a neighbour at worst.
@@ -135,6 +155,7 @@ macro_rules! integers {
         $(
             impl Number for $type {
                 type Wide = $wide;
+                type Sum = Self;
                 const INTEGER: bool = true;
 
                 #[inline]
@@ -149,6 +170,10 @@ macro_rules! integers {
                 }
                 #[inline]
                 fn widen(self) -> $wide { self.into() }
+                #[inline]
+                fn summand(self) -> Self { self }
+                #[inline]
+                fn of_sum(sum: Self) -> Self { sum }
                 #[inline]
                 fn of_f64(number: f64) -> Self { number as Self }
                 #[inline]
@@ -172,6 +197,7 @@ macro_rules! complexes {
         $(
             impl Number for [$part; 2] {
                 type Wide = [f64; 2];
+                type Sum = [f64; 2];
                 const INTEGER: bool = false;
 
                 #[inline]
@@ -199,6 +225,10 @@ macro_rules! complexes {
                 }
                 #[inline]
                 fn widen(self) -> [f64; 2] { self.map(f64::from) }
+                #[inline]
+                fn summand(self) -> Self::Sum { self.widen() }
+                #[inline]
+                fn of_sum(sum: Self::Sum) -> Self { sum.cast() }
                 #[inline]
                 fn of_f64(number: f64) -> Self { [number as $part, 0.0] }
                 #[inline]

@@ -1,8 +1,13 @@
 //! Tensors against a model that knows no strides: a shape, and the values in order.
 
+mod cases;
+mod casts;
 mod exchange;
+mod lie;
 mod model;
 mod operations;
+mod parallel;
+mod sums;
 mod text;
 mod views;
 
