@@ -26,6 +26,9 @@ const FACTOR: f32 = 0.5;
 /// Sums side by side, so that a plain loop does not wait for one addition to end before the next.
 const LANES: usize = 16;
 
+/// The first input, which is written in place, the second, and the output.
+type Slices<'a> = (&'a mut [f32], &'a [f32], &'a mut [f32]);
+
 /// Two inputs and an output, of one length.
 struct Arrays {
     a: Tensor,
@@ -44,7 +47,7 @@ impl Arrays {
         })
     }
 
-    fn slices(&mut self) -> Result<(&mut [f32], &[f32], &mut [f32]), TensorError> {
+    fn slices(&mut self) -> Result<Slices<'_>, TensorError> {
         Ok((
             self.a.as_mut_slice()?,
             self.b.as_slice()?,
@@ -635,5 +638,58 @@ fn main() -> ExitCode {
             eprintln!("tensors: {error}");
             ExitCode::from(2)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_sides_write_the_same() -> Result<(), Box<dyn Error>> {
+        let pool = pools().host()?;
+        for case in &CASES {
+            let mut results = Vec::new();
+            for side in [case.tensor, case.ndarray, case.plain] {
+                let mut arrays = Arrays::new(&pool, 100)?;
+                let number = side(&mut arrays)?;
+                let (a, b, out) = arrays.slices()?;
+                results.push((number, a.to_vec(), b.to_vec(), out.to_vec()));
+            }
+            let [tensor, ndarray, plain] = &results[..] else {
+                return Err("there are three sides".into());
+            };
+            // Of two products ndarray makes a new array each time.
+            let wrote = case.name == "add of two products" || tensor == ndarray;
+            assert!(tensor == plain && wrote, "{}", case.name);
+            let before = Arrays::new(&pool, 100)?;
+            let idle = number_of(tensor) == 0.0
+                && tensor.1 == before.a.to_vec::<f32>()?
+                && tensor.3.iter().all(|out| *out == 0.0);
+            assert_eq!(idle, case.name.ends_with("new"), "{}", case.name);
+        }
+        Ok(())
+    }
+
+    fn number_of(result: &(f64, Vec<f32>, Vec<f32>, Vec<f32>)) -> f64 {
+        result.0
+    }
+
+    #[test]
+    fn a_spread_is_of_values_of_the_sample() {
+        assert_eq!(spread(vec![5.0, 1.0, 3.0, 2.0, 4.0]), [1.0, 3.0, 5.0]);
+        assert_eq!(spread(vec![7.0]), [7.0; 3]);
+    }
+
+    #[test]
+    fn views_ask_the_pool_for_nothing() -> Result<(), Box<dyn Error>> {
+        let pool = pools().host()?;
+        let whole = Tensor::zeros_in(&pool, [SMALL], millpond::DType::F32)?;
+        for (name, _, chain) in CHAINS {
+            let before = whole.holders();
+            chain(&whole)?;
+            assert_eq!(whole.holders(), before, "{name}");
+        }
+        Ok(())
     }
 }

@@ -27,9 +27,10 @@ fn map<T: Pod>(mut out: TensorMut<'_>, mut f: impl FnMut(T) -> T) {
     });
 }
 
-/// In how many parts to have a caller's function work on elements, which may take longer than memory does.
-fn parts_of<T>(len: usize) -> usize {
-    threads::parts(len.saturating_mul(size_of::<T>().max(size_of::<u64>())))
+/// In how many parts to have a caller's function work on elements: as if each were a cache line, since a function takes
+/// longer than an operation that waits for memory.
+fn parts_of(len: usize) -> usize {
+    threads::parts(len.saturating_mul(64))
 }
 
 macro_rules! maps {
@@ -63,7 +64,7 @@ macro_rules! maps {
         ) -> Result<(), TensorError> {
             let view = $view;
             expect(T::DTYPE, view.dtype())?;
-            let parts = parts_of::<T>(view.len());
+            let parts = parts_of(view.len());
             threads::share(view, [], parts, &|view, []| {
                 map(view, &f);
                 Ok(())
@@ -107,8 +108,7 @@ macro_rules! maps {
         ) -> Result<(), TensorError> {
             let mut view = $view;
             // Refuses what cannot be done, all of it before the first batch.
-            drop(view.reborrow().batches(dim, size)?);
-            let batches = view.size(dim)?.div_ceil(size);
+            let batches = view.reborrow().batches(dim, size)?.len();
             each(view, (dim, size), 0..batches, threads::tasks(), &f)
         }
 
@@ -168,7 +168,7 @@ fn zip<T: Element>(
     other.expect(operation, out.dtype())?;
     let mut one = [0; 2];
     let other = other.repeated(operation, &mut one, out.dtype(), out.layout())?;
-    let parts = parts_of::<T>(out.len());
+    let parts = parts_of(out.len());
     threads::share(out, [other], parts, &|mut out, [other]| {
         let whole = *out.layout();
         let walk = Walk::in_any_order([&whole, other.layout()]);

@@ -64,9 +64,11 @@ fn available() -> usize {
     1
 }
 
-/// Bytes of an output below which an operation takes one thread.
+/// Bytes of an output, or of what is summed, for each thread at least: to wake one and wait for it has to be small beside
+/// them even where it does not come at once. On two processors of which one was taken, two threads took a quarter longer
+/// over 4 MB, and as long as one from 64 MB on (`millpond-bench --bin tensors`, 2026).
 #[cfg(not(test))]
-const LEAST: usize = 1 << 20;
+const LEAST: usize = 8 << 20;
 #[cfg(test)]
 const LEAST: usize = 1 << 8;
 
