@@ -49,6 +49,8 @@ fn views_and_what_is_told_where_to_write_allocate_nothing() -> Result<(), Box<dy
         Tensor::zeros_in(&pool, [3, 15, 15], DType::I16)?,
     );
 
+    // Threads have queues, which the program's allocator has to do with.
+    millpond::set_threads(1);
     let views = asked(&pool, || {
         for batch in a.batches(0, 7)? {
             let view = batch.transpose(0, 1)?.slice(0, 3..20)?.step(0, 2)?.unsqueeze(1)?;
@@ -100,6 +102,9 @@ fn views_and_what_is_told_where_to_write_allocate_nothing() -> Result<(), Box<dy
     });
     assert_eq!(operations, (0, 0));
     assert_eq!(squares.get(&[2, 14, 14])?.to_i64(), Some(28));
+    millpond::set_threads(0);
+    let shared = asked(&pool, || out.par_for_each_batch(0, 7, |_, mut rows| rows.scal(2)));
+    assert_eq!(shared.1, 0);
 
     // What it takes to multiply matrices fast is of the program, and nothing of a pool.
     let products = asked(&pool, || wide.matmul_into(&b, &mut product));

@@ -46,7 +46,7 @@ macro_rules! maps {
             Ok(())
         }
 
-        /// The same on several threads at once where that pays, of which the feature `rayon` knows. No memory is allocated.
+        /// The same on several threads at once where that pays, with the feature `rayon`. No memory of a pool is allocated.
         ///
         /// ```
         /// let mut tensor = millpond::Tensor::arange(0.0f32, 6.0, 1.0)?.reshape([2, 3])?;
@@ -72,7 +72,7 @@ macro_rules! maps {
         }
 
         /// Has a function make a new element of each and one of another tensor, in place, on several threads where that
-        /// pays. No memory is allocated; either may have strides.
+        /// pays. No memory of a pool is allocated; either may have strides.
         ///
         /// # Errors
         /// Where the elements of either are of another type, the other cannot be repeated to this one's shape, and where

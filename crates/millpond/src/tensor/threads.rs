@@ -37,7 +37,8 @@ pub fn threads() -> usize {
 }
 
 /// Limits how many threads one operation takes from now on, in the whole process; 0 is as many as there are. Results do not
-/// depend on it.
+/// depend on it. Where several work, rayon takes memory for its threads and queues from the program's allocator, and nothing
+/// from a pool.
 ///
 /// ```
 /// millpond::set_threads(1);
