@@ -4,6 +4,7 @@ use super::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Numbers of very different size, so that another order of additions would be another sum.
+#[cfg(feature = "rayon")]
 fn wild(len: usize, seed: u32) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
@@ -16,6 +17,7 @@ fn wild(len: usize, seed: u32) -> Vec<f32> {
 }
 
 /// What all operations come to over tensors that lie in several ways, as bits.
+#[cfg(feature = "rayon")]
 fn results(lie: usize) -> Vec<u64> {
     let source = fake::unpooled();
     let tensor = |seed| Tensor::from_slice_in(&source, &wild(90 * 80, seed), [90, 80]).expect("room");
