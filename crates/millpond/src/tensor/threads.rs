@@ -33,7 +33,8 @@ pub fn threads() -> usize {
         }
         limit => limit,
     };
-    limit.min(available())
+    // One needs nobody else: rayon is not even asked, which would start its threads.
+    if limit == 1 { 1 } else { limit.min(available()) }
 }
 
 /// Limits how many threads one operation takes from now on, in the whole process; 0 is as many as there are. Results do not
