@@ -170,7 +170,7 @@ pub use tensor::dlpack;
 #[cfg(target_os = "linux")]
 pub use tensor::{
     Batches, BatchesMut, EmptyTensor, MAX_RANK, Operand, Output, Scalar, SharedOrCopied, StillShared, Tensor,
-    TensorError, TensorMut, TensorRef,
+    TensorError, TensorMut, TensorRef, set_threads, threads,
 };
 pub use thread::thread_number;
 pub use time::Time;

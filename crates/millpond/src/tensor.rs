@@ -12,8 +12,13 @@
 //!   walk         the rows of several layouts at once
 //!   operand      tensors and numbers as operands
 //!   arithmetic   element by element: new, in place, into an output
+//!   elementwise  what that is made of
+//!   kernel       loops over slices, by what vectors the processor has
+//!   threads      when several threads work on one operation, and on which parts
+//!   map          a caller's function on elements, chunks and batches, on several threads
+//!   cast         elements as another type
 //!   reduce       sums and products of vectors
-//!   matmul       products of matrices
+//!   matmul       products of matrices, and of many at once
 //!   display      for people
 //!   arrays       exchange with arrays of ndarray's, which borrow
 //!   dlpack       exchange with other libraries in the process, by DLPack
@@ -23,7 +28,8 @@
 //! A [`Tensor`] is a storage that is counted and a [`Layout`](layout::Layout), which says where the elements of this view
 //! lie in it. Both are values: a view is a count and a few numbers, and no allocator is called for it. Elements are
 //! reached through slices of the storage, so nothing here needs unsafe code but the call of a library that multiplies
-//! matrices (`matmul/gemm.rs`) and the pointers of DLPack.
+//! matrices (`matmul/gemm.rs`), the step into functions that are compiled for a processor's wider vectors (`kernel.rs`), and the
+//! pointers of DLPack.
 
 #[forbid(unsafe_code)]
 mod arithmetic;
@@ -33,19 +39,26 @@ mod arrays;
 #[forbid(unsafe_code)]
 mod batches;
 #[forbid(unsafe_code)]
+mod cast;
+#[forbid(unsafe_code)]
 mod copy;
 #[forbid(unsafe_code)]
 mod display;
 #[cfg(feature = "dlpack")]
 pub mod dlpack;
 #[forbid(unsafe_code)]
+mod elementwise;
+#[forbid(unsafe_code)]
 mod empty;
 #[forbid(unsafe_code)]
 mod error;
+mod kernel;
 #[forbid(unsafe_code)]
 mod layout;
 #[forbid(unsafe_code)]
 mod make;
+#[forbid(unsafe_code)]
+mod map;
 mod matmul;
 #[forbid(unsafe_code)]
 mod number;
@@ -60,6 +73,8 @@ mod scalar;
 mod serial;
 #[cfg(test)]
 mod tests;
+#[forbid(unsafe_code)]
+mod threads;
 #[forbid(unsafe_code)]
 mod view;
 #[forbid(unsafe_code)]
@@ -76,6 +91,7 @@ pub use layout::MAX_RANK;
 pub(crate) use layout::count;
 pub use operand::Operand;
 pub use scalar::Scalar;
+pub use threads::{set_threads, threads};
 pub use view::{TensorMut, TensorRef};
 
 use crate::buffer::PoolRef;
@@ -130,8 +146,12 @@ pub struct Tensor {
 
 /// Another view of the same storage; nothing is copied. [`Tensor::deep_copy`] copies.
 impl Clone for Tensor {
+    #[inline]
     fn clone(&self) -> Self {
-        self.with(self.layout)
+        Self {
+            storage: Arc::clone(&self.storage),
+            layout: self.layout,
+        }
     }
 }
 
@@ -156,13 +176,6 @@ impl StillShared {
 }
 
 impl Tensor {
-    fn with(&self, layout: Layout) -> Self {
-        Self {
-            storage: Arc::clone(&self.storage),
-            layout,
-        }
-    }
-
     /// A storage of just as many elements as the shape has.
     fn of(storage: Storage, shape: &[usize]) -> Result<Self, TensorError> {
         let layout = Layout::contiguous(shape)?;
@@ -183,48 +196,10 @@ impl Tensor {
         &self.layout
     }
 
-    /// Sizes of the dimensions.
-    #[must_use]
-    pub fn shape(&self) -> &[usize] {
-        self.layout.shape()
-    }
-
-    /// How many elements lie between neighbours along each dimension.
-    #[must_use]
-    pub fn strides(&self) -> &[usize] {
-        self.layout.strides()
-    }
-
     /// The place of the first element in the storage, in elements.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.layout.offset()
-    }
-
-    /// Dimensions.
-    #[must_use]
-    pub fn rank(&self) -> usize {
-        self.layout.rank()
-    }
-
-    /// The size of a dimension.
-    ///
-    /// # Errors
-    /// Where there is no such dimension.
-    pub fn size(&self, dim: usize) -> Result<usize, TensorError> {
-        self.layout.size(dim)
-    }
-
-    /// Elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.layout.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// The elements' type.
@@ -243,12 +218,6 @@ impl Tensor {
     #[must_use]
     pub fn pool(&self) -> Option<PoolRef> {
         self.storage.pool()
-    }
-
-    /// Whether the elements follow one another in memory, those of the last dimension first.
-    #[must_use]
-    pub fn is_contiguous(&self) -> bool {
-        self.layout.is_contiguous()
     }
 
     /// The storage, with elements that other views see too.

@@ -145,7 +145,9 @@ fn library() -> PathBuf {
 
 #[test]
 fn numpy_has_our_tensors_and_we_its_arrays() {
-    let Some(python) = files::python(&["numpy"]) else { return };
+    let Some(python) = files::python(&["numpy"]) else {
+        return;
+    };
     let output = Command::new(python)
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/numpy.py"))
         .arg(library())

@@ -40,10 +40,17 @@ fn views_and_what_is_told_where_to_write_allocate_nothing() -> Result<(), Box<dy
     let pool = Pool::host()?;
     let make = |shape: &[usize]| Tensor::full_in(&pool, shape, 2.0f32);
     let (a, b, row, mut out) = (make(&[60, 50])?, make(&[60, 50])?, make(&[50])?, make(&[60, 50])?);
-    let mut sums = make(&[50])?;
+    let (mut sums, mut one) = (make(&[50])?, make(&[])?);
     let mut whole = Tensor::zeros_in(&pool, [50, 60], DType::I32)?;
     let (wide, mut product) = (a.transpose(0, 1)?, Tensor::zeros_in(&pool, [50, 50], DType::F32)?);
 
+    let (integers, mut squares) = (
+        Tensor::full_in(&pool, [3, 20, 7], 2i16)?.slice(1, 5..)?,
+        Tensor::zeros_in(&pool, [3, 15, 15], DType::I16)?,
+    );
+
+    // Threads have queues, which the program's allocator has to do with.
+    millpond::set_threads(1);
     let views = asked(&pool, || {
         for batch in a.batches(0, 7)? {
             let view = batch.transpose(0, 1)?.slice(0, 3..20)?.step(0, 2)?.unsqueeze(1)?;
@@ -66,6 +73,20 @@ fn views_and_what_is_told_where_to_write_allocate_nothing() -> Result<(), Box<dy
         a.mul_into(&row, &mut out)?;
         row.sub_into(&b, &mut out)?;
         a.div_into(2.0, &mut out)?;
+        a.add_scaled_into(0.5, &row, &mut out)?;
+        a.transpose(0, 1)?.add_scaled_into(
+            0.5,
+            &b.transpose(0, 1)?,
+            &mut out.view_mut()?.transpose(0, 1)?,
+        )?;
+        a.sum_into(&mut one)?;
+        row.dot_into(&row, &mut one)?;
+        out.map_in_place(|x: f32| x + 1.0)?;
+        out.par_map_in_place(|x: f32| x - 1.0)?;
+        out.par_zip_in_place(&row, |x: f32, y| x.max(y))?;
+        out.par_for_each_batch(0, 7, |_, mut rows| rows.scal(2))?;
+        out.par_for_each_chunk(100, |_, some: &mut [f32]| some.reverse())?;
+        integers.matmul_into(&integers.transpose(1, 2)?, &mut squares)?;
         a.sum_dim_into(0, &mut sums)?;
         a.transpose(0, 1)?.cast_into(&mut whole)?;
         whole.fill(3)?;
@@ -80,6 +101,10 @@ fn views_and_what_is_told_where_to_write_allocate_nothing() -> Result<(), Box<dy
         Ok(())
     });
     assert_eq!(operations, (0, 0));
+    assert_eq!(squares.get(&[2, 14, 14])?.to_i64(), Some(28));
+    millpond::set_threads(0);
+    let shared = asked(&pool, || out.par_for_each_batch(0, 7, |_, mut rows| rows.scal(2)));
+    assert_eq!(shared.1, 0);
 
     // What it takes to multiply matrices fast is of the program, and nothing of a pool.
     let products = asked(&pool, || wide.matmul_into(&b, &mut product));

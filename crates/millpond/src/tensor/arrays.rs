@@ -91,9 +91,10 @@ impl Tensor {
         let (shape, strides) = (array.shape().to_vec(), array.strides().to_vec());
         let (values, first) = array.into_raw_vec_and_offset();
         let first = first.unwrap_or(0);
-        let layout = layout_of(&shape, &strides, values.len().saturating_sub(first))?;
-        let whole = Self::from(values);
-        Ok(whole.with(layout.begun_at(first)))
+        let mut tensor = Self::from(values);
+        tensor.layout = layout_of(&shape, &strides, tensor.len().saturating_sub(first))?;
+        tensor.layout.begin_at(first);
+        Ok(tensor)
     }
 }
 

@@ -5,6 +5,7 @@ use super::error::TensorError;
 use super::layout::Layout;
 use super::number::with_plain;
 use super::operand::Operand;
+use super::threads;
 use super::view::{TensorMut, TensorRef};
 use super::walk::Walk;
 use crate::buffer::{Buffer, Origin};
@@ -179,9 +180,13 @@ impl TensorMut<'_> {
         let Some(source) = source.tensor()? else {
             return self.fill(source.scalar());
         };
+        let flat = self.is_contiguous() && source.is_contiguous() && self.shape() == source.shape();
+        if flat && threads::parts(self.len() * self.dtype().size()) < 2 {
+            with_plain!(self.dtype(), P => self.flat_mut::<P>().copy_from_slice(source.flat()));
+            return Ok(());
+        }
         let layout = source.layout().repeat_to("copy_from", self.shape())?;
-        with_plain!(self.dtype(), P => copy::<P>(self, source.plain(), &layout));
-        Ok(())
+        share(self.reborrow(), source.with(layout))
     }
 
     /// Overwrites the elements with a number, or a truth value.
@@ -189,14 +194,20 @@ impl TensorMut<'_> {
     /// # Errors
     /// Where it is none of the elements' type.
     pub fn fill(&mut self, value: impl Into<super::Scalar>) -> Result<(), TensorError> {
-        let bytes = super::operand::bytes_of(value.into(), self.dtype())?;
+        let one: [u64; 2] = bytemuck::cast(super::operand::bytes_of(value.into(), self.dtype())?);
         let layout = Layout::repeated(self.layout().dims());
-        with_plain!(self.dtype(), P => {
-            let one = bytemuck::pod_read_unaligned::<P>(&bytes[..size_of::<P>()]);
-            copy::<P>(self, &[one], &layout);
-        });
-        Ok(())
+        let one = TensorRef::of(bytemuck::bytes_of(&one), self.dtype(), layout);
+        share(self.reborrow(), one)
     }
+}
+
+/// Copies elements of a view of the same type and shape, by several threads where it pays.
+fn share(to: TensorMut<'_>, from: TensorRef<'_>) -> Result<(), TensorError> {
+    let parts = threads::parts(to.len() * to.dtype().size());
+    threads::share(to, [from], parts, &|mut to, [from]| {
+        with_plain!(to.dtype(), P => copy::<P>(&mut to, from.plain(), from.layout()));
+        Ok(())
+    })
 }
 
 /// Copies elements to places of their own; both layouts are of one shape.
@@ -207,8 +218,12 @@ fn copy<P: Pod>(to: &mut TensorMut<'_>, from: &[P], layout: &Layout) {
         (Some(near), Some(far)) if near != far => {
             for rows in blocks(&whole, far) {
                 for columns in blocks(&whole, near) {
-                    let block =
-                        |layout: &Layout| layout.slice(far, rows.clone())?.slice(near, columns.clone());
+                    let block = |layout: &Layout| {
+                        layout.changed(|layout| {
+                            layout.slice(far, rows.clone())?;
+                            layout.slice(near, columns.clone())
+                        })
+                    };
                     if let (Ok(whole), Ok(layout)) = (block(&whole), block(layout)) {
                         copy_rows(to, &whole, from, &layout);
                     }

@@ -19,9 +19,12 @@ pub(crate) struct Dims {
 }
 
 impl Dims {
-    fn of(numbers: &[usize]) -> Result<Self, TensorError> {
-        let mut dims = Self::filled(numbers.len(), 0)?;
-        dims.copy_from_slice(numbers);
+    pub(crate) fn of(numbers: &[usize]) -> Result<Self, TensorError> {
+        let mut dims = Self {
+            len: 0,
+            numbers: [0; MAX_RANK],
+        };
+        dims.set(numbers)?;
         Ok(dims)
     }
 
@@ -36,6 +39,11 @@ impl Dims {
         })
     }
 
+    /// With two more in the end.
+    pub(crate) fn and(&self, two: [usize; 2]) -> Result<Self, TensorError> {
+        self.insert(self.len(), two[0])?.insert(self.len() + 1, two[1])
+    }
+
     fn insert(&self, at: usize, number: usize) -> Result<Self, TensorError> {
         let mut more = Self::filled(self.len() + 1, number)?;
         more[..at].copy_from_slice(&self[..at]);
@@ -43,11 +51,47 @@ impl Dims {
         Ok(more)
     }
 
-    fn remove(&self, at: usize) -> Self {
-        let mut fewer = *self;
-        fewer.numbers.copy_within(at + 1.., at);
-        fewer.len -= 1;
-        fewer
+    #[inline]
+    fn remove(&mut self, at: usize) {
+        // One by one, as they are few: to call for a move would take longer.
+        let mut dims = self.numbers.iter_mut().skip(at).peekable();
+        while let Some(number) = dims.next() {
+            if let Some(next) = dims.peek() {
+                *number = **next;
+            }
+        }
+        self.len -= 1;
+    }
+
+    #[inline]
+    fn resize(&mut self, rank: usize) -> Result<(), TensorError> {
+        if rank > MAX_RANK {
+            let most = MAX_RANK;
+            return Err(TensorError::Rank { found: rank, most });
+        }
+        self.len = rank as u8;
+        Ok(())
+    }
+
+    #[inline]
+    fn set(&mut self, numbers: &[usize]) -> Result<(), TensorError> {
+        self.resize(numbers.len())?;
+        for (dim, number) in self.iter_mut().zip(numbers) {
+            *dim = *number;
+        }
+        Ok(())
+    }
+
+    /// To the strides of elements that follow one another.
+    #[inline]
+    fn set_contiguous(&mut self, shape: &[usize]) -> Result<(), TensorError> {
+        self.resize(shape.len())?;
+        let mut stride = 1;
+        for (dim, size) in self.iter_mut().zip(shape).rev() {
+            *dim = stride;
+            stride *= (*size).max(1);
+        }
+        Ok(())
     }
 }
 
@@ -125,12 +169,8 @@ impl Layout {
     pub(crate) fn contiguous(shape: &[usize]) -> Result<Self, TensorError> {
         count(shape)?;
         let shape = Dims::of(shape)?;
-        let mut strides = Dims::filled(shape.len(), 1)?;
-        let mut stride = 1;
-        for (dim, size) in shape.iter().enumerate().rev() {
-            strides[dim] = stride;
-            stride *= (*size).max(1);
-        }
+        let mut strides = shape;
+        strides.set_contiguous(&shape)?;
         Ok(Self {
             shape,
             strides,
@@ -182,9 +222,9 @@ impl Layout {
 
     /// The same so many places further on.
     #[cfg(feature = "ndarray")]
-    pub(crate) fn begun_at(mut self, first: usize) -> Self {
+    pub(crate) fn begin_at(&mut self, first: usize) {
         self.offset = first;
-        self.settled()
+        self.settle();
     }
 
     /// Whether the strides alone say that each element has a place of its own. Where they do not, it may have one all the
@@ -293,18 +333,27 @@ impl Layout {
         })
     }
 
+    /// A layout that is changed from this one.
+    #[inline]
+    pub(crate) fn changed(
+        mut self,
+        change: impl FnOnce(&mut Self) -> Result<(), TensorError>,
+    ) -> Result<Self, TensorError> {
+        change(&mut self)?;
+        Ok(self)
+    }
+
     /// Where there are no elements, they begin nowhere.
     #[inline]
-    fn settled(mut self) -> Self {
+    fn settle(&mut self) {
         if self.shape.contains(&0) {
             self.offset = 0;
         }
-        self
     }
 
-    /// A part of a dimension.
+    /// To a part of a dimension. As the changes below it leaves what it refuses as it was.
     #[inline]
-    pub(crate) fn slice(&self, dim: usize, range: impl RangeBounds<usize>) -> Result<Self, TensorError> {
+    pub(crate) fn slice(&mut self, dim: usize, range: impl RangeBounds<usize>) -> Result<(), TensorError> {
         let size = self.size(dim)?;
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
@@ -324,53 +373,54 @@ impl Layout {
                 size,
             });
         }
-        let mut part = *self;
-        part.shape[dim] = end - start;
+        self.shape[dim] = end - start;
         if start < end {
-            part.offset += start * self.strides[dim];
+            self.offset += start * self.strides[dim];
         }
-        Ok(part.settled())
+        self.settle();
+        Ok(())
     }
 
-    /// Every `step`-th of a dimension, from its first on.
+    /// To every `step`-th of a dimension, from its first on.
     #[inline]
-    pub(crate) fn step(&self, dim: usize, step: usize) -> Result<Self, TensorError> {
+    pub(crate) fn step(&mut self, dim: usize, step: usize) -> Result<(), TensorError> {
         let size = self.size(dim)?;
         if step == 0 {
             return Err(TensorError::Zero { what: "a step" });
         }
-        let mut part = *self;
-        part.shape[dim] = size.div_ceil(step);
-        if part.shape[dim] > 1 {
-            part.strides[dim] *= step;
+        self.shape[dim] = size.div_ceil(step);
+        if self.shape[dim] > 1 {
+            self.strides[dim] *= step;
         }
-        Ok(part)
+        Ok(())
     }
 
-    /// One place of a dimension, which is then gone.
-    pub(crate) fn select(&self, dim: usize, at: usize) -> Result<Self, TensorError> {
+    /// To one place of a dimension, which is then gone.
+    #[inline]
+    pub(crate) fn select(&mut self, dim: usize, at: usize) -> Result<(), TensorError> {
         let end = at.saturating_add(1);
-        let one = self.slice(dim, at..end)?;
-        Ok(one.without(dim))
+        self.slice(dim, at..end)?;
+        self.remove(dim);
+        Ok(())
     }
 
     /// Without a dimension: where the elements of its first place lie, whether or not there is one.
     pub(crate) fn gone(&self, dim: usize) -> Result<Self, TensorError> {
         self.size(dim)?;
-        Ok(self.without(dim))
+        let mut gone = *self;
+        gone.remove(dim);
+        Ok(gone)
     }
 
     #[inline]
-    fn without(&self, dim: usize) -> Self {
-        Self {
-            shape: self.shape.remove(dim),
-            strides: self.strides.remove(dim),
-            offset: self.offset,
-        }
+    fn remove(&mut self, dim: usize) {
+        self.shape.remove(dim);
+        self.strides.remove(dim);
     }
 
-    /// Dimensions in another order.
-    pub(crate) fn permute(&self, order: &[usize]) -> Result<Self, TensorError> {
+    /// To another order of dimensions.
+    #[inline]
+    pub(crate) fn permute(&mut self, order: &[usize]) -> Result<(), TensorError> {
         let each = (0..self.rank()).all(|dim| order.contains(&dim));
         if !each || order.len() != self.rank() {
             return Err(TensorError::Order {
@@ -378,29 +428,31 @@ impl Layout {
                 shape: self.shape().into(),
             });
         }
-        let mut permuted = *self;
+        let before = *self;
         for (to, from) in order.iter().enumerate() {
-            permuted.shape[to] = self.shape[*from];
-            permuted.strides[to] = self.strides[*from];
+            self.shape[to] = before.shape[*from];
+            self.strides[to] = before.strides[*from];
         }
-        Ok(permuted)
+        Ok(())
     }
 
-    /// Two dimensions in each other's place.
+    /// To two dimensions in each other's place.
     #[inline]
-    pub(crate) fn transpose(&self, one: usize, other: usize) -> Result<Self, TensorError> {
+    pub(crate) fn transpose(&mut self, one: usize, other: usize) -> Result<(), TensorError> {
         self.size(one)?;
         self.size(other)?;
-        let mut swapped = *self;
-        swapped.shape.swap(one, other);
-        swapped.strides.swap(one, other);
-        Ok(swapped)
+        self.shape.swap(one, other);
+        self.strides.swap(one, other);
+        Ok(())
     }
 
-    /// Without a dimension of size 1.
-    pub(crate) fn squeeze(&self, dim: usize) -> Result<Self, TensorError> {
+    /// To one without a dimension of size 1.
+    pub(crate) fn squeeze(&mut self, dim: usize) -> Result<(), TensorError> {
         match self.size(dim)? {
-            1 => Ok(self.without(dim)),
+            1 => {
+                self.remove(dim);
+                Ok(())
+            }
             size => Err(TensorError::Range {
                 dim,
                 start: 0,
@@ -410,25 +462,27 @@ impl Layout {
         }
     }
 
-    /// With a dimension of size 1 more, before the one that is at this place now.
-    pub(crate) fn unsqueeze(&self, dim: usize) -> Result<Self, TensorError> {
+    /// To one with a dimension of size 1 more, before the one that is at this place now.
+    pub(crate) fn unsqueeze(&mut self, dim: usize) -> Result<(), TensorError> {
         if dim > self.rank() {
             let shape = self.shape().into();
             return Err(TensorError::Dim { dim, shape });
         }
-        Ok(Self {
+        *self = Self {
             shape: self.shape.insert(dim, 1)?,
             strides: self.strides.insert(dim, 0)?,
             offset: self.offset,
-        })
+        };
+        Ok(())
     }
 
-    /// Repeated along dimensions of size 1, and along new ones before the first.
-    pub(crate) fn broadcast_to(&self, shape: &[usize]) -> Result<Self, TensorError> {
-        self.repeat_to("broadcast_to", shape)
+    /// To one that is repeated along dimensions of size 1, and along new ones before the first.
+    pub(crate) fn broadcast_to(&mut self, shape: &[usize]) -> Result<(), TensorError> {
+        *self = self.repeat_to("broadcast_to", shape)?;
+        Ok(())
     }
 
-    /// The same, for an operation whose other operand, or output, has the shape.
+    /// Repeated so, for an operation whose other operand, or output, has the shape.
     pub(crate) fn repeat_to(&self, operation: &'static str, shape: &[usize]) -> Result<Self, TensorError> {
         let refuse = || TensorError::Shapes {
             operation,
@@ -447,33 +501,47 @@ impl Layout {
                 _ => return Err(refuse()),
             }
         }
-        let repeated = Self {
+        let mut repeated = Self {
             shape,
             strides,
             offset: self.offset,
         };
-        Ok(repeated.settled())
+        repeated.settle();
+        Ok(repeated)
     }
 
-    /// As another shape of as many elements.
-    pub(crate) fn reshape(&self, shape: &[usize]) -> Result<Self, TensorError> {
-        let mut reshaped = Self::contiguous(shape)?;
-        if reshaped.len() != self.len() {
+    /// To another shape of as many elements.
+    #[inline]
+    pub(crate) fn reshape(&mut self, shape: &[usize]) -> Result<(), TensorError> {
+        let expected = count(shape)?;
+        if expected != self.len() {
             return Err(TensorError::Elements {
                 shape: shape.into(),
-                expected: reshaped.len(),
+                expected,
                 found: self.len(),
             });
         }
-        reshaped.offset = self.offset;
-        if self.is_contiguous() || self.follow(&mut reshaped) {
-            return Ok(reshaped);
+        if self.is_contiguous() {
+            self.shape.set(shape)?;
+            return self.strides.set_contiguous(shape);
         }
-        Err(TensorError::NotAView {
-            from: self.shape().into(),
-            strides: self.strides().into(),
-            to: shape.into(),
-        })
+        self.bend(shape)
+    }
+
+    /// The same where elements do not follow one another.
+    #[inline(never)]
+    fn bend(&mut self, shape: &[usize]) -> Result<(), TensorError> {
+        let mut bent = Self::contiguous(shape)?;
+        bent.offset = self.offset;
+        if !self.follow(&mut bent) {
+            return Err(TensorError::NotAView {
+                from: self.shape().into(),
+                strides: self.strides().into(),
+                to: shape.into(),
+            });
+        }
+        *self = bent;
+        Ok(())
     }
 
     /// Finds the strides of another shape of as many elements, if there are such. Dimensions of both shapes are taken in
@@ -519,7 +587,9 @@ impl Layout {
 
     /// The two sides of a place in a dimension.
     pub(crate) fn split(&self, dim: usize, at: usize) -> Result<(Self, Self), TensorError> {
-        Ok((self.slice(dim, ..at)?, self.slice(dim, at..)?))
+        let first = self.changed(|part| part.slice(dim, ..at))?;
+        let second = self.changed(|part| part.slice(dim, at..))?;
+        Ok((first, second))
     }
 
     /// The same, with the first place so many elements earlier.

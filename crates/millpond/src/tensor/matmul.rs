@@ -1,112 +1,291 @@
-//! Products of matrices.
+//! Products of matrices, and of many at once.
+//!
+//! Of `f32` and `f64` a library forms them. The others are formed here: some rows and columns at a time, whose sums stay in
+//! registers and the nearest cache while both matrices are read in order. Integers are counted in their own type, which
+//! comes to the same as if they were cut off in the end; what else there is in a wider one.
 
 #[cfg(feature = "matrixmultiply")]
 mod gemm;
 
 use super::Tensor;
-use super::arithmetic::{Output, TILE, output, store};
+use super::arithmetic::Output;
+use super::elementwise::output;
 use super::error::TensorError;
+use super::kernel::{self, Kernel};
+use super::layout::{Dims, Layout, broadcast};
 use super::number::{Number, with_number};
 use super::operand::Operand;
+use super::threads;
 use super::view::{TensorMut, TensorRef};
 
-/// The shape of the product, and how many elements are added up for each of its own.
-fn shapes(
-    operation: &'static str,
-    left: &[usize],
-    right: &[usize],
-) -> Result<([usize; 2], usize), TensorError> {
+/// The shape of the product: that of the last two dimensions, after what the others are together.
+fn shape_of(operation: &'static str, left: &[usize], right: &[usize]) -> Result<Dims, TensorError> {
+    let refuse = |rule| TensorError::Shapes {
+        operation,
+        left: left.into(),
+        right: right.into(),
+        rule,
+    };
     match (left, right) {
-        ([rows, inner], [same, columns]) if inner == same => Ok(([*rows, *columns], *inner)),
-        _ => Err(TensorError::Shapes {
-            operation,
-            left: left.into(),
-            right: right.into(),
-            rule: "both have to be of two dimensions, the first one's columns as many as the second one's rows",
-        }),
+        ([many @ .., rows, inner], [others @ .., same, columns]) if inner == same => {
+            let rule = "dimensions before the last two have to be the same, or one of them 1";
+            let many = broadcast(operation, many, others).map_err(|_| refuse(rule))?;
+            many.and([*rows, *columns])
+        }
+        _ => Err(refuse(
+            "both have to be of two dimensions or more, the first one's columns as many as the second one's rows",
+        )),
     }
 }
 
-/// Row by row, some columns at a time, so that elements of both are read in order and sums stay in registers.
-fn plain<T: Number>(
-    left: TensorRef<'_>,
-    right: TensorRef<'_>,
-    inner: usize,
-    out: &mut TensorMut<'_>,
-) -> Result<(), TensorError> {
-    let (a, b) = (left.plain::<T>(), right.plain::<T>());
-    let (a_place, b_place, to) = (*left.layout(), *right.layout(), *out.layout());
-    let ([rows, columns], step) = ([to.shape()[0], to.shape()[1]], b_place.strides()[1]);
-    for row in 0..rows {
-        for first in (0..columns).step_by(TILE) {
-            let mut tile = [T::Wide::default(); TILE];
-            let tile = &mut tile[..TILE.min(columns - first)];
-            for at in 0..inner {
-                let factor = a[a_place.place(&[row, at])?].widen();
-                let b = &b[b_place.place(&[at, first])?..];
-                for (column, sum) in tile.iter_mut().enumerate() {
-                    *sum = sum.plus(factor.times(b[column * step].widen()));
-                }
-            }
-            store("matmul", tile, out, to.place(&[row, first])?, to.strides()[1])?;
+/// Rows and columns of an output that are formed at a time.
+const ROWS: usize = 4;
+const COLUMNS: usize = 64;
+
+/// One of two factors: its elements, where the first lies, how far rows and columns are apart.
+#[derive(Clone, Copy)]
+struct Factor<'a, T> {
+    elements: &'a [T],
+    first: usize,
+    apart: [usize; 2],
+}
+
+impl<'a, T: Number> Factor<'a, T> {
+    fn of(view: &TensorRef<'a>) -> Self {
+        Self {
+            elements: view.plain(),
+            first: view.layout().offset(),
+            apart: pair(view.strides()),
         }
     }
-    Ok(())
+
+    #[inline(always)]
+    fn at(&self, row: usize, column: usize) -> T {
+        self.elements[self.first + row * self.apart[0] + column * self.apart[1]]
+    }
 }
 
-fn multiply(
-    left: TensorRef<'_>,
-    right: TensorRef<'_>,
+/// The sums of products for so many rows and columns from a place on.
+struct Tile<'a, T: Number> {
+    left: Factor<'a, T>,
+    right: Factor<'a, T>,
     inner: usize,
-    out: &mut TensorMut<'_>,
-) -> Result<(), TensorError> {
+    /// The first row and column, and how many.
+    from: [usize; 2],
+    many: [usize; 2],
+}
+
+impl<T: Number> Kernel for Tile<'_, T> {
+    type Output = [[T::Sum; COLUMNS]; ROWS];
+
+    #[inline(always)]
+    fn run(self) -> Self::Output {
+        let mut sums = [[T::Sum::default(); COLUMNS]; ROWS];
+        let mut row = [T::Sum::default(); COLUMNS];
+        let [first, start] = self.from;
+        let [rows, columns] = self.many;
+        for at in 0..self.inner {
+            if self.right.apart[1] == 1 {
+                let place = self.right.first + at * self.right.apart[0] + start;
+                let elements = &self.right.elements[place..place + columns];
+                for (cell, element) in row.iter_mut().zip(elements) {
+                    *cell = element.summand();
+                }
+            } else {
+                for (column, cell) in row[..columns].iter_mut().enumerate() {
+                    *cell = self.right.at(at, start + column).summand();
+                }
+            }
+            for (sums, add) in sums[..rows].iter_mut().zip(0..) {
+                let factor = self.left.at(first + add, at).summand();
+                for (sum, cell) in sums.iter_mut().zip(&row) {
+                    *sum = sum.plus(factor.times(*cell));
+                }
+            }
+        }
+        sums
+    }
+}
+
+fn plain<T: Number>(left: &TensorRef<'_>, right: &TensorRef<'_>, out: &mut TensorMut<'_>) {
+    let ([height, width], inner) = (pair(out.shape()), right.shape()[0]);
+    let ([row_step, column_step], origin) = (pair(out.strides()), out.layout().offset());
+    let (left, right) = (Factor::<T>::of(left), Factor::<T>::of(right));
+    let out = out.plain_mut::<T>();
+    // Down the rows first: these columns of the second matrix stay in a cache meanwhile.
+    for start in (0..width).step_by(COLUMNS) {
+        for first in (0..height).step_by(ROWS) {
+            let many = [ROWS.min(height - first), COLUMNS.min(width - start)];
+            let from = [first, start];
+            let sums = kernel::run(Tile {
+                left,
+                right,
+                inner,
+                from,
+                many,
+            });
+            for (row, sums) in sums[..many[0]].iter().enumerate() {
+                let place = origin + (first + row) * row_step + start * column_step;
+                for (column, sum) in sums[..many[1]].iter().enumerate() {
+                    out[place + column * column_step] = T::of_sum(*sum);
+                }
+            }
+        }
+    }
+}
+
+/// One product, on one thread.
+fn one(left: &TensorRef<'_>, right: &TensorRef<'_>, out: &mut TensorMut<'_>) -> Result<(), TensorError> {
     #[cfg(feature = "matrixmultiply")]
-    if gemm::multiply(left, right, out) {
+    if gemm::multiply(*left, *right, out) {
         return Ok(());
     }
     with_number!(
         left.dtype(),
-        T => plain::<T>(left, right, inner, out),
+        T => {
+            plain::<T>(left, right, out);
+            Ok(())
+        },
         else Err(TensorError::Unsupported { operation: "matmul", dtype: left.dtype() })
     )
 }
 
-impl TensorRef<'_> {
-    /// The product of two matrices, as a new tensor.
-    ///
-    /// # Errors
-    /// Where they are none, their sizes do not go together or types differ, and when there is no memory for it.
-    pub fn matmul<'b>(&self, other: impl Into<Operand<'b>>) -> Result<Tensor, TensorError> {
-        let other = other.into();
-        let (shape, _) = shapes("matmul", self.shape(), other.shape())?;
-        other.expect("matmul", self.dtype())?;
-        let mut out = Tensor::zeros(shape, self.dtype())?;
-        self.matmul_into(other, &mut out)?;
-        Ok(out)
-    }
+/// Multiplications below which a product takes one thread.
+const LEAST: usize = if cfg!(test) { 1 << 6 } else { 1 << 20 };
 
-    /// The product of two matrices, into an output. No memory of a pool is allocated; with the feature `matrixmultiply`
-    /// that library takes room for parts of `f32` and `f64` matrices from the program's allocator.
-    ///
-    /// # Errors
-    /// Where they are none, their sizes do not go together, the output has another or cannot be written, and where types
-    /// differ.
-    pub fn matmul_into<'b>(
-        &self,
-        other: impl Into<Operand<'b>>,
-        out: &mut impl Output,
-    ) -> Result<(), TensorError> {
-        let (operation, other) = ("matmul_into", other.into());
-        let (shape, inner) = shapes(operation, self.shape(), other.shape())?;
-        other.expect(operation, self.dtype())?;
-        let mut out = out.output()?;
-        output(operation, &out, self.dtype(), &shape)?;
-        match other.tensor()? {
-            Some(other) => multiply(*self, other, inner, &mut out),
-            // A number has no two dimensions.
-            None => Ok(()),
+/// One product, its rows or columns on so many threads at most.
+fn product(
+    left: TensorRef<'_>,
+    right: TensorRef<'_>,
+    mut out: TensorMut<'_>,
+    parts: usize,
+) -> Result<(), TensorError> {
+    let [rows, columns] = pair(out.shape());
+    let dim = usize::from(rows < columns);
+    let at = out.shape()[dim] / 2;
+    if parts < 2 || at == 0 || out.reborrow().split_at(dim, at).is_err() {
+        return one(&left, &right, &mut out);
+    }
+    let (first, second) = out.split_at(dim, at)?;
+    let [(left, left_rest), (right, right_rest)] = if dim == 0 {
+        [(left.slice(0, ..at)?, left.slice(0, at..)?), (right, right)]
+    } else {
+        [(left, left), (right.slice(1, ..at)?, right.slice(1, at..)?)]
+    };
+    let (fewer, more) = (parts / 2, parts - parts / 2);
+    let (one, other) = threads::both(
+        || product(left, right, first, fewer),
+        || product(left_rest, right_rest, second, more),
+    );
+    one.and(other)
+}
+
+/// Products of as many matrices each as the dimensions before the last two have places.
+fn products(
+    left: TensorRef<'_>,
+    right: TensorRef<'_>,
+    out: TensorMut<'_>,
+    parts: usize,
+) -> Result<(), TensorError> {
+    if out.rank() == 2 {
+        return product(left, right, out, parts);
+    }
+    match out.shape()[0] {
+        0 => Ok(()),
+        1 => products(left.select(0, 0)?, right.select(0, 0)?, out.select(0, 0)?, parts),
+        many => {
+            let at = many / 2;
+            let (left, left_rest) = (left.slice(0, ..at)?, left.slice(0, at..)?);
+            let (right, right_rest) = (right.slice(0, ..at)?, right.slice(0, at..)?);
+            let mut out = out;
+            let few = parts / 2;
+            if parts > 1 && out.reborrow().split_at(0, at).is_ok() {
+                let (first, second) = out.split_at(0, at)?;
+                let (one, other) = threads::both(
+                    || products(left, right, first, few),
+                    || products(left_rest, right_rest, second, parts - few),
+                );
+                return one.and(other);
+            }
+            products(left, right, out.reborrow().slice(0, ..at)?, parts)?;
+            products(left_rest, right_rest, out.slice(0, at..)?, parts)
         }
     }
+}
+
+fn multiply(
+    operation: &'static str,
+    left: TensorRef<'_>,
+    other: &Operand<'_>,
+    mut out: TensorMut<'_>,
+) -> Result<(), TensorError> {
+    let shape = shape_of(operation, left.shape(), other.shape())?;
+    other.expect(operation, left.dtype())?;
+    output(operation, &out, left.dtype(), &shape)?;
+    // A number has no two dimensions.
+    let Some(right) = other.tensor()? else {
+        return Ok(());
+    };
+    let inner = left.shape()[left.rank() - 1];
+    let parts = match out.len().saturating_mul(inner) / LEAST {
+        0 | 1 => 1,
+        pays => threads::threads().min(pays),
+    };
+    // Many matrices beside each other and one for them all are one product of more rows.
+    if left.rank() > 2 && right.rank() == 2 && !out.is_empty() {
+        let rows = out.len() / right.shape()[1];
+        let tall = (
+            left.reshape([rows, inner]),
+            out.reborrow().reshape([rows, right.shape()[1]]),
+        );
+        if let (Ok(left), Ok(out)) = tall {
+            return product(left, right, out, parts);
+        }
+    }
+    let like = |view: TensorRef<'_>| -> Result<Layout, TensorError> {
+        let last = &view.shape()[view.rank() - 2..];
+        let whole = Dims::of(&shape[..shape.len() - 2])?.and(pair(last))?;
+        view.layout().repeat_to(operation, &whole)
+    };
+    let (left, right) = (left.with(like(left)?), right.with(like(right)?));
+    products(left, right, out, parts)
+}
+
+/// Numbers of two dimensions, as matrices have.
+fn pair(numbers: &[usize]) -> [usize; 2] {
+    [numbers[0], numbers[1]]
+}
+
+macro_rules! matmul {
+    ($self:ident, $view:expr) => {
+        /// The product of two matrices, as a new tensor. Of tensors of more dimensions than two the last two are matrices;
+        /// those before go together as in [`add`](Self::add), and each two matrices are multiplied.
+        ///
+        /// # Errors
+        /// Where they are none, their sizes do not go together or types differ, and when there is no memory for it.
+        pub fn matmul<'b>(&$self, other: impl Into<Operand<'b>>) -> Result<Tensor, TensorError> {
+            let (view, other) = ($view, other.into());
+            let shape = shape_of("matmul", view.shape(), other.shape())?;
+            other.expect("matmul", view.dtype())?;
+            let mut out = Tensor::zeros(&*shape, view.dtype())?;
+            multiply("matmul", view, &other, out.view_mut()?)?;
+            Ok(out)
+        }
+
+        /// The same into an output. No memory of a pool is allocated; with the feature `matrixmultiply` that library takes
+        /// room for parts of `f32` and `f64` matrices from the program's allocator.
+        ///
+        /// # Errors
+        /// Where they are none, their sizes do not go together, the output has another or cannot be written, and where types
+        /// differ.
+        pub fn matmul_into<'b>(
+            &$self,
+            other: impl Into<Operand<'b>>,
+            out: &mut impl Output,
+        ) -> Result<(), TensorError> {
+            multiply("matmul_into", $view, &other.into(), out.output()?)
+        }
+    };
 }
 
 /// Products of matrices.
@@ -119,28 +298,16 @@ impl TensorRef<'_> {
 /// weights.matmul_into(&weights.transpose(0, 1)?, &mut out)?;
 /// assert_eq!(out.as_slice::<f32>()?, [14.0, 32.0, 32.0, 77.0]);
 /// assert!(weights.matmul(&weights).unwrap_err().to_string().starts_with("matmul: shapes [2, 3] and [2, 3]"));
+///
+/// let many = Tensor::ones([10, 1, 4, 2], DType::F32)?;
+/// assert_eq!(many.matmul(&Tensor::ones([7, 2, 3], DType::F32)?)?.shape(), [10, 7, 4, 3]);
 /// # Ok::<(), millpond::TensorError>(())
 /// ```
 impl Tensor {
-    /// The product of two matrices, as a new tensor.
-    ///
-    /// # Errors
-    /// Where they are none, their sizes do not go together or types differ, and when there is no memory for it.
-    pub fn matmul<'b>(&self, other: impl Into<Operand<'b>>) -> Result<Self, TensorError> {
-        self.view()?.matmul(other)
-    }
+    matmul!(self, self.view()?);
+}
 
-    /// The product of two matrices, into an output. No memory of a pool is allocated; with the feature `matrixmultiply`
-    /// that library takes room for parts of `f32` and `f64` matrices from the program's allocator.
-    ///
-    /// # Errors
-    /// Where they are none, their sizes do not go together, the output has another or cannot be written, and where types
-    /// differ.
-    pub fn matmul_into<'b>(
-        &self,
-        other: impl Into<Operand<'b>>,
-        out: &mut impl Output,
-    ) -> Result<(), TensorError> {
-        self.view()?.matmul_into(other, out)
-    }
+/// Products of matrices, as with a [`Tensor`].
+impl TensorRef<'_> {
+    matmul!(self, *self);
 }

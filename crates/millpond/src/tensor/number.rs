@@ -16,6 +16,9 @@ pub(crate) trait Wide: Number + Default + PartialEq + Into<Scalar> {
 pub(crate) trait Number: Element {
     /// What elements are counted in.
     type Wide: Wide;
+    /// What products of matrices are added up in: integers in their own type, as nobody can tell when they are cut off in
+    /// the end anyway.
+    type Sum: Number + Default;
     /// Whether a quotient by it would have to be refused.
     const INTEGER: bool;
 
@@ -25,7 +28,14 @@ pub(crate) trait Number: Element {
     /// Of integers without the rest. 0 where the divisor is the integer 0, which is refused before.
     fn over(self, other: Self) -> Self;
 
+    /// Whether it is the integer 0.
+    fn is_zero(self) -> bool {
+        Self::INTEGER && bytemuck::bytes_of(&self) == bytemuck::bytes_of(&Self::of_u64(0))
+    }
+
     fn widen(self) -> Self::Wide;
+    fn summand(self) -> Self::Sum;
+    fn of_sum(sum: Self::Sum) -> Self;
     fn of_f64(number: f64) -> Self;
     fn of_i64(number: i64) -> Self;
     fn of_u64(number: u64) -> Self;
@@ -63,31 +73,77 @@ wides! {
     [f64; 2], of_complex;
 }
 
+/// What operators of the language do.
+macro_rules! by_operators {
+    () => {
+        #[inline]
+        fn plus(self, other: Self) -> Self {
+            self + other
+        }
+        #[inline]
+        fn minus(self, other: Self) -> Self {
+            self - other
+        }
+        #[inline]
+        fn times(self, other: Self) -> Self {
+            self * other
+        }
+        #[inline]
+        fn over(self, other: Self) -> Self {
+            self / other
+        }
+    };
+}
+
+/// Of wider numbers as the language's `as` has it.
+macro_rules! of_numbers_by_as {
+    () => {
+        #[inline]
+        fn of_f64(number: f64) -> Self {
+            number as Self
+        }
+        #[inline]
+        fn of_i64(number: i64) -> Self {
+            number as Self
+        }
+        #[inline]
+        fn of_u64(number: u64) -> Self {
+            number as Self
+        }
+        #[inline]
+        fn of_complex(number: [f64; 2]) -> Self {
+            number[0] as Self
+        }
+    };
+}
+
+/// Products of matrices are added up in what elements are counted in.
+macro_rules! summed_in_wide {
+    () => {
+        #[inline]
+        fn summand(self) -> Self::Sum {
+            self.widen()
+        }
+        #[inline]
+        fn of_sum(sum: Self::Sum) -> Self {
+            sum.cast()
+        }
+    };
+}
+
 macro_rules! floats {
     ($($type:ty)*) => {
         $(
             impl Number for $type {
                 type Wide = f64;
+                type Sum = f64;
                 const INTEGER: bool = false;
 
-                #[inline]
-                fn plus(self, other: Self) -> Self { self + other }
-                #[inline]
-                fn minus(self, other: Self) -> Self { self - other }
-                #[inline]
-                fn times(self, other: Self) -> Self { self * other }
-                #[inline]
-                fn over(self, other: Self) -> Self { self / other }
+                by_operators!();
                 #[inline]
                 fn widen(self) -> f64 { self.into() }
-                #[inline]
-                fn of_f64(number: f64) -> Self { number as Self }
-                #[inline]
-                fn of_i64(number: i64) -> Self { number as Self }
-                #[inline]
-                fn of_u64(number: u64) -> Self { number as Self }
-                #[inline]
-                fn of_complex(number: [f64; 2]) -> Self { number[0] as Self }
+                summed_in_wide!();
+                of_numbers_by_as!();
             }
         )*
     };
@@ -101,18 +157,13 @@ macro_rules! halves {
         $(
             impl Number for $type {
                 type Wide = f64;
+                type Sum = f64;
                 const INTEGER: bool = false;
 
-                #[inline]
-                fn plus(self, other: Self) -> Self { self + other }
-                #[inline]
-                fn minus(self, other: Self) -> Self { self - other }
-                #[inline]
-                fn times(self, other: Self) -> Self { self * other }
-                #[inline]
-                fn over(self, other: Self) -> Self { self / other }
+                by_operators!();
                 #[inline]
                 fn widen(self) -> f64 { self.to_f64() }
+                summed_in_wide!();
                 #[inline]
                 fn of_f64(number: f64) -> Self { Self::from_f64(number) }
                 // Integers beyond 2^53 are rounded twice, to a neighbour at worst.
@@ -135,6 +186,7 @@ macro_rules! integers {
         $(
             impl Number for $type {
                 type Wide = $wide;
+                type Sum = Self;
                 const INTEGER: bool = true;
 
                 #[inline]
@@ -150,13 +202,10 @@ macro_rules! integers {
                 #[inline]
                 fn widen(self) -> $wide { self.into() }
                 #[inline]
-                fn of_f64(number: f64) -> Self { number as Self }
+                fn summand(self) -> Self { self }
                 #[inline]
-                fn of_i64(number: i64) -> Self { number as Self }
-                #[inline]
-                fn of_u64(number: u64) -> Self { number as Self }
-                #[inline]
-                fn of_complex(number: [f64; 2]) -> Self { number[0] as Self }
+                fn of_sum(sum: Self) -> Self { sum }
+                of_numbers_by_as!();
             }
         )*
     };
@@ -172,6 +221,7 @@ macro_rules! complexes {
         $(
             impl Number for [$part; 2] {
                 type Wide = [f64; 2];
+                type Sum = [f64; 2];
                 const INTEGER: bool = false;
 
                 #[inline]
@@ -199,6 +249,7 @@ macro_rules! complexes {
                 }
                 #[inline]
                 fn widen(self) -> [f64; 2] { self.map(f64::from) }
+                summed_in_wide!();
                 #[inline]
                 fn of_f64(number: f64) -> Self { [number as $part, 0.0] }
                 #[inline]
@@ -214,72 +265,56 @@ macro_rules! complexes {
 
 complexes! { f64 f32 }
 
+/// Does something with a type of Rust that a [`DType`](crate::DType) stands for, and something else for the others.
+macro_rules! with_type {
+    (
+        $dtype:expr, $name:ident => $body:expr,
+        [$($(#[$when:meta])? $($variant:ident)|+ => $type:ty,)*]
+        $(, else $other:expr)?
+    ) => {
+        match $dtype {
+            $(
+                $(#[$when])?
+                $($crate::dtype::DType::$variant)|+ => {
+                    type $name = $type;
+                    $body
+                }
+            )*
+            $(
+                #[allow(unreachable_patterns, reason = "half precision without its feature")]
+                _ => $other,
+            )?
+        }
+    };
+}
+pub(crate) use with_type;
+
 /// Does something with the type of Rust that computes for a [`DType`](crate::DType), and something else where there is
 /// none: for `bool`, and for half precision without the feature `half`.
 macro_rules! with_number {
     ($dtype:expr, $number:ident => $body:expr, else $other:expr) => {
-        match $dtype {
-            $crate::dtype::DType::F64 => {
-                type $number = f64;
-                $body
-            }
-            $crate::dtype::DType::F32 => {
-                type $number = f32;
-                $body
-            }
-            #[cfg(feature = "half")]
-            $crate::dtype::DType::F16 => {
-                type $number = half::f16;
-                $body
-            }
-            #[cfg(feature = "half")]
-            $crate::dtype::DType::BF16 => {
-                type $number = half::bf16;
-                $body
-            }
-            $crate::dtype::DType::I8 => {
-                type $number = i8;
-                $body
-            }
-            $crate::dtype::DType::I16 => {
-                type $number = i16;
-                $body
-            }
-            $crate::dtype::DType::I32 => {
-                type $number = i32;
-                $body
-            }
-            $crate::dtype::DType::I64 => {
-                type $number = i64;
-                $body
-            }
-            $crate::dtype::DType::U8 => {
-                type $number = u8;
-                $body
-            }
-            $crate::dtype::DType::U16 => {
-                type $number = u16;
-                $body
-            }
-            $crate::dtype::DType::U32 => {
-                type $number = u32;
-                $body
-            }
-            $crate::dtype::DType::U64 => {
-                type $number = u64;
-                $body
-            }
-            $crate::dtype::DType::Complex64 => {
-                type $number = [f32; 2];
-                $body
-            }
-            $crate::dtype::DType::Complex128 => {
-                type $number = [f64; 2];
-                $body
-            }
-            #[allow(unreachable_patterns, reason = "half precision without its feature")]
-            _ => $other,
-        }
+        $crate::tensor::number::with_type!(
+            $dtype, $number => $body,
+            [
+                F64 => f64,
+                F32 => f32,
+                #[cfg(feature = "half")]
+                F16 => half::f16,
+                #[cfg(feature = "half")]
+                BF16 => half::bf16,
+                I8 => i8,
+                I16 => i16,
+                I32 => i32,
+                I64 => i64,
+                U8 => u8,
+                U16 => u16,
+                U32 => u32,
+                U64 => u64,
+                Complex64 => [f32; 2],
+                Complex128 => [f64; 2],
+            ],
+            else $other
+        )
     };
 }
 pub(crate) use with_number;
@@ -288,35 +323,17 @@ pub(crate) use with_number;
 /// moved is not looked at.
 macro_rules! with_plain {
     ($dtype:expr, $plain:ident => $body:expr) => {
-        match $dtype {
-            $crate::dtype::DType::I8 | $crate::dtype::DType::U8 | $crate::dtype::DType::Bool => {
-                type $plain = u8;
-                $body
-            }
-            $crate::dtype::DType::I16
-            | $crate::dtype::DType::U16
-            | $crate::dtype::DType::F16
-            | $crate::dtype::DType::BF16 => {
-                type $plain = u16;
-                $body
-            }
-            $crate::dtype::DType::I32 | $crate::dtype::DType::U32 | $crate::dtype::DType::F32 => {
-                type $plain = u32;
-                $body
-            }
-            $crate::dtype::DType::I64 | $crate::dtype::DType::U64 | $crate::dtype::DType::F64 => {
-                type $plain = u64;
-                $body
-            }
-            $crate::dtype::DType::Complex64 => {
-                type $plain = [u32; 2];
-                $body
-            }
-            $crate::dtype::DType::Complex128 => {
-                type $plain = [u64; 2];
-                $body
-            }
-        }
+        $crate::tensor::number::with_type!(
+            $dtype, $plain => $body,
+            [
+                I8 | U8 | Bool => u8,
+                I16 | U16 | F16 | BF16 => u16,
+                I32 | U32 | F32 => u32,
+                I64 | U64 | F64 => u64,
+                Complex64 => [u32; 2],
+                Complex128 => [u64; 2],
+            ]
+        )
     };
 }
 pub(crate) use with_plain;

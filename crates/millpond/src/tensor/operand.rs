@@ -2,8 +2,9 @@
 
 use super::Tensor;
 use super::error::TensorError;
+use super::kernel::Side;
 use super::layout::Layout;
-use super::number::{Number, with_number};
+use super::number::{Number, elements, with_number};
 use super::scalar::Scalar;
 use super::view::{TensorMut, TensorRef};
 use crate::dtype::DType;
@@ -111,24 +112,43 @@ impl<'a> Operand<'a> {
         })
     }
 
-    /// The elements, and where they lie when they are repeated to a shape that goes together with theirs. A number is put
-    /// into `one`. It was found to be of the type.
-    pub(super) fn elements<'s, T: Number>(
+    /// Whether it is a number, or has just this shape with elements that follow one another.
+    #[inline]
+    pub(super) fn is_flat(&self, shape: &[usize]) -> bool {
+        let layout = match &self.0 {
+            Kind::Tensor(tensor) => tensor.layout(),
+            Kind::View(view) => view.layout(),
+            Kind::Scalar(_) => return true,
+        };
+        layout.shape() == shape && layout.is_contiguous()
+    }
+
+    /// What of it goes to a loop over slices. It was found to be of the type, and flat.
+    #[inline]
+    pub(super) fn side<T: Number>(&self) -> Side<'_, T> {
+        let (bytes, layout) = match &self.0 {
+            Kind::Tensor(tensor) => (tensor.storage().as_bytes(), tensor.layout()),
+            Kind::View(view) => (view.bytes(), view.layout()),
+            Kind::Scalar(scalar) => return Side::One(T::of_scalar(*scalar)),
+        };
+        Side::Each(&elements(bytes)[layout.offset()..][..layout.len()])
+    }
+
+    /// A view of it in a shape that goes together with its own. A number is put into `one`. It was found to be of the
+    /// type.
+    pub(super) fn repeated<'s>(
         &'s self,
         operation: &'static str,
-        one: &'s mut [T; 1],
+        one: &'s mut [u64; 2],
+        dtype: DType,
         shape: &Layout,
-    ) -> Result<(&'s [T], Layout), TensorError> {
-        match self.tensor()? {
-            Some(view) => {
-                let layout = view.layout().repeat_to(operation, shape.shape())?;
-                Ok((view.plain(), layout))
-            }
-            None => {
-                *one = [T::of_scalar(self.scalar())];
-                Ok((one, Layout::repeated(shape.dims())))
-            }
+    ) -> Result<TensorRef<'s>, TensorError> {
+        if let Some(view) = self.tensor()? {
+            return Ok(view.with(view.layout().repeat_to(operation, shape.shape())?));
         }
+        *one = bytemuck::cast(bytes_of(self.scalar(), dtype)?);
+        let (bytes, layout) = (bytemuck::bytes_of(one), Layout::repeated(shape.dims()));
+        Ok(TensorRef::of(bytes, dtype, layout))
     }
 }
 

@@ -1,41 +1,93 @@
 //! Sums and products of vectors. What is added up is counted in `f64`, `i64` or `u64` and rounded once, in the end.
+//!
+//! The order of additions is decided by shape and strides alone: a long row is halved until its parts are short, each of
+//! them is added up in lanes, and halves are added on the way back. So a result is the same at every run, for any number of
+//! threads and on every processor, and errors grow with the logarithm of the length.
 
 use super::Tensor;
-use super::arithmetic::{Output, TILE, output, store};
+use super::arithmetic::Output;
+use super::cast::{TILE, store};
+use super::elementwise::output;
 use super::error::TensorError;
+use super::kernel::{self, Kernel};
 use super::layout::Layout;
 use super::number::{Number, Wide, with_number};
 use super::operand::Operand;
 use super::scalar::Scalar;
+use super::threads;
 use super::view::{TensorMut, TensorRef};
 use super::walk::Walk;
 use crate::dtype::DType;
 
-/// Sums that are formed beside each other, so that none waits for another: as many as fill half of the vector registers
-/// that every x86-64 has.
+/// Sums that are formed beside each other, so that none waits for another.
 const LANES: usize = 16;
+/// Elements of a row that are added up without a halving: few enough to be a part of what a cache holds, and many enough
+/// that a halving costs nothing beside them.
+const SHORT: usize = if cfg!(test) { 1 << 6 } else { 1 << 14 };
 
-/// The sum of what is made of elements of one row.
-#[inline]
-fn sum_row<T: Copy, W: Wide>(row: &[T], widen: impl Fn(T) -> W + Copy) -> W {
-    let mut lanes = [W::default(); LANES];
-    let (whole, rest) = row.as_chunks::<LANES>();
-    for some in whole {
-        for (lane, element) in lanes.iter_mut().zip(some) {
-            *lane = lane.plus(widen(*element));
-        }
-    }
-    let rest = rest.iter().map(|element| widen(*element));
-    lanes.into_iter().chain(rest).fold(W::default(), W::plus)
+/// Where to halve a row: so that the first half is whole short ones.
+fn half(len: usize) -> usize {
+    (len / 2).next_multiple_of(SHORT).min(len)
 }
 
-fn sum_all<T: Copy, W: Wide>(from: &[T], layout: &Layout, widen: impl Fn(T) -> W + Copy) -> W {
+/// The sum of what is made of elements of one row.
+struct SumRow<'a, T, F> {
+    row: &'a [T],
+    widen: F,
+}
+
+impl<T: Copy, W: Wide, F: Fn(T) -> W> Kernel for SumRow<'_, T, F> {
+    type Output = W;
+
+    #[inline(always)]
+    fn run(self) -> W {
+        let mut lanes = [W::default(); LANES];
+        let (whole, rest) = self.row.as_chunks::<LANES>();
+        for some in whole {
+            for (lane, element) in lanes.iter_mut().zip(some) {
+                *lane = lane.plus((self.widen)(*element));
+            }
+        }
+        let mut sum = W::default();
+        for lane in lanes {
+            sum = sum.plus(lane);
+        }
+        for element in rest {
+            sum = sum.plus((self.widen)(*element));
+        }
+        sum
+    }
+}
+
+fn sum_row<T: Copy + Sync, W: Wide>(
+    row: &[T],
+    widen: impl Fn(T) -> W + Copy + Send + Sync,
+    parts: usize,
+) -> W {
+    if row.len() <= SHORT {
+        return kernel::run(SumRow { row, widen });
+    }
+    let (first, second) = row.split_at(half(row.len()));
+    let (few, more) = (parts / 2, parts - parts / 2);
+    if parts < 2 {
+        return sum_row(first, widen, 1).plus(sum_row(second, widen, 1));
+    }
+    let (one, other) = threads::both(|| sum_row(first, widen, few), || sum_row(second, widen, more));
+    one.plus(other)
+}
+
+fn sum_all<T: Copy + Sync, W: Wide>(
+    from: &[T],
+    layout: &Layout,
+    widen: impl Fn(T) -> W + Copy + Send + Sync,
+) -> W {
     let walk = Walk::in_any_order([layout]);
     let ([step], len) = (walk.strides, walk.len);
+    let parts = threads::parts(len * size_of::<T>());
     let mut sum = W::default();
     walk.rows(|[start]| {
         sum = sum.plus(if step == 1 {
-            sum_row(&from[start..start + len], widen)
+            sum_row(&from[start..start + len], widen, parts)
         } else {
             let elements = (0..len).map(|at| widen(from[start + at * step]));
             elements.fold(W::default(), W::plus)
@@ -45,11 +97,11 @@ fn sum_all<T: Copy, W: Wide>(from: &[T], layout: &Layout, widen: impl Fn(T) -> W
 }
 
 /// Sums along a dimension of `many` elements that are `apart`; the other dimensions are those of `layout` and of the output.
-fn sum_along<T: Copy, W: Wide>(
+fn sum_along<T: Copy + Sync, W: Wide>(
     from: &[T],
     (layout, many, apart): (&Layout, usize, usize),
     out: &mut TensorMut<'_>,
-    widen: impl Fn(T) -> W + Copy,
+    widen: impl Fn(T) -> W + Copy + Send + Sync,
 ) -> Result<(), TensorError> {
     let whole = *out.layout();
     let walk = Walk::in_any_order([&whole, layout]);
@@ -64,7 +116,7 @@ fn sum_along<T: Copy, W: Wide>(
             if apart == 1 && many > 0 {
                 // Each sum's own elements follow one another.
                 for (at, sum) in tile.iter_mut().enumerate() {
-                    *sum = sum_row(&from[start + at * from_step..][..many], widen);
+                    *sum = sum_row(&from[start + at * from_step..][..many], widen, 1);
                 }
             } else {
                 for step in 0..many {
@@ -83,32 +135,68 @@ fn sum_along<T: Copy, W: Wide>(
     result
 }
 
+/// The sum of products of two rows of one length.
+struct DotRow<'a, T> {
+    left: &'a [T],
+    right: &'a [T],
+}
+
+impl<T: Number> Kernel for DotRow<'_, T> {
+    type Output = T::Wide;
+
+    #[inline(always)]
+    fn run(self) -> T::Wide {
+        let (left, left_rest) = self.left.as_chunks::<LANES>();
+        let (right, right_rest) = self.right.as_chunks::<LANES>();
+        let mut lanes = [T::Wide::default(); LANES];
+        for (left, right) in left.iter().zip(right) {
+            for ((lane, left), right) in lanes.iter_mut().zip(left).zip(right) {
+                *lane = lane.plus(left.widen().times(right.widen()));
+            }
+        }
+        let mut sum = T::Wide::default();
+        for lane in lanes {
+            sum = sum.plus(lane);
+        }
+        for (left, right) in left_rest.iter().zip(right_rest) {
+            sum = sum.plus(left.widen().times(right.widen()));
+        }
+        sum
+    }
+}
+
+fn dot_row<T: Number>(left: &[T], right: &[T], parts: usize) -> T::Wide {
+    if left.len() <= SHORT {
+        return kernel::run(DotRow { left, right });
+    }
+    let at = half(left.len());
+    let ((left, left_rest), (right, right_rest)) = (left.split_at(at), right.split_at(at));
+    let (few, more) = (parts / 2, parts - parts / 2);
+    if parts < 2 {
+        return dot_row(left, right, 1).plus(dot_row(left_rest, right_rest, 1));
+    }
+    let (one, other) = threads::both(
+        || dot_row(left, right, few),
+        || dot_row(left_rest, right_rest, more),
+    );
+    one.plus(other)
+}
+
 /// The sum of products of elements, of one dimension and as many both.
-fn dot<T: Number>(left: TensorRef<'_>, right: TensorRef<'_>) -> T::Wide {
+fn dot_all<T: Number>(left: TensorRef<'_>, right: TensorRef<'_>) -> T::Wide {
+    if left.is_contiguous() && right.is_contiguous() {
+        let parts = threads::parts(left.len() * size_of::<T>());
+        return dot_row(left.flat::<T>(), right.flat::<T>(), parts);
+    }
     let walk = Walk::in_any_order([left.layout(), right.layout()]);
-    let (left, right, len) = (left.plain::<T>(), right.plain::<T>(), walk.len);
+    let (left, right, [a_step, b_step]) = (left.plain::<T>(), right.plain::<T>(), walk.strides);
     let mut sum = T::Wide::default();
     walk.rows(|[a, b]| {
-        if walk.strides == [1, 1] {
-            let (left, left_rest) = left[a..a + len].as_chunks::<LANES>();
-            let (right, right_rest) = right[b..b + len].as_chunks::<LANES>();
-            let mut lanes = [T::Wide::default(); LANES];
-            for (left, right) in left.iter().zip(right) {
-                for ((lane, left), right) in lanes.iter_mut().zip(left).zip(right) {
-                    *lane = lane.plus(left.widen().times(right.widen()));
-                }
-            }
-            let rest = left_rest.iter().zip(right_rest);
-            let rest = rest.map(|(left, right)| left.widen().times(right.widen()));
-            sum = lanes.into_iter().chain(rest).fold(sum, Number::plus);
-        } else {
-            let [a_step, b_step] = walk.strides;
-            for at in 0..len {
-                let product = left[a + at * a_step]
-                    .widen()
-                    .times(right[b + at * b_step].widen());
-                sum = sum.plus(product);
-            }
+        for at in 0..walk.len {
+            let product = left[a + at * a_step]
+                .widen()
+                .times(right[b + at * b_step].widen());
+            sum = sum.plus(product);
         }
     });
     sum
@@ -127,127 +215,140 @@ fn truth(byte: u8) -> u64 {
     u64::from(byte != 0)
 }
 
-impl TensorRef<'_> {
-    fn unsupported<R>(&self, operation: &'static str) -> Result<R, TensorError> {
-        Err(TensorError::Unsupported {
-            operation,
-            dtype: self.dtype(),
-        })
-    }
+fn unsupported<R>(operation: &'static str, dtype: DType) -> Result<R, TensorError> {
+    Err(TensorError::Unsupported { operation, dtype })
+}
 
-    /// The sum of all elements; of truth values, how many are true. Integers wrap around at 64 bits.
-    ///
-    /// # Errors
-    /// For half precision without the feature `half`.
-    pub fn sum(&self) -> Result<Scalar, TensorError> {
-        with_number!(
-            self.dtype(),
-            T => Ok(sum_all(self.plain::<T>(), self.layout(), T::widen).into()),
-            else match self.dtype() {
-                DType::Bool => Ok(sum_all(self.plain::<u8>(), self.layout(), truth).into()),
-                _ => self.unsupported("sum"),
-            }
-        )
-    }
-
-    /// The sums along a dimension, which is then gone. Of integers, and of truth values, they are of 64 bits.
-    ///
-    /// # Errors
-    /// Where there is no such dimension, when there is no memory for it, and for half precision without the feature `half`.
-    pub fn sum_dim(&self, dim: usize) -> Result<Tensor, TensorError> {
-        let mut out = Tensor::zeros(self.layout().gone(dim)?.shape(), sum_dtype(self.dtype()))?;
-        self.sum_dim_into(dim, &mut out)?;
-        Ok(out)
-    }
-
-    /// The sums along a dimension, into an output. No memory is allocated.
-    ///
-    /// # Errors
-    /// Where there is no such dimension, the output has another type or shape than [`sum_dim`](Self::sum_dim) gives, or it
-    /// cannot be written.
-    pub fn sum_dim_into(&self, dim: usize, out: &mut impl Output) -> Result<(), TensorError> {
-        let layout = self.layout().gone(dim)?;
-        let mut out = out.output()?;
-        output("sum_dim_into", &out, sum_dtype(self.dtype()), layout.shape())?;
-        let along = (&layout, self.shape()[dim], self.strides()[dim]);
-        with_number!(
-            self.dtype(),
-            T => sum_along(self.plain::<T>(), along, &mut out, T::widen),
-            else match self.dtype() {
-                DType::Bool => sum_along(self.plain::<u8>(), along, &mut out, truth),
-                _ => self.unsupported("sum_dim_into"),
-            }
-        )
-    }
-
-    /// The sum of the products of elements of two tensors of one dimension. Complex ones are taken as they are.
-    ///
-    /// # Errors
-    /// Where they have more dimensions than one, another number of elements or another type, and for `bool`.
-    pub fn dot<'b>(&self, other: impl Into<Operand<'b>>) -> Result<Scalar, TensorError> {
-        let other = other.into();
-        other.expect("dot", self.dtype())?;
-        let refuse = || TensorError::Shapes {
-            operation: "dot",
-            left: self.shape().into(),
-            right: other.shape().into(),
-            rule: "both have to be of one dimension and of the same size",
-        };
-        let right = other.tensor()?.ok_or_else(refuse)?;
-        if self.rank() != 1 || self.shape() != right.shape() {
-            return Err(refuse());
+fn sum(of: TensorRef<'_>) -> Result<Scalar, TensorError> {
+    with_number!(
+        of.dtype(),
+        T => Ok(sum_all(of.plain::<T>(), of.layout(), T::widen).into()),
+        else match of.dtype() {
+            DType::Bool => Ok(sum_all(of.plain::<u8>(), of.layout(), truth).into()),
+            dtype => unsupported("sum", dtype),
         }
-        with_number!(
-            self.dtype(),
-            T => Ok(dot::<T>(*self, right).into()),
-            else self.unsupported("dot")
-        )
+    )
+}
+
+fn sum_dim(of: TensorRef<'_>, dim: usize, out: &mut TensorMut<'_>) -> Result<(), TensorError> {
+    let layout = of.layout().gone(dim)?;
+    output("sum_dim_into", out, sum_dtype(of.dtype()), layout.shape())?;
+    let along = (&layout, of.shape()[dim], of.strides()[dim]);
+    with_number!(
+        of.dtype(),
+        T => sum_along(of.plain::<T>(), along, out, T::widen),
+        else match of.dtype() {
+            DType::Bool => sum_along(of.plain::<u8>(), along, out, truth),
+            dtype => unsupported("sum_dim_into", dtype),
+        }
+    )
+}
+
+fn dot(operation: &'static str, left: TensorRef<'_>, other: &Operand<'_>) -> Result<Scalar, TensorError> {
+    other.expect(operation, left.dtype())?;
+    let refuse = || TensorError::Shapes {
+        operation,
+        left: left.shape().into(),
+        right: other.shape().into(),
+        rule: "both have to be of one dimension and of the same size",
+    };
+    let right = other.tensor()?.ok_or_else(refuse)?;
+    if left.rank() != 1 || left.shape() != right.shape() {
+        return Err(refuse());
     }
+    with_number!(
+        left.dtype(),
+        T => Ok(dot_all::<T>(left, right).into()),
+        else unsupported(operation, left.dtype())
+    )
+}
+
+macro_rules! sums {
+    ($self:ident, $view:expr) => {
+        /// The sum of all elements; of truth values, how many are true. Integers wrap around at 64 bits.
+        ///
+        /// # Errors
+        /// For half precision without the feature `half`.
+        pub fn sum(&$self) -> Result<Scalar, TensorError> {
+            sum($view)
+        }
+
+        /// The sum of all elements, into an output without dimensions, of the type that [`sum_dim`](Self::sum_dim) gives. No
+        /// memory is allocated.
+        ///
+        /// # Errors
+        /// Where the output has another type or dimensions, or it cannot be written.
+        pub fn sum_into(&$self, out: &mut impl Output) -> Result<(), TensorError> {
+            let (view, mut out) = ($view, out.output()?);
+            output("sum_into", &out, sum_dtype(view.dtype()), &[])?;
+            out.fill(sum(view)?)
+        }
+
+        /// The sums along a dimension, which is then gone. Of integers, and of truth values, they are of 64 bits.
+        ///
+        /// # Errors
+        /// Where there is no such dimension, when there is no memory for it, and for half precision without the feature
+        /// `half`.
+        pub fn sum_dim(&$self, dim: usize) -> Result<Tensor, TensorError> {
+            let view = $view;
+            let mut out = Tensor::zeros(view.layout().gone(dim)?.shape(), sum_dtype(view.dtype()))?;
+            sum_dim(view, dim, &mut out.view_mut()?)?;
+            Ok(out)
+        }
+
+        /// The sums along a dimension, into an output. No memory is allocated.
+        ///
+        /// # Errors
+        /// Where there is no such dimension, the output has another type or shape than [`sum_dim`](Self::sum_dim) gives, or
+        /// it cannot be written.
+        pub fn sum_dim_into(&$self, dim: usize, out: &mut impl Output) -> Result<(), TensorError> {
+            sum_dim($view, dim, &mut out.output()?)
+        }
+
+        /// The sum of the products of elements of two tensors of one dimension. Complex ones are taken as they are.
+        ///
+        /// # Errors
+        /// Where they have more dimensions than one, another number of elements or another type, and for `bool`.
+        pub fn dot<'b>(&$self, other: impl Into<Operand<'b>>) -> Result<Scalar, TensorError> {
+            dot("dot", $view, &other.into())
+        }
+
+        /// The same into an output without dimensions, of the type that [`sum_dim`](Self::sum_dim) gives. No memory is
+        /// allocated.
+        ///
+        /// # Errors
+        /// As for [`dot`](Self::dot); where the output has another type or dimensions, or it cannot be written.
+        pub fn dot_into<'b>(
+            &$self,
+            other: impl Into<Operand<'b>>,
+            out: &mut impl Output,
+        ) -> Result<(), TensorError> {
+            let (view, mut out) = ($view, out.output()?);
+            output("dot_into", &out, sum_dtype(view.dtype()), &[])?;
+            out.fill(dot("dot_into", view, &other.into())?)
+        }
+    };
 }
 
 /// Sums and products of vectors.
 ///
 /// ```
-/// use millpond::{Scalar, Tensor};
+/// use millpond::{DType, Scalar, Tensor};
 ///
 /// let table = Tensor::from_slice(&[200u8, 100, 30, 4], [2, 2])?;
 /// assert_eq!(table.sum()?, Scalar::UInt(334));
 /// assert_eq!(table.sum_dim(1)?.to_vec::<u64>()?, [300, 34]);
 /// let (row, column) = (table.select(0, 1)?, table.select(1, 0)?);
-/// assert_eq!(row.dot(&column)?.to_u64(), Some(30 * 200 + 4 * 30));
+/// let mut product = Tensor::zeros([], DType::U64)?;
+/// row.dot_into(&column, &mut product)?;
+/// assert_eq!(product.item()?, Scalar::UInt(30 * 200 + 4 * 30));
 /// # Ok::<(), millpond::TensorError>(())
 /// ```
 impl Tensor {
-    /// The sum of all elements; of truth values, how many are true. Integers wrap around at 64 bits.
-    ///
-    /// # Errors
-    /// For half precision without the feature `half`.
-    pub fn sum(&self) -> Result<Scalar, TensorError> {
-        self.view()?.sum()
-    }
+    sums!(self, self.view()?);
+}
 
-    /// The sums along a dimension, which is then gone. Of integers, and of truth values, they are of 64 bits.
-    ///
-    /// # Errors
-    /// Where there is no such dimension, when there is no memory for it, and for half precision without the feature `half`.
-    pub fn sum_dim(&self, dim: usize) -> Result<Self, TensorError> {
-        self.view()?.sum_dim(dim)
-    }
-
-    /// The sums along a dimension, into an output. No memory is allocated.
-    ///
-    /// # Errors
-    /// Where there is no such dimension, the output has another type or shape than [`sum_dim`](Self::sum_dim) gives, or it
-    /// cannot be written.
-    pub fn sum_dim_into(&self, dim: usize, out: &mut impl Output) -> Result<(), TensorError> {
-        self.view()?.sum_dim_into(dim, out)
-    }
-
-    /// The sum of the products of elements of two tensors of one dimension. Complex ones are taken as they are.
-    ///
-    /// # Errors
-    /// Where they have more dimensions than one, another number of elements or another type, and for `bool`.
-    pub fn dot<'b>(&self, other: impl Into<Operand<'b>>) -> Result<Scalar, TensorError> {
-        self.view()?.dot(other)
-    }
+/// Sums and products of vectors, as with a [`Tensor`].
+impl TensorRef<'_> {
+    sums!(self, *self);
 }

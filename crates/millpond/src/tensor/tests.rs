@@ -1,10 +1,15 @@
 //! Tensors against a model that knows no strides: a shape, and the values in order.
 
+mod cases;
+mod casts;
 #[cfg(feature = "dlpack")]
 mod dlpack;
 mod exchange;
+mod lie;
 pub(super) mod model;
 mod operations;
+mod parallel;
+mod sums;
 mod text;
 mod views;
 

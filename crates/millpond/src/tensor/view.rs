@@ -1,5 +1,6 @@
 //! Views that borrow: of tensors, and of slices that are no tensor's.
 
+use super::Tensor;
 use super::error::TensorError;
 use super::expect;
 use super::layout::Layout;
@@ -126,7 +127,7 @@ impl<'a> TensorRef<'a> {
     /// # Errors
     /// Where there are none or several.
     pub fn item(&self) -> Result<Scalar, TensorError> {
-        let one = self.layout.reshape(&[])?;
+        let one = self.layout.changed(|layout| layout.reshape(&[]))?;
         Ok(self.scalar(one.offset()))
     }
 
@@ -185,12 +186,38 @@ impl<'a> TensorRef<'a> {
         elements(self.bytes)
     }
 
+    pub(super) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The elements of a view in which they follow one another.
+    #[inline]
+    pub(super) fn flat<T: Pod>(&self) -> &'a [T] {
+        &self.plain()[self.layout.offset()..][..self.layout.len()]
+    }
+
     pub(super) fn layout(&self) -> &Layout {
         &self.layout
     }
 
+    #[inline]
     pub(super) fn with(&self, layout: Layout) -> Self {
         Self::of(self.bytes, self.dtype, layout)
+    }
+
+    /// Where a change of the layout leads, in the same memory.
+    #[inline]
+    pub(super) fn viewed(
+        mut self,
+        change: impl FnOnce(&mut Layout) -> Result<(), TensorError>,
+    ) -> Result<Self, TensorError> {
+        change(&mut self.layout)?;
+        debug_assert!(
+            self.layout
+                .last()
+                .is_none_or(|last| last < self.bytes.len() / self.dtype.size())
+        );
+        Ok(self)
     }
 }
 
@@ -327,15 +354,35 @@ impl<'a> TensorMut<'a> {
         elements_mut(self.bytes)
     }
 
+    /// The elements of a view in which they follow one another.
+    #[inline]
+    pub(super) fn flat_mut<T: Pod>(&mut self) -> &mut [T] {
+        let (start, len) = (self.layout.offset(), self.layout.len());
+        &mut self.plain_mut()[start..][..len]
+    }
+
     pub(super) fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    pub(super) fn with(self, layout: Layout) -> Self {
-        Self::of(self.bytes, self.dtype, layout)
+    /// Where a change of the layout leads, in the same memory.
+    #[inline]
+    pub(super) fn viewed(
+        mut self,
+        change: impl FnOnce(&mut Layout) -> Result<(), TensorError>,
+    ) -> Result<Self, TensorError> {
+        change(&mut self.layout)?;
+        debug_assert!(
+            self.layout
+                .last()
+                .is_none_or(|last| last < self.bytes.len() / self.dtype.size())
+        );
+        debug_assert!(!self.layout.overlaps());
+        Ok(self)
     }
 }
 
+/// What tensors and views say of their layout.
 macro_rules! facts {
     () => {
         /// Sizes of the dimensions.
@@ -376,12 +423,6 @@ macro_rules! facts {
             self.len() == 0
         }
 
-        /// The elements' type.
-        #[must_use]
-        pub fn dtype(&self) -> DType {
-            self.dtype
-        }
-
         /// Whether the elements follow one another in memory, those of the last dimension first.
         #[must_use]
         pub fn is_contiguous(&self) -> bool {
@@ -390,12 +431,28 @@ macro_rules! facts {
     };
 }
 
+impl Tensor {
+    facts!();
+}
+
 impl TensorRef<'_> {
     facts!();
+
+    /// The elements' type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
 }
 
 impl TensorMut<'_> {
     facts!();
+
+    /// The elements' type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
 }
 
 /// Elements that follow one another, as a shape.

@@ -3,6 +3,7 @@
 use super::Tensor;
 use super::batches::Batches;
 use super::error::TensorError;
+use super::layout::Layout;
 use super::view::{TensorMut, TensorRef};
 use std::ops::RangeBounds;
 
@@ -13,72 +14,72 @@ macro_rules! views {
         /// # Errors
         /// Where the shape has another number of elements, or they do not lie in memory so that a view could have it
         /// ([`TensorError::NotAView`]).
+        #[inline]
         pub fn reshape($($receiver)*, shape: impl AsRef<[usize]>) -> Result<$view, TensorError> {
-            let layout = $self.layout().reshape(shape.as_ref())?;
-            Ok($self.with(layout))
+            $self.viewed(|layout| layout.reshape(shape.as_ref()))
         }
 
         /// A part of a dimension.
         ///
         /// # Errors
         /// Where there is no such dimension, or the range does not lie inside.
+        #[inline]
         pub fn slice($($receiver)*, dim: usize, range: impl RangeBounds<usize>) -> Result<$view, TensorError> {
-            let layout = $self.layout().slice(dim, range)?;
-            Ok($self.with(layout))
+            $self.viewed(|layout| layout.slice(dim, range))
         }
 
         /// Every `step`-th of a dimension, from its first on.
         ///
         /// # Errors
         /// Where there is no such dimension, or the step is 0.
+        #[inline]
         pub fn step($($receiver)*, dim: usize, step: usize) -> Result<$view, TensorError> {
-            let layout = $self.layout().step(dim, step)?;
-            Ok($self.with(layout))
+            $self.viewed(|layout| layout.step(dim, step))
         }
 
         /// One place of a dimension; the dimension is then gone.
         ///
         /// # Errors
         /// Where there is no such dimension or place.
+        #[inline]
         pub fn select($($receiver)*, dim: usize, at: usize) -> Result<$view, TensorError> {
-            let layout = $self.layout().select(dim, at)?;
-            Ok($self.with(layout))
+            $self.viewed(|layout| layout.select(dim, at))
         }
 
         /// Two dimensions in each other's place.
         ///
         /// # Errors
         /// Where there is no such dimension.
+        #[inline]
         pub fn transpose($($receiver)*, one: usize, other: usize) -> Result<$view, TensorError> {
-            let layout = $self.layout().transpose(one, other)?;
-            Ok($self.with(layout))
+            $self.viewed(|layout| layout.transpose(one, other))
         }
 
         /// Dimensions in another order, which names each of them once.
         ///
         /// # Errors
         /// Where it does not.
+        #[inline]
         pub fn permute($($receiver)*, order: impl AsRef<[usize]>) -> Result<$view, TensorError> {
-            let layout = $self.layout().permute(order.as_ref())?;
-            Ok($self.with(layout))
+            $self.viewed(|layout| layout.permute(order.as_ref()))
         }
 
         /// Without a dimension of size 1.
         ///
         /// # Errors
         /// Where there is no such dimension, or its size is another.
+        #[inline]
         pub fn squeeze($($receiver)*, dim: usize) -> Result<$view, TensorError> {
-            let layout = $self.layout().squeeze(dim)?;
-            Ok($self.with(layout))
+            $self.viewed(|layout| layout.squeeze(dim))
         }
 
         /// With a dimension of size 1 more, at this place.
         ///
         /// # Errors
         /// Where the place lies beyond the last dimension's end, or there would be too many.
+        #[inline]
         pub fn unsqueeze($($receiver)*, dim: usize) -> Result<$view, TensorError> {
-            let layout = $self.layout().unsqueeze(dim)?;
-            Ok($self.with(layout))
+            $self.viewed(|layout| layout.unsqueeze(dim))
         }
     };
 }
@@ -90,9 +91,9 @@ macro_rules! repeats {
         ///
         /// # Errors
         /// Where the shape is none that this one can be repeated to.
+        #[inline]
         pub fn broadcast_to(&self, shape: impl AsRef<[usize]>) -> Result<$view, TensorError> {
-            let layout = self.layout().broadcast_to(shape.as_ref())?;
-            Ok(self.with(layout))
+            self.viewed(|layout| layout.broadcast_to(shape.as_ref()))
         }
 
         /// Views of so many places of a dimension at a time, in order; the last is short where they do not come out even.
@@ -100,10 +101,26 @@ macro_rules! repeats {
         ///
         /// # Errors
         /// Where there is no such dimension, or the number is 0.
+        #[inline]
         pub fn batches(&self, dim: usize, size: usize) -> Result<Batches<$view>, TensorError> {
             Batches::new(self.clone(), self.layout().size(dim)?, dim, size)
         }
     };
+}
+
+/// Elsewhere in the same memory: where a change of the layout leads.
+///
+/// The layout is changed where it will be, as it is large and to carry it takes longer than to change it.
+impl Tensor {
+    #[inline]
+    fn viewed(
+        &self,
+        change: impl FnOnce(&mut Layout) -> Result<(), TensorError>,
+    ) -> Result<Self, TensorError> {
+        let mut view = self.clone();
+        change(&mut view.layout)?;
+        Ok(view)
+    }
 }
 
 /// Views: other tensors of the same storage. None of these copies an element or calls an allocator.

@@ -1,5 +1,6 @@
 //! The call of `matrixmultiply`, which multiplies matrices of `f32` and `f64` as fast as the processor can.
 
+use super::pair;
 use crate::dtype::{DType, Element};
 use crate::tensor::view::{TensorMut, TensorRef};
 
@@ -75,9 +76,4 @@ fn call<T: Element>(
             c_column,
         );
     }
-}
-
-/// Numbers of two dimensions, as matrices have.
-fn pair(numbers: &[usize]) -> [usize; 2] {
-    [numbers[0], numbers[1]]
 }

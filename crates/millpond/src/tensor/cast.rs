@@ -1,0 +1,148 @@
+//! Elements as another type. The way leads through the few types that elements are counted in, some at a time.
+
+use super::Tensor;
+use super::arithmetic::Output;
+use super::copy::SharedOrCopied;
+use super::elementwise::{output, refuse};
+use super::error::TensorError;
+use super::layout::Layout;
+use super::number::{Number, Wide, with_number};
+use super::threads;
+use super::view::{TensorMut, TensorRef};
+use super::walk::Walk;
+use crate::dtype::DType;
+
+macro_rules! cast_into {
+    ($self:ident, $view:expr) => {
+        /// The elements as another type, as Rust's `as` has it: integers wrap around, numbers of floating point are rounded
+        /// or cut off and stay inside what the type can hold, of complex numbers the real part is kept. As `bool` is what is
+        /// not 0. No memory is allocated.
+        ///
+        /// # Errors
+        /// Where the output has another shape or cannot be written, and for half precision without the feature `half`.
+        pub fn cast_into(&$self, out: &mut impl Output) -> Result<(), TensorError> {
+            cast($view, out.output()?)
+        }
+    };
+}
+
+/// To another type.
+impl Tensor {
+    cast_into!(self, self.view()?);
+
+    /// The elements as another type; see [`cast_into`](Self::cast_into). Shared where it is the type already.
+    ///
+    /// # Errors
+    /// When there is no memory for it, and for half precision without the feature `half`.
+    pub fn cast(&self, dtype: DType) -> Result<SharedOrCopied, TensorError> {
+        if dtype == self.dtype() {
+            return Ok(SharedOrCopied::Shared(self.clone()));
+        }
+        let mut out = Self::zeros(self.shape(), dtype)?;
+        self.cast_into(&mut out)?;
+        Ok(SharedOrCopied::Copied(out))
+    }
+}
+
+/// To another type, as with a [`Tensor`].
+impl TensorRef<'_> {
+    cast_into!(self, *self);
+
+    /// The elements as another type, as a new tensor; see [`cast_into`](Self::cast_into).
+    ///
+    /// # Errors
+    /// When there is no memory for it, and for half precision without the feature `half`.
+    pub fn cast(&self, dtype: DType) -> Result<Tensor, TensorError> {
+        if dtype == self.dtype() {
+            return self.to_tensor();
+        }
+        let mut out = Tensor::zeros(self.shape(), dtype)?;
+        self.cast_into(&mut out)?;
+        Ok(out)
+    }
+}
+
+/// Elements that are looked at together on the way from one type to another.
+pub(super) const TILE: usize = 64;
+
+/// Writes what was counted as elements of the output's type.
+pub(super) fn store<W: Wide>(
+    operation: &'static str,
+    values: &[W],
+    out: &mut TensorMut<'_>,
+    place: usize,
+    step: usize,
+) -> Result<(), TensorError> {
+    let dtype = out.dtype();
+    with_number!(
+        dtype,
+        T => {
+            let out = &mut out.plain_mut::<T>()[place..];
+            if step == 1 {
+                for (out, value) in out.iter_mut().zip(values) {
+                    *out = value.cast();
+                }
+            } else {
+                for (at, value) in values.iter().enumerate() {
+                    out[at * step] = value.cast();
+                }
+            }
+        },
+        else {
+            if dtype != DType::Bool {
+                return refuse(operation, dtype);
+            }
+            let out = out.plain_mut::<u8>();
+            for (at, value) in values.iter().enumerate() {
+                out[place + at * step] = u8::from(*value != W::default());
+            }
+        }
+    );
+    Ok(())
+}
+
+fn cast(from: TensorRef<'_>, mut out: TensorMut<'_>) -> Result<(), TensorError> {
+    output("cast_into", &out, out.dtype(), from.shape())?;
+    if from.dtype() == out.dtype() {
+        return out.copy_from(from);
+    }
+    let parts = threads::parts(out.len() * out.dtype().size());
+    threads::share(out, [from], parts, &|mut out, [from]| {
+        with_number!(
+            from.dtype(),
+            T => cast_by(from.plain::<T>(), from.layout(), &mut out, T::widen),
+            else match from.dtype() {
+                DType::Bool => {
+                    cast_by(from.plain::<u8>(), from.layout(), &mut out, |byte| u64::from(byte != 0))
+                }
+                dtype => refuse("cast", dtype),
+            }
+        )
+    })
+}
+
+fn cast_by<T: Copy, W: Wide>(
+    from: &[T],
+    layout: &Layout,
+    out: &mut TensorMut<'_>,
+    widen: impl Fn(T) -> W + Copy,
+) -> Result<(), TensorError> {
+    let whole = *out.layout();
+    let walk = Walk::in_any_order([&whole, layout]);
+    let [to_step, from_step] = walk.strides;
+    let mut result = Ok(());
+    walk.rows(|[to, start]| {
+        let mut tile = [W::default(); TILE];
+        for first in (0..walk.len).step_by(TILE) {
+            let tile = &mut tile[..TILE.min(walk.len - first)];
+            for (at, value) in tile.iter_mut().enumerate() {
+                *value = widen(from[start + (first + at) * from_step]);
+            }
+            let stored = store("cast", tile, out, to + first * to_step, to_step);
+            if stored.is_err() {
+                result = stored;
+            }
+        }
+    });
+    result
+}

@@ -1,0 +1,309 @@
+//! What arithmetic is made of: an operation on two elements carried to all of two tensors.
+//!
+//! Where everything follows one another in memory, which is looked at once for all types, slices go to a loop of
+//! `kernel`; else layouts are walked row by row. Whatever is large is cut into parts first and done by several threads.
+//! What can be refused is, before anything is written.
+
+use super::Tensor;
+use super::error::TensorError;
+use super::kernel::{self, Side};
+use super::layout::{Layout, broadcast};
+use super::number::{Number, with_number};
+use super::operand::Operand;
+use super::scalar::Scalar;
+use super::threads;
+use super::view::{TensorMut, TensorRef};
+use super::walk::Walk;
+use crate::buffer::Origin;
+use crate::dtype::DType;
+use crate::pool::Pool;
+use crate::pools::draw;
+
+/// An operation on two elements.
+#[derive(Clone, Copy)]
+pub(super) enum Binary {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    /// Adds a multiple of the second; the factor was found to be of the elements' type.
+    AddScaled(Scalar),
+}
+
+/// Does something with the function of an operation, which is compiled for each by itself.
+macro_rules! with_binary {
+    ($binary:expr, $number:ty, $function:ident => $body:expr) => {
+        match $binary {
+            Binary::Add => {
+                let $function = <$number as Number>::plus;
+                $body
+            }
+            Binary::Sub => {
+                let $function = <$number as Number>::minus;
+                $body
+            }
+            Binary::Mul => {
+                let $function = <$number as Number>::times;
+                $body
+            }
+            Binary::Div => {
+                let $function = <$number as Number>::over;
+                $body
+            }
+            Binary::AddScaled(factor) => {
+                let factor = <$number as Number>::of_scalar(factor);
+                let $function = move |left: $number, right: $number| left.plus(factor.times(right));
+                $body
+            }
+        }
+    };
+}
+
+impl Binary {
+    /// The last of them, where the factor is a number of the type.
+    pub(super) fn scaled(factor: Scalar, dtype: DType) -> Result<Self, TensorError> {
+        if factor.fits(dtype) {
+            return Ok(Self::AddScaled(factor));
+        }
+        Err(TensorError::Scalar { value: factor, dtype })
+    }
+
+    /// A new tensor. What is contiguous is written once, to memory of which nothing is known before.
+    pub(super) fn make(
+        self,
+        operation: &'static str,
+        left: TensorRef<'_>,
+        right: &Operand<'_>,
+    ) -> Result<Tensor, TensorError> {
+        let dtype = left.dtype();
+        right.expect(operation, dtype)?;
+        if !(left.is_contiguous() && right.is_flat(left.shape())) {
+            let shape = broadcast(operation, left.shape(), right.shape())?;
+            let mut out = Tensor::zeros(&*shape, dtype)?;
+            self.write_into(operation, left, right, out.view_mut()?)?;
+            return Ok(out);
+        }
+        with_number!(
+            dtype,
+            T => {
+                let right = right.side::<T>();
+                self.check(operation, right)?;
+                draw(|pool: &Pool| {
+                    let (owner, elements) = (pool.handle().0, left.flat::<T>());
+                    let made = with_binary!(self, T, f => kernel::make(owner, elements, right, f))?;
+                    Tensor::from_buffer(made, left.shape())
+                })
+            },
+            else refuse(operation, dtype)
+        )
+    }
+
+    /// Into an output, whose shape has to be the result's.
+    pub(super) fn write_into(
+        self,
+        operation: &'static str,
+        left: TensorRef<'_>,
+        right: &Operand<'_>,
+        mut out: TensorMut<'_>,
+    ) -> Result<(), TensorError> {
+        let dtype = left.dtype();
+        right.expect(operation, dtype)?;
+        let flat = out.dtype() == dtype
+            && out.shape() == left.shape()
+            && out.is_contiguous()
+            && left.is_contiguous()
+            && right.is_flat(left.shape());
+        let parts = threads::parts(out.len() * dtype.size());
+        if flat && parts < 2 {
+            return with_number!(
+                dtype,
+                T => {
+                    let right = right.side::<T>();
+                    self.check(operation, right)?;
+                    let left = Side::Each(left.flat::<T>());
+                    with_binary!(self, T, f => kernel::write(out.flat_mut(), left, right, f));
+                    Ok(())
+                },
+                else refuse(operation, dtype)
+            );
+        }
+        let shape = broadcast(operation, left.shape(), right.shape())?;
+        output(operation, &out, dtype, &shape)?;
+        let left = left.with(left.layout().repeat_to(operation, &shape)?);
+        let mut one = [0; 2];
+        let right = right.repeated(operation, &mut one, dtype, out.layout())?;
+        self.check_all(operation, right)?;
+        threads::share(out, [left, right], parts, &|mut out, [left, right]| {
+            let dtype = left.dtype();
+            with_number!(
+                dtype,
+                T => {
+                    let whole = *out.layout();
+                    let left = (left.plain::<T>(), left.layout());
+                    let right = (right.plain::<T>(), right.layout());
+                    with_binary!(self, T, f => write((out.plain_mut(), &whole), left, right, f));
+                    Ok(())
+                },
+                else refuse(operation, dtype)
+            )
+        })
+    }
+
+    /// In place.
+    pub(super) fn assign(
+        self,
+        operation: &'static str,
+        mut out: TensorMut<'_>,
+        right: &Operand<'_>,
+    ) -> Result<(), TensorError> {
+        let dtype = out.dtype();
+        right.expect(operation, dtype)?;
+        let flat = out.is_contiguous() && right.is_flat(out.shape());
+        let parts = threads::parts(out.len() * dtype.size());
+        if flat && parts < 2 {
+            return with_number!(
+                dtype,
+                T => {
+                    let right = right.side::<T>();
+                    self.check(operation, right)?;
+                    with_binary!(self, T, f => kernel::update(out.flat_mut(), right, f));
+                    Ok(())
+                },
+                else refuse(operation, dtype)
+            );
+        }
+        let mut one = [0; 2];
+        let right = right.repeated(operation, &mut one, dtype, out.layout())?;
+        self.check_all(operation, right)?;
+        threads::share(out, [right], parts, &|mut out, [right]| {
+            let dtype = right.dtype();
+            with_number!(
+                dtype,
+                T => {
+                    let whole = *out.layout();
+                    let right = (right.plain::<T>(), right.layout());
+                    with_binary!(self, T, f => update((out.plain_mut(), &whole), right, f));
+                    Ok(())
+                },
+                else refuse(operation, dtype)
+            )
+        })
+    }
+
+    /// Refuses to divide integers by 0.
+    fn check<T: Number>(self, operation: &'static str, right: Side<'_, T>) -> Result<(), TensorError> {
+        if !(T::INTEGER && matches!(self, Self::Div)) {
+            return Ok(());
+        }
+        let zero = match right {
+            Side::Each(right) => right.iter().any(|divisor| divisor.is_zero()),
+            Side::One(divisor) => divisor.is_zero(),
+        };
+        if zero {
+            return Err(TensorError::DivisionByZero { operation });
+        }
+        Ok(())
+    }
+
+    /// The same for divisors that lie in any way.
+    fn check_all(self, operation: &'static str, right: TensorRef<'_>) -> Result<(), TensorError> {
+        if !matches!(self, Self::Div) {
+            return Ok(());
+        }
+        with_number!(
+            right.dtype(),
+            T => {
+                if !T::INTEGER {
+                    return Ok(());
+                }
+                let walk = Walk::in_any_order([right.layout()]);
+                let (divisors, [step]) = (right.plain::<T>(), walk.strides);
+                let mut zero = false;
+                walk.rows(|[start]| zero |= (0..walk.len).any(|at| divisors[start + at * step].is_zero()));
+                if zero {
+                    return Err(TensorError::DivisionByZero { operation });
+                }
+                Ok(())
+            },
+            else Ok(())
+        )
+    }
+}
+
+/// `out = f(left, right)`, all of one shape.
+fn write<T: Number>(
+    out: (&mut [T], &Layout),
+    left: (&[T], &Layout),
+    right: (&[T], &Layout),
+    f: impl Fn(T, T) -> T + Copy,
+) {
+    let walk = Walk::in_any_order([out.1, left.1, right.1]);
+    let (out, left, right, len) = (out.0, left.0, right.0, walk.len);
+    walk.rows(|[to, a, b]| match walk.strides {
+        [1, a_step @ (0 | 1), b_step @ (0 | 1)] => {
+            let (left, right) = (side(left, a, a_step, len), side(right, b, b_step, len));
+            kernel::write(&mut out[to..to + len], left, right, f);
+        }
+        [to_step, a_step, b_step] => {
+            for at in 0..len {
+                out[to + at * to_step] = f(left[a + at * a_step], right[b + at * b_step]);
+            }
+        }
+    });
+}
+
+/// `out = f(out, right)`, both of one shape.
+fn update<T: Number>(out: (&mut [T], &Layout), right: (&[T], &Layout), f: impl Fn(T, T) -> T + Copy) {
+    let walk = Walk::in_any_order([out.1, right.1]);
+    let (out, right, len) = (out.0, right.0, walk.len);
+    walk.rows(|[to, b]| match walk.strides {
+        [1, b_step @ (0 | 1)] => {
+            kernel::update(&mut out[to..to + len], side(right, b, b_step, len), f);
+        }
+        [to_step, b_step] => {
+            for at in 0..len {
+                let out = &mut out[to + at * to_step];
+                *out = f(*out, right[b + at * b_step]);
+            }
+        }
+    });
+}
+
+/// A row of elements that follow one another, or one for all.
+#[inline]
+fn side<T: Copy>(elements: &[T], start: usize, step: usize, len: usize) -> Side<'_, T> {
+    if step == 0 {
+        Side::One(elements[start])
+    } else {
+        Side::Each(&elements[start..start + len])
+    }
+}
+
+pub(super) fn refuse<R>(operation: &'static str, dtype: DType) -> Result<R, TensorError> {
+    Err(TensorError::Unsupported { operation, dtype })
+}
+
+/// Refuses an output of another type or shape than the result has.
+pub(super) fn output(
+    operation: &'static str,
+    out: &TensorMut<'_>,
+    dtype: DType,
+    shape: &[usize],
+) -> Result<(), TensorError> {
+    if out.dtype() != dtype {
+        return Err(TensorError::DTypes {
+            operation,
+            left: dtype,
+            right: out.dtype(),
+        });
+    }
+    if out.shape() != shape {
+        return Err(TensorError::Shapes {
+            operation,
+            left: out.shape().into(),
+            right: shape.into(),
+            rule: "the output's shape has to be that of the result",
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! Loops over elements that follow one another, compiled for the vectors that the processor turns out to have.
+//!
+//! Every x86-64 has vectors of 16 bytes, most have AVX2's of 32; which it is is looked up when the program runs. With them
+//! comes no other arithmetic: products and sums are rounded apart, never fused, so that results are the same on all.
+//!
+//! All unsafe code of element-wise operations is here: the step into a function that is compiled for AVX2, and the one from
+//! memory of which nothing was known to elements, all of which a loop has written.
+
+use super::threads;
+use crate::block::{ALIGN, Owner};
+use crate::buffer::Buffer;
+use crate::error::AllocError;
+use bytemuck::AnyBitPattern;
+use std::mem::MaybeUninit;
+
+/// A loop. What implements it says `#[inline(always)]`: only so it becomes part of each function it is compiled in.
+pub(super) trait Kernel {
+    type Output;
+
+    fn run(self) -> Self::Output;
+}
+
+/// Runs a loop with the widest vectors there are.
+#[inline]
+pub(super) fn run<K: Kernel>(kernel: K) -> K::Output {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has AVX2.
+        return unsafe { with_avx2(kernel) };
+    }
+    kernel.run()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn with_avx2<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run()
+}
+
+/// One operand: an element for each of the output's, or one for all.
+#[derive(Clone, Copy)]
+pub(super) enum Side<'a, T> {
+    Each(&'a [T]),
+    One(T),
+}
+
+impl<'a, T: Copy> Side<'a, T> {
+    /// What belongs to the first `at` elements, and what to the others.
+    fn split(self, at: usize) -> [Self; 2] {
+        match self {
+            Self::Each(each) => {
+                let (first, second) = each.split_at(at.min(each.len()));
+                [Self::Each(first), Self::Each(second)]
+            }
+            Self::One(one) => [Self::One(one); 2],
+        }
+    }
+
+    /// How many of so many elements there is one for.
+    fn at_most(&self, len: usize) -> usize {
+        match self {
+            Self::Each(each) => each.len().min(len),
+            Self::One(_) => len,
+        }
+    }
+}
+
+/// `out = f(out, right)`.
+struct Update<'a, T, F> {
+    out: &'a mut [T],
+    right: Side<'a, T>,
+    f: F,
+}
+
+impl<T: Copy, F: Fn(T, T) -> T> Kernel for Update<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        match self.right {
+            Side::Each(right) => {
+                for (out, right) in self.out.iter_mut().zip(right) {
+                    *out = (self.f)(*out, *right);
+                }
+            }
+            Side::One(right) => {
+                for out in self.out {
+                    *out = (self.f)(*out, right);
+                }
+            }
+        }
+    }
+}
+
+/// `out = f(out, right)`, element by element.
+#[inline]
+pub(super) fn update<T: Copy>(out: &mut [T], right: Side<'_, T>, f: impl Fn(T, T) -> T) {
+    run(Update { out, right, f });
+}
+
+/// `out = f(left, right)`. Writes every element of the output that both have one for.
+struct Write<'a, T, F> {
+    out: &'a mut [MaybeUninit<T>],
+    left: Side<'a, T>,
+    right: Side<'a, T>,
+    f: F,
+}
+
+impl<T: Copy, F: Fn(T, T) -> T> Kernel for Write<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        match (self.left, self.right) {
+            (Side::Each(left), Side::Each(right)) => {
+                for (out, (left, right)) in self.out.iter_mut().zip(left.iter().zip(right)) {
+                    out.write((self.f)(*left, *right));
+                }
+            }
+            (Side::Each(left), Side::One(right)) => {
+                for (out, left) in self.out.iter_mut().zip(left) {
+                    out.write((self.f)(*left, right));
+                }
+            }
+            (Side::One(left), Side::Each(right)) => {
+                for (out, right) in self.out.iter_mut().zip(right) {
+                    out.write((self.f)(left, *right));
+                }
+            }
+            (Side::One(left), Side::One(right)) => {
+                let both = (self.f)(left, right);
+                for out in self.out {
+                    out.write(both);
+                }
+            }
+        }
+    }
+}
+
+/// `out = f(left, right)`, element by element.
+#[inline]
+pub(super) fn write<T: Copy>(out: &mut [T], left: Side<'_, T>, right: Side<'_, T>, f: impl Fn(T, T) -> T) {
+    let len = out.len();
+    // SAFETY: elements lie as those do of which nothing is known; all that the kernel writes are elements.
+    let out = unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast::<MaybeUninit<T>>(), len) };
+    run(Write { out, left, right, f });
+}
+
+/// The same as a new buffer: as long as the operands, or as the shorter of them.
+pub(super) fn make<T: AnyBitPattern + Send + Sync>(
+    owner: Owner,
+    left: &[T],
+    right: Side<'_, T>,
+    f: impl Fn(T, T) -> T + Copy + Send + Sync,
+) -> Result<Buffer<T>, AllocError> {
+    let len = right.at_most(left.len());
+    let mut out = Buffer::<MaybeUninit<T>>::uninit(owner, len, ALIGN)?;
+    let parts = threads::parts(out.bytes());
+    write_parts(&mut out, Side::Each(left), right, f, parts);
+    // SAFETY: every element was written just now, as each operand has one for it.
+    Ok(unsafe { out.assume_init() })
+}
+
+/// In so many parts, at once. Writes every element of the output that both have one for.
+fn write_parts<T: Copy + Send + Sync>(
+    out: &mut [MaybeUninit<T>],
+    left: Side<'_, T>,
+    right: Side<'_, T>,
+    f: impl Fn(T, T) -> T + Copy + Send + Sync,
+    parts: usize,
+) {
+    if parts < 2 {
+        return run(Write { out, left, right, f });
+    }
+    let (fewer, more) = (parts / 2, parts - parts / 2);
+    let at = out.len() / parts * fewer;
+    let (first, second) = out.split_at_mut(at);
+    let ([left, left_rest], [right, right_rest]) = (left.split(at), right.split(at));
+    threads::both(
+        || write_parts(first, left, right, f, fewer),
+        || write_parts(second, left_rest, right_rest, f, more),
+    );
+}

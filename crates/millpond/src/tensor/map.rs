@@ -1,0 +1,218 @@
+//! A caller's function on elements, chunks and batches, in place; on one thread, and on several.
+//!
+//! What is large is cut into parts as any operation is (`threads`). A function that panics ends the whole call with its
+//! panic, after the other parts have come to an end: what was written stays, and the tensor can be used as before.
+
+use super::Tensor;
+use super::error::TensorError;
+use super::expect;
+use super::kernel::{self, Side};
+use super::operand::Operand;
+use super::threads;
+use super::view::TensorMut;
+use super::walk::Walk;
+use crate::dtype::Element;
+use bytemuck::Pod;
+
+/// `x = f(x)` for each element of a view.
+fn map<T: Pod>(mut out: TensorMut<'_>, mut f: impl FnMut(T) -> T) {
+    let whole = *out.layout();
+    let (out, walk) = (out.plain_mut::<T>(), Walk::in_any_order([&whole]));
+    walk.rows(|[start]| match walk.strides {
+        [1] => out[start..start + walk.len].iter_mut().for_each(|x| *x = f(*x)),
+        [step] => (0..walk.len).for_each(|at| {
+            let x = &mut out[start + at * step];
+            *x = f(*x);
+        }),
+    });
+}
+
+/// In how many parts to have a caller's function work on elements: as if each were a cache line, since a function takes
+/// longer than an operation that waits for memory.
+fn parts_of(len: usize) -> usize {
+    threads::parts(len.saturating_mul(64))
+}
+
+macro_rules! maps {
+    ($self:ident, $view:expr) => {
+        /// Has a function make a new element of each, in place and in any order.
+        ///
+        /// # Errors
+        /// Where the elements are of another type, and where they cannot be written.
+        pub fn map_in_place<T: Element>(&mut $self, f: impl FnMut(T) -> T) -> Result<(), TensorError> {
+            let view = $view;
+            expect(T::DTYPE, view.dtype())?;
+            map(view, f);
+            Ok(())
+        }
+
+        /// The same on several threads at once where that pays, with the feature `rayon`. No memory of a pool is allocated.
+        ///
+        /// ```
+        /// let mut tensor = millpond::Tensor::arange(0.0f32, 6.0, 1.0)?.reshape([2, 3])?;
+        /// let limit = 3.0;
+        /// tensor.view_mut()?.transpose(0, 1)?.par_map_in_place(|x: f32| x.sqrt().min(limit))?;
+        /// assert_eq!(tensor.get(&[1, 1])?.to_f64(), Some(2.0));
+        /// # Ok::<(), millpond::TensorError>(())
+        /// ```
+        ///
+        /// # Errors
+        /// Where the elements are of another type, and where they cannot be written.
+        pub fn par_map_in_place<T: Element>(
+            &mut $self,
+            f: impl Fn(T) -> T + Sync,
+        ) -> Result<(), TensorError> {
+            let view = $view;
+            expect(T::DTYPE, view.dtype())?;
+            let parts = parts_of(view.len());
+            threads::share(view, [], parts, &|view, []| {
+                map(view, &f);
+                Ok(())
+            })
+        }
+
+        /// Has a function make a new element of each and one of another tensor, in place, on several threads where that
+        /// pays. No memory of a pool is allocated; either may have strides.
+        ///
+        /// # Errors
+        /// Where the elements of either are of another type, the other cannot be repeated to this one's shape, and where
+        /// this one cannot be written.
+        pub fn par_zip_in_place<'b, T: Element>(
+            &mut $self,
+            other: impl Into<Operand<'b>>,
+            f: impl Fn(T, T) -> T + Sync,
+        ) -> Result<(), TensorError> {
+            zip($view, &other.into(), f)
+        }
+
+        /// Has a function work on so many places of a dimension at a time, as a view, on several threads at once. It gets the
+        /// number of the batch, counted from 0; the last batch is short where they do not come out even.
+        ///
+        /// ```
+        /// use millpond::{DType, Tensor};
+        ///
+        /// let mut rows = Tensor::ones([5, 4], DType::F32)?;
+        /// rows.par_for_each_batch(0, 2, |at, mut batch| batch.scal(at as f32))?;
+        /// assert_eq!(rows.select(1, 0)?.to_vec::<f32>()?, [0.0, 0.0, 1.0, 1.0, 2.0]);
+        /// # Ok::<(), millpond::TensorError>(())
+        /// ```
+        ///
+        /// # Errors
+        /// Where there is no such dimension, the number is 0, the batches lie between each other in memory
+        /// ([`TensorError::Interleaved`]), or this one cannot be written; or what the function said of one of them.
+        pub fn par_for_each_batch(
+            &mut $self,
+            dim: usize,
+            size: usize,
+            f: impl Fn(usize, TensorMut<'_>) -> Result<(), TensorError> + Sync,
+        ) -> Result<(), TensorError> {
+            let mut view = $view;
+            // Refuses what cannot be done, all of it before the first batch.
+            let batches = view.reborrow().batches(dim, size)?.len();
+            each(view, (dim, size), 0..batches, threads::tasks(), &f)
+        }
+
+        /// Has a function work on so many elements at a time, as slices, on several threads at once. It gets the place of the
+        /// first of them; the last chunk is short where they do not come out even.
+        ///
+        /// ```
+        /// let mut squares = millpond::Pool::host()?.alloc_zeroed::<u64>(10)?;
+        /// let mut view = millpond::TensorMut::from_slice(&mut squares, [10])?;
+        /// view.par_for_each_chunk(4, |first, chunk: &mut [u64]| {
+        ///     chunk.iter_mut().enumerate().for_each(|(at, x)| *x = ((first + at) * (first + at)) as u64);
+        /// })?;
+        /// assert_eq!(squares[7..], [49, 64, 81]);
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
+        ///
+        /// # Errors
+        /// Where the elements are of another type or do not follow one another in memory, the number is 0, or this one
+        /// cannot be written.
+        pub fn par_for_each_chunk<T: Element>(
+            &mut $self,
+            size: usize,
+            f: impl Fn(usize, &mut [T]) + Sync,
+        ) -> Result<(), TensorError> {
+            let mut view = $view;
+            let elements = view.as_mut_slice::<T>()?;
+            let len = elements.len();
+            let flat = TensorMut::from_slice(elements, [len])?;
+            if size == 0 {
+                return Err(TensorError::Zero { what: "a chunk" });
+            }
+            each(flat, (0, size), 0..len.div_ceil(size), threads::tasks(), &|at, mut chunk| {
+                f(at * size, chunk.as_mut_slice()?);
+                Ok(())
+            })
+        }
+    };
+}
+
+/// A caller's function in place.
+impl Tensor {
+    maps!(self, self.view_mut()?);
+}
+
+/// A caller's function in place, as with a [`Tensor`].
+impl TensorMut<'_> {
+    maps!(self, self.reborrow());
+}
+
+fn zip<T: Element>(
+    out: TensorMut<'_>,
+    other: &Operand<'_>,
+    f: impl Fn(T, T) -> T + Sync,
+) -> Result<(), TensorError> {
+    let operation = "par_zip_in_place";
+    expect(T::DTYPE, out.dtype())?;
+    other.expect(operation, out.dtype())?;
+    let mut one = [0; 2];
+    let other = other.repeated(operation, &mut one, out.dtype(), out.layout())?;
+    let parts = parts_of(out.len());
+    threads::share(out, [other], parts, &|mut out, [other]| {
+        let whole = *out.layout();
+        let walk = Walk::in_any_order([&whole, other.layout()]);
+        let (out, other, len) = (out.plain_mut::<T>(), other.plain::<T>(), walk.len);
+        walk.rows(|[to, from]| match walk.strides {
+            [1, 1] => {
+                let row = Side::Each(&other[from..from + len]);
+                kernel::update(&mut out[to..to + len], row, &f);
+            }
+            [to_step, step] => {
+                for at in 0..len {
+                    let out = &mut out[to + at * to_step];
+                    *out = f(*out, other[from + at * step]);
+                }
+            }
+        });
+        Ok(())
+    })
+}
+
+/// Has a function work on these batches of a view that begins with the first of them, on so many threads at most.
+fn each(
+    view: TensorMut<'_>,
+    (dim, size): (usize, usize),
+    batches: std::ops::Range<usize>,
+    parts: usize,
+    f: &(impl Fn(usize, TensorMut<'_>) -> Result<(), TensorError> + Sync),
+) -> Result<(), TensorError> {
+    if batches.len() < 2 {
+        return if batches.is_empty() {
+            Ok(())
+        } else {
+            f(batches.start, view)
+        };
+    }
+    let (few, half) = (parts / 2, batches.len() / 2);
+    let (first, second) = view.split_at(dim, half * size)?;
+    let at = batches.start + half;
+    let first = || each(first, (dim, size), batches.start..at, few, f);
+    let second = || each(second, (dim, size), at..batches.end, parts - few, f);
+    let (one, other) = if parts < 2 {
+        (first(), second())
+    } else {
+        threads::both(first, second)
+    };
+    one.and(other)
+}
