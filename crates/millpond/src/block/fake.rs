@@ -13,6 +13,9 @@ pub(crate) struct Fake(HashMap<u64, (*mut u8, Layout)>);
 // SAFETY: the pointers are of the heap, which any thread may use.
 unsafe impl Send for Fake {}
 
+/// Bytes of a segment, at most.
+const MOST: u64 = 4 << 20;
+
 /// Buffers of a fake, without a pool.
 pub(crate) fn unpooled() -> Unpooled {
     Unpooled::over(Box::new(Fake::default()))
@@ -32,11 +35,11 @@ impl Source for Fake {
         None
     }
     fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
-        if bytes > 1 << 20 {
+        if bytes > MOST {
             return Err(SourceError::OutOfMemory {
                 requested: bytes,
                 free: 0,
-                capacity: 1 << 20,
+                capacity: MOST,
             });
         }
         let layout = Layout::from_size_align(bytes as usize + 64, 128).expect("a layout");
