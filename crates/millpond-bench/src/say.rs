@@ -1,7 +1,9 @@
 //! What programs print: a reader who has seen enough, as `| head` has, is no error.
 
+use std::error::Error;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
 
 /// Writes a line to stderr. Where that is closed there is nowhere left to say so.
 pub fn say(line: impl Display) {
@@ -17,5 +19,16 @@ pub fn print(text: impl Display) -> io::Result<()> {
     match write!(out, "{text}").and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
         written => written,
+    }
+}
+
+/// How a program of this name ends: with 2, and a word why, where it could not do what it was asked for.
+pub fn exit(name: &str, outcome: Result<(), Box<dyn Error>>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(format_args!("{name}: {error}"));
+            ExitCode::from(2)
+        }
     }
 }

@@ -25,10 +25,14 @@ pub(crate) fn command(args: &BenchArgs) -> Result<Exit, CliError> {
         ),
         Bench::Seeds { quick, rounds } => {
             let rounds = rounds.map_or(if *quick { 1 } else { 3 }, usize::from);
-            (
-                host::seeds(*quick, rounds, &again, &mut out),
-                "millpond bench seeds --help",
-            )
+            let done = host::seeds(*quick, rounds, &again, &mut out);
+            if done.is_ok()
+                && let Err(error) = tensors(*quick)
+            {
+                complain(&error);
+                return Ok(Exit::Failed);
+            }
+            (done, "millpond bench seeds --help")
         }
     };
     match done {
@@ -50,6 +54,23 @@ pub(crate) fn command(args: &BenchArgs) -> Result<Exit, CliError> {
             Ok(Exit::Failed)
         }
     }
+}
+
+/// What the documents claim of tensors, of layouts and of data larger than memory.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn tensors(quick: bool) -> Result<(), Box<dyn std::error::Error>> {
+    use millpond_bench::{data, layout, tensors};
+
+    let arguments = |full: &'static str, quickly: &'static str| {
+        let arguments = if quick { quickly } else { full };
+        arguments.split_whitespace().map(str::to_owned)
+    };
+    println!("\nTensors: operations, views\n");
+    tensors::run(arguments("", "--quick --rounds 1"))?;
+    println!("\nLayout: arrays of structures and structures of arrays, rows and columns\n");
+    layout::run(arguments("", "--quick --rounds 1"))?;
+    println!("\nData: a pass through a file, beside plain reads\n");
+    data::run(arguments("--size 1GiB", "--size 16MiB --rounds 1"))
 }
 
 /// Runs the command.

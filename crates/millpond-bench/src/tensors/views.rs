@@ -1,0 +1,63 @@
+//! What a step from view to view takes.
+
+use super::{SMALL, Settings, spread};
+use crate::{CpuClock, Table};
+use millpond::{Tensor, TensorError, pools};
+use std::error::Error;
+use std::hint::black_box;
+
+/// Steps from view to view, and how many they are.
+pub(super) type Chain = (&'static str, usize, fn(&Tensor) -> Result<(), TensorError>);
+
+pub(super) const CHAINS: [Chain; 4] = [
+    ("tensor: reshape, slice, transpose, select", 4, |whole| {
+        let view = whole.reshape([20, 5, 10])?.slice(0, 2..9)?.transpose(0, 2)?;
+        drop(black_box(view.select(1, 3)?));
+        Ok(())
+    }),
+    ("borrowed: reshape, slice, transpose, select", 5, |whole| {
+        let view = whole
+            .view()?
+            .reshape([20, 5, 10])?
+            .slice(0, 2..9)?
+            .transpose(0, 2)?;
+        black_box(view.select(1, 3)?);
+        Ok(())
+    }),
+    ("tensor: batches", 100, |whole| {
+        for batch in whole.batches(0, 10)? {
+            drop(black_box(batch));
+        }
+        Ok(())
+    }),
+    ("tensor: clone", 1, |whole| {
+        drop(black_box(whole.clone()));
+        Ok(())
+    }),
+];
+
+pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
+    let pool = pools().host()?;
+    let whole = Tensor::zeros_in(&pool, [SMALL], millpond::DType::F32)?;
+    let mut table = Table::new(&["views", "ns for a step (least to most)", "allocations"]);
+    let before = pool.stats().allocations;
+    for (name, steps, chain) in CHAINS {
+        let passes = 200_000 / steps;
+        let mut times = Vec::new();
+        for _ in 0..settings.rounds {
+            let clock = CpuClock::start();
+            for _ in 0..passes {
+                chain(black_box(&whole))?;
+            }
+            times.push(clock.nanoseconds() / (passes * steps) as f64);
+        }
+        let [least, middle, most] = spread(times);
+        table.row(vec![
+            name.to_owned(),
+            format!("{middle:.1} ({least:.1} to {most:.1})"),
+            (pool.stats().allocations - before).to_string(),
+        ]);
+    }
+    println!("{table}");
+    Ok(())
+}
