@@ -103,6 +103,17 @@ fn batches_are_views_and_work_in_place_allocates_nothing() {
 }
 
 #[test]
+fn a_network_learns_and_its_steps_ask_for_nothing() {
+    let said = run_with("network", &["--quick"]);
+    assert!(
+        said.contains("the 359 others for 0;")
+            && said.contains("yes  the gradients are those of the loss")
+            && said.contains("yes  the test digits are told apart"),
+        "{said}"
+    );
+}
+
+#[test]
 fn what_the_environment_says_changes_neither_proof() {
     for name in ["monitor", "scoped"] {
         let output = Command::new(example(name))
