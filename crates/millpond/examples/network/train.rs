@@ -4,7 +4,7 @@ use crate::data::{Batch, Digits, ROW};
 use crate::gradients;
 use crate::model::{Network, Score};
 use millpond::engine::display_size;
-use millpond::{DataSet, GlobalPool, Npy, Order, Pool, Tensor, TensorError, TensorRef, Workspace};
+use millpond::{DataSet, GlobalPool, Npy, Order, Pool, Pools, Tensor, TensorError, TensorRef, Workspace};
 use std::error::Error;
 
 /// Serves whatever the program asks for beside its tensors.
@@ -104,12 +104,7 @@ impl Trainer {
     /// A way through all rows, in an order of its own. The pool is asked for the one buffer that batches are read into.
     fn epoch(&mut self, data: &DataSet<f32>, number: u64) -> Result<Score, Box<dyn Error>> {
         let mut all = Score::default();
-        let pass = data
-            .pass()
-            .rows(BATCH)
-            .order(Order::shuffled(number))
-            .ahead(0)
-            .pool(&self.pool.clone());
+        let pass = data.pass().rows(BATCH).order(Order::shuffled(number)).ahead(0);
         pass.try_for_each(|chunk| {
             let rows = TensorRef::from_slice(chunk, [chunk.len() / ROW, ROW])?;
             let before = [&self.pool, self.program].map(Account::of);
@@ -148,7 +143,10 @@ pub(crate) fn run(plan: Plan) -> Result<bool, Box<dyn Error>> {
     let program = PROGRAM
         .pool()
         .ok_or("there is no memory for the program's pool")?;
-    let pool = Pool::host()?;
+    // The set holds for this thread, so that a tensor that is made on the way is counted too.
+    let set = Pools::new();
+    let _scope = set.enter();
+    let pool = set.host()?;
     let digits = Digits::write(plan.rows, TEST_ROWS)?;
     let data = Npy::open(&digits.to_learn)?.rows::<f32>()?;
     let test = Npy::open(&digits.to_test)?.tensor_in(&pool)?;
@@ -196,11 +194,11 @@ pub(crate) fn run(plan: Plan) -> Result<bool, Box<dyn Error>> {
     let (first, later) = (trainer.first, trainer.later);
     let (least, most) = later.of_program.unwrap_or_default();
     println!(
-        "\nof the pool the first step asked for {} blocks, the {} others for {}; of the program's allocator for {most} each, \
-         where a step has {} products of matrices\n",
+        "\nblocks asked of the pool: {} by the first step, {} by the {} others; of the program's allocator: {most} by each of \
+         those, where a step has {} products of matrices\n",
         first.of_pool,
-        later.taken,
         later.of_pool,
+        later.taken,
         Network::PRODUCTS
     );
     let ends = scores.first().zip(scores.last());
