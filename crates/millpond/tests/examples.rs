@@ -106,7 +106,7 @@ fn batches_are_views_and_work_in_place_allocates_nothing() {
 fn a_network_learns_and_its_steps_ask_for_nothing() {
     let said = run_with("network", &["--quick"]);
     assert!(
-        said.contains("0 by the 359 others;")
+        said.contains("0 by the 281 others;")
             && said.contains("yes  the gradients are those of the loss")
             && said.contains("yes  the test digits are told apart"),
         "{said}"

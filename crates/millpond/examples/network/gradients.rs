@@ -6,9 +6,9 @@ use crate::model::Network;
 use millpond::{Operand, Scratch, TensorError, TensorRef};
 
 /// How far a parameter is moved, all of its elements together.
-const STEP: f64 = 1e-3;
+const STEP: f64 = 2e-4;
 /// How far both may be apart, as a share of the gradient's length: what `f32` and the kinks of ReLU leave.
-const TOLERANCE: f64 = 2e-3;
+const TOLERANCE: f64 = 5e-3;
 
 /// The sum of products of all elements.
 fn inner<'a>(one: TensorRef<'_>, other: impl Into<Operand<'a>>) -> Result<f64, TensorError> {

@@ -11,7 +11,8 @@ use std::error::Error;
 #[global_allocator]
 static PROGRAM: GlobalPool = GlobalPool::new();
 
-const BATCH: usize = 50;
+/// Rows of a batch. The last one of an epoch is short.
+const BATCH: usize = 64;
 
 /// How much is learnt.
 #[derive(Clone, Copy)]
@@ -167,6 +168,7 @@ pub(crate) fn run(plan: Plan) -> Result<bool, Box<dyn Error>> {
         first: Steps::default(),
         later: Steps::default(),
     };
+    let mut beside = 0;
     println!("epoch   loss  accuracy  asked by the steps  by the pass       held       peak   reserved");
     let (mut scores, mut bytes) = (Vec::new(), Vec::new());
     scores.try_reserve(plan.epochs as usize)?;
@@ -176,18 +178,19 @@ pub(crate) fn run(plan: Plan) -> Result<bool, Box<dyn Error>> {
         let learnt = trainer.epoch(&data, epoch)?;
         let tested = trainer.test(&test)?;
         let (after, steps) = (Account::of(&pool), trainer.asked() - steps);
+        let (others, reserved) = (after.asked - before.asked - steps, pool.stats().reserved.peak);
         println!(
             "{epoch:5}  {:.3}  {:6.1} %  {steps:18}  {:11}  {:>9}  {:>9}  {:>9}",
             learnt.mean_loss(),
             100.0 * tested.accuracy(),
-            after.asked - before.asked - steps,
+            others,
             display_size(after.held),
             display_size(after.peak),
-            display_size(pool.stats().reserved.peak),
+            display_size(reserved),
         );
         scores.push((learnt.mean_loss(), tested.accuracy()));
-        let reserved = pool.stats().reserved.peak;
         bytes.push([after.held, after.peak, reserved, Account::of(program).held]);
+        beside += others;
     }
     drop(digits);
 
@@ -215,7 +218,11 @@ pub(crate) fn run(plan: Plan) -> Result<bool, Box<dyn Error>> {
         ),
         check(
             "no other step asked it for anything",
-            later.of_pool == 0 && later.taken == plan.epochs * (plan.rows / BATCH) as u64 - 1,
+            later.of_pool == 0 && later.taken == plan.epochs * plan.rows.div_ceil(BATCH) as u64 - 1,
+        ),
+        check(
+            "each epoch asked for the buffer that it reads into, and no more",
+            beside == plan.epochs,
         ),
         check(
             "pool and program hold what they held after the first epoch, and no peak rose",
