@@ -103,8 +103,30 @@ fn batches_are_views_and_work_in_place_allocates_nothing() {
 }
 
 #[test]
-fn what_the_environment_says_changes_neither_proof() {
-    for name in ["monitor", "scoped"] {
+fn a_network_learns_and_its_steps_ask_for_nothing() {
+    let said = run_with("network", &["--quick"]);
+    assert!(
+        said.contains("0 by the 281 others;")
+            && said.contains("yes  the gradients are those of the loss")
+            && said.contains("yes  the test digits are told apart"),
+        "{said}"
+    );
+}
+
+#[test]
+fn images_pass_through_memory_that_is_there() {
+    let said = run("image_pipeline");
+    assert!(
+        said.contains("32 images of 8 sizes: 0 allocations")
+            && said.contains("yes  all came out as by a plain loop")
+            && said.contains("yes  what does not fit is refused"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_the_environment_says_changes_no_proof() {
+    for name in ["monitor", "scoped", "image_pipeline"] {
         let output = Command::new(example(name))
             .env("MILLPOND_CONF", "limit:3GiB,prewarm:[1MiB*8],trim-at-pressure:1%")
             .output()
@@ -143,6 +165,7 @@ fn those_that_print_and_prove_nothing_run_to_their_end() {
         "guarded",
         "batches",
         "particles",
+        "image_pipeline",
     ];
     let all = names.len();
     names.retain(|name| !proven.contains(&name.as_str()));

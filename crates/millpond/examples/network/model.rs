@@ -1,0 +1,207 @@
+//! A multilayer perceptron with two hidden layers, its gradients, and stochastic gradient descent with momentum. Parameters
+//! stay; what a step computes lies in a scope of a workspace and ends with it.
+
+use crate::data::{Batch, CLASSES, PIXELS, Random};
+use millpond::{DType, Pool, Scratch, Tensor, TensorError, TensorMut, TensorRef};
+
+const HIDDEN: [usize; 2] = [64, 32];
+const LAYERS: usize = HIDDEN.len() + 1;
+const MOMENTUM: f32 = 0.9;
+
+/// What is learnt, how the loss changes with it, and how fast it moves.
+pub(crate) struct Parameter {
+    pub(crate) value: Tensor,
+    pub(crate) gradient: Tensor,
+    velocity: Tensor,
+}
+
+impl Parameter {
+    fn new(pool: &Pool, value: Tensor) -> Result<Self, TensorError> {
+        Ok(Self {
+            gradient: Tensor::zeros_in(pool, value.shape(), DType::F32)?,
+            velocity: Tensor::zeros_in(pool, value.shape(), DType::F32)?,
+            value,
+        })
+    }
+
+    fn update(&mut self, rate: f32) -> Result<(), TensorError> {
+        self.velocity.scal(MOMENTUM)?;
+        self.velocity.axpy(-rate, &self.gradient)?;
+        self.value.add_assign(&self.velocity)
+    }
+}
+
+struct Layer {
+    weights: Parameter,
+    biases: Parameter,
+}
+
+impl Layer {
+    /// Weights as He and others have them ("Delving deep into rectifiers", 2015).
+    fn new(pool: &Pool, from: usize, to: usize, random: &mut Random) -> Result<Self, TensorError> {
+        let most = (6.0 / from as f32).sqrt();
+        let weights = Tensor::from_fn_in(pool, [from, to], |_| random.around(most))?;
+        Ok(Self {
+            weights: Parameter::new(pool, weights)?,
+            biases: Parameter::new(pool, Tensor::zeros_in(pool, [to], DType::F32)?)?,
+        })
+    }
+
+    fn forward<'s>(&self, input: TensorRef<'_>, scratch: &Scratch<'s>) -> Result<TensorMut<'s>, TensorError> {
+        let mut out = scratch.tensor::<f32>([input.size(0)?, self.biases.value.len()])?;
+        input.matmul_into(&self.weights.value, &mut out)?;
+        out.add_assign(&self.biases.value)?;
+        Ok(out)
+    }
+
+    /// The parameters' gradients, of the layer's input and of the gradient of its output.
+    fn learn(&mut self, input: TensorRef<'_>, output: TensorRef<'_>) -> Result<(), TensorError> {
+        input
+            .transpose(0, 1)?
+            .matmul_into(output, &mut self.weights.gradient)?;
+        output.sum_dim_into(0, &mut self.biases.gradient)
+    }
+
+    /// The gradient of the layer's input, which is what a ReLU let through.
+    fn backward<'s>(
+        &self,
+        input: TensorRef<'_>,
+        output: TensorRef<'_>,
+        scratch: &Scratch<'s>,
+    ) -> Result<TensorMut<'s>, TensorError> {
+        let mut gradient = scratch.tensor::<f32>(input.shape())?;
+        output.matmul_into(self.weights.value.view()?.transpose(0, 1)?, &mut gradient)?;
+        let passed = input.as_slice::<f32>()?;
+        for (gradient, passed) in gradient.as_mut_slice::<f32>()?.iter_mut().zip(passed) {
+            if *passed <= 0.0 {
+                *gradient = 0.0;
+            }
+        }
+        Ok(gradient)
+    }
+}
+
+fn relu(values: &mut TensorMut<'_>) -> Result<(), TensorError> {
+    for value in values.as_mut_slice::<f32>()? {
+        *value = value.max(0.0);
+    }
+    Ok(())
+}
+
+/// What a batch came to: sums over its rows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Score {
+    pub(crate) loss: f64,
+    pub(crate) right: usize,
+    pub(crate) rows: usize,
+}
+
+impl Score {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.loss += other.loss;
+        self.right += other.right;
+        self.rows += other.rows;
+    }
+
+    pub(crate) fn mean_loss(&self) -> f64 {
+        self.loss / self.rows as f64
+    }
+
+    pub(crate) fn accuracy(&self) -> f64 {
+        self.right as f64 / self.rows as f64
+    }
+}
+
+/// Softmax and cross-entropy of each row, which becomes the gradient of their mean.
+fn cross_entropy(rows: &mut TensorMut<'_>, digits: TensorRef<'_>) -> Result<Score, TensorError> {
+    let mut score = Score {
+        rows: digits.len(),
+        ..Score::default()
+    };
+    let share = 1.0 / score.rows as f32;
+    for (at, row) in rows.as_mut_slice::<f32>()?.chunks_exact_mut(CLASSES).enumerate() {
+        let digit = digits.get(&[at])?.to_f64();
+        let greatest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f32 = row.iter().map(|value| (value - greatest).exp()).sum();
+        for (class, value) in row.iter_mut().enumerate() {
+            let is = digit == Some(class as f64);
+            if is {
+                score.loss += f64::from(greatest - *value) + f64::from(sum).ln();
+                score.right += usize::from(*value == greatest);
+            }
+            *value = share * ((*value - greatest).exp() / sum - f32::from(u8::from(is)));
+        }
+    }
+    Ok(score)
+}
+
+pub(crate) struct Network {
+    layers: [Layer; LAYERS],
+}
+
+impl Network {
+    /// Weights and biases.
+    pub(crate) const PARAMETERS: usize = 2 * LAYERS;
+    /// Products of matrices in a step: each layer's output and gradient, and what it hands back, but for the first.
+    pub(crate) const PRODUCTS: u64 = 3 * LAYERS as u64 - 1;
+
+    pub(crate) fn new(pool: &Pool) -> Result<Self, TensorError> {
+        let (mut random, [first, second]) = (Random(2), HIDDEN);
+        let mut layer = |from, to| Layer::new(pool, from, to, &mut random);
+        Ok(Self {
+            layers: [
+                layer(PIXELS, first)?,
+                layer(first, second)?,
+                layer(second, CLASSES)?,
+            ],
+        })
+    }
+
+    /// One of the parameters, counted from the input on.
+    pub(crate) fn parameter(&mut self, at: usize) -> &mut Parameter {
+        let layer = &mut self.layers[at / 2];
+        if at.is_multiple_of(2) {
+            &mut layer.weights
+        } else {
+            &mut layer.biases
+        }
+    }
+
+    /// What both hidden layers and the last one answer.
+    fn forward<'s>(
+        &self,
+        batch: Batch<'_>,
+        scratch: &Scratch<'s>,
+    ) -> Result<[TensorMut<'s>; LAYERS], TensorError> {
+        let [first, second, last] = &self.layers;
+        let mut one = first.forward(batch.pixels, scratch)?;
+        relu(&mut one)?;
+        let mut two = second.forward(one.as_ref(), scratch)?;
+        relu(&mut two)?;
+        let out = last.forward(two.as_ref(), scratch)?;
+        Ok([one, two, out])
+    }
+
+    /// How well it does.
+    pub(crate) fn score(&self, batch: Batch<'_>, scratch: &Scratch<'_>) -> Result<Score, TensorError> {
+        let [.., mut out] = self.forward(batch, scratch)?;
+        cross_entropy(&mut out, batch.digits)
+    }
+
+    /// The same, and the gradients.
+    pub(crate) fn learn(&mut self, batch: Batch<'_>, scratch: &Scratch<'_>) -> Result<Score, TensorError> {
+        let [one, two, mut out] = self.forward(batch, scratch)?;
+        let score = cross_entropy(&mut out, batch.digits)?;
+        let [first, second, last] = &mut self.layers;
+        last.learn(two.as_ref(), out.as_ref())?;
+        let two_by = last.backward(two.as_ref(), out.as_ref(), scratch)?;
+        second.learn(one.as_ref(), two_by.as_ref())?;
+        let one_by = second.backward(one.as_ref(), two_by.as_ref(), scratch)?;
+        first.learn(batch.pixels, one_by.as_ref())?;
+        Ok(score)
+    }
+
+    pub(crate) fn update(&mut self, rate: f32) -> Result<(), TensorError> {
+        (0..Self::PARAMETERS).try_for_each(|at| self.parameter(at).update(rate))
+    }
+}
