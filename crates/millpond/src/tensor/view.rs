@@ -284,7 +284,6 @@ impl<'a> TensorMut<'a> {
     }
 
     /// The elements as bytes, to be written too, where they follow one another in memory.
-    #[cfg(feature = "safetensors")]
     pub(crate) fn as_mut_bytes(&mut self) -> Result<&mut [u8], TensorError> {
         contiguous(&self.layout)?;
         let size = self.dtype.size();
