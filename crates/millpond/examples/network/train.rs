@@ -168,7 +168,8 @@ pub(crate) fn run(plan: Plan) -> Result<bool, Box<dyn Error>> {
         first: Steps::default(),
         later: Steps::default(),
     };
-    let mut beside = 0;
+    let mut beside = Vec::new();
+    beside.try_reserve(plan.epochs as usize)?;
     println!("epoch   loss  accuracy  asked by the steps  by the pass       held       peak   reserved");
     let (mut scores, mut bytes) = (Vec::new(), Vec::new());
     scores.try_reserve(plan.epochs as usize)?;
@@ -190,7 +191,7 @@ pub(crate) fn run(plan: Plan) -> Result<bool, Box<dyn Error>> {
         );
         scores.push((learnt.mean_loss(), tested.accuracy()));
         bytes.push([after.held, after.peak, reserved, Account::of(program).held]);
-        beside += others;
+        beside.push(others);
     }
     drop(digits);
 
@@ -221,8 +222,10 @@ pub(crate) fn run(plan: Plan) -> Result<bool, Box<dyn Error>> {
             later.of_pool == 0 && later.taken == plan.epochs * plan.rows.div_ceil(BATCH) as u64 - 1,
         ),
         check(
-            "each epoch asked for the buffer that it reads into, and no more",
-            beside == plan.epochs,
+            "each epoch asked for the few buffers that it reads into, as the first did, and no more",
+            beside
+                .iter()
+                .all(|asked| *asked == beside[0] && (1..=3).contains(asked)),
         ),
         check(
             "pool and program hold what they held after the first epoch, and no peak rose",

@@ -320,7 +320,7 @@ impl PoolBuilder {
                 Ok(Box::new(host(conf, SMALL_PAGES).build_pinned()?))
             } else {
                 let most = most.min(limit_of(conf, Some(os::machine_memory().1))?);
-                let pages = if most < WORTH_LARGE {
+                let pages = if most <= WORTH_LARGE {
                     SMALL_PAGES
                 } else {
                     LARGE_PAGES
