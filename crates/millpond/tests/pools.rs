@@ -3,7 +3,8 @@
 #![cfg(target_os = "linux")]
 
 use millpond::{
-    AllocError, Budget, Buffer, Device, MemoryKind, Pool, PoolError, Pools, PoolsScope, Prewarm, pools,
+    AllocError, Budget, Buffer, Device, HugePages, MemoryKind, Pool, PoolError, Pools, PoolsScope, Prewarm,
+    pools,
 };
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +15,8 @@ use std::thread;
 const MIB: u64 = 1 << 20;
 
 fn quiet() -> Pools {
-    Pools::with(Pool::builder().trim_every(None))
+    // Small pages, so that what is reserved follows what is held closely.
+    Pools::with(Pool::builder().trim_every(None).huge_pages(HugePages::System))
 }
 
 fn held() -> Buffer<u8> {

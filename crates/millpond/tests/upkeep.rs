@@ -1,7 +1,9 @@
 //! What a pool does with memory that nobody uses, seen by its own account.
 
 use millpond::engine::{Counted, Source};
-use millpond::{AllocError, Budget, BudgetError, Buffer, Host, Measure, Pool, PoolError, Prewarm};
+use millpond::{
+    AllocError, Budget, BudgetError, Buffer, Host, HugePages, Measure, Pool, PoolBuilder, PoolError, Prewarm,
+};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,8 +13,13 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
+/// A pool whose pages are small, so that what it reserves follows what is held closely.
+fn fine() -> PoolBuilder {
+    Pool::builder().huge_pages(HugePages::System)
+}
+
 fn quiet() -> Pool {
-    Pool::builder().trim_every(None).host().expect("a pool")
+    fine().trim_every(None).host().expect("a pool")
 }
 
 #[test]
@@ -164,7 +171,7 @@ fn a_share_of_the_memory_is_a_limit() {
 
 #[test]
 fn what_is_idle_goes_back_by_itself() {
-    let pool = Pool::builder()
+    let pool = fine()
         .settings("decay:3")
         .trim_every(Some(Duration::from_millis(5)))
         .host()

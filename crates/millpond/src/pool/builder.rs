@@ -214,7 +214,9 @@ impl PoolBuilder {
         self
     }
 
-    /// The pages that the system is to use; [`HugePages::Auto`] unless said otherwise.
+    /// The pages that the system is to use; [`HugePages::Auto`] unless said otherwise. The pool's own pages, of which what it
+    /// reserves is made, are 2 MiB then, or 64 KiB where it may reserve 128 MiB at most or memory is locked; with
+    /// [`HugePages::System`] they are 64 KiB and follow need most closely.
     #[must_use]
     pub fn huge_pages(mut self, huge: HugePages) -> Self {
         self.conf.huge_pages = Some(huge);
@@ -487,7 +489,8 @@ fn host(conf: &PoolConf, page: u64) -> crate::host::HostBuilder {
     let huge = conf.huge_pages.unwrap_or_default();
     let page = match huge {
         HugePages::Explicit(bytes) => bytes,
-        HugePages::Auto | HugePages::System | HugePages::Transparent => page,
+        HugePages::Auto | HugePages::Transparent => page,
+        HugePages::System => SMALL_PAGES,
     };
     let host = Host::builder()
         .page_bytes(page)

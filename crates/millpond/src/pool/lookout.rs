@@ -20,7 +20,7 @@ pub(crate) struct Lookout {
 pub(super) const REST: Duration = Duration::from_secs(5);
 
 /// With less to give nobody looks: a look costs about half a millisecond.
-pub(super) const WORTH: u64 = 1 << 20;
+pub(super) const WORTH: u64 = 2 << 20;
 
 impl Lookout {
     pub(super) fn new(at: Option<Share>, readings: Readings) -> Self {

@@ -2,7 +2,7 @@
 
 use crate::tree::Tree;
 use millpond::pressure::{Level, Share};
-use millpond::{Pool, PoolBuilder, Pools, Watch};
+use millpond::{HugePages, Pool, PoolBuilder, Pools, Watch};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -21,8 +21,10 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// Looks often, and lets no memory go for being idle.
 fn looking(tree: &Tree) -> PoolBuilder {
+    // Small pages: what is reserved follows what is held closely.
     Pool::builder()
         .settings("decay:1000000")
+        .huge_pages(HugePages::System)
         .trim_every(Some(Duration::from_millis(5)))
         .trim_at_pressure(Some(Share::percent(80)))
         .readings(tree.readings())
@@ -94,8 +96,8 @@ fn a_pool_that_never_ticks_looks_each_second() {
 #[test]
 fn a_set_gives_back_before_others_are_told() {
     let tree = Tree::new();
-    let set = Pools::with(Pool::builder().trim_every(None));
-    let joined = Pools::with(Pool::builder().trim_every(None));
+    let template = Pool::builder().trim_every(None).huge_pages(HugePages::System);
+    let (set, joined) = (Pools::with(template.clone()), Pools::with(template));
     let told = Arc::new(AtomicBool::new(false));
     let (seen, tells) = (set.clone(), Arc::clone(&told));
     let builder = Watch::builder()
