@@ -25,6 +25,10 @@ pub(crate) fn step_with(program: &str, args: &[&str], env: &[(&str, &str)]) -> R
     println!("\n$ {line}");
     let mut command = Command::new(program);
     command.args(args).current_dir(root()).envs(env.iter().copied());
+    if std::env::var_os("CI").is_some() {
+        // Nothing is built there a second time: what would help with that only fills the disk.
+        command.env("CARGO_INCREMENTAL", "0");
+    }
     let status = command
         .status()
         .map_err(|e| format!("'{line}' could not start: {e}"))?;

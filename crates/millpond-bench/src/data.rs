@@ -229,7 +229,7 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>
     }
     print!("{table}");
     println!(
-        "the process grew by {} while it passed; pool: at most {} reserved, {} allocations in {} passes",
+        "the process grew by {} while it passed\npool: at most {} reserved, {} allocations in {} passes",
         size(most.saturating_sub(before)),
         size(pool.stats().reserved.peak),
         pool.stats().allocations,

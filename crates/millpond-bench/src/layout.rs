@@ -6,6 +6,7 @@
 //! what the layout alone says: how many cache lines each side has to read and write, counted from the offsets of the fields.
 //! Ends with an error where the two sides disagree.
 
+use crate::say::wrap;
 use crate::{CpuClock, Table};
 use millpond::{Buffer, Pool, Soa, SoaLayout};
 use std::error::Error;
@@ -295,6 +296,16 @@ fn sizes(settings: &Settings, caches: &Caches) -> Vec<(&'static str, usize)> {
     sizes
 }
 
+/// A sentence below a table.
+fn say(text: &str) {
+    println!("{}", wrap(text, 100));
+}
+
+/// What belongs to the sentence before.
+fn aside(text: &str) {
+    println!("  {}", wrap(text, 98).replace('\n', "\n  "));
+}
+
 fn particles(settings: &Settings, caches: &Caches, pool: &Pool) -> Result<(), Box<dyn Error>> {
     let (size, layout) = (millpond::engine::display_size, Particle::LAYOUT);
     println!("{layout}");
@@ -306,7 +317,7 @@ fn particles(settings: &Settings, caches: &Caches, pool: &Pool) -> Result<(), Bo
         "arrays, ns each",
         "ratio",
         "quartiles",
-        "by lines alone",
+        "by lines",
     ];
     let mut table = Table::new(&head);
     let mut places = Vec::new();
@@ -352,7 +363,7 @@ fn particles(settings: &Settings, caches: &Caches, pool: &Pool) -> Result<(), Bo
         };
         let (to_move, to_sum) = (fields(&["position", "velocity"]), fields(&["mass"]));
         places.push(format!(
-            "  {name}: {count} structures are {} ({}); the arrays to move {} ({}), to sum {} ({})",
+            "{name}: {count} structures are {} ({}); the arrays to move {} ({}), to sum {} ({})",
             size(bytes as u64),
             caches.holds(bytes),
             size(to_move as u64),
@@ -363,18 +374,19 @@ fn particles(settings: &Settings, caches: &Caches, pool: &Pool) -> Result<(), Bo
     }
     print!("{table}");
     for (what, lines) in [("to move", moved), ("to sum", summed)] {
-        println!(
+        say(&format!(
             "{what} one particle: {:.3} cache lines read and written back as a structure, {:.3} as arrays: {:.2}x",
             lines.structures,
             lines.arrays,
             lines.ratio()
-        );
+        ));
     }
-    println!(
+    say(
         "what is in L1 already costs no lines: there the ratio is that of instructions, as neighbours fill a vector register \
-         and parts of a structure do not"
+         and parts of a structure do not",
     );
-    println!("{}\n", places.join("\n"));
+    places.iter().for_each(|place| aside(place));
+    println!();
     Ok(())
 }
 
@@ -415,7 +427,7 @@ fn matrix(settings: &Settings, caches: &Caches, pool: &Pool) -> Result<(), Box<d
         });
         let pages = all.div_ceil(4096).min(side);
         reasons.push(format!(
-            "  {name}: {side} x {side} cells, {}; a column touches {side} lines ({}) on {pages} pages; lines by columns over \
+            "{name}: {side} x {side} cells, {}; a column touches {side} lines ({}) on {pages} pages; lines by columns over \
              lines by rows: into L1 {}, L2 {}, L3 {}",
             size(all),
             size(column),
@@ -425,14 +437,14 @@ fn matrix(settings: &Settings, caches: &Caches, pool: &Pool) -> Result<(), Box<d
         ));
     }
     print!("{table}");
-    println!(
+    say(&format!(
         "down a column each cell is on another line, {} bytes for {cell}; those that stay in a cache serve the {} columns after it",
         caches.line,
         cells_of_line - 1
-    );
-    println!("{}", reasons.join("\n"));
-    println!(
-        "where no lines come the ratio is that of instructions again; what pages cost beyond lines is not counted here"
+    ));
+    reasons.iter().for_each(|reason| aside(reason));
+    say(
+        "where no lines come the ratio is that of instructions again; what pages cost beyond lines is not counted here",
     );
     Ok(())
 }

@@ -32,3 +32,30 @@ pub fn exit(name: &str, outcome: Result<(), Box<dyn Error>>) -> ExitCode {
         }
     }
 }
+
+/// A text in lines of at most so many columns.
+pub(crate) fn wrap(text: &str, width: usize) -> String {
+    let (mut out, mut column) = (String::with_capacity(text.len() + 8), 0);
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if column > 0 {
+            let fits = column + 1 + length <= width;
+            out.push(if fits { ' ' } else { '\n' });
+            column = if fits { column + 1 } else { 0 };
+        }
+        out.push_str(word);
+        column += length;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_is_longer_than_asked() {
+        assert_eq!(wrap("a bb  ccc\ndd", 4), "a bb\nccc\ndd");
+        assert_eq!(wrap("abcdef a", 3), "abcdef\na");
+    }
+}

@@ -94,10 +94,10 @@ fn operations(settings: &Settings) -> Result<(), Box<dyn Error>> {
         "",
         "ns each (least to most)",
         "GB/s",
-        "of bandwidth",
-        "ndarray takes",
-        "a plain loop",
-        "allocations",
+        "of best",
+        "ndarray",
+        "plain loop",
+        "allocs",
     ]);
     for (label, len) in SIZES {
         if settings.quick && len > 1_000_000 {
@@ -136,7 +136,10 @@ fn operations(settings: &Settings) -> Result<(), Box<dyn Error>> {
         }
     }
     print!("{table}");
-    println!("bandwidth: the better of the plain loops that copy and add, at that size\n");
+    println!(
+        "of best: of the better of the plain loops that copy and add, at that size; ndarray, plain loop: how\n\
+         many times as long they take; allocs: what the pool was asked for by a call\n"
+    );
     Ok(())
 }
 

@@ -170,15 +170,19 @@ impl Host {
         if bytes < align { os::page_bytes() } else { align }
     }
 
-    /// Bytes of the transparent huge pages that memory is to come in from here on, if it is.
-    fn huge(&self) -> Option<u64> {
-        let bytes = os::transparent_huge_page();
-        let wanted = match self.rules.huge {
+    /// Whether transparent huge pages are asked for at all.
+    fn may_be_huge(&self) -> bool {
+        match self.rules.huge {
             HugePages::Transparent => true,
-            HugePages::Auto => self.rules.page >= bytes && self.used > HostBuilder::SMALL_BYTES,
+            HugePages::Auto => self.rules.page >= os::transparent_huge_page(),
             HugePages::System | HugePages::Explicit(_) => false,
-        };
-        wanted.then_some(bytes)
+        }
+    }
+
+    /// Whether they are for what is given now.
+    fn is_huge(&self) -> bool {
+        let large = self.rules.huge == HugePages::Transparent || self.used > HostBuilder::SMALL_BYTES;
+        large && self.may_be_huge()
     }
 
     /// The part of a range that a call names, if the range is ours and the part is of whole pages inside it.

@@ -6,9 +6,10 @@ use crate::host::contender::{self, Contender};
 use crate::host::report::memories;
 use crate::host::rounds::{self, Rows};
 use crate::host::spec::{Spec, describe};
-use crate::host::text::{digits, faults, ratio, time, wrap};
+use crate::host::text::{digits, faults, ratio, time};
 use crate::host::work::Effort;
 use crate::host::{Error, work::seeds::Seed};
+use crate::say::wrap;
 use std::io::Write;
 
 /// A passage of a document, and the loop that it describes.

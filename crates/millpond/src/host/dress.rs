@@ -1,7 +1,7 @@
 //! What is done to fresh memory before it is handed out.
 
 use super::transfer::Held;
-use super::{Host, HugePages, locking};
+use super::{Host, locking};
 use crate::os::{self, Errno, Map, Part};
 use millpond_engine::{Range, SourceError};
 
@@ -30,15 +30,10 @@ impl Host {
     /// Has the system leave huge pages of which a part was emptied as small ones: it would fill them up again by itself,
     /// sooner or later. Where it cannot have more mappings for that, it may.
     pub(super) fn keep_small(&mut self, held: Held, part: Part) {
-        let huge = os::transparent_huge_page();
-        let may_be = match self.rules.huge {
-            HugePages::Transparent => true,
-            HugePages::Auto => self.rules.page >= huge,
-            HugePages::System | HugePages::Explicit(_) => false,
-        };
-        if !may_be {
+        if !self.may_be_huge() {
             return;
         }
+        let huge = os::transparent_huge_page();
         let mut last = None;
         for edge in [part.offset, part.end()] {
             let page = Part {
@@ -61,7 +56,7 @@ impl Host {
     /// Applies the rules to an open, fresh part.
     pub(super) fn dress(&self, map: &Map, part: Part) -> Result<(), SourceError> {
         let refused = |call, error| self.refused(call, part.bytes, error);
-        if self.huge().is_some() {
+        if self.is_huge() {
             // Advice: a system built without them refuses it, and serves as well.
             let _ = map.advise_huge(part);
         }

@@ -8,12 +8,23 @@ use crate::ledger::{Filter, LeakReport, Ledger, LedgerBuilder};
 use std::sync::Arc;
 
 impl Heap {
+    /// The table that says of most blocks that they are in no account, made when it is first needed.
+    fn filter(&self) -> Filter {
+        if let Some(filter) = self.filter.get() {
+            return filter.clone();
+        }
+        let _inside = inside();
+        let made = Filter::new();
+        // As with the account of blocks by hand, a fork holds this lock: else its child would wait for ever for a thread
+        // that was at it.
+        let _ledgers = lock(&self.ledgers);
+        self.filter.get_or_init(|| made).clone()
+    }
+
     /// Keeps an account of live blocks from now on, or none.
     pub(crate) fn track(&self, ledger: Option<LedgerBuilder>) {
         let ledger = ledger.map(|builder| {
-            let filter = builder
-                .samples()
-                .then(|| self.filter.get_or_init(Filter::new).clone());
+            let filter = builder.samples().then(|| self.filter());
             Arc::new(builder.build_with(filter))
         });
         if let Some(ledger) = &ledger {

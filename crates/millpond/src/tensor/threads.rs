@@ -7,6 +7,7 @@
 
 use super::error::TensorError;
 use super::view::{TensorMut, TensorRef};
+use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The most threads that one operation takes; 0 until somebody asked.
@@ -15,7 +16,8 @@ static LIMIT: AtomicUsize = AtomicUsize::new(0);
 /// How many threads one operation takes at most.
 ///
 /// Without the feature `rayon` that is 1. With it, what [`set_threads`] said last, or else the environment's
-/// `MILLPOND_THREADS`, or as many as rayon has; never more than those. Small operations take one whatever it is: to
+/// `MILLPOND_THREADS`, or as many as rayon has; never more than those. A `MILLPOND_THREADS` that is no number above 0 is told of
+/// on standard error, once, and passed over. Small operations take one whatever it is: to
 /// wake a thread takes longer than they do.
 #[must_use]
 pub fn threads() -> usize {
@@ -24,9 +26,7 @@ pub fn threads() -> usize {
     }
     let limit = match LIMIT.load(Ordering::Relaxed) {
         0 => {
-            let said = std::env::var("MILLPOND_THREADS").ok();
-            let said = said.and_then(|text| text.trim().parse().ok());
-            let limit = said.filter(|limit| *limit > 0).unwrap_or(usize::MAX);
+            let limit = std::env::var("MILLPOND_THREADS").map_or(usize::MAX, |said| limit_of(&said));
             // What was set meanwhile holds.
             let set = LIMIT.compare_exchange(0, limit, Ordering::Relaxed, Ordering::Relaxed);
             set.err().unwrap_or(limit)
@@ -35,6 +35,21 @@ pub fn threads() -> usize {
     };
     // One needs nobody else: rayon is not even asked, which would start its threads.
     if limit == 1 { 1 } else { limit.min(available()) }
+}
+
+/// What the environment says; as many as there are where it is no number of threads.
+fn limit_of(said: &str) -> usize {
+    match said.trim().parse() {
+        Ok(limit @ 1..) => limit,
+        _ => {
+            // Nobody to answer: this is asked in the middle of operations. Where standard error is closed nobody hears it.
+            let _ = writeln!(
+                std::io::stderr(),
+                "millpond: MILLPOND_THREADS={said:?} is passed over: write a number above 0"
+            );
+            usize::MAX
+        }
+    }
 }
 
 /// Limits how many threads one operation takes from now on, in the whole process; 0 is as many as there are. Results do not
@@ -155,4 +170,15 @@ fn cut(out: &TensorMut<'_>, parts: usize) -> Option<(usize, usize)> {
     // Rounded, and neither part empty.
     let at = (size * (parts / 2) / parts).clamp(1, size - 1);
     Some((dim, at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_number_of_threads_is_passed_over() {
+        assert_eq!(["1", " 12 "].map(limit_of), [1, 12]);
+        assert_eq!(["", "0", "-1", "all", "1.5"].map(limit_of), [usize::MAX; 5]);
+    }
 }
