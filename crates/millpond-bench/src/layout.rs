@@ -248,7 +248,7 @@ impl Pair {
         let [low, mid, high] = self.ratio();
         let time = |times: &[f64]| {
             let [low, mid, high] = quartiles(times.to_vec());
-            format!("{mid:.3} ({low:.3} to {high:.3})")
+            format!("{mid:.2} ({low:.2} to {high:.2})")
         };
         vec![
             time(&self.first),
@@ -313,8 +313,8 @@ fn particles(settings: &Settings, caches: &Caches, pool: &Pool) -> Result<(), Bo
     let summed = Lines::of(&layout, &["mass"], &[], caches.line);
     let head = [
         "",
-        "structures, ns each",
-        "arrays, ns each",
+        "structures, ns",
+        "arrays, ns",
         "ratio",
         "quartiles",
         "by lines",
@@ -351,7 +351,7 @@ fn particles(settings: &Settings, caches: &Caches, pool: &Pool) -> Result<(), Bo
         if sums[0] != sums[1] {
             return Err(format!("{name}: the masses add up to {sums:?}").into());
         }
-        for (what, pair, lines) in [("move", moves, moved), ("sum a field", sum, summed)] {
+        for (what, pair, lines) in [("move", moves, moved), ("sum mass", sum, summed)] {
             let mut row = vec![format!("{what}, {name}")];
             row.extend(pair.cells());
             row.push(format!("{:.2}x", lines.ratio()));

@@ -390,7 +390,7 @@ fn every_claim_has_its_row() {
         "add new 1 M ",
         "TensorCore: temp({100, 100})",
         "tensor: batches",
-        "sum a field, half of L2",
+        "sum mass, half of L2",
         "pass with checksum",
     ] {
         assert!(tables.contains(said), "{said}: {tables}");

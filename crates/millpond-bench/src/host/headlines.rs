@@ -215,7 +215,7 @@ pub(crate) const HEADLINES: [Headline; 20] = [
 const REST: &str = "\
 Not shown: DotCompute's \"1.5-3x faster transfers\" from pinned memory need a device. GUDA's structures of arrays and \
 row-major access, TensorCore's and GUDA's SIMD loops and Genesis's products into a given tensor allocate nothing: they \
-come with tensors. TensorCore's reserve and Genesis's blocks made in advance come with the pool's own calls for them.";
+follow below.";
 
 /// The head of the table of all.
 const SHORT: &str = "\
