@@ -140,7 +140,7 @@ pub use pinned::{Pinned, is_pinned, pinned_bytes};
 #[cfg(target_os = "linux")]
 pub use pool::{
     FaultPlace, FaultReport, GuardStats, LeakCheck, Pool, PoolBuilder, PoolError, PoolStats, Prewarm,
-    describe_fault,
+    ReadSettings, describe_fault,
 };
 #[cfg(target_os = "linux")]
 pub use pools::{

@@ -52,6 +52,7 @@ mod watched;
 mod zeroed;
 
 pub use builder::{PoolBuilder, PoolError};
+pub use conf::ReadSettings;
 pub use guard::{FaultPlace, FaultReport, GuardStats, describe_fault};
 pub use leak_check::LeakCheck;
 pub use prewarm::Prewarm;
@@ -193,8 +194,8 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// On a key that is not known, a value that cannot be, or a setting that a pool keeps for life; then nothing is
-    /// changed.
+    /// On a key that is not known, a value that cannot be, a setting that a pool keeps for life, or one that its policy has
+    /// not ([`ConfError::Unused`]); then nothing is changed.
     pub fn configure(&self, settings: &str) -> Result<(), ConfError> {
         self.heap().configure(settings)
     }

@@ -1,8 +1,9 @@
 //! What a pool does with memory that nobody uses, seen by its own account.
 
-use millpond::engine::{Counted, Source};
+use millpond::engine::{ConfError, Counted, Source};
 use millpond::{
-    AllocError, Budget, BudgetError, Buffer, Host, HugePages, Measure, Pool, PoolBuilder, PoolError, Prewarm,
+    AllocError, Budget, BudgetError, Buffer, Host, HugePages, Measure, Pool, PoolBuilder, PoolError, Pools,
+    Prewarm,
 };
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -167,6 +168,48 @@ fn a_share_of_the_memory_is_a_limit() {
         .to_string();
     assert!(error.contains("when the pool is made"), "{error}");
     assert_eq!(pool.limit(), Some(10 * MIB), "nothing was changed");
+}
+
+#[test]
+fn what_a_policy_does_nothing_with_is_refused() {
+    let pool = |policy: &str| Pool::builder().settings("").policy(policy);
+    let is_unused = |error: &ConfError, key: &str| {
+        let ConfError::Unused {
+            key: told,
+            policy,
+            policies,
+        } = error
+        else {
+            return false;
+        };
+        (told.as_str(), policy.as_str(), policies.as_str()) == (key, "bfc", "millpond and planned")
+    };
+    for key in ["cache-size", "decay", "low-water", "high-water", "handle"] {
+        let text = format!("limit:8MiB,{key}:4194304");
+        let refused = pool("bfc").settings(&text).host().expect_err(key);
+        assert!(
+            matches!(&refused, PoolError::Settings(error) if is_unused(error, key)),
+            "{refused:?}"
+        );
+        assert!(pool("planned").settings(&text).host().is_ok(), "{key}");
+    }
+    let refused = pool("bfc").cache_size(1 << 20).host().expect_err("no such thing");
+    assert!(
+        matches!(&refused, PoolError::Settings(error) if is_unused(error, "cache-size")),
+        "{refused:?}"
+    );
+    // What the pool itself keeps to is for every policy.
+    let bfc = pool("bfc")
+        .settings("memory-fraction:0.5,limit:64MiB,guard:off")
+        .host();
+    let bfc = bfc.expect("known");
+    let error = bfc.configure("limit:1MiB,decay:3").expect_err("no such thing");
+    assert!(is_unused(&error, "decay"), "{error:?}");
+    assert_eq!(bfc.limit(), Some(64 * MIB), "nothing was changed");
+    let set = Pools::with(pool("bfc"));
+    let error = set.configure("limit:1MiB,decay:3").expect_err("no such thing");
+    assert!(is_unused(&error, "decay"), "{error:?}");
+    assert_eq!(set.host().expect("a pool").limit(), None, "nothing was changed");
 }
 
 #[test]
