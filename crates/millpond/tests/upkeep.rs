@@ -213,6 +213,75 @@ fn what_a_policy_does_nothing_with_is_refused() {
 }
 
 #[test]
+fn what_a_text_can_change_a_setter_can() {
+    let pool = fine()
+        .settings("")
+        .trim_every(None)
+        .over(Box::new(
+            Host::builder()
+                .capacity(Some(100 * MIB))
+                .build()
+                .expect("a source"),
+        ))
+        .expect("a pool");
+    pool.set_memory_fraction(0.5).expect("a share");
+    assert_eq!(pool.limit(), Some(50 * MIB));
+    for bad in [0.0, -1.0, 1.5, f64::NAN] {
+        assert!(pool.set_memory_fraction(bad).is_err(), "{bad}");
+    }
+    assert_eq!(pool.limit(), Some(50 * MIB), "nothing was changed");
+    pool.set_zero_on_reuse(true);
+    drop(pool.alloc::<u8>(1000).expect("room").fill(0xAA));
+    let raw = pool.alloc_raw(1000, 64).expect("room");
+    // SAFETY: the block is ours, and its bytes were written above or cleared since.
+    let block = unsafe { raw.as_ref() };
+    assert!(block.iter().all(|byte| *byte == 0), "it was cleared");
+    // SAFETY: nothing uses it any more.
+    unsafe { pool.free_raw(raw.cast()) }.expect("ours");
+    pool.set_zero_on_reuse(false);
+    // With time what is above the bound goes back, and what is below it stays.
+    drop(pool.alloc_zeroed::<u8>(32 << 20).expect("room"));
+    let before = pool.stats().reserved.current;
+    pool.set_cache_size(8 * MIB).expect("a size");
+    assert!(pool.set_trim_every(Some(Duration::ZERO)).is_err());
+    assert_eq!(pool.stats().reserved.current, before, "no time has passed");
+    pool.set_trim_every(Some(Duration::from_millis(5)))
+        .expect("a time");
+    let begun = Instant::now();
+    while pool.stats().reserved.current > 9 * MIB {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", pool.stats());
+        thread::sleep(Duration::from_millis(5));
+    }
+    pool.set_trim_every(None).expect("never");
+    let none = Pool::builder()
+        .settings("")
+        .policy("pow2")
+        .host()
+        .expect("a pool");
+    assert!(matches!(none.set_cache_size(1), Err(ConfError::Unused { .. })));
+}
+
+#[test]
+fn holes_are_fragmentation_between_blocks() {
+    let pool = fine().settings("").trim_every(None).host().expect("a pool");
+    assert_eq!(pool.external_fragmentation(), 0.0, "nothing is free");
+    pool.reserve(64 * MIB).expect("room");
+    assert_eq!(pool.external_fragmentation(), 0.0, "all in one piece");
+    let blocks: Vec<_> = (0..64)
+        .map(|_| pool.alloc::<u8>(1 << 20).expect("room"))
+        .collect();
+    let mut blocks: Vec<_> = blocks.into_iter().map(Some).collect();
+    // 32 holes of a mebibyte: the largest is one in 32, or somewhat more of them with what lies at the end.
+    blocks.iter_mut().step_by(2).for_each(|block| *block = None);
+    pool.collect_garbage();
+    let holes = pool.external_fragmentation();
+    assert!((0.9..0.97).contains(&holes), "{holes}");
+    blocks.clear();
+    pool.trim();
+    assert_eq!(pool.external_fragmentation(), 0.0, "nothing is free");
+}
+
+#[test]
 fn what_is_idle_goes_back_by_itself() {
     let pool = fine()
         .settings("decay:3")
