@@ -316,7 +316,32 @@ impl PoolBuilder {
         self
     }
 
-    /// What the pool is charged to. A budget of allocated bytes is charged for each block and the nearest one above it
+    /// What the pool is charged to, and what warns before memory runs out: a
+    /// [soft limit](crate::BudgetBuilder::soft_limit) is told once when use passes it, which is the warning at 80 % that
+    /// some pools have built in. The example `monitor` shows it.
+    ///
+    /// ```
+    /// use millpond::{Budget, Measure, Pool};
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    ///
+    /// let (limit, warned) = (10 << 20, Arc::new(AtomicU64::new(0)));
+    /// let told = Arc::clone(&warned);
+    /// let budget = Budget::builder("activations")
+    ///     .measure(Measure::Allocated)
+    ///     .limit(limit)
+    ///     .soft_limit(limit / 100 * 80, move |crossing| told.store(crossing.used, Ordering::Relaxed))
+    ///     .build()?;
+    /// let pool = Pool::builder().budget(&budget).host()?;
+    /// let half = pool.alloc_zeroed::<u8>(5 << 20)?;
+    /// assert_eq!(warned.load(Ordering::Relaxed), 0);
+    /// let more = pool.alloc_zeroed::<u8>(4 << 20)?;
+    /// assert_eq!(warned.load(Ordering::Relaxed), 9 << 20);
+    /// # drop((half, more));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// A budget of allocated bytes is charged for each block and the nearest one above it
     /// of reserved bytes for what the pool takes from its source; a budget of reserved bytes for the latter only. The
     /// pool gets a budget of its own below it, with its name.
     #[must_use]
