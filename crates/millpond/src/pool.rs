@@ -297,3 +297,4 @@ impl Pool {
 pub(crate) use fork::{no_forks, watch as watch_forks};
 pub(crate) use guard::{is_filled_around, refill_around};
 pub(crate) use heap::{Heap as PoolHeap, Taken as PoolBlock};
+pub(crate) use keeper::{Alarm, wake_at};

@@ -568,6 +568,62 @@ fn a_future_waits_for_its_tenants_budget() {
     assert_eq!(tenant.budget().map(Budget::used), Some(0));
 }
 
+#[test]
+fn a_future_waits_no_longer_than_its_tenant() {
+    let pool = quiet();
+    let budget = Budget::builder("tenant")
+        .measure(Measure::Allocated)
+        .limit(8 * MIB)
+        .build();
+    let budget = budget.expect("a budget");
+    let tenant = pool.tenant(&budget).expect("allocated bytes");
+    let held = tenant.alloc_zeroed::<u8>(6 << 20).expect("room");
+    let limit = Duration::from_millis(30);
+    let waiter = tenant.wait(limit);
+    let begun = Instant::now();
+    // Nobody frees: only the alarm wakes this thread.
+    let error = futures_lite(waiter.alloc_async::<u8>(5 << 20)).expect_err("nobody freed");
+    assert!(begun.elapsed() >= limit);
+    let AllocError::Budget(why) = &error else {
+        panic!("{error}");
+    };
+    assert!(
+        matches!(&**why, BudgetError::TimedOut { waited, .. } if *waited >= limit),
+        "{error}"
+    );
+    assert!(!budget.has_waiters(), "it has left the line");
+    // One that is dropped leaves the line, and its alarm with it.
+    {
+        let mut dropped = std::pin::pin!(waiter.alloc_from_async(&[1u8; 5 << 20]));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(dropped.as_mut().poll(&mut context).is_pending());
+        assert!(budget.has_waiters());
+    }
+    assert!(!budget.has_waiters(), "it has left the line");
+    let patient = tenant.wait(Duration::from_secs(60));
+    let giver = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(20));
+        held.free();
+    });
+    let values: Vec<u8> = (0..5 << 20).map(|n| n as u8).collect();
+    let copy = futures_lite(patient.alloc_from_async(&values)).expect("in time");
+    assert!(copy[..] == values[..]);
+    giver.join().expect("freed");
+    let written = futures_lite(patient.alloc_async::<u16>(1000))
+        .expect("room")
+        .fill(7);
+    assert!(written.iter().all(|n| *n == 7));
+    assert_eq!(budget.used(), 5 * MIB + 2048, "by the blocks of both");
+    // Who draws on the pool alone never waits for a budget.
+    let alone = pool.waiting(limit);
+    assert_eq!(
+        futures_lite(alone.alloc_from_async(&[1, 2, 3])).expect("room")[..],
+        [1, 2, 3]
+    );
+    drop((copy, written));
+    assert_eq!(budget.used(), 0);
+}
+
 /// Runs a future with this thread.
 fn futures_lite<F: Future>(future: F) -> F::Output {
     struct Unpark(thread::Thread);
