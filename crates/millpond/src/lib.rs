@@ -35,7 +35,8 @@
 //! # Ok::<(), millpond::AllocError>(())
 //! ```
 //!
-//! Only this crate turns an address into memory, and it calls the system in one place, `os`.
+//! Only this crate turns an address into memory, and it calls the system about memory in one place, `os`; files are mapped by
+//! `memmap2`, where a data set is.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub use millpond_engine as engine;
@@ -140,12 +141,13 @@ pub use pinned::{Pinned, is_pinned, pinned_bytes};
 #[cfg(target_os = "linux")]
 pub use pool::{
     FaultPlace, FaultReport, GuardStats, LeakCheck, Pool, PoolBuilder, PoolError, PoolStats, Prewarm,
-    describe_fault,
+    ReadSettings, describe_fault,
 };
 #[cfg(target_os = "linux")]
 pub use pools::{
-    Pools, PoolsBuilder, PoolsEntry, PoolsScope, PoolsStats, alloc, alloc_from, alloc_from_fn, alloc_zeroed,
-    collect_garbage, compact, empty_cache, memory_stats, pools, set_default_pools, storage,
+    Pools, PoolsBlock, PoolsBlocks, PoolsBuilder, PoolsEntry, PoolsScope, PoolsStats, alloc, alloc_from,
+    alloc_from_fn, alloc_zeroed, collect_garbage, compact, empty_cache, memory_stats, pools,
+    set_default_pools, storage,
 };
 pub use post_mortem::{
     BudgetFigures, Holding, Least, Lister, Method, PostMortem, SpaceFigures, Survey, Text, Top,

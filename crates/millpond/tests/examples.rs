@@ -76,7 +76,9 @@ fn compaction_gives_holes_back_and_touches_nothing_that_lives() {
 fn a_monitored_program_gives_its_holes_back() {
     let said = run("monitor");
     assert!(
-        said.contains("compacting: ") && said.contains("yes  no live block moved"),
+        said.contains("compacting: ")
+            && said.matches("warning: ").count() == 1
+            && said.contains("yes  no live block moved"),
         "{said}"
     );
 }
@@ -87,6 +89,17 @@ fn a_scope_leaves_nothing_behind() {
     assert!(
         said.contains("yes  its scope's memory went too")
             && said.contains("yes  the default is in force again"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_is_rented_comes_back_and_is_seen_by_nobody_else() {
+    let said = run("rental");
+    assert!(
+        said.contains("yes  of 4000 rents all but the first few met a buffer that was there")
+            && said.contains("yes  nobody read what another tenant wrote")
+            && said.contains("yes  all of it went back"),
         "{said}"
     );
 }
@@ -126,7 +139,7 @@ fn images_pass_through_memory_that_is_there() {
 
 #[test]
 fn what_the_environment_says_changes_no_proof() {
-    for name in ["monitor", "scoped", "image_pipeline"] {
+    for name in ["monitor", "scoped", "rental", "image_pipeline"] {
         let output = Command::new(example(name))
             .env("MILLPOND_CONF", "limit:3GiB,prewarm:[1MiB*8],trim-at-pressure:1%")
             .output()
@@ -161,6 +174,7 @@ fn those_that_print_and_prove_nothing_run_to_their_end() {
         "compaction",
         "monitor",
         "scoped",
+        "rental",
         "leak_hunt",
         "guarded",
         "batches",
