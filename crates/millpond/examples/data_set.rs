@@ -24,7 +24,7 @@ fn main() -> std::process::ExitCode {
 #[cfg(target_os = "linux")]
 mod linux {
     use millpond::engine::display_size;
-    use millpond::{DataSet, Pool, TensorMut};
+    use millpond::{DataSet, Pool};
     use std::error::Error;
     use std::fs::{self, File};
     use std::io::Write;
@@ -111,7 +111,7 @@ mod linux {
             in_order &= chunk.row_number(0) == Some(next);
             next += chunk.rows().len() as u64;
             // In place, on this thread, while the next chunks are read.
-            TensorMut::from(&mut chunk[..]).scal(0.5)?;
+            chunk.view_mut()?.scal(0.5)?;
             sum += total(chunk);
             most = most.max(anonymous()?);
             Ok::<_, Box<dyn Error>>(())

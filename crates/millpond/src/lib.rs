@@ -192,7 +192,8 @@ pub use buffer::{Buffer, Leaks, LengthError, Origin, PoolRef, RawBuffer, SharedB
 pub use bytemuck;
 #[cfg(target_os = "linux")]
 pub use data::{
-    Access, Chunk, DataError, DataSet, DataSetBuilder, Mapped, Npy, NpyError, Order, Pass, Progress,
+    Access, Chunk, DataError, DataSet, DataSetBuilder, Mapped, MappedNpy, Npy, NpyError, Order, Pass,
+    Progress,
 };
 #[cfg(all(feature = "safetensors", target_os = "linux"))]
 pub use data::{MappedTensors, SafeTensors, SafeTensorsError, TensorInfo};

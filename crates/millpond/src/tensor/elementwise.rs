@@ -88,7 +88,7 @@ impl Binary {
         right: &Operand<'_>,
     ) -> Result<Tensor, TensorError> {
         let dtype = left.dtype();
-        right.expect(operation, dtype)?;
+        right.expect(operation, dtype, left.shape())?;
         if !(left.is_contiguous() && right.is_flat(left.shape())) {
             let shape = broadcast(operation, left.shape(), right.shape())?;
             let mut out = Tensor::zeros(&*shape, dtype)?;
@@ -119,7 +119,7 @@ impl Binary {
         mut out: TensorMut<'_>,
     ) -> Result<(), TensorError> {
         let dtype = left.dtype();
-        right.expect(operation, dtype)?;
+        right.expect(operation, dtype, left.shape())?;
         let flat = out.dtype() == dtype
             && out.shape() == left.shape()
             && out.is_contiguous()
@@ -168,7 +168,7 @@ impl Binary {
         right: &Operand<'_>,
     ) -> Result<(), TensorError> {
         let dtype = out.dtype();
-        right.expect(operation, dtype)?;
+        right.expect(operation, dtype, out.shape())?;
         let flat = out.is_contiguous() && right.is_flat(out.shape());
         let parts = threads::parts(out.len() * dtype.size());
         if flat && parts < 2 {
@@ -326,6 +326,7 @@ pub(super) fn output(
             operation,
             left: dtype,
             right: out.dtype(),
+            shapes: [shape.into(), out.shape().into()],
         });
     }
     if out.shape() != shape {

@@ -341,7 +341,7 @@ fn zip_to<A: Element, B: Element, R: Element>(
 ) -> Result<(), TensorError> {
     let operation = "par_zip_into";
     expect(A::DTYPE, one.dtype())?;
-    other.expect(operation, B::DTYPE)?;
+    other.expect(operation, B::DTYPE, one.shape())?;
     let shape = broadcast(operation, one.shape(), other.shape())?;
     output(operation, &out, R::DTYPE, &shape)?;
     let one = one.with(one.layout().repeat_to(operation, &shape)?);
@@ -377,7 +377,7 @@ fn zip<T: Element>(
 ) -> Result<(), TensorError> {
     let operation = "par_zip_in_place";
     expect(T::DTYPE, out.dtype())?;
-    other.expect(operation, out.dtype())?;
+    other.expect(operation, out.dtype(), out.shape())?;
     let mut one = [0; 2];
     let other = other.repeated(operation, &mut one, out.dtype(), out.layout())?;
     let parts = parts_of(out.len());

@@ -115,7 +115,12 @@ fn an_output_is_its_own_and_of_the_right_kind() {
     let message = |result: Result<(), TensorError>| result.expect_err("refused").to_string();
     assert_eq!(
         message(a.add_into(&a, &mut out)),
-        "add_into: one tensor is of f32, the other of f64: cast one of them"
+        "add_into: one tensor is of f32 and shape [2, 2], the other of f64 and shape [2, 2]: cast one of them"
+    );
+    let row = Tensor::zeros_in(&source, [2], DType::I8).expect("room");
+    assert_eq!(
+        message(a.mul(&row).map(drop)),
+        "mul: one tensor is of f32 and shape [2, 2], the other of i8 and shape [2]: cast one of them"
     );
     let mut out = Tensor::zeros_in(&source, [2, 3], DType::F32).expect("room");
     assert_eq!(
