@@ -262,5 +262,5 @@ pub use workspace::{Named, Scratch, Workspace, WorkspaceBuilder, WorkspaceError,
 #[cfg(all(feature = "derive", target_os = "linux"))]
 #[doc(hidden)]
 pub mod __soa {
-    pub use crate::soa::{Column, Cut, Split, arrange, chunks, here, padding_after};
+    pub use crate::soa::{Column, Cut, Split, arrange, chunks, forbid_padding, here, padding_after};
 }
