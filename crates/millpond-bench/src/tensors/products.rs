@@ -135,7 +135,8 @@ pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
     }
     print!("{table}");
     println!(
-        "new, ndarray: how many times as long they take as the product into a tensor that is there, which is\n         Genesis's `matmul(.., out=)`; allocs: what the pool was asked for by a new product, and by one into it\n"
+        "new, ndarray: how many times as long they take as the product into a tensor that is there, which\n\
+         is Genesis's `matmul(.., out=)`; allocs: what a new one, and one into it, asked the pool for\n"
     );
     Ok(())
 }

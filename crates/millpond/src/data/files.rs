@@ -200,6 +200,7 @@ impl Opened {
     }
 
     /// Another handle of the same file, whatever has its name by now. Refuses one that has changed.
+    #[cfg(feature = "safetensors")]
     pub(super) fn again(&self) -> Result<Self, DataError> {
         self.check()?;
         let file = self.file.try_clone();

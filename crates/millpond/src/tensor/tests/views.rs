@@ -234,8 +234,10 @@ fn chain<T: Case>(shape: &[usize], steps: &[Step]) {
     }
 }
 
+type Chain = fn(&[usize], &[Step]);
+
 /// Elements of each size and of each way to be shown, more often those that say most of where they lay.
-const CHAINS: [fn(&[usize], &[Step]); 14] = [
+const CHAINS: [Chain; 14] = [
     chain::<i32>,
     chain::<i32>,
     chain::<i64>,
