@@ -84,9 +84,9 @@
 //!     kind: u8,
 //! }
 //!
-//! let mut particles = ParticleVec::new();
-//! particles.push(Particle { position: [0.0; 3], velocity: [1.0, 2.0, 3.0], kind: 7 })?;
-//! let fields = particles.as_mut_slices();
+//! let mut particles = ParticleVec::new()?;
+//! particles.try_push(Particle { position: [0.0; 3], velocity: [1.0, 2.0, 3.0], kind: 7 })?;
+//! let fields = particles.slices_mut();
 //! for (x, v) in fields.position.as_flattened_mut().iter_mut().zip(fields.velocity.as_flattened()) {
 //!     *x += 0.5 * v;
 //! }

@@ -385,7 +385,7 @@ impl<T: Element> Chunk<'_, T> {
     /// let data = millpond::DataSet::<u8>::builder().file(&path).row(4).open()?;
     /// data.pass().try_for_each(|chunk| {
     ///     chunk.view_mut()?.select(1, 0)?.fill(1)?;
-    ///     assert_eq!(chunk.view()?.sum_dim(1)?.to_vec::<u8>()?, [7, 19, 31, 43, 55]);
+    ///     assert_eq!(chunk.view()?.sum_dim(1)?.to_vec::<u64>()?, [7, 19, 31, 43, 55]);
     ///     Ok::<(), Box<dyn std::error::Error>>(())
     /// })?;
     /// # std::fs::remove_file(&path)?;
