@@ -46,10 +46,10 @@ fn run_with(name: &str, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn buffers_of_many_threads_all_come_back() {
+fn buffers_and_tensors_of_many_threads_all_come_back() {
     let said = run("many_threads");
     assert!(
-        said.contains("80000 buffers") && said.contains("at nought: proven"),
+        said.contains("80000 buffers and 6004 tensors") && said.contains("at nought: proven"),
         "{said}"
     );
 }
@@ -58,7 +58,20 @@ fn buffers_of_many_threads_all_come_back() {
 fn a_training_loop_is_steady_and_leaks_nothing() {
     let said = run("training_loop");
     assert!(
-        said.contains("0 in all others") && said.contains("free of leaks: proven"),
+        said.contains("0 in all others")
+            && said.contains("compactions: 1 before the first step, 0 later")
+            && said.contains("free of leaks: proven"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_file_passes_through_less_memory_than_it_has() {
+    let said = run("data_set");
+    assert!(
+        said.contains("96.0 MiB")
+            && said.contains("yes  the sum is that of what was written")
+            && said.contains("yes  the process stayed within it"),
         "{said}"
     );
 }
@@ -178,6 +191,7 @@ fn those_that_print_and_prove_nothing_run_to_their_end() {
         "leak_hunt",
         "guarded",
         "batches",
+        "data_set",
         "particles",
         "image_pipeline",
         // Of a test of its own: a library for Python.

@@ -10,6 +10,7 @@ use crate::dtype::Element;
 use crate::error::AllocError;
 use crate::pool::Pool;
 use crate::tenant::Tenant;
+use crate::tensor::{TensorError, TensorMut, TensorRef};
 use bytemuck::Pod;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -134,8 +135,9 @@ impl<'a, T: Element> Pass<'a, T> {
         self
     }
 
-    /// Bytes that the pass takes for chunks and for putting them together, at most; 256 MiB unless said otherwise. Memory
-    /// of the process does not grow by more: reads copy, and the system's cache of files is not the process's.
+    /// Bytes that the pass takes for chunks and for putting them together, at most; 256 MiB unless said otherwise. However
+    /// large the files are the process grows by that, and by what readers' stacks and the pool's tables and pages take, which
+    /// tests hold below 4 MiB: reads copy, and the system's cache of files is not the process's.
     pub fn budget(mut self, bytes: u64) -> Self {
         self.budget = bytes;
         self
@@ -374,6 +376,42 @@ impl<T> Chunk<'_, T> {
     pub fn row_number(&self, nth: usize) -> Option<u64> {
         let place = self.number * self.plan.rows as u64 + nth as u64;
         (nth < self.plan.rows_of(self.number)).then(|| self.plan.places.row_at(place))
+    }
+}
+
+impl<T: Element> Chunk<'_, T> {
+    /// The rows as a tensor of two dimensions, rows and elements of a row. Nothing is copied.
+    ///
+    /// ```
+    /// # let path = std::env::temp_dir().join(format!("millpond-view-{}.u8", std::process::id()));
+    /// # std::fs::write(&path, (0..20).collect::<Vec<u8>>())?;
+    /// let data = millpond::DataSet::<u8>::builder().file(&path).row(4).open()?;
+    /// data.pass().try_for_each(|chunk| {
+    ///     chunk.view_mut()?.select(1, 0)?.fill(1)?;
+    ///     assert_eq!(chunk.view()?.sum_dim(1)?.to_vec::<u64>()?, [7, 19, 31, 43, 55]);
+    ///     Ok::<(), Box<dyn std::error::Error>>(())
+    /// })?;
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// None today.
+    pub fn view(&self) -> Result<TensorRef<'_>, TensorError> {
+        TensorRef::from_slice(self.elements, self.shape())
+    }
+
+    /// The same, to be written: what is written goes nowhere.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn view_mut(&mut self) -> Result<TensorMut<'_>, TensorError> {
+        let shape = self.shape();
+        TensorMut::from_slice(self.elements, shape)
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        [self.elements.len() / self.plan.row, self.plan.row]
     }
 }
 
