@@ -46,6 +46,8 @@ mod block;
 mod budget;
 #[cfg(target_os = "linux")]
 mod buffer;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+pub mod cuda;
 #[cfg(target_os = "linux")]
 mod data;
 #[forbid(unsafe_code)]
