@@ -33,6 +33,7 @@ Examples:
   millpond tune run.pickle --device 24G      settings for your environment
   millpond bench host w2                     this machine's allocators side by side
   millpond bench seeds                       what others claim of pools, measured here
+  millpond doctor                            what this machine offers, and what is missing
 
 A recording is a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot),
 an RMM log, a chrome trace of torch.profiler or Millpond CSV; plain, gzip or
@@ -57,6 +58,16 @@ pub(crate) enum Command {
     Policies(PoliciesArgs),
     /// List the cards that --device knows by name
     Cards,
+    /// Say what this machine offers (memory, limits, huge pages, CUDA) and what to do about what is missing
+    Doctor(DoctorArgs),
+}
+
+/// `millpond doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Print JSON instead
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `millpond replay`.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   args, values      what was typed
-//!   replay tune info plan policies      one file for each command
+//!   replay tune info plan policies doctor      one file for each command
 //!   host, bench       what runs on this machine's memory
 //!   report ranks failure table     what a person reads, text, terminal
 //!   files, output, progress, exit  the world outside
@@ -14,6 +14,7 @@
 mod args;
 mod bench;
 mod device;
+mod doctor;
 mod exit;
 mod facts;
 mod failure;
@@ -64,5 +65,6 @@ fn run(command: &Command) -> Result<Exit, CliError> {
         Command::Bench(args) => bench::command(args),
         Command::Policies(args) => policies::command(args),
         Command::Cards => device::cards_command(),
+        Command::Doctor(args) => doctor::command(args),
     }
 }

@@ -20,3 +20,11 @@ pub use error::CudaError;
 pub use pool::{DevicePool, DevicePoolBuilder, DevicePoolError};
 pub use source::{CudaMemory, CudaSource};
 pub use stream::CudaStream;
+
+/// Functions of the driver that this crate calls where they are there, and that the driver here does not have.
+///
+/// # Errors
+/// Where there is no driver.
+pub fn missing_functions() -> Result<Vec<&'static str>, CudaError> {
+    Ok(driver::Driver::get()?.missing_functions())
+}

@@ -16,6 +16,12 @@ macro_rules! table {
         }
 
         impl Functions {
+            /// Those that are not there.
+            fn missing(&self) -> Vec<&'static str> {
+                let all = [$(($symbol, self.$name.is_some())),*];
+                all.into_iter().filter(|(_, there)| !there).map(|(symbol, _)| symbol).collect()
+            }
+
             fn of_library() -> Self {
                 Self {
                     $($name: {
@@ -147,6 +153,11 @@ impl Driver {
         // SAFETY: the pointer is to a local.
         unsafe { self.driver_get_version(&raw mut version) }?;
         Ok(version.unsigned_abs())
+    }
+
+    /// Functions that are called here and that it does not have.
+    pub(super) fn missing_functions(&self) -> Vec<&'static str> {
+        self.functions.missing()
     }
 
     fn check(&self, call: &'static str, code: Code) -> Result<(), CudaError> {

@@ -43,9 +43,10 @@ pub struct CudaSource {
     way: Way,
     page: u64,
     total: u64,
-    /// Reserved ranges, and segments: address to bytes.
+    /// Reserved ranges: address to bytes.
     ranges: BTreeMap<u64, u64>,
-    segments: BTreeMap<u64, u64>,
+    /// Segments: address to bytes, and to where the driver has them begin.
+    segments: BTreeMap<u64, (u64, DevicePtr)>,
     /// Physical memory and where it is mapped: address to handle and bytes. Invariant: parts do not overlap, lie in ranges,
     /// and each handle is ours and mapped there.
     parts: BTreeMap<u64, Part>,
@@ -360,8 +361,20 @@ impl CudaSource {
         Ok(())
     }
 
-    fn take_plain(&self, bytes: u64) -> Result<u64, CudaError> {
-        let (driver, size) = (self.driver(), bytes as usize);
+    /// A segment at a multiple of its page, if it is at least as large: its address, and where the driver has it begin.
+    fn take_aligned(&self, bytes: u64) -> Result<(u64, DevicePtr), CudaError> {
+        let size = bytes.max(1);
+        let start = self.take_plain(size)?;
+        if size < self.page || start.is_multiple_of(self.page) {
+            return Ok((start, start));
+        }
+        self.give_plain(start);
+        let start = self.take_plain(size.saturating_add(self.page))?;
+        Ok((start.next_multiple_of(self.page), start))
+    }
+
+    fn take_plain(&self, bytes: u64) -> Result<DevicePtr, CudaError> {
+        let (driver, size) = (self.driver(), usize::try_from(bytes).unwrap_or(usize::MAX));
         let mut address = 0;
         let Way::Pooled(pool) = self.way else {
             // SAFETY: the pointer is to a local.
@@ -381,7 +394,7 @@ impl CudaSource {
     }
 
     /// Gives a segment back. What the driver will not have it frees with the context.
-    fn give_plain(&self, address: u64) {
+    fn give_plain(&self, address: DevicePtr) {
         let (driver, stream) = (self.driver(), StreamHandle::NULL);
         let Way::Pooled(pool) = self.way else {
             // SAFETY: the segment is ours, and the device was waited for.
@@ -440,28 +453,26 @@ impl Source for CudaSource {
     }
 
     fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
-        if self.is_paged() {
-            return Err(SourceError::Unsupported {
-                operation: "take a segment: it reserves and commits",
-            });
-        }
         let _current = self.enter()?;
-        let address = self
-            .take_plain(bytes)
-            .map_err(|error| self.refused(error, bytes))?;
+        let taken = self.take_aligned(bytes);
+        let (address, start) = taken.map_err(|error| self.refused(error, bytes))?;
         self.used += bytes;
-        self.segments.insert(address, bytes);
+        self.segments.insert(address, (bytes, start));
         Ok(Segment::new(address, bytes))
     }
 
     fn give(&mut self, segment: Segment) {
-        if self.segments.get(&segment.address()) != Some(&segment.bytes()) || !self.wait_for_device() {
+        let held = self.segments.get(&segment.address()).copied();
+        let Some((bytes, start)) = held.filter(|(bytes, _)| *bytes == segment.bytes()) else {
+            return;
+        };
+        if !self.wait_for_device() {
             return;
         }
         let Ok(_current) = self.enter() else { return };
         self.segments.remove(&segment.address());
-        self.used -= segment.bytes();
-        self.give_plain(segment.address());
+        self.used -= bytes;
+        self.give_plain(start);
     }
 
     fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
@@ -623,8 +634,8 @@ impl Drop for CudaSource {
             // SAFETY: reserved by us, with nothing mapped there any more.
             let _ = unsafe { self.driver().address_free(address, bytes as usize) };
         }
-        for address in std::mem::take(&mut self.segments).into_keys() {
-            self.give_plain(address);
+        for (_, start) in std::mem::take(&mut self.segments).into_values() {
+            self.give_plain(start);
         }
         self.events().end(self.driver());
         if let Way::Pooled(pool) = self.way {
