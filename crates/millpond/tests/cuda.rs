@@ -5,7 +5,7 @@
 mod support;
 
 use millpond::cuda::{CudaDevice, CudaMemory, CudaSource, CudaStream, DevicePool};
-use millpond::engine::{Counted, Limit, Limited, Source};
+use millpond::engine::{CallKind, Counted, Limit, Limited, Source};
 use support::emulator;
 use support::suite::{account, faults, programs};
 
@@ -157,7 +157,7 @@ fn a_loop_of_buffers_asks_the_driver_once() {
         let segment = unpooled.take(1 << 20).expect("memory");
         unpooled.give(segment);
     }
-    assert_eq!(unpooled.calls().take, 100);
+    assert_eq!(unpooled.counts().of(CallKind::Take).calls, 100);
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn more_than_its_share_is_refused_and_the_pool_goes_on() {
     drop(next);
     pool.set_limit(8 << 20);
     assert!(pool.stats().reserved.current <= 8 << 20);
-    assert!(pool.alloc::<usize>(usize::MAX, &stream).is_err());
+    assert!(pool.alloc::<u64>(usize::MAX, &stream).is_err());
     for fraction in [0.0, -1.0, 1.1, f64::NAN] {
         let refused = DevicePool::builder().memory_fraction(fraction).build(&device);
         assert!(refused.is_err(), "{fraction}");
