@@ -8,6 +8,8 @@ pub(crate) mod os;
 pub(crate) mod pages;
 pub(crate) mod plain;
 pub(crate) mod pool;
+#[cfg(test)]
+mod programs;
 pub(crate) mod virt;
 
 use crate::error::{Answer, Code};
