@@ -4,6 +4,8 @@
 use crate::driver::{Driver, State};
 use crate::error::{Answer, Code};
 use crate::stream::{Stream, StreamKind};
+use crate::strict::Origin;
+use crate::work::clock::Clock;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// One context.
@@ -22,6 +24,8 @@ pub(crate) struct Context {
     pub(crate) failed: Option<Code>,
     pub(crate) limits: BTreeMap<i32, u64>,
     pub(crate) cache: i32,
+    /// What streams that were destroyed had done: a wait for the context is a wait for that too.
+    pub(crate) gone: Clock,
     /// Contexts whose memory it may reach.
     pub(crate) peers: BTreeSet<u64>,
 }
@@ -52,6 +56,7 @@ impl State {
             failed: None,
             limits: limits.into(),
             cache: 0,
+            gone: Clock::default(),
             peers: BTreeSet::new(),
         };
         self.contexts.insert(handle, context);
@@ -89,7 +94,25 @@ impl State {
         {
             self.primary[context.device as usize] = None;
         }
-        self.memory.context_gone(handle);
+        let origin = Origin {
+            call: "the end of its context",
+            ..Origin::default()
+        };
+        for (at, block) in self.memory.context_gone(handle) {
+            self.strict.freed(at, block.len, block.origin, origin);
+        }
+    }
+
+    /// The host has waited for all of a context.
+    fn host_knows_all(&mut self, handle: u64) {
+        let of = |(id, stream): (&u64, &Stream)| (stream.context == handle).then_some(*id);
+        let streams: Vec<u64> = self.streams.iter().filter_map(of).collect();
+        for stream in streams {
+            self.host_knows(stream);
+        }
+        if let Some(context) = self.contexts.get(&handle) {
+            self.host.join(&context.gone);
+        }
     }
 }
 
@@ -116,6 +139,7 @@ impl Driver {
         state.context(handle)?;
         let open = state.queue.open(handle, 0);
         let mut state = self.wait(state, &open);
+        state.host_knows_all(handle);
         state.remove_context(handle);
         drop(state);
         self.shared.changed.notify_all();
@@ -129,15 +153,7 @@ impl Driver {
         state.refuse_in_capture(handle)?;
         let open = state.queue.open(handle, 0);
         let mut state = self.wait(state, &open);
-        let streams: Vec<u64> = state
-            .streams
-            .iter()
-            .filter(|(_, stream)| stream.context == handle)
-            .map(|(id, _)| *id)
-            .collect();
-        for stream in streams {
-            state.host_knows(stream);
-        }
+        state.host_knows_all(handle);
         state.trim_pools();
         state.healthy(handle)?;
         Ok(())

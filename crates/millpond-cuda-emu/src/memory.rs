@@ -8,6 +8,8 @@ pub(crate) mod os;
 pub(crate) mod pages;
 pub(crate) mod plain;
 pub(crate) mod pool;
+#[cfg(test)]
+mod programs;
 pub(crate) mod virt;
 
 use crate::error::{Answer, Code};
@@ -17,10 +19,13 @@ use free_list::FreeList;
 use heap::Heap;
 use os::{Arena, Span, Store};
 use pages::{Mapped, Pages};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Physical memory comes in granules of 2 MiB, as on the cards there are.
 pub(crate) const GRANULE: u64 = 2 << 20;
+
+/// Free memory of a device that may keep its pages. It holds what its last owner left there, as a device's does.
+const STALE: u64 = 64 << 20;
 
 /// What an address belongs to.
 #[derive(Clone, Debug)]
@@ -61,6 +66,9 @@ struct Card {
     default: u64,
     /// The graphs' own.
     graphs: Option<u64>,
+    /// Given back, with the pages of the system still behind it: fresh ones cost more than all else in a small allocation.
+    stale: VecDeque<(u64, u64)>,
+    stale_bytes: u64,
 }
 
 /// Everything that has an address.
@@ -105,6 +113,8 @@ impl Memory {
                 current: default,
                 default,
                 graphs: None,
+                stale: VecDeque::new(),
+                stale_bytes: 0,
             });
         }
         Ok(memory)
@@ -182,8 +192,20 @@ impl Memory {
     fn give_granules(&mut self, device: u32, pieces: &[(u64, u64)]) {
         if let Ok(card) = self.card_mut(device) {
             for &(offset, len) in pieces {
-                card.store.punch(offset, len);
                 card.granules.give(offset, len);
+                card.stale.push_back((offset, len));
+                card.stale_bytes += len;
+            }
+            while card.stale_bytes > STALE {
+                let Some((offset, len)) = card.stale.pop_front() else {
+                    return;
+                };
+                card.stale_bytes -= len;
+                // What was taken again since is somebody's, and comes back here when it is given back.
+                if card.granules.take_at(offset, len) {
+                    card.store.punch(offset, len);
+                    card.granules.give(offset, len);
+                }
             }
         }
     }

@@ -302,6 +302,9 @@ impl Driver {
             state.invalidate(capture);
         }
         let stream = state.streams.remove(&handle).ok_or(Code::INVALID_HANDLE)?;
+        if let Some(context) = state.contexts.get_mut(&stream.context) {
+            context.gone.join(&stream.clock);
+        }
         // The legacy stream and those who wait for the context still come after it.
         if stream.kind == StreamKind::Blocking
             && let Some(legacy) = state.contexts.get(&stream.context).map(|context| context.legacy)
