@@ -2,7 +2,8 @@
 //!
 //! Writes a file of words that follow from their places, and then takes turns: `read` into one buffer of a chunk's size; a
 //! checksum over one such buffer, as often as there are chunks; a pass that reads; a pass that reads and checks. Prints medians,
-//! ratios, and by how much the process has grown. Ends with an error where a checksum is not what was written.
+//! ratios, and by how much the process has grown. Ends with an error where a checksum is not what was written, and where the
+//! process has grown by more than the budget and what is allowed beside it.
 
 use crate::Table;
 use millpond::{DataSet, Pool};
@@ -15,6 +16,9 @@ use std::time::Instant;
 
 const HELP: &str = "data [--size BYTES] [--chunk BYTES] [--budget BYTES] [--rounds N] [--in FOLDER]
 sizes as 4GiB, 256MiB; FOLDER is where the file is written, the system's folder for temporary files unless said otherwise";
+
+/// What a process may take beside the budget of a pass: stacks of its readers, and tables and begun pages of the pool.
+const ALLOWANCE: u64 = 4 << 20;
 
 struct Settings {
     size: u64,
@@ -142,6 +146,23 @@ fn anonymous() -> u64 {
     kib.unwrap_or(0) << 10
 }
 
+/// What is said of the growth of a process, or an error where it was more than it may be.
+fn within(grown: u64, budget: u64) -> Result<String, String> {
+    let size = millpond::engine::display_size;
+    let said = format!(
+        "the process grew by {} while it passed: {:.0} % of its budget",
+        size(grown),
+        100.0 * grown as f64 / budget.max(1) as f64
+    );
+    if grown <= budget.saturating_add(ALLOWANCE) {
+        return Ok(said);
+    }
+    Err(format!(
+        "{said}, more than that and {} beside it",
+        size(ALLOWANCE)
+    ))
+}
+
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
@@ -159,7 +180,8 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>
     let words = settings.chunk as usize / 8;
     let data = DataSet::<u64>::open(&written.0)?;
     let pool = Pool::host()?;
-    let mut buffer = vec![0u64; words];
+    // Written, so that it is memory of the process before anything is measured.
+    let mut buffer = vec![1u64; words];
     let mut times: [Vec<f64>; 4] = Default::default();
     let (before, mut most) = (anonymous(), 0);
     for round in 0..=settings.rounds {
@@ -172,7 +194,7 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>
         let mut sum = Checksum::default();
         let checked = pass().for_each(|chunk| {
             sum.add(chunk);
-            if chunk.number() % 64 == 0 {
+            if chunk.number() % 64 == 15 {
                 most = most.max(anonymous());
             }
         })?;
@@ -229,11 +251,31 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>
     }
     print!("{table}");
     println!(
-        "the process grew by {} while it passed\npool: at most {} reserved, {} allocations in {} passes",
-        size(most.saturating_sub(before)),
+        "{}\npool: at most {} reserved, {} allocations in {} passes",
+        within(most.saturating_sub(before), settings.budget)?,
         size(pool.stats().reserved.peak),
         pool.stats().allocations,
         2 * (settings.rounds + 1)
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_grows_beyond_its_budget_is_told() {
+        let said = within(3 << 20, 256 << 20).expect("less than the budget");
+        assert_eq!(
+            said,
+            "the process grew by 3.00 MiB while it passed: 1 % of its budget"
+        );
+        assert!(within((256 << 20) + ALLOWANCE, 256 << 20).is_ok());
+        let error = within((256 << 20) + ALLOWANCE + 1, 256 << 20).expect_err("a byte too many");
+        assert!(
+            error.contains("260 MiB") && error.ends_with("more than that and 4.00 MiB beside it"),
+            "{error}"
+        );
+    }
 }

@@ -1,6 +1,7 @@
 //! What operations on tensors cost beside `ndarray` and beside plain loops over slices: `axpy`, `scal`, add, sum and dot, in
 //! place, into an output and as a new array; the bandwidth of the memory in the same run; allocations for each call by the
-//! pool's counter; temporary tensors from the pool and without one; and what a step from view to view takes.
+//! pool's counter; temporary tensors from the pool and without one; products of matrices, new and into a tensor that is there;
+//! and what a step from view to view takes.
 //!
 //! All sides work on the same memory of one pool and take turns within each round. Printed are medians with the least and
 //! the most, for each element; GB/s of what has to be moved, a line that is written without having been read counted twice
@@ -9,6 +10,7 @@
 //! the sides disagree.
 
 mod cases;
+mod products;
 mod shared;
 mod temporaries;
 mod views;
@@ -215,6 +217,7 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>
     );
     operations(&settings)?;
     temporaries::measure(&settings)?;
+    products::measure(&settings)?;
     shared::measure(&settings)?;
     views::measure(&settings)
 }

@@ -99,7 +99,8 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "KEY:VALUE,…")]
     pub(crate) torch_conf: Option<String>,
 
-    /// Settings of millpond and planned, as in MILLPOND_CONF; `millpond policies` lists them
+    /// Settings of millpond and planned, as in MILLPOND_CONF; `millpond policies` lists them; keys
+    /// that only pools have are for --source host
     #[arg(long, value_name = "KEY:VALUE,…")]
     pub(crate) conf: Option<String>,
 

@@ -1,16 +1,53 @@
 //! The settings of the policies, and which policies are left when they speak against one.
 
-use crate::args::ReplayArgs;
+use crate::args::{ReplayArgs, SourceKind};
 use crate::exit::CliError;
 use crate::output::note;
 use crate::plan;
 use crate::text::{self, counted, size};
-use millpond_engine::{MillpondConf, Settings, TorchConf, policies};
+use millpond_engine::{ConfError, MillpondConf, Settings, TorchConf, policies};
 use millpond_replay::{Applied, TickEvery, check_settings};
 use std::env::VarError;
 
 /// The environment variable that stands for `--conf` where that is not given.
 const VARIABLE: &str = "MILLPOND_CONF";
+
+/// The text for pools and their policies, and from where: `--conf` or else `MILLPOND_CONF`, if either says anything.
+pub(crate) fn text(args: &ReplayArgs) -> Result<Option<(String, &'static str)>, CliError> {
+    match &args.conf {
+        Some(text) => Ok(Some((text.clone(), "--conf"))),
+        None => Ok(from_environment()?.map(|text| (text, VARIABLE))),
+    }
+}
+
+/// What a text says to the policies; what only pools have is checked as theirs.
+#[cfg(target_os = "linux")]
+fn parse(text: &str) -> Result<Conf, ConfError> {
+    let read = millpond::PoolBuilder::read_settings(text)?;
+    Ok(Conf {
+        policy: read.policy,
+        text: read.policy_text,
+        passed_over: read.pool_text,
+    })
+}
+
+/// Where there are no pools, there are no settings of theirs.
+#[cfg(not(target_os = "linux"))]
+fn parse(text: &str) -> Result<Conf, ConfError> {
+    Ok(Conf {
+        policy: MillpondConf::parse(text)?,
+        text: text.to_owned(),
+        passed_over: String::new(),
+    })
+}
+
+struct Conf {
+    policy: MillpondConf,
+    /// What is said to the policies.
+    text: String,
+    /// What is said to pools.
+    passed_over: String,
+}
 
 /// Reads `--torch-conf`, `--conf` or else `MILLPOND_CONF`, and `--plan`; answers what was read, and from where.
 pub(crate) fn read(args: &ReplayArgs) -> Result<(Settings, Vec<Applied>), CliError> {
@@ -28,13 +65,22 @@ pub(crate) fn read(args: &ReplayArgs) -> Result<(Settings, Vec<Applied>), CliErr
         settings.torch = TorchConf::parse(text).map_err(refused("--torch-conf"))?;
         apply(["torch-native", "torch-expandable"], text, "--torch-conf");
     }
-    let conf = match &args.conf {
-        Some(text) => Some((text.clone(), "--conf")),
-        None => from_environment()?.map(|text| (text, VARIABLE)),
-    };
-    if let Some((text, from)) = conf {
-        settings.millpond = MillpondConf::parse(&text).map_err(refused(from))?;
-        apply(["millpond", "planned"], &text, from);
+    if let Some((text, from)) = text(args)? {
+        let conf = parse(&text).map_err(refused(from))?;
+        settings.millpond = conf.policy;
+        if !conf.text.is_empty() {
+            apply(["millpond", "planned"], &conf.text, from);
+        }
+        if !conf.passed_over.is_empty() && args.device.source != SourceKind::Host {
+            let quiet = args.output.quiet;
+            note(
+                quiet,
+                &format!(
+                    "{from}: {} is for pools, and a simulated device has none: passed over",
+                    conf.passed_over
+                ),
+            );
+        }
     }
     if let Some(every) = args.tick {
         let text = match every {

@@ -196,6 +196,66 @@ fn our_pools_run_under_the_policies_named() {
 }
 
 #[test]
+fn pools_get_their_own_settings_from_the_option_or_the_environment() {
+    let file = small(&folder("host_conf"), "run.csv");
+    let replay = |more: &[&str], conf: &str| {
+        let host = ["replay", &file, "--source", "host", "--rounds", "1"];
+        let output = command(&[&host[..], &["--touch", "none"], more].concat())
+            .env("MILLPOND_CONF", conf)
+            .output()
+            .expect("starts");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), stderr)
+    };
+    // 60 MiB live at once.
+    let refused = |(code, stderr): (Option<i32>, String)| {
+        assert!(
+            code == Some(1) && stderr.contains("bytes were refused"),
+            "{stderr}"
+        );
+        assert!(!stderr.contains("glibc"), "only pools are told: {stderr}");
+    };
+    refused(replay(&[], "limit:1MiB,decay:3"));
+    refused(replay(&["--conf", "limit:1MiB"], "limit:1GiB"));
+    assert_eq!(
+        replay(&["--conf", "decay:3"], "limit:1MiB"),
+        (Some(0), String::new())
+    );
+    // Each policy is told what it has.
+    assert_eq!(
+        replay(&["-p", "bfc,millpond"], "decay:3"),
+        (Some(0), String::new())
+    );
+    refused(replay(&["-p", "bfc"], "limit:1MiB,decay:3"));
+    let (code, stderr) = replay(&[], "limit:lots");
+    assert!(
+        code == Some(2) && stderr.contains("MILLPOND_CONF: setting 'limit'"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn what_the_environment_tells_pools_does_not_reach_the_bench() {
+    let bench = |conf: &str| {
+        let output = command(&["bench", "host", "guda-hot", "--rounds", "1"])
+            .env("MILLPOND_CONF", conf)
+            .output()
+            .expect("starts");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    // Either would end a child that read it.
+    for conf in ["garbage", "limit:1"] {
+        let (code, stdout, stderr) = bench(conf);
+        assert_eq!((code, stderr.as_str()), (Some(0), ""), "{stdout}");
+        let told = "MILLPOND_CONF is set; what is measured runs without it.";
+        assert!(stdout.contains(told) && stdout.contains("millpond"), "{stdout}");
+    }
+    let (_, stdout, _) = run(&["bench", "host", "guda-hot", "--rounds", "1"]);
+    assert!(!stdout.contains("MILLPOND_CONF"), "{stdout}");
+}
+
+#[test]
 fn a_child_makes_its_pool_under_the_policy_it_is_told() {
     let mut child = command(&["bench", "host", "--tape", "millpond", "none", "no", "nope"])
         .stdin(Stdio::piped())
@@ -388,7 +448,11 @@ fn every_claim_has_its_row() {
         "axpy in place 1 k ",
         "scal into 1 M ",
         "add new 1 M ",
-        "TensorCore: temp({100, 100})",
+        "TensorCore: temp({100, 100}), f64",
+        "products, us for one",
+        "64x784 by 784x128",
+        "GUDA's particles",
+        "% of its budget",
         "tensor: batches",
         "sum mass, half of L2",
         "pass with checksum",

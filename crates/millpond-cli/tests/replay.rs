@@ -644,6 +644,45 @@ fn the_environment_stands_for_settings_that_are_not_given() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn settings_that_only_pools_have_are_checked_and_passed_over() {
+    let file = small(&folder("pool_keys"), "run.csv");
+    let replay = |conf: &str| {
+        let output = command(&["replay", file.as_str(), "-p", "millpond", "--json"])
+            .env("MILLPOND_CONF", conf)
+            .output()
+            .expect("starts");
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (code, stdout, stderr) = replay("guard:on,handle:4MiB,limit:2GiB");
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(
+        stderr.contains("MILLPOND_CONF: guard:on,limit:2GiB is for pools"),
+        "{stderr}"
+    );
+    let report: Value = serde_json::from_str(&stdout).expect("JSON");
+    assert_eq!(report["settings"][0]["settings"], "handle:4MiB");
+    let (code, stdout, _) = replay("guard:on");
+    let report: Value = serde_json::from_str(&stdout).expect("JSON");
+    assert!(
+        code == Some(0) && report["settings"].as_array().is_none_or(Vec::is_empty),
+        "nothing was applied: {stdout}"
+    );
+    for (conf, said) in [
+        ("guard:maybe", "MILLPOND_CONF: setting 'guard' cannot be 'maybe'"),
+        ("gard:on", "MILLPOND_CONF: unknown setting 'gard'; known: limit, "),
+        ("garbage", "MILLPOND_CONF: 'garbage' is not key:value"),
+    ] {
+        let (code, stdout, stderr) = replay(conf);
+        assert!(
+            code == Some(2) && stdout.is_empty() && stderr.contains(said),
+            "{conf}: {stderr}"
+        );
+    }
+}
+
+#[test]
 fn what_cannot_be_said_is_in_the_json() {
     let file = folder("cut").join("run.csv");
     std::fs::write(

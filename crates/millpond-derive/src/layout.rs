@@ -46,22 +46,22 @@ fn sized_fields(input: &Input) -> TokenStream {
     quote!(#(#checks)*)
 }
 
-/// No bytes are lost after any field; the error points at the field.
+/// No bytes are lost after any field; the error points at the field, and says how many are.
 fn unpadded(input: &Input) -> TokenStream {
     let Input { name, krate, .. } = input;
     let checks = input.fields.iter().map(|field| {
         let field = &field.name;
         let lost = format!(
-            "bytes are lost after field `{field}` of `{name}`: order fields from the largest alignment to the smallest, \
+            "lost after field `{field}` of `{name}`: order fields from the largest alignment to the smallest, \
              and give what is left over a name"
         );
         quote_spanned! {field.span()=>
-            const _: () = ::core::assert!(
+            const _: () = #krate::__soa::forbid_padding(
                 #krate::__soa::padding_after(
                     &<#name as #krate::Soa>::LAYOUT,
                     ::core::mem::offset_of!(#name, #field),
-                ) == 0,
-                #lost
+                ),
+                #lost,
             );
         }
     });

@@ -86,8 +86,8 @@ use syn::DeriveInput;
 /// - `#[soa(name = Particles)]`: the owner's name.
 /// - `#[soa(align = 4096)]`: what the address of each field's buffer is a multiple of. A power of two up to 2 MiB; 64
 ///   where nothing is said.
-/// - `#[soa(no_padding)]`: a structure that has padding does not compile, and the error names the field after which bytes
-///   are lost. It is for structures that are *also* kept in arrays or written to files: a structure of arrays has none.
+/// - `#[soa(no_padding)]`: a structure that has padding does not compile, and the error says how many bytes are lost after
+///   which field. It is for structures that are *also* kept in arrays or written to files: a structure of arrays has none.
 /// - `#[soa(crate = path)]`: where `millpond` is, if not at `::millpond`.
 /// - `#[soa(slice = positions)]` at a field: what the owner calls its slice, which is `positions()` and
 ///   `positions_mut()` then. The field's own name where nothing is said.

@@ -47,6 +47,16 @@ pub enum ConfError {
         /// What would do.
         expected: String,
     },
+    /// A pool's policy does nothing with such a setting.
+    #[error("the policy '{policy}' has no setting '{key}': {policies} have it")]
+    Unused {
+        /// The key.
+        key: String,
+        /// The policy's name.
+        policy: String,
+        /// Those that have the setting.
+        policies: String,
+    },
     /// An entry has no `key:value` shape.
     #[error("'{entry}' is not key:value; settings look like key:value,key:value")]
     Shape {

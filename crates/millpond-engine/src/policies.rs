@@ -73,6 +73,22 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     ALL.iter().map(|(name, _)| *name)
 }
 
+/// The names of those that keep to settings of how much free memory is kept, and for how long: all that are made of
+/// [`Settings::millpond`].
+///
+/// ```
+/// use millpond_engine::policies;
+///
+/// assert_eq!(policies::retaining().collect::<Vec<_>>(), ["millpond", "planned"]);
+/// ```
+pub fn retaining() -> impl Iterator<Item = &'static str> {
+    let settings = Settings::default();
+    let retain = settings.millpond.retain.clone();
+    ALL.iter()
+        .filter(move |(_, build)| build(&settings).set_retain(&retain))
+        .map(|(name, _)| *name)
+}
+
 /// Makes the policy of a name.
 ///
 /// # Errors

@@ -135,10 +135,7 @@ mod linux {
         let blurred = blurred.as_ref();
         neighbours(blurred.slice(1, 1..columns - 3)?, 0, SLOPE, &mut down)?;
         neighbours(blurred.slice(0, 1..rows - 3)?, 1, SLOPE, &mut across)?;
-        let across = across.as_slice::<f32>()?;
-        for (down, across) in down.as_mut_slice::<f32>()?.iter_mut().zip(across) {
-            *down = down.hypot(*across);
-        }
+        down.par_zip_in_place(across.as_ref(), f32::hypot)?;
         let (least, most) = range(down.as_slice()?);
         down.sub_assign(least)?;
         if most > least {

@@ -1,6 +1,6 @@
-//! A program that looks after its memory while it runs: it prints the account as it goes, warns where little is left, and
-//! compacts when more than 30 % of what it has reserved lie idle between live blocks. In the end it proves that the
-//! memory went back and that no live block moved or changed.
+//! A program that looks after its memory while it runs: it prints the account as it goes, is warned when more than 80 % of
+//! what it may have are in use, and compacts when more than 30 % of what it has reserved lie idle between live blocks. In
+//! the end it proves that it was warned, that the memory went back and that no live block moved or changed.
 //!
 //! ```text
 //! cargo run -p millpond --example monitor
@@ -24,14 +24,16 @@ fn main() -> std::process::ExitCode {
 #[cfg(target_os = "linux")]
 mod linux {
     use millpond::engine::display_size;
-    use millpond::{Buffer, Pool, Pools, PoolsStats};
+    use millpond::{Budget, Buffer, Measure, Pool, Pools, PoolsStats};
     use std::error::Error;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     /// From here on a compaction is worth it.
     const FRAGMENTED: f64 = 0.3;
-    /// From here on the program is told.
-    const NEARLY_FULL: f64 = 0.9;
-    const LIMIT: u64 = 128 << 20;
+    const LIMIT: u64 = 100 << 20;
+    /// From here on the program is warned.
+    const NEARLY_FULL: u64 = LIMIT / 100 * 80;
 
     /// Looks after the memory; answers whether it compacted.
     fn look_after(set: &Pools, moment: &str) -> bool {
@@ -42,10 +44,6 @@ mod linux {
             100.0 * stats.utilisation(),
             100.0 * stats.fragmentation_ratio()
         );
-        if stats.total.reserved.current as f64 > NEARLY_FULL * LIMIT as f64 {
-            let reserved = display_size(stats.total.reserved.current);
-            println!("warning: {reserved} of {} are taken", display_size(LIMIT));
-        }
         if stats.fragmentation_ratio() <= FRAGMENTED {
             return false;
         }
@@ -82,12 +80,27 @@ mod linux {
     }
 
     pub(crate) fn run() -> Result<bool, Box<dyn Error>> {
+        // A soft limit is the warning: told once, by whoever allocates past it, and again only when use has fallen to
+        // seven eighths of it and risen anew.
+        let warnings = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&warnings);
+        let budget = Budget::builder("monitor")
+            .measure(Measure::Allocated)
+            .limit(LIMIT)
+            .soft_limit(NEARLY_FULL, move |crossing| {
+                let used = display_size(crossing.used);
+                println!("warning: {used} of {} are in use\n", display_size(LIMIT));
+                count.fetch_add(1, Ordering::Relaxed);
+            })
+            .build()?;
         // Idle memory is to stay until it is asked back.
-        let set = Pools::with(Pool::builder().settings("").limit(LIMIT).trim_every(None));
+        let template = Pool::builder().settings("").limit(LIMIT).budget(&budget);
+        let set = Pools::with(template.trim_every(None));
         look_after(&set, "before anything is asked for");
 
         let buffers = fill(&set.host()?)?;
         let full = look_after(&set, "300 buffers");
+        let warned = warnings.load(Ordering::Relaxed);
 
         // Two in three go; what stays lies between what went.
         let mut buffers: Vec<_> = buffers.into_iter().enumerate().collect();
@@ -114,6 +127,10 @@ mod linux {
             .zip(&places)
             .any(|((_, buffer), place)| buffer.as_ptr() != *place);
         let proofs = [
+            check(
+                "it was warned once when 80 % were in use",
+                warned == 1 && warnings.load(Ordering::Relaxed) == 1,
+            ),
             check("nothing was compacted while the blocks lay close", !full),
             check("the holes were noticed", compacted),
             check(

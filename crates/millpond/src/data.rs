@@ -15,16 +15,16 @@ mod sieve;
 
 pub use error::DataError;
 pub use mapped::{Access, Mapped};
-pub use npy::{Npy, NpyError};
+pub use npy::{MappedNpy, Npy, NpyError};
 pub use order::Order;
 pub use pass::{Chunk, Pass};
 pub use progress::Progress;
 #[cfg(feature = "safetensors")]
 pub use safetensors::{MappedTensors, SafeTensors, SafeTensorsError, TensorInfo};
 
-use crate::buffer::Buffer;
+use crate::block::ALIGN;
+use crate::buffer::{Buffer, Origin};
 use crate::dtype::Element;
-use crate::pool::Pool;
 use files::Files;
 use std::fmt;
 use std::marker::PhantomData;
@@ -33,8 +33,8 @@ use std::sync::Arc;
 
 /// Rows of elements in one file or many, in the byte order of this machine, of which no more is in memory than is asked for.
 ///
-/// Reads copy (`pread`), so a file that is cut or written meanwhile is an error and never a crash. What was read is checked
-/// against the size and the time of change that the file had when it was opened.
+/// Reads copy (`pread`), so a file that is cut or written meanwhile is an error and never a crash. After each read the file is
+/// compared with what it was when it was opened, by its size and the time it was last written ([`DataError::Changed`]).
 ///
 /// ```
 /// # let folder = std::env::temp_dir().join(format!("millpond-data-{}", std::process::id()));
@@ -154,20 +154,33 @@ impl<T: Element> DataSetBuilder<T> {
     /// Where a file cannot be opened, is no regular file, or does not consist of whole rows; where no file is named or a row
     /// has no bytes.
     pub fn open(self) -> Result<DataSet<T>, DataError> {
-        let row_bytes = self
-            .row
-            .checked_mul(size_of::<T>())
-            .filter(|bytes| *bytes > 0 && *bytes <= isize::MAX as usize);
-        let row_bytes = row_bytes.ok_or(DataError::Row { elements: self.row })?;
-        Ok(DataSet {
-            files: Arc::new(Files::open(&self.paths, self.skip, row_bytes)?),
-            row: self.row,
-            of: PhantomData,
-        })
+        let row_bytes = DataSet::<T>::bytes_of(self.row)?;
+        Ok(DataSet::of(
+            Files::open(&self.paths, self.skip, row_bytes)?,
+            self.row,
+        ))
     }
 }
 
 impl<T: Element> DataSet<T> {
+    /// Files, whose rows are of so many elements.
+    fn of(files: Files, row: usize) -> Self {
+        debug_assert_eq!(files.row_bytes(), row * size_of::<T>());
+        Self {
+            files: Arc::new(files),
+            row,
+            of: PhantomData,
+        }
+    }
+
+    /// Bytes of a row of so many elements.
+    fn bytes_of(row: usize) -> Result<usize, DataError> {
+        let bytes = row
+            .checked_mul(size_of::<T>())
+            .filter(|bytes| *bytes > 0 && *bytes <= isize::MAX as usize);
+        bytes.ok_or(DataError::Row { elements: row })
+    }
+
     /// One file, and rows of one element.
     ///
     /// # Errors
@@ -228,12 +241,14 @@ impl<T: Element> DataSet<T> {
         self.read_to(start, count, |elements| crate::pools::alloc_zeroed(elements))
     }
 
-    /// The same in a buffer of a pool.
+    /// The same in a buffer of a pool, a tenant or a source.
     ///
     /// # Errors
     /// As [`batch`](Self::batch).
-    pub fn batch_in(&self, pool: &Pool, start: u64, count: usize) -> Result<Buffer<T>, DataError> {
-        self.read_to(start, count, |elements| pool.alloc_zeroed(elements))
+    pub fn batch_in(&self, from: &impl Origin, start: u64, count: usize) -> Result<Buffer<T>, DataError> {
+        self.read_to(start, count, |elements| {
+            Buffer::zeroed(from.handle().0, elements, ALIGN)
+        })
     }
 
     fn read_to(

@@ -40,7 +40,10 @@ pub(crate) fn has_reserve() -> bool {
 /// ```
 ///
 /// There is one such pool in a process, whatever number of values stand for it. It is made on first use, over ordinary
-/// memory, with the settings in `MILLPOND_CONF`, and never closed: give memory back with [`trim`](Pool::trim).
+/// memory, with the settings in `MILLPOND_CONF`, and never closed. Unless these say otherwise (`trim-every:1s`,
+/// `trim-at-pressure:80%`, `limit:1GiB`), nothing goes back in the background: give memory back with
+/// [`trim`](Pool::trim); and where the process may have so many addresses only (`RLIMIT_AS`), the pool takes half of
+/// them at most.
 ///
 /// *Addresses* are multiples of 64, and a block takes at least 64 bytes. *Out of memory* is a null pointer, from which
 /// the standard library makes an error (`try_reserve`) or ends the program. *Threads* may free what others have

@@ -35,7 +35,87 @@
 //! # Ok::<(), millpond::AllocError>(())
 //! ```
 //!
-//! Only this crate turns an address into memory, and it calls the system in one place, `os`.
+//! [`Tensor`]s draw from the same pools. Views share their storage, and what ends in `_assign` or `_into` allocates nothing:
+//!
+//! ```
+//! use millpond::{DType, Pool, Tensor};
+//!
+//! let pool = Pool::host()?;
+//! let inputs = Tensor::from_fn_in(&pool, [100, 4], |at| (at[0] + at[1]) as f32)?;
+//! let weights = Tensor::full_in(&pool, [4, 2], 0.5f32)?;
+//! let mut outputs = Tensor::zeros_in(&pool, [32, 2], DType::F32)?;
+//! let asked = pool.stats().allocations;
+//! for batch in inputs.batches(0, 32)? {                    // views: the last one is of four rows
+//!     let mut outputs = outputs.view_mut()?.slice(0, ..batch.size(0)?)?;
+//!     batch.matmul_into(&weights, &mut outputs)?;
+//!     outputs.mul_assign(2.0)?;
+//! }
+//! assert_eq!((outputs.get(&[3, 1])?.to_f64(), pool.stats().allocations), (Some(402.0), asked));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A [`DataSet`] is read by rows, however large its files are, and a [pass](DataSet::pass) takes no more than its budget:
+//!
+//! ```
+//! # let path = std::env::temp_dir().join(format!("millpond-door-{}.f32", std::process::id()));
+//! # std::fs::write(&path, [0u8; 4 * 784 * 100])?;
+//! use millpond::{DataSet, Order};
+//!
+//! let images = DataSet::<f32>::builder().file(&path).row(784).open()?;
+//! let first = images.batch(0, 64)?;                        // a pooled buffer of 64 rows
+//! let passed = images.pass().order(Order::shuffled(7)).budget(8 << 20).for_each(|chunk| {
+//!     chunk.iter_mut().for_each(|pixel| *pixel /= 255.0);  // while the next chunk is read
+//! })?;
+//! assert_eq!((first.len(), passed.rows), (64 * 784, 100));
+//! # std::fs::remove_file(&path)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A structure of arrays has a pooled buffer for each field, written by a derive:
+//!
+#![cfg_attr(feature = "derive", doc = "```")]
+#![cfg_attr(not(feature = "derive"), doc = "```ignore")]
+//! use millpond::Soa;
+//!
+//! #[derive(Clone, Copy, Soa)]
+//! struct Particle {
+//!     position: [f32; 3],
+//!     velocity: [f32; 3],
+//!     kind: u8,
+//! }
+//!
+//! let mut particles = ParticleVec::new()?;
+//! particles.try_push(Particle { position: [0.0; 3], velocity: [1.0, 2.0, 3.0], kind: 7 })?;
+//! let fields = particles.slices_mut();
+//! for (x, v) in fields.position.as_flattened_mut().iter_mut().zip(fields.velocity.as_flattened()) {
+//!     *x += 0.5 * v;
+//! }
+//! assert_eq!(particles.position()[0], [0.5, 1.0, 1.5]);
+//! println!("{}", Particle::layout_report());               // what padding would lose in an array of structures
+//! # Ok::<(), millpond::AllocError>(())
+//! ```
+//!
+//! # Features
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `matrixmultiply` (default) | products of matrices of `f32` and `f64` at a processor's speed |
+//! | `quanta` (default) | times of events from the processor's counter |
+//! | `allocator-api2`, `allocator-api2-02` | `Pool` as the `Allocator` of those versions, for collections |
+//! | `cuda` | pools of CUDA devices; NVIDIA's driver is needed when the program runs only |
+//! | `derive` | `#[derive(Soa)]` |
+//! | `dlpack` | tensors to and from other libraries in the process |
+//! | `half` | `f16` and `bf16` as elements |
+//! | `ndarray` | views of tensors as ndarray's, and of its arrays as ours |
+//! | `num-complex` | its numbers as elements |
+//! | `rayon` | large operations, and functions over elements, on several threads |
+//! | `safetensors` | files of tensors by name, loaded or mapped |
+//! | `serde` | tensors and types of elements written and read |
+//! | `stacks` | stacks in the account of live blocks |
+//! | `tracing` | events to `tracing`, with the span they happen in |
+//!
+//! Only this crate turns an address into memory, and it calls the system about memory in one place, `os`; files are mapped by
+//! `memmap2`, where a data set is.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub use millpond_engine as engine;
@@ -116,7 +196,8 @@ pub use buffer::{Buffer, Leaks, LengthError, Origin, PoolRef, RawBuffer, SharedB
 pub use bytemuck;
 #[cfg(target_os = "linux")]
 pub use data::{
-    Access, Chunk, DataError, DataSet, DataSetBuilder, Mapped, Npy, NpyError, Order, Pass, Progress,
+    Access, Chunk, DataError, DataSet, DataSetBuilder, Mapped, MappedNpy, Npy, NpyError, Order, Pass,
+    Progress,
 };
 #[cfg(all(feature = "safetensors", target_os = "linux"))]
 pub use data::{MappedTensors, SafeTensors, SafeTensorsError, TensorInfo};
@@ -142,12 +223,13 @@ pub use pinned::{Pinned, is_pinned, pinned_bytes};
 #[cfg(target_os = "linux")]
 pub use pool::{
     FaultPlace, FaultReport, GuardStats, LeakCheck, Pool, PoolBuilder, PoolError, PoolStats, Prewarm,
-    describe_fault,
+    ReadSettings, describe_fault,
 };
 #[cfg(target_os = "linux")]
 pub use pools::{
-    Pools, PoolsBuilder, PoolsEntry, PoolsScope, PoolsStats, alloc, alloc_from, alloc_from_fn, alloc_zeroed,
-    collect_garbage, compact, empty_cache, memory_stats, pools, set_default_pools, storage,
+    Pools, PoolsBlock, PoolsBlocks, PoolsBuilder, PoolsEntry, PoolsScope, PoolsStats, alloc, alloc_from,
+    alloc_from_fn, alloc_zeroed, collect_garbage, compact, empty_cache, memory_stats, pools,
+    set_default_pools, storage,
 };
 pub use post_mortem::{
     BudgetFigures, Holding, Least, Lister, Method, PostMortem, SpaceFigures, Survey, Text, Top,
@@ -185,5 +267,5 @@ pub use workspace::{Named, Scratch, Workspace, WorkspaceBuilder, WorkspaceError,
 #[cfg(all(feature = "derive", target_os = "linux"))]
 #[doc(hidden)]
 pub mod __soa {
-    pub use crate::soa::{Column, Cut, Split, arrange, chunks, here, padding_after};
+    pub use crate::soa::{Column, Cut, Split, arrange, chunks, forbid_padding, here, padding_after};
 }

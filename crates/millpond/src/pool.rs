@@ -52,6 +52,7 @@ mod watched;
 mod zeroed;
 
 pub use builder::{PoolBuilder, PoolError};
+pub use conf::ReadSettings;
 pub use guard::{FaultPlace, FaultReport, GuardStats, describe_fault};
 pub use leak_check::LeakCheck;
 pub use prewarm::Prewarm;
@@ -63,6 +64,7 @@ use heap::Heap;
 use millpond_engine::{Compaction, ConfError};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The last one closes the pool.
 struct Handle(&'static Heap);
@@ -133,6 +135,26 @@ impl Pool {
         self.heap().stats()
     }
 
+    /// External fragmentation: 1 less the largest free range over all that is free; 0 where nothing is. A walk through
+    /// the pool's layout, under its lock.
+    ///
+    /// Free is what the engine has. What threads keep and what small blocks leave free of their spans is not counted;
+    /// [`collect_garbage`](Self::collect_garbage) hands back to the engine what it can of it.
+    ///
+    /// ```
+    /// # let pool = millpond::Pool::builder().huge_pages(millpond::HugePages::System).host()?;
+    /// let mut held: Vec<_> = (0..16).map(|_| pool.alloc::<u8>(1 << 20)).collect::<Result<_, _>>()?;
+    /// let mut at = 0;
+    /// held.retain(|_| { at += 1; at % 2 == 0 });
+    /// pool.collect_garbage();
+    /// assert!(pool.external_fragmentation() > 0.5, "eight holes and more");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn external_fragmentation(&self) -> f64 {
+        self.heap().external_fragmentation()
+    }
+
     /// Starts every peak anew at the current value.
     pub fn reset_peak(&self) {
         self.heap().reset_peaks();
@@ -183,7 +205,8 @@ impl Pool {
     }
 
     /// Changes settings while the pool lives: `limit`, `memory-fraction`, `cache-size`, `trim-every`, `trim-at-pressure`,
-    /// `zero-on-reuse`, and of the policy `decay`, `low-water`, `high-water` and `compact-at`.
+    /// `zero-on-reuse`, and of the policy `decay`, `low-water`, `high-water` and `compact-at` (which a pool reads and has
+    /// no use for: it moves pages more often than that would have it).
     ///
     /// ```
     /// # let pool = millpond::Pool::host()?;
@@ -193,10 +216,57 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// On a key that is not known, a value that cannot be, or a setting that a pool keeps for life; then nothing is
-    /// changed.
+    /// On a key that is not known, a value that cannot be, a setting that a pool keeps for life, or one that its policy has
+    /// not ([`ConfError::Unused`]); then nothing is changed.
     pub fn configure(&self, settings: &str) -> Result<(), ConfError> {
         self.heap().configure(settings)
+    }
+
+    /// Changes the most free memory that the pool keeps for longer than the time between two trims, as the setting
+    /// `cache-size`.
+    ///
+    /// # Errors
+    /// Where its policy has no such bound ([`ConfError::Unused`]), or it is below `low-water`; then nothing is changed.
+    pub fn set_cache_size(&self, bytes: u64) -> Result<(), ConfError> {
+        self.configure(&format!("cache-size:{bytes}"))
+    }
+
+    /// Changes the [limit](Self::limit) to a share of the source's whole memory, above 0 and up to 1.
+    ///
+    /// # Errors
+    /// On any other share; then nothing is changed.
+    pub fn set_memory_fraction(&self, fraction: f64) -> Result<(), ConfError> {
+        self.configure(&format!("memory-fraction:{fraction}"))
+    }
+
+    /// Changes how often memory that has not been used for a while goes back in the background; never with `None`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let pool = millpond::Pool::host()?;
+    /// pool.set_trim_every(Some(Duration::from_millis(250)))?;
+    /// pool.set_cache_size(64 << 20)?;
+    /// pool.set_zero_on_reuse(true);
+    /// pool.set_memory_fraction(0.5)?;
+    /// assert!(pool.limit().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// On no time at all; then nothing is changed.
+    pub fn set_trim_every(&self, time: Option<Duration>) -> Result<(), ConfError> {
+        if time.is_some_and(|time| time.is_zero()) {
+            let expected = "write a time such as 500ms, 1s or 2min, or off";
+            return Err(ConfError::value("trim-every", "0s", expected));
+        }
+        keeper::change(self.heap(), Some(time), None);
+        Ok(())
+    }
+
+    /// Clears each block before it is handed out from now on, or no more.
+    pub fn set_zero_on_reuse(&self, on: bool) {
+        self.heap().clear_on_reuse(on);
     }
 
     /// Changes the most bytes the pool may take from its source. Below what it has, it takes no more, and gives back
@@ -227,3 +297,4 @@ impl Pool {
 pub(crate) use fork::{no_forks, watch as watch_forks};
 pub(crate) use guard::{is_filled_around, refill_around};
 pub(crate) use heap::{Heap as PoolHeap, Taken as PoolBlock};
+pub(crate) use keeper::{Alarm, wake_at};

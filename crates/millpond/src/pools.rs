@@ -13,6 +13,7 @@
 mod builder;
 mod default;
 mod here;
+mod observe;
 mod pressure;
 mod scope;
 mod set;
@@ -25,6 +26,7 @@ pub(crate) use default::{NoSets, no_sets};
 pub use default::{pools, set_default_pools};
 #[cfg(feature = "derive")]
 pub(crate) use here::with_host;
+pub use observe::{PoolsBlock, PoolsBlocks};
 pub use scope::PoolsScope;
 pub(crate) use shorthand::draw;
 pub use shorthand::{

@@ -34,7 +34,7 @@ use std::fmt;
 const CHILDREN: usize = 4;
 const TAGS: usize = 5;
 
-/// Why memory ran out. Shown in at most ten lines; every field is a value.
+/// Why memory ran out. Shown in at most eleven lines; every field is a value.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct PostMortem {
@@ -48,6 +48,8 @@ pub struct PostMortem {
     pub children: Top<CHILDREN>,
     /// Who holds blocks, by tag.
     pub holders: Top<TAGS>,
+    /// Pools among those that were asked which keep no account of who holds their blocks.
+    pub without_account: u64,
     /// The least that would have to go, if it is known.
     pub least: Option<Least>,
 }
@@ -84,12 +86,26 @@ impl fmt::Display for PostMortem {
             );
             write!(f, "\n  {bytes:>9} in {blocks} held by {others} more tag{s}")?;
         }
+        match self.without_account {
+            0 => {}
+            1 => write!(
+                f,
+                "\n  a pool keeps no account of who holds its blocks: the setting {ACCOUNT}"
+            )?,
+            n => write!(
+                f,
+                "\n  {n} pools keep no account of who holds their blocks: the setting {ACCOUNT}"
+            )?,
+        }
         if let Some(least) = &self.least {
             write!(f, "\n  {least}")?;
         }
         Ok(())
     }
 }
+
+/// How an account is had.
+const ACCOUNT: &str = "track:all or PoolBuilder::track keeps one";
 
 /// A number of blocks, in words.
 struct Blocks(u64);

@@ -19,7 +19,7 @@ pub use chunks::{Cut, Split, chunks};
 pub use column::Column;
 pub use layout::{SoaField, SoaLayout};
 #[doc(hidden)]
-pub use layout::{arrange, padding_after};
+pub use layout::{arrange, forbid_padding, padding_after};
 
 use crate::error::AllocError;
 use crate::pool::Pool;

@@ -98,6 +98,7 @@ use crate::buffer::PoolRef;
 use crate::device::Device;
 use crate::dtype::{DType, DTypeError, Element};
 use crate::storage::Storage;
+use error::shared_by;
 use layout::Layout;
 use std::sync::Arc;
 use thiserror::Error;
@@ -170,7 +171,8 @@ impl StillShared {
         match self.others {
             0 => "the memory is that of others, who have it back with the tensor: take a `deep_copy`"
                 .to_owned(),
-            others => format!("{others} other tensors share the storage: drop them first"),
+            1 => format!("{}: drop it first", shared_by(1)),
+            others => format!("{}: drop them first", shared_by(others)),
         }
     }
 }
@@ -287,7 +289,7 @@ impl Tensor {
     /// let tensor = Tensor::zeros([100, 100], DType::F32)?;
     /// let row = tensor.select(0, 3)?;
     /// let refused = tensor.free().unwrap_err();
-    /// assert_eq!(refused.to_string(), "1 other tensors share the storage: drop them first");
+    /// assert_eq!(refused.to_string(), "another tensor shares the storage: drop it first");
     ///
     /// drop(row);
     /// refused.tensor.free()?;

@@ -46,10 +46,10 @@ fn run_with(name: &str, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn buffers_of_many_threads_all_come_back() {
+fn buffers_and_tensors_of_many_threads_all_come_back() {
     let said = run("many_threads");
     assert!(
-        said.contains("80000 buffers") && said.contains("at nought: proven"),
+        said.contains("80000 buffers and 6004 tensors") && said.contains("at nought: proven"),
         "{said}"
     );
 }
@@ -58,7 +58,20 @@ fn buffers_of_many_threads_all_come_back() {
 fn a_training_loop_is_steady_and_leaks_nothing() {
     let said = run("training_loop");
     assert!(
-        said.contains("0 in all others") && said.contains("free of leaks: proven"),
+        said.contains("0 in all others")
+            && said.contains("compactions: 1 before the first step, 0 later")
+            && said.contains("free of leaks: proven"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_file_passes_through_less_memory_than_it_has() {
+    let said = run("data_set");
+    assert!(
+        said.contains("96.0 MiB")
+            && said.contains("yes  the sum is that of what was written")
+            && said.contains("yes  the process stayed within it"),
         "{said}"
     );
 }
@@ -76,7 +89,9 @@ fn compaction_gives_holes_back_and_touches_nothing_that_lives() {
 fn a_monitored_program_gives_its_holes_back() {
     let said = run("monitor");
     assert!(
-        said.contains("compacting: ") && said.contains("yes  no live block moved"),
+        said.contains("compacting: ")
+            && said.matches("warning: ").count() == 1
+            && said.contains("yes  no live block moved"),
         "{said}"
     );
 }
@@ -87,6 +102,17 @@ fn a_scope_leaves_nothing_behind() {
     assert!(
         said.contains("yes  its scope's memory went too")
             && said.contains("yes  the default is in force again"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_is_rented_comes_back_and_is_seen_by_nobody_else() {
+    let said = run("rental");
+    assert!(
+        said.contains("yes  of 4000 rents all but the first few met a buffer that was there")
+            && said.contains("yes  nobody read what another tenant wrote")
+            && said.contains("yes  all of it went back"),
         "{said}"
     );
 }
@@ -126,7 +152,7 @@ fn images_pass_through_memory_that_is_there() {
 
 #[test]
 fn what_the_environment_says_changes_no_proof() {
-    for name in ["monitor", "scoped", "image_pipeline"] {
+    for name in ["monitor", "scoped", "rental", "image_pipeline"] {
         let output = Command::new(example(name))
             .env("MILLPOND_CONF", "limit:3GiB,prewarm:[1MiB*8],trim-at-pressure:1%")
             .output()
@@ -161,9 +187,11 @@ fn those_that_print_and_prove_nothing_run_to_their_end() {
         "compaction",
         "monitor",
         "scoped",
+        "rental",
         "leak_hunt",
         "guarded",
         "batches",
+        "data_set",
         "particles",
         "image_pipeline",
         // Of a test of its own: a library for Python.

@@ -6,8 +6,9 @@
 mod files;
 
 use files::{Folder, python, run};
-use millpond::{DType, DataError, Npy, NpyError, Pool, Tensor};
+use millpond::{Access, DType, DataError, Npy, NpyError, Order, Pool, Tensor};
 use std::fs;
+use std::path::Path;
 
 const NAMES: [(DType, &str); 12] = [
     (DType::F64, "f8"),
@@ -243,4 +244,208 @@ fn damaged_files_are_told() {
     ));
     let nowhere = Npy::write(folder.0.join("no/where.npy"), &[1], &[1u8]).expect_err("no folder");
     assert!(nowhere.to_string().contains("cannot write it"), "{nowhere}");
+}
+
+/// A file as others may write it: any order, and a header of any length.
+fn write_raw(path: &Path, header: &str, length: usize, elements: &[u8]) {
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend(((length - 10) as u16).to_le_bytes());
+    bytes.extend(header.bytes());
+    bytes.resize(length - 1, b' ');
+    bytes.push(b'\n');
+    bytes.extend(elements);
+    fs::write(path, bytes).expect("room");
+}
+
+#[test]
+fn a_map_shows_the_array_as_it_lies() {
+    let folder = Folder::new("npy-mapped");
+    let path = folder.0.join("a.npy");
+    // SAFETY: nobody else knows of the file, here and below.
+    let map = |path: &Path| unsafe { Npy::open(path).expect("a header").map() };
+    for (dtype, name) in NAMES {
+        for shape in [&[][..], &[7], &[2, 3], &[4, 1, 5], &[0, 3]] {
+            Npy::write_tensor(&path, &counted(dtype, shape)).expect("room");
+            let mapped = map(&path).expect(name);
+            mapped.advise(Access::Sequential);
+            let view = mapped.view().expect("as it was");
+            assert!(view.is_contiguous());
+            same(&view.to_tensor().expect("room"), &counted(dtype, shape));
+            mapped.forget();
+            same(
+                &mapped.view().expect("as it was").to_tensor().expect("room"),
+                &counted(dtype, shape),
+            );
+        }
+        let header = format!("{{'descr': '<{name}', 'fortran_order': True, 'shape': (4, 2, 3), }}");
+        let header = if dtype.size() == 1 {
+            header.replace('<', "|")
+        } else {
+            header
+        };
+        // Its last dimension first is what lies in the file row by row.
+        let turned = counted(dtype, &[3, 2, 4]);
+        write_raw(&path, &header, 128, turned.storage().as_bytes());
+        let mapped = map(&path).expect(name);
+        let view = mapped.view().expect("as it was");
+        assert_eq!((view.shape(), view.strides()), (&[4, 2, 3][..], &[1, 4, 8][..]));
+        same(
+            &view.to_tensor().expect("room"),
+            &turned.permute([2, 1, 0]).expect("three"),
+        );
+    }
+    Npy::write_tensor(
+        &path,
+        &Tensor::from_bools(&[true, false, true], [3]).expect("room"),
+    )
+    .expect("room");
+    let mapped = map(&path).expect("bools");
+    assert_eq!(
+        mapped
+            .view()
+            .and_then(|view| Ok(view.to_bools()?))
+            .expect("bools"),
+        [true, false, true]
+    );
+    assert_eq!(
+        (mapped.npy().dtype(), mapped.npy().shape()),
+        (DType::Bool, &[3][..])
+    );
+
+    // Elements where no f64 can be looked at: they can be read.
+    let header = "{'descr': '<f8', 'fortran_order': False, 'shape': (2,), }";
+    write_raw(&path, header, 100, counted(DType::F64, &[2]).storage().as_bytes());
+    assert!(matches!(
+        map(&path),
+        Err(NpyError::Data(DataError::Misaligned {
+            skip: 100,
+            align: 8,
+            ..
+        }))
+    ));
+    same(
+        &Npy::open(&path).and_then(|npy| npy.tensor()).expect("read"),
+        &counted(DType::F64, &[2]),
+    );
+    // A file that ends too early has no view, nor has one that was changed after it was mapped.
+    write_raw(&path, header, 128, &[0; 8]);
+    assert!(matches!(
+        map(&path),
+        Err(NpyError::Shape {
+            expected: 2,
+            found: 1,
+            ..
+        })
+    ));
+    write_raw(&path, header, 128, &[0; 16]);
+    let mapped = map(&path).expect("whole");
+    write_raw(&path, header, 128, &[0; 24]);
+    assert!(matches!(
+        mapped.view(),
+        Err(NpyError::Data(DataError::Changed { .. }))
+    ));
+}
+
+#[test]
+fn files_that_took_a_name_since_it_was_looked_at_are_told() {
+    let folder = Folder::new("npy-replaced");
+    let [path, other] = ["a.npy", "b.npy"].map(|name| folder.0.join(name));
+    Npy::write(&path, &[2], &[1u8, 2]).expect("room");
+    let npy = Npy::open(&path).expect("a header");
+    let modified = fs::metadata(&path)
+        .and_then(|file| file.modified())
+        .expect("a time");
+    // As long, and by the time it tells as old.
+    Npy::write(&other, &[2], &[3u8, 4]).expect("room");
+    let file = fs::OpenOptions::new().write(true).open(&other).expect("ours");
+    file.set_modified(modified).expect("ours");
+    // SAFETY: nobody writes to either.
+    let mapped = unsafe { npy.map() }.expect("as it was");
+    fs::rename(&other, &path).expect("one folder");
+    assert!(matches!(
+        npy.tensor(),
+        Err(NpyError::Data(DataError::Changed { .. }))
+    ));
+    assert!(matches!(
+        npy.rows::<u8>(),
+        Err(NpyError::Data(DataError::Changed { .. }))
+    ));
+    // What is open is still what it was.
+    assert_eq!(
+        mapped
+            .view()
+            .and_then(|view| Ok(view.to_vec::<u8>()?))
+            .expect("open"),
+        [1, 2]
+    );
+}
+
+#[test]
+fn shards_are_rows_of_one_data_set() {
+    let folder = Folder::new("npy-shards");
+    let paths = ["0.npy", "1.npy", "2.npy", "3.npy"].map(|name| folder.0.join(name));
+    let numbers: Vec<u32> = (0..60).collect();
+    let bytes = |range: std::ops::Range<usize>| {
+        numbers[range]
+            .iter()
+            .flat_map(|number| number.to_le_bytes())
+            .collect::<Vec<u8>>()
+    };
+    Npy::write(&paths[0], &[3, 2, 2], &numbers[..12]).expect("room");
+    Npy::write(&paths[1], &[0, 2, 2], &numbers[..0]).expect("room");
+    // Headers have lengths of their own.
+    let header = "{'descr': '<u4', 'fortran_order': False, 'shape': (10, 2, 2), }";
+    write_raw(&paths[2], header, 320, &bytes(12..52));
+    Npy::write(&paths[3], &[2, 2, 2], &numbers[52..]).expect("room");
+    let data = Npy::rows_of::<u32, _>(&paths).expect("alike");
+    assert_eq!((data.rows(), data.row()), (15, 4));
+    for start in 0..15 {
+        for count in [1, 4, 20] {
+            let end = (start + count).min(15);
+            let batch = data.batch(start as u64, count).expect("rows");
+            assert_eq!(batch[..], numbers[4 * start..4 * end]);
+        }
+    }
+    let mut seen = Vec::new();
+    let pass = data.pass().rows(2).order(Order::shuffled(3));
+    pass.for_each(|chunk| seen.extend(chunk.rows().map(|row| row[3])))
+        .expect("rows");
+    seen.sort_unstable();
+    assert_eq!(seen, (0..15).map(|row| 4 * row + 3).collect::<Vec<_>>());
+    // SAFETY: nobody writes to the files.
+    let map = unsafe { data.map() }.expect("aligned");
+    assert_eq!(
+        (map.batch(2, 5), map.batch(4, 3)),
+        (&numbers[8..12], &numbers[16..28])
+    );
+    assert_eq!(map.batch(13, 9), &numbers[52..]);
+
+    let other = folder.0.join("other.npy");
+    let with_other = || Npy::rows_of::<u32, _>([&paths[0], &other]);
+    Npy::write(&other, &[2, 4], &[0u32; 8]).expect("room");
+    assert!(matches!(
+        with_other(),
+        Err(NpyError::OtherRows { path, expected, found }) if path == other && expected == [2, 2] && found == [4]
+    ));
+    Npy::write(&other, &[2, 2, 2], &[0i32; 8]).expect("room");
+    assert!(matches!(
+        with_other(),
+        Err(NpyError::OtherType {
+            found: DType::I32,
+            ..
+        })
+    ));
+    write_raw(&other, &header.replace("False", "True"), 128, &bytes(0..40));
+    assert!(matches!(with_other(), Err(NpyError::FortranOrder { .. })));
+    write_raw(&other, header, 128, &bytes(0..36));
+    assert!(matches!(
+        with_other(),
+        Err(NpyError::Shape {
+            expected: 40,
+            found: 36,
+            ..
+        })
+    ));
+    let none = Npy::rows_of::<u32, &Path>([]);
+    assert!(matches!(none, Err(NpyError::Data(DataError::NoFiles))));
 }

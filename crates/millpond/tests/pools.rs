@@ -3,13 +3,13 @@
 #![cfg(target_os = "linux")]
 
 use millpond::{
-    AllocError, Budget, Buffer, Device, HugePages, MemoryKind, Pool, PoolError, Pools, PoolsScope, Prewarm,
-    pools,
+    AllocError, Budget, Buffer, Context, Device, Event, EventKind, HugePages, Ledger, MemoryKind, Pool,
+    PoolError, Pools, PoolsBlocks, PoolsScope, Prewarm, Tracking, pools,
 };
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, OnceLock};
+use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::thread;
 
 const MIB: u64 = 1 << 20;
@@ -168,6 +168,95 @@ fn what_a_set_is_told_its_later_pools_hear_too() {
     let none = Pools::with(Pool::builder().settings("low-water:2GiB"));
     assert!(none.configure("high-water:1GiB").is_err() && none.configure("lmit:1MiB").is_err());
     assert!(none.host().is_ok());
+}
+
+#[test]
+fn who_watches_a_set_watches_its_later_pools_too() {
+    let set = Pools::with(Pool::builder().settings("track:off"));
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let watch = |name: &'static str| {
+        let told = Arc::clone(&told);
+        set.subscribe(move |event: &Event<'_>| {
+            let number = event.context.and_then(Context::number);
+            if event.kind == EventKind::Allocated {
+                told.lock()
+                    .expect("no panic")
+                    .push((name, event.requested, number));
+            }
+        })
+    };
+    let events = |set: &Pools, bytes: usize| {
+        drop(
+            set.host()
+                .expect("a pool")
+                .alloc_zeroed::<u8>(bytes)
+                .expect("room"),
+        );
+        std::mem::take(&mut *told.lock().expect("no panic"))
+    };
+    let early = watch("early");
+    set.set_context(Some(Context::from(7)));
+    assert_eq!(events(&set, 100), [("early", 100, Some(7))]);
+    let late = watch("late");
+    let both = |number| [("early", 200, number), ("late", 200, number)];
+    assert_eq!(events(&set, 200), both(Some(7)));
+    set.remove(Device::Host, MemoryKind::Host);
+    assert_eq!(
+        events(&set, 200),
+        both(Some(7)),
+        "another pool, the same watchers"
+    );
+    set.unsubscribe(early);
+    set.set_context(None);
+    assert_eq!(events(&set, 300), [("late", 300, None)]);
+    set.remove(Device::Host, MemoryKind::Host);
+    assert_eq!(events(&set, 300), [("late", 300, None)]);
+    set.unsubscribe(late);
+    assert!(events(&set, 300).is_empty());
+}
+
+#[test]
+fn the_largest_blocks_of_a_set_tell_where_no_account_is() {
+    let set = Pools::with(Pool::builder().settings("track:off").trim_every(None));
+    let held = set
+        .host()
+        .expect("a pool")
+        .alloc_zeroed::<u8>(5000)
+        .expect("room");
+    let none = set.largest(3);
+    assert!(none.blocks.is_empty(), "{none:?}");
+    assert_eq!(none.without_account, ["host"], "not known is not none");
+    assert!(set.host().expect("a pool").largest(3).is_none());
+    assert!(set.host().expect("a pool").larger_than(0).is_none());
+    set.track(Some(Ledger::builder(Tracking::All)));
+    let empty = set.largest(3);
+    assert!(
+        empty.blocks.is_empty() && empty.without_account.is_empty(),
+        "{empty:?}"
+    );
+    set.remove(Device::Host, MemoryKind::Host);
+    let host = set.host().expect("one that keeps an account from the start");
+    let blocks: Vec<_> = [70_000, 1_000, 200_000, 3_000]
+        .map(|bytes| host.alloc_zeroed::<u8>(bytes).expect("room"))
+        .into();
+    let requested =
+        |found: &PoolsBlocks| -> Vec<usize> { found.blocks.iter().map(|one| one.block.requested).collect() };
+    assert_eq!(requested(&set.largest(3)), [200_000, 70_000, 3_000]);
+    assert_eq!(requested(&set.larger_than(69_000)), [200_000, 70_000]);
+    assert!(requested(&set.larger_than(u64::MAX)).is_empty());
+    let largest = &set.largest(1).blocks[0];
+    assert_eq!(
+        (largest.pool.as_str(), largest.block.address),
+        ("host", blocks[2].as_ptr() as usize)
+    );
+    let of_pool: Vec<usize> = host
+        .larger_than(69_000)
+        .expect("kept")
+        .iter()
+        .map(|b| b.requested)
+        .collect();
+    assert_eq!(of_pool, [200_000, 70_000]);
+    drop(held);
 }
 
 #[test]

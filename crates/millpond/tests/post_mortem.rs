@@ -285,6 +285,41 @@ fn everything_is_said_in_a_few_lines() {
     );
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_pool_without_an_account_says_so_and_how_one_is_had() {
+    let refuse = |track: &str| {
+        let settings = format!("limit:4MiB,huge-pages:system,track:{track}");
+        let pool = millpond::Pool::builder()
+            .settings(&settings)
+            .host()
+            .expect("a pool");
+        let _scope = millpond::tag("weights");
+        let _held = pool.alloc_zeroed::<u8>(3 << 20).expect("room");
+        let error = pool.alloc_zeroed::<u8>(2 << 20).expect_err("too much");
+        let why = *error.post_mortem().expect("out of memory");
+        (why, error.to_string())
+    };
+    let (why, text) = refuse("off");
+    assert_eq!((why.without_account, why.holders.named().len()), (1, 0));
+    let line = "a pool keeps no account of who holds its blocks: the setting track:all or PoolBuilder::track keeps one";
+    assert!(text.contains(line), "{text}");
+    let (why, text) = refuse("all");
+    assert_eq!(why.without_account, 0);
+    assert!(
+        text.contains("held by weights") && !text.contains("no account"),
+        "{text}"
+    );
+    let mut survey = Survey::new(1);
+    survey.no_account();
+    survey.no_account();
+    let text = survey.finish().to_string();
+    assert!(
+        text.contains("2 pools keep no account of who holds their blocks"),
+        "{text}"
+    );
+}
+
 #[test]
 fn neither_making_nor_printing_one_asks_the_heap() {
     use std::fmt::Write;

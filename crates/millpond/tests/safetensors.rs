@@ -710,3 +710,75 @@ fn what_cannot_be_written_is_told_and_leaves_nothing() {
         format!("SafeTensors(4 tensors in {})", path.display())
     );
 }
+
+#[test]
+fn a_tensor_is_rows_of_a_data_set_and_its_neighbours_are_not() {
+    let folder = Folder::new("safetensors-rows");
+    let path = folder.0.join("a.safetensors");
+    let table: Vec<f32> = (0..60).map(|number| number as f32).collect();
+    let table = Tensor::from_slice(&table, [5, 4, 3]).expect("room");
+    let wall = Tensor::full_of([7], -1, DType::F32).expect("room");
+    let one = Tensor::full_of([], 9, DType::F64).expect("room");
+    let views = [
+        ("before", &wall),
+        ("table", &table),
+        ("behind", &wall),
+        ("one", &one),
+    ];
+    let views = views.map(|(name, tensor)| (name, tensor.view().expect("host")));
+    SafeTensors::write(&path, &views, &[]).expect("room");
+    let file = SafeTensors::open(&path).expect("ours");
+    let rows = file.rows::<f32>("table").expect("f32");
+    assert_eq!((rows.rows(), rows.row()), (5, 12));
+    let mut seen = Vec::new();
+    let passed = rows
+        .pass()
+        .rows(2)
+        .for_each(|chunk| seen.extend_from_slice(chunk));
+    assert_eq!(
+        (passed.expect("rows").rows, seen),
+        (5, table.to_vec::<f32>().expect("f32"))
+    );
+    assert_eq!(
+        rows.batch(4, 9).expect("the last")[..],
+        table.as_slice::<f32>().expect("f32")[48..]
+    );
+    // SAFETY: nobody writes to the file as long as the map is looked at.
+    match unsafe { rows.map() } {
+        Ok(map) => assert_eq!(map.batch(3, 1), &table.as_slice::<f32>().expect("f32")[36..48]),
+        Err(error) => assert!(matches!(error, DataError::Misaligned { .. }), "{error}"),
+    }
+    let one = file.rows::<f64>("one").expect("f64");
+    assert_eq!(
+        (one.rows(), one.batch(0, 1).expect("a row")[..].to_vec()),
+        (1, vec![9.0])
+    );
+
+    assert!(matches!(
+        file.rows::<f64>("table"),
+        Err(SafeTensorsError::Tensor(TensorError::DType(_)))
+    ));
+    assert!(matches!(
+        file.rows::<f32>("tabel"),
+        Err(SafeTensorsError::NoTensor { .. })
+    ));
+    // Another file of the name is not this one, which is still open.
+    let bytes = fs::read(&path).expect("ours");
+    let other = folder.0.join("other");
+    fs::write(&other, &bytes).expect("room");
+    fs::rename(&other, &path).expect("one folder");
+    assert_eq!(
+        file.rows::<f32>("before")
+            .and_then(|rows| Ok(rows.batch(6, 1)?))
+            .expect("open")[..],
+        [-1.0]
+    );
+    let file = SafeTensors::open(&path).expect("as good");
+    let rows = file.rows::<f32>("table").expect("f32");
+    fs::write(&path, &bytes[..bytes.len() - 1]).expect("room");
+    assert!(matches!(
+        file.rows::<f32>("table"),
+        Err(SafeTensorsError::Data(DataError::Changed { .. }))
+    ));
+    assert!(rows.batch(0, 1).is_err());
+}

@@ -73,6 +73,8 @@ fn views_and_what_is_told_where_to_write_allocate_nothing() -> Result<(), Box<dy
         a.mul_into(&row, &mut out)?;
         row.sub_into(&b, &mut out)?;
         a.div_into(2.0, &mut out)?;
+        a.rsub_into(1, &mut out)?;
+        out.rdiv_assign(&row)?;
         a.add_scaled_into(0.5, &row, &mut out)?;
         a.transpose(0, 1)?.add_scaled_into(
             0.5,
@@ -84,6 +86,9 @@ fn views_and_what_is_told_where_to_write_allocate_nothing() -> Result<(), Box<dy
         out.map_in_place(|x: f32| x + 1.0)?;
         out.par_map_in_place(|x: f32| x - 1.0)?;
         out.par_zip_in_place(&row, |x: f32, y| x.max(y))?;
+        a.map_into(&mut out, |x: f32| x.sqrt())?;
+        a.par_map_into(&mut whole.view_mut()?.transpose(0, 1)?, |x: f32| x as i32)?;
+        a.par_zip_into(&row, &mut out, |x: f32, y: f32| x.hypot(y))?;
         out.par_for_each_batch(0, 7, |_, mut rows| rows.scal(2))?;
         out.par_for_each_chunk(100, |_, some: &mut [f32]| some.reverse())?;
         integers.matmul_into(&integers.transpose(1, 2)?, &mut squares)?;

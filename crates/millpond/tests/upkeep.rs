@@ -1,8 +1,9 @@
 //! What a pool does with memory that nobody uses, seen by its own account.
 
-use millpond::engine::{Counted, Source};
+use millpond::engine::{ConfError, Counted, Source};
 use millpond::{
-    AllocError, Budget, BudgetError, Buffer, Host, HugePages, Measure, Pool, PoolBuilder, PoolError, Prewarm,
+    AllocError, Budget, BudgetError, Buffer, Host, HugePages, Measure, Pool, PoolBuilder, PoolError, Pools,
+    Prewarm,
 };
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -167,6 +168,117 @@ fn a_share_of_the_memory_is_a_limit() {
         .to_string();
     assert!(error.contains("when the pool is made"), "{error}");
     assert_eq!(pool.limit(), Some(10 * MIB), "nothing was changed");
+}
+
+#[test]
+fn what_a_policy_does_nothing_with_is_refused() {
+    let pool = |policy: &str| Pool::builder().settings("").policy(policy);
+    let is_unused = |error: &ConfError, key: &str| {
+        let ConfError::Unused {
+            key: told,
+            policy,
+            policies,
+        } = error
+        else {
+            return false;
+        };
+        (told.as_str(), policy.as_str(), policies.as_str()) == (key, "bfc", "millpond and planned")
+    };
+    for key in ["cache-size", "decay", "low-water", "high-water", "handle"] {
+        let text = format!("limit:8MiB,{key}:4194304");
+        let refused = pool("bfc").settings(&text).host().expect_err(key);
+        assert!(
+            matches!(&refused, PoolError::Settings(error) if is_unused(error, key)),
+            "{refused:?}"
+        );
+        assert!(pool("planned").settings(&text).host().is_ok(), "{key}");
+    }
+    let refused = pool("bfc").cache_size(1 << 20).host().expect_err("no such thing");
+    assert!(
+        matches!(&refused, PoolError::Settings(error) if is_unused(error, "cache-size")),
+        "{refused:?}"
+    );
+    // What the pool itself keeps to is for every policy.
+    let bfc = pool("bfc")
+        .settings("memory-fraction:0.5,limit:64MiB,guard:off")
+        .host();
+    let bfc = bfc.expect("known");
+    let error = bfc.configure("limit:1MiB,decay:3").expect_err("no such thing");
+    assert!(is_unused(&error, "decay"), "{error:?}");
+    assert_eq!(bfc.limit(), Some(64 * MIB), "nothing was changed");
+    let set = Pools::with(pool("bfc"));
+    let error = set.configure("limit:1MiB,decay:3").expect_err("no such thing");
+    assert!(is_unused(&error, "decay"), "{error:?}");
+    assert_eq!(set.host().expect("a pool").limit(), None, "nothing was changed");
+}
+
+#[test]
+fn what_a_text_can_change_a_setter_can() {
+    let pool = fine()
+        .settings("")
+        .trim_every(None)
+        .over(Box::new(
+            Host::builder()
+                .capacity(Some(100 * MIB))
+                .build()
+                .expect("a source"),
+        ))
+        .expect("a pool");
+    pool.set_memory_fraction(0.5).expect("a share");
+    assert_eq!(pool.limit(), Some(50 * MIB));
+    for bad in [0.0, -1.0, 1.5, f64::NAN] {
+        assert!(pool.set_memory_fraction(bad).is_err(), "{bad}");
+    }
+    assert_eq!(pool.limit(), Some(50 * MIB), "nothing was changed");
+    pool.set_zero_on_reuse(true);
+    drop(pool.alloc::<u8>(1000).expect("room").fill(0xAA));
+    let raw = pool.alloc_raw(1000, 64).expect("room");
+    // SAFETY: the block is ours, and its bytes were written above or cleared since.
+    let block = unsafe { raw.as_ref() };
+    assert!(block.iter().all(|byte| *byte == 0), "it was cleared");
+    // SAFETY: nothing uses it any more.
+    unsafe { pool.free_raw(raw.cast()) }.expect("ours");
+    pool.set_zero_on_reuse(false);
+    // With time what is above the bound goes back, and what is below it stays.
+    drop(pool.alloc_zeroed::<u8>(32 << 20).expect("room"));
+    let before = pool.stats().reserved.current;
+    pool.set_cache_size(8 * MIB).expect("a size");
+    assert!(pool.set_trim_every(Some(Duration::ZERO)).is_err());
+    assert_eq!(pool.stats().reserved.current, before, "no time has passed");
+    pool.set_trim_every(Some(Duration::from_millis(5)))
+        .expect("a time");
+    let begun = Instant::now();
+    while pool.stats().reserved.current > 9 * MIB {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", pool.stats());
+        thread::sleep(Duration::from_millis(5));
+    }
+    pool.set_trim_every(None).expect("never");
+    let none = Pool::builder()
+        .settings("")
+        .policy("pow2")
+        .host()
+        .expect("a pool");
+    assert!(matches!(none.set_cache_size(1), Err(ConfError::Unused { .. })));
+}
+
+#[test]
+fn holes_are_fragmentation_between_blocks() {
+    let pool = fine().settings("").trim_every(None).host().expect("a pool");
+    assert_eq!(pool.external_fragmentation(), 0.0, "nothing is free");
+    pool.reserve(64 * MIB).expect("room");
+    assert_eq!(pool.external_fragmentation(), 0.0, "all in one piece");
+    let blocks: Vec<_> = (0..64)
+        .map(|_| pool.alloc::<u8>(1 << 20).expect("room"))
+        .collect();
+    let mut blocks: Vec<_> = blocks.into_iter().map(Some).collect();
+    // 32 holes of a mebibyte: the largest is one in 32, or somewhat more of them with what lies at the end.
+    blocks.iter_mut().step_by(2).for_each(|block| *block = None);
+    pool.collect_garbage();
+    let holes = pool.external_fragmentation();
+    assert!((0.9..0.97).contains(&holes), "{holes}");
+    blocks.clear();
+    pool.trim();
+    assert_eq!(pool.external_fragmentation(), 0.0, "nothing is free");
 }
 
 #[test]
@@ -454,6 +566,62 @@ fn a_future_waits_for_its_tenants_budget() {
     assert_eq!(buffer.expect("in time").len(), 5 << 20);
     giver.join().expect("freed");
     assert_eq!(tenant.budget().map(Budget::used), Some(0));
+}
+
+#[test]
+fn a_future_waits_no_longer_than_its_tenant() {
+    let pool = quiet();
+    let budget = Budget::builder("tenant")
+        .measure(Measure::Allocated)
+        .limit(8 * MIB)
+        .build();
+    let budget = budget.expect("a budget");
+    let tenant = pool.tenant(&budget).expect("allocated bytes");
+    let held = tenant.alloc_zeroed::<u8>(6 << 20).expect("room");
+    let limit = Duration::from_millis(30);
+    let waiter = tenant.wait(limit);
+    let begun = Instant::now();
+    // Nobody frees: only the alarm wakes this thread.
+    let error = futures_lite(waiter.alloc_async::<u8>(5 << 20)).expect_err("nobody freed");
+    assert!(begun.elapsed() >= limit);
+    let AllocError::Budget(why) = &error else {
+        panic!("{error}");
+    };
+    assert!(
+        matches!(&**why, BudgetError::TimedOut { waited, .. } if *waited >= limit),
+        "{error}"
+    );
+    assert!(!budget.has_waiters(), "it has left the line");
+    // One that is dropped leaves the line, and its alarm with it.
+    {
+        let mut dropped = std::pin::pin!(waiter.alloc_from_async(&[1u8; 5 << 20]));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(dropped.as_mut().poll(&mut context).is_pending());
+        assert!(budget.has_waiters());
+    }
+    assert!(!budget.has_waiters(), "it has left the line");
+    let patient = tenant.wait(Duration::from_secs(60));
+    let giver = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(20));
+        held.free();
+    });
+    let values: Vec<u8> = (0..5 << 20).map(|n| n as u8).collect();
+    let copy = futures_lite(patient.alloc_from_async(&values)).expect("in time");
+    assert!(copy[..] == values[..]);
+    giver.join().expect("freed");
+    let written = futures_lite(patient.alloc_async::<u16>(1000))
+        .expect("room")
+        .fill(7);
+    assert!(written.iter().all(|n| *n == 7));
+    assert_eq!(budget.used(), 5 * MIB + 2048, "by the blocks of both");
+    // Who draws on the pool alone never waits for a budget.
+    let alone = pool.waiting(limit);
+    assert_eq!(
+        futures_lite(alone.alloc_from_async(&[1, 2, 3])).expect("room")[..],
+        [1, 2, 3]
+    );
+    drop((copy, written));
+    assert_eq!(budget.used(), 0);
 }
 
 /// Runs a future with this thread.

@@ -13,7 +13,23 @@ use std::process::{Command, Stdio};
 pub(crate) const FLAG: &str = "--cell";
 
 /// What begins so in our own environment would reach an allocator.
-const SETTINGS: [&str; 5] = ["MALLOC_", "MIMALLOC_", "_RJEM_", "SNMALLOC_", "GLIBC_TUNABLES"];
+const SETTINGS: [&str; 6] = [
+    "MALLOC_",
+    "MIMALLOC_",
+    "_RJEM_",
+    "SNMALLOC_",
+    "GLIBC_TUNABLES",
+    POOLS,
+];
+
+/// What pools of ours are told by the environment.
+pub(crate) const POOLS: &str = "MILLPOND_CONF";
+
+/// A line where our own environment tells pools something that the children are not told.
+pub(crate) fn kept_from_children() -> Option<String> {
+    std::env::var_os(POOLS)?;
+    Some(format!("{POOLS} is set; what is measured runs without it."))
+}
 
 /// How this program is started again so that [`run`](crate::host::run) gets the arguments.
 #[derive(Clone, Debug, Default)]

@@ -1,7 +1,7 @@
 //! What the documents of five tensor libraries claim, beside the same loops here: for `millpond bench seeds`.
 
 use crate::Table;
-use crate::host::child::Again;
+use crate::host::child::{self, Again};
 use crate::host::contender::{self, Contender};
 use crate::host::report::memories;
 use crate::host::rounds::{self, Rows};
@@ -257,6 +257,9 @@ pub fn seeds(quick: bool, rounds: usize, again: &Again, out: &mut dyn Write) -> 
     }
     if let Some(missing) = contender::missing() {
         writeln!(out, "{missing}")?;
+    }
+    if let Some(line) = child::kept_from_children() {
+        writeln!(out, "{line}")?;
     }
     let (mut failed, mut short) = (Vec::new(), short_head());
     for headline in &HEADLINES {

@@ -101,6 +101,9 @@ fn measure(
     if let Some(missing) = contender::missing() {
         writeln!(out, "{missing}")?;
     }
+    if let Some(line) = child::kept_from_children() {
+        writeln!(out, "{line}")?;
+    }
     writeln!(out)?;
     let mut failed = Vec::new();
     for (name, specs) in groups {

@@ -8,7 +8,10 @@ use crate::host::contender::{self, Contender};
 use crate::host::figures::Figures;
 use crate::host::rounds::{in_turn, summary};
 use crate::host::tape::Tape;
+use millpond::PoolBuilder;
+use millpond_engine::policies;
 use millpond_replay::Program;
+use std::borrow::Cow;
 use thiserror::Error;
 
 /// `--tape PEER TOUCH CHECK POLICY` is what a child is started with; the program comes on its standard input.
@@ -58,7 +61,7 @@ pub struct Replay<'a> {
     pub rounds: usize,
     /// The policies under which a pool of ours runs it.
     pub policies: &'a [String],
-    /// Settings of those policies, if any.
+    /// Settings of those pools and policies, if any; each gets those it has.
     pub conf: Option<&'a str>,
 }
 
@@ -172,7 +175,8 @@ pub fn replay(
         done += 1;
         let policy = one.policy.as_deref().unwrap_or("-");
         let arguments = [FLAG, one.contender.name(), what.touch.name(), check, policy];
-        let conf = what.conf.map(|conf| ("MILLPOND_CONF", conf));
+        let conf = what.conf.map(|conf| for_policy(conf, policy));
+        let conf = conf.as_deref().map(|conf| (child::POOLS, conf));
         let answer = again.start(&arguments, one.contender, conf.as_slice(), &input);
         answer
             .map_err(|why| failed.push(format!("{}: {why}", one.name())))
@@ -207,6 +211,16 @@ impl One {
             None => self.contender.name().to_owned(),
         }
     }
+}
+
+/// What a pool of this policy is told. Settings that only other policies have are not for it; a text that cannot be read
+/// is told as it is, for the child to refuse.
+fn for_policy<'a>(conf: &'a str, policy: &str) -> Cow<'a, str> {
+    if policies::retaining().any(|name| name == policy) {
+        return conf.into();
+    }
+    let read = PoolBuilder::read_settings(conf);
+    read.map_or(conf.into(), |read| read.any_pool_text.into())
 }
 
 /// glibc first, then the other heaps as they come, then our pools.

@@ -1,8 +1,9 @@
-//! Temporary tensors, as the documents' loops make them: from the pool, without one, and not at all.
+//! Temporary tensors, as the documents' loops make them: from the pool, each from the system, from the program's heap, and not
+//! at all.
 
 use super::{Settings, spread};
 use crate::{CpuClock, Table};
-use millpond::{DType, Pool, Tensor, TensorError, pools};
+use millpond::{DType, Origin, Pool, Tensor, TensorError, Unpooled, pools};
 use ndarray::Array2;
 use std::error::Error;
 use std::hint::black_box;
@@ -11,42 +12,72 @@ const SIDE: usize = 100;
 /// Turns of a document's loop.
 const TURNS: usize = 1_000;
 
-/// What a turn works with: a result that is there, and operands.
+/// What a turn works with: a result that is there, and operands. TensorCore's elements are doubles, tendo's are not.
 struct Kept {
     pool: Pool,
+    unpooled: Unpooled,
     one: Tensor,
+    double: Tensor,
     result: Tensor,
     array: Array2<f32>,
 }
 
+impl Kept {
+    fn new() -> Result<Self, Box<dyn Error>> {
+        let pool = pools().host()?;
+        Ok(Self {
+            one: Tensor::ones_in(&pool, [SIDE, SIDE], DType::F32)?,
+            double: Tensor::zeros_in(&pool, [SIDE, SIDE], DType::F64)?,
+            result: Tensor::zeros_in(&pool, [SIDE, SIDE], DType::F32)?,
+            array: Array2::ones((SIDE, SIDE)),
+            unpooled: Unpooled::host()?,
+            pool,
+        })
+    }
+}
+
 type Turn = fn(&mut Kept) -> Result<(), TensorError>;
 
-/// A document's loop, by a pooled tensor, by an array from the program's heap, and in memory that is there.
-type Loop = (&'static str, [Turn; 3]);
+/// A document's loop, by a pooled tensor, by one with a map of its own, by an array from the program's heap, and in memory
+/// that is there.
+type Loop = (&'static str, [Turn; 4]);
+
+fn cleared(from: &impl Origin) -> Result<(), TensorError> {
+    drop(black_box(Tensor::zeros_in(from, [SIDE, SIDE], DType::F64)?));
+    Ok(())
+}
+
+/// Zeros that are read, and a sum that is written, both new.
+fn summed(from: &impl Origin, one: &Tensor) -> Result<(), TensorError> {
+    let zeros = Tensor::zeros_in(from, [SIDE, SIDE], DType::F32)?;
+    let (zeros, one) = (zeros.as_slice::<f32>()?, one.as_slice::<f32>()?);
+    let sum = Tensor::empty_in::<f32>(from, [SIDE, SIDE])?.write_with(|at| zeros[at] + one[at]);
+    drop(black_box(sum));
+    Ok(())
+}
 
 const LOOPS: [Loop; 2] = [
     (
-        "TensorCore: temp({100, 100}), cleared",
+        "TensorCore: temp({100, 100}), f64",
         [
-            |kept| {
-                drop(black_box(Tensor::zeros_in(&kept.pool, [SIDE, SIDE], DType::F32)?));
-                Ok(())
-            },
+            |kept| cleared(&kept.pool),
+            |kept| cleared(&kept.unpooled),
             |_| {
-                drop(black_box(Array2::<f32>::zeros((SIDE, SIDE))));
+                drop(black_box(Array2::<f64>::zeros((SIDE, SIDE))));
                 Ok(())
             },
-            |kept| kept.result.view_mut()?.fill(0.0f32),
+            |kept| kept.double.view_mut()?.fill(0.0),
         ],
     ),
     (
-        "tendo: Zeros(100, 100), and a sum",
+        "tendo: Zeros(100, 100) and a sum",
         [
             |kept| {
                 let zeros = Tensor::zeros_in(&kept.pool, [SIDE, SIDE], DType::F32)?;
                 drop(black_box(zeros.add(&kept.one)?));
                 Ok(())
             },
+            |kept| summed(&kept.unpooled, &kept.one),
             |kept| {
                 let zeros = Array2::<f32>::zeros((SIDE, SIDE));
                 drop(black_box(&zeros + &kept.array));
@@ -63,22 +94,17 @@ const LOOPS: [Loop; 2] = [
 
 /// Prints a table of them.
 pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
-    let pool = pools().host()?;
-    let mut kept = Kept {
-        one: Tensor::ones_in(&pool, [SIDE, SIDE], DType::F32)?,
-        result: Tensor::zeros_in(&pool, [SIDE, SIDE], DType::F32)?,
-        array: Array2::ones((SIDE, SIDE)),
-        pool,
-    };
+    let mut kept = Kept::new()?;
     let mut table = Table::new(&[
         "temporaries, ns for one",
         "pooled (least to most)",
+        "no pool",
         "ndarray",
         "in place",
-        "ndarray/pooled",
+        "times pooled",
     ]);
     for (name, turns) in LOOPS {
-        let mut times = [const { Vec::new() }; 3];
+        let mut times = [const { Vec::new() }; 4];
         for round in 0..=settings.rounds {
             for (turn, times) in turns.into_iter().zip(&mut times) {
                 let clock = CpuClock::start();
@@ -90,9 +116,9 @@ pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
                 }
             }
         }
-        let ratio = |one: usize, other: usize| {
-            let both = times[one].iter().zip(&times[other]);
-            spread(both.map(|(one, other)| one / other).collect())[1]
+        let over_pooled = |side: usize| {
+            let both = times[side].iter().zip(&times[0]);
+            spread(both.map(|(other, pooled)| other / pooled).collect())[1]
         };
         let [least, middle, most] = spread(times[0].clone());
         table.row(vec![
@@ -100,9 +126,39 @@ pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
             format!("{middle:.0} ({least:.0} to {most:.0})"),
             format!("{:.0}", spread(times[1].clone())[1]),
             format!("{:.0}", spread(times[2].clone())[1]),
-            format!("{:.2}x", ratio(1, 0)),
+            format!("{:.0}", spread(times[3].clone())[1]),
+            format!("{:.2}x, {:.2}x", over_pooled(1), over_pooled(2)),
         ]);
     }
-    println!("{table}");
+    print!("{table}");
+    println!(
+        "no pool: each tensor is a map of its own; times pooled: how many times as long that and ndarray take\n"
+    );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_leave_nothing_and_what_is_in_place_asks_for_nothing() -> Result<(), Box<dyn Error>> {
+        let mut kept = Kept::new()?;
+        kept.pool = Pool::host()?;
+        for (name, turns) in LOOPS {
+            let held = kept.unpooled.held_bytes();
+            let asked = kept.pool.stats().allocations;
+            for turn in turns {
+                turn(&mut kept)?;
+            }
+            assert_eq!(kept.pool.stats().allocations, asked + 1, "{name}");
+            assert_eq!(
+                (kept.pool.stats().requested.current, kept.unpooled.held_bytes()),
+                (0, held)
+            );
+        }
+        let ones = vec![1.0; SIDE * SIDE];
+        assert_eq!(kept.result.as_slice::<f32>()?, ones);
+        Ok(())
+    }
 }

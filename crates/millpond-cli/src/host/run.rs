@@ -23,6 +23,8 @@ struct Rules {
     scale: Option<u64>,
     touch: Touch,
     rounds: usize,
+    /// What the pools are told.
+    conf: Option<String>,
 }
 
 /// Runs the command. As with a simulated device, a file that cannot be replayed does not keep the others from it.
@@ -84,6 +86,7 @@ fn rules(args: &ReplayArgs) -> Result<Rules, CliError> {
         &args.policy
     };
     Ok(Rules {
+        conf: settings::text(args)?.map(|(text, _)| text),
         policies: settings::choose(named, &settings, args.output.quiet)?,
         scale: match args.host.scale {
             Some(Scale::By(by)) => Some(by),
@@ -119,7 +122,7 @@ fn measure(trace: &Trace, several: bool, args: &ReplayArgs, rules: &Rules) -> Re
         check: args.host.check,
         rounds: rules.rounds,
         policies: &rules.policies,
-        conf: args.conf.as_deref(),
+        conf: rules.conf.as_deref(),
     };
     let bar = Progress::steps(args.output.quiet, &format!("replaying {label}"));
     let mut progress = |done: usize, all: usize| bar.set(done as u64, Some(all as u64));

@@ -71,21 +71,14 @@ impl Layer {
     ) -> Result<TensorMut<'s>, TensorError> {
         let mut gradient = scratch.tensor::<f32>(input.shape())?;
         output.matmul_into(self.weights.value.view()?.transpose(0, 1)?, &mut gradient)?;
-        let passed = input.as_slice::<f32>()?;
-        for (gradient, passed) in gradient.as_mut_slice::<f32>()?.iter_mut().zip(passed) {
-            if *passed <= 0.0 {
-                *gradient = 0.0;
-            }
-        }
+        let through = |gradient: f32, passed| if passed > 0.0 { gradient } else { 0.0 };
+        gradient.par_zip_in_place(input, through)?;
         Ok(gradient)
     }
 }
 
 fn relu(values: &mut TensorMut<'_>) -> Result<(), TensorError> {
-    for value in values.as_mut_slice::<f32>()? {
-        *value = value.max(0.0);
-    }
-    Ok(())
+    values.map_in_place(|value: f32| value.max(0.0))
 }
 
 /// What a batch came to: sums over its rows.

@@ -1,6 +1,6 @@
 //! The loop, what it asks for, and what is proven of it.
 
-use crate::data::{Batch, Digits, ROW};
+use crate::data::{Batch, Digits};
 use crate::gradients;
 use crate::model::{Network, Score};
 use millpond::engine::display_size;
@@ -107,9 +107,8 @@ impl Trainer {
         let mut all = Score::default();
         let pass = data.pass().rows(BATCH).order(Order::shuffled(number)).ahead(0);
         pass.try_for_each(|chunk| {
-            let rows = TensorRef::from_slice(chunk, [chunk.len() / ROW, ROW])?;
             let before = [&self.pool, self.program].map(Account::of);
-            all.add(self.step(rows)?);
+            all.add(self.step(chunk.view()?)?);
             let after = [&self.pool, self.program].map(Account::of);
             let [of_pool, of_program] = [0, 1].map(|at| after[at].asked - before[at].asked);
             let steps = match self.first.taken {

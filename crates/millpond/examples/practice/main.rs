@@ -10,6 +10,8 @@
 #[cfg(target_os = "linux")]
 mod space;
 #[cfg(target_os = "linux")]
+mod tensors;
+#[cfg(target_os = "linux")]
 mod time;
 
 #[cfg(not(target_os = "linux"))]
@@ -114,9 +116,10 @@ mod linux {
     }
 
     pub(crate) fn main() -> Result<(), Box<dyn Error>> {
-        use crate::{space, time};
-        let groups: [(&str, &[Practice]); 3] = [
+        use crate::{space, tensors, time};
+        let groups: [(&str, &[Practice]); 4] = [
             ("time", &time::PRACTICES),
+            ("time, with tensors", &tensors::PRACTICES),
             ("memory, or a figure of it", &space::PRACTICES),
             ("often said to cost time", &time::MYTHS),
         ];

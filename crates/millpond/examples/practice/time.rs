@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::sync::mpsc;
 use std::time::Instant;
 
-type Outcome = Result<Round, Box<dyn Error>>;
+pub(crate) type Outcome = Result<Round, Box<dyn Error>>;
 
 const MIB: usize = 1 << 20;
 
@@ -55,7 +55,7 @@ pub(crate) const MYTHS: [Practice; 3] = [
     practice("an account of one in 1000", "an account of all blocks", sampled),
 ];
 
-const fn practice(name: &'static str, instead: &'static str, run: fn() -> Outcome) -> Practice {
+pub(crate) const fn practice(name: &'static str, instead: &'static str, run: fn() -> Outcome) -> Practice {
     Practice {
         name,
         instead,
@@ -65,12 +65,15 @@ const fn practice(name: &'static str, instead: &'static str, run: fn() -> Outcom
 }
 
 /// No account, also in debug builds, and nothing in the background.
-fn quiet() -> PoolBuilder {
+pub(crate) fn quiet() -> PoolBuilder {
     Pool::builder().settings("").track(None).trim_every(None)
 }
 
 /// Nanoseconds for each of so many.
-fn each(times: usize, mut work: impl FnMut() -> Result<(), Box<dyn Error>>) -> Result<f64, Box<dyn Error>> {
+pub(crate) fn each(
+    times: usize,
+    mut work: impl FnMut() -> Result<(), Box<dyn Error>>,
+) -> Result<f64, Box<dyn Error>> {
     let start = Instant::now();
     for _ in 0..times {
         work()?;

@@ -125,7 +125,8 @@ impl Wait {
         }
     }
 
-    fn give_up(&mut self, waited: Duration) -> Result<Charge, BudgetError> {
+    /// Leaves the line, as the time is over; or has the charge, where it was granted just then.
+    pub(crate) fn give_up(&mut self, waited: Duration) -> Result<Charge, BudgetError> {
         let State::Waits(ticket) = self.state else {
             return Err(BudgetError::NoMemory);
         };

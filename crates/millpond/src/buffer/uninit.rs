@@ -68,6 +68,14 @@ impl<T: AnyBitPattern> Buffer<MaybeUninit<T>> {
         }
     }
 
+    /// A copy of a slice, as long as the shorter of both.
+    pub(crate) fn copied(mut self, values: &[T]) -> Buffer<T> {
+        let len = self.len().min(values.len());
+        self.write_first(values);
+        // SAFETY: so many were written just now, and there are as many.
+        unsafe { self.assume_init_first(len) }
+    }
+
     /// Writes the same value to every element.
     #[must_use]
     pub fn fill(mut self, value: T) -> Buffer<T> {

@@ -60,7 +60,11 @@ pub enum DataError {
         /// Where what was asked for ends.
         end: u64,
     },
-    /// The file was written since it was opened.
+    /// The file was written since it was opened, or another file has its name where that matters.
+    ///
+    /// Compared are its size, the time it was last written, and where it is opened again, which file it is. So what is not
+    /// seen is a write that leaves size and time as they were: one within a tick of the file system's clock (a few
+    /// milliseconds) after it was opened, or one after which somebody set the time back.
     #[error("{path} was changed after it was opened, so what is read of it may be torn; open it again", path = path.display())]
     Changed {
         /// The file.

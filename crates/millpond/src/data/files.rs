@@ -6,9 +6,16 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// What tells that a file is as it was.
+/// What tells that a file is as it was: which file it is, its size, and when it was last written.
+///
+/// When its inode last changed (`ctime`) is no part of it, though it would tell of a file that was written and had its time
+/// set back: a file changes so too when it gets another name, and when another file takes its name from it, which are no
+/// changes of what is in it. What remains unseen is a write that leaves size and time as they were: one within a tick of the
+/// file system's clock after the file was opened, or one after which the time was set back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
+    /// Device and inode.
+    file: (u64, u64),
     bytes: u64,
     written: (i64, i64),
 }
@@ -16,6 +23,7 @@ pub(super) struct Stamp {
 impl Stamp {
     fn of(metadata: &Metadata) -> Self {
         Self {
+            file: (metadata.dev(), metadata.ino()),
             bytes: metadata.len(),
             written: (metadata.mtime(), metadata.mtime_nsec()),
         }
@@ -33,6 +41,8 @@ pub(super) struct Opened {
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) file: Opened,
+    /// Where its rows begin.
+    pub(super) skip: u64,
     /// The first of its rows, and how many it has.
     pub(super) first: u64,
     pub(super) rows: u64,
@@ -42,7 +52,6 @@ pub(super) struct Part {
 #[derive(Debug)]
 pub(super) struct Files {
     parts: Vec<Part>,
-    skip: u64,
     row_bytes: usize,
     rows: u64,
 }
@@ -67,53 +76,65 @@ pub(super) fn listed(folder: &Path, end: &str) -> Result<Vec<PathBuf>, DataError
 }
 
 impl Files {
+    /// None yet, of rows of so many bytes.
+    pub(super) fn of(row_bytes: usize) -> Self {
+        Self {
+            parts: Vec::new(),
+            row_bytes,
+            rows: 0,
+        }
+    }
+
     pub(super) fn open(paths: &[PathBuf], skip: u64, row_bytes: usize) -> Result<Self, DataError> {
         if paths.is_empty() {
             return Err(DataError::NoFiles);
         }
-        let mut files = Self {
-            parts: Vec::new(),
-            skip,
-            row_bytes,
-            rows: 0,
-        };
+        let mut files = Self::of(row_bytes);
         for path in paths {
-            files.add(path)?;
+            files.add(path, skip)?;
         }
         Ok(files)
     }
 
-    fn add(&mut self, path: &Path) -> Result<(), DataError> {
+    /// Adds a file, all of which is rows behind so many bytes.
+    pub(super) fn add(&mut self, path: &Path, skip: u64) -> Result<&Part, DataError> {
         let file = Opened::open(path)?;
         let (bytes, row_bytes) = (file.bytes(), self.row_bytes as u64);
         let rows = bytes
-            .checked_sub(self.skip)
+            .checked_sub(skip)
             .filter(|rows| rows.is_multiple_of(row_bytes));
         let rows = rows
             .map(|rows| rows / row_bytes)
             .ok_or_else(|| DataError::Uneven {
                 path: path.to_owned(),
                 bytes,
-                skip: self.skip,
+                skip,
                 row_bytes,
             })?;
+        self.push(file, skip, rows)
+    }
+
+    /// Adds rows of a file, which has as many from there on.
+    pub(super) fn push(&mut self, file: Opened, skip: u64, rows: u64) -> Result<&Part, DataError> {
         let total = self.rows.checked_add(rows).ok_or(DataError::TooMany)?;
-        total.checked_mul(row_bytes).ok_or(DataError::TooMany)?;
+        total
+            .checked_mul(self.row_bytes as u64)
+            .ok_or(DataError::TooMany)?;
+        let first = self.rows;
+        self.rows = total;
+        let at = self.parts.len();
         self.parts.push(Part {
             file,
-            first: self.rows,
+            skip,
+            first,
             rows,
         });
-        self.rows = total;
-        Ok(())
+        Ok(&self.parts[at])
     }
 
     /// Refuses files that are not as one was that somebody has looked at.
     pub(super) fn expect(&self, stamp: Stamp) -> Result<(), DataError> {
-        match self.parts.iter().find(|part| part.file.stamp != stamp) {
-            Some(part) => Err(part.file.changed()),
-            None => Ok(()),
-        }
+        self.parts.iter().try_for_each(|part| part.file.expect(stamp))
     }
 
     pub(super) fn parts(&self) -> &[Part] {
@@ -122,10 +143,6 @@ impl Files {
 
     pub(super) fn count(&self) -> usize {
         self.parts.len()
-    }
-
-    pub(super) fn skip(&self) -> u64 {
-        self.skip
     }
 
     pub(super) fn rows(&self) -> u64 {
@@ -154,7 +171,7 @@ impl Files {
                 .saturating_sub(row)
                 .min((left.len() / self.row_bytes) as u64);
             let (now, rest) = left.split_at_mut(here as usize * self.row_bytes);
-            let at = self.skip + (row - part.first) * self.row_bytes as u64;
+            let at = part.skip + (row - part.first) * self.row_bytes as u64;
             part.file.read(at, now)?;
             row += here;
             left = rest;
@@ -182,6 +199,18 @@ impl Opened {
         })
     }
 
+    /// Another handle of the same file, whatever has its name by now. Refuses one that has changed.
+    #[cfg(feature = "safetensors")]
+    pub(super) fn again(&self) -> Result<Self, DataError> {
+        self.check()?;
+        let file = self.file.try_clone();
+        Ok(Self {
+            path: self.path.clone(),
+            file: file.map_err(failed(&self.path, "open it again"))?,
+            stamp: self.stamp,
+        })
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -197,6 +226,14 @@ impl Opened {
     /// Bytes that it had when it was opened.
     pub(super) fn bytes(&self) -> u64 {
         self.stamp.bytes
+    }
+
+    /// Refuses a file that is not as one was that somebody has looked at.
+    pub(super) fn expect(&self, stamp: Stamp) -> Result<(), DataError> {
+        if self.stamp == stamp {
+            return Ok(());
+        }
+        Err(self.changed())
     }
 
     /// Reads all of `out` from a place on.

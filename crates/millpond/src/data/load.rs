@@ -62,6 +62,18 @@ impl DerefMut for Sizes {
     }
 }
 
+/// How many rows an array has along its first dimension, and how many elements each of them.
+pub(super) fn rows_of(shape: &[u64]) -> (u64, usize) {
+    let (rows, row) = match shape {
+        [] => (1, &[][..]),
+        [rows, row @ ..] => (*rows, row),
+    };
+    let row = row.iter().try_fold(1, |all: u64, size| all.checked_mul(*size));
+    let row = row.and_then(|row| usize::try_from(row).ok());
+    // What cannot be counted is refused as a row of no such length.
+    (rows, row.unwrap_or(usize::MAX))
+}
+
 /// A tensor of what `read` puts into its bytes, in memory that `storage` gives.
 pub(super) fn tensor<E: From<DataError> + From<TensorError>>(
     path: &Path,

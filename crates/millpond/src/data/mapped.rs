@@ -83,7 +83,7 @@ impl<T: Element> Mapped<T> {
     pub(super) unsafe fn new(files: &Arc<Files>) -> Result<Self, DataError> {
         let mut maps = Vec::new();
         for part in files.parts() {
-            let skip = files.skip();
+            let skip = part.skip;
             if !skip.is_multiple_of(align_of::<T>() as u64) {
                 return Err(DataError::Misaligned {
                     path: part.file.path().to_owned(),
@@ -138,7 +138,7 @@ impl<T: Element> Mapped<T> {
         let row = start - part.first;
         let rows = (part.rows - row).min(count as u64);
         // Inside the map, whose length is a usize.
-        let from = (self.files.skip() + row * self.files.row_bytes() as u64) as usize;
+        let from = (part.skip + row * self.files.row_bytes() as u64) as usize;
         Some((map, from, from + rows as usize * self.files.row_bytes()))
     }
 

@@ -4,6 +4,9 @@
 //! Python literals that says type, order and shape, and the elements.
 
 mod header;
+mod mapped;
+
+pub use mapped::MappedNpy;
 
 use super::files::{Files, Opened, Stamp};
 use super::load::{self, Sizes};
@@ -61,6 +64,16 @@ pub enum NpyError {
     FortranOrder {
         /// The file.
         path: PathBuf,
+    },
+    /// The rows of one file are of another shape than those of the first.
+    #[error("{path} has rows of shape {found:?}, and the first file of shape {expected:?}", path = path.display())]
+    OtherRows {
+        /// The file.
+        path: PathBuf,
+        /// Shape of the first file's rows.
+        expected: Vec<u64>,
+        /// Shape of this one's.
+        found: Vec<u64>,
     },
     /// The elements are not as many as the shape says.
     #[error("the shape {shape:?} has {expected} elements, and there are {found}")]
@@ -198,20 +211,8 @@ impl Npy {
         storage: impl FnOnce(DType, usize) -> Result<Storage, AllocError>,
     ) -> Result<Tensor, NpyError> {
         let dtype = self.head.dtype;
-        let files = Files::open(std::slice::from_ref(&self.path), self.skip, dtype.size())?;
-        files.expect(self.stamp)?;
-        let expected: u64 = self.head.shape.iter().product();
-        if files.rows() != expected {
-            return Err(NpyError::Shape {
-                shape: self.head.shape.clone(),
-                expected,
-                found: files.rows(),
-            });
-        }
-        let mut sizes = Sizes::of(&self.head.shape)?;
-        if self.head.fortran {
-            sizes.reverse();
-        }
+        let files = self.elements()?;
+        let sizes = self.sizes()?;
         let tensor =
             load::tensor::<NpyError>(&self.path, dtype, &sizes, storage, |bytes| files.read(0, bytes))?;
         if self.head.fortran {
@@ -220,42 +221,128 @@ impl Npy {
         Ok(tensor)
     }
 
+    /// The file as it was when its header was read, each of its elements a row.
+    fn elements(&self) -> Result<Files, NpyError> {
+        let files = Files::open(
+            std::slice::from_ref(&self.path),
+            self.skip,
+            self.head.dtype.size(),
+        )?;
+        files.expect(self.stamp)?;
+        self.expect(files.rows(), 1)?;
+        Ok(files)
+    }
+
+    /// Refuses a file that has other rows than its header says.
+    fn expect(&self, rows: u64, row: usize) -> Result<(), NpyError> {
+        let expected = self.head.shape.iter().product();
+        let found = rows.saturating_mul(row as u64);
+        if found == expected {
+            return Ok(());
+        }
+        Err(NpyError::Shape {
+            shape: self.head.shape.clone(),
+            expected,
+            found,
+        })
+    }
+
+    /// Sizes of the dimensions in the order in which they lie: the last is the one that lies closest together.
+    fn sizes(&self) -> Result<Sizes, TensorError> {
+        let mut sizes = Sizes::of(&self.head.shape)?;
+        if self.head.fortran {
+            sizes.reverse();
+        }
+        Ok(sizes)
+    }
+
     /// The array as rows along its first dimension, to be read in batches, passed through or mapped.
     ///
     /// # Errors
     /// Where the elements are of another type or in Fortran order, or the file is not as long as its shape says.
     pub fn rows<T: Element>(&self) -> Result<DataSet<T>, NpyError> {
+        Self::joined(std::slice::from_ref(self))
+    }
+
+    /// The arrays of several files as rows of one data set, those of a file after those of the file before it.
+    ///
+    /// ```
+    /// # let folder = std::env::temp_dir().join(format!("millpond-shards-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// # let paths = ["a.npy", "b.npy"].map(|name| folder.join(name));
+    /// use millpond::Npy;
+    ///
+    /// Npy::write(&paths[0], &[2, 3], &[0, 1, 2, 3, 4, 5])?;
+    /// Npy::write(&paths[1], &[1, 3], &[6, 7, 8])?;
+    /// let data = Npy::rows_of::<i32, _>(&paths)?;
+    /// assert_eq!((data.rows(), &data.batch(1, 2)?[..]), (3, &[3, 4, 5, 6, 7, 8][..]));
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`open`](Self::open) and [`rows`](Self::rows) of each; [`NpyError::OtherRows`] where rows are not all of one shape,
+    /// [`DataError::NoFiles`] where there are no files.
+    pub fn rows_of<T: Element, P: Into<PathBuf>>(
+        paths: impl IntoIterator<Item = P>,
+    ) -> Result<DataSet<T>, NpyError> {
+        let all = paths.into_iter().map(Self::open).collect::<Result<Vec<_>, _>>()?;
+        Self::joined(&all)
+    }
+
+    fn joined<T: Element>(all: &[Self]) -> Result<DataSet<T>, NpyError> {
+        let first = all.first().ok_or(DataError::NoFiles)?;
+        let (_, row) = load::rows_of(&first.head.shape);
+        for npy in all {
+            npy.expect_rows::<T>(first)?;
+        }
+        let mut files = Files::of(DataSet::<T>::bytes_of(row)?);
+        for npy in all {
+            let part = files.add(&npy.path, npy.skip)?;
+            part.file.expect(npy.stamp)?;
+            npy.expect(part.rows, row)?;
+        }
+        Ok(DataSet::of(files, row))
+    }
+
+    /// Refuses rows of another type or shape than the first file's, and those that are none.
+    fn expect_rows<T: Element>(&self, first: &Self) -> Result<(), NpyError> {
+        let path = || self.path.clone();
         if T::DTYPE != self.head.dtype {
             return Err(NpyError::OtherType {
-                path: self.path.clone(),
+                path: path(),
                 expected: T::DTYPE,
                 found: self.head.dtype,
             });
         }
         // In one dimension both orders are the same.
         if self.head.fortran && self.head.shape.len() > 1 {
-            return Err(NpyError::FortranOrder {
-                path: self.path.clone(),
-            });
+            return Err(NpyError::FortranOrder { path: path() });
         }
-        let (rows, row) = match self.head.shape.as_slice() {
-            [] => (1, 1),
-            [rows, row @ ..] => (*rows, row.iter().product::<u64>()),
-        };
-        let row = usize::try_from(row).unwrap_or(usize::MAX);
-        let data = DataSet::<T>::builder()
-            .file(&self.path)
-            .skip(self.skip)
-            .row(row)
-            .open()?;
-        data.files.expect(self.stamp)?;
-        if data.rows() != rows {
-            return Err(NpyError::Shape {
-                shape: self.head.shape.clone(),
-                expected: rows * row as u64,
-                found: data.rows() * row as u64,
-            });
+        let row = |npy: &Self| npy.head.shape.get(1..).unwrap_or(&[]).to_vec();
+        let (expected, found) = (row(first), row(self));
+        if expected == found {
+            return Ok(());
         }
-        Ok(data)
+        Err(NpyError::OtherRows {
+            path: path(),
+            expected,
+            found,
+        })
+    }
+
+    /// Maps the file, for a view without a copy.
+    ///
+    /// # Safety
+    /// As long as the map lives nobody writes to the file or cuts it: what a view shows would change under it, and what is
+    /// cut off ends the process with SIGBUS when it is looked at. To put another file in its place, as [`write`](Self::write)
+    /// does, is no change of it. Reads by [`tensor`](Self::tensor) and [`rows`](Self::rows) need no such promise.
+    ///
+    /// # Errors
+    /// Where the file is not as long as its shape says or has changed since its header was read, where it cannot be mapped,
+    /// and [`DataError::Misaligned`] where its elements do not begin at a multiple of their alignment.
+    pub unsafe fn map(&self) -> Result<MappedNpy, NpyError> {
+        // SAFETY: what the caller promises.
+        unsafe { MappedNpy::new(self) }
     }
 }

@@ -10,10 +10,12 @@ use crate::dtype::Element;
 use crate::error::AllocError;
 use crate::pool::Pool;
 use crate::tenant::Tenant;
+use crate::tensor::{TensorError, TensorMut, TensorRef};
 use bytemuck::Pod;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,6 +24,8 @@ use std::time::{Duration, Instant};
 /// when it is computed on.
 const CHUNK: u64 = 1 << 20;
 const BUDGET: u64 = 256 << 20;
+/// How long a thread looks for its next buffer before it sleeps.
+const PATIENCE: Duration = Duration::from_micros(100);
 
 /// Where the buffers come from.
 #[derive(Clone, Debug)]
@@ -131,8 +135,9 @@ impl<'a, T: Element> Pass<'a, T> {
         self
     }
 
-    /// Bytes that the pass takes for chunks and for putting them together, at most; 256 MiB unless said otherwise. Memory
-    /// of the process does not grow by more: reads copy, and the system's cache of files is not the process's.
+    /// Bytes that the pass takes for chunks and for putting them together, at most; 256 MiB unless said otherwise. However
+    /// large the files are the process grows by that, and by what readers' stacks and the pool's tables and pages take, which
+    /// tests hold below 4 MiB: reads copy, and the system's cache of files is not the process's.
     pub fn budget(mut self, bytes: u64) -> Self {
         self.budget = bytes;
         self
@@ -374,6 +379,42 @@ impl<T> Chunk<'_, T> {
     }
 }
 
+impl<T: Element> Chunk<'_, T> {
+    /// The rows as a tensor of two dimensions, rows and elements of a row. Nothing is copied.
+    ///
+    /// ```
+    /// # let path = std::env::temp_dir().join(format!("millpond-view-{}.u8", std::process::id()));
+    /// # std::fs::write(&path, (0..20).collect::<Vec<u8>>())?;
+    /// let data = millpond::DataSet::<u8>::builder().file(&path).row(4).open()?;
+    /// data.pass().try_for_each(|chunk| {
+    ///     chunk.view_mut()?.select(1, 0)?.fill(1)?;
+    ///     assert_eq!(chunk.view()?.sum_dim(1)?.to_vec::<u64>()?, [7, 19, 31, 43, 55]);
+    ///     Ok::<(), Box<dyn std::error::Error>>(())
+    /// })?;
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// None today.
+    pub fn view(&self) -> Result<TensorRef<'_>, TensorError> {
+        TensorRef::from_slice(self.elements, self.shape())
+    }
+
+    /// The same, to be written: what is written goes nowhere.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn view_mut(&mut self) -> Result<TensorMut<'_>, TensorError> {
+        let shape = self.shape();
+        TensorMut::from_slice(self.elements, shape)
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        [self.elements.len() / self.plan.row, self.plan.row]
+    }
+}
+
 impl<T> Deref for Chunk<'_, T> {
     type Target = [T];
 
@@ -391,6 +432,8 @@ impl<T> DerefMut for Chunk<'_, T> {
 /// The buffers on their way: free, being read into, ready.
 struct Ring<T: Element> {
     state: Mutex<State<T>>,
+    /// How often the state has changed; counted under its lock.
+    changes: AtomicU64,
     changed: Condvar,
 }
 
@@ -411,6 +454,7 @@ impl<T: Element> Ring<T> {
                 ready: BTreeMap::new(),
                 over: false,
             }),
+            changes: AtomicU64::new(0),
             changed: Condvar::new(),
         }
     }
@@ -420,13 +464,33 @@ impl<T: Element> Ring<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'s>(&self, state: MutexGuard<'s, State<T>>) -> MutexGuard<'s, State<T>> {
-        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    /// Changes the state, and tells those who wait.
+    fn change(&self, change: impl FnOnce(&mut State<T>)) {
+        let mut state = self.state();
+        change(&mut state);
+        self.changes.fetch_add(1, Ordering::Release);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits until the state is another. Reading and computing take turns of about a tenth of a millisecond: to sleep and to
+    /// be woken takes a good part of that, so a thread looks for a while before it sleeps.
+    fn wait<'s>(&'s self, state: MutexGuard<'s, State<T>>) -> MutexGuard<'s, State<T>> {
+        let seen = self.changes.load(Ordering::Relaxed);
+        drop(state);
+        let began = Instant::now();
+        while self.changes.load(Ordering::Acquire) == seen && began.elapsed() < PATIENCE {
+            std::hint::spin_loop();
+        }
+        let state = self.state();
+        if self.changes.load(Ordering::Relaxed) == seen {
+            return self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state
     }
 
     fn give(&self, buffer: Buffer<T>) {
-        self.state().free.push(buffer);
-        self.changed.notify_all();
+        self.change(|state| state.free.push(buffer));
     }
 
     /// A buffer and the number of the chunk that is to be read into it; none when there is nothing more to be read.
@@ -447,8 +511,9 @@ impl<T: Element> Ring<T> {
     }
 
     fn end(&self, number: u64, outcome: Result<Buffer<T>, DataError>) {
-        self.state().ready.insert(number, outcome);
-        self.changed.notify_all();
+        self.change(|state| {
+            state.ready.insert(number, outcome);
+        });
     }
 
     /// The chunk when it is ready; none where its reader has died.
@@ -471,8 +536,7 @@ struct Over<'r, T: Element>(&'r Ring<T>);
 
 impl<T: Element> Drop for Over<'_, T> {
     fn drop(&mut self) {
-        self.0.state().over = true;
-        self.0.changed.notify_all();
+        self.0.change(|state| state.over = true);
     }
 }
 

@@ -11,11 +11,11 @@ mod write;
 pub use header::TensorInfo;
 pub use mapped::MappedTensors;
 
-use super::DataError;
-use super::files::Opened;
-use super::load::{self, Sizes};
+use super::files::{Files, Opened};
+use super::load::{self, Sizes, rows_of};
+use super::{DataError, DataSet};
 use crate::buffer::Origin;
-use crate::dtype::DType;
+use crate::dtype::{DType, DTypeError, Element};
 use crate::error::AllocError;
 use crate::storage::Storage;
 use crate::tensor::{Output, Tensor, TensorError};
@@ -143,8 +143,8 @@ fn shown(text: &str) -> String {
 /// A safetensors file, of which the header was read. Tensors are read when they are asked for.
 ///
 /// The file stays open. What is read is copied (`pread`), so a file that is cut or written meanwhile is an error and never
-/// a crash; it is checked against the size and the time of change that the file had when it was opened. Who can promise
-/// that nobody changes the file [maps](Self::map) it, and has views without a copy.
+/// a crash; after each read the file is compared with what it was when it was opened, by its size and the time it was last
+/// written. Who can promise that nobody changes the file [maps](Self::map) it, and has views without a copy.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("millpond-weights-{}.safetensors", std::process::id()));
@@ -256,6 +256,38 @@ impl SafeTensors {
         })
     }
 
+    /// A tensor as rows along its first dimension, to be read in batches, passed through or mapped.
+    ///
+    /// ```
+    /// # let path = std::env::temp_dir().join(format!("millpond-table-{}.safetensors", std::process::id()));
+    /// use millpond::{SafeTensors, Tensor};
+    ///
+    /// let table = Tensor::arange(0.0f32, 12.0, 1.0)?.reshape([4, 3])?;
+    /// SafeTensors::write(&path, &[("other", table.view()?), ("embedding", table.view()?)], &[])?;
+    ///
+    /// let rows = SafeTensors::open(&path)?.rows::<f32>("embedding")?;
+    /// assert_eq!((rows.rows(), &rows.batch(2, 1)?[..]), (4, &[6.0, 7.0, 8.0][..]));
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Where there is no tensor of this name or its elements are of another type, a row has no elements, or the file has
+    /// changed since it was opened.
+    pub fn rows<T: Element>(&self, name: &str) -> Result<DataSet<T>, SafeTensorsError> {
+        let info = self.info(name)?;
+        let found = self.dtype(&info)?;
+        if found != T::DTYPE {
+            let expected = T::DTYPE;
+            return Err(TensorError::from(DTypeError { expected, found }).into());
+        }
+        let (rows, row) = rows_of(info.shape());
+        let mut files = Files::of(DataSet::<T>::bytes_of(row)?);
+        // They are inside, as the header says no other thing.
+        files.push(self.file.again()?, self.place(&info), rows)?;
+        Ok(DataSet::of(files, row))
+    }
+
     /// Reads a tensor into another of the same type and shape, whose elements follow one another. No memory is allocated.
     ///
     /// # Errors
@@ -272,6 +304,7 @@ impl SafeTensors {
                 operation,
                 left,
                 right,
+                shapes: [out.shape().into(), (*Sizes::of(info.shape)?).into()],
             }
             .into());
         }

@@ -57,6 +57,14 @@ struct Troubles {
     undelivered: AtomicU64,
 }
 
+impl SubscriptionId {
+    /// One that nobody has.
+    pub(crate) fn next() -> Self {
+        static IDS: AtomicU64 = AtomicU64::new(1);
+        Self(IDS.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 impl Watchers {
     /// Nobody watches this pool.
     #[must_use]
@@ -87,9 +95,14 @@ impl Watchers {
     /// With one more subscriber.
     #[must_use]
     pub fn with_subscriber(&self, subscriber: Arc<dyn Subscriber>) -> (Self, SubscriptionId) {
-        static IDS: AtomicU64 = AtomicU64::new(1);
-        let id = SubscriptionId(IDS.fetch_add(1, Ordering::Relaxed));
+        let id = SubscriptionId::next();
+        (self.with_subscriber_as(id, subscriber), id)
+    }
+
+    /// The same under a number that was given out before, in place of whoever has it.
+    pub(crate) fn with_subscriber_as(&self, id: SubscriptionId, subscriber: Arc<dyn Subscriber>) -> Self {
         let mut made = self.clone();
+        made.subscribers.retain(|other| other.id != id);
         made.subscribers.push(Subscription {
             id,
             wants_time: subscriber.wants_time(),
@@ -97,7 +110,7 @@ impl Watchers {
             to: subscriber,
             muted: Arc::default(),
         });
-        (made.ready(), id)
+        made.ready()
     }
 
     /// Without this subscriber. Threads that have begun to tell it of something go on; it is dropped with the last

@@ -19,22 +19,17 @@ pub(super) fn pool() -> Option<&'static Pool> {
     }
     let _inside = inside();
     watch_forks();
-    // An allocator starts no threads: what is to go back goes by `trim`. Debug builds keep an account of other pools; of a
-    // whole program that is too much unless it is asked for.
-    let mut builder = Pool::builder()
-        .name("program")
-        .trim_every(None)
-        .trim_at_pressure(None)
-        .no_account();
+    // A pool takes the most addresses it could need. Half of those there may be is left to stacks and files.
     let half = os::address_limit().map(|limit| limit / 2);
-    if let Some(half) = half.filter(|half| *half < os::machine_memory().1) {
-        // A pool takes the most addresses it could need. Half of those there may be is left to stacks and files.
-        builder = builder.limit(half);
-    }
-    let made = make(builder)?;
+    let half = half.filter(|half| *half < os::machine_memory().1);
+    let builder = Pool::builder().name("program").of_a_program(half);
+    let (made, builder) = make(builder)?;
     let forks = no_forks();
     let late = POOL.set(made);
     drop(forks);
+    if late.is_ok() {
+        builder.look_after(POOL.get()?);
+    }
     drop(late);
     POOL.get()
 }
@@ -52,10 +47,10 @@ pub(super) fn misread() -> Option<&'static PoolError> {
     MISREAD.get()
 }
 
-/// A pool with the settings of the environment, or with the defaults where those are none.
-fn make(builder: PoolBuilder) -> Option<Pool> {
+/// A pool with the settings of the environment, or with the defaults where those are none; and what made it.
+fn make(builder: PoolBuilder) -> Option<(Pool, PoolBuilder)> {
     match builder.clone().host() {
-        Ok(pool) => Some(pool),
+        Ok(pool) => Some((pool, builder)),
         Err(error @ (PoolError::Settings(_) | PoolError::Environment(_))) => {
             let line = format!("millpond: the defaults are used: {error}\n");
             let forks = no_forks();
@@ -64,7 +59,8 @@ fn make(builder: PoolBuilder) -> Option<Pool> {
             if late.is_ok() {
                 os::say(&line);
             }
-            builder.settings("").host().ok()
+            let builder = builder.settings("");
+            builder.clone().host().ok().map(|pool| (pool, builder))
         }
         Err(_) => None,
     }

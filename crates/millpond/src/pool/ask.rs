@@ -200,8 +200,9 @@ impl Heap {
             core.survey(survey);
         }
         drop(core);
-        if let Some(ledger) = self.ledger() {
-            ledger.survey(survey);
+        match self.ledger() {
+            Some(ledger) => ledger.survey(survey),
+            None => survey.no_account(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What a pool is to be like, and why it cannot be.
 
-use super::conf::{Change, PoolConf};
+use super::conf::{Change, PoolConf, ReadSettings, unused, unused_key};
 use super::gate::Gate;
 use super::guard::{self, Guard};
 use super::heap::{Heap, Parts};
@@ -102,7 +102,9 @@ pub struct PoolBuilder {
     /// Made ready where nothing else is said of it anywhere, and an eighth of the limit is enough for it.
     carved: Option<Prewarm>,
     readings: Readings,
-    no_account: bool,
+    /// What holds where neither a text nor the environment says anything of it.
+    assumed: PoolConf,
+    of_a_program: bool,
 }
 
 impl PoolBuilder {
@@ -127,11 +129,28 @@ impl PoolBuilder {
     /// `[64*1000,1MiB*4]`), `trim-every` (a time, or `off`), `trim-at-pressure` (a share, or `off`), `zero-on-reuse`,
     /// `pinned`, `node`, `huge-pages`, `align`, `track` (`off`, `all` or `one-in=N`), `stacks`, `guard`, `quarantine`,
     /// `leak-report`,
-    /// and those of the `millpond` policy, which `millpond policies` lists.
+    /// and those of the policies `millpond` and `planned`, which `millpond policies` lists. A pool of another policy is
+    /// refused with a setting that only these have, as [`ConfError::Unused`], `memory-fraction` aside.
     #[must_use]
     pub fn settings(mut self, text: &str) -> Self {
         self.settings = Some(text.to_owned());
         self
+    }
+
+    /// Reads a text of [`settings`](Self::settings) without making a pool: for who runs the policy by itself, and has
+    /// the same text for both.
+    ///
+    /// ```
+    /// let read = millpond::PoolBuilder::read_settings("guard:on,handle:4MiB")?;
+    /// assert_eq!((read.policy_text.as_str(), read.policy.handle_bytes), ("handle:4MiB", 4 << 20));
+    /// assert_eq!(read.pool_text, "guard:on");
+    /// # Ok::<(), millpond::engine::ConfError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// On an unknown key or an unusable value, of the pool's keys too.
+    pub fn read_settings(text: &str) -> Result<ReadSettings, ConfError> {
+        ReadSettings::parse(text)
     }
 
     /// The most bytes the pool may take from its source; all that the source has unless said otherwise.
@@ -148,7 +167,8 @@ impl PoolBuilder {
         self
     }
 
-    /// The most free memory that the pool keeps for longer than the time between two trims.
+    /// The most free memory that the pool keeps for longer than the time between two trims. Policies other than `millpond`
+    /// and `planned` have no such bound: the pool is refused with [`ConfError::Unused`].
     #[must_use]
     pub fn cache_size(mut self, bytes: u64) -> Self {
         self.cache_size = Some(bytes);
@@ -303,13 +323,32 @@ impl PoolBuilder {
         self
     }
 
-    /// Keeps no account of live blocks unless it is asked for, in debug builds either.
-    pub(crate) fn no_account(mut self) -> Self {
-        self.no_account = true;
-        self
-    }
-
-    /// What the pool is charged to. A budget of allocated bytes is charged for each block and the nearest one above it
+    /// What the pool is charged to, and what warns before memory runs out: a
+    /// [soft limit](crate::BudgetBuilder::soft_limit) is told once when use passes it, which is the warning at 80 % that
+    /// some pools have built in. The example `monitor` shows it.
+    ///
+    /// ```
+    /// use millpond::{Budget, Measure, Pool};
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    ///
+    /// let (limit, warned) = (10 << 20, Arc::new(AtomicU64::new(0)));
+    /// let told = Arc::clone(&warned);
+    /// let budget = Budget::builder("activations")
+    ///     .measure(Measure::Allocated)
+    ///     .limit(limit)
+    ///     .soft_limit(limit / 100 * 80, move |crossing| told.store(crossing.used, Ordering::Relaxed))
+    ///     .build()?;
+    /// let pool = Pool::builder().budget(&budget).host()?;
+    /// let half = pool.alloc_zeroed::<u8>(5 << 20)?;
+    /// assert_eq!(warned.load(Ordering::Relaxed), 0);
+    /// let more = pool.alloc_zeroed::<u8>(4 << 20)?;
+    /// assert_eq!(warned.load(Ordering::Relaxed), 9 << 20);
+    /// # drop((half, more));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// A budget of allocated bytes is charged for each block and the nearest one above it
     /// of reserved bytes for what the pool takes from its source; a budget of reserved bytes for the latter only. The
     /// pool gets a budget of its own below it, with its name.
     #[must_use]
@@ -373,6 +412,28 @@ impl PoolBuilder {
         self.name.as_deref()
     }
 
+    /// As the pool of a whole program is where neither a text nor the environment says otherwise. An allocator starts no
+    /// threads: what is to go back goes by `trim`. Debug builds keep an account of other pools; of a whole program that is
+    /// too much unless it is asked for. And it is looked after only from [`look_after`](Self::look_after) on.
+    pub(crate) fn of_a_program(mut self, limit: Option<u64>) -> Self {
+        self.of_a_program = true;
+        self.assumed = PoolConf {
+            limit: limit.map(Some),
+            trim_every: Some(None),
+            trim_at_pressure: Some(None),
+            ..PoolConf::default()
+        };
+        self
+    }
+
+    /// Has the program's pool, made as this says, looked after in the background, if it is to be. A thread begins, which
+    /// allocates as any other: the pool has to be where it will be found.
+    pub(crate) fn look_after(&self, pool: &Pool) {
+        if let Ok((conf, _)) = self.read() {
+            keep(pool.heap, &conf, self.readings.clone());
+        }
+    }
+
     /// Reads what may be changed later as it would be for a pool made now.
     ///
     /// # Errors
@@ -380,23 +441,41 @@ impl PoolBuilder {
     pub(crate) fn check_change(&self, text: &str) -> Result<(), ConfError> {
         // Where the pool's own settings cannot be read, whoever makes it is told.
         let now = self.read().map(|(_, policy)| policy.retain).unwrap_or_default();
-        Change::parse(text, &now).map(|_| ())
+        Change::parse(text, self.policy_name(), &now).map(|_| ())
+    }
+
+    fn policy_name(&self) -> &str {
+        self.policy.as_deref().unwrap_or("millpond")
+    }
+
+    /// Reads a text for a pool of this policy.
+    fn parse(&self, text: &str) -> Result<(PoolConf, MillpondConf), ConfError> {
+        let read = PoolConf::parse(text)?;
+        match unused_key(text, self.policy_name()) {
+            // A name that is none is told as that.
+            Some(key) if policies::names().any(|name| name == self.policy_name()) => {
+                Err(unused(&key, self.policy_name()))
+            }
+            _ => Ok(read),
+        }
     }
 
     fn read(&self) -> Result<(PoolConf, MillpondConf), PoolError> {
         let (conf, mut policy) = match &self.settings {
-            Some(text) => PoolConf::parse(text)?,
+            Some(text) => self.parse(text)?,
             None => match std::env::var("MILLPOND_CONF") {
-                Ok(text) => PoolConf::parse(&text).map_err(PoolError::Environment)?,
+                Ok(text) => self.parse(&text).map_err(PoolError::Environment)?,
                 Err(_) => PoolConf::parse("")?,
             },
         };
         if let Some(bytes) = self.cache_size {
+            self.parse(&format!("cache-size:{bytes}"))?;
             policy.retain.high_water = Some(Amount::Bytes(bytes));
         }
         policy.retain.check()?;
         // A host's handles cost nothing: what counts is the call, and one call opens many pages.
         policy.single_pages = true;
+        let conf = self.assumed.clone().overridden(conf);
         Ok((conf.overridden(self.conf.clone()), policy))
     }
 
@@ -415,7 +494,7 @@ impl PoolBuilder {
             millpond: policy,
             ..Settings::default()
         };
-        let name = self.policy.as_deref().unwrap_or("millpond");
+        let name = self.policy_name();
         let policy = policies::build(name, &settings).map_err(|_| PoolError::UnknownPolicy {
             name: name.to_owned(),
             known: policies::names().collect::<Vec<_>>().join(", "),
@@ -462,7 +541,7 @@ impl PoolBuilder {
             handle: Arc::new(Handle(heap)),
         };
         let told = conf.leak_report == Some(true);
-        let debug = cfg!(debug_assertions) && !self.no_account;
+        let debug = cfg!(debug_assertions) && !self.of_a_program;
         if conf.leak_report.unwrap_or(debug) {
             heap.report_at_exit();
         }
@@ -477,11 +556,18 @@ impl PoolBuilder {
         if let Some(carved) = carved {
             let _ = heap.prewarm(&carved);
         }
-        let every = conf.trim_every.unwrap_or(Some(keeper::TICK));
-        let lookout = Lookout::new(conf.trim_at_pressure.flatten(), self.readings);
-        keeper::keep(heap, every, lookout);
+        if !self.of_a_program {
+            keep(heap, &conf, self.readings);
+        }
         Ok(pool)
     }
+}
+
+/// Has a pool looked after in the background, if it is to be.
+fn keep(heap: &'static Heap, conf: &PoolConf, readings: Readings) {
+    let every = conf.trim_every.unwrap_or(Some(keeper::TICK));
+    let lookout = Lookout::new(conf.trim_at_pressure.flatten(), readings);
+    keeper::keep(heap, every, lookout);
 }
 
 /// Bytes of a host pool's pages where it may be large: whole huge pages, of which what is left beside a live block is

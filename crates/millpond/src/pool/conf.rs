@@ -4,7 +4,7 @@ use super::prewarm::Prewarm;
 use crate::host::{HugePages, Node};
 use crate::ledger::Tracking;
 use crate::pressure::Share;
-use millpond_engine::{ConfError, MillpondConf, RetainConf, parse_size};
+use millpond_engine::{ConfError, MillpondConf, RetainConf, parse_size, policies};
 use std::time::Duration;
 
 /// What a text can say of a pool, beside the settings of its policy. `None`: nothing was said.
@@ -26,6 +26,79 @@ pub(crate) struct PoolConf {
     pub(crate) guard: Option<bool>,
     pub(crate) quarantine: Option<u64>,
     pub(crate) leak_report: Option<bool>,
+}
+
+/// What a text of settings says, to the policy and to the pool; see
+/// [`PoolBuilder::read_settings`](crate::PoolBuilder::read_settings).
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct ReadSettings {
+    /// The settings of the policy.
+    pub policy: MillpondConf,
+    /// What was written of them, `key:value,…`; empty where nothing was.
+    pub policy_text: String,
+    /// What was written that only a pool has, and a policy by itself knows nothing of.
+    pub pool_text: String,
+    /// What was written that a pool takes whatever its policy: the same, and `memory-fraction`.
+    pub any_pool_text: String,
+}
+
+/// The first key of a text that only some policies have, if a policy by this name has none of them. What a pool keeps
+/// to itself is not among them, as `memory-fraction`. The text can be read.
+pub(super) fn unused_key(text: &str, policy: &str) -> Option<String> {
+    if policies::retaining().any(|name| name == policy) {
+        return None;
+    }
+    let mut found = None;
+    let _ = MillpondConf::parse_with(text, KEYS, |key, value| {
+        if found.is_none() && !PoolConf::default().set(key, value)? {
+            found = Some(key.to_owned());
+        }
+        Ok(true)
+    });
+    found
+}
+
+/// Says that a policy has no such setting.
+pub(super) fn unused(key: &str, policy: &str) -> ConfError {
+    ConfError::Unused {
+        key: key.to_owned(),
+        policy: policy.to_owned(),
+        policies: policies::retaining().collect::<Vec<_>>().join(" and "),
+    }
+}
+
+impl ReadSettings {
+    /// # Errors
+    /// As [`PoolConf::parse`].
+    pub(crate) fn parse(text: &str) -> Result<Self, ConfError> {
+        let mut read = Self::default();
+        let add = |text: &mut String, key: &str, value: &str| {
+            let comma = if text.is_empty() { "" } else { "," };
+            *text += &format!("{comma}{key}:{value}");
+        };
+        let (conf, mut policy) = PoolConf::parse(text)?;
+        MillpondConf::parse_with(text, KEYS, |key, value| {
+            let of_pool = PoolConf::default().set(key, value)?;
+            let of_both = key == "memory-fraction";
+            if of_pool {
+                add(&mut read.any_pool_text, key, value);
+            }
+            if of_pool && !of_both {
+                add(&mut read.pool_text, key, value);
+            } else {
+                add(&mut read.policy_text, key, value);
+            }
+            Ok(of_pool || key == "cache-size")
+        })?;
+        // A pool keeps to it for every policy; by itself a policy has to.
+        if let Some(fraction) = conf.memory_fraction {
+            policy.retain.set("memory-fraction", &fraction.to_string())?;
+        }
+        policy.retain.check()?;
+        read.policy = policy;
+        Ok(read)
+    }
 }
 
 /// Beside those of the policy, which `memory-fraction` is listed among.
@@ -190,11 +263,11 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    /// Reads a text of settings for a pool that keeps memory by `now`.
+    /// Reads a text of settings for a pool of this policy, which keeps memory by `now`.
     ///
     /// # Errors
-    /// As [`PoolConf::parse`], and on settings that a pool keeps for life.
-    pub(crate) fn parse(text: &str, now: &RetainConf) -> Result<Self, ConfError> {
+    /// As [`PoolConf::parse`], on settings that a pool keeps for life, and on those that its policy has not.
+    pub(crate) fn parse(text: &str, policy: &str, now: &RetainConf) -> Result<Self, ConfError> {
         const LIVE: [&str; 5] = [
             "limit",
             "memory-fraction",
@@ -227,6 +300,9 @@ impl Change {
             }
             Ok(false)
         })?;
+        if let Some(key) = unused_key(text, policy) {
+            return Err(unused(&key, policy));
+        }
         retain.check()?;
         change.retain = retained.then_some(retain);
         Ok(change)
@@ -352,14 +428,45 @@ mod tests {
     }
 
     #[test]
+    fn a_text_is_parted_into_what_a_policy_and_what_a_pool_is_told() {
+        let read = ReadSettings::parse(
+            "guard:on,handle:4MiB,prewarm:[64*10,1MiB*4],memory-fraction:0.5,cache-size:1GiB,limit:2GiB",
+        )
+        .expect("all known");
+        assert_eq!(
+            read.policy_text,
+            "handle:4MiB,memory-fraction:0.5,cache-size:1GiB"
+        );
+        assert_eq!(read.pool_text, "guard:on,prewarm:[64*10,1MiB*4],limit:2GiB");
+        assert_eq!(
+            read.any_pool_text,
+            "guard:on,prewarm:[64*10,1MiB*4],memory-fraction:0.5,limit:2GiB"
+        );
+        let retain = &read.policy.retain;
+        assert_eq!(
+            (read.policy.handle_bytes, retain.memory_millionths),
+            (4 << 20, 500_000)
+        );
+        assert_eq!(retain.high_water, Some(Amount::Bytes(1 << 30)));
+        for text in [
+            "gard:on",
+            "guard:maybe",
+            "limit:lots",
+            "low-water:2GiB,cache-size:1GiB",
+        ] {
+            assert!(ReadSettings::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn a_live_pool_changes_what_can_change() {
         let now = RetainConf::default();
-        let change = Change::parse("limit:1GiB,cache-size:10%,decay:3", &now).expect("all live");
+        let change = Change::parse("limit:1GiB,cache-size:10%,decay:3", "millpond", &now).expect("all live");
         assert_eq!(change.conf.limit, Some(Some(1 << 30)));
         let retain = change.retain.expect("said");
         assert_eq!((retain.decay, retain.high_water), (3, Some(Amount::Percent(10))));
         assert_eq!(
-            Change::parse("zero-on-reuse:on", &now).map(|change| change.retain),
+            Change::parse("zero-on-reuse:on", "millpond", &now).map(|change| change.retain),
             Ok(None)
         );
         for (text, told) in [
@@ -369,8 +476,26 @@ mod tests {
             ("lmit:1", "unknown setting"),
             ("low-water:2GiB,high-water:1GiB", "low-water"),
         ] {
-            let error = Change::parse(text, &now).expect_err(text).to_string();
+            let error = Change::parse(text, "millpond", &now).expect_err(text).to_string();
             assert!(error.contains(told), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_policy_is_not_told_what_it_does_not_do() {
+        let now = RetainConf::default();
+        for policy in policies::names() {
+            let takes = policy == "millpond" || policy == "planned";
+            for key in ["cache-size", "decay", "low-water", "high-water", "compact-at"] {
+                let change = Change::parse(&format!("limit:1GiB,{key}:7"), policy, &now);
+                assert_eq!(change.is_ok(), takes, "{policy} {key}: {change:?}");
+                if let Err(error) = change {
+                    let told =
+                        format!("the policy '{policy}' has no setting '{key}': millpond and planned have it");
+                    assert_eq!(error.to_string(), told);
+                }
+            }
+            assert!(Change::parse("limit:1GiB,memory-fraction:0.5", policy, &now).is_ok());
         }
     }
 }

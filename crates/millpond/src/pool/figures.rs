@@ -3,7 +3,7 @@
 use super::heap::{Heap, lock};
 use super::stats::PoolStats;
 use crate::global::inside;
-use millpond_engine::Gauge;
+use millpond_engine::{Gauge, PieceState};
 use std::sync::atomic::Ordering;
 
 impl Heap {
@@ -59,6 +59,24 @@ impl Heap {
             stats.refusals = core.refusals;
         }
         stats
+    }
+
+    /// How much of what the engine has free lies apart from the largest piece of it.
+    pub(crate) fn external_fragmentation(&self) -> f64 {
+        let _inside = inside();
+        let core = lock(&self.core);
+        let Some(core) = core.as_ref() else { return 0.0 };
+        let (mut free, mut largest) = (0u64, 0u64);
+        core.memory.policy().layout(&mut |piece| {
+            if piece.state == PieceState::Free {
+                free += piece.bytes;
+                largest = largest.max(piece.bytes);
+            }
+        });
+        if free == 0 {
+            return 0.0;
+        }
+        1.0 - largest as f64 / free as f64
     }
 
     /// Allocations, frees and misses since the beginning.

@@ -76,6 +76,8 @@ pub(crate) struct Heap {
     pub(super) limit: Limit,
     pub(super) name: String,
     pub(super) kind: MemoryKind,
+    /// The name of the policy that places blocks.
+    pub(super) policy: &'static str,
     /// How much free memory is kept, and for how long.
     pub(super) retain: Ranked<RetainConf>,
     /// What every address is a multiple of.
@@ -203,6 +205,7 @@ impl Heap {
             alone: AtomicBool::new(true),
             totals: Totals::default(),
             shelves: std::array::from_fn(|class| order.nth(Rank::Shelf, class, Shelf::default())),
+            policy: parts.memory.policy().name(),
             core: order.lock(Rank::Core, Some(Core::new(parts.memory))),
             roll: order.lock(Rank::Roll, Roll::default()),
             detours: AtomicU32::new(

@@ -1,13 +1,17 @@
-//! The thread that gives memory back which nobody has used for a while, or which the system has little of.
+//! The thread that gives memory back which nobody has used for a while, or which the system has little of; and that wakes
+//! those whose time to wait is over.
 //!
-//! One for the process, made with the first pool that wants it; it sleeps until the next pool is due, and ends when
-//! there is none left. A child of a fork has no such thread until it makes a pool of its own.
+//! One for the process, made with the first pool that wants it, or the first who has to be woken; it sleeps until the next is
+//! due, and ends when there is none left. A child of a fork has no such thread until it makes a pool of its own.
 
 use super::heap::Heap;
 use super::lookout::{Lookout, WORTH};
 use crate::global::inside;
 use crate::pressure::{Readings, Share};
 use crate::ranked::{Locked, Rank, Ranked};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
@@ -34,9 +38,66 @@ impl Kept {
     }
 }
 
+/// Somebody of this process who is to be woken at a time.
+struct Sleeper {
+    number: u64,
+    process: u32,
+    at: Instant,
+    waker: Waker,
+}
+
+impl Sleeper {
+    /// What somebody else's code does when it is woken must not end this thread.
+    fn wake(self) {
+        if self.process == std::process::id() {
+            let _ = catch_unwind(AssertUnwindSafe(|| self.waker.wake()));
+        } else {
+            // Of the process that this one was forked from: it wakes what is not here.
+            std::mem::forget(self.waker);
+        }
+    }
+}
+
+/// Wakes a task at a time, unless it is dropped before.
+#[derive(Debug)]
+pub(crate) struct Alarm(u64);
+
+/// Has a task woken at a time; none where there is no thread to do it.
+pub(crate) fn wake_at(at: Instant, waker: Waker) -> Option<Alarm> {
+    static NUMBERS: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+    let alarm = Alarm(number);
+    let runs = {
+        let _inside = inside();
+        let mut state = state();
+        state.sleepers.push(Sleeper {
+            number,
+            process: std::process::id(),
+            at,
+            waker,
+        });
+        state.rouse()
+    };
+    runs.then_some(alarm)
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        let gone = {
+            let _inside = inside();
+            let mut state = state();
+            let place = state.sleepers.iter().position(|one| one.number == self.0);
+            place.map(|place| state.sleepers.swap_remove(place))
+        };
+        // A waker's own code runs outside every lock.
+        drop(gone);
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct State {
     kept: Vec<Kept>,
+    sleepers: Vec<Sleeper>,
     /// The process that the thread runs in, and the thread, if it runs.
     runs: Option<(u32, Thread)>,
 }
@@ -45,6 +106,7 @@ static STATE: Ranked<State> = Ranked::new(
     Rank::Keeper,
     State {
         kept: Vec::new(),
+        sleepers: Vec::new(),
         runs: None,
     },
 );
@@ -100,19 +162,25 @@ impl State {
         let pace = kept.pace();
         kept.next = Instant::now() + pace.unwrap_or_default();
         self.kept.push(kept);
-        let here = std::process::id();
-        if pace.is_none() {
-            return;
+        if pace.is_some() {
+            // Where no thread can be had, nothing goes back by itself; trimming by hand still works.
+            self.rouse();
         }
+    }
+
+    /// Has the thread look what is due; answers whether there is one.
+    fn rouse(&mut self) -> bool {
+        let here = std::process::id();
         if let Some((_, thread)) = self.runs.as_ref().filter(|(process, _)| *process == here) {
             // It may have wanted to sleep for longer.
-            return thread.unpark();
+            thread.unpark();
+            return true;
         }
-        // Where no thread can be had, nothing goes back by itself; trimming by hand still works.
         let made = thread::Builder::new()
             .name("millpond-keeper".to_owned())
             .spawn(run);
         self.runs = made.ok().map(|thread| (here, thread.thread().clone()));
+        self.runs.is_some()
     }
 }
 
@@ -151,7 +219,7 @@ fn look_after(due: Vec<Due>, now: Instant) {
 fn run() {
     loop {
         let now = Instant::now();
-        let mut due = Vec::new();
+        let (mut due, mut woken) = (Vec::new(), Vec::new());
         let pause = {
             let _inside = inside();
             let mut state = state();
@@ -167,13 +235,17 @@ fn run() {
                     kept.next = now + pace;
                 }
             }
+            woken.extend(state.sleepers.extract_if(.., |one| one.at <= now));
             let paced = state.kept.iter().filter(|kept| kept.pace().is_some());
-            let Some(next) = paced.map(|kept| kept.next).min() else {
+            let sleepers = state.sleepers.iter().map(|one| one.at);
+            let next = paced.map(|kept| kept.next).chain(sleepers).min();
+            if next.is_none() {
                 state.runs = None;
-                return;
-            };
-            next.saturating_duration_since(now).min(TICK)
+            }
+            next.map(|next| next.saturating_duration_since(now).min(TICK))
         };
+        woken.into_iter().for_each(Sleeper::wake);
+        let Some(pause) = pause else { return };
         look_after(due, now);
         thread::park_timeout(pause);
     }

@@ -4,7 +4,7 @@ use super::Pool;
 use super::heap::{Heap, lock};
 use crate::event::{Context, Subscriber, SubscriptionId};
 use crate::global::inside;
-use crate::ledger::{Filter, LeakReport, Ledger, LedgerBuilder};
+use crate::ledger::{Filter, Leak, LeakReport, Ledger, LedgerBuilder};
 use std::sync::Arc;
 
 impl Heap {
@@ -68,6 +68,12 @@ impl Pool {
             .change_watchers(|watchers| watchers.with_subscriber(Arc::new(subscriber)))
     }
 
+    /// The same of a subscriber that several pools know by one number. It takes the place of one with that number.
+    pub(crate) fn subscribe_as(&self, id: SubscriptionId, subscriber: &Arc<dyn Subscriber>) {
+        self.heap()
+            .change_watchers(|watchers| (watchers.with_subscriber_as(id, Arc::clone(subscriber)), ()));
+    }
+
     /// Tells this subscriber nothing more that begins after this call. Threads that are telling it something go on; it
     /// is dropped when the last of them has looked again.
     pub fn unsubscribe(&self, id: SubscriptionId) {
@@ -109,7 +115,50 @@ impl Pool {
         self.heap().ledger()
     }
 
-    /// What is held now, for people: blocks by tag and stack, largest first. Empty without an account.
+    /// The largest live blocks with the place of each, largest first, at most `n`; none where the pool keeps no
+    /// [account](Self::ledger), which is another answer than an empty list. Of an account of some blocks, those that are
+    /// in it.
+    ///
+    /// ```
+    /// use millpond::{Ledger, Pool, Tracking};
+    ///
+    /// let pool = Pool::host()?;
+    /// pool.track(Some(Ledger::builder(Tracking::All)));
+    /// let held = [pool.alloc_zeroed::<f32>(1000)?, pool.alloc_zeroed::<f32>(50)?];
+    /// let largest = pool.largest(1).expect("an account was asked for");
+    /// assert_eq!((largest.len(), largest[0].requested), (1, 4000));
+    /// assert_eq!(largest[0].address, held[0].as_ptr() as usize);
+    ///
+    /// pool.track(None);
+    /// assert!(pool.largest(1).is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn largest(&self, n: usize) -> Option<Vec<Leak>> {
+        self.ledger().map(|ledger| ledger.largest(n))
+    }
+
+    /// The live blocks of more bytes than that, largest first; none as with [`largest`](Self::largest). What a person has
+    /// written is read by [`parse_size`](millpond_engine::parse_size).
+    ///
+    /// ```
+    /// use millpond::engine::parse_size;
+    /// use millpond::{Pool, Tracking};
+    ///
+    /// let pool = Pool::builder().track(Some(Tracking::All)).host()?;
+    /// let held = [pool.alloc_zeroed::<u8>(2 << 20)?, pool.alloc_zeroed::<u8>(100)?];
+    /// let large = pool.larger_than(parse_size("1MB")?).expect("an account was asked for");
+    /// assert_eq!((large.len(), large[0].requested), (1, 2 << 20));
+    /// # drop(held);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn larger_than(&self, bytes: u64) -> Option<Vec<Leak>> {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.ledger().map(|ledger| ledger.larger_than(bytes))
+    }
+
+    /// What is held now, for people: blocks by tag and stack, largest first. None without an account.
     #[must_use]
     pub fn leak_report(&self) -> Option<LeakReport> {
         self.ledger().map(|ledger| ledger.leak_report())

@@ -158,7 +158,7 @@ impl Heap {
     pub(crate) fn configure(&'static self, text: &str) -> Result<(), ConfError> {
         let _inside = inside();
         let now = lock(&self.retain).clone();
-        let Change { conf, retain } = Change::parse(text, &now)?;
+        let Change { conf, retain } = Change::parse(text, self.policy, &now)?;
         if conf.limit.is_some() || conf.memory_fraction.is_some() {
             let capacity = lock(&self.core)
                 .as_ref()
@@ -188,7 +188,7 @@ impl Heap {
     pub(crate) fn check_change(&self, text: &str) -> Result<(), ConfError> {
         let _inside = inside();
         let now = lock(&self.retain).clone();
-        Change::parse(text, &now).map(|_| ())
+        Change::parse(text, self.policy, &now).map(|_| ())
     }
 
     /// Changes how much free memory is kept, and for how long.

@@ -3,6 +3,7 @@
 use super::builder::PoolsBuilder;
 use super::default::at_work;
 use super::here;
+use super::observe::Watching;
 use crate::device::Device;
 use crate::global::inside;
 use crate::memory::MemoryKind;
@@ -56,6 +57,8 @@ struct State {
     slots: Vec<(Place, Slot)>,
     /// What pools made later are to be told, in this order.
     told: Vec<Arc<str>>,
+    /// Who is to watch them.
+    watching: Watching,
 }
 
 impl State {
@@ -197,15 +200,18 @@ impl Set {
     fn make(&self, place: Place) -> Result<Pool, PoolError> {
         let making = Making { set: self, place };
         let pool = self.rules.make(place)?;
+        let mut before = None;
         loop {
             // Told while it was made, and maybe while it hears that.
-            let told = self.with(|state| state.told.clone());
+            let (told, watching) = self.with(|state| (state.told.clone(), state.watching.clone()));
             told.iter().try_for_each(|text| pool.configure(text))?;
+            watching.tell(&pool, before.as_ref());
             let found = self.with(|state| {
                 if let Some(Slot::Ready(inserted)) = state.slot(place) {
                     return Some(inserted.clone());
                 }
-                let same = state.told.len() == told.len()
+                let same = state.watching.change == watching.change
+                    && state.told.len() == told.len()
                     && state.told.iter().zip(&told).all(|(a, b)| Arc::ptr_eq(a, b));
                 same.then(|| {
                     state.put(place, Slot::Ready(pool.clone()));
@@ -216,7 +222,16 @@ impl Set {
                 drop(making);
                 return Ok(pool);
             }
+            before = Some(watching);
         }
+    }
+
+    /// Changes who watches the pools that are made later. What `change` takes out it answers, to be dropped outside.
+    pub(super) fn watch<R>(&self, change: impl FnOnce(&mut Watching) -> R) -> R {
+        self.with(|state| {
+            state.watching.change += 1;
+            change(&mut state.watching)
+        })
     }
 
     /// Changes settings of all pools, those made later too.

@@ -64,8 +64,8 @@ impl Pools {
     /// ```
     ///
     /// # Errors
-    /// On a key that is not known, a value that cannot be, or a setting that a pool keeps for life; then nothing is
-    /// changed.
+    /// On a key that is not known, a value that cannot be, a setting that a pool keeps for life, or one that the policy of
+    /// a pool or template has not; then nothing is changed.
     pub fn configure(&self, settings: &str) -> Result<(), ConfError> {
         self.set.configure(settings)
     }

@@ -43,6 +43,7 @@ pub struct Survey {
     space: Option<SpaceFigures>,
     children: Top<CHILDREN>,
     holders: Holders,
+    without_account: u64,
     heaviest: Heaviest,
     window: Window,
 }
@@ -57,6 +58,7 @@ impl Survey {
             space: None,
             children: Top::default(),
             holders: Holders::default(),
+            without_account: 0,
             heaviest: Heaviest::new(0),
             window: Window::new(requested),
         }
@@ -92,6 +94,11 @@ impl Survey {
         self.holders.add(tag, bytes, blocks);
     }
 
+    /// Says that a pool keeps no account of its blocks, so that nobody can say who holds them.
+    pub fn no_account(&mut self) {
+        self.without_account += 1;
+    }
+
     /// Shows a piece of a pool's layout, as [`Policy::layout`](millpond_engine::Policy::layout) gives them.
     pub fn piece(&mut self, piece: Piece) {
         if piece.state == PieceState::Live {
@@ -111,6 +118,7 @@ impl Survey {
             space: self.space,
             children: self.children,
             holders: self.holders.top(),
+            without_account: self.without_account,
             least: match self.budget {
                 // Whatever goes, it would not fit.
                 Some(budget) if self.requested > budget.limit => None,

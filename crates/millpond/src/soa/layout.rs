@@ -144,6 +144,48 @@ pub const fn padding_after(layout: &SoaLayout, offset: usize) -> usize {
     0
 }
 
+/// Ends the compilation where bytes are lost, with how many and the rest of the sentence. A constant's panic takes a text and
+/// no format, so the number is put before it here.
+#[track_caller]
+pub const fn forbid_padding(lost: usize, rest: &str) {
+    if lost == 0 {
+        return;
+    }
+    let (said, length) = counted::<1024>(lost, if lost == 1 { " byte is " } else { " bytes are " }, rest);
+    let (said, _) = said.split_at(length);
+    match std::str::from_utf8(said) {
+        Ok(said) => panic!("{}", said),
+        // Cut within a character, which only a very long name can be.
+        Err(_) => panic!("{}", rest),
+    }
+}
+
+/// A number and two texts, as far as there is room, and the length of it.
+const fn counted<const ROOM: usize>(number: usize, first: &str, second: &str) -> ([u8; ROOM], usize) {
+    let (mut said, mut length) = ([0; ROOM], 0);
+    let mut place = 1;
+    while number / place >= 10 {
+        place *= 10;
+    }
+    while place > 0 && length < ROOM {
+        said[length] = b'0' + (number / place % 10) as u8;
+        length += 1;
+        place /= 10;
+    }
+    let texts = [first.as_bytes(), second.as_bytes()];
+    let mut which = 0;
+    while which < texts.len() {
+        let mut at = 0;
+        while at < texts[which].len() && length < ROOM {
+            said[length] = texts[which][at];
+            length += 1;
+            at += 1;
+        }
+        which += 1;
+    }
+    (said, length)
+}
+
 impl fmt::Display for SoaLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, bytes, lost) = (self.name, self.bytes, self.padding());
@@ -181,5 +223,19 @@ mod tests {
         let found = arrange::<u64, 3>([late, SoaField::of::<u8>("middle", 1), early]);
         let found = found.map(|field| (field.name, field.padding));
         assert_eq!(found, [("early", 0), ("middle", 2), ("late", 2)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "120 bytes are lost after field `b`")]
+    fn bytes_that_may_not_be_lost_are_counted() {
+        forbid_padding(0, "lost after field `a`");
+        forbid_padding(120, "lost after field `b`");
+    }
+
+    #[test]
+    fn what_is_said_of_them_ends_where_there_is_no_more_room() {
+        assert_eq!(counted::<8>(1, " byte", " is lost"), (*b"1 byte i", 8));
+        assert_eq!(counted::<2>(1234, "", ""), (*b"12", 2));
+        assert_eq!(counted::<6>(usize::MAX, "", ""), (*b"184467", 6));
     }
 }

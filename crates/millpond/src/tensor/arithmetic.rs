@@ -1,4 +1,4 @@
-//! Element by element: sums, differences, products, quotients; multiples added.
+//! Element by element: sums, differences, products, quotients, both ways round; multiples added.
 //!
 //! Each is there three times: as a new tensor, into an output, and in place. How it is done is in `elementwise`.
 
@@ -64,6 +64,8 @@ macro_rules! all_reads {
             sub sub_into Sub "The difference of each two elements";
             mul mul_into Mul "The product of each two elements";
             div div_into Div "The quotient of each two elements; of integers without the rest, and never by 0";
+            rsub rsub_into SubFrom "The difference the other way round, `other - self`: `tensor.rsub(1)` is 1 less each element";
+            rdiv rdiv_into DivInto "The quotient the other way round, `other / self`: `tensor.rdiv(1)` is 1 over each element; of integers without the rest, and never by 0";
         }
 
         /// The sum of each element and a multiple of another, as a new tensor: `self + factor * other`, in one pass. In place
@@ -116,6 +118,9 @@ macro_rules! all_reads {
 /// out.sub_assign(&table)?;
 /// assert_eq!(out.as_slice::<f32>()?, [19.5, 39.0, 18.5, 38.0]);
 ///
+/// assert_eq!(table.rsub(1)?.as_slice::<f32>()?, [0.0, -1.0, -2.0, -3.0]);    // numbers on the left
+/// assert_eq!(table.rdiv(12)?.as_slice::<f32>()?, [12.0, 6.0, 4.0, 3.0]);
+///
 /// let error = table.add(&Tensor::zeros([3], DType::F32)?).unwrap_err();
 /// assert!(error.to_string().starts_with("add: shapes [2, 2] and [3] do not go together"));
 /// # Ok::<(), millpond::TensorError>(())
@@ -151,6 +156,8 @@ macro_rules! all_writes {
             sub_assign Sub "Takes from each element another.";
             mul_assign Mul "Multiplies each element with another.";
             div_assign Div "Divides each element by another; integers without the rest, and never by 0.";
+            rsub_assign SubFrom "Puts in the place of each element another less it: `self = other - self`.";
+            rdiv_assign DivInto "Puts in the place of each element another divided by it, `self = other / self`; integers without the rest, and never by 0.";
         }
 
         /// Multiplies each element with a number; as a new tensor or into an output it is `mul`. With strides: `tensor.view_mut()?.step(0, 2)?.scal(a)`.

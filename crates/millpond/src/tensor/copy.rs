@@ -176,7 +176,7 @@ impl TensorMut<'_> {
     /// Where types differ or shapes do not go together.
     pub fn copy_from<'b>(&mut self, source: impl Into<Operand<'b>>) -> Result<(), TensorError> {
         let source = source.into();
-        source.expect("copy_from", self.dtype())?;
+        source.expect("copy_from", self.dtype(), self.shape())?;
         let Some(source) = source.tensor()? else {
             return self.fill(source.scalar());
         };

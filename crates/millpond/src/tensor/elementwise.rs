@@ -26,6 +26,10 @@ pub(super) enum Binary {
     Sub,
     Mul,
     Div,
+    /// The first from the second.
+    SubFrom,
+    /// The second by the first.
+    DivInto,
     /// Adds a multiple of the second; the factor was found to be of the elements' type.
     AddScaled(Scalar),
 }
@@ -48,6 +52,14 @@ macro_rules! with_binary {
             }
             Binary::Div => {
                 let $function = <$number as Number>::over;
+                $body
+            }
+            Binary::SubFrom => {
+                let $function = |left: $number, right: $number| right.minus(left);
+                $body
+            }
+            Binary::DivInto => {
+                let $function = |left: $number, right: $number| right.over(left);
                 $body
             }
             Binary::AddScaled(factor) => {
@@ -76,7 +88,7 @@ impl Binary {
         right: &Operand<'_>,
     ) -> Result<Tensor, TensorError> {
         let dtype = left.dtype();
-        right.expect(operation, dtype)?;
+        right.expect(operation, dtype, left.shape())?;
         if !(left.is_contiguous() && right.is_flat(left.shape())) {
             let shape = broadcast(operation, left.shape(), right.shape())?;
             let mut out = Tensor::zeros(&*shape, dtype)?;
@@ -86,10 +98,10 @@ impl Binary {
         with_number!(
             dtype,
             T => {
-                let right = right.side::<T>();
-                self.check(operation, right)?;
+                let (right, elements) = (right.side::<T>(), left.flat::<T>());
+                self.check(operation, Side::Each(elements), right)?;
                 draw(|pool: &Pool| {
-                    let (owner, elements) = (pool.handle().0, left.flat::<T>());
+                    let owner = pool.handle().0;
                     let made = with_binary!(self, T, f => kernel::make(owner, elements, right, f))?;
                     Tensor::from_buffer(made, left.shape())
                 })
@@ -107,7 +119,7 @@ impl Binary {
         mut out: TensorMut<'_>,
     ) -> Result<(), TensorError> {
         let dtype = left.dtype();
-        right.expect(operation, dtype)?;
+        right.expect(operation, dtype, left.shape())?;
         let flat = out.dtype() == dtype
             && out.shape() == left.shape()
             && out.is_contiguous()
@@ -118,9 +130,8 @@ impl Binary {
             return with_number!(
                 dtype,
                 T => {
-                    let right = right.side::<T>();
-                    self.check(operation, right)?;
-                    let left = Side::Each(left.flat::<T>());
+                    let (left, right) = (Side::Each(left.flat::<T>()), right.side::<T>());
+                    self.check(operation, left, right)?;
                     with_binary!(self, T, f => kernel::write(out.flat_mut(), left, right, f));
                     Ok(())
                 },
@@ -132,7 +143,7 @@ impl Binary {
         let left = left.with(left.layout().repeat_to(operation, &shape)?);
         let mut one = [0; 2];
         let right = right.repeated(operation, &mut one, dtype, out.layout())?;
-        self.check_all(operation, right)?;
+        self.check_all(operation, left, right)?;
         threads::share(out, [left, right], parts, &|mut out, [left, right]| {
             let dtype = left.dtype();
             with_number!(
@@ -157,7 +168,7 @@ impl Binary {
         right: &Operand<'_>,
     ) -> Result<(), TensorError> {
         let dtype = out.dtype();
-        right.expect(operation, dtype)?;
+        right.expect(operation, dtype, out.shape())?;
         let flat = out.is_contiguous() && right.is_flat(out.shape());
         let parts = threads::parts(out.len() * dtype.size());
         if flat && parts < 2 {
@@ -165,7 +176,7 @@ impl Binary {
                 dtype,
                 T => {
                     let right = right.side::<T>();
-                    self.check(operation, right)?;
+                    self.check(operation, Side::Each(out.flat_mut()), right)?;
                     with_binary!(self, T, f => kernel::update(out.flat_mut(), right, f));
                     Ok(())
                 },
@@ -174,7 +185,7 @@ impl Binary {
         }
         let mut one = [0; 2];
         let right = right.repeated(operation, &mut one, dtype, out.layout())?;
-        self.check_all(operation, right)?;
+        self.check_all(operation, out.as_ref(), right)?;
         threads::share(out, [right], parts, &|mut out, [right]| {
             let dtype = right.dtype();
             with_number!(
@@ -190,14 +201,29 @@ impl Binary {
         })
     }
 
+    /// Which of both divides the other, if one does.
+    fn divisor<S>(self, left: S, right: S) -> Option<S> {
+        match self {
+            Self::Div => Some(right),
+            Self::DivInto => Some(left),
+            Self::Add | Self::Sub | Self::SubFrom | Self::Mul | Self::AddScaled(_) => None,
+        }
+    }
+
     /// Refuses to divide integers by 0.
-    fn check<T: Number>(self, operation: &'static str, right: Side<'_, T>) -> Result<(), TensorError> {
-        if !(T::INTEGER && matches!(self, Self::Div)) {
+    fn check<T: Number>(
+        self,
+        operation: &'static str,
+        left: Side<'_, T>,
+        right: Side<'_, T>,
+    ) -> Result<(), TensorError> {
+        if !T::INTEGER {
             return Ok(());
         }
-        let zero = match right {
-            Side::Each(right) => right.iter().any(|divisor| divisor.is_zero()),
-            Side::One(divisor) => divisor.is_zero(),
+        let zero = match self.divisor(left, right) {
+            Some(Side::Each(divisors)) => divisors.iter().any(|divisor| divisor.is_zero()),
+            Some(Side::One(divisor)) => divisor.is_zero(),
+            None => false,
         };
         if zero {
             return Err(TensorError::DivisionByZero { operation });
@@ -206,18 +232,23 @@ impl Binary {
     }
 
     /// The same for divisors that lie in any way.
-    fn check_all(self, operation: &'static str, right: TensorRef<'_>) -> Result<(), TensorError> {
-        if !matches!(self, Self::Div) {
+    fn check_all(
+        self,
+        operation: &'static str,
+        left: TensorRef<'_>,
+        right: TensorRef<'_>,
+    ) -> Result<(), TensorError> {
+        let Some(divisor) = self.divisor(left, right) else {
             return Ok(());
-        }
+        };
         with_number!(
-            right.dtype(),
+            divisor.dtype(),
             T => {
                 if !T::INTEGER {
                     return Ok(());
                 }
-                let walk = Walk::in_any_order([right.layout()]);
-                let (divisors, [step]) = (right.plain::<T>(), walk.strides);
+                let walk = Walk::in_any_order([divisor.layout()]);
+                let (divisors, [step]) = (divisor.plain::<T>(), walk.strides);
                 let mut zero = false;
                 walk.rows(|[start]| zero |= (0..walk.len).any(|at| divisors[start + at * step].is_zero()));
                 if zero {
@@ -295,6 +326,7 @@ pub(super) fn output(
             operation,
             left: dtype,
             right: out.dtype(),
+            shapes: [shape.into(), out.shape().into()],
         });
     }
     if out.shape() != shape {

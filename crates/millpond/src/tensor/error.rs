@@ -22,7 +22,10 @@ pub enum TensorError {
         rule: &'static str,
     },
     /// The types of two operands differ.
-    #[error("{operation}: one tensor is of {left}, the other of {right}: cast one of them")]
+    #[error(
+        "{operation}: one tensor is of {left} and shape {:?}, the other of {right} and shape {:?}: cast one of them",
+        .shapes[0], .shapes[1]
+    )]
     DTypes {
         /// What was to be done.
         operation: &'static str,
@@ -30,6 +33,8 @@ pub enum TensorError {
         left: DType,
         /// Type of the second.
         right: DType,
+        /// Their shapes, of which the output's is the second where its type is.
+        shapes: [Box<[usize]>; 2],
     },
     /// The operation is not there for elements of this type.
     #[error("{operation} is not there for {dtype}: cast the tensor first{}", needs(*.dtype))]
@@ -138,7 +143,9 @@ pub enum TensorError {
     },
     /// Other tensors share the storage, so this one cannot write to it.
     #[error(
-        "{others} other tensors share the storage: drop them, or write to a `deep_copy`, or borrow views with `view_mut`"
+        "{}: drop {}, or write to a `deep_copy`, or borrow views with `view_mut`",
+        shared_by(*.others),
+        if *.others == 1 { "it" } else { "them" }
     )]
     Shared {
         /// How many.
@@ -181,6 +188,14 @@ pub enum TensorError {
     /// There is no memory for it.
     #[error(transparent)]
     Alloc(#[from] AllocError),
+}
+
+/// How many other tensors stand in the way.
+pub(super) fn shared_by(others: usize) -> String {
+    match others {
+        1 => "another tensor shares the storage".to_owned(),
+        others => format!("{others} other tensors share the storage"),
+    }
 }
 
 fn needs(dtype: DType) -> &'static str {

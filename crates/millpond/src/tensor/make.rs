@@ -91,6 +91,16 @@ pub(super) fn collect<T: Element>(
     Tensor::from_buffer(Buffer::collect(from.handle().0, values)?, shape)
 }
 
+/// Truth values in a storage of their own.
+fn bools(
+    from: &impl Origin,
+    values: impl ExactSizeIterator<Item = bool>,
+    shape: &[usize],
+) -> Result<Tensor, TensorError> {
+    let bytes = Buffer::collect(from.handle().0, values.map(u8::from))?;
+    Tensor::of(Storage::of(bytes, DType::Bool), shape)
+}
+
 /// The index of each element in order, handed to a function.
 fn by_index<T>(shape: &[usize], mut value: impl FnMut(&[usize]) -> T) -> impl FnMut(usize) -> T {
     let mut index = vec![0; shape.len()];
@@ -180,7 +190,7 @@ impl Tensor {
             dtype,
             T => Self::full_in(from, shape, T::of_u64(1)),
             else match dtype {
-                DType::Bool => Self::from_bools_in(from, std::iter::repeat_n(true, count(shape)?), shape),
+                DType::Bool => bools(from, std::iter::repeat_n(true, count(shape)?), shape),
                 dtype => Err(TensorError::Unsupported { operation: "ones", dtype }),
             }
         )
@@ -204,6 +214,51 @@ impl Tensor {
         value: T,
     ) -> Result<Self, TensorError> {
         Ok(Self::empty_in::<T>(from, shape)?.fill(value))
+    }
+
+    /// All of one value, of a type that is known when the program runs.
+    ///
+    /// ```
+    /// use millpond::{DType, Tensor};
+    ///
+    /// let halves = Tensor::full_of([2, 3], 0.5, DType::F64)?;
+    /// assert_eq!(halves.to_vec::<f64>()?, [0.5; 6]);
+    /// assert!(Tensor::full_of([2], 0.5, DType::I32).is_err() && Tensor::full_of([2], 300, DType::U8).is_err());
+    /// # Ok::<(), millpond::TensorError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See above; where the number is none of the type, and for half precision without the feature `half`.
+    pub fn full_of(
+        shape: impl AsRef<[usize]>,
+        value: impl Into<Scalar>,
+        dtype: DType,
+    ) -> Result<Self, TensorError> {
+        draw(|pool: &Pool| Self::full_of_in(pool, shape, value, dtype))
+    }
+
+    /// All of one value, of a type that is known when the program runs.
+    ///
+    /// # Errors
+    /// As [`full_of`](Self::full_of).
+    pub fn full_of_in(
+        from: &impl Origin,
+        shape: impl AsRef<[usize]>,
+        value: impl Into<Scalar>,
+        dtype: DType,
+    ) -> Result<Self, TensorError> {
+        let (shape, value) = (shape.as_ref(), value.into());
+        if !value.fits(dtype) {
+            return Err(TensorError::Scalar { value, dtype });
+        }
+        with_number!(
+            dtype,
+            T => Self::full_in(from, shape, T::of_scalar(value)),
+            else match value.to_bool() {
+                Some(is) => bools(from, std::iter::repeat_n(is, count(shape)?), shape),
+                None => Err(TensorError::Unsupported { operation: "full_of", dtype }),
+            }
+        )
     }
 
     /// A copy of a slice, row after row.
@@ -255,16 +310,19 @@ impl Tensor {
     /// # Errors
     /// See above; and where the shape has another number of elements.
     pub fn from_bools(values: &[bool], shape: impl AsRef<[usize]>) -> Result<Self, TensorError> {
-        draw(|pool: &Pool| Self::from_bools_in(pool, values.iter().copied(), shape.as_ref()))
+        draw(|pool: &Pool| Self::from_bools_in(pool, values, shape))
     }
 
-    pub(super) fn from_bools_in(
+    /// Truth values.
+    ///
+    /// # Errors
+    /// See above; and where the shape has another number of elements.
+    pub fn from_bools_in(
         from: &impl Origin,
-        values: impl ExactSizeIterator<Item = bool>,
-        shape: &[usize],
+        values: &[bool],
+        shape: impl AsRef<[usize]>,
     ) -> Result<Self, TensorError> {
-        let bytes = Buffer::collect(from.handle().0, values.map(u8::from))?;
-        Self::of(Storage::of(bytes, DType::Bool), shape)
+        bools(from, values.iter().copied(), shape.as_ref())
     }
 
     /// From one number on by steps, up to an end that is not reached.

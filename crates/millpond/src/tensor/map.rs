@@ -1,15 +1,19 @@
-//! A caller's function on elements, chunks and batches, in place; on one thread, and on several.
+//! A caller's function on elements, chunks and batches: in place, and elements as others into an output or a new tensor; on
+//! one thread, and on several.
 //!
 //! What is large is cut into parts as any operation is (`threads`). A function that panics ends the whole call with its
 //! panic, after the other parts have come to an end: what was written stays, and the tensor can be used as before.
 
 use super::Tensor;
+use super::arithmetic::Output;
+use super::elementwise::output;
 use super::error::TensorError;
 use super::expect;
-use super::kernel::{self, Side};
+use super::kernel::{self, Kernel, Side};
+use super::layout::broadcast;
 use super::operand::Operand;
 use super::threads;
-use super::view::TensorMut;
+use super::view::{TensorMut, TensorRef};
 use super::walk::Walk;
 use crate::dtype::Element;
 use bytemuck::Pod;
@@ -25,6 +29,61 @@ fn map<T: Pod>(mut out: TensorMut<'_>, mut f: impl FnMut(T) -> T) {
             *x = f(*x);
         }),
     });
+}
+
+/// `out = f(x)` for each element of a view, both of one shape.
+fn map_to<T: Pod, R: Pod>(mut out: TensorMut<'_>, from: TensorRef<'_>, mut f: impl FnMut(T) -> R) {
+    let whole = *out.layout();
+    let walk = Walk::in_order([&whole, from.layout()]);
+    let (out, from, len) = (out.plain_mut::<R>(), from.plain::<T>(), walk.len);
+    walk.rows(|[to, at]| match walk.strides {
+        [1, 1] => {
+            let (out, from) = (&mut out[to..to + len], &from[at..at + len]);
+            kernel::run(Row { out, from, f: &mut f });
+        }
+        [to_step, step] => {
+            for nth in 0..len {
+                out[to + nth * to_step] = f(from[at + nth * step]);
+            }
+        }
+    });
+}
+
+/// `out = f(x)` where both follow one another.
+struct Row<'a, T, R, F> {
+    out: &'a mut [R],
+    from: &'a [T],
+    f: F,
+}
+
+impl<T: Copy, R, F: FnMut(T) -> R> Kernel for Row<'_, T, R, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(mut self) {
+        for (out, from) in self.out.iter_mut().zip(self.from) {
+            *out = (self.f)(*from);
+        }
+    }
+}
+
+/// `out = f(x, y)` where all three follow one another.
+struct Rows<'a, A, B, R, F> {
+    out: &'a mut [R],
+    one: &'a [A],
+    other: &'a [B],
+    f: F,
+}
+
+impl<A: Copy, B: Copy, R, F: Fn(A, B) -> R> Kernel for Rows<'_, A, B, R, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for (out, (one, other)) in self.out.iter_mut().zip(self.one.iter().zip(self.other)) {
+            *out = (self.f)(*one, *other);
+        }
+    }
 }
 
 /// In how many parts to have a caller's function work on elements: as if each were a cache line, since a function takes
@@ -148,6 +207,108 @@ macro_rules! maps {
     };
 }
 
+macro_rules! maps_out {
+    ($self:ident, $view:expr) => {
+        /// What a function makes of each element, in order, as a new tensor of the [set of pools](crate::pools) that holds
+        /// here. The new elements may be of another type.
+        ///
+        /// ```
+        /// let words = millpond::Tensor::from_slice(&[3u8, 0, 200], [3])?.map(|x: u8| f32::from(x) / 255.0)?;
+        /// assert_eq!((words.dtype(), words.get(&[1])?.to_f64()), (millpond::DType::F32, Some(0.0)));
+        /// # Ok::<(), millpond::TensorError>(())
+        /// ```
+        ///
+        /// # Errors
+        /// Where the elements are of another type, and when there is no memory for it.
+        pub fn map<T: Element, R: Element>(&$self, f: impl FnMut(T) -> R) -> Result<Tensor, TensorError> {
+            map_new($view, f)
+        }
+
+        /// What a function makes of each element, in order, into an output of the same shape. No memory is allocated.
+        ///
+        /// # Errors
+        /// Where the elements of either are of another type than the function's, the output has another shape, and where it
+        /// cannot be written.
+        pub fn map_into<T: Element, R: Element>(
+            &$self,
+            out: &mut impl Output,
+            f: impl FnMut(T) -> R,
+        ) -> Result<(), TensorError> {
+            let (view, out) = ($view, out.output()?);
+            expect(T::DTYPE, view.dtype())?;
+            output("map_into", &out, R::DTYPE, view.shape())?;
+            map_to(out, view, f);
+            Ok(())
+        }
+
+        /// The same on several threads at once where that pays, with the feature `rayon`, and in any order.
+        ///
+        /// ```
+        /// use millpond::{DType, Tensor};
+        ///
+        /// let heights = Tensor::from_slice(&[1.5f32, -2.0, 0.5, 4.0], [2, 2])?;
+        /// let mut above = Tensor::zeros([2, 2], DType::U8)?;
+        /// heights.par_map_into(&mut above, |x: f32| u8::from(x > 1.0))?;
+        /// assert_eq!(above.as_slice::<u8>()?, [1, 0, 0, 1]);
+        /// # Ok::<(), millpond::TensorError>(())
+        /// ```
+        ///
+        /// # Errors
+        /// As [`map_into`](Self::map_into).
+        pub fn par_map_into<T: Element, R: Element>(
+            &$self,
+            out: &mut impl Output,
+            f: impl Fn(T) -> R + Sync,
+        ) -> Result<(), TensorError> {
+            let (view, out) = ($view, out.output()?);
+            expect(T::DTYPE, view.dtype())?;
+            output("par_map_into", &out, R::DTYPE, view.shape())?;
+            let parts = parts_of(out.len());
+            threads::share(out, [view], parts, &|out, [view]| {
+                map_to(out, view, &f);
+                Ok(())
+            })
+        }
+
+        /// What a function makes of each two elements, into an output, on several threads where that pays and in any order.
+        /// Shapes go together as they do for [`add_into`](Self::add_into); all three types may differ. No memory of a pool
+        /// is allocated.
+        ///
+        /// ```
+        /// use millpond::{DType, Tensor};
+        ///
+        /// let counts = Tensor::from_slice(&[1u32, 2, 3, 4], [2, 2])?;
+        /// let weights = Tensor::from_slice(&[0.5f32, 2.0], [2])?;
+        /// let mut sums = Tensor::zeros([2, 2], DType::F64)?;
+        /// counts.par_zip_into(&weights, &mut sums, |n: u32, w: f32| f64::from(n) * f64::from(w))?;
+        /// assert_eq!(sums.as_slice::<f64>()?, [0.5, 4.0, 1.5, 8.0]);
+        /// # Ok::<(), millpond::TensorError>(())
+        /// ```
+        ///
+        /// # Errors
+        /// Where the elements of any are of another type than the function's, shapes do not go together or the output has
+        /// another, and where it cannot be written.
+        pub fn par_zip_into<'b, A: Element, B: Element, R: Element>(
+            &$self,
+            other: impl Into<Operand<'b>>,
+            out: &mut impl Output,
+            f: impl Fn(A, B) -> R + Sync,
+        ) -> Result<(), TensorError> {
+            zip_to($view, &other.into(), out.output()?, &f)
+        }
+    };
+}
+
+/// A caller's function on elements, and what it makes of them elsewhere.
+impl Tensor {
+    maps_out!(self, self.view()?);
+}
+
+/// A caller's function on elements, as with a [`Tensor`].
+impl TensorRef<'_> {
+    maps_out!(self, *self);
+}
+
 /// A caller's function in place.
 impl Tensor {
     maps!(self, self.view_mut()?);
@@ -158,6 +319,57 @@ impl TensorMut<'_> {
     maps!(self, self.reborrow());
 }
 
+fn map_new<T: Element, R: Element>(
+    view: TensorRef<'_>,
+    mut f: impl FnMut(T) -> R,
+) -> Result<Tensor, TensorError> {
+    expect(T::DTYPE, view.dtype())?;
+    if view.is_contiguous() {
+        let from = view.flat::<T>();
+        return Ok(Tensor::empty::<R>(view.shape())?.write_with(|at| f(from[at])));
+    }
+    let mut out = Tensor::zeros(view.shape(), R::DTYPE)?;
+    map_to(out.view_mut()?, view, f);
+    Ok(out)
+}
+
+fn zip_to<A: Element, B: Element, R: Element>(
+    one: TensorRef<'_>,
+    other: &Operand<'_>,
+    out: TensorMut<'_>,
+    f: &(impl Fn(A, B) -> R + Sync),
+) -> Result<(), TensorError> {
+    let operation = "par_zip_into";
+    expect(A::DTYPE, one.dtype())?;
+    other.expect(operation, B::DTYPE, one.shape())?;
+    let shape = broadcast(operation, one.shape(), other.shape())?;
+    output(operation, &out, R::DTYPE, &shape)?;
+    let one = one.with(one.layout().repeat_to(operation, &shape)?);
+    let mut number = [0; 2];
+    let other = other.repeated(operation, &mut number, B::DTYPE, out.layout())?;
+    let parts = parts_of(out.len());
+    threads::share(out, [one, other], parts, &|mut out, [one, other]| {
+        let whole = *out.layout();
+        let walk = Walk::in_any_order([&whole, one.layout(), other.layout()]);
+        let (out, len) = (out.plain_mut::<R>(), walk.len);
+        let (one, other) = (one.plain::<A>(), other.plain::<B>());
+        walk.rows(|[to, a, b]| match walk.strides {
+            [1, 1, 1] => kernel::run(Rows {
+                out: &mut out[to..to + len],
+                one: &one[a..a + len],
+                other: &other[b..b + len],
+                f,
+            }),
+            [to_step, a_step, b_step] => {
+                for at in 0..len {
+                    out[to + at * to_step] = f(one[a + at * a_step], other[b + at * b_step]);
+                }
+            }
+        });
+        Ok(())
+    })
+}
+
 fn zip<T: Element>(
     out: TensorMut<'_>,
     other: &Operand<'_>,
@@ -165,7 +377,7 @@ fn zip<T: Element>(
 ) -> Result<(), TensorError> {
     let operation = "par_zip_in_place";
     expect(T::DTYPE, out.dtype())?;
-    other.expect(operation, out.dtype())?;
+    other.expect(operation, out.dtype(), out.shape())?;
     let mut one = [0; 2];
     let other = other.repeated(operation, &mut one, out.dtype(), out.layout())?;
     let parts = parts_of(out.len());

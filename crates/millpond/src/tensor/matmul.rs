@@ -220,7 +220,7 @@ fn multiply(
     mut out: TensorMut<'_>,
 ) -> Result<(), TensorError> {
     let shape = shape_of(operation, left.shape(), other.shape())?;
-    other.expect(operation, left.dtype())?;
+    other.expect(operation, left.dtype(), left.shape())?;
     output(operation, &out, left.dtype(), &shape)?;
     // A number has no two dimensions.
     let Some(right) = other.tensor()? else {
@@ -266,7 +266,7 @@ macro_rules! matmul {
         pub fn matmul<'b>(&$self, other: impl Into<Operand<'b>>) -> Result<Tensor, TensorError> {
             let (view, other) = ($view, other.into());
             let shape = shape_of("matmul", view.shape(), other.shape())?;
-            other.expect("matmul", view.dtype())?;
+            other.expect("matmul", view.dtype(), view.shape())?;
             let mut out = Tensor::zeros(&*shape, view.dtype())?;
             multiply("matmul", view, &other, out.view_mut()?)?;
             Ok(out)

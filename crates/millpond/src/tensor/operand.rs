@@ -92,7 +92,14 @@ impl<'a> Operand<'a> {
     }
 
     /// Refuses a tensor of another type, and a number that is none of it.
-    pub(super) fn expect(&self, operation: &'static str, dtype: DType) -> Result<(), TensorError> {
+    ///
+    /// The shape is that of the other operand, for the error.
+    pub(super) fn expect(
+        &self,
+        operation: &'static str,
+        dtype: DType,
+        shape: &[usize],
+    ) -> Result<(), TensorError> {
         let right = match &self.0 {
             Kind::Tensor(tensor) => tensor.dtype(),
             Kind::View(view) => view.dtype(),
@@ -109,6 +116,7 @@ impl<'a> Operand<'a> {
             operation,
             left: dtype,
             right,
+            shapes: [shape.into(), self.shape().into()],
         })
     }
 

@@ -245,7 +245,7 @@ fn sum_dim(of: TensorRef<'_>, dim: usize, out: &mut TensorMut<'_>) -> Result<(),
 }
 
 fn dot(operation: &'static str, left: TensorRef<'_>, other: &Operand<'_>) -> Result<Scalar, TensorError> {
-    other.expect(operation, left.dtype())?;
+    other.expect(operation, left.dtype(), left.shape())?;
     let refuse = || TensorError::Shapes {
         operation,
         left: left.shape().into(),

@@ -115,7 +115,12 @@ fn an_output_is_its_own_and_of_the_right_kind() {
     let message = |result: Result<(), TensorError>| result.expect_err("refused").to_string();
     assert_eq!(
         message(a.add_into(&a, &mut out)),
-        "add_into: one tensor is of f32, the other of f64: cast one of them"
+        "add_into: one tensor is of f32 and shape [2, 2], the other of f64 and shape [2, 2]: cast one of them"
+    );
+    let row = Tensor::zeros_in(&source, [2], DType::I8).expect("room");
+    assert_eq!(
+        message(a.mul(&row).map(drop)),
+        "mul: one tensor is of f32 and shape [2, 2], the other of i8 and shape [2]: cast one of them"
     );
     let mut out = Tensor::zeros_in(&source, [2, 3], DType::F32).expect("room");
     assert_eq!(
@@ -143,6 +148,25 @@ fn an_output_is_its_own_and_of_the_right_kind() {
         Err(TensorError::DivisionByZero { .. })
     ));
     assert_eq!(whole.to_vec::<i32>().expect("i32"), [7; 3], "as it was");
+    // The other way round it is this one that divides.
+    assert!(
+        whole
+            .rdiv_into(0, &mut whole.deep_copy_in(&source).expect("room"))
+            .is_ok()
+    );
+    let refused = |outcome| matches!(outcome, Err(TensorError::DivisionByZero { .. }));
+    let mut zero = zero.deep_copy_in(&source).expect("room");
+    assert!(refused(zero.rdiv_assign(&whole)) && refused(zero.rdiv_assign(5)));
+    assert!(refused(
+        zero.rdiv_into(&whole, &mut whole.deep_copy_in(&source).expect("room"))
+    ));
+    let every_second = |tensor: &mut Tensor| tensor.view_mut()?.step(0, 2)?.rdiv_assign(4);
+    every_second(&mut zero).expect("none of them is 0");
+    assert_eq!(zero.to_vec::<i32>().expect("i32"), [4, 0, 4]);
+    zero.view_mut()
+        .and_then(|mut zero| zero.set(&[2], 0))
+        .expect("inside");
+    assert!(refused(every_second(&mut zero)));
     whole
         .fill(i32::MIN)
         .and_then(|()| whole.div_assign(-1))

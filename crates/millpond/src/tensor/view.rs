@@ -73,7 +73,6 @@ impl<'a> TensorRef<'a> {
     }
 
     /// Bytes as a view of a shape, row after row. They are whole elements of the type, aligned for it.
-    #[cfg(feature = "safetensors")]
     pub(crate) fn from_bytes(bytes: &'a [u8], dtype: DType, shape: &[usize]) -> Result<Self, TensorError> {
         let layout = shaped(bytes.len() / dtype.size(), shape)?;
         // Where nothing is, it is aligned for all types.
@@ -254,6 +253,17 @@ impl<'a> TensorMut<'a> {
     ) -> Result<Self, TensorError> {
         let layout = shaped(values.len(), shape.as_ref())?;
         Ok(Self::of(bytemuck::cast_slice_mut(values), T::DTYPE, layout))
+    }
+
+    /// Bytes as a view of a shape, row after row. They are whole elements of the type, aligned for it.
+    pub(crate) fn from_bytes(
+        bytes: &'a mut [u8],
+        dtype: DType,
+        shape: &[usize],
+    ) -> Result<Self, TensorError> {
+        let layout = shaped(bytes.len() / dtype.size(), shape)?;
+        debug_assert!(bytes.as_ptr().addr().is_multiple_of(dtype.align()));
+        Ok(Self::of(bytes, dtype, layout))
     }
 
     /// The same view, lent.

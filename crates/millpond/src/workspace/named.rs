@@ -16,11 +16,13 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum WorkspaceError {
     /// There is no buffer, or tensor, of this name.
-    #[error("there is no buffer {name:?}: there are {known}")]
+    #[error("there is no {what} {name:?}: there are {known}")]
     Unknown {
+        /// What was asked for: a buffer or a tensor.
+        what: &'static str,
         /// The name.
         name: String,
-        /// Those there are.
+        /// Those there are of them.
         known: String,
     },
     /// The elements are of another type.
@@ -34,7 +36,9 @@ pub enum WorkspaceError {
         expected: &'static str,
     },
     /// A name was given twice.
-    #[error("there are two buffers {name:?}, or one was asked for twice")]
+    #[error(
+        "{name:?} was asked for twice, or named twice: each buffer and each tensor has a name of its own"
+    )]
     Twice {
         /// The name.
         name: String,
@@ -45,6 +49,19 @@ pub enum WorkspaceError {
     /// There is no tensor of the shape.
     #[error(transparent)]
     Tensor(#[from] TensorError),
+}
+
+fn unknown<'n>(what: &'static str, name: &str, known: impl Iterator<Item = &'n str>) -> WorkspaceError {
+    let known = known.collect::<Vec<_>>();
+    WorkspaceError::Unknown {
+        what,
+        name: name.to_owned(),
+        known: if known.is_empty() {
+            "none".to_owned()
+        } else {
+            known.join(", ")
+        },
+    }
 }
 
 /// The type of elements.
@@ -180,17 +197,25 @@ impl Named {
         Ok(named)
     }
 
-    fn unknown(&self, name: &str) -> WorkspaceError {
-        WorkspaceError::Unknown {
-            name: name.to_owned(),
-            known: self.names().collect::<Vec<_>>().join(", "),
-        }
+    fn no_buffer(&self, name: &str) -> WorkspaceError {
+        unknown("buffer", name, self.buffers())
+    }
+
+    fn no_tensor(&self, name: &str) -> WorkspaceError {
+        unknown("tensor", name, self.tensors())
     }
 
     /// Their names: the buffers' in the order in which they were described, then the tensors'.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        let buffers = self.entries.iter().map(|entry| entry.name.as_str());
-        buffers.chain(self.tensors.iter().map(|(name, _)| name.as_str()))
+        self.buffers().chain(self.tensors())
+    }
+
+    fn buffers(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().map(|entry| entry.name.as_str())
+    }
+
+    fn tensors(&self) -> impl Iterator<Item = &str> {
+        self.tensors.iter().map(|(name, _)| name.as_str())
     }
 
     /// A tensor.
@@ -199,7 +224,9 @@ impl Named {
     /// Where there is none of the name.
     pub fn tensor(&self, name: &str) -> Result<&Tensor, WorkspaceError> {
         let found = self.tensors.iter().find(|(of, _)| of == name);
-        found.map(|(_, tensor)| tensor).ok_or_else(|| self.unknown(name))
+        found
+            .map(|(_, tensor)| tensor)
+            .ok_or_else(|| self.no_tensor(name))
     }
 
     /// A tensor, to be written too. While clones or views of it are held elsewhere it cannot be
@@ -222,7 +249,7 @@ impl Named {
         let mut places = [0; N];
         for (at, name) in names.iter().enumerate() {
             let found = self.tensors.iter().position(|(of, _)| of == name);
-            places[at] = found.ok_or_else(|| self.unknown(name))?;
+            places[at] = found.ok_or_else(|| self.no_tensor(name))?;
         }
         let twice = (0..N).find(|at| places[..*at].contains(&places[*at]));
         let tensors = self.tensors.get_disjoint_mut(places);
@@ -239,7 +266,7 @@ impl Named {
     /// Where there is none of the name, or its elements are of another type.
     pub fn get<T: Pod>(&self, name: &str) -> Result<&[T], WorkspaceError> {
         let found = self.entries.iter().find(|entry| entry.name == name);
-        let entry = found.ok_or_else(|| self.unknown(name))?;
+        let entry = found.ok_or_else(|| self.no_buffer(name))?;
         entry.expect::<T>()?;
         Ok(bytemuck::cast_slice(&entry.bytes))
     }
@@ -271,7 +298,7 @@ impl Named {
     ) -> Result<[&mut [T]; N], WorkspaceError> {
         for (place, name) in names.iter().enumerate() {
             let found = self.entries.iter().find(|entry| entry.name == *name);
-            found.ok_or_else(|| self.unknown(name))?.expect::<T>()?;
+            found.ok_or_else(|| self.no_buffer(name))?.expect::<T>()?;
             if names[..place].contains(name) {
                 let name = (*name).to_owned();
                 return Err(WorkspaceError::Twice { name });

@@ -2,7 +2,7 @@
 
 use super::arena::{Arena, Mark};
 use crate::block::{ALIGN, bytes_of};
-use crate::dtype::Element;
+use crate::dtype::{DType, Element};
 use crate::error::AllocError;
 use crate::tensor::{TensorError, TensorMut};
 use bytemuck::Pod;
@@ -91,6 +91,41 @@ impl<'s> Scratch<'s> {
     pub fn tensor<T: Element>(&self, shape: impl AsRef<[usize]>) -> Result<TensorMut<'s>, TensorError> {
         let shape = shape.as_ref();
         TensorMut::from_slice(self.alloc::<T>(crate::tensor::count(shape)?)?, shape)
+    }
+
+    /// A temporary tensor of a type that is known when the program runs. It holds what temporaries of this workspace before
+    /// it left, or zeros; truth values are all false.
+    ///
+    /// ```
+    /// # let pool = millpond::Pool::host()?;
+    /// # let mut workspace = millpond::Workspace::builder(&pool).build()?;
+    /// use millpond::Tensor;
+    ///
+    /// let input = Tensor::from_slice(&[1.5f64, 2.5], [2])?;
+    /// let sum = workspace.scope(|scratch| {
+    ///     let mut doubled = scratch.tensor_of(input.shape(), input.dtype())?;
+    ///     input.mul_into(2, &mut doubled)?;
+    ///     doubled.as_ref().sum()
+    /// })?;
+    /// assert_eq!(sum.to_f64(), Some(8.0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When there is no memory for more room, and where the elements of the shape cannot be counted.
+    pub fn tensor_of(&self, shape: impl AsRef<[usize]>, dtype: DType) -> Result<TensorMut<'s>, TensorError> {
+        let shape = shape.as_ref();
+        let len = crate::tensor::count(shape)?;
+        let bytes: &'s mut [u8] = match dtype.size() {
+            // Only bytes can be no elements of their type: of truth values there are two.
+            1 if dtype == DType::Bool => self.alloc_zeroed(len)?,
+            1 => self.alloc(len)?,
+            2 => bytemuck::cast_slice_mut(self.alloc::<u16>(len)?),
+            4 => bytemuck::cast_slice_mut(self.alloc::<u32>(len)?),
+            8 => bytemuck::cast_slice_mut(self.alloc::<u64>(len)?),
+            _ => bytemuck::cast_slice_mut(self.alloc::<u128>(len)?),
+        };
+        TensorMut::from_bytes(bytes, dtype, shape)
     }
 
     /// Runs `work` with temporaries that end with it, before those of this scope.

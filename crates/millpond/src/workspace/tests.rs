@@ -3,6 +3,7 @@
 use super::*;
 use crate::block::fake;
 use crate::error::AllocError;
+use crate::tensor::Scalar;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -75,7 +76,13 @@ fn named_tensors_are_there_zero_and_one_by_one() {
         Err(WorkspaceError::Twice { name }) if name == "a"
     ));
     let unknown = workspace.tensor("x").expect_err("a buffer");
-    assert_eq!(unknown.to_string(), "there is no buffer \"x\": there are x, a, b");
+    assert_eq!(unknown.to_string(), "there is no tensor \"x\": there are a, b");
+    let unknown = workspace.get::<i32>("a").expect_err("a tensor");
+    assert_eq!(unknown.to_string(), "there is no buffer \"a\": there are x");
+    let bare = builder().build().expect("room");
+    let unknown = bare.tensor("a").expect_err("there are none");
+    assert_eq!(unknown.to_string(), "there is no tensor \"a\": there are none");
+    drop(bare);
     workspace.scope(|scratch| {
         let mut square = scratch.tensor::<u64>([4, 4]).expect("room");
         square.fill(3).expect("a number");
@@ -83,6 +90,33 @@ fn named_tensors_are_there_zero_and_one_by_one() {
         assert!(scratch.tensor::<u8>([usize::MAX, 2]).is_err());
         assert!(scratch.tensor::<u8>([0, 2]).expect("nothing").is_empty());
     });
+    workspace.scope(|scratch| {
+        // Whatever was there: of no type of elements anything else than its own comes out.
+        scratch.alloc::<u8>(4096).expect("room").fill(0xff);
+    });
+    for dtype in DType::all() {
+        workspace.scope(|scratch| {
+            let mut tensor = scratch.tensor_of([3, 5], dtype).expect("room");
+            assert_eq!((tensor.dtype(), tensor.shape()), (dtype, &[3, 5][..]));
+            if dtype == DType::Bool {
+                assert_eq!(tensor.as_ref().to_bools().expect("bools"), [false; 15]);
+            }
+            tensor
+                .set(&[2, 4], Scalar::Bool(true))
+                .or_else(|_| tensor.set(&[2, 4], 1))
+                .ok();
+            // Half precision is not computed with without its feature.
+            if !matches!(dtype, DType::F16 | DType::BF16) || cfg!(feature = "half") {
+                let last = tensor.as_ref().get(&[2, 4]).expect("inside");
+                assert!(
+                    last == Scalar::Bool(true) || last.to_complex() == [1.0, 0.0],
+                    "{dtype}"
+                );
+            }
+            assert!(scratch.tensor_of([0, 2], dtype).expect("nothing").is_empty());
+            assert!(scratch.tensor_of([usize::MAX, 2], dtype).is_err());
+        });
+    }
     workspace.free();
     let twice = builder().tensor("x", [1], DType::U8).build();
     assert!(matches!(twice, Err(WorkspaceError::Twice { .. })));

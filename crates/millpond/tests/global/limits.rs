@@ -131,6 +131,64 @@ fn is_well_configured() {
     assert!(POOL.configuration_error().is_none());
 }
 
+/// Names of this process's threads.
+fn threads() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("the system tells");
+    let name = |task: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(task.expect("an entry").path().join("comm")).unwrap_or_default()
+    };
+    tasks.map(|task| name(task).trim().to_owned()).collect()
+}
+
+#[test]
+#[ignore = "a child of another test"]
+fn is_told_its_limit() {
+    let pool = POOL.pool().expect("made");
+    assert_eq!(pool.limit(), Some(700 << 20));
+    let held = take_all(1 << 20, 4096);
+    assert!(held.len() > 600 && held.len() <= 700, "{}", held.len());
+    assert!(
+        !threads().iter().any(|name| name == "millpond-keeper"),
+        "{:?}",
+        threads()
+    );
+}
+
+#[test]
+#[ignore = "a child of another test"]
+fn is_told_to_give_back() {
+    // 15 letters of a name is what the system keeps.
+    assert!(
+        threads().iter().any(|name| name == "millpond-keeper"),
+        "{:?}",
+        threads()
+    );
+    drop(Stamped::new(32 << 20, 1));
+    let held = stats().reserved.current;
+    let wait = std::time::Instant::now();
+    while stats().reserved.current + (16 << 20) > held {
+        assert!(wait.elapsed().as_secs() < 60, "{:?}", stats());
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn what_the_environment_says_goes_before_what_is_assumed() {
+    child("limits::is_told_its_limit", |command| {
+        command.env("MILLPOND_CONF", "limit:700MiB");
+        // SAFETY: the child only sets a limit of its own.
+        unsafe {
+            command.pre_exec(|| {
+                limit(Resource::As, 1 << 30);
+                Ok(())
+            })
+        };
+    });
+    child("limits::is_told_to_give_back", |command| {
+        command.env("MILLPOND_CONF", "trim-every:20ms,decay:2");
+    });
+}
+
 #[test]
 fn settings_that_cannot_be_read_are_told_once() {
     let told = child("limits::is_badly_configured", |command| {

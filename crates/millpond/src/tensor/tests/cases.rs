@@ -13,6 +13,7 @@ pub(super) trait Case: Element + PartialEq + Debug + Into<Scalar> {
 }
 
 pub(super) const ADD: usize = 0;
+pub(super) const SUB: usize = 1;
 pub(super) const MUL: usize = 2;
 pub(super) const DIV: usize = 3;
 

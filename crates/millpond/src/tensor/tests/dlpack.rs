@@ -71,7 +71,7 @@ proptest! {
     #[test]
     #[cfg_attr(miri, ignore)]
     fn views_are_the_same_there(shape in shape(), steps in steps(8)) {
-        let (mut tensor, mut model) = start(&shape);
+        let (mut tensor, mut model) = start::<i32>(&shape);
         for step in &steps {
             if let Some(next) = take(&tensor, &model, step) {
                 (tensor, model) = next;
@@ -83,7 +83,7 @@ proptest! {
 
 #[test]
 fn some_views_are_the_same_there() {
-    let (tensor, model) = start(&[3, 4]);
+    let (tensor, model) = start::<i32>(&[3, 4]);
     crosses(tensor.transpose(0, 1).expect("two"), &model.permute(&[1, 0]));
     crosses(tensor.slice(1, 1..3).expect("inside"), &model.slice(1, 1, 3));
     crosses(tensor.step(1, 3).expect("a step"), &model.step(1, 3));
@@ -129,7 +129,7 @@ fn the_older_form_refuses_what_it_cannot_say() {
 #[test]
 #[cfg_attr(miri, ignore)]
 fn a_copy_says_that_it_is_one() {
-    let (tensor, model) = start(&[2, 3]);
+    let (tensor, model) = start::<i32>(&[2, 3]);
     let turned = tensor.transpose(0, 1).expect("two");
     let managed = turned.copy_to_dlpack().expect("room");
     drop(turned);

@@ -12,7 +12,7 @@ mod arrays {
         #[test]
         #[cfg_attr(miri, ignore)]
         fn views_are_the_same_there(shape in shape(), steps in steps(8)) {
-            let (mut tensor, mut model) = start(&shape);
+            let (mut tensor, mut model) = start::<i32>(&shape);
             for step in &steps {
                 if let Some(next) = take(&tensor, &model, step) {
                     (tensor, model) = next;

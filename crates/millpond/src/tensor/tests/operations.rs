@@ -1,6 +1,6 @@
 //! Arithmetic against the model, for every type, over operands and outputs that lie in memory in any way.
 
-use super::cases::{ADD, Case, MUL, Program, for_all_types, numbers, program};
+use super::cases::{ADD, Case, DIV, MUL, Program, SUB, for_all_types, numbers, program};
 use super::lie::Larger;
 use super::model::Model;
 use super::*;
@@ -21,6 +21,22 @@ const ASSIGN: [Assign; 4] = [
     |out, b| out.sub_assign(b),
     |out, b| out.mul_assign(b),
     |out, b| out.div_assign(b),
+];
+
+/// The same with the operands the other way round, of those for which it makes a difference.
+const REVERSED: [(usize, Into3, New, Assign); 2] = [
+    (
+        SUB,
+        |a, b, out| a.rsub_into(b, out),
+        |a, b| a.rsub(b),
+        |out, b| out.rsub_assign(b),
+    ),
+    (
+        DIV,
+        |a, b, out| a.rdiv_into(b, out),
+        |a, b| a.rdiv(b),
+        |out, b| out.rdiv_assign(b),
+    ),
 ];
 
 fn check<T: Case>(program: &Program) {
@@ -67,6 +83,26 @@ fn check<T: Case>(program: &Program) {
     ASSIGN[kind](&mut place.view_mut(), right.view().into()).expect("they go together");
     place.agrees(&expected);
 
+    let number = T::of(2);
+    for (kind, into, new, assign) in REVERSED {
+        let reversed = both(&|a, b| T::op(kind, b, a));
+        into(left.view(), right.view().into(), &mut out.view_mut()).expect("they go together");
+        out.agrees(&reversed);
+        // The smaller one first: it is repeated too.
+        into(right.view(), left.view().into(), &mut out.view_mut()).expect("they go together");
+        out.agrees(&both(&|a, b| T::op(kind, a, b)));
+        let mut place = Larger::new(&a, &lies[0]);
+        assign(&mut place.view_mut(), right.view().into()).expect("they go together");
+        place.agrees(&reversed);
+        let mut place = Larger::new(&a, &lies[0]);
+        assign(&mut place.view_mut(), number.into().into()).expect("a number");
+        place.agrees(&both(&|a, _| T::op(kind, number, a)));
+        if !cfg!(miri) {
+            let made = new(left.view(), right.view().into()).and_then(|new| new.to_vec::<T>());
+            assert_eq!(made.expect("they go together"), reversed.values);
+        }
+    }
+
     let mut place = Larger::new(&a, &lies[2]);
     place
         .view_mut()
@@ -87,7 +123,6 @@ fn check<T: Case>(program: &Program) {
     place.agrees(&repeated);
 
     // Numbers as operands.
-    let number = T::of(2);
     let by_number = Model {
         shape: shape.clone(),
         values: a.values.iter().map(|a| T::op(kind, *a, number)).collect(),

@@ -57,6 +57,10 @@ fn results(lie: usize) -> Vec<u64> {
         bits.extend(of(&place));
         place.par_zip_in_place(&a, f32::max)?;
         bits.extend(of(&place));
+        a.par_zip_into(&b, &mut place, |x: f32, y: f32| x.hypot(y))?;
+        bits.extend(of(&place));
+        b.par_map_into(&mut place, |x: f32| x.cbrt())?;
+        bits.extend(of(&place));
         let mut whole = Tensor::zeros_in(&source, a.shape(), DType::I64)?;
         b.cast_into(&mut whole)?;
         bits.extend(whole.to_vec::<i64>()?.iter().map(|number| *number as u64));
@@ -194,6 +198,95 @@ fn a_function_gets_each_element_once_wherever_it_lies() {
         .expect("nothing");
     none.par_for_each_chunk(2, |_, _: &mut [u16]| panic!("there is none"))
         .expect("nothing");
+}
+
+/// Out of every lie, into every lie, in the order of the elements where that is promised.
+#[test]
+fn a_function_makes_elements_of_another_type_wherever_they_lie() {
+    let source = fake::unpooled();
+    let from = Tensor::from_fn_in(&source, [12, 10], |at| (10 * at[0] + at[1]) as u8).expect("room");
+    let views = [
+        from.slice(0, ..5),
+        from.transpose(0, 1).and_then(|view| view.slice(1, 2..7)),
+        from.slice(0, 4..9).and_then(|view| view.step(1, 3)),
+        from.slice(0, ..1).and_then(|view| view.broadcast_to([4, 10])),
+    ];
+    let row = Tensor::arange_in(&source, 0i64, 10, 1).expect("room");
+    for view in views {
+        let view = view.expect("inside");
+        let bytes = view.to_vec::<u8>().expect("u8");
+        let half: Vec<f64> = bytes.iter().map(|x| f64::from(*x) / 2.0).collect();
+        let [rows, columns] = [view.shape()[0], view.shape()[1]];
+        let mut whole = Tensor::full_in(&source, [2 * columns, rows + 1], -1.0f64).expect("room");
+        for twice in 0..2 {
+            whole.fill(-1).expect("f64");
+            let mut out = whole
+                .view_mut()
+                .and_then(|out| out.step(0, 2)?.slice(1, 1..)?.transpose(0, 1))
+                .expect("inside");
+            let mut seen = Vec::new();
+            if twice == 0 {
+                view.map_into(&mut out, |x: u8| {
+                    seen.push(x);
+                    f64::from(x) / 2.0
+                })
+                .expect("as large");
+                assert_eq!(seen, bytes);
+            } else {
+                view.par_map_into(&mut out, |x: u8| f64::from(x) / 2.0)
+                    .expect("as large");
+            }
+            assert_eq!(out.as_ref().to_vec::<f64>().expect("f64"), half);
+            let untouched = whole.to_vec::<f64>().expect("f64");
+            assert_eq!(
+                untouched.iter().filter(|x| **x == -1.0).count(),
+                2 * columns * (rows + 1) - half.len()
+            );
+        }
+        let mut sums = Tensor::zeros_in(&source, [rows, columns], DType::I16).expect("room");
+        let steps = row.slice(0, ..columns).expect("inside");
+        view.par_zip_into(&steps, &mut sums, |x: u8, y: i64| 2 * i16::from(x) - y as i16)
+            .expect("they go together");
+        let expected = bytes.iter().enumerate();
+        let expected = expected.map(|(at, x)| 2 * i16::from(*x) - (at % columns) as i16);
+        assert_eq!(sums.to_vec::<i16>().expect("i16"), expected.collect::<Vec<_>>());
+        view.par_zip_into(3i64, &mut sums, |x: u8, y: i64| i16::from(x) * y as i16)
+            .expect("a number");
+        let expected: Vec<i16> = bytes.iter().map(|x| 3 * i16::from(*x)).collect();
+        assert_eq!(sums.to_vec::<i16>().expect("i16"), expected);
+
+        let mut small = Tensor::zeros_in(&source, [rows], DType::I16).expect("room");
+        assert!(matches!(
+            view.map_into(&mut small, |x: u8| i16::from(x)),
+            Err(TensorError::Shapes {
+                operation: "map_into",
+                ..
+            })
+        ));
+        assert!(matches!(
+            view.par_map_into(&mut sums, |x: u8| x),
+            Err(TensorError::DTypes {
+                operation: "par_map_into",
+                ..
+            })
+        ));
+        assert!(view.map_into(&mut sums, |x: i8| i16::from(x)).is_err());
+        let swapped = |x: u8, y: u8| i16::from(x) + i16::from(y);
+        assert!(view.par_zip_into(&steps, &mut sums, swapped).is_err());
+        let long = row.slice(0, ..columns - 1).expect("inside");
+        assert!(matches!(
+            view.par_zip_into(&long, &mut sums, |x: u8, y: i64| i16::from(x) + y as i16),
+            Err(TensorError::Shapes { .. })
+        ));
+        // New ones come from the default pool, which Miri cannot run.
+        if !cfg!(miri) {
+            let new = view.map(|x: u8| f64::from(x) / 2.0).expect("room");
+            assert_eq!(
+                (new.shape(), new.to_vec::<f64>().expect("f64")),
+                (view.shape(), half)
+            );
+        }
+    }
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn elements_are_in_brackets_and_columns() {
         "[1.0000-2.0000i, 0.5000+0.0000i]\ncomplex64 [2]"
     );
     let source = fake::unpooled();
-    let bools = Tensor::from_bools_in(&source, [true, false].into_iter(), &[2]).expect("room");
+    let bools = Tensor::from_bools_in(&source, &[true, false], [2]).expect("room");
     assert_eq!(bools.to_string(), "[ true, false]\nbool [2]");
     let tensor = Tensor::zeros_in(&source, [2, 3], DType::F16).expect("room");
     let turned = tensor.transpose(0, 1).expect("two");

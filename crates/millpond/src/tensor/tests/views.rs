@@ -1,5 +1,6 @@
 //! Chains of views against the model, those that are refused among them.
 
+use super::cases::Case;
 use super::model::Model;
 use super::*;
 
@@ -70,7 +71,7 @@ fn factors(mut elements: usize, mut seed: usize) -> Vec<usize> {
 }
 
 /// One step on both; none where both refuse it.
-pub(super) fn take(tensor: &Tensor, model: &Model<i32>, step: &Step) -> Option<(Tensor, Model<i32>)> {
+pub(super) fn take<T: Case>(tensor: &Tensor, model: &Model<T>, step: &Step) -> Option<(Tensor, Model<T>)> {
     let rank = model.shape.len();
     // A dimension too many now and then.
     let dim = |number: usize| number % (rank + 1);
@@ -175,23 +176,20 @@ pub(super) fn take(tensor: &Tensor, model: &Model<i32>, step: &Step) -> Option<(
     }
 }
 
-fn agree(tensor: &Tensor, model: &Model<i32>) {
+fn agree<T: Case>(tensor: &Tensor, model: &Model<T>) {
     assert_eq!(tensor.shape(), model.shape);
     assert_eq!(tensor.len(), model.values.len());
-    assert_eq!(tensor.to_vec::<i32>().expect("i32"), model.values);
+    assert_eq!(tensor.to_vec::<T>().expect("its type"), model.values);
     for index in model::indices(&model.shape).iter().take(50) {
-        assert_eq!(
-            tensor.get(index).expect("inside").to_i64(),
-            Some(model.at(index).into())
-        );
+        assert_eq!(tensor.get(index).expect("inside"), model.at(index).into());
     }
-    match tensor.as_slice::<i32>() {
+    match tensor.as_slice::<T>() {
         Ok(slice) => assert!(tensor.is_contiguous() && slice == model.values),
         Err(_) => assert!(!tensor.is_contiguous()),
     }
     let contiguous = tensor.to_contiguous().expect("room");
     assert_eq!(contiguous.is_shared(), tensor.is_contiguous());
-    assert_eq!(contiguous.as_slice::<i32>().expect("contiguous"), model.values);
+    assert_eq!(contiguous.as_slice::<T>().expect("contiguous"), model.values);
     for dim in 0..model.shape.len() {
         for size in [1, 2, 5] {
             let batches = tensor.batches(dim, size).expect("a size");
@@ -205,40 +203,71 @@ fn agree(tensor: &Tensor, model: &Model<i32>) {
             for (batch, expected) in batches.zip(expected.clone()) {
                 assert!(batch.shares_storage_with(tensor));
                 assert_eq!(batch.shape(), expected.shape);
-                assert_eq!(batch.to_vec::<i32>().expect("i32"), expected.values);
+                assert_eq!(batch.to_vec::<T>().expect("its type"), expected.values);
             }
             for (batch, expected) in backwards.zip(expected.rev()) {
-                assert_eq!(batch.to_vec::<i32>().expect("i32"), expected.values);
+                assert_eq!(batch.to_vec::<T>().expect("its type"), expected.values);
             }
         }
     }
 }
 
-pub(super) fn start(shape: &[usize]) -> (Tensor, Model<i32>) {
+pub(super) fn start<T: Case>(shape: &[usize]) -> (Tensor, Model<T>) {
     let mut next = 0;
     let model = Model::from_fn(shape, |_| {
         next += 1;
-        next
+        T::of(next)
     });
     let source = fake::unpooled();
     let tensor = Tensor::from_slice_in(&source, &model.values, shape).expect("room");
     (tensor, model)
 }
 
+fn chain<T: Case>(shape: &[usize], steps: &[Step]) {
+    let (mut tensor, mut model) = start::<T>(shape);
+    agree(&tensor, &model);
+    for step in steps {
+        if let Some(next) = take(&tensor, &model, step) {
+            (tensor, model) = next;
+            agree(&tensor, &model);
+        }
+    }
+}
+
+type Chain = fn(&[usize], &[Step]);
+
+/// Elements of each size and of each way to be shown, more often those that say most of where they lay.
+const CHAINS: [Chain; 14] = [
+    chain::<i32>,
+    chain::<i32>,
+    chain::<i64>,
+    chain::<u64>,
+    chain::<u32>,
+    chain::<i16>,
+    chain::<u16>,
+    chain::<i8>,
+    chain::<u8>,
+    chain::<f32>,
+    chain::<f64>,
+    chain::<[f32; 2]>,
+    chain::<[f64; 2]>,
+    #[cfg(feature = "half")]
+    chain::<half::f16>,
+    #[cfg(not(feature = "half"))]
+    chain::<f32>,
+];
+
 proptest! {
-    #![proptest_config(config(400))]
+    #![proptest_config(config(600))]
 
     // Copies come from the default pool, which Miri cannot run.
     #[test]
     #[cfg_attr(miri, ignore)]
-    fn chains_of_views_are_what_index_arithmetic_says(shape in shape(), steps in steps(12)) {
-        let (mut tensor, mut model) = start(&shape);
-        agree(&tensor, &model);
-        for step in &steps {
-            if let Some(next) = take(&tensor, &model, step) {
-                (tensor, model) = next;
-                agree(&tensor, &model);
-            }
-        }
+    fn chains_of_views_are_what_index_arithmetic_says(
+        shape in shape(),
+        steps in steps(12),
+        which in 0..CHAINS.len(),
+    ) {
+        CHAINS[which](&shape, &steps);
     }
 }

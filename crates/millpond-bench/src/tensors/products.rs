@@ -1,0 +1,171 @@
+//! Products of matrices: as a new tensor, into one that is there, as Genesis's loop has it, and `ndarray`'s both ways.
+
+use super::{Settings, spread};
+use crate::{CpuClock, Table};
+use millpond::{DType, Pool, Tensor, TensorError, pools, set_threads};
+use ndarray::linalg::general_mat_mul;
+use ndarray::{ArrayView2, ArrayViewMut2};
+use std::error::Error;
+use std::hint::black_box;
+
+/// Rows of a batch, features and outputs: of a small layer, of a large one, and square.
+const SHAPES: [[usize; 3]; 3] = [[64, 64, 10], [64, 784, 128], [512, 512, 512]];
+
+/// A batch, weights, and the tensor for their product.
+struct Layer {
+    batch: Tensor,
+    weights: Tensor,
+    out: Tensor,
+    shape: [usize; 3],
+}
+
+/// A side: the product is in the layer's output, or was made anew and is gone. What it answers is an element of it.
+type Side = fn(&mut Layer) -> Result<f32, TensorError>;
+
+const SIDES: [Side; 4] = [
+    |layer| {
+        let product = layer.batch.matmul(&layer.weights)?;
+        Ok(last(product.as_slice()?))
+    },
+    |layer| {
+        layer.batch.matmul_into(&layer.weights, &mut layer.out)?;
+        Ok(last(layer.out.as_slice()?))
+    },
+    |layer| {
+        let (batch, weights, _) = layer.arrays()?;
+        let product = batch.dot(&weights);
+        Ok(last(product.as_slice().unwrap_or(&[])))
+    },
+    |layer| {
+        let (batch, weights, mut out) = layer.arrays()?;
+        general_mat_mul(1.0, &batch, &weights, 0.0, &mut out);
+        Ok(last(layer.out.as_slice()?))
+    },
+];
+
+fn last(elements: &[f32]) -> f32 {
+    black_box(elements).last().copied().unwrap_or(f32::NAN)
+}
+
+type Arrays<'a> = (ArrayView2<'a, f32>, ArrayView2<'a, f32>, ArrayViewMut2<'a, f32>);
+
+impl Layer {
+    fn new(pool: &Pool, shape: [usize; 3]) -> Result<Self, TensorError> {
+        let [rows, inner, columns] = shape;
+        // Small whole numbers, so that sums are exact in any order.
+        let numbers = |rows, columns, step: usize| {
+            Tensor::from_fn_in(pool, [rows, columns], |at| ((at[0] * step + at[1]) % 5) as f32)
+        };
+        Ok(Self {
+            batch: numbers(rows, inner, 3)?,
+            weights: numbers(inner, columns, 7)?,
+            out: Tensor::zeros_in(pool, [rows, columns], DType::F32)?,
+            shape,
+        })
+    }
+
+    fn arrays(&mut self) -> Result<Arrays<'_>, TensorError> {
+        let [rows, inner, columns] = self.shape;
+        let refused = |_| TensorError::Zero { what: "a size" };
+        Ok((
+            ArrayView2::from_shape((rows, inner), self.batch.as_slice()?).map_err(refused)?,
+            ArrayView2::from_shape((inner, columns), self.weights.as_slice()?).map_err(refused)?,
+            ArrayViewMut2::from_shape((rows, columns), self.out.as_mut_slice()?).map_err(refused)?,
+        ))
+    }
+}
+
+/// Prints a table of them. Ends with an error where the sides disagree.
+pub(super) fn measure(settings: &Settings) -> Result<(), Box<dyn Error>> {
+    let pool = pools().host()?;
+    set_threads(1);
+    let mut table = Table::new(&[
+        "products, us for one",
+        "into (least to most)",
+        "GFLOP/s",
+        "new",
+        "ndarray into",
+        "its dot",
+        "allocs",
+    ]);
+    for shape in SHAPES {
+        let (mut layer, [rows, inner, columns]) = (Layer::new(&pool, shape)?, shape);
+        let operations = 2 * rows * inner * columns;
+        let passes = (20_000_000 / operations).clamp(1, 2_000);
+        let mut times = [const { Vec::new() }; SIDES.len()];
+        let mut asked = [0; 2];
+        for round in 0..=settings.rounds {
+            let mut found = [0.0; SIDES.len()];
+            for (which, side) in SIDES.into_iter().enumerate() {
+                let before = pool.stats().allocations;
+                let clock = CpuClock::start();
+                for _ in 0..passes {
+                    found[which] = side(black_box(&mut layer))?;
+                }
+                let time = clock.nanoseconds() / 1e3 / passes as f64;
+                if let Some(asked) = asked.get_mut(which) {
+                    *asked += pool.stats().allocations - before;
+                }
+                if round > 0 {
+                    times[which].push(time);
+                }
+            }
+            if found.iter().any(|other| *other != found[0]) {
+                return Err(format!("products of {shape:?}: the sides come to {found:?}").into());
+            }
+        }
+        let calls = ((settings.rounds + 1) * passes) as f64;
+        let ratio = |side: usize| {
+            let both = times[side].iter().zip(&times[1]);
+            format!(
+                "{:.2}x",
+                spread(both.map(|(other, into)| other / into).collect())[1]
+            )
+        };
+        let [least, middle, most] = spread(times[1].clone());
+        table.row(vec![
+            format!("{rows}x{inner} by {inner}x{columns}"),
+            format!("{middle:.1} ({least:.1} to {most:.1})"),
+            format!("{:.1}", operations as f64 / 1e3 / middle),
+            ratio(0),
+            ratio(3),
+            ratio(2),
+            format!("{:.2}, {:.2}", asked[0] as f64 / calls, asked[1] as f64 / calls),
+        ]);
+    }
+    print!("{table}");
+    println!(
+        "new, ndarray: how many times as long they take as the product into a tensor that is there, which\n\
+         is Genesis's `matmul(.., out=)`; allocs: what a new one, and one into it, asked the pool for\n"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_sides_come_to_the_product_and_only_new_ones_ask_the_pool() -> Result<(), Box<dyn Error>> {
+        let pool = pools().host()?;
+        for shape in [[3, 4, 5], SHAPES[0]] {
+            let [rows, inner, columns] = shape;
+            for (which, side) in SIDES.into_iter().enumerate() {
+                let mut layer = Layer::new(&pool, shape)?;
+                let (batch, weights) = (layer.batch.to_vec::<f32>()?, layer.weights.to_vec::<f32>()?);
+                let cell = |row: usize, column: usize| {
+                    let products =
+                        (0..inner).map(|at| batch[row * inner + at] * weights[at * columns + column]);
+                    products.sum::<f32>()
+                };
+                assert_eq!(side(&mut layer)?, cell(rows - 1, columns - 1), "side {which}");
+                let written = layer.out.to_vec::<f32>()?;
+                let all: Vec<f32> = (0..rows * columns)
+                    .map(|at| cell(at / columns, at % columns))
+                    .collect();
+                assert_eq!(written == all, which % 2 == 1, "side {which}");
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,153 @@
+//! Data larger than the memory for it: a file of 96 MiB in batches and in a pass with a budget of 8 MiB, prepared on the
+//! reader's threads and scaled in place, with the progress told. In the end it proves that sums are right and that the process
+//! stayed within the budget.
+//!
+//! ```text
+//! cargo run -p millpond --example data_set
+//! ```
+
+#[cfg(not(target_os = "linux"))]
+fn main() {}
+
+#[cfg(target_os = "linux")]
+fn main() -> std::process::ExitCode {
+    match linux::run() {
+        Ok(true) => std::process::ExitCode::SUCCESS,
+        Ok(false) => std::process::ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("data_set: {error}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use millpond::engine::display_size;
+    use millpond::{DataSet, Pool};
+    use std::error::Error;
+    use std::fs::{self, File};
+    use std::io::Write;
+    use std::path::{Path, PathBuf};
+    use std::time::Duration;
+
+    const ROW: usize = 256;
+    const ROWS: usize = 96 << 10;
+    const BUDGET: u64 = 8 << 20;
+    /// What a process takes besides: stacks of the readers, tables of the pool.
+    const ALLOWANCE: u64 = 4 << 20;
+
+    /// Gone when dropped.
+    struct Written(PathBuf);
+
+    impl Drop for Written {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(&self.0);
+        }
+    }
+
+    /// Writes rows, in each of which every number is the row's modulo 1000; answers their sum.
+    fn write(path: &Path) -> Result<f64, Box<dyn Error>> {
+        let (mut file, mut sum) = (File::create(path)?, 0);
+        for row in 0..ROWS {
+            let numbers = [(row % 1000) as f32; ROW];
+            sum += row % 1000 * ROW;
+            file.write_all(millpond::bytemuck::cast_slice(&numbers))?;
+        }
+        Ok(sum as f64)
+    }
+
+    /// Memory of the process that is no file's.
+    fn anonymous() -> Result<u64, Box<dyn Error>> {
+        let status = fs::read_to_string("/proc/self/status")?;
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib = line.and_then(|rest| rest.split_whitespace().next());
+        Ok(kib.ok_or("the system does not tell")?.parse::<u64>()? << 10)
+    }
+
+    fn total(numbers: &[f32]) -> f64 {
+        numbers.iter().map(|number| f64::from(*number)).sum()
+    }
+
+    fn check(what: &str, holds: bool) -> bool {
+        println!("{} {what}", if holds { "yes " } else { "NO  " });
+        holds
+    }
+
+    pub(crate) fn run() -> Result<bool, Box<dyn Error>> {
+        let name = format!("millpond-data-set-{}.f32", std::process::id());
+        let written = Written(std::env::temp_dir().join(name));
+        let expected = write(&written.0)?;
+        let data = DataSet::<f32>::builder().file(&written.0).row(ROW).open()?;
+        println!("{data:?}, {}", display_size(data.bytes()));
+
+        // By start and count: a batch ends where the data ends.
+        let last = data.batch(data.rows() - 10, 64)?;
+        let short = last.len() == 10 * ROW && last[0] == ((ROWS - 10) % 1000) as f32;
+        drop(last);
+
+        let pool = Pool::host()?;
+        let before = anonymous()?;
+        let (mut sum, mut most, mut quarters) = (0.0, before, 0.0);
+        let (mut next, mut in_order) = (0, true);
+        // Chunks of 2 MiB, of which it would like to have nine.
+        let pass = data
+            .pass()
+            .rows(2048)
+            .ahead(8)
+            .budget(BUDGET)
+            .readers(2)
+            .pool(&pool);
+        // On the threads that read: what every use of a chunk begins with.
+        let pass = pass.prepare(|chunk| chunk.iter_mut().for_each(|number| *number += 1.0));
+        // Usually after a time; here after each chunk, and printed by quarters.
+        let pass = pass.progress(Duration::ZERO, |progress| {
+            if progress.part() >= (quarters + 1.0) / 4.0 {
+                quarters += 1.0;
+                println!("{progress}");
+            }
+        });
+        let passed = pass.try_for_each(|chunk| {
+            in_order &= chunk.row_number(0) == Some(next);
+            next += chunk.rows().len() as u64;
+            // In place, on this thread, while the next chunks are read.
+            chunk.view_mut()?.scal(0.5)?;
+            sum += total(chunk);
+            most = most.max(anonymous()?);
+            Ok::<_, Box<dyn Error>>(())
+        })?;
+
+        // A computation that is not interested in the rest ends the pass with its own error.
+        let mut chunks = 0;
+        let ended = data.pass().budget(BUDGET).pool(&pool).try_for_each(|_| {
+            chunks += 1;
+            if chunks == 3 {
+                Err(Box::<dyn Error>::from("enough"))
+            } else {
+                Ok(())
+            }
+        });
+        let grown = most - before;
+        println!(
+            "a budget of {}: the process grew by {}, the pool held {} at most",
+            display_size(BUDGET),
+            display_size(grown),
+            display_size(pool.stats().requested.peak)
+        );
+        let numbers = (ROWS * ROW) as f64;
+        let proofs = [
+            check("the last batch is short", short),
+            check("every row came, in order", passed.rows == ROWS as u64 && in_order),
+            check(
+                "the sum is that of what was written",
+                sum == (expected + numbers) / 2.0,
+            ),
+            check("the file is larger than the budget", data.bytes() > 10 * BUDGET),
+            check("the process stayed within it", grown <= BUDGET + ALLOWANCE),
+            check("so did the pool", pool.stats().requested.peak <= BUDGET),
+            check("a pass can be ended", ended.is_err() && chunks == 3),
+            check("all memory went back", pool.stats().requested.current == 0),
+        ];
+        Ok(proofs.into_iter().all(|holds| holds))
+    }
+}

@@ -1,0 +1,116 @@
+//! Buffers for a while: two tenants whose threads rent lines of any length, each tenant from a set of its own. In the end it
+//! proves that nearly all rents met a buffer that was there, that nobody read what another tenant had written, and that
+//! all memory went back.
+//!
+//! ```text
+//! cargo run -p millpond --example rental
+//! ```
+
+#[cfg(not(target_os = "linux"))]
+fn main() {}
+
+#[cfg(target_os = "linux")]
+fn main() -> std::process::ExitCode {
+    match linux::run() {
+        Ok(true) => std::process::ExitCode::SUCCESS,
+        Ok(false) => std::process::ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("rental: {error}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use millpond::engine::display_size;
+    use millpond::{AllocError, Pool, Rental};
+    use std::error::Error;
+    use std::thread;
+
+    const TENANTS: [u8; 2] = [1, 2];
+    const THREADS: usize = 2;
+    const RENTS: usize = 1000;
+
+    /// Rents a line of another length each time, looks at what is in it, and leaves the tenant's mark in all of it.
+    /// Answers how many lines had the mark of somebody else, and how many were shorter than was asked for.
+    fn work(rental: &Rental, mark: u8) -> Result<(usize, usize), AllocError> {
+        let (mut foreign, mut short) = (0, 0);
+        for round in 0..RENTS {
+            let length = 1 + round * 7919 % 60_000;
+            let mut line = rental.rent::<u8>(length)?;
+            short += usize::from(line.len() < length);
+            foreign += usize::from(line.iter().any(|byte| *byte != 0 && *byte != mark));
+            line.fill(mark);
+            // Dropped here: it waits in its tenant's set for the next.
+        }
+        Ok((foreign, short))
+    }
+
+    fn check(what: &str, holds: bool) -> bool {
+        println!("{} {what}", if holds { "yes " } else { "NO  " });
+        holds
+    }
+
+    pub(crate) fn run() -> Result<bool, Box<dyn Error>> {
+        let pool = Pool::builder().settings("").trim_every(None).host()?;
+        // A set for each tenant: within one, contents are what its last renter left.
+        let sets = TENANTS.map(|mark| (mark, pool.rental()));
+        let (mut foreign, mut short) = (0, 0);
+        thread::scope(|scope| {
+            let threads: Vec<_> = sets
+                .iter()
+                .flat_map(|(mark, rental)| (0..THREADS).map(move |_| (*mark, rental)))
+                .map(|(mark, rental)| scope.spawn(move || work(rental, mark)))
+                .collect();
+            for thread in threads {
+                let (theirs, less) = thread.join().map_err(|_| "a thread panicked")??;
+                foreign += theirs;
+                short += less;
+            }
+            Ok::<(), Box<dyn Error>>(())
+        })?;
+
+        let (mut rents, mut fresh, mut kept) = (0, 0, 0);
+        for (mark, rental) in &sets {
+            let stats = rental.stats();
+            println!(
+                "tenant {mark}: {} rents, {} of a buffer that was there, {} wait for the next",
+                stats.rents,
+                stats.reuses,
+                display_size(stats.kept_bytes)
+            );
+            rents += stats.rents;
+            fresh += stats.rents - stats.reuses;
+            kept += stats.kept_bytes;
+        }
+        let asked = pool.stats().allocations;
+        println!("the pool was asked {asked} times; {}", pool.stats());
+
+        // What the pool rents by itself belongs to no set: zeros, whoever had the memory before.
+        for (_, rental) in &sets {
+            rental.clear();
+        }
+        let cleared = pool.rent::<u8>(30_000)?.iter().all(|byte| *byte == 0);
+        let still_held = pool.stats().requested.current;
+        drop(sets);
+        pool.trim();
+
+        // Seven classes of lines, from 1 to 64 KiB, and never more out at once than there are threads.
+        let few = (7 * THREADS * TENANTS.len()) as u64;
+        let all = (TENANTS.len() * THREADS * RENTS) as u64;
+        let proofs = [
+            check(
+                &format!("of {rents} rents all but the first few met a buffer that was there"),
+                rents == all && fresh <= few && asked == fresh,
+            ),
+            check("no line was shorter than was asked for", short == 0),
+            check("nobody read what another tenant wrote", foreign == 0),
+            check("what the pool rents by itself is zero", cleared),
+            check("what was given back waited in the sets", kept > 0),
+            check("and none of it after they were cleared", still_held == 0),
+            check("all of it went back", pool.stats().reserved.current == 0),
+        ];
+        Ok(proofs.into_iter().all(|holds| holds))
+    }
+}

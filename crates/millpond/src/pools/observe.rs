@@ -1,0 +1,167 @@
+//! What a set tells of its pools' blocks: to subscribers as it happens, and to whoever asks who holds what.
+
+use super::Pools;
+use crate::event::{Context, Subscriber, SubscriptionId};
+use crate::ledger::{Leak, Ledger, LedgerBuilder};
+use crate::pool::Pool;
+use std::sync::Arc;
+
+/// Those who watch all pools of a set, and so those made later.
+#[derive(Clone, Default)]
+pub(super) struct Watching {
+    pub(super) subscribers: Vec<(SubscriptionId, Arc<dyn Subscriber>)>,
+    /// None: nothing was said.
+    pub(super) context: Option<Option<Context>>,
+    pub(super) account: Option<Option<LedgerBuilder>>,
+    /// How often it was changed.
+    pub(super) change: u64,
+}
+
+impl Watching {
+    /// Tells a new pool, which was told `before`.
+    pub(super) fn tell(&self, pool: &Pool, before: Option<&Self>) {
+        for (id, _) in before.into_iter().flat_map(|before| &before.subscribers) {
+            if !self.subscribers.iter().any(|(still, _)| still == id) {
+                pool.unsubscribe(*id);
+            }
+        }
+        for (id, subscriber) in &self.subscribers {
+            pool.subscribe_as(*id, subscriber);
+        }
+        if let Some(context) = &self.context {
+            pool.set_context(context.clone());
+        }
+        if let Some(account) = self.account {
+            pool.track(account);
+        }
+    }
+}
+
+/// A live block of one of the pools of a set.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PoolsBlock {
+    /// The pool's name.
+    pub pool: String,
+    /// The block, and where it is.
+    pub block: Leak,
+}
+
+/// Live blocks of the pools of a set.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct PoolsBlocks {
+    /// Largest first.
+    pub blocks: Vec<PoolsBlock>,
+    /// The names of those pools that keep no account: their blocks are not in the list, however large.
+    pub without_account: Vec<String>,
+}
+
+impl PoolsBlocks {
+    fn of(set: &Pools, list: impl Fn(&Ledger) -> Vec<Leak>) -> Self {
+        let mut all = Self::default();
+        for pool in set.iter() {
+            let name = pool.name();
+            match pool.ledger() {
+                Some(ledger) => all
+                    .blocks
+                    .extend(list(&ledger).into_iter().map(|block| PoolsBlock {
+                        pool: name.to_owned(),
+                        block,
+                    })),
+                None => all.without_account.push(name.to_owned()),
+            }
+        }
+        all.blocks.sort_by_key(|one| std::cmp::Reverse(one.block.bytes));
+        all
+    }
+}
+
+/// What is said here holds for the pools that are there and for those made later. A pool that is
+/// [put in](Pools::insert) stays as it is.
+impl Pools {
+    /// Has a subscriber told of what happens in every pool, as by [`Pool::subscribe`].
+    ///
+    /// ```
+    /// use millpond::{Event, EventKind, Pools};
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    ///
+    /// let set = Pools::new();
+    /// let bytes = Arc::new(AtomicUsize::new(0));
+    /// let seen = Arc::clone(&bytes);
+    /// let id = set.subscribe(move |event: &Event<'_>| {
+    ///     if event.kind == EventKind::Allocated {
+    ///         seen.fetch_add(event.requested, Ordering::Relaxed);
+    ///     }
+    /// });
+    /// let weights = set.host()?.alloc_zeroed::<f32>(1000)?;
+    /// assert_eq!(bytes.load(Ordering::Relaxed), 4000);
+    /// set.unsubscribe(id);
+    /// # drop(weights);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn subscribe(&self, subscriber: impl Subscriber + 'static) -> SubscriptionId {
+        let (id, subscriber) = (
+            SubscriptionId::next(),
+            Arc::new(subscriber) as Arc<dyn Subscriber>,
+        );
+        self.set
+            .watch(|watching| watching.subscribers.push((id, Arc::clone(&subscriber))));
+        self.iter().for_each(|pool| pool.subscribe_as(id, &subscriber));
+        id
+    }
+
+    /// Tells this subscriber nothing more that begins after this call.
+    pub fn unsubscribe(&self, id: SubscriptionId) {
+        let gone = self.set.watch(|watching| {
+            let place = watching.subscribers.iter().position(|(other, _)| *other == id);
+            place.map(|place| watching.subscribers.remove(place))
+        });
+        self.iter().for_each(|pool| pool.unsubscribe(id));
+        drop(gone);
+    }
+
+    /// Has each event of every pool carry a value.
+    pub fn set_context(&self, context: Option<Context>) {
+        let before = self
+            .set
+            .watch(|watching| watching.context.replace(context.clone()));
+        self.iter().for_each(|pool| pool.set_context(context.clone()));
+        drop(before);
+    }
+
+    /// Has every pool keep an account of live blocks of its own from now on, or none.
+    pub fn track(&self, account: Option<LedgerBuilder>) {
+        self.set.watch(|watching| watching.account = Some(account));
+        self.iter().for_each(|pool| pool.track(account));
+    }
+
+    /// The largest live blocks of all pools, at most `n`; see [`Pool::largest`].
+    ///
+    /// ```
+    /// use millpond::{Ledger, Pools, Tracking};
+    ///
+    /// let set = Pools::new();
+    /// set.track(Some(Ledger::builder(Tracking::All)));
+    /// let held = set.host()?.alloc_zeroed::<f32>(1000)?;
+    /// let largest = set.largest(10);
+    /// assert!(largest.without_account.is_empty());
+    /// assert_eq!((largest.blocks[0].pool.as_str(), largest.blocks[0].block.requested), ("host", 4000));
+    /// # drop(held);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn largest(&self, n: usize) -> PoolsBlocks {
+        let mut all = PoolsBlocks::of(self, |ledger| ledger.largest(n));
+        all.blocks.truncate(n);
+        all
+    }
+
+    /// The live blocks of more bytes than that in all pools; see [`Pool::larger_than`].
+    #[must_use]
+    pub fn larger_than(&self, bytes: u64) -> PoolsBlocks {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        PoolsBlocks::of(self, |ledger| ledger.larger_than(bytes))
+    }
+}
