@@ -4,6 +4,7 @@
 //!   args, values      what was typed
 //!   replay tune info plan policies doctor      one file for each command
 //!   host, bench       what runs on this machine's memory
+//!   cuda_emu          a command with the emulated CUDA driver
 //!   report ranks failure table     what a person reads, text, terminal
 //!   files, output, progress, exit  the world outside
 //! ```
@@ -13,6 +14,7 @@
 
 mod args;
 mod bench;
+mod cuda_emu;
 mod device;
 mod doctor;
 mod exit;
@@ -64,6 +66,7 @@ fn run(command: &Command) -> Result<Exit, CliError> {
         Command::Plan(args) => plan::command(args),
         Command::Bench(args) => bench::command(args),
         Command::Policies(args) => policies::command(args),
+        Command::CudaEmu(args) => cuda_emu::command(args),
         Command::Cards => device::cards_command(),
         Command::Doctor(args) => doctor::command(args),
     }

@@ -90,7 +90,7 @@ impl State {
         self.streams.retain(|_, stream| stream.context != handle);
         self.events.retain(|_, event| event.context != handle);
         if let Some(context) = self.contexts.remove(&handle)
-            && context.primary
+            && self.primary[context.device as usize] == Some(handle)
         {
             self.primary[context.device as usize] = None;
         }
@@ -130,6 +130,8 @@ impl Driver {
         if context.retained > 0 {
             return Ok(());
         }
+        // Whoever retains it from now on gets a new one: this one ends, though that may take a wait.
+        state.primary[device as usize] = None;
         drop(state);
         self.destroy_context(handle)
     }

@@ -48,6 +48,8 @@ pub struct Options {
     pub latency: u64,
     /// Modelled nanoseconds of each call.
     pub call_cost: u64,
+    /// Whether work takes its modelled time on the clock on the wall too.
+    pub pace: bool,
     /// Calls that fail.
     pub fail: Vec<Fault>,
     /// From which call on the device is lost.
@@ -71,6 +73,7 @@ impl Default for Options {
             link: 25e9,
             latency: 8_000,
             call_cost: 1_000,
+            pace: false,
             fail: Vec::new(),
             lost: None,
             vmm: true,
@@ -98,6 +101,7 @@ const KEYS: &str = "\
   link:GB/S            modelled speed of copies between host and device (25)
   latency:NS           modelled nanoseconds before a copy's first byte (8000)
   call-cost:NS         modelled nanoseconds of each call (1000)
+  pace:on|off          work takes its modelled time in real time too (off)
   fail:CALL            a call fails: NAME, NAME@N or @N for the N-th, =CODE after it (repeatable)
   lost:N               the device is lost from the N-th call on
   without:vmm|pools    a driver that lacks these (repeatable)
@@ -167,6 +171,7 @@ impl Options {
             }
             "latency" => self.latency = number(value, 0, 1_000_000_000)?,
             "call-cost" => self.call_cost = number(value, 0, 1_000_000_000)?,
+            "pace" => self.pace = switch(value)?,
             "fail" => self.fail.push(Fault::parse(value)?),
             "lost" => self.lost = Some(number(value.trim_start_matches('@'), 1, u64::MAX)?),
             "without" => match value {

@@ -7,6 +7,7 @@ use crate::options::Options;
 use crate::strict::{Access, Origin};
 use crate::work::action::Action;
 use crate::work::clock::{Clock, Stamp};
+use crate::work::queue::Work;
 
 /// How a stream stands to the legacy default stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,10 +216,15 @@ impl State {
                 .queued(&action.accesses(), stamp, &stream.clock, &self.host, origin, live);
         }
         stream.clock.see(stamp);
-        let (context, device) = (stream.context, stream.device);
-        let task = self
-            .queue
-            .add(handle, context, device, action, origin, &after.tasks);
+        let work = Work {
+            stream: handle,
+            context: stream.context,
+            device: stream.device,
+            action,
+            origin,
+            length,
+        };
+        let task = self.queue.add(work, &after.tasks);
         stream.last = Some(task);
         Ok(task)
     }

@@ -366,3 +366,28 @@ fn everything_that_cudarc_calls_is_there() {
         assert!(found.is_ok(), "{name} is missing");
     }
 }
+
+/// The last release of a primary context and the next retain may meet: work that takes its time is still queued by then.
+#[test]
+fn primary_contexts_come_and_go_on_many_threads() {
+    extern "C" fn rest(_: *mut c_void) {
+        std::thread::sleep(std::time::Duration::from_micros(200));
+    }
+    let name = "primary_contexts_come_and_go_on_many_threads";
+    common::with_options(name, "streams:threads", || {
+        ok!(cuInit(0));
+        let work = || {
+            for _ in 0..300 {
+                let mut context = null_mut();
+                ok!(cuDevicePrimaryCtxRetain(&mut context, 0));
+                ok!(cuCtxSetCurrent(context));
+                ok!(cuLaunchHostFunc(null_mut(), Some(rest), null_mut()));
+                ok!(cuDevicePrimaryCtxRelease_v2(0));
+            }
+        };
+        std::thread::scope(|scope| {
+            let threads = [(); 3].map(|()| scope.spawn(work));
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+    });
+}

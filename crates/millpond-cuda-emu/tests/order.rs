@@ -237,6 +237,30 @@ fn the_modelled_clock_knows_engines_and_overlap() {
 }
 
 #[test]
+fn pageable_copies_take_longer_and_work_can_take_its_time() {
+    let name = "pageable_copies_take_longer_and_work_can_take_its_time";
+    // 64 KiB at 0.01 GB/s are 6.5 ms, and twice that where they are not pinned.
+    common::with_options(name, "link:0.01,latency:0,pace:on", || {
+        let (_context, one, _) = setup();
+        let (at, pageable, mut pinned) = (block(), vec![0u8; BYTES], null_mut());
+        ok!(cuMemHostAlloc(&mut pinned, BYTES, 0));
+        for (from, times) in [(pinned.cast_const(), 1.0), (pageable.as_ptr().cast(), 2.0)] {
+            let (start, end) = (event(), event());
+            let began = std::time::Instant::now();
+            ok!(cuEventRecord(start, one.cu_stream()));
+            ok!(cuMemcpyHtoDAsync_v2(at, from, BYTES, one.cu_stream()));
+            ok!(cuEventRecord(end, one.cu_stream()));
+            ok!(cuStreamSynchronize(one.cu_stream()));
+            let real = began.elapsed().as_secs_f32() * 1e3;
+            let mut modelled = 0.0;
+            ok!(cuEventElapsedTime(&mut modelled, start, end));
+            assert!((modelled - 6.5536 * times).abs() < 0.01, "{modelled}");
+            assert!(real >= 6.5 * times, "{real}");
+        }
+    });
+}
+
+#[test]
 fn callbacks_may_not_call_cuda() {
     extern "C" fn ask(answer: *mut c_void) {
         let code = cu!(cuCtxSynchronize());

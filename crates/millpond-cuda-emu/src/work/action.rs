@@ -123,7 +123,10 @@ impl Action {
                     Side::Known(at) => is_host(*at),
                     Side::Host(_) | Side::Snapshot(_) => true,
                 };
-                let link = options.latency + nanoseconds(rows.bytes(), options.link);
+                // What is not pinned goes through the driver's own pinned memory first, which halves the speed.
+                let pageable = |side: &Side| matches!(side, Side::Host(_) | Side::Snapshot(_));
+                let ways = if pageable(to) || pageable(from) { 2 } else { 1 };
+                let link = options.latency + ways * nanoseconds(rows.bytes(), options.link);
                 match (host(to), host(from)) {
                     (true, true) | (true, false) => (Engine::Download, link),
                     (false, true) => (Engine::Upload, link),

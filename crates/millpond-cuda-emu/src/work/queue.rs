@@ -5,14 +5,21 @@ use super::action::Action;
 use crate::strict::Origin;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A piece of work in the queue.
-#[derive(Debug)]
-pub(crate) struct Task {
+/// A piece of work, and whose it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Work {
     pub(crate) stream: u64,
     pub(crate) context: u64,
     pub(crate) device: u32,
     pub(crate) action: Action,
     pub(crate) origin: Origin,
+    /// Modelled nanoseconds.
+    pub(crate) length: u64,
+}
+
+#[derive(Debug)]
+struct Task {
+    work: Work,
     waiting: usize,
     dependents: Vec<u64>,
 }
@@ -27,15 +34,7 @@ pub(crate) struct Queue {
 
 impl Queue {
     /// Adds work that may run when all of `after` is done.
-    pub(crate) fn add(
-        &mut self,
-        stream: u64,
-        context: u64,
-        device: u32,
-        action: Action,
-        origin: Origin,
-        after: &[u64],
-    ) -> u64 {
+    pub(crate) fn add(&mut self, work: Work, after: &[u64]) -> u64 {
         self.next += 1;
         let id = self.next;
         let mut waiting = 0;
@@ -54,11 +53,7 @@ impl Queue {
         self.tasks.insert(
             id,
             Task {
-                stream,
-                context,
-                device,
-                action,
-                origin,
+                work,
                 waiting,
                 dependents: Vec::new(),
             },
@@ -71,19 +66,19 @@ impl Queue {
     }
 
     pub(crate) fn has_work(&self, stream: u64) -> bool {
-        self.tasks.values().any(|task| task.stream == stream)
+        self.tasks.values().any(|task| task.work.stream == stream)
     }
 
     /// What may run now, with its stream, the oldest first.
     pub(crate) fn ready(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.ready
             .iter()
-            .filter_map(|id| Some((*id, self.tasks.get(id)?.stream)))
+            .filter_map(|id| Some((*id, self.tasks.get(id)?.work.stream)))
     }
 
     /// What is not done of a stream or, with 0, of all of a context's.
     pub(crate) fn open(&self, context: u64, stream: u64) -> Vec<u64> {
-        let of = |task: &Task| task.context == context && (stream == 0 || task.stream == stream);
+        let of = |task: &Task| task.work.context == context && (stream == 0 || task.work.stream == stream);
         self.tasks
             .iter()
             .filter(|(_, task)| of(task))
@@ -92,16 +87,18 @@ impl Queue {
     }
 
     /// Takes work that is ready, to run it.
-    pub(crate) fn start(&mut self, id: u64) -> Option<(Action, u32)> {
+    pub(crate) fn start(&mut self, id: u64) -> Option<Work> {
         if !self.ready.remove(&id) {
             return None;
         }
-        self.tasks.get(&id).map(|task| (task.action.clone(), task.device))
+        self.tasks.get(&id).map(|task| task.work.clone())
     }
 
     /// It has run: what waited for it alone is ready.
-    pub(crate) fn finish(&mut self, id: u64) -> Option<Task> {
-        let task = self.tasks.remove(&id)?;
+    pub(crate) fn finish(&mut self, id: u64) {
+        let Some(task) = self.tasks.remove(&id) else {
+            return;
+        };
         for dependent in &task.dependents {
             if let Some(next) = self.tasks.get_mut(dependent) {
                 next.waiting -= 1;
@@ -110,7 +107,6 @@ impl Queue {
                 }
             }
         }
-        Some(task)
     }
 }
 
@@ -121,7 +117,15 @@ mod tests {
     #[test]
     fn work_is_ready_when_what_it_waits_for_is_done() {
         let mut queue = Queue::default();
-        let mut add = |after: &[u64]| queue.add(1, 1, 0, Action::Nothing, Origin::default(), after);
+        let work = Work {
+            stream: 1,
+            context: 1,
+            device: 0,
+            action: Action::Nothing,
+            origin: Origin::default(),
+            length: 0,
+        };
+        let mut add = |after: &[u64]| queue.add(work.clone(), after);
         let a = add(&[]);
         let b = add(&[a, a]);
         let c = add(&[a, b, 99]);

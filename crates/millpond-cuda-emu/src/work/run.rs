@@ -5,6 +5,7 @@ use crate::error::Code;
 use crate::options::Streams;
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
 
 /// Chooses among work that may run. Each stream has a rank drawn at random, and the highest runs; now and then the one that ran
 /// falls behind all others. So streams run far ahead of each other, which even chances would seldom let them.
@@ -95,20 +96,24 @@ impl Shared {
 
     /// Runs one piece of work that is ready; no lock is held meanwhile.
     fn run<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>, task: u64) -> MutexGuard<'a, State> {
-        let Some((action, device)) = state.queue.start(task) else {
+        let Some(work) = state.queue.start(task) else {
             return state;
         };
         drop(state);
-        let perform = || action.perform(self, device);
+        let until = Instant::now() + Duration::from_nanos(if self.options.pace { work.length } else { 0 });
+        let perform = || work.action.perform(self, work.device);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(perform));
         let outcome = outcome.unwrap_or(Err(Code::UNKNOWN));
+        if self.options.pace {
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        }
         let mut state = self.state();
-        let done = state.queue.finish(task);
-        if let (Some(done), Err(code)) = (done, outcome) {
+        state.queue.finish(task);
+        if let Err(code) = outcome {
             if code == Code::ILLEGAL_ADDRESS {
-                state.strict.illegal(done.origin);
+                state.strict.illegal(work.origin);
             }
-            state.fail(done.context, code);
+            state.fail(work.context, code);
         }
         self.changed.notify_all();
         state
