@@ -2,7 +2,7 @@
 
 use super::abi::{ContextHandle, DeviceNumber, attribute};
 use super::driver::Driver;
-use super::error::CudaError;
+use super::error::{CudaError, insist};
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl Drop for Context {
     fn drop(&mut self) {
         // At the end of the process the driver may be gone already, and says so.
         // SAFETY: retained once when this was made.
-        let _ = unsafe { self.driver.primary_context_release(self.device) };
+        let _ = insist(|| unsafe { self.driver.primary_context_release(self.device) });
     }
 }
 
@@ -62,7 +62,7 @@ impl Drop for Current<'_> {
         let mut popped = ContextHandle::NULL;
         // A driver that refuses this has no context left to be in.
         // SAFETY: the pointer is to a local.
-        let _ = unsafe { self.0.context_pop(&raw mut popped) };
+        let _ = insist(|| unsafe { self.0.context_pop(&raw mut popped) });
     }
 }
 
@@ -189,7 +189,7 @@ impl CudaDevice {
     /// Makes its context this thread's, as most calls need it.
     pub(super) fn enter(&self) -> Result<Current<'static>, CudaError> {
         // SAFETY: the context is retained for as long as this is.
-        unsafe { self.0.driver.context_push(self.0.handle) }?;
+        insist(|| unsafe { self.0.driver.context_push(self.0.handle) })?;
         Ok(Current(self.0.driver))
     }
 }

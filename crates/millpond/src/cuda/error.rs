@@ -68,3 +68,16 @@ impl CudaError {
         matches!(self, Self::Driver { code, .. } if FATAL.contains(code))
     }
 }
+
+/// Does what must not fail, once more where it did: what gives memory back has nobody to tell. Only a driver that fails every time,
+/// or a device that is lost, is left with an error.
+pub(super) fn insist<T>(mut call: impl FnMut() -> Result<T, CudaError>) -> Result<T, CudaError> {
+    let mut outcome = call();
+    for _ in 0..2 {
+        match outcome {
+            Err(error) if !error.is_fatal() => outcome = call(),
+            _ => break,
+        }
+    }
+    outcome
+}

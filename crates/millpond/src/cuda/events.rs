@@ -2,7 +2,7 @@
 
 use super::abi::{EVENT_WITHOUT_TIME, EventHandle, NOT_READY, StreamHandle};
 use super::driver::Driver;
-use super::error::CudaError;
+use super::error::{CudaError, insist};
 use millpond_engine::Event;
 use std::collections::BTreeMap;
 
@@ -87,7 +87,7 @@ impl Events {
         for handle in self.spare.drain(..) {
             // Nothing can be done where the driver will not have it back.
             // SAFETY: the event is ours by the invariant, and forgotten here.
-            let _ = unsafe { driver.event_destroy(handle) };
+            let _ = insist(|| unsafe { driver.event_destroy(handle) });
         }
     }
 }

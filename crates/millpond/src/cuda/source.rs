@@ -6,7 +6,7 @@ use super::abi::{
 };
 use super::device::CudaDevice;
 use super::driver::Driver;
-use super::error::CudaError;
+use super::error::{CudaError, insist};
 use super::events::Events;
 use super::stream::CudaStream;
 use super::streams::Streams;
@@ -193,20 +193,16 @@ impl CudaSource {
         if self.lost.is_some() {
             return false;
         }
-        let mut outcome = Ok(());
-        for _ in 0..3 {
-            outcome = self.device.synchronize();
-            match outcome {
-                Ok(()) => {
-                    self.events().all_passed();
-                    return true;
-                }
-                Err(error) if error.is_fatal() => break,
-                Err(_) => {}
+        match insist(|| self.device.synchronize()) {
+            Ok(()) => {
+                self.events().all_passed();
+                true
+            }
+            Err(error) => {
+                self.lost = Some(error);
+                false
             }
         }
-        self.lost = outcome.err();
-        false
     }
 
     fn not_held(operation: &'static str, address: u64, bytes: u64) -> SourceError {
@@ -266,7 +262,7 @@ impl CudaSource {
     fn release_handle(&self, handle: MemoryHandle) {
         // A driver that fails here frees it with the context.
         // SAFETY: the handle is ours, and forgotten by the caller.
-        let _ = unsafe { self.driver().release(handle) };
+        let _ = insist(|| unsafe { self.driver().release(handle) });
     }
 
     fn open(&self, address: u64, bytes: u64) -> Result<(), CudaError> {
@@ -281,17 +277,10 @@ impl CudaSource {
         }
     }
 
-    /// Unmaps whole handles, made again once where it fails.
+    /// Unmaps whole handles.
     fn unmap(&self, address: u64, bytes: u64) -> Result<(), CudaError> {
         // SAFETY: mapped by us, and the device was waited for or has not seen it yet.
-        let first = unsafe { self.driver().unmap(address, bytes as usize) };
-        match first {
-            Err(error) if !error.is_fatal() => {
-                // SAFETY: as above.
-                unsafe { self.driver().unmap(address, bytes as usize) }
-            }
-            outcome => outcome,
-        }
+        insist(|| unsafe { self.driver().unmap(address, bytes as usize) })
     }
 
     /// Puts fresh handles behind addresses; what was done before a failure is undone.
@@ -398,15 +387,15 @@ impl CudaSource {
         let (driver, stream) = (self.driver(), StreamHandle::NULL);
         let Way::Pooled(pool) = self.way else {
             // SAFETY: the segment is ours, and the device was waited for.
-            let _ = unsafe { driver.free(address) };
+            let _ = insist(|| unsafe { driver.free(address) });
             return;
         };
         // SAFETY: as above.
-        let _ = unsafe { driver.free_async(address, stream) };
+        let _ = insist(|| unsafe { driver.free_async(address, stream) });
         // SAFETY: the default stream is always there.
-        let _ = unsafe { driver.stream_synchronize(stream) };
+        let _ = insist(|| unsafe { driver.stream_synchronize(stream) });
         // SAFETY: the pool is ours.
-        let _ = unsafe { driver.pool_trim(pool, 0) };
+        let _ = insist(|| unsafe { driver.pool_trim(pool, 0) });
     }
 }
 
@@ -632,7 +621,7 @@ impl Drop for CudaSource {
         }
         for (address, bytes) in std::mem::take(&mut self.ranges) {
             // SAFETY: reserved by us, with nothing mapped there any more.
-            let _ = unsafe { self.driver().address_free(address, bytes as usize) };
+            let _ = insist(|| unsafe { self.driver().address_free(address, bytes as usize) });
         }
         for (_, start) in std::mem::take(&mut self.segments).into_values() {
             self.give_plain(start);
@@ -640,7 +629,7 @@ impl Drop for CudaSource {
         self.events().end(self.driver());
         if let Way::Pooled(pool) = self.way {
             // SAFETY: the pool is ours, and nothing of it is held any more.
-            let _ = unsafe { self.driver().pool_destroy(pool) };
+            let _ = insist(|| unsafe { self.driver().pool_destroy(pool) });
         }
     }
 }

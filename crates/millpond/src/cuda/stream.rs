@@ -2,7 +2,7 @@
 
 use super::abi::{EVENT_WITHOUT_TIME, EventHandle, STREAM_NON_BLOCKING, StreamHandle};
 use super::device::CudaDevice;
-use super::error::CudaError;
+use super::error::{CudaError, insist};
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ impl Drop for Inner {
         if let Ok(_current) = self.device.enter() {
             // The driver ends it when its work is done; one that refuses ends it with the context.
             // SAFETY: made by us, and nobody has it any more.
-            let _ = unsafe { self.device.driver().stream_destroy(self.handle) };
+            let _ = insist(|| unsafe { self.device.driver().stream_destroy(self.handle) });
         }
     }
 }
@@ -115,7 +115,7 @@ impl CudaStream {
         });
         // The driver keeps what it needs of it until it is past.
         // SAFETY: nobody else has it.
-        let _ = unsafe { driver.event_destroy(event) };
+        let _ = insist(|| unsafe { driver.event_destroy(event) });
         outcome
     }
 
