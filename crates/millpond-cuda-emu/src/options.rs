@@ -54,9 +54,10 @@ pub struct Options {
     pub fail: Vec<Fault>,
     /// From which call on the device is lost.
     pub lost: Option<u64>,
-    /// Whether the driver has virtual memory management.
+    /// Whether the driver has virtual memory management. Without, its functions answer that they are not supported, the device's
+    /// attribute is 0 and `cuGetProcAddress` does not know them; the symbols are there, as a library cannot hide its own.
     pub vmm: bool,
-    /// Whether it has stream-ordered pools.
+    /// Whether it has stream-ordered pools; the same holds without them.
     pub pools: bool,
     /// The version it says it is.
     pub version: i32,

@@ -307,7 +307,11 @@ fn graphs_are_put_together_by_hand() {
     ok!(cuGraphLaunch(executable, null_mut()));
     assert_eq!(word(params.dptr + 4092), 0x0102_0304);
     ok!(cuGraphExecDestroy(executable));
+    assert_eq!(word(params.dptr), 0x0102_0304, "the graph still has its memory");
     ok!(cuGraphDestroy(graph));
+    let mut word = 0u32;
+    let gone = cu!(cuMemcpyDtoH_v2((&raw mut word).cast(), params.dptr, 4));
+    assert_eq!(gone, CUresult::CUDA_ERROR_INVALID_VALUE);
 }
 
 #[test]

@@ -111,6 +111,7 @@ mod tests {
         assert_eq!(pages.translate(130, 1), None, "no access was given");
         assert_eq!(pages.exactly(100, 20).map(|p| p.len()), Some(2));
         assert_eq!(pages.exactly(100, 10), None, "one mapping is not cut");
+        assert_eq!(pages.exactly(110, 10), None, "nor is its end taken alone");
         assert_eq!(pages.exactly(100, 40), None);
         assert!(pages.any(119, 1) && !pages.any(120, 10) && pages.any(120, 11));
     }
