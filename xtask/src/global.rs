@@ -1,6 +1,6 @@
 //! Other people's programs with a pool as their allocator: popular crates, their own tests, nothing else changed.
 
-mod copy;
+pub(crate) mod copy;
 mod suite;
 
 use crate::shell::{root, target};

@@ -1,6 +1,7 @@
 //! The project's task runner: `cargo xtask` lists what there is.
 #![forbid(unsafe_code)]
 
+mod cuda_suite;
 mod figures;
 mod fuzz;
 mod global;
@@ -22,7 +23,8 @@ cargo xtask COMMAND
                     anything grows, and prints what it saw
   figures [FOLDER]  the tables this project's claims rest on, measured here and now;
                     FOLDER holds more recordings (default: ../shared/traces if there)
-  global            other people's tests with a pool as their allocator; fetches two crates";
+  global            other people's tests with a pool as their allocator; fetches two crates
+  cuda-suite        cudarc's own tests on the emulated CUDA driver; fetches it";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         Some("soak") => soak::run(&args.collect::<Vec<_>>()),
         Some("figures") => figures::run(args.next().as_deref()),
         Some("global") => global::run(),
+        Some("cuda-suite") => cuda_suite::run(),
         None | Some("help" | "--help" | "-h") => {
             println!("{HELP}");
             Ok(())

@@ -4,6 +4,7 @@ use crate::values::{Scale, parse_scale, parse_tick, parse_time_window};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use millpond_engine::{ParseSizeError, parse_size};
 use millpond_replay::{DeviceSize, TickEvery, parse_device};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// The whole command line.
@@ -33,6 +34,8 @@ Examples:
   millpond tune run.pickle --device 24G      settings for your environment
   millpond bench host w2                     this machine's allocators side by side
   millpond bench seeds                       what others claim of pools, measured here
+  millpond doctor                            what this machine offers, and what is missing
+  millpond cuda-emu -- cargo test            a CUDA program's tests where there is no GPU
 
 A recording is a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot),
 an RMM log, a chrome trace of torch.profiler or Millpond CSV; plain, gzip or
@@ -55,8 +58,20 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// List the allocation policies, and how true each is to its original
     Policies(PoliciesArgs),
+    /// Run a command with an emulated CUDA driver in the place of the real one
+    CudaEmu(CudaEmuArgs),
     /// List the cards that --device knows by name
     Cards,
+    /// Say what this machine offers (memory, limits, huge pages, CUDA) and what to do about what is missing
+    Doctor(DoctorArgs),
+}
+
+/// `millpond doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Print JSON instead
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `millpond replay`.
@@ -362,6 +377,31 @@ pub(crate) struct PoliciesArgs {
     #[arg(long)]
     pub(crate) json: bool,
 }
+
+/// `millpond cuda-emu`.
+#[derive(Debug, Args)]
+#[command(after_help = CUDA_EMU_EXAMPLES, max_term_width = 100)]
+pub(crate) struct CudaEmuArgs {
+    /// What the driver is to be like, as in MILLPOND_CUDA_EMU; one that is wrong lists them all
+    #[arg(long, short = 'o', value_name = "KEY:VALUE,…")]
+    pub(crate) options: Option<String>,
+
+    /// The command and its arguments
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+const CUDA_EMU_EXAMPLES: &str = "\
+Examples:
+  millpond cuda-emu -- cargo test
+  millpond cuda-emu -o devices:2,memory:24G -- ./program
+  millpond cuda-emu -o streams:seeded,seed:7,strict:on -- cargo test
+
+It serves clients of the driver's interface, such as cudarc; NVIDIA's runtime
+and its libraries ask the driver for more than is public. Kernels are functions
+registered by name: no foreign code is run.
+
+Exit status: that of the command; 2 if it could not be started.";
 
 fn size(text: &str) -> Result<u64, ParseSizeError> {
     parse_size(text)

@@ -18,6 +18,8 @@ pub(crate) enum Exit {
     Failed,
     /// Every policy ran out of memory on the device that was named.
     OutOfMemory,
+    /// What a command that was run for the user ended with.
+    Other(u8),
 }
 
 impl From<Exit> for ExitCode {
@@ -26,6 +28,7 @@ impl From<Exit> for ExitCode {
             Exit::Done => Self::SUCCESS,
             Exit::Failed => Self::FAILURE,
             Exit::OutOfMemory => Self::from(3),
+            Exit::Other(code) => Self::from(code),
         }
     }
 }

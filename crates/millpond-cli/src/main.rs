@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   args, values      what was typed
-//!   replay tune info plan policies      one file for each command
+//!   replay tune info plan policies doctor      one file for each command
 //!   host, bench       what runs on this machine's memory
+//!   cuda_emu          a command with the emulated CUDA driver
 //!   report ranks failure table     what a person reads, text, terminal
 //!   files, output, progress, exit  the world outside
 //! ```
@@ -13,7 +14,9 @@
 
 mod args;
 mod bench;
+mod cuda_emu;
 mod device;
+mod doctor;
 mod exit;
 mod facts;
 mod failure;
@@ -63,6 +66,8 @@ fn run(command: &Command) -> Result<Exit, CliError> {
         Command::Plan(args) => plan::command(args),
         Command::Bench(args) => bench::command(args),
         Command::Policies(args) => policies::command(args),
+        Command::CudaEmu(args) => cuda_emu::command(args),
         Command::Cards => device::cards_command(),
+        Command::Doctor(args) => doctor::command(args),
     }
 }

@@ -18,12 +18,15 @@ use std::fmt;
 pub enum Device {
     /// Memory of this machine.
     Host,
+    /// Memory of a CUDA device, by its number.
+    Cuda(u32),
 }
 
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Host => f.pad("host"),
+            Self::Cuda(number) => f.pad(&format!("cuda:{number}")),
         }
     }
 }

@@ -7,14 +7,14 @@ use std::process::Command;
 
 /// Who serves the tests in a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Allocator {
+pub(crate) enum Allocator {
     System,
     Pool,
 }
 
 /// Has cargo fetch the crates, hold them against the checksums of the lock file, and put their sources into a folder;
 /// answers the folder.
-pub(super) fn fetch(project: &Path, folder: &Path) -> Result<PathBuf, String> {
+pub(crate) fn fetch(project: &Path, folder: &Path) -> Result<PathBuf, String> {
     let sources = folder.join("sources");
     println!("$ cargo vendor --locked {}", sources.display());
     let output = Command::new("cargo")
@@ -33,7 +33,7 @@ pub(super) fn fetch(project: &Path, folder: &Path) -> Result<PathBuf, String> {
 }
 
 /// The version of a crate.
-pub(super) fn version(source: &Path) -> Result<String, String> {
+pub(crate) fn version(source: &Path) -> Result<String, String> {
     let manifest = read(&source.join("Cargo.toml"))?;
     let line = manifest.lines().find_map(|line| line.strip_prefix("version = "));
     Ok(line
@@ -43,14 +43,14 @@ pub(super) fn version(source: &Path) -> Result<String, String> {
 }
 
 /// A copy of a crate.
-pub(super) struct Copy {
-    pub(super) place: PathBuf,
+pub(crate) struct Copy {
+    pub(crate) place: PathBuf,
     /// Test programs that have an allocator of their own, and keep it.
-    pub(super) others: u64,
+    pub(crate) others: u64,
 }
 
 /// A fresh copy of a crate, alone in its workspace.
-pub(super) fn copy(source: &Path, folder: &Path, allocator: Allocator) -> Result<Copy, String> {
+pub(crate) fn copy(source: &Path, folder: &Path, allocator: Allocator) -> Result<Copy, String> {
     let name = source.file_name().ok_or("a crate without a name")?;
     let place = folder
         .join(if allocator == Allocator::Pool {

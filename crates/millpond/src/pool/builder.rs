@@ -9,6 +9,7 @@ use super::lookout::Lookout;
 use super::prewarm::Prewarm;
 use super::{Handle, Pool};
 use crate::budget::{Budget, BudgetError, Measure};
+use crate::device::Device;
 use crate::error::AllocError;
 use crate::host::{Host, HostError, HugePages, Node};
 use crate::ledger::{Ledger, Tracking};
@@ -51,6 +52,12 @@ pub enum PoolError {
     /// be.
     #[error("blocks cannot be guarded: the source cannot close single pages of its memory")]
     Unguardable,
+    /// Pools of a set are of the host's memory.
+    #[error("a set's pools are of the host's memory: {device} has `cuda::DevicePool`")]
+    NotTheHosts {
+        /// The device.
+        device: Device,
+    },
     /// The budget cannot have one below it for the pool.
     #[error(transparent)]
     Budget(#[from] BudgetError),

@@ -163,13 +163,9 @@ impl Tensor {
     /// # Errors
     /// See above; and where the device's pool cannot be made.
     pub fn zeros_on(device: Device, shape: impl AsRef<[usize]>, dtype: DType) -> Result<Self, TensorError> {
-        match device {
-            Device::Host => {
-                let pool = pools().pool(device, MemoryKind::Host);
-                let pool = pool.map_err(|error| AllocError::Pool(Box::new(error)))?;
-                Self::zeros_in(&pool, shape, dtype)
-            }
-        }
+        let pool = pools().pool(device, MemoryKind::Host);
+        let pool = pool.map_err(|error| AllocError::Pool(Box::new(error)))?;
+        Self::zeros_in(&pool, shape, dtype)
     }
 
     /// All one, or true.

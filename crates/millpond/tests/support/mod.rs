@@ -3,6 +3,8 @@
 
 #[cfg(target_os = "linux")]
 pub(crate) mod child;
+#[cfg(target_os = "linux")]
+pub(crate) mod emulator;
 #[cfg(target_endian = "little")]
 pub(crate) mod forbid;
 pub(crate) mod memory;

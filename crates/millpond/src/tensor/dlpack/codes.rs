@@ -13,11 +13,12 @@ const COMPLEX: u8 = 5;
 const BOOL: u8 = 6;
 
 const HOST: i32 = 1;
+const CUDA: i32 = 2;
 
 /// Kinds of devices by number, and whether their memory is the host's: what a driver has pinned is.
 const DEVICES: [(i32, &str, bool); 16] = [
     (HOST, "the host", true),
-    (2, "CUDA", false),
+    (CUDA, "CUDA", false),
     (3, "the host, pinned by CUDA", true),
     (4, "OpenCL", false),
     (7, "Vulkan", false),
@@ -80,6 +81,10 @@ impl From<Device> for DLDevice {
             Device::Host => Self {
                 device_type: HOST,
                 device_id: 0,
+            },
+            Device::Cuda(number) => Self {
+                device_type: CUDA,
+                device_id: i32::try_from(number).unwrap_or(i32::MAX),
             },
         }
     }

@@ -1,0 +1,105 @@
+//! `millpond cuda-emu`: a command with the emulated CUDA driver where it looks for the real one.
+
+use crate::args::CudaEmuArgs;
+use crate::exit::{CliError, Exit};
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The emulator's library, as cargo names it.
+const LIBRARY: &str = "libmillpond_cuda_emu.so";
+/// Names it from elsewhere.
+const LIBRARY_VARIABLE: &str = "MILLPOND_CUDA_EMU_LIB";
+/// The emulator's options.
+const OPTIONS_VARIABLE: &str = "MILLPOND_CUDA_EMU";
+/// The names a client looks for.
+const DRIVER: [&str; 2] = ["libcuda.so", "libcuda.so.1"];
+
+pub(crate) fn command(args: &CudaEmuArgs) -> Result<Exit, CliError> {
+    let library = library()?;
+    let folder = Folder::with(&library)?;
+    let (program, arguments) = args
+        .command
+        .split_first()
+        .ok_or_else(|| CliError::Usage("cuda-emu takes a command, after --".to_owned()))?;
+    let mut command = Command::new(program);
+    command.args(arguments).env(
+        "LD_LIBRARY_PATH",
+        folder.before(std::env::var_os("LD_LIBRARY_PATH")),
+    );
+    if let Some(options) = &args.options {
+        command.env(OPTIONS_VARIABLE, options);
+    }
+    let status = command.status().map_err(|source| CliError::Open {
+        path: PathBuf::from(program),
+        source,
+    })?;
+    // As shells have it: a command that a signal ended has that signal's number above 128.
+    let code = status
+        .code()
+        .or_else(|| status.signal().map(|signal| 128 + signal))
+        .unwrap_or(1);
+    Ok(Exit::Other(u8::try_from(code).unwrap_or(1)))
+}
+
+/// Where the emulator is: where the variable says, or beside this program.
+fn library() -> Result<PathBuf, CliError> {
+    if let Some(path) = std::env::var_os(LIBRARY_VARIABLE) {
+        let path = PathBuf::from(path);
+        return path
+            .canonicalize()
+            .map_err(|source| CliError::Open { path, source });
+    }
+    let beside = std::env::current_exe()
+        .ok()
+        .and_then(|program| Some(program.parent()?.to_path_buf()));
+    let places = beside
+        .iter()
+        .flat_map(|folder| [folder.join(LIBRARY), folder.join("deps").join(LIBRARY)]);
+    let found = places.filter_map(|place| place.canonicalize().ok()).next();
+    found.ok_or_else(|| {
+        CliError::Usage(format!(
+            "{LIBRARY} is not beside this program: build it with `cargo build -p millpond-cuda-emu`, or name it in \
+             {LIBRARY_VARIABLE}"
+        ))
+    })
+}
+
+/// A folder in which a loader finds the emulator under the driver's names; it goes with the value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn with(library: &Path) -> Result<Self, CliError> {
+        let path = std::env::temp_dir().join(format!("millpond-cuda-emu-{}", std::process::id()));
+        let failed = |source| CliError::Write {
+            what: path.display().to_string(),
+            source,
+        };
+        // One that is there already is somebody else's: what is in it would be loaded.
+        fs::create_dir(&path).map_err(failed)?;
+        let folder = Self(path.clone());
+        for name in DRIVER {
+            symlink(library, folder.0.join(name)).map_err(failed)?;
+        }
+        Ok(folder)
+    }
+
+    /// The loader's path with this folder first.
+    fn before(&self, others: Option<OsString>) -> OsString {
+        let mut path = self.0.clone().into_os_string();
+        if let Some(others) = others.filter(|others| !others.is_empty()) {
+            path.push(":");
+            path.push(others);
+        }
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

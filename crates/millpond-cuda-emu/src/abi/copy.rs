@@ -1,0 +1,376 @@
+//! Copies and fills.
+
+use super::args::In;
+use super::entries;
+use super::structures::Memcpy2d;
+use crate::calls::Call;
+use crate::error::{Answer, Code};
+use crate::work::action::{Action, Rows, Side};
+use std::sync::Arc;
+
+/// When the call returns.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Return {
+    /// When the work is done.
+    Done,
+    /// At once, as far as the host's memory allows.
+    Queued,
+}
+
+/// An address that CUDA has to know. One that it does not is refused at the call, as the driver does.
+pub(super) fn known(call: &Call, at: u64, len: u64) -> Answer<Side> {
+    let mut state = call.driver.state();
+    let inside = state
+        .memory
+        .block(at)
+        .is_some_and(|(base, block)| (at - base).checked_add(len).is_some_and(|end| end <= block.len));
+    if inside {
+        return Ok(Side::Known(at));
+    }
+    state.strict.wild(at, len, call.origin());
+    Err(Code::INVALID_VALUE)
+}
+
+/// Memory of the host, pinned or not.
+pub(super) fn host(call: &Call, at: usize, len: u64) -> Answer<Side> {
+    if at == 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let pinned = call.driver.state().memory.is_pinned(at as u64, len);
+    Ok(if pinned {
+        Side::Known(at as u64)
+    } else {
+        Side::Host(at)
+    })
+}
+
+/// Whatever an address is.
+fn unified(call: &Call, at: u64, len: u64) -> Answer<Side> {
+    if call.driver.state().memory.block(at).is_some() {
+        known(call, at, len)
+    } else {
+        host(call, at as usize, len)
+    }
+}
+
+fn extent(rows: Rows, pitch: u64) -> Answer<u64> {
+    let before = rows
+        .count
+        .saturating_sub(1)
+        .checked_mul(pitch)
+        .ok_or(Code::INVALID_VALUE)?;
+    before.checked_add(rows.width).ok_or(Code::INVALID_VALUE)
+}
+
+/// Queues a copy. What is not pinned is read before the call returns, or written before it does.
+fn transfer(call: &Call, stream: u64, to: Side, from: Side, rows: Rows, when: Return) -> Answer {
+    let capturing = {
+        let mut state = call.driver.state();
+        if when == Return::Done {
+            state.refuse_unsafe(call.thread)?;
+        }
+        state.stream(stream)?.capture.is_some()
+    };
+    if capturing {
+        return call
+            .driver
+            .submit(stream, Action::Copy { to, from, rows }, call.origin());
+    }
+    let (from, when) = match (&to, from) {
+        (Side::Host(_), from) => (from, Return::Done),
+        (_, Side::Host(at)) if when == Return::Queued && rows.count == 1 => (snapshot(at, rows.width), when),
+        (_, Side::Host(at)) => (Side::Host(at), Return::Done),
+        (_, from) => (from, when),
+    };
+    let action = Action::Copy { to, from, rows };
+    match when {
+        Return::Done => call.driver.finish(stream, action, call.origin()),
+        Return::Queued => call.driver.submit(stream, action, call.origin()),
+    }
+}
+
+/// What pageable memory holds now: the client may change it as soon as the call returns.
+fn snapshot(at: usize, len: u64) -> Side {
+    // SAFETY: the client vouches for the memory until the call returns.
+    let span = unsafe { crate::memory::os::Span::host(at, len as usize) };
+    Side::Snapshot(Arc::new(span.read()))
+}
+
+fn to_device(call: &Call, to: u64, from: usize, bytes: usize, stream: usize, when: Return) -> Answer {
+    let stream = call.stream(stream)?;
+    if bytes == 0 {
+        return Ok(());
+    }
+    let to = known(call, to, bytes as u64)?;
+    let from = host(call, from, bytes as u64)?;
+    transfer(call, stream, to, from, Rows::one(bytes as u64), when)
+}
+
+fn to_host(call: &Call, to: usize, from: u64, bytes: usize, stream: usize, when: Return) -> Answer {
+    let stream = call.stream(stream)?;
+    if bytes == 0 {
+        return Ok(());
+    }
+    let from = known(call, from, bytes as u64)?;
+    let to = host(call, to, bytes as u64)?;
+    transfer(call, stream, to, from, Rows::one(bytes as u64), when)
+}
+
+/// Inside the device nobody waits, not even calls without `Async` in their names.
+fn inside(call: &Call, to: u64, from: u64, bytes: usize, stream: usize) -> Answer {
+    let stream = call.stream(stream)?;
+    if bytes == 0 {
+        return Ok(());
+    }
+    let (to, from) = (known(call, to, bytes as u64)?, known(call, from, bytes as u64)?);
+    transfer(call, stream, to, from, Rows::one(bytes as u64), Return::Queued)
+}
+
+fn any(call: &Call, to: u64, from: u64, bytes: usize, stream: usize, when: Return) -> Answer {
+    let stream = call.stream(stream)?;
+    if bytes == 0 {
+        return Ok(());
+    }
+    let (to, from) = (
+        unified(call, to, bytes as u64)?,
+        unified(call, from, bytes as u64)?,
+    );
+    transfer(call, stream, to, from, Rows::one(bytes as u64), when)
+}
+
+fn peer(
+    call: &Call,
+    to: u64,
+    to_context: usize,
+    from: u64,
+    from_context: usize,
+    bytes: usize,
+    stream: usize,
+) -> Answer {
+    for context in [to_context, from_context] {
+        call.driver.state().context(context as u64)?;
+    }
+    inside(call, to, from, bytes, stream)
+}
+
+/// One side of a two-dimensional copy.
+struct Plane {
+    kind: u32,
+    host: usize,
+    device: u64,
+    x: usize,
+    y: usize,
+    pitch: usize,
+}
+
+impl Plane {
+    fn pitch(&self, width: usize) -> Answer<u64> {
+        let pitch = if self.pitch == 0 { width } else { self.pitch };
+        let needed = self.x.checked_add(width).ok_or(Code::INVALID_VALUE)?;
+        if pitch < needed {
+            Err(Code::INVALID_VALUE)
+        } else {
+            Ok(pitch as u64)
+        }
+    }
+
+    fn side(&self, call: &Call, rows: Rows, pitch: u64) -> Answer<Side> {
+        let offset = (self.y as u64)
+            .checked_mul(pitch)
+            .and_then(|offset| offset.checked_add(self.x as u64));
+        let offset = offset.ok_or(Code::INVALID_VALUE)?;
+        let start = if self.kind == 1 {
+            self.host as u64
+        } else {
+            self.device
+        };
+        let at = start
+            .checked_add(offset)
+            .filter(|_| start != 0)
+            .ok_or(Code::INVALID_VALUE)?;
+        let len = extent(rows, pitch)?;
+        match self.kind {
+            1 => host(call, at as usize, len),
+            2 => known(call, at, len),
+            3 => Err(Code::NOT_SUPPORTED),
+            4 => unified(call, at, len),
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+}
+
+fn plane(call: &Call, copy: In<Memcpy2d>, stream: usize, when: Return) -> Answer {
+    let c = copy.get()?;
+    let stream = call.stream(stream)?;
+    if c.width == 0 || c.height == 0 {
+        return Ok(());
+    }
+    let from = Plane {
+        kind: c.src_type,
+        host: c.src_host,
+        device: c.src_device,
+        x: c.src_x,
+        y: c.src_y,
+        pitch: c.src_pitch,
+    };
+    let to = Plane {
+        kind: c.dst_type,
+        host: c.dst_host,
+        device: c.dst_device,
+        x: c.dst_x,
+        y: c.dst_y,
+        pitch: c.dst_pitch,
+    };
+    let (from_pitch, to_pitch) = (from.pitch(c.width)?, to.pitch(c.width)?);
+    let rows = Rows {
+        width: c.width as u64,
+        count: c.height as u64,
+        to_pitch,
+        from_pitch,
+    };
+    let (to, from) = (to.side(call, rows, to_pitch)?, from.side(call, rows, from_pitch)?);
+    let inside =
+        matches!((&to, &from), (Side::Known(_), Side::Known(_))) && c.src_type == 2 && c.dst_type == 2;
+    transfer(
+        call,
+        stream,
+        to,
+        from,
+        rows,
+        if inside { Return::Queued } else { when },
+    )
+}
+
+/// What a fill writes again and again.
+struct Pattern([u8; 4], u8);
+
+impl Pattern {
+    fn d8(value: u8) -> Self {
+        Self([value, 0, 0, 0], 1)
+    }
+
+    fn d16(value: u16) -> Self {
+        let [a, b] = value.to_ne_bytes();
+        Self([a, b, 0, 0], 2)
+    }
+
+    fn d32(value: u32) -> Self {
+        Self(value.to_ne_bytes(), 4)
+    }
+}
+
+/// Fills return at once on a device, whatever their names; on the host's memory the plain ones wait.
+fn fill(
+    call: &Call,
+    to: u64,
+    pitch: usize,
+    pattern: Pattern,
+    width: usize,
+    height: usize,
+    stream: usize,
+) -> Answer {
+    let stream = call.stream(stream)?;
+    let Pattern(pattern, size) = pattern;
+    let bytes = (width as u64)
+        .checked_mul(u64::from(size))
+        .ok_or(Code::INVALID_VALUE)?;
+    if bytes == 0 || height == 0 {
+        return Ok(());
+    }
+    let to_pitch = if height == 1 { bytes } else { pitch as u64 };
+    if to_pitch < bytes || !to.is_multiple_of(u64::from(size)) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let rows = Rows {
+        width: bytes,
+        count: height as u64,
+        to_pitch,
+        from_pitch: 0,
+    };
+    known(call, to, extent(rows, to_pitch)?)?;
+    call.driver.submit(
+        stream,
+        Action::Fill {
+            to,
+            pattern,
+            size,
+            rows,
+        },
+        call.origin(),
+    )
+}
+
+entries! {
+    cuMemcpyHtoD_v2 ptds 3020 Driver (to: u64, from: In<u8>, bytes: usize) |call| {
+        to_device(call, to, from.address(), bytes, 0, Return::Done)
+    }
+    cuMemcpyHtoDAsync_v2 ptsz 3020 Driver (to: u64, from: In<u8>, bytes: usize, stream: usize) |call| {
+        to_device(call, to, from.address(), bytes, stream, Return::Queued)
+    }
+    cuMemcpyDtoH_v2 ptds 3020 Driver (to: In<u8>, from: u64, bytes: usize) |call| {
+        to_host(call, to.address(), from, bytes, 0, Return::Done)
+    }
+    cuMemcpyDtoHAsync_v2 ptsz 3020 Driver (to: In<u8>, from: u64, bytes: usize, stream: usize) |call| {
+        to_host(call, to.address(), from, bytes, stream, Return::Queued)
+    }
+    cuMemcpyDtoD_v2 ptds 3020 Driver (to: u64, from: u64, bytes: usize) |call| { inside(call, to, from, bytes, 0) }
+    cuMemcpyDtoDAsync_v2 ptsz 3020 Driver (to: u64, from: u64, bytes: usize, stream: usize) |call| {
+        inside(call, to, from, bytes, stream)
+    }
+    cuMemcpy ptds 4000 Driver (to: u64, from: u64, bytes: usize) |call| { any(call, to, from, bytes, 0, Return::Done) }
+    cuMemcpyAsync ptsz 4000 Driver (to: u64, from: u64, bytes: usize, stream: usize) |call| {
+        any(call, to, from, bytes, stream, Return::Queued)
+    }
+    cuMemcpyPeer ptds 4000 Driver (to: u64, to_context: usize, from: u64, from_context: usize, bytes: usize) |call| {
+        peer(call, to, to_context, from, from_context, bytes, 0)
+    }
+    cuMemcpyPeerAsync ptsz 4000 Driver (
+        to: u64,
+        to_context: usize,
+        from: u64,
+        from_context: usize,
+        bytes: usize,
+        stream: usize,
+    ) |call| { peer(call, to, to_context, from, from_context, bytes, stream) }
+    cuMemcpy2D_v2 ptds 3020 Driver (copy: In<Memcpy2d>) |call| { plane(call, copy, 0, Return::Done) }
+    cuMemcpy2DUnaligned_v2 ptds 3020 Driver (copy: In<Memcpy2d>) |call| { plane(call, copy, 0, Return::Done) }
+    cuMemcpy2DAsync_v2 ptsz 3020 Driver (copy: In<Memcpy2d>, stream: usize) |call| {
+        plane(call, copy, stream, Return::Queued)
+    }
+    cuMemsetD8_v2 ptds 3020 Driver (to: u64, value: u8, count: usize) |call| {
+        fill(call, to, 0, Pattern::d8(value), count, 1, 0)
+    }
+    cuMemsetD8Async ptsz 3020 Driver (to: u64, value: u8, count: usize, stream: usize) |call| {
+        fill(call, to, 0, Pattern::d8(value), count, 1, stream)
+    }
+    cuMemsetD16_v2 ptds 3020 Driver (to: u64, value: u16, count: usize) |call| {
+        fill(call, to, 0, Pattern::d16(value), count, 1, 0)
+    }
+    cuMemsetD16Async ptsz 3020 Driver (to: u64, value: u16, count: usize, stream: usize) |call| {
+        fill(call, to, 0, Pattern::d16(value), count, 1, stream)
+    }
+    cuMemsetD32_v2 ptds 3020 Driver (to: u64, value: u32, count: usize) |call| {
+        fill(call, to, 0, Pattern::d32(value), count, 1, 0)
+    }
+    cuMemsetD32Async ptsz 3020 Driver (to: u64, value: u32, count: usize, stream: usize) |call| {
+        fill(call, to, 0, Pattern::d32(value), count, 1, stream)
+    }
+    cuMemsetD2D8_v2 ptds 3020 Driver (to: u64, pitch: usize, value: u8, width: usize, height: usize) |call| {
+        fill(call, to, pitch, Pattern::d8(value), width, height, 0)
+    }
+    cuMemsetD2D8Async ptsz 3020 Driver (to: u64, pitch: usize, value: u8, width: usize, height: usize, stream: usize) |call| {
+        fill(call, to, pitch, Pattern::d8(value), width, height, stream)
+    }
+    cuMemsetD2D16_v2 ptds 3020 Driver (to: u64, pitch: usize, value: u16, width: usize, height: usize) |call| {
+        fill(call, to, pitch, Pattern::d16(value), width, height, 0)
+    }
+    cuMemsetD2D16Async ptsz 3020 Driver (to: u64, pitch: usize, value: u16, width: usize, height: usize, stream: usize) |call| {
+        fill(call, to, pitch, Pattern::d16(value), width, height, stream)
+    }
+    cuMemsetD2D32_v2 ptds 3020 Driver (to: u64, pitch: usize, value: u32, width: usize, height: usize) |call| {
+        fill(call, to, pitch, Pattern::d32(value), width, height, 0)
+    }
+    cuMemsetD2D32Async ptsz 3020 Driver (to: u64, pitch: usize, value: u32, width: usize, height: usize, stream: usize) |call| {
+        fill(call, to, pitch, Pattern::d32(value), width, height, stream)
+    }
+}

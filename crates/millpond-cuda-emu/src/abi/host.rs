@@ -1,0 +1,59 @@
+//! Pinned and registered memory of the host.
+
+use super::args::Out;
+use super::entries;
+use crate::error::Code;
+use crate::memory::Kind;
+
+entries! {
+    cuMemHostAlloc none 2020 Driver (at: Out<usize>, bytes: usize, flags: u32) |call| {
+        at.check()?;
+        call.context()?;
+        if bytes == 0 || flags & !7 != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let mut state = call.driver.state();
+        state.refuse_unsafe(call.thread)?;
+        at.set(state.memory.host_allocate(bytes as u64, flags, call.origin())? as usize)
+    }
+    cuMemAllocHost_v2 none 3020 Driver (at: Out<usize>, bytes: usize) |call| { cuMemHostAlloc(call, at, bytes, 0) }
+    cuMemFreeHost none 2000 Driver (at: usize) |call| {
+        let context = call.context()?;
+        let state = call.driver.state();
+        let open = state.queue.open(context, 0);
+        let mut state = call.driver.wait(state, &open);
+        state.memory.host_free(at as u64)
+    }
+    cuMemHostRegister_v2 none 6050 Driver (at: usize, bytes: usize, flags: u32) |call| {
+        call.context()?;
+        if flags & !15 != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        if flags & 4 != 0 {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        call.driver.state().memory.register(at as u64, bytes as u64, flags, call.origin())
+    }
+    cuMemHostUnregister none 4000 Driver (at: usize) |call| {
+        let context = call.context()?;
+        let state = call.driver.state();
+        let open = state.queue.open(context, 0);
+        let mut state = call.driver.wait(state, &open);
+        state.memory.unregister(at as u64)
+    }
+    cuMemHostGetDevicePointer_v2 none 3020 Driver (device: Out<u64>, at: usize, flags: u32) |call| {
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let pinned = call.driver.state().memory.is_pinned(at as u64, 1);
+        if pinned { device.set(at as u64) } else { Err(Code::INVALID_VALUE) }
+    }
+    cuMemHostGetFlags none 2030 Driver (flags: Out<u32>, at: usize) |call| {
+        let state = call.driver.state();
+        match state.memory.block(at as u64).map(|(_, block)| &block.kind) {
+            // Every pinned block is mapped, asked for or not: addresses are unified.
+            Some(Kind::Host(found) | Kind::Registered(found)) => flags.set(found | 2),
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+}

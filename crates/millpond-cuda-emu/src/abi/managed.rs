@@ -1,0 +1,136 @@
+//! Managed memory.
+
+use super::args::{In, Out};
+use super::entries;
+use super::structures::Location;
+use crate::calls::Call;
+use crate::error::{Answer, Code};
+use crate::memory::managed::{Advice, CPU, NOWHERE, Page};
+use crate::work::action::Action;
+
+/// A device or the host, as the newer calls name them.
+fn place(location: Location) -> Answer<i32> {
+    match location.kind {
+        1 if location.id >= 0 => Ok(location.id),
+        2..=4 => Ok(CPU),
+        _ => Err(Code::INVALID_VALUE),
+    }
+}
+
+fn advise(call: &Call, at: u64, bytes: usize, advice: i32, place: i32) -> Answer {
+    let advice = Advice::from_raw(advice)?;
+    // Where pages are mostly read, and what is taken back, does not ask for a place.
+    let place = match advice {
+        Advice::ReadMostly(_) | Advice::Preferred(false) => CPU,
+        _ => place,
+    };
+    call.driver.state().memory.advise(at, bytes as u64, advice, place)
+}
+
+fn prefetch(call: &Call, at: u64, bytes: usize, place: i32, stream: usize) -> Answer {
+    let stream = call.stream(stream)?;
+    let len = bytes as u64;
+    if !call.driver.state().memory.is_managed(at, len) {
+        return Err(Code::INVALID_VALUE);
+    }
+    if place != CPU {
+        call.known_device(place)?;
+    }
+    call.driver
+        .submit(stream, Action::Prefetch { at, len, place }, call.origin())
+}
+
+fn attribute(call: &Call, data: Out<u8>, size: usize, number: i32, at: u64, len: u64) -> Answer {
+    data.check()?;
+    let mut state = call.driver.state();
+    let memory = &mut state.memory;
+    let mut one = |what: fn(&Page) -> i32, other| -> Answer {
+        if size != 4 {
+            return Err(Code::INVALID_VALUE);
+        }
+        data.cast().set(memory.agreed(at, len, other, what)?)
+    };
+    let kind = |place: i32| match place {
+        NOWHERE => 0,
+        CPU => 2,
+        _ => 1,
+    };
+    match number {
+        1 => one(|page| i32::from(page.read_mostly), 0),
+        2 => one(|page| page.preferred, NOWHERE),
+        4 => one(|page| page.prefetched, NOWHERE),
+        6 => one(|page| page.preferred.max(CPU), 0),
+        8 => one(|page| page.prefetched.max(CPU), 0),
+        5 | 7 => {
+            let what = |page: &Page| {
+                if number == 5 {
+                    page.preferred
+                } else {
+                    page.prefetched
+                }
+            };
+            if size != 4 {
+                return Err(Code::INVALID_VALUE);
+            }
+            data.cast().set(kind(memory.agreed(at, len, NOWHERE, what)?))
+        }
+        3 if size > 0 && size.is_multiple_of(4) => {
+            let mut places = memory.accessors(at, len)?;
+            places.resize(size / 4, NOWHERE);
+            data.cast().fill(&places)
+        }
+        _ => Err(Code::INVALID_VALUE),
+    }
+}
+
+entries! {
+    cuMemAllocManaged none 6000 Driver (at: Out<u64>, bytes: usize, flags: u32) |call| {
+        at.check()?;
+        let device = call.device()?;
+        if bytes == 0 || !matches!(flags, 1 | 2) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let mut state = call.driver.state();
+        state.refuse_unsafe(call.thread)?;
+        at.set(state.memory.managed_allocate(device, bytes as u64, call.origin())?)
+    }
+    cuMemAdvise none 8000 Driver (at: u64, bytes: usize, advice: i32, device: i32) |call| {
+        advise(call, at, bytes, advice, device)
+    }
+    cuMemAdvise_v2 none 12020 Driver (at: u64, bytes: usize, advice: i32, location: Location) |call| {
+        let place = match advice {
+            1 | 2 | 4 => CPU,
+            _ => place(location)?,
+        };
+        advise(call, at, bytes, advice, place)
+    }
+    cuMemPrefetchAsync ptsz 8000 Driver (at: u64, bytes: usize, device: i32, stream: usize) |call| {
+        prefetch(call, at, bytes, device, stream)
+    }
+    cuMemPrefetchAsync_v2 ptsz 12020 Driver (at: u64, bytes: usize, location: Location, flags: u32, stream: usize) |call| {
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        prefetch(call, at, bytes, place(location)?, stream)
+    }
+    cuMemRangeGetAttribute none 8000 Driver (data: Out<u8>, size: usize, number: i32, at: u64, bytes: usize) |call| {
+        attribute(call, data, size, number, at, bytes as u64)
+    }
+    cuMemRangeGetAttributes none 8000 Driver (
+        data: In<Out<u8>>,
+        sizes: In<usize>,
+        numbers: In<i32>,
+        count: usize,
+        at: u64,
+        bytes: usize,
+    ) |call| {
+        let (places, sizes, numbers) = (data.all(count)?, sizes.all(count)?, numbers.all(count)?);
+        if count == 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        for ((place, size), number) in places.into_iter().zip(sizes).zip(numbers) {
+            attribute(call, place, size, number, at, bytes as u64)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,172 @@
+//! Plain memory, and what is known of an address.
+
+use super::args::{In, Out};
+use super::entries;
+use crate::calls::Call;
+use crate::error::{Answer, Code};
+use crate::memory::Kind;
+
+/// Plain allocation: it may synchronise by itself, so captures can forbid it.
+fn allocate(call: &Call, bytes: usize) -> Answer<u64> {
+    let device = call.device()?;
+    if bytes == 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let mut state = call.driver.state();
+    state.refuse_unsafe(call.thread)?;
+    state.memory.allocate(device, bytes as u64, call.origin())
+}
+
+/// One of `CUpointer_attribute`'s answers.
+enum Attribute {
+    Context(usize),
+    Number(u32),
+    Signed(i32),
+    Address(u64),
+    Size(usize),
+    Flag(bool),
+}
+
+impl Attribute {
+    fn write(self, data: Out<u8>) -> Answer {
+        match self {
+            Self::Context(value) => data.cast().set(value),
+            Self::Number(value) => data.cast().set(value),
+            Self::Signed(value) => data.cast().set(value),
+            Self::Address(value) => data.cast().set(value),
+            Self::Size(value) => data.cast().set(value),
+            Self::Flag(value) => data.cast().set(i32::from(value)),
+        }
+    }
+}
+
+fn attribute(call: &Call, number: i32, at: u64) -> Answer<Attribute> {
+    let state = call.driver.state();
+    let (base, block) = state.memory.block(at).ok_or(Code::INVALID_VALUE)?;
+    let piece = state.memory.piece(at);
+    let reserved = matches!(block.kind, Kind::Reserved);
+    let (host, managed) = match block.kind {
+        Kind::Host(_) | Kind::Registered(_) => (true, false),
+        Kind::Managed(_) => (false, true),
+        _ => (false, false),
+    };
+    let device = if reserved {
+        piece.map_or(0, |(_, piece)| piece.device)
+    } else {
+        block.device
+    };
+    // Addresses that are only reserved are known, but are no memory.
+    if reserved && piece.is_none() && !matches!(number, 11..=13) {
+        return Err(Code::INVALID_VALUE);
+    }
+    Ok(match number {
+        1 if reserved => return Err(Code::INVALID_VALUE),
+        1 => Attribute::Context(block.context as usize),
+        2 => Attribute::Number(if host { 1 } else { 2 }),
+        3 => Attribute::Address(at),
+        4 if host || managed => Attribute::Address(at),
+        4 => return Err(Code::INVALID_VALUE),
+        6 => Attribute::Flag(false),
+        7 => Attribute::Address(block.id),
+        8 => Attribute::Flag(managed),
+        9 => Attribute::Signed(device as i32),
+        10 => Attribute::Flag(matches!(block.kind, Kind::Plain)),
+        11 => Attribute::Address(base),
+        12 => Attribute::Size(block.len as usize),
+        13 => Attribute::Flag(!reserved || piece.is_some()),
+        14 => Attribute::Address(0),
+        15 => Attribute::Flag(false),
+        16 => Attribute::Number(if piece.is_some_and(|(_, piece)| !piece.access) {
+            0
+        } else {
+            3
+        }),
+        17 => match block.kind {
+            Kind::Pool(pool) => Attribute::Context(pool as usize),
+            _ => Attribute::Context(0),
+        },
+        18 => Attribute::Size(piece.map_or(block.len, |(_, piece)| piece.len) as usize),
+        19 => Attribute::Address(piece.map_or(base, |(start, _)| start)),
+        20 => Attribute::Address(piece.map_or(block.id, |(_, piece)| piece.handle.max(block.id))),
+        _ => return Err(Code::INVALID_VALUE),
+    })
+}
+
+entries! {
+    cuMemGetInfo_v2 none 3020 Driver (free: Out<usize>, total: Out<usize>) |call| {
+        let device = call.device()?;
+        let info = call.driver.state().memory.info(device)?;
+        free.set(info.0 as usize)?;
+        total.set(info.1 as usize)
+    }
+    cuMemAlloc_v2 none 3020 Driver (at: Out<u64>, bytes: usize) |call| {
+        at.check()?;
+        at.set(allocate(call, bytes)?)
+    }
+    cuMemAllocPitch_v2 none 3020 Driver (at: Out<u64>, pitch: Out<usize>, width: usize, height: usize, element: u32) |call| {
+        at.check()?;
+        if !matches!(element, 4 | 8 | 16) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let row = width.checked_next_multiple_of(512).ok_or(Code::INVALID_VALUE)?;
+        let bytes = row.checked_mul(height).ok_or(Code::INVALID_VALUE)?;
+        pitch.set(row)?;
+        at.set(allocate(call, bytes)?)
+    }
+    cuMemFree_v2 none 3020 Driver (at: u64) |call| {
+        call.context()?;
+        if at == 0 {
+            return Ok(());
+        }
+        let mut state = call.driver.state();
+        state.refuse_unsafe(call.thread)?;
+        if state.memory.is_graphs(at) {
+            return Ok(());
+        }
+        let context = state.memory.block(at).filter(|(base, _)| *base == at).map(|(_, block)| block.context);
+        let context = context.ok_or(Code::INVALID_VALUE)?;
+        // The driver waits for the device before it takes memory away.
+        let open = state.queue.open(context, 0);
+        let mut state = call.driver.wait(state, &open);
+        let block = state.memory.free(at)?;
+        state.strict.freed(at, block.len, block.origin, call.origin());
+        state.trim_pools();
+        Ok(())
+    }
+    cuMemGetAddressRange_v2 none 3020 Driver (base: Out<u64>, size: Out<usize>, at: u64) |call| {
+        call.context()?;
+        let state = call.driver.state();
+        let (start, block) = state.memory.block(at).ok_or(Code::NOT_FOUND)?;
+        base.offer(start);
+        size.offer(block.len as usize);
+        Ok(())
+    }
+    cuPointerGetAttribute none 4000 Driver (data: Out<u8>, number: i32, at: u64) |call| {
+        data.check()?;
+        attribute(call, number, at)?.write(data)
+    }
+    /// Of an address that nothing is known of, every answer is zero.
+    cuPointerGetAttributes none 7000 Driver (count: u32, numbers: In<i32>, data: In<Out<u8>>, at: u64) |call| {
+        if count == 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let numbers = numbers.all(count as usize)?;
+        let places = data.all(count as usize)?;
+        for (number, place) in numbers.into_iter().zip(places) {
+            match attribute(call, number, at) {
+                Ok(answer) => answer.write(place)?,
+                Err(_) if matches!(number, 1 | 3 | 4 | 7 | 11 | 12 | 14 | 17..=20) => place.cast().set(0u64)?,
+                Err(_) if number == 9 => place.cast().set(-2i32)?,
+                Err(_) if (1..=20).contains(&number) => place.cast().set(0i32)?,
+                Err(code) => return Err(code),
+            }
+        }
+        Ok(())
+    }
+    cuPointerSetAttribute none 6000 Driver (value: In<i32>, number: i32, at: u64) |call| {
+        value.get()?;
+        call.driver.state().memory.block(at).ok_or(Code::INVALID_VALUE)?;
+        // Every copy of one thread's is over when it returns where that matters, so there is nothing to set.
+        if number == 6 { Ok(()) } else { Err(Code::INVALID_VALUE) }
+    }
+}

@@ -1,0 +1,236 @@
+//! Modules, functions and launches. What is answered of a function's needs and of occupancy is plausible, not measured: a function
+//! here has no registers, and any block of up to 1,024 threads runs.
+
+use super::args::{In, Out, Text};
+use super::entries;
+use crate::calls::Call;
+use crate::error::{Answer, Code};
+use crate::kernels::{Launch, Params};
+use crate::work::action::Action;
+use std::ffi::{CStr, c_char};
+use std::sync::Arc;
+
+/// What begins an image that is no text: an ELF file, or several in one.
+const BINARIES: [[u8; 4]; 2] = [*b"\x7fELF", 0xba55_ed50_u32.to_le_bytes()];
+
+fn load(call: &Call, module: Out<usize>, image: In<u8>) -> Answer {
+    module.check()?;
+    call.context()?;
+    let first = image.get()?;
+    // A text has at least its first byte and the one that ends it, a binary has a header.
+    if first == 0x7f || first == BINARIES[1][0] {
+        let begins = image.cast::<[u8; 4]>().get()?;
+        if BINARIES.contains(&begins) {
+            return Err(Code::NO_BINARY_FOR_GPU);
+        }
+    }
+    let start: *const c_char = std::ptr::with_exposed_provenance(image.address());
+    // SAFETY: what is no binary is a text that ends with a zero, by the contract of `cuModuleLoadData`.
+    let text = unsafe { CStr::from_ptr(start) };
+    load_text(call, module, &text.to_string_lossy())
+}
+
+fn load_text(call: &Call, module: Out<usize>, text: &str) -> Answer {
+    let mut state = call.driver.state();
+    let handle = state.new_handle();
+    state.kernels.load(handle, text)?;
+    module.set(handle as usize)
+}
+
+/// The parameters of a launch, copied out of the client's memory at the call, as the driver does.
+pub(super) fn launch(
+    call: &Call,
+    function: usize,
+    grid: [u32; 3],
+    block: [u32; 3],
+    params: In<In<u8>>,
+) -> Answer<Launch> {
+    let kernel = {
+        let state = call.driver.state();
+        Arc::clone(&state.kernels.get(function as u64)?.kernel)
+    };
+    let threads = block.iter().map(|side| u64::from(*side)).product::<u64>();
+    if grid.contains(&0) || block.contains(&0) || threads > 1024 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let places = params.all(kernel.sizes().len())?;
+    let values = places.into_iter().zip(kernel.sizes()).map(|(place, size)| {
+        if place.is_null() {
+            Err(Code::INVALID_VALUE)
+        } else {
+            place.all(*size)
+        }
+    });
+    let params = Params(values.collect::<Answer<_>>()?);
+    Ok(Launch {
+        kernel,
+        grid,
+        block,
+        params,
+    })
+}
+
+fn blocks(size: i32) -> Answer<i32> {
+    if !(1..=1024).contains(&size) {
+        return Err(Code::INVALID_VALUE);
+    }
+    Ok((2048 / ((size + 31) / 32 * 32)).min(32))
+}
+
+fn known(call: &Call, function: usize) -> Answer {
+    call.driver.state().kernels.get(function as u64).map(|_| ())
+}
+
+entries! {
+    cuModuleLoad none 2000 Driver (module: Out<usize>, path: Text) |call| {
+        module.check()?;
+        call.context()?;
+        let bytes = std::fs::read(path.get()?).map_err(|_| Code::FILE_NOT_FOUND)?;
+        if BINARIES.iter().any(|begin| bytes.starts_with(begin)) {
+            return Err(Code::NO_BINARY_FOR_GPU);
+        }
+        load_text(call, module, &String::from_utf8_lossy(&bytes))
+    }
+    cuModuleLoadData none 2000 Driver (module: Out<usize>, image: In<u8>) |call| { load(call, module, image) }
+    cuModuleLoadDataEx none 2010 Driver (module: Out<usize>, image: In<u8>, _count: u32, _options: usize, _values: usize) |call| {
+        load(call, module, image)
+    }
+    cuModuleLoadFatBinary none 2000 Driver (_module: Out<usize>, _image: usize) |_call| { Err(Code::NO_BINARY_FOR_GPU) }
+    cuModuleUnload none 2000 Driver (module: usize) |call| { call.driver.state().kernels.unload(module as u64) }
+    cuModuleGetFunction none 2000 Driver (function: Out<usize>, module: usize, name: Text) |call| {
+        function.check()?;
+        let name = name.get()?;
+        let mut state = call.driver.state();
+        let handle = state.new_handle();
+        let found = state.kernels.function(handle, module as u64, &name)?;
+        function.set(found as usize)
+    }
+    cuModuleGetGlobal_v2 none 3020 Driver (at: Out<u64>, bytes: Out<usize>, module: usize, name: Text) |call| {
+        name.get()?;
+        at.offer(0);
+        bytes.offer(0);
+        let known = call.driver.state().kernels.is_module(module as u64);
+        Err(if known { Code::NOT_FOUND } else { Code::INVALID_HANDLE })
+    }
+    cuModuleGetLoadingMode none 11070 Driver (mode: Out<i32>) |_call| { mode.set(1) }
+    cuFuncGetModule none 11000 Driver (module: Out<usize>, function: usize) |call| {
+        let found = call.driver.state().kernels.get(function as u64)?.module;
+        module.set(found as usize)
+    }
+    cuFuncGetAttribute none 2020 Driver (value: Out<i32>, number: i32, function: usize) |call| {
+        let state = call.driver.state();
+        let found = state.kernels.get(function as u64)?;
+        let default = match number {
+            0 => 1024,
+            1..=3 | 7 | 10..=15 => 0,
+            4 => 32,
+            5 | 6 => 80,
+            8 => 49_152,
+            9 => -1,
+            _ => return Err(Code::INVALID_VALUE),
+        };
+        value.set(found.attributes.get(&number).copied().unwrap_or(default))
+    }
+    cuFuncSetAttribute none 9000 Driver (function: usize, number: i32, value: i32) |call| {
+        if !(8..=15).contains(&number) {
+            return Err(Code::INVALID_VALUE);
+        }
+        call.driver.state().kernels.get_mut(function as u64)?.attributes.insert(number, value);
+        Ok(())
+    }
+    cuFuncSetCacheConfig none 2000 Driver (function: usize, config: i32) |call| {
+        if !(0..=3).contains(&config) {
+            return Err(Code::INVALID_VALUE);
+        }
+        known(call, function)
+    }
+    cuLaunchKernel ptsz 4000 Driver (
+        function: usize,
+        grid_x: u32,
+        grid_y: u32,
+        grid_z: u32,
+        block_x: u32,
+        block_y: u32,
+        block_z: u32,
+        shared: u32,
+        stream: usize,
+        params: In<In<u8>>,
+        extra: usize,
+    ) |call| {
+        let stream = call.stream(stream)?;
+        if extra != 0 {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        if shared > 166_912 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let launch = launch(call, function, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], params)?;
+        call.driver.submit(stream, Action::Kernel(Arc::new(launch)), call.origin())
+    }
+    cuLaunchCooperativeKernel ptsz 9000 Driver (
+        function: usize,
+        grid_x: u32,
+        grid_y: u32,
+        grid_z: u32,
+        block_x: u32,
+        block_y: u32,
+        block_z: u32,
+        shared: u32,
+        stream: usize,
+        params: In<In<u8>>,
+    ) |call| {
+        cuLaunchKernel(
+            call, function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, params, 0,
+        )
+    }
+    cuOccupancyMaxActiveBlocksPerMultiprocessor none 6050 Driver (
+        count: Out<i32>,
+        function: usize,
+        size: i32,
+        _shared: usize,
+    ) |call| {
+        known(call, function)?;
+        count.set(blocks(size)?)
+    }
+    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags none 7000 Driver (
+        count: Out<i32>,
+        function: usize,
+        size: i32,
+        shared: usize,
+        _flags: u32,
+    ) |call| { cuOccupancyMaxActiveBlocksPerMultiprocessor(call, count, function, size, shared) }
+    cuOccupancyMaxPotentialBlockSize none 6050 Driver (
+        grid: Out<i32>,
+        block: Out<i32>,
+        function: usize,
+        _shared_of: usize,
+        _shared: usize,
+        limit: i32,
+    ) |call| {
+        known(call, function)?;
+        let size = if limit > 0 { limit.min(1024) } else { 1024 };
+        block.set(size)?;
+        grid.set(108 * blocks(size)?)
+    }
+    cuOccupancyMaxPotentialBlockSizeWithFlags none 7000 Driver (
+        grid: Out<i32>,
+        block: Out<i32>,
+        function: usize,
+        shared_of: usize,
+        shared: usize,
+        limit: i32,
+        _flags: u32,
+    ) |call| { cuOccupancyMaxPotentialBlockSize(call, grid, block, function, shared_of, shared, limit) }
+    cuOccupancyAvailableDynamicSMemPerBlock none 10020 Driver (
+        bytes: Out<usize>,
+        function: usize,
+        count: i32,
+        size: i32,
+    ) |call| {
+        known(call, function)?;
+        if count < 1 || count > blocks(size)? {
+            return Err(Code::INVALID_VALUE);
+        }
+        bytes.set((167_936 / count as usize - 1024).min(166_912))
+    }
+}

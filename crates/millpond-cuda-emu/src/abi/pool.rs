@@ -1,0 +1,197 @@
+//! Stream-ordered allocation and its pools.
+
+use super::args::{In, Out};
+use super::entries;
+use super::structures::{AccessDesc, Location, PoolProps};
+use crate::calls::Call;
+use crate::error::{Answer, Code};
+use crate::memory::pool::Asker;
+use crate::stream::After;
+use crate::work::action::Action;
+
+/// `cuMemAllocAsync` and its like. The block is the stream's at once; what has to be over before is put before it.
+fn allocate(call: &Call, at: Out<u64>, pool: Option<u64>, bytes: usize, stream: usize) -> Answer {
+    at.check()?;
+    let stream = call.stream(stream)?;
+    if bytes == 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let mut guard = call.driver.state();
+    let state = &mut *guard;
+    let found = state.stream(stream)?;
+    if let Some(capture) = found.capture {
+        return at.set(state.capture_allocate(capture, stream, bytes as u64, call.origin())?);
+    }
+    let pool = match pool {
+        Some(pool) => pool,
+        None => state.memory.current_pool(found.device)?,
+    };
+    let mut clock = found.clock.clone();
+    clock.join(&state.host);
+    let queue = &state.queue;
+    let done = |task| queue.is_done(task);
+    let asker = Asker {
+        stream,
+        clock: &clock,
+        done: &done,
+    };
+    let (address, waits) = state
+        .memory
+        .pool_allocate(pool, bytes as u64, &asker, call.origin())?;
+    let mut after = After::default();
+    if let Some(pending) = waits {
+        after.tasks.push(pending.task);
+        after.clock.see(pending.stamp);
+    }
+    let task = state.enqueue_after(call.options(), stream, Action::Nothing, call.origin(), &after)?;
+    if let Some(task) = task {
+        call.driver.queued(guard, task, stream);
+    }
+    at.set(address)
+}
+
+/// What a pool's device is, from its properties.
+fn device(call: &Call, kind: i32, location: Location) -> Answer<u32> {
+    if kind != 1 || location.kind != 1 {
+        return Err(Code::INVALID_VALUE);
+    }
+    call.known_device(location.id)
+}
+
+entries! {
+    cuMemAllocAsync ptsz 11020 Pools (at: Out<u64>, bytes: usize, stream: usize) |call| {
+        allocate(call, at, None, bytes, stream)
+    }
+    cuMemAllocFromPoolAsync ptsz 11020 Pools (at: Out<u64>, bytes: usize, pool: usize, stream: usize) |call| {
+        allocate(call, at, Some(pool as u64), bytes, stream)
+    }
+    cuMemFreeAsync ptsz 11020 Pools (at: u64, stream: usize) |call| {
+        let stream = call.stream(stream)?;
+        if at == 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let mut state = call.driver.state();
+        if let Some(capture) = state.stream(stream)?.capture {
+            return state.capture_free(capture, stream, call.origin());
+        }
+        if state.memory.is_graphs(at) {
+            return Ok(());
+        }
+        if !state.memory.is_pooled(at) {
+            drop(state);
+            return free_plain(call, at, stream);
+        }
+        let (base, block) = state.memory.block(at).ok_or(Code::INVALID_VALUE)?;
+        let whole = crate::strict::Access { at: base, len: block.len, write: true };
+        let Some(task) = state.enqueue(call.options(), stream, Action::Nothing, call.origin())? else { return Ok(()) };
+        let stamp = state.stamp(stream);
+        state.strict_free(stream, whole, call.origin());
+        let block = state.memory.pool_free(at, task, stamp)?;
+        let origin = crate::strict::Origin { stream, ..call.origin() };
+        state.strict.freed(at, block.len, block.origin, origin);
+        call.driver.queued(state, task, stream);
+        Ok(())
+    }
+    cuMemPoolCreate none 11020 Pools (pool: Out<usize>, props: In<PoolProps>) |call| {
+        pool.check()?;
+        let props = props.get()?;
+        let device = device(call, props.kind, props.location)?;
+        if props.handle_types != 0 {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        let handle = call.driver.state().memory.create_pool(device, props.max_size as u64)?;
+        pool.set(handle as usize)
+    }
+    cuMemPoolDestroy none 11020 Pools (pool: usize) |call| {
+        let mut state = call.driver.state();
+        state.memory.destroy_pool(pool as u64)?;
+        state.trim_pools();
+        Ok(())
+    }
+    cuDeviceGetDefaultMemPool none 11020 Pools (pool: Out<usize>, device: i32) |call| {
+        let device = call.known_device(device)?;
+        pool.set(call.driver.state().memory.default_pool(device)? as usize)
+    }
+    cuDeviceGetMemPool none 11020 Pools (pool: Out<usize>, device: i32) |call| {
+        let device = call.known_device(device)?;
+        pool.set(call.driver.state().memory.current_pool(device)? as usize)
+    }
+    cuDeviceSetMemPool none 11020 Pools (device: i32, pool: usize) |call| {
+        let device = call.known_device(device)?;
+        call.driver.state().memory.set_current_pool(device, pool as u64)
+    }
+    cuMemPoolTrimTo none 11020 Pools (pool: usize, keep: usize) |call| {
+        let mut guard = call.driver.state();
+        let state = &mut *guard;
+        state.memory.pool(pool as u64)?;
+        let queue = &state.queue;
+        state.memory.trim(pool as u64, keep as u64, &|task| queue.is_done(task))
+    }
+    cuMemPoolGetAttribute none 11020 Pools (pool: usize, number: i32, value: Out<u8>) |call| {
+        let state = call.driver.state();
+        let pool = state.memory.pool(pool as u64)?;
+        match number {
+            1 => value.cast().set(i32::from(pool.follow_events)),
+            2 => value.cast().set(i32::from(pool.opportunistic)),
+            3 => value.cast().set(i32::from(pool.internal)),
+            4 => value.cast().set(pool.threshold),
+            5 => value.cast().set(pool.heap.reserved()),
+            6 => value.cast().set(pool.reserved_high),
+            7 => value.cast().set(pool.heap.used()),
+            8 => value.cast().set(pool.used_high),
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+    /// The peaks can only be set to 0, which makes them what is there now.
+    cuMemPoolSetAttribute none 11020 Pools (pool: usize, number: i32, value: Out<u8>) |call| {
+        let mut state = call.driver.state();
+        let pool = state.memory.pool_mut(pool as u64)?;
+        let peak = |now| if value.cast::<u64>().get()? == 0 { Ok(now) } else { Err(Code::INVALID_VALUE) };
+        match number {
+            1 => pool.follow_events = value.cast::<i32>().get()? != 0,
+            2 => pool.opportunistic = value.cast::<i32>().get()? != 0,
+            3 => pool.internal = value.cast::<i32>().get()? != 0,
+            4 => pool.threshold = value.cast().get()?,
+            6 => pool.reserved_high = peak(pool.heap.reserved())?,
+            8 => pool.used_high = peak(pool.heap.used())?,
+            _ => return Err(Code::INVALID_VALUE),
+        }
+        Ok(())
+    }
+    cuMemPoolSetAccess none 11020 Pools (pool: usize, map: In<AccessDesc>, count: usize) |call| {
+        for desc in map.all(count)? {
+            let device = device(call, 1, desc.location)?;
+            let mut state = call.driver.state();
+            let pool = state.memory.pool_mut(pool as u64)?;
+            let bit = 1u64 << device;
+            match desc.flags {
+                3 => pool.peers |= bit,
+                0 if device != pool.device => pool.peers &= !bit,
+                _ => return Err(Code::INVALID_VALUE),
+            }
+        }
+        Ok(())
+    }
+    cuMemPoolGetAccess none 11020 Pools (flags: Out<i32>, pool: usize, location: In<Location>) |call| {
+        let device = device(call, 1, location.get()?)?;
+        let state = call.driver.state();
+        let pool = state.memory.pool(pool as u64)?;
+        let access = device == pool.device || pool.peers & 1 << device != 0;
+        flags.set(if access { 3 } else { 0 })
+    }
+}
+
+/// Plain memory can be freed in the order of a stream too: the driver waits for it.
+fn free_plain(call: &Call, at: u64, stream: u64) -> Answer {
+    let state = call.driver.state();
+    let known = state.memory.block(at).is_some_and(|(base, _)| base == at);
+    if !known {
+        return Err(Code::INVALID_VALUE);
+    }
+    drop(state);
+    call.driver.finish(stream, Action::Nothing, call.origin())?;
+    let mut state = call.driver.state();
+    let block = state.memory.free(at)?;
+    state.strict.freed(at, block.len, block.origin, call.origin());
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! Virtual memory management.
+
+use super::args::{In, Out};
+use super::entries;
+use super::structures::{AccessDesc, AllocationProp, Location};
+use crate::calls::Call;
+use crate::error::{Answer, Code};
+use crate::memory::GRANULE;
+
+/// The device that an allocation's properties ask for. Handles that leave the process are not offered.
+fn device(call: &Call, prop: &AllocationProp) -> Answer<u32> {
+    if prop.kind != 1 || prop.location.kind != 1 {
+        return Err(Code::INVALID_VALUE);
+    }
+    if prop.handle_types & !1 != 0 {
+        return Err(Code::NOT_SUPPORTED);
+    }
+    call.known_device(prop.location.id)
+}
+
+entries! {
+    cuMemGetAllocationGranularity none 10020 Vmm (bytes: Out<usize>, prop: In<AllocationProp>, option: i32) |call| {
+        bytes.check()?;
+        device(call, &prop.get()?)?;
+        if !(0..=1).contains(&option) {
+            return Err(Code::INVALID_VALUE);
+        }
+        bytes.set(GRANULE as usize)
+    }
+    cuMemAddressReserve none 10020 Vmm (at: Out<u64>, bytes: usize, align: usize, wish: u64, flags: u64) |call| {
+        at.check()?;
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let found = call.driver.state().memory.reserve(bytes as u64, align as u64, wish, call.origin())?;
+        at.set(found)
+    }
+    cuMemAddressFree none 10020 Vmm (at: u64, bytes: usize) |call| {
+        call.driver.state().memory.unreserve(at, bytes as u64)
+    }
+    cuMemCreate none 10020 Vmm (handle: Out<u64>, bytes: usize, prop: In<AllocationProp>, flags: u64) |call| {
+        handle.check()?;
+        let device = device(call, &prop.get()?)?;
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let made = call.driver.state().memory.create(device, bytes as u64)?;
+        handle.set(made)
+    }
+    cuMemRelease none 10020 Vmm (handle: u64) |call| { call.driver.state().memory.release(handle) }
+    cuMemMap none 10020 Vmm (at: u64, bytes: usize, offset: usize, handle: u64, flags: u64) |call| {
+        if offset != 0 || flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        call.driver.state().memory.map(at, bytes as u64, handle)
+    }
+    cuMemUnmap none 10020 Vmm (at: u64, bytes: usize) |call| {
+        call.driver.state().memory.unmap(at, bytes as u64)
+    }
+    cuMemSetAccess none 10020 Vmm (at: u64, bytes: usize, access: In<AccessDesc>, count: usize) |call| {
+        if count == 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        for desc in access.all(count)? {
+            if desc.location.kind != 1 {
+                return Err(Code::INVALID_VALUE);
+            }
+            let device = call.known_device(desc.location.id)?;
+            let allowed = match desc.flags {
+                0 => false,
+                3 => true,
+                _ => return Err(Code::INVALID_VALUE),
+            };
+            call.driver.state().memory.set_access(at, bytes as u64, device, allowed)?;
+        }
+        Ok(())
+    }
+    cuMemGetAccess none 10020 Vmm (flags: Out<u64>, location: In<Location>, at: u64) |call| {
+        let location = location.get()?;
+        if location.kind != 1 {
+            return Err(Code::INVALID_VALUE);
+        }
+        call.known_device(location.id)?;
+        let piece = call.driver.state().memory.piece(at).ok_or(Code::INVALID_VALUE)?.1;
+        flags.set(if piece.access { 3 } else { 0 })
+    }
+    cuMemRetainAllocationHandle none 11000 Vmm (handle: Out<u64>, at: u64) |call| {
+        handle.check()?;
+        let found = call.driver.state().memory.retain(at)?;
+        handle.set(found)
+    }
+    cuMemGetAllocationPropertiesFromHandle none 10020 Vmm (prop: Out<AllocationProp>, handle: u64) |call| {
+        let state = call.driver.state();
+        let held = state.memory.handle(handle)?;
+        let location = Location { kind: 1, id: held.device as i32 };
+        prop.set(AllocationProp { kind: 1, location, ..AllocationProp::default() })
+    }
+}

@@ -1,0 +1,337 @@
+//! What every call goes through: counting, faults, a lost device, panics; and the table of what there is to call.
+
+use crate::driver::Driver;
+use crate::error::{Answer, Code};
+use crate::options::{Fault, Options, VARIABLE};
+use crate::strict::Origin;
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// What a call needs to be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// Nothing: it is answered before `cuInit`, and of a lost device too.
+    Nothing,
+    /// The driver.
+    Driver,
+    /// Virtual memory management.
+    Vmm,
+    /// Stream-ordered pools.
+    Pools,
+}
+
+/// A function of the C interface.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// The symbol.
+    pub(crate) name: &'static str,
+    /// The version of CUDA that brought it.
+    pub(crate) since: i32,
+    pub(crate) needs: Needs,
+    pub(crate) legacy: Address,
+    /// The same with each thread's own default stream, and how its name ends.
+    pub(crate) per_thread: Option<(Address, &'static str)>,
+    pub(crate) count: AtomicU64,
+}
+
+/// The address of a function; it is only handed out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Address(pub(crate) *const ());
+
+// SAFETY: the address of a function is a number that any thread may have; nothing is read through it here.
+unsafe impl Sync for Address {}
+
+/// One call that goes on.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) driver: &'static Driver,
+    pub(crate) per_thread: bool,
+    pub(crate) thread: u64,
+    origin: Origin,
+}
+
+/// The process's driver, and why `cuInit` fails where it does.
+struct Process {
+    driver: Answer<Driver>,
+    refused: Option<Code>,
+}
+
+static PROCESS: OnceLock<Process> = OnceLock::new();
+static INITIALISED: AtomicBool = AtomicBool::new(false);
+static ALL_CALLS: AtomicU64 = AtomicU64::new(0);
+static LOST: AtomicBool = AtomicBool::new(false);
+static THREADS: AtomicU64 = AtomicU64::new(1);
+
+/// A fault asked for while the program runs, and how many of its calls are still to go.
+static FAULTS: Mutex<Vec<(Fault, u64)>> = Mutex::new(Vec::new());
+
+thread_local! {
+    static THREAD: Cell<u64> = const { Cell::new(0) };
+    static CALLBACK: Cell<bool> = const { Cell::new(false) };
+    static CURRENT: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What a lost device says to everything.
+const GONE: Code = Code::UNKNOWN;
+
+/// The process's driver, made by the first call.
+fn driver() -> Answer<&'static Driver> {
+    PROCESS.get_or_init(start).driver.as_ref().map_err(|code| *code)
+}
+
+fn start() -> Process {
+    let text = std::env::var_os(VARIABLE).unwrap_or_default();
+    match Options::parse(&text.to_string_lossy()) {
+        Ok(options) => Process {
+            driver: Driver::new(options),
+            refused: None,
+        },
+        Err(error) => {
+            eprintln!("millpond-cuda-emu: {error}");
+            // What needs no initialisation still answers, so that the client can say what happened.
+            Process {
+                driver: Driver::new(Options::default()),
+                refused: Some(Code::INVALID_VALUE),
+            }
+        }
+    }
+}
+
+/// The driver, if somebody has initialised it.
+pub(crate) fn started() -> Option<&'static Driver> {
+    if INITIALISED.load(Ordering::Acquire) {
+        driver().ok()
+    } else {
+        None
+    }
+}
+
+/// `cuInit`.
+pub(crate) fn initialise() -> Answer {
+    driver()?;
+    match PROCESS.get().and_then(|process| process.refused) {
+        Some(code) => Err(code),
+        None => {
+            INITIALISED.store(true, Ordering::Release);
+            Ok(())
+        }
+    }
+}
+
+/// Runs a function of the C interface. Its answer is what C sees; it never unwinds.
+pub(crate) fn enter(entry: &'static Entry, per_thread: bool, body: impl FnOnce(&Call) -> Answer) -> i32 {
+    let number = ALL_CALLS.fetch_add(1, Ordering::Relaxed) + 1;
+    let own = entry.count.fetch_add(1, Ordering::Relaxed) + 1;
+    let run = || -> Answer {
+        if entry.needs == Needs::Nothing {
+            // These do not look at the driver, but one there has to be to hand them.
+            let driver = driver()?;
+            fault(entry, driver, own, number)?;
+            return body(&call(entry, driver, per_thread, number));
+        }
+        if CALLBACK.get() {
+            return Err(Code::NOT_PERMITTED);
+        }
+        let Some(driver) = started() else {
+            return Err(Code::NOT_INITIALIZED);
+        };
+        driver.state().time.call(driver.shared.options.call_cost);
+        if driver.shared.options.lost.is_some_and(|lost| number >= lost) {
+            LOST.store(true, Ordering::Relaxed);
+        }
+        if LOST.load(Ordering::Relaxed) {
+            return Err(GONE);
+        }
+        if !entry.there(&driver.shared.options) {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        fault(entry, driver, own, number)?;
+        body(&call(entry, driver, per_thread, number))
+    };
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(code)) => code.0,
+        Err(_) => Code::UNKNOWN.0,
+    }
+}
+
+fn call(entry: &'static Entry, driver: &'static Driver, per_thread: bool, number: u64) -> Call {
+    let context = current().unwrap_or(0);
+    let origin = Origin {
+        call: entry.name,
+        number,
+        stream: 0,
+        context,
+    };
+    Call {
+        driver,
+        per_thread,
+        thread: thread(),
+        origin,
+    }
+}
+
+fn fault(entry: &Entry, driver: &Driver, own: u64, number: u64) -> Answer {
+    for fault in &driver.shared.options.fail {
+        let (named, count) = match &fault.name {
+            Some(name) => (entry.is_called(name), own),
+            None => (true, number),
+        };
+        if named && fault.nth.is_none_or(|nth| nth == count) {
+            return Err(fault.code);
+        }
+    }
+    let mut faults = FAULTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut failed = None;
+    faults.retain_mut(|(fault, left)| {
+        if failed.is_some() || !fault.name.as_ref().is_none_or(|name| entry.is_called(name)) {
+            return true;
+        }
+        *left -= 1;
+        if *left == 0 {
+            failed = Some(fault.code);
+        }
+        *left > 0
+    });
+    failed.map_or(Ok(()), Err)
+}
+
+/// From now on: the n-th call of a function, or of any, fails once; the first where no number is given.
+pub(crate) fn fail_later(fault: Fault) {
+    let left = fault.nth.unwrap_or(1);
+    FAULTS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push((fault, left));
+}
+
+/// Takes back what `fail_later` asked for and has not happened. Answers how many.
+pub(crate) fn forget_faults() -> u64 {
+    let mut faults = FAULTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let left = faults.len() as u64;
+    faults.clear();
+    left
+}
+
+/// Calls so far: of one function, or of all.
+pub(crate) fn count(name: Option<&str>) -> u64 {
+    match name {
+        None => ALL_CALLS.load(Ordering::Relaxed),
+        Some(name) => {
+            let of = crate::abi::all().filter(|entry| entry.is_called(name));
+            of.map(|entry| entry.count.load(Ordering::Relaxed)).sum()
+        }
+    }
+}
+
+/// Runs a client's callback, in which it may not call CUDA.
+pub(crate) fn in_callback<T>(run: impl FnOnce() -> T) -> T {
+    let before = CALLBACK.replace(true);
+    let result = run();
+    CALLBACK.set(before);
+    result
+}
+
+fn thread() -> u64 {
+    if THREAD.get() == 0 {
+        THREAD.set(THREADS.fetch_add(1, Ordering::Relaxed));
+    }
+    THREAD.get()
+}
+
+/// The context on top of the thread's stack.
+pub(crate) fn current() -> Option<u64> {
+    CURRENT
+        .with_borrow(|stack| stack.last().copied())
+        .filter(|context| *context != 0)
+}
+
+pub(crate) fn set_current(context: u64) {
+    CURRENT.with_borrow_mut(|stack| {
+        stack.pop();
+        if context != 0 {
+            stack.push(context);
+        }
+    });
+}
+
+pub(crate) fn push_current(context: u64) {
+    CURRENT.with_borrow_mut(|stack| stack.push(context));
+}
+
+pub(crate) fn pop_current() -> Option<u64> {
+    CURRENT.with_borrow_mut(Vec::pop)
+}
+
+impl Entry {
+    /// Its name with the version, or without.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.base() == name
+    }
+
+    /// Its name without the version.
+    pub(crate) fn base(&self) -> &'static str {
+        match self.name.rsplit_once("_v") {
+            Some((base, version)) if version.bytes().all(|b| b.is_ascii_digit()) => base,
+            _ => self.name,
+        }
+    }
+
+    /// Whether the driver that is asked for has it.
+    pub(crate) fn there(&self, options: &Options) -> bool {
+        let group = match self.needs {
+            Needs::Vmm => options.vmm,
+            Needs::Pools => options.pools,
+            Needs::Nothing | Needs::Driver => true,
+        };
+        group && self.since <= options.version
+    }
+}
+
+impl Call {
+    pub(crate) fn options(&self) -> &'static Options {
+        &self.driver.shared.options
+    }
+
+    /// Where this call's work comes from.
+    pub(crate) fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// The current context, in which nothing came to grief.
+    pub(crate) fn context(&self) -> Answer<u64> {
+        let context = current().ok_or(Code::INVALID_CONTEXT)?;
+        match self.driver.state().healthy(context) {
+            Ok(_) => Ok(context),
+            Err(Code::INVALID_CONTEXT) => Err(Code::CONTEXT_IS_DESTROYED),
+            Err(code) => Err(code),
+        }
+    }
+
+    /// The device of the current context.
+    pub(crate) fn device(&self) -> Answer<u32> {
+        let context = self.context()?;
+        Ok(self.driver.state().healthy(context)?.device)
+    }
+
+    /// The stream that a handle means in this call.
+    pub(crate) fn stream(&self, handle: usize) -> Answer<u64> {
+        let context = match handle {
+            0..=2 => self.context()?,
+            _ => current().unwrap_or(0),
+        };
+        self.driver
+            .state()
+            .find_stream(handle as u64, context, self.per_thread, self.thread)
+    }
+
+    /// A device by its number.
+    pub(crate) fn known_device(&self, device: i32) -> Answer<u32> {
+        let known = u32::try_from(device)
+            .ok()
+            .filter(|device| *device < self.options().devices);
+        known.ok_or(Code::INVALID_DEVICE)
+    }
+}

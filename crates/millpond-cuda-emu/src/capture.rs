@@ -1,0 +1,567 @@
+//! Graphs: work put together by hand or captured from streams, launched as a whole.
+//!
+//! Memory of a graph comes from a pool of its own on each device, at addresses that stay until the graph and everything
+//! instantiated from it are destroyed: a launch finds its memory where the capture saw it.
+#![forbid(unsafe_code)]
+
+use crate::driver::{Driver, State};
+use crate::error::{Answer, Code};
+use crate::memory::pool::Asker;
+use crate::options::Options;
+use crate::stream::{After, StreamKind};
+use crate::strict::Origin;
+use crate::work::action::Action;
+use crate::work::clock::Clock;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a node is, as `CUgraphNodeType` numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NodeKind {
+    Kernel = 0,
+    Copy = 1,
+    Fill = 2,
+    Host = 3,
+    Empty = 5,
+    Allocate = 10,
+    Free = 11,
+}
+
+impl NodeKind {
+    fn of(action: &Action) -> Self {
+        match action {
+            Action::Kernel(_) => Self::Kernel,
+            Action::Copy { .. } => Self::Copy,
+            Action::Fill { .. } => Self::Fill,
+            Action::Call(_) => Self::Host,
+            Action::Nothing | Action::Prefetch { .. } => Self::Empty,
+        }
+    }
+}
+
+/// One node. Nodes are in an order in which they may run.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) handle: u64,
+    pub(crate) kind: NodeKind,
+    action: Action,
+    origin: Origin,
+    after: Vec<usize>,
+}
+
+/// A graph.
+#[derive(Debug, Default)]
+pub(crate) struct Graph {
+    pub(crate) nodes: Vec<Node>,
+    memory: GraphMemory,
+}
+
+/// Blocks that a graph owns, together with what was instantiated from it.
+type GraphMemory = Vec<Arc<u64>>;
+
+/// A graph ready to be launched.
+#[derive(Debug)]
+pub(crate) struct Executable {
+    nodes: Vec<Node>,
+    memory: GraphMemory,
+    pub(crate) flags: u64,
+    /// Two launches of one do not overlap.
+    last: After,
+}
+
+/// A capture that goes on.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    stream: u64,
+    context: u64,
+    /// How far calls that are unsafe in a capture are refused: `CUstreamCaptureMode`.
+    mode: i32,
+    thread: u64,
+    graph: Graph,
+    /// The nodes that the next one of each stream comes after.
+    tails: BTreeMap<u64, Vec<usize>>,
+    invalid: bool,
+}
+
+impl State {
+    pub(crate) fn begin_capture(&mut self, stream: u64, mode: i32, thread: u64) -> Answer {
+        if !(0..=2).contains(&mode) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let found = self.stream(stream)?;
+        if found.kind == StreamKind::Legacy {
+            return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
+        }
+        if found.capture.is_some() {
+            return Err(Code::ILLEGAL_STATE);
+        }
+        let context = found.context;
+        let handle = self.new_handle();
+        let tails = [(stream, Vec::new())].into();
+        let graph = Graph::default();
+        self.captures.insert(
+            handle,
+            Capture {
+                stream,
+                context,
+                mode,
+                thread,
+                graph,
+                tails,
+                invalid: false,
+            },
+        );
+        self.stream_mut(stream)?.capture = Some(handle);
+        Ok(())
+    }
+
+    pub(crate) fn end_capture(&mut self, stream: u64, thread: u64) -> Answer<u64> {
+        let handle = self.stream(stream)?.capture.ok_or(Code::ILLEGAL_STATE)?;
+        let capture = self.captures.get(&handle).ok_or(Code::ILLEGAL_STATE)?;
+        if capture.stream != stream {
+            return Err(Code::STREAM_CAPTURE_UNMATCHED);
+        }
+        if capture.thread != thread && capture.mode != 2 {
+            return Err(Code::STREAM_CAPTURE_WRONG_THREAD);
+        }
+        let capture = self.captures.remove(&handle).ok_or(Code::ILLEGAL_STATE)?;
+        for stream in self
+            .streams
+            .values_mut()
+            .filter(|stream| stream.capture == Some(handle))
+        {
+            stream.capture = None;
+        }
+        self.events
+            .values_mut()
+            .filter(|e| e.captured.as_ref().is_some_and(|c| c.0 == handle))
+            .for_each(|e| e.captured = None);
+        let refused = match () {
+            () if capture.invalid => Some(Code::STREAM_CAPTURE_INVALIDATED),
+            () if !capture
+                .graph
+                .all_before(capture.tails.get(&stream).map_or(&[], Vec::as_slice)) =>
+            {
+                Some(Code::STREAM_CAPTURE_UNJOINED)
+            }
+            () => None,
+        };
+        if let Some(code) = refused {
+            self.free_graph_memory(capture.graph.memory);
+            return Err(code);
+        }
+        let graph = self.new_handle();
+        self.graphs.insert(graph, capture.graph);
+        Ok(graph)
+    }
+
+    /// 0 for none, 1 for active, 2 for invalidated; and the capture's number.
+    pub(crate) fn capture_status(&self, stream: u64) -> Answer<(i32, u64)> {
+        let Some(handle) = self.stream(stream)?.capture else {
+            return Ok((0, 0));
+        };
+        let invalid = self.captures.get(&handle).is_none_or(|capture| capture.invalid);
+        Ok((if invalid { 2 } else { 1 }, handle))
+    }
+
+    pub(crate) fn invalidate(&mut self, capture: u64) {
+        if let Some(capture) = self.captures.get_mut(&capture) {
+            capture.invalid = true;
+        }
+    }
+
+    fn active(&mut self, capture: u64) -> Answer<&mut Capture> {
+        let found = self.captures.get_mut(&capture).ok_or(Code::ILLEGAL_STATE)?;
+        if found.invalid {
+            Err(Code::STREAM_CAPTURE_INVALIDATED)
+        } else {
+            Ok(found)
+        }
+    }
+
+    pub(crate) fn capture_node(
+        &mut self,
+        capture: u64,
+        stream: u64,
+        action: Action,
+        origin: Origin,
+    ) -> Answer {
+        self.capture_kind(capture, stream, NodeKind::of(&action), action, origin)
+    }
+
+    fn capture_kind(
+        &mut self,
+        capture: u64,
+        stream: u64,
+        kind: NodeKind,
+        action: Action,
+        origin: Origin,
+    ) -> Answer {
+        let handle = self.new_handle();
+        let capture = self.active(capture)?;
+        let after = capture.tails.get(&stream).cloned().unwrap_or_default();
+        capture.graph.nodes.push(Node {
+            handle,
+            kind,
+            action,
+            origin,
+            after,
+        });
+        capture.tails.insert(stream, vec![capture.graph.nodes.len() - 1]);
+        Ok(())
+    }
+
+    /// The nodes an event recorded now stands for.
+    pub(crate) fn capture_tail(&mut self, capture: u64, stream: u64) -> Answer<Vec<usize>> {
+        Ok(self
+            .active(capture)?
+            .tails
+            .get(&stream)
+            .cloned()
+            .unwrap_or_default())
+    }
+
+    /// A stream waits for a captured event: it takes part in the capture from then on.
+    pub(crate) fn join_capture(&mut self, capture: u64, stream: u64, nodes: &[usize]) -> Answer {
+        let found = self.stream(stream)?;
+        if found.kind == StreamKind::Legacy {
+            self.invalidate(capture);
+            return Err(Code::STREAM_CAPTURE_IMPLICIT);
+        }
+        if found.capture.is_some_and(|other| other != capture) {
+            self.invalidate(capture);
+            return Err(Code::STREAM_CAPTURE_MERGE);
+        }
+        self.active(capture)?;
+        self.stream_mut(stream)?.capture = Some(capture);
+        let tails = self.active(capture)?.tails.entry(stream).or_default();
+        tails.extend(nodes);
+        tails.sort_unstable();
+        tails.dedup();
+        Ok(())
+    }
+
+    /// A call that waits for a stream cannot be captured.
+    pub(crate) fn refuse_stream_in_capture(&mut self, stream: u64) -> Answer {
+        let found = self.stream(stream)?;
+        if let Some(capture) = found.capture {
+            self.invalidate(capture);
+            return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
+        }
+        if found.kind == StreamKind::Legacy {
+            self.refuse_legacy_in_capture(stream)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Work on the legacy stream would wait for blocking streams that are captured.
+    pub(crate) fn refuse_legacy_in_capture(&mut self, stream: u64) -> Answer {
+        let found = self.stream(stream)?;
+        if found.kind != StreamKind::Legacy || self.captures.is_empty() {
+            return Ok(());
+        }
+        let context = found.context;
+        let blocking =
+            |other: &&crate::stream::Stream| other.context == context && other.kind == StreamKind::Blocking;
+        let capture = self
+            .streams
+            .values()
+            .filter(blocking)
+            .find_map(|other| other.capture);
+        match capture {
+            Some(capture) => {
+                self.invalidate(capture);
+                Err(Code::STREAM_CAPTURE_IMPLICIT)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Waiting for a whole context while a stream of it is captured.
+    pub(crate) fn refuse_in_capture(&mut self, context: u64) -> Answer {
+        let of = |(handle, capture): (&u64, &Capture)| {
+            (capture.context == context && capture.mode == 0).then_some(*handle)
+        };
+        match self.captures.iter().find_map(of) {
+            Some(capture) => {
+                self.invalidate(capture);
+                Err(Code::STREAM_CAPTURE_UNSUPPORTED)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Calls that may synchronise by themselves, as plain allocation does: refused while a capture forbids them.
+    pub(crate) fn refuse_unsafe(&mut self, thread: u64) -> Answer {
+        let forbids = |(handle, capture): (&u64, &Capture)| {
+            let here = capture.thread == thread;
+            (capture.mode == 0 || capture.mode == 1 && here).then_some(*handle)
+        };
+        match self.captures.iter().find_map(forbids) {
+            Some(capture) => {
+                self.invalidate(capture);
+                Err(Code::STREAM_CAPTURE_UNSUPPORTED)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Memory for a graph: an address that is its own until the graph is gone.
+    fn graph_block(&mut self, device: u32, bytes: u64, origin: Origin) -> Answer<u64> {
+        let pool = self.memory.graph_pool(device)?;
+        let clock = Clock::default();
+        let asker = Asker {
+            stream: 0,
+            clock: &clock,
+            done: &|_| false,
+        };
+        Ok(self.memory.pool_allocate(pool, bytes, &asker, origin)?.0)
+    }
+
+    /// An allocation on a stream that is captured.
+    pub(crate) fn capture_allocate(
+        &mut self,
+        capture: u64,
+        stream: u64,
+        bytes: u64,
+        origin: Origin,
+    ) -> Answer<u64> {
+        self.active(capture)?;
+        let device = self.stream(stream)?.device;
+        let at = self.graph_block(device, bytes, origin)?;
+        self.capture_kind(capture, stream, NodeKind::Allocate, Action::Nothing, origin)?;
+        self.active(capture)?.graph.memory.push(Arc::new(at));
+        Ok(at)
+    }
+
+    pub(crate) fn capture_free(&mut self, capture: u64, stream: u64, origin: Origin) -> Answer {
+        self.capture_kind(capture, stream, NodeKind::Free, Action::Nothing, origin)
+    }
+
+    fn free_graph_memory(&mut self, memory: GraphMemory) {
+        for at in memory.into_iter().filter_map(Arc::into_inner) {
+            let _ = self.memory.free(at);
+        }
+    }
+
+    pub(crate) fn create_graph(&mut self) -> u64 {
+        let handle = self.new_handle();
+        self.graphs.insert(handle, Graph::default());
+        handle
+    }
+
+    pub(crate) fn graph(&self, handle: u64) -> Answer<&Graph> {
+        self.graphs.get(&handle).ok_or(Code::INVALID_VALUE)
+    }
+
+    /// Adds a node behind others, which are there already, so that the order of nodes stays one in which they may run.
+    pub(crate) fn add_node(
+        &mut self,
+        graph: u64,
+        after: &[u64],
+        kind: Option<NodeKind>,
+        action: Action,
+        origin: Origin,
+    ) -> Answer<u64> {
+        let found = self.graph(graph)?;
+        let index = |handle: &u64| {
+            found
+                .nodes
+                .iter()
+                .position(|node| node.handle == *handle)
+                .ok_or(Code::INVALID_VALUE)
+        };
+        let after = after.iter().map(index).collect::<Answer<Vec<_>>>()?;
+        let handle = self.new_handle();
+        let kind = kind.unwrap_or(NodeKind::of(&action));
+        let graph = self.graphs.get_mut(&graph).ok_or(Code::INVALID_VALUE)?;
+        graph.nodes.push(Node {
+            handle,
+            kind,
+            action,
+            origin,
+            after,
+        });
+        Ok(handle)
+    }
+
+    pub(crate) fn add_allocation(
+        &mut self,
+        graph: u64,
+        after: &[u64],
+        device: u32,
+        bytes: u64,
+        origin: Origin,
+    ) -> Answer<(u64, u64)> {
+        self.graph(graph)?;
+        let at = self.graph_block(device, bytes, origin)?;
+        match self.add_node(graph, after, Some(NodeKind::Allocate), Action::Nothing, origin) {
+            Ok(node) => {
+                let graph = self.graphs.get_mut(&graph).ok_or(Code::INVALID_VALUE)?;
+                graph.memory.push(Arc::new(at));
+                Ok((node, at))
+            }
+            Err(code) => {
+                let _ = self.memory.free(at);
+                Err(code)
+            }
+        }
+    }
+
+    pub(crate) fn node_kind(&self, node: u64) -> Answer<NodeKind> {
+        let find = |graph: &Graph| {
+            graph
+                .nodes
+                .iter()
+                .find(|found| found.handle == node)
+                .map(|found| found.kind)
+        };
+        self.graphs.values().find_map(find).ok_or(Code::INVALID_VALUE)
+    }
+
+    pub(crate) fn instantiate(&mut self, graph: u64, flags: u64) -> Answer<u64> {
+        // Freed at launch, uploaded, launched by the device, with priorities of nodes; the first and third exclude each other.
+        if flags & !15 != 0 || flags & 5 == 5 {
+            return Err(Code::INVALID_VALUE);
+        }
+        if flags & 4 != 0 {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        let graph = self.graph(graph)?;
+        let (nodes, memory) = (graph.nodes.clone(), graph.memory.clone());
+        let handle = self.new_handle();
+        self.executables.insert(
+            handle,
+            Executable {
+                nodes,
+                memory,
+                flags,
+                last: After::default(),
+            },
+        );
+        Ok(handle)
+    }
+
+    pub(crate) fn destroy_graph(&mut self, handle: u64) -> Answer {
+        let graph = self.graphs.remove(&handle).ok_or(Code::INVALID_VALUE)?;
+        self.free_graph_memory(graph.memory);
+        Ok(())
+    }
+
+    /// Queues all nodes of a graph on a stream. Answers the last piece of work, which comes after all of them.
+    fn queue_graph(
+        &mut self,
+        options: &Options,
+        handle: u64,
+        stream: u64,
+        origin: Origin,
+    ) -> Answer<Option<u64>> {
+        let executable = self.executables.get(&handle).ok_or(Code::INVALID_VALUE)?;
+        let (nodes, last) = (executable.nodes.clone(), executable.last.clone());
+        if let Some(capture) = self.stream(stream)?.capture {
+            return self.capture_graph(capture, stream, nodes).map(|()| None);
+        }
+        let Some(start) = self.enqueue_after(options, stream, Action::Nothing, origin, &last)? else {
+            return Ok(None);
+        };
+        let start = (start, self.stream(stream)?.end);
+        let mut done: Vec<(u64, u64)> = Vec::new();
+        for node in nodes {
+            let before = node
+                .after
+                .iter()
+                .filter_map(|index| done.get(*index))
+                .chain([&start]);
+            let mut after = After::default();
+            for (task, end) in before {
+                after.tasks.push(*task);
+                after.end = after.end.max(*end);
+            }
+            let origin = Origin {
+                call: node.origin.call,
+                ..origin
+            };
+            let task = self.put(options, stream, node.action, origin, &after)?;
+            done.push((task, self.stream(stream)?.end));
+        }
+        let mut after = After::default();
+        for (task, end) in done.iter().chain([&start]) {
+            after.tasks.push(*task);
+            after.end = after.end.max(*end);
+        }
+        let task = self.put(options, stream, Action::Nothing, origin, &after)?;
+        let found = self.stream(stream)?;
+        let last = After {
+            tasks: vec![task],
+            end: found.end,
+            clock: found.clock.clone(),
+        };
+        if let Some(executable) = self.executables.get_mut(&handle) {
+            executable.last = last;
+        }
+        Ok(Some(task))
+    }
+
+    /// A graph launched on a stream that is captured becomes part of that graph.
+    fn capture_graph(&mut self, capture: u64, stream: u64, nodes: Vec<Node>) -> Answer {
+        let first = self.active(capture)?.graph.nodes.len();
+        let roots = self.capture_tail(capture, stream)?;
+        for mut node in nodes {
+            node.handle = self.new_handle();
+            node.after.iter_mut().for_each(|index| *index += first);
+            if node.after.is_empty() {
+                node.after.clone_from(&roots);
+            }
+            self.active(capture)?.graph.nodes.push(node);
+        }
+        let capture = self.active(capture)?;
+        let mut tails: Vec<usize> = (first..capture.graph.nodes.len()).collect();
+        tails.extend(roots);
+        capture.tails.insert(stream, tails);
+        Ok(())
+    }
+}
+
+impl Graph {
+    /// Whether every node comes before one of these, or is one.
+    fn all_before(&self, tails: &[usize]) -> bool {
+        let mut reached = vec![false; self.nodes.len()];
+        let mut open = tails.to_vec();
+        while let Some(index) = open.pop() {
+            if let Some(seen) = reached.get_mut(index)
+                && !*seen
+            {
+                *seen = true;
+                open.extend(&self.nodes[index].after);
+            }
+        }
+        reached.into_iter().all(|seen| seen)
+    }
+}
+
+impl Driver {
+    pub(crate) fn launch_graph(&self, handle: u64, stream: u64, origin: Origin) -> Answer {
+        let mut state = self.state();
+        if let Some(task) = state.queue_graph(&self.shared.options, handle, stream, origin)? {
+            self.queued(state, task, stream);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn destroy_executable(&self, handle: u64) -> Answer {
+        let state = self.state();
+        let last = state
+            .executables
+            .get(&handle)
+            .ok_or(Code::INVALID_VALUE)?
+            .last
+            .tasks
+            .clone();
+        let mut state = self.shared.wait_for(state, &last);
+        if let Some(executable) = state.executables.remove(&handle) {
+            state.free_graph_memory(executable.memory);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,163 @@
+//! Contexts: what belongs together on a device, and fails together.
+#![forbid(unsafe_code)]
+
+use crate::driver::{Driver, State};
+use crate::error::{Answer, Code};
+use crate::stream::{Stream, StreamKind};
+use crate::strict::Origin;
+use crate::work::clock::Clock;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// One context.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) device: u32,
+    pub(crate) primary: bool,
+    /// How often a primary one is retained.
+    pub(crate) retained: u32,
+    pub(crate) flags: u32,
+    /// The legacy default stream.
+    pub(crate) legacy: u64,
+    /// The default stream of each thread that has one.
+    pub(crate) per_thread: HashMap<u64, u64>,
+    /// What its work came to grief of.
+    pub(crate) failed: Option<Code>,
+    pub(crate) limits: BTreeMap<i32, u64>,
+    pub(crate) cache: i32,
+    /// What streams that were destroyed had done: a wait for the context is a wait for that too.
+    pub(crate) gone: Clock,
+    /// Contexts whose memory it may reach.
+    pub(crate) peers: BTreeSet<u64>,
+}
+
+impl State {
+    pub(crate) fn create_context(&mut self, device: u32, flags: u32, primary: bool) -> u64 {
+        let handle = self.new_handle();
+        let legacy = self.new_handle();
+        self.streams
+            .insert(legacy, Stream::new(handle, device, StreamKind::Legacy, 0, 0));
+        // A card's own limits: stack, printf, heap, depth, pending launches, fetch granularity, persisting cache.
+        let limits = [
+            (0, 1024),
+            (1, 1 << 20),
+            (2, 8 << 20),
+            (3, 2),
+            (4, 2048),
+            (5, 64),
+            (6, 0),
+        ];
+        let context = Context {
+            device,
+            primary,
+            retained: u32::from(primary),
+            flags,
+            legacy,
+            per_thread: HashMap::new(),
+            failed: None,
+            limits: limits.into(),
+            cache: 0,
+            gone: Clock::default(),
+            peers: BTreeSet::new(),
+        };
+        self.contexts.insert(handle, context);
+        handle
+    }
+
+    pub(crate) fn context(&self, handle: u64) -> Answer<&Context> {
+        self.contexts.get(&handle).ok_or(Code::INVALID_CONTEXT)
+    }
+
+    /// A context in which nothing came to grief.
+    pub(crate) fn healthy(&self, handle: u64) -> Answer<&Context> {
+        let context = self.context(handle)?;
+        context.failed.map_or(Ok(context), Err)
+    }
+
+    pub(crate) fn retain_primary(&mut self, device: u32) -> Answer<u64> {
+        let slot = *self.primary.get(device as usize).ok_or(Code::INVALID_DEVICE)?;
+        if let Some(handle) = slot
+            && let Some(context) = self.contexts.get_mut(&handle)
+        {
+            context.retained += 1;
+            return Ok(handle);
+        }
+        let handle = self.create_context(device, 0, true);
+        self.primary[device as usize] = Some(handle);
+        Ok(handle)
+    }
+
+    fn remove_context(&mut self, handle: u64) {
+        self.streams.retain(|_, stream| stream.context != handle);
+        self.events.retain(|_, event| event.context != handle);
+        if let Some(context) = self.contexts.remove(&handle)
+            && self.primary[context.device as usize] == Some(handle)
+        {
+            self.primary[context.device as usize] = None;
+        }
+        let origin = Origin {
+            call: "the end of its context",
+            ..Origin::default()
+        };
+        for (at, block) in self.memory.context_gone(handle) {
+            self.strict.freed(at, block.len, block.origin, origin);
+        }
+    }
+
+    /// The host has waited for all of a context.
+    fn host_knows_all(&mut self, handle: u64) {
+        let of = |(id, stream): (&u64, &Stream)| (stream.context == handle).then_some(*id);
+        let streams: Vec<u64> = self.streams.iter().filter_map(of).collect();
+        for stream in streams {
+            self.host_knows(stream);
+        }
+        if let Some(context) = self.contexts.get(&handle) {
+            self.host.join(&context.gone);
+        }
+    }
+}
+
+impl Driver {
+    /// Gives a primary context back; the last one who does ends it, with all that was made in it.
+    pub(crate) fn release_primary(&self, device: u32) -> Answer {
+        let mut state = self.state();
+        let handle = state
+            .primary
+            .get(device as usize)
+            .ok_or(Code::INVALID_DEVICE)?
+            .ok_or(Code::INVALID_CONTEXT)?;
+        let context = state.contexts.get_mut(&handle).ok_or(Code::INVALID_CONTEXT)?;
+        context.retained -= 1;
+        if context.retained > 0 {
+            return Ok(());
+        }
+        // Whoever retains it from now on gets a new one: this one ends, though that may take a wait.
+        state.primary[device as usize] = None;
+        drop(state);
+        self.destroy_context(handle)
+    }
+
+    pub(crate) fn destroy_context(&self, handle: u64) -> Answer {
+        let state = self.state();
+        state.context(handle)?;
+        let open = state.queue.open(handle, 0);
+        let mut state = self.wait(state, &open);
+        state.host_knows_all(handle);
+        state.remove_context(handle);
+        drop(state);
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    /// Returns when all work of a context is done.
+    pub(crate) fn synchronise_context(&self, handle: u64) -> Answer {
+        let mut state = self.state();
+        state.healthy(handle)?;
+        state.refuse_in_capture(handle)?;
+        let open = state.queue.open(handle, 0);
+        let mut state = self.wait(state, &open);
+        state.host_knows_all(handle);
+        state.trim_pools();
+        state.healthy(handle)?;
+        Ok(())
+    }
+}

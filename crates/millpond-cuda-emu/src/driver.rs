@@ -1,0 +1,163 @@
+//! The driver: one state under one lock. Nothing runs under it but bookkeeping: work, callbacks and waits are outside.
+
+use crate::capture::{Capture, Executable, Graph};
+use crate::context::Context;
+use crate::error::{Answer, Code};
+use crate::event::Event;
+use crate::kernels::Kernels;
+use crate::memory::Memory;
+use crate::options::Options;
+use crate::stream::Stream;
+use crate::strict::{Origin, Strict};
+use crate::work::clock::{Clock, Timeline};
+use crate::work::queue::Queue;
+use crate::work::run::Chooser;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Everything that changes.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) memory: Memory,
+    pub(crate) contexts: HashMap<u64, Context>,
+    /// The primary context of each device, once somebody retained it.
+    pub(crate) primary: Vec<Option<u64>>,
+    pub(crate) streams: BTreeMap<u64, Stream>,
+    pub(crate) events: HashMap<u64, Event>,
+    pub(crate) captures: HashMap<u64, Capture>,
+    pub(crate) graphs: HashMap<u64, Graph>,
+    pub(crate) executables: HashMap<u64, Executable>,
+    pub(crate) kernels: Kernels,
+    pub(crate) queue: Queue,
+    pub(crate) workers: BTreeSet<u64>,
+    pub(crate) chooser: Chooser,
+    pub(crate) time: Timeline,
+    /// What the host knows to be over.
+    pub(crate) host: Clock,
+    pub(crate) strict: Strict,
+    pub(crate) closing: bool,
+    next: u64,
+}
+
+/// What the threads of streams share with the calls.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) options: Options,
+    state: Mutex<State>,
+    pub(crate) changed: Condvar,
+}
+
+/// A driver. The C interface has one for the process; tests make their own.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Driver {
+    pub(crate) fn new(options: Options) -> Answer<Self> {
+        let state = State {
+            memory: Memory::new(&options)?,
+            contexts: HashMap::new(),
+            primary: vec![None; options.devices as usize],
+            streams: BTreeMap::new(),
+            events: HashMap::new(),
+            captures: HashMap::new(),
+            graphs: HashMap::new(),
+            executables: HashMap::new(),
+            kernels: Kernels::default(),
+            queue: Queue::default(),
+            workers: BTreeSet::new(),
+            chooser: Chooser::new(options.seed),
+            time: Timeline::default(),
+            host: Clock::default(),
+            strict: Strict::new(options.strict),
+            closing: false,
+            next: 0x100,
+        };
+        let shared = Shared {
+            options,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.state()
+    }
+
+    /// Waits for work, and knows from then on that it is over; so do pools that keep more than they should.
+    pub(crate) fn wait<'a>(&'a self, state: MutexGuard<'a, State>, tasks: &[u64]) -> MutexGuard<'a, State> {
+        let mut state = self.shared.wait_for(state, tasks);
+        state.trim_pools();
+        state
+    }
+
+    pub(crate) fn queued(&self, state: MutexGuard<'_, State>, task: u64, stream: u64) {
+        self.shared.queued(state, task, stream);
+    }
+
+    /// Queues work on a stream and lets it run.
+    pub(crate) fn submit(&self, stream: u64, action: crate::work::action::Action, origin: Origin) -> Answer {
+        let mut state = self.state();
+        if let Some(task) = state.enqueue(&self.shared.options, stream, action, origin)? {
+            self.queued(state, task, stream);
+        }
+        Ok(())
+    }
+}
+
+impl Driver {
+    /// Queues work and returns when it is done.
+    pub(crate) fn finish(&self, stream: u64, action: crate::work::action::Action, origin: Origin) -> Answer {
+        let mut state = self.state();
+        let Some(task) = state.enqueue(&self.shared.options, stream, action, origin)? else {
+            return Ok(());
+        };
+        let found = state.stream(stream)?;
+        let (context, end, clock) = (found.context, found.end, found.clock.clone());
+        self.queued(state, task, stream);
+        let mut state = self.shared.wait_for(self.state(), &[task]);
+        state.host.join(&clock);
+        state.time.host_waits(end);
+        state.trim_pools();
+        state.healthy(context)?;
+        Ok(())
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.state().closing = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        // A panic is caught at the edge, and leaves bookkeeping that is whole enough for the calls that follow.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// A handle that nothing else has; small numbers mean streams to CUDA.
+    pub(crate) fn new_handle(&mut self) -> u64 {
+        self.next += 0x10;
+        self.next
+    }
+
+    /// Work of a context came to grief: every later call in it says so.
+    pub(crate) fn fail(&mut self, context: u64, code: Code) {
+        if let Some(context) = self.contexts.get_mut(&context) {
+            context.failed.get_or_insert(code);
+        }
+    }
+
+    pub(crate) fn trim_pools(&mut self) {
+        let queue = &self.queue;
+        self.memory.synchronised(&|task| queue.is_done(task));
+    }
+}

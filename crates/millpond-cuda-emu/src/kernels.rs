@@ -1,0 +1,426 @@
+//! Kernels are Rust functions found by the name of an entry: no foreign code is run.
+
+use crate::driver::Shared;
+use crate::error::{Answer, Code};
+use crate::memory::os;
+use crate::strict::Access;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+type Run = dyn Fn(&Call<'_>) -> Answer + Send + Sync;
+
+/// A function that stands for a kernel.
+pub(crate) struct Kernel {
+    /// Bytes of each parameter.
+    sizes: Vec<usize>,
+    run: Box<Run>,
+    /// The bytes it touches, where it says.
+    accesses: Option<fn(&Params) -> Vec<Access>>,
+    /// Modelled nanoseconds.
+    cost: u64,
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kernel")
+            .field("sizes", &self.sizes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Kernel {
+    pub(crate) fn new(sizes: &[usize], cost: u64, run: Box<Run>) -> Self {
+        Self {
+            sizes: sizes.to_vec(),
+            run,
+            accesses: None,
+            cost,
+        }
+    }
+
+    pub(crate) fn sizes(&self) -> &[usize] {
+        &self.sizes
+    }
+}
+
+/// The values of a launch's parameters.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Params(pub(crate) Vec<Vec<u8>>);
+
+impl Params {
+    fn bytes<const N: usize>(&self, index: usize) -> [u8; N] {
+        let value = self
+            .0
+            .get(index)
+            .and_then(|value| value.as_slice().try_into().ok());
+        value.unwrap_or([0; N])
+    }
+
+    fn u64(&self, index: usize) -> u64 {
+        u64::from_ne_bytes(self.bytes(index))
+    }
+
+    fn f32(&self, index: usize) -> f32 {
+        f32::from_ne_bytes(self.bytes(index))
+    }
+}
+
+/// A kernel with its parameters, as queued.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    pub(crate) kernel: Arc<Kernel>,
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) params: Params,
+}
+
+impl Launch {
+    pub(crate) fn cost(&self) -> u64 {
+        self.kernel.cost
+    }
+
+    pub(crate) fn accesses(&self) -> Vec<Access> {
+        self.kernel
+            .accesses
+            .map(|accesses| accesses(&self.params))
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn run(&self, shared: &Shared, device: u32) -> Answer {
+        (self.kernel.run)(&Call {
+            launch: self,
+            memory: DeviceMemory { shared, device },
+        })
+    }
+}
+
+/// What a kernel sees while it runs.
+pub(crate) struct Call<'a> {
+    pub(crate) launch: &'a Launch,
+    memory: DeviceMemory<'a>,
+}
+
+struct DeviceMemory<'a> {
+    shared: &'a Shared,
+    device: u32,
+}
+
+impl DeviceMemory<'_> {
+    fn read(&self, at: u64, len: u64) -> Answer<Vec<u8>> {
+        let spans = {
+            let mut state = self.shared.state();
+            state.memory.touch(at, len, self.device, false);
+            state.memory.resolve(at, len)?
+        };
+        Ok(spans.iter().flat_map(|span| span.read()).collect())
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> Answer {
+        let spans = {
+            let mut state = self.shared.state();
+            state.memory.touch(at, bytes.len() as u64, self.device, true);
+            state.memory.resolve(at, bytes.len() as u64)?
+        };
+        let mut rest = bytes;
+        for span in spans {
+            let (now, later) = rest.split_at(span.len().min(rest.len()));
+            span.write(now);
+            rest = later;
+        }
+        Ok(())
+    }
+}
+
+/// Elements of a step: what a kernel has in hand at once.
+const STEP: u64 = 16 << 10;
+
+impl Call<'_> {
+    fn floats(&self, at: u64, len: u64) -> Answer<Vec<f32>> {
+        let bytes = self.memory.read(at, len * 4)?;
+        Ok(bytes
+            .chunks_exact(4)
+            .map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
+            .collect())
+    }
+
+    fn put(&self, at: u64, values: &[f32]) -> Answer {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
+        self.memory.write(at, &bytes)
+    }
+
+    /// `out[i] = f(inputs[i])` for `n` floats, the inputs given by their addresses.
+    fn each(&self, out: u64, inputs: &[u64], n: u64, f: impl Fn(&[f32]) -> f32) -> Answer {
+        check_extent(n)?;
+        let mut from = 0;
+        while from < n {
+            let len = STEP.min(n - from);
+            let columns: Vec<Vec<f32>> = inputs
+                .iter()
+                .map(|at| self.floats(at + from * 4, len))
+                .collect::<Answer<_>>()?;
+            let mut row = vec![0.0; inputs.len()];
+            let values = (0..len as usize).map(|i| {
+                row.iter_mut()
+                    .zip(&columns)
+                    .for_each(|(cell, column)| *cell = column[i]);
+                f(&row)
+            });
+            let values: Vec<f32> = values.collect();
+            self.put(out + from * 4, &values)?;
+            from += len;
+        }
+        Ok(())
+    }
+}
+
+fn check_extent(n: u64) -> Answer {
+    if n > 1 << 40 {
+        Err(Code::ILLEGAL_ADDRESS)
+    } else {
+        Ok(())
+    }
+}
+
+fn floats(at: u64, n: u64, write: bool) -> Access {
+    Access {
+        at,
+        len: n.saturating_mul(4),
+        write,
+    }
+}
+
+/// Kernels by the name of their entry.
+#[derive(Debug)]
+pub(crate) struct Kernels {
+    by_name: HashMap<String, Arc<Kernel>>,
+    modules: HashMap<u64, Vec<String>>,
+    functions: HashMap<u64, Function>,
+}
+
+/// A function of a module, as the client has it.
+#[derive(Debug)]
+pub(crate) struct Function {
+    pub(crate) module: u64,
+    pub(crate) kernel: Arc<Kernel>,
+    /// Attributes that were set.
+    pub(crate) attributes: HashMap<i32, i32>,
+    pub(crate) name: String,
+}
+
+const BASE_COST: u64 = 5_000;
+
+impl Default for Kernels {
+    /// The built-in ones, on f32: `fill(out, value, n)`, `copy(out, in, n)`, `scale(out, in, a, n)`, `add(out, x, y, n)`,
+    /// `axpy(y, x, a, n)`, `sum(out, in, n)`; n is 64 bits wide.
+    fn default() -> Self {
+        let mut kernels = Self {
+            by_name: HashMap::new(),
+            modules: HashMap::new(),
+            functions: HashMap::new(),
+        };
+        let mut add = |name: &str,
+                       sizes: &[usize],
+                       accesses: fn(&Params) -> Vec<Access>,
+                       run: fn(&Call<'_>) -> Answer| {
+            let kernel = Kernel {
+                accesses: Some(accesses),
+                ..Kernel::new(sizes, BASE_COST, Box::new(run))
+            };
+            kernels.by_name.insert(name.to_owned(), Arc::new(kernel));
+        };
+        add(
+            "fill",
+            &[8, 4, 8],
+            |p| vec![floats(p.u64(0), p.u64(2), true)],
+            |c| {
+                let p = &c.launch.params;
+                let value = p.f32(1);
+                c.each(p.u64(0), &[], p.u64(2), |_| value)
+            },
+        );
+        add(
+            "copy",
+            &[8, 8, 8],
+            |p| {
+                vec![
+                    floats(p.u64(0), p.u64(2), true),
+                    floats(p.u64(1), p.u64(2), false),
+                ]
+            },
+            |c| {
+                let p = &c.launch.params;
+                c.each(p.u64(0), &[p.u64(1)], p.u64(2), |x| x[0])
+            },
+        );
+        add(
+            "scale",
+            &[8, 8, 4, 8],
+            |p| {
+                vec![
+                    floats(p.u64(0), p.u64(3), true),
+                    floats(p.u64(1), p.u64(3), false),
+                ]
+            },
+            |c| {
+                let p = &c.launch.params;
+                let by = p.f32(2);
+                c.each(p.u64(0), &[p.u64(1)], p.u64(3), |x| x[0] * by)
+            },
+        );
+        add(
+            "add",
+            &[8, 8, 8, 8],
+            |p| {
+                let n = p.u64(3);
+                vec![
+                    floats(p.u64(0), n, true),
+                    floats(p.u64(1), n, false),
+                    floats(p.u64(2), n, false),
+                ]
+            },
+            |c| {
+                let p = &c.launch.params;
+                c.each(p.u64(0), &[p.u64(1), p.u64(2)], p.u64(3), |x| x[0] + x[1])
+            },
+        );
+        add(
+            "axpy",
+            &[8, 8, 4, 8],
+            |p| {
+                vec![
+                    floats(p.u64(0), p.u64(3), true),
+                    floats(p.u64(1), p.u64(3), false),
+                ]
+            },
+            |c| {
+                let p = &c.launch.params;
+                let by = p.f32(2);
+                c.each(p.u64(0), &[p.u64(0), p.u64(1)], p.u64(3), |x| {
+                    by.mul_add(x[1], x[0])
+                })
+            },
+        );
+        add(
+            "sum",
+            &[8, 8, 8],
+            |p| vec![floats(p.u64(0), 1, true), floats(p.u64(1), p.u64(2), false)],
+            |c| {
+                let p = &c.launch.params;
+                let (at, n) = (p.u64(1), p.u64(2));
+                check_extent(n)?;
+                let mut sum = 0.0f64;
+                let mut from = 0;
+                while from < n {
+                    let len = STEP.min(n - from);
+                    sum += c
+                        .floats(at + from * 4, len)?
+                        .iter()
+                        .map(|x| f64::from(*x))
+                        .sum::<f64>();
+                    from += len;
+                }
+                c.put(p.u64(0), &[sum as f32])
+            },
+        );
+        kernels
+    }
+}
+
+impl Kernels {
+    pub(crate) fn register(&mut self, name: &str, kernel: Kernel) {
+        self.by_name.insert(name.to_owned(), Arc::new(kernel));
+    }
+
+    /// Takes a module's text; only the names of its entries are read.
+    pub(crate) fn load(&mut self, handle: u64, ptx: &str) -> Answer {
+        if !ptx.contains(".version") {
+            return Err(Code::INVALID_IMAGE);
+        }
+        self.modules.insert(handle, entries(ptx));
+        Ok(())
+    }
+
+    pub(crate) fn unload(&mut self, handle: u64) -> Answer {
+        self.modules.remove(&handle).ok_or(Code::INVALID_HANDLE)?;
+        self.functions.retain(|_, function| function.module != handle);
+        Ok(())
+    }
+
+    pub(crate) fn is_module(&self, handle: u64) -> bool {
+        self.modules.contains_key(&handle)
+    }
+
+    /// A function of a module. One that nobody registered is code that this device cannot run.
+    pub(crate) fn function(&mut self, handle: u64, module: u64, name: &str) -> Answer<u64> {
+        let entries = self.modules.get(&module).ok_or(Code::INVALID_HANDLE)?;
+        if !entries.iter().any(|entry| entry == name) {
+            return Err(Code::NOT_FOUND);
+        }
+        let known = |(_, function): &(&u64, &Function)| function.module == module && function.name == name;
+        if let Some((known, _)) = self.functions.iter().find(known) {
+            return Ok(*known);
+        }
+        let kernel = Arc::clone(self.by_name.get(name).ok_or(Code::NO_BINARY_FOR_GPU)?);
+        let function = Function {
+            module,
+            kernel,
+            attributes: HashMap::new(),
+            name: name.to_owned(),
+        };
+        self.functions.insert(handle, function);
+        Ok(handle)
+    }
+
+    pub(crate) fn get(&self, function: u64) -> Answer<&Function> {
+        self.functions.get(&function).ok_or(Code::INVALID_HANDLE)
+    }
+
+    pub(crate) fn get_mut(&mut self, function: u64) -> Answer<&mut Function> {
+        self.functions.get_mut(&function).ok_or(Code::INVALID_HANDLE)
+    }
+}
+
+/// The names of the entries of a PTX text.
+fn entries(ptx: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut words = ptx
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or(""))
+        .flat_map(str::split_whitespace);
+    while let Some(word) = words.next() {
+        if word == ".entry"
+            && let Some(name) = words.next()
+        {
+            names.push(name.split('(').next().unwrap_or(name).to_owned());
+        }
+    }
+    names
+}
+
+/// Bytes at an address, for kernels registered through the C interface.
+pub(crate) fn read(shared: &Shared, at: u64, len: u64) -> Answer<Vec<os::Span>> {
+    let mut state = shared.state();
+    state.memory.touch(at, len, 0, false);
+    state.memory.resolve(at, len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_read_from_ptx() {
+        let text =
+            ".version 8.0\n.visible .entry fill(\n.param .u64 a) { } // .entry no\n.entry\n  scale (\n";
+        assert_eq!(entries(text), ["fill", "scale"]);
+        let mut kernels = Kernels::default();
+        kernels.load(1, text).unwrap();
+        assert_eq!(kernels.function(2, 1, "fill"), Ok(2));
+        assert_eq!(kernels.function(3, 1, "fill"), Ok(2), "the same one again");
+        assert_eq!(kernels.function(3, 1, "axpy"), Err(Code::NOT_FOUND));
+        kernels.load(4, ".version 8.0 .entry mine()").unwrap();
+        assert_eq!(kernels.function(5, 4, "mine"), Err(Code::NO_BINARY_FOR_GPU));
+        assert_eq!(kernels.load(6, "nothing"), Err(Code::INVALID_IMAGE));
+    }
+}

@@ -1,0 +1,33 @@
+//! CUDA's driver API on the CPU: a shared library with the driver's C ABI, to test and run against where there is no GPU.
+//!
+//! It is loaded, not linked: put a link `libcuda.so.1` to the built library into a folder on `LD_LIBRARY_PATH`, or load it by its
+//! path before the client looks for `libcuda.so`, which is its SONAME. The variable [`options::VARIABLE`] says what it is to be like.
+//!
+//! ```text
+//!  abi/      the C functions, one macro for all; what comes in is checked here
+//!  calls     what every call goes through: counts, faults, a lost device, panics
+//!  driver    the state, under one lock; contexts, streams, events, capture, kernels in files beside it
+//!  work/     queued work: what it does, in which order it may run, who runs it, the modelled clock
+//!  memory/   devices' bytes in sparse files, address space, page table, pools, pinned and managed memory
+//!  strict    use after free and unordered use, found by vector clocks
+//! ```
+//!
+//! Streams run in place by default, and the host may read device memory: CUDA's interface without its pitfalls. `streams:seeded` with
+//! `strict:on` is the other end: work runs as late and as interleaved as CUDA allows, and what is not ordered is reported.
+//!
+//! Kernels are functions registered by name (`millpond_emu_register`; a few are built in). Foreign code is not run: a function that
+//! nobody registered is `CUDA_ERROR_NO_BINARY_FOR_GPU`. There are no arrays, textures, IPC handles or private export tables.
+
+mod abi;
+mod calls;
+mod capture;
+mod context;
+mod driver;
+pub mod error;
+mod event;
+mod kernels;
+mod memory;
+pub mod options;
+mod stream;
+mod strict;
+mod work;

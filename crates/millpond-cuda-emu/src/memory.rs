@@ -1,0 +1,301 @@
+//! The memory of the emulated devices, and the part of the host's that CUDA knows.
+
+pub(crate) mod free_list;
+pub(crate) mod heap;
+pub(crate) mod host;
+pub(crate) mod managed;
+pub(crate) mod os;
+pub(crate) mod pages;
+pub(crate) mod plain;
+pub(crate) mod pool;
+#[cfg(test)]
+mod programs;
+pub(crate) mod virt;
+
+use crate::error::{Answer, Code};
+use crate::options::Options;
+use crate::strict::Origin;
+use free_list::FreeList;
+use heap::Heap;
+use os::{Arena, Span, Store};
+use pages::{Mapped, Pages};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+/// Physical memory comes in granules of 2 MiB, as on the cards there are.
+pub(crate) const GRANULE: u64 = 2 << 20;
+
+/// Free memory of a device that may keep its pages. It holds what its last owner left there, as a device's does.
+const STALE: u64 = 64 << 20;
+
+/// What an address belongs to.
+#[derive(Clone, Debug)]
+pub(crate) enum Kind {
+    Plain,
+    /// Of the pool with this handle.
+    Pool(u64),
+    /// Addresses reserved, with or without memory.
+    Reserved,
+    Managed(managed::Managed),
+    /// Pinned by us, with its flags.
+    Host(u32),
+    /// The client's memory, registered, with the flags.
+    Registered(u32),
+}
+
+/// A range that was handed out, or registered.
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    pub(crate) len: u64,
+    pub(crate) kind: Kind,
+    pub(crate) device: u32,
+    pub(crate) context: u64,
+    /// Never given twice in a process.
+    pub(crate) id: u64,
+    pub(crate) origin: Origin,
+}
+
+/// A device's memory: its bytes, and which granules are free.
+#[derive(Debug)]
+struct Card {
+    store: Store,
+    granules: FreeList,
+    total: u64,
+    plain: Heap,
+    /// The pool that `cuMemAllocAsync` draws from, and the one it is at first.
+    current: u64,
+    default: u64,
+    /// The graphs' own.
+    graphs: Option<u64>,
+    /// Given back, with the pages of the system still behind it: fresh ones cost more than all else in a small allocation.
+    stale: VecDeque<(u64, u64)>,
+    stale_bytes: u64,
+}
+
+/// Everything that has an address.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    arena: Arena,
+    space: FreeList,
+    pages: Pages,
+    cards: Vec<Card>,
+    blocks: BTreeMap<u64, Block>,
+    handles: HashMap<u64, virt::Handle>,
+    pools: HashMap<u64, pool::Pool>,
+    /// Whether the host may touch device memory.
+    open: bool,
+    next: u64,
+}
+
+impl Memory {
+    pub(crate) fn new(options: &Options) -> Answer<Self> {
+        let arena = Arena::reserve().map_err(|_| Code::OPERATING_SYSTEM)?;
+        let space = FreeList::new(arena.base().next_multiple_of(GRANULE), arena.len() - GRANULE);
+        let mut memory = Self {
+            arena,
+            space,
+            pages: Pages::default(),
+            cards: Vec::new(),
+            blocks: BTreeMap::new(),
+            handles: HashMap::new(),
+            pools: HashMap::new(),
+            open: !options.strict,
+            next: 0x1000,
+        };
+        for device in 0..options.devices {
+            let total = options.memory / GRANULE * GRANULE;
+            let default = memory.new_id();
+            memory.pools.insert(default, pool::Pool::new(device, true));
+            memory.cards.push(Card {
+                store: Store::new(total).map_err(|_| Code::OPERATING_SYSTEM)?,
+                granules: FreeList::new(0, total),
+                total,
+                plain: Heap::default(),
+                current: default,
+                default,
+                graphs: None,
+                stale: VecDeque::new(),
+                stale_bytes: 0,
+            });
+        }
+        Ok(memory)
+    }
+
+    /// A number that nothing else has.
+    fn new_id(&mut self) -> u64 {
+        self.next += 0x10;
+        self.next
+    }
+
+    /// Free and all bytes of a device.
+    pub(crate) fn info(&self, device: u32) -> Answer<(u64, u64)> {
+        let card = self.card(device)?;
+        Ok((card.granules.total(), card.total))
+    }
+
+    fn card(&self, device: u32) -> Answer<&Card> {
+        self.cards.get(device as usize).ok_or(Code::INVALID_DEVICE)
+    }
+
+    fn card_mut(&mut self, device: u32) -> Answer<&mut Card> {
+        self.cards.get_mut(device as usize).ok_or(Code::INVALID_DEVICE)
+    }
+
+    /// The block an address lies in, and where it begins.
+    pub(crate) fn block(&self, at: u64) -> Option<(u64, &Block)> {
+        let (&base, block) = self.blocks.range(..=at).next_back()?;
+        (at - base < block.len).then_some((base, block))
+    }
+
+    pub(crate) fn block_mut(&mut self, at: u64) -> Option<(u64, &mut Block)> {
+        let (&base, block) = self.blocks.range_mut(..=at).next_back()?;
+        (at - base < block.len).then_some((base, block))
+    }
+
+    pub(crate) fn piece(&self, at: u64) -> Option<(u64, Mapped)> {
+        self.pages.piece(at)
+    }
+
+    /// Whether all of a range is memory of the host that a device may read at any time.
+    pub(crate) fn is_pinned(&self, at: u64, len: u64) -> bool {
+        self.block(at).is_some_and(|(base, block)| {
+            let inside = (at - base).checked_add(len).is_some_and(|end| end <= block.len);
+            inside && matches!(block.kind, Kind::Host(_) | Kind::Registered(_) | Kind::Managed(_))
+        })
+    }
+
+    /// The bytes of a range, for work to touch. Device memory is told from the page table; of other memory CUDA knows only what
+    /// was pinned, registered or managed.
+    pub(crate) fn resolve(&self, at: u64, len: u64) -> Answer<Vec<Span>> {
+        if len == 0 {
+            return Ok(Vec::new());
+        }
+        if self.is_pinned(at, len) {
+            // SAFETY: the range lies in a live block (`is_pinned`): mapped by us, or registered by the client, which has to keep
+            // it until it is unregistered and no work uses it.
+            return Ok(vec![unsafe { Span::host(at as usize, len as usize) }]);
+        }
+        let parts = self.pages.translate(at, len).ok_or(Code::ILLEGAL_ADDRESS)?;
+        let span = |(device, offset, len): (u32, u64, u64)| {
+            self.card(device)?.store.span(offset, len).ok_or(Code::UNKNOWN)
+        };
+        parts.into_iter().map(span).collect()
+    }
+
+    /// Granules of a device, in as many pieces as it takes.
+    fn take_granules(&mut self, device: u32, len: u64) -> Answer<Vec<(u64, u64)>> {
+        self.card_mut(device)?
+            .granules
+            .take_pieces(len)
+            .ok_or(Code::OUT_OF_MEMORY)
+    }
+
+    fn give_granules(&mut self, device: u32, pieces: &[(u64, u64)]) {
+        if let Ok(card) = self.card_mut(device) {
+            for &(offset, len) in pieces {
+                card.granules.give(offset, len);
+                card.stale.push_back((offset, len));
+                card.stale_bytes += len;
+            }
+            while card.stale_bytes > STALE {
+                let Some((offset, len)) = card.stale.pop_front() else {
+                    return;
+                };
+                card.stale_bytes -= len;
+                // What was taken again since is somebody's, and comes back here when it is given back.
+                if card.granules.take_at(offset, len) {
+                    card.store.punch(offset, len);
+                    card.granules.give(offset, len);
+                }
+            }
+        }
+    }
+
+    /// Shows pieces of a device one after another at an address. Nothing is left behind where it fails.
+    fn show(&mut self, at: u64, device: u32, pieces: &[(u64, u64)], handle: u64, access: bool) -> Answer {
+        let mut next = at;
+        for (index, &(offset, len)) in pieces.iter().enumerate() {
+            let store = &self.card(device)?.store;
+            let mapped = self.arena.map(next, len, store, offset);
+            let opened = mapped.and_then(|()| {
+                if access && self.open {
+                    self.arena.open(next, len, true)
+                } else {
+                    Ok(())
+                }
+            });
+            if opened.is_err() {
+                self.hide(at, next + len - at);
+                return Err(Code::OUT_OF_MEMORY);
+            }
+            let first = index == 0;
+            self.pages.insert(
+                next,
+                Mapped {
+                    len,
+                    device,
+                    offset,
+                    handle,
+                    access,
+                    first,
+                },
+            );
+            next += len;
+        }
+        Ok(())
+    }
+
+    /// Takes away what is shown in a range.
+    fn hide(&mut self, at: u64, len: u64) {
+        // Where the system cannot split a mapping any more the old pages stay visible to the host, never to work.
+        let _ = self.arena.clear(at, len);
+        let mut next = at;
+        while next < at + len {
+            let step = self
+                .pages
+                .piece(next)
+                .map_or(GRANULE, |(start, piece)| start + piece.len - next);
+            self.pages.remove(next);
+            next += step;
+        }
+    }
+
+    /// New device memory at new addresses.
+    fn new_chunk(&mut self, device: u32, len: u64) -> Answer<u64> {
+        let pieces = self.take_granules(device, len)?;
+        let Some(at) = self.space.take(len, GRANULE) else {
+            self.give_granules(device, &pieces);
+            return Err(Code::OUT_OF_MEMORY);
+        };
+        if let Err(code) = self.show(at, device, &pieces, 0, true) {
+            self.space.give(at, len);
+            self.give_granules(device, &pieces);
+            return Err(code);
+        }
+        Ok(at)
+    }
+
+    fn drop_chunk(&mut self, at: u64, len: u64) {
+        let pieces = self.pages.translate(at, len).unwrap_or_default();
+        self.hide(at, len);
+        self.space.give(at, len);
+        for (device, offset, len) in pieces {
+            self.give_granules(device, &[(offset, len)]);
+        }
+    }
+
+    fn enter(&mut self, at: u64, len: u64, kind: Kind, device: u32, origin: Origin) {
+        let id = self.new_id();
+        let context = origin.context;
+        self.blocks.insert(
+            at,
+            Block {
+                len,
+                kind,
+                device,
+                context,
+                id,
+                origin,
+            },
+        );
+    }
+}

@@ -1,0 +1,66 @@
+//! Memory of the host that CUDA knows: pinned by the driver, or the client's and registered.
+#![forbid(unsafe_code)]
+
+use super::{GRANULE, Kind, Memory};
+use crate::error::{Answer, Code};
+use crate::strict::Origin;
+
+impl Memory {
+    pub(crate) fn host_allocate(&mut self, bytes: u64, flags: u32, origin: Origin) -> Answer<u64> {
+        let at = self.host_chunk(bytes)?;
+        self.enter(at, bytes, Kind::Host(flags), 0, origin);
+        Ok(at)
+    }
+
+    /// Fresh memory of the host at addresses of ours.
+    pub(super) fn host_chunk(&mut self, bytes: u64) -> Answer<u64> {
+        let len = bytes
+            .checked_next_multiple_of(GRANULE)
+            .filter(|len| *len > 0)
+            .ok_or(Code::OUT_OF_MEMORY)?;
+        let at = self.space.take(len, GRANULE).ok_or(Code::OUT_OF_MEMORY)?;
+        if self.arena.host(at, len).is_err() {
+            self.space.give(at, len);
+            return Err(Code::OUT_OF_MEMORY);
+        }
+        Ok(at)
+    }
+
+    pub(crate) fn host_free(&mut self, at: u64) -> Answer {
+        let block = self
+            .blocks
+            .get(&at)
+            .filter(|block| matches!(block.kind, Kind::Host(_)))
+            .ok_or(Code::INVALID_VALUE)?;
+        let len = block.len.next_multiple_of(GRANULE);
+        self.blocks.remove(&at);
+        let _ = self.arena.clear(at, len);
+        self.space.give(at, len);
+        Ok(())
+    }
+
+    pub(crate) fn register(&mut self, at: u64, bytes: u64, flags: u32, origin: Origin) -> Answer {
+        let end = at
+            .checked_add(bytes)
+            .filter(|_| at != 0 && bytes != 0)
+            .ok_or(Code::INVALID_VALUE)?;
+        let before = self.blocks.range(..end).next_back();
+        if before.is_some_and(|(base, block)| base + block.len > at) {
+            return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        self.enter(at, bytes, Kind::Registered(flags), 0, origin);
+        Ok(())
+    }
+
+    pub(crate) fn unregister(&mut self, at: u64) -> Answer {
+        let block = self.blocks.get(&at).ok_or(Code::HOST_MEMORY_NOT_REGISTERED)?;
+        match block.kind {
+            Kind::Registered(_) => {
+                self.blocks.remove(&at);
+                Ok(())
+            }
+            Kind::Host(_) => Err(Code::INVALID_VALUE),
+            _ => Err(Code::HOST_MEMORY_NOT_REGISTERED),
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Managed memory: where each page is, and what was advised.
+//!
+//! The bytes are the host's, at one address for all. What moves is the account: prefetches, advice and the work of devices move
+//! pages as the driver's documentation says. The host's own accesses are not seen: pages it touches stay where the account has
+//! them until work or a prefetch moves them.
+#![forbid(unsafe_code)]
+
+use super::{Kind, Memory};
+use crate::error::{Answer, Code};
+use crate::strict::Origin;
+
+/// Pages are moved in pieces of 64 KiB.
+pub(crate) const PAGE: u64 = 64 << 10;
+
+/// The host, where a place is asked for.
+pub(crate) const CPU: i32 = -1;
+/// No place.
+pub(crate) const NOWHERE: i32 = -2;
+
+/// What is known of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Page {
+    /// Where it is; a read-mostly one may have copies besides.
+    pub(crate) home: i32,
+    /// Devices, as bits, that have a copy to read.
+    pub(crate) copies: u64,
+    pub(crate) read_mostly: bool,
+    pub(crate) preferred: i32,
+    /// Where it was last prefetched to.
+    pub(crate) prefetched: i32,
+    /// Devices, as bits; bit 63 is the host.
+    pub(crate) accessed_by: u64,
+}
+
+/// The pages of a managed block.
+#[derive(Clone, Debug)]
+pub(crate) struct Managed {
+    pub(crate) pages: Vec<Page>,
+}
+
+/// A piece of advice: `cuMemAdvise`'s numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Advice {
+    ReadMostly(bool),
+    Preferred(bool),
+    AccessedBy(bool),
+}
+
+impl Advice {
+    pub(crate) fn from_raw(raw: i32) -> Answer<Self> {
+        Ok(match raw {
+            1 => Self::ReadMostly(true),
+            2 => Self::ReadMostly(false),
+            3 => Self::Preferred(true),
+            4 => Self::Preferred(false),
+            5 => Self::AccessedBy(true),
+            6 => Self::AccessedBy(false),
+            _ => return Err(Code::INVALID_VALUE),
+        })
+    }
+}
+
+fn bit(place: i32) -> u64 {
+    if place == CPU {
+        1 << 63
+    } else {
+        1u64.checked_shl(place as u32).unwrap_or(0)
+    }
+}
+
+impl Page {
+    fn new() -> Self {
+        Self {
+            home: CPU,
+            copies: 0,
+            read_mostly: false,
+            preferred: NOWHERE,
+            prefetched: NOWHERE,
+            accessed_by: 0,
+        }
+    }
+
+    fn advise(&mut self, advice: Advice, place: i32) {
+        match advice {
+            Advice::ReadMostly(on) => {
+                self.read_mostly = on;
+                if !on {
+                    self.copies = 0;
+                }
+            }
+            Advice::Preferred(on) => self.preferred = if on { place } else { NOWHERE },
+            Advice::AccessedBy(true) => self.accessed_by |= bit(place),
+            Advice::AccessedBy(false) => self.accessed_by &= !bit(place),
+        }
+    }
+
+    /// Work of a device reads or writes it.
+    fn touch(&mut self, place: i32, write: bool) {
+        if write {
+            self.copies = 0;
+        } else if self.read_mostly {
+            self.copies |= bit(place) & !bit(self.home);
+            return;
+        }
+        // A page that is where it is wanted, or that the device reaches through a map, stays.
+        let wanted = self.preferred != NOWHERE && self.preferred == self.home;
+        if !wanted && self.accessed_by & bit(place) == 0 {
+            self.home = place;
+        }
+    }
+
+    fn prefetch(&mut self, place: i32) {
+        self.prefetched = place;
+        if self.read_mostly {
+            self.copies |= bit(place) & !bit(self.home);
+        } else {
+            self.home = place;
+        }
+    }
+
+    fn is_at(&self, place: i32) -> bool {
+        self.home == place || self.copies & bit(place) != 0
+    }
+}
+
+impl Memory {
+    pub(crate) fn managed_allocate(&mut self, device: u32, bytes: u64, origin: Origin) -> Answer<u64> {
+        let at = self.host_chunk(bytes)?;
+        let pages = vec![Page::new(); bytes.div_ceil(PAGE) as usize];
+        self.enter(at, bytes, Kind::Managed(Managed { pages }), device, origin);
+        Ok(at)
+    }
+
+    /// The pages of a range, all in one managed block.
+    fn managed_pages(&mut self, at: u64, len: u64) -> Answer<&mut [Page]> {
+        let (base, block) = self.block_mut(at).ok_or(Code::INVALID_VALUE)?;
+        let end = (at - base)
+            .checked_add(len)
+            .filter(|end| len > 0 && *end <= block.len)
+            .ok_or(Code::INVALID_VALUE)?;
+        let Kind::Managed(managed) = &mut block.kind else {
+            return Err(Code::INVALID_VALUE);
+        };
+        let pages = ((at - base) / PAGE) as usize..end.div_ceil(PAGE) as usize;
+        managed.pages.get_mut(pages).ok_or(Code::INVALID_VALUE)
+    }
+
+    pub(crate) fn is_managed(&mut self, at: u64, len: u64) -> bool {
+        self.managed_pages(at, len).is_ok()
+    }
+
+    pub(crate) fn advise(&mut self, at: u64, len: u64, advice: Advice, place: i32) -> Answer {
+        self.check_place(place)?;
+        for page in self.managed_pages(at, len)? {
+            page.advise(advice, place);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn prefetch(&mut self, at: u64, len: u64, place: i32) -> Answer {
+        self.check_place(place)?;
+        for page in self.managed_pages(at, len)? {
+            page.prefetch(place);
+        }
+        Ok(())
+    }
+
+    /// Work of a device touches a range; nothing where it is not managed.
+    pub(crate) fn touch(&mut self, at: u64, len: u64, device: u32, write: bool) {
+        if let Ok(pages) = self.managed_pages(at, len) {
+            for page in pages {
+                page.touch(device as i32, write);
+            }
+        }
+    }
+
+    /// Bytes of a range that are at a place, in whole pages.
+    pub(crate) fn resident(&mut self, at: u64, len: u64, place: i32) -> Answer<u64> {
+        let pages = self.managed_pages(at, len)?;
+        Ok(pages.iter().filter(|page| page.is_at(place)).count() as u64 * PAGE)
+    }
+
+    /// What all pages of a range agree on; `other` where they do not.
+    pub(crate) fn agreed<T: PartialEq>(
+        &mut self,
+        at: u64,
+        len: u64,
+        other: T,
+        what: impl Fn(&Page) -> T,
+    ) -> Answer<T> {
+        let pages = self.managed_pages(at, len)?;
+        let first = pages.first().map(&what).ok_or(Code::INVALID_VALUE)?;
+        Ok(if pages.iter().all(|page| what(page) == first) {
+            first
+        } else {
+            other
+        })
+    }
+
+    /// The devices that all pages of a range are accessed by, the host (-1) among them.
+    pub(crate) fn accessors(&mut self, at: u64, len: u64) -> Answer<Vec<i32>> {
+        let all = self
+            .managed_pages(at, len)?
+            .iter()
+            .fold(u64::MAX, |all, page| all & page.accessed_by);
+        let devices = (0..63).chain([CPU]).filter(|place| all & bit(*place) != 0);
+        Ok(devices.collect())
+    }
+
+    fn check_place(&self, place: i32) -> Answer {
+        let known = place == CPU || usize::try_from(place).is_ok_and(|device| device < self.cards.len());
+        if known { Ok(()) } else { Err(Code::INVALID_DEVICE) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_move_as_advised() {
+        let mut page = Page::new();
+        page.touch(0, true);
+        assert_eq!(page.home, 0);
+        page.prefetch(CPU);
+        assert_eq!((page.home, page.prefetched), (CPU, CPU));
+        page.advise(Advice::Preferred(true), CPU);
+        page.touch(0, true);
+        assert_eq!(page.home, CPU, "it is where it is wanted");
+        page.advise(Advice::Preferred(false), CPU);
+        page.advise(Advice::AccessedBy(true), 1);
+        page.touch(1, true);
+        assert_eq!(page.home, CPU, "device 1 has a map of it");
+        page.advise(Advice::ReadMostly(true), CPU);
+        page.touch(0, false);
+        assert!(page.is_at(0) && page.is_at(CPU));
+        page.touch(0, true);
+        assert!(page.is_at(0) && !page.is_at(CPU), "a write leaves one copy");
+    }
+}

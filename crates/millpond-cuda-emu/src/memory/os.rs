@@ -1,0 +1,299 @@
+//! Everything that asks the system for memory, and everything that touches bytes.
+//!
+//! ```text
+//!  store of a device (memfd)    0 ........................................ its memory
+//!      alias: read and write    |xxxx|        |xxxxxxxx|                   where work goes
+//!  arena: device addresses          |xxxx|       |xxxx|xxxx|               what the client sees
+//! ```
+//!
+//! A device's bytes are the pages of one sparse file, so untouched memory is unbacked. The client's addresses map pieces of it,
+//! open to the host or closed; work always goes through the alias, which maps all of it and never changes.
+
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
+use std::ffi::c_void;
+use std::os::fd::OwnedFd;
+
+const CLOSED: ProtFlags = ProtFlags::empty();
+const OPEN: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+/// Addresses that belong to the emulator. Invariant: `base..base + len` is one mapping of ours from `reserve` on until drop,
+/// whatever pieces of it are remapped in between; nothing else in the process lies there.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    base: usize,
+    len: usize,
+}
+
+impl Arena {
+    /// Takes as many addresses as the system gives, 4 TiB where it gives that many.
+    pub(crate) fn reserve() -> Result<Self, Errno> {
+        let mut len = 4usize << 40;
+        loop {
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            // SAFETY: no address is asked for, so no mapping of others is replaced.
+            match unsafe { mmap_anonymous(std::ptr::null_mut(), len, CLOSED, flags) } {
+                Ok(base) => {
+                    return Ok(Self {
+                        base: base.addr(),
+                        len,
+                    });
+                }
+                Err(error) if len <= 64 << 30 => return Err(error),
+                Err(_) => len /= 2,
+            }
+        }
+    }
+
+    pub(crate) fn base(&self) -> u64 {
+        self.base as u64
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// Shows bytes of a store at an address, closed to the host until they are opened.
+    pub(crate) fn map(&self, at: u64, len: u64, store: &Store, offset: u64) -> Result<(), Errno> {
+        let ptr = self.check(at, len)?;
+        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: the range is inside the arena (`check`), so by its invariant only a mapping of ours is replaced.
+        unsafe { mmap(ptr, len as usize, CLOSED, flags, &store.file, offset) }?;
+        Ok(())
+    }
+
+    /// Lets the host read and write, or not.
+    pub(crate) fn open(&self, at: u64, len: u64, open: bool) -> Result<(), Errno> {
+        let ptr = self.check(at, len)?;
+        let flags = if open {
+            MprotectFlags::READ | MprotectFlags::WRITE
+        } else {
+            MprotectFlags::empty()
+        };
+        // SAFETY: the range is inside the arena (`check`); no Rust reference points there.
+        unsafe { mprotect(ptr, len as usize, flags) }
+    }
+
+    /// Memory of the host itself, zeroed, at an address: pinned and managed blocks.
+    pub(crate) fn host(&self, at: u64, len: u64) -> Result<(), Errno> {
+        let ptr = self.check(at, len)?;
+        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: as in `map`.
+        unsafe { mmap_anonymous(ptr, len as usize, OPEN, flags) }?;
+        Ok(())
+    }
+
+    /// Takes what is at these addresses away; they stay ours.
+    pub(crate) fn clear(&self, at: u64, len: u64) -> Result<(), Errno> {
+        let ptr = self.check(at, len)?;
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: as in `map`.
+        unsafe { mmap_anonymous(ptr, len as usize, CLOSED, flags) }?;
+        Ok(())
+    }
+
+    fn check(&self, at: u64, len: u64) -> Result<*mut c_void, Errno> {
+        let offset = at.checked_sub(self.base as u64).ok_or(Errno::INVAL)?;
+        let end = offset.checked_add(len).ok_or(Errno::INVAL)?;
+        if len == 0 || end > self.len as u64 {
+            return Err(Errno::INVAL);
+        }
+        Ok(std::ptr::without_provenance_mut(at as usize))
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        let base = std::ptr::without_provenance_mut(self.base);
+        // SAFETY: by the invariant the whole range is ours, and it goes with the arena.
+        let _ = unsafe { munmap(base, self.len) };
+    }
+}
+
+/// The bytes of a device. Invariant: `alias` maps the whole of `file`, `len` bytes, readable and writable, until drop.
+#[derive(Debug)]
+pub(crate) struct Store {
+    file: OwnedFd,
+    alias: usize,
+    len: usize,
+}
+
+impl Store {
+    pub(crate) fn new(len: u64) -> Result<Self, Errno> {
+        let file = memfd_create("cuda-emu", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, len)?;
+        let len = usize::try_from(len).map_err(|_| Errno::INVAL)?;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: no address is asked for; the file is as long as the mapping.
+        let alias = unsafe { mmap(std::ptr::null_mut(), len, OPEN, flags, &file, 0) }?;
+        Ok(Self {
+            file,
+            alias: alias.expose_provenance(),
+            len,
+        })
+    }
+
+    /// The bytes at an offset, for work to touch.
+    pub(crate) fn span(&self, offset: u64, len: u64) -> Option<Span> {
+        let end = offset.checked_add(len)?;
+        (end <= self.len as u64).then(|| Span {
+            at: self.alias + offset as usize,
+            len: len as usize,
+        })
+    }
+
+    /// Gives pages back to the system; they read as zeros.
+    pub(crate) fn punch(&self, offset: u64, len: u64) {
+        // Where the system cannot, the pages stay: what a new owner finds there is anything, as on a device.
+        let _ = fallocate(
+            &self.file,
+            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            offset,
+            len,
+        );
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let alias = std::ptr::with_exposed_provenance_mut(self.alias);
+        // SAFETY: the invariant's mapping ends with the store.
+        let _ = unsafe { munmap(alias, self.len) };
+    }
+}
+
+/// Bytes that work may touch. Invariant: they are mapped, readable and writable as long as the span is used: part of a store's
+/// alias (spans do not outlive the driver that holds the store), or memory that a caller of the C interface handed over for this
+/// work, which it vouches for as it does to the real driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    at: usize,
+    len: usize,
+}
+
+impl Span {
+    /// Memory of the host.
+    ///
+    /// # Safety
+    /// It is readable and writable as far as it is going to be read and written, until the work it is for has run.
+    pub(crate) unsafe fn host(at: usize, len: usize) -> Self {
+        Self { at, len }
+    }
+
+    pub(crate) fn len(self) -> usize {
+        self.len
+    }
+
+    fn part(self, from: usize, len: usize) -> Self {
+        Self {
+            at: self.at + from,
+            len,
+        }
+    }
+
+    /// A copy of the bytes.
+    pub(crate) fn read(self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        let from: *const u8 = std::ptr::with_exposed_provenance(self.at);
+        // SAFETY: the span is readable (invariant), the vector is new and as long.
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), self.len) };
+        bytes
+    }
+
+    /// Bytes written over it, as many as fit.
+    pub(crate) fn write(self, bytes: &[u8]) {
+        let to: *mut u8 = std::ptr::with_exposed_provenance_mut(self.at);
+        let len = self.len.min(bytes.len());
+        // SAFETY: the span is writable for at least `len` bytes (invariant); `copy` allows for overlap.
+        unsafe { std::ptr::copy(bytes.as_ptr(), to, len) };
+    }
+
+    fn copy_from(self, from: Self) {
+        let to: *mut u8 = std::ptr::with_exposed_provenance_mut(self.at);
+        let source: *const u8 = std::ptr::with_exposed_provenance(from.at);
+        let len = self.len.min(from.len);
+        // SAFETY: both spans are valid for `len` bytes (invariant); `copy` allows for overlap.
+        unsafe { std::ptr::copy(source, to, len) };
+    }
+}
+
+/// The bytes of one row of spans over those of another, as many as the shorter holds.
+pub(crate) fn copy(to: &[Span], from: &[Span]) {
+    let mut to = to.iter().copied();
+    let mut from = from.iter().copied();
+    let (mut into, mut source) = (to.next(), from.next());
+    while let (Some(t), Some(f)) = (into, source) {
+        let len = t.len.min(f.len);
+        t.part(0, len).copy_from(f.part(0, len));
+        into = if t.len > len {
+            Some(t.part(len, t.len - len))
+        } else {
+            to.next()
+        };
+        source = if f.len > len {
+            Some(f.part(len, f.len - len))
+        } else {
+            from.next()
+        };
+    }
+}
+
+/// A pattern over spans, again and again. Spans begin where the pattern does: device memory is cut at pages only.
+pub(crate) fn fill(to: &[Span], pattern: &[u8]) {
+    const STEP: usize = 64 << 10;
+    let repeats = (STEP / pattern.len().max(1)).max(1);
+    let block = pattern.repeat(repeats);
+    for span in to {
+        let mut done = 0;
+        while done < span.len {
+            let len = block.len().min(span.len - done);
+            span.part(done, len).write(&block[..len]);
+            done += len;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 2 << 20;
+
+    #[test]
+    fn two_addresses_of_one_page_show_the_same_bytes() {
+        let arena = Arena::reserve().unwrap();
+        let store = Store::new(4 * PAGE).unwrap();
+        let (one, two) = (arena.base(), arena.base() + 8 * PAGE);
+        for at in [one, two] {
+            arena.map(at, PAGE, &store, PAGE).unwrap();
+            arena.open(at, PAGE, true).unwrap();
+        }
+        store.span(PAGE + 5, 3).unwrap().write(b"abc");
+        for at in [one, two] {
+            // SAFETY: mapped and opened above, one page long.
+            let span = unsafe { Span::host(at as usize + 5, 3) };
+            assert_eq!(span.read(), b"abc");
+        }
+        assert_eq!(arena.map(arena.base() - PAGE, PAGE, &store, 0), Err(Errno::INVAL));
+        assert_eq!(store.span(4 * PAGE - 1, 2), None);
+    }
+
+    #[test]
+    fn spans_of_unequal_lengths_are_copied_and_filled() {
+        let store = Store::new(PAGE).unwrap();
+        let spans = |parts: &[(u64, u64)]| {
+            parts
+                .iter()
+                .map(|p| store.span(p.0, p.1).unwrap())
+                .collect::<Vec<_>>()
+        };
+        fill(&spans(&[(0, 8), (100, 4)]), &[1, 2]);
+        copy(&spans(&[(200, 3), (300, 9)]), &spans(&[(0, 8), (100, 4)]));
+        assert_eq!(store.span(200, 3).unwrap().read(), [1, 2, 1]);
+        assert_eq!(
+            store.span(300, 10).unwrap().read(),
+            [2, 1, 2, 1, 2, 1, 2, 1, 2, 0]
+        );
+    }
+}

@@ -1,0 +1,118 @@
+//! The page table: which bytes of which device lie at an address of the client's.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+
+/// One mapped piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mapped {
+    pub(crate) len: u64,
+    pub(crate) device: u32,
+    /// Where it lies in the device's store.
+    pub(crate) offset: u64,
+    /// The physical handle it came from; 0 for what the emulator mapped by itself.
+    pub(crate) handle: u64,
+    /// Whether work may touch it.
+    pub(crate) access: bool,
+    /// Whether this is the first piece of what one call mapped.
+    pub(crate) first: bool,
+}
+
+/// Pieces by address; they do not overlap.
+#[derive(Debug, Default)]
+pub(crate) struct Pages {
+    at: BTreeMap<u64, Mapped>,
+}
+
+impl Pages {
+    pub(crate) fn insert(&mut self, at: u64, piece: Mapped) {
+        self.at.insert(at, piece);
+    }
+
+    /// Whether anything is mapped in a range.
+    pub(crate) fn any(&self, at: u64, len: u64) -> bool {
+        let before = self.at.range(..at + len).next_back();
+        before.is_some_and(|(start, piece)| start + piece.len > at)
+    }
+
+    /// The pieces that are exactly this range: none cut, no hole. `None` where it is not so.
+    pub(crate) fn exactly(&self, at: u64, len: u64) -> Option<Vec<(u64, Mapped)>> {
+        let mut next = at;
+        let mut pieces = Vec::new();
+        for (&start, &piece) in self.at.range(at..at.checked_add(len)?) {
+            if start != next || (start == at && !piece.first) {
+                return None;
+            }
+            next = start + piece.len;
+            pieces.push((start, piece));
+        }
+        (next == at + len && self.starts_a_mapping(next)).then_some(pieces)
+    }
+
+    /// A mapping of several pieces is not cut where one of them ends.
+    fn starts_a_mapping(&self, at: u64) -> bool {
+        self.at.get(&at).is_none_or(|piece| piece.first)
+    }
+
+    pub(crate) fn remove(&mut self, at: u64) {
+        self.at.remove(&at);
+    }
+
+    pub(crate) fn set_access(&mut self, at: u64, access: bool) {
+        if let Some(piece) = self.at.get_mut(&at) {
+            piece.access = access;
+        }
+    }
+
+    /// The piece an address lies in.
+    pub(crate) fn piece(&self, at: u64) -> Option<(u64, Mapped)> {
+        let (&start, &piece) = self.at.range(..=at).next_back()?;
+        (at < start + piece.len).then_some((start, piece))
+    }
+
+    /// Device, offset and length of every part of a range, if all of it may be touched.
+    pub(crate) fn translate(&self, at: u64, len: u64) -> Option<Vec<(u32, u64, u64)>> {
+        let end = at.checked_add(len)?;
+        let mut parts = Vec::new();
+        let mut next = at;
+        while next < end {
+            let (start, piece) = self.piece(next)?;
+            if !piece.access {
+                return None;
+            }
+            let part = (start + piece.len).min(end) - next;
+            parts.push((piece.device, piece.offset + (next - start), part));
+            next += part;
+        }
+        Some(parts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_translated_across_pieces_and_not_across_holes() {
+        let mut pages = Pages::default();
+        let piece = |len, offset, access, first| Mapped {
+            len,
+            device: 0,
+            offset,
+            handle: 1,
+            access,
+            first,
+        };
+        pages.insert(100, piece(10, 500, true, true));
+        pages.insert(110, piece(10, 40, true, false));
+        pages.insert(130, piece(10, 0, false, true));
+        assert_eq!(pages.translate(105, 10), Some(vec![(0, 505, 5), (0, 40, 5)]));
+        assert_eq!(pages.translate(115, 10), None);
+        assert_eq!(pages.translate(130, 1), None, "no access was given");
+        assert_eq!(pages.exactly(100, 20).map(|p| p.len()), Some(2));
+        assert_eq!(pages.exactly(100, 10), None, "one mapping is not cut");
+        assert_eq!(pages.exactly(110, 10), None, "nor is its end taken alone");
+        assert_eq!(pages.exactly(100, 40), None);
+        assert!(pages.any(119, 1) && !pages.any(120, 10) && pages.any(120, 11));
+    }
+}

@@ -1,0 +1,67 @@
+//! `cuMemAlloc`: blocks of 512 bytes' alignment; small ones share 2 MiB, as the driver has it.
+#![forbid(unsafe_code)]
+
+use super::heap::{ALIGN, Heap};
+use super::{Block, GRANULE, Kind, Memory};
+use crate::error::{Answer, Code};
+use crate::strict::Origin;
+
+impl Memory {
+    pub(crate) fn allocate(&mut self, device: u32, bytes: u64, origin: Origin) -> Answer<u64> {
+        let len = bytes.checked_next_multiple_of(ALIGN).ok_or(Code::OUT_OF_MEMORY)?;
+        let heap = &mut self.card_mut(device)?.plain;
+        // Blocks of more than half a granule get granules of their own: what is left of them is lost to others.
+        let taken = if len <= GRANULE / 2 {
+            heap.take(len, |_| false)
+        } else {
+            None
+        };
+        let at = match taken {
+            Some((at, _)) => at,
+            None => {
+                let chunk = len.checked_next_multiple_of(GRANULE).ok_or(Code::OUT_OF_MEMORY)?;
+                let at = self.new_chunk(device, chunk)?;
+                if len > GRANULE / 2 {
+                    self.enter(at, bytes, Kind::Plain, device, origin);
+                    return Ok(at);
+                }
+                let heap = &mut self.card_mut(device)?.plain;
+                heap.add_chunk(at, chunk);
+                heap.take(len, |_| false).map(|(at, _)| at).ok_or(Code::UNKNOWN)?
+            }
+        };
+        self.enter(at, bytes, Kind::Plain, device, origin);
+        Ok(at)
+    }
+
+    /// Frees what `allocate`, a pool or managed memory handed out. Work that uses it has to be over.
+    pub(crate) fn free(&mut self, at: u64) -> Answer<Block> {
+        let block = self.blocks.get(&at).ok_or(Code::INVALID_VALUE)?.clone();
+        match &block.kind {
+            Kind::Plain => {
+                let heap = &mut self.card_mut(block.device)?.plain;
+                if heap.free(at, None).is_none() {
+                    self.drop_chunk(at, block.len.next_multiple_of(GRANULE));
+                } else {
+                    let empty = heap.empty_chunks();
+                    for (base, len) in empty {
+                        self.card_mut(block.device)?.plain.remove_chunk(base);
+                        self.drop_chunk(base, len);
+                    }
+                }
+            }
+            Kind::Pool(pool) => {
+                let heap: &mut Heap = &mut self.pools.get_mut(pool).ok_or(Code::INVALID_VALUE)?.heap;
+                heap.free(at, None).ok_or(Code::INVALID_VALUE)?;
+            }
+            Kind::Managed(_) => {
+                let len = block.len.next_multiple_of(GRANULE);
+                self.arena.clear(at, len).map_err(|_| Code::OPERATING_SYSTEM)?;
+                self.space.give(at, len);
+            }
+            Kind::Host(_) | Kind::Registered(_) | Kind::Reserved => return Err(Code::INVALID_VALUE),
+        }
+        self.blocks.remove(&at);
+        Ok(block)
+    }
+}

@@ -1,0 +1,162 @@
+//! Virtual memory management: addresses and memory apart, brought together by maps.
+#![forbid(unsafe_code)]
+
+use super::{GRANULE, Kind, Memory};
+use crate::error::{Answer, Code};
+use crate::strict::Origin;
+
+/// Physical memory. It lives as long as a handle or a map of it does.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    pub(crate) device: u32,
+    pub(crate) len: u64,
+    pieces: Vec<(u64, u64)>,
+    /// Handles: what was created and retained, less what was released.
+    handles: u32,
+    maps: u32,
+}
+
+impl Memory {
+    /// Addresses, at the wished place if that is free.
+    pub(crate) fn reserve(&mut self, len: u64, align: u64, wish: u64, origin: Origin) -> Answer<u64> {
+        if len == 0 || !len.is_multiple_of(GRANULE) || (align != 0 && !align.is_power_of_two()) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let align = align.max(GRANULE);
+        let wished = wish != 0 && wish.is_multiple_of(align) && self.space.take_at(wish, len);
+        let at = if wished {
+            Some(wish)
+        } else {
+            self.space.take(len, align)
+        };
+        let at = at.ok_or(Code::OUT_OF_MEMORY)?;
+        self.enter(at, len, Kind::Reserved, 0, origin);
+        Ok(at)
+    }
+
+    pub(crate) fn unreserve(&mut self, at: u64, len: u64) -> Answer {
+        let block = self.blocks.get(&at).ok_or(Code::INVALID_VALUE)?;
+        if !matches!(block.kind, Kind::Reserved) || block.len != len || self.pages.any(at, len) {
+            return Err(Code::INVALID_VALUE);
+        }
+        self.blocks.remove(&at);
+        self.space.give(at, len);
+        Ok(())
+    }
+
+    pub(crate) fn create(&mut self, device: u32, len: u64) -> Answer<u64> {
+        if len == 0 || !len.is_multiple_of(GRANULE) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let pieces = self.take_granules(device, len)?;
+        let handle = self.new_id();
+        self.handles.insert(
+            handle,
+            Handle {
+                device,
+                len,
+                pieces,
+                handles: 1,
+                maps: 0,
+            },
+        );
+        Ok(handle)
+    }
+
+    /// What a handle stands for, while somebody holds it.
+    pub(crate) fn handle(&self, handle: u64) -> Answer<&Handle> {
+        self.handles
+            .get(&handle)
+            .filter(|held| held.handles > 0)
+            .ok_or(Code::INVALID_VALUE)
+    }
+
+    pub(crate) fn release(&mut self, handle: u64) -> Answer {
+        self.handle(handle)?;
+        self.let_go(handle, 1, 0);
+        Ok(())
+    }
+
+    /// One more handle to the memory mapped at an address.
+    pub(crate) fn retain(&mut self, at: u64) -> Answer<u64> {
+        let handle = self.pages.piece(at).map_or(0, |(_, piece)| piece.handle);
+        let held = self.handles.get_mut(&handle).ok_or(Code::INVALID_VALUE)?;
+        held.handles += 1;
+        Ok(handle)
+    }
+
+    pub(crate) fn map(&mut self, at: u64, len: u64, handle: u64) -> Answer {
+        let held = self.handle(handle)?;
+        let (device, pieces) = (held.device, held.pieces.clone());
+        let aligned =
+            len != 0 && len.is_multiple_of(GRANULE) && at.is_multiple_of(GRANULE) && len <= held.len;
+        if !aligned || !self.reserved(at, len) || self.pages.any(at, len) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let mut left = len;
+        let cut = pieces.into_iter().map_while(|(offset, size)| {
+            let part = size.min(left);
+            left -= part;
+            (part > 0).then_some((offset, part))
+        });
+        let pieces: Vec<_> = cut.collect();
+        self.show(at, device, &pieces, handle, false)?;
+        if let Some(held) = self.handles.get_mut(&handle) {
+            held.maps += 1;
+        }
+        Ok(())
+    }
+
+    /// Whether a range lies in one reservation.
+    fn reserved(&self, at: u64, len: u64) -> bool {
+        self.block(at).is_some_and(|(base, block)| {
+            let inside = (at - base).checked_add(len).is_some_and(|end| end <= block.len);
+            inside && matches!(block.kind, Kind::Reserved)
+        })
+    }
+
+    pub(crate) fn set_access(&mut self, at: u64, len: u64, device: u32, access: bool) -> Answer {
+        self.card(device)?;
+        if len == 0 || !self.reserved(at, len) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let pieces = self.pages.exactly(at, len).ok_or(Code::INVALID_VALUE)?;
+        if self.open {
+            self.arena
+                .open(at, len, access)
+                .map_err(|_| Code::OUT_OF_MEMORY)?;
+        }
+        for (start, _) in pieces {
+            self.pages.set_access(start, access);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn unmap(&mut self, at: u64, len: u64) -> Answer {
+        if len == 0 || !self.reserved(at, len) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let pieces = self.pages.exactly(at, len).ok_or(Code::INVALID_VALUE)?;
+        self.hide(at, len);
+        for (_, piece) in pieces {
+            if piece.first {
+                self.let_go(piece.handle, 0, 1);
+            }
+        }
+        Ok(())
+    }
+
+    fn let_go(&mut self, handle: u64, handles: u32, maps: u32) {
+        let Some(held) = self.handles.get_mut(&handle) else {
+            return;
+        };
+        held.handles -= handles;
+        held.maps -= maps;
+        if held.handles == 0
+            && held.maps == 0
+            && let Some(held) = self.handles.remove(&handle)
+        {
+            self.give_granules(held.device, &held.pieces);
+        }
+    }
+}

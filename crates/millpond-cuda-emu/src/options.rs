@@ -1,0 +1,314 @@
+//! What the emulator is to be like: the keys of `MILLPOND_CUDA_EMU`.
+#![forbid(unsafe_code)]
+
+use crate::error::Code;
+use std::fmt;
+
+/// The environment variable that holds them.
+pub const VARIABLE: &str = "MILLPOND_CUDA_EMU";
+
+/// When queued work runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Streams {
+    /// At the call that queues it.
+    InPlace,
+    /// On a thread for each stream.
+    Threads,
+    /// When somebody waits or asks, in an order that a seed chooses among all that CUDA allows.
+    Seeded,
+}
+
+/// A call that is to fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The function's name with or without its version; any function where there is none.
+    pub name: Option<String>,
+    /// Which of its calls, from 1; every call where there is none.
+    pub nth: Option<u64>,
+    /// What it answers.
+    pub code: Code,
+}
+
+/// Every option, as parsed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// The number of devices.
+    pub devices: u32,
+    /// Bytes of memory of each.
+    pub memory: u64,
+    /// When work runs.
+    pub streams: Streams,
+    /// Chooses the order of seeded streams.
+    pub seed: u64,
+    /// Whether the host may not touch device memory, and misuse is reported.
+    pub strict: bool,
+    /// Bytes a second between host and device, each way.
+    pub link: f64,
+    /// Modelled nanoseconds before a copy's first byte.
+    pub latency: u64,
+    /// Modelled nanoseconds of each call.
+    pub call_cost: u64,
+    /// Whether work takes its modelled time on the clock on the wall too.
+    pub pace: bool,
+    /// Calls that fail.
+    pub fail: Vec<Fault>,
+    /// From which call on the device is lost.
+    pub lost: Option<u64>,
+    /// Whether the driver has virtual memory management. Without, its functions answer that they are not supported, the device's
+    /// attribute is 0 and `cuGetProcAddress` does not know them; the symbols are there, as a library cannot hide its own.
+    pub vmm: bool,
+    /// Whether it has stream-ordered pools; the same holds without them.
+    pub pools: bool,
+    /// The version it says it is.
+    pub version: i32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            devices: 1,
+            memory: 80 << 30,
+            streams: Streams::InPlace,
+            seed: 0,
+            strict: false,
+            link: 25e9,
+            latency: 8_000,
+            call_cost: 1_000,
+            pace: false,
+            fail: Vec::new(),
+            lost: None,
+            vmm: true,
+            pools: true,
+            version: 12_080,
+        }
+    }
+}
+
+/// A text that is no set of options.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadOption {
+    /// The part that was not understood.
+    pub part: String,
+    /// Why.
+    pub why: &'static str,
+}
+
+const KEYS: &str = "\
+  devices:N            number of devices, 1 to 64 (1)
+  memory:BYTES         of each device; K, M, G and T are powers of 1024 (80G)
+  streams:KIND         in-place, threads or seeded (in-place)
+  seed:N               the order of seeded streams (0)
+  strict:on|off        device memory is closed to the host, misuse is reported (off)
+  link:GB/S            modelled speed of copies between host and device (25)
+  latency:NS           modelled nanoseconds before a copy's first byte (8000)
+  call-cost:NS         modelled nanoseconds of each call (1000)
+  pace:on|off          work takes its modelled time in real time too (off)
+  fail:CALL            a call fails: NAME, NAME@N or @N for the N-th, =CODE after it (repeatable)
+  lost:N               the device is lost from the N-th call on
+  without:vmm|pools    a driver that lacks these (repeatable)
+  version:N            what cuDriverGetVersion says (12080)";
+
+impl fmt::Display for BadOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{VARIABLE}: '{}': {}; it is a list of key:value, separated by commas:\n{KEYS}",
+            self.part, self.why
+        )
+    }
+}
+
+impl std::error::Error for BadOption {}
+
+impl Options {
+    /// Reads options as the environment variable has them.
+    ///
+    /// ```
+    /// use millpond_cuda_emu::options::{Options, Streams};
+    /// let options = Options::parse("streams:seeded,seed:7,memory:1G")?;
+    /// assert_eq!(options.streams, Streams::Seeded);
+    /// assert_eq!(options.memory, 1 << 30);
+    /// # Ok::<(), millpond_cuda_emu::options::BadOption>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The part that is no option; its text lists those there are.
+    pub fn parse(text: &str) -> Result<Self, BadOption> {
+        let mut options = Self::default();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            options.set(part).map_err(|why| BadOption {
+                part: part.to_owned(),
+                why,
+            })?;
+        }
+        Ok(options)
+    }
+
+    fn set(&mut self, part: &str) -> Result<(), &'static str> {
+        let (key, value) = part
+            .split_once(':')
+            .ok_or("a key and its value are written key:value")?;
+        match key {
+            "devices" => self.devices = number(value, 1, 64)?,
+            "memory" => self.memory = bytes(value)?,
+            "streams" => {
+                self.streams = match value {
+                    "in-place" => Streams::InPlace,
+                    "threads" => Streams::Threads,
+                    "seeded" => Streams::Seeded,
+                    _ => return Err("streams are in-place, threads or seeded"),
+                }
+            }
+            "seed" => self.seed = number(value, 0, u64::MAX)?,
+            "strict" => self.strict = switch(value)?,
+            "link" => {
+                let speed: f64 = value
+                    .parse()
+                    .map_err(|_| "a number of gigabytes a second is needed")?;
+                if !(speed.is_finite() && speed > 0.0) {
+                    return Err("the speed of the link is above 0");
+                }
+                self.link = speed * 1e9;
+            }
+            "latency" => self.latency = number(value, 0, 1_000_000_000)?,
+            "call-cost" => self.call_cost = number(value, 0, 1_000_000_000)?,
+            "pace" => self.pace = switch(value)?,
+            "fail" => self.fail.push(Fault::parse(value)?),
+            "lost" => self.lost = Some(number(value.trim_start_matches('@'), 1, u64::MAX)?),
+            "without" => match value {
+                "vmm" => self.vmm = false,
+                "pools" => self.pools = false,
+                _ => return Err("a driver can be without vmm or pools"),
+            },
+            "version" => self.version = number(value, 11_000, 13_990)?,
+            _ => return Err("there is no such key"),
+        }
+        Ok(())
+    }
+}
+
+impl Fault {
+    /// Reads `NAME`, `NAME@N` or `@N`, with `=CODE` after it or not.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, &'static str> {
+        let (call, code) = match text.split_once('=') {
+            Some((call, code)) => {
+                let code = Code::parse(code).filter(|code| code.0 != 0);
+                (call, Some(code.ok_or("there is no such code, or it is success")?))
+            }
+            None => (text, None),
+        };
+        let (name, nth) = match call.split_once('@') {
+            Some((name, nth)) => (name, Some(number(nth, 1, u64::MAX)?)),
+            None => (call, None),
+        };
+        if !name.is_empty() && !name.starts_with("cu") {
+            return Err("functions have names like cuMemCreate");
+        }
+        if name.is_empty() && nth.is_none() {
+            return Err("a function's name, or @ and a number, is needed");
+        }
+        // What a call says when it fails for want of memory is the failure most worth trying.
+        let memory = ["Alloc", "Create", "Reserve", "Register", "Map"]
+            .iter()
+            .any(|part| name.contains(part));
+        let code = code.unwrap_or(if memory {
+            Code::OUT_OF_MEMORY
+        } else {
+            Code::UNKNOWN
+        });
+        let name = (!name.is_empty()).then(|| name.to_owned());
+        Ok(Self { name, nth, code })
+    }
+}
+
+fn number<T: std::str::FromStr + PartialOrd>(text: &str, least: T, most: T) -> Result<T, &'static str> {
+    match text.parse() {
+        Ok(value) if value >= least && value <= most => Ok(value),
+        Ok(_) => Err("the number is out of range"),
+        Err(_) => Err("a whole number is needed"),
+    }
+}
+
+fn switch(text: &str) -> Result<bool, &'static str> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("it is on or off"),
+    }
+}
+
+fn bytes(text: &str) -> Result<u64, &'static str> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match &text[digits.len()..] {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err("units are K, M, G and T"),
+    };
+    let count: u64 = number(digits, 1, u64::MAX)?;
+    let all = count
+        .checked_mul(1 << shift)
+        .filter(|all| *all >= 2 << 20 && *all <= 1 << 42);
+    all.ok_or("a device has 2 MiB to 4 TiB")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read() {
+        let options = Options::parse(
+            "devices:2, memory:3M,fail:cuMemCreate@2,fail:@9=700,lost:@4,without:vmm,strict:on",
+        );
+        let options = options.unwrap();
+        assert_eq!(
+            (options.devices, options.memory, options.lost),
+            (2, 3 << 20, Some(4))
+        );
+        assert!(options.strict && !options.vmm && options.pools);
+        let first = Fault {
+            name: Some("cuMemCreate".into()),
+            nth: Some(2),
+            code: Code::OUT_OF_MEMORY,
+        };
+        let second = Fault {
+            name: None,
+            nth: Some(9),
+            code: Code::ILLEGAL_ADDRESS,
+        };
+        assert_eq!(options.fail, [first, second]);
+        assert_eq!(Options::parse("").unwrap(), Options::default());
+    }
+
+    #[test]
+    fn what_is_no_option_is_named_and_the_keys_listed() {
+        for bad in [
+            "devices",
+            "devices:0",
+            "devices:x",
+            "memory:1",
+            "memory:9X",
+            "memory:99999999999T",
+            "streams:later",
+            "link:0",
+            "link:nan",
+            "fail:",
+            "fail:memcpy",
+            "fail:cuInit=0",
+            "fail:cuInit=7777",
+            "lost:0",
+            "without:stars",
+            "colour:red",
+        ] {
+            let error = Options::parse(bad).unwrap_err();
+            assert_eq!(error.part, bad);
+            assert!(error.to_string().contains("streams:KIND"), "{error}");
+        }
+    }
+}

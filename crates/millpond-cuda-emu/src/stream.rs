@@ -1,0 +1,352 @@
+//! Streams: the order in which work is queued, and what one stream's order means to another's.
+#![forbid(unsafe_code)]
+
+use crate::driver::{Driver, State};
+use crate::error::{Answer, Code};
+use crate::options::Options;
+use crate::strict::{Access, Origin};
+use crate::work::action::Action;
+use crate::work::clock::{Clock, Stamp};
+use crate::work::queue::Work;
+
+/// How a stream stands to the legacy default stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamKind {
+    /// It is the legacy stream: work waits for all blocking streams of its context, and they for it.
+    Legacy,
+    /// A blocking stream; the default stream of a thread is one too.
+    Blocking,
+    /// It knows nothing of the legacy stream.
+    NonBlocking,
+}
+
+/// One stream.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) context: u64,
+    pub(crate) device: u32,
+    pub(crate) kind: StreamKind,
+    pub(crate) flags: u32,
+    pub(crate) priority: i32,
+    /// The last work queued, and when it ends in modelled time.
+    pub(crate) last: Option<u64>,
+    pub(crate) end: u64,
+    pub(crate) place: u64,
+    /// What comes before the next work.
+    pub(crate) clock: Clock,
+    /// The capture it takes part in.
+    pub(crate) capture: Option<u64>,
+}
+
+impl Stream {
+    pub(crate) fn new(context: u64, device: u32, kind: StreamKind, flags: u32, priority: i32) -> Self {
+        Self {
+            context,
+            device,
+            kind,
+            flags,
+            priority,
+            last: None,
+            end: 0,
+            place: 0,
+            clock: Clock::default(),
+            capture: None,
+        }
+    }
+}
+
+/// What work waits for besides its stream.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct After {
+    pub(crate) tasks: Vec<u64>,
+    /// When the last of it ends in modelled time.
+    pub(crate) end: u64,
+    pub(crate) clock: Clock,
+}
+
+impl After {
+    fn stream(&mut self, stream: &Stream) {
+        self.tasks.extend(stream.last);
+        self.end = self.end.max(stream.end);
+        self.clock.join(&stream.clock);
+    }
+}
+
+impl State {
+    pub(crate) fn stream(&self, handle: u64) -> Answer<&Stream> {
+        self.streams.get(&handle).ok_or(Code::INVALID_HANDLE)
+    }
+
+    pub(crate) fn stream_mut(&mut self, handle: u64) -> Answer<&mut Stream> {
+        self.streams.get_mut(&handle).ok_or(Code::INVALID_HANDLE)
+    }
+
+    /// The stream a client means: 0 is the default stream, 1 the legacy one, 2 that of the thread.
+    pub(crate) fn find_stream(
+        &mut self,
+        handle: u64,
+        context: u64,
+        per_thread: bool,
+        thread: u64,
+    ) -> Answer<u64> {
+        match handle {
+            0 | 1 if !(per_thread && handle == 0) => Ok(self.healthy(context)?.legacy),
+            0 | 2 => {
+                let found = self.healthy(context)?;
+                if let Some(stream) = found.per_thread.get(&thread) {
+                    return Ok(*stream);
+                }
+                let device = found.device;
+                let stream = self.new_handle();
+                self.streams
+                    .insert(stream, Stream::new(context, device, StreamKind::Blocking, 0, 0));
+                if let Some(context) = self.contexts.get_mut(&context) {
+                    context.per_thread.insert(thread, stream);
+                }
+                Ok(stream)
+            }
+            _ => {
+                let context = self.stream(handle)?.context;
+                self.healthy(context)?;
+                Ok(handle)
+            }
+        }
+    }
+
+    pub(crate) fn create_stream(&mut self, context: u64, flags: u32, priority: i32) -> Answer<u64> {
+        if flags > 1 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let device = self.healthy(context)?.device;
+        let kind = if flags & 1 == 0 {
+            StreamKind::Blocking
+        } else {
+            StreamKind::NonBlocking
+        };
+        let handle = self.new_handle();
+        // As the driver does, priorities out of range are taken as the nearest there is.
+        let priority = priority.clamp(-5, 0);
+        self.streams
+            .insert(handle, Stream::new(context, device, kind, flags, priority));
+        Ok(handle)
+    }
+
+    /// What the rules put before the next work of a stream.
+    fn before(&self, handle: u64) -> Answer<After> {
+        let stream = self.stream(handle)?;
+        let mut after = After::default();
+        after.stream(stream);
+        after.clock.join(&self.host);
+        match stream.kind {
+            StreamKind::NonBlocking => {}
+            StreamKind::Blocking => {
+                let legacy = self.context(stream.context)?.legacy;
+                after.stream(self.stream(legacy)?);
+            }
+            StreamKind::Legacy => {
+                let blocking =
+                    |other: &&Stream| other.context == stream.context && other.kind == StreamKind::Blocking;
+                self.streams
+                    .values()
+                    .filter(blocking)
+                    .for_each(|other| after.stream(other));
+            }
+        }
+        Ok(after)
+    }
+
+    /// Queues work on a stream. Nothing is queued on a stream that is being captured: there it becomes a node.
+    pub(crate) fn enqueue(
+        &mut self,
+        options: &Options,
+        stream: u64,
+        action: Action,
+        origin: Origin,
+    ) -> Answer<Option<u64>> {
+        self.enqueue_after(options, stream, action, origin, &After::default())
+    }
+
+    pub(crate) fn enqueue_after(
+        &mut self,
+        options: &Options,
+        stream: u64,
+        action: Action,
+        origin: Origin,
+        more: &After,
+    ) -> Answer<Option<u64>> {
+        let found = self.stream(stream)?;
+        if let Some(capture) = found.capture {
+            self.capture_node(capture, stream, action, origin)?;
+            return Ok(None);
+        }
+        self.refuse_legacy_in_capture(stream)?;
+        let mut after = self.before(stream)?;
+        after.tasks.extend(&more.tasks);
+        after.end = after.end.max(more.end);
+        after.clock.join(&more.clock);
+        self.put(options, stream, action, origin, &after).map(Some)
+    }
+
+    /// Puts work behind exactly what is said, and makes it the stream's last.
+    pub(crate) fn put(
+        &mut self,
+        options: &Options,
+        handle: u64,
+        action: Action,
+        origin: Origin,
+        after: &After,
+    ) -> Answer<u64> {
+        let memory = &self.memory;
+        let (engine, length) = action.cost(options, |at| memory.is_pinned(at, 1));
+        let stream = self.streams.get_mut(&handle).ok_or(Code::INVALID_HANDLE)?;
+        let origin = Origin {
+            stream: handle,
+            ..origin
+        };
+        stream.place += 1;
+        let stamp = Stamp {
+            stream: handle,
+            place: stream.place,
+        };
+        stream.end = self.time.run(stream.device, engine, after.end, length);
+        stream.clock.join(&after.clock);
+        if self.strict.on() {
+            let live = |at| memory.block(at).is_some();
+            self.strict
+                .queued(&action.accesses(), stamp, &stream.clock, &self.host, origin, live);
+        }
+        stream.clock.see(stamp);
+        let work = Work {
+            stream: handle,
+            context: stream.context,
+            device: stream.device,
+            action,
+            origin,
+            length,
+        };
+        let task = self.queue.add(work, &after.tasks);
+        stream.last = Some(task);
+        Ok(task)
+    }
+
+    /// Freeing a block is like writing all of it: what other streams do with it has to be over by then.
+    pub(crate) fn strict_free(&mut self, handle: u64, whole: Access, origin: Origin) {
+        if let Some(stream) = self.streams.get(&handle)
+            && self.strict.on()
+        {
+            let stamp = Stamp {
+                stream: handle,
+                place: stream.place,
+            };
+            let origin = Origin {
+                stream: handle,
+                ..origin
+            };
+            self.strict
+                .queued(&[whole], stamp, &stream.clock, &self.host, origin, |_| true);
+        }
+    }
+
+    /// The place of the last work of a stream.
+    pub(crate) fn stamp(&self, handle: u64) -> Stamp {
+        let place = self.streams.get(&handle).map_or(0, |stream| stream.place);
+        Stamp {
+            stream: handle,
+            place,
+        }
+    }
+
+    /// The host has waited for all of a stream.
+    pub(crate) fn host_knows(&mut self, handle: u64) {
+        if let Some(stream) = self.streams.get(&handle) {
+            self.host.join(&stream.clock);
+            self.time.host_waits(stream.end);
+        }
+    }
+}
+
+impl Driver {
+    pub(crate) fn synchronise_stream(&self, handle: u64) -> Answer {
+        let mut state = self.state();
+        state.refuse_stream_in_capture(handle)?;
+        let after = state.before(handle)?;
+        let context = state.stream(handle)?.context;
+        let state = self.shared.wait_for(state, &after.tasks);
+        let mut state = state;
+        // The stream may have been destroyed by another thread meanwhile.
+        if state.streams.contains_key(&handle) {
+            state.host.join(&after.clock);
+            state.time.host_waits(after.end);
+        }
+        state.trim_pools();
+        state.healthy(context)?;
+        Ok(())
+    }
+
+    pub(crate) fn query_stream(&self, handle: u64) -> Answer {
+        let mut state = self.state();
+        state.refuse_stream_in_capture(handle)?;
+        let after = state.before(handle)?;
+        let context = state.stream(handle)?.context;
+        let done = after.tasks.iter().all(|task| state.queue.is_done(*task));
+        let mut state = if done { state } else { self.shared.poll(state) };
+        state.healthy(context)?;
+        if !after.tasks.iter().all(|task| state.queue.is_done(*task)) {
+            return Err(Code::NOT_READY);
+        }
+        state.host.join(&after.clock);
+        Ok(())
+    }
+
+    /// The stream goes; its work goes on.
+    pub(crate) fn destroy_stream(&self, handle: u64) -> Answer {
+        let mut state = self.state();
+        if state.stream(handle)?.kind == StreamKind::Legacy {
+            return Err(Code::INVALID_HANDLE);
+        }
+        if let Some(capture) = state.stream(handle)?.capture {
+            state.invalidate(capture);
+        }
+        let stream = state.streams.remove(&handle).ok_or(Code::INVALID_HANDLE)?;
+        if let Some(context) = state.contexts.get_mut(&stream.context) {
+            context.gone.join(&stream.clock);
+        }
+        // The legacy stream and those who wait for the context still come after it.
+        if stream.kind == StreamKind::Blocking
+            && let Some(legacy) = state.contexts.get(&stream.context).map(|context| context.legacy)
+            && let Some(last) = stream.last.filter(|last| !state.queue.is_done(*last))
+        {
+            let after = After {
+                tasks: vec![last],
+                end: stream.end,
+                clock: stream.clock,
+            };
+            let mut before = state.legacy_only(legacy);
+            before.tasks.extend(after.tasks);
+            before.end = before.end.max(after.end);
+            before.clock.join(&after.clock);
+            let origin = Origin {
+                call: "cuStreamDestroy_v2",
+                ..Origin::default()
+            };
+            let task = state.put(&self.shared.options, legacy, Action::Nothing, origin, &before)?;
+            if self.shared.options.streams == crate::options::Streams::Threads {
+                self.queued(state, task, legacy);
+            }
+        } else {
+            drop(state);
+        }
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+}
+
+impl State {
+    fn legacy_only(&self, legacy: u64) -> After {
+        let mut after = After::default();
+        if let Some(stream) = self.streams.get(&legacy) {
+            after.stream(stream);
+        }
+        after
+    }
+}

@@ -1,0 +1,193 @@
+//! Strict mode: use after free, and two streams at one block with nothing between them.
+//!
+//! The rule is happens-before, told by vector clocks. A piece of work comes after what its stream, the events it waits for and the
+//! legacy stream's rule put before it, and after everything the host had synchronised with when it was queued. What one thread
+//! of the host has waited for counts for all: threads order each other by means that are not seen here. So nothing is
+//! reported that was ordered; a race between threads of the host may go unseen. Bytes are compared, not blocks; work that does
+//! not say what it touches (kernels registered through the C interface) is not compared. Branches of one graph count as ordered.
+#![forbid(unsafe_code)]
+
+use crate::work::clock::{Clock, Stamp};
+use std::collections::VecDeque;
+use std::fmt;
+
+/// The call that something comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) call: &'static str,
+    pub(crate) number: u64,
+    pub(crate) stream: u64,
+    pub(crate) context: u64,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (call {}", self.call, self.number)?;
+        if self.stream != 0 {
+            write!(f, ", stream {:#x}", self.stream)?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// Bytes that a piece of work touches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Access {
+    /// The first address.
+    pub(crate) at: u64,
+    /// How many.
+    pub(crate) len: u64,
+    /// Whether they are written.
+    pub(crate) write: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    access: Access,
+    stamp: Stamp,
+    origin: Origin,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Freed {
+    at: u64,
+    len: u64,
+    taken: Origin,
+    freed: Origin,
+}
+
+/// How many freed blocks are remembered.
+const GRAVES: usize = 4096;
+
+/// What was seen, and what was found.
+#[derive(Debug, Default)]
+pub(crate) struct Strict {
+    on: bool,
+    seen: Vec<Seen>,
+    freed: VecDeque<Freed>,
+    findings: Vec<String>,
+}
+
+impl Strict {
+    pub(crate) fn new(on: bool) -> Self {
+        Self {
+            on,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn on(&self) -> bool {
+        self.on
+    }
+
+    pub(crate) fn findings(&self) -> &[String] {
+        &self.findings
+    }
+
+    /// Work is queued that touches these bytes; `clock` is what comes before it, `host` what the host knows to be over.
+    pub(crate) fn queued(
+        &mut self,
+        accesses: &[Access],
+        stamp: Stamp,
+        clock: &Clock,
+        host: &Clock,
+        origin: Origin,
+        live: impl Fn(u64) -> bool,
+    ) {
+        if !self.on || accesses.is_empty() {
+            return;
+        }
+        self.seen.retain(|seen| !host.covers(seen.stamp));
+        for &access in accesses.iter().filter(|access| access.len > 0) {
+            if !live(access.at) {
+                self.look_among_the_freed(access, origin);
+            }
+            let races = |seen: &&Seen| {
+                let overlap =
+                    seen.access.at < access.at + access.len && access.at < seen.access.at + seen.access.len;
+                overlap
+                    && (access.write || seen.access.write)
+                    && seen.stamp.stream != stamp.stream
+                    && !clock.covers(seen.stamp)
+            };
+            if let Some(other) = self.seen.iter().find(races).copied() {
+                let verb = |write| if write { "writes" } else { "reads" };
+                self.find(format!(
+                    "unordered use of {:#x}: {origin} {} it, {} {} it, and nothing orders them",
+                    access.at.max(other.access.at),
+                    verb(access.write),
+                    other.origin,
+                    verb(other.access.write),
+                ));
+            }
+            // What comes after an access to all of its bytes stands for it.
+            let covered = |seen: &Seen| {
+                let inside =
+                    seen.access.at >= access.at && seen.access.at + seen.access.len <= access.at + access.len;
+                inside && (access.write || !seen.access.write) && clock.covers(seen.stamp)
+            };
+            self.seen.retain(|seen| !covered(seen));
+            self.seen.push(Seen {
+                access,
+                stamp,
+                origin,
+            });
+        }
+    }
+
+    /// A block is gone: nothing that is queued from now on may touch it.
+    pub(crate) fn freed(&mut self, at: u64, len: u64, taken: Origin, freed: Origin) {
+        if self.on {
+            self.seen
+                .retain(|seen| seen.access.at < at || seen.access.at >= at + len);
+            self.freed.retain(|grave| grave.at != at);
+            self.freed.push_back(Freed {
+                at,
+                len,
+                taken,
+                freed,
+            });
+            if self.freed.len() > GRAVES {
+                self.freed.pop_front();
+            }
+        }
+    }
+
+    fn look_among_the_freed(&mut self, access: Access, origin: Origin) {
+        let inside = |grave: &&Freed| access.at >= grave.at && access.at < grave.at + grave.len;
+        if let Some(grave) = self.freed.iter().rev().find(inside).copied() {
+            self.find(format!(
+                "use after free: {origin} touches {:#x}, which {} gave and {} freed",
+                access.at, grave.taken, grave.freed
+            ));
+        }
+    }
+
+    /// A call names an address that is nobody's.
+    pub(crate) fn wild(&mut self, at: u64, len: u64, origin: Origin) {
+        if self.on {
+            self.look_among_the_freed(
+                Access {
+                    at,
+                    len,
+                    write: false,
+                },
+                origin,
+            );
+        }
+    }
+
+    /// Work ran into an address that nothing is mapped at.
+    pub(crate) fn illegal(&mut self, origin: Origin) {
+        if self.on {
+            self.find(format!(
+                "illegal address: {origin} touches memory that is not mapped, or not accessible, when it runs"
+            ));
+        }
+    }
+
+    fn find(&mut self, finding: String) {
+        eprintln!("millpond-cuda-emu: {finding}");
+        self.findings.push(finding);
+    }
+}

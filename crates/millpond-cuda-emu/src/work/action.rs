@@ -1,0 +1,252 @@
+//! What a piece of work does when its time has come.
+
+use super::clock::Engine;
+use crate::driver::Shared;
+use crate::error::{Answer, Code};
+use crate::kernels::Launch;
+use crate::memory::os::{self, Span};
+use crate::options::Options;
+use crate::strict::Access;
+use std::sync::Arc;
+
+/// One end of a copy.
+#[derive(Clone, Debug)]
+pub(crate) enum Side {
+    /// An address that CUDA knows: device, managed, pinned or registered memory.
+    Known(u64),
+    /// Memory of the host that it does not know. Whoever queued the work vouches for it.
+    Host(usize),
+    /// What such memory held at the call.
+    Snapshot(Arc<Vec<u8>>),
+}
+
+/// Rows of bytes; one row for a plain copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rows {
+    pub(crate) width: u64,
+    pub(crate) count: u64,
+    pub(crate) to_pitch: u64,
+    pub(crate) from_pitch: u64,
+}
+
+impl Rows {
+    pub(crate) fn one(width: u64) -> Self {
+        Self {
+            width,
+            count: 1,
+            to_pitch: width,
+            from_pitch: width,
+        }
+    }
+
+    /// Bytes in all.
+    pub(crate) fn bytes(self) -> u64 {
+        self.width.saturating_mul(self.count)
+    }
+
+    fn extent(self, pitch: u64) -> u64 {
+        self.count
+            .saturating_sub(1)
+            .saturating_mul(pitch)
+            .saturating_add(self.width)
+    }
+}
+
+/// A client's function, called on the host in the order of a stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Callback {
+    /// `cuLaunchHostFunc`.
+    Host {
+        function: unsafe extern "C" fn(usize),
+        data: usize,
+    },
+    /// `cuStreamAddCallback`; it gets the stream as the client names it.
+    Stream {
+        function: unsafe extern "C" fn(usize, i32, usize),
+        stream: usize,
+        data: usize,
+    },
+}
+
+/// A piece of work.
+#[derive(Clone, Debug)]
+pub(crate) enum Action {
+    /// Only a place in the order: records, waits, joins.
+    Nothing,
+    Copy {
+        to: Side,
+        from: Side,
+        rows: Rows,
+    },
+    /// `rows.from_pitch` has no meaning here.
+    Fill {
+        to: u64,
+        pattern: [u8; 4],
+        size: u8,
+        rows: Rows,
+    },
+    Kernel(Arc<Launch>),
+    Call(Callback),
+    Prefetch {
+        at: u64,
+        len: u64,
+        place: i32,
+    },
+}
+
+/// Modelled bytes a second inside a device.
+const DEVICE_SPEED: f64 = 1.5e12;
+/// Modelled nanoseconds of anything that runs on a device.
+const START: u64 = 2_000;
+
+fn nanoseconds(bytes: u64, speed: f64) -> u64 {
+    (bytes as f64 / speed * 1e9).ceil() as u64
+}
+
+impl Action {
+    /// Which part of the card does it, and for how many modelled nanoseconds.
+    pub(crate) fn cost(&self, options: &Options, is_host: impl Fn(u64) -> bool) -> (Engine, u64) {
+        match self {
+            Self::Nothing | Self::Call(_) => (Engine::None, 0),
+            Self::Fill { rows, .. } => (Engine::Compute, START + nanoseconds(rows.bytes(), DEVICE_SPEED)),
+            Self::Kernel(launch) => (Engine::Compute, launch.cost()),
+            Self::Prefetch { len, place, .. } => {
+                let engine = if *place < 0 {
+                    Engine::Download
+                } else {
+                    Engine::Upload
+                };
+                (engine, options.latency + nanoseconds(*len, options.link))
+            }
+            Self::Copy { to, from, rows } => {
+                let host = |side: &Side| match side {
+                    Side::Known(at) => is_host(*at),
+                    Side::Host(_) | Side::Snapshot(_) => true,
+                };
+                // What is not pinned goes through the driver's own pinned memory first, which halves the speed.
+                let pageable = |side: &Side| matches!(side, Side::Host(_) | Side::Snapshot(_));
+                let ways = if pageable(to) || pageable(from) { 2 } else { 1 };
+                let link = options.latency + ways * nanoseconds(rows.bytes(), options.link);
+                match (host(to), host(from)) {
+                    (true, true) | (true, false) => (Engine::Download, link),
+                    (false, true) => (Engine::Upload, link),
+                    (false, false) => (Engine::Compute, START + nanoseconds(rows.bytes(), DEVICE_SPEED)),
+                }
+            }
+        }
+    }
+
+    /// The bytes it touches, as far as it says.
+    pub(crate) fn accesses(&self) -> Vec<Access> {
+        match self {
+            Self::Nothing | Self::Call(_) | Self::Prefetch { .. } => Vec::new(),
+            Self::Fill { to, rows, .. } => vec![Access {
+                at: *to,
+                len: rows.extent(rows.to_pitch),
+                write: true,
+            }],
+            Self::Kernel(launch) => launch.accesses(),
+            Self::Copy { to, from, rows } => {
+                let mut all = Vec::new();
+                if let Side::Known(at) = to {
+                    all.push(Access {
+                        at: *at,
+                        len: rows.extent(rows.to_pitch),
+                        write: true,
+                    });
+                }
+                if let Side::Known(at) = from {
+                    all.push(Access {
+                        at: *at,
+                        len: rows.extent(rows.from_pitch),
+                        write: false,
+                    });
+                }
+                all
+            }
+        }
+    }
+
+    /// Does it, on the thread that calls, with no lock held.
+    pub(crate) fn perform(&self, shared: &Shared, device: u32) -> Answer {
+        match self {
+            Self::Nothing => Ok(()),
+            Self::Fill {
+                to,
+                pattern,
+                size,
+                rows,
+            } => {
+                let pattern = &pattern[..usize::from(*size)];
+                shared
+                    .state()
+                    .memory
+                    .touch(*to, rows.extent(rows.to_pitch), device, true);
+                for row in 0..rows.count {
+                    let spans = shared
+                        .state()
+                        .memory
+                        .resolve(to + row * rows.to_pitch, rows.width)?;
+                    os::fill(&spans, pattern);
+                }
+                Ok(())
+            }
+            Self::Copy { to, from, rows } => {
+                // Rows that lie end to end are one.
+                let dense = rows.to_pitch == rows.width && rows.from_pitch == rows.width;
+                let rows = if dense { Rows::one(rows.bytes()) } else { *rows };
+                for row in 0..rows.count {
+                    let to = to.spans(shared, row * rows.to_pitch, rows.width)?;
+                    let from = from.spans(shared, row * rows.from_pitch, rows.width)?;
+                    os::copy(&to, &from);
+                }
+                Ok(())
+            }
+            Self::Kernel(launch) => launch.run(shared, device),
+            Self::Prefetch { at, len, place } => shared.state().memory.prefetch(*at, *len, *place),
+            Self::Call(callback) => {
+                crate::calls::in_callback(|| callback.call());
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Callback {
+    fn call(self) {
+        match self {
+            Self::Host { function, data } => {
+                // SAFETY: the client handed function and data over together, to be called once in the order of the stream.
+                unsafe { function(data) };
+            }
+            Self::Stream {
+                function,
+                stream,
+                data,
+            } => {
+                // SAFETY: as above.
+                unsafe { function(stream, 0, data) };
+            }
+        }
+    }
+}
+
+impl Side {
+    fn spans(&self, shared: &Shared, offset: u64, len: u64) -> Answer<Vec<Span>> {
+        match self {
+            Self::Known(at) => shared
+                .state()
+                .memory
+                .resolve(at.checked_add(offset).ok_or(Code::ILLEGAL_ADDRESS)?, len),
+            // SAFETY: whoever queued the work vouches for the memory, as it does to the real driver.
+            Self::Host(at) => Ok(vec![unsafe { Span::host(at + offset as usize, len as usize) }]),
+            // SAFETY: the snapshot is as long as the copy, lives as long as the action, and is only read from.
+            Self::Snapshot(bytes) => Ok(vec![unsafe {
+                Span::host(
+                    bytes.as_ptr().expose_provenance() + offset as usize,
+                    (len as usize).min(bytes.len()),
+                )
+            }]),
+        }
+    }
+}

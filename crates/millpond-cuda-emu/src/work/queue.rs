@@ -1,0 +1,140 @@
+//! Queued work and what it waits for.
+#![forbid(unsafe_code)]
+
+use super::action::Action;
+use crate::strict::Origin;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A piece of work, and whose it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Work {
+    pub(crate) stream: u64,
+    pub(crate) context: u64,
+    pub(crate) device: u32,
+    pub(crate) action: Action,
+    pub(crate) origin: Origin,
+    /// Modelled nanoseconds.
+    pub(crate) length: u64,
+}
+
+#[derive(Debug)]
+struct Task {
+    work: Work,
+    waiting: usize,
+    dependents: Vec<u64>,
+}
+
+/// All work that is not done. A number that is not in it is done, and numbers grow, so nothing ever waits for itself.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    tasks: BTreeMap<u64, Task>,
+    ready: BTreeSet<u64>,
+    next: u64,
+}
+
+impl Queue {
+    /// Adds work that may run when all of `after` is done.
+    pub(crate) fn add(&mut self, work: Work, after: &[u64]) -> u64 {
+        self.next += 1;
+        let id = self.next;
+        let mut waiting = 0;
+        let mut after = after.to_vec();
+        after.sort_unstable();
+        after.dedup();
+        for before in after {
+            if let Some(task) = self.tasks.get_mut(&before) {
+                task.dependents.push(id);
+                waiting += 1;
+            }
+        }
+        if waiting == 0 {
+            self.ready.insert(id);
+        }
+        self.tasks.insert(
+            id,
+            Task {
+                work,
+                waiting,
+                dependents: Vec::new(),
+            },
+        );
+        id
+    }
+
+    pub(crate) fn is_done(&self, id: u64) -> bool {
+        !self.tasks.contains_key(&id)
+    }
+
+    pub(crate) fn has_work(&self, stream: u64) -> bool {
+        self.tasks.values().any(|task| task.work.stream == stream)
+    }
+
+    /// What may run now, with its stream, the oldest first.
+    pub(crate) fn ready(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.ready
+            .iter()
+            .filter_map(|id| Some((*id, self.tasks.get(id)?.work.stream)))
+    }
+
+    /// What is not done of a stream or, with 0, of all of a context's.
+    pub(crate) fn open(&self, context: u64, stream: u64) -> Vec<u64> {
+        let of = |task: &Task| task.work.context == context && (stream == 0 || task.work.stream == stream);
+        self.tasks
+            .iter()
+            .filter(|(_, task)| of(task))
+            .map(|(id, _)| *id)
+            .collect()
+    }
+
+    /// Takes work that is ready, to run it.
+    pub(crate) fn start(&mut self, id: u64) -> Option<Work> {
+        if !self.ready.remove(&id) {
+            return None;
+        }
+        self.tasks.get(&id).map(|task| task.work.clone())
+    }
+
+    /// It has run: what waited for it alone is ready.
+    pub(crate) fn finish(&mut self, id: u64) {
+        let Some(task) = self.tasks.remove(&id) else {
+            return;
+        };
+        for dependent in &task.dependents {
+            if let Some(next) = self.tasks.get_mut(dependent) {
+                next.waiting -= 1;
+                if next.waiting == 0 {
+                    self.ready.insert(*dependent);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_ready_when_what_it_waits_for_is_done() {
+        let mut queue = Queue::default();
+        let work = Work {
+            stream: 1,
+            context: 1,
+            device: 0,
+            action: Action::Nothing,
+            origin: Origin::default(),
+            length: 0,
+        };
+        let mut add = |after: &[u64]| queue.add(work.clone(), after);
+        let a = add(&[]);
+        let b = add(&[a, a]);
+        let c = add(&[a, b, 99]);
+        assert_eq!(queue.ready().map(|r| r.0).collect::<Vec<_>>(), [a]);
+        assert!(queue.start(b).is_none() && queue.start(a).is_some() && queue.start(a).is_none());
+        queue.finish(a);
+        assert!(queue.is_done(a) && queue.ready.contains(&b) && !queue.ready.contains(&c));
+        queue.start(b);
+        queue.finish(b);
+        assert!(queue.ready.contains(&c));
+    }
+}

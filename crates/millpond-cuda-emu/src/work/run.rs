@@ -1,0 +1,196 @@
+//! The three executors: at the call, on a thread for each stream, or when somebody waits, in an order that a seed chooses.
+
+use crate::driver::{Shared, State};
+use crate::error::Code;
+use crate::options::Streams;
+use std::collections::BTreeMap;
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// Chooses among work that may run. Each stream has a rank drawn at random, and the highest runs; now and then the one that ran
+/// falls behind all others. So streams run far ahead of each other, which even chances would seldom let them.
+#[derive(Debug)]
+pub(crate) struct Chooser {
+    state: u64,
+    ranks: BTreeMap<u64, u64>,
+}
+
+impl Chooser {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            state: seed ^ 0x9e37_79b9_7f4a_7c15,
+            ranks: BTreeMap::new(),
+        }
+    }
+
+    /// splitmix64.
+    pub(crate) fn random(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn choose(&mut self, ready: &[(u64, u64)]) -> Option<u64> {
+        for &(_, stream) in ready {
+            if !self.ranks.contains_key(&stream) {
+                let rank = self.random() | 1 << 32;
+                self.ranks.insert(stream, rank);
+            }
+        }
+        let rank = |stream: u64| self.ranks.get(&stream).copied().unwrap_or_default();
+        let &(id, stream) = ready
+            .iter()
+            .max_by_key(|(id, stream)| (rank(*stream), std::cmp::Reverse(*id)))?;
+        if self.random().is_multiple_of(4) {
+            let behind = self.random() >> 32;
+            self.ranks.insert(stream, behind);
+        }
+        Some(id)
+    }
+}
+
+impl Shared {
+    /// Work was queued on a stream: it runs now, or somebody is told that it may.
+    pub(crate) fn queued<'a>(self: &'a Arc<Self>, state: MutexGuard<'a, State>, task: u64, stream: u64) {
+        match self.options.streams {
+            Streams::InPlace => drop(self.wait_for(state, &[task])),
+            Streams::Seeded => drop(state),
+            Streams::Threads => self.worker(state, stream),
+        }
+    }
+
+    fn worker(self: &Arc<Self>, mut state: MutexGuard<'_, State>, stream: u64) {
+        if state.workers.insert(stream) {
+            let shared = Arc::clone(self);
+            let work = move || shared.work(stream);
+            let name = format!("cuda stream {stream:#x}");
+            if std::thread::Builder::new().name(name).spawn(work).is_err() {
+                // Without a thread the work runs when somebody waits for it, which every wait sees to.
+                state.workers.remove(&stream);
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// A stream's thread: until the stream, or the driver, is gone.
+    fn work(self: &Arc<Self>, stream: u64) {
+        let mut state = self.state();
+        loop {
+            let next = state.queue.ready().find(|ready| ready.1 == stream);
+            if let Some((task, _)) = next {
+                state = self.run(state, task);
+            } else if state.closing || !state.streams.contains_key(&stream) && !state.queue.has_work(stream) {
+                state.workers.remove(&stream);
+                return;
+            } else {
+                state = self
+                    .changed
+                    .wait(state)
+                    .unwrap_or_else(std::sync::PoisonError::into_inner);
+            }
+        }
+    }
+
+    /// Runs one piece of work that is ready; no lock is held meanwhile.
+    fn run<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>, task: u64) -> MutexGuard<'a, State> {
+        let Some(work) = state.queue.start(task) else {
+            return state;
+        };
+        drop(state);
+        let until = Instant::now() + Duration::from_nanos(if self.options.pace { work.length } else { 0 });
+        let perform = || work.action.perform(self, work.device);
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(perform));
+        let outcome = outcome.unwrap_or(Err(Code::UNKNOWN));
+        if self.options.pace {
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        }
+        let mut state = self.state();
+        state.queue.finish(task);
+        if let Err(code) = outcome {
+            if code == Code::ILLEGAL_ADDRESS {
+                state.strict.illegal(work.origin);
+            }
+            state.fail(work.context, code);
+        }
+        self.changed.notify_all();
+        state
+    }
+
+    /// Returns when all of these are done. With seeded streams it is this that makes work run.
+    pub(crate) fn wait_for<'a>(
+        self: &'a Arc<Self>,
+        mut state: MutexGuard<'a, State>,
+        tasks: &[u64],
+    ) -> MutexGuard<'a, State> {
+        loop {
+            let Some(open) = tasks.iter().find(|task| !state.queue.is_done(**task)).copied() else {
+                return state;
+            };
+            let next = match self.options.streams {
+                Streams::Seeded => state.choose(),
+                // What it waits for may belong to nobody's call: the branches of a graph.
+                Streams::InPlace => state
+                    .queue
+                    .ready()
+                    .map(|ready| ready.0)
+                    .find(|task| *task <= open),
+                Streams::Threads => {
+                    let idle = state
+                        .queue
+                        .ready()
+                        .find(|ready| !state.workers.contains(&ready.1));
+                    idle.map(|ready| ready.0)
+                }
+            };
+            state = match next {
+                Some(task) => self.run(state, task),
+                None => self
+                    .changed
+                    .wait(state)
+                    .unwrap_or_else(std::sync::PoisonError::into_inner),
+            };
+        }
+    }
+
+    /// Somebody asks whether work is done: with seeded streams a piece of some may run, so that asking ends.
+    pub(crate) fn poll<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        if self.options.streams == Streams::Seeded
+            && let Some(task) = state.choose()
+        {
+            return self.run(state, task);
+        }
+        state
+    }
+}
+
+impl State {
+    fn choose(&mut self) -> Option<u64> {
+        let ready: Vec<(u64, u64)> = self.queue.ready().collect();
+        self.chooser.choose(&ready)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_one_order_and_seeds_give_many() {
+        let order = |seed| {
+            let mut chooser = Chooser::new(seed);
+            let mut ready: Vec<(u64, u64)> = (0..12).map(|task| (task, task % 3)).collect();
+            let mut order = Vec::new();
+            while let Some(task) = chooser.choose(&ready) {
+                ready.retain(|entry| entry.0 != task);
+                order.push(task);
+            }
+            order
+        };
+        assert_eq!(order(5), order(5));
+        let orders: std::collections::BTreeSet<_> = (0..50).map(order).collect();
+        assert!(orders.len() > 30, "{}", orders.len());
+    }
+}

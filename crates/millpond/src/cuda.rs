@@ -1,0 +1,30 @@
+//! CUDA: devices, and where their memory comes from.
+//!
+//! Needs NVIDIA's driver when the program runs and nothing of CUDA when it is built. Without a driver everything here answers
+//! with an error that says so. Whatever a driver lacks or refuses is a value too.
+
+mod abi;
+mod buffer;
+mod device;
+mod driver;
+mod error;
+mod events;
+mod pool;
+mod source;
+mod stream;
+mod streams;
+
+pub use buffer::DeviceBuffer;
+pub use device::{CudaDevice, DeviceMemory};
+pub use error::CudaError;
+pub use pool::{DevicePool, DevicePoolBuilder, DevicePoolError};
+pub use source::{CudaMemory, CudaSource};
+pub use stream::CudaStream;
+
+/// Functions of the driver that this crate calls where they are there, and that the driver here does not have.
+///
+/// # Errors
+/// Where there is no driver.
+pub fn missing_functions() -> Result<Vec<&'static str>, CudaError> {
+    Ok(driver::Driver::get()?.missing_functions())
+}

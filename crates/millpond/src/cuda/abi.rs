@@ -1,0 +1,243 @@
+//! What the driver's functions take, as far as they are called here: handles, structures, constants.
+//!
+//! The driver's own numbers stay numbers: a newer driver may answer one that no enumeration of today has.
+
+use std::ffi::{c_int, c_uint, c_ushort, c_void};
+
+/// A code that every function answers.
+pub(super) type Code = c_uint;
+
+pub(super) const SUCCESS: Code = 0;
+pub(super) const OUT_OF_MEMORY: Code = 2;
+pub(super) const NOT_READY: Code = 600;
+
+/// A handle that the driver made: opaque, and usable from any thread that the driver lets use it.
+macro_rules! handles {
+    ($($(#[$about:meta])* $name:ident;)*) => {
+        $(
+            $(#[$about])*
+            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+            #[repr(transparent)]
+            pub(super) struct $name(pub(super) *mut c_void);
+
+            impl $name {
+                pub(super) const NULL: Self = Self(std::ptr::null_mut());
+            }
+
+            // SAFETY: the pointer is never followed here; the driver takes it from any thread.
+            unsafe impl Send for $name {}
+            // SAFETY: as above.
+            unsafe impl Sync for $name {}
+        )*
+    };
+}
+
+handles! {
+    /// A context; for each device one is shared by all who ask for the primary one.
+    ContextHandle;
+    /// A stream; null is the legacy default one.
+    StreamHandle;
+    /// An event.
+    EventHandle;
+    /// A pool of the driver's own.
+    PoolHandle;
+}
+
+/// Physical memory that addresses are mapped to.
+pub(super) type MemoryHandle = u64;
+
+/// An address on a device, or in an address range that devices share with the host.
+pub(super) type DevicePtr = u64;
+
+pub(super) type DeviceNumber = c_int;
+
+/// Attributes of a device.
+pub(super) mod attribute {
+    use super::c_int;
+
+    pub(crate) const VIRTUAL_MEMORY: c_int = 102;
+    pub(crate) const MEMORY_POOLS: c_int = 115;
+    pub(crate) const COMPUTE_MAJOR: c_int = 75;
+    pub(crate) const COMPUTE_MINOR: c_int = 76;
+}
+
+pub(super) const LOCATION_DEVICE: c_uint = 1;
+pub(super) const ALLOCATION_PINNED: c_uint = 1;
+pub(super) const HANDLE_NONE: c_uint = 0;
+pub(super) const ACCESS_READ_WRITE: c_uint = 3;
+/// The granularity that is no slower than it has to be.
+pub(super) const GRANULARITY_RECOMMENDED: c_uint = 1;
+/// Above it a pool gives back what is free when the device is waited for; all of it is ours to keep.
+pub(super) const POOL_RELEASE_THRESHOLD: c_uint = 4;
+/// An event that is quicker for not keeping the time.
+pub(super) const EVENT_WITHOUT_TIME: c_uint = 2;
+/// A stream that does not wait for the legacy default one.
+pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
+
+/// `CUmemLocation`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Location {
+    pub(super) kind: c_uint,
+    pub(super) id: c_int,
+}
+
+/// `CUmemAllocationProp`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct AllocationProperties {
+    pub(super) kind: c_uint,
+    pub(super) handles: c_uint,
+    pub(super) location: Location,
+    pub(super) windows: *mut c_void,
+    pub(super) compression: u8,
+    pub(super) remote: u8,
+    pub(super) usage: c_ushort,
+    pub(super) reserved: [u8; 4],
+}
+
+/// `CUmemAccessDesc`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Access {
+    pub(super) location: Location,
+    pub(super) flags: c_uint,
+}
+
+/// `CUmemPoolProps`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct PoolProperties {
+    pub(super) kind: c_uint,
+    pub(super) handles: c_uint,
+    pub(super) location: Location,
+    pub(super) windows: *mut c_void,
+    pub(super) most: usize,
+    pub(super) usage: c_ushort,
+    pub(super) reserved: [u8; 54],
+}
+
+impl Location {
+    pub(super) fn device(number: DeviceNumber) -> Self {
+        Self {
+            kind: LOCATION_DEVICE,
+            id: number,
+        }
+    }
+}
+
+impl AllocationProperties {
+    /// Memory that stays on a device, and is shared with no other process.
+    pub(super) fn on(number: DeviceNumber) -> Self {
+        Self {
+            kind: ALLOCATION_PINNED,
+            handles: HANDLE_NONE,
+            location: Location::device(number),
+            windows: std::ptr::null_mut(),
+            compression: 0,
+            remote: 0,
+            usage: 0,
+            reserved: [0; 4],
+        }
+    }
+}
+
+impl PoolProperties {
+    /// The same of a pool, as large as the device allows.
+    pub(super) fn on(number: DeviceNumber) -> Self {
+        Self {
+            kind: ALLOCATION_PINNED,
+            handles: HANDLE_NONE,
+            location: Location::device(number),
+            windows: std::ptr::null_mut(),
+            most: 0,
+            usage: 0,
+            reserved: [0; 54],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cudarc::driver::sys;
+    use std::mem::{align_of, offset_of, size_of};
+
+    #[test]
+    fn structures_lie_as_the_drivers_header_has_them() {
+        fn same<Ours, Theirs>() {
+            assert_eq!(size_of::<Ours>(), size_of::<Theirs>());
+            assert_eq!(align_of::<Ours>(), align_of::<Theirs>());
+        }
+        same::<Location, sys::CUmemLocation>();
+        same::<AllocationProperties, sys::CUmemAllocationProp>();
+        same::<Access, sys::CUmemAccessDesc>();
+        same::<PoolProperties, sys::CUmemPoolProps>();
+        let ours = [
+            offset_of!(AllocationProperties, location),
+            offset_of!(AllocationProperties, windows),
+            offset_of!(AllocationProperties, compression),
+            offset_of!(Access, flags),
+            offset_of!(PoolProperties, most),
+            offset_of!(PoolProperties, usage),
+        ];
+        let theirs = [
+            offset_of!(sys::CUmemAllocationProp, location),
+            offset_of!(sys::CUmemAllocationProp, win32HandleMetaData),
+            offset_of!(sys::CUmemAllocationProp, allocFlags),
+            offset_of!(sys::CUmemAccessDesc, flags),
+            offset_of!(sys::CUmemPoolProps, maxSize),
+            offset_of!(sys::CUmemPoolProps, usage),
+        ];
+        assert_eq!(ours, theirs);
+    }
+
+    #[test]
+    fn numbers_are_those_of_the_header() {
+        use sys::CUdevice_attribute as Attribute;
+        assert_eq!(
+            [
+                attribute::VIRTUAL_MEMORY,
+                attribute::MEMORY_POOLS,
+                attribute::COMPUTE_MAJOR,
+                attribute::COMPUTE_MINOR,
+            ],
+            [
+                Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED as c_int,
+                Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED as c_int,
+                Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as c_int,
+                Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as c_int,
+            ]
+        );
+        assert_eq!(
+            [SUCCESS, OUT_OF_MEMORY, NOT_READY],
+            [
+                sys::CUresult::CUDA_SUCCESS as Code,
+                sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY as Code,
+                sys::CUresult::CUDA_ERROR_NOT_READY as Code,
+            ]
+        );
+        assert_eq!(
+            [
+                LOCATION_DEVICE,
+                ALLOCATION_PINNED,
+                HANDLE_NONE,
+                ACCESS_READ_WRITE,
+                GRANULARITY_RECOMMENDED,
+                POOL_RELEASE_THRESHOLD,
+                EVENT_WITHOUT_TIME,
+                STREAM_NON_BLOCKING,
+            ],
+            [
+                sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint,
+                sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as c_uint,
+                sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE.0,
+                sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE as c_uint,
+                sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED as c_uint,
+                sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD as c_uint,
+                sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint,
+                sys::CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint,
+            ]
+        );
+    }
+}

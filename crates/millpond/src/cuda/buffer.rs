@@ -1,0 +1,238 @@
+//! Elements on a device.
+
+use super::device::CudaDevice;
+use super::error::CudaError;
+use super::pool::DevicePool;
+use super::stream::CudaStream;
+use crate::device::Device;
+use crate::dtype::{DType, Element};
+use millpond_engine::Block;
+use std::fmt;
+use std::marker::PhantomData;
+
+/// Elements in a device's memory, which go back to their pool when dropped, from any thread.
+///
+/// They are not the host's to read: they are copied to and fro. All work on them is put on the buffer's own stream, unless
+/// another one is [recorded](Self::record_use).
+pub struct DeviceBuffer<T: Element> {
+    pool: DevicePool,
+    /// None where there are no elements.
+    block: Option<Block>,
+    len: usize,
+    stream: CudaStream,
+    uses: Vec<CudaStream>,
+    elements: PhantomData<T>,
+}
+
+impl<T: Element> DeviceBuffer<T> {
+    pub(super) fn new(pool: &DevicePool, block: Option<Block>, len: usize, stream: &CudaStream) -> Self {
+        Self {
+            pool: pool.clone(),
+            block,
+            len,
+            stream: stream.clone(),
+            uses: Vec::new(),
+            elements: PhantomData,
+        }
+    }
+
+    /// Its address on the device; 0 where there are no elements. To read or write there by other means takes what every use of
+    /// a raw pointer takes, and that the stream is the buffer's or [recorded](Self::record_use).
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.block.as_ref().map_or(0, Block::address)
+    }
+
+    /// Elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of the elements.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.len * size_of::<T>()
+    }
+
+    /// Their type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        T::DTYPE
+    }
+
+    /// Where they are.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        Device::Cuda(self.pool.device().number())
+    }
+
+    /// The pool they are of.
+    #[must_use]
+    pub fn pool(&self) -> &DevicePool {
+        &self.pool
+    }
+
+    /// The stream they were asked for on.
+    #[must_use]
+    pub fn stream(&self) -> &CudaStream {
+        &self.stream
+    }
+
+    /// Says that work on another stream uses the elements: after the buffer is given back the memory is nobody's until what
+    /// that stream has to do by then is done.
+    ///
+    /// # Errors
+    /// Where the stream is another device's.
+    pub fn record_use(&mut self, stream: &CudaStream) -> Result<(), CudaError> {
+        stream.expect_on(self.pool.device())?;
+        if *stream != self.stream && !self.uses.contains(stream) {
+            self.uses.push(stream.clone());
+        }
+        Ok(())
+    }
+
+    /// Makes all elements zero, on the buffer's stream; does not wait for it.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn fill_zero(&mut self) -> Result<(), CudaError> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let (device, bytes) = (self.on(), self.bytes());
+        let _current = device.enter()?;
+        // SAFETY: the block has these bytes, and is ours on this stream.
+        unsafe {
+            device
+                .driver()
+                .set_bytes(self.address(), 0, bytes, self.stream.handle())
+        }
+    }
+
+    /// Copies the elements of another buffer of the same device here, on this buffer's stream, and does not wait for it. It
+    /// comes after what the other's stream has to do by now, and before what is put there later.
+    ///
+    /// # Errors
+    /// Where there are not as many, or on another device, and what the driver says.
+    pub fn copy_from(&mut self, other: &Self) -> Result<(), CudaError> {
+        self.expect(other.len())?;
+        other.stream.expect_on(self.pool.device())?;
+        if self.is_empty() {
+            return Ok(());
+        }
+        self.stream.wait_for(&other.stream)?;
+        let device = self.on();
+        let copied = {
+            let _current = device.enter()?;
+            // SAFETY: both have these bytes, and neither is given back before this stream has come so far: the other's own
+            // waits for it below.
+            unsafe {
+                device.driver().copy_on_device(
+                    self.address(),
+                    other.address(),
+                    self.bytes(),
+                    self.stream.handle(),
+                )
+            }
+        };
+        // Where the other stream cannot wait, this thread does.
+        let ordered = other.stream.wait_for(&self.stream);
+        ordered.or_else(|_| self.stream.synchronize()).and(copied)
+    }
+
+    /// Copies elements from the host, as many as there are here, and waits until they are there.
+    ///
+    /// # Errors
+    /// Where there are not as many, and what the driver says.
+    pub fn copy_from_host(&mut self, elements: &[T]) -> Result<(), CudaError> {
+        self.expect(elements.len())?;
+        if self.is_empty() {
+            return Ok(());
+        }
+        let device = self.on();
+        let _current = device.enter()?;
+        let from = elements.as_ptr().cast();
+        // SAFETY: both have these bytes; the host's are borrowed until the stream was waited for below.
+        let copied = unsafe {
+            device
+                .driver()
+                .copy_to_device(self.address(), from, self.bytes(), self.stream.handle())
+        };
+        // Also where the driver refused: it may have begun.
+        self.stream.synchronize().and(copied)
+    }
+
+    /// Copies the elements to the host, as many as there is room for there, and waits for them.
+    ///
+    /// # Errors
+    /// Where there is not as much room, and what the driver says.
+    pub fn copy_to_host(&self, elements: &mut [T]) -> Result<(), CudaError> {
+        self.expect(elements.len())?;
+        if self.is_empty() {
+            return Ok(());
+        }
+        let device = self.on();
+        let _current = device.enter()?;
+        let to = elements.as_mut_ptr().cast();
+        // SAFETY: both have these bytes, the host's may hold any, and are borrowed until the stream was waited for below.
+        let copied = unsafe {
+            device
+                .driver()
+                .copy_to_host(to, self.address(), self.bytes(), self.stream.handle())
+        };
+        self.stream.synchronize().and(copied)
+    }
+
+    /// The elements, copied to the host.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn to_vec(&self) -> Result<Vec<T>, CudaError> {
+        let mut elements = vec![T::zeroed(); self.len];
+        self.copy_to_host(&mut elements)?;
+        Ok(elements)
+    }
+
+    /// Gives the memory back now.
+    pub fn free(self) {}
+
+    fn on(&self) -> CudaDevice {
+        self.pool.device().clone()
+    }
+
+    fn expect(&self, found: usize) -> Result<(), CudaError> {
+        if found == self.len {
+            return Ok(());
+        }
+        Err(CudaError::Length {
+            expected: self.len,
+            found,
+        })
+    }
+}
+
+impl<T: Element> Drop for DeviceBuffer<T> {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            let uses = std::mem::take(&mut self.uses);
+            self.pool.take_back(block, self.stream.clone(), uses);
+        }
+    }
+}
+
+impl<T: Element> fmt::Debug for DeviceBuffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceBuffer")
+            .field("dtype", &self.dtype())
+            .field("len", &self.len)
+            .field("device", &self.device())
+            .finish_non_exhaustive()
+    }
+}

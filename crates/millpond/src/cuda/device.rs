@@ -1,0 +1,226 @@
+//! A CUDA device: its primary context, and what it says of itself.
+
+use super::abi::{ContextHandle, DeviceNumber, attribute};
+use super::driver::Driver;
+use super::error::{CudaError, insist};
+use std::ffi::{CStr, c_char, c_int};
+use std::fmt;
+use std::sync::Arc;
+
+/// A CUDA device.
+///
+/// Holds the device's primary context, which all of a process share: memory and streams made by other libraries on the same
+/// device are of the same context. Cloning makes another handle.
+///
+/// ```
+/// use millpond::cuda::{CudaDevice, CudaError};
+///
+/// match CudaDevice::get(0) {
+///     Ok(device) => println!("{device}: {} in all", device.memory()?.total),
+///     Err(CudaError::NoDriver) => println!("no CUDA here"),
+///     Err(error) => println!("{error}"),
+/// }
+/// # Ok::<(), CudaError>(())
+/// ```
+#[derive(Clone)]
+pub struct CudaDevice(Arc<Context>);
+
+/// Bytes of a device, as the driver counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceMemory {
+    /// Not in use by any process.
+    pub free: u64,
+    /// In all.
+    pub total: u64,
+}
+
+struct Context {
+    driver: &'static Driver,
+    handle: ContextHandle,
+    device: DeviceNumber,
+    number: u32,
+    name: String,
+    compute: (u32, u32),
+    virtual_memory: bool,
+    pools: bool,
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // At the end of the process the driver may be gone already, and says so.
+        // SAFETY: retained once when this was made.
+        let _ = insist(|| unsafe { self.driver.primary_context_release(self.device) });
+    }
+}
+
+/// The context is this thread's until it is dropped; then the one before is again.
+pub(super) struct Current<'a>(&'a Driver);
+
+impl Drop for Current<'_> {
+    fn drop(&mut self) {
+        let mut popped = ContextHandle::NULL;
+        // A driver that refuses this has no context left to be in.
+        // SAFETY: the pointer is to a local.
+        let _ = insist(|| unsafe { self.0.context_pop(&raw mut popped) });
+    }
+}
+
+impl CudaDevice {
+    /// The device of a number, from 0, as `CUDA_VISIBLE_DEVICES` leaves and orders them.
+    ///
+    /// # Errors
+    /// Where there is no driver or no such device, or the driver cannot make its context.
+    pub fn get(number: u32) -> Result<Self, CudaError> {
+        let driver = Driver::get()?;
+        let count = Self::count()?;
+        let ordinal = c_int::try_from(number).ok().filter(|_| number < count);
+        let ordinal = ordinal.ok_or(CudaError::NoDevice { number, count })?;
+        let (mut device, mut handle) = (0, ContextHandle::NULL);
+        // SAFETY: the pointer is to a local.
+        unsafe { driver.device_get(&raw mut device, ordinal) }?;
+        let ask = |what| attribute_of(driver, device, what);
+        let compute = (
+            ask(attribute::COMPUTE_MAJOR)?.unsigned_abs(),
+            ask(attribute::COMPUTE_MINOR)?.unsigned_abs(),
+        );
+        // A driver that does not know the question does not have the thing.
+        let has = |what| ask(what).is_ok_and(|answer| answer != 0);
+        let (virtual_memory, pools) = (has(attribute::VIRTUAL_MEMORY), has(attribute::MEMORY_POOLS));
+        let name = name_of(driver, device)?;
+        // Last: from here on it is to be released.
+        // SAFETY: the pointer is to a local.
+        unsafe { driver.primary_context_retain(&raw mut handle, device) }?;
+        Ok(Self(Arc::new(Context {
+            driver,
+            handle,
+            device,
+            number,
+            name,
+            compute,
+            virtual_memory: virtual_memory && driver.has_virtual_memory(),
+            pools: pools && driver.has_pools(),
+        })))
+    }
+
+    /// How many devices the driver has.
+    ///
+    /// # Errors
+    /// Where there is no driver, or it cannot say.
+    pub fn count() -> Result<u32, CudaError> {
+        let mut count = 0;
+        // SAFETY: the pointer is to a local.
+        unsafe { Driver::get()?.device_get_count(&raw mut count) }?;
+        Ok(count.unsigned_abs())
+    }
+
+    /// The newest version of CUDA that the driver serves; 12080 is 12.8.
+    ///
+    /// # Errors
+    /// Where there is no driver, or it cannot say.
+    pub fn driver_version() -> Result<u32, CudaError> {
+        Driver::get()?.version()
+    }
+
+    /// Its number, from 0.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.0.number
+    }
+
+    /// What its maker calls it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// What its processors can do: 9 and 0 for 9.0.
+    #[must_use]
+    pub fn compute_capability(&self) -> (u32, u32) {
+        self.0.compute
+    }
+
+    /// Whether addresses and physical pages come apart on it, so that pages can move.
+    #[must_use]
+    pub fn has_virtual_memory(&self) -> bool {
+        self.0.virtual_memory
+    }
+
+    /// Whether the driver has pools of its own for it.
+    #[must_use]
+    pub fn has_pools(&self) -> bool {
+        self.0.pools
+    }
+
+    /// Its memory, free for all processes and in all.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn memory(&self) -> Result<DeviceMemory, CudaError> {
+        let _current = self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the pointers are to locals.
+        unsafe { self.0.driver.memory_info(&raw mut free, &raw mut total) }?;
+        Ok(DeviceMemory {
+            free: free as u64,
+            total: total as u64,
+        })
+    }
+
+    /// Waits until the device has done all work of this process's context.
+    ///
+    /// # Errors
+    /// What the driver says: also of work that failed before.
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        let _current = self.enter()?;
+        // SAFETY: it takes no pointer.
+        unsafe { self.0.driver.context_synchronize() }
+    }
+
+    pub(super) fn driver(&self) -> &'static Driver {
+        self.0.driver
+    }
+
+    /// The driver's number for it.
+    pub(super) fn handle(&self) -> DeviceNumber {
+        self.0.device
+    }
+
+    /// Makes its context this thread's, as most calls need it.
+    pub(super) fn enter(&self) -> Result<Current<'static>, CudaError> {
+        // SAFETY: the context is retained for as long as this is.
+        insist(|| unsafe { self.0.driver.context_push(self.0.handle) })?;
+        Ok(Current(self.0.driver))
+    }
+}
+
+impl fmt::Debug for CudaDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaDevice")
+            .field("number", &self.number())
+            .field("name", &self.name())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for CudaDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cuda:{} ({})", self.number(), self.name())
+    }
+}
+
+fn attribute_of(driver: &Driver, device: DeviceNumber, what: c_int) -> Result<c_int, CudaError> {
+    let mut value = 0;
+    // SAFETY: the pointer is to a local.
+    unsafe { driver.device_get_attribute(&raw mut value, what, device) }?;
+    Ok(value)
+}
+
+fn name_of(driver: &Driver, device: DeviceNumber) -> Result<String, CudaError> {
+    let mut name = [0 as c_char; 256];
+    // SAFETY: the pointer is to a local of so many bytes, less the last, which stays zero.
+    unsafe { driver.device_get_name(name.as_mut_ptr(), name.len() as c_int - 1, device) }?;
+    // SAFETY: the last byte is zero.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+    Ok(name.to_string_lossy().into_owned())
+}

@@ -1,0 +1,209 @@
+//! The driver: one table of its functions, each looked for once. What is not there is a value.
+
+use super::abi::{
+    Access, AllocationProperties, Code, ContextHandle, DeviceNumber, DevicePtr, EventHandle, MemoryHandle,
+    PoolHandle, PoolProperties, SUCCESS, StreamHandle,
+};
+use super::error::CudaError;
+use cudarc::driver::sys;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::sync::OnceLock;
+
+macro_rules! table {
+    ($($name:ident = $symbol:literal($($arg:ident: $of:ty),*);)*) => {
+        struct Functions {
+            $($name: Option<unsafe extern "C" fn($($of),*) -> Code>,)*
+        }
+
+        impl Functions {
+            /// Those that are not there.
+            fn missing(&self) -> Vec<&'static str> {
+                let all = [$(($symbol, self.$name.is_some())),*];
+                all.into_iter().filter(|(_, there)| !there).map(|(symbol, _)| symbol).collect()
+            }
+
+            fn of_library() -> Self {
+                Self {
+                    $($name: {
+                        // SAFETY: the library has just been found, and stays loaded.
+                        let library = unsafe { sys::culib() };
+                        // SAFETY: the driver's function of this name has this signature: the header says so.
+                        let found = unsafe { library.get(concat!($symbol, "\0").as_bytes()) };
+                        found.ok().map(|function| *function)
+                    },)*
+                }
+            }
+        }
+
+        /// The functions. Each one's `unsafe` is that of its pointers and handles: they are the driver's or a caller's own,
+        /// and live.
+        impl Driver {
+            $(
+                pub(super) unsafe fn $name(&self $(, $arg: $of)*) -> Result<(), CudaError> {
+                    let function = self.functions.$name;
+                    let function = function.ok_or(CudaError::Missing { function: $symbol })?;
+                    // SAFETY: the caller's, as above.
+                    let code = unsafe { function($($arg),*) };
+                    self.check($symbol, code)
+                }
+            )*
+        }
+    };
+}
+
+table! {
+    init = "cuInit"(flags: c_uint);
+    driver_get_version = "cuDriverGetVersion"(version: *mut c_int);
+    device_get_count = "cuDeviceGetCount"(count: *mut c_int);
+    device_get = "cuDeviceGet"(device: *mut DeviceNumber, ordinal: c_int);
+    device_get_name = "cuDeviceGetName"(name: *mut c_char, bytes: c_int, device: DeviceNumber);
+    device_get_attribute = "cuDeviceGetAttribute"(value: *mut c_int, attribute: c_int, device: DeviceNumber);
+    primary_context_retain = "cuDevicePrimaryCtxRetain"(context: *mut ContextHandle, device: DeviceNumber);
+    primary_context_release = "cuDevicePrimaryCtxRelease_v2"(device: DeviceNumber);
+    context_push = "cuCtxPushCurrent_v2"(context: ContextHandle);
+    context_pop = "cuCtxPopCurrent_v2"(context: *mut ContextHandle);
+    context_synchronize = "cuCtxSynchronize"();
+    memory_info = "cuMemGetInfo_v2"(free: *mut usize, total: *mut usize);
+    allocate = "cuMemAlloc_v2"(address: *mut DevicePtr, bytes: usize);
+    free = "cuMemFree_v2"(address: DevicePtr);
+    pool_create = "cuMemPoolCreate"(pool: *mut PoolHandle, properties: *const PoolProperties);
+    pool_destroy = "cuMemPoolDestroy"(pool: PoolHandle);
+    pool_set_attribute = "cuMemPoolSetAttribute"(pool: PoolHandle, attribute: c_uint, value: *mut c_void);
+    pool_trim = "cuMemPoolTrimTo"(pool: PoolHandle, keep: usize);
+    allocate_from_pool = "cuMemAllocFromPoolAsync"(
+        address: *mut DevicePtr, bytes: usize, pool: PoolHandle, stream: StreamHandle
+    );
+    free_async = "cuMemFreeAsync"(address: DevicePtr, stream: StreamHandle);
+    address_reserve = "cuMemAddressReserve"(
+        address: *mut DevicePtr, bytes: usize, align: usize, at: DevicePtr, flags: c_ulonglong
+    );
+    address_free = "cuMemAddressFree"(address: DevicePtr, bytes: usize);
+    granularity = "cuMemGetAllocationGranularity"(
+        bytes: *mut usize, properties: *const AllocationProperties, option: c_uint
+    );
+    create = "cuMemCreate"(
+        handle: *mut MemoryHandle, bytes: usize, properties: *const AllocationProperties, flags: c_ulonglong
+    );
+    release = "cuMemRelease"(handle: MemoryHandle);
+    map = "cuMemMap"(
+        address: DevicePtr, bytes: usize, offset: usize, handle: MemoryHandle, flags: c_ulonglong
+    );
+    unmap = "cuMemUnmap"(address: DevicePtr, bytes: usize);
+    set_access = "cuMemSetAccess"(address: DevicePtr, bytes: usize, access: *const Access, count: usize);
+    stream_create = "cuStreamCreate"(stream: *mut StreamHandle, flags: c_uint);
+    stream_destroy = "cuStreamDestroy_v2"(stream: StreamHandle);
+    stream_synchronize = "cuStreamSynchronize"(stream: StreamHandle);
+    stream_wait_event = "cuStreamWaitEvent"(stream: StreamHandle, event: EventHandle, flags: c_uint);
+    event_create = "cuEventCreate"(event: *mut EventHandle, flags: c_uint);
+    event_destroy = "cuEventDestroy_v2"(event: EventHandle);
+    event_record = "cuEventRecord"(event: EventHandle, stream: StreamHandle);
+    event_query = "cuEventQuery"(event: EventHandle);
+    copy_to_device = "cuMemcpyHtoDAsync_v2"(
+        to: DevicePtr, from: *const c_void, bytes: usize, stream: StreamHandle
+    );
+    copy_to_host = "cuMemcpyDtoHAsync_v2"(
+        to: *mut c_void, from: DevicePtr, bytes: usize, stream: StreamHandle
+    );
+    copy_on_device = "cuMemcpyDtoDAsync_v2"(
+        to: DevicePtr, from: DevicePtr, bytes: usize, stream: StreamHandle
+    );
+    set_bytes = "cuMemsetD8Async"(address: DevicePtr, value: u8, bytes: usize, stream: StreamHandle);
+}
+
+/// The process's CUDA driver.
+///
+/// Its functions are looked for by name when it is first asked for: a machine without a driver, or with one that lacks some of
+/// them, is told of by an error and not by a panic.
+pub(super) struct Driver {
+    functions: Functions,
+    /// Apart, as it is asked about what the others answer.
+    error_name: Option<ErrorName>,
+}
+
+type ErrorName = unsafe extern "C" fn(Code, *mut *const c_char) -> Code;
+
+impl Driver {
+    /// The driver, initialised.
+    pub(super) fn get() -> Result<&'static Self, CudaError> {
+        static DRIVER: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
+        DRIVER.get_or_init(Self::load).as_ref().map_err(|error| *error)
+    }
+
+    fn load() -> Result<Self, CudaError> {
+        // SAFETY: it loads a library of the system's by name and lets go of it.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(CudaError::NoDriver);
+        }
+        // SAFETY: the library has just been found, and stays loaded.
+        let library = unsafe { sys::culib() };
+        // SAFETY: the driver's function of this name has this signature: the header says so.
+        let error_name = unsafe { library.get::<ErrorName>(b"cuGetErrorName\0") };
+        let driver = Self {
+            functions: Functions::of_library(),
+            error_name: error_name.ok().map(|function| *function),
+        };
+        // SAFETY: it takes no pointer.
+        unsafe { driver.init(0) }?;
+        Ok(driver)
+    }
+
+    /// The newest version of CUDA that it serves: 12080 is 12.8.
+    pub(super) fn version(&self) -> Result<u32, CudaError> {
+        let mut version = 0;
+        // SAFETY: the pointer is to a local.
+        unsafe { self.driver_get_version(&raw mut version) }?;
+        Ok(version.unsigned_abs())
+    }
+
+    /// Functions that are called here and that it does not have.
+    pub(super) fn missing_functions(&self) -> Vec<&'static str> {
+        self.functions.missing()
+    }
+
+    fn check(&self, call: &'static str, code: Code) -> Result<(), CudaError> {
+        if code == SUCCESS {
+            return Ok(());
+        }
+        let name = self.name_of(code);
+        Err(CudaError::Driver { call, code, name })
+    }
+
+    fn name_of(&self, code: Code) -> &'static str {
+        const UNKNOWN: &str = "a code without a name";
+        let mut name = std::ptr::null();
+        let Some(function) = self.error_name else {
+            return UNKNOWN;
+        };
+        // SAFETY: the pointer is to a local.
+        let answer = unsafe { function(code, &raw mut name) };
+        if answer != SUCCESS || name.is_null() {
+            return UNKNOWN;
+        }
+        // SAFETY: the driver's names are constants that end with a zero, in a library that stays loaded.
+        let name: &'static CStr = unsafe { CStr::from_ptr(name) };
+        name.to_str().unwrap_or(UNKNOWN)
+    }
+
+    /// Whether virtual memory can be managed: all the functions that takes are there.
+    pub(super) fn has_virtual_memory(&self) -> bool {
+        let of = &self.functions;
+        of.address_reserve.is_some()
+            && of.address_free.is_some()
+            && of.granularity.is_some()
+            && of.create.is_some()
+            && of.release.is_some()
+            && of.map.is_some()
+            && of.unmap.is_some()
+            && of.set_access.is_some()
+    }
+
+    /// Whether it has pools of its own.
+    pub(super) fn has_pools(&self) -> bool {
+        let of = &self.functions;
+        of.pool_create.is_some()
+            && of.pool_destroy.is_some()
+            && of.pool_set_attribute.is_some()
+            && of.allocate_from_pool.is_some()
+            && of.free_async.is_some()
+    }
+}

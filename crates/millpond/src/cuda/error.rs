@@ -1,0 +1,83 @@
+//! What can be wrong with a driver, and with what it was asked.
+
+use thiserror::Error;
+
+/// Why something of CUDA could not be done. No call of a driver ever panics here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CudaError {
+    /// There is no driver on this machine.
+    #[error(
+        "no CUDA driver here: there is no libcuda.so on the loader's path; install NVIDIA's driver, or run the program with `millpond cuda-emu -- PROGRAM`"
+    )]
+    NoDriver,
+    /// The driver is older than the function.
+    #[error("the CUDA driver has no {function}: a newer driver has")]
+    Missing {
+        /// The function.
+        function: &'static str,
+    },
+    /// There is no such device.
+    #[error("there is no CUDA device {number}: the driver has {count}")]
+    NoDevice {
+        /// The number asked for, from 0.
+        number: u32,
+        /// Devices there are.
+        count: u32,
+    },
+    /// The two sides of a copy are not as long.
+    #[error("{expected} elements are on the device and {found} on the host: give as many")]
+    Length {
+        /// Elements on the device.
+        expected: usize,
+        /// Elements on the host.
+        found: usize,
+    },
+    /// A stream or buffer is another device's.
+    #[error("this is on cuda:{expected}, and what was given on cuda:{found}")]
+    OtherDevice {
+        /// The device of what was asked.
+        expected: u32,
+        /// The device of what was given.
+        found: u32,
+    },
+    /// A call failed.
+    #[error("{call} failed: {name} ({code})")]
+    Driver {
+        /// The function that was called.
+        call: &'static str,
+        /// What it answered.
+        code: u32,
+        /// The driver's name for that.
+        name: &'static str,
+    },
+}
+
+impl CudaError {
+    /// Whether the device has not enough memory left.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Driver { code, .. } if *code == super::abi::OUT_OF_MEMORY)
+    }
+
+    /// Whether the context is of no use any more: every later call answers the same, and what is on the device is lost.
+    #[must_use]
+    pub fn is_fatal(&self) -> bool {
+        // Those of which the header says that the context, or the process, must be made anew.
+        const FATAL: [u32; 13] = [4, 214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719];
+        matches!(self, Self::Driver { code, .. } if FATAL.contains(code))
+    }
+}
+
+/// Does what must not fail, once more where it did: what gives memory back has nobody to tell. Only a driver that fails every time,
+/// or a device that is lost, is left with an error.
+pub(super) fn insist<T>(mut call: impl FnMut() -> Result<T, CudaError>) -> Result<T, CudaError> {
+    let mut outcome = call();
+    for _ in 0..2 {
+        match outcome {
+            Err(error) if !error.is_fatal() => outcome = call(),
+            _ => break,
+        }
+    }
+    outcome
+}

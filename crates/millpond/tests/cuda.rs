@@ -1,0 +1,235 @@
+//! Sources and pools of CUDA devices, on the emulated driver; on the machine's own with `MILLPOND_TEST_CUDA=real`.
+
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use millpond::cuda::{CudaDevice, CudaMemory, CudaSource, CudaStream, DevicePool};
+use millpond::engine::{CallKind, Counted, Limit, Limited, Source};
+use support::emulator;
+use support::suite::{account, faults, programs};
+
+/// A device; none, with a message, where there is no driver to be had.
+fn device() -> Option<CudaDevice> {
+    emulator::load().then(|| CudaDevice::get(0).expect("a device"))
+}
+
+/// A source that holds no more than so many bytes.
+fn source(capacity: Option<u64>, memory: CudaMemory) -> Option<Limited<CudaSource>> {
+    let source = CudaSource::new(&device()?, memory).expect("a source");
+    Some(Limited::new(source, Limit::new(capacity.unwrap_or(u64::MAX))))
+}
+
+macro_rules! source_behaviour {
+    ($($module:ident $memory:expr;)*) => {
+        $(mod $module {
+            use super::*;
+            source_behaviour!(@tests $memory;
+                account::{
+                    capacity_is_a_wall,
+                    handles_stay_whole,
+                    segments_are_apart,
+                    ranges_are_apart,
+                    too_much_is_an_error,
+                    events_pass,
+                }
+                programs::{random_programs_agree_with_the_model}
+                faults::{each_call_fails_in_turn}
+            );
+        })*
+    };
+    (@tests $memory:expr; $($topic:ident::{$($test:ident),* $(,)?})*) => {
+        $($(
+            #[test]
+            fn $test() {
+                $topic::$test(|capacity| source(capacity, $memory));
+            }
+        )*)*
+    };
+}
+
+// The suite of every source: see tests/sources.rs.
+source_behaviour! {
+    of_pages CudaMemory::Virtual;
+    of_the_drivers_pool CudaMemory::Pooled;
+    of_plain_segments CudaMemory::Plain;
+}
+
+#[test]
+fn the_best_there_is_serves() {
+    let Some(device) = device() else { return };
+    let source = CudaSource::new(&device, CudaMemory::Best).expect("a source");
+    let best = if device.has_virtual_memory() {
+        CudaMemory::Virtual
+    } else if device.has_pools() {
+        CudaMemory::Pooled
+    } else {
+        CudaMemory::Plain
+    };
+    assert_eq!(source.memory(), best);
+    assert_eq!(source.is_paged(), best == CudaMemory::Virtual);
+    assert_eq!(source.lost(), None);
+}
+
+#[test]
+fn what_a_source_holds_goes_back_with_it() {
+    let Some(device) = device() else { return };
+    for memory in [CudaMemory::Virtual, CudaMemory::Pooled, CudaMemory::Plain] {
+        let mut source = CudaSource::new(&device, memory).expect("a source");
+        let page = source.page_bytes();
+        let _segment = source.take(3 * page).expect("memory");
+        if source.is_paged() {
+            let range = source.reserve(8 * page).expect("addresses");
+            source.commit(&range, page, 4 * page, 2 * page).expect("memory");
+        }
+        let held = source.used_bytes();
+        assert!(held >= 3 * page, "{memory:?}");
+        let within = device.memory().expect("figures").free;
+        drop(source);
+        // Other tests of this process may take and give meanwhile on the same device, so it is held against a wide margin
+        // only on the machine's own.
+        if emulator::is_real() {
+            assert!(device.memory().expect("figures").free >= within, "{memory:?}");
+        }
+    }
+}
+
+fn pool_of(memory: CudaMemory) -> Option<(CudaDevice, DevicePool)> {
+    let device = device()?;
+    let pool = DevicePool::builder()
+        .memory(memory)
+        .build(&device)
+        .expect("a pool");
+    Some((device, pool))
+}
+
+#[test]
+fn elements_go_there_and_come_back() {
+    for memory in [CudaMemory::Virtual, CudaMemory::Pooled, CudaMemory::Plain] {
+        let Some((device, pool)) = pool_of(memory) else {
+            return;
+        };
+        let stream = CudaStream::new(&device).expect("a stream");
+        let there: Vec<u32> = (0..100_000).collect();
+        let mut first = pool.alloc_from(&there, &stream).expect("memory");
+        assert_eq!(
+            (first.len(), first.bytes(), first.is_empty()),
+            (100_000, 400_000, false)
+        );
+        assert!(first.address().is_multiple_of(256));
+        assert_eq!(first.device().to_string(), "cuda:0");
+        let other = CudaStream::new(&device).expect("a stream");
+        let mut second = pool.alloc_zeroed::<u32>(100_000, &other).expect("memory");
+        assert!(second.to_vec().expect("a copy").iter().all(|x| *x == 0));
+        second.copy_from(&first).expect("a copy");
+        first.fill_zero().expect("zeros");
+        assert_eq!(second.to_vec().expect("a copy"), there);
+        assert!(first.to_vec().expect("a copy").iter().all(|x| *x == 0));
+        assert!(first.copy_from_host(&[1]).is_err(), "as many as there are");
+        let none = pool.alloc::<f64>(0, &stream).expect("nothing");
+        assert_eq!((none.address(), none.to_vec().expect("nothing").len()), (0, 0));
+        drop((first, second, none));
+        let stats = pool.stats();
+        assert_eq!(
+            (stats.requested.current, stats.allocations, stats.frees),
+            (0, 2, 2)
+        );
+        assert_eq!(pool.compact().reserved_after, 0, "{memory:?}");
+    }
+}
+
+/// What DotCompute's loop shows: a driver's allocation for each turn without a pool, and one in all with it.
+#[test]
+fn a_loop_of_buffers_asks_the_driver_once() {
+    let Some((device, pool)) = pool_of(CudaMemory::Best) else {
+        return;
+    };
+    let stream = CudaStream::new(&device).expect("a stream");
+    for _ in 0..100 {
+        let buffer = pool.alloc::<u8>(1 << 20, &stream).expect("memory");
+        assert_eq!(buffer.bytes(), 1 << 20);
+    }
+    let stats = pool.stats();
+    assert_eq!((stats.allocations, stats.allocations - stats.hits), (100, 1));
+
+    let mut unpooled = Counted::new(CudaSource::new(&device, CudaMemory::Plain).expect("a source"));
+    for _ in 0..100 {
+        let segment = unpooled.take(1 << 20).expect("memory");
+        unpooled.give(segment);
+    }
+    assert_eq!(unpooled.counts().of(CallKind::Take).calls, 100);
+}
+
+#[test]
+fn a_block_that_came_back_serves_its_own_stream_at_once() {
+    let Some((device, pool)) = pool_of(CudaMemory::Best) else {
+        return;
+    };
+    let stream = CudaStream::new(&device).expect("a stream");
+    let first = pool.alloc::<u8>(3 << 20, &stream).expect("memory");
+    let address = first.address();
+    drop(first);
+    let second = pool.alloc::<u8>(3 << 20, &stream).expect("memory");
+    assert_eq!(second.address(), address);
+}
+
+#[test]
+fn more_than_its_share_is_refused_and_the_pool_goes_on() {
+    let Some(device) = device() else { return };
+    let limited = DevicePool::builder().limit(64 << 20).build(&device);
+    let pool = limited.expect("a pool");
+    let stream = CudaStream::new(&device).expect("a stream");
+    let held = pool.alloc::<u8>(40 << 20, &stream).expect("fits");
+    let error = pool.alloc::<u8>(30 << 20, &stream).expect_err("does not fit");
+    assert!(error.is_out_of_memory(), "{error}");
+    let why = error.post_mortem().expect("it says why").to_string();
+    assert!(why.contains("30.0 MiB"), "{why}");
+    drop(held);
+    let next = pool.alloc::<u8>(60 << 20, &stream).expect("fits now");
+    pool.set_limit(1 << 20);
+    assert!(pool.alloc::<u8>(2 << 20, &stream).is_err());
+    drop(next);
+    pool.set_limit(8 << 20);
+    assert!(pool.stats().reserved.current <= 8 << 20);
+    assert!(pool.alloc::<u64>(usize::MAX, &stream).is_err());
+    for fraction in [0.0, -1.0, 1.1, f64::NAN] {
+        let refused = DevicePool::builder().memory_fraction(fraction).build(&device);
+        assert!(refused.is_err(), "{fraction}");
+    }
+    assert!(DevicePool::builder().policy("none such").build(&device).is_err());
+    assert!(DevicePool::builder().settings("garbage").build(&device).is_err());
+}
+
+#[test]
+fn threads_share_a_pool() {
+    let Some((device, pool)) = pool_of(CudaMemory::Best) else {
+        return;
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..4u32 {
+            let (device, pool) = (&device, &pool);
+            scope.spawn(move || {
+                let stream = CudaStream::new(device).expect("a stream");
+                for turn in 0..50u32 {
+                    let len = 1000 * (1 + (turn * 7 + thread) % 40) as usize;
+                    let filled = vec![turn << 8 | thread; len];
+                    let buffer = pool.alloc_from(&filled, &stream).expect("memory");
+                    assert_eq!(buffer.to_vec().expect("a copy"), filled);
+                }
+            });
+        }
+    });
+    assert_eq!(pool.stats().requested.current, 0);
+}
+
+#[test]
+fn there_is_no_such_device() {
+    if !emulator::load() {
+        return;
+    }
+    let error = CudaDevice::get(1000).expect_err("there are not so many");
+    assert!(
+        error.to_string().contains("there is no CUDA device 1000"),
+        "{error}"
+    );
+}

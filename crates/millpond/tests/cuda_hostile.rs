@@ -1,0 +1,248 @@
+//! Pools of CUDA devices over a driver that fails, lacks things, is lost, or does work as late as it may. On the emulated driver
+//! only; each test in processes of its own.
+
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use millpond::cuda::{CudaDevice, CudaMemory, CudaStream, DeviceBuffer, DevicePool};
+use std::error::Error;
+use support::emulator;
+
+type Outcome = Result<(), Box<dyn Error>>;
+
+/// Runs the body in a process of its own for each set of options; every one has to pass.
+fn in_children(test: &str, options: impl Iterator<Item = String>, body: impl FnOnce()) {
+    if emulator::is_real() || !emulator::load() {
+        eprintln!("skipped: on the emulated driver only");
+        return;
+    }
+    if emulator::is_child(test) {
+        return body();
+    }
+    for options in options {
+        let (passed, text) = emulator::child(test, &options);
+        assert!(passed, "{options}:\n{text}");
+    }
+}
+
+const LEN: usize = 300_000;
+
+/// What a program does with a pool: blocks of two streams, copies to and fro and between, memory given back and compacted.
+fn program(device: &CudaDevice, pool: &DevicePool) -> Outcome {
+    let (first, second) = (CudaStream::new(device)?, CudaStream::new(device)?);
+    let numbers: Vec<u32> = (0..LEN as u32).collect();
+    for turn in 0..3 {
+        let source = pool.alloc_from(&numbers, &first)?;
+        let mut target = pool.alloc_zeroed::<u32>(LEN, &second)?;
+        target.copy_from(&source)?;
+        drop(source);
+        let mut other = pool.alloc::<u32>(LEN << turn, &first)?;
+        other.fill_zero()?;
+        other.record_use(&second)?;
+        assert_eq!(target.to_vec()?, numbers);
+        drop(target);
+        assert!(other.to_vec()?.iter().all(|number| *number == 0));
+        drop(other);
+        pool.compact();
+    }
+    Ok(())
+}
+
+fn whole(pool: &DevicePool) {
+    let stats = pool.stats();
+    assert_eq!(stats.requested.current, 0, "a block is lost");
+    assert_eq!(stats.allocations, stats.frees);
+}
+
+/// Each call of the driver that the program makes fails once: it is told, nothing is lost, and the pool serves afterwards.
+#[test]
+fn each_call_fails_in_turn() {
+    let options = ["strict:on", "without:vmm", "without:vmm,without:pools"];
+    let options = options.into_iter().map(str::to_owned);
+    in_children("each_call_fails_in_turn", options, || {
+        let device = CudaDevice::get(0).expect("a device");
+        let pool = DevicePool::new(&device).expect("a pool");
+        let before = emulator::calls(None);
+        program(&device, &pool).expect("nothing fails");
+        let calls = emulator::calls(None) - before;
+        whole(&pool);
+        assert!(calls > 100, "{calls}");
+        let (mut told, mut mended) = (0, 0);
+        for nth in 1..=calls {
+            emulator::fail(Some(nth));
+            match program(&device, &pool) {
+                Ok(()) => mended += 1,
+                Err(_) => told += 1,
+            }
+            emulator::fail(None);
+            whole(&pool);
+            assert_eq!(pool.lost(), None, "call {nth} of {calls}");
+            program(&device, &pool)
+                .unwrap_or_else(|error| panic!("after call {nth} of {calls} failed: {error}"));
+            whole(&pool);
+        }
+        pool.compact();
+        assert_eq!(pool.stats().reserved.current, 0);
+        println!("{calls} calls: {told} failures told, {mended} made good");
+        assert!(told > 0 && mended > 0);
+        let (count, text) = emulator::findings();
+        assert_eq!(count, 0, "{text}");
+    });
+}
+
+/// Making what the program needs fails at each call too.
+#[test]
+fn each_call_of_making_a_pool_fails_in_turn() {
+    let options = (1..60).map(|nth| format!("fail:@{nth}"));
+    in_children("each_call_of_making_a_pool_fails_in_turn", options, || {
+        // One call fails, so one of the two goes well.
+        let made = || -> Result<(CudaDevice, DevicePool), Box<dyn Error>> {
+            let device = CudaDevice::get(0)?;
+            let pool = DevicePool::new(&device)?;
+            Ok((device, pool))
+        };
+        match made() {
+            Ok((device, pool)) => {
+                // The call that fails may come here.
+                let _ = program(&device, &pool);
+                whole(&pool);
+                program(&device, &pool).expect("it goes well the second time");
+            }
+            // A driver that could not be initialised stays so.
+            Err(error) => assert!(made().is_ok() || error.to_string().contains("cuInit"), "{error}"),
+        }
+    });
+}
+
+/// The same program whatever the driver lacks, on the next best source.
+#[test]
+fn a_driver_that_lacks_things_serves() {
+    let options = ["", "without:vmm", "without:vmm,without:pools"];
+    in_children(
+        "a_driver_that_lacks_things_serves",
+        options.into_iter().map(str::to_owned),
+        || {
+            let device = CudaDevice::get(0).expect("a device");
+            let pool = DevicePool::new(&device).expect("a pool");
+            let said = std::env::var("MILLPOND_CUDA_EMU").unwrap_or_default();
+            let expected = match said.as_str() {
+                "" => CudaMemory::Virtual,
+                "without:vmm" => CudaMemory::Pooled,
+                _ => CudaMemory::Plain,
+            };
+            assert_eq!(pool.memory(), expected);
+            if expected != CudaMemory::Virtual {
+                let wanted = DevicePool::builder().memory(CudaMemory::Virtual).build(&device);
+                let error = wanted.expect_err("there is none").to_string();
+                assert!(error.contains("cuMemCreate"), "{error}");
+            }
+            program(&device, &pool).expect("it serves");
+            whole(&pool);
+        },
+    );
+}
+
+/// Work as late and as interleaved as CUDA allows: every byte is right, and nothing is used that is not ordered.
+#[test]
+fn any_order_of_work_is_right() {
+    let options = (0..100).map(|seed| format!("streams:seeded,seed:{seed},strict:on"));
+    in_children("any_order_of_work_is_right", options, || {
+        let device = CudaDevice::get(0).expect("a device");
+        let pool = DevicePool::new(&device).expect("a pool");
+        program(&device, &pool).expect("nothing fails");
+        whole(&pool);
+        let (first, second) = (
+            CudaStream::new(&device).expect("a stream"),
+            CudaStream::new(&device).expect("a stream"),
+        );
+        for _ in 0..4 {
+            used_elsewhere(&pool, &first, &second, true);
+        }
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
+/// A block that another stream still writes when it is given back, and another one at once. Whether that stream was recorded is the
+/// caller's to say.
+fn used_elsewhere(pool: &DevicePool, first: &CudaStream, second: &CudaStream, recorded: bool) {
+    let mut block: DeviceBuffer<u8> = pool.alloc_zeroed(1 << 20, first).expect("memory");
+    second.wait_for(first).expect("it waits");
+    emulator::set_bytes(block.address(), 7, 1 << 20, second.as_raw());
+    if recorded {
+        block.record_use(second).expect("its device");
+    }
+    drop(block);
+    let next: DeviceBuffer<u8> = pool.alloc_zeroed(1 << 20, first).expect("memory");
+    let there = next.to_vec().expect("a copy");
+    assert!(!recorded || there.iter().all(|byte| *byte == 0));
+}
+
+/// What is planted is found: a use that is not recorded lets a block be reused too early.
+#[test]
+fn an_early_reuse_is_found() {
+    let options = std::iter::once("streams:seeded,seed:1,strict:on".to_owned());
+    in_children("an_early_reuse_is_found", options, || {
+        let device = CudaDevice::get(0).expect("a device");
+        let pool = DevicePool::new(&device).expect("a pool");
+        let (first, second) = (
+            CudaStream::new(&device).expect("a stream"),
+            CudaStream::new(&device).expect("a stream"),
+        );
+        used_elsewhere(&pool, &first, &second, false);
+        let (count, text) = emulator::findings();
+        assert!(count > 0, "the planted reuse was not found");
+        println!("{text}");
+    });
+}
+
+/// So is a wait that is missing: one stream writes what another has not waited for.
+#[test]
+fn a_missing_wait_is_found() {
+    let options = std::iter::once("streams:seeded,seed:1,strict:on".to_owned());
+    in_children("a_missing_wait_is_found", options, || {
+        let device = CudaDevice::get(0).expect("a device");
+        let pool = DevicePool::new(&device).expect("a pool");
+        let (first, second) = (
+            CudaStream::new(&device).expect("a stream"),
+            CudaStream::new(&device).expect("a stream"),
+        );
+        let mut block: DeviceBuffer<u8> = pool.alloc_zeroed(1 << 20, &first).expect("memory");
+        block.record_use(&second).expect("its device");
+        emulator::set_bytes(block.address(), 7, 1 << 20, second.as_raw());
+        block.to_vec().expect("a copy");
+        assert!(emulator::findings().0 > 0, "the planted race was not found");
+    });
+}
+
+/// And a leak: the account says so.
+#[test]
+fn a_leak_is_counted() {
+    in_children("a_leak_is_counted", std::iter::once(String::new()), || {
+        let device = CudaDevice::get(0).expect("a device");
+        let pool = DevicePool::new(&device).expect("a pool");
+        let stream = CudaStream::new(&device).expect("a stream");
+        std::mem::forget(pool.alloc::<u64>(1000, &stream).expect("memory"));
+        assert_eq!(pool.stats().requested.current, 8000);
+        pool.compact();
+        assert!(pool.stats().reserved.current >= 8000);
+    });
+}
+
+/// A device that is lost: errors from then on, no panic, and what is held is counted and not touched.
+#[test]
+fn a_lost_device_is_told() {
+    let options = (10..200).step_by(10).map(|nth| format!("lost:{nth}"));
+    in_children("a_lost_device_is_told", options, || {
+        let Ok(device) = CudaDevice::get(0) else { return };
+        let Ok(pool) = DevicePool::new(&device) else {
+            return;
+        };
+        let outcome = (0..100).try_for_each(|_| program(&device, &pool));
+        outcome.expect_err("the device is lost before that");
+        let again = program(&device, &pool).expect_err("it stays lost");
+        assert!(!again.to_string().is_empty());
+        pool.compact();
+        drop(pool);
+    });
+}

@@ -1,0 +1,129 @@
+//! A CUDA driver for tests: the emulated one, or the machine's own where that is asked for.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+/// Whether tests may use the machine's own driver.
+pub(crate) fn is_real() -> bool {
+    std::env::var_os("MILLPOND_TEST_CUDA").is_some_and(|said| said == "real")
+}
+
+/// Loads the emulated driver into this process, before anybody has looked for one. Its library is built beside the tests; where
+/// it is not, this says so and answers false.
+pub(crate) fn load() -> bool {
+    static LOADED: OnceLock<bool> = OnceLock::new();
+    is_real()
+        || *LOADED.get_or_init(|| {
+            let outcome = library().and_then(|path| open(&path));
+            if let Err(why) = &outcome {
+                eprintln!("skipped: {why}");
+            }
+            outcome.is_ok()
+        })
+}
+
+fn library() -> Result<PathBuf, String> {
+    let here = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut folders = here.ancestors().skip(1).take(2);
+    let name = "libmillpond_cuda_emu.so";
+    let found = folders.find_map(|folder| Some(folder.join(name)).filter(|path| path.exists()));
+    found.ok_or_else(|| {
+        format!(
+            "there is no {name} beside {}: build millpond-cuda-emu",
+            here.display()
+        )
+    })
+}
+
+fn open(path: &std::path::Path) -> Result<(), String> {
+    let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
+    // SAFETY: a library of this workspace, which does nothing when it is loaded. It names itself libcuda.so, so whoever looks
+    // for that finds it.
+    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+    if !library.is_null() {
+        return Ok(());
+    }
+    // SAFETY: it answers a text or null, which lives until the next call on this thread.
+    let why = unsafe { libc::dlerror() };
+    if why.is_null() {
+        return Err(format!("{} cannot be loaded", path.display()));
+    }
+    // SAFETY: as above.
+    let why = unsafe { CStr::from_ptr(why) };
+    Err(why.to_string_lossy().into_owned())
+}
+
+/// A test's own process, with a driver that is as `options` say; the variable names the test.
+const CHILD: &str = "MILLPOND_TEST_OF_CUDA";
+
+/// Whether this process is such a child, of this test.
+pub(crate) fn is_child(test: &str) -> bool {
+    std::env::var(CHILD).is_ok_and(|child| child == test)
+}
+
+/// Runs a test of this program once more, in a process with these options; answers whether it passed and what it printed.
+pub(crate) fn child(test: &str, options: &str) -> (bool, String) {
+    let here = std::env::current_exe().expect("a program");
+    let output = std::process::Command::new(here)
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(CHILD, test)
+        .env("MILLPOND_CUDA_EMU", options)
+        .output()
+        .expect("it starts");
+    let text = [output.stdout, output.stderr].concat();
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&text).into_owned(),
+    )
+}
+
+/// A function of the driver, or of the emulator, by its name.
+fn symbol(name: &CStr) -> *mut c_void {
+    // SAFETY: the library is loaded for all to see.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    assert!(!found.is_null(), "there is no {name:?}");
+    found
+}
+
+/// Makes a later call of the driver fail: the n-th from now on, counted from 1. With none, no more.
+pub(crate) fn fail(nth: Option<u64>) {
+    type Fail = unsafe extern "C" fn(*const c_char) -> c_int;
+    // SAFETY: the emulator's function of this name has this signature.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Fail>(symbol(c"millpond_emu_fail")) };
+    let what = nth.map(|nth| CString::new(format!("@{nth}")).expect("digits"));
+    let what = what.as_ref().map_or(std::ptr::null(), |what| what.as_ptr());
+    // SAFETY: null or a C string.
+    assert_eq!(unsafe { function(what) }, 0);
+}
+
+/// How often a function of the driver was called; all of them where there is no name.
+pub(crate) fn calls(name: Option<&CStr>) -> u64 {
+    type Calls = unsafe extern "C" fn(*const c_char) -> u64;
+    // SAFETY: the emulator's function of this name has this signature.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Calls>(symbol(c"millpond_emu_calls")) };
+    // SAFETY: null or a C string.
+    unsafe { function(name.map_or(std::ptr::null(), CStr::as_ptr)) }
+}
+
+/// What strict mode has found wrong.
+pub(crate) fn findings() -> (u64, String) {
+    type Report = unsafe extern "C" fn(*mut c_char, usize) -> u64;
+    // SAFETY: the emulator's function of this name has this signature.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Report>(symbol(c"millpond_emu_report")) };
+    let mut text = vec![0u8; 1 << 16];
+    // SAFETY: there is this much room.
+    let count = unsafe { function(text.as_mut_ptr().cast(), text.len()) };
+    let end = text.iter().position(|byte| *byte == 0).unwrap_or(0);
+    (count, String::from_utf8_lossy(&text[..end]).into_owned())
+}
+
+/// Sets bytes on the device by a call of the driver, past every library of ours.
+pub(crate) fn set_bytes(address: u64, value: u8, bytes: usize, stream: *mut c_void) {
+    type Set = unsafe extern "C" fn(u64, u8, usize, *mut c_void) -> u32;
+    // SAFETY: the driver's function of this name has this signature.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Set>(symbol(c"cuMemsetD8Async")) };
+    // SAFETY: the emulator looks at addresses itself.
+    assert_eq!(unsafe { function(address, value, bytes, stream) }, 0);
+}

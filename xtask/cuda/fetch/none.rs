@@ -1,0 +1,1 @@
+//! Nothing: this package names what is fetched.

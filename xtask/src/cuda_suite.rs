@@ -1,0 +1,201 @@
+//! A client that knows nothing of the emulated CUDA driver: cudarc's own tests, run on it and counted.
+
+use crate::global::copy::{Allocator, copy, fetch, version};
+use crate::shell::{root, step, target};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Tests that cannot pass on any driver that runs no foreign code, and why; by the beginning of their names.
+const CANNOT: &[(&str, &str)] = &[
+    (
+        "driver::safe::core::tests::test_default_pinned_host_reads_are_faster_than_write_combined",
+        "compares the speed of write-combined memory, which the host does not have",
+    ),
+    ("driver::safe::launch::tests::", KERNEL),
+    (
+        "driver::safe::unified_memory::tests::test_unified_memory_global",
+        KERNEL,
+    ),
+    (
+        "driver::safe::unified_memory::tests::test_unified_memory_host",
+        KERNEL,
+    ),
+    (
+        "driver::safe::unified_memory::tests::test_unified_memory_single_stream",
+        KERNEL,
+    ),
+    ("nvrtc::", "needs NVRTC, which is not on the loader's path"),
+];
+
+const KERNEL: &str = "compiles a kernel with NVRTC and runs it";
+
+/// Tests that ask to be run by themselves, or with two devices.
+const ALONE: &[&str] = &[
+    "driver::safe::core::tests::test_post_alloc_memory",
+    "driver::result::tests::peer_transfer_contexts",
+    "driver::result::tests::re_associate_context_for_memory_op",
+];
+
+const FEATURES: &str = "std,driver,nvrtc,fallback-dynamic-loading,cuda-12080,f16";
+
+pub(crate) fn run() -> Result<(), String> {
+    step("cargo", &["build", "-p", "millpond-cuda-emu"])?;
+    let folder = target().join("cuda-suite");
+    let sources = fetch(&root().join("xtask/cuda/fetch"), &folder)?;
+    let source = sources.join("cudarc");
+    let version = version(&source)?;
+    let place = copy(&source, &folder, Allocator::System)?.place;
+    let driver = driver(&folder)?;
+    // cudarc compares real times of copies: the modelled link is slow enough that they are not the machine's.
+    let mut results = tests(
+        &place,
+        &folder,
+        &driver,
+        "devices:1,streams:threads,link:0.1,pace:on",
+        &[],
+    )?;
+    for name in ALONE {
+        let options = ["--exact", name, "--ignored"];
+        let alone = tests(&place, &folder, &driver, "devices:2,streams:threads", &options)?;
+        results.retain(|(test, _)| test != name);
+        results.extend(alone);
+    }
+    report(&version, &results)
+}
+
+/// A folder in which a loader finds the emulator under the driver's names. It is no folder that cargo puts on the loader's path.
+fn driver(folder: &Path) -> Result<PathBuf, String> {
+    let place = folder.join("driver");
+    let failed = |e: std::io::Error| format!("{}: {e}", place.display());
+    fs::create_dir_all(&place).map_err(failed)?;
+    let library = target().join("debug/libmillpond_cuda_emu.so");
+    let library = library
+        .canonicalize()
+        .map_err(|e| format!("{}: {e}", library.display()))?;
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        let link = place.join(name);
+        if link.symlink_metadata().is_ok() {
+            fs::remove_file(&link).map_err(failed)?;
+        }
+        symlink(&library, &link).map_err(failed)?;
+    }
+    Ok(place)
+}
+
+/// Runs tests of the library and answers how each ended.
+fn tests(
+    place: &Path,
+    folder: &Path,
+    driver: &Path,
+    options: &str,
+    more: &[&str],
+) -> Result<Vec<(String, Ended)>, String> {
+    println!(
+        "\n$ MILLPOND_CUDA_EMU={options} cargo test --lib --features {FEATURES} -- {}",
+        more.join(" ")
+    );
+    let mut path = driver.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("LD_LIBRARY_PATH") {
+        path.push(":");
+        path.push(others);
+    }
+    let output = Command::new("cargo")
+        .args([
+            "test",
+            "--lib",
+            "--no-default-features",
+            "--features",
+            FEATURES,
+            "--target-dir",
+        ])
+        .arg(folder.join("build"))
+        .arg("--")
+        .args(more)
+        .current_dir(place)
+        .env("MILLPOND_CUDA_EMU", options)
+        .env("LD_LIBRARY_PATH", path)
+        .output()
+        .map_err(|e| format!("cargo could not start: {e}"))?;
+    let results = read(&String::from_utf8_lossy(&output.stdout));
+    if results.is_empty() {
+        return Err(format!(
+            "cudarc's tests did not run:\n{}",
+            String::from_utf8_lossy(&output.stderr).trim_end()
+        ));
+    }
+    Ok(results)
+}
+
+/// How a test ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    Passed,
+    Failed,
+    Ignored,
+}
+
+/// Reads lines such as `test driver::safe::tests::name ... ok`.
+fn read(text: &str) -> Vec<(String, Ended)> {
+    let line = |line: &str| {
+        let (name, end) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
+        let name = name.strip_suffix(" - should panic").unwrap_or(name);
+        let ended = match end {
+            "ok" => Ended::Passed,
+            "FAILED" => Ended::Failed,
+            end if end.starts_with("ignored") => Ended::Ignored,
+            _ => return None,
+        };
+        Some((name.to_owned(), ended))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+fn reason(name: &str) -> Option<&'static str> {
+    let cannot = CANNOT.iter().find(|(begin, _)| name.starts_with(begin));
+    cannot.map(|(_, why)| *why)
+}
+
+fn report(version: &str, results: &[(String, Ended)]) -> Result<(), String> {
+    let count = |ended| results.iter().filter(|(_, end)| *end == ended).count();
+    let (passed, failed, ignored) = (count(Ended::Passed), count(Ended::Failed), count(Ended::Ignored));
+    println!(
+        "\ncudarc {version} on the emulated driver: {passed} passed, {failed} failed, {ignored} not run"
+    );
+    let mut unexplained = Vec::new();
+    for (name, ended) in results.iter().filter(|(_, end)| *end != Ended::Passed) {
+        let why = reason(name).unwrap_or("unexplained");
+        println!("  {name}: {why}");
+        if *ended == Ended::Failed && reason(name).is_none() {
+            unexplained.push(name.as_str());
+        }
+    }
+    match (passed, unexplained.as_slice()) {
+        (0, _) => Err("no test passed: the emulator was not found, or does not work".to_owned()),
+        (_, []) => Ok(()),
+        (_, names) => Err(format!("failed for no known reason: {}", names.join(", "))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_read_and_failures_explained() {
+        let text = "running 3 tests\ntest a::b ... ok\ntest c - should panic ... ok\ntest nvrtc::d ... FAILED\n\
+            test e ... ignored, must be alone\ntest result: FAILED. 2 passed; 1 failed\n";
+        let results = read(text);
+        let expected = [
+            ("a::b", Ended::Passed),
+            ("c", Ended::Passed),
+            ("nvrtc::d", Ended::Failed),
+            ("e", Ended::Ignored),
+        ];
+        assert_eq!(results, expected.map(|(name, ended)| (name.to_owned(), ended)));
+        assert!(report("1", &results).is_ok());
+        assert!(report("1", &[results, vec![("f".to_owned(), Ended::Failed)]].concat()).is_err());
+        assert!(report("1", &[]).is_err());
+    }
+}
