@@ -9,6 +9,7 @@ mod device;
 mod driver;
 mod error;
 mod events;
+mod fork;
 mod pool;
 mod source;
 mod stream;

@@ -246,3 +246,32 @@ fn a_lost_device_is_told() {
         drop(pool);
     });
 }
+
+/// A process that was forked is told so, waits for nobody, and leaves the device alone.
+#[test]
+fn a_forked_process_is_told() {
+    in_children("a_forked_process_is_told", std::iter::once(String::new()), || {
+        let device = CudaDevice::get(0).expect("a device");
+        let pool = DevicePool::new(&device).expect("a pool");
+        let stream = CudaStream::new(&device).expect("a stream");
+        let buffer = pool.alloc_from(&[1u32, 2, 3], &stream).expect("memory");
+        let calls = emulator::calls(None);
+        // SAFETY: the child uses what is told of here, and leaves by `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let refused = pool.alloc::<u8>(1, &stream).expect_err("not here").to_string();
+            let another = CudaDevice::get(0).expect_err("not here").to_string();
+            let told = refused.contains("forked") && another.contains("spawn") && buffer.to_vec().is_err();
+            drop((buffer, pool, stream, device));
+            let untouched = emulator::calls(None) == calls;
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(if told && untouched { 0 } else { 1 }) };
+        }
+        assert!(child > 0);
+        let mut status = -1;
+        // SAFETY: waits for the child just made; the status is ours.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(status, 0);
+        assert_eq!(buffer.to_vec().expect("a copy"), [1, 2, 3]);
+    });
+}

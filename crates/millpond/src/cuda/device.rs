@@ -3,6 +3,7 @@
 use super::abi::{ContextHandle, DeviceNumber, attribute};
 use super::driver::Driver;
 use super::error::{CudaError, insist};
+use super::fork;
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
 use std::sync::Arc;
@@ -48,6 +49,9 @@ struct Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if fork::is_forked() {
+            return;
+        }
         // At the end of the process the driver may be gone already, and says so.
         // SAFETY: retained once when this was made.
         let _ = insist(|| unsafe { self.driver.primary_context_release(self.device) });
@@ -72,7 +76,9 @@ impl CudaDevice {
     /// # Errors
     /// Where there is no driver or no such device, or the driver cannot make its context.
     pub fn get(number: u32) -> Result<Self, CudaError> {
+        fork::check()?;
         let driver = Driver::get()?;
+        fork::watch();
         let count = Self::count()?;
         let ordinal = c_int::try_from(number).ok().filter(|_| number < count);
         let ordinal = ordinal.ok_or(CudaError::NoDevice { number, count })?;
@@ -188,6 +194,7 @@ impl CudaDevice {
 
     /// Makes its context this thread's, as most calls need it.
     pub(super) fn enter(&self) -> Result<Current<'static>, CudaError> {
+        fork::check()?;
         // SAFETY: the context is retained for as long as this is.
         insist(|| unsafe { self.0.driver.context_push(self.0.handle) })?;
         Ok(Current(self.0.driver))

@@ -17,6 +17,11 @@ pub enum CudaError {
         /// The function.
         function: &'static str,
     },
+    /// This process was forked from one that used CUDA, whose driver does not work here.
+    #[error(
+        "CUDA does not work in a process that was forked from one that used it: start a new process instead (spawn, not fork)"
+    )]
+    Forked,
     /// There is no such device.
     #[error("there is no CUDA device {number}: the driver has {count}")]
     NoDevice {

@@ -3,6 +3,7 @@
 use super::buffer::DeviceBuffer;
 use super::device::CudaDevice;
 use super::error::CudaError;
+use super::fork;
 use super::source::{CudaMemory, CudaSource};
 use super::stream::CudaStream;
 use crate::device::Device;
@@ -255,25 +256,29 @@ impl DevicePool {
         Ok(buffer)
     }
 
-    /// The account, with all that has come back.
+    /// The account, with all that has come back; all zero in a process that was forked.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        *self.engine().stats()
+        self.engine()
+            .map_or_else(|_| Stats::default(), |engine| *engine.stats())
     }
 
     /// Waits for the device, and gives back whatever no block uses; live blocks stay where they are.
     pub fn compact(&self) -> Compaction {
-        self.engine().compact()
+        self.engine()
+            .map_or_else(|_| Compaction::default(), |mut engine| engine.compact())
     }
 
     /// Why the device is of no use any more, where it is not.
     #[must_use]
     pub fn lost(&self) -> Option<CudaError> {
-        self.engine().source().inner().lost()
+        self.engine()
+            .map_or_else(Some, |engine| engine.source().inner().lost())
     }
 
-    /// The engine, once it was told of what has come back.
-    fn engine(&self) -> MutexGuard<'_, Engine<Limited<CudaSource>>> {
+    /// The engine, once it was told of what has come back; none in a process that was forked.
+    fn engine(&self) -> Result<MutexGuard<'_, Engine<Limited<CudaSource>>>, CudaError> {
+        fork::check()?;
         let mut engine = self.0.engine.lock().unwrap_or_else(PoisonError::into_inner);
         let returned = std::mem::take(&mut *self.0.returned());
         for Returned { block, uses, .. } in returned {
@@ -284,7 +289,7 @@ impl DevicePool {
                 .collect();
             engine.free(block, &uses);
         }
-        engine
+        Ok(engine)
     }
 
     fn allocate(&self, bytes: u64, stream: &CudaStream) -> Result<Block, AllocError> {
@@ -294,7 +299,7 @@ impl DevicePool {
                 operation,
             })));
         }
-        let mut engine = self.engine();
+        let mut engine = self.engine().map_err(refused)?;
         let number = engine.source_mut().inner_mut().number_of(stream);
         let request = Request {
             align: ALIGN,
@@ -308,6 +313,9 @@ impl DevicePool {
     }
 
     pub(super) fn take_back(&self, block: Block, stream: CudaStream, uses: Vec<CudaStream>) {
+        if fork::is_forked() {
+            return;
+        }
         let returned = Returned {
             block,
             _stream: stream,
@@ -326,7 +334,12 @@ impl Shared {
 /// What the driver said, to somebody who asked for memory.
 fn refused(error: CudaError) -> AllocError {
     let CudaError::Driver { call, code, .. } = error else {
-        let operation = "reach its device";
+        let operation = match error {
+            CudaError::Forked => {
+                "serve a process that was forked from one that uses CUDA: start a new one instead"
+            }
+            _ => "reach its device",
+        };
         return AllocError::Source(Box::new(engine::SourceError::Unsupported { operation }));
     };
     let code = i32::try_from(code).unwrap_or(i32::MAX);

@@ -179,6 +179,7 @@ impl CudaSource {
             },
             CudaError::Missing { function } => SourceError::Unsupported { operation: function },
             CudaError::NoDriver
+            | CudaError::Forked
             | CudaError::NoDevice { .. }
             | CudaError::Length { .. }
             | CudaError::OtherDevice { .. } => SourceError::Unsupported {
