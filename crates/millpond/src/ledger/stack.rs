@@ -97,8 +97,12 @@ const INNER: [&str; 9] = [
     "__r",
     "_R",
 ];
+/// The packages of those, by which they are told where a program has line tables only: then functions that were inlined have
+/// no path.
+const PACKAGES: [&str; 4] = ["millpond", "millpond-engine", "backtrace", "hashbrown"];
 /// An allocator around ours.
 const ALLOCATOR: &str = " as core::alloc::global::GlobalAlloc>::";
+const ALLOCATES: [&str; 3] = ["alloc", "alloc_zeroed", "realloc"];
 /// What calls the program.
 const OUTER: [&str; 3] = ["alloc::", "core::", "std::"];
 const START: &str = "__rust_begin_short_backtrace";
@@ -113,12 +117,50 @@ fn has(frame: &Frame, part: &str) -> bool {
     frame.function.as_deref().is_some_and(|name| name.contains(part))
 }
 
+/// A function's name where it has no path.
+fn bare(frame: &Frame) -> Option<&str> {
+    let name = frame.function.as_deref()?;
+    let name = name.split('<').next()?;
+    (!name.is_empty() && !name.contains("::")).then_some(name)
+}
+
+/// Whether a function without a path is the standard library's, by its file.
+fn is_of_std(frame: &Frame) -> bool {
+    let file = frame.file.as_deref().unwrap_or_default();
+    bare(frame).is_some() && file.starts_with("/rustc/") && file.contains("/library/")
+}
+
+/// Whether a function without a path is one of [`PACKAGES`]: `NAME/src/…`, or `NAME-1.2.3/src/…`.
+fn is_of_package(frame: &Frame) -> bool {
+    if bare(frame).is_none() {
+        return false;
+    }
+    let folders: Vec<&str> = frame.file.as_deref().unwrap_or_default().split('/').collect();
+    folders.windows(2).any(|pair| {
+        let is = |name: &&str| {
+            let rest = pair[0].strip_prefix(*name);
+            let version = rest.and_then(|rest| rest.strip_prefix('-'));
+            rest == Some("")
+                || version.is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
+        };
+        pair[1] == "src" && PACKAGES.iter().any(|name| is(&name))
+    })
+}
+
 fn trim(mut frames: Vec<Frame>) -> Vec<Frame> {
-    let ours = |frame: &&Frame| begins(frame, &INNER) || has(frame, ALLOCATOR);
+    let allocates =
+        |frame: &Frame| has(frame, ALLOCATOR) || bare(frame).is_some_and(|name| ALLOCATES.contains(&name));
+    let ours = |frame: &&Frame| {
+        begins(frame, &INNER) || allocates(frame) || is_of_package(frame) || is_of_std(frame)
+    };
     let inner = frames.iter().take_while(ours).count();
     let start = frames.iter().position(|frame| has(frame, START));
     let mut outer = start.unwrap_or(frames.len());
-    while outer > inner && frames.get(outer - 1).is_some_and(|last| begins(last, &OUTER)) {
+    while outer > inner
+        && frames
+            .get(outer - 1)
+            .is_some_and(|last| begins(last, &OUTER) || is_of_std(last))
+    {
         outer -= 1;
     }
     if inner >= outer {

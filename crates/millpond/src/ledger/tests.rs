@@ -439,6 +439,48 @@ fn a_report_reads_well() {
     assert_eq!(shown, exact.join("\n"));
 }
 
+/// With line tables only, functions that were inlined have names without a path.
+#[test]
+fn frames_without_a_path_are_told_by_their_files() {
+    let names = [
+        (
+            "trace",
+            "/home/me/.cargo/registry/src/index/backtrace-0.3.77/src/backtrace/mod.rs",
+        ),
+        (
+            "walk<millpond::ledger::stacks::walk>",
+            "/home/me/crates/millpond/src/os/stack.rs",
+        ),
+        (
+            "place",
+            "/home/me/.cargo/registry/src/index/millpond-engine-0.1.0/src/engine.rs",
+        ),
+        ("alloc", "/home/me/app/src/main.rs"),
+        ("<alloc::raw_vec::RawVecInner>::try_allocate_in", ""),
+        ("with_capacity<u8>", "/rustc/0123/library/alloc/src/vec/mod.rs"),
+        ("load", "/home/me/app/src/model.rs"),
+        ("map<u8>", "/rustc/0123/library/core/src/option.rs"),
+        ("millpond_of_mine", "/home/me/millpond-tools/src/main.rs"),
+        ("{closure#0}", "/rustc/0123/library/core/src/ops/function.rs"),
+        ("std::sys::backtrace::__rust_begin_short_backtrace", ""),
+        ("main", "/home/me/app/src/main.rs"),
+    ];
+    let stack = Stack::new(&(0..names.len()).collect::<Vec<_>>());
+    let frames = stack.user_frames_by(&|address| {
+        vec![Frame {
+            address,
+            function: Some(names[address].0.to_owned()),
+            file: Some(names[address].1.to_owned()),
+            line: Some(1),
+        }]
+    });
+    let shown: Vec<_> = frames
+        .iter()
+        .filter_map(|frame| frame.function.as_deref())
+        .collect();
+    assert_eq!(shown, ["load", "map<u8>", "millpond_of_mine"]);
+}
+
 #[test]
 fn a_long_report_is_summed_up() {
     let ledger = Ledger::new(Tracking::All);
