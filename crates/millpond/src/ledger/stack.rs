@@ -143,7 +143,7 @@ fn is_of_package(frame: &Frame) -> bool {
             rest == Some("")
                 || version.is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
         };
-        pair[1] == "src" && PACKAGES.iter().any(|name| is(&name))
+        pair[1] == "src" && PACKAGES.iter().any(|name| is(name))
     })
 }
 
