@@ -137,13 +137,13 @@ fn is_of_package(frame: &Frame) -> bool {
     }
     let folders: Vec<&str> = frame.file.as_deref().unwrap_or_default().split('/').collect();
     folders.windows(2).any(|pair| {
-        let is = |name: &&str| {
-            let rest = pair[0].strip_prefix(*name);
-            let version = rest.and_then(|rest| rest.strip_prefix('-'));
-            rest == Some("")
-                || version.is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
-        };
-        pair[1] == "src" && PACKAGES.iter().any(|name| is(name))
+        pair[1] == "src"
+            && PACKAGES.iter().any(|name| {
+                let rest = pair[0].strip_prefix(name);
+                let version = rest.and_then(|rest| rest.strip_prefix('-'));
+                rest == Some("")
+                    || version.is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
+            })
     })
 }
 
