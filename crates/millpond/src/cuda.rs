@@ -18,7 +18,7 @@ mod streams;
 pub use buffer::DeviceBuffer;
 pub use device::{CudaDevice, DeviceMemory};
 pub use error::CudaError;
-pub use pool::{DevicePool, DevicePoolBuilder, DevicePoolError};
+pub use pool::{DevicePool, DevicePoolBuilder, DevicePoolError, DeviceTenant, UnpooledDevice};
 pub use source::{CudaMemory, CudaSource};
 pub use stream::CudaStream;
 

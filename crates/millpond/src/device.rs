@@ -1,6 +1,5 @@
 //! Where memory is.
 
-use crate::memory::MemoryKind;
 use std::fmt;
 
 /// Where memory is: on the host, or on a device of some kind with an index of its own.
@@ -27,16 +26,6 @@ impl fmt::Display for Device {
         match self {
             Self::Host => f.pad("host"),
             Self::Cuda(number) => f.pad(&format!("cuda:{number}")),
-        }
-    }
-}
-
-impl MemoryKind {
-    /// Where memory of this kind is.
-    #[must_use]
-    pub fn device(self) -> Device {
-        match self {
-            Self::Host | Self::Pinned => Device::Host,
         }
     }
 }

@@ -10,6 +10,8 @@ pub enum MemoryKind {
     Host,
     /// Memory of this process that is locked in place.
     Pinned,
+    /// Memory of a device, which the host cannot touch.
+    Device,
 }
 
 /// A source whose ranges are memory of this process: the bytes behind its addresses can be read and written.

@@ -15,6 +15,7 @@ mod ask;
 mod builder;
 mod by_layout;
 mod cache;
+mod charged;
 mod charges;
 mod claim;
 mod classes;
@@ -58,6 +59,7 @@ pub use leak_check::LeakCheck;
 pub use prewarm::Prewarm;
 pub use stats::PoolStats;
 
+use crate::device::Device;
 use crate::error::AllocError;
 use crate::memory::MemoryKind;
 use heap::Heap;
@@ -281,6 +283,12 @@ impl Pool {
         Some(self.heap().limit.bytes()).filter(|bytes| *bytes < u64::MAX)
     }
 
+    /// Where its memory is: what only a device can touch is a `cuda::DevicePool`'s.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        Device::Host
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -294,7 +302,17 @@ impl Pool {
     }
 }
 
+#[cfg(feature = "cuda")]
+pub(crate) use builder::{budgets, limit_of};
+#[cfg(feature = "cuda")]
+pub(crate) use charged::Charged;
+#[cfg(feature = "cuda")]
+pub(crate) use conf::{PoolConf, unused, unused_key};
 pub(crate) use fork::{no_forks, watch as watch_forks};
 pub(crate) use guard::{is_filled_around, refill_around};
+#[cfg(feature = "cuda")]
+pub(crate) use heap::next_number;
 pub(crate) use heap::{Heap as PoolHeap, Taken as PoolBlock};
 pub(crate) use keeper::{Alarm, wake_at};
+#[cfg(feature = "cuda")]
+pub(crate) use watch::Flow;

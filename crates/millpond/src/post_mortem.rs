@@ -34,7 +34,7 @@ use std::fmt;
 const CHILDREN: usize = 4;
 const TAGS: usize = 5;
 
-/// Why memory ran out. Shown in at most eleven lines; every field is a value.
+/// Why memory ran out. Shown in at most twelve lines; every field is a value.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct PostMortem {
@@ -50,6 +50,9 @@ pub struct PostMortem {
     pub holders: Top<TAGS>,
     /// Pools among those that were asked which keep no account of who holds their blocks.
     pub without_account: u64,
+    /// Bytes of a device that are in use and are no pool's of this process: other processes', other libraries', the driver's
+    /// own.
+    pub elsewhere: u64,
     /// The least that would have to go, if it is known.
     pub least: Option<Least>,
 }
@@ -96,6 +99,13 @@ impl fmt::Display for PostMortem {
                 f,
                 "\n  {n} pools keep no account of who holds their blocks: the setting {ACCOUNT}"
             )?,
+        }
+        if self.elsewhere > 0 {
+            let bytes = display_size(self.elsewhere);
+            write!(
+                f,
+                "\n  {bytes:>9} of the device used by others: processes, libraries, the driver"
+            )?;
         }
         if let Some(least) = &self.least {
             write!(f, "\n  {least}")?;

@@ -127,7 +127,7 @@ pub(crate) fn over<R>(pools: impl Fn() -> Vec<Pool>, work: impl FnOnce() -> R) -
         let of = before.iter().find(|(id, _)| *id == pool.id());
         PoolProfile {
             name: pool.name().to_owned(),
-            device: pool.kind().device(),
+            device: pool.device(),
             before: of.map(|(_, before)| *before).unwrap_or_default(),
             after,
         }

@@ -2,11 +2,10 @@
 
 use super::device::CudaDevice;
 use super::error::{CudaError, insist};
-use super::pool::DevicePool;
+use super::pool::{DevicePool, Held};
 use super::stream::CudaStream;
 use crate::device::Device;
 use crate::dtype::{DType, Element};
-use millpond_engine::Block;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -17,7 +16,7 @@ use std::marker::PhantomData;
 pub struct DeviceBuffer<T: Element> {
     pool: DevicePool,
     /// None where there are no elements.
-    block: Option<Block>,
+    held: Option<Held>,
     len: usize,
     stream: CudaStream,
     uses: Vec<CudaStream>,
@@ -25,10 +24,10 @@ pub struct DeviceBuffer<T: Element> {
 }
 
 impl<T: Element> DeviceBuffer<T> {
-    pub(super) fn new(pool: &DevicePool, block: Option<Block>, len: usize, stream: &CudaStream) -> Self {
+    pub(super) fn new(pool: &DevicePool, held: Option<Held>, len: usize, stream: &CudaStream) -> Self {
         Self {
             pool: pool.clone(),
-            block,
+            held,
             len,
             stream: stream.clone(),
             uses: Vec::new(),
@@ -40,7 +39,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// a raw pointer takes, and that the stream is the buffer's or [recorded](Self::record_use).
     #[must_use]
     pub fn address(&self) -> u64 {
-        self.block.as_ref().map_or(0, Block::address)
+        self.held.as_ref().map_or(0, |held| held.block.address())
     }
 
     /// Elements.
@@ -73,10 +72,10 @@ impl<T: Element> DeviceBuffer<T> {
         Device::Cuda(self.pool.device().number())
     }
 
-    /// The pool they are of.
+    /// The pool they are of; none where they came from the [device itself](super::UnpooledDevice).
     #[must_use]
-    pub fn pool(&self) -> &DevicePool {
-        &self.pool
+    pub fn pool(&self) -> Option<&DevicePool> {
+        Some(&self.pool).filter(|pool| !pool.is_direct())
     }
 
     /// The stream they were asked for on.
@@ -228,9 +227,9 @@ impl<T: Element> DeviceBuffer<T> {
 
 impl<T: Element> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
-        if let Some(block) = self.block.take() {
+        if let Some(held) = self.held.take() {
             let uses = std::mem::take(&mut self.uses);
-            self.pool.take_back(block, self.stream.clone(), uses);
+            self.pool.take_back(held, self.stream.clone(), uses);
         }
     }
 }

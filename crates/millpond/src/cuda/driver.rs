@@ -2,7 +2,7 @@
 
 use super::abi::{
     Access, AllocationProperties, Code, ContextHandle, DeviceNumber, DevicePtr, EventHandle, MemoryHandle,
-    PoolHandle, PoolProperties, SUCCESS, StreamHandle,
+    NOT_READY, PoolHandle, PoolProperties, SUCCESS, StreamHandle,
 };
 use super::error::CudaError;
 use cudarc::driver::sys;
@@ -170,6 +170,10 @@ impl Driver {
 
     fn name_of(&self, code: Code) -> &'static str {
         const UNKNOWN: &str = "a code without a name";
+        // The answer of each look at work that still goes on: the driver is not asked for its name each time.
+        if code == NOT_READY {
+            return "CUDA_ERROR_NOT_READY";
+        }
         let mut name = std::ptr::null();
         let Some(function) = self.error_name else {
             return UNKNOWN;

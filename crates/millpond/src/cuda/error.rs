@@ -1,5 +1,6 @@
 //! What can be wrong with a driver, and with what it was asked.
 
+use millpond_engine::SourceError;
 use thiserror::Error;
 
 /// Why something of CUDA could not be done. No call of a driver ever panics here.
@@ -71,6 +72,30 @@ impl CudaError {
         // Those of which the header says that the context, or the process, must be made anew.
         const FATAL: [u32; 13] = [4, 214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719];
         matches!(self, Self::Driver { code, .. } if FATAL.contains(code))
+    }
+}
+
+/// What the engine, and whoever asks it for memory, is told of it.
+impl From<CudaError> for SourceError {
+    fn from(error: CudaError) -> Self {
+        match error {
+            CudaError::Driver { call, code, .. } => Self::Driver {
+                call,
+                code: i32::try_from(code).unwrap_or(i32::MAX),
+            },
+            CudaError::Missing { function } => Self::Unsupported { operation: function },
+            CudaError::Forked => Self::Unsupported {
+                operation: "serve a process that was forked from one that uses CUDA: start a new one instead",
+            },
+            CudaError::OtherDevice { .. } => Self::Unsupported {
+                operation: "serve a stream of another device",
+            },
+            CudaError::NoDriver | CudaError::NoDevice { .. } | CudaError::Length { .. } => {
+                Self::Unsupported {
+                    operation: "reach its device",
+                }
+            }
+        }
     }
 }
 

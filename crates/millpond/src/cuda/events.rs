@@ -1,6 +1,6 @@
 //! Points in the work of streams, as the engine asks for them.
 
-use super::abi::{EVENT_WITHOUT_TIME, EventHandle, NOT_READY, StreamHandle};
+use super::abi::{EVENT_WITHOUT_TIME, EventHandle, StreamHandle};
 use super::driver::Driver;
 use super::error::{CudaError, insist};
 use millpond_engine::Event;
@@ -62,7 +62,7 @@ impl Events {
                 self.spare.push(handle);
                 true
             }
-            Err(CudaError::Driver { code: NOT_READY, .. }) | Err(_) => false,
+            Err(_) => false,
         }
     }
 

@@ -78,7 +78,10 @@ impl CudaSource {
     pub fn new(device: &CudaDevice, memory: CudaMemory) -> Result<Self, CudaError> {
         let _current = device.enter()?;
         let driver = device.driver();
-        let way = match memory {
+        let total = device.memory()?.total;
+        let virtual_page = || granularity(driver, device);
+        // Whatever can fail comes before the driver's pool is made: nobody would give that back.
+        let (way, page) = match memory {
             CudaMemory::Virtual if !device.has_virtual_memory() => {
                 return Err(CudaError::Missing {
                     function: "cuMemCreate",
@@ -89,18 +92,14 @@ impl CudaSource {
                     function: "cuMemPoolCreate",
                 });
             }
-            CudaMemory::Virtual => Way::Virtual,
-            CudaMemory::Best if device.has_virtual_memory() => Way::Virtual,
-            CudaMemory::Pooled => Way::Pooled(make_pool(driver, device)?),
-            CudaMemory::Best if device.has_pools() => Way::Pooled(make_pool(driver, device)?),
-            CudaMemory::Plain | CudaMemory::Best => Way::Plain,
-        };
-        let page = match way {
-            Way::Virtual => granularity(driver, device)?,
-            Way::Pooled(_) | Way::Plain => PLAIN_PAGE,
+            CudaMemory::Virtual => (Way::Virtual, virtual_page()?),
+            CudaMemory::Best if device.has_virtual_memory() => (Way::Virtual, virtual_page()?),
+            CudaMemory::Pooled => (Way::Pooled(make_pool(driver, device)?), PLAIN_PAGE),
+            CudaMemory::Best if device.has_pools() => (Way::Pooled(make_pool(driver, device)?), PLAIN_PAGE),
+            CudaMemory::Plain | CudaMemory::Best => (Way::Plain, PLAIN_PAGE),
         };
         Ok(Self {
-            total: device.memory()?.total,
+            total,
             device: device.clone(),
             way,
             page,
@@ -172,20 +171,7 @@ impl CudaSource {
                 capacity: self.total,
             };
         }
-        match error {
-            CudaError::Driver { call, code, .. } => SourceError::Driver {
-                call,
-                code: i32::try_from(code).unwrap_or(i32::MAX),
-            },
-            CudaError::Missing { function } => SourceError::Unsupported { operation: function },
-            CudaError::NoDriver
-            | CudaError::Forked
-            | CudaError::NoDevice { .. }
-            | CudaError::Length { .. }
-            | CudaError::OtherDevice { .. } => SourceError::Unsupported {
-                operation: "reach its device",
-            },
-        }
+        error.into()
     }
 
     /// Waits for the device; answers whether it came to its end. A call that fails once is made again: only a device that

@@ -57,8 +57,8 @@ impl CudaStream {
     /// A stream that others have made, as the driver's `CUstream`; they end it.
     ///
     /// # Safety
-    /// It is a stream of the device's primary context, and lives for as long as any handle of this, and any block that was
-    /// asked for or used on it.
+    /// It is a stream of the device's primary context, and lives for as long as any handle of this, and any pool that was asked
+    /// for a block on it or told that one was used there: pools keep handles of the streams they know.
     #[must_use]
     pub unsafe fn from_raw(device: &CudaDevice, stream: *mut c_void) -> Self {
         Self::of(device, StreamHandle(stream), false)

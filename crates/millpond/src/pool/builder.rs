@@ -53,7 +53,9 @@ pub enum PoolError {
     #[error("blocks cannot be guarded: the source cannot close single pages of its memory")]
     Unguardable,
     /// Pools of a set are of the host's memory.
-    #[error("a set's pools are of the host's memory: {device} has `cuda::DevicePool`")]
+    #[error(
+        "a set's pools are of memory that the host can touch, not {device}'s own: for that there is `cuda::DevicePool`"
+    )]
     NotTheHosts {
         /// The device.
         device: Device,
@@ -596,7 +598,7 @@ fn host(conf: &PoolConf, page: u64) -> crate::host::HostBuilder {
 }
 
 /// The most that may be reserved: what is said, and what the share of a source's capacity comes to.
-pub(super) fn limit_of(conf: &PoolConf, capacity: Option<u64>) -> Result<u64, ConfError> {
+pub(crate) fn limit_of(conf: &PoolConf, capacity: Option<u64>) -> Result<u64, ConfError> {
     let limit = conf.limit.flatten().unwrap_or(u64::MAX);
     let Some(fraction) = conf.memory_fraction else {
         return Ok(limit);
@@ -608,7 +610,10 @@ pub(super) fn limit_of(conf: &PoolConf, capacity: Option<u64>) -> Result<u64, Co
 }
 
 /// The pool's own budgets, of allocated and of reserved bytes, below the one that was given.
-fn budgets(given: Option<&Budget>, name: &str) -> Result<(Option<Budget>, Option<Budget>), BudgetError> {
+pub(crate) fn budgets(
+    given: Option<&Budget>,
+    name: &str,
+) -> Result<(Option<Budget>, Option<Budget>), BudgetError> {
     let Some(given) = given else {
         return Ok((None, None));
     };

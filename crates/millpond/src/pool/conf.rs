@@ -45,7 +45,7 @@ pub struct ReadSettings {
 
 /// The first key of a text that only some policies have, if a policy by this name has none of them. What a pool keeps
 /// to itself is not among them, as `memory-fraction`. The text can be read.
-pub(super) fn unused_key(text: &str, policy: &str) -> Option<String> {
+pub(crate) fn unused_key(text: &str, policy: &str) -> Option<String> {
     if policies::retaining().any(|name| name == policy) {
         return None;
     }
@@ -60,7 +60,7 @@ pub(super) fn unused_key(text: &str, policy: &str) -> Option<String> {
 }
 
 /// Says that a policy has no such setting.
-pub(super) fn unused(key: &str, policy: &str) -> ConfError {
+pub(crate) fn unused(key: &str, policy: &str) -> ConfError {
     ConfError::Unused {
         key: key.to_owned(),
         policy: policy.to_owned(),
@@ -167,6 +167,32 @@ impl PoolConf {
             set_cache_size(&mut policy.retain, &value)?;
         }
         Ok(policy)
+    }
+
+    /// Refuses what only pools of host memory have.
+    ///
+    /// # Errors
+    /// With the first of such settings.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn expect_for_devices(&self) -> Result<(), ConfError> {
+        let said = [
+            ("trim-every", self.trim_every.is_some()),
+            ("trim-at-pressure", self.trim_at_pressure.is_some()),
+            ("pinned", self.pinned.is_some()),
+            ("node", self.node.is_some()),
+            ("huge-pages", self.huge_pages.is_some()),
+            ("align", self.align.is_some()),
+            ("guard", self.guard.is_some()),
+            ("quarantine", self.quarantine.is_some()),
+            ("leak-report", self.leak_report.is_some()),
+        ];
+        match said.iter().find(|(_, said)| *said) {
+            Some((key, _)) => {
+                let expected = "only pools of host memory have it: leave it out";
+                Err(ConfError::value(key, "(as written)", expected))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Reads one setting; answers whether it is one of these.

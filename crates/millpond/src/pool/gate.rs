@@ -1,30 +1,17 @@
 //! The one door between a pool and its source: what goes through is charged, limited, and known to be zero or not.
 
+use super::charged::Charged;
 use super::fresh::Fresh;
 use super::watch::Flow;
-use crate::budget::{Budget, Charge, Refusal};
+use crate::budget::{Budget, Refusal};
 use crate::memory::{MemoryKind, MemorySource};
-use millpond_engine::{Event, Limit, Limited, Range, Segment, Source, SourceError};
-use std::collections::HashMap;
+use millpond_engine::{Event, Limit, Range, Segment, Source, SourceError};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-type Inner = Limited<Box<dyn MemorySource + Send>>;
-
-/// A pool's source: within the pool's limit, charged to a budget of reserved bytes if there is one.
-///
-/// Charge first, then ask, refund on failure: neither limit is passed, not even for the time of a call.
+/// A pool's source: within the pool's limit and [charged](Charged), and with an account of which of its bytes are zero.
 pub(crate) struct Gate {
-    inner: Inner,
-    budget: Option<Budget>,
-    /// What the pool has from the source, as the budget has it.
-    charge: Option<Charge>,
-    /// The budget's last refusal, until somebody asks.
-    refusal: Option<Refusal>,
-    /// Committed bytes of each range.
-    committed: HashMap<u64, u64>,
+    inner: Charged<Box<dyn MemorySource + Send>>,
     fresh: Fresh,
-    flow: Arc<Flow>,
 }
 
 impl Gate {
@@ -35,24 +22,19 @@ impl Gate {
         flow: Arc<Flow>,
     ) -> Self {
         Self {
-            inner: Limited::new(source, limit),
-            budget,
-            charge: None,
-            refusal: None,
-            committed: HashMap::new(),
+            inner: Charged::new(source, limit, budget, flow),
             fresh: Fresh::default(),
-            flow,
         }
     }
 
     /// Who refused, if the budget did since this was last asked.
     pub(crate) fn take_refusal(&mut self) -> Option<Refusal> {
-        self.refusal.take()
+        self.inner.take_refusal()
     }
 
     /// The most that the source itself could give, whatever the pool's limit.
     pub(crate) fn whole(&self) -> Option<u64> {
-        self.inner.inner().capacity()
+        self.inner.source().capacity()
     }
 
     /// These bytes are handed out; tells the parts that may hold something else than zero.
@@ -63,7 +45,7 @@ impl Gate {
     /// Lets the system have the memory behind whole pages of it that nobody uses, until they are used again; answers
     /// the bytes. Where they are free in the engine, so that whoever gets them is told of here, they are known to be zero.
     pub(crate) fn forget(&mut self, address: u64, bytes: u64, free: bool) -> u64 {
-        if bytes == 0 || !self.inner.discard(address, bytes) {
+        if bytes == 0 || !self.inner.source_mut().discard(address, bytes) {
             return 0;
         }
         if free {
@@ -72,47 +54,8 @@ impl Gate {
         bytes
     }
 
-    /// Charges the budget; nothing is lost if the charge is dropped.
-    fn charge(&mut self, bytes: u64) -> Result<Option<Charge>, SourceError> {
-        let Some(budget) = &self.budget else {
-            return Ok(None);
-        };
-        match budget.try_charge(bytes) {
-            Ok(charge) => Ok(Some(charge)),
-            Err(refusal) => {
-                let (free, capacity) = (refusal.limit.saturating_sub(refusal.used), refusal.limit);
-                self.refusal = Some(refusal);
-                Err(SourceError::OutOfMemory {
-                    requested: bytes,
-                    free,
-                    capacity,
-                })
-            }
-        }
-    }
-
-    /// The source gave so many bytes.
-    fn keep(&mut self, charge: Option<Charge>, bytes: u64) {
-        self.flow.taken.fetch_add(bytes, Ordering::Relaxed);
-        match (&mut self.charge, charge) {
-            (Some(all), Some(more)) => {
-                // Of the same budget: nothing comes back.
-                let _ = all.merge(more);
-            }
-            (none, charge) => *none = charge,
-        }
-    }
-
-    /// The source got so many bytes back.
-    fn refund(&mut self, bytes: u64) {
-        self.flow.given.fetch_add(bytes, Ordering::Relaxed);
-        if let Some(all) = &mut self.charge {
-            drop(all.split(bytes));
-        }
-    }
-
     fn add_fresh(&mut self, address: u64, bytes: u64) {
-        if self.inner.fresh_is_zero() {
+        if self.inner.source().fresh_is_zero() {
             self.fresh.add(address, address + bytes);
         }
     }
@@ -132,17 +75,11 @@ impl Source for Gate {
     }
 
     fn free_bytes(&self) -> Option<u64> {
-        let free = self.inner.free_bytes();
-        match &self.budget {
-            Some(budget) => Some(free.unwrap_or(u64::MAX).min(budget.remaining())),
-            None => free,
-        }
+        self.inner.free_bytes()
     }
 
     fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
-        let charge = self.charge(bytes)?;
         let segment = self.inner.take(bytes)?;
-        self.keep(charge, bytes);
         self.add_fresh(segment.address(), segment.bytes());
         Ok(segment)
     }
@@ -151,7 +88,6 @@ impl Source for Gate {
         let (address, bytes) = (segment.address(), segment.bytes());
         self.fresh.remove(address, address + bytes);
         self.inner.give(segment);
-        self.refund(bytes);
     }
 
     fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
@@ -159,10 +95,7 @@ impl Source for Gate {
     }
 
     fn commit(&mut self, range: &Range, offset: u64, bytes: u64, handle: u64) -> Result<(), SourceError> {
-        let charge = self.charge(bytes)?;
         self.inner.commit(range, offset, bytes, handle)?;
-        self.keep(charge, bytes);
-        *self.committed.entry(range.address()).or_default() += bytes;
         self.add_fresh(range.address() + offset, bytes);
         Ok(())
     }
@@ -172,10 +105,6 @@ impl Source for Gate {
         if handles > 0 {
             let start = range.address() + offset;
             self.fresh.remove(start, start + bytes);
-            if let Some(committed) = self.committed.get_mut(&range.address()) {
-                *committed = committed.saturating_sub(bytes);
-            }
-            self.refund(bytes);
         }
         handles
     }
@@ -185,11 +114,6 @@ impl Source for Gate {
         let [origin, target] = [from, to].map(|(range, offset)| range.address() + offset);
         self.fresh.remove(origin, origin + bytes);
         self.fresh.remove(target, target + bytes);
-        if from.0.address() != to.0.address() {
-            let committed = self.committed.entry(from.0.address()).or_default();
-            *committed = committed.saturating_sub(bytes);
-            *self.committed.entry(to.0.address()).or_default() += bytes;
-        }
         Ok(handles)
     }
 
@@ -197,8 +121,6 @@ impl Source for Gate {
         let (address, bytes) = (range.address(), range.bytes());
         self.fresh.remove(address, address + bytes);
         self.inner.release(range);
-        let committed = self.committed.remove(&address).unwrap_or(0);
-        self.refund(committed);
     }
 
     fn record_event(&mut self, stream: u32) -> Event {
@@ -221,19 +143,19 @@ impl Source for Gate {
 // SAFETY: each call reaches the source below with the very tokens it was made with, or fails without reaching it.
 unsafe impl MemorySource for Gate {
     fn kind(&self) -> MemoryKind {
-        self.inner.kind()
+        self.inner.source().kind()
     }
 
     fn fresh_is_zero(&self) -> bool {
-        self.inner.fresh_is_zero()
+        self.inner.source().fresh_is_zero()
     }
 
     fn discard(&mut self, address: u64, bytes: u64) -> bool {
-        self.inner.discard(address, bytes)
+        self.inner.source_mut().discard(address, bytes)
     }
 
     fn transfer(&mut self, from: u64, to: u64, bytes: u64) -> bool {
-        let done = self.inner.transfer(from, to, bytes);
+        let done = self.inner.source_mut().transfer(from, to, bytes);
         if done {
             self.fresh.remove(to, to + bytes);
         }
@@ -241,14 +163,14 @@ unsafe impl MemorySource for Gate {
     }
 
     fn populate(&self, address: u64, bytes: u64) -> bool {
-        self.inner.populate(address, bytes)
+        self.inner.source().populate(address, bytes)
     }
 
     fn can_protect(&self) -> bool {
-        self.inner.can_protect()
+        self.inner.source().can_protect()
     }
 
     fn protect(&mut self, address: u64, bytes: u64, closed: bool) -> bool {
-        self.inner.protect(address, bytes, closed)
+        self.inner.source_mut().protect(address, bytes, closed)
     }
 }

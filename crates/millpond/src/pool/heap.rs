@@ -191,12 +191,17 @@ impl Taken {
     }
 }
 
+/// A number that no other pool of this process ever has.
+pub(crate) fn next_number() -> u64 {
+    static NUMBERS: AtomicU64 = AtomicU64::new(1);
+    NUMBERS.fetch_add(1, Ordering::Relaxed)
+}
+
 impl Heap {
     /// A pool of what `parts` answers for its number and its locks.
     pub(crate) fn new<E>(parts: impl FnOnce(u64, Order) -> Result<Parts, E>) -> Result<&'static Self, E> {
         let _inside = inside();
-        static NUMBERS: AtomicU64 = AtomicU64::new(1);
-        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let number = next_number();
         let order = Order::new();
         let parts = parts(number, order)?;
         let heap = Box::leak(Box::new(Self {

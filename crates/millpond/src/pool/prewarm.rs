@@ -53,6 +53,12 @@ impl Prewarm {
         self
     }
 
+    /// Sizes, and how many of each.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.blocks.iter().copied()
+    }
+
     /// Bytes of all blocks together, as asked for.
     #[must_use]
     pub fn bytes(&self) -> u64 {

@@ -33,6 +33,8 @@ pub struct PoolStats {
     pub reserved: Gauge,
     /// Bytes that the threads keep to hand them out again without a lock; part of what is cached.
     pub kept: u64,
+    /// Bytes of blocks that were given back and wait for a stream of their device; a host has none.
+    pub waiting: u64,
     /// Allocations served.
     pub allocations: u64,
     /// Blocks given back.
@@ -82,7 +84,7 @@ impl PoolStats {
     /// streams: there it is what is allocated.
     #[must_use]
     pub fn active(&self) -> u64 {
-        self.allocated.current
+        self.allocated.current.saturating_add(self.waiting)
     }
 
     /// Reserved less active.
@@ -137,6 +139,7 @@ impl Sum for PoolStats {
             allocated: gauge(sum.allocated, one.allocated),
             reserved: gauge(sum.reserved, one.reserved),
             kept: sum.kept.saturating_add(one.kept),
+            waiting: sum.waiting.saturating_add(one.waiting),
             allocations: sum.allocations.saturating_add(one.allocations),
             frees: sum.frees.saturating_add(one.frees),
             hits: sum.hits.saturating_add(one.hits),

@@ -93,6 +93,18 @@ impl Heap {
         }
     }
 
+    /// Has every pool that is charged to a budget of reserved bytes, or to one that it shares something with, give back what no
+    /// block uses.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn trim_all_of(budget: &crate::budget::Budget) {
+        for pool in fork::all() {
+            let shared = pool.reserved.as_ref();
+            if shared.is_some_and(|theirs| theirs.shares_with(budget)) {
+                pool.trim();
+            }
+        }
+    }
+
     /// A tick has passed: what has been idle for a while goes back.
     pub(crate) fn pass_time(&'static self) {
         let _inside = inside();

@@ -20,6 +20,17 @@ pub(crate) struct Flow {
     pub(crate) given: AtomicU64,
 }
 
+#[cfg(feature = "cuda")]
+impl Flow {
+    /// What is to be told now.
+    pub(crate) fn drain(&self) -> [(EventKind, u64); 2] {
+        [
+            (EventKind::Refilled, self.taken.swap(0, Ordering::Relaxed)),
+            (EventKind::Trimmed, self.given.swap(0, Ordering::Relaxed)),
+        ]
+    }
+}
+
 thread_local! {
     /// The watchers that this thread used last. Taken out while they are called, so that a call within finds none and looks
     /// them up.

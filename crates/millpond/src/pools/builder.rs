@@ -92,7 +92,9 @@ impl PoolsBuilder {
                 builder.host()
             }
             (Device::Host, MemoryKind::Pinned) => builder.pinned(),
-            (device @ Device::Cuda(_), _) => Err(PoolError::NotTheHosts { device }),
+            (device, MemoryKind::Device) | (device @ Device::Cuda(_), _) => {
+                Err(PoolError::NotTheHosts { device })
+            }
         }
     }
 

@@ -27,7 +27,7 @@ pub(super) struct Place {
 impl Place {
     fn of(pool: &Pool) -> Self {
         Self {
-            device: pool.kind().device(),
+            device: pool.device(),
             kind: pool.kind(),
         }
     }
@@ -38,6 +38,7 @@ impl fmt::Display for Place {
         match self.kind {
             MemoryKind::Host => write!(f, "{}", self.device),
             MemoryKind::Pinned => f.write_str("pinned"),
+            MemoryKind::Device => write!(f, "{}, of the device", self.device),
         }
     }
 }

@@ -84,7 +84,7 @@ impl Pools {
             .iter()
             .map(|pool| PoolsEntry {
                 name: pool.name().to_owned(),
-                device: pool.kind().device(),
+                device: pool.device(),
                 kind: pool.kind(),
                 stats: pool.stats(),
             })
@@ -179,6 +179,7 @@ mod tests {
                 requested: gauge(900, 5000),
                 allocated: gauge(2 << 20, 4 << 20),
                 reserved: gauge(5 << 20, 6 << 20),
+                waiting: 0,
                 kept: 7,
                 allocations: 101,
                 frees: 90,

@@ -44,6 +44,7 @@ pub struct Survey {
     children: Top<CHILDREN>,
     holders: Holders,
     without_account: u64,
+    elsewhere: u64,
     heaviest: Heaviest,
     window: Window,
 }
@@ -59,6 +60,7 @@ impl Survey {
             children: Top::default(),
             holders: Holders::default(),
             without_account: 0,
+            elsewhere: 0,
             heaviest: Heaviest::new(0),
             window: Window::new(requested),
         }
@@ -99,6 +101,11 @@ impl Survey {
         self.without_account += 1;
     }
 
+    /// Says that so many bytes of the device are in use and are no pool's of this process.
+    pub fn elsewhere(&mut self, bytes: u64) {
+        self.elsewhere = self.elsewhere.saturating_add(bytes);
+    }
+
     /// Shows a piece of a pool's layout, as [`Policy::layout`](millpond_engine::Policy::layout) gives them.
     pub fn piece(&mut self, piece: Piece) {
         if piece.state == PieceState::Live {
@@ -119,6 +126,7 @@ impl Survey {
             children: self.children,
             holders: self.holders.top(),
             without_account: self.without_account,
+            elsewhere: self.elsewhere,
             least: match self.budget {
                 // Whatever goes, it would not fit.
                 Some(budget) if self.requested > budget.limit => None,

@@ -65,11 +65,16 @@ pub(crate) fn is_child(test: &str) -> bool {
 
 /// Runs a test of this program once more, in a process with these options; answers whether it passed and what it printed.
 pub(crate) fn child(test: &str, options: &str) -> (bool, String) {
+    child_with(test, &[("MILLPOND_CUDA_EMU", options)])
+}
+
+/// The same with these variables.
+pub(crate) fn child_with(test: &str, variables: &[(&str, &str)]) -> (bool, String) {
     let here = std::env::current_exe().expect("a program");
     let output = std::process::Command::new(here)
         .args([test, "--exact", "--nocapture", "--test-threads=1"])
         .env(CHILD, test)
-        .env("MILLPOND_CUDA_EMU", options)
+        .envs(variables.iter().copied())
         .output()
         .expect("it starts");
     let text = [output.stdout, output.stderr].concat();
@@ -126,4 +131,65 @@ pub(crate) fn set_bytes(address: u64, value: u8, bytes: usize, stream: *mut c_vo
     let function = unsafe { std::mem::transmute::<*mut c_void, Set>(symbol(c"cuMemsetD8Async")) };
     // SAFETY: the emulator looks at addresses itself.
     assert_eq!(unsafe { function(address, value, bytes, stream) }, 0);
+}
+
+/// Takes memory of the device by a call of the driver, past every library of ours.
+pub(crate) fn allocate(bytes: usize) -> u64 {
+    type Allocate = unsafe extern "C" fn(*mut u64, usize) -> u32;
+    let symbol = symbol(c"cuMemAlloc_v2");
+    // SAFETY: the driver's function of this name has this signature.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Allocate>(symbol) };
+    let mut address = 0;
+    let _context = Primary::enter();
+    // SAFETY: the pointer is to a local.
+    assert_eq!(unsafe { function(&raw mut address, bytes) }, 0);
+    address
+}
+
+/// Gives it back.
+pub(crate) fn free(address: u64) {
+    type Free = unsafe extern "C" fn(u64) -> u32;
+    // SAFETY: the driver's function of this name has this signature.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Free>(symbol(c"cuMemFree_v2")) };
+    let _context = Primary::enter();
+    // SAFETY: the driver looks at addresses itself.
+    assert_eq!(unsafe { function(address) }, 0);
+}
+
+/// The primary context of the first device is this thread's until it is dropped.
+struct Primary;
+
+impl Primary {
+    fn enter() -> Self {
+        type Retain = unsafe extern "C" fn(*mut *mut c_void, c_int) -> u32;
+        type Push = unsafe extern "C" fn(*mut c_void) -> u32;
+        // SAFETY: the driver's function of this name has this signature.
+        let retain =
+            unsafe { std::mem::transmute::<*mut c_void, Retain>(symbol(c"cuDevicePrimaryCtxRetain")) };
+        // SAFETY: as above.
+        let push = unsafe { std::mem::transmute::<*mut c_void, Push>(symbol(c"cuCtxPushCurrent_v2")) };
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the pointer is to a local.
+        assert_eq!(unsafe { retain(&raw mut context, 0) }, 0);
+        // SAFETY: retained just now.
+        assert_eq!(unsafe { push(context) }, 0);
+        Self
+    }
+}
+
+impl Drop for Primary {
+    fn drop(&mut self) {
+        type Pop = unsafe extern "C" fn(*mut *mut c_void) -> u32;
+        type Release = unsafe extern "C" fn(c_int) -> u32;
+        // SAFETY: the driver's function of this name has this signature.
+        let pop = unsafe { std::mem::transmute::<*mut c_void, Pop>(symbol(c"cuCtxPopCurrent_v2")) };
+        // SAFETY: as above.
+        let release =
+            unsafe { std::mem::transmute::<*mut c_void, Release>(symbol(c"cuDevicePrimaryCtxRelease_v2")) };
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the pointer is to a local.
+        let _ = unsafe { pop(&raw mut context) };
+        // SAFETY: retained once when this was made.
+        let _ = unsafe { release(0) };
+    }
 }

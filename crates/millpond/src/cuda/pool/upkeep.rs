@@ -1,0 +1,127 @@
+//! What a pool keeps, and what it gives back.
+
+use super::DevicePool;
+use crate::error::AllocError;
+use crate::pool::{PoolStats, Prewarm};
+use millpond_engine::{Block, Compaction, Mark};
+use std::sync::atomic::Ordering;
+
+impl DevicePool {
+    /// The account, with all that has come back; all zero in a process that was forked.
+    #[must_use]
+    pub fn stats(&self) -> PoolStats {
+        self.0
+            .with_core(|core| {
+                let (account, engine) = (core.account, core.memory.stats());
+                PoolStats {
+                    requested: account.requested,
+                    allocated: account.allocated,
+                    reserved: engine.reserved,
+                    waiting: engine.active.current.saturating_sub(engine.allocated.current),
+                    allocations: account.allocations,
+                    frees: account.frees,
+                    hits: account.hits,
+                    refusals: account.refusals,
+                    ..PoolStats::default()
+                }
+            })
+            .unwrap_or_default()
+    }
+
+    /// Begins the peaks anew.
+    pub fn reset_peak(&self) {
+        let _ = self.0.with_core(|core| {
+            core.account.reset_peaks();
+            core.memory.reset_peaks();
+        });
+    }
+
+    /// Waits for the device, and gives back whatever no block uses; live blocks stay where they are.
+    pub fn compact(&self) -> Compaction {
+        self.0.with_core(|core| core.memory.compact()).unwrap_or_default()
+    }
+
+    /// What [`compact`](Self::compact) does, without the account of it.
+    pub fn trim(&self) {
+        let _ = self.0.with_core(|core| core.memory.release_cached());
+    }
+
+    /// Gives everything back that no block uses, and begins the account of calls and peaks anew.
+    pub fn clear(&self) {
+        self.trim();
+        let _ = self.0.with_core(|core| {
+            let account = &mut core.account;
+            (account.allocations, account.frees) = (0, 0);
+            (account.hits, account.refusals) = (0, 0);
+        });
+        self.reset_peak();
+    }
+
+    /// Makes free what waited for streams that have passed since, and lets what has been idle for a while go back by the
+    /// policy's rules.
+    pub fn collect_garbage(&self) {
+        let _ = self.0.with_core(|core| {
+            core.memory.collect();
+            core.memory.mark(Mark::Ticks(1));
+        });
+    }
+
+    /// Has at least so many bytes reserved, so that requests up to there ask the driver for nothing.
+    ///
+    /// # Errors
+    /// When there are not as many; what was got stays.
+    pub fn reserve(&self, total: u64) -> Result<(), AllocError> {
+        let mut held = Vec::new();
+        let outcome = loop {
+            let short = total.saturating_sub(self.stats().reserved.current);
+            if short == 0 {
+                break Ok(());
+            }
+            // It may be served from what is free; then the next is not.
+            match self.0.take_own(short) {
+                Ok(block) => held.push(block),
+                Err(error) => break Err(error),
+            }
+        };
+        self.give_own(held);
+        outcome
+    }
+
+    /// Has these blocks ready, side by side.
+    ///
+    /// # Errors
+    /// When there is no memory for them; what was got stays.
+    pub fn prewarm(&self, prewarm: &Prewarm) -> Result<(), AllocError> {
+        let mut held = Vec::new();
+        let outcome = prewarm
+            .blocks()
+            .flat_map(|(bytes, count)| std::iter::repeat_n(bytes, count))
+            .filter(|bytes| *bytes > 0)
+            .try_for_each(|bytes| {
+                held.push(self.0.take_own(bytes as u64)?);
+                Ok(())
+            });
+        self.give_own(held);
+        outcome
+    }
+
+    fn give_own(&self, held: Vec<Block>) {
+        let _ = self.0.with_core(|core| {
+            for block in held {
+                core.memory.free(block, &[]);
+            }
+        });
+    }
+
+    /// Has each block cleared before it is handed out, or no more.
+    pub fn set_zero_on_reuse(&self, on: bool) {
+        self.0.zero_on_reuse.store(on, Ordering::Relaxed);
+    }
+
+    /// Bytes of the device that are in use and that no pool of this process has: other processes', other libraries', and what
+    /// the driver itself takes.
+    #[must_use]
+    pub fn used_elsewhere(&self) -> u64 {
+        self.0.elsewhere()
+    }
+}

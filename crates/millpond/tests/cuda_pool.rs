@@ -1,0 +1,427 @@
+//! What a pool of a device has in common with one of the host: budgets, tenants, watchers, an account, and a post-mortem.
+
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use millpond::cuda::{
+    CudaDevice, CudaMemory, CudaStream, DevicePool, DevicePoolBuilder, DevicePoolError, UnpooledDevice,
+};
+use millpond::{Budget, Event, EventKind, Measure, Prewarm, Tag, Tracking};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use support::emulator;
+
+const MIB: u64 = 1 << 20;
+
+/// A device and a stream of it; none, with a message, where there is no driver to be had.
+fn device() -> Option<(CudaDevice, CudaStream)> {
+    emulator::load().then(|| {
+        let device = CudaDevice::get(0).expect("a device");
+        let stream = CudaStream::new(&device).expect("a stream");
+        (device, stream)
+    })
+}
+
+/// Whether this is the process that a test has to itself, as what pools do for each other on a device would get in its way.
+/// Elsewhere it is begun, and must pass.
+fn is_alone(test: &str) -> bool {
+    if !emulator::is_child(test) {
+        let (passed, text) = emulator::child(test, "");
+        assert!(passed, "{text}");
+    }
+    emulator::is_child(test)
+}
+
+fn builder() -> DevicePoolBuilder {
+    DevicePool::builder().settings("")
+}
+
+#[test]
+fn what_it_reserves_and_hands_out_is_charged() {
+    let Some((device, stream)) = device() else { return };
+    let process = Budget::builder("process")
+        .limit(64 * MIB)
+        .build()
+        .expect("a budget");
+    let blocks = process
+        .child_builder("blocks")
+        .measure(Measure::Allocated)
+        .limit(10 * MIB)
+        .build()
+        .expect("a budget");
+    let pool = builder()
+        .name("card")
+        .budget(&blocks)
+        .build(&device)
+        .expect("a pool");
+    // Not of whole units: what is charged is the block.
+    let held = pool.alloc::<u8>((8 << 20) - 77, &stream).expect("fits");
+    let stats = pool.stats();
+    assert!(stats.allocated.current > stats.requested.current);
+    assert_eq!(blocks.used(), stats.allocated.current);
+    assert_eq!(process.used(), stats.reserved.current);
+
+    let error = pool.alloc::<u8>(3 << 20, &stream).expect_err("over the budget");
+    let said = error.to_string();
+    assert!(said.contains("over budget") && said.contains("blocks"), "{said}");
+    assert_eq!(
+        (blocks.used(), pool.stats().refusals),
+        (stats.allocated.current, 1)
+    );
+
+    drop(held);
+    assert_eq!(pool.stats().allocated.current, 0);
+    assert_eq!(blocks.used(), 0);
+    pool.trim();
+    assert_eq!((process.used(), pool.stats().reserved.current), (0, 0));
+    assert!(pool.alloc::<u8>(9 << 20, &stream).is_ok());
+    drop(pool);
+    assert_eq!(process.used(), 0, "with the pool everything goes back");
+}
+
+#[test]
+fn a_budget_of_reserved_bytes_is_a_wall_that_says_who_holds_what() {
+    let Some((device, stream)) = device() else { return };
+    let card = Budget::builder("card").limit(32 * MIB).build().expect("a budget");
+    let make = |name| {
+        builder()
+            .name(name)
+            .budget(&card)
+            .track(Some(Tracking::All))
+            .build(&device)
+            .expect("a pool")
+    };
+    let (first, second) = (make("first"), make("second"));
+    let weights = {
+        let _scope = millpond::tag("weights");
+        first.alloc::<f32>(5 << 20, &stream).expect("fits")
+    };
+    // What the first keeps and does not use makes room.
+    drop(first.alloc::<f32>(2 << 20, &stream).expect("fits"));
+    let third = second
+        .alloc::<f32>(3 << 20, &stream)
+        .expect("the other pool's rest goes");
+    let error = second.alloc::<f32>(2 << 20, &stream).expect_err("no room");
+    let said = error.to_string();
+    assert!(
+        said.contains("over budget 'card'") || said.contains("card/second"),
+        "{said}"
+    );
+    assert!(said.contains("first") && said.contains("weights"), "{said}");
+    assert!(card.used() <= 32 * MIB);
+    drop((weights, third));
+    assert!(second.alloc::<f32>(6 << 20, &stream).is_ok());
+}
+
+#[test]
+fn tenants_have_budgets_of_their_own_and_may_wait() {
+    let Some((device, stream)) = device() else { return };
+    let pool = builder().limit(16 * MIB).build(&device).expect("a pool");
+    let budget = Budget::builder("tenant")
+        .measure(Measure::Allocated)
+        .limit(4 * MIB)
+        .build();
+    let budget = budget.expect("a budget");
+    let tenant = pool.tenant(&budget).expect("it counts blocks");
+    let held = tenant.alloc_from(&vec![3u32; 1 << 19], &stream).expect("fits");
+    assert_eq!(budget.used(), 2 * MIB);
+    assert!(tenant.alloc::<u8>(3 << 20, &stream).is_err());
+    assert!(pool.tenant(&Budget::root("reserved")).is_err());
+
+    // Another thread gives back in time: to the budget, and to the pool.
+    let patient = tenant.wait(Duration::from_secs(60));
+    let giver = std::thread::spawn(move || drop(held));
+    assert_eq!(
+        patient
+            .alloc_zeroed::<u8>(4 << 20, &stream)
+            .expect("in time")
+            .len(),
+        4 << 20
+    );
+    giver.join().expect("it gave");
+
+    let held = pool.alloc::<u8>(14 << 20, &stream).expect("fits");
+    assert!(pool.alloc::<u8>(14 << 20, &stream).is_err());
+    assert!(
+        pool.waiting(Duration::from_millis(20))
+            .alloc::<u8>(14 << 20, &stream)
+            .is_err()
+    );
+    let giver = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(30));
+        drop(held);
+    });
+    let waited = pool
+        .waiting(Duration::from_secs(60))
+        .alloc::<u8>(14 << 20, &stream);
+    assert_eq!(waited.expect("in time").len(), 14 << 20);
+    giver.join().expect("it gave");
+}
+
+#[test]
+fn everything_that_happens_is_told() {
+    if !is_alone("everything_that_happens_is_told") {
+        return;
+    }
+    let Some((device, stream)) = device() else { return };
+    let pool = builder()
+        .name("seen")
+        .limit(8 * MIB)
+        .track(None)
+        .build(&device)
+        .expect("a pool");
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&seen);
+    let id = pool.subscribe(move |event: &Event<'_>| {
+        let what = (
+            event.kind,
+            event.requested,
+            event.bytes,
+            event.tag.name().to_string(),
+        );
+        told.lock()
+            .expect("whole")
+            .push((what, event.pool.name.to_string(), event.pool.device));
+    });
+    {
+        let _scope = millpond::tag("activations");
+        drop(pool.alloc::<f32>(1000, &stream).expect("fits"));
+    }
+    assert!(pool.alloc::<u8>(9 << 20, &stream).is_err());
+    pool.trim();
+    let reserved = pool.stats().reserved.peak as usize;
+    pool.unsubscribe(id);
+    drop(pool.alloc::<f32>(7, &stream).expect("nobody is told"));
+    let seen = std::mem::take(&mut *seen.lock().expect("whole"));
+    assert!(
+        seen.iter()
+            .all(|(_, name, number)| name == "seen" && *number == device.number())
+    );
+    let kinds: Vec<_> = seen.iter().map(|((kind, ..), ..)| *kind).collect();
+    use EventKind::{Allocated, Freed, Refilled, Refused, Trimmed};
+    assert_eq!(kinds, [Allocated, Refilled, Freed, Refused, Trimmed]);
+    let ((_, requested, bytes, tag), ..) = &seen[0];
+    assert_eq!((*requested, tag.as_str()), (4000, "activations"));
+    assert!(*bytes >= 4000);
+    assert_eq!((seen[1].0.2, seen[3].0.1), (reserved, 9 << 20));
+}
+
+#[test]
+fn the_account_says_who_holds_what() {
+    let Some((device, stream)) = device() else { return };
+    let pool = builder()
+        .track(Some(Tracking::All))
+        .limit(16 * MIB)
+        .build(&device)
+        .expect("a pool");
+    let held = {
+        let _scope = millpond::tag("weights");
+        [1000, 50].map(|len| pool.alloc::<f32>(len, &stream).expect("fits"))
+    };
+    let largest = pool.largest(1).expect("an account");
+    assert_eq!(
+        (largest[0].requested, largest[0].address as u64),
+        (4000, held[0].address())
+    );
+    assert_eq!(pool.larger_than(1000).expect("an account").len(), 1);
+    let account = pool.ledger().expect("an account");
+    assert_eq!(
+        (account.by_tag()[0].tag, account.blocks()),
+        (Tag::new("weights"), 2)
+    );
+    let large = pool.alloc::<u8>(15 << 20, &stream).expect("fits");
+    let error = pool.alloc::<u8>(2 << 20, &stream).expect_err("no room");
+    let said = error.post_mortem().expect("it says why").to_string();
+    assert!(
+        said.contains("weights") && !said.contains("keeps no account"),
+        "{said}"
+    );
+    drop((held, large));
+    assert!(pool.leak_report().expect("an account").is_empty());
+    pool.track(None);
+    assert!(pool.ledger().is_none() && pool.largest(1).is_none());
+    let all = pool.alloc::<u8>(15 << 20, &stream).expect("fits");
+    let error = pool.alloc::<u8>(2 << 20, &stream).expect_err("no room");
+    assert!(error.to_string().contains("keeps no account"), "{error}");
+    drop(all);
+}
+
+#[test]
+fn what_others_hold_of_the_device_is_named() {
+    if !is_alone("what_others_hold_of_the_device_is_named") {
+        return;
+    }
+    let Some((device, stream)) = device() else { return };
+    let pool = builder().build(&device).expect("a pool");
+    let before = pool.used_elsewhere();
+    // Past every pool of ours: as another library would.
+    let address = emulator::allocate(512 << 20);
+    assert_eq!(pool.used_elsewhere(), before + (512 << 20));
+    let too_much = usize::try_from(pool.limit() * 99 / 100).expect("it fits");
+    let most = pool.alloc::<u8>(too_much, &stream);
+    let error = pool.alloc::<u8>(too_much, &stream).expect_err("no room");
+    let said = error.post_mortem().expect("it says why").to_string();
+    assert!(said.contains("of the device used by others"), "{said}");
+    emulator::free(address);
+    drop(most);
+    assert_eq!(pool.used_elsewhere(), before);
+}
+
+#[test]
+fn memory_can_be_had_before_it_is_asked_for() {
+    if !is_alone("memory_can_be_had_before_it_is_asked_for") {
+        return;
+    }
+    let Some((device, stream)) = device() else { return };
+    let pool = builder()
+        .prewarm(Prewarm::of([(4 << 20, 3), (1000, 10)]))
+        .capacity(24 * MIB)
+        .build(&device)
+        .expect("a pool");
+    let stats = pool.stats();
+    assert!(stats.reserved.current >= 24 * MIB);
+    assert_eq!(
+        (stats.allocations, stats.requested.peak, stats.hit_rate()),
+        (0, 0, 0.0)
+    );
+    let held = [0; 3].map(|_| pool.alloc::<u8>(4 << 20, &stream).expect("fits"));
+    assert_eq!((pool.stats().hits, pool.stats().allocations), (3, 3));
+    pool.reserve(40 * MIB).expect("there is as much");
+    assert!(pool.stats().reserved.current >= 40 * MIB);
+    drop(held);
+    let stats = pool.stats();
+    assert_eq!(stats.requested.peak, 12 * MIB);
+    pool.reset_peak();
+    assert_eq!(pool.stats().requested.peak, 0);
+    pool.collect_garbage();
+    pool.clear();
+    let stats = pool.stats();
+    assert_eq!(
+        (stats.reserved.current, stats.reserved.peak, stats.allocations),
+        (0, 0, 0)
+    );
+    pool.set_limit(8 * MIB);
+    assert!(pool.reserve(9 * MIB).is_err());
+    assert!(pool.stats().reserved.current <= 8 * MIB);
+}
+
+#[test]
+fn blocks_that_wait_for_a_stream_are_active_and_not_allocated() {
+    if !is_alone("blocks_that_wait_for_a_stream_are_active_and_not_allocated") {
+        return;
+    }
+    let Some((device, stream)) = device() else { return };
+    let pool = builder().build(&device).expect("a pool");
+    let other = CudaStream::new(&device).expect("a stream");
+    let mut buffer = pool.alloc::<u8>(3 << 20, &stream).expect("fits");
+    buffer.record_use(&other).expect("of the device");
+    drop(buffer);
+    let stats = pool.stats();
+    assert_eq!(stats.allocated.current, 0);
+    assert_eq!(stats.active(), stats.waiting);
+    other.synchronize().expect("it ends");
+    pool.collect_garbage();
+    assert_eq!(pool.stats().waiting, 0);
+}
+
+#[test]
+fn a_device_without_a_pool_keeps_nothing() {
+    if !is_alone("a_device_without_a_pool_keeps_nothing") {
+        return;
+    }
+    let Some((device, stream)) = device() else { return };
+    let plain = UnpooledDevice::new(&device).expect("a device");
+    let [first, second] = [plain.clone(), plain.clone()].map(|plain| {
+        let filled: Vec<u16> = (0..5000).collect();
+        let buffer = plain.alloc_from(&filled, &stream).expect("fits");
+        assert!(buffer.pool().is_none() && buffer.to_vec().expect("a copy") == filled);
+        buffer
+    });
+    assert!(plain.held_bytes() >= 20_000);
+    let frees = || (!emulator::is_real()).then(|| emulator::calls(Some(c"cuMemFree_v2")));
+    let before = frees();
+    first.free();
+    assert_eq!(frees(), before.map(|before| before + 1), "at once");
+    assert!(plain.held_bytes() >= 10_000);
+    second.free();
+    assert_eq!(plain.held_bytes(), 0);
+    assert_eq!(plain.alloc::<u8>(0, &stream).expect("nothing").address(), 0);
+}
+
+#[test]
+fn tenants_do_not_see_what_others_had() {
+    let Some((device, stream)) = device() else { return };
+    let pool = builder().zero_on_reuse(true).build(&device).expect("a pool");
+    let secret = pool.alloc_from(&[7u8; 4096], &stream).expect("fits");
+    let address = secret.address();
+    drop(secret);
+    let next = pool.alloc::<u8>(4096, &stream).expect("fits");
+    assert_eq!(next.address(), address);
+    assert!(next.to_vec().expect("a copy").iter().all(|byte| *byte == 0));
+    pool.set_zero_on_reuse(false);
+    let secret = pool.alloc_from(&[7u8; 4096], &stream).expect("fits");
+    let address = secret.address();
+    drop(secret);
+    let next = pool.alloc::<u8>(4096, &stream).expect("fits");
+    assert_eq!((next.address(), next.to_vec().expect("a copy")[0]), (address, 7));
+}
+
+#[test]
+fn settings_that_do_nothing_are_refused() {
+    let Some((device, _)) = device() else { return };
+    let refused = |builder: DevicePoolBuilder, says: &str| {
+        let error = builder.build(&device).expect_err("refused").to_string();
+        assert!(error.contains(says), "{error}");
+    };
+    refused(
+        DevicePool::builder().settings("huge-pages:2MiB"),
+        "only pools of host memory",
+    );
+    refused(
+        DevicePool::builder().settings("guard:on"),
+        "only pools of host memory",
+    );
+    refused(
+        DevicePool::builder().settings("high-water:1GB").policy("bfc"),
+        "high-water",
+    );
+    refused(DevicePool::builder().settings("no-such-key:1"), "no-such-key");
+    refused(builder().policy("nothing"), "choose one of");
+    refused(builder().capacity(1 << 60), "from the start");
+    refused(builder().memory_fraction(1.5), "at most 1");
+    let error = builder()
+        .memory_fraction(f64::NAN)
+        .build(&device)
+        .expect_err("refused");
+    assert!(matches!(error, DevicePoolError::Fraction(_)));
+    let pool = DevicePool::builder()
+        .settings("limit:64MiB,capacity:8MiB,track:off,zero-on-reuse:on")
+        .memory(CudaMemory::Plain)
+        .build(&device)
+        .expect("a pool");
+    assert_eq!((pool.limit(), pool.ledger().is_none()), (64 * MIB, true));
+    assert!(pool.stats().reserved.current >= 8 * MIB);
+    assert!(pool.name().contains("cuda:0"));
+}
+
+/// Of the environment a pool takes what is for it, and leaves what is for the host's alone.
+#[test]
+fn the_environment_is_for_all_pools() {
+    const TEST: &str = "the_environment_is_for_all_pools";
+    if !emulator::is_child(TEST) {
+        let (passed, text) = emulator::child_with(
+            TEST,
+            &[("MILLPOND_CONF", "limit:48MiB,huge-pages:system,track:off")],
+        );
+        assert!(passed, "{text}");
+        return;
+    }
+    let Some((device, _)) = device() else { return };
+    let pool = DevicePool::new(&device).expect("a pool");
+    assert_eq!((pool.limit(), pool.ledger().is_none()), (48 * MIB, true));
+    assert_eq!(
+        builder().build(&device).expect("a pool").limit(),
+        builder().limit(u64::MAX).build(&device).expect("a pool").limit()
+    );
+}
