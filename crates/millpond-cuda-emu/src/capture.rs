@@ -278,11 +278,9 @@ impl State {
         }
     }
 
-    /// Waiting for a whole context while a stream of it is captured.
+    /// Waiting for a whole context while a stream of it is captured, in whatever mode: what is captured cannot be waited for.
     pub(crate) fn refuse_in_capture(&mut self, context: u64) -> Answer {
-        let of = |(handle, capture): (&u64, &Capture)| {
-            (capture.context == context && capture.mode == 0).then_some(*handle)
-        };
+        let of = |(handle, capture): (&u64, &Capture)| (capture.context == context).then_some(*handle);
         match self.captures.iter().find_map(of) {
             Some(capture) => {
                 self.invalidate(capture);

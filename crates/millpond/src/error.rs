@@ -34,6 +34,10 @@ pub enum AllocError {
     /// The source of memory failed for a reason that is not its size, or that names its remedy.
     #[error(transparent)]
     Source(Box<SourceError>),
+    /// The driver of a device failed, or what it was asked to serve is not its device's.
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    #[error(transparent)]
+    Cuda(Box<crate::cuda::CudaError>),
     /// The memory is that of others, who give no more of it.
     #[error(
         "the memory is that of others, who give no more of it: copy it to memory of a pool, with `deep_copy`"

@@ -41,6 +41,10 @@ handles! {
     EventHandle;
     /// A pool of the driver's own.
     PoolHandle;
+    /// Work that was put together.
+    GraphHandle;
+    /// The same, ready to be launched.
+    ExecutableHandle;
 }
 
 /// Physical memory that addresses are mapped to.
@@ -73,6 +77,11 @@ pub(super) const POOL_RELEASE_THRESHOLD: c_uint = 4;
 pub(super) const EVENT_WITHOUT_TIME: c_uint = 2;
 /// A stream that does not wait for the legacy default one.
 pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
+
+/// A capture during which nothing is refused but waiting for what is captured.
+pub(super) const CAPTURE_RELAXED: c_uint = 2;
+/// A stream that is not captured; in any other state it is, or was and is not whole.
+pub(super) const CAPTURE_NONE: c_uint = 0;
 
 /// `CUmemLocation`.
 #[derive(Clone, Copy, Debug)]
@@ -227,6 +236,8 @@ mod tests {
                 POOL_RELEASE_THRESHOLD,
                 EVENT_WITHOUT_TIME,
                 STREAM_NON_BLOCKING,
+                CAPTURE_RELAXED,
+                CAPTURE_NONE,
             ],
             [
                 sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint,
@@ -237,6 +248,8 @@ mod tests {
                 sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD as c_uint,
                 sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint,
                 sys::CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint,
+                sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint,
+                sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_uint,
             ]
         );
     }

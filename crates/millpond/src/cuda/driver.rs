@@ -1,8 +1,9 @@
 //! The driver: one table of its functions, each looked for once. What is not there is a value.
 
 use super::abi::{
-    Access, AllocationProperties, Code, ContextHandle, DeviceNumber, DevicePtr, EventHandle, MemoryHandle,
-    NOT_READY, PoolHandle, PoolProperties, SUCCESS, StreamHandle,
+    Access, AllocationProperties, Code, ContextHandle, DeviceNumber, DevicePtr, EventHandle,
+    ExecutableHandle, GraphHandle, MemoryHandle, NOT_READY, PoolHandle, PoolProperties, SUCCESS,
+    StreamHandle,
 };
 use super::error::CudaError;
 use cudarc::driver::sys;
@@ -94,6 +95,15 @@ table! {
     stream_destroy = "cuStreamDestroy_v2"(stream: StreamHandle);
     stream_synchronize = "cuStreamSynchronize"(stream: StreamHandle);
     stream_wait_event = "cuStreamWaitEvent"(stream: StreamHandle, event: EventHandle, flags: c_uint);
+    stream_begin_capture = "cuStreamBeginCapture_v2"(stream: StreamHandle, mode: c_uint);
+    stream_end_capture = "cuStreamEndCapture"(stream: StreamHandle, graph: *mut GraphHandle);
+    stream_is_capturing = "cuStreamIsCapturing"(stream: StreamHandle, status: *mut c_uint);
+    graph_instantiate = "cuGraphInstantiateWithFlags"(
+        executable: *mut ExecutableHandle, graph: GraphHandle, flags: c_ulonglong
+    );
+    graph_destroy = "cuGraphDestroy"(graph: GraphHandle);
+    graph_launch = "cuGraphLaunch"(executable: ExecutableHandle, stream: StreamHandle);
+    executable_destroy = "cuGraphExecDestroy"(executable: ExecutableHandle);
     event_create = "cuEventCreate"(event: *mut EventHandle, flags: c_uint);
     event_destroy = "cuEventDestroy_v2"(event: EventHandle);
     event_record = "cuEventRecord"(event: EventHandle, stream: StreamHandle);

@@ -47,6 +47,11 @@ pub enum CudaError {
         /// The device of what was given.
         found: u32,
     },
+    /// A stream takes part in a capture that began elsewhere.
+    #[error(
+        "the stream takes part in a capture that did not begin on it: ask for memory on the stream that it began on, before others join"
+    )]
+    Capturing,
     /// A call failed.
     #[error("{call} failed: {name} ({code})")]
     Driver {
@@ -64,6 +69,13 @@ impl CudaError {
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::Driver { code, .. } if *code == super::abi::OUT_OF_MEMORY)
+    }
+
+    /// Whether something was asked that may not be asked of what is being captured.
+    #[must_use]
+    pub fn is_of_capture(&self) -> bool {
+        // The codes of stream capture; 903 is of one that was given up.
+        matches!(self, Self::Driver { code: 900..=908, .. })
     }
 
     /// Whether the context is of no use any more: every later call answers the same, and what is on the device is lost.
@@ -89,6 +101,9 @@ impl From<CudaError> for SourceError {
             },
             CudaError::OtherDevice { .. } => Self::Unsupported {
                 operation: "serve a stream of another device",
+            },
+            CudaError::Capturing => Self::Unsupported {
+                operation: "serve a stream in a capture that did not begin on it",
             },
             CudaError::NoDriver | CudaError::NoDevice { .. } | CudaError::Length { .. } => {
                 Self::Unsupported {

@@ -5,11 +5,15 @@
 //!   shared    the engine under its lock, what came back, a request's way
 //!   tenant    asking on somebody's account, and with patience
 //!   observe   what is told of blocks
+//!   kept      a source that keeps what it was given back
+//!   for_graph the memory of a graph
 //!   upkeep    the account; what is kept, and what goes back
 //!   unpooled  a device's memory without a pool
 //! ```
 
 mod builder;
+mod for_graph;
+mod kept;
 mod observe;
 mod shared;
 mod tenant;
@@ -23,6 +27,7 @@ pub use unpooled::UnpooledDevice;
 use super::buffer::DeviceBuffer;
 use super::device::CudaDevice;
 use super::error::CudaError;
+use super::graph;
 use super::source::CudaMemory;
 use super::stream::CudaStream;
 use crate::budget::{Budget, Charge};
@@ -182,13 +187,17 @@ impl DevicePool {
         stream: &CudaStream,
     ) -> Result<DeviceBuffer<T>, AllocError> {
         let bytes = len.checked_mul(size_of::<T>()).ok_or(AllocError::UNCOUNTABLE)?;
-        let held = if bytes == 0 {
+        if bytes == 0 {
             stream.expect_on(self.device()).map_err(refused)?;
-            None
-        } else {
-            Some(self.0.allocate(bytes as u64, stream, terms)?)
+            return Ok(DeviceBuffer::new(self, None, len, stream));
+        }
+        let captured = match graph::are_captured() {
+            true => graph::pool_of(stream).map_err(refused)?,
+            false => None,
         };
-        Ok(DeviceBuffer::new(self, held, len, stream))
+        let pool = captured.as_ref().unwrap_or(self);
+        let held = pool.0.allocate(bytes as u64, stream, terms)?;
+        Ok(DeviceBuffer::new(pool, Some(held), len, stream))
     }
 
     fn alloc_zeroed_by<T: Element>(
@@ -217,7 +226,9 @@ impl DevicePool {
     /// Why the device is of no use any more, where it is not.
     #[must_use]
     pub fn lost(&self) -> Option<CudaError> {
-        let lost = self.0.with_core(|core| core.memory.source().source().lost());
+        let lost = self
+            .0
+            .with_core(|core| core.memory.source().inner().source().lost());
         lost.unwrap_or_else(Some)
     }
 

@@ -8,11 +8,14 @@ use super::device::CudaDevice;
 use super::driver::Driver;
 use super::error::{CudaError, insist};
 use super::events::Events;
+use super::graph;
 use super::stream::CudaStream;
 use super::streams::Streams;
 use millpond_engine::{Event, Range, Segment, Source, SourceError};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// What plain segments are multiples of: what the driver takes from a device at once.
 const PLAIN_PAGE: u64 = 2 << 20;
@@ -180,7 +183,7 @@ impl CudaSource {
         if self.lost.is_some() {
             return false;
         }
-        match insist(|| self.device.synchronize()) {
+        match self.wait() {
             Ok(()) => {
                 self.events().all_passed();
                 true
@@ -188,6 +191,27 @@ impl CudaSource {
             Err(error) => {
                 self.lost = Some(error);
                 false
+            }
+        }
+    }
+
+    /// Waits for the device, or, while we capture a stream of it, for the streams that have used memory of this source.
+    ///
+    /// What others capture nobody has told us of, and no driver lets anyone wait for it: that is waited out, as long as captures
+    /// last.
+    fn wait(&self) -> Result<(), CudaError> {
+        const LONGEST: Duration = Duration::from_secs(10);
+        let begun = Instant::now();
+        loop {
+            let waited = match graph::are_captured() {
+                true => self.streams.synchronize(),
+                false => insist(|| self.device.synchronize()),
+            };
+            match waited {
+                Err(error) if error.is_of_capture() && begun.elapsed() < LONGEST => {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                outcome => return outcome,
             }
         }
     }
@@ -555,6 +579,10 @@ impl Source for CudaSource {
     }
 
     fn record_event(&mut self, stream: u32) -> Event {
+        if self.streams.stream(stream).is_some_and(graph::is_captured) {
+            // It had done all its work when the capture began, and does nothing before it ends.
+            return self.events().past();
+        }
         let recorded = match self.enter() {
             Ok(_current) => {
                 let stream = self.streams.handle(stream);

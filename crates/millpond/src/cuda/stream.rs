@@ -1,8 +1,9 @@
 //! Streams: the order in which work happens on a device.
 
-use super::abi::{EVENT_WITHOUT_TIME, EventHandle, STREAM_NON_BLOCKING, StreamHandle};
+use super::abi::{CAPTURE_NONE, EVENT_WITHOUT_TIME, EventHandle, STREAM_NON_BLOCKING, StreamHandle};
 use super::device::CudaDevice;
 use super::error::{CudaError, insist};
+use super::graph;
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
@@ -102,6 +103,7 @@ impl CudaStream {
         if self == other {
             return Ok(());
         }
+        graph::joins(self, other)?;
         let driver = self.device().driver();
         let _current = other.device().enter()?;
         let mut event = EventHandle::NULL;
@@ -117,6 +119,22 @@ impl CudaStream {
         // SAFETY: nobody else has it.
         let _ = insist(|| unsafe { driver.event_destroy(event) });
         outcome
+    }
+
+    /// Whether what is put here is captured, and not done.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn is_capturing(&self) -> Result<bool, CudaError> {
+        let _current = self.device().enter()?;
+        let mut status = CAPTURE_NONE;
+        // SAFETY: the pointer is to a local; the stream lives.
+        unsafe {
+            self.device()
+                .driver()
+                .stream_is_capturing(self.0.handle, &raw mut status)
+        }?;
+        Ok(status != CAPTURE_NONE)
     }
 
     /// Whether it is a device's.

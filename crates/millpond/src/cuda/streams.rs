@@ -2,42 +2,66 @@
 
 use super::abi::StreamHandle;
 use super::device::CudaDevice;
+use super::error::{CudaError, insist};
+use super::graph;
 use super::stream::CudaStream;
 
 /// Streams that have asked for memory or used it. Each is kept alive for as long as its number may stand for it.
 #[derive(Debug)]
-pub(super) struct Streams(Vec<CudaStream>);
+pub(super) struct Streams {
+    known: Vec<CudaStream>,
+    /// Whether the first was ever asked for: waiting for it is refused where a stream that goes with it is captured.
+    legacy: bool,
+}
 
 impl Streams {
     /// The legacy default stream is the first.
     pub(super) fn new(device: &CudaDevice) -> Self {
-        Self(vec![CudaStream::legacy(device)])
+        Self {
+            known: vec![CudaStream::legacy(device)],
+            legacy: false,
+        }
     }
 
     /// The number of a stream. That of one which nobody has any more is given on, once its work is done: what was freed on it
     /// would be handed out on the other at once.
     pub(super) fn number_of(&mut self, stream: &CudaStream) -> u32 {
-        let known = self.0.iter().position(|known| known == stream);
+        let known = self.known.iter().position(|known| known == stream);
         let number = known.unwrap_or_else(|| {
-            let mut ended = self.0.iter().enumerate().skip(1);
+            let mut ended = self.known.iter().enumerate().skip(1);
             let ended = ended.find(|(_, known)| known.is_last() && known.synchronize().is_ok());
             match ended.map(|(number, _)| number) {
                 Some(number) => {
-                    self.0[number] = stream.clone();
+                    self.known[number] = stream.clone();
                     number
                 }
                 None => {
-                    self.0.push(stream.clone());
-                    self.0.len() - 1
+                    self.known.push(stream.clone());
+                    self.known.len() - 1
                 }
             }
         });
+        self.legacy |= number == 0;
         u32::try_from(number).unwrap_or(u32::MAX)
     }
 
-    /// The stream of a number.
+    /// Waits for each of them but those that we capture, which had done all their work by then.
+    pub(super) fn synchronize(&self) -> Result<(), CudaError> {
+        for stream in self.known.iter().skip(usize::from(!self.legacy)) {
+            if !graph::is_captured(stream) {
+                insist(|| stream.synchronize())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The stream of a number, if it has asked for something.
+    pub(super) fn stream(&self, number: u32) -> Option<&CudaStream> {
+        self.known.get(number as usize)
+    }
+
+    /// The driver's stream of a number.
     pub(super) fn handle(&self, number: u32) -> StreamHandle {
-        let stream = self.0.get(number as usize);
-        stream.map_or(StreamHandle::NULL, CudaStream::handle)
+        self.stream(number).map_or(StreamHandle::NULL, CudaStream::handle)
     }
 }

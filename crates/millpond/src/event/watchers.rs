@@ -81,6 +81,12 @@ impl Watchers {
         }
     }
 
+    /// The same who watch another pool.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn for_pool(&self, pool: PoolLabel) -> Self {
+        Self { pool, ..self.clone() }
+    }
+
     /// Those that a pool has after so many changes.
     pub(crate) fn of_change(self, change: u64) -> Self {
         Self { change, ..self }

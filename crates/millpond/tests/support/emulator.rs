@@ -156,6 +156,28 @@ pub(crate) fn free(address: u64) {
     assert_eq!(unsafe { function(address) }, 0);
 }
 
+/// Begins to capture a stream by a call of the driver, past every library of ours.
+pub(crate) fn begin_capture(stream: *mut c_void) {
+    type Begin = unsafe extern "C" fn(*mut c_void, u32) -> u32;
+    let symbol = symbol(c"cuStreamBeginCapture_v2");
+    // SAFETY: the driver's function of this name has this signature.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Begin>(symbol) };
+    let _context = Primary::enter();
+    // SAFETY: a stream of the caller's; the last is relaxed mode.
+    assert_eq!(unsafe { function(stream, 2) }, 0);
+}
+
+/// Ends that capture, whatever has become of it.
+pub(crate) fn end_capture(stream: *mut c_void) {
+    type End = unsafe extern "C" fn(*mut c_void, *mut *mut c_void) -> u32;
+    // SAFETY: the driver's function of this name has this signature.
+    let function = unsafe { std::mem::transmute::<*mut c_void, End>(symbol(c"cuStreamEndCapture")) };
+    let _context = Primary::enter();
+    let mut graph = std::ptr::null_mut();
+    // SAFETY: the pointer is to a local. The graph, if there is one, stays until the process ends.
+    let _ = unsafe { function(stream, &raw mut graph) };
+}
+
 /// The primary context of the first device is this thread's until it is dropped.
 struct Primary;
 

@@ -92,7 +92,14 @@ impl Millpond {
         number: u32,
         bytes: u64,
     ) -> Result<BlockId, SourceError> {
-        match self.take_segment(supply, number, bytes) {
+        let page = 2 << 20;
+        let least = bytes.next_multiple_of(page);
+        let wanted = match bytes {
+            _ if bytes <= 1 << 20 => page,
+            _ if bytes < 10 << 20 => 24 << 20,
+            _ => least,
+        };
+        match self.take_segment(supply, number, wanted) {
             Err(error) if error.is_out_of_memory() => {}
             outcome => return outcome,
         }
@@ -101,21 +108,21 @@ impl Millpond {
             return Ok(id);
         }
         self.release_free(supply);
-        self.take_segment(supply, number, bytes)
+        match self.take_segment(supply, number, wanted) {
+            // Room for others beside it there is none; for it alone there may be.
+            Err(error) if error.is_out_of_memory() && least < wanted => {
+                self.take_segment(supply, number, least)
+            }
+            outcome => outcome,
+        }
     }
 
     fn take_segment(
         &mut self,
         supply: &mut Supply<'_>,
         number: u32,
-        bytes: u64,
+        wanted: u64,
     ) -> Result<BlockId, SourceError> {
-        let page = 2 << 20;
-        let wanted = match bytes {
-            _ if bytes <= 1 << 20 => page,
-            _ if bytes < 10 << 20 => 24 << 20,
-            _ => bytes.next_multiple_of(page),
-        };
         let segment = supply.take(wanted)?;
         let (address, bytes) = (segment.address(), segment.bytes());
         self.held.push(Held::Plain(segment));

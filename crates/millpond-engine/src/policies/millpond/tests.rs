@@ -253,6 +253,17 @@ fn a_plain_device_gets_its_segments_back_when_it_is_full() {
 }
 
 #[test]
+fn a_plain_device_that_is_filling_up_gives_what_is_asked_for_alone() {
+    let device = Simulated::new().with_paging(false).with_capacity(Some(32 * MIB));
+    let mut engine = engine(&MillpondConf::default(), device);
+    let _held = take(&mut engine, 24 * MIB, 0);
+    // Nothing is left of the segment that others would share with it.
+    let _block = take(&mut engine, 5 * MIB, 0);
+    assert_eq!(engine.stats().reserved.current, 30 * MIB);
+    engine.check();
+}
+
+#[test]
 fn an_alignment_up_to_a_page_is_given_without_waste() {
     let mut engine = engine(&MillpondConf::default(), Simulated::new());
     let _odd = take(&mut engine, 300, 0);

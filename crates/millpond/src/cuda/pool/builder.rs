@@ -1,5 +1,6 @@
 //! How a pool of a device is made.
 
+use super::kept::Kept;
 use super::{DevicePool, Parts, Shared};
 use crate::budget::{Budget, BudgetError};
 use crate::cuda::device::CudaDevice;
@@ -245,12 +246,13 @@ impl DevicePoolBuilder {
             number,
             name,
             limit,
-            engine: Engine::new(policy, charged),
+            engine: Engine::new(policy, Kept::new(charged, false)),
             flow,
             budget,
             reserved,
             zero_on_reuse: conf.zero_on_reuse.unwrap_or(false),
             direct: self.direct,
+            of_graph: false,
         }));
         let track = conf
             .track

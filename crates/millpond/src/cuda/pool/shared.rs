@@ -1,23 +1,24 @@
 //! What all handles of a pool share: the engine under its lock, what came back, and a request's way.
 
+use super::kept::Kept;
 use super::{ALIGN, Held, Terms};
 use crate::budget::{Budget, Charge, Refusal};
 use crate::cuda::device::CudaDevice;
 use crate::cuda::error::CudaError;
-use crate::cuda::fork;
 use crate::cuda::source::{CudaMemory, CudaSource};
 use crate::cuda::stream::CudaStream;
+use crate::cuda::{fork, graph};
 use crate::error::AllocError;
 use crate::event::{EventKind, Facts, PoolLabel, Watchers};
 use crate::memory::MemoryKind;
 use crate::pool::{Charged, Flow, PoolHeap};
 use crate::post_mortem::{Lister, PostMortem, Survey};
-use millpond_engine::{self as engine, Block, Engine, Limit, Request, Source, Stats, Stream};
+use millpond_engine::{self as engine, Block, Engine, Gauge, Limit, Request, Source, Stats, Stream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-pub(super) type Memory = Engine<Charged<CudaSource>>;
+pub(super) type Memory = Engine<Kept<Charged<CudaSource>>>;
 
 /// What is under a pool's lock.
 pub(super) struct Core {
@@ -28,11 +29,18 @@ pub(super) struct Core {
 
 impl Core {
     fn source(&mut self) -> &mut CudaSource {
-        self.memory.source_mut().source_mut()
+        self.memory.source_mut().inner_mut().source_mut()
+    }
+
+    /// Bytes held from the device. What a graph keeps the engine has given back.
+    pub(super) fn reserved(&self) -> Gauge {
+        let mut reserved = self.memory.stats().reserved;
+        reserved.set(self.memory.source().inner().source().used_bytes());
+        reserved
     }
 
     fn lost(&self) -> Result<(), CudaError> {
-        self.memory.source().source().lost().map_or(Ok(()), Err)
+        self.memory.source().inner().source().lost().map_or(Ok(()), Err)
     }
 
     fn free(&mut self, block: Block, uses: &[Stream]) {
@@ -56,6 +64,7 @@ pub(super) struct Parts {
     pub(super) reserved: Option<Budget>,
     pub(super) zero_on_reuse: bool,
     pub(super) direct: bool,
+    pub(super) of_graph: bool,
 }
 
 pub(super) struct Shared {
@@ -83,15 +92,17 @@ pub(super) struct Fixed {
     /// Of allocated bytes.
     pub(super) budget: Option<Budget>,
     /// Of reserved bytes.
-    reserved: Option<Budget>,
+    pub(super) reserved: Option<Budget>,
     pub(super) direct: bool,
+    /// Whether a graph has written down where its blocks are: then nothing of it goes back before its end.
+    pub(super) of_graph: bool,
 }
 
 /// A block that came back, with the streams other than its own that used it. They live until the driver was asked.
 struct Returned {
     block: Block,
     /// The stream it was asked for on: kept so that its number stays its own.
-    _stream: CudaStream,
+    stream: CudaStream,
     uses: Vec<CudaStream>,
 }
 
@@ -125,7 +136,7 @@ impl Lister for PoolLister {
 
 /// What the driver said, to somebody who asked for memory.
 pub(super) fn refused(error: CudaError) -> AllocError {
-    AllocError::Source(Box::new(error.into()))
+    AllocError::Cuda(Box::new(error))
 }
 
 impl Shared {
@@ -145,6 +156,7 @@ impl Shared {
                 budget: parts.budget,
                 reserved: parts.reserved,
                 direct: parts.direct,
+                of_graph: parts.of_graph,
             },
             core: Mutex::new(Core {
                 memory: parts.engine,
@@ -160,7 +172,9 @@ impl Shared {
             zero_on_reuse: AtomicBool::new(parts.zero_on_reuse),
         });
         let of = &shared.parts;
-        if let Some(budget) = of.budget.as_ref().or(of.reserved.as_ref()) {
+        let told = of.budget.as_ref().or(of.reserved.as_ref());
+        // A graph's is charged to the budget of another pool, which tells.
+        if let Some(budget) = told.filter(|_| !of.of_graph) {
             budget.set_lister(Some(Arc::new(PoolLister(Arc::downgrade(&shared)))));
         }
         lock(&POOLS).push(Arc::downgrade(&shared));
@@ -171,7 +185,10 @@ impl Shared {
     pub(super) fn core(&self) -> Result<MutexGuard<'_, Core>, CudaError> {
         fork::check()?;
         let mut core = lock(&self.core);
-        let returned = std::mem::take(&mut *lock(&self.returned));
+        let mut returned = std::mem::take(&mut *lock(&self.returned));
+        if graph::are_captured() {
+            self.leave_captured(&mut returned);
+        }
         for Returned { block, uses, .. } in returned {
             let source = core.source();
             let uses: Vec<_> = uses
@@ -181,6 +198,21 @@ impl Shared {
             core.free(block, &uses);
         }
         Ok(core)
+    }
+
+    /// Of streams that are captured nobody can say how far they have come: blocks that they use wait. The graph's own memory serves
+    /// the stream it is captured from at once, as the work will be done in this order.
+    fn leave_captured(&self, returned: &mut Vec<Returned>) {
+        let of_graph = self.parts.of_graph;
+        let waits = |returned: &Returned| {
+            let own = !of_graph && graph::is_captured(&returned.stream);
+            let by_others = |stream: &CudaStream| stream.is_capturing().unwrap_or(true);
+            own || returned.uses.iter().any(by_others)
+        };
+        let (waiting, free) = std::mem::take(returned).into_iter().partition(waits);
+        *returned = free;
+        let waiting: Vec<_> = waiting;
+        lock(&self.returned).extend(waiting);
     }
 
     /// Does something with the engine, and tells what went to the device and came from it meanwhile.
@@ -289,7 +321,7 @@ impl Shared {
                 }
             };
         }
-        let refusal = core.memory.source_mut().take_refusal();
+        let refusal = core.memory.source_mut().inner_mut().take_refusal();
         drop(core);
         outcome.map_err(|why| self.refusal(why, refusal, bytes))
     }
@@ -310,7 +342,7 @@ impl Shared {
         };
         let taken = self.with_core(|core| {
             let taken = core.memory.allocate(request);
-            (taken, core.memory.source_mut().take_refusal())
+            (taken, core.memory.source_mut().inner_mut().take_refusal())
         });
         let (taken, refusal) = taken.map_err(refused)?;
         taken.map_err(|why| self.refusal(why, refusal, bytes))
@@ -331,7 +363,7 @@ impl Shared {
     fn trim_others(&self) -> bool {
         let mut any = false;
         for other in pools_of(self.parts.device.number()) {
-            if !std::ptr::eq(&raw const *other, self) {
+            if !std::ptr::eq(&raw const *other, self) && !other.parts.of_graph {
                 let returned = other.with_core(|core| core.memory.compact().returned());
                 any |= returned.is_ok_and(|bytes| bytes > 0);
             }
@@ -353,7 +385,7 @@ impl Shared {
         }
         lock(&self.returned).push(Returned {
             block: held.block,
-            _stream: stream,
+            stream,
             uses,
         });
         if self.waiting.load(Ordering::SeqCst) > 0 {
@@ -394,10 +426,7 @@ impl Shared {
             return 0;
         };
         let pools = pools_of(self.parts.device.number());
-        let ours: u64 = pools
-            .iter()
-            .map(|pool| lock(&pool.core).memory.stats().reserved.current)
-            .sum();
+        let ours: u64 = pools.iter().map(|pool| lock(&pool.core).reserved().current).sum();
         (memory.total - memory.free.min(memory.total)).saturating_sub(ours)
     }
 

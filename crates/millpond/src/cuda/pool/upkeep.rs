@@ -16,7 +16,7 @@ impl DevicePool {
                 PoolStats {
                     requested: account.requested,
                     allocated: account.allocated,
-                    reserved: engine.reserved,
+                    reserved: core.reserved(),
                     waiting: engine.active.current.saturating_sub(engine.allocated.current),
                     allocations: account.allocations,
                     frees: account.frees,
@@ -36,7 +36,8 @@ impl DevicePool {
         });
     }
 
-    /// Waits for the device, and gives back whatever no block uses; live blocks stay where they are.
+    /// Waits for the device, and gives back whatever no block uses; live blocks stay where they are. Of a graph's own memory
+    /// nothing goes back before the graph's end.
     pub fn compact(&self) -> Compaction {
         self.0.with_core(|core| core.memory.compact()).unwrap_or_default()
     }

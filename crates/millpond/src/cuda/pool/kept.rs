@@ -1,0 +1,176 @@
+//! A source that keeps what it was given back, for memory whose addresses a graph has written down.
+
+use millpond_engine::{Event, Range, Segment, Source, SourceError};
+use std::collections::BTreeMap;
+
+/// A source, passed through; or one of segments only that never go back to it, but serve again.
+pub(crate) struct Kept<S> {
+    inner: S,
+    /// Segments that came back, joined where they meet: address to bytes. None where all is passed through.
+    ///
+    /// The source below holds all of it, and gives it back when it ends itself.
+    kept: Option<BTreeMap<u64, u64>>,
+}
+
+impl<S: Source> Kept<S> {
+    pub(super) fn new(inner: S, keeps: bool) -> Self {
+        Self {
+            inner,
+            kept: keeps.then(BTreeMap::new),
+        }
+    }
+
+    pub(super) fn inner(&self) -> &S {
+        &self.inner
+    }
+
+    pub(super) fn inner_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    fn is_passed(&self) -> bool {
+        self.kept.is_none()
+    }
+}
+
+/// Takes so many bytes from what is kept: the smallest part that has them.
+fn carve(kept: &mut BTreeMap<u64, u64>, bytes: u64) -> Option<u64> {
+    let fitting = kept.iter().filter(|(_, room)| **room >= bytes);
+    let (&address, &room) = fitting.min_by_key(|(_, room)| **room)?;
+    kept.remove(&address);
+    if room > bytes {
+        kept.insert(address + bytes, room - bytes);
+    }
+    Some(address)
+}
+
+/// Puts a part back, joined with its neighbours.
+fn join(kept: &mut BTreeMap<u64, u64>, mut address: u64, mut bytes: u64) {
+    if let Some((&before, &room)) = kept.range(..address).next_back()
+        && before + room == address
+    {
+        kept.remove(&before);
+        (address, bytes) = (before, room + bytes);
+    }
+    if let Some(room) = kept.remove(&(address + bytes)) {
+        bytes += room;
+    }
+    kept.insert(address, bytes);
+}
+
+impl<S: Source> Source for Kept<S> {
+    fn page_bytes(&self) -> u64 {
+        self.inner.page_bytes()
+    }
+
+    fn is_paged(&self) -> bool {
+        self.is_passed() && self.inner.is_paged()
+    }
+
+    fn capacity(&self) -> Option<u64> {
+        self.inner.capacity()
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        self.inner.free_bytes()
+    }
+
+    fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
+        match self.kept.as_mut().and_then(|kept| carve(kept, bytes)) {
+            Some(address) => Ok(Segment::new(address, bytes)),
+            None => self.inner.take(bytes),
+        }
+    }
+
+    fn give(&mut self, segment: Segment) {
+        match &mut self.kept {
+            None => self.inner.give(segment),
+            Some(kept) => join(kept, segment.address(), segment.bytes()),
+        }
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
+        if self.is_passed() {
+            return self.inner.reserve(bytes);
+        }
+        Err(SourceError::Unsupported {
+            operation: "reserve addresses: memory of a graph is of whole segments",
+        })
+    }
+
+    fn commit(&mut self, range: &Range, offset: u64, bytes: u64, handle: u64) -> Result<(), SourceError> {
+        self.inner.commit(range, offset, bytes, handle)
+    }
+
+    fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
+        self.inner.decommit(range, offset, bytes)
+    }
+
+    fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError> {
+        self.inner.move_pages(from, to, bytes)
+    }
+
+    fn release(&mut self, range: Range) {
+        self.inner.release(range);
+    }
+
+    fn record_event(&mut self, stream: u32) -> Event {
+        self.inner.record_event(stream)
+    }
+
+    fn is_complete(&self, event: Event) -> bool {
+        self.inner.is_complete(event)
+    }
+
+    fn wait_event(&mut self, stream: u32, event: Event) {
+        self.inner.wait_event(stream, event);
+    }
+
+    fn synchronize(&mut self) {
+        self.inner.synchronize();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millpond_engine::Simulated;
+
+    fn used(source: &Kept<Simulated>) -> u64 {
+        (1 << 30) - source.inner().free_bytes().expect("a size")
+    }
+
+    #[test]
+    fn what_comes_back_serves_again_and_stays() {
+        let mut source = Kept::new(Simulated::new().with_capacity(Some(1 << 30)), true);
+        assert!(!source.is_paged());
+        let first = source.take(4096).expect("memory");
+        let second = source.take(4096).expect("memory");
+        let (at, next) = (first.address(), second.address());
+        assert_eq!(used(&source), 8192);
+        source.give(first);
+        assert_eq!(used(&source), 8192, "nothing goes back");
+        let half = source.take(1024).expect("of what is kept");
+        assert_eq!((half.address(), used(&source)), (at, 8192));
+        source.give(half);
+        source.give(second);
+        let joined = at.min(next);
+        if at.abs_diff(next) == 4096 {
+            let whole = source.take(8192).expect("both, joined");
+            assert_eq!((whole.address(), used(&source)), (joined, 8192));
+            source.give(whole);
+        }
+        assert_eq!(source.take(16384).map(|s| s.bytes()).expect("more"), 16384);
+        assert_eq!(used(&source), 8192 + 16384);
+        assert!(source.reserve(4096).is_err());
+    }
+
+    #[test]
+    fn a_source_that_keeps_nothing_is_passed_through() {
+        let mut source = Kept::new(Simulated::new().with_capacity(Some(1 << 30)), false);
+        assert!(source.is_paged());
+        let segment = source.take(4096).expect("memory");
+        source.give(segment);
+        assert_eq!(used(&source), 0);
+    }
+}

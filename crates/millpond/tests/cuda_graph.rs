@@ -1,0 +1,337 @@
+//! Work that is captured from a stream, and the memory that is asked for meanwhile.
+
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use millpond::cuda::{CudaDevice, CudaGraph, CudaMemory, CudaStream, DeviceBuffer, DevicePool};
+use std::error::Error;
+use support::emulator;
+
+/// Runs the body in a process of its own for each set of options, as a capture is everybody's business on a device.
+fn alone(test: &str, options: impl IntoIterator<Item = String>, body: impl FnOnce()) {
+    if !emulator::load() {
+        return;
+    }
+    if emulator::is_child(test) {
+        return body();
+    }
+    for options in options {
+        let (passed, text) = emulator::child(test, &options);
+        assert!(passed, "{options}:\n{text}");
+    }
+}
+
+fn strictly() -> [String; 1] {
+    ["strict:on".to_owned()]
+}
+
+fn device() -> (CudaDevice, CudaStream, DevicePool) {
+    let device = CudaDevice::get(0).expect("a device");
+    let stream = CudaStream::new(&device).expect("a stream");
+    let pool = DevicePool::builder().settings("").build(&device).expect("a pool");
+    (device, stream, pool)
+}
+
+const LEN: usize = 100_000;
+
+/// Copies through two temporaries, of which one is given back and taken again.
+fn record(
+    pool: &DevicePool,
+    stream: &CudaStream,
+    input: &DeviceBuffer<u32>,
+) -> Result<(CudaGraph, DeviceBuffer<u32>), Box<dyn Error>> {
+    let capture = pool.capture(stream)?;
+    let mut first = pool.alloc::<u32>(LEN, stream)?;
+    first.copy_from(input)?;
+    let mut second = pool.alloc::<u32>(LEN, stream)?;
+    second.copy_from(&first)?;
+    let address = first.address();
+    drop(first);
+    let mut output = pool.alloc::<u32>(LEN, stream)?;
+    assert_eq!(output.address(), address, "it serves again at once");
+    output.copy_from(&second)?;
+    assert!(capture.pool() != pool && output.pool() == Some(capture.pool()));
+    drop(second);
+    Ok((capture.end()?, output))
+}
+
+/// The numbers of a turn.
+fn numbers(turn: u32) -> Vec<u32> {
+    (0..LEN as u32).map(|at| at ^ (turn << 20)).collect()
+}
+
+fn launch(graph: &CudaGraph, stream: &CudaStream) -> Result<(), Box<dyn Error>> {
+    // SAFETY: input and output outlive the work: every caller waits for it with both at hand.
+    Ok(unsafe { graph.launch(stream) }?)
+}
+
+fn whole(pool: &DevicePool) {
+    let stats = pool.stats();
+    assert_eq!((stats.requested.current, stats.allocations), (0, stats.frees));
+}
+
+/// Launched again and again it finds its memory where it was, whatever the pools of the device do meanwhile.
+#[test]
+fn a_graph_finds_its_memory_at_each_launch() {
+    let ways = [
+        "strict:on",
+        "strict:on,without:vmm",
+        "strict:on,without:vmm,without:pools",
+    ];
+    alone(
+        "a_graph_finds_its_memory_at_each_launch",
+        ways.map(str::to_owned),
+        || {
+            let (device, stream, pool) = device();
+            let mut input = pool.alloc::<u32>(LEN, &stream).expect("memory");
+            let (graph, output) = record(&pool, &stream, &input).expect("it is captured");
+            for turn in 0..5 {
+                input.copy_from_host(&numbers(turn)).expect("a copy");
+                launch(&graph, &stream).expect("it goes");
+                assert_eq!(output.to_vec().expect("a copy"), numbers(turn));
+                // What others free and take, trim and compact is not the graph's.
+                let other = CudaStream::new(&device).expect("a stream");
+                let held = pool.alloc_from(&numbers(9), &other).expect("memory");
+                graph.pool().compact();
+                graph.pool().trim();
+                pool.compact();
+                drop(held);
+            }
+            let reserved = graph.pool().stats().reserved.current;
+            assert!(reserved >= 2 * 4 * LEN as u64);
+            drop(output);
+            graph.pool().compact();
+            assert_eq!(graph.pool().stats().requested.current, 0);
+            assert_eq!(
+                graph.pool().stats().reserved.current,
+                reserved,
+                "it is the graph's"
+            );
+            launch(&graph, &stream).expect("it goes");
+            stream.synchronize().expect("it ends");
+            let memory = graph.pool().clone();
+            drop(graph);
+            whole(&memory);
+            drop((memory, input));
+            whole(&pool);
+            pool.compact();
+            if !emulator::is_real() {
+                assert_eq!(emulator::findings(), (0, String::new()));
+            }
+        },
+    );
+}
+
+/// While a stream is captured pools serve the others, wait for them, and give back to the driver.
+#[test]
+fn pools_go_on_while_a_stream_is_captured() {
+    alone("pools_go_on_while_a_stream_is_captured", strictly(), || {
+        let (device, stream, pool) = device();
+        let other = CudaStream::new(&device).expect("a stream");
+        let before = pool.alloc_from(&numbers(1), &stream).expect("memory");
+        let mut shared = pool.alloc_from(&numbers(2), &other).expect("memory");
+        shared.record_use(&stream).expect("of the device");
+        let capture = pool.capture(&stream).expect("it begins");
+        // Of the captured stream and used by it: they wait for the end of the capture.
+        drop((before, shared));
+        let held = pool.stats();
+        for turn in 0..3 {
+            let buffer = pool.alloc_from(&numbers(turn), &other).expect("memory");
+            assert_eq!(buffer.to_vec().expect("a copy"), numbers(turn));
+            drop(buffer);
+            pool.compact();
+        }
+        pool.collect_garbage();
+        assert!(pool.stats().reserved.current > 0 && held.requested.current > 0);
+        let mut inside = pool.alloc::<u32>(LEN, &stream).expect("memory of the graph");
+        inside.fill_zero().expect("it is captured");
+        let graph = capture.end().expect("nothing has spoilt it");
+        launch(&graph, &stream).expect("it goes");
+        assert!(inside.to_vec().expect("a copy").iter().all(|number| *number == 0));
+        drop(inside);
+        whole(&pool);
+        pool.compact();
+        assert_eq!(pool.stats().reserved.current, 0);
+    });
+}
+
+/// Others' captures, of which pools know nothing, are waited out and not taken for a lost device.
+#[test]
+fn a_capture_of_others_is_no_lost_device() {
+    alone("a_capture_of_others_is_no_lost_device", [String::new()], || {
+        let (_, stream, pool) = device();
+        drop(pool.alloc_from(&numbers(1), &stream).expect("memory"));
+        emulator::begin_capture(stream.as_raw());
+        assert!(stream.is_capturing().expect("it says so"));
+        assert!(pool.capture(&stream).is_err());
+        std::thread::scope(|scope| {
+            let compacting = scope.spawn(|| pool.compact());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            emulator::end_capture(stream.as_raw());
+            let compaction = compacting.join().expect("it ends");
+            assert_eq!(compaction.reserved_after, 0);
+        });
+        assert_eq!(pool.lost(), None);
+        let next = pool.alloc_from(&numbers(3), &stream).expect("memory");
+        assert_eq!(next.to_vec().expect("a copy"), numbers(3));
+    });
+}
+
+/// A stream that joins has done its work before that, so that pools need not wait for it.
+#[test]
+fn streams_that_join_are_captured_too() {
+    let options = (0..10).map(|seed| format!("streams:seeded,seed:{seed},strict:on"));
+    alone("streams_that_join_are_captured_too", options, || {
+        let (device, stream, pool) = device();
+        let joining = CudaStream::new(&device).expect("a stream");
+        let mut input = pool.alloc::<u32>(LEN, &joining).expect("memory");
+        let capture = pool.capture(&stream).expect("it begins");
+        // Still to be done when it joins.
+        let mut given = pool.alloc::<u32>(LEN, &joining).expect("memory");
+        given.fill_zero().expect("zeros");
+        input.copy_from(&given).expect("a copy");
+        drop(given);
+        let mut output = pool.alloc::<u32>(LEN, &stream).expect("memory");
+        joining.wait_for(&stream).expect("it joins");
+        emulator::set_bytes(output.address(), 5, 4 * LEN, joining.as_raw());
+        stream.wait_for(&joining).expect("they meet again");
+        let other = CudaStream::new(&device).expect("a stream");
+        let held = pool.alloc_from(&numbers(1), &other).expect("memory");
+        pool.compact();
+        assert_eq!(held.to_vec().expect("a copy"), numbers(1));
+        let graph = capture.end().expect("nothing has spoilt it");
+        output.record_use(&joining).expect("of the device");
+        launch(&graph, &stream).expect("it goes");
+        assert!(
+            output
+                .to_vec()
+                .expect("a copy")
+                .iter()
+                .all(|number| *number == 0x0505_0505)
+        );
+        drop((input, held, output));
+        pool.compact();
+        whole(&pool);
+        assert_eq!((pool.lost(), pool.stats().reserved.current), (None, 0));
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
+#[test]
+fn what_may_not_be_captured_is_told() {
+    alone("what_may_not_be_captured_is_told", strictly(), || {
+        let (device, stream, pool) = device();
+        assert!(pool.capture(&CudaStream::legacy(&device)).is_err());
+        let capture = pool.capture(&stream).expect("it begins");
+        assert!(pool.capture(&stream).is_err(), "once at a time");
+        // Waiting for it: the capture is spoilt, and says so at its end.
+        let error = pool
+            .alloc_from(&numbers(0), &stream)
+            .expect_err("nobody can wait for it");
+        assert!(error.to_string().contains("CAPTURE"), "{error}");
+        assert!(capture.end().is_err());
+
+        // A stream that joined serves nobody.
+        let capture = pool.capture(&stream).expect("it begins");
+        let joined = CudaStream::new(&device).expect("a stream");
+        joined.wait_for(&stream).expect("it joins");
+        let error = pool
+            .alloc::<u32>(LEN, &joined)
+            .expect_err("not there")
+            .to_string();
+        assert!(error.contains("capture"), "{error}");
+        stream.wait_for(&joined).expect("they meet again");
+        drop(capture);
+
+        // Given up without an end, and everything serves as before.
+        let (graph, output) = {
+            let mut input = pool.alloc::<u32>(LEN, &stream).expect("memory");
+            input.fill_zero().expect("zeros");
+            let made = record(&pool, &stream, &input).expect("it is captured");
+            launch(&made.0, &stream).expect("it goes");
+            stream.synchronize().expect("it ends");
+            made
+        };
+        drop((graph, output));
+        whole(&pool);
+        assert_eq!(pool.lost(), None);
+    });
+}
+
+/// The limit of the pool that it was begun with is the graph's too.
+#[test]
+fn a_graph_takes_no_more_than_its_pool_may() {
+    alone("a_graph_takes_no_more_than_its_pool_may", strictly(), || {
+        let (device, stream, _) = device();
+        let pool = DevicePool::builder()
+            .settings("limit:16MiB")
+            .memory(CudaMemory::Best)
+            .build(&device)
+            .expect("a pool");
+        let held = pool.alloc::<u8>(10 << 20, &stream).expect("fits");
+        let capture = pool.capture(&stream).expect("it begins");
+        assert!(pool.alloc::<u8>(10 << 20, &stream).is_err());
+        let inside = pool.alloc::<u8>(4 << 20, &stream).expect("fits");
+        let graph = capture.end().expect("an empty graph");
+        drop((held, inside));
+        pool.trim();
+        assert!(pool.alloc::<u8>(14 << 20, &stream).is_err(), "the graph has some");
+        drop(graph);
+        assert!(pool.alloc::<u8>(14 << 20, &stream).is_ok());
+    });
+}
+
+/// Whatever the order of work, launches and reuse included.
+#[test]
+fn any_order_of_work_is_right() {
+    let options = (0..40).map(|seed| format!("streams:seeded,seed:{seed},strict:on"));
+    alone("any_order_of_work_is_right", options, || {
+        let (device, stream, pool) = device();
+        let second = CudaStream::new(&device).expect("a stream");
+        let mut input = pool.alloc_zeroed::<u32>(LEN, &stream).expect("memory");
+        let (graph, output) = record(&pool, &stream, &input).expect("it is captured");
+        for turn in 0..3 {
+            input.copy_from_host(&numbers(turn)).expect("a copy");
+            launch(&graph, &stream).expect("it goes");
+            let mut copy = pool.alloc::<u32>(LEN, &second).expect("memory");
+            copy.copy_from(&output).expect("a copy");
+            assert_eq!(copy.to_vec().expect("a copy"), numbers(turn));
+        }
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
+/// Each call of the driver fails once: it is told, nothing is lost, and everything serves afterwards.
+#[test]
+fn each_call_fails_in_turn() {
+    alone("each_call_fails_in_turn", strictly(), || {
+        let (_, stream, pool) = device();
+        let program = || -> Result<(), Box<dyn Error>> {
+            let input = pool.alloc_from(&numbers(3), &stream)?;
+            let (graph, output) = record(&pool, &stream, &input)?;
+            launch(&graph, &stream)?;
+            // Input and output are there until the work is done.
+            let same = output.to_vec().map(|there| assert_eq!(there, numbers(3)));
+            stream.synchronize()?;
+            Ok(same?)
+        };
+        let before = emulator::calls(None);
+        program().expect("nothing fails");
+        let calls = emulator::calls(None) - before;
+        let mut told = 0;
+        for nth in 1..=calls {
+            emulator::fail(Some(nth));
+            told += u64::from(program().is_err());
+            emulator::fail(None);
+            // What failed may have left work behind that uses what is given back now.
+            let _ = stream.synchronize();
+            whole(&pool);
+            assert_eq!(pool.lost(), None, "call {nth} of {calls}");
+            program().unwrap_or_else(|error| panic!("after call {nth} of {calls} failed: {error}"));
+        }
+        assert!(calls > 50 && told > 10, "{calls} calls, {told} told");
+        pool.compact();
+        assert_eq!(pool.stats().reserved.current, 0);
+    });
+}
