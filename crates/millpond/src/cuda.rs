@@ -7,10 +7,13 @@ mod abi;
 mod buffer;
 mod device;
 mod driver;
+mod driver_pool;
 mod error;
 mod events;
 mod fork;
 mod graph;
+#[cfg(feature = "cudarc")]
+mod interop;
 mod pool;
 mod source;
 mod stream;
@@ -18,8 +21,11 @@ mod streams;
 
 pub use buffer::DeviceBuffer;
 pub use device::{CudaDevice, DeviceMemory};
+pub use driver_pool::{DriverPool, DriverPoolBuilder, DriverPoolStats, InstalledPool};
 pub use error::CudaError;
 pub use graph::{Capture, CudaGraph};
+#[cfg(feature = "cudarc")]
+pub use interop::Lent;
 pub use pool::{DevicePool, DevicePoolBuilder, DevicePoolError, DeviceTenant, UnpooledDevice};
 pub use source::{CudaMemory, CudaSource};
 pub use stream::CudaStream;

@@ -103,6 +103,7 @@
 //! | `quanta` (default) | times of events from the processor's counter |
 //! | `allocator-api2`, `allocator-api2-02` | `Pool` as the `Allocator` of those versions, for collections |
 //! | `cuda` | pools of CUDA devices; NVIDIA's driver is needed when the program runs only |
+//! | `cudarc` | exchange with cudarc: its streams, slices and views |
 //! | `derive` | `#[derive(Soa)]` |
 //! | `dlpack` | tensors to and from other libraries in the process |
 //! | `half` | `f16` and `bf16` as elements |

@@ -73,6 +73,11 @@ pub(super) const ACCESS_READ_WRITE: c_uint = 3;
 pub(super) const GRANULARITY_RECOMMENDED: c_uint = 1;
 /// Above it a pool gives back what is free when the device is waited for; all of it is ours to keep.
 pub(super) const POOL_RELEASE_THRESHOLD: c_uint = 4;
+/// What a pool holds from its device, and the most it has; what of it is in use, and the most that was.
+pub(super) const POOL_RESERVED: c_uint = 5;
+pub(super) const POOL_RESERVED_PEAK: c_uint = 6;
+pub(super) const POOL_USED: c_uint = 7;
+pub(super) const POOL_USED_PEAK: c_uint = 8;
 /// An event that is quicker for not keeping the time.
 pub(super) const EVENT_WITHOUT_TIME: c_uint = 2;
 /// A stream that does not wait for the legacy default one.
@@ -238,6 +243,10 @@ mod tests {
                 STREAM_NON_BLOCKING,
                 CAPTURE_RELAXED,
                 CAPTURE_NONE,
+                POOL_RESERVED,
+                POOL_RESERVED_PEAK,
+                POOL_USED,
+                POOL_USED_PEAK,
             ],
             [
                 sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint,
@@ -250,6 +259,10 @@ mod tests {
                 sys::CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint,
                 sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint,
                 sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_uint,
+                sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT as c_uint,
+                sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH as c_uint,
+                sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT as c_uint,
+                sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH as c_uint,
             ]
         );
     }

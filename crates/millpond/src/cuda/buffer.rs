@@ -14,20 +14,55 @@ use std::marker::PhantomData;
 /// They are not the host's to read: they are copied to and fro. All work on them is put on the buffer's own stream, unless
 /// another one is [recorded](Self::record_use).
 pub struct DeviceBuffer<T: Element> {
-    pool: DevicePool,
-    /// None where there are no elements.
-    held: Option<Held>,
+    owner: Owner,
     len: usize,
     stream: CudaStream,
     uses: Vec<CudaStream>,
     elements: PhantomData<T>,
 }
 
+/// Whose the elements are.
+enum Owner {
+    /// A pool's, to which the block goes back; there is none where there are no elements.
+    Pool(DevicePool, Option<Held>),
+    /// Others', who have them back when this is dropped.
+    #[cfg(feature = "cudarc")]
+    Others {
+        address: u64,
+        device: CudaDevice,
+        keeper: Option<Box<dyn std::any::Any + Send + Sync>>,
+    },
+}
+
 impl<T: Element> DeviceBuffer<T> {
     pub(super) fn new(pool: &DevicePool, held: Option<Held>, len: usize, stream: &CudaStream) -> Self {
         Self {
-            pool: pool.clone(),
-            held,
+            owner: Owner::Pool(pool.clone(), held),
+            len,
+            stream: stream.clone(),
+            uses: Vec::new(),
+            elements: PhantomData,
+        }
+    }
+
+    /// Elements of others.
+    ///
+    /// # Safety
+    /// The elements are there, on the stream's device, and may be read and written in that stream's order until the keeper is dropped,
+    /// which frees them in the same order.
+    #[cfg(feature = "cudarc")]
+    pub(super) unsafe fn foreign(
+        address: u64,
+        len: usize,
+        stream: &CudaStream,
+        keeper: Box<dyn std::any::Any + Send + Sync>,
+    ) -> Self {
+        Self {
+            owner: Owner::Others {
+                address,
+                device: stream.device().clone(),
+                keeper: Some(keeper),
+            },
             len,
             stream: stream.clone(),
             uses: Vec::new(),
@@ -39,7 +74,11 @@ impl<T: Element> DeviceBuffer<T> {
     /// a raw pointer takes, and that the stream is the buffer's or [recorded](Self::record_use).
     #[must_use]
     pub fn address(&self) -> u64 {
-        self.held.as_ref().map_or(0, |held| held.block.address())
+        match &self.owner {
+            Owner::Pool(_, held) => held.as_ref().map_or(0, |held| held.block.address()),
+            #[cfg(feature = "cudarc")]
+            Owner::Others { address, .. } => *address,
+        }
     }
 
     /// Elements.
@@ -69,13 +108,17 @@ impl<T: Element> DeviceBuffer<T> {
     /// Where they are.
     #[must_use]
     pub fn device(&self) -> Device {
-        Device::Cuda(self.pool.device().number())
+        Device::Cuda(self.on().number())
     }
 
-    /// The pool they are of; none where they came from the [device itself](super::UnpooledDevice).
+    /// The pool they are of; none where they came from the [device itself](super::UnpooledDevice), or are memory of others.
     #[must_use]
     pub fn pool(&self) -> Option<&DevicePool> {
-        Some(&self.pool).filter(|pool| !pool.is_direct())
+        match &self.owner {
+            Owner::Pool(pool, _) => Some(pool).filter(|pool| !pool.is_direct()),
+            #[cfg(feature = "cudarc")]
+            Owner::Others { .. } => None,
+        }
     }
 
     /// The stream they were asked for on.
@@ -90,7 +133,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// # Errors
     /// Where the stream is another device's.
     pub fn record_use(&mut self, stream: &CudaStream) -> Result<(), CudaError> {
-        stream.expect_on(self.pool.device())?;
+        stream.expect_on(self.on())?;
         if *stream != self.stream && !self.uses.contains(stream) {
             self.uses.push(stream.clone());
         }
@@ -105,7 +148,7 @@ impl<T: Element> DeviceBuffer<T> {
         if self.is_empty() {
             return Ok(());
         }
-        let (device, bytes) = (self.on(), self.bytes());
+        let (device, bytes) = (self.on().clone(), self.bytes());
         let _current = device.enter()?;
         // SAFETY: the block has these bytes, and is ours on this stream.
         unsafe {
@@ -122,12 +165,12 @@ impl<T: Element> DeviceBuffer<T> {
     /// Where there are not as many, or on another device, and what the driver says.
     pub fn copy_from(&mut self, other: &Self) -> Result<(), CudaError> {
         self.expect(other.len())?;
-        other.stream.expect_on(self.pool.device())?;
+        other.stream.expect_on(self.on())?;
         if self.is_empty() {
             return Ok(());
         }
         self.stream.wait_for(&other.stream)?;
-        let device = self.on();
+        let device = self.on().clone();
         let copied = {
             let _current = device.enter()?;
             // SAFETY: both have these bytes, and neither is given back before this stream has come so far: the other's own
@@ -155,7 +198,7 @@ impl<T: Element> DeviceBuffer<T> {
         if self.is_empty() {
             return Ok(());
         }
-        let device = self.on();
+        let device = self.on().clone();
         let _current = device.enter()?;
         let from = elements.as_ptr().cast();
         // SAFETY: both have these bytes; the host's are borrowed until the stream was waited for below.
@@ -177,7 +220,7 @@ impl<T: Element> DeviceBuffer<T> {
         if self.is_empty() {
             return Ok(());
         }
-        let device = self.on();
+        let device = self.on().clone();
         let _current = device.enter()?;
         let to = elements.as_mut_ptr().cast();
         // SAFETY: both have these bytes, the host's may hold any, and are borrowed until the stream was waited for below.
@@ -206,12 +249,17 @@ impl<T: Element> DeviceBuffer<T> {
     /// lost nothing goes on.
     fn wait(&self) -> Result<(), CudaError> {
         insist(|| self.stream.synchronize()).inspect_err(|_| {
-            let _ = insist(|| self.pool.device().synchronize());
+            let _ = insist(|| self.on().synchronize());
         })
     }
 
-    fn on(&self) -> CudaDevice {
-        self.pool.device().clone()
+    /// The device.
+    pub(super) fn on(&self) -> &CudaDevice {
+        match &self.owner {
+            Owner::Pool(pool, _) => pool.device(),
+            #[cfg(feature = "cudarc")]
+            Owner::Others { device, .. } => device,
+        }
     }
 
     fn expect(&self, found: usize) -> Result<(), CudaError> {
@@ -227,9 +275,27 @@ impl<T: Element> DeviceBuffer<T> {
 
 impl<T: Element> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
-        if let Some(held) = self.held.take() {
-            let uses = std::mem::take(&mut self.uses);
-            self.pool.take_back(held, self.stream.clone(), uses);
+        let uses = std::mem::take(&mut self.uses);
+        match &mut self.owner {
+            Owner::Pool(pool, held) => {
+                if let Some(held) = held.take() {
+                    pool.take_back(held, self.stream.clone(), uses);
+                }
+            }
+            #[cfg(feature = "cudarc")]
+            Owner::Others { keeper, .. } => {
+                // They go by the stream that the elements came with: it comes after all that has used them.
+                let ordered = uses.iter().all(|used| {
+                    let waits = self.stream.wait_for(used);
+                    waits.or_else(|_| insist(|| used.synchronize())).is_ok()
+                });
+                if ordered {
+                    drop(keeper.take());
+                } else {
+                    // Of a device that is lost: nobody is to have it again.
+                    std::mem::forget(keeper.take());
+                }
+            }
         }
     }
 }

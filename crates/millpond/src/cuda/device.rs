@@ -183,6 +183,17 @@ impl CudaDevice {
         unsafe { self.0.driver.context_synchronize() }
     }
 
+    /// Whether a context is this device's primary one.
+    #[cfg(feature = "cudarc")]
+    pub(super) fn expect_context(&self, context: *mut std::ffi::c_void) -> Result<(), CudaError> {
+        if self.0.handle == ContextHandle(context) {
+            return Ok(());
+        }
+        Err(CudaError::OtherContext {
+            device: self.number(),
+        })
+    }
+
     pub(super) fn driver(&self) -> &'static Driver {
         self.0.driver
     }

@@ -70,6 +70,9 @@ table! {
     pool_create = "cuMemPoolCreate"(pool: *mut PoolHandle, properties: *const PoolProperties);
     pool_destroy = "cuMemPoolDestroy"(pool: PoolHandle);
     pool_set_attribute = "cuMemPoolSetAttribute"(pool: PoolHandle, attribute: c_uint, value: *mut c_void);
+    pool_get_attribute = "cuMemPoolGetAttribute"(pool: PoolHandle, attribute: c_uint, value: *mut c_void);
+    device_get_pool = "cuDeviceGetMemPool"(pool: *mut PoolHandle, device: DeviceNumber);
+    device_set_pool = "cuDeviceSetMemPool"(device: DeviceNumber, pool: PoolHandle);
     pool_trim = "cuMemPoolTrimTo"(pool: PoolHandle, keep: usize);
     allocate_from_pool = "cuMemAllocFromPoolAsync"(
         address: *mut DevicePtr, bytes: usize, pool: PoolHandle, stream: StreamHandle

@@ -52,6 +52,20 @@ pub enum CudaError {
         "the stream takes part in a capture that did not begin on it: ask for memory on the stream that it began on, before others join"
     )]
     Capturing,
+    /// What was given is of another context than the device's primary one.
+    #[error(
+        "this is of a context of its own, and not of the primary one of cuda:{device}: make it with that"
+    )]
+    OtherContext {
+        /// The device.
+        device: u32,
+    },
+    /// A limit of no bytes.
+    #[error("a pool of no bytes serves nobody: give it a limit above 0, or none")]
+    NoBytes,
+    /// cudarc could not make what goes with a slice of its own.
+    #[error("cudarc could not make the events that go with a slice: the driver refused them")]
+    Cudarc,
     /// A call failed.
     #[error("{call} failed: {name} ({code})")]
     Driver {
@@ -105,11 +119,9 @@ impl From<CudaError> for SourceError {
             CudaError::Capturing => Self::Unsupported {
                 operation: "serve a stream in a capture that did not begin on it",
             },
-            CudaError::NoDriver | CudaError::NoDevice { .. } | CudaError::Length { .. } => {
-                Self::Unsupported {
-                    operation: "reach its device",
-                }
-            }
+            _ => Self::Unsupported {
+                operation: "reach its device",
+            },
         }
     }
 }

@@ -16,12 +16,24 @@ pub struct CudaStream(Arc<Inner>);
 struct Inner {
     device: CudaDevice,
     handle: StreamHandle,
-    owned: bool,
+    owner: Owner,
+}
+
+/// Whose a stream is.
+enum Owner {
+    Us,
+    /// Others', who have promised that it lives, or the driver's.
+    Others,
+    /// Others', and kept alive by this.
+    #[cfg(feature = "cudarc")]
+    Kept {
+        _keeper: Arc<dyn std::any::Any + Send + Sync>,
+    },
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !self.owned {
+        if !matches!(self.owner, Owner::Us) {
             return;
         }
         if let Ok(_current) = self.device.enter() {
@@ -46,13 +58,13 @@ impl CudaStream {
                 .driver()
                 .stream_create(&raw mut handle, STREAM_NON_BLOCKING)
         }?;
-        Ok(Self::of(device, handle, true))
+        Ok(Self::of(device, handle, Owner::Us))
     }
 
     /// The legacy default stream, which is there on every device.
     #[must_use]
     pub fn legacy(device: &CudaDevice) -> Self {
-        Self::of(device, StreamHandle::NULL, false)
+        Self::of(device, StreamHandle::NULL, Owner::Others)
     }
 
     /// A stream that others have made, as the driver's `CUstream`; they end it.
@@ -62,14 +74,24 @@ impl CudaStream {
     /// for a block on it or told that one was used there: pools keep handles of the streams they know.
     #[must_use]
     pub unsafe fn from_raw(device: &CudaDevice, stream: *mut c_void) -> Self {
-        Self::of(device, StreamHandle(stream), false)
+        Self::of(device, StreamHandle(stream), Owner::Others)
     }
 
-    fn of(device: &CudaDevice, handle: StreamHandle, owned: bool) -> Self {
+    /// A stream that lives for as long as its keeper does.
+    #[cfg(feature = "cudarc")]
+    pub(super) fn kept_by(
+        device: &CudaDevice,
+        stream: *mut c_void,
+        keeper: Arc<dyn std::any::Any + Send + Sync>,
+    ) -> Self {
+        Self::of(device, StreamHandle(stream), Owner::Kept { _keeper: keeper })
+    }
+
+    fn of(device: &CudaDevice, handle: StreamHandle, owner: Owner) -> Self {
         Self(Arc::new(Inner {
             device: device.clone(),
             handle,
-            owned,
+            owner,
         }))
     }
 

@@ -1,0 +1,263 @@
+//! The driver's own pool of a device, made by us and lent to everybody: programs that know nothing of it draw from it.
+
+use super::abi::{
+    POOL_RELEASE_THRESHOLD, POOL_RESERVED, POOL_RESERVED_PEAK, POOL_USED, POOL_USED_PEAK, PoolHandle,
+    PoolProperties,
+};
+use super::device::CudaDevice;
+use super::error::{CudaError, insist};
+use millpond_engine::{Gauge, display_size};
+use std::ffi::{c_uint, c_void};
+use std::fmt;
+use std::sync::Arc;
+
+/// A pool of the driver's for a device, with a limit and an account, that stream-ordered allocations of the whole process can be
+/// made to draw from: those of cudarc, and so of candle, luminal and mistral.rs, without a change of their code.
+///
+/// ```
+/// use millpond::cuda::{CudaDevice, CudaError, DriverPool};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = match CudaDevice::get(0) {
+///     Err(CudaError::NoDriver) => return Ok(()),
+///     device => device?,
+/// };
+/// let pool = DriverPool::builder().limit(2 << 30).keep(256 << 20).build(&device)?;
+/// let installed = pool.install()?;
+/// // ... whatever the program does with cudarc ...
+/// println!("{}", pool.stats()?);
+/// assert!(pool.stats()?.reserved.peak <= 2 << 30);
+/// drop(installed); // the pool before is the device's again
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct DriverPool(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    device: CudaDevice,
+    /// Invariant: the driver's, ours, of this device.
+    handle: PoolHandle,
+    limit: Option<u64>,
+}
+
+/// Describes a pool of the driver's.
+#[derive(Clone, Copy, Debug, Default)]
+#[must_use = "nothing is made until build"]
+pub struct DriverPoolBuilder {
+    limit: Option<u64>,
+    keep: u64,
+}
+
+impl DriverPoolBuilder {
+    /// Bytes that it may reserve: whoever wants more is refused, as where the device has no more. As much as there is unless said
+    /// otherwise.
+    pub fn limit(mut self, bytes: u64) -> Self {
+        self.limit = Some(bytes);
+        self
+    }
+
+    /// Bytes that it keeps when the device is waited for, of which the driver's default gives all back, so that they are asked of
+    /// the system again each time. None unless said otherwise.
+    pub fn keep(mut self, bytes: u64) -> Self {
+        self.keep = bytes;
+        self
+    }
+
+    /// Makes it.
+    ///
+    /// # Errors
+    /// [`CudaError::Missing`] where the device has no such pools, [`CudaError::NoBytes`] for a limit of none, and what the driver
+    /// says.
+    pub fn build(self, device: &CudaDevice) -> Result<DriverPool, CudaError> {
+        if !device.has_pools() {
+            return Err(CudaError::Missing {
+                function: "cuMemPoolCreate",
+            });
+        }
+        // To the driver none is as much as there is.
+        if self.limit == Some(0) {
+            return Err(CudaError::NoBytes);
+        }
+        let _current = device.enter()?;
+        let most = usize::try_from(self.limit.unwrap_or(0)).unwrap_or(0);
+        let properties = PoolProperties {
+            most,
+            ..PoolProperties::on(device.handle())
+        };
+        let mut handle = PoolHandle::NULL;
+        // SAFETY: the pointers are to locals.
+        unsafe {
+            device
+                .driver()
+                .pool_create(&raw mut handle, &raw const properties)
+        }?;
+        // From here on it goes with its last handle.
+        let pool = DriverPool(Arc::new(Inner {
+            device: device.clone(),
+            handle,
+            limit: self.limit,
+        }));
+        pool.set(POOL_RELEASE_THRESHOLD, self.keep)?;
+        Ok(pool)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.device.enter() {
+            // The driver ends it when what was asked of it has been given back.
+            // SAFETY: ours by the invariant, and nobody has it any more.
+            let _ = insist(|| unsafe { self.device.driver().pool_destroy(self.handle) });
+        }
+    }
+}
+
+/// What a pool of the driver's holds, in bytes, as the driver counts it. Shown as a line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DriverPoolStats {
+    /// Of blocks that were asked for.
+    pub allocated: Gauge,
+    /// Held from the device.
+    pub reserved: Gauge,
+}
+
+impl fmt::Display for DriverPoolStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = |gauge: Gauge| (display_size(gauge.current), display_size(gauge.peak));
+        let ((used, most_used), (reserved, most)) = (of(self.allocated), of(self.reserved));
+        write!(
+            f,
+            "{used} in use of {reserved} reserved, peaks {most_used} and {most}"
+        )
+    }
+}
+
+impl DriverPool {
+    /// Describes a pool.
+    pub fn builder() -> DriverPoolBuilder {
+        DriverPoolBuilder::default()
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &CudaDevice {
+        &self.0.device
+    }
+
+    /// Bytes that it may reserve, if there is a limit.
+    #[must_use]
+    pub fn limit(&self) -> Option<u64> {
+        self.0.limit
+    }
+
+    /// Makes it the one that the device's stream-ordered allocations draw from, by whomever in this process, until the answer is
+    /// dropped. What was asked for stays where it is, then and before.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn install(&self) -> Result<InstalledPool, CudaError> {
+        let device = self.device();
+        let _current = device.enter()?;
+        let mut before = PoolHandle::NULL;
+        // SAFETY: the pointer is to a local.
+        unsafe { device.driver().device_get_pool(&raw mut before, device.handle()) }?;
+        // SAFETY: ours by the invariant, and the answer keeps it.
+        unsafe { device.driver().device_set_pool(device.handle(), self.0.handle) }?;
+        Ok(InstalledPool {
+            pool: self.clone(),
+            before,
+        })
+    }
+
+    /// What it holds.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn stats(&self) -> Result<DriverPoolStats, CudaError> {
+        let gauge = |current, peak| {
+            Ok::<_, CudaError>(Gauge {
+                current: self.get(current)?,
+                peak: self.get(peak)?,
+            })
+        };
+        Ok(DriverPoolStats {
+            allocated: gauge(POOL_USED, POOL_USED_PEAK)?,
+            reserved: gauge(POOL_RESERVED, POOL_RESERVED_PEAK)?,
+        })
+    }
+
+    /// Begins the peaks anew.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn reset_peak(&self) -> Result<(), CudaError> {
+        self.set(POOL_USED_PEAK, 0)?;
+        self.set(POOL_RESERVED_PEAK, 0)
+    }
+
+    /// Gives back what nobody uses and no stream has still to pass, but for so many bytes.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn trim(&self, keep: u64) -> Result<(), CudaError> {
+        let device = self.device();
+        let _current = device.enter()?;
+        let keep = usize::try_from(keep).unwrap_or(usize::MAX);
+        // SAFETY: ours by the invariant.
+        unsafe { device.driver().pool_trim(self.0.handle, keep) }
+    }
+
+    fn get(&self, attribute: c_uint) -> Result<u64, CudaError> {
+        let device = self.device();
+        let _current = device.enter()?;
+        let mut value = 0u64;
+        let to: *mut c_void = (&raw mut value).cast();
+        // SAFETY: ours by the invariant; the attribute is a number of 64 bits, in a local.
+        unsafe { device.driver().pool_get_attribute(self.0.handle, attribute, to) }?;
+        Ok(value)
+    }
+
+    fn set(&self, attribute: c_uint, mut value: u64) -> Result<(), CudaError> {
+        let device = self.device();
+        let _current = device.enter()?;
+        let from: *mut c_void = (&raw mut value).cast();
+        // SAFETY: as above.
+        unsafe { device.driver().pool_set_attribute(self.0.handle, attribute, from) }
+    }
+}
+
+/// As long as it lives, a [`DriverPool`] is its device's.
+#[derive(Debug)]
+#[must_use = "dropped, the pool before is the device's again"]
+pub struct InstalledPool {
+    pool: DriverPool,
+    before: PoolHandle,
+}
+
+impl InstalledPool {
+    /// The pool.
+    #[must_use]
+    pub fn pool(&self) -> &DriverPool {
+        &self.pool
+    }
+}
+
+impl Drop for InstalledPool {
+    fn drop(&mut self) {
+        let device = self.pool.device();
+        let Ok(_current) = device.enter() else { return };
+        let (driver, handle) = (device.driver(), device.handle());
+        let mut now = PoolHandle::NULL;
+        // SAFETY: the pointer is to a local.
+        let asked = insist(|| unsafe { driver.device_get_pool(&raw mut now, handle) });
+        // Somebody else's that came later stays.
+        if asked.is_ok() && now == self.pool.0.handle {
+            // SAFETY: the pool was the device's before. Where it has been destroyed since, the driver says so, and its own default
+            // takes the place when ours goes.
+            let _ = insist(|| unsafe { driver.device_set_pool(handle, self.before) });
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Next to cudarc: its streams, views and slices, and the driver's pool that it draws from.
+
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use cudarc::driver::CudaContext;
+use millpond::cuda::{CudaDevice, CudaError, CudaMemory, CudaStream, DeviceBuffer, DevicePool, DriverPool};
+use std::sync::Arc;
+use support::emulator;
+
+/// Runs the body in a process of its own for each set of options.
+fn alone(test: &str, options: impl IntoIterator<Item = String>, body: impl FnOnce()) {
+    if !emulator::load() {
+        return;
+    }
+    if emulator::is_child(test) {
+        return body();
+    }
+    for options in options {
+        let (passed, text) = emulator::child(test, &options);
+        assert!(passed, "{options}:\n{text}");
+    }
+}
+
+/// In an order drawn from each of so many seeds.
+fn seeds(many: u32) -> impl Iterator<Item = String> {
+    (0..many).map(|seed| format!("streams:seeded,seed:{seed},strict:on"))
+}
+
+fn device() -> (CudaDevice, DevicePool, Arc<CudaContext>) {
+    let device = CudaDevice::get(0).expect("a device");
+    let pool = DevicePool::builder().settings("").build(&device).expect("a pool");
+    (device, pool, CudaContext::new(0).expect("a context"))
+}
+
+const LEN: usize = 200_000;
+
+fn numbers(turn: u32) -> Vec<u32> {
+    (0..LEN as u32).map(|at| at ^ (turn << 20)).collect()
+}
+
+/// What cudarc does with elements that are lent to it comes after what was done here, and before what is done here next.
+#[test]
+fn elements_are_lent_and_come_back() {
+    alone("elements_are_lent_and_come_back", seeds(30), || {
+        let (device, pool, context) = device();
+        let ours = CudaStream::new(&device).expect("a stream");
+        let theirs = context.new_stream().expect("a stream");
+        let other = context.new_stream().expect("a stream");
+        let mut buffer = pool.alloc_from(&numbers(0), &ours).expect("memory");
+        for turn in 1..4 {
+            buffer.fill_zero().expect("zeros");
+            {
+                let mut lent = buffer.lend(&theirs).expect("lent");
+                assert_eq!((lent.view().len(), lent.buffer().len()), (LEN, LEN));
+                let there = theirs.clone_dtoh(&lent.view()).expect("a copy");
+                theirs.synchronize().expect("it ends");
+                assert!(there.iter().all(|number| *number == 0));
+                // By two streams of theirs.
+                theirs
+                    .memcpy_htod(&numbers(turn), &mut lent.view_mut())
+                    .expect("a copy");
+                let mut all = lent.view_mut();
+                other.memset_zeros(&mut all.slice_mut(0..10)).expect("zeros");
+            }
+            let there = buffer.to_vec().expect("a copy");
+            assert!(there[..10].iter().all(|number| *number == 0));
+            assert_eq!(there[10..], numbers(turn)[10..]);
+            // Given back while theirs may still be at it, and taken again.
+            drop(buffer);
+            buffer = pool.alloc_from(&numbers(turn), &ours).expect("memory");
+        }
+        drop(buffer);
+        assert_eq!(pool.stats().requested.current, 0);
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
+/// A buffer that lives on a stream of cudarc's keeps it.
+#[test]
+fn a_stream_lives_as_long_as_either_has_it() {
+    alone("a_stream_lives_as_long_as_either_has_it", seeds(5), || {
+        let (_, pool, context) = device();
+        let theirs = context.new_stream().expect("a stream");
+        let ours = CudaStream::of_cudarc(&theirs).expect("the same");
+        assert_eq!(ours.as_raw(), theirs.cu_stream().cast());
+        let buffer = pool.alloc_from(&numbers(3), &ours).expect("memory");
+        drop((theirs, ours));
+        assert_eq!(buffer.to_vec().expect("a copy"), numbers(3));
+    });
+}
+
+/// A slice of cudarc's is used as a buffer, and goes back to cudarc.
+#[test]
+fn a_slice_is_taken_over() {
+    alone("a_slice_is_taken_over", seeds(20), || {
+        let (device, pool, context) = device();
+        let theirs = context.new_stream().expect("a stream");
+        let frees = || emulator::calls(Some(c"cuMemFreeAsync"));
+        let slice = theirs.clone_htod(&numbers(1)).expect("a slice");
+        let before = frees();
+        let mut buffer = DeviceBuffer::from_cudarc(slice)
+            .map_err(|(error, _)| error)
+            .expect("taken over");
+        assert!(buffer.pool().is_none() && buffer.len() == LEN);
+        assert_eq!(buffer.to_vec().expect("a copy"), numbers(1));
+        let ours = CudaStream::new(&device).expect("a stream");
+        let source = pool.alloc_from(&numbers(2), &ours).expect("memory");
+        buffer.copy_from(&source).expect("a copy");
+        let mut copy = pool.alloc::<u32>(LEN, &ours).expect("memory");
+        copy.copy_from(&buffer).expect("a copy");
+        buffer.record_use(&ours).expect("of the device");
+        assert_eq!(frees(), before);
+        drop(buffer);
+        assert_eq!(frees(), before + 1, "cudarc gives it back");
+        assert_eq!(copy.to_vec().expect("a copy"), numbers(2));
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
+#[test]
+fn what_is_of_another_context_is_refused() {
+    alone("what_is_of_another_context_is_refused", [String::new()], || {
+        let (device, pool, _) = device();
+        let foreign = CudaContext::new_non_primary(0, 0).expect("a context");
+        let stream = foreign.new_stream().expect("a stream");
+        let told =
+            |error: CudaError| assert!(matches!(error, CudaError::OtherContext { device: 0 }), "{error}");
+        told(CudaStream::of_cudarc(&stream).expect_err("another context"));
+        let ours = CudaStream::new(&device).expect("a stream");
+        let mut buffer = pool.alloc::<u32>(10, &ours).expect("memory");
+        told(buffer.lend(&stream).map(|_| ()).expect_err("another context"));
+        let slice = stream.clone_htod(&[1u32, 2]).expect("a slice");
+        let (error, slice) = DeviceBuffer::from_cudarc(slice).expect_err("another context");
+        told(error);
+        assert_eq!(stream.clone_dtoh(&slice).expect("it is whole"), [1, 2]);
+    });
+}
+
+/// A program on cudarc that was not written for it draws from a pool with a limit, and is told when it is over.
+#[test]
+fn programs_on_cudarc_draw_from_a_limited_pool() {
+    alone(
+        "programs_on_cudarc_draw_from_a_limited_pool",
+        ["strict:on".to_owned()],
+        || {
+            let (device, _, context) = device();
+            let program = |bytes: usize| context.default_stream().alloc_zeros::<u8>(bytes);
+            let limited = DriverPool::builder()
+                .limit(64 << 20)
+                .keep(64 << 20)
+                .build(&device)
+                .expect("a pool");
+            assert!(DriverPool::builder().limit(0).build(&device).is_err());
+            let installed = limited.install().expect("it is the device's");
+            assert!(installed.pool().limit() == Some(64 << 20));
+            let held = program(40 << 20).expect("fits");
+            let stats = limited.stats().expect("figures");
+            assert!(
+                stats.allocated.current >= 40 << 20 && stats.reserved.current <= 64 << 20,
+                "{stats}"
+            );
+            assert!(program(40 << 20).is_err(), "over the limit");
+            drop(held);
+            context.synchronize().expect("it ends");
+            let stats = limited.stats().expect("figures");
+            assert_eq!(stats.allocated.current, 0);
+            assert!(stats.reserved.current >= 40 << 20, "it is kept: {stats}");
+            assert!(stats.allocated.peak >= 40 << 20);
+            limited.trim(0).expect("it goes");
+            limited.reset_peak().expect("anew");
+            let stats = limited.stats().expect("figures");
+            assert_eq!((stats.reserved.current, stats.allocated.peak), (0, 0));
+
+            // Of two the one that came later serves; in whatever order they go.
+            let larger = DriverPool::builder().build(&device).expect("a pool");
+            let second = larger.install().expect("it is the device's");
+            drop(installed);
+            let held = program(100 << 20).expect("fits there");
+            assert!(larger.stats().expect("figures").allocated.current >= 100 << 20);
+            assert_eq!(limited.stats().expect("figures").allocated.current, 0);
+            drop(second);
+            drop(held);
+            context.synchronize().expect("it ends");
+            assert_eq!(
+                larger.stats().expect("figures").reserved.current,
+                0,
+                "nothing is kept"
+            );
+            drop(larger);
+            assert!(program(50 << 20).is_ok());
+            assert_eq!(emulator::findings(), (0, String::new()));
+        },
+    );
+}
+
+#[test]
+fn a_device_without_pools_of_its_drivers_has_none_to_install() {
+    alone(
+        "a_device_without_pools_of_its_drivers_has_none_to_install",
+        ["without:pools".to_owned()],
+        || {
+            let (device, _, _) = device();
+            let error = DriverPool::builder().build(&device).expect_err("there are none");
+            assert!(matches!(error, CudaError::Missing { .. }), "{error}");
+            assert!(
+                DevicePool::builder()
+                    .memory(CudaMemory::Pooled)
+                    .build(&device)
+                    .is_err()
+            );
+        },
+    );
+}
