@@ -30,6 +30,11 @@ pub use pool::{DevicePool, DevicePoolBuilder, DevicePoolError, DeviceTenant, Unp
 pub use source::{CudaMemory, CudaSource};
 pub use stream::CudaStream;
 
+/// Whether this process was forked from one that uses CUDA.
+pub(crate) fn is_forked() -> bool {
+    fork::is_forked()
+}
+
 /// Functions of the driver that this crate calls where they are there, and that the driver here does not have.
 ///
 /// # Errors

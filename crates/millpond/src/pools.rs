@@ -12,7 +12,10 @@
 
 mod builder;
 mod default;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+mod devices;
 mod here;
+mod member;
 mod observe;
 mod pressure;
 mod scope;
@@ -38,6 +41,7 @@ pub use stats::{PoolsEntry, PoolsStats};
 use crate::device::Device;
 use crate::memory::MemoryKind;
 use crate::pool::{Pool, PoolBuilder, PoolError};
+use member::Member;
 use set::{Place, Set};
 use std::fmt;
 use std::sync::Arc;
@@ -163,7 +167,7 @@ impl Pools {
         self.set.remove(Place { device, kind })
     }
 
-    /// The pools that are there now, by device and kind.
+    /// The pools that are there now, by device and kind, of memory that the host can touch.
     ///
     /// ```
     /// # let set = millpond::Pools::new();
@@ -175,6 +179,14 @@ impl Pools {
     /// ```
     pub fn iter(&self) -> std::vec::IntoIter<Pool> {
         self.set.pools().into_iter()
+    }
+
+    /// All that are there, those of devices' own memory too.
+    fn members(&self) -> Vec<Box<dyn Member>> {
+        let hosts = self.iter().map(|pool| Box::new(pool) as Box<dyn Member>);
+        #[cfg(feature = "cuda")]
+        let hosts = hosts.chain(self.set.devices.pools().into_iter().map(devices::member));
+        hosts.collect()
     }
 
     /// Whether both are handles of one set.

@@ -28,6 +28,8 @@ pub struct PoolsBuilder {
     /// Templates of their own.
     own: Vec<(Place, PoolBuilder)>,
     carves: bool,
+    #[cfg(feature = "cuda")]
+    cuda: Option<crate::cuda::DevicePoolBuilder>,
 }
 
 impl PoolsBuilder {
@@ -53,6 +55,23 @@ impl PoolsBuilder {
         self.own.retain(|(other, _)| *other != place);
         self.own.push((place, template));
         self
+    }
+
+    /// How the pools of CUDA devices are made. Where it has a name, they have just that.
+    #[cfg(feature = "cuda")]
+    #[must_use]
+    pub fn cuda_template(mut self, template: crate::cuda::DevicePoolBuilder) -> Self {
+        self.cuda = Some(template);
+        self
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(super) fn make_cuda(
+        &self,
+        device: &crate::cuda::CudaDevice,
+    ) -> Result<crate::cuda::DevicePool, crate::cuda::DevicePoolError> {
+        let name = self.name.as_deref().or(self.template.given_name());
+        super::devices::make(self.cuda.as_ref(), name, device)
     }
 
     /// The host's pool has the small sizes ready, where nothing else is said of what is to be.

@@ -1,9 +1,9 @@
 //! What a set tells of its pools' blocks: to subscribers as it happens, and to whoever asks who holds what.
 
 use super::Pools;
+use super::member::Member;
 use crate::event::{Context, Subscriber, SubscriptionId};
 use crate::ledger::{Leak, Ledger, LedgerBuilder};
-use crate::pool::Pool;
 use std::sync::Arc;
 
 /// Those who watch all pools of a set, and so those made later.
@@ -19,7 +19,7 @@ pub(super) struct Watching {
 
 impl Watching {
     /// Tells a new pool, which was told `before`.
-    pub(super) fn tell(&self, pool: &Pool, before: Option<&Self>) {
+    pub(super) fn tell(&self, pool: &dyn Member, before: Option<&Self>) {
         for (id, _) in before.into_iter().flat_map(|before| &before.subscribers) {
             if !self.subscribers.iter().any(|(still, _)| still == id) {
                 pool.unsubscribe(*id);
@@ -60,7 +60,7 @@ pub struct PoolsBlocks {
 impl PoolsBlocks {
     fn of(set: &Pools, list: impl Fn(&Ledger) -> Vec<Leak>) -> Self {
         let mut all = Self::default();
-        for pool in set.iter() {
+        for pool in set.members() {
             let name = pool.name();
             match pool.ledger() {
                 Some(ledger) => all
@@ -80,7 +80,7 @@ impl PoolsBlocks {
 /// What is said here holds for the pools that are there and for those made later. A pool that is
 /// [put in](Pools::insert) stays as it is.
 impl Pools {
-    /// Has a subscriber told of what happens in every pool, as by [`Pool::subscribe`].
+    /// Has a subscriber told of what happens in every pool, as by [`Pool::subscribe`](crate::Pool::subscribe).
     ///
     /// ```
     /// use millpond::{Event, EventKind, Pools};
@@ -108,7 +108,9 @@ impl Pools {
         );
         self.set
             .watch(|watching| watching.subscribers.push((id, Arc::clone(&subscriber))));
-        self.iter().for_each(|pool| pool.subscribe_as(id, &subscriber));
+        self.members()
+            .iter()
+            .for_each(|pool| pool.subscribe_as(id, &subscriber));
         id
     }
 
@@ -118,7 +120,7 @@ impl Pools {
             let place = watching.subscribers.iter().position(|(other, _)| *other == id);
             place.map(|place| watching.subscribers.remove(place))
         });
-        self.iter().for_each(|pool| pool.unsubscribe(id));
+        self.members().iter().for_each(|pool| pool.unsubscribe(id));
         drop(gone);
     }
 
@@ -127,17 +129,19 @@ impl Pools {
         let before = self
             .set
             .watch(|watching| watching.context.replace(context.clone()));
-        self.iter().for_each(|pool| pool.set_context(context.clone()));
+        self.members()
+            .iter()
+            .for_each(|pool| pool.set_context(context.clone()));
         drop(before);
     }
 
     /// Has every pool keep an account of live blocks of its own from now on, or none.
     pub fn track(&self, account: Option<LedgerBuilder>) {
         self.set.watch(|watching| watching.account = Some(account));
-        self.iter().for_each(|pool| pool.track(account));
+        self.members().iter().for_each(|pool| pool.track(account));
     }
 
-    /// The largest live blocks of all pools, at most `n`; see [`Pool::largest`].
+    /// The largest live blocks of all pools, at most `n`; see [`Pool::largest`](crate::Pool::largest).
     ///
     /// ```
     /// use millpond::{Ledger, Pools, Tracking};
@@ -158,7 +162,7 @@ impl Pools {
         all
     }
 
-    /// The live blocks of more bytes than that in all pools; see [`Pool::larger_than`].
+    /// The live blocks of more bytes than that in all pools; see [`Pool::larger_than`](crate::Pool::larger_than).
     #[must_use]
     pub fn larger_than(&self, bytes: u64) -> PoolsBlocks {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);

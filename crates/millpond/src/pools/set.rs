@@ -3,6 +3,7 @@
 use super::builder::PoolsBuilder;
 use super::default::at_work;
 use super::here;
+use super::member::Member;
 use super::observe::Watching;
 use crate::device::Device;
 use crate::global::inside;
@@ -92,6 +93,8 @@ pub(super) struct Set {
     rules: PoolsBuilder,
     /// Taken only through [`Set::with`].
     state: Ranked<State>,
+    #[cfg(feature = "cuda")]
+    pub(super) devices: super::devices::Devices,
 }
 
 /// What somebody finds who wants a pool.
@@ -109,6 +112,8 @@ impl Set {
         Self {
             rules,
             state: Ranked::new(Rank::Set, State::default()),
+            #[cfg(feature = "cuda")]
+            devices: super::devices::Devices::default(),
         }
     }
 
@@ -235,12 +240,27 @@ impl Set {
         })
     }
 
-    /// Changes settings of all pools, those made later too.
-    pub(super) fn configure(&self, text: &str) -> Result<(), ConfError> {
+    /// Makes the pool of a device's own memory.
+    #[cfg(feature = "cuda")]
+    pub(super) fn make_cuda(
+        &self,
+        device: &crate::cuda::CudaDevice,
+    ) -> Result<crate::cuda::DevicePool, crate::cuda::DevicePoolError> {
+        self.rules.make_cuda(device)
+    }
+
+    /// Tells it what was said before.
+    #[cfg(feature = "cuda")]
+    pub(super) fn tell_cuda(&self, pool: &crate::cuda::DevicePool) -> Result<(), ConfError> {
+        let (told, watching) = self.with(|state| (state.told.clone(), state.watching.clone()));
+        watching.tell(pool, None);
+        told.iter().try_for_each(|text| pool.configure_with_others(text))
+    }
+
+    /// Changes settings of all pools, those made later too; these are there.
+    pub(super) fn configure(&self, text: &str, members: &[Box<dyn Member>]) -> Result<(), ConfError> {
         self.rules.check_change(text)?;
-        for pool in self.pools() {
-            pool.heap().check_change(text)?;
-        }
+        members.iter().try_for_each(|pool| pool.check_change(text))?;
         let keys = keys(text)?;
         let text: Arc<str> = text.into();
         let before = self.with(|state| {
@@ -253,7 +273,7 @@ impl Set {
             gone
         });
         drop(before);
-        self.pools().iter().try_for_each(|pool| pool.configure(&text))
+        members.iter().try_for_each(|pool| pool.configure(&text))
     }
 }
 

@@ -81,6 +81,7 @@ impl Pools {
     #[must_use]
     pub fn stats(&self) -> PoolsStats {
         let pools: Vec<PoolsEntry> = self
+            .members()
             .iter()
             .map(|pool| PoolsEntry {
                 name: pool.name().to_owned(),

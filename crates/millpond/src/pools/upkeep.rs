@@ -17,39 +17,41 @@ impl Pools {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn clear(&self) {
-        self.iter().for_each(|pool| pool.clear());
+        self.members().iter().for_each(|pool| pool.clear());
     }
 
     /// Gives everything that no block uses back to the system; as [`Pool::trim`](crate::Pool::trim).
     pub fn trim(&self) {
-        self.iter().for_each(|pool| pool.trim());
+        self.members().iter().for_each(|pool| pool.trim());
     }
 
     /// Compacts every pool, as [`Pool::compact`](crate::Pool::compact); answers what that came to in all. The largest hole
     /// is the largest of any pool's.
     pub fn compact(&self) -> Compaction {
-        self.iter().fold(Compaction::default(), |mut sum, pool| {
-            let one = pool.compact();
-            let add = |to: &mut u64, bytes| *to = to.saturating_add(bytes);
-            add(&mut sum.reserved_before, one.reserved_before);
-            add(&mut sum.reserved_after, one.reserved_after);
-            add(&mut sum.waited, one.waited);
-            add(&mut sum.allocated, one.allocated);
-            add(&mut sum.shared, one.shared);
-            add(&mut sum.kept, one.kept);
-            sum.largest_hole = sum.largest_hole.max(one.largest_hole);
-            sum
-        })
+        self.members()
+            .iter()
+            .fold(Compaction::default(), |mut sum, pool| {
+                let one = pool.compact();
+                let add = |to: &mut u64, bytes| *to = to.saturating_add(bytes);
+                add(&mut sum.reserved_before, one.reserved_before);
+                add(&mut sum.reserved_after, one.reserved_after);
+                add(&mut sum.waited, one.waited);
+                add(&mut sum.allocated, one.allocated);
+                add(&mut sum.shared, one.shared);
+                add(&mut sum.kept, one.kept);
+                sum.largest_hole = sum.largest_hole.max(one.largest_hole);
+                sum
+            })
     }
 
     /// Finishes what is pending; as [`Pool::collect_garbage`](crate::Pool::collect_garbage).
     pub fn collect_garbage(&self) {
-        self.iter().for_each(|pool| pool.collect_garbage());
+        self.members().iter().for_each(|pool| pool.collect_garbage());
     }
 
     /// Starts every peak anew at the current value.
     pub fn reset_peak(&self) {
-        self.iter().for_each(|pool| pool.reset_peak());
+        self.members().iter().for_each(|pool| pool.reset_peak());
     }
 
     /// Changes settings of all pools, of those that are made later too; the keys are those of
@@ -67,7 +69,7 @@ impl Pools {
     /// On a key that is not known, a value that cannot be, a setting that a pool keeps for life, or one that the policy of
     /// a pool or template has not; then nothing is changed.
     pub fn configure(&self, settings: &str) -> Result<(), ConfError> {
-        self.set.configure(settings)
+        self.set.configure(settings, &self.members())
     }
 
     /// Runs `work` and says what it did to the pools: [clears](Self::clear) them, takes the baseline, and looks again when

@@ -177,6 +177,10 @@ impl DevicePoolBuilder {
         self
     }
 
+    pub(crate) fn has_name(&self) -> bool {
+        self.name.is_some()
+    }
+
     /// Every block a call of the driver, and nothing kept.
     pub(super) fn direct(mut self) -> Self {
         self.direct = true;
@@ -220,6 +224,7 @@ impl DevicePoolBuilder {
     /// Where a setting is none, the driver cannot do what is asked for, or what it is to hold from the start cannot be had.
     pub fn build(self, device: &CudaDevice) -> Result<DevicePool, DevicePoolError> {
         let (mut conf, millpond) = self.read()?;
+        let retain = millpond.retain.clone();
         let fraction = *conf.memory_fraction.get_or_insert(FRACTION);
         if !(fraction > 0.0 && fraction <= 1.0) {
             return Err(DevicePoolError::Fraction(fraction));
@@ -250,6 +255,7 @@ impl DevicePoolBuilder {
             flow,
             budget,
             reserved,
+            retain,
             zero_on_reuse: conf.zero_on_reuse.unwrap_or(false),
             direct: self.direct,
             of_graph: false,

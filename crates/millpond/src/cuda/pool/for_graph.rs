@@ -33,6 +33,7 @@ impl DevicePool {
             flow,
             budget: of.budget.clone(),
             reserved: of.reserved.clone(),
+            retain: MillpondConf::default().retain,
             zero_on_reuse: self.0.zero_on_reuse.load(Ordering::Relaxed),
             direct: false,
             of_graph: true,

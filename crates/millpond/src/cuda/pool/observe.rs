@@ -14,6 +14,12 @@ impl DevicePool {
             .change_watchers(|watchers| watchers.with_subscriber(Arc::new(subscriber)))
     }
 
+    /// The same of a subscriber that several pools know by one number. It takes the place of one with that number.
+    pub(crate) fn subscribe_as(&self, id: SubscriptionId, subscriber: &Arc<dyn Subscriber>) {
+        self.0
+            .change_watchers(|watchers| (watchers.with_subscriber_as(id, Arc::clone(subscriber)), ()));
+    }
+
     /// Tells this subscriber nothing more that begins after this call.
     pub fn unsubscribe(&self, id: SubscriptionId) {
         self.0.change_watchers(|watchers| (watchers.without(id), ()));

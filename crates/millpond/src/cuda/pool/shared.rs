@@ -13,7 +13,9 @@ use crate::event::{EventKind, Facts, PoolLabel, Watchers};
 use crate::memory::MemoryKind;
 use crate::pool::{Charged, Flow, PoolHeap};
 use crate::post_mortem::{Lister, PostMortem, Survey};
-use millpond_engine::{self as engine, Block, Engine, Gauge, Limit, Request, Source, Stats, Stream};
+use millpond_engine::{
+    self as engine, Block, Engine, Gauge, Limit, Request, RetainConf, Source, Stats, Stream,
+};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -62,6 +64,8 @@ pub(super) struct Parts {
     pub(super) flow: Arc<Flow>,
     pub(super) budget: Option<Budget>,
     pub(super) reserved: Option<Budget>,
+    /// How much is kept, and for how long.
+    pub(super) retain: RetainConf,
     pub(super) zero_on_reuse: bool,
     pub(super) direct: bool,
     pub(super) of_graph: bool,
@@ -80,6 +84,7 @@ pub(super) struct Shared {
     watched: AtomicBool,
     changes: AtomicU64,
     flow: Arc<Flow>,
+    pub(super) retain: Mutex<RetainConf>,
     pub(super) zero_on_reuse: AtomicBool,
 }
 
@@ -106,7 +111,7 @@ struct Returned {
     uses: Vec<CudaStream>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -169,6 +174,7 @@ impl Shared {
             watched: AtomicBool::new(false),
             changes: AtomicU64::new(0),
             flow: parts.flow,
+            retain: Mutex::new(parts.retain),
             zero_on_reuse: AtomicBool::new(parts.zero_on_reuse),
         });
         let of = &shared.parts;

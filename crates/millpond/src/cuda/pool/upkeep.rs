@@ -1,9 +1,10 @@
 //! What a pool keeps, and what it gives back.
 
 use super::DevicePool;
+use super::shared::lock;
 use crate::error::AllocError;
-use crate::pool::{PoolStats, Prewarm};
-use millpond_engine::{Block, Compaction, Mark};
+use crate::pool::{Change, PoolStats, Prewarm, limit_of};
+use millpond_engine::{Block, Compaction, ConfError, Mark, Source};
 use std::sync::atomic::Ordering;
 
 impl DevicePool {
@@ -112,6 +113,57 @@ impl DevicePool {
                 core.memory.free(block, &[]);
             }
         });
+    }
+
+    /// Changes settings of a live pool, as `key:value,key:value`: `limit`, `memory-fraction`, `zero-on-reuse`, and how much the policy
+    /// keeps, for how long.
+    ///
+    /// # Errors
+    /// On a key that is not known, a value that cannot be, what a pool keeps for life, and what only pools of host memory or other
+    /// policies have; then nothing is changed.
+    pub fn configure(&self, settings: &str) -> Result<(), ConfError> {
+        let change = self.change(settings)?;
+        change.conf.expect_for_devices()?;
+        self.apply(change)
+    }
+
+    /// The same of settings for a set of pools, of which those that only pools of host memory have are passed over.
+    ///
+    /// # Errors
+    /// As there, but for those.
+    pub(crate) fn configure_with_others(&self, settings: &str) -> Result<(), ConfError> {
+        self.apply(self.change(settings)?)
+    }
+
+    /// Reads what is to be changed.
+    ///
+    /// # Errors
+    /// As [`configure_with_others`](Self::configure_with_others).
+    pub(crate) fn check_change(&self, settings: &str) -> Result<(), ConfError> {
+        self.change(settings).map(|_| ())
+    }
+
+    fn change(&self, settings: &str) -> Result<Change, ConfError> {
+        let now = lock(&self.0.retain).clone();
+        let policy = self.0.with_core(|core| core.memory.policy().name());
+        Change::parse(settings, policy.unwrap_or("millpond"), &now)
+    }
+
+    fn apply(&self, Change { conf, retain }: Change) -> Result<(), ConfError> {
+        if conf.limit.is_some() || conf.memory_fraction.is_some() {
+            let whole = self
+                .0
+                .with_core(|core| core.memory.source().inner().source().capacity());
+            self.set_limit(limit_of(&conf, whole.ok().flatten())?);
+        }
+        if let Some(on) = conf.zero_on_reuse {
+            self.set_zero_on_reuse(on);
+        }
+        if let Some(retain) = retain {
+            let _ = self.0.with_core(|core| core.memory.set_retain(&retain));
+            *lock(&self.0.retain) = retain;
+        }
+        Ok(())
     }
 
     /// Has each block cleared before it is handed out, or no more.

@@ -1,0 +1,100 @@
+//! What a set does with each of its pools, of the host's memory and of a device's alike.
+
+use crate::device::Device;
+use crate::event::{Context, Subscriber, SubscriptionId};
+use crate::ledger::{Ledger, LedgerBuilder};
+use crate::memory::MemoryKind;
+use crate::pool::{Pool, PoolStats};
+use millpond_engine::{Compaction, ConfError};
+use std::sync::Arc;
+
+/// A pool of a set.
+pub(super) trait Member {
+    fn name(&self) -> &str;
+    fn device(&self) -> Device;
+    fn kind(&self) -> MemoryKind;
+    fn stats(&self) -> PoolStats;
+    fn clear(&self);
+    fn trim(&self);
+    fn compact(&self) -> Compaction;
+    fn collect_garbage(&self);
+    fn reset_peak(&self);
+    fn configure(&self, text: &str) -> Result<(), ConfError>;
+    fn check_change(&self, text: &str) -> Result<(), ConfError>;
+    fn subscribe_as(&self, id: SubscriptionId, subscriber: &Arc<dyn Subscriber>);
+    fn unsubscribe(&self, id: SubscriptionId);
+    fn set_context(&self, context: Option<Context>);
+    fn track(&self, account: Option<LedgerBuilder>);
+    fn ledger(&self) -> Option<Arc<Ledger>>;
+}
+
+macro_rules! member {
+    ($of:ty, $device:expr, $kind:expr, $configure:expr, $check:expr) => {
+        impl Member for $of {
+            fn name(&self) -> &str {
+                self.name()
+            }
+            fn device(&self) -> Device {
+                $device(self)
+            }
+            fn kind(&self) -> MemoryKind {
+                $kind(self)
+            }
+            fn stats(&self) -> PoolStats {
+                self.stats()
+            }
+            fn clear(&self) {
+                self.clear();
+            }
+            fn trim(&self) {
+                self.trim();
+            }
+            fn compact(&self) -> Compaction {
+                self.compact()
+            }
+            fn collect_garbage(&self) {
+                self.collect_garbage();
+            }
+            fn reset_peak(&self) {
+                self.reset_peak();
+            }
+            fn configure(&self, text: &str) -> Result<(), ConfError> {
+                $configure(self, text)
+            }
+            fn check_change(&self, text: &str) -> Result<(), ConfError> {
+                $check(self, text)
+            }
+            fn subscribe_as(&self, id: SubscriptionId, subscriber: &Arc<dyn Subscriber>) {
+                self.subscribe_as(id, subscriber);
+            }
+            fn unsubscribe(&self, id: SubscriptionId) {
+                self.unsubscribe(id);
+            }
+            fn set_context(&self, context: Option<Context>) {
+                self.set_context(context);
+            }
+            fn track(&self, account: Option<LedgerBuilder>) {
+                self.track(account);
+            }
+            fn ledger(&self) -> Option<Arc<Ledger>> {
+                self.ledger()
+            }
+        }
+    };
+}
+
+member!(
+    Pool,
+    Pool::device,
+    Pool::kind,
+    Pool::configure,
+    |pool: &Pool, text: &str| pool.heap().check_change(text)
+);
+#[cfg(feature = "cuda")]
+member!(
+    crate::cuda::DevicePool,
+    |pool: &crate::cuda::DevicePool| Device::Cuda(pool.device().number()),
+    |_: &crate::cuda::DevicePool| MemoryKind::Device,
+    crate::cuda::DevicePool::configure_with_others,
+    crate::cuda::DevicePool::check_change
+);
