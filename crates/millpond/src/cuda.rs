@@ -5,6 +5,7 @@
 
 mod abi;
 mod buffer;
+mod calls;
 mod device;
 mod driver;
 mod error;
@@ -16,6 +17,7 @@ mod stream;
 mod streams;
 
 pub use buffer::DeviceBuffer;
+pub use calls::{DriverCalls, driver_calls, watch_driver_calls};
 pub use device::{CudaDevice, DeviceMemory};
 pub use error::CudaError;
 pub use pool::{DevicePool, DevicePoolBuilder, DevicePoolError};
