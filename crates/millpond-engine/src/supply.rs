@@ -16,6 +16,9 @@ use crate::stats::Gauge;
 pub struct Meter {
     /// Driver calls by kind.
     pub calls: Calls,
+    /// Pages that these calls were about, by kind; begun ones count whole. None of addresses, of which a range has room for
+    /// all there could ever be.
+    pub pages: Calls,
     /// One for each handle created, mapped, made accessible, unmapped or released.
     pub handle_operations: u64,
     /// Bytes of pages moved from one place to another, and bytes given back and taken again.
@@ -107,6 +110,11 @@ impl<'a> Supply<'a> {
         self.source.page_bytes()
     }
 
+    /// Pages of so many bytes.
+    fn pages(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.source.page_bytes().max(1))
+    }
+
     /// Whether pages can be committed, moved and taken back.
     #[must_use]
     pub fn is_paged(&self) -> bool {
@@ -147,6 +155,7 @@ impl<'a> Supply<'a> {
         self.within_limit(bytes)?;
         self.meter.calls.malloc += 1;
         let segment = self.source.take(bytes)?;
+        self.meter.pages.malloc += self.pages(segment.bytes());
         self.meter.took(segment.bytes());
         Ok(segment)
     }
@@ -154,6 +163,7 @@ impl<'a> Supply<'a> {
     /// Gives a whole segment back; the device is synchronised.
     pub fn give(&mut self, segment: Segment) {
         self.meter.calls.free += 1;
+        self.meter.pages.free += self.pages(segment.bytes());
         self.meter.gave(segment.bytes());
         self.source.give(segment);
     }
@@ -209,6 +219,10 @@ impl<'a> Supply<'a> {
                 self.meter.calls.create += handles;
                 self.meter.calls.map += handles;
                 self.meter.calls.set_access += 1;
+                let pages = self.pages(bytes);
+                self.meter.pages.create += pages;
+                self.meter.pages.map += pages;
+                self.meter.pages.set_access += pages;
                 self.meter.handle_operations += 3 * handles;
                 self.meter.took(bytes);
                 Ok(())
@@ -229,6 +243,9 @@ impl<'a> Supply<'a> {
         let handles = self.source.decommit(range, offset, bytes);
         self.meter.calls.unmap += handles;
         self.meter.calls.release += handles;
+        let pages = self.pages(bytes);
+        self.meter.pages.unmap += pages;
+        self.meter.pages.release += pages;
         self.meter.handle_operations += 2 * handles;
         self.meter.gave(bytes);
     }
@@ -247,6 +264,10 @@ impl<'a> Supply<'a> {
         self.meter.calls.unmap += handles;
         self.meter.calls.map += handles;
         self.meter.calls.set_access += 1;
+        let pages = self.pages(bytes);
+        self.meter.pages.unmap += pages;
+        self.meter.pages.map += pages;
+        self.meter.pages.set_access += pages;
         self.meter.handle_operations += 3 * handles;
         self.meter.moved_bytes += bytes;
         self.meter.operations += 1;
