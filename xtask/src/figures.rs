@@ -92,7 +92,12 @@ fn on_a_device(recordings: &[String]) -> Result<(), String> {
     ];
     replay.extend(["--policy", "millpond,planned,torch-native,torch-expandable"]);
     replay.extend(recordings.iter().map(String::as_str));
-    step(program, &replay)
+    step(program, &replay)?;
+    // Of these the counts, and the claims beside them: the times are the emulator's.
+    step(
+        program,
+        &["cuda-emu", "--", program, "bench", "alloc", "--rounds", "5"],
+    )
 }
 
 fn files(folder: &std::path::Path, extension: &str) -> Result<Vec<String>, String> {

@@ -1,6 +1,8 @@
 //! The command line, as it is typed.
 
-use crate::values::{Scale, SourceKind, parse_scale, parse_source, parse_tick, parse_time_window};
+use crate::values::{
+    Scale, SourceKind, parse_cuda, parse_scale, parse_source, parse_tick, parse_time_window,
+};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use millpond_engine::{ParseSizeError, parse_size};
 use millpond_replay::{DeviceSize, TickEvery, parse_device};
@@ -54,7 +56,7 @@ pub(crate) enum Command {
     Info(InfoArgs),
     /// Find the repeating step of a recording, and solve where its blocks go
     Plan(PlanArgs),
-    /// Measure host memory on this machine: Millpond's pool beside other allocators
+    /// Measure memory on this machine: Millpond's pools beside other allocators, and beside a CUDA driver
     Bench(BenchArgs),
     /// List the allocation policies, and how true each is to its original
     Policies(PoliciesArgs),
@@ -354,6 +356,22 @@ pub(crate) enum Bench {
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
         rounds: Option<u16>,
     },
+    /// What calls of a CUDA driver cost, as the table that `replay --costs` reads
+    Driver(MeasuredArgs),
+    /// A pool of a CUDA device beside its driver: hot pairs, a loop of buffers, latencies
+    Alloc(MeasuredArgs),
+}
+
+/// A CUDA device, and how often it is measured.
+#[derive(Debug, Args)]
+pub(crate) struct MeasuredArgs {
+    /// The device
+    #[arg(long, short = 'd', value_name = "cuda:N", default_value = "cuda:0", value_parser = parse_cuda)]
+    pub(crate) device: u32,
+
+    /// Rounds, of which medians are printed
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) rounds: u16,
 }
 
 /// `millpond policies`.

@@ -62,6 +62,11 @@ pub(crate) fn parse_source(text: &str) -> Result<SourceKind, String> {
     }
 }
 
+/// Reads a CUDA device.
+pub(crate) fn parse_cuda(text: &str) -> Result<u32, String> {
+    cuda_number(text.trim()).ok_or_else(|| "write a CUDA device such as cuda:0".to_owned())
+}
+
 /// Reads the number of a CUDA device: `cuda:1`, or `cuda`, which is the first.
 fn cuda_number(text: &str) -> Option<u32> {
     match text.strip_prefix("cuda")? {

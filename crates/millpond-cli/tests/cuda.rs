@@ -119,7 +119,16 @@ fn streams_become_the_devices_own() {
     assert!(calls(run, "cuStreamWaitEvent") > 0 && calls(run, "cuStreamCreate") == 3);
 }
 
-/// The program of issue and claim, where it is at hand.
+#[test]
+fn the_peak_is_told_where_memory_went_back() {
+    let file = small(&folder("cuda_peak"), "small.csv");
+    let there = agrees("devices:1", &file, "none");
+    let run = &there["source"]["runs"][0];
+    assert_eq!(run["peak_reserved_bytes"], 60u64 << 20);
+    assert_eq!(calls(run, "cuMemFree"), 1);
+}
+
+/// A network trained on pictures of many sizes, where its recording is at hand.
 #[test]
 fn a_program_of_many_resolutions_runs_on_a_device() {
     let Some(shared) = shared() else { return };
@@ -399,4 +408,127 @@ fn what_cannot_be_is_one_sentence() {
         stderr.lines().count() == 1 && stderr.contains("no CUDA driver here"),
         "{stderr}"
     );
+}
+
+#[test]
+fn what_a_driver_costs_is_what_a_replay_reads() {
+    let folder = folder("cuda_costs");
+    let file = small(&folder, "small.csv");
+    for (options, there) in [("devices:1", true), ("without:vmm,without:pools", false)] {
+        let (code, stdout, stderr) = emulated(
+            options,
+            &["bench", "driver", "--device", "cuda:0", "--rounds", "3"],
+        );
+        assert_eq!((code, stderr.as_str()), (0, ""), "{options}");
+        assert!(stdout.lines().all(|line| console_width(line) <= 100), "{stdout}");
+        assert!(
+            stdout.contains("EMULATED") && stdout.contains("tell\n# nothing of a card"),
+            "{stdout}"
+        );
+        assert_eq!(
+            stdout.contains("cuMemSetAccess of a range of handles"),
+            there,
+            "{stdout}"
+        );
+        assert_eq!(stdout.contains("without cost: create, map"), !there, "{stdout}");
+        let costs = folder.join("costs.toml");
+        std::fs::write(&costs, &stdout).expect("written");
+        let costs = costs.display().to_string();
+        let modelled = |more: &[&str]| {
+            let report = json(&[&["replay", &file, "--json", "-p", "torch-native"][..], more].concat());
+            report["results"][0]["modelled_driver_ms"]
+                .as_f64()
+                .expect("a time")
+        };
+        // An emulator's calls take microseconds, and a card's, as they are assumed, hundreds of them.
+        let (measured, assumed) = (modelled(&["--costs", &costs]), modelled(&[]));
+        assert!(measured > 0.0 && measured != assumed, "{measured} {assumed}");
+        // A line for each call is between the fastest and the slowest, where there is but one size.
+        let value = |section: &str, key: &str| -> f64 {
+            let from = stdout.split(&format!("[{section}]")).nth(1).expect("a section");
+            let line = from.lines().find(|line| line.starts_with(key)).expect("a key");
+            line.split(" = ")
+                .nth(1)
+                .expect("a value")
+                .parse()
+                .expect("a number")
+        };
+        for section in [
+            "event_record",
+            "event_wait",
+            "stall",
+            "event_query",
+            "stream_synchronize",
+        ] {
+            let [call, least, most] = ["per_call", "fastest", "slowest"].map(|key| value(section, key));
+            assert!(
+                least > 0.0 && least <= call && call <= most,
+                "{section}: {stdout}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_loop_of_buffers_takes_memory_once() {
+    for options in [
+        "devices:1",
+        "without:vmm",
+        "without:vmm,without:pools",
+        "streams:threads",
+    ] {
+        let (code, stdout, stderr) =
+            emulated(options, &["bench", "alloc", "--device", "cuda", "--rounds", "2"]);
+        assert_eq!((code, stderr.as_str()), (0, ""), "{options}");
+        assert!(stdout.lines().all(|line| console_width(line) <= 100), "{stdout}");
+        let row = |name: &str| -> Vec<&str> {
+            let row = stdout
+                .lines()
+                .find(|line| line.split_whitespace().next() == Some(name));
+            row.unwrap_or_else(|| panic!("{name}: {stdout}"))
+                .split_whitespace()
+                .collect()
+        };
+        assert_eq!(
+            (row("pooled")[1], row("unpooled")[1]),
+            ("1", "100"),
+            "{options}: {stdout}"
+        );
+        for said in [
+            "these times are the emulator's on this machine, and tell nothing",
+            "99 of 100 turns called no driver",
+            "only the counts hold for a card",
+            "50-200ns",
+            "1-10ms",
+            "0.5-5ms",
+        ] {
+            let words: Vec<&str> = stdout.split_whitespace().collect();
+            assert!(words.join(" ").contains(said), "{options}: {said}: {stdout}");
+        }
+        // Where there are no pools there is nothing to hold against.
+        let hot = stdout
+            .lines()
+            .find(|line| line.starts_with("1.00 MiB"))
+            .expect("a row");
+        assert_eq!(
+            hot.ends_with('-'),
+            options.ends_with("pools"),
+            "{options}: {stdout}"
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_is_one_sentence() {
+    for what in ["driver", "alloc"] {
+        let (code, stdout, stderr) = emulated("devices:1", &["bench", what, "--device", "cuda:3"]);
+        assert_eq!((code, stdout.as_str()), (2, ""), "{stderr}");
+        assert!(
+            stderr.lines().count() == 1 && stderr.contains("there is no CUDA device 3"),
+            "{stderr}"
+        );
+        let (code, stdout, stderr) = emulated("fail:cuMemAlloc", &["bench", what]);
+        assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    }
 }
