@@ -275,6 +275,28 @@ fn a_device_that_is_too_small_is_the_limit_itself() {
 }
 
 #[test]
+fn a_share_is_one_of_the_device() {
+    let file = small(&folder("cuda_share"), "small.csv");
+    let torch = "per_process_memory_fraction:0.5";
+    for more in [
+        ["-p", "millpond", "--conf", "memory-fraction:0.5"],
+        ["-p", "torch-native", "--torch-conf", torch],
+    ] {
+        // The program holds 60 MiB: half of 100 is too little, half of 200 enough.
+        let args = [&["replay", &file, "--json", "--source", "cuda:0"][..], &more].concat();
+        assert_eq!(emulated("memory:100M", &args).0, 3, "{more:?}");
+        let there = facts("memory:200M", &[&[file.as_str()][..], &more].concat());
+        assert_eq!(there["source"]["limit_bytes"], 200u64 << 20);
+        let given = [&["replay", &file, "--json", "-d", "200MiB"][..], &more].concat();
+        let run = &there["source"]["runs"][0];
+        assert_eq!(
+            run["peak_reserved_bytes"],
+            json(&given)["results"][0]["peak_reserved_bytes"]
+        );
+    }
+}
+
+#[test]
 fn a_driver_that_fails_is_told_and_the_other_policies_run() {
     let file = small(&folder("cuda_fails"), "small.csv");
     let args = [

@@ -308,3 +308,43 @@ impl<'a> Supply<'a> {
         !self.deferred.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Simulated;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn pages_are_counted_beside_the_calls_that_were_about_them() {
+        let mut device = Simulated::new().with_capacity(Some(64 * MIB));
+        let (mut meter, mut deferred) = (Meter::default(), Deferred::default());
+        let mut supply = Supply::new(&mut device, &mut meter, &mut deferred);
+        let segment = supply.take(5 * MIB).expect("fits");
+        assert!(supply.take(64 * MIB).is_err());
+        supply.give(segment);
+        let range = supply.reserve(256 * MIB).expect("addresses");
+        supply.commit(&range, 0, 32 * MIB, 16 * MIB).expect("fits");
+        assert!(supply.commit(&range, 64 * MIB, 64 * MIB, 16 * MIB).is_err());
+        supply
+            .move_pages((&range, 0), (&range, 128 * MIB), 16 * MIB)
+            .expect("they move");
+        supply.decommit(&range, 128 * MIB, 16 * MIB);
+        let pages = Calls {
+            malloc: 3,
+            free: 3,
+            create: 16,
+            map: 16 + 8,
+            set_access: 16 + 8,
+            unmap: 8 + 8,
+            release: 8,
+            ..Calls::default()
+        };
+        assert_eq!(meter.pages, pages);
+        assert_eq!(
+            (meter.calls.map, meter.calls.set_access, meter.calls.unmap),
+            (3, 2, 2)
+        );
+    }
+}

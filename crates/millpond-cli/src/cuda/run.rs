@@ -7,7 +7,7 @@ use crate::exit::{CliError, Exit, complain};
 use crate::progress::Progress;
 use crate::{files, output, replay};
 use millpond::cuda::{CudaDevice, CudaError, CudaMemory, CudaSource, CudaStream, DeviceMemory, driver_calls};
-use millpond_engine::{CallKind, Engine, Simulated, Source};
+use millpond_engine::{CallKind, Engine, Settings, Simulated, Source};
 use millpond_replay::{
     DriverCalls, Observer, Op, Options, PolicyResult, Prepared, Real, Redactor, ReplayError, Run,
 };
@@ -20,6 +20,10 @@ pub(crate) fn command(args: &ReplayArgs, number: u32) -> Result<Exit, CliError> 
     millpond::cuda::watch_driver_calls(true);
     let card = Card::get(args, number)?;
     options.device.paged = card.is_paged();
+    if args.device.device.is_none() && has_share(&options.settings) {
+        // A share is one of the device, and without a limit it would be one of nothing.
+        options.device.bytes = Some(card.look()?.total);
+    }
     let paths = files::expand(&args.files)?;
     let mut redactor = args.output.redact.then(Redactor::default);
     let (mut done, mut unread) = (Vec::new(), 0);
@@ -70,6 +74,12 @@ pub(crate) fn command(args: &ReplayArgs, number: u32) -> Result<Exit, CliError> 
     } else {
         Exit::Done
     })
+}
+
+/// Whether a setting leaves the program a share of the device.
+fn has_share(settings: &Settings) -> bool {
+    let ours = settings.millpond.retain.limit(Some(u64::MAX));
+    ours.is_some() || settings.torch.memory_fraction.is_some()
 }
 
 /// The device, and how memory is asked of it.
@@ -143,7 +153,7 @@ fn measure(
     }
     let mut simulated = simulate(&prepared, &options)?;
     let largest = simulated.iter().map(|of| of.result.peak_reserved_bytes).max();
-    let too_large = options.device.bytes.is_none() && largest.is_some_and(|peak| peak > before.free);
+    let too_large = args.device.device.is_none() && largest.is_some_and(|peak| peak > before.free);
     let prepared = if too_large {
         options.device.bytes = Some(before.free / Simulated::PAGE * Simulated::PAGE);
         let prepared = Prepared::new(trace, &options)?;
