@@ -275,6 +275,29 @@ fn a_device_that_is_too_small_is_the_limit_itself() {
 }
 
 #[test]
+fn what_can_never_fit_is_no_failure_of_the_driver() {
+    let path = folder("cuda_never").join("never.csv");
+    let csv = format!(
+        "time_us,action,id,bytes,stream,tag\n0,alloc,1,{},0,\n",
+        1u64 << 36
+    );
+    std::fs::write(&path, csv).expect("written");
+    let file = path.display().to_string();
+    let args = ["replay", &file, "--json", "-d", "1GiB"];
+    let (code, simulated, _) = run(&args);
+    let (there_code, there, stderr) = emulated("devices:1", &[&args[..], &["--source", "cuda:0"]].concat());
+    assert_eq!((code, there_code, stderr.as_str()), (3, 3, ""));
+    let [simulated, there]: [Value; 2] =
+        [simulated, there].map(|text| serde_json::from_str(&text).expect("JSON"));
+    assert_eq!(there["source"]["failed"], Value::Array(Vec::new()));
+    let results = |of: &Value| of["results"].as_array().expect("a list").clone();
+    assert_eq!(results(&there).len(), results(&simulated).len());
+    for (there, simulated) in results(&there).iter().zip(results(&simulated)) {
+        assert_eq!(there["first_failure"], simulated["first_failure"]);
+    }
+}
+
+#[test]
 fn a_share_is_one_of_the_device() {
     let file = small(&folder("cuda_share"), "small.csv");
     let torch = "per_process_memory_fraction:0.5";

@@ -7,7 +7,7 @@ use crate::exit::{CliError, Exit, complain};
 use crate::progress::Progress;
 use crate::{files, output, replay};
 use millpond::cuda::{CudaDevice, CudaError, CudaMemory, CudaSource, CudaStream, DeviceMemory, driver_calls};
-use millpond_engine::{CallKind, Engine, Settings, Simulated, Source};
+use millpond_engine::{AllocError, CallKind, Engine, Settings, Simulated, Source};
 use millpond_replay::{
     DriverCalls, Observer, Op, Options, PolicyResult, Prepared, Real, Redactor, ReplayError, Run,
 };
@@ -180,7 +180,10 @@ fn measure(
             }
         };
         let (facts, result, run) = run_on(card, &prepared, one, source)?;
-        match run.stop.filter(|stop| !stop.error.is_out_of_memory()) {
+        match run
+            .stop
+            .filter(|stop| matches!(stop.error, AllocError::Source(_)))
+        {
             None => {
                 runs.push(facts);
                 results.push(result);
