@@ -48,7 +48,7 @@ pub(super) fn text(facts: &Facts) -> String {
 pub(super) fn legend() -> String {
     let text = "the device gave: the most bytes held from the driver at once, counted where it is called; unexplained: by how much \
                 less the driver says was free than before the run, less what was reserved, where the peak is and at the end; moved: \
-                pages mapped at another place; driver time: measured on this machine, in all calls; modelled: what the table of costs \
+                pages mapped at another place; ns: here with the driver's calls; driver time: measured on this machine, in all calls; modelled: what the table of costs \
                 has for the same calls and stalls";
     format!("{}\n{}", report::legend(), dim(&wrap(text, width(), 0)))
 }
