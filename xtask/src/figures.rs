@@ -1,6 +1,6 @@
 //! The tables behind the project's claims.
 
-use crate::shell::{root, step};
+use crate::shell::{root, step, target};
 use std::path::PathBuf;
 
 pub(crate) fn run(folder: Option<&str>) -> Result<(), String> {
@@ -23,6 +23,7 @@ pub(crate) fn run(folder: Option<&str>) -> Result<(), String> {
     replay.extend(["--policy", "torch-native,torch-expandable,millpond"]);
     replay.extend(recordings.iter().map(String::as_str));
     step("cargo", &replay)?;
+    on_a_device(&files(&folder, "zst")?)?;
     if !snapshots.is_empty() {
         let mut agreement = vec![
             "run",
@@ -69,6 +70,34 @@ pub(crate) fn run(folder: Option<&str>) -> Result<(), String> {
         )?;
     }
     Ok(())
+}
+
+/// The same programs on a device's memory, by the emulated driver: pages are reserved, mapped and moved by the code that runs
+/// on a card, and held against the simulation to the byte.
+fn on_a_device(recordings: &[String]) -> Result<(), String> {
+    let build = [
+        "build",
+        "--release",
+        "--quiet",
+        "-p",
+        "millpond-cuda-emu",
+        "-p",
+        "millpond-cli",
+    ];
+    step("cargo", &build)?;
+    let program = target().join("release").join("millpond");
+    let program = program.to_str().ok_or("the program's name is not UTF-8")?;
+    let mut replay = vec![
+        "cuda-emu", "--", program, "replay", "--quiet", "--source", "cuda:0",
+    ];
+    replay.extend(["--policy", "millpond,planned,torch-native,torch-expandable"]);
+    replay.extend(recordings.iter().map(String::as_str));
+    step(program, &replay)?;
+    // Of these the counts, and the claims beside them: the times are the emulator's.
+    step(
+        program,
+        &["cuda-emu", "--", program, "bench", "alloc", "--rounds", "5"],
+    )
 }
 
 fn files(folder: &std::path::Path, extension: &str) -> Result<Vec<String>, String> {

@@ -2,7 +2,8 @@
 //! (`frontier`) and how fast calls are (`speed`), each a program of its own. [`host`] measures host memory beside
 //! other allocators, for the program of that name and for `millpond bench` and `millpond replay --source host`. [`tensors`],
 //! [`layout`] and [`data`] measure tensors, structures of arrays and passes through files, each for the program of its name
-//! and for `millpond bench seeds`.
+//! and for `millpond bench seeds`. [`device`] measures a CUDA driver and pools of its devices, for `millpond bench driver` and
+//! `millpond bench alloc`.
 //!
 //! The only crate that links peers.
 #![deny(unsafe_code)]
@@ -10,6 +11,8 @@
 mod clock;
 #[cfg(target_os = "linux")]
 pub mod data;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+pub mod device;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[allow(unsafe_code, reason = "calls allocators, and writes to what they answer")]
 pub mod host;

@@ -1,6 +1,8 @@
 //! The command line, as it is typed.
 
-use crate::values::{Scale, parse_scale, parse_tick, parse_time_window};
+use crate::values::{
+    Scale, SourceKind, parse_cuda, parse_scale, parse_source, parse_tick, parse_time_window,
+};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use millpond_engine::{ParseSizeError, parse_size};
 use millpond_replay::{DeviceSize, TickEvery, parse_device};
@@ -54,7 +56,7 @@ pub(crate) enum Command {
     Info(InfoArgs),
     /// Find the repeating step of a recording, and solve where its blocks go
     Plan(PlanArgs),
-    /// Measure host memory on this machine: Millpond's pool beside other allocators
+    /// Measure memory on this machine: Millpond's pools beside other allocators, and beside a CUDA driver
     Bench(BenchArgs),
     /// List the allocation policies, and how true each is to its original
     Policies(PoliciesArgs),
@@ -135,11 +137,12 @@ Examples:
   millpond replay run.pickle --torch-conf \"max_split_size_mb:128\"
   millpond replay run.pickle --conf decay:4 --tick step
   millpond replay run.pickle --source host   on this machine's memory, beside glibc
+  millpond replay run.pickle --source cuda:0 on a GPU's memory, held against the simulation
   millpond replay run.pickle --time-window 1.5s..3s --html report.html
   millpond replay ranks/ --device h100 --json > ranks.json
 
-Exit status: 0 replayed, 1 an allocator of --source host failed, 2 bad input,
-             3 every policy ran out of memory on --device.";
+Exit status: 0 replayed, 1 an allocator of --source host or the driver of --source cuda:N failed,
+             2 bad input, 3 every policy ran out of memory on --device or --source cuda:N.";
 
 /// The device, and what is known about its driver.
 #[derive(Debug, Args)]
@@ -162,14 +165,8 @@ pub(crate) struct DeviceArgs {
     )]
     pub(crate) paged: Paged,
 
-    /// Memory to replay on: a simulated device, or this machine's own memory beside its allocators
-    #[arg(
-        long,
-        value_enum,
-        value_name = "sim|host",
-        default_value = "sim",
-        hide_possible_values = true
-    )]
+    /// Memory to replay on: a simulated device, this machine's own memory beside its allocators, or a CUDA device's
+    #[arg(long, value_name = "sim|host|cuda:N", default_value = "sim", value_parser = parse_source)]
     pub(crate) source: SourceKind,
 
     /// Costs of driver calls to use instead of the assumed ones, as TOML
@@ -184,15 +181,6 @@ pub(crate) enum Paged {
     On,
     /// The device only gives whole allocations
     Off,
-}
-
-/// What a program is replayed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum SourceKind {
-    /// A device that exists only as numbers
-    Sim,
-    /// Memory of this machine
-    Host,
 }
 
 /// How a recording is replayed on real memory.
@@ -368,6 +356,22 @@ pub(crate) enum Bench {
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
         rounds: Option<u16>,
     },
+    /// What calls of a CUDA driver cost, as the table that `replay --costs` reads
+    Driver(MeasuredArgs),
+    /// A pool of a CUDA device beside its driver: hot pairs, a loop of buffers, latencies
+    Alloc(MeasuredArgs),
+}
+
+/// A CUDA device, and how often it is measured.
+#[derive(Debug, Args)]
+pub(crate) struct MeasuredArgs {
+    /// The device
+    #[arg(long, short = 'd', value_name = "cuda:N", default_value = "cuda:0", value_parser = parse_cuda)]
+    pub(crate) device: u32,
+
+    /// Rounds, of which medians are printed
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) rounds: u16,
 }
 
 /// `millpond policies`.

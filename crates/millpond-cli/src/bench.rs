@@ -1,6 +1,6 @@
-//! `millpond bench`: the host bench of `millpond-bench`, as commands.
+//! `millpond bench`: the benches of `millpond-bench`, as commands.
 
-use crate::args::{Bench, BenchArgs};
+use crate::args::{Bench, BenchArgs, MeasuredArgs};
 use crate::exit::{CliError, Exit};
 
 /// The words behind which a child of the bench finds its arguments.
@@ -19,6 +19,8 @@ pub(crate) fn command(args: &BenchArgs) -> Result<Exit, CliError> {
     let again = Again::behind(&BEHIND);
     let mut out = std::io::stdout().lock();
     let (done, usage) = match &args.what {
+        Bench::Driver(measured) => return on_device(measured, millpond_bench::device::driver),
+        Bench::Alloc(measured) => return on_device(measured, millpond_bench::device::alloc),
         Bench::Host { arguments } => (
             host::run(arguments.iter().cloned(), &again, &mut out),
             "millpond bench host --help",
@@ -51,6 +53,30 @@ pub(crate) fn command(args: &BenchArgs) -> Result<Exit, CliError> {
         Err(Error::Usage(error)) => Err(CliError::Usage(format!("{error}; see `{usage}`"))),
         Err(error) => {
             complain(&error);
+            Ok(Exit::Failed)
+        }
+    }
+}
+
+/// What is measured of a CUDA device.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn on_device(
+    args: &MeasuredArgs,
+    measure: fn(u32, usize) -> Result<String, millpond_bench::device::Error>,
+) -> Result<Exit, CliError> {
+    use millpond::cuda::CudaError;
+    use millpond_bench::device::Error;
+
+    match measure(args.device, usize::from(args.rounds)) {
+        Ok(text) => {
+            crate::output::print(&text)?;
+            Ok(Exit::Done)
+        }
+        Err(Error::Cuda(error @ (CudaError::NoDriver | CudaError::NoDevice { .. }))) => {
+            Err(CliError::Usage(format!("--device cuda:{}: {error}", args.device)))
+        }
+        Err(error) => {
+            crate::exit::complain(&format!("cuda:{}: {error}", args.device));
             Ok(Exit::Failed)
         }
     }

@@ -55,7 +55,11 @@ fn refuse_with(args: &ReplayArgs) -> Result<(), CliError> {
     refuse(&given, "is for a simulated device: leave it or --source host out")
 }
 
-fn refuse(given: &[(&str, bool)], why: &str) -> Result<(), CliError> {
+/// Refuses the first of these that was given.
+///
+/// # Errors
+/// When any was.
+pub(crate) fn refuse(given: &[(&str, bool)], why: &str) -> Result<(), CliError> {
     match given.iter().find(|(_, given)| *given) {
         Some((name, _)) => Err(CliError::Usage(format!("{name} {why}"))),
         None => Ok(()),

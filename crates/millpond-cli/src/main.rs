@@ -4,6 +4,7 @@
 //!   args, values      what was typed
 //!   replay tune info plan policies doctor      one file for each command
 //!   host, bench       what runs on this machine's memory
+//!   cuda              a replay on a CUDA device's memory
 //!   cuda_emu          a command with the emulated CUDA driver
 //!   report ranks failure table     what a person reads, text, terminal
 //!   files, output, progress, exit  the world outside
@@ -14,6 +15,7 @@
 
 mod args;
 mod bench;
+mod cuda;
 mod cuda_emu;
 mod device;
 mod doctor;

@@ -1,11 +1,12 @@
 //! `millpond replay`.
 
-use crate::args::{ReplayArgs, SelectionArgs, SourceKind, Streams};
+use crate::args::{ReplayArgs, SelectionArgs, Streams};
 use crate::exit::{CliError, Exit, complain};
 use crate::progress::Progress;
 use crate::ranks::{self, Labelled};
 use crate::report::{self, Shown};
-use crate::{device, files, host, html, output, settings};
+use crate::values::SourceKind;
+use crate::{cuda, device, files, host, html, output, settings};
 use millpond_replay::{Options, Program, Redactor, ReplayError, Report, Selection, page, replay};
 use millpond_trace::{Caution, Trace};
 use std::path::Path;
@@ -21,10 +22,11 @@ struct Done {
 /// Of several files one that cannot be replayed does not keep the others from it: it is named at once,
 /// and the command ends as with bad input.
 pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
-    if args.device.source == SourceKind::Host {
-        return host::command(args);
+    match args.device.source {
+        SourceKind::Host => return host::command(args),
+        SourceKind::Cuda(number) => return cuda::command(args, number),
+        SourceKind::Sim => host::refuse_without(args)?,
     }
-    host::refuse_without(args)?;
     let options = options(args)?;
     let paths = files::expand(&args.files)?;
     if let Some(page) = &args.html {
@@ -62,7 +64,8 @@ pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
     Ok(if exhausted { Exit::OutOfMemory } else { Exit::Done })
 }
 
-fn options(args: &ReplayArgs) -> Result<Options, CliError> {
+/// What is asked for, as a replay takes it.
+pub(crate) fn options(args: &ReplayArgs) -> Result<Options, CliError> {
     let (settings, mut applied) = settings::read(args)?;
     let policies = settings::choose(&args.policy, &settings, args.output.quiet)?;
     if settings.plan.is_some() && !policies.iter().any(|name| name == "planned") {

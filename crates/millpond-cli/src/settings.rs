@@ -1,10 +1,11 @@
 //! The settings of the policies, and which policies are left when they speak against one.
 
-use crate::args::{ReplayArgs, SourceKind};
+use crate::args::ReplayArgs;
 use crate::exit::CliError;
 use crate::output::note;
 use crate::plan;
 use crate::text::{self, counted, size};
+use crate::values::SourceKind;
 use millpond_engine::{ConfError, MillpondConf, Settings, TorchConf, policies};
 use millpond_replay::{Applied, TickEvery, check_settings};
 use std::env::VarError;
@@ -76,7 +77,7 @@ pub(crate) fn read(args: &ReplayArgs) -> Result<(Settings, Vec<Applied>), CliErr
             note(
                 quiet,
                 &format!(
-                    "{from}: {} is for pools, and a simulated device has none: passed over",
+                    "{from}: {} is for pools of host memory, and this replay has none: passed over",
                     conf.passed_over
                 ),
             );

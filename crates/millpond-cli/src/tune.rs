@@ -1,20 +1,22 @@
 //! `millpond tune`.
 
-use crate::args::{SourceKind, TuneArgs};
+use crate::args::TuneArgs;
 use crate::exit::{CliError, Exit};
 use crate::progress::Progress;
 use crate::table::{Align, Grid, Row};
 use crate::terminal::{bold, green, width};
 use crate::text::{Unit, duration_us, item, nearest, number, overhead, size, wrap};
+use crate::values::SourceKind;
 use crate::{device, output, replay};
 use millpond_replay::{Family, Gain, Redactor, Trial, TuneOptions, Tuned, TunedFamily, tune};
 use millpond_trace::Trace;
 
 /// Runs the command.
 pub(crate) fn command(args: &TuneArgs) -> Result<Exit, CliError> {
-    if args.device.source == SourceKind::Host {
+    if args.device.source != SourceKind::Sim {
         return Err(CliError::Usage(
-            "tune tries settings on a simulated device; replay one with `replay --source host --conf`"
+            "tune tries settings on a simulated device; replay one with `replay --source host --conf`, or on a GPU with \
+             `replay --source cuda:0 --conf`"
                 .to_owned(),
         ));
     }

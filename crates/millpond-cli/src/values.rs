@@ -40,6 +40,41 @@ pub(crate) fn parse_time_window(text: &str) -> Result<(u64, u64), String> {
     Ok(window)
 }
 
+/// What a program is replayed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SourceKind {
+    /// A device that exists only as numbers
+    Sim,
+    /// Memory of this machine
+    Host,
+    /// Memory of the CUDA device of this number
+    Cuda(u32),
+}
+
+/// Reads `sim`, `host`, or `cuda:` and a device's number; `cuda` alone is the first.
+pub(crate) fn parse_source(text: &str) -> Result<SourceKind, String> {
+    match text.trim() {
+        "sim" => Ok(SourceKind::Sim),
+        "host" => Ok(SourceKind::Host),
+        other => cuda_number(other)
+            .map(SourceKind::Cuda)
+            .ok_or_else(|| "write sim, host, or a CUDA device such as cuda:0".to_owned()),
+    }
+}
+
+/// Reads a CUDA device.
+pub(crate) fn parse_cuda(text: &str) -> Result<u32, String> {
+    cuda_number(text.trim()).ok_or_else(|| "write a CUDA device such as cuda:0".to_owned())
+}
+
+/// Reads the number of a CUDA device: `cuda:1`, or `cuda`, which is the first.
+fn cuda_number(text: &str) -> Option<u32> {
+    match text.strip_prefix("cuda")? {
+        "" => Some(0),
+        number => number.strip_prefix(':')?.parse().ok(),
+    }
+}
+
 /// By what sizes are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scale {
@@ -114,6 +149,17 @@ mod tests {
         assert_eq!(parse_scale("16"), Ok(Scale::By(16)));
         for text in ["", "0", "-1", "1.5", "1/2", "16x", "99999999999999999999"] {
             assert!(parse_scale(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sources_are_three() {
+        assert_eq!(parse_source("sim"), Ok(SourceKind::Sim));
+        assert_eq!(parse_source("host"), Ok(SourceKind::Host));
+        assert_eq!(parse_source("cuda"), Ok(SourceKind::Cuda(0)));
+        assert_eq!(parse_source("cuda:12"), Ok(SourceKind::Cuda(12)));
+        for text in ["", "cuda:", "cuda0", "cuda:-1", "cuda:x", "gpu:0", "Sim"] {
+            assert!(parse_source(text).is_err(), "{text}");
         }
     }
 

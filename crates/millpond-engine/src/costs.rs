@@ -53,10 +53,11 @@ impl Calls {
     }
 }
 
-/// Microseconds of host time for each call, and for each stall.
+/// Microseconds of host time for each call, for each page that a call is about, and for each stall.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costs {
     per_call: [f64; 10],
+    per_page: [f64; 10],
     stall: f64,
 }
 
@@ -69,10 +70,14 @@ pub enum CostsError {
     /// A kind of call has no cost.
     #[error("the cost table has no [{0}] with a per_call of zero or more")]
     Missing(String),
+    /// What a page costs is no cost.
+    #[error("the cost table's [{0}] has a per_page that is not zero or more")]
+    PerPage(String),
 }
 
 impl Costs {
-    /// Reads a table with one section per kind of call and `per_call` microseconds in each.
+    /// Reads a table with one section per kind of call, and one for a stall: `per_call` microseconds in each, and `per_page` of them
+    /// where a call costs more for more pages. Other sections and keys are passed over.
     ///
     /// # Errors
     /// When the text is not TOML, or a kind is missing or negative.
@@ -88,26 +93,34 @@ impl Costs {
                 .filter(|c| *c >= 0.0 && c.is_finite())
                 .ok_or_else(|| CostsError::Missing(kind.to_owned()))
         };
-        let mut per_call = [0.0; 10];
-        for (slot, (kind, _)) in per_call.iter_mut().zip(Calls::default().by_name()) {
-            *slot = cost(kind)?;
+        let page = |kind: &str| {
+            let given = table.get(kind).and_then(|section| section.get("per_page"));
+            let given = given.copied().unwrap_or(0.0);
+            let sound = given >= 0.0 && given.is_finite();
+            sound
+                .then_some(given)
+                .ok_or_else(|| CostsError::PerPage(kind.to_owned()))
+        };
+        let (mut per_call, mut per_page) = ([0.0; 10], [0.0; 10]);
+        for (index, (kind, _)) in Calls::default().by_name().into_iter().enumerate() {
+            per_call[index] = cost(kind)?;
+            per_page[index] = page(kind)?;
         }
         Ok(Self {
             per_call,
+            per_page,
             stall: cost("stall")?,
         })
     }
 
-    /// Modelled milliseconds of host time for these calls and stalls.
+    /// Modelled milliseconds of host time for these calls, the pages they were about, and stalls.
     #[must_use]
-    pub fn milliseconds(&self, calls: &Calls, stalls: u64) -> f64 {
-        let calls: f64 = calls
-            .by_name()
-            .iter()
-            .zip(self.per_call)
-            .map(|((_, n), cost)| *n as f64 * cost)
-            .sum();
-        (calls + stalls as f64 * self.stall) / 1000.0
+    pub fn milliseconds(&self, calls: &Calls, pages: &Calls, stalls: u64) -> f64 {
+        let sum = |of: &Calls, costs: [f64; 10]| -> f64 {
+            let each = of.by_name().into_iter().zip(costs);
+            each.map(|((_, n), cost)| n as f64 * cost).sum()
+        };
+        (sum(calls, self.per_call) + sum(pages, self.per_page) + stalls as f64 * self.stall) / 1000.0
     }
 }
 
@@ -116,6 +129,7 @@ impl Default for Costs {
     fn default() -> Self {
         Self::from_toml(include_str!("costs.toml")).unwrap_or(Self {
             per_call: [0.0; 10],
+            per_page: [0.0; 10],
             stall: 0.0,
         })
     }
@@ -134,9 +148,30 @@ mod tests {
             ..Calls::default()
         };
         assert_eq!(
-            costs.milliseconds(&calls, 1),
+            costs.milliseconds(&calls, &Calls::default(), 1),
             (2.0 * 200.0 + 300.0 + 200.0) / 1000.0
         );
+    }
+
+    #[test]
+    fn pages_cost_where_the_table_says_so() {
+        let text = include_str!("costs.toml");
+        let text = text.replace("[map]", "[map]\nper_page = 0.5\nslowest = 9");
+        let costs = Costs::from_toml(&text).expect("a table");
+        let (calls, pages) = (
+            Calls {
+                map: 2,
+                ..Calls::default()
+            },
+            Calls {
+                map: 32,
+                unmap: 32,
+                ..Calls::default()
+            },
+        );
+        assert_eq!(costs.milliseconds(&calls, &pages, 0), 0.020);
+        let wrong = text.replace("per_page = 0.5", "per_page = -0.5");
+        assert_eq!(Costs::from_toml(&wrong), Err(CostsError::PerPage("map".into())));
     }
 
     #[test]

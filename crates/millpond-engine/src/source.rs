@@ -135,56 +135,70 @@ pub trait Source {
     fn synchronize(&mut self);
 }
 
-impl<T: Source + ?Sized> Source for Box<T> {
-    fn page_bytes(&self) -> u64 {
-        (**self).page_bytes()
-    }
-    fn is_paged(&self) -> bool {
-        (**self).is_paged()
-    }
-    fn capacity(&self) -> Option<u64> {
-        (**self).capacity()
-    }
-    fn free_bytes(&self) -> Option<u64> {
-        (**self).free_bytes()
-    }
-    fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
-        (**self).take(bytes)
-    }
-    fn give(&mut self, segment: Segment) {
-        (**self).give(segment);
-    }
-    fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
-        (**self).reserve(bytes)
-    }
-    fn commit(
-        &mut self,
-        range: &Range,
-        offset: u64,
-        bytes: u64,
-        handle_bytes: u64,
-    ) -> Result<(), SourceError> {
-        (**self).commit(range, offset, bytes, handle_bytes)
-    }
-    fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
-        (**self).decommit(range, offset, bytes)
-    }
-    fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError> {
-        (**self).move_pages(from, to, bytes)
-    }
-    fn release(&mut self, range: Range) {
-        (**self).release(range);
-    }
-    fn record_event(&mut self, stream: u32) -> Event {
-        (**self).record_event(stream)
-    }
-    fn is_complete(&self, event: Event) -> bool {
-        (**self).is_complete(event)
-    }
-    fn wait_event(&mut self, stream: u32, event: Event) {
-        (**self).wait_event(stream, event);
-    }
-    fn synchronize(&mut self) {
-        (**self).synchronize();
-    }
+/// What stands for a source, passed on.
+macro_rules! stands_for_a_source {
+    ($of:ty) => {
+        impl<T: Source + ?Sized> Source for $of {
+            fn page_bytes(&self) -> u64 {
+                (**self).page_bytes()
+            }
+            fn is_paged(&self) -> bool {
+                (**self).is_paged()
+            }
+            fn capacity(&self) -> Option<u64> {
+                (**self).capacity()
+            }
+            fn free_bytes(&self) -> Option<u64> {
+                (**self).free_bytes()
+            }
+            fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
+                (**self).take(bytes)
+            }
+            fn give(&mut self, segment: Segment) {
+                (**self).give(segment);
+            }
+            fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
+                (**self).reserve(bytes)
+            }
+            fn commit(
+                &mut self,
+                range: &Range,
+                offset: u64,
+                bytes: u64,
+                handle_bytes: u64,
+            ) -> Result<(), SourceError> {
+                (**self).commit(range, offset, bytes, handle_bytes)
+            }
+            fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
+                (**self).decommit(range, offset, bytes)
+            }
+            fn move_pages(
+                &mut self,
+                from: (&Range, u64),
+                to: (&Range, u64),
+                bytes: u64,
+            ) -> Result<u64, SourceError> {
+                (**self).move_pages(from, to, bytes)
+            }
+            fn release(&mut self, range: Range) {
+                (**self).release(range);
+            }
+            fn record_event(&mut self, stream: u32) -> Event {
+                (**self).record_event(stream)
+            }
+            fn is_complete(&self, event: Event) -> bool {
+                (**self).is_complete(event)
+            }
+            fn wait_event(&mut self, stream: u32, event: Event) {
+                (**self).wait_event(stream, event);
+            }
+            fn synchronize(&mut self) {
+                (**self).synchronize();
+            }
+        }
+    };
 }
+
+stands_for_a_source!(Box<T>);
+// So that whoever made a source can look at it after an engine has had it.
+stands_for_a_source!(&mut T);

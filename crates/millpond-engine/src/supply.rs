@@ -16,6 +16,9 @@ use crate::stats::Gauge;
 pub struct Meter {
     /// Driver calls by kind.
     pub calls: Calls,
+    /// Pages that these calls were about, by kind; begun ones count whole. None of addresses, of which a range has room for
+    /// all there could ever be.
+    pub pages: Calls,
     /// One for each handle created, mapped, made accessible, unmapped or released.
     pub handle_operations: u64,
     /// Bytes of pages moved from one place to another, and bytes given back and taken again.
@@ -107,6 +110,11 @@ impl<'a> Supply<'a> {
         self.source.page_bytes()
     }
 
+    /// Pages of so many bytes.
+    fn pages(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.source.page_bytes().max(1))
+    }
+
     /// Whether pages can be committed, moved and taken back.
     #[must_use]
     pub fn is_paged(&self) -> bool {
@@ -147,6 +155,7 @@ impl<'a> Supply<'a> {
         self.within_limit(bytes)?;
         self.meter.calls.malloc += 1;
         let segment = self.source.take(bytes)?;
+        self.meter.pages.malloc += self.pages(segment.bytes());
         self.meter.took(segment.bytes());
         Ok(segment)
     }
@@ -154,6 +163,7 @@ impl<'a> Supply<'a> {
     /// Gives a whole segment back; the device is synchronised.
     pub fn give(&mut self, segment: Segment) {
         self.meter.calls.free += 1;
+        self.meter.pages.free += self.pages(segment.bytes());
         self.meter.gave(segment.bytes());
         self.source.give(segment);
     }
@@ -209,6 +219,10 @@ impl<'a> Supply<'a> {
                 self.meter.calls.create += handles;
                 self.meter.calls.map += handles;
                 self.meter.calls.set_access += 1;
+                let pages = self.pages(bytes);
+                self.meter.pages.create += pages;
+                self.meter.pages.map += pages;
+                self.meter.pages.set_access += pages;
                 self.meter.handle_operations += 3 * handles;
                 self.meter.took(bytes);
                 Ok(())
@@ -229,6 +243,9 @@ impl<'a> Supply<'a> {
         let handles = self.source.decommit(range, offset, bytes);
         self.meter.calls.unmap += handles;
         self.meter.calls.release += handles;
+        let pages = self.pages(bytes);
+        self.meter.pages.unmap += pages;
+        self.meter.pages.release += pages;
         self.meter.handle_operations += 2 * handles;
         self.meter.gave(bytes);
     }
@@ -247,6 +264,10 @@ impl<'a> Supply<'a> {
         self.meter.calls.unmap += handles;
         self.meter.calls.map += handles;
         self.meter.calls.set_access += 1;
+        let pages = self.pages(bytes);
+        self.meter.pages.unmap += pages;
+        self.meter.pages.map += pages;
+        self.meter.pages.set_access += pages;
         self.meter.handle_operations += 3 * handles;
         self.meter.moved_bytes += bytes;
         self.meter.operations += 1;
@@ -285,5 +306,45 @@ impl<'a> Supply<'a> {
     #[must_use]
     pub fn has_deferred(&self) -> bool {
         !self.deferred.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Simulated;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn pages_are_counted_beside_the_calls_that_were_about_them() {
+        let mut device = Simulated::new().with_capacity(Some(64 * MIB));
+        let (mut meter, mut deferred) = (Meter::default(), Deferred::default());
+        let mut supply = Supply::new(&mut device, &mut meter, &mut deferred);
+        let segment = supply.take(5 * MIB).expect("fits");
+        assert!(supply.take(64 * MIB).is_err());
+        supply.give(segment);
+        let range = supply.reserve(256 * MIB).expect("addresses");
+        supply.commit(&range, 0, 32 * MIB, 16 * MIB).expect("fits");
+        assert!(supply.commit(&range, 64 * MIB, 64 * MIB, 16 * MIB).is_err());
+        supply
+            .move_pages((&range, 0), (&range, 128 * MIB), 16 * MIB)
+            .expect("they move");
+        supply.decommit(&range, 128 * MIB, 16 * MIB);
+        let pages = Calls {
+            malloc: 3,
+            free: 3,
+            create: 16,
+            map: 16 + 8,
+            set_access: 16 + 8,
+            unmap: 8 + 8,
+            release: 8,
+            ..Calls::default()
+        };
+        assert_eq!(meter.pages, pages);
+        assert_eq!(
+            (meter.calls.map, meter.calls.set_access, meter.calls.unmap),
+            (3, 2, 2)
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! Replays what a program allocated under any policy, on any size of device, without the device.
 //!
 //! A recording becomes a [`Program`] (what an allocator may see of it), a program is [`run`] under a
-//! policy on a simulated [`Device`], and [`replay`] does so for many policies and explains the outcome.
+//! policy on a simulated [`Device`], and [`replay`] does so for many policies and explains the outcome. The same
+//! run takes any other source ([`Prepared::run_on`] with a [`Real`] one): a GPU's memory is reserved and mapped as it goes.
 //!
 //! ```
 //! use millpond_replay::{Options, replay};
@@ -22,10 +23,13 @@ mod error;
 mod failure;
 mod fit;
 mod outcome;
+mod paced;
 pub mod page;
 pub mod picture;
 mod placement;
+mod prepared;
 mod program;
+mod real;
 mod replay;
 mod run;
 mod steps;
@@ -41,8 +45,11 @@ pub use fit::{Smallest, smallest_device};
 pub use outcome::{
     ALIKE, Applied, DriverCalls, Failure, Fit, Holder, PolicyResult, Recorded, Report, SCHEMA,
 };
+pub use paced::Paced;
 pub use placement::{Placement, PlacementRecorder, SegmentSpan};
+pub use prepared::Prepared;
 pub use program::{BEFORE, Op, OpKind, Program, Selection};
+pub use real::{Meet, Real};
 pub use replay::{Options, Replayed, check_settings, replay};
 pub use run::{Device, Observer, Run, Stop, request, run};
 pub use steps::{Solved, StepClock, StepResult, Steps, Threaded};

@@ -1,8 +1,9 @@
 //! One program under one policy.
 
+use crate::paced::Paced;
 use crate::program::{BEFORE, Op, OpKind, Program};
 use millpond_engine::{
-    AllocError, Block, Engine, Event, Group, Meter, Policy, Request, Simulated, Stats, Stream,
+    AllocError, Block, Engine, Event, Group, Meter, Policy, Request, Simulated, Source, Stats, Stream,
 };
 use std::time::Instant;
 
@@ -29,29 +30,39 @@ impl Device {
     }
 }
 
-/// Sees a replay as it goes. All methods do nothing by default.
-pub trait Observer {
+/// Sees a replay on a source as it goes. All methods do nothing by default.
+pub trait Observer<S: Source = Simulated> {
     /// A block was handed out.
     fn allocated(&mut self, _op: &Op, _block: &Block) {}
     /// A call is done.
-    fn stepped(&mut self, _op: &Op, _engine: &mut Engine<Simulated>) {}
+    fn stepped(&mut self, _op: &Op, _engine: &mut Engine<S>) {}
 }
 
 /// Two watch.
-impl<A: Observer, B: Observer> Observer for (A, B) {
+impl<S: Source, A: Observer<S>, B: Observer<S>> Observer<S> for (A, B) {
     fn allocated(&mut self, op: &Op, block: &Block) {
         self.0.allocated(op, block);
         self.1.allocated(op, block);
     }
 
-    fn stepped(&mut self, op: &Op, engine: &mut Engine<Simulated>) {
+    fn stepped(&mut self, op: &Op, engine: &mut Engine<S>) {
         self.0.stepped(op, engine);
         self.1.stepped(op, engine);
     }
 }
 
+impl<S: Source, O: Observer<S> + ?Sized> Observer<S> for &mut O {
+    fn allocated(&mut self, op: &Op, block: &Block) {
+        (**self).allocated(op, block);
+    }
+
+    fn stepped(&mut self, op: &Op, engine: &mut Engine<S>) {
+        (**self).stepped(op, engine);
+    }
+}
+
 /// Watches nothing.
-impl Observer for () {}
+impl<S: Source> Observer<S> for () {}
 
 /// Where a policy could not go on.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,17 +86,22 @@ pub struct Run {
     pub meter: Meter,
     /// Where it ran out of memory, if it did.
     pub stop: Option<Stop>,
+    /// Index into [`Program::ops`] of the call at which the most was held from the device, first.
+    pub peak_op: usize,
     /// Host nanoseconds of the whole replay.
     pub nanoseconds: u64,
     /// Calls made.
     pub calls: u64,
 }
 
-/// Replays a program until its end or the first refusal, as the program itself would stop.
-pub fn run<O: Observer>(
+/// Replays a program on a source until its end or the first refusal, as the program itself would stop.
+///
+/// The source is a simulated device or, as [`Real`](crate::Real), any other. One that is lent is as it was left when this
+/// returns: with what the program still held.
+pub fn run<S: Paced, O: Observer<S>>(
     program: &Program,
     policy: Box<dyn Policy>,
-    source: Simulated,
+    source: S,
     observer: &mut O,
 ) -> Run {
     let mut engine = Engine::new(policy, source);
@@ -93,6 +109,7 @@ pub fn run<O: Observer>(
     let start = Instant::now();
     let mut stop = None;
     let mut calls = 0;
+    let (mut peak, mut peak_op) = (0, 0);
     for (index, op) in program.ops.iter().enumerate() {
         calls += 1;
         match op.kind {
@@ -122,6 +139,9 @@ pub fn run<O: Observer>(
             OpKind::FreeCompleted => blocks.complete_free(op, &mut engine),
             OpKind::SegmentFree => {}
         }
+        if engine.stats().reserved.peak > peak {
+            (peak, peak_op) = (engine.stats().reserved.peak, index);
+        }
         observer.stepped(op, &mut engine);
     }
     let nanoseconds = start.elapsed().as_nanos() as u64;
@@ -129,13 +149,13 @@ pub fn run<O: Observer>(
         stats: *engine.stats(),
         meter: *engine.meter(),
         stop,
+        peak_op,
         nanoseconds,
         calls,
     }
 }
 
-fn free_bytes(engine: &Engine<Simulated>) -> u64 {
-    use millpond_engine::Source;
+fn free_bytes<S: Source>(engine: &Engine<S>) -> u64 {
     engine.source().free_bytes().unwrap_or(u64::MAX)
 }
 
@@ -182,16 +202,17 @@ impl Blocks {
         self.held.get_mut(op.allocation as usize).and_then(Option::take)
     }
 
-    pub(crate) fn request_free(&mut self, op: &Op, engine: &mut Engine<Simulated>) {
+    pub(crate) fn request_free<S: Paced>(&mut self, op: &Op, engine: &mut Engine<S>) {
         let Some(block) = self.take(op) else { return };
-        let event = engine.source().next_event();
         engine.source_mut().set_holding(true);
         engine.free(block, &[self.elsewhere]);
         engine.source_mut().set_holding(false);
-        self.waiting.push((op.allocation, event));
+        if let Some(event) = engine.source().last_event() {
+            self.waiting.push((op.allocation, event));
+        }
     }
 
-    pub(crate) fn complete_free(&mut self, op: &Op, engine: &mut Engine<Simulated>) {
+    pub(crate) fn complete_free<S: Paced>(&mut self, op: &Op, engine: &mut Engine<S>) {
         let Some(at) = self
             .waiting
             .iter()

@@ -3,7 +3,7 @@
 use crate::program::{Op, OpKind, Program};
 use crate::run::Observer;
 use millpond_engine::plan::{Detector, Found, Plan, Planner, Slot, Step, solve};
-use millpond_engine::{Calls, Engine, Simulated, Stream};
+use millpond_engine::{Calls, Engine, Source, Stream};
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -200,9 +200,9 @@ impl StepClock {
     }
 }
 
-impl Observer for StepClock {
+impl<S: Source> Observer<S> for StepClock {
     #[inline]
-    fn stepped(&mut self, _op: &Op, engine: &mut Engine<Simulated>) {
+    fn stepped(&mut self, _op: &Op, engine: &mut Engine<S>) {
         if self.seen == 0 {
             self.from.1 = Instant::now();
         }

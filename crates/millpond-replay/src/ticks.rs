@@ -4,7 +4,7 @@ use crate::error::ReplayError;
 use crate::program::Op;
 use crate::run::Observer;
 use crate::steps::Steps;
-use millpond_engine::{Engine, Mark, Simulated};
+use millpond_engine::{Engine, Mark, Source};
 use std::num::NonZeroU64;
 
 /// When a tick is sent.
@@ -71,9 +71,9 @@ pub struct TickClock<'a> {
     next: usize,
 }
 
-impl Observer for TickClock<'_> {
+impl<S: Source> Observer<S> for TickClock<'_> {
     #[inline]
-    fn stepped(&mut self, _op: &Op, engine: &mut Engine<Simulated>) {
+    fn stepped(&mut self, _op: &Op, engine: &mut Engine<S>) {
         self.calls += 1;
         let every = self.ticks.every;
         let mut due = every.is_some_and(|every| (self.calls as u64).is_multiple_of(every.get()));

@@ -5,6 +5,7 @@
 
 mod abi;
 mod buffer;
+mod calls;
 mod device;
 mod driver;
 mod driver_pool;
@@ -20,6 +21,7 @@ mod stream;
 mod streams;
 
 pub use buffer::DeviceBuffer;
+pub use calls::{DriverCalls, driver_calls, watch_driver_calls};
 pub use device::{CudaDevice, DeviceMemory};
 pub use driver_pool::{DriverPool, DriverPoolBuilder, DriverPoolStats, InstalledPool};
 pub use error::CudaError;

@@ -4,7 +4,7 @@
 
 mod support;
 
-use millpond::cuda::{CudaDevice, CudaMemory, CudaSource, CudaStream, DevicePool};
+use millpond::cuda::{self, CudaDevice, CudaError, CudaMemory, CudaSource, CudaStream, DevicePool};
 use millpond::engine::{CallKind, Counted, Limit, Limited, Source};
 use support::emulator;
 use support::suite::{account, faults, programs};
@@ -232,4 +232,55 @@ fn there_is_no_such_device() {
         error.to_string().contains("there is no CUDA device 1000"),
         "{error}"
     );
+}
+
+#[test]
+fn calls_are_counted_while_somebody_watches() {
+    if !emulator::load() {
+        return;
+    }
+    // Asked for by no other test of this program.
+    let calls = || {
+        let calls = cuda::driver_calls().expect("a driver");
+        let of = calls.into_iter().find(|of| of.function == "cuDriverGetVersion");
+        of.map_or(0, |of| of.calls)
+    };
+    CudaDevice::driver_version().expect("a version");
+    assert_eq!(calls(), 0);
+    cuda::watch_driver_calls(true);
+    CudaDevice::driver_version().expect("a version");
+    cuda::watch_driver_calls(false);
+    CudaDevice::driver_version().expect("a version");
+    assert_eq!(calls(), 1);
+}
+
+#[test]
+fn a_source_has_numbers_for_streams_of_its_device() {
+    const NAME: &str = "a_source_has_numbers_for_streams_of_its_device";
+    if emulator::is_real() || !emulator::load() {
+        return;
+    }
+    if !emulator::is_child(NAME) {
+        let (passed, text) = emulator::child(NAME, "devices:2");
+        assert!(passed, "{text}");
+        return;
+    }
+    let (device, other) = (CudaDevice::get(0), CudaDevice::get(1));
+    let (device, other) = (device.expect("a device"), other.expect("a device"));
+    assert!(device.is_emulated());
+    let mut source = CudaSource::new(&device, CudaMemory::Best).expect("a source");
+    let (one, two) = (CudaStream::new(&device), CudaStream::new(&device));
+    let (one, two) = (one.expect("a stream"), two.expect("a stream"));
+    let first = source.stream_number(&one).expect("a number");
+    assert_ne!(source.stream_number(&two), Ok(first));
+    assert_eq!(source.stream_number(&one), Ok(first));
+    let elsewhere = CudaStream::new(&other).expect("a stream");
+    let refused = source.stream_number(&elsewhere).expect_err("another device");
+    assert!(matches!(
+        refused,
+        CudaError::OtherDevice {
+            expected: 0,
+            found: 1
+        }
+    ));
 }

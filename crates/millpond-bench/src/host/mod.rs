@@ -25,7 +25,7 @@ mod spec;
 mod tape;
 #[cfg(test)]
 mod tests;
-mod text;
+pub(crate) mod text;
 mod unpooled;
 mod work;
 

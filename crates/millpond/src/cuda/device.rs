@@ -194,6 +194,12 @@ impl CudaDevice {
         })
     }
 
+    /// Whether it is one of the emulated driver's, whose times are no card's.
+    #[must_use]
+    pub fn is_emulated(&self) -> bool {
+        self.driver().is_emulated()
+    }
+
     pub(super) fn driver(&self) -> &'static Driver {
         self.0.driver
     }

@@ -5,6 +5,7 @@ use super::abi::{
     ExecutableHandle, GraphHandle, MemoryHandle, NOT_READY, PoolHandle, PoolProperties, SUCCESS,
     StreamHandle,
 };
+use super::calls::{self, DriverCalls, Tally};
 use super::error::CudaError;
 use cudarc::driver::sys;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -36,6 +37,18 @@ macro_rules! table {
             }
         }
 
+        /// Calls of each that were watched.
+        #[derive(Default)]
+        struct Watched {
+            $($name: Tally,)*
+        }
+
+        impl Watched {
+            fn calls(&self) -> Vec<DriverCalls> {
+                vec![$(self.$name.of($symbol)),*]
+            }
+        }
+
         /// The functions. Each one's `unsafe` is that of its pointers and handles: they are the driver's or a caller's own,
         /// and live.
         impl Driver {
@@ -43,8 +56,12 @@ macro_rules! table {
                 pub(super) unsafe fn $name(&self $(, $arg: $of)*) -> Result<(), CudaError> {
                     let function = self.functions.$name;
                     let function = function.ok_or(CudaError::Missing { function: $symbol })?;
+                    let begun = calls::begin();
                     // SAFETY: the caller's, as above.
                     let code = unsafe { function($($arg),*) };
+                    if let Some(begun) = begun {
+                        self.watched.$name.ended(begun, code != SUCCESS);
+                    }
                     self.check($symbol, code)
                 }
             )*
@@ -129,6 +146,9 @@ table! {
 /// them, is told of by an error and not by a panic.
 pub(super) struct Driver {
     functions: Functions,
+    watched: Watched,
+    /// Whether it is the one of `millpond-cuda-emu`.
+    emulated: bool,
     /// Apart, as it is asked about what the others answer.
     error_name: Option<ErrorName>,
 }
@@ -151,8 +171,12 @@ impl Driver {
         let library = unsafe { sys::culib() };
         // SAFETY: the driver's function of this name has this signature: the header says so.
         let error_name = unsafe { library.get::<ErrorName>(b"cuGetErrorName\0") };
+        // SAFETY: only the address is looked at.
+        let own = unsafe { library.get::<*const c_void>(b"millpond_emu_calls\0") };
         let driver = Self {
             functions: Functions::of_library(),
+            watched: Watched::default(),
+            emulated: own.is_ok(),
             error_name: error_name.ok().map(|function| *function),
         };
         // SAFETY: it takes no pointer.
@@ -171,6 +195,16 @@ impl Driver {
     /// Functions that are called here and that it does not have.
     pub(super) fn missing_functions(&self) -> Vec<&'static str> {
         self.functions.missing()
+    }
+
+    /// Its functions with the calls of each that were watched.
+    pub(super) fn calls(&self) -> Vec<DriverCalls> {
+        self.watched.calls()
+    }
+
+    /// Whether it is an emulated one.
+    pub(super) fn is_emulated(&self) -> bool {
+        self.emulated
     }
 
     fn check(&self, call: &'static str, code: Code) -> Result<(), CudaError> {

@@ -152,6 +152,16 @@ impl CudaSource {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What [`Source::record_event`] and [`Source::wait_event`] call a stream. The number stands for it for as long as anybody else
+    /// has a handle of it.
+    ///
+    /// # Errors
+    /// Where the stream is another device's.
+    pub fn stream_number(&mut self, stream: &CudaStream) -> Result<u32, CudaError> {
+        stream.expect_on(&self.device)?;
+        Ok(self.number_of(stream))
+    }
+
     /// The engine's number for a stream.
     pub(super) fn number_of(&mut self, stream: &CudaStream) -> u32 {
         self.streams.number_of(stream)

@@ -1,0 +1,340 @@
+//! What each call of a driver costs the host, as the table that `millpond replay --costs` reads.
+
+use super::samples::BySize;
+use super::{EMULATED, Error, about};
+use crate::say::wrap;
+use millpond::cuda::{
+    CudaDevice, CudaMemory, CudaSource, CudaStream, DriverCalls, driver_calls, watch_driver_calls,
+};
+use millpond::engine::{Source, display_size};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// Pages of the handles and segments that are asked for.
+const PAGES: [u64; 5] = [1, 4, 16, 64, 256];
+/// Columns of what is printed.
+const WIDTH: usize = 100;
+
+/// A section of the table.
+struct Section {
+    name: &'static str,
+    /// The driver's function, as it is counted.
+    function: &'static str,
+    /// Whether it is about memory, and so may cost more for more of it.
+    sized: bool,
+    about: &'static str,
+}
+
+const fn section(name: &'static str, function: &'static str, sized: bool, about: &'static str) -> Section {
+    Section {
+        name,
+        function,
+        sized,
+        about,
+    }
+}
+
+/// What the model of a replay knows.
+const MODEL: [Section; 11] = [
+    section("malloc", "cuMemAlloc_v2", true, "a whole segment"),
+    section(
+        "free",
+        "cuMemFree_v2",
+        true,
+        "with the device idle: a busy one is waited for first",
+    ),
+    section("create", "cuMemCreate", true, "a handle of pages"),
+    section("map", "cuMemMap", true, "a handle"),
+    section("set_access", "cuMemSetAccess", true, "a range of one handle"),
+    section("unmap", "cuMemUnmap", true, "a range of one handle"),
+    section("release", "cuMemRelease", true, "a handle"),
+    section("reserve", "cuMemAddressReserve", false, "a range of addresses"),
+    section("event_record", "cuEventRecord", false, ""),
+    section("event_wait", "cuStreamWaitEvent", false, ""),
+    section(
+        "stall",
+        "cuCtxSynchronize",
+        false,
+        "with the device idle, so the least of it: a busy device takes as long as its work",
+    ),
+];
+
+/// What is beside it, which no model reads.
+const BESIDE: [Section; 7] = [
+    section(
+        "set_access_of_pages",
+        SET_ACCESS_OF_PAGES,
+        true,
+        "cuMemSetAccess of a range of handles of one page",
+    ),
+    section(
+        "unmap_of_pages",
+        UNMAP_OF_PAGES,
+        true,
+        "cuMemUnmap of such a range",
+    ),
+    section("address_free", "cuMemAddressFree", false, ""),
+    section(
+        "malloc_async",
+        "cuMemAllocFromPoolAsync",
+        true,
+        "of a pool that keeps nothing",
+    ),
+    section("free_async", "cuMemFreeAsync", true, ""),
+    section(
+        "event_query",
+        "cuEventQuery",
+        false,
+        "of an event that has passed",
+    ),
+    section(
+        "stream_synchronize",
+        "cuStreamSynchronize",
+        false,
+        "with nothing to wait for",
+    ),
+];
+
+const SET_ACCESS_OF_PAGES: &str = "cuMemSetAccess of pages";
+const UNMAP_OF_PAGES: &str = "cuMemUnmap of pages";
+
+/// Microseconds of a call, by function and pages.
+#[derive(Default)]
+struct Measured(BTreeMap<String, BySize>);
+
+impl Measured {
+    /// Notes what each call in this took; `named` has other names for functions.
+    fn during<T>(
+        &mut self,
+        pages: u64,
+        named: &[(&str, &str)],
+        what: impl FnOnce() -> T,
+    ) -> Result<T, Error> {
+        let before = driver_calls()?;
+        let done = what();
+        let then = |now: &DriverCalls| before.iter().find(|then| then.function == now.function);
+        for now in driver_calls()? {
+            let (calls, time) = then(&now).map_or((0, Default::default()), |then| (then.calls, then.time));
+            if now.calls > calls {
+                let each = (now.time - time).as_secs_f64() * 1e6 / (now.calls - calls) as f64;
+                let name = named.iter().find(|(function, _)| *function == now.function);
+                let name = name.map_or(now.function, |(_, name)| *name);
+                self.0.entry(name.to_owned()).or_default().add(pages, each);
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// Calls a device's driver and answers the table of what the calls cost, the medians of so many rounds.
+///
+/// # Errors
+/// Where there is no driver or device, or it refuses.
+pub fn driver(number: u32, rounds: usize) -> Result<String, Error> {
+    watch_driver_calls(true);
+    let device = CudaDevice::get(number)?;
+    let free = device.memory()?.free;
+    let mut measured = Measured::default();
+    // The first round is the driver's own beginning: it is not counted.
+    for round in 0..=rounds.max(1) {
+        let mut of_round = Measured::default();
+        memory(&device, free, &mut of_round)?;
+        events(&device, &mut of_round)?;
+        if round > 0 {
+            for (name, of_round) in of_round.0 {
+                let all = measured.0.entry(name).or_default();
+                for (pages, spread) in of_round.spreads() {
+                    all.add(pages, spread.median);
+                }
+            }
+        }
+    }
+    let page = CudaSource::new(&device, CudaMemory::Best)?.page_bytes();
+    text(&device, page, rounds.max(1), &measured)
+}
+
+fn memory(device: &CudaDevice, free: u64, measured: &mut Measured) -> Result<(), Error> {
+    let sizes = |page: u64| PAGES.into_iter().filter(move |pages| pages * page <= free / 4);
+    if device.has_virtual_memory() {
+        let mut source = CudaSource::new(device, CudaMemory::Virtual)?;
+        let page = source.page_bytes();
+        for pages in sizes(page) {
+            let bytes = pages * page;
+            let range = measured.during(0, &[], || source.reserve(bytes))??;
+            measured.during(pages, &[], || source.commit(&range, 0, bytes, bytes))??;
+            measured.during(pages, &[], || source.decommit(&range, 0, bytes))?;
+            let named = [
+                ("cuMemSetAccess", SET_ACCESS_OF_PAGES),
+                ("cuMemUnmap", UNMAP_OF_PAGES),
+            ];
+            // The rest is of handles of one page again.
+            let mut small = Measured::default();
+            small.during(pages, &named, || source.commit(&range, 0, bytes, page))??;
+            small.during(pages, &named, || source.decommit(&range, 0, bytes))?;
+            for name in [SET_ACCESS_OF_PAGES, UNMAP_OF_PAGES] {
+                for (pages, spread) in small.0.get(name).map(BySize::spreads).unwrap_or_default() {
+                    measured
+                        .0
+                        .entry(name.to_owned())
+                        .or_default()
+                        .add(pages, spread.median);
+                }
+            }
+            measured.during(0, &[], || source.release(range))?;
+        }
+    }
+    let mut plain = CudaSource::new(device, CudaMemory::Plain)?;
+    let page = plain.page_bytes();
+    for pages in sizes(page) {
+        let segment = measured.during(pages, &[], || plain.take(pages * page))??;
+        measured.during(pages, &[], || plain.give(segment))?;
+    }
+    if device.has_pools() {
+        let mut pooled = CudaSource::new(device, CudaMemory::Pooled)?;
+        for pages in sizes(page) {
+            let segment = measured.during(pages, &[], || pooled.take(pages * page))??;
+            measured.during(pages, &[], || pooled.give(segment))?;
+        }
+    }
+    Ok(())
+}
+
+fn events(device: &CudaDevice, measured: &mut Measured) -> Result<(), Error> {
+    let mut source = CudaSource::new(device, CudaMemory::Plain)?;
+    let (one, other) = (CudaStream::new(device)?, CudaStream::new(device)?);
+    let (first, second) = (source.stream_number(&one)?, source.stream_number(&other)?);
+    let event = measured.during(0, &[], || source.record_event(first))?;
+    measured.during(0, &[], || source.wait_event(second, event))?;
+    measured.during(0, &[], || one.synchronize())??;
+    measured.during(0, &[], || source.is_complete(event))?;
+    measured.during(0, &[], || source.synchronize())?;
+    Ok(())
+}
+
+fn text(device: &CudaDevice, page: u64, rounds: usize, measured: &Measured) -> Result<String, Error> {
+    let mut out = String::new();
+    let mut say = |text: &str| {
+        for line in wrap(text, WIDTH - 2).lines() {
+            // To a string, which takes everything.
+            let _ = writeln!(out, "# {line}");
+        }
+    };
+    say(&format!(
+        "Microseconds of host time in calls of the driver of {}; pages of {}. Read by `millpond replay FILE --costs THIS`.",
+        about(device)?,
+        display_size(page)
+    ));
+    say(&format!(
+        "Medians of {rounds} rounds: per_call and per_page are a straight line through the medians by size, fastest and slowest \
+         are of the smallest size. The device was idle, so what waits for it took the least it can."
+    ));
+    if device.is_emulated() {
+        say(&format!("EMULATED. {EMULATED}"));
+    }
+    let mut missing = Vec::new();
+    for (index, section) in MODEL.iter().chain(&BESIDE).enumerate() {
+        if index == MODEL.len() {
+            out.push_str("\n# Beside the model, which has no use for them:\n");
+        }
+        match measured.0.get(section.function) {
+            Some(costs) => one(&mut out, section, costs),
+            // A driver without these calls is asked for none of them.
+            None if index < MODEL.len() => {
+                missing.push(section.name);
+                let _ = writeln!(
+                    out,
+                    "\n[{}]  # {}: not there\nper_call = 0.0",
+                    section.name, section.function
+                );
+            }
+            None => {}
+        }
+    }
+    if !missing.is_empty() {
+        let _ = writeln!(out, "\n# Not there, and so without cost: {}", missing.join(", "));
+    }
+    Ok(out)
+}
+
+fn one(out: &mut String, section: &Section, costs: &BySize) {
+    let function = section.function.split("_v").next().unwrap_or(section.function);
+    let about = match (section.about, function.contains(' ')) {
+        ("", _) => function.to_owned(),
+        (about, true) => about.to_owned(),
+        (about, false) => format!("{function}: {about}"),
+    };
+    let _ = writeln!(out, "\n[{}]", section.name);
+    for line in wrap(&about, WIDTH - 2).lines() {
+        let _ = writeln!(out, "# {line}");
+    }
+    let smallest = if section.sized {
+        let spreads = costs.spreads();
+        let sizes: Vec<String> = spreads
+            .iter()
+            .map(|(pages, spread)| format!("{pages}: {:.2}", spread.median))
+            .collect();
+        let _ = writeln!(out, "# medians by pages {}", sizes.join(", "));
+        let (per_call, per_page) = costs.line().unwrap_or((0.0, 0.0));
+        let _ = writeln!(out, "per_call = {per_call:.3}\nper_page = {per_page:.4}");
+        spreads.first().map(|(_, smallest)| *smallest)
+    } else {
+        // It was called for others too, with more to do.
+        let spread = costs.of_no_pages();
+        let _ = writeln!(
+            out,
+            "per_call = {:.3}",
+            spread.map_or(0.0, |spread| spread.median)
+        );
+        spread
+    };
+    if let Some(smallest) = smallest {
+        let _ = writeln!(
+            out,
+            "fastest = {:.3}\nslowest = {:.3}",
+            smallest.least, smallest.most
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millpond::engine::{Calls, Costs};
+
+    /// Costs that are ten for each call and a half for each page.
+    fn measured() -> Measured {
+        let mut measured = Measured::default();
+        for section in MODEL.iter().chain(&BESIDE) {
+            let costs = measured.0.entry(section.function.to_owned()).or_default();
+            for pages in if section.sized { &PAGES[..] } else { &[0] } {
+                costs.add(*pages, 10.0 + 0.5 * *pages as f64);
+            }
+            if !section.sized {
+                // As the others call it too.
+                costs.add(64, 1000.0);
+            }
+        }
+        measured
+    }
+
+    #[test]
+    fn what_is_printed_is_what_a_replay_reads() {
+        let measured = measured();
+        let mut out = String::new();
+        for section in MODEL.iter().chain(&BESIDE) {
+            one(&mut out, section, &measured.0[section.function]);
+        }
+        assert!(out.lines().all(|line| line.chars().count() <= WIDTH), "{out}");
+        let costs = Costs::from_toml(&out).expect("a table");
+        let calls = Calls {
+            map: 2,
+            event_record: 1,
+            ..Calls::default()
+        };
+        let pages = Calls {
+            map: 16,
+            ..Calls::default()
+        };
+        assert_eq!(costs.milliseconds(&calls, &pages, 1), 0.048);
+    }
+}

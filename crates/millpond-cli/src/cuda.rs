@@ -1,0 +1,29 @@
+//! `millpond replay --source cuda:N`: a recording on a CUDA device's memory, held against the simulation.
+
+mod facts;
+mod report;
+mod run;
+
+use crate::args::ReplayArgs;
+use crate::exit::CliError;
+use crate::host;
+
+pub(crate) use run::command;
+
+/// Refuses what means something on other memory only.
+///
+/// # Errors
+/// When any of it was given.
+fn refuse_with(args: &ReplayArgs) -> Result<(), CliError> {
+    let simulated = [
+        ("--fit", args.fit),
+        ("--verify", args.verify),
+        ("--threads", args.output.threads.is_some()),
+        ("--html", args.html.is_some()),
+    ];
+    host::refuse(
+        &simulated,
+        "is for a simulated device: leave it or --source cuda:N out",
+    )?;
+    host::refuse_without(args)
+}

@@ -1,0 +1,294 @@
+//! From what was typed to what is printed.
+
+use super::facts::{Facts, RunFacts, SourceFacts, calls_between};
+use super::{refuse_with, report};
+use crate::args::{Paged, ReplayArgs};
+use crate::exit::{CliError, Exit, complain};
+use crate::progress::Progress;
+use crate::{files, output, replay};
+use millpond::cuda::{CudaDevice, CudaError, CudaMemory, CudaSource, CudaStream, DeviceMemory, driver_calls};
+use millpond_engine::{AllocError, CallKind, Engine, Settings, Simulated, Source};
+use millpond_replay::{
+    DriverCalls, Observer, Op, Options, PolicyResult, Prepared, Real, Redactor, ReplayError, Run,
+};
+use millpond_trace::Trace;
+
+/// Runs the command. As with a simulated device, a file that cannot be replayed does not keep the others from it.
+pub(crate) fn command(args: &ReplayArgs, number: u32) -> Result<Exit, CliError> {
+    refuse_with(args)?;
+    let mut options = replay::options(args)?;
+    millpond::cuda::watch_driver_calls(true);
+    let card = Card::get(args, number)?;
+    options.device.paged = card.is_paged();
+    if args.device.device.is_none() && has_share(&options.settings) {
+        // A share is one of the device, and without a limit it would be one of nothing.
+        options.device.bytes = Some(card.look()?.total);
+    }
+    let paths = files::expand(&args.files)?;
+    let mut redactor = args.output.redact.then(Redactor::default);
+    let (mut done, mut unread) = (Vec::new(), 0);
+    for path in &paths {
+        let traces = replay::traces(path, args.output.quiet, &options.selection);
+        let facts = traces.and_then(|mut traces| {
+            if let Some(redactor) = &mut redactor {
+                traces.iter_mut().for_each(|trace| redactor.redact(trace));
+            }
+            let several = traces.len() > 1;
+            let all = traces
+                .iter()
+                .map(|trace| measure(trace, several, args, &options, &card));
+            all.collect::<Result<Vec<Facts>, CliError>>()
+        });
+        match facts {
+            Ok(facts) => done.extend(facts),
+            Err(error) if paths.len() == 1 => return Err(error),
+            Err(error) => {
+                unread += 1;
+                complain(&error);
+            }
+        }
+    }
+    if args.output.json {
+        match &done[..] {
+            [one] => output::print_json(one)?,
+            several => output::print_json(&several)?,
+        }
+    } else if !done.is_empty() {
+        let texts: Vec<String> = done.iter().map(report::text).collect();
+        output::print(&format!("{}\n{}\n", texts.join("\n"), report::legend()))?;
+    }
+    if unread > 0 {
+        return Err(CliError::Usage(format!(
+            "{unread} of {} files could not be replayed",
+            paths.len()
+        )));
+    }
+    let failed: Vec<&String> = done.iter().flat_map(|facts| &facts.source.failed).collect();
+    failed.iter().for_each(|line| complain(line));
+    if !failed.is_empty() {
+        return Ok(Exit::Failed);
+    }
+    let mut results = done.iter().flat_map(|facts| &facts.report.results);
+    Ok(if results.all(|result| result.first_failure.is_some()) {
+        Exit::OutOfMemory
+    } else {
+        Exit::Done
+    })
+}
+
+/// Whether a setting leaves the program a share of the device.
+fn has_share(settings: &Settings) -> bool {
+    let ours = settings.millpond.retain.limit(Some(u64::MAX));
+    ours.is_some() || settings.torch.memory_fraction.is_some()
+}
+
+/// The device, and how memory is asked of it.
+struct Card {
+    device: CudaDevice,
+    memory: CudaMemory,
+}
+
+impl Card {
+    fn get(args: &ReplayArgs, number: u32) -> Result<Self, CliError> {
+        let refused = |error: CudaError| CliError::Usage(format!("--source cuda:{number}: {error}"));
+        let device = CudaDevice::get(number).map_err(refused)?;
+        let wanted = match args.device.paged {
+            Paged::On => CudaMemory::Best,
+            // A device that only gives whole allocations is one whose driver is asked for them.
+            Paged::Off => CudaMemory::Plain,
+        };
+        let memory = CudaSource::new(&device, wanted).map_err(refused)?.memory();
+        Ok(Self { device, memory })
+    }
+
+    fn is_paged(&self) -> bool {
+        self.memory == CudaMemory::Virtual
+    }
+
+    /// What the driver says of its memory.
+    fn look(&self) -> Result<DeviceMemory, CliError> {
+        let refused = |error| CliError::Usage(format!("cuda:{}: {error}", self.device.number()));
+        self.device.memory().map_err(refused)
+    }
+
+    /// A source of its memory of which the program may have so many bytes.
+    fn source(&self, bytes: Option<u64>) -> Result<Real<CudaSource>, CudaError> {
+        let source = CudaSource::new(&self.device, self.memory)?;
+        let device = self.device.clone();
+        // They live as long as the source, which knows them by number.
+        let mut streams: Vec<CudaStream> = Vec::new();
+        let meet = move |source: &mut CudaSource| {
+            // Where no stream can be made it is the default one, by which nothing is lost but that it is shared.
+            let stream = CudaStream::new(&device).unwrap_or_else(|_| CudaStream::legacy(&device));
+            let number = source.stream_number(&stream).unwrap_or(0);
+            streams.push(stream);
+            number
+        };
+        Ok(Real::new(source, bytes, Box::new(meet)))
+    }
+}
+
+fn measure(
+    trace: &Trace,
+    several: bool,
+    args: &ReplayArgs,
+    options: &Options,
+    card: &Card,
+) -> Result<Facts, CliError> {
+    let label = match several {
+        true => format!("{} (device {})", trace.origin.name, trace.origin.device),
+        false => trace.origin.name.clone(),
+    };
+    let before = card.look()?;
+    let bar = Progress::steps(args.output.quiet, &format!("replaying {label}"));
+    let mut options = options.clone();
+    let prepared = Prepared::new(trace, &options)?;
+    if options.selection.window_us.is_some() && prepared.program().events == 0 {
+        // What lived then would be replayed, and its figures taken for those of a part of the run.
+        return Err(ReplayError::NothingToReplay {
+            trace: label,
+            window: true,
+        }
+        .into());
+    }
+    let mut simulated = simulate(&prepared, &options)?;
+    let largest = simulated.iter().map(|of| of.result.peak_reserved_bytes).max();
+    let too_large = args.device.device.is_none() && largest.is_some_and(|peak| peak > before.free);
+    let prepared = if too_large {
+        options.device.bytes = Some(before.free / Simulated::PAGE * Simulated::PAGE);
+        let prepared = Prepared::new(trace, &options)?;
+        simulated = simulate(&prepared, &options)?;
+        prepared
+    } else {
+        prepared
+    };
+    let (mut runs, mut results, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, one) in simulated.iter().enumerate() {
+        bar.set(index as u64, Some(simulated.len() as u64));
+        let said = |error: &dyn std::fmt::Display| {
+            format!(
+                "{label}: {} on cuda:{}: {error}",
+                one.result.policy,
+                card.device.number()
+            )
+        };
+        let source = match card.source(options.device.bytes) {
+            Ok(source) => source,
+            Err(error) => {
+                failed.push(said(&error));
+                continue;
+            }
+        };
+        let (facts, result, run) = run_on(card, &prepared, one, source)?;
+        match run
+            .stop
+            .filter(|stop| matches!(stop.error, AllocError::Source(_)))
+        {
+            None => {
+                runs.push(facts);
+                results.push(result);
+            }
+            // What it says of memory would be no answer.
+            Some(stop) => failed.push(said(&stop.error)),
+        }
+    }
+    Ok(Facts {
+        report: prepared.report(results),
+        source: SourceFacts {
+            device: format!("cuda:{}", card.device.number()),
+            name: card.device.name().to_owned(),
+            emulated: card.device.is_emulated(),
+            memory: match card.memory {
+                CudaMemory::Virtual => "virtual",
+                CudaMemory::Pooled => "pooled",
+                _ => "plain",
+            },
+            total_bytes: before.total,
+            free_bytes: before.free,
+            unexplained_bytes: before.total.saturating_sub(before.free),
+            limit_bytes: options.device.bytes,
+            limit_is_what_was_free: too_large,
+            runs,
+            failed,
+        },
+        label,
+    })
+}
+
+/// One policy's run on the simulated device.
+struct OnPaper {
+    result: PolicyResult,
+    run: Run,
+}
+
+fn simulate(prepared: &Prepared<'_>, options: &Options) -> Result<Vec<OnPaper>, CliError> {
+    let all = prepared.policies().iter().map(|name| {
+        let (result, run) = prepared.run_on(name, options.device.source(), &mut ())?;
+        Ok(OnPaper { result, run })
+    });
+    all.collect()
+}
+
+/// Looks at the device's memory where the simulation has its peak.
+struct AtPeak<'a> {
+    card: &'a Card,
+    op: usize,
+    seen: usize,
+    /// What the driver says is free, and what is reserved.
+    found: Option<(u64, u64)>,
+}
+
+impl<S: Source> Observer<S> for AtPeak<'_> {
+    fn stepped(&mut self, _: &Op, engine: &mut Engine<S>) {
+        if self.seen == self.op
+            && let Ok(memory) = self.card.device.memory()
+        {
+            self.found = Some((memory.free, engine.stats().reserved.current));
+        }
+        self.seen += 1;
+    }
+}
+
+fn run_on(
+    card: &Card,
+    prepared: &Prepared<'_>,
+    simulated: &OnPaper,
+    mut source: Real<CudaSource>,
+) -> Result<(RunFacts, PolicyResult, Run), CliError> {
+    let free = card.look()?.free;
+    let refused = |error: CudaError| CliError::Usage(error.to_string());
+    let calls = driver_calls().map_err(refused)?;
+    let mut peak = AtPeak {
+        card,
+        op: simulated.run.peak_op,
+        seen: 0,
+        found: None,
+    };
+    let (result, run) = prepared.run_on(&simulated.result.policy, &mut source, &mut peak)?;
+    let driver_calls = calls_between(&calls, &driver_calls().map_err(refused)?);
+    let unexplained = |now: u64, reserved: u64| free as i64 - now as i64 - reserved as i64;
+    let at_end = card.look().map_or(free, |memory| memory.free);
+    let (counts, on_paper) = (source.counts(), &simulated.result);
+    let facts = RunFacts {
+        policy: result.policy.clone(),
+        peak_reserved_bytes: counts.held().peak,
+        simulated_peak_reserved_bytes: on_paper.peak_reserved_bytes,
+        difference_bytes: counts.held().peak as i64 - on_paper.peak_reserved_bytes as i64,
+        // A process has fewer addresses than a simulated device, so some ranges are asked for again, smaller.
+        same_calls: result.driver_calls
+            == DriverCalls {
+                reserve: result.driver_calls.reserve,
+                ..on_paper.driver_calls
+            }
+            && result.stalls == on_paper.stalls
+            && result.moved_bytes == on_paper.moved_bytes,
+        unexplained_at_peak_bytes: peak.found.map(|(free, reserved)| unexplained(free, reserved)),
+        unexplained_at_end_bytes: unexplained(at_end, source.source().used_bytes()),
+        moved_bytes: counts.of(CallKind::Move).bytes,
+        streams: source.streams(),
+        driver_ms: driver_calls.iter().map(|of| of.ms).sum(),
+        modelled_driver_ms: result.modelled_driver_ms,
+        driver_calls,
+    };
+    Ok((facts, result, run))
+}

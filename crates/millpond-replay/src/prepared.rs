@@ -1,0 +1,265 @@
+//! A recording made ready: what every policy's run of it shares, and the report of all.
+
+use crate::advice::advise;
+use crate::error::ReplayError;
+use crate::failure::explain;
+use crate::outcome::{PolicyResult, Recorded, Report, SCHEMA};
+use crate::paced::Paced;
+use crate::program::Program;
+use crate::replay::{Options, check_settings};
+use crate::run::{Observer, Run, run};
+use crate::steps::{StepClock, Steps, Threaded, occurs};
+use crate::ticks::Ticks;
+use crate::verify::verify;
+use millpond_engine::{Simulated, TorchBackend, display_size, policies};
+use millpond_trace::{Caution, Trace};
+use std::sync::PoisonError;
+
+/// A recording, and options that were found to suit it.
+#[derive(Debug)]
+pub struct Prepared<'a> {
+    trace: &'a Trace,
+    options: &'a Options,
+    program: Program,
+    steps: Option<Steps>,
+    recorded: Option<Recorded>,
+    names: Vec<&'a str>,
+    /// Policies that the device cannot run.
+    pageless: Vec<&'a str>,
+}
+
+impl<'a> Prepared<'a> {
+    /// Draws the program from a recording, and looks whether the options suit it.
+    ///
+    /// # Errors
+    /// As [`replay`](crate::replay), which begins with this.
+    pub fn new(trace: &'a Trace, options: &'a Options) -> Result<Self, ReplayError> {
+        let program = Program::new(trace, options.selection)?;
+        for name in &options.policies {
+            check_settings(name, &options.settings)?;
+        }
+        if let Some(plan) = &options.settings.plan
+            && !occurs(&program, &plan.step)
+        {
+            return Err(ReplayError::PlanElsewhere {
+                trace: trace.origin.name.clone(),
+                allocations: plan.step.period(),
+            });
+        }
+        let recorded = recorded(trace, options.verify)?;
+        let (names, pageless) = runnable(options)?;
+        let prepared = Self {
+            steps: Steps::find(&program),
+            trace,
+            options,
+            program,
+            recorded,
+            names,
+            pageless,
+        };
+        prepared.ticks()?;
+        Ok(prepared)
+    }
+
+    /// The policies that can run on the device, in the order of the report.
+    #[must_use]
+    pub fn policies(&self) -> &[&'a str] {
+        &self.names
+    }
+
+    /// What is replayed.
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// How.
+    pub(crate) fn options(&self) -> &'a Options {
+        self.options
+    }
+
+    /// When time passes.
+    pub(crate) fn ticks(&self) -> Result<Ticks<'_>, ReplayError> {
+        Ticks::new(self.options.tick, self.steps.as_ref(), &self.trace.origin.name)
+    }
+
+    /// Replays it under one policy on a source: the run that [`replay`](crate::replay) makes on a simulated device.
+    ///
+    /// # Errors
+    /// When there is no such policy.
+    pub fn run_on<S: Paced, O: Observer<S>>(
+        &self,
+        name: &str,
+        source: S,
+        observer: &mut O,
+    ) -> Result<(PolicyResult, Run), ReplayError> {
+        let options = self.options;
+        let mut policy = policies::build(name, &options.settings)?;
+        let planner = Threaded::default();
+        let solved = planner.solved();
+        policy.set_planner(Box::new(planner));
+        let fidelity = policy.fidelity();
+        let clock = StepClock::new(self.steps.as_ref());
+        let mut observers = (self.ticks()?.clock(), (observer, clock));
+        let outcome = run(&self.program, policy, source, &mut observers);
+        let clock = observers.1.1;
+        let plans = solved.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let waited: f64 = plans.iter().map(|p| p.waited_ms * 1e6).sum();
+        let result = PolicyResult {
+            policy: name.to_owned(),
+            fidelity: fidelity.as_str().to_owned(),
+            peak_reserved_bytes: outcome.stats.reserved.peak,
+            peak_allocated_bytes: outcome.stats.allocated.peak,
+            overhead: overhead(&outcome, &self.program),
+            hit_rate: outcome.stats.hit_rate(),
+            smallest_device_bytes: None,
+            fit: None,
+            driver_calls: (&outcome.meter.calls).into(),
+            stalls: outcome.stats.stalls,
+            moved_bytes: outcome.meter.moved_bytes,
+            handle_operations: outcome.meter.handle_operations,
+            cross_stream_waits: outcome.meter.cross_stream_waits,
+            modelled_driver_ms: options.costs.milliseconds(
+                &outcome.meter.calls,
+                &outcome.meter.pages,
+                outcome.stats.stalls,
+            ),
+            ns_per_event: (outcome.nanoseconds as f64 - waited).max(0.0) / outcome.calls.max(1) as f64,
+            steps: clock.results,
+            plans,
+            first_failure: outcome
+                .stop
+                .as_ref()
+                .map(|stop| explain(self.trace, &self.program, stop, &outcome, options)),
+        };
+        Ok((result, outcome))
+    }
+
+    /// The report of these results.
+    #[must_use]
+    pub fn report(&self, results: Vec<PolicyResult>) -> Report {
+        let (trace, program, options) = (self.trace, &self.program, self.options);
+        let mut report = Report {
+            schema: SCHEMA,
+            trace: trace.origin.name.clone(),
+            device: trace.origin.device,
+            events: program.events,
+            allocations: program.requests,
+            initial_blocks: program.initial_blocks,
+            peak_requested_bytes: program.peak_requested,
+            recorded: self.recorded.clone(),
+            settings: options.applied.clone(),
+            cautions: cautions(trace, program, options, &self.pageless),
+            results,
+            advice: Vec::new(),
+        };
+        report.advice = advise(&report, trace, options);
+        report
+    }
+}
+
+/// The policies that can run on the device, and those that cannot because they need one that maps pages.
+///
+/// # Errors
+/// When none is left.
+fn runnable(options: &Options) -> Result<(Vec<&str>, Vec<&str>), ReplayError> {
+    let (mut names, mut pageless) = (Vec::new(), Vec::new());
+    for name in &options.policies {
+        let needs_pages = policies::build(name, &options.settings)?.needs_pages();
+        let list = if needs_pages && !options.device.paged {
+            &mut pageless
+        } else {
+            &mut names
+        };
+        list.push(name.as_str());
+    }
+    if names.is_empty() && !pageless.is_empty() {
+        return Err(ReplayError::NeedsPages {
+            policies: pageless.join(" and "),
+        });
+    }
+    Ok((names, pageless))
+}
+
+/// Peak reserved over peak requested, both as far as the program came.
+fn overhead(outcome: &Run, program: &Program) -> f64 {
+    let requested = match outcome.stop {
+        None => program.peak_requested,
+        Some(_) => outcome.stats.requested.peak,
+    };
+    if requested == 0 {
+        0.0
+    } else {
+        outcome.stats.reserved.peak as f64 / requested as f64
+    }
+}
+
+fn recorded(trace: &Trace, with_verification: bool) -> Result<Option<Recorded>, ReplayError> {
+    let agreement = if with_verification {
+        Some(verify(trace)?.agreement())
+    } else {
+        None
+    };
+    let Some(peak_reserved_bytes) = trace.recorded_peak_reserved else {
+        return Ok(None);
+    };
+    let expandable = trace.settings.expandable_segments.unwrap_or(false);
+    let policy = if expandable {
+        "torch-expandable"
+    } else {
+        "torch-native"
+    };
+    Ok(Some(Recorded {
+        policy: policy.to_owned(),
+        peak_reserved_bytes,
+        address_agreement: agreement,
+    }))
+}
+
+fn cautions(trace: &Trace, program: &Program, options: &Options, pageless: &[&str]) -> Vec<String> {
+    let mut found: Vec<String> = trace.cautions.iter().flat_map(Caution::sentences).collect();
+    if program.merged_streams > 1 {
+        found.push(format!(
+            "{} streams were merged into one: reuse across them is free here and would need waits on a device",
+            program.merged_streams
+        ));
+    }
+    if !pageless.is_empty() {
+        found.push(format!(
+            "left out, because they map pages into reserved addresses and this device cannot: {}",
+            pageless.join(", ")
+        ));
+    }
+    found.extend(backend(options));
+    if program.peak_requested < Simulated::PAGE {
+        found.push(format!(
+            "the program never holds more than {}, less than most policies take from a device at once: their overheads \
+             tell of that step, not of waste that would grow with a program",
+            display_size(program.peak_requested)
+        ));
+    }
+    found
+}
+
+/// What to know when the settings name an allocator that the policies named are not.
+fn backend(options: &Options) -> Option<String> {
+    let has = |name: &str| options.policies.iter().any(|policy| policy == name);
+    let native: Vec<&str> = ["torch-native", "torch-expandable"]
+        .into_iter()
+        .filter(|name| has(name))
+        .collect();
+    if options.settings.torch.backend != TorchBackend::CudaMallocAsync || native.is_empty() {
+        return None;
+    }
+    let instead = if has("cuda-async") {
+        "the figures of cuda-async are those to read"
+    } else {
+        "replay it with --policy cuda-async"
+    };
+    let native = native.join(" and ");
+    Some(format!(
+        "under backend:cudaMallocAsync PyTorch hands all allocations to the driver's pool: {instead}; {native} would not \
+         run, and the driver ignores max_split_size_mb, roundup_power2_divisions, garbage_collection_threshold and \
+         expandable_segments"
+    ))
+}

@@ -1,0 +1,160 @@
+//! A source that is no simulation, under a replay.
+
+use crate::paced::Paced;
+use millpond_engine::{Counted, Counts, Event, Limit, Limited, Range, Segment, Source, SourceError};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Makes a stream of a source and answers its number there; the stream has to live as long as the source.
+pub type Meet<S> = Box<dyn FnMut(&mut S) -> u32>;
+
+/// A real source, such as a GPU's memory, for the time of one replay.
+///
+/// It tells the policy of a limit what a simulated [`Device`](crate::Device) of that size would, and of nothing else: how much
+/// the device has is met when it refuses. An event passes where the recording says, and not before the source has seen it pass.
+/// Each stream of the recording becomes one of the source's own when it is first ordered against another.
+pub struct Real<S> {
+    source: Limited<Counted<S>>,
+    limited: bool,
+    meet: Meet<S>,
+    /// Numbers of the recording, and what they are at the source.
+    streams: BTreeMap<u32, u32>,
+    holding: bool,
+    held: BTreeSet<Event>,
+    last: Option<Event>,
+}
+
+impl<S: Source> Real<S> {
+    /// A source of which the program may have so many bytes, or all it gives.
+    pub fn new(source: S, bytes: Option<u64>, meet: Meet<S>) -> Self {
+        Self {
+            source: Limited::new(Counted::new(source), Limit::new(bytes.unwrap_or(u64::MAX))),
+            limited: bytes.is_some(),
+            meet,
+            streams: BTreeMap::new(),
+            holding: false,
+            held: BTreeSet::new(),
+            last: None,
+        }
+    }
+
+    /// The source below.
+    #[must_use]
+    pub fn source(&self) -> &S {
+        self.source.inner().inner()
+    }
+
+    /// The calls that reached it, and what is held of it.
+    #[must_use]
+    pub fn counts(&self) -> &Counts {
+        self.source.inner().counts()
+    }
+
+    /// Streams that were made.
+    #[must_use]
+    pub fn streams(&self) -> usize {
+        self.streams.len()
+    }
+
+    fn stream(&mut self, number: u32) -> u32 {
+        if let Some(known) = self.streams.get(&number) {
+            return *known;
+        }
+        let met = (self.meet)(self.source.inner_mut().inner_mut());
+        self.streams.insert(number, met);
+        met
+    }
+}
+
+impl<S: Source> Paced for Real<S> {
+    fn set_holding(&mut self, hold: bool) {
+        self.holding = hold;
+    }
+
+    fn last_event(&self) -> Option<Event> {
+        self.last
+    }
+
+    fn complete(&mut self, event: Event) {
+        self.held.remove(&event);
+        // The recorded device was as far by now. This one may need a moment more, and the block must come free here.
+        if !self.source.is_complete(event) {
+            self.source.synchronize();
+        }
+    }
+}
+
+impl<S: Source> Source for Real<S> {
+    fn page_bytes(&self) -> u64 {
+        self.source.page_bytes()
+    }
+
+    fn is_paged(&self) -> bool {
+        self.source.is_paged()
+    }
+
+    fn capacity(&self) -> Option<u64> {
+        self.limited.then(|| self.source.limit().bytes())
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        self.limited.then(|| self.source.limit().remaining())
+    }
+
+    fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
+        self.source.take(bytes)
+    }
+
+    fn give(&mut self, segment: Segment) {
+        self.source.give(segment);
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
+        self.source.reserve(bytes)
+    }
+
+    fn commit(
+        &mut self,
+        range: &Range,
+        offset: u64,
+        bytes: u64,
+        handle_bytes: u64,
+    ) -> Result<(), SourceError> {
+        self.source.commit(range, offset, bytes, handle_bytes)
+    }
+
+    fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
+        self.source.decommit(range, offset, bytes)
+    }
+
+    fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError> {
+        self.source.move_pages(from, to, bytes)
+    }
+
+    fn release(&mut self, range: Range) {
+        self.source.release(range);
+    }
+
+    fn record_event(&mut self, stream: u32) -> Event {
+        let stream = self.stream(stream);
+        let event = self.source.record_event(stream);
+        if self.holding {
+            self.held.insert(event);
+        }
+        self.last = Some(event);
+        event
+    }
+
+    fn is_complete(&self, event: Event) -> bool {
+        !self.held.contains(&event) && self.source.is_complete(event)
+    }
+
+    fn wait_event(&mut self, stream: u32, event: Event) {
+        let stream = self.stream(stream);
+        self.source.wait_event(stream, event);
+    }
+
+    fn synchronize(&mut self) {
+        self.source.synchronize();
+        self.held.clear();
+    }
+}
