@@ -42,6 +42,14 @@ impl Kernel {
     pub(crate) fn sizes(&self) -> &[usize] {
         &self.sizes
     }
+
+    /// Where a parameter lies among all, each aligned as a number of its size, or as 8 bytes where it is larger.
+    pub(crate) fn offset(&self, index: usize) -> usize {
+        let aligned = |end: usize, size: usize| end.next_multiple_of(size.next_power_of_two().min(8));
+        let before = self.sizes[..index].iter();
+        let end = before.fold(0, |end, size| aligned(end, *size) + size);
+        aligned(end, self.sizes[index])
+    }
 }
 
 /// The values of a launch's parameters.

@@ -8,7 +8,10 @@ use std::ffi::{c_int, c_uint, c_ushort, c_void};
 pub(super) type Code = c_uint;
 
 pub(super) const SUCCESS: Code = 0;
+pub(super) const INVALID_VALUE: Code = 1;
 pub(super) const OUT_OF_MEMORY: Code = 2;
+pub(super) const NO_BINARY: Code = 209;
+pub(super) const NOT_FOUND: Code = 500;
 pub(super) const NOT_READY: Code = 600;
 
 /// A handle that the driver made: opaque, and usable from any thread that the driver lets use it.
@@ -41,6 +44,10 @@ handles! {
     EventHandle;
     /// A pool of the driver's own.
     PoolHandle;
+    /// Code that was loaded.
+    ModuleHandle;
+    /// A function of it that is launched.
+    FunctionHandle;
 }
 
 /// Physical memory that addresses are mapped to.
@@ -73,6 +80,9 @@ pub(super) const POOL_RELEASE_THRESHOLD: c_uint = 4;
 pub(super) const EVENT_WITHOUT_TIME: c_uint = 2;
 /// A stream that does not wait for the legacy default one.
 pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
+/// Where the compiler of PTX writes what is wrong, and how many bytes there are for it.
+pub(super) const JIT_ERROR_LOG: c_uint = 5;
+pub(super) const JIT_ERROR_LOG_BYTES: c_uint = 6;
 
 /// `CUmemLocation`.
 #[derive(Clone, Copy, Debug)]
@@ -210,10 +220,20 @@ mod tests {
             ]
         );
         assert_eq!(
-            [SUCCESS, OUT_OF_MEMORY, NOT_READY],
+            [
+                SUCCESS,
+                INVALID_VALUE,
+                OUT_OF_MEMORY,
+                NO_BINARY,
+                NOT_FOUND,
+                NOT_READY
+            ],
             [
                 sys::CUresult::CUDA_SUCCESS as Code,
+                sys::CUresult::CUDA_ERROR_INVALID_VALUE as Code,
                 sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY as Code,
+                sys::CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU as Code,
+                sys::CUresult::CUDA_ERROR_NOT_FOUND as Code,
                 sys::CUresult::CUDA_ERROR_NOT_READY as Code,
             ]
         );
@@ -227,6 +247,8 @@ mod tests {
                 POOL_RELEASE_THRESHOLD,
                 EVENT_WITHOUT_TIME,
                 STREAM_NON_BLOCKING,
+                JIT_ERROR_LOG,
+                JIT_ERROR_LOG_BYTES,
             ],
             [
                 sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint,
@@ -237,6 +259,8 @@ mod tests {
                 sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD as c_uint,
                 sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint,
                 sys::CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint,
+                sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER as c_uint,
+                sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES as c_uint,
             ]
         );
     }
