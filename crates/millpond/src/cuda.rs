@@ -11,20 +11,25 @@ mod error;
 mod events;
 mod fork;
 mod kernel_error;
-mod launch;
+pub(crate) mod kernels;
+pub(crate) mod launch;
 mod module;
 mod pool;
+mod queue;
 mod source;
 mod stream;
 mod streams;
 
+pub use crate::tensor::{DeviceOperand, DeviceOutput, DeviceTensor, DeviceTensorMut};
 pub use buffer::DeviceBuffer;
 pub use device::{CudaDevice, DeviceMemory};
 pub use error::CudaError;
 pub use kernel_error::KernelError;
-pub use launch::{CudaKernel, Extent, KernelArg, Launch};
+pub use launch::{CudaKernel, Extent, KernelArg, KernelArgMut, Launch};
 pub use module::CudaModule;
 pub use pool::{DevicePool, DevicePoolBuilder, DevicePoolError};
+pub use queue::CudaQueue;
+pub(crate) use queue::PARTS;
 pub use source::{CudaMemory, CudaSource};
 pub use stream::CudaStream;
 

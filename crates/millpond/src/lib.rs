@@ -253,8 +253,8 @@ pub use tenant::Tenant;
 pub use tensor::dlpack;
 #[cfg(target_os = "linux")]
 pub use tensor::{
-    Batches, BatchesMut, EmptyTensor, MAX_RANK, Operand, Output, Scalar, SharedOrCopied, StillShared, Tensor,
-    TensorError, TensorMut, TensorRef, set_threads, threads,
+    Batches, BatchesMut, Destination, EmptyTensor, MAX_RANK, Operand, Output, Scalar, SharedOrCopied,
+    StillShared, Tensor, TensorError, TensorMut, TensorRef, set_threads, threads,
 };
 pub use thread::thread_number;
 pub use time::Time;

@@ -4,8 +4,12 @@
 
 mod support;
 
+#[path = "cuda_tensor/agree.rs"]
+mod agree;
 #[path = "cuda_tensor/launches.rs"]
 mod launches;
+#[path = "cuda_tensor/tensors.rs"]
+mod tensors;
 
 use millpond::cuda::{CudaDevice, CudaStream, DevicePool};
 use support::emulator;

@@ -1,7 +1,7 @@
 //! Elements on a device.
 
 use super::device::CudaDevice;
-use super::error::{CudaError, insist};
+use super::error::CudaError;
 use super::pool::DevicePool;
 use super::stream::CudaStream;
 use crate::device::Device;
@@ -166,7 +166,7 @@ impl<T: Element> DeviceBuffer<T> {
                 .copy_to_device(self.address(), from, self.bytes(), self.stream.handle())
         };
         // Also where the driver refused: it may have begun.
-        self.wait().and(copied)
+        self.stream.wait().and(copied)
     }
 
     /// Copies the elements to the host, as many as there is room for there, and waits for them.
@@ -187,7 +187,7 @@ impl<T: Element> DeviceBuffer<T> {
                 .driver()
                 .copy_to_host(to, self.address(), self.bytes(), self.stream.handle())
         };
-        self.wait().and(copied)
+        self.stream.wait().and(copied)
     }
 
     /// The elements, copied to the host.
@@ -202,14 +202,6 @@ impl<T: Element> DeviceBuffer<T> {
 
     /// Gives the memory back now.
     pub fn free(self) {}
-
-    /// Waits for the stream. Memory of the host's is lent to its work meanwhile, so it does so for certain: of a device that is
-    /// lost nothing goes on.
-    fn wait(&self) -> Result<(), CudaError> {
-        insist(|| self.stream.synchronize()).inspect_err(|_| {
-            let _ = insist(|| self.pool.device().synchronize());
-        })
-    }
 
     fn on(&self) -> CudaDevice {
         self.pool.device().clone()

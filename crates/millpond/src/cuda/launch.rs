@@ -60,7 +60,6 @@ impl CudaKernel {
     }
 
     /// Describes a launch on a stream: one block of one thread, unless said otherwise.
-    #[must_use]
     pub fn launch<'a>(&'a self, stream: &'a CudaStream) -> Launch<'a> {
         Launch {
             kernel: self,
@@ -108,10 +107,10 @@ impl fmt::Debug for CudaKernel {
 
 /// Blocks, threads and shared memory of a launch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
-    pub(super) grid: [u32; 3],
-    pub(super) block: [u32; 3],
-    pub(super) shared: u32,
+pub(crate) struct Shape {
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) shared: u32,
 }
 
 impl Default for Shape {
@@ -126,15 +125,19 @@ impl Default for Shape {
 
 /// The values of parameters, one after another.
 #[derive(Default)]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     bytes: Vec<u8>,
     sizes: Vec<usize>,
 }
 
 impl Arguments {
-    pub(super) fn push<T: NoUninit>(&mut self, value: T) {
-        self.bytes.extend_from_slice(bytemuck::bytes_of(&value));
-        self.sizes.push(size_of::<T>());
+    pub(crate) fn push<T: NoUninit>(&mut self, value: T) {
+        self.push_bytes(bytemuck::bytes_of(&value));
+    }
+
+    pub(crate) fn push_bytes(&mut self, value: &[u8]) {
+        self.bytes.extend_from_slice(value);
+        self.sizes.push(value.len());
     }
 }
 
@@ -178,7 +181,7 @@ pub(super) unsafe fn launch(
 
 /// Does work on a stream with memory of other streams: it comes after what they have to do by now, and before what is put there
 /// later.
-pub(crate) fn among<E: From<CudaError>>(
+pub(super) fn among<E: From<CudaError>>(
     stream: &CudaStream,
     others: &[&CudaStream],
     work: impl FnOnce() -> Result<(), E>,
@@ -207,12 +210,27 @@ pub struct Launch<'a> {
     others: Vec<&'a CudaStream>,
 }
 
-/// What a kernel can be given to read: a number, or a buffer, of which it gets the address.
+/// What a kernel can be given to read: a number, or a buffer or tensor, of which it gets the address of the first element.
 pub trait KernelArg<'a>: sealed::Arg<'a> {}
 
-mod sealed {
+/// What a kernel can be given to write: a buffer, or a view of a tensor.
+pub trait KernelArgMut<'a>: sealed::ArgMut<'a> {}
+
+pub(crate) mod sealed {
     pub trait Arg<'a> {
         fn put(self, launch: &mut super::Launch<'a>);
+    }
+
+    pub trait ArgMut<'a> {
+        fn put(self, launch: &mut super::Launch<'a>);
+    }
+}
+
+impl<'a, T: Element> KernelArgMut<'a> for &'a mut DeviceBuffer<T> {}
+
+impl<'a, T: Element> sealed::ArgMut<'a> for &'a mut DeviceBuffer<T> {
+    fn put(self, launch: &mut Launch<'a>) {
+        launch.memory(self.address(), self.stream());
     }
 }
 
@@ -262,15 +280,15 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// The next argument: a number, or a buffer that the kernel only reads.
+    /// The next argument: a number, or a buffer or tensor that the kernel only reads.
     pub fn arg(mut self, argument: impl KernelArg<'a>) -> Self {
         argument.put(&mut self);
         self
     }
 
-    /// The next argument: a buffer that the kernel writes.
-    pub fn arg_mut<T: Element>(mut self, buffer: &'a mut DeviceBuffer<T>) -> Self {
-        self.memory(buffer.address(), buffer.stream());
+    /// The next argument: a buffer that the kernel writes, or what [`view_mut`](super::DeviceTensor::view_mut) of a tensor gives.
+    pub fn arg_mut(mut self, argument: impl KernelArgMut<'a>) -> Self {
+        argument.put(&mut self);
         self
     }
 
@@ -280,7 +298,7 @@ impl<'a> Launch<'a> {
         self
     }
 
-    fn memory(&mut self, address: u64, stream: &'a CudaStream) {
+    pub(crate) fn memory(&mut self, address: u64, stream: &'a CudaStream) {
         self.arguments.push(address);
         if stream != self.stream && !self.others.contains(&stream) {
             self.others.push(stream);
