@@ -8,6 +8,8 @@ mod support;
 mod agree;
 #[path = "cuda_tensor/launches.rs"]
 mod launches;
+#[path = "cuda_tensor/native.rs"]
+mod native;
 #[path = "cuda_tensor/tensors.rs"]
 mod tensors;
 

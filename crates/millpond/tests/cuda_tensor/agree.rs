@@ -167,7 +167,7 @@ const OPERATIONS: [(&str, Host, There); 7] = [
 ];
 
 #[test]
-fn arithmetic_is_the_hosts_to_the_bit() {
+pub(crate) fn arithmetic_is_the_hosts_to_the_bit() {
     let Some((_device, pool, stream)) = device() else {
         return;
     };
@@ -213,7 +213,7 @@ fn arithmetic_is_the_hosts_to_the_bit() {
 }
 
 #[test]
-fn in_place_and_into_outputs_it_is_too() {
+pub(crate) fn in_place_and_into_outputs_it_is_too() {
     let Some((_device, pool, stream)) = device() else {
         return;
     };
@@ -283,7 +283,7 @@ fn in_place_and_into_outputs_it_is_too() {
 }
 
 #[test]
-fn copies_and_casts_are_the_hosts_to_the_bit() {
+pub(crate) fn copies_and_casts_are_the_hosts_to_the_bit() {
     let Some((_device, pool, stream)) = device() else {
         return;
     };
@@ -347,7 +347,7 @@ fn copies_and_casts_are_the_hosts_to_the_bit() {
 }
 
 #[test]
-fn sums_are_near_the_hosts() {
+pub(crate) fn sums_are_near_the_hosts() {
     let Some((_device, pool, stream)) = device() else {
         return;
     };
@@ -390,7 +390,7 @@ fn sums_are_near_the_hosts() {
 }
 
 #[test]
-fn products_of_matrices_are_near_the_hosts() {
+pub(crate) fn products_of_matrices_are_near_the_hosts() {
     let Some((_device, pool, stream)) = device() else {
         return;
     };
@@ -431,7 +431,7 @@ fn products_of_matrices_are_near_the_hosts() {
 
 /// What the emulated driver runs in their place takes the parameters that the kernels have.
 #[test]
-fn the_kernels_have_the_parameters_they_are_given() {
+pub(crate) fn the_kernels_have_the_parameters_they_are_given() {
     let Some((device, ..)) = device() else { return };
     const PTX: &str = include_str!("../../src/cuda/kernels/tensor.ptx");
     let module = CudaModule::load(&device, PTX).expect("it loads");

@@ -1,9 +1,5 @@
 // Types of elements: what they are stored as, and what is computed with them. Every rounding is that of the host's tensors.
 
-struct f16 {
-    u16 bits;
-};
-
 struct bf16 {
     u16 bits;
 };
@@ -19,19 +15,7 @@ struct c128 {
 // The numbers of types, as the host counts them.
 enum Type { F64, F32, F16, BF16, I8, I16, I32, I64, U8, U16, U32, U64, BOOL };
 
-__device__ inline float to_float(f16 x) {
-    float y;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
-    return y;
-}
-
 __device__ inline float to_float(bf16 x) { return __uint_as_float((u32)x.bits << 16); }
-
-__device__ inline f16 to_f16(float x) {
-    f16 y;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
-    return y;
-}
 
 __device__ inline bf16 to_bf16(float x) {
     u32 bits = __float_as_uint(x);
