@@ -200,6 +200,16 @@ fn in_place_and_into_outputs_nothing_is_allocated() {
     assert_eq!(after.requested.current, before.requested.current);
 }
 
+/// More elements than a sum has parts for, of which each takes more then.
+#[test]
+fn a_sum_has_no_more_parts_than_there_is_room_for() {
+    let Some(queue) = queue() else { return };
+    const LEN: usize = 5_000_001;
+    let one = DeviceTensor::ones(&queue, [1], DType::I8).expect("memory");
+    let many = one.broadcast_to([LEN]).expect("a view");
+    assert_eq!(many.sum().expect("a sum").to_i64(), Some(LEN as i64));
+}
+
 /// A chain of operations over two streams and a part of one tensor; its result.
 fn chain(pool: &DevicePool, streams: [&CudaStream; 2]) -> Result<Vec<f32>, Box<dyn Error>> {
     let [first, second] = [pool.on(streams[0])?, pool.on(streams[1])?];
