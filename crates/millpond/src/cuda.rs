@@ -16,6 +16,8 @@ pub(crate) mod launch;
 mod module;
 mod pool;
 mod queue;
+#[cfg(feature = "derive")]
+mod soa;
 mod source;
 mod stream;
 mod streams;
@@ -30,6 +32,8 @@ pub use module::CudaModule;
 pub use pool::{DevicePool, DevicePoolBuilder, DevicePoolError};
 pub use queue::CudaQueue;
 pub(crate) use queue::PARTS;
+#[cfg(feature = "derive")]
+pub use soa::{DeviceField, DeviceSoa};
 pub use source::{CudaMemory, CudaSource};
 pub use stream::CudaStream;
 

@@ -10,6 +10,9 @@ mod agree;
 mod launches;
 #[path = "cuda_tensor/native.rs"]
 mod native;
+#[cfg(feature = "derive")]
+#[path = "cuda_tensor/soa.rs"]
+mod soa;
 #[path = "cuda_tensor/tensors.rs"]
 mod tensors;
 

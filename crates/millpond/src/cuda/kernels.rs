@@ -141,6 +141,19 @@ pub(crate) unsafe fn read(stream: &CudaStream, from: u64, bytes: &mut [u8]) -> R
     stream.wait().and(copied)
 }
 
+/// Copies bytes from the host to a device, in the order of a stream, and waits until they are there.
+///
+/// # Safety
+/// So many bytes lie at the address, and nobody uses them but in the order of the stream.
+#[cfg(feature = "derive")]
+pub(super) unsafe fn write(stream: &CudaStream, to: u64, bytes: &[u8]) -> Result<(), CudaError> {
+    let _current = stream.device().enter()?;
+    let (driver, from) = (stream.device().driver(), bytes.as_ptr().cast());
+    // SAFETY: as for reading.
+    let copied = unsafe { driver.copy_to_device(to, from, bytes.len(), stream.handle()) };
+    stream.wait().and(copied)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
