@@ -205,9 +205,15 @@ fn in_place_and_into_outputs_nothing_is_allocated() {
 fn a_sum_has_no_more_parts_than_there_is_room_for() {
     let Some(queue) = queue() else { return };
     const LEN: usize = 5_000_001;
+    // What comes next to the parts in the pool's memory.
+    let full = |_| DeviceTensor::full(&queue, [64], 9i64).expect("memory");
+    let around: Vec<_> = (0..16).map(full).collect();
     let one = DeviceTensor::ones(&queue, [1], DType::I8).expect("memory");
     let many = one.broadcast_to([LEN]).expect("a view");
     assert_eq!(many.sum().expect("a sum").to_i64(), Some(LEN as i64));
+    for tensor in around {
+        assert_eq!(tensor.to_vec::<i64>().expect("a copy"), [9; 64]);
+    }
 }
 
 /// A chain of operations over two streams and a part of one tensor; its result.
