@@ -166,7 +166,7 @@ impl<T: Element> DeviceBuffer<T> {
                 .copy_to_device(self.address(), from, self.bytes(), self.stream.handle())
         };
         // Also where the driver refused: it may have begun.
-        self.stream.wait().and(copied)
+        self.wait().and(copied)
     }
 
     /// Copies the elements to the host, as many as there is room for there, and waits for them.
@@ -187,7 +187,7 @@ impl<T: Element> DeviceBuffer<T> {
                 .driver()
                 .copy_to_host(to, self.address(), self.bytes(), self.stream.handle())
         };
-        self.stream.wait().and(copied)
+        self.wait().and(copied)
     }
 
     /// The elements, copied to the host.
@@ -202,6 +202,10 @@ impl<T: Element> DeviceBuffer<T> {
 
     /// Gives the memory back now.
     pub fn free(self) {}
+
+    fn wait(&self) -> Result<(), CudaError> {
+        self.stream.wait()
+    }
 
     fn on(&self) -> CudaDevice {
         self.pool.device().clone()

@@ -193,7 +193,7 @@ pub(super) fn among<E: From<CudaError>>(
     let mut ordered = Ok(());
     for other in others {
         // Where the other stream cannot wait, this thread does.
-        let waits = other.wait_for(stream).or_else(|_| stream.synchronize());
+        let waits = other.wait_for(stream).or_else(|_| stream.wait());
         ordered = ordered.and(waits);
     }
     done.and(ordered.map_err(E::from))
