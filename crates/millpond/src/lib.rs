@@ -102,7 +102,7 @@
 //! | `matrixmultiply` (default) | products of matrices of `f32` and `f64` at a processor's speed |
 //! | `quanta` (default) | times of events from the processor's counter |
 //! | `allocator-api2`, `allocator-api2-02` | `Pool` as the `Allocator` of those versions, for collections |
-//! | `cuda` | pools of CUDA devices; NVIDIA's driver is needed when the program runs only |
+//! | `cuda` | pools of CUDA devices, tensors and kernels on them; NVIDIA's driver is needed when the program runs only |
 //! | `derive` | `#[derive(Soa)]` |
 //! | `dlpack` | tensors to and from other libraries in the process |
 //! | `half` | `f16` and `bf16` as elements |

@@ -29,8 +29,8 @@
 //! A [`Tensor`] is a storage that is counted and a [`Layout`](layout::Layout), which says where the elements of this view
 //! lie in it. Both are values: a view is a count and a few numbers, and no allocator is called for it. Elements are
 //! reached through slices of the storage, so nothing here needs unsafe code but the call of a library that multiplies
-//! matrices (`matmul/gemm.rs`), the step into functions that are compiled for a processor's wider vectors (`kernel.rs`), and the
-//! pointers of DLPack.
+//! matrices (`matmul/gemm.rs`), the step into functions that are compiled for a processor's wider vectors (`kernel.rs`), the
+//! pointers of DLPack, and kernels on devices (`device/launch.rs`, `device/storage.rs`).
 
 #[forbid(unsafe_code)]
 mod arithmetic;
