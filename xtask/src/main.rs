@@ -6,6 +6,7 @@ mod figures;
 mod fuzz;
 mod global;
 mod miri;
+mod ptx;
 mod shell;
 mod soak;
 mod test;
@@ -24,7 +25,9 @@ cargo xtask COMMAND
   figures [FOLDER]  the tables this project's claims rest on, measured here and now;
                     FOLDER holds more recordings (default: ../shared/traces if there)
   global            other people's tests with a pool as their allocator; fetches two crates
-  cuda-suite        cudarc's own tests on the emulated CUDA driver; fetches it";
+  cuda-suite        cudarc's own tests on the emulated CUDA driver; fetches it
+  ptx [--check]     the PTX of the kernels, of their sources, with NVRTC from its Python
+                    package; --check compares it with what is there";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
         Some("figures") => figures::run(args.next().as_deref()),
         Some("global") => global::run(),
         Some("cuda-suite") => cuda_suite::run(),
+        Some("ptx") => ptx::run(&args.collect::<Vec<_>>()),
         None | Some("help" | "--help" | "-h") => {
             println!("{HELP}");
             Ok(())

@@ -1,4 +1,12 @@
 //! Kernels are Rust functions found by the name of an entry: no foreign code is run.
+//!
+//! A few are built in here, on f32, for anybody; those of `millpond`'s tensors are in files of their own, one for each of theirs.
+
+mod elementwise;
+mod matmul;
+mod number;
+mod sum;
+mod walk;
 
 use crate::driver::Shared;
 use crate::error::{Answer, Code};
@@ -10,15 +18,25 @@ use std::sync::Arc;
 
 type Run = dyn Fn(&Call<'_>) -> Answer + Send + Sync;
 
+/// The bytes that a launch touches, told from its parameters.
+type Touches = dyn Fn(&Params) -> Vec<Access> + Send + Sync;
+
 /// A function that stands for a kernel.
 pub(crate) struct Kernel {
     /// Bytes of each parameter.
     sizes: Vec<usize>,
     run: Box<Run>,
     /// The bytes it touches, where it says.
-    accesses: Option<fn(&Params) -> Vec<Access>>,
+    accesses: Option<Box<Touches>>,
+    cost: Cost,
+}
+
+/// What a launch costs.
+enum Cost {
     /// Modelled nanoseconds.
-    cost: u64,
+    Fixed(u64),
+    /// By the bytes that it reads and writes, told from its parameters.
+    Bytes(Box<dyn Fn(&Params) -> u64 + Send + Sync>),
 }
 
 impl fmt::Debug for Kernel {
@@ -35,12 +53,20 @@ impl Kernel {
             sizes: sizes.to_vec(),
             run,
             accesses: None,
-            cost,
+            cost: Cost::Fixed(cost),
         }
     }
 
     pub(crate) fn sizes(&self) -> &[usize] {
         &self.sizes
+    }
+
+    /// Where a parameter lies among all, each aligned as a number of its size, or as 8 bytes where it is larger.
+    pub(crate) fn offset(&self, index: usize) -> usize {
+        let aligned = |end: usize, size: usize| end.next_multiple_of(size.next_power_of_two().min(8));
+        let before = self.sizes[..index].iter();
+        let end = before.fold(0, |end, size| aligned(end, *size) + size);
+        aligned(end, self.sizes[index])
     }
 }
 
@@ -61,6 +87,17 @@ impl Params {
         u64::from_ne_bytes(self.bytes(index))
     }
 
+    fn u32(&self, index: usize) -> u32 {
+        u32::from_ne_bytes(self.bytes(index))
+    }
+
+    /// A structure of numbers.
+    fn numbers(&self, index: usize) -> Vec<u64> {
+        let bytes = self.0.get(index).map_or(&[][..], Vec::as_slice);
+        let (whole, _) = bytes.as_chunks::<8>();
+        whole.iter().map(|number| u64::from_ne_bytes(*number)).collect()
+    }
+
     fn f32(&self, index: usize) -> f32 {
         f32::from_ne_bytes(self.bytes(index))
     }
@@ -77,14 +114,15 @@ pub(crate) struct Launch {
 
 impl Launch {
     pub(crate) fn cost(&self) -> u64 {
-        self.kernel.cost
+        match &self.kernel.cost {
+            Cost::Fixed(nanoseconds) => *nanoseconds,
+            Cost::Bytes(bytes) => crate::work::action::compute(bytes(&self.params)),
+        }
     }
 
     pub(crate) fn accesses(&self) -> Vec<Access> {
-        self.kernel
-            .accesses
-            .map(|accesses| accesses(&self.params))
-            .unwrap_or_default()
+        let accesses = self.kernel.accesses.as_ref();
+        accesses.map_or_else(Vec::new, |accesses| accesses(&self.params))
     }
 
     pub(crate) fn run(&self, shared: &Shared, device: u32) -> Answer {
@@ -114,6 +152,13 @@ impl DeviceMemory<'_> {
             state.memory.resolve(at, len)?
         };
         Ok(spans.iter().flat_map(|span| span.read()).collect())
+    }
+
+    /// Memory to be read, and written too where it says so.
+    fn reach(&self, at: u64, len: u64, write: bool) -> Answer<os::Reach> {
+        let mut state = self.shared.state();
+        state.memory.touch(at, len, self.device, write);
+        Ok(os::Reach::new(state.memory.resolve(at, len)?))
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Answer {
@@ -212,7 +257,7 @@ const BASE_COST: u64 = 5_000;
 
 impl Default for Kernels {
     /// The built-in ones, on f32: `fill(out, value, n)`, `copy(out, in, n)`, `scale(out, in, a, n)`, `add(out, x, y, n)`,
-    /// `axpy(y, x, a, n)`, `sum(out, in, n)`; n is 64 bits wide.
+    /// `axpy(y, x, a, n)`, `sum(out, in, n)`; n is 64 bits wide. And those of `millpond`'s tensors.
     fn default() -> Self {
         let mut kernels = Self {
             by_name: HashMap::new(),
@@ -224,7 +269,7 @@ impl Default for Kernels {
                        accesses: fn(&Params) -> Vec<Access>,
                        run: fn(&Call<'_>) -> Answer| {
             let kernel = Kernel {
-                accesses: Some(accesses),
+                accesses: Some(Box::new(accesses)),
                 ..Kernel::new(sizes, BASE_COST, Box::new(run))
             };
             kernels.by_name.insert(name.to_owned(), Arc::new(kernel));
@@ -323,6 +368,9 @@ impl Default for Kernels {
                 c.put(p.u64(0), &[sum as f32])
             },
         );
+        elementwise::register(&mut kernels);
+        sum::register(&mut kernels);
+        matmul::register(&mut kernels);
         kernels
     }
 }

@@ -7,6 +7,7 @@
 //!  abi/      the C functions, one macro for all; what comes in is checked here
 //!  calls     what every call goes through: counts, faults, a lost device, panics
 //!  driver    the state, under one lock; contexts, streams, events, capture, kernels in files beside it
+//!  kernels/  those of millpond's tensors, in files named as their sources in CUDA C are
 //!  work/     queued work: what it does, in which order it may run, who runs it, the modelled clock
 //!  memory/   devices' bytes in sparse files, address space, page table, pools, pinned and managed memory
 //!  strict    use after free and unordered use, found by vector clocks

@@ -15,6 +15,10 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
         let text = field.unraw().to_string();
         quote!(#krate::SoaField::of::<#ty>(#text, ::core::mem::offset_of!(#name, #field)))
     });
+    let names = input.fields.iter().map(|field| field.name.unraw().to_string());
+    let names: Vec<_> = names.collect();
+    let field: Vec<_> = input.fields.iter().map(|field| &field.name).collect();
+    let column: Vec<_> = input.fields.iter().map(|field| field.column(krate)).collect();
     let text = name.unraw().to_string();
     let sized = sized_fields(input);
     let unpadded = input.no_padding.then(|| unpadded(input));
@@ -27,6 +31,16 @@ pub(crate) fn expand(input: &Input) -> TokenStream {
             type Vec = #owner;
             const LAYOUT: #krate::SoaLayout =
                 #krate::SoaLayout::of::<Self>(#text, &const { #krate::__soa::arrange::<Self, _>([#(#described),*]) });
+
+            fn columns(arrays: &#owner) -> impl ::core::iter::Iterator<Item = (&'static str, &[u8])> {
+                [#((#names, #column::bytes(&arrays.#field))),*].into_iter()
+            }
+
+            fn columns_mut(
+                arrays: &mut #owner,
+            ) -> impl ::core::iter::Iterator<Item = (&'static str, &mut [u8])> {
+                [#((#names, #column::bytes_mut(&mut arrays.#field))),*].into_iter()
+            }
         }
     }
 }

@@ -15,11 +15,19 @@ mod fork;
 mod graph;
 #[cfg(feature = "cudarc")]
 mod interop;
+mod kernel_error;
+pub(crate) mod kernels;
+pub(crate) mod launch;
+mod module;
 mod pool;
+mod queue;
+#[cfg(feature = "derive")]
+mod soa;
 mod source;
 mod stream;
 mod streams;
 
+pub use crate::tensor::{DeviceOperand, DeviceOutput, DeviceTensor, DeviceTensorMut};
 pub use buffer::DeviceBuffer;
 pub use calls::{DriverCalls, driver_calls, watch_driver_calls};
 pub use device::{CudaDevice, DeviceMemory};
@@ -28,7 +36,14 @@ pub use error::CudaError;
 pub use graph::{Capture, CudaGraph};
 #[cfg(feature = "cudarc")]
 pub use interop::Lent;
+pub use kernel_error::KernelError;
+pub use launch::{CudaKernel, Extent, KernelArg, KernelArgMut, Launch};
+pub use module::CudaModule;
 pub use pool::{DevicePool, DevicePoolBuilder, DevicePoolError, DeviceTenant, UnpooledDevice};
+pub use queue::CudaQueue;
+pub(crate) use queue::PARTS;
+#[cfg(feature = "derive")]
+pub use soa::{DeviceField, DeviceSoa};
 pub use source::{CudaMemory, CudaSource};
 pub use stream::CudaStream;
 

@@ -102,7 +102,7 @@
 //! | `matrixmultiply` (default) | products of matrices of `f32` and `f64` at a processor's speed |
 //! | `quanta` (default) | times of events from the processor's counter |
 //! | `allocator-api2`, `allocator-api2-02` | `Pool` as the `Allocator` of those versions, for collections |
-//! | `cuda` | pools of CUDA devices; NVIDIA's driver is needed when the program runs only |
+//! | `cuda` | pools of CUDA devices, tensors and kernels on them; NVIDIA's driver is needed when the program runs only |
 //! | `cudarc` | exchange with cudarc: its streams, slices and views |
 //! | `derive` | `#[derive(Soa)]` |
 //! | `dlpack` | tensors to and from other libraries in the process |
@@ -254,8 +254,8 @@ pub use tenant::Tenant;
 pub use tensor::dlpack;
 #[cfg(target_os = "linux")]
 pub use tensor::{
-    Batches, BatchesMut, EmptyTensor, MAX_RANK, Operand, Output, Scalar, SharedOrCopied, StillShared, Tensor,
-    TensorError, TensorMut, TensorRef, set_threads, threads,
+    Batches, BatchesMut, Destination, EmptyTensor, MAX_RANK, Operand, Output, Scalar, SharedOrCopied,
+    StillShared, Tensor, TensorError, TensorMut, TensorRef, set_threads, threads,
 };
 pub use thread::thread_number;
 pub use time::Time;

@@ -54,6 +54,14 @@ pub trait Soa: Sized {
     /// How the compiler lays the structure out, and what is lost by it.
     const LAYOUT: SoaLayout;
 
+    /// The name of each field and its bytes, in the order in which the structure has them.
+    #[doc(hidden)]
+    fn columns(arrays: &Self::Vec) -> impl Iterator<Item = (&'static str, &[u8])>;
+
+    /// The same, to be written.
+    #[doc(hidden)]
+    fn columns_mut(arrays: &mut Self::Vec) -> impl Iterator<Item = (&'static str, &mut [u8])>;
+
     /// The layout, to be printed: a line for each field and each gap, and the bytes lost.
     #[must_use]
     fn layout_report() -> SoaLayout {

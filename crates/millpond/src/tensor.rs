@@ -23,13 +23,14 @@
 //!   arrays       exchange with arrays of ndarray's, which borrow
 //!   dlpack       exchange with other libraries in the process, by DLPack
 //!   serial       written and read
+//!   device       tensors on CUDA devices
 //! ```
 //!
 //! A [`Tensor`] is a storage that is counted and a [`Layout`](layout::Layout), which says where the elements of this view
 //! lie in it. Both are values: a view is a count and a few numbers, and no allocator is called for it. Elements are
 //! reached through slices of the storage, so nothing here needs unsafe code but the call of a library that multiplies
-//! matrices (`matmul/gemm.rs`), the step into functions that are compiled for a processor's wider vectors (`kernel.rs`), and the
-//! pointers of DLPack.
+//! matrices (`matmul/gemm.rs`), the step into functions that are compiled for a processor's wider vectors (`kernel.rs`), the
+//! pointers of DLPack, and kernels on devices (`device/launch.rs`, `device/storage.rs`).
 
 #[forbid(unsafe_code)]
 mod arithmetic;
@@ -42,6 +43,8 @@ mod batches;
 mod cast;
 #[forbid(unsafe_code)]
 mod copy;
+#[cfg(feature = "cuda")]
+mod device;
 #[forbid(unsafe_code)]
 mod display;
 #[cfg(feature = "dlpack")]
@@ -84,7 +87,9 @@ mod walk;
 
 pub use arithmetic::Output;
 pub use batches::{Batches, BatchesMut};
-pub use copy::SharedOrCopied;
+pub use copy::{Destination, SharedOrCopied};
+#[cfg(feature = "cuda")]
+pub use device::{DeviceOperand, DeviceOutput, DeviceTensor, DeviceTensorMut};
 pub use empty::EmptyTensor;
 pub use error::TensorError;
 pub use layout::MAX_RANK;

@@ -100,6 +100,11 @@ impl<T: Copy> In<T> {
     pub(crate) fn cast<U: Copy>(self) -> In<U> {
         In(self.0.cast())
     }
+
+    /// The same place, to be written. The caller vouches for that as for reading.
+    pub(crate) fn as_out(self) -> Out<T> {
+        Out(self.0.cast_mut())
+    }
 }
 
 /// A C string. Invariant: null, or one that ends.

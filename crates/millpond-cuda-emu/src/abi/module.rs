@@ -1,7 +1,7 @@
 //! Modules, functions and launches. What is answered of a function's needs and of occupancy is plausible, not measured: a function
 //! here has no registers, and any block of up to 1,024 threads runs.
 
-use super::args::{In, Out, Text};
+use super::args::{self, In, Out, Text};
 use super::entries;
 use crate::calls::Call;
 use crate::error::{Answer, Code};
@@ -35,6 +35,29 @@ fn load_text(call: &Call, module: Out<usize>, text: &str) -> Answer {
     let handle = state.new_handle();
     state.kernels.load(handle, text)?;
     module.set(handle as usize)
+}
+
+/// Tells a client that wants a log why its image was refused. Options whose meaning is not known are passed over, as the driver does.
+fn explain(why: Code, count: u32, options: In<i32>, values: In<usize>) -> Answer {
+    const LOG: i32 = 5;
+    const LOG_BYTES: i32 = 6;
+    let (options, values) = (options.all(count as usize)?, values.all(count as usize)?);
+    let value = |wanted| {
+        let at = options.iter().position(|option| *option == wanted)?;
+        values.get(at).copied().filter(|value| *value != 0)
+    };
+    if let (Some(log), Some(room)) = (value(LOG), value(LOG_BYTES)) {
+        let text = match why {
+            Code::INVALID_IMAGE => "fatal: no .version, which every PTX text begins with",
+            Code::NO_BINARY_FOR_GPU => "fatal: a compiled image, and this device runs no foreign code",
+            _ => "fatal: the image cannot be loaded",
+        };
+        let mut text = text.as_bytes().to_vec();
+        text.truncate((room & 0xffff_ffff).saturating_sub(1));
+        text.push(0);
+        args::at::<u8>(log).as_out().fill(&text)?;
+    }
+    Ok(())
 }
 
 /// The parameters of a launch, copied out of the client's memory at the call, as the driver does.
@@ -92,8 +115,11 @@ entries! {
         load_text(call, module, &String::from_utf8_lossy(&bytes))
     }
     cuModuleLoadData none 2000 Driver (module: Out<usize>, image: In<u8>) |call| { load(call, module, image) }
-    cuModuleLoadDataEx none 2010 Driver (module: Out<usize>, image: In<u8>, _count: u32, _options: usize, _values: usize) |call| {
-        load(call, module, image)
+    cuModuleLoadDataEx none 2010 Driver (module: Out<usize>, image: In<u8>, count: u32, options: In<i32>, values: In<usize>) |call| {
+        load(call, module, image).inspect_err(|why| {
+            // The answer is the same whether or not it can be explained.
+            let _ = explain(*why, count, options, values);
+        })
     }
     cuModuleLoadFatBinary none 2000 Driver (_module: Out<usize>, _image: usize) |_call| { Err(Code::NO_BINARY_FOR_GPU) }
     cuModuleUnload none 2000 Driver (module: usize) |call| { call.driver.state().kernels.unload(module as u64) }
@@ -130,6 +156,15 @@ entries! {
             _ => return Err(Code::INVALID_VALUE),
         };
         value.set(found.attributes.get(&number).copied().unwrap_or(default))
+    }
+    cuFuncGetParamInfo none 12040 Driver (function: usize, index: usize, offset: Out<usize>, bytes: Out<usize>) |call| {
+        offset.check()?;
+        let state = call.driver.state();
+        let found = state.kernels.get(function as u64)?;
+        let size = *found.kernel.sizes().get(index).ok_or(Code::INVALID_VALUE)?;
+        offset.set(found.kernel.offset(index))?;
+        bytes.offer(size);
+        Ok(())
     }
     cuFuncSetAttribute none 9000 Driver (function: usize, number: i32, value: i32) |call| {
         if !(8..=15).contains(&number) {

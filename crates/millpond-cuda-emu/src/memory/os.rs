@@ -218,6 +218,62 @@ impl Span {
     }
 }
 
+/// Spans one after another, to get and put a few bytes at a time.
+#[derive(Debug)]
+pub(crate) struct Reach {
+    /// Each with the number of the byte it begins at.
+    spans: Vec<(u64, Span)>,
+}
+
+impl Reach {
+    pub(crate) fn new(spans: impl IntoIterator<Item = Span>) -> Self {
+        let mut start = 0;
+        let placed = spans.into_iter().map(|span| {
+            let at = start;
+            start += span.len as u64;
+            (at, span)
+        });
+        Self {
+            spans: placed.collect(),
+        }
+    }
+
+    /// The span that a byte lies in, from there on; none beyond the last.
+    fn find(&self, at: u64) -> Option<Span> {
+        let after = self.spans.partition_point(|(start, _)| *start <= at);
+        let (start, span) = self.spans.get(after.checked_sub(1)?)?;
+        let from = (at - start) as usize;
+        (from < span.len).then(|| span.part(from, span.len - from))
+    }
+
+    /// Bytes from a place on; zero what lies beyond.
+    pub(crate) fn get<const N: usize>(&self, at: u64) -> [u8; N] {
+        let mut bytes = [0_u8; N];
+        let mut done = 0;
+        while done < N
+            && let Some(span) = self.find(at + done as u64)
+        {
+            let len = span.len.min(N - done);
+            let from: *const u8 = std::ptr::with_exposed_provenance(span.at);
+            // SAFETY: the span is readable for at least `len` bytes (invariant), and the array has as many from `done` on.
+            unsafe { std::ptr::copy_nonoverlapping(from, bytes[done..].as_mut_ptr(), len) };
+            done += len;
+        }
+        bytes
+    }
+
+    /// Bytes written from a place on, as many as there is room for.
+    pub(crate) fn put(&self, at: u64, bytes: &[u8]) {
+        let mut done = 0;
+        while done < bytes.len()
+            && let Some(span) = self.find(at + done as u64)
+        {
+            span.write(&bytes[done..]);
+            done += span.len.min(bytes.len() - done);
+        }
+    }
+}
+
 /// The bytes of one row of spans over those of another, as many as the shorter holds.
 pub(crate) fn copy(to: &[Span], from: &[Span]) {
     let mut to = to.iter().copied();

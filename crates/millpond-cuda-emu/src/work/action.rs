@@ -99,6 +99,11 @@ const DEVICE_SPEED: f64 = 1.5e12;
 /// Modelled nanoseconds of anything that runs on a device.
 const START: u64 = 2_000;
 
+/// Modelled nanoseconds of a kernel that does little with so many bytes.
+pub(crate) fn compute(bytes: u64) -> u64 {
+    START + nanoseconds(bytes, DEVICE_SPEED)
+}
+
 fn nanoseconds(bytes: u64, speed: f64) -> u64 {
     (bytes as f64 / speed * 1e9).ceil() as u64
 }
@@ -108,7 +113,7 @@ impl Action {
     pub(crate) fn cost(&self, options: &Options, is_host: impl Fn(u64) -> bool) -> (Engine, u64) {
         match self {
             Self::Nothing | Self::Call(_) => (Engine::None, 0),
-            Self::Fill { rows, .. } => (Engine::Compute, START + nanoseconds(rows.bytes(), DEVICE_SPEED)),
+            Self::Fill { rows, .. } => (Engine::Compute, compute(rows.bytes())),
             Self::Kernel(launch) => (Engine::Compute, launch.cost()),
             Self::Prefetch { len, place, .. } => {
                 let engine = if *place < 0 {
@@ -130,7 +135,7 @@ impl Action {
                 match (host(to), host(from)) {
                     (true, true) | (true, false) => (Engine::Download, link),
                     (false, true) => (Engine::Upload, link),
-                    (false, false) => (Engine::Compute, START + nanoseconds(rows.bytes(), DEVICE_SPEED)),
+                    (false, false) => (Engine::Compute, compute(rows.bytes())),
                 }
             }
         }

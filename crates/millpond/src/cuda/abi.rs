@@ -8,7 +8,10 @@ use std::ffi::{c_int, c_uint, c_ushort, c_void};
 pub(super) type Code = c_uint;
 
 pub(super) const SUCCESS: Code = 0;
+pub(super) const INVALID_VALUE: Code = 1;
 pub(super) const OUT_OF_MEMORY: Code = 2;
+pub(super) const NO_BINARY: Code = 209;
+pub(super) const NOT_FOUND: Code = 500;
 pub(super) const NOT_READY: Code = 600;
 
 /// A handle that the driver made: opaque, and usable from any thread that the driver lets use it.
@@ -45,6 +48,10 @@ handles! {
     GraphHandle;
     /// The same, ready to be launched.
     ExecutableHandle;
+    /// Code that was loaded.
+    ModuleHandle;
+    /// A function of it that is launched.
+    FunctionHandle;
 }
 
 /// Physical memory that addresses are mapped to.
@@ -82,6 +89,9 @@ pub(super) const POOL_USED_PEAK: c_uint = 8;
 pub(super) const EVENT_WITHOUT_TIME: c_uint = 2;
 /// A stream that does not wait for the legacy default one.
 pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
+/// Where the compiler of PTX writes what is wrong, and how many bytes there are for it.
+pub(super) const JIT_ERROR_LOG: c_uint = 5;
+pub(super) const JIT_ERROR_LOG_BYTES: c_uint = 6;
 
 /// A capture during which nothing is refused but waiting for what is captured.
 pub(super) const CAPTURE_RELAXED: c_uint = 2;
@@ -224,10 +234,20 @@ mod tests {
             ]
         );
         assert_eq!(
-            [SUCCESS, OUT_OF_MEMORY, NOT_READY],
+            [
+                SUCCESS,
+                INVALID_VALUE,
+                OUT_OF_MEMORY,
+                NO_BINARY,
+                NOT_FOUND,
+                NOT_READY
+            ],
             [
                 sys::CUresult::CUDA_SUCCESS as Code,
+                sys::CUresult::CUDA_ERROR_INVALID_VALUE as Code,
                 sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY as Code,
+                sys::CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU as Code,
+                sys::CUresult::CUDA_ERROR_NOT_FOUND as Code,
                 sys::CUresult::CUDA_ERROR_NOT_READY as Code,
             ]
         );
@@ -247,6 +267,8 @@ mod tests {
                 POOL_RESERVED_PEAK,
                 POOL_USED,
                 POOL_USED_PEAK,
+                JIT_ERROR_LOG,
+                JIT_ERROR_LOG_BYTES,
             ],
             [
                 sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint,
@@ -263,6 +285,8 @@ mod tests {
                 sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH as c_uint,
                 sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT as c_uint,
                 sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH as c_uint,
+                sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER as c_uint,
+                sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES as c_uint,
             ]
         );
     }

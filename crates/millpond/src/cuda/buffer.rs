@@ -245,12 +245,8 @@ impl<T: Element> DeviceBuffer<T> {
     /// Gives the memory back now.
     pub fn free(self) {}
 
-    /// Waits for the stream. Memory of the host's is lent to its work meanwhile, so it does so for certain: of a device that is
-    /// lost nothing goes on.
     fn wait(&self) -> Result<(), CudaError> {
-        insist(|| self.stream.synchronize()).inspect_err(|_| {
-            let _ = insist(|| self.on().synchronize());
-        })
+        self.stream.wait()
     }
 
     /// The device.

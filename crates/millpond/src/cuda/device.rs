@@ -4,9 +4,10 @@ use super::abi::{ContextHandle, DeviceNumber, attribute};
 use super::driver::Driver;
 use super::error::{CudaError, insist};
 use super::fork;
+use super::kernels::Loaded;
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A CUDA device.
 ///
@@ -45,12 +46,23 @@ struct Context {
     compute: (u32, u32),
     virtual_memory: bool,
     pools: bool,
+    /// The kernels of tensors, from the first that was launched on.
+    kernels: Mutex<Option<Loaded>>,
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
         if fork::is_forked() {
             return;
+        }
+        let kernels = self.kernels.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernels) = kernels.take() {
+            // SAFETY: the context is retained until below.
+            let entered = insist(|| unsafe { self.driver.context_push(self.handle) });
+            if entered.is_ok() {
+                let _current = Current(self.driver);
+                kernels.code().unload(self.driver);
+            }
         }
         // At the end of the process the driver may be gone already, and says so.
         // SAFETY: retained once when this was made.
@@ -106,6 +118,7 @@ impl CudaDevice {
             compute,
             virtual_memory: virtual_memory && driver.has_virtual_memory(),
             pools: pools && driver.has_pools(),
+            kernels: Mutex::default(),
         })))
     }
 
@@ -202,6 +215,10 @@ impl CudaDevice {
 
     pub(super) fn driver(&self) -> &'static Driver {
         self.0.driver
+    }
+
+    pub(super) fn kernels(&self) -> &Mutex<Option<Loaded>> {
+        &self.0.kernels
     }
 
     /// The driver's number for it.

@@ -2,8 +2,8 @@
 
 use super::abi::{
     Access, AllocationProperties, Code, ContextHandle, DeviceNumber, DevicePtr, EventHandle,
-    ExecutableHandle, GraphHandle, MemoryHandle, NOT_READY, PoolHandle, PoolProperties, SUCCESS,
-    StreamHandle,
+    ExecutableHandle, FunctionHandle, GraphHandle, MemoryHandle, ModuleHandle, NOT_READY, PoolHandle,
+    PoolProperties, SUCCESS, StreamHandle,
 };
 use super::calls::{self, DriverCalls, Tally};
 use super::error::CudaError;
@@ -53,6 +53,7 @@ macro_rules! table {
         /// and live.
         impl Driver {
             $(
+                #[allow(clippy::too_many_arguments, reason = "as the driver has it")]
                 pub(super) unsafe fn $name(&self $(, $arg: $of)*) -> Result<(), CudaError> {
                     let function = self.functions.$name;
                     let function = function.ok_or(CudaError::Missing { function: $symbol })?;
@@ -138,6 +139,22 @@ table! {
         to: DevicePtr, from: DevicePtr, bytes: usize, stream: StreamHandle
     );
     set_bytes = "cuMemsetD8Async"(address: DevicePtr, value: u8, bytes: usize, stream: StreamHandle);
+    module_load = "cuModuleLoadDataEx"(
+        module: *mut ModuleHandle, image: *const c_void, count: c_uint, options: *mut c_uint,
+        values: *mut *mut c_void
+    );
+    module_unload = "cuModuleUnload"(module: ModuleHandle);
+    module_function = "cuModuleGetFunction"(
+        function: *mut FunctionHandle, module: ModuleHandle, name: *const c_char
+    );
+    function_parameter = "cuFuncGetParamInfo"(
+        function: FunctionHandle, index: usize, offset: *mut usize, bytes: *mut usize
+    );
+    launch = "cuLaunchKernel"(
+        function: FunctionHandle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
+        block_y: c_uint, block_z: c_uint, shared: c_uint, stream: StreamHandle,
+        parameters: *mut *mut c_void, extra: *mut *mut c_void
+    );
 }
 
 /// The process's CUDA driver.

@@ -117,6 +117,14 @@ impl CudaStream {
         unsafe { self.device().driver().stream_synchronize(self.0.handle) }
     }
 
+    /// Waits for it when memory of the host's is lent to its work, so it does so for certain: of a device that is lost nothing goes
+    /// on.
+    pub(super) fn wait(&self) -> Result<(), CudaError> {
+        insist(|| self.synchronize()).inspect_err(|_| {
+            let _ = insist(|| self.device().synchronize());
+        })
+    }
+
     /// Has work that is put here from now on wait, on the device, for what the other stream has to do by now.
     ///
     /// # Errors

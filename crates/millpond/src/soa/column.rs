@@ -36,6 +36,12 @@ pub trait Column: Sized {
     /// The elements, to be written.
     #[must_use]
     fn slice_mut(&mut self) -> &mut [Self::Item];
+    /// Their bytes.
+    #[must_use]
+    fn bytes(&self) -> &[u8];
+    /// Their bytes, to be written.
+    #[must_use]
+    fn bytes_mut(&mut self) -> &mut [u8];
     /// A copy of one of them.
     #[must_use]
     fn copy(item: &Self::Item) -> Self::Item;
@@ -97,6 +103,14 @@ impl<T: Pod> Column for Buffer<T> {
     #[inline]
     fn slice_mut(&mut self) -> &mut [T] {
         self
+    }
+
+    fn bytes(&self) -> &[u8] {
+        bytemuck::cast_slice(self)
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(self)
     }
 
     #[inline]

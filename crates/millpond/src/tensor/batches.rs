@@ -74,6 +74,8 @@ macro_rules! batches {
 }
 
 batches!(Tensor);
+#[cfg(feature = "cuda")]
+batches!(super::device::DeviceTensor);
 batches!(TensorRef<'a>, 'a);
 
 /// Views of some places of a dimension at a time, to write: each may go to a thread of its own. Made by

@@ -32,14 +32,14 @@ use std::ops::{Deref, Range};
 /// ```
 #[derive(Clone, Debug)]
 #[must_use]
-pub enum SharedOrCopied {
+pub enum SharedOrCopied<T = Tensor> {
     /// A view of the same storage: nothing was copied.
-    Shared(Tensor),
+    Shared(T),
     /// A storage of its own: the elements were copied.
-    Copied(Tensor),
+    Copied(T),
 }
 
-impl SharedOrCopied {
+impl<T> SharedOrCopied<T> {
     /// Whether it shares the storage.
     #[must_use]
     pub fn is_shared(&self) -> bool {
@@ -48,20 +48,46 @@ impl SharedOrCopied {
 
     /// The tensor.
     #[must_use]
-    pub fn into_tensor(self) -> Tensor {
+    pub fn into_tensor(self) -> T {
         match self {
             Self::Shared(tensor) | Self::Copied(tensor) => tensor,
         }
     }
 }
 
-impl Deref for SharedOrCopied {
-    type Target = Tensor;
+impl<T> Deref for SharedOrCopied<T> {
+    type Target = T;
 
-    fn deref(&self) -> &Tensor {
+    fn deref(&self) -> &T {
         match self {
             Self::Shared(tensor) | Self::Copied(tensor) => tensor,
         }
+    }
+}
+
+/// Where a tensor can be taken: it decides what kind of tensor is there. A [`Device`], or with the feature `cuda` a
+/// `CudaQueue`.
+pub trait Destination<T> {
+    /// What a tensor is there.
+    type Tensor;
+
+    /// Takes a tensor there: the same storage where it is there already, else a copy.
+    ///
+    /// # Errors
+    /// When there is no memory for a copy, and what the devices say.
+    fn bring(self, tensor: &T) -> Result<SharedOrCopied<Self::Tensor>, TensorError>;
+}
+
+impl Destination<Tensor> for Device {
+    type Tensor = Tensor;
+
+    fn bring(self, tensor: &Tensor) -> Result<SharedOrCopied, TensorError> {
+        if tensor.device() == self {
+            return Ok(SharedOrCopied::Shared(tensor.clone()));
+        }
+        let mut copy = Tensor::zeros_on(self, tensor.shape(), tensor.dtype())?;
+        copy.view_mut()?.copy_from(tensor)?;
+        Ok(SharedOrCopied::Copied(copy))
     }
 }
 
@@ -111,17 +137,13 @@ impl Tensor {
         }
     }
 
-    /// The tensor in memory of a device: this one where it is there, else a copy.
+    /// The tensor somewhere else: this one where it is there, else a copy, of the kind that is there. For [`Device::Host`] that is
+    /// a tensor; with the feature `cuda` it is a `DeviceTensor` for a pool of a device and a stream, `&pool.on(&stream)?`.
     ///
     /// # Errors
-    /// When there is no memory for a copy.
-    pub fn to(&self, device: Device) -> Result<SharedOrCopied, TensorError> {
-        if self.device() == device {
-            return Ok(SharedOrCopied::Shared(self.clone()));
-        }
-        let mut copy = Self::zeros_on(device, self.shape(), self.dtype())?;
-        copy.view_mut()?.copy_from(self)?;
-        Ok(SharedOrCopied::Copied(copy))
+    /// When there is no memory for a copy, and what the devices say.
+    pub fn to<D: Destination<Self>>(&self, destination: D) -> Result<SharedOrCopied<D::Tensor>, TensorError> {
+        destination.bring(self)
     }
 
     /// Overwrites the elements with those of another tensor, repeated where they are fewer, or with a number.

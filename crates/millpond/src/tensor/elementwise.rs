@@ -202,7 +202,7 @@ impl Binary {
     }
 
     /// Which of both divides the other, if one does.
-    fn divisor<S>(self, left: S, right: S) -> Option<S> {
+    pub(super) fn divisor<S>(self, left: S, right: S) -> Option<S> {
         match self {
             Self::Div => Some(right),
             Self::DivInto => Some(left),
@@ -314,25 +314,38 @@ pub(super) fn refuse<R>(operation: &'static str, dtype: DType) -> Result<R, Tens
     Err(TensorError::Unsupported { operation, dtype })
 }
 
+/// What an operation writes, wherever it is.
+pub(super) trait Written {
+    /// Type and shape.
+    fn facts(&self) -> (DType, &[usize]);
+}
+
+impl Written for TensorMut<'_> {
+    fn facts(&self) -> (DType, &[usize]) {
+        (self.dtype(), self.shape())
+    }
+}
+
 /// Refuses an output of another type or shape than the result has.
 pub(super) fn output(
     operation: &'static str,
-    out: &TensorMut<'_>,
+    out: &impl Written,
     dtype: DType,
     shape: &[usize],
 ) -> Result<(), TensorError> {
-    if out.dtype() != dtype {
+    let (found, there) = out.facts();
+    if found != dtype {
         return Err(TensorError::DTypes {
             operation,
             left: dtype,
-            right: out.dtype(),
-            shapes: [shape.into(), out.shape().into()],
+            right: found,
+            shapes: [shape.into(), there.into()],
         });
     }
-    if out.shape() != shape {
+    if there != shape {
         return Err(TensorError::Shapes {
             operation,
-            left: out.shape().into(),
+            left: there.into(),
             right: shape.into(),
             rule: "the output's shape has to be that of the result",
         });

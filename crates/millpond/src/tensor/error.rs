@@ -1,6 +1,8 @@
 //! Why something cannot be done with tensors.
 
 use super::scalar::Scalar;
+#[cfg(feature = "cuda")]
+use crate::cuda::{CudaError, KernelError};
 use crate::dtype::{DType, DTypeError};
 use crate::error::AllocError;
 use thiserror::Error;
@@ -188,6 +190,24 @@ pub enum TensorError {
     /// There is no memory for it.
     #[error(transparent)]
     Alloc(#[from] AllocError),
+    /// The device's driver refused, or an operand is on another device.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    /// The kernels cannot be loaded or launched on the device.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Kernel(Box<KernelError>),
+}
+
+#[cfg(feature = "cuda")]
+impl From<KernelError> for TensorError {
+    fn from(error: KernelError) -> Self {
+        match error {
+            KernelError::Cuda(error) => Self::Cuda(error),
+            error => Self::Kernel(Box::new(error)),
+        }
+    }
 }
 
 /// How many other tensors stand in the way.

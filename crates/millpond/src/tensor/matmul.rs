@@ -19,7 +19,11 @@ use super::threads;
 use super::view::{TensorMut, TensorRef};
 
 /// The shape of the product: that of the last two dimensions, after what the others are together.
-fn shape_of(operation: &'static str, left: &[usize], right: &[usize]) -> Result<Dims, TensorError> {
+pub(super) fn shape_of(
+    operation: &'static str,
+    left: &[usize],
+    right: &[usize],
+) -> Result<Dims, TensorError> {
     let refuse = |rule| TensorError::Shapes {
         operation,
         left: left.into(),
@@ -213,6 +217,17 @@ fn products(
     }
 }
 
+/// A factor of two dimensions or more, with those before its last two repeated to those of the product's shape.
+pub(super) fn batched(
+    operation: &'static str,
+    layout: &Layout,
+    shape: &[usize],
+) -> Result<Layout, TensorError> {
+    let last = &layout.shape()[layout.rank() - 2..];
+    let whole = Dims::of(&shape[..shape.len() - 2])?.and(pair(last))?;
+    layout.repeat_to(operation, &whole)
+}
+
 fn multiply(
     operation: &'static str,
     left: TensorRef<'_>,
@@ -242,11 +257,7 @@ fn multiply(
             return product(left, right, out, parts);
         }
     }
-    let like = |view: TensorRef<'_>| -> Result<Layout, TensorError> {
-        let last = &view.shape()[view.rank() - 2..];
-        let whole = Dims::of(&shape[..shape.len() - 2])?.and(pair(last))?;
-        view.layout().repeat_to(operation, &whole)
-    };
+    let like = |view: TensorRef<'_>| batched(operation, view.layout(), &shape);
     let (left, right) = (left.with(like(left)?), right.with(like(right)?));
     products(left, right, out, parts)
 }

@@ -203,7 +203,7 @@ fn dot_all<T: Number>(left: TensorRef<'_>, right: TensorRef<'_>) -> T::Wide {
 }
 
 /// The type of sums along a dimension: integers are counted in 64 bits, truth values too.
-fn sum_dtype(dtype: DType) -> DType {
+pub(super) fn sum_dtype(dtype: DType) -> DType {
     match dtype {
         DType::I8 | DType::I16 | DType::I32 | DType::I64 => DType::I64,
         DType::U8 | DType::U16 | DType::U32 | DType::U64 | DType::Bool => DType::U64,
@@ -232,7 +232,7 @@ fn sum(of: TensorRef<'_>) -> Result<Scalar, TensorError> {
 
 fn sum_dim(of: TensorRef<'_>, dim: usize, out: &mut TensorMut<'_>) -> Result<(), TensorError> {
     let layout = of.layout().gone(dim)?;
-    output("sum_dim_into", out, sum_dtype(of.dtype()), layout.shape())?;
+    output("sum_dim_into", &*out, sum_dtype(of.dtype()), layout.shape())?;
     let along = (&layout, of.shape()[dim], of.strides()[dim]);
     with_number!(
         of.dtype(),
@@ -244,18 +244,30 @@ fn sum_dim(of: TensorRef<'_>, dim: usize, out: &mut TensorMut<'_>) -> Result<(),
     )
 }
 
+/// Refuses what is not two vectors of a size.
+pub(super) fn vectors_only(
+    operation: &'static str,
+    left: &[usize],
+    right: &[usize],
+    is_tensor: bool,
+) -> Result<(), TensorError> {
+    if is_tensor && left.len() == 1 && left == right {
+        return Ok(());
+    }
+    Err(TensorError::Shapes {
+        operation,
+        left: left.into(),
+        right: right.into(),
+        rule: "both have to be of one dimension and of the same size",
+    })
+}
+
 fn dot(operation: &'static str, left: TensorRef<'_>, other: &Operand<'_>) -> Result<Scalar, TensorError> {
     other.expect(operation, left.dtype(), left.shape())?;
-    let refuse = || TensorError::Shapes {
-        operation,
-        left: left.shape().into(),
-        right: other.shape().into(),
-        rule: "both have to be of one dimension and of the same size",
-    };
-    let right = other.tensor()?.ok_or_else(refuse)?;
-    if left.rank() != 1 || left.shape() != right.shape() {
-        return Err(refuse());
-    }
+    let right = other.tensor()?;
+    vectors_only(operation, left.shape(), other.shape(), right.is_some())?;
+    // What is no tensor has been refused.
+    let right = right.unwrap_or(left);
     with_number!(
         left.dtype(),
         T => Ok(dot_all::<T>(left, right).into()),

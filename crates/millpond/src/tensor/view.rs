@@ -189,6 +189,13 @@ impl<'a> TensorRef<'a> {
         self.bytes
     }
 
+    /// Their bytes, of a view in which they follow one another.
+    #[cfg(feature = "cuda")]
+    pub(super) fn flat_bytes(&self) -> &'a [u8] {
+        let size = self.dtype.size();
+        &self.bytes[self.layout.offset() * size..][..self.len() * size]
+    }
+
     /// The elements of a view in which they follow one another.
     #[inline]
     pub(super) fn flat<T: Pod>(&self) -> &'a [T] {
@@ -439,6 +446,9 @@ macro_rules! facts {
         }
     };
 }
+
+#[cfg(feature = "cuda")]
+pub(super) use facts;
 
 impl Tensor {
     facts!();

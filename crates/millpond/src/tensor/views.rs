@@ -108,6 +108,9 @@ macro_rules! repeats {
     };
 }
 
+#[cfg(feature = "cuda")]
+pub(super) use {repeats, views};
+
 /// Elsewhere in the same memory: where a change of the layout leads.
 ///
 /// The layout is changed where it will be, as it is large and to carry it takes longer than to change it.

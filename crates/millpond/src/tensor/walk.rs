@@ -100,6 +100,14 @@ impl<const N: usize> Walk<N> {
         }
     }
 
+    /// All dimensions, the outermost first, each with its size and strides; none where there are no elements.
+    #[cfg(feature = "cuda")]
+    pub(super) fn dims(self) -> Option<impl Iterator<Item = (usize, [usize; N])>> {
+        let outer = self.dims.into_iter().take(self.outer?);
+        let dims = outer.map(|dim| (dim.size, dim.strides));
+        Some(dims.chain([(self.len, self.strides)]))
+    }
+
     /// Calls with the places at which each row begins.
     #[inline]
     pub(super) fn rows(&self, mut row: impl FnMut([usize; N])) {

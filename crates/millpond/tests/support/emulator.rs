@@ -215,3 +215,14 @@ impl Drop for Primary {
         let _ = unsafe { release(0) };
     }
 }
+
+/// Has a library of kernels register them with the emulated driver; answers how many.
+pub(crate) fn register_kernels(library: &std::path::Path) -> c_int {
+    type Register = unsafe extern "C" fn(*mut c_void) -> c_int;
+    assert!(open(library).is_ok(), "{} cannot be loaded", library.display());
+    let function = symbol(c"register_kernels");
+    // SAFETY: the library's function of this name has this signature.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Register>(function) };
+    // SAFETY: it takes the emulator's function of this name.
+    unsafe { function(symbol(c"millpond_emu_register")) }
+}

@@ -1,0 +1,187 @@
+//! Types of elements, by the numbers that `millpond` has for them, and what is computed with them (`number.cuh`).
+
+use crate::error::{Answer, Code};
+use crate::memory::os::Reach;
+use half::{bf16, f16};
+
+/// A type of elements that is computed with.
+pub(super) trait Element: Copy + Send + Sync + 'static {
+    /// Its name in entries.
+    const NAME: &'static str;
+    const SIZE: usize = size_of::<Self>();
+    /// What products of matrices are added up in.
+    type Sum: Copy + Default;
+
+    fn get(from: &Reach, at: u64) -> Self;
+    fn put(self, to: &Reach, at: u64);
+    /// From the bytes of a parameter.
+    fn of_bytes(bytes: &[u8]) -> Self;
+
+    fn plus(self, other: Self) -> Self;
+    fn minus(self, other: Self) -> Self;
+    fn times(self, other: Self) -> Self;
+    fn over(self, other: Self) -> Self;
+    fn add_product(sum: Self::Sum, left: Self, right: Self) -> Self::Sum;
+    fn of_sum(sum: Self::Sum) -> Self;
+}
+
+macro_rules! in_memory {
+    ($type:ident) => {
+        const NAME: &'static str = stringify!($type);
+
+        fn get(from: &Reach, at: u64) -> Self {
+            Self::from_ne_bytes(from.get(at * Self::SIZE as u64))
+        }
+        fn put(self, to: &Reach, at: u64) {
+            to.put(at * Self::SIZE as u64, &self.to_ne_bytes());
+        }
+        fn of_bytes(bytes: &[u8]) -> Self {
+            Self::from_ne_bytes(bytes.try_into().unwrap_or_default())
+        }
+    };
+}
+
+macro_rules! floats {
+    ($($type:ident, $sum:ty;)*) => {
+        $(impl Element for $type {
+            in_memory!($type);
+            type Sum = $sum;
+
+            fn plus(self, other: Self) -> Self { self + other }
+            fn minus(self, other: Self) -> Self { self - other }
+            fn times(self, other: Self) -> Self { self * other }
+            fn over(self, other: Self) -> Self { self / other }
+            fn add_product(sum: $sum, left: Self, right: Self) -> $sum {
+                <$sum>::from(left).mul_add(right.into(), sum)
+            }
+            fn of_sum(sum: $sum) -> Self { of_float(sum) }
+        })*
+    };
+}
+
+/// What sums of halves are rounded to, and nothing for others.
+fn of_float<S, T: OfFloat<S>>(sum: S) -> T {
+    T::of_float(sum)
+}
+
+trait OfFloat<S> {
+    fn of_float(sum: S) -> Self;
+}
+
+macro_rules! of_float {
+    ($($type:ty, $sum:ty, $of:expr;)*) => {
+        $(impl OfFloat<$sum> for $type {
+            fn of_float(sum: $sum) -> Self { $of(sum) }
+        })*
+    };
+}
+
+of_float! {
+    f64, f64, |sum| sum;
+    f32, f32, |sum| sum;
+    f16, f32, f16::from_f32;
+    bf16, f32, bf16::from_f32;
+}
+
+floats! { f64, f64; f32, f32; f16, f32; bf16, f32; }
+
+macro_rules! integers {
+    ($($type:ident)*) => {
+        $(impl Element for $type {
+            in_memory!($type);
+            type Sum = Self;
+
+            fn plus(self, other: Self) -> Self { self.wrapping_add(other) }
+            fn minus(self, other: Self) -> Self { self.wrapping_sub(other) }
+            fn times(self, other: Self) -> Self { self.wrapping_mul(other) }
+            fn over(self, other: Self) -> Self {
+                if other == 0 { 0 } else { self.wrapping_div(other) }
+            }
+            fn add_product(sum: Self, left: Self, right: Self) -> Self {
+                sum.wrapping_add(left.wrapping_mul(right))
+            }
+            fn of_sum(sum: Self) -> Self { sum }
+        })*
+    };
+}
+
+integers! { i8 i16 i32 i64 u8 u16 u32 u64 }
+
+/// Does something with each type.
+macro_rules! each_type {
+    ($type:ident => $body:expr) => {
+        $crate::kernels::number::each_type!(@ $type => $body;
+            f64 f32 half::f16 half::bf16 i8 i16 i32 i64 u8 u16 u32 u64)
+    };
+    (@ $type:ident => $body:expr; $($each:ty)*) => {
+        $({
+            type $type = $each;
+            $body
+        })*
+    };
+}
+pub(super) use each_type;
+
+/// Bytes of each type, by its number; the last is the truth value.
+const SIZES: [u64; 13] = [8, 4, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8, 1];
+
+/// Bytes of a type; none for one that there is not.
+pub(super) fn size(code: u32) -> Answer<u64> {
+    let size = SIZES.get(code as usize);
+    size.copied().ok_or(Code::ILLEGAL_ADDRESS)
+}
+
+/// What elements are counted in.
+pub(super) trait Wide: Element + Default + PartialEq {
+    /// An element of a type of its kind; of none that is of another.
+    fn load(from: &Reach, at: u64, code: u32) -> Self;
+    /// As an element of any type.
+    fn store(self, to: &Reach, at: u64, code: u32);
+    fn of_bool(is: bool) -> Self;
+}
+
+macro_rules! wides {
+    ($($wide:ident [$($code:literal => $type:ty, $widen:expr;)*];)*) => {
+        $(impl Wide for $wide {
+            fn load(from: &Reach, at: u64, code: u32) -> Self {
+                match code {
+                    $($code => $widen(<$type as Element>::get(from, at)),)*
+                    _ => Self::default(),
+                }
+            }
+
+            fn store(self, to: &Reach, at: u64, code: u32) {
+                match code {
+                    0 => (self as f64).put(to, at),
+                    1 => (self as f32).put(to, at),
+                    2 => f16::from_f64(self as f64).put(to, at),
+                    3 => bf16::from_f64(self as f64).put(to, at),
+                    4 => (self as i8).put(to, at),
+                    5 => (self as i16).put(to, at),
+                    6 => (self as i32).put(to, at),
+                    7 => (self as i64).put(to, at),
+                    8 => (self as u8).put(to, at),
+                    9 => (self as u16).put(to, at),
+                    10 => (self as u32).put(to, at),
+                    11 => (self as u64).put(to, at),
+                    _ => u8::from(self != Self::default()).put(to, at),
+                }
+            }
+
+            fn of_bool(is: bool) -> Self { u8::from(is).into() }
+        })*
+    };
+}
+
+wides! {
+    f64 [
+        0 => f64, |x| x; 1 => f32, f64::from; 2 => f16, f64::from; 3 => bf16, f64::from;
+    ];
+    i64 [
+        4 => i8, i64::from; 5 => i16, i64::from; 6 => i32, i64::from; 7 => i64, |x| x;
+    ];
+    u64 [
+        8 => u8, u64::from; 9 => u16, u64::from; 10 => u32, u64::from; 11 => u64, |x| x;
+        12 => u8, |x| u64::from(x != 0);
+    ];
+}

@@ -1,0 +1,391 @@
+//! Kernels, and how one is launched.
+//!
+//! A launch goes to one stream, and a buffer may be another's. So that stream first waits, on the device, for what the buffers'
+//! own have to do by then, and they wait for the launch: what is put there later, the block's next use among it, comes after.
+//! That is more than to record the use on the buffer, which orders the next use of its memory and not the next work on itself.
+
+use super::abi::{FunctionHandle, INVALID_VALUE};
+use super::buffer::DeviceBuffer;
+use super::device::CudaDevice;
+use super::error::CudaError;
+use super::kernel_error::KernelError;
+use super::module::CudaModule;
+use super::stream::CudaStream;
+use crate::dtype::Element;
+use bytemuck::NoUninit;
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::Arc;
+
+/// A kernel of a [`CudaModule`]. Cloning makes another handle; each keeps the module loaded.
+#[derive(Clone)]
+pub struct CudaKernel {
+    module: CudaModule,
+    name: Arc<str>,
+    function: FunctionHandle,
+    parameters: Option<Arc<[usize]>>,
+}
+
+impl CudaKernel {
+    pub(super) fn new(
+        module: CudaModule,
+        name: &str,
+        function: FunctionHandle,
+        parameters: Option<Vec<usize>>,
+    ) -> Self {
+        Self {
+            module,
+            name: name.into(),
+            function,
+            parameters: parameters.map(Into::into),
+        }
+    }
+
+    /// The name of its entry.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The module it is of.
+    #[must_use]
+    pub fn module(&self) -> &CudaModule {
+        &self.module
+    }
+
+    /// Bytes of each parameter; none where the driver is too old to say (before CUDA 12.4).
+    #[must_use]
+    pub fn parameters(&self) -> Option<&[usize]> {
+        self.parameters.as_deref()
+    }
+
+    /// Describes a launch on a stream: one block of one thread, unless said otherwise.
+    pub fn launch<'a>(&'a self, stream: &'a CudaStream) -> Launch<'a> {
+        Launch {
+            kernel: self,
+            stream,
+            shape: Shape::default(),
+            arguments: Arguments::default(),
+            others: Vec::new(),
+        }
+    }
+
+    /// Whether these are its parameters, as far as the driver can say.
+    fn check(&self, arguments: &Arguments) -> Result<(), KernelError> {
+        let Some(expected) = self.parameters() else {
+            return Ok(());
+        };
+        let kernel = || self.name().to_owned();
+        if expected.len() != arguments.sizes.len() {
+            return Err(KernelError::Parameters {
+                kernel: kernel(),
+                expected: expected.len(),
+                found: arguments.sizes.len(),
+            });
+        }
+        let mut both = expected.iter().copied().zip(arguments.sizes.iter().copied());
+        match both.position(|(expected, found)| expected != found) {
+            Some(index) => Err(KernelError::Parameter {
+                kernel: kernel(),
+                index,
+                expected: expected[index],
+                found: arguments.sizes[index],
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for CudaKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaKernel")
+            .field("name", &self.name)
+            .field("parameters", &self.parameters)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Blocks, threads and shared memory of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) shared: u32,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self {
+            grid: [1; 3],
+            block: [1; 3],
+            shared: 0,
+        }
+    }
+}
+
+/// The values of parameters, one after another.
+#[derive(Default)]
+pub(crate) struct Arguments {
+    bytes: Vec<u8>,
+    sizes: Vec<usize>,
+}
+
+impl Arguments {
+    pub(crate) fn push<T: NoUninit>(&mut self, value: T) {
+        self.push_bytes(bytemuck::bytes_of(&value));
+    }
+
+    pub(crate) fn push_bytes(&mut self, value: &[u8]) {
+        self.bytes.extend_from_slice(value);
+        self.sizes.push(value.len());
+    }
+}
+
+/// Launches a function. The driver copies the arguments before it returns.
+///
+/// # Safety
+/// The function is of a module that stays loaded until it ran, the arguments are its parameters, and the context is this
+/// thread's. What it reads and writes there is ordered by the stream, and nobody else's at that time.
+pub(super) unsafe fn launch(
+    stream: &CudaStream,
+    function: FunctionHandle,
+    shape: Shape,
+    arguments: &mut Arguments,
+) -> Result<(), CudaError> {
+    let Shape { grid, block, shared } = shape;
+    let mut rest = arguments.bytes.as_mut_slice();
+    let mut places: Vec<*mut c_void> = Vec::with_capacity(arguments.sizes.len());
+    for size in &arguments.sizes {
+        let (value, others) = rest.split_at_mut(*size);
+        places.push(value.as_mut_ptr().cast());
+        rest = others;
+    }
+    let driver = stream.device().driver();
+    // SAFETY: the caller's; there is a place for each parameter, and the stream lives.
+    unsafe {
+        driver.launch(
+            function,
+            grid[0],
+            grid[1],
+            grid[2],
+            block[0],
+            block[1],
+            block[2],
+            shared,
+            stream.handle(),
+            places.as_mut_ptr(),
+            std::ptr::null_mut(),
+        )
+    }
+}
+
+/// Does work on a stream with memory of other streams: it comes after what they have to do by now, and before what is put there
+/// later.
+pub(super) fn among<E: From<CudaError>>(
+    stream: &CudaStream,
+    others: &[&CudaStream],
+    work: impl FnOnce() -> Result<(), E>,
+) -> Result<(), E> {
+    for other in others {
+        stream.wait_for(other)?;
+    }
+    let done = work();
+    let mut ordered = Ok(());
+    for other in others {
+        // Where the other stream cannot wait, this thread does.
+        let waits = other.wait_for(stream).or_else(|_| stream.wait());
+        ordered = ordered.and(waits);
+    }
+    done.and(ordered.map_err(E::from))
+}
+
+/// A launch that is being described: shape, then an argument for each parameter, in order.
+#[must_use = "nothing is launched until launch"]
+pub struct Launch<'a> {
+    kernel: &'a CudaKernel,
+    stream: &'a CudaStream,
+    shape: Shape,
+    arguments: Arguments,
+    /// Streams of buffers among the arguments, but for the launch's own.
+    others: Vec<&'a CudaStream>,
+}
+
+/// What a kernel can be given to read: a number, or a buffer or tensor, of which it gets the address of the first element.
+pub trait KernelArg<'a>: sealed::Arg<'a> {}
+
+/// What a kernel can be given to write: a buffer, or a view of a tensor.
+pub trait KernelArgMut<'a>: sealed::ArgMut<'a> {}
+
+pub(crate) mod sealed {
+    pub trait Arg<'a> {
+        fn put(self, launch: &mut super::Launch<'a>);
+    }
+
+    pub trait ArgMut<'a> {
+        fn put(self, launch: &mut super::Launch<'a>);
+    }
+}
+
+impl<'a, T: Element> KernelArgMut<'a> for &'a mut DeviceBuffer<T> {}
+
+impl<'a, T: Element> sealed::ArgMut<'a> for &'a mut DeviceBuffer<T> {
+    fn put(self, launch: &mut Launch<'a>) {
+        launch.memory(self.address(), self.stream());
+    }
+}
+
+impl<'a, T: Element> KernelArg<'a> for &'a DeviceBuffer<T> {}
+
+impl<'a, T: Element> sealed::Arg<'a> for &'a DeviceBuffer<T> {
+    fn put(self, launch: &mut Launch<'a>) {
+        launch.memory(self.address(), self.stream());
+    }
+}
+
+macro_rules! numbers {
+    ($($type:ty)*) => {
+        $(
+            impl<'a> KernelArg<'a> for $type {}
+
+            impl<'a> sealed::Arg<'a> for $type {
+                fn put(self, launch: &mut Launch<'a>) {
+                    launch.arguments.push(self);
+                }
+            }
+        )*
+    };
+}
+
+numbers! { f64 f32 i8 i16 i32 i64 u8 u16 u32 u64 [f32; 2] [f64; 2] bool }
+
+#[cfg(feature = "half")]
+numbers! { half::f16 half::bf16 }
+
+impl<'a> Launch<'a> {
+    /// Blocks along each of up to three dimensions: `4`, `[4, 2]` or `[4, 2, 1]`.
+    pub fn grid(mut self, blocks: impl Into<Extent>) -> Self {
+        self.shape.grid = blocks.into().0;
+        self
+    }
+
+    /// Threads of a block along each of up to three dimensions.
+    pub fn block(mut self, threads: impl Into<Extent>) -> Self {
+        self.shape.block = threads.into().0;
+        self
+    }
+
+    /// Bytes of dynamic shared memory of each block; none unless said otherwise.
+    pub fn shared(mut self, bytes: u32) -> Self {
+        self.shape.shared = bytes;
+        self
+    }
+
+    /// The next argument: a number, or a buffer or tensor that the kernel only reads.
+    pub fn arg(mut self, argument: impl KernelArg<'a>) -> Self {
+        argument.put(&mut self);
+        self
+    }
+
+    /// The next argument: a buffer that the kernel writes, or what [`view_mut`](super::DeviceTensor::view_mut) of a tensor gives.
+    pub fn arg_mut(mut self, argument: impl KernelArgMut<'a>) -> Self {
+        argument.put(&mut self);
+        self
+    }
+
+    /// The next argument: a structure that the kernel takes by value.
+    pub fn arg_value<T: NoUninit>(mut self, value: T) -> Self {
+        self.arguments.push(value);
+        self
+    }
+
+    pub(crate) fn memory(&mut self, address: u64, stream: &'a CudaStream) {
+        self.arguments.push(address);
+        if stream != self.stream && !self.others.contains(&stream) {
+            self.others.push(stream);
+        }
+    }
+
+    /// Launches the kernel, and does not wait for it. It comes after all work that the buffers' streams have by now, and before
+    /// all they get later.
+    ///
+    /// # Errors
+    /// Where arguments are not as the kernel has parameters, as far as the driver can say, buffers are on another device, or the
+    /// driver refuses. Where that comes after the launch, it has been waited for.
+    ///
+    /// # Safety
+    /// The kernel is foreign code, which gets addresses and numbers and may do with them what it likes. So:
+    ///
+    /// * the arguments are its parameters, in number, order and type. Their number and sizes are checked where the driver can say
+    ///   them, their types never are;
+    /// * it reads and writes nothing beyond the buffers it is given here, and writes none that was not given by
+    ///   [`arg_mut`](Self::arg_mut);
+    /// * what it reads was written before: buffers begin with any bytes, and elements that are not of every bit pattern do not
+    ///   exist in them;
+    /// * its threads do not race among themselves, and it ends.
+    pub unsafe fn launch(mut self) -> Result<(), KernelError> {
+        let device: &CudaDevice = self.kernel.module.device();
+        self.stream.expect_on(device)?;
+        for other in &self.others {
+            other.expect_on(device)?;
+        }
+        self.kernel.check(&self.arguments)?;
+        let _current = device.enter()?;
+        let (kernel, stream, shape) = (self.kernel, self.stream, self.shape);
+        let arguments = &mut self.arguments;
+        among(stream, &self.others, || {
+            // SAFETY: the module is loaded as long as the kernel is, and waits for the device before it goes. The rest is the
+            // caller's, and the order was made above.
+            let launched = unsafe { launch(stream, kernel.function, shape, arguments) };
+            launched.map_err(|why| kernel.refused(shape, why))
+        })
+    }
+}
+
+impl CudaKernel {
+    fn refused(&self, Shape { grid, block, shared }: Shape, why: CudaError) -> KernelError {
+        match why {
+            CudaError::Driver {
+                code: INVALID_VALUE, ..
+            } => KernelError::Shape {
+                kernel: self.name().to_owned(),
+                grid,
+                block,
+                shared,
+                why,
+            },
+            why => why.into(),
+        }
+    }
+}
+
+impl fmt::Debug for Launch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Launch")
+            .field("kernel", &self.kernel.name)
+            .field("shape", &self.shape)
+            .field("arguments", &self.arguments.sizes.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// How many along each of three dimensions. Made of one, two or three numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent([u32; 3]);
+
+impl From<u32> for Extent {
+    fn from(x: u32) -> Self {
+        Self([x, 1, 1])
+    }
+}
+
+impl From<[u32; 2]> for Extent {
+    fn from([x, y]: [u32; 2]) -> Self {
+        Self([x, y, 1])
+    }
+}
+
+impl From<[u32; 3]> for Extent {
+    fn from(all: [u32; 3]) -> Self {
+        Self(all)
+    }
+}

@@ -1,0 +1,231 @@
+//! Modules: code that a device runs, loaded from PTX or from what was compiled for it.
+
+use super::abi::{
+    FunctionHandle, INVALID_VALUE, JIT_ERROR_LOG, JIT_ERROR_LOG_BYTES, ModuleHandle, NO_BINARY, NOT_FOUND,
+};
+use super::device::CudaDevice;
+use super::driver::Driver;
+use super::error::{CudaError, insist};
+use super::kernel_error::KernelError;
+use super::launch::CudaKernel;
+use std::ffi::{CString, c_void};
+use std::fmt;
+use std::sync::Arc;
+
+/// Room for what the compiler says.
+const LOG: usize = 16 << 10;
+
+/// Code on a device. Cloning makes another handle; it is unloaded with the last of them and of its kernels, for which the device
+/// is waited for.
+///
+/// ```
+/// use millpond::cuda::{CudaDevice, CudaError, CudaModule, CudaStream, DevicePool};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = match CudaDevice::get(0) {
+///     Err(CudaError::NoDriver) => return Ok(()),
+///     device => device?,
+/// };
+/// let (pool, stream) = (DevicePool::new(&device)?, CudaStream::new(&device)?);
+/// // What NVRTC or nvcc make of `extern "C" __global__ void scale(float *out, const float *in, float a, uint64_t n)`.
+/// let ptx = ".version 7.0\n.target sm_70\n.address_size 64\n
+///     .visible .entry scale(.param .u64 out, .param .u64 in, .param .f32 a, .param .u64 n) {
+///         .reg .pred %p; .reg .b32 %r<4>; .reg .f32 %f<3>; .reg .b64 %rd<8>;
+///         ld.param.u64 %rd1, [out]; ld.param.u64 %rd2, [in]; ld.param.f32 %f1, [a]; ld.param.u64 %rd3, [n];
+///         mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x;
+///         mad.wide.u32 %rd4, %r1, %r2, 0; cvt.u64.u32 %rd5, %r3; add.u64 %rd4, %rd4, %rd5;
+///         setp.ge.u64 %p, %rd4, %rd3; @%p ret;
+///         shl.b64 %rd4, %rd4, 2; add.u64 %rd1, %rd1, %rd4; add.u64 %rd2, %rd2, %rd4;
+///         ld.global.f32 %f2, [%rd2]; mul.f32 %f2, %f2, %f1; st.global.f32 [%rd1], %f2; ret;
+///     }";
+/// let scale = CudaModule::load(&device, ptx)?.kernel("scale")?;
+/// let input = pool.alloc_from(&[1.0f32, 2.0, 3.0], &stream)?;
+/// let mut output = pool.alloc::<f32>(3, &stream)?;
+/// let launch = scale.launch(&stream).block(256).arg_mut(&mut output).arg(&input).arg(0.5f32).arg(3u64);
+/// // SAFETY: the arguments are the kernel's parameters, and it touches no more than 3 elements of each buffer.
+/// unsafe { launch.launch() }?;
+/// assert_eq!(output.to_vec()?, [0.5, 1.0, 1.5]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct CudaModule(Arc<Inner>);
+
+struct Inner {
+    device: CudaDevice,
+    code: Code,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.device.enter() {
+            self.code.unload(self.device.driver());
+        }
+    }
+}
+
+/// What was loaded, in the context of a device. Whoever has it unloads it once, in that context.
+pub(super) struct Code(ModuleHandle);
+
+impl Code {
+    /// Loads a text, which ends with a zero, or a binary. The context is this thread's.
+    ///
+    /// # Safety
+    /// What is no text is a whole image, as a compiler wrote it: the driver is not told how long it is.
+    pub(super) unsafe fn load(device: &CudaDevice, image: *const c_void) -> Result<Self, KernelError> {
+        let driver = device.driver();
+        let mut module = ModuleHandle::NULL;
+        let mut log = vec![0_u8; LOG];
+        let mut options = [JIT_ERROR_LOG, JIT_ERROR_LOG_BYTES];
+        // A number in the place of a pointer, as the driver wants it. The last byte stays zero.
+        let mut values = [log.as_mut_ptr().cast(), std::ptr::without_provenance_mut(LOG - 1)];
+        // SAFETY: the image is as the caller says, the options are two, the log has as many bytes as it is told.
+        let loaded = unsafe {
+            driver.module_load(
+                &raw mut module,
+                image,
+                options.len() as u32,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        };
+        loaded.map_err(|why| match why {
+            CudaError::Driver { code: NO_BINARY, .. } => no_binary(device),
+            CudaError::Driver { .. } if !why.is_out_of_memory() => {
+                let end = log.iter().position(|byte| *byte == 0).unwrap_or(0);
+                let log = String::from_utf8_lossy(&log[..end]).trim().to_owned();
+                KernelError::Refused { why, log }
+            }
+            why => why.into(),
+        })?;
+        Ok(Self(module))
+    }
+
+    /// A function that is launched. The context is this thread's.
+    pub(super) fn function(&self, device: &CudaDevice, name: &str) -> Result<FunctionHandle, KernelError> {
+        let missing = || KernelError::NoEntry {
+            name: name.to_owned(),
+        };
+        let text = CString::new(name).map_err(|_| missing())?;
+        let mut function = FunctionHandle::NULL;
+        // SAFETY: the module is loaded, the name ends with a zero, the pointer is to a local.
+        let found = unsafe {
+            device
+                .driver()
+                .module_function(&raw mut function, self.0, text.as_ptr())
+        };
+        match found {
+            Ok(()) => Ok(function),
+            Err(CudaError::Driver { code: NOT_FOUND, .. }) => Err(missing()),
+            Err(CudaError::Driver { code: NO_BINARY, .. }) => Err(no_binary(device)),
+            Err(why) => Err(why.into()),
+        }
+    }
+
+    /// Unloads it, when nothing of it runs any more. The context is this thread's.
+    pub(super) fn unload(&self, driver: &Driver) {
+        // A launch may still be under way. A driver that cannot wait for it keeps the code until the context ends.
+        // SAFETY: it takes no pointer.
+        if insist(|| unsafe { driver.context_synchronize() }).is_ok() {
+            // SAFETY: loaded by us, and nobody has it any more.
+            let _ = insist(|| unsafe { driver.module_unload(self.0) });
+        }
+    }
+}
+
+fn no_binary(device: &CudaDevice) -> KernelError {
+    KernelError::NoBinary {
+        device: device.number(),
+        compute: device.compute_capability(),
+    }
+}
+
+/// Bytes of each parameter of a function; none where the driver is too old to say. The context is this thread's.
+pub(super) fn parameters(
+    device: &CudaDevice,
+    function: FunctionHandle,
+) -> Result<Option<Vec<usize>>, CudaError> {
+    let mut sizes = Vec::new();
+    loop {
+        let (mut offset, mut bytes) = (0, 0);
+        // SAFETY: the function is of a module that is loaded, the pointers are to locals.
+        let told = unsafe {
+            device
+                .driver()
+                .function_parameter(function, sizes.len(), &raw mut offset, &raw mut bytes)
+        };
+        match told {
+            Ok(()) => sizes.push(bytes),
+            // There are no more.
+            Err(CudaError::Driver {
+                code: INVALID_VALUE, ..
+            }) => return Ok(Some(sizes)),
+            Err(CudaError::Missing { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+impl CudaModule {
+    /// Loads PTX, which the driver compiles for the device.
+    ///
+    /// # Errors
+    /// Where it cannot, with what its compiler says.
+    pub fn load(device: &CudaDevice, ptx: &str) -> Result<Self, KernelError> {
+        let text = CString::new(ptx).map_err(|error| KernelError::NoText {
+            at: error.nul_position(),
+        })?;
+        // SAFETY: a text that ends with a zero.
+        unsafe { Self::load_at(device, text.as_ptr().cast()) }
+    }
+
+    /// Loads what a compiler has made: a cubin, a fatbin, or PTX that ends with a zero.
+    ///
+    /// # Errors
+    /// Where there is no code for the device in it, or the driver cannot load it.
+    ///
+    /// # Safety
+    /// It is such an image and all of it: the driver is not told where it ends, and reads as far as it says itself.
+    pub unsafe fn load_image(device: &CudaDevice, image: &[u8]) -> Result<Self, KernelError> {
+        // SAFETY: the caller's.
+        unsafe { Self::load_at(device, image.as_ptr().cast()) }
+    }
+
+    /// # Safety
+    /// As [`Code::load`].
+    unsafe fn load_at(device: &CudaDevice, image: *const c_void) -> Result<Self, KernelError> {
+        let _current = device.enter()?;
+        // SAFETY: the caller's.
+        let code = unsafe { Code::load(device, image) }?;
+        Ok(Self(Arc::new(Inner {
+            device: device.clone(),
+            code,
+        })))
+    }
+
+    /// Its device.
+    #[must_use]
+    pub fn device(&self) -> &CudaDevice {
+        &self.0.device
+    }
+
+    /// A kernel of it, by the name of its entry.
+    ///
+    /// # Errors
+    /// Where it has no such entry, or none for the device.
+    pub fn kernel(&self, name: &str) -> Result<CudaKernel, KernelError> {
+        let device = self.device();
+        let _current = device.enter()?;
+        let function = self.0.code.function(device, name)?;
+        let parameters = parameters(device, function)?;
+        Ok(CudaKernel::new(self.clone(), name, function, parameters))
+    }
+}
+
+impl fmt::Debug for CudaModule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaModule")
+            .field("device", &self.device().number())
+            .finish_non_exhaustive()
+    }
+}

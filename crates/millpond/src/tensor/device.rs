@@ -1,0 +1,267 @@
+//! Tensors in the memory of a CUDA device.
+//!
+//! ```text
+//!   storage      memory of a pool, and the stream that all work on it is ordered by
+//!   make         how they come to be
+//!   copy         copies, to the host and back and on the device
+//!   operand      tensors and numbers as operands, and what can be written
+//!   arithmetic   element by element: new, in place, into an output
+//!   cast, reduce, matmul
+//!   launch       the one way to a kernel: the only unsafe code
+//! ```
+//!
+//! Shapes, views and errors are those of the host's tensors, by the same [`Layout`]. What is done with elements is done by kernels
+//! (`cuda/kernels/*.cu`), on a stream.
+
+#[forbid(unsafe_code)]
+mod arithmetic;
+#[forbid(unsafe_code)]
+mod cast;
+#[forbid(unsafe_code)]
+mod copy;
+mod launch;
+#[forbid(unsafe_code)]
+mod make;
+#[forbid(unsafe_code)]
+mod matmul;
+#[forbid(unsafe_code)]
+mod operand;
+#[forbid(unsafe_code)]
+mod reduce;
+mod storage;
+
+pub use operand::{DeviceOperand, DeviceOutput};
+
+use super::batches::Batches;
+use super::error::TensorError;
+use super::layout::Layout;
+use super::view::facts;
+use super::views::{repeats, views};
+use crate::cuda::{CudaQueue, CudaStream, DevicePool};
+use crate::device::Device;
+use crate::dtype::DType;
+use std::fmt;
+use std::ops::RangeBounds;
+use std::sync::Arc;
+use storage::{DeviceStorage, Side};
+
+/// Numbers in any shape, in the memory of a CUDA device.
+///
+/// What holds of a [`Tensor`](crate::Tensor) holds of it: it is a view of a storage that is counted, other views share it without a
+/// copy, and writing takes `&mut` and a storage that no other tensor shares. It is another type because its elements cannot be had
+/// as a slice: [`to`](Self::to) copies them to the host, and [`Tensor::to`](crate::Tensor::to) from there.
+///
+/// All work on it is put on a stream, that of the [`CudaQueue`] it was made on, and nothing waits for it but what brings numbers to
+/// the host. Where an operation has tensors of several streams it is put on the output's, or the first one's where the result is
+/// new: it comes after all that the others' streams have to do by then, and what they get later comes after it. New tensors
+/// take their memory from the first one's pool; what ends in `_into` or `_assign` takes none.
+///
+/// Arithmetic is there for `f64`, `f32`, `f16`, `bf16` and integers of 8 to 64 bits, and gives the host's results to the bit but for
+/// sums and products of matrices of floating point, which are added up in another order: the same at every run. Of `bool` and complex
+/// numbers there are copies and fills.
+///
+/// ```
+/// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool};
+/// use millpond::{Device, Tensor};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = match CudaDevice::get(0) {
+///     Err(CudaError::NoDriver) => return Ok(()),
+///     device => device?,
+/// };
+/// let queue = DevicePool::new(&device)?.on(&CudaStream::new(&device)?)?;
+/// let there = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2])?.to(&queue)?.into_tensor();
+/// let mut product = there.matmul(&there.transpose(0, 1)?)?;
+/// product.add_assign(0.5)?;
+/// let back = product.to(Device::Host)?;
+/// assert_eq!(back.as_slice::<f32>()?, [5.5, 11.5, 11.5, 25.5]);
+/// assert!(product.add(&product.slice(0, ..1)?.reshape([1, 1, 2])?)?.shape() == [1, 2, 2]);
+/// # Ok(())
+/// # }
+/// ```
+pub struct DeviceTensor {
+    /// Shared by all views. There are no weak counts of it.
+    storage: Arc<DeviceStorage>,
+    /// Its elements lie in the storage.
+    layout: Layout,
+}
+
+/// A view of a [`DeviceTensor`] that borrows, to write. Made by [`DeviceTensor::view_mut`].
+pub struct DeviceTensorMut<'a> {
+    /// No tensor but the one that is borrowed has it.
+    storage: &'a mut DeviceStorage,
+    /// Its elements lie in the storage, each in a place of its own.
+    layout: Layout,
+}
+
+/// Another view of the same storage; nothing is copied.
+impl Clone for DeviceTensor {
+    fn clone(&self) -> Self {
+        Self {
+            storage: Arc::clone(&self.storage),
+            layout: self.layout,
+        }
+    }
+}
+
+impl DeviceTensor {
+    fn of(storage: DeviceStorage, layout: Layout) -> Self {
+        Self {
+            storage: Arc::new(storage),
+            layout,
+        }
+    }
+
+    fn side(&self) -> Side<'_> {
+        Side::of(&self.storage, self.layout)
+    }
+
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn viewed(
+        &self,
+        change: impl FnOnce(&mut Layout) -> Result<(), TensorError>,
+    ) -> Result<Self, TensorError> {
+        let mut view = self.clone();
+        change(&mut view.layout)?;
+        Ok(view)
+    }
+
+    /// The elements' type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.storage.dtype()
+    }
+
+    /// Where the elements are.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.storage.device()
+    }
+
+    /// The pool and stream it was made on.
+    #[must_use]
+    pub fn queue(&self) -> &CudaQueue {
+        self.storage.queue()
+    }
+
+    /// The pool the storage came from.
+    #[must_use]
+    pub fn pool(&self) -> &DevicePool {
+        self.queue().pool()
+    }
+
+    /// The stream that all work on it is put on.
+    #[must_use]
+    pub fn stream(&self) -> &CudaStream {
+        self.queue().stream()
+    }
+
+    /// The place of the first element in the storage, in elements.
+    #[must_use]
+    pub fn offset(&self) -> usize {
+        self.layout.offset()
+    }
+
+    /// The first element's address on the device; 0 where the storage has none. To read or write there takes what every use of a
+    /// raw pointer takes, and that the [stream](Self::stream) is kept to.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.side().address()
+    }
+
+    /// How many tensors share the storage now, this one included.
+    #[must_use]
+    pub fn holders(&self) -> usize {
+        Arc::strong_count(&self.storage)
+    }
+
+    /// Whether another tensor is a view of the same storage.
+    #[must_use]
+    pub fn shares_storage_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.storage, &other.storage)
+    }
+
+    /// A view that borrows, to write.
+    ///
+    /// # Errors
+    /// [`TensorError::Shared`] where other tensors share the storage, [`TensorError::Overlapping`] where elements of this one do.
+    pub fn view_mut(&mut self) -> Result<DeviceTensorMut<'_>, TensorError> {
+        if self.layout.overlaps() {
+            return Err(TensorError::Overlapping {
+                shape: self.shape().into(),
+                strides: self.strides().into(),
+            });
+        }
+        let layout = self.layout;
+        // Read first, as there may be fewer a moment later: alone it stays alone, as nobody else has a view to clone.
+        let others = self.holders() - 1;
+        match Arc::get_mut(&mut self.storage) {
+            Some(storage) => Ok(DeviceTensorMut { storage, layout }),
+            None => Err(TensorError::Shared {
+                others: others.max(1),
+            }),
+        }
+    }
+}
+
+impl<'a> DeviceTensorMut<'a> {
+    /// The same view, borrowed again.
+    pub fn reborrow(&mut self) -> DeviceTensorMut<'_> {
+        DeviceTensorMut {
+            storage: self.storage,
+            layout: self.layout,
+        }
+    }
+
+    /// The elements' type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.storage.dtype()
+    }
+
+    fn side(&self) -> Side<'_> {
+        Side::of(self.storage, self.layout)
+    }
+
+    fn viewed(
+        mut self,
+        change: impl FnOnce(&mut Layout) -> Result<(), TensorError>,
+    ) -> Result<Self, TensorError> {
+        change(&mut self.layout)?;
+        Ok(self)
+    }
+}
+
+impl DeviceTensor {
+    facts!();
+}
+
+impl DeviceTensorMut<'_> {
+    facts!();
+}
+
+/// Views: other tensors of the same storage. None of these copies an element or calls an allocator, nor the driver.
+impl DeviceTensor {
+    views!(self, [&self], Self);
+    repeats!(Self);
+}
+
+/// Views of the same memory, which take the place of this one.
+impl<'a> DeviceTensorMut<'a> {
+    views!(self, [self], DeviceTensorMut<'a>);
+}
+
+impl fmt::Debug for DeviceTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.side().debug("DeviceTensor", f)
+    }
+}
+
+impl fmt::Debug for DeviceTensorMut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.side().debug("DeviceTensorMut", f)
+    }
+}

@@ -1,0 +1,51 @@
+//! Elements as another type.
+
+use super::arithmetic::wide_of;
+use super::operand::DeviceOutput;
+use super::{DeviceTensor, DeviceTensorMut};
+use crate::dtype::DType;
+use crate::tensor::copy::SharedOrCopied;
+use crate::tensor::elementwise::output;
+use crate::tensor::error::TensorError;
+
+fn castable(dtype: DType) -> Result<(), TensorError> {
+    if dtype == DType::Bool {
+        return Ok(());
+    }
+    wide_of("cast", dtype).map(|_| ())
+}
+
+fn cast(from: &DeviceTensor, mut out: DeviceTensorMut<'_>) -> Result<(), TensorError> {
+    output("cast_into", &out, out.dtype(), from.shape())?;
+    if from.dtype() == out.dtype() {
+        return out.copy_from(from);
+    }
+    castable(from.dtype())?;
+    castable(out.dtype())?;
+    out.target().cast(from.side())
+}
+
+impl DeviceTensor {
+    /// The elements as another type, rounded or cut off as the host does it: this tensor where they are of it, else a new one.
+    ///
+    /// # Errors
+    /// Where there is no way from type to type, when there is no memory for it, and what the driver says.
+    pub fn cast(&self, dtype: DType) -> Result<SharedOrCopied<Self>, TensorError> {
+        if dtype == self.dtype() {
+            return Ok(SharedOrCopied::Shared(self.clone()));
+        }
+        castable(self.dtype())?;
+        castable(dtype)?;
+        let mut out = Self::unwritten(self.queue(), self.shape(), dtype)?;
+        cast(self, out.view_mut()?)?;
+        Ok(SharedOrCopied::Copied(out))
+    }
+
+    /// The elements as the type of an output, on its stream. No memory is allocated.
+    ///
+    /// # Errors
+    /// Where there is no way from type to type, the output has another shape or cannot be written, and what the driver says.
+    pub fn cast_into(&self, out: &mut impl DeviceOutput) -> Result<(), TensorError> {
+        cast(self, out.output()?)
+    }
+}

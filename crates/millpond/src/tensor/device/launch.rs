@@ -1,0 +1,417 @@
+//! The way to a kernel: views as kernels take them, and streams of operands among each other.
+
+use super::storage::Side;
+use super::{DeviceTensor, DeviceTensorMut};
+use crate::cuda::kernels::{self, Entry, Wide};
+use crate::cuda::launch::{Arguments, Launch, Shape, sealed};
+use crate::cuda::{CudaQueue, CudaStream, KernelArg, KernelArgMut, PARTS};
+use crate::dtype::DType;
+use crate::tensor::error::TensorError;
+use crate::tensor::layout::{Layout, MAX_RANK};
+use crate::tensor::walk::Walk;
+
+/// Threads of a block, and the most blocks: what is more goes round again.
+const THREADS: u32 = 256;
+const BLOCKS: usize = 1 << 16;
+/// Rows and columns of a tile of a product.
+const TILE: usize = 16;
+
+/// `Walk` of `walk.cuh`: the number of elements and dimensions, sizes, and strides of three views.
+type WalkArgument = [u64; 2 + 4 * MAX_RANK];
+
+/// Up to three views of one shape, as a kernel takes them.
+fn walk<const N: usize>(views: [&Layout; N]) -> WalkArgument {
+    let mut argument = [0; 2 + 4 * MAX_RANK];
+    // Of nothing: one dimension, of size 0.
+    argument[1] = 1;
+    let Some(dims) = Walk::in_any_order(views).dims() else {
+        return argument;
+    };
+    argument[0] = 1;
+    for (at, (size, strides)) in dims.enumerate() {
+        argument[0] *= size as u64;
+        argument[1] = at as u64 + 1;
+        argument[2 + at] = size as u64;
+        for (view, stride) in strides.into_iter().enumerate() {
+            argument[2 + (view + 1) * MAX_RANK + at] = stride as u64;
+        }
+    }
+    argument
+}
+
+/// A launch: which kernel, how many blocks of it, what it is given.
+struct Task<'a> {
+    entry: Entry,
+    shape: Shape,
+    arguments: Arguments,
+    /// What it reads and writes: its views are in the arguments.
+    sides: &'a [Side<'a>],
+}
+
+impl Task<'_> {
+    /// Launches it, in order with all that is done with its operands.
+    fn run(self, stream: &CudaStream) -> Result<(), TensorError> {
+        let mut others: Vec<&CudaStream> = Vec::new();
+        for side in self.sides {
+            if side.stream() != stream && !others.contains(&side.stream()) {
+                others.push(side.stream());
+            }
+        }
+        // SAFETY: what is written is had alone by whoever calls (a borrowed view to write, or a tensor nobody has seen), what is read
+        // is borrowed, both lie in live storages (invariant of a side) whose streams are these. The arguments are the kernel's, as
+        // the functions of this file put them together.
+        let run = unsafe { kernels::run(self.entry, (stream, &others), self.shape, self.arguments) };
+        Ok(run?)
+    }
+}
+
+/// As many threads as there are elements.
+fn each(len: usize) -> Shape {
+    Shape {
+        grid: [len.div_ceil(THREADS as usize).clamp(1, BLOCKS) as u32, 1, 1],
+        block: [THREADS, 1, 1],
+        shared: 0,
+    }
+}
+
+/// Where an operation is written. Invariant: its elements are had alone, each in a place of its own.
+pub(super) struct Target<'a>(Side<'a>);
+
+impl<'a> DeviceTensorMut<'a> {
+    pub(super) fn target(&mut self) -> Target<'_> {
+        Target(Side::of(self.storage, self.layout))
+    }
+}
+
+impl Target<'_> {
+    fn layout(&self) -> &Layout {
+        self.0.layout()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.layout().len() == 0
+    }
+
+    /// Copies elements of the same type and shape.
+    pub(super) fn copy(self, from: Side<'_>) -> Result<(), TensorError> {
+        debug_assert_eq!(self.0.dtype(), from.dtype());
+        self.copy_or_fill(Some(from), &[0; 16])
+    }
+
+    /// Writes one element to every place, from its bytes.
+    pub(super) fn fill(self, element: &[u8; 16]) -> Result<(), TensorError> {
+        self.copy_or_fill(None, element)
+    }
+
+    fn copy_or_fill(self, from: Option<Side<'_>>, element: &[u8; 16]) -> Result<(), TensorError> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let size = self.0.dtype().size();
+        let mut arguments = Arguments::default();
+        arguments.push(walk([
+            self.layout(),
+            from.as_ref().map_or(self.layout(), Side::layout),
+        ]));
+        arguments.push(self.0.address());
+        arguments.push(from.map_or(0, |from| from.address()));
+        arguments.push_bytes(&element[..size]);
+        Task {
+            entry: Entry::Copy(size),
+            shape: each(self.layout().len()),
+            arguments,
+            sides: &[self.0, from.unwrap_or(self.0)],
+        }
+        .run(self.0.stream())
+    }
+
+    /// `self = left op right`, all of one type and shape. The right side is an element for all where there is no tensor.
+    pub(super) fn binary(
+        self,
+        operation: u32,
+        left: Option<Side<'_>>,
+        right: Result<Side<'_>, [u8; 16]>,
+        factor: &[u8; 16],
+    ) -> Result<(), TensorError> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        // In place, without.
+        let left = left.unwrap_or(self.0);
+        let dtype = self.0.dtype();
+        let (right, value) = match right {
+            Ok(right) => (Some(right), [0; 16]),
+            Err(value) => (None, value),
+        };
+        let mut arguments = Arguments::default();
+        let third = right.as_ref().unwrap_or(&left);
+        arguments.push(walk([self.layout(), left.layout(), third.layout()]));
+        arguments.push(self.0.address());
+        arguments.push(left.address());
+        arguments.push(right.map_or(0, |right| right.address()));
+        arguments.push_bytes(&value[..dtype.size()]);
+        arguments.push_bytes(&factor[..dtype.size()]);
+        arguments.push(operation);
+        Task {
+            entry: Entry::Binary(dtype),
+            shape: each(self.layout().len()),
+            arguments,
+            sides: &[self.0, left, *third],
+        }
+        .run(self.0.stream())
+    }
+
+    /// Elements of another type, of the same shape.
+    pub(super) fn cast(self, from: Side<'_>) -> Result<(), TensorError> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let mut arguments = Arguments::default();
+        arguments.push(walk([self.layout(), from.layout()]));
+        arguments.push(self.0.address());
+        arguments.push(from.address());
+        arguments.push(self.0.dtype() as u32);
+        arguments.push(from.dtype() as u32);
+        Task {
+            entry: Entry::Cast,
+            shape: each(self.layout().len()),
+            arguments,
+            sides: &[self.0, from],
+        }
+        .run(self.0.stream())
+    }
+
+    /// One sum of all, to the only element.
+    pub(super) fn sum(self, wide: Wide, what: Summand<'_>) -> Result<(), TensorError> {
+        let to = (self.0.address(), self.0.dtype());
+        let sides = [self.0, what.left, what.right.unwrap_or(what.left)];
+        total(self.0.queue(), wide, &what, to, &sides)
+    }
+
+    /// Sums along a dimension of the operand, of which `gone` is the layout without it, `many` its size and `apart` its stride.
+    pub(super) fn sum_dim(
+        self,
+        wide: Wide,
+        of: Side<'_>,
+        (gone, many, apart): (&Layout, usize, usize),
+    ) -> Result<(), TensorError> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let mut arguments = Arguments::default();
+        arguments.push(walk([self.layout(), gone]));
+        arguments.push(self.0.address());
+        arguments.push(of.address());
+        arguments.push(self.0.dtype() as u32);
+        arguments.push(of.dtype() as u32);
+        arguments.push(many as u64);
+        arguments.push(apart as u64);
+        Task {
+            entry: Entry::SumDim(wide),
+            shape: each(self.layout().len()),
+            arguments,
+            sides: &[self.0, of],
+        }
+        .run(self.0.stream())
+    }
+
+    /// Products of matrices: the last two dimensions of each, for every place of those before, which are the same in all.
+    pub(super) fn matmul(self, left: Side<'_>, right: Side<'_>) -> Result<(), TensorError> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let sides = [self.0, left, right];
+        let [out, first, second] = sides.map(|side| Matrices::of(side.layout()));
+        let [rows, columns] = out.shape;
+        let batches = walk([&out.batches, &first.batches, &second.batches]);
+        let tiles = |size: usize, most: usize| size.div_ceil(TILE).min(most) as u32;
+        let many = out.batches.len().clamp(1, usize::from(u16::MAX)) as u32;
+        let product: [u64; 9] = [
+            rows,
+            columns,
+            first.shape[1],
+            out.strides[0],
+            out.strides[1],
+            first.strides[0],
+            first.strides[1],
+            second.strides[0],
+            second.strides[1],
+        ]
+        .map(|number| number as u64);
+        let mut arguments = Arguments::default();
+        arguments.push(batches);
+        arguments.push(product);
+        sides.iter().for_each(|side| arguments.push(side.address()));
+        Task {
+            entry: Entry::Matmul(self.0.dtype()),
+            shape: Shape {
+                grid: [tiles(columns, BLOCKS), tiles(rows, usize::from(u16::MAX)), many],
+                block: [TILE as u32, TILE as u32, 1],
+                shared: 0,
+            },
+            arguments,
+            sides: &sides,
+        }
+        .run(self.0.stream())
+    }
+}
+
+/// The matrices of a view of two dimensions or more: theirs, and where each begins.
+struct Matrices {
+    shape: [usize; 2],
+    strides: [usize; 2],
+    batches: Layout,
+}
+
+impl Matrices {
+    fn of(layout: &Layout) -> Self {
+        let last = |numbers: &[usize]| numbers.last_chunk::<2>().copied().unwrap_or([1; 2]);
+        let before = layout.rank().saturating_sub(2);
+        // Both are there, so nothing is refused.
+        let batches = layout.gone(before).and_then(|layout| layout.gone(before));
+        Self {
+            shape: last(layout.shape()),
+            strides: last(layout.strides()),
+            batches: batches.unwrap_or(*layout),
+        }
+    }
+}
+
+/// What is added up.
+#[derive(Clone, Copy)]
+pub(super) struct Summand<'a> {
+    left: Side<'a>,
+    right: Option<Side<'a>>,
+    what: u32,
+}
+
+/// Elements that a block adds up at least.
+const SHARE: usize = 4096;
+
+impl<'a> Summand<'a> {
+    /// Elements.
+    pub(super) fn elements(of: Side<'a>) -> Self {
+        Self {
+            left: of,
+            right: None,
+            what: 0,
+        }
+    }
+
+    /// Products of elements of one type and shape.
+    pub(super) fn products(left: Side<'a>, right: Side<'a>) -> Self {
+        Self {
+            left,
+            right: Some(right),
+            what: 1,
+        }
+    }
+
+    /// 1 for each integer that is 0.
+    pub(super) fn zeros(of: Side<'a>) -> Self {
+        Self {
+            left: of,
+            right: None,
+            what: 2,
+        }
+    }
+
+    /// The sum, once the stream has come so far: 8 bytes, of the wide type.
+    pub(super) fn read(self, wide: Wide) -> Result<[u8; 8], TensorError> {
+        let queue = self.left.queue();
+        let sides = [self.left, self.right.unwrap_or(self.left)];
+        let mut bytes = [0; 8];
+        let sums = queue.sums();
+        let to = sums.address() + (PARTS * size_of::<u64>()) as u64;
+        launch_total(queue, wide, &self, (to, wide.dtype()), &sides, sums.address())?;
+        // SAFETY: it is the last of the queue's own sums, which are on this stream and locked.
+        unsafe { kernels::read(queue.stream(), to, &mut bytes) }?;
+        Ok(bytes)
+    }
+}
+
+/// Adds up, on a queue's stream.
+fn total(
+    queue: &CudaQueue,
+    wide: Wide,
+    what: &Summand<'_>,
+    to: (u64, DType),
+    sides: &[Side<'_>],
+) -> Result<(), TensorError> {
+    let sums = queue.sums();
+    launch_total(queue, wide, what, to, sides, sums.address())
+}
+
+/// The same with the queue's sums in hand. Their number, and so the order of additions, is decided by the number of elements.
+fn launch_total(
+    queue: &CudaQueue,
+    wide: Wide,
+    what: &Summand<'_>,
+    to: (u64, DType),
+    sides: &[Side<'_>],
+    sums: u64,
+) -> Result<(), TensorError> {
+    let len = what.left.layout().len();
+    let parts = len.div_ceil(SHARE).clamp(1, PARTS);
+    let share = len.div_ceil(parts);
+    let part = if parts == 1 { to } else { (sums, wide.dtype()) };
+    let right = what.right.as_ref().unwrap_or(&what.left);
+    let views = walk([what.left.layout(), what.left.layout(), right.layout()]);
+    let of = (what.left.address(), right.address(), what.left.dtype(), what.what);
+    sum_parts(queue, wide, (views, share, parts), part, of, sides)?;
+    if parts > 1 {
+        let views = walk([&Layout::vector(parts); 3]);
+        let of = (sums, sums, wide.dtype(), 0);
+        sum_parts(queue, wide, (views, parts, 1), to, of, &[])?;
+    }
+    Ok(())
+}
+
+/// A sum for each part of so many elements, from an address on.
+fn sum_parts(
+    queue: &CudaQueue,
+    wide: Wide,
+    (views, share, parts): (WalkArgument, usize, usize),
+    (to, to_type): (u64, DType),
+    (left, right, dtype, what): (u64, u64, DType, u32),
+    sides: &[Side<'_>],
+) -> Result<(), TensorError> {
+    let mut arguments = Arguments::default();
+    arguments.push(views);
+    arguments.push(to);
+    arguments.push(left);
+    arguments.push(right);
+    arguments.push(to_type as u32);
+    arguments.push(dtype as u32);
+    arguments.push(what);
+    arguments.push(share.max(1) as u64);
+    Task {
+        entry: Entry::Sum(wide),
+        shape: Shape {
+            grid: [parts as u32, 1, 1],
+            block: [THREADS, 1, 1],
+            shared: 0,
+        },
+        arguments,
+        sides,
+    }
+    .run(queue.stream())
+}
+
+/// Kernels of a program's own get the first element's address, and have to know the strides.
+impl<'a> KernelArg<'a> for &'a DeviceTensor {}
+
+impl<'a> sealed::Arg<'a> for &'a DeviceTensor {
+    fn put(self, launch: &mut Launch<'a>) {
+        launch.memory(self.address(), self.stream());
+    }
+}
+
+impl<'a> KernelArgMut<'a> for DeviceTensorMut<'a> {}
+
+impl<'a> sealed::ArgMut<'a> for DeviceTensorMut<'a> {
+    fn put(self, launch: &mut Launch<'a>) {
+        let storage = &*self.storage;
+        launch.memory(Side::of(storage, self.layout).address(), storage.queue().stream());
+    }
+}

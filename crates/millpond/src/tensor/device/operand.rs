@@ -1,0 +1,129 @@
+//! Tensors and numbers as operands, and what can be written.
+
+use super::storage::Side;
+use super::{DeviceTensor, DeviceTensorMut};
+use crate::dtype::DType;
+use crate::tensor::elementwise::Written;
+use crate::tensor::error::TensorError;
+use crate::tensor::operand::bytes_of;
+use crate::tensor::scalar::Scalar;
+
+/// One operand of an operation on a device: a tensor there, a view, or a number. What takes one takes `&tensor` and `0.5` alike.
+#[derive(Debug)]
+pub struct DeviceOperand<'a>(Kind<'a>);
+
+#[derive(Debug)]
+enum Kind<'a> {
+    Tensor(&'a DeviceTensor),
+    View(&'a DeviceTensorMut<'a>),
+    Scalar(Scalar),
+}
+
+impl<'a> From<&'a DeviceTensor> for DeviceOperand<'a> {
+    fn from(tensor: &'a DeviceTensor) -> Self {
+        Self(Kind::Tensor(tensor))
+    }
+}
+
+impl<'a> From<&'a DeviceTensorMut<'a>> for DeviceOperand<'a> {
+    fn from(view: &'a DeviceTensorMut<'a>) -> Self {
+        Self(Kind::View(view))
+    }
+}
+
+macro_rules! numbers {
+    ($($type:ty)*) => {
+        $(
+            impl From<$type> for DeviceOperand<'_> {
+                fn from(number: $type) -> Self {
+                    Self(Kind::Scalar(number.into()))
+                }
+            }
+        )*
+    };
+}
+
+numbers! { f64 f32 i8 i16 i32 i64 u8 u16 u32 u64 [f32; 2] [f64; 2] bool Scalar }
+
+#[cfg(feature = "half")]
+numbers! { half::f16 half::bf16 }
+
+impl<'a> DeviceOperand<'a> {
+    /// The tensor, if it is one.
+    pub(super) fn side(&self) -> Result<Side<'a>, Scalar> {
+        match self.0 {
+            Kind::Tensor(tensor) => Ok(tensor.side()),
+            Kind::View(view) => Ok(view.side()),
+            Kind::Scalar(scalar) => Err(scalar),
+        }
+    }
+
+    /// Sizes of its dimensions; a number has none.
+    pub(super) fn shape(&self) -> &[usize] {
+        match &self.0 {
+            Kind::Tensor(tensor) => tensor.shape(),
+            Kind::View(view) => view.shape(),
+            Kind::Scalar(_) => &[],
+        }
+    }
+
+    /// Refuses another type than the first operand's, and numbers that are none of it.
+    pub(super) fn expect(
+        &self,
+        operation: &'static str,
+        dtype: DType,
+        shape: &[usize],
+    ) -> Result<(), TensorError> {
+        match self.side() {
+            Ok(side) if side.dtype() == dtype => Ok(()),
+            Ok(side) => Err(TensorError::DTypes {
+                operation,
+                left: dtype,
+                right: side.dtype(),
+                shapes: [shape.into(), side.shape().into()],
+            }),
+            Err(value) if value.fits(dtype) => Ok(()),
+            Err(value) => Err(TensorError::Scalar { value, dtype }),
+        }
+    }
+
+    /// A view of it in the shape, or the bytes of the number. It was found to be of the type.
+    pub(super) fn repeated(
+        &self,
+        operation: &'static str,
+        dtype: DType,
+        shape: &[usize],
+    ) -> Result<Result<Side<'a>, [u8; 16]>, TensorError> {
+        match self.side() {
+            Ok(side) => Ok(Ok(side.with(side.layout().repeat_to(operation, shape)?))),
+            Err(value) => Ok(Err(bytes_of(value, dtype)?)),
+        }
+    }
+}
+
+/// What can be written to: a tensor of which there are no other views, or a view that borrows.
+pub trait DeviceOutput {
+    /// A view to write.
+    ///
+    /// # Errors
+    /// Where other tensors share the storage, or elements of this one share memory.
+    fn output(&mut self) -> Result<DeviceTensorMut<'_>, TensorError>;
+}
+
+impl DeviceOutput for DeviceTensor {
+    fn output(&mut self) -> Result<DeviceTensorMut<'_>, TensorError> {
+        self.view_mut()
+    }
+}
+
+impl DeviceOutput for DeviceTensorMut<'_> {
+    fn output(&mut self) -> Result<DeviceTensorMut<'_>, TensorError> {
+        Ok(self.reborrow())
+    }
+}
+
+impl Written for DeviceTensorMut<'_> {
+    fn facts(&self) -> (DType, &[usize]) {
+        (self.dtype(), self.shape())
+    }
+}

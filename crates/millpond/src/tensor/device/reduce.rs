@@ -1,0 +1,119 @@
+//! Sums and products of vectors. The order of additions is decided by shape and strides alone, so a result is the same at every run.
+
+use super::arithmetic::wide_of;
+use super::launch::Summand;
+use super::operand::{DeviceOperand, DeviceOutput};
+use super::storage::Side;
+use super::{DeviceTensor, DeviceTensorMut};
+use crate::cuda::kernels::Wide;
+use crate::dtype::DType;
+use crate::tensor::elementwise::output;
+use crate::tensor::error::TensorError;
+use crate::tensor::reduce::{sum_dtype, vectors_only};
+use crate::tensor::scalar::Scalar;
+
+/// What elements are counted in: of truth values, how many are true.
+fn counted(operation: &'static str, dtype: DType) -> Result<Wide, TensorError> {
+    match dtype {
+        DType::Bool => Ok(Wide::UInt),
+        dtype => wide_of(operation, dtype),
+    }
+}
+
+fn read(of: Summand<'_>, wide: Wide) -> Result<Scalar, TensorError> {
+    let bytes = of.read(wide)?;
+    Ok(match wide {
+        Wide::Float => f64::from_ne_bytes(bytes).into(),
+        Wide::Int => i64::from_ne_bytes(bytes).into(),
+        Wide::UInt => u64::from_ne_bytes(bytes).into(),
+    })
+}
+
+fn sum_dim(of: Side<'_>, dim: usize, mut out: DeviceTensorMut<'_>) -> Result<(), TensorError> {
+    let gone = of.layout().gone(dim)?;
+    output("sum_dim_into", &out, sum_dtype(of.dtype()), gone.shape())?;
+    let wide = counted("sum_dim_into", of.dtype())?;
+    let along = (&gone, of.shape()[dim], of.layout().strides()[dim]);
+    out.target().sum_dim(wide, of, along)
+}
+
+fn factors<'a>(
+    operation: &'static str,
+    left: Side<'a>,
+    other: &DeviceOperand<'a>,
+) -> Result<Summand<'a>, TensorError> {
+    other.expect(operation, left.dtype(), left.shape())?;
+    vectors_only(operation, left.shape(), other.shape(), other.side().is_ok())?;
+    // What is no tensor has been refused.
+    let right = other.side().unwrap_or(left);
+    Ok(Summand::products(left, right))
+}
+
+/// Sums, in `f64`, `i64` or `u64` until the end.
+impl DeviceTensor {
+    /// The sum of all elements, for which the device is waited for.
+    ///
+    /// # Errors
+    /// For complex numbers, and what the driver says.
+    pub fn sum(&self) -> Result<Scalar, TensorError> {
+        let wide = counted("sum", self.dtype())?;
+        read(Summand::elements(self.side()), wide)
+    }
+
+    /// The sum of all elements, into an output without dimensions, on its stream. No memory is allocated, and nothing waits.
+    ///
+    /// # Errors
+    /// Where the output is not of the sum's type (`i64` or `u64` for integers) or has dimensions, and what the driver says.
+    pub fn sum_into(&self, out: &mut impl DeviceOutput) -> Result<(), TensorError> {
+        let mut out = out.output()?;
+        output("sum_into", &out, sum_dtype(self.dtype()), &[])?;
+        let wide = counted("sum_into", self.dtype())?;
+        out.target().sum(wide, Summand::elements(self.side()))
+    }
+
+    /// Sums along a dimension, as a new tensor without it.
+    ///
+    /// # Errors
+    /// Where there is no such dimension, when there is no memory for it, and what the driver says.
+    pub fn sum_dim(&self, dim: usize) -> Result<Self, TensorError> {
+        let gone = self.layout().gone(dim)?;
+        counted("sum_dim", self.dtype())?;
+        let mut out = Self::unwritten(self.queue(), gone.shape(), sum_dtype(self.dtype()))?;
+        sum_dim(self.side(), dim, out.view_mut()?)?;
+        Ok(out)
+    }
+
+    /// Sums along a dimension, into an output, on its stream. No memory is allocated.
+    ///
+    /// # Errors
+    /// Where there is no such dimension, the output is of another shape or type, and what the driver says.
+    pub fn sum_dim_into(&self, dim: usize, out: &mut impl DeviceOutput) -> Result<(), TensorError> {
+        sum_dim(self.side(), dim, out.output()?)
+    }
+
+    /// The product of two vectors, for which the device is waited for.
+    ///
+    /// # Errors
+    /// Where types or sizes differ or there are other dimensions, and what the driver says.
+    pub fn dot<'b>(&self, other: impl Into<DeviceOperand<'b>>) -> Result<Scalar, TensorError> {
+        let other = other.into();
+        let products = factors("dot", self.side(), &other)?;
+        read(products, wide_of("dot", self.dtype())?)
+    }
+
+    /// The product of two vectors, into an output without dimensions, on its stream. No memory is allocated, and nothing waits.
+    ///
+    /// # Errors
+    /// Where types or sizes differ, there are other dimensions or the output is not of the type of the product, and what the driver
+    /// says.
+    pub fn dot_into<'b>(
+        &self,
+        other: impl Into<DeviceOperand<'b>>,
+        out: &mut impl DeviceOutput,
+    ) -> Result<(), TensorError> {
+        let (mut out, other) = (out.output()?, other.into());
+        output("dot_into", &out, sum_dtype(self.dtype()), &[])?;
+        let products = factors("dot_into", self.side(), &other)?;
+        out.target().sum(wide_of("dot_into", self.dtype())?, products)
+    }
+}

@@ -1,0 +1,127 @@
+//! Memory on a device for elements of a type, and the one way to its bytes from the host.
+
+use super::DeviceTensor;
+use crate::cuda::{CudaQueue, CudaStream, DeviceBuffer, kernels};
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::AllocError;
+use crate::tensor::error::TensorError;
+use crate::tensor::layout::Layout;
+use std::fmt;
+
+/// Memory for elements. Work on it is put on the stream of its queue, or ordered with that.
+pub(super) struct DeviceStorage {
+    /// Of whole elements. Its stream is the queue's.
+    bytes: DeviceBuffer<u8>,
+    dtype: DType,
+    queue: CudaQueue,
+}
+
+impl DeviceStorage {
+    /// For so many elements; what they are is not said.
+    pub(super) fn new(queue: &CudaQueue, dtype: DType, elements: usize) -> Result<Self, TensorError> {
+        let bytes = elements.checked_mul(dtype.size());
+        let bytes = bytes.ok_or(AllocError::UNCOUNTABLE)?;
+        Ok(Self {
+            bytes: queue.pool().alloc(bytes, queue.stream())?,
+            dtype,
+            queue: queue.clone(),
+        })
+    }
+
+    /// Makes all of it zero.
+    pub(super) fn fill_zero(&mut self) -> Result<(), TensorError> {
+        Ok(self.bytes.fill_zero()?)
+    }
+
+    /// Copies all elements from the host, and waits until they are there.
+    pub(super) fn write(&mut self, elements: &[u8]) -> Result<(), TensorError> {
+        Ok(self.bytes.copy_from_host(elements)?)
+    }
+
+    pub(super) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    pub(super) fn queue(&self) -> &CudaQueue {
+        &self.queue
+    }
+
+    pub(super) fn device(&self) -> Device {
+        self.bytes.device()
+    }
+}
+
+/// A view that borrows, to read. Invariant: its elements lie in the storage.
+#[derive(Clone, Copy)]
+pub(super) struct Side<'a> {
+    storage: &'a DeviceStorage,
+    layout: Layout,
+}
+
+impl<'a> Side<'a> {
+    pub(super) fn of(storage: &'a DeviceStorage, layout: Layout) -> Self {
+        debug_assert!(
+            layout
+                .last()
+                .is_none_or(|last| last < storage.bytes.len() / storage.dtype.size())
+        );
+        Self { storage, layout }
+    }
+
+    /// The same memory in another layout, which was made of this one's.
+    pub(super) fn with(&self, layout: Layout) -> Self {
+        Self::of(self.storage, layout)
+    }
+
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(super) fn shape(&self) -> &[usize] {
+        self.layout.shape()
+    }
+
+    pub(super) fn dtype(&self) -> DType {
+        self.storage.dtype
+    }
+
+    pub(super) fn queue(&self) -> &'a CudaQueue {
+        &self.storage.queue
+    }
+
+    pub(super) fn stream(&self) -> &'a CudaStream {
+        self.storage.queue.stream()
+    }
+
+    /// The first element's address.
+    pub(super) fn address(&self) -> u64 {
+        match self.storage.bytes.address() {
+            0 => 0,
+            first => first + (self.layout.offset() * self.dtype().size()) as u64,
+        }
+    }
+
+    pub(super) fn debug(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(name)
+            .field("shape", &self.shape())
+            .field("strides", &self.layout.strides())
+            .field("dtype", &self.dtype())
+            .field("device", &self.storage.device())
+            .finish_non_exhaustive()
+    }
+}
+
+impl DeviceTensor {
+    /// Copies the elements, which follow one another, to the host, and waits for them.
+    pub(super) fn read(&self, elements: &mut [u8]) -> Result<(), TensorError> {
+        debug_assert!(self.layout.is_contiguous());
+        debug_assert_eq!(elements.len(), self.layout.len() * self.dtype().size());
+        if elements.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the elements lie in the storage and are as many; whoever writes them keeps to the stream, and nobody does while
+        // this is borrowed.
+        Ok(unsafe { kernels::read(self.stream(), self.address(), elements) }?)
+    }
+}

@@ -1,0 +1,214 @@
+//! Kernels of a caller's own.
+
+use crate::{device, emulator, in_children};
+use millpond::cuda::{CudaDevice, CudaError, CudaKernel, CudaModule, CudaStream, DevicePool, KernelError};
+
+/// `scale(out, in, a, n)`: what the emulated driver runs is its own function of that name.
+const SCALE: &str = ".version 7.0
+.target sm_70
+.address_size 64
+.visible .entry scale(.param .u64 out, .param .u64 in, .param .f32 a, .param .u64 n) {
+    .reg .pred %p;
+    .reg .b32 %r<4>;
+    .reg .f32 %f<3>;
+    .reg .b64 %rd<8>;
+    ld.param.u64 %rd1, [out];
+    ld.param.u64 %rd2, [in];
+    ld.param.f32 %f1, [a];
+    ld.param.u64 %rd3, [n];
+    mov.u32 %r1, %ctaid.x;
+    mov.u32 %r2, %ntid.x;
+    mov.u32 %r3, %tid.x;
+    mul.wide.u32 %rd4, %r1, %r2;
+    cvt.u64.u32 %rd5, %r3;
+    add.u64 %rd4, %rd4, %rd5;
+    setp.ge.u64 %p, %rd4, %rd3;
+    @%p ret;
+    shl.b64 %rd4, %rd4, 2;
+    add.u64 %rd1, %rd1, %rd4;
+    add.u64 %rd2, %rd2, %rd4;
+    ld.global.f32 %f2, [%rd2];
+    mul.f32 %f2, %f2, %f1;
+    st.global.f32 [%rd1], %f2;
+    ret;
+}
+";
+
+const LEN: usize = 10_000;
+
+fn scale(device: &CudaDevice) -> Result<CudaKernel, KernelError> {
+    CudaModule::load(device, SCALE)?.kernel("scale")
+}
+
+/// Twice each number, from a buffer of one stream to one of another, on a third; then all of it again, back.
+fn twice(device: &CudaDevice, pool: &DevicePool) -> Result<Vec<f32>, Box<dyn std::error::Error>> {
+    let scale = scale(device)?;
+    let stream = || CudaStream::new(device);
+    let (first, second, third) = (stream()?, stream()?, stream()?);
+    let numbers: Vec<f32> = (0..LEN as u16).map(f32::from).collect();
+    let mut input = pool.alloc_from(&numbers, &first)?;
+    let mut output = pool.alloc_zeroed::<f32>(LEN, &second)?;
+    let (blocks, n) = (LEN.div_ceil(128) as u32, LEN as u64);
+    let launch = scale.launch(&third).grid(blocks).block(128);
+    let launch = launch.arg_mut(&mut output).arg(&input).arg(2.0f32).arg(n);
+    // SAFETY: the arguments are the kernel's parameters, and both buffers have so many elements.
+    unsafe { launch.launch() }?;
+    // What the input's stream does next comes after the kernel has read it.
+    input.fill_zero()?;
+    let launch = scale.launch(&first).grid(blocks).block(128);
+    let launch = launch.arg_mut(&mut input).arg(&output).arg(0.5f32).arg(n);
+    // SAFETY: as above.
+    unsafe { launch.launch() }?;
+    drop(output);
+    // Whoever has the block now comes after the kernel that reads it.
+    let next = pool.alloc_zeroed::<f32>(LEN, &second)?;
+    drop(next);
+    Ok(input.to_vec()?)
+}
+
+fn numbers_are_back(numbers: &[f32]) {
+    assert_eq!(numbers.len(), LEN);
+    assert!(
+        numbers
+            .iter()
+            .enumerate()
+            .all(|(at, number)| *number == at as f32)
+    );
+}
+
+#[test]
+fn a_kernel_runs_on_buffers_of_any_stream() {
+    let Some((device, pool, _)) = device() else { return };
+    numbers_are_back(&twice(&device, &pool).expect("nothing fails"));
+    assert_eq!(pool.stats().requested.current, 0);
+}
+
+#[test]
+fn launches_are_ordered_whatever_runs_first() {
+    let options = (0..30).map(|seed| format!("streams:seeded,seed:{seed},strict:on"));
+    in_children(
+        "launches::launches_are_ordered_whatever_runs_first",
+        options,
+        || {
+            let (device, pool, _) = device().expect("a device");
+            for _ in 0..3 {
+                numbers_are_back(&twice(&device, &pool).expect("nothing fails"));
+            }
+            assert_eq!(emulator::findings(), (0, String::new()));
+        },
+    );
+}
+
+#[test]
+fn what_cannot_be_launched_is_told() {
+    let Some((device, pool, stream)) = device() else {
+        return;
+    };
+    let none = CudaModule::load(&device, SCALE).expect("it loads").kernel("axpi");
+    assert_eq!(
+        none.expect_err("there is none"),
+        KernelError::NoEntry {
+            name: "axpi".to_owned()
+        }
+    );
+    let scale = scale(&device).expect("it is there");
+    assert_eq!(scale.name(), "scale");
+    let mut out = pool.alloc_zeroed::<f32>(4, &stream).expect("memory");
+    let input = pool.alloc_zeroed::<f32>(4, &stream).expect("memory");
+    if scale.parameters().is_some() {
+        assert_eq!(scale.parameters(), Some(&[8, 8, 4, 8][..]));
+        let launch = scale.launch(&stream).arg_mut(&mut out).arg(&input).arg(2.0f32);
+        // SAFETY: it is refused.
+        let few = unsafe { launch.launch() }.expect_err("one is missing");
+        let says = "scale has 4 parameters, and 3 were given";
+        assert_eq!(few.to_string(), says);
+        let launch = scale.launch(&stream).arg_mut(&mut out).arg(&input);
+        let launch = launch.arg(2.0f64).arg_value(4u64);
+        // SAFETY: it is refused.
+        let wide = unsafe { launch.launch() }.expect_err("one is too large");
+        let says = "parameter 2 of scale is of 4 bytes, and 8 were given";
+        assert_eq!(wide.to_string(), says);
+    }
+    for (grid, block) in [
+        ([0, 1, 1], [32, 1, 1]),
+        ([1; 3], [32, 0, 1]),
+        ([1; 3], [64, 64, 1]),
+    ] {
+        let launch = scale.launch(&stream).grid(grid).block(block);
+        let launch = launch.arg_mut(&mut out).arg(&input).arg(2.0f32).arg(4u64);
+        // SAFETY: it is refused.
+        let shape = unsafe { launch.launch() }.expect_err("no such shape");
+        assert!(matches!(shape, KernelError::Shape { .. }), "{shape}");
+        assert!(shape.to_string().contains("scale cannot be launched"), "{shape}");
+    }
+    assert!(out.to_vec().expect("a copy").iter().all(|x| *x == 0.0));
+}
+
+#[test]
+fn what_cannot_be_loaded_says_why() {
+    let Some((device, ..)) = device() else { return };
+    let refused = |ptx: &str| CudaModule::load(&device, ptx).expect_err("it is none");
+    assert_eq!(refused("a\0b"), KernelError::NoText { at: 1 });
+    let error = refused("fill(float *out) {}");
+    assert!(
+        matches!(&error, KernelError::Refused { log, .. } if log.contains("fatal")),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains("the module cannot be loaded"),
+        "{error}"
+    );
+}
+
+/// What the emulated driver does not run is what a card has no code for.
+#[test]
+fn foreign_code_needs_a_device_it_is_for() {
+    let options = std::iter::once("devices:2".to_owned());
+    in_children("launches::foreign_code_needs_a_device_it_is_for", options, || {
+        let (device, pool, stream) = device().expect("a device");
+        let ptx = SCALE.replace(" scale(", " unheard_of(");
+        let module = CudaModule::load(&device, &ptx).expect("it loads");
+        let error = module.kernel("unheard_of").expect_err("there is no code");
+        assert!(
+            matches!(error, KernelError::NoBinary { device: 0, .. }),
+            "{error}"
+        );
+        assert!(error.to_string().contains("compute capability"), "{error}");
+        // SAFETY: an image that says what it is.
+        let binary = unsafe { CudaModule::load_image(&device, b"\x7fELF\x02\x01\x01\0") };
+        let error = binary.expect_err("there is no code");
+        assert!(matches!(error, KernelError::NoBinary { .. }), "{error}");
+        // SAFETY: a text that ends with a zero.
+        let text = unsafe { CudaModule::load_image(&device, &[SCALE.as_bytes(), &[0]].concat()) };
+        let scale = text.expect("it loads").kernel("scale").expect("it is there");
+
+        let other = CudaDevice::get(1).expect("another device");
+        let there = DevicePool::new(&other).expect("a pool");
+        let far_stream = CudaStream::new(&other).expect("a stream");
+        let far = there.alloc_zeroed::<f32>(4, &far_stream).expect("memory");
+        let mut near = pool.alloc_zeroed::<f32>(4, &stream).expect("memory");
+        let expected = KernelError::Cuda(CudaError::OtherDevice {
+            expected: 0,
+            found: 1,
+        });
+        let launch = scale.launch(&stream).arg_mut(&mut near).arg(&far);
+        // SAFETY: it is refused.
+        let error = unsafe { launch.arg(1.0f32).arg(4u64).launch() }.expect_err("elsewhere");
+        assert_eq!(error, expected);
+        let launch = scale.launch(&far_stream).arg_mut(&mut near).arg(1.0f32);
+        // SAFETY: it is refused.
+        assert_eq!(unsafe { launch.launch() }.expect_err("elsewhere"), expected);
+    });
+}
+
+/// Each call of the driver fails once: it is told or made good, and the pool is whole and goes on.
+#[test]
+fn each_call_of_a_launch_fails_in_turn() {
+    let options = std::iter::once("strict:on".to_owned());
+    in_children("launches::each_call_of_a_launch_fails_in_turn", options, || {
+        let (device, pool, _) = device().expect("a device");
+        crate::each_call_fails(&pool, || {
+            twice(&device, &pool).map(|numbers| numbers_are_back(&numbers))
+        });
+    });
+}

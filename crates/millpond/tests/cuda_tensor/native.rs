@@ -1,0 +1,58 @@
+//! The kernels' own CUDA C where there is no GPU: compiled for the host, put in the place of the emulated driver's functions, and held
+//! against the host's tensors.
+
+use crate::{agree, device, emulator, in_children};
+use std::path::Path;
+use std::process::Command;
+
+/// Compiles them; none, with a message, where there is no compiler that knows half precision.
+fn compiled() -> Option<std::path::PathBuf> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libkernels.so");
+    let output = Command::new("c++")
+        .args([
+            "-std=c++17",
+            "-O1",
+            "-ffp-contract=off",
+            "-fPIC",
+            "-shared",
+            "-w",
+            "-I",
+        ])
+        .arg(here.join("src/cuda/kernels"))
+        .arg(here.join("tests/cuda_tensor/native.cpp"))
+        .arg("-o")
+        .arg(&library)
+        .output();
+    match output {
+        Ok(output) if output.status.success() => Some(library),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            // An old compiler, or another machine's. Whatever else it says is an error in the kernels.
+            assert!(said.contains("_Float16"), "{said}");
+            eprintln!("skipped: this c++ has no _Float16");
+            None
+        }
+        Err(error) => {
+            eprintln!("skipped: c++ cannot be run: {error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn the_kernels_sources_agree_with_the_host() {
+    let options = std::iter::once(String::new());
+    in_children("native::the_kernels_sources_agree_with_the_host", options, || {
+        let Some(library) = compiled() else { return };
+        // The driver is there from here on.
+        let _device = device().expect("a device");
+        assert_eq!(emulator::register_kernels(&library), 36);
+        agree::arithmetic_is_the_hosts_to_the_bit();
+        agree::in_place_and_into_outputs_it_is_too();
+        agree::copies_and_casts_are_the_hosts_to_the_bit();
+        agree::sums_are_near_the_hosts();
+        agree::products_of_matrices_are_near_the_hosts();
+        agree::the_kernels_have_the_parameters_they_are_given();
+    });
+}

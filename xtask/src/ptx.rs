@@ -1,0 +1,141 @@
+//! The PTX of the library's kernels: made of their sources with NVRTC, which comes from its Python package. No CUDA is needed.
+
+use crate::shell::{root, step, target};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// An old one on purpose: a driver loads PTX of its own age and older, and this is of CUDA 12.1.
+const PACKAGE: &str = "nvidia-cuda-nvrtc-cu12==12.1.105";
+/// Says where the library is, for those who have it elsewhere.
+const VARIABLE: &str = "MILLPOND_NVRTC";
+
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    let check = match args {
+        [] => false,
+        [flag] if flag == "--check" => true,
+        _ => return Err("ptx takes --check or nothing".to_owned()),
+    };
+    let nvrtc = match installed() {
+        Some(found) => found,
+        None => install()?,
+    };
+    let (made, place) = (compile(&nvrtc)?, folder().join("tensor.ptx"));
+    if check {
+        return compare(&made);
+    }
+    fs::write(&place, &made).map_err(|e| format!("{}: {e}", place.display()))?;
+    println!("{}: {} bytes", place.display(), made.len());
+    Ok(())
+}
+
+fn folder() -> PathBuf {
+    root().join("crates/millpond/src/cuda/kernels")
+}
+
+fn environment() -> PathBuf {
+    target().join("nvrtc")
+}
+
+/// The library, where it is already.
+fn installed() -> Option<PathBuf> {
+    if let Some(said) = std::env::var_os(VARIABLE) {
+        return Some(said.into());
+    }
+    let versions = fs::read_dir(environment().join("lib")).ok()?;
+    let mut places = versions.flatten().map(|version| {
+        let package = "site-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12";
+        version.path().join(package)
+    });
+    places.find(|place| place.exists())
+}
+
+fn install() -> Result<PathBuf, String> {
+    let place = environment();
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    step("python3", &["-m", "venv", &text(&place)])?;
+    let pip = text(&place.join("bin/pip"));
+    step(&pip, &["install", "--quiet", "--no-deps", PACKAGE])?;
+    installed().ok_or_else(|| format!("{PACKAGE} has no libnvrtc.so.12: set {VARIABLE} to one"))
+}
+
+fn compile(nvrtc: &Path) -> Result<String, String> {
+    let output = Command::new("python3")
+        .arg(root().join("xtask/ptx/compile.py"))
+        .arg(nvrtc)
+        .arg(folder().join("tensor.cu"))
+        .output()
+        .map_err(|e| format!("python3 could not start: {e}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        return Err(said.trim_end().to_owned());
+    }
+    let ptx = String::from_utf8_lossy(&output.stdout);
+    Ok(format!(
+        "// Made by `cargo xtask ptx`, of sources whose sum is {:016x}.\n{ptx}",
+        sum(&sources()?)
+    ))
+}
+
+/// The sources, in the order of their names.
+fn sources() -> Result<Vec<u8>, String> {
+    let failed = |e: std::io::Error| format!("{}: {e}", folder().display());
+    let files = fs::read_dir(folder()).map_err(failed)?;
+    let mut places: Vec<PathBuf> = files.flatten().map(|file| file.path()).collect();
+    places.retain(|place| place.extension().is_some_and(|end| end == "cu" || end == "cuh"));
+    places.sort();
+    let all: Result<Vec<_>, _> = places.iter().map(fs::read).collect();
+    all.map(|all| all.concat()).map_err(failed)
+}
+
+/// FNV-1a: enough to see that something was changed.
+fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+fn compare(made: &str) -> Result<(), String> {
+    let place = folder().join("tensor.ptx");
+    let there = fs::read_to_string(&place).map_err(|e| format!("{}: {e}", place.display()))?;
+    let mut both = there.lines().zip(made.lines()).enumerate();
+    if there == made {
+        println!("{} is what its sources make", place.display());
+        return Ok(());
+    }
+    let line = both
+        .find(|(_, (old, new))| old != new)
+        .map_or(0, |(line, _)| line + 1);
+    Err(format!(
+        "{} is not what its sources make (line {line}): run cargo xtask ptx",
+        place.display()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ptx_is_of_these_sources() {
+        let ptx = fs::read_to_string(folder().join("tensor.ptx")).expect("it is committed");
+        let told = format!("sum is {:016x}.", sum(&sources().expect("they are there")));
+        let first = ptx.lines().next().unwrap_or_default();
+        assert!(first.ends_with(&told), "{first}: run cargo xtask ptx");
+    }
+
+    #[test]
+    fn the_ptx_is_what_its_sources_make() {
+        let Some(nvrtc) = installed() else {
+            eprintln!("skipped: there is no NVRTC here; cargo xtask ptx --check installs it");
+            return;
+        };
+        let made = compile(&nvrtc).expect("it compiles");
+        compare(&made).expect("it is the same");
+    }
+
+    #[test]
+    fn bad_flags_are_refused() {
+        assert!(run(&["--chekc".to_owned()]).is_err());
+    }
+}
