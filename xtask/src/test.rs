@@ -42,7 +42,7 @@ fn features() -> Result<(), String> {
     }
     for tests in [
         "test -p millpond --all-features --lib --test leaks -- event ledger leaks safetensors tensor::",
-        "test -p millpond --all-features --test safetensors --test dlpack --test cuda --test cuda_hostile",
+        "test -p millpond --all-features --test safetensors --test dlpack --test cuda --test cuda_hostile --test cuda_transfer",
     ] {
         step("cargo", &tests.split(' ').collect::<Vec<_>>())?;
     }

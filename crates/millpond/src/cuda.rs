@@ -10,17 +10,35 @@ mod driver;
 mod error;
 mod events;
 mod fork;
+mod managed;
+mod mark;
+mod pinned;
 mod pool;
+mod registered;
+mod segments;
 mod source;
+mod staged;
+mod staging;
 mod stream;
 mod streams;
+mod transfer;
 
 pub use buffer::DeviceBuffer;
 pub use device::{CudaDevice, DeviceMemory};
 pub use error::CudaError;
+pub use managed::{Advice, CudaManaged};
+pub use pinned::CudaPinned;
 pub use pool::{DevicePool, DevicePoolBuilder, DevicePoolError};
+pub use registered::Registered;
 pub use source::{CudaMemory, CudaSource};
+pub use staged::Staged;
+pub use staging::{Staging, StagingError};
 pub use stream::CudaStream;
+pub use transfer::{HostEnd, Transfer, TransferError};
+
+pub(crate) use mark::{Mark, settle};
+pub(crate) use pinned::is_known;
+pub(crate) use transfer::upload_part;
 
 /// Functions of the driver that this crate calls where they are there, and that the driver here does not have.
 ///

@@ -32,11 +32,11 @@ impl fmt::Display for Device {
 }
 
 impl MemoryKind {
-    /// Where memory of this kind is.
+    /// Where memory of this kind is; managed memory is the host's to hand out and to touch, wherever its pages are.
     #[must_use]
     pub fn device(self) -> Device {
         match self {
-            Self::Host | Self::Pinned => Device::Host,
+            Self::Host | Self::Pinned | Self::Managed => Device::Host,
         }
     }
 }

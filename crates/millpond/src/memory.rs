@@ -10,6 +10,8 @@ pub enum MemoryKind {
     Host,
     /// Memory of this process that is locked in place.
     Pinned,
+    /// Memory that a CUDA driver moves between the host and devices, at one address for all of them.
+    Managed,
 }
 
 /// A source whose ranges are memory of this process: the bytes behind its addresses can be read and written.

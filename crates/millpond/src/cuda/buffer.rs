@@ -211,6 +211,12 @@ impl<T: Element> DeviceBuffer<T> {
         })
     }
 
+    /// Has a stream wait, on the device, for whatever uses the elements by now.
+    pub(crate) fn order_before(&self, stream: &CudaStream) -> Result<(), CudaError> {
+        let mut users = std::iter::once(&self.stream).chain(&self.uses);
+        users.try_for_each(|user| stream.wait_for(user))
+    }
+
     fn on(&self) -> CudaDevice {
         self.pool.device().clone()
     }

@@ -158,6 +158,22 @@ impl CudaDevice {
         self.0.pools
     }
 
+    /// A device whose managed memory the host may not touch while it works, if there is one: then that holds for all managed
+    /// memory of the process.
+    pub(super) fn without_managed_memory() -> Result<Option<u32>, CudaError> {
+        let driver = Driver::get()?;
+        for number in 0..Self::count()? {
+            let mut device = 0;
+            // SAFETY: the pointer is to a local.
+            unsafe { driver.device_get(&raw mut device, c_int::try_from(number).unwrap_or(c_int::MAX)) }?;
+            let has = |what| attribute_of(driver, device, what).map(|answer| answer != 0);
+            if !(has(attribute::MANAGED)? && has(attribute::CONCURRENT_MANAGED)?) {
+                return Ok(Some(number));
+            }
+        }
+        Ok(None)
+    }
+
     /// Its memory, free for all processes and in all.
     ///
     /// # Errors
@@ -190,6 +206,11 @@ impl CudaDevice {
     /// The driver's number for it.
     pub(super) fn handle(&self) -> DeviceNumber {
         self.0.device
+    }
+
+    /// Its primary context, retained for as long as this is.
+    pub(super) fn context(&self) -> ContextHandle {
+        self.0.handle
     }
 
     /// Makes its context this thread's, as most calls need it.

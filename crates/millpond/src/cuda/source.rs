@@ -182,6 +182,10 @@ impl CudaSource {
             | CudaError::Forked
             | CudaError::NoDevice { .. }
             | CudaError::Length { .. }
+            | CudaError::Pageable
+            | CudaError::NoThread
+            | CudaError::NotManaged
+            | CudaError::NoManagedMemory { .. }
             | CudaError::OtherDevice { .. } => SourceError::Unsupported {
                 operation: "reach its device",
             },

@@ -38,6 +38,7 @@ impl fmt::Display for Place {
         match self.kind {
             MemoryKind::Host => write!(f, "{}", self.device),
             MemoryKind::Pinned => f.write_str("pinned"),
+            MemoryKind::Managed => f.write_str("managed"),
         }
     }
 }
