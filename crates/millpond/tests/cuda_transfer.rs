@@ -413,7 +413,10 @@ fn devices_copy_to_each_other() {
         let [one, two] = [0, 1].map(|number| Place::on(CudaDevice::get(number).expect("a device")));
         let sent = numbers(LEN);
         for stream in [&one.first, &two.second, &CudaStream::legacy(&two.device)] {
-            let from = one.pool.alloc_from(&sent, &one.first).expect("memory");
+            let there = one.pool.alloc_from(&sent, &one.first).expect("memory");
+            // Its stream has not written it yet when the copy is asked for.
+            let mut from = one.pool.alloc::<u32>(LEN, &one.first).expect("memory");
+            from.copy_from(&there).expect("a copy");
             let to = two.pool.alloc_zeroed::<u32>(LEN, &two.first).expect("memory");
             let (from, to) = stream.copy(from, to).and_then(Transfer::wait).expect("a copy");
             assert_eq!(
@@ -531,6 +534,8 @@ fn through(
     readers: usize,
     depth: usize,
 ) -> Result<Vec<u32>, Box<dyn Error>> {
+    // The pass is given this block again, and may not write there before the stream has.
+    drop(place.pool.alloc_zeroed::<u32>(64 * data.row(), &place.first)?);
     let mut all = Vec::new();
     let mut kept = Vec::new();
     let pass = data
@@ -636,7 +641,7 @@ fn program(place: &Place, data: &DataSet<u32>, managed: &Unpooled) -> Outcome {
     let (host, there) = second.upload(pinned.alloc_from(&sent)?, there)?.wait()?;
     let other = pool.alloc::<u32>(LEN, second)?;
     let (there, mut other) = first.copy(there, other)?.wait()?;
-    let (host, mut there) = first.upload(host, there)?.split()?;
+    let (host, mut there) = second.upload(host, there)?.split()?;
     there.fill_zero()?;
     drop(host);
     let registered = Registered::new(device, ordinary(&sent))?;
@@ -681,8 +686,8 @@ fn whole(place: &Place, managed: &Unpooled) {
 /// Each call of the driver that the program makes fails once: it is told, nothing is lost, and all of it serves afterwards.
 #[test]
 fn each_call_fails_in_turn() {
-    let options = std::iter::once("strict:on".to_owned());
-    in_children("each_call_fails_in_turn", options, || {
+    let options = ["strict:on", "streams:seeded,seed:5,strict:on"].map(str::to_owned);
+    in_children("each_call_fails_in_turn", options.into_iter(), || {
         let place = Place::on(CudaDevice::get(0).expect("a device"));
         let folder = Folder::new("cuda-faults");
         let data = data_of(&folder, 300, 1);
@@ -731,6 +736,69 @@ fn any_order_of_work_is_right() {
         }
         assert_eq!(emulator::findings(), (0, String::new()));
     });
+}
+
+/// A transfer comes after what others do with the device's end, if they were recorded; and one that is dropped keeps the host's until
+/// it is done.
+#[test]
+fn transfers_wait_for_others_and_others_for_them() {
+    let options = (0..20).map(|seed| format!("streams:seeded,seed:{seed},strict:on"));
+    in_children("transfers_wait_for_others_and_others_for_them", options, || {
+        let Place {
+            pool,
+            pinned,
+            first,
+            second,
+            device,
+        } = Place::on(CudaDevice::get(0).expect("a device"));
+        let third = CudaStream::new(&device).expect("a stream");
+        let mut there: DeviceBuffer<u32> = pool.alloc_zeroed(LEN, &first).expect("memory");
+        third.wait_for(&first).expect("it waits");
+        emulator::set_bytes(there.address(), 7, 4 * LEN, third.as_raw());
+        there.record_use(&third).expect("its device");
+        let host = pinned.alloc_zeroed::<u32>(LEN).expect("memory");
+        let coming = second.download(there, host).and_then(Transfer::wait);
+        let (host, there) = coming.expect("a copy");
+        assert!(host.iter().all(|n| *n == 0x0707_0707));
+
+        let (going, there) = second
+            .upload(host, there)
+            .and_then(Transfer::split)
+            .expect("it begins");
+        drop(going);
+        let next = pinned.alloc_from(&vec![1u32; LEN]).expect("memory");
+        assert!(there.to_vec().expect("a copy").iter().all(|n| *n == 0x0707_0707));
+        assert_eq!(next[0], 1);
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
+/// Whatever the driver gave for all of that it has back.
+#[test]
+fn what_the_driver_gave_goes_back() {
+    in_children(
+        "what_the_driver_gave_goes_back",
+        std::iter::once(String::new()),
+        || {
+            let device = CudaDevice::get(0).expect("a device");
+            let folder = Folder::new("cuda-balance");
+            let data = data_of(&folder, 300, 1);
+            let managed = Unpooled::over(Box::new(CudaManaged::new(&device).expect("managed memory")));
+            let place = Place::on(device);
+            program(&place, &data, &managed).expect("nothing fails");
+            drop((place, managed));
+            for (given, back) in [
+                (c"cuMemHostAlloc", c"cuMemFreeHost"),
+                (c"cuMemHostRegister", c"cuMemHostUnregister"),
+                (c"cuMemAllocManaged", c"cuMemFree"),
+                (c"cuEventCreate", c"cuEventDestroy"),
+                (c"cuStreamCreate", c"cuStreamDestroy"),
+            ] {
+                let calls = [given, back].map(|name| emulator::calls(Some(name)));
+                assert!(calls[0] > 0 && calls[0] == calls[1], "{given:?}: {calls:?}");
+            }
+        },
+    );
 }
 
 /// What is planted is found: another stream writes what a transfer copies, and waits for nothing.
