@@ -2,7 +2,7 @@
 //! (`frontier`) and how fast calls are (`speed`), each a program of its own. [`host`] measures host memory beside
 //! other allocators, for the program of that name and for `millpond bench` and `millpond replay --source host`. [`tensors`],
 //! [`layout`] and [`data`] measure tensors, structures of arrays and passes through files, each for the program of its name
-//! and for `millpond bench seeds`.
+//! and for `millpond bench seeds`. [`transfer`] measures copies to and from a CUDA device, for `millpond bench transfer`.
 //!
 //! The only crate that links peers.
 #![deny(unsafe_code)]
@@ -20,6 +20,8 @@ mod program;
 mod say;
 mod table;
 pub mod tensors;
+#[cfg(target_os = "linux")]
+pub mod transfer;
 
 pub use clock::CpuClock;
 pub use outcome::{Outcome, run};

@@ -21,6 +21,7 @@ mod staged;
 mod staging;
 mod stream;
 mod streams;
+mod timer;
 mod transfer;
 
 pub use buffer::DeviceBuffer;
@@ -34,6 +35,7 @@ pub use source::{CudaMemory, CudaSource};
 pub use staged::Staged;
 pub use staging::{Staging, StagingError};
 pub use stream::CudaStream;
+pub use timer::CudaTimer;
 pub use transfer::{HostEnd, Transfer, TransferError};
 
 pub(crate) use mark::{Mark, settle};

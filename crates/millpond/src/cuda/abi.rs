@@ -72,6 +72,8 @@ pub(super) const ACCESS_READ_WRITE: c_uint = 3;
 pub(super) const GRANULARITY_RECOMMENDED: c_uint = 1;
 /// Above it a pool gives back what is free when the device is waited for; all of it is ours to keep.
 pub(super) const POOL_RELEASE_THRESHOLD: c_uint = 4;
+/// An event that keeps the time.
+pub(super) const EVENT_WITH_TIME: c_uint = 0;
 /// An event that is quicker for not keeping the time.
 pub(super) const EVENT_WITHOUT_TIME: c_uint = 2;
 /// A stream that does not wait for the legacy default one.
@@ -253,6 +255,7 @@ mod tests {
                 ACCESS_READ_WRITE,
                 GRANULARITY_RECOMMENDED,
                 POOL_RELEASE_THRESHOLD,
+                EVENT_WITH_TIME,
                 EVENT_WITHOUT_TIME,
                 STREAM_NON_BLOCKING,
             ],
@@ -263,6 +266,7 @@ mod tests {
                 sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE as c_uint,
                 sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED as c_uint,
                 sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD as c_uint,
+                sys::CUevent_flags::CU_EVENT_DEFAULT as c_uint,
                 sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint,
                 sys::CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint,
             ]

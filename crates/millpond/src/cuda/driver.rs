@@ -58,6 +58,7 @@ table! {
     device_get = "cuDeviceGet"(device: *mut DeviceNumber, ordinal: c_int);
     device_get_name = "cuDeviceGetName"(name: *mut c_char, bytes: c_int, device: DeviceNumber);
     device_get_attribute = "cuDeviceGetAttribute"(value: *mut c_int, attribute: c_int, device: DeviceNumber);
+    device_get_bus = "cuDeviceGetPCIBusId"(bus: *mut c_char, bytes: c_int, device: DeviceNumber);
     primary_context_retain = "cuDevicePrimaryCtxRetain"(context: *mut ContextHandle, device: DeviceNumber);
     primary_context_release = "cuDevicePrimaryCtxRelease_v2"(device: DeviceNumber);
     context_push = "cuCtxPushCurrent_v2"(context: ContextHandle);
@@ -110,6 +111,7 @@ table! {
     event_record = "cuEventRecord"(event: EventHandle, stream: StreamHandle);
     event_query = "cuEventQuery"(event: EventHandle);
     event_synchronize = "cuEventSynchronize"(event: EventHandle);
+    event_elapsed = "cuEventElapsedTime"(milliseconds: *mut f32, from: EventHandle, to: EventHandle);
     copy_to_device = "cuMemcpyHtoDAsync_v2"(
         to: DevicePtr, from: *const c_void, bytes: usize, stream: StreamHandle
     );

@@ -1,9 +1,10 @@
 //! Points in a stream's work that others wait for.
 
-use super::abi::{EVENT_WITHOUT_TIME, EventHandle, NOT_READY};
+use super::abi::{EVENT_WITH_TIME, EVENT_WITHOUT_TIME, EventHandle, NOT_READY};
 use super::device::CudaDevice;
 use super::error::{CudaError, insist};
 use super::stream::CudaStream;
+use std::ffi::c_uint;
 
 /// A point in the work of a device's streams: the host and other streams can wait for it. Past until it is first recorded.
 pub(crate) struct Mark {
@@ -13,10 +14,19 @@ pub(crate) struct Mark {
 
 impl Mark {
     pub(crate) fn new(device: &CudaDevice) -> Result<Self, CudaError> {
+        Self::with_flags(device, EVENT_WITHOUT_TIME)
+    }
+
+    /// One that keeps the time at which the device came to it, which takes the device a little longer.
+    pub(crate) fn timed(device: &CudaDevice) -> Result<Self, CudaError> {
+        Self::with_flags(device, EVENT_WITH_TIME)
+    }
+
+    fn with_flags(device: &CudaDevice, flags: c_uint) -> Result<Self, CudaError> {
         let _current = device.enter()?;
         let mut event = EventHandle::NULL;
         // SAFETY: the pointer is to a local.
-        unsafe { device.driver().event_create(&raw mut event, EVENT_WITHOUT_TIME) }?;
+        unsafe { device.driver().event_create(&raw mut event, flags) }?;
         Ok(Self {
             device: device.clone(),
             event,
@@ -55,6 +65,19 @@ impl Mark {
             Err(CudaError::Driver { code: NOT_READY, .. }) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// Milliseconds from another one to this; both keep the time, and are past.
+    pub(crate) fn milliseconds_since(&self, begin: &Self) -> Result<f32, CudaError> {
+        let _current = self.device.enter()?;
+        let mut time = 0.0;
+        // SAFETY: the pointer is to a local, and both events are ours.
+        unsafe {
+            self.device
+                .driver()
+                .event_elapsed(&raw mut time, begin.event, self.event)
+        }?;
+        Ok(time)
     }
 
     /// Waits for it.
