@@ -3,7 +3,7 @@
 //! other allocators, for the program of that name and for `millpond bench` and `millpond replay --source host`. [`tensors`],
 //! [`layout`] and [`data`] measure tensors, structures of arrays and passes through files, each for the program of its name
 //! and for `millpond bench seeds`. [`device`] measures a CUDA driver and pools of its devices, for `millpond bench driver` and
-//! `millpond bench alloc`.
+//! `millpond bench alloc`; [`transfer`] copies to and from a device, for `millpond bench transfer`.
 //!
 //! The only crate that links peers.
 #![deny(unsafe_code)]
@@ -23,6 +23,8 @@ mod program;
 mod say;
 mod table;
 pub mod tensors;
+#[cfg(target_os = "linux")]
+pub mod transfer;
 
 pub use clock::CpuClock;
 pub use outcome::{Outcome, run};

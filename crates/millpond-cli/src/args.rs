@@ -36,6 +36,7 @@ Examples:
   millpond tune run.pickle --device 24G      settings for your environment
   millpond bench host w2                     this machine's allocators side by side
   millpond bench seeds                       what others claim of pools, measured here
+  millpond bench transfer --device cuda:0    copies to a GPU and back, beside its link
   millpond doctor                            what this machine offers, and what is missing
   millpond cuda-emu -- cargo test            a CUDA program's tests where there is no GPU
 
@@ -345,6 +346,16 @@ pub(crate) enum Bench {
         /// Workloads and options; `--help` lists them
         #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
+    },
+    /// Copies between the host and a CUDA device: pinned, staged and ordinary memory, beside what the link can do
+    Transfer {
+        /// The device, as `cuda:0`
+        #[arg(long, value_name = "DEVICE", default_value = "cuda:0")]
+        device: String,
+
+        /// Only see that all of it runs: two sizes, once
+        #[arg(long)]
+        quick: bool,
     },
     /// What five tensor libraries' documents claim of their pools, and the same loops here
     Seeds {

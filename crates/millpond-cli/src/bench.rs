@@ -25,6 +25,7 @@ pub(crate) fn command(args: &BenchArgs) -> Result<Exit, CliError> {
             host::run(arguments.iter().cloned(), &again, &mut out),
             "millpond bench host --help",
         ),
+        Bench::Transfer { device, quick } => return transfer(device, *quick, &mut out),
         Bench::Seeds { quick, rounds } => {
             let rounds = rounds.map_or(if *quick { 1 } else { 3 }, usize::from);
             let done = host::seeds(*quick, rounds, &again, &mut out);
@@ -77,6 +78,31 @@ fn on_device(
         }
         Err(error) => {
             crate::exit::complain(&format!("cuda:{}: {error}", args.device));
+            Ok(Exit::Failed)
+        }
+    }
+}
+
+/// Copies to a device and back.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn transfer(device: &str, quick: bool, out: &mut dyn std::io::Write) -> Result<Exit, CliError> {
+    let number = device
+        .strip_prefix("cuda:")
+        .and_then(|number| number.parse().ok());
+    let number = number.ok_or_else(|| {
+        CliError::Usage(format!(
+            "--device {device} is no CUDA device: give it as cuda:0; see `millpond doctor`"
+        ))
+    })?;
+    let (sizes, rounds): (&[usize], usize) = if quick {
+        (&[64 << 10, 16 << 20], 1)
+    } else {
+        (&[64 << 10, 1 << 20, 16 << 20, 256 << 20], 9)
+    };
+    match millpond_bench::transfer::run(number, sizes, rounds, out) {
+        Ok(()) => Ok(Exit::Done),
+        Err(error) => {
+            crate::exit::complain(&error);
             Ok(Exit::Failed)
         }
     }

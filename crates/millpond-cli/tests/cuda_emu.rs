@@ -58,3 +58,53 @@ fn a_signal_and_a_command_that_is_none_are_told() {
     let (code, _, stderr) = support::run(&["cuda-emu", "--"]);
     assert!(code == 2 && stderr.lines().count() == 1, "{stderr}");
 }
+
+/// The emulator as cargo builds it beside this test.
+fn emulator() -> std::path::PathBuf {
+    let here = std::env::current_exe().expect("a program");
+    let library = here.with_file_name("libmillpond_cuda_emu.so");
+    assert!(library.exists(), "the emulator is not built");
+    library
+}
+
+#[test]
+fn copies_are_measured_beside_the_link() {
+    let bench = [env!("CARGO_BIN_EXE_millpond"), "bench", "transfer", "--quick"];
+    let run = |more: &[&str]| {
+        let arguments = [&["cuda-emu", "-o", "link:2", "--"], bench.as_slice(), more].concat();
+        let mut command = command(&arguments);
+        let output = command.env("MILLPOND_CUDA_EMU_LIB", emulator()).output();
+        let output = output.expect("the program starts");
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (code, stdout, stderr) = run(&[]);
+    assert_eq!((code, stderr.as_str()), (Some(0), ""), "{stdout}");
+    assert!(
+        stdout.contains("The link: 2.0 GB/s") && stdout.contains("modelled"),
+        "{stdout}"
+    );
+    let line = stdout.lines().find_map(|line| line.strip_prefix("16 MiB"));
+    let rates: Vec<f64> = line
+        .expect("a size")
+        .split_whitespace()
+        .map(|rate| rate.parse().expect("a rate"))
+        .collect();
+    // Pinned, staged and ordinary, up and then down.
+    for way in rates.chunks_exact(3) {
+        let (pinned, staged, ordinary) = (way[0], way[1], way[2]);
+        assert!(
+            pinned > 1.8 && pinned <= 2.0 && staged >= 0.9 * pinned,
+            "{stdout}"
+        );
+        assert!(ordinary < 0.55 * pinned, "{stdout}");
+    }
+    assert_eq!(rates.len(), 7, "{stdout}");
+    let (code, _, stderr) = run(&["--device", "cuda:7"]);
+    assert!(
+        code == Some(1) && stderr.contains("there is no CUDA device 7"),
+        "{stderr}"
+    );
+    let (code, _, stderr) = run(&["--device", "gpu"]);
+    assert!(code == Some(2) && stderr.contains("cuda:0"), "{stderr}");
+}

@@ -137,7 +137,10 @@ pub(crate) fn enter(entry: &'static Entry, per_thread: bool, body: impl FnOnce(&
         let Some(driver) = started() else {
             return Err(Code::NOT_INITIALIZED);
         };
-        driver.state().time.call(driver.shared.options.call_cost);
+        driver
+            .state()
+            .time
+            .host_works(thread(), driver.shared.options.call_cost);
         if driver.shared.options.lost.is_some_and(|lost| number >= lost) {
             LOST.store(true, Ordering::Relaxed);
         }
@@ -234,7 +237,8 @@ pub(crate) fn in_callback<T>(run: impl FnOnce() -> T) -> T {
     result
 }
 
-fn thread() -> u64 {
+/// A number for this thread, from 1.
+pub(crate) fn thread() -> u64 {
     if THREAD.get() == 0 {
         THREAD.set(THREADS.fetch_add(1, Ordering::Relaxed));
     }

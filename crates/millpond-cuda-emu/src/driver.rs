@@ -121,7 +121,7 @@ impl Driver {
         self.queued(state, task, stream);
         let mut state = self.shared.wait_for(self.state(), &[task]);
         state.host.join(&clock);
-        state.time.host_waits(end);
+        state.time.host_waits(crate::calls::thread(), end);
         state.trim_pools();
         state.healthy(context)?;
         Ok(())

@@ -153,7 +153,7 @@ impl Driver {
         };
         let mut state = self.shared.wait_for(state, &[recorded.task]);
         state.host.join(&recorded.clock);
-        state.time.host_waits(recorded.end);
+        state.time.host_waits(crate::calls::thread(), recorded.end);
         state.trim_pools();
         state.healthy(context)?;
         Ok(())

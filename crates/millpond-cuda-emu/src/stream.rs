@@ -1,6 +1,7 @@
 //! Streams: the order in which work is queued, and what one stream's order means to another's.
 #![forbid(unsafe_code)]
 
+use crate::calls;
 use crate::driver::{Driver, State};
 use crate::error::{Answer, Code};
 use crate::options::Options;
@@ -208,7 +209,9 @@ impl State {
             stream: handle,
             place: stream.place,
         };
-        stream.end = self.time.run(stream.device, engine, after.end, length);
+        stream.end = self
+            .time
+            .run(calls::thread(), stream.device, engine, after.end, length);
         stream.clock.join(&after.clock);
         if self.strict.on() {
             let live = |at| memory.block(at).is_some();
@@ -260,7 +263,7 @@ impl State {
     pub(crate) fn host_knows(&mut self, handle: u64) {
         if let Some(stream) = self.streams.get(&handle) {
             self.host.join(&stream.clock);
-            self.time.host_waits(stream.end);
+            self.time.host_waits(calls::thread(), stream.end);
         }
     }
 }
@@ -276,7 +279,7 @@ impl Driver {
         // The stream may have been destroyed by another thread meanwhile.
         if state.streams.contains_key(&handle) {
             state.host.join(&after.clock);
-            state.time.host_waits(after.end);
+            state.time.host_waits(calls::thread(), after.end);
         }
         state.trim_pools();
         state.healthy(context)?;

@@ -18,14 +18,23 @@ mod interop;
 mod kernel_error;
 pub(crate) mod kernels;
 pub(crate) mod launch;
+mod managed;
+mod mark;
 mod module;
+mod pinned;
 mod pool;
 mod queue;
+mod registered;
+mod segments;
 #[cfg(feature = "derive")]
 mod soa;
 mod source;
+mod staged;
+mod staging;
 mod stream;
 mod streams;
+mod timer;
+mod transfer;
 
 pub use crate::tensor::{DeviceOperand, DeviceOutput, DeviceTensor, DeviceTensorMut};
 pub use buffer::DeviceBuffer;
@@ -38,14 +47,25 @@ pub use graph::{Capture, CudaGraph};
 pub use interop::Lent;
 pub use kernel_error::KernelError;
 pub use launch::{CudaKernel, Extent, KernelArg, KernelArgMut, Launch};
+pub use managed::{Advice, CudaManaged};
 pub use module::CudaModule;
+pub use pinned::CudaPinned;
 pub use pool::{DevicePool, DevicePoolBuilder, DevicePoolError, DeviceTenant, UnpooledDevice};
 pub use queue::CudaQueue;
 pub(crate) use queue::PARTS;
+pub use registered::Registered;
 #[cfg(feature = "derive")]
 pub use soa::{DeviceField, DeviceSoa};
 pub use source::{CudaMemory, CudaSource};
+pub use staged::Staged;
+pub use staging::{Staging, StagingError};
 pub use stream::CudaStream;
+pub use timer::CudaTimer;
+pub use transfer::{HostEnd, Transfer, TransferError};
+
+pub(crate) use mark::{Mark, settle};
+pub(crate) use pinned::is_known;
+pub(crate) use transfer::upload_part;
 
 /// Whether this process was forked from one that uses CUDA.
 pub(crate) fn is_forked() -> bool {

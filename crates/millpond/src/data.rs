@@ -18,6 +18,8 @@ pub use mapped::{Access, Mapped};
 pub use npy::{MappedNpy, Npy, NpyError};
 pub use order::Order;
 pub use pass::{Chunk, Pass};
+#[cfg(feature = "cuda")]
+pub use pass::{DeviceChunk, DevicePass};
 pub use progress::Progress;
 #[cfg(feature = "safetensors")]
 pub use safetensors::{MappedTensors, SafeTensors, SafeTensorsError, TensorInfo};

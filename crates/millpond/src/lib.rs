@@ -102,7 +102,7 @@
 //! | `matrixmultiply` (default) | products of matrices of `f32` and `f64` at a processor's speed |
 //! | `quanta` (default) | times of events from the processor's counter |
 //! | `allocator-api2`, `allocator-api2-02` | `Pool` as the `Allocator` of those versions, for collections |
-//! | `cuda` | pools of CUDA devices, tensors and kernels on them; NVIDIA's driver is needed when the program runs only |
+//! | `cuda` | pools of CUDA devices, pinned and managed memory, copies, tensors and kernels; NVIDIA's driver is needed when the program runs only |
 //! | `cudarc` | exchange with cudarc: its streams, slices and views |
 //! | `derive` | `#[derive(Soa)]` |
 //! | `dlpack` | tensors to and from other libraries in the process |
@@ -200,6 +200,8 @@ pub use data::{
     Access, Chunk, DataError, DataSet, DataSetBuilder, Mapped, MappedNpy, Npy, NpyError, Order, Pass,
     Progress,
 };
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+pub use data::{DeviceChunk, DevicePass};
 #[cfg(all(feature = "safetensors", target_os = "linux"))]
 pub use data::{MappedTensors, SafeTensors, SafeTensorsError, TensorInfo};
 pub use device::Device;

@@ -12,6 +12,8 @@ pub enum MemoryKind {
     Pinned,
     /// Memory of a device, which the host cannot touch.
     Device,
+    /// Memory that a CUDA driver moves between the host and devices, at one address for all of them.
+    Managed,
 }
 
 /// A source whose ranges are memory of this process: the bytes behind its addresses can be read and written.

@@ -7,24 +7,9 @@ mod support;
 
 use millpond::cuda::{CudaDevice, CudaMemory, CudaStream, DeviceBuffer, DevicePool};
 use std::error::Error;
-use support::emulator;
+use support::emulator::{self, in_children};
 
 type Outcome = Result<(), Box<dyn Error>>;
-
-/// Runs the body in a process of its own for each set of options; every one has to pass.
-fn in_children(test: &str, options: impl Iterator<Item = String>, body: impl FnOnce()) {
-    if emulator::is_real() || !emulator::load() {
-        eprintln!("skipped: on the emulated driver only");
-        return;
-    }
-    if emulator::is_child(test) {
-        return body();
-    }
-    for options in options {
-        let (passed, text) = emulator::child(test, &options);
-        assert!(passed, "{options}:\n{text}");
-    }
-}
 
 const LEN: usize = 300_000;
 

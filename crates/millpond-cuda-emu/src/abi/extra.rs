@@ -155,3 +155,17 @@ unsafe extern "C" fn millpond_emu_resident(at: u64, bytes: usize, place: i32) ->
         .resident(at, bytes as u64, place)
         .unwrap_or(u64::MAX)
 }
+
+/// The calling thread works for so many modelled nanoseconds: what it does besides calling CUDA, such as reading a file or copying
+/// memory, takes none of the modelled time unless it is told here. With `pace:on` it takes as much real time too. Answers the
+/// thread's modelled time, in nanoseconds from the first call; asked with 0, it only answers.
+#[unsafe(no_mangle)]
+extern "C" fn millpond_emu_host_work(nanoseconds: u64) -> u64 {
+    let Some(driver) = calls::started() else { return 0 };
+    if driver.shared.options.pace {
+        std::thread::sleep(std::time::Duration::from_nanos(nanoseconds));
+    }
+    let mut state = driver.state();
+    state.time.host_works(calls::thread(), nanoseconds);
+    state.time.host(calls::thread())
+}

@@ -49,25 +49,39 @@ pub(crate) enum Engine {
 }
 
 /// Modelled time, in nanoseconds from the first call. It depends on the calls alone, never on when their work really runs.
+///
+/// Each thread of the host has a time of its own: it begins where the latest is when the thread is first seen, and grows by what the
+/// thread's calls and its own work take, and to the end of what it waits for. What threads wait for among themselves is not seen: a
+/// thread's work counts for another only through streams and events.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timeline {
-    host: u64,
+    threads: BTreeMap<u64, u64>,
+    /// The latest of all.
+    latest: u64,
     engines: BTreeMap<(u32, u8), u64>,
 }
 
 impl Timeline {
-    /// The host's time: every call takes some, and it waits for what it synchronises with.
-    pub(crate) fn call(&mut self, cost: u64) {
-        self.host += cost;
+    /// A thread's time.
+    pub(crate) fn host(&self, thread: u64) -> u64 {
+        self.threads.get(&thread).copied().unwrap_or(self.latest)
     }
 
-    pub(crate) fn host_waits(&mut self, until: u64) {
-        self.host = self.host.max(until);
+    /// A thread spends some: every call takes it, and work of its own that it tells of.
+    pub(crate) fn host_works(&mut self, thread: u64, time: u64) {
+        self.host_waits(thread, self.host(thread).saturating_add(time));
     }
 
-    /// When work ends that may start at `ready` and takes `length` of an engine.
-    pub(crate) fn run(&mut self, device: u32, engine: Engine, ready: u64, length: u64) -> u64 {
-        let start = ready.max(self.host);
+    /// It waits for what it synchronises with.
+    pub(crate) fn host_waits(&mut self, thread: u64, until: u64) {
+        let now = self.host(thread).max(until);
+        self.threads.insert(thread, now);
+        self.latest = self.latest.max(now);
+    }
+
+    /// When work ends that a thread queues now, that may start at `ready` and takes `length` of an engine.
+    pub(crate) fn run(&mut self, thread: u64, device: u32, engine: Engine, ready: u64, length: u64) -> u64 {
+        let start = ready.max(self.host(thread));
         if engine == Engine::None {
             return start + length;
         }
@@ -84,12 +98,31 @@ mod tests {
     #[test]
     fn copies_one_way_queue_and_both_ways_overlap() {
         let mut time = Timeline::default();
-        assert_eq!(time.run(0, Engine::Upload, 0, 100), 100);
-        assert_eq!(time.run(0, Engine::Upload, 0, 100), 200);
-        assert_eq!(time.run(0, Engine::Download, 50, 100), 150);
-        assert_eq!(time.run(1, Engine::Upload, 0, 100), 100);
-        time.host_waits(300);
-        assert_eq!(time.run(0, Engine::Upload, 0, 100), 400);
+        assert_eq!(time.run(1, 0, Engine::Upload, 0, 100), 100);
+        assert_eq!(time.run(1, 0, Engine::Upload, 0, 100), 200);
+        assert_eq!(time.run(1, 0, Engine::Download, 50, 100), 150);
+        assert_eq!(time.run(1, 1, Engine::Upload, 0, 100), 100);
+        time.host_waits(1, 300);
+        assert_eq!(time.run(1, 0, Engine::Upload, 0, 100), 400);
+    }
+
+    #[test]
+    fn each_thread_has_a_time_of_its_own() {
+        let mut time = Timeline::default();
+        time.host_works(1, 50);
+        assert_eq!(
+            (time.host(1), time.host(2)),
+            (50, 50),
+            "one that is new begins with the latest"
+        );
+        time.host_works(2, 100);
+        time.host_works(1, 10);
+        assert_eq!((time.host(1), time.host(2)), (60, 150));
+        assert_eq!(time.run(1, 0, Engine::Compute, 0, 5), 65);
+        assert_eq!(time.run(2, 0, Engine::Compute, 0, 5), 155);
+        time.host_waits(1, 155);
+        time.host_waits(2, 0);
+        assert_eq!((time.host(1), time.host(2)), (155, 150));
     }
 
     #[test]

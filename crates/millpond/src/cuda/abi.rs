@@ -70,6 +70,8 @@ pub(super) mod attribute {
     pub(crate) const MEMORY_POOLS: c_int = 115;
     pub(crate) const COMPUTE_MAJOR: c_int = 75;
     pub(crate) const COMPUTE_MINOR: c_int = 76;
+    pub(crate) const MANAGED: c_int = 83;
+    pub(crate) const CONCURRENT_MANAGED: c_int = 89;
 }
 
 pub(super) const LOCATION_DEVICE: c_uint = 1;
@@ -85,6 +87,8 @@ pub(super) const POOL_RESERVED: c_uint = 5;
 pub(super) const POOL_RESERVED_PEAK: c_uint = 6;
 pub(super) const POOL_USED: c_uint = 7;
 pub(super) const POOL_USED_PEAK: c_uint = 8;
+/// An event that keeps the time.
+pub(super) const EVENT_WITH_TIME: c_uint = 0;
 /// An event that is quicker for not keeping the time.
 pub(super) const EVENT_WITHOUT_TIME: c_uint = 2;
 /// A stream that does not wait for the legacy default one.
@@ -97,6 +101,26 @@ pub(super) const JIT_ERROR_LOG_BYTES: c_uint = 6;
 pub(super) const CAPTURE_RELAXED: c_uint = 2;
 /// A stream that is not captured; in any other state it is, or was and is not whole.
 pub(super) const CAPTURE_NONE: c_uint = 0;
+
+/// Pinned for all devices, not only for the one of the context.
+pub(super) const HOST_PORTABLE: c_uint = 1;
+/// With an address that kernels have.
+pub(super) const HOST_MAPPED: c_uint = 2;
+/// Managed memory that every stream may use.
+pub(super) const ATTACH_GLOBAL: c_uint = 1;
+/// The host, where the place of managed memory is a device's number.
+pub(super) const PLACE_HOST: DeviceNumber = -1;
+
+/// What is said of managed memory; each is taken back by the number after it.
+pub(super) mod advice {
+    use super::c_uint;
+
+    pub(crate) const READ_MOSTLY: c_uint = 1;
+    pub(crate) const PREFERRED_LOCATION: c_uint = 3;
+    pub(crate) const ACCESSED_BY: c_uint = 5;
+    /// From one to what takes it back.
+    pub(crate) const BACK: c_uint = 1;
+}
 
 /// `CUmemLocation`.
 #[derive(Clone, Copy, Debug)]
@@ -225,12 +249,16 @@ mod tests {
                 attribute::MEMORY_POOLS,
                 attribute::COMPUTE_MAJOR,
                 attribute::COMPUTE_MINOR,
+                attribute::MANAGED,
+                attribute::CONCURRENT_MANAGED,
             ],
             [
                 Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED as c_int,
                 Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED as c_int,
                 Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as c_int,
                 Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as c_int,
+                Attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY as c_int,
+                Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS as c_int,
             ]
         );
         assert_eq!(
@@ -259,6 +287,7 @@ mod tests {
                 ACCESS_READ_WRITE,
                 GRANULARITY_RECOMMENDED,
                 POOL_RELEASE_THRESHOLD,
+                EVENT_WITH_TIME,
                 EVENT_WITHOUT_TIME,
                 STREAM_NON_BLOCKING,
                 CAPTURE_RELAXED,
@@ -277,6 +306,7 @@ mod tests {
                 sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE as c_uint,
                 sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED as c_uint,
                 sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD as c_uint,
+                sys::CUevent_flags::CU_EVENT_DEFAULT as c_uint,
                 sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint,
                 sys::CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint,
                 sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint,
@@ -287,6 +317,41 @@ mod tests {
                 sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH as c_uint,
                 sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER as c_uint,
                 sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES as c_uint,
+            ]
+        );
+        use sys::CUmem_advise as Advise;
+        assert_eq!(
+            [
+                HOST_PORTABLE,
+                HOST_MAPPED,
+                HOST_PORTABLE,
+                HOST_MAPPED,
+                ATTACH_GLOBAL,
+            ],
+            [
+                sys::CU_MEMHOSTALLOC_PORTABLE,
+                sys::CU_MEMHOSTALLOC_DEVICEMAP,
+                sys::CU_MEMHOSTREGISTER_PORTABLE,
+                sys::CU_MEMHOSTREGISTER_DEVICEMAP,
+                sys::CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL as c_uint,
+            ]
+        );
+        assert_eq!(
+            [
+                advice::READ_MOSTLY,
+                advice::READ_MOSTLY + advice::BACK,
+                advice::PREFERRED_LOCATION,
+                advice::PREFERRED_LOCATION + advice::BACK,
+                advice::ACCESSED_BY,
+                advice::ACCESSED_BY + advice::BACK,
+            ],
+            [
+                Advise::CU_MEM_ADVISE_SET_READ_MOSTLY as c_uint,
+                Advise::CU_MEM_ADVISE_UNSET_READ_MOSTLY as c_uint,
+                Advise::CU_MEM_ADVISE_SET_PREFERRED_LOCATION as c_uint,
+                Advise::CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION as c_uint,
+                Advise::CU_MEM_ADVISE_SET_ACCESSED_BY as c_uint,
+                Advise::CU_MEM_ADVISE_UNSET_ACCESSED_BY as c_uint,
             ]
         );
     }

@@ -1,7 +1,9 @@
 //! Elements on a device.
 
 use super::device::CudaDevice;
-use super::error::{CudaError, insist};
+use super::error::CudaError;
+#[cfg(feature = "cudarc")]
+use super::error::insist;
 use super::pool::{DevicePool, Held};
 use super::stream::CudaStream;
 use crate::device::Device;
@@ -247,6 +249,12 @@ impl<T: Element> DeviceBuffer<T> {
 
     fn wait(&self) -> Result<(), CudaError> {
         self.stream.wait()
+    }
+
+    /// Has a stream wait, on the device, for whatever uses the elements by now.
+    pub(crate) fn order_before(&self, stream: &CudaStream) -> Result<(), CudaError> {
+        let mut users = std::iter::once(&self.stream).chain(&self.uses);
+        users.try_for_each(|user| stream.wait_for(user))
     }
 
     /// The device.

@@ -153,6 +153,17 @@ impl CudaDevice {
         &self.0.name
     }
 
+    /// Where it is on the machine's bus, as `0000:01:00.0`: under this name the system knows it in `/sys/bus/pci/devices`.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn pci_bus(&self) -> Result<String, CudaError> {
+        let (driver, device) = (self.driver(), self.handle());
+        // SAFETY: the pointer is to so many bytes.
+        let bus = text_of(|to, bytes| unsafe { driver.device_get_bus(to, bytes, device) })?;
+        Ok(bus.to_lowercase())
+    }
+
     /// What its processors can do: 9 and 0 for 9.0.
     #[must_use]
     pub fn compute_capability(&self) -> (u32, u32) {
@@ -169,6 +180,22 @@ impl CudaDevice {
     #[must_use]
     pub fn has_pools(&self) -> bool {
         self.0.pools
+    }
+
+    /// A device whose managed memory the host may not touch while it works, if there is one: then that holds for all managed
+    /// memory of the process.
+    pub(super) fn without_managed_memory() -> Result<Option<u32>, CudaError> {
+        let driver = Driver::get()?;
+        for number in 0..Self::count()? {
+            let mut device = 0;
+            // SAFETY: the pointer is to a local.
+            unsafe { driver.device_get(&raw mut device, c_int::try_from(number).unwrap_or(c_int::MAX)) }?;
+            let has = |what| attribute_of(driver, device, what).map(|answer| answer != 0);
+            if !(has(attribute::MANAGED)? && has(attribute::CONCURRENT_MANAGED)?) {
+                return Ok(Some(number));
+            }
+        }
+        Ok(None)
     }
 
     /// Its memory, free for all processes and in all.
@@ -226,6 +253,11 @@ impl CudaDevice {
         self.0.device
     }
 
+    /// Its primary context, retained for as long as this is.
+    pub(super) fn context(&self) -> ContextHandle {
+        self.0.handle
+    }
+
     /// Makes its context this thread's, as most calls need it.
     pub(super) fn enter(&self) -> Result<Current<'static>, CudaError> {
         fork::check()?;
@@ -258,10 +290,16 @@ fn attribute_of(driver: &Driver, device: DeviceNumber, what: c_int) -> Result<c_
 }
 
 fn name_of(driver: &Driver, device: DeviceNumber) -> Result<String, CudaError> {
-    let mut name = [0 as c_char; 256];
-    // SAFETY: the pointer is to a local of so many bytes, less the last, which stays zero.
-    unsafe { driver.device_get_name(name.as_mut_ptr(), name.len() as c_int - 1, device) }?;
+    // SAFETY: the pointer is to so many bytes.
+    text_of(|to, bytes| unsafe { driver.device_get_name(to, bytes, device) })
+}
+
+/// A text that the driver writes.
+fn text_of(write: impl FnOnce(*mut c_char, c_int) -> Result<(), CudaError>) -> Result<String, CudaError> {
+    let mut text = [0 as c_char; 256];
+    // The last byte stays zero.
+    write(text.as_mut_ptr(), text.len() as c_int - 1)?;
     // SAFETY: the last byte is zero.
-    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
-    Ok(name.to_string_lossy().into_owned())
+    let text = unsafe { CStr::from_ptr(text.as_ptr()) };
+    Ok(text.to_string_lossy().into_owned())
 }

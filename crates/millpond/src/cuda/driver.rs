@@ -77,6 +77,7 @@ table! {
     device_get = "cuDeviceGet"(device: *mut DeviceNumber, ordinal: c_int);
     device_get_name = "cuDeviceGetName"(name: *mut c_char, bytes: c_int, device: DeviceNumber);
     device_get_attribute = "cuDeviceGetAttribute"(value: *mut c_int, attribute: c_int, device: DeviceNumber);
+    device_get_bus = "cuDeviceGetPCIBusId"(bus: *mut c_char, bytes: c_int, device: DeviceNumber);
     primary_context_retain = "cuDevicePrimaryCtxRetain"(context: *mut ContextHandle, device: DeviceNumber);
     primary_context_release = "cuDevicePrimaryCtxRelease_v2"(device: DeviceNumber);
     context_push = "cuCtxPushCurrent_v2"(context: ContextHandle);
@@ -85,6 +86,17 @@ table! {
     memory_info = "cuMemGetInfo_v2"(free: *mut usize, total: *mut usize);
     allocate = "cuMemAlloc_v2"(address: *mut DevicePtr, bytes: usize);
     free = "cuMemFree_v2"(address: DevicePtr);
+    host_allocate = "cuMemHostAlloc"(at: *mut *mut c_void, bytes: usize, flags: c_uint);
+    host_free = "cuMemFreeHost"(at: *mut c_void);
+    host_register = "cuMemHostRegister_v2"(at: *mut c_void, bytes: usize, flags: c_uint);
+    host_unregister = "cuMemHostUnregister"(at: *mut c_void);
+    host_device_address = "cuMemHostGetDevicePointer_v2"(address: *mut DevicePtr, at: *mut c_void, flags: c_uint);
+    host_flags = "cuMemHostGetFlags"(flags: *mut c_uint, at: *mut c_void);
+    managed_allocate = "cuMemAllocManaged"(address: *mut DevicePtr, bytes: usize, flags: c_uint);
+    managed_advise = "cuMemAdvise"(address: DevicePtr, bytes: usize, advice: c_uint, place: DeviceNumber);
+    managed_prefetch = "cuMemPrefetchAsync"(
+        address: DevicePtr, bytes: usize, place: DeviceNumber, stream: StreamHandle
+    );
     pool_create = "cuMemPoolCreate"(pool: *mut PoolHandle, properties: *const PoolProperties);
     pool_destroy = "cuMemPoolDestroy"(pool: PoolHandle);
     pool_set_attribute = "cuMemPoolSetAttribute"(pool: PoolHandle, attribute: c_uint, value: *mut c_void);
@@ -129,6 +141,8 @@ table! {
     event_destroy = "cuEventDestroy_v2"(event: EventHandle);
     event_record = "cuEventRecord"(event: EventHandle, stream: StreamHandle);
     event_query = "cuEventQuery"(event: EventHandle);
+    event_synchronize = "cuEventSynchronize"(event: EventHandle);
+    event_elapsed = "cuEventElapsedTime"(milliseconds: *mut f32, from: EventHandle, to: EventHandle);
     copy_to_device = "cuMemcpyHtoDAsync_v2"(
         to: DevicePtr, from: *const c_void, bytes: usize, stream: StreamHandle
     );
@@ -137,6 +151,10 @@ table! {
     );
     copy_on_device = "cuMemcpyDtoDAsync_v2"(
         to: DevicePtr, from: DevicePtr, bytes: usize, stream: StreamHandle
+    );
+    copy_between = "cuMemcpyPeerAsync"(
+        to: DevicePtr, to_context: ContextHandle, from: DevicePtr, from_context: ContextHandle, bytes: usize,
+        stream: StreamHandle
     );
     set_bytes = "cuMemsetD8Async"(address: DevicePtr, value: u8, bytes: usize, stream: StreamHandle);
     module_load = "cuModuleLoadDataEx"(

@@ -66,6 +66,25 @@ pub enum CudaError {
     /// cudarc could not make what goes with a slice of its own.
     #[error("cudarc could not make the events that go with a slice: the driver refused them")]
     Cudarc,
+    /// Memory of the host that the driver has not pinned was to be copied while the host goes on.
+    #[error(
+        "the host's end is not pinned by the driver: take it from a pool over `CudaPinned`, register it with `Registered`, or copy it through a `Staging`"
+    )]
+    Pageable,
+    /// The system gives this process no more threads.
+    #[error("the system gives no thread to copy on: copy on this one, or raise the limit (ulimit -u)")]
+    NoThread,
+    /// What is said of managed memory was said of other memory.
+    #[error("the memory is not managed: take it from a pool over `CudaManaged`")]
+    NotManaged,
+    /// A device has no managed memory, or none that the host may touch while the device works.
+    #[error(
+        "cuda:{number} has no managed memory that the host may touch while the device works: leave it out with CUDA_VISIBLE_DEVICES, or use `CudaPinned`"
+    )]
+    NoManagedMemory {
+        /// The device.
+        number: u32,
+    },
     /// A call failed.
     #[error("{call} failed: {name} ({code})")]
     Driver {

@@ -1,9 +1,10 @@
 //! Streams: the order in which work happens on a device.
 
-use super::abi::{CAPTURE_NONE, EVENT_WITHOUT_TIME, EventHandle, STREAM_NON_BLOCKING, StreamHandle};
+use super::abi::{CAPTURE_NONE, STREAM_NON_BLOCKING, StreamHandle};
 use super::device::CudaDevice;
 use super::error::{CudaError, insist};
 use super::graph;
+use super::mark::Mark;
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
@@ -134,21 +135,10 @@ impl CudaStream {
             return Ok(());
         }
         graph::joins(self, other)?;
-        let driver = self.device().driver();
-        let _current = other.device().enter()?;
-        let mut event = EventHandle::NULL;
-        // SAFETY: the pointer is to a local.
-        unsafe { driver.event_create(&raw mut event, EVENT_WITHOUT_TIME) }?;
-        // SAFETY: the event was made just now, and both streams live.
-        let recorded = unsafe { driver.event_record(event, other.handle()) };
-        let outcome = recorded.and_then(|()| {
-            // SAFETY: as above.
-            unsafe { driver.stream_wait_event(self.handle(), event, 0) }
-        });
-        // The driver keeps what it needs of it until it is past.
-        // SAFETY: nobody else has it.
-        let _ = insist(|| unsafe { driver.event_destroy(event) });
-        outcome
+        // The driver keeps what it needs of the mark until it is past.
+        let mark = Mark::new(other.device())?;
+        mark.record(other)?;
+        mark.hold(self)
     }
 
     /// Whether what is put here is captured, and not done.
@@ -168,7 +158,7 @@ impl CudaStream {
     }
 
     /// Whether it is a device's.
-    pub(super) fn expect_on(&self, device: &CudaDevice) -> Result<(), CudaError> {
+    pub(crate) fn expect_on(&self, device: &CudaDevice) -> Result<(), CudaError> {
         let (expected, found) = (device.number(), self.device().number());
         if expected == found {
             return Ok(());

@@ -104,4 +104,8 @@ pub enum DataError {
     /// There is no memory for what is read.
     #[error("no memory for what is read: {0}")]
     Memory(#[from] AllocError),
+    /// The way to the device failed.
+    #[cfg(feature = "cuda")]
+    #[error("what is read cannot be brought to the device: {0}")]
+    Cuda(#[from] crate::cuda::CudaError),
 }

@@ -1,5 +1,11 @@
 //! A way through a data set in chunks: reading on threads of its own, ahead of the computation, in a ring of buffers.
 
+#[cfg(feature = "cuda")]
+mod device;
+
+#[cfg(feature = "cuda")]
+pub use device::{DeviceChunk, DevicePass};
+
 use super::DataSet;
 use super::error::DataError;
 use super::order::Order;
@@ -12,7 +18,7 @@ use crate::pool::Pool;
 use crate::tenant::Tenant;
 use crate::tensor::{TensorError, TensorMut, TensorRef};
 use bytemuck::Pod;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -229,7 +235,7 @@ impl<'a, T: Element> Pass<'a, T> {
         let readers = self.readers.min(plan.buffers);
         let sieves = (0..readers).map(|_| sieve()).collect::<Result<Vec<_>, _>>()?;
         let buffers = (0..plan.buffers).map(|_| buffer());
-        let ring = Ring::new(buffers.collect::<Result<_, _>>()?);
+        let ring = Ring::new(buffers.collect::<Result<Vec<_>, _>>()?, Take::Latest);
         thread::scope(|scope| {
             // However this ends, the readers do: the scope waits for them.
             let _over = Over(&ring);
@@ -429,27 +435,38 @@ impl<T> DerefMut for Chunk<'_, T> {
     }
 }
 
-/// The buffers on their way: free, being read into, ready.
-struct Ring<T: Element> {
-    state: Mutex<State<T>>,
+/// The buffers on their way, or what else a chunk goes round in: free, being read into, ready.
+struct Ring<B> {
+    state: Mutex<State<B>>,
     /// How often the state has changed; counted under its lock.
     changes: AtomicU64,
     changed: Condvar,
 }
 
-struct State<T: Element> {
-    /// The one computed on last is read into next: it is warm.
-    free: Vec<Buffer<T>>,
+struct State<B> {
+    free: VecDeque<B>,
+    take: Take,
     next: u64,
-    ready: BTreeMap<u64, Result<Buffer<T>, DataError>>,
+    ready: BTreeMap<u64, Result<B, DataError>>,
     over: bool,
 }
 
-impl<T: Element> Ring<T> {
-    fn new(free: Vec<Buffer<T>>) -> Self {
+/// Which of the free ones is read into next.
+#[derive(Clone, Copy, Debug)]
+enum Take {
+    /// The one computed on last: it is warm.
+    Latest,
+    /// The one whose computation was begun first: a device may still be at the others.
+    #[cfg(feature = "cuda")]
+    Oldest,
+}
+
+impl<B> Ring<B> {
+    fn new(free: impl Into<VecDeque<B>>, take: Take) -> Self {
         Self {
             state: Mutex::new(State {
-                free,
+                free: free.into(),
+                take,
                 next: 0,
                 ready: BTreeMap::new(),
                 over: false,
@@ -459,13 +476,13 @@ impl<T: Element> Ring<T> {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State<T>> {
+    fn state(&self) -> MutexGuard<'_, State<B>> {
         // Nothing of a user's runs under it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the state, and tells those who wait.
-    fn change(&self, change: impl FnOnce(&mut State<T>)) {
+    fn change(&self, change: impl FnOnce(&mut State<B>)) {
         let mut state = self.state();
         change(&mut state);
         self.changes.fetch_add(1, Ordering::Release);
@@ -475,7 +492,7 @@ impl<T: Element> Ring<T> {
 
     /// Waits until the state is another. Reading and computing take turns of about a tenth of a millisecond: to sleep and to
     /// be woken takes a good part of that, so a thread looks for a while before it sleeps.
-    fn wait<'s>(&'s self, state: MutexGuard<'s, State<T>>) -> MutexGuard<'s, State<T>> {
+    fn wait<'s>(&'s self, state: MutexGuard<'s, State<B>>) -> MutexGuard<'s, State<B>> {
         let seen = self.changes.load(Ordering::Relaxed);
         drop(state);
         let began = Instant::now();
@@ -489,19 +506,24 @@ impl<T: Element> Ring<T> {
         state
     }
 
-    fn give(&self, buffer: Buffer<T>) {
-        self.change(|state| state.free.push(buffer));
+    fn give(&self, buffer: B) {
+        self.change(|state| state.free.push_back(buffer));
     }
 
     /// A buffer and the number of the chunk that is to be read into it; none when there is nothing more to be read.
-    fn begin(&self, chunks: u64) -> Option<(u64, Buffer<T>)> {
+    fn begin(&self, chunks: u64) -> Option<(u64, B)> {
         let mut state = self.state();
         loop {
             if state.over || state.next >= chunks {
                 return None;
             }
             // Together, so that an earlier chunk never waits for a buffer that a later one has.
-            if let Some(buffer) = state.free.pop() {
+            let free = match state.take {
+                Take::Latest => state.free.pop_back(),
+                #[cfg(feature = "cuda")]
+                Take::Oldest => state.free.pop_front(),
+            };
+            if let Some(buffer) = free {
                 let number = state.next;
                 state.next += 1;
                 return Some((number, buffer));
@@ -510,14 +532,14 @@ impl<T: Element> Ring<T> {
         }
     }
 
-    fn end(&self, number: u64, outcome: Result<Buffer<T>, DataError>) {
+    fn end(&self, number: u64, outcome: Result<B, DataError>) {
         self.change(|state| {
             state.ready.insert(number, outcome);
         });
     }
 
     /// The chunk when it is ready; none where its reader has died.
-    fn await_chunk(&self, number: u64) -> Option<Result<Buffer<T>, DataError>> {
+    fn await_chunk(&self, number: u64) -> Option<Result<B, DataError>> {
         let mut state = self.state();
         loop {
             if let Some(outcome) = state.ready.remove(&number) {
@@ -532,9 +554,9 @@ impl<T: Element> Ring<T> {
 }
 
 /// Ends the others when it is dropped, on a panic too.
-struct Over<'r, T: Element>(&'r Ring<T>);
+struct Over<'r, B>(&'r Ring<B>);
 
-impl<T: Element> Drop for Over<'_, T> {
+impl<B> Drop for Over<'_, B> {
     fn drop(&mut self) {
         self.0.change(|state| state.over = true);
     }
@@ -558,7 +580,7 @@ impl<T: Element> Reader<'_, T> {
         Ok(())
     }
 
-    fn run(&self, ring: &Ring<T>, mut sieve: Sieve) {
+    fn run(&self, ring: &Ring<Buffer<T>>, mut sieve: Sieve) {
         while let Some((number, mut buffer)) = ring.begin(self.plan.chunks) {
             // Where `prepare` panics nobody is to wait for this chunk.
             let dies = Over(ring);

@@ -28,9 +28,9 @@ pub(crate) fn no_pinning() -> NoPinning {
     NoPinning(write())
 }
 
-/// Whether an address lies in memory pinned by a [`Pinned`](super::Pinned) source of this process. Any address
-/// may be asked for, from any thread; nothing is read there. The answer holds as long as the memory is not
-/// given back.
+/// Whether an address lies in memory pinned by this library: by a [`Pinned`](super::Pinned) source of this process, or by a CUDA
+/// driver for `cuda::CudaPinned` or `cuda::Registered`. Any address may be asked for, from any thread; nothing is read there.
+/// The answer holds as long as the memory is not given back.
 #[must_use]
 pub fn is_pinned<T: ?Sized>(pointer: *const T) -> bool {
     let address = pointer.cast::<u8>() as u64;
@@ -41,14 +41,14 @@ pub fn is_pinned<T: ?Sized>(pointer: *const T) -> bool {
         .is_some_and(|(first, bytes)| address - first < *bytes)
 }
 
-/// Bytes pinned by all [`Pinned`](super::Pinned) sources of this process.
+/// Bytes of this process that are pinned so.
 #[must_use]
 pub fn pinned_bytes() -> u64 {
     let parts = read();
     parts.values().sum()
 }
 
-pub(super) fn add(address: u64, bytes: u64) {
+pub(crate) fn add(address: u64, bytes: u64) {
     if bytes > 0 {
         // The table is not the program's pool's, whose source may wait for it.
         let _inside = inside();
@@ -57,7 +57,7 @@ pub(super) fn add(address: u64, bytes: u64) {
 }
 
 /// Takes out what lies in a part, cutting what reaches out of it.
-pub(super) fn remove(address: u64, bytes: u64) {
+pub(crate) fn remove(address: u64, bytes: u64) {
     let end = address.saturating_add(bytes);
     let _inside = inside();
     let mut parts = write();

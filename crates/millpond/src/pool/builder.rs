@@ -60,6 +60,11 @@ pub enum PoolError {
         /// The device.
         device: Device,
     },
+    /// Sets make no pools of managed memory.
+    #[error(
+        "a set makes no pool of managed memory: make one over `cuda::CudaManaged`, and put it into the set"
+    )]
+    NotManaged,
     /// The budget cannot have one below it for the pool.
     #[error(transparent)]
     Budget(#[from] BudgetError),

@@ -111,6 +111,7 @@ impl PoolsBuilder {
                 builder.host()
             }
             (Device::Host, MemoryKind::Pinned) => builder.pinned(),
+            (Device::Host, MemoryKind::Managed) => Err(PoolError::NotManaged),
             (device, MemoryKind::Device) | (device @ Device::Cuda(_), _) => {
                 Err(PoolError::NotTheHosts { device })
             }

@@ -40,6 +40,7 @@ impl fmt::Display for Place {
             MemoryKind::Host => write!(f, "{}", self.device),
             MemoryKind::Pinned => f.write_str("pinned"),
             MemoryKind::Device => write!(f, "{}, of the device", self.device),
+            MemoryKind::Managed => f.write_str("managed"),
         }
     }
 }

@@ -84,6 +84,21 @@ pub(crate) fn child_with(test: &str, variables: &[(&str, &str)]) -> (bool, Strin
     )
 }
 
+/// Runs the body in a process of its own for each set of options; every one has to pass.
+pub(crate) fn in_children(test: &str, options: impl Iterator<Item = String>, body: impl FnOnce()) {
+    if is_real() || !load() {
+        eprintln!("skipped: on the emulated driver only");
+        return;
+    }
+    if is_child(test) {
+        return body();
+    }
+    for options in options {
+        let (passed, text) = child(test, &options);
+        assert!(passed, "{options}:\n{text}");
+    }
+}
+
 /// A function of the driver, or of the emulator, by its name.
 fn symbol(name: &CStr) -> *mut c_void {
     // SAFETY: the library is loaded for all to see.
@@ -225,4 +240,36 @@ pub(crate) fn register_kernels(library: &std::path::Path) -> c_int {
     let function = unsafe { std::mem::transmute::<*mut c_void, Register>(function) };
     // SAFETY: it takes the emulator's function of this name.
     unsafe { function(symbol(c"millpond_emu_register")) }
+}
+
+/// This thread works for so many modelled nanoseconds; answers its modelled time afterwards.
+pub(crate) fn host_work(nanoseconds: u64) -> u64 {
+    type Work = extern "C" fn(u64) -> u64;
+    // SAFETY: the emulator's function of this name has this signature.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Work>(symbol(c"millpond_emu_host_work")) };
+    function(nanoseconds)
+}
+
+/// Bytes of managed memory that are on a device, or on the host (-1), in whole pages of 64 KiB.
+pub(crate) fn resident(address: u64, bytes: usize, place: i32) -> u64 {
+    type Resident = extern "C" fn(u64, usize, i32) -> u64;
+    // SAFETY: the emulator's function of this name has this signature.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Resident>(symbol(c"millpond_emu_resident")) };
+    function(address, bytes, place)
+}
+
+/// Registers a kernel without parameters, which takes so many modelled nanoseconds and does nothing else.
+pub(crate) fn register(name: &CStr, nanoseconds: u64) {
+    type Body = extern "C" fn(usize, *const *const u8, *const u32) -> c_int;
+    type Register =
+        unsafe extern "C" fn(*const c_char, *const usize, usize, u64, Option<Body>, usize) -> c_int;
+    extern "C" fn nothing(_: usize, _: *const *const u8, _: *const u32) -> c_int {
+        0
+    }
+    // SAFETY: the emulator's function of this name has this signature.
+    let register = unsafe { std::mem::transmute::<*mut c_void, Register>(symbol(c"millpond_emu_register")) };
+    let none: [usize; 0] = [];
+    // SAFETY: the name is a C string, there are no parameters, and the function may be called at any time.
+    let code = unsafe { register(name.as_ptr(), none.as_ptr(), 0, nanoseconds, Some(nothing), 0) };
+    assert_eq!(code, 0);
 }

@@ -1,0 +1,174 @@
+//! Copies between the host and a CUDA device: pinned, staged and ordinary memory, each way, beside what the link can do.
+
+use crate::Table;
+use millpond::Pool;
+use millpond::cuda::{
+    CudaDevice, CudaError, CudaPinned, CudaStream, CudaTimer, DevicePool, Staging, Transfer,
+};
+use std::error::Error;
+use std::io::Write;
+use std::time::Duration;
+
+/// What the emulated driver calls its devices.
+const EMULATED: &str = "Millpond CUDA emulator";
+
+/// Measures copies of these sizes in bytes, the median of so many rounds each, and prints a table.
+///
+/// # Errors
+/// Where there is no such device, what its driver says, and where nobody reads the table.
+pub fn run(device: u32, sizes: &[usize], rounds: usize, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+    let device = CudaDevice::get(device)?;
+    let emulated = device.name().starts_with(EMULATED);
+    let (pool, stream) = (DevicePool::new(&device)?, CudaStream::new(&device)?);
+    let pinned = Pool::builder().over(Box::new(CudaPinned::new(&device)))?;
+    let staging = Staging::new(&device)?;
+    let mut table = Table::new(&[
+        "GB/s",
+        "pinned up",
+        "staged up",
+        "ordinary up",
+        "pinned down",
+        "staged down",
+        "ordinary down",
+        "on the device",
+    ]);
+    for &bytes in sizes {
+        let mut there = pool.alloc_zeroed::<u8>(bytes, &stream)?;
+        let mut other = pool.alloc_zeroed::<u8>(bytes, &stream)?;
+        let mut host = pinned.alloc_zeroed::<u8>(bytes)?;
+        let mut ordinary = vec![1u8; bytes];
+        let mut times = [const { Vec::new() }; 7];
+        // The first round touches what is touched for the first time, and counts for nothing.
+        for round in 0..=rounds {
+            let timer = CudaTimer::start(&stream)?;
+            (host, there) = stream.upload(host, there).and_then(Transfer::wait)?;
+            let pinned_up = timer.stop()?;
+            let timer = CudaTimer::start(&stream)?;
+            staging.upload(&ordinary, &mut there)?;
+            let staged_up = timer.stop()?;
+            let timer = CudaTimer::start(&stream)?;
+            there.copy_from_host(&ordinary)?;
+            let ordinary_up = timer.stop()?;
+            let timer = CudaTimer::start(&stream)?;
+            (host, there) = stream.download(there, host).and_then(Transfer::wait)?;
+            let pinned_down = timer.stop()?;
+            let timer = CudaTimer::start(&stream)?;
+            staging.download(&there, &mut ordinary)?;
+            let staged_down = timer.stop()?;
+            let timer = CudaTimer::start(&stream)?;
+            there.copy_to_host(&mut ordinary)?;
+            let ordinary_down = timer.stop()?;
+            let timer = CudaTimer::start(&stream)?;
+            other.copy_from(&there)?;
+            let inside = timer.stop()?;
+            let round_times = [
+                pinned_up,
+                staged_up,
+                ordinary_up,
+                pinned_down,
+                staged_down,
+                ordinary_down,
+                inside,
+            ];
+            if round > 0 {
+                times
+                    .iter_mut()
+                    .zip(round_times)
+                    .for_each(|(all, time)| all.push(time));
+            }
+        }
+        let rates = times.into_iter().map(|times| rate(bytes, median(times)));
+        table.row(std::iter::once(size(bytes)).chain(rates).collect());
+    }
+    let limit = if emulated { emulated_link() } else { link(&device)? };
+    writeln!(
+        out,
+        "{device}, copies to it (up) and from it (down), the median of {rounds}\n\n{table}"
+    )?;
+    match limit {
+        Some(limit) => writeln!(out, "The link: {limit:.1} GB/s each way at most.")?,
+        None => writeln!(out, "The link: the system does not say what it can do.")?,
+    }
+    if emulated {
+        writeln!(
+            out,
+            "All times are modelled, by the emulated driver's clock, on which copies of the host's own take no time."
+        )?;
+    }
+    Ok(())
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+fn rate(bytes: usize, time: Duration) -> String {
+    if time.is_zero() {
+        return "-".to_owned();
+    }
+    format!("{:.2}", bytes as f64 / time.as_secs_f64() / 1e9)
+}
+
+fn size(bytes: usize) -> String {
+    match bytes {
+        bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
+        bytes => format!("{} KiB", bytes >> 10),
+    }
+}
+
+/// What the emulated driver was told, or takes by itself.
+fn emulated_link() -> Option<f64> {
+    let options = std::env::var("MILLPOND_CUDA_EMU").unwrap_or_default();
+    let mut told = options
+        .split(',')
+        .filter_map(|option| option.trim().strip_prefix("link:"));
+    told.next_back().map_or(Some(25.0), |speed| speed.parse().ok())
+}
+
+/// What the device's place on the bus can do, in gigabytes a second each way, by the system's word.
+fn link(device: &CudaDevice) -> Result<Option<f64>, CudaError> {
+    let folder = format!("/sys/bus/pci/devices/{}", device.pci_bus()?);
+    let read = |name| std::fs::read_to_string(format!("{folder}/{name}")).ok();
+    let (speed, width) = (read("current_link_speed"), read("current_link_width"));
+    Ok(speed
+        .zip(width)
+        .and_then(|(speed, width)| bandwidth(&speed, &width)))
+}
+
+/// From lines such as `16.0 GT/s PCIe` and `16`.
+fn bandwidth(speed: &str, width: &str) -> Option<f64> {
+    let transfers: f64 = speed.split_whitespace().next()?.parse().ok()?;
+    let lanes: f64 = width.trim().parse().ok()?;
+    // Of ten bits eight were data up to the second generation, and from the third on 128 of 130.
+    let data = if transfers < 8.0 { 0.8 } else { 128.0 / 130.0 };
+    Some(transfers * data / 8.0 * lanes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_read_as_the_system_writes_it() {
+        let near = |speed, width, rate: f64| {
+            bandwidth(speed, width).is_some_and(|found| (found - rate).abs() < 0.01)
+        };
+        assert!(near("16.0 GT/s PCIe\n", "16\n", 31.51));
+        assert!(near("5.0 GT/s PCIe", "4", 2.0));
+        assert_eq!(bandwidth("Unknown", "16"), None);
+        assert_eq!(bandwidth("", "x"), None);
+    }
+
+    #[test]
+    fn rates_are_of_the_median() {
+        let times = [30, 10, 20].map(Duration::from_millis).to_vec();
+        assert_eq!(median(times), Duration::from_millis(20));
+        assert_eq!(rate(1_000_000, Duration::from_millis(20)), "0.05");
+        assert_eq!(rate(1, Duration::ZERO), "-");
+        assert_eq!(
+            (size(64 << 10), size(16 << 20)),
+            ("64 KiB".to_owned(), "16 MiB".to_owned())
+        );
+    }
+}

@@ -1,0 +1,127 @@
+//! Points in a stream's work that others wait for.
+
+use super::abi::{EVENT_WITH_TIME, EVENT_WITHOUT_TIME, EventHandle, NOT_READY};
+use super::device::CudaDevice;
+use super::error::{CudaError, insist};
+use super::stream::CudaStream;
+use std::ffi::c_uint;
+
+/// A point in the work of a device's streams: the host and other streams can wait for it. Past until it is first recorded.
+pub(crate) struct Mark {
+    device: CudaDevice,
+    event: EventHandle,
+}
+
+impl Mark {
+    pub(crate) fn new(device: &CudaDevice) -> Result<Self, CudaError> {
+        Self::with_flags(device, EVENT_WITHOUT_TIME)
+    }
+
+    /// One that keeps the time at which the device came to it, which takes the device a little longer.
+    pub(crate) fn timed(device: &CudaDevice) -> Result<Self, CudaError> {
+        Self::with_flags(device, EVENT_WITH_TIME)
+    }
+
+    fn with_flags(device: &CudaDevice, flags: c_uint) -> Result<Self, CudaError> {
+        let _current = device.enter()?;
+        let mut event = EventHandle::NULL;
+        // SAFETY: the pointer is to a local.
+        unsafe { device.driver().event_create(&raw mut event, flags) }?;
+        Ok(Self {
+            device: device.clone(),
+            event,
+        })
+    }
+
+    pub(crate) fn device(&self) -> &CudaDevice {
+        &self.device
+    }
+
+    /// Puts it at the present end of a stream of its device.
+    pub(crate) fn record(&self, stream: &CudaStream) -> Result<(), CudaError> {
+        let _current = self.device.enter()?;
+        // SAFETY: the event is ours and the stream lives.
+        unsafe { self.device.driver().event_record(self.event, stream.handle()) }
+    }
+
+    /// Has a stream of any device wait for it, on the device.
+    pub(crate) fn hold(&self, stream: &CudaStream) -> Result<(), CudaError> {
+        // The default stream is that of the context which is entered.
+        let _current = stream.device().enter()?;
+        // SAFETY: the event is ours and the stream lives.
+        unsafe {
+            self.device
+                .driver()
+                .stream_wait_event(stream.handle(), self.event, 0)
+        }
+    }
+
+    /// Whether it is past.
+    pub(crate) fn is_past(&self) -> Result<bool, CudaError> {
+        let _current = self.device.enter()?;
+        // SAFETY: the event is ours.
+        match unsafe { self.device.driver().event_query(self.event) } {
+            Ok(()) => Ok(true),
+            Err(CudaError::Driver { code: NOT_READY, .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Milliseconds from another one to this; both keep the time, and are past.
+    pub(crate) fn milliseconds_since(&self, begin: &Self) -> Result<f32, CudaError> {
+        let _current = self.device.enter()?;
+        let mut time = 0.0;
+        // SAFETY: the pointer is to a local, and both events are ours.
+        unsafe {
+            self.device
+                .driver()
+                .event_elapsed(&raw mut time, begin.event, self.event)
+        }?;
+        Ok(time)
+    }
+
+    /// Waits for it.
+    pub(crate) fn wait(&self) -> Result<(), CudaError> {
+        let _current = self.device.enter()?;
+        // SAFETY: the event is ours.
+        unsafe { self.device.driver().event_synchronize(self.event) }
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.device.enter() {
+            // A driver that refuses ends it with the context.
+            // SAFETY: made by us, and nobody has it any more; the driver keeps what it needs of it until it is past.
+            let _ = insist(|| unsafe { self.device.driver().event_destroy(self.event) });
+        }
+    }
+}
+
+/// Why something cannot be waited for, and whether it is over all the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unsettled {
+    pub(crate) error: CudaError,
+    /// As [`nothing_goes_on`] has it.
+    pub(crate) over: bool,
+}
+
+/// Waits until nothing of a device uses memory that was lent to it: by what is said, or for the whole device where that fails.
+pub(crate) fn settle(
+    device: &CudaDevice,
+    wait: impl FnMut() -> Result<(), CudaError>,
+) -> Result<(), Unsettled> {
+    match insist(wait) {
+        Ok(()) => Ok(()),
+        Err(error) if nothing_goes_on(error) => Err(Unsettled { error, over: true }),
+        Err(_) => insist(|| device.synchronize()).map_err(|error| Unsettled {
+            error,
+            over: nothing_goes_on(error),
+        }),
+    }
+}
+
+/// Whether an error means that no work of the device goes on for this process: it is lost, or was never this process's.
+pub(crate) fn nothing_goes_on(error: CudaError) -> bool {
+    error.is_fatal() || error == CudaError::Forked
+}

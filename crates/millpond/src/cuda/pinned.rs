@@ -1,0 +1,116 @@
+//! Memory of the host that the driver has pinned.
+
+use super::abi::INVALID_VALUE;
+use super::device::CudaDevice;
+use super::error::CudaError;
+use super::segments::{Segments, Way, source_of_segments};
+use crate::buffer::Buffer;
+use crate::memory::{MemoryKind, MemorySource};
+use crate::pinned::{note_pinned, note_unpinned};
+use bytemuck::AnyBitPattern;
+use millpond_engine::{Event, Range, Segment, SourceError};
+
+/// Memory of the host that CUDA's driver has pinned: devices copy to and from it at the link's full speed while the host does other
+/// things, and kernels can reach it.
+///
+/// A source of plain segments for any [`Pool`](crate::Pool), which has all that pools of the host's memory have but guarded blocks;
+/// every device of the process may use it. To pin takes the driver about a millisecond for each segment, so a pool pays here. The
+/// memory counts against no `RLIMIT_MEMLOCK`, and none of it may be touched in a child of a fork.
+///
+/// ```
+/// use millpond::cuda::{CudaDevice, CudaError, CudaPinned, CudaStream, DevicePool};
+/// use millpond::{MemoryKind, Pool, is_pinned};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = match CudaDevice::get(0) {
+///     Err(CudaError::NoDriver) => return Ok(()),
+///     device => device?,
+/// };
+/// let pinned = Pool::builder().over(Box::new(CudaPinned::new(&device)))?;
+/// let batch = pinned.alloc_from(&[1.0f32, 2.0, 3.0])?;
+/// assert!(is_pinned(batch.as_ptr()) && batch.kind() == MemoryKind::Pinned);
+///
+/// let (pool, stream) = (DevicePool::new(&device)?, CudaStream::new(&device)?);
+/// let copying = stream.upload(batch, pool.alloc::<f32>(3, &stream)?)?;
+/// let (batch, there) = copying.wait()?;
+/// assert_eq!(there.to_vec()?, batch[..]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct CudaPinned {
+    segments: Segments,
+}
+
+impl CudaPinned {
+    /// A source. The driver is asked by way of this device, and all devices may use the memory.
+    #[must_use]
+    pub fn new(device: &CudaDevice) -> Self {
+        Self {
+            segments: Segments::new(device, Way::Pinned),
+        }
+    }
+
+    /// The device by way of which the driver is asked.
+    #[must_use]
+    pub fn device(&self) -> &CudaDevice {
+        self.segments.device()
+    }
+
+    /// Bytes of the segments that are out.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        self.segments.used()
+    }
+}
+
+source_of_segments!(CudaPinned, note_pinned, note_unpinned);
+
+// SAFETY: 1, 2: by the invariant of `Segments` each segment is the driver's memory, mapped for this process, until it is given
+// back to it, which only `give` and the drop do; tokens that are not ours are refused by address and size. 3: nothing here touches
+// contents. 4: nothing is promised. 5, 6: nothing is done. 7: segments begin at a multiple of the page.
+unsafe impl MemorySource for CudaPinned {
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::Pinned
+    }
+
+    fn fresh_is_zero(&self) -> bool {
+        false
+    }
+}
+
+impl CudaDevice {
+    /// The address that kernels on this device have for pinned memory of the host. What they do there is ordered with the host by
+    /// nobody but the caller, who keeps the buffer as long.
+    ///
+    /// # Errors
+    /// [`CudaError::Pageable`] where the driver has not pinned the memory, and what it says.
+    pub fn address_of<T: AnyBitPattern>(&self, buffer: &Buffer<T>) -> Result<u64, CudaError> {
+        if !is_known(self, buffer.as_ptr().cast(), buffer.bytes())? {
+            return Err(CudaError::Pageable);
+        }
+        let _current = self.enter()?;
+        let (mut address, at) = (0, buffer.as_ptr().cast_mut().cast());
+        // SAFETY: the first pointer is to a local; behind the other nothing is read.
+        unsafe { self.driver().host_device_address(&raw mut address, at, 0) }?;
+        Ok(address)
+    }
+}
+
+/// Whether the driver has pinned these bytes, whoever asked it to: only with such memory does it copy while the host goes on.
+pub(crate) fn is_known(device: &CudaDevice, start: *const u8, bytes: usize) -> Result<bool, CudaError> {
+    let _current = device.enter()?;
+    let mut flags = 0;
+    for at in [start, start.wrapping_add(bytes.saturating_sub(1))] {
+        // SAFETY: the first pointer is to a local; behind the other nothing is read.
+        let known = unsafe { device.driver().host_flags(&raw mut flags, at.cast_mut().cast()) };
+        match known {
+            Ok(()) => {}
+            Err(CudaError::Driver {
+                code: INVALID_VALUE, ..
+            }) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}

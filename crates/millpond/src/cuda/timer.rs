@@ -1,0 +1,65 @@
+//! Time that work on a stream takes.
+
+use super::error::CudaError;
+use super::mark::Mark;
+use super::stream::CudaStream;
+use std::time::Duration;
+
+/// Time that work on a stream takes, as the device counts it: to half a microsecond. On the emulated driver it is the modelled time.
+///
+/// ```
+/// use millpond::cuda::{CudaDevice, CudaError, CudaStream, CudaTimer, DevicePool};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = match CudaDevice::get(0) {
+/// #     Err(CudaError::NoDriver) => return Ok(()),
+/// #     device => device?,
+/// # };
+/// let (pool, stream) = (DevicePool::new(&device)?, CudaStream::new(&device)?);
+/// let mut buffer = pool.alloc::<f32>(1 << 20, &stream)?;
+/// let timer = CudaTimer::start(&stream)?;
+/// buffer.fill_zero()?;
+/// println!("4 MiB are zero after {:?}", timer.stop()?);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "the time is told by stop"]
+pub struct CudaTimer {
+    begin: Mark,
+    stream: CudaStream,
+}
+
+impl CudaTimer {
+    /// Starts where the stream's work ends by now.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn start(stream: &CudaStream) -> Result<Self, CudaError> {
+        let begin = Mark::timed(stream.device())?;
+        begin.record(stream)?;
+        Ok(Self {
+            begin,
+            stream: stream.clone(),
+        })
+    }
+
+    /// The time to where the stream's work ends by now, for which it waits.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn stop(self) -> Result<Duration, CudaError> {
+        let end = Mark::timed(self.stream.device())?;
+        end.record(&self.stream)?;
+        end.wait()?;
+        let milliseconds = end.milliseconds_since(&self.begin)?;
+        Ok(Duration::from_secs_f32(milliseconds.max(0.0) / 1e3))
+    }
+}
+
+impl std::fmt::Debug for CudaTimer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CudaTimer")
+            .field("stream", &self.stream)
+            .finish_non_exhaustive()
+    }
+}

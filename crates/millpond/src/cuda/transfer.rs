@@ -1,0 +1,402 @@
+//! Copies that go on while the host does: they own both ends.
+
+use super::abi::ContextHandle;
+use super::buffer::DeviceBuffer;
+use super::device::CudaDevice;
+use super::error::CudaError;
+use super::mark::{Mark, Unsettled, nothing_goes_on, settle};
+use super::pinned::is_known;
+use super::registered::Registered;
+use super::stream::CudaStream;
+use crate::buffer::Buffer;
+use crate::dtype::Element;
+use std::fmt;
+
+/// A copy on its way, and what it copies from and to: nobody else has them until it is done.
+///
+/// Made by [`CudaStream::upload`], [`download`](CudaStream::download), [`copy`](CudaStream::copy) and
+/// [`prefetch`](CudaStream::prefetch). Dropping one waits. What is forgotten (`std::mem::forget`) is never given back, so nothing is
+/// ever copied to or from memory that somebody else has.
+#[must_use = "dropping it waits for the copy"]
+pub struct Transfer<E> {
+    /// None once they were handed out. Invariant: until `mark` is past the device uses them.
+    ends: Option<E>,
+    /// None where it is past already.
+    mark: Option<Mark>,
+    stream: CudaStream,
+}
+
+/// Why a copy could not be made, and what was to be copied.
+pub struct TransferError<E> {
+    error: CudaError,
+    ends: Option<Box<E>>,
+}
+
+impl<E> TransferError<E> {
+    pub(super) fn new(error: CudaError, ends: Option<E>) -> Self {
+        Self {
+            error,
+            ends: ends.map(Box::new),
+        }
+    }
+
+    /// Where the device may still be at it the ends are nobody's any more.
+    fn unsettled(why: Unsettled, ends: Option<E>) -> Self {
+        if why.over {
+            return Self::new(why.error, ends);
+        }
+        std::mem::forget(ends);
+        Self::new(why.error, None)
+    }
+
+    /// Why.
+    #[must_use]
+    pub fn error(&self) -> CudaError {
+        self.error
+    }
+
+    /// Both ends; what the target holds is not said. None where the driver has begun and cannot even say whether it still copies:
+    /// then they are never touched again.
+    #[must_use]
+    pub fn into_ends(self) -> Option<E> {
+        self.ends.map(|ends| *ends)
+    }
+}
+
+impl<E> fmt::Display for TransferError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<E> fmt::Debug for TransferError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TransferError")
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<E> std::error::Error for TransferError<E> {}
+
+impl<E> From<TransferError<E>> for CudaError {
+    fn from(error: TransferError<E>) -> Self {
+        error.error
+    }
+}
+
+impl<E> Transfer<E> {
+    /// The stream it is on.
+    #[must_use]
+    pub fn stream(&self) -> &CudaStream {
+        &self.stream
+    }
+
+    /// Whether it is done. So is that of a lost device: [`wait`](Self::wait) says why.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        let Some(mark) = &self.mark else { return true };
+        mark.is_past().unwrap_or_else(nothing_goes_on)
+    }
+
+    /// Waits, and gives both ends back.
+    ///
+    /// # Errors
+    /// What the driver says, with both ends.
+    pub fn wait(mut self) -> Result<E, TransferError<E>> {
+        let outcome = self.settle();
+        // They are there until here: whoever takes them has the whole of this.
+        let ends = self.ends.take();
+        match outcome {
+            Ok(()) => ends.ok_or_else(|| TransferError::new(CudaError::NoDriver, None)),
+            Err(why) => Err(TransferError::unsettled(why, ends)),
+        }
+    }
+
+    /// Has a stream wait for it, on the device.
+    pub(crate) fn hold(&self, stream: &CudaStream) -> Result<(), CudaError> {
+        self.mark.as_ref().map_or(Ok(()), |mark| mark.hold(stream))
+    }
+
+    fn settle(&mut self) -> Result<(), Unsettled> {
+        match self.mark.take() {
+            Some(mark) => settle(self.stream.device(), || mark.wait()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<E> Drop for Transfer<E> {
+    fn drop(&mut self) {
+        let Some(ends) = self.ends.take() else { return };
+        if self.settle().is_err_and(|why| !why.over) {
+            std::mem::forget(ends);
+        }
+    }
+}
+
+impl<E> fmt::Debug for Transfer<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transfer")
+            .field("stream", &self.stream)
+            .field("is_complete", &self.is_complete())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Puts work on a stream that uses `ends`, which are the transfer's from then on. `order` has the stream wait for whoever uses them,
+/// and says whether there is anything to be done; `work` queues it.
+pub(super) fn begin<E>(
+    stream: &CudaStream,
+    mut ends: E,
+    order: impl FnOnce(&E) -> Result<bool, CudaError>,
+    work: impl FnOnce(&mut E) -> Result<(), CudaError>,
+) -> Result<Transfer<E>, TransferError<E>> {
+    let transfer = |ends, mark| Transfer {
+        ends: Some(ends),
+        mark,
+        stream: stream.clone(),
+    };
+    let prepared = order(&ends).and_then(|some| some.then(|| Mark::new(stream.device())).transpose());
+    let mark = match prepared {
+        Ok(Some(mark)) => mark,
+        Ok(None) => return Ok(transfer(ends, None)),
+        // Nothing has begun.
+        Err(error) => return Err(TransferError::new(error, Some(ends))),
+    };
+    let waited = || settle(stream.device(), || stream.synchronize());
+    if let Err(error) = work(&mut ends) {
+        // It may have begun all the same.
+        return Err(match waited() {
+            Ok(()) => TransferError::new(error, Some(ends)),
+            Err(why) => TransferError::unsettled(why, Some(ends)),
+        });
+    }
+    // What cannot be marked is waited for.
+    match mark.record(stream) {
+        Ok(()) => Ok(transfer(ends, Some(mark))),
+        Err(_) => match waited() {
+            Ok(()) => Ok(transfer(ends, None)),
+            Err(why) => Err(TransferError::unsettled(why, Some(ends))),
+        },
+    }
+}
+
+mod sealed {
+    pub trait Sealed<T> {
+        fn elements(&self) -> &[T];
+        /// Where they begin, to be written.
+        fn start_mut(&mut self) -> *mut T;
+    }
+}
+
+/// The host's end of a copy that goes on while the host does: a [`Buffer`] of pinned memory, or a [`Registered`] one.
+pub trait HostEnd<T: Element>: sealed::Sealed<T> {}
+
+impl<T: Element> sealed::Sealed<T> for Buffer<T> {
+    fn elements(&self) -> &[T] {
+        self
+    }
+
+    fn start_mut(&mut self) -> *mut T {
+        self.as_mut_ptr()
+    }
+}
+
+impl<T: Element> HostEnd<T> for Buffer<T> {}
+
+impl<T: Element> sealed::Sealed<T> for Registered<T> {
+    fn elements(&self) -> &[T] {
+        self
+    }
+
+    fn start_mut(&mut self) -> *mut T {
+        Registered::start_mut(self)
+    }
+}
+
+impl<T: Element> HostEnd<T> for Registered<T> {}
+
+/// The host's end and the device's.
+type Ends<H, T> = (H, DeviceBuffer<T>);
+
+/// The device's end, and the host's until the copy is done.
+type Apart<H, T> = (Transfer<H>, DeviceBuffer<T>);
+
+/// A copy that was begun, or why it could not be and both ends.
+type Begun<E> = Result<Transfer<E>, TransferError<E>>;
+
+impl CudaStream {
+    /// Whether there is anything to be copied between these ends on this stream, which waits for whoever uses the device's.
+    fn order_ends<T: Element, H: HostEnd<T>>(
+        &self,
+        host: &H,
+        device: &DeviceBuffer<T>,
+    ) -> Result<bool, CudaError> {
+        let elements = host.elements();
+        if elements.len() != device.len() {
+            return Err(CudaError::Length {
+                expected: device.len(),
+                found: elements.len(),
+            });
+        }
+        self.expect_on(device.on())?;
+        if elements.is_empty() {
+            return Ok(false);
+        }
+        if !is_known(self.device(), elements.as_ptr().cast(), device.bytes())? {
+            return Err(CudaError::Pageable);
+        }
+        device.order_before(self)?;
+        Ok(true)
+    }
+
+    /// Copies elements from the host to the device on this stream, and does not wait for it. It comes after what uses the device's
+    /// end by now: its own stream, and those [recorded](DeviceBuffer::record_use).
+    ///
+    /// ```
+    /// use millpond::cuda::{CudaDevice, CudaError, CudaPinned, CudaStream, DevicePool};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let device = match CudaDevice::get(0) {
+    /// #     Err(CudaError::NoDriver) => return Ok(()),
+    /// #     device => device?,
+    /// # };
+    /// let (pool, compute, copies) = (DevicePool::new(&device)?, CudaStream::new(&device)?, CudaStream::new(&device)?);
+    /// let pinned = millpond::Pool::builder().over(Box::new(CudaPinned::new(&device)))?;
+    /// let copying = copies.upload(pinned.alloc_from(&[1u32, 2, 3])?, pool.alloc(3, &compute)?)?;
+    /// // From here on `compute` has the elements; the host's end is in use until the copy is done.
+    /// let (host, there) = copying.split()?;
+    /// assert_eq!(there.to_vec()?, [1, 2, 3]);
+    /// assert_eq!(host.wait()?[..], [1, 2, 3]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Where they are not as many, or the driver has not pinned the host's ([`CudaError::Pageable`]), or the stream is another
+    /// device's, and what the driver says. Both ends come back with it.
+    pub fn upload<T: Element, H: HostEnd<T>>(&self, host: H, device: DeviceBuffer<T>) -> Begun<Ends<H, T>> {
+        let order = |ends: &Ends<H, T>| self.order_ends(&ends.0, &ends.1);
+        begin(self, (host, device), order, |(host, device)| {
+            let _current = self.device().enter()?;
+            let from = host.elements().as_ptr().cast();
+            let driver = self.device().driver();
+            // SAFETY: both have these bytes, and the transfer holds both until this is done.
+            unsafe { driver.copy_to_device(device.address(), from, device.bytes(), self.handle()) }
+        })
+    }
+
+    /// Copies elements from the device to the host on this stream, and does not wait for it. It comes after what uses the device's
+    /// end by now.
+    ///
+    /// # Errors
+    /// As [`upload`](Self::upload).
+    pub fn download<T: Element, H: HostEnd<T>>(&self, device: DeviceBuffer<T>, host: H) -> Begun<Ends<H, T>> {
+        let order = |ends: &Ends<H, T>| self.order_ends(&ends.0, &ends.1);
+        begin(self, (host, device), order, |(host, device)| {
+            let _current = self.device().enter()?;
+            let to = host.start_mut().cast();
+            let driver = self.device().driver();
+            // SAFETY: both have these bytes, any of which are values of `T`, and the transfer holds both until this is done.
+            unsafe { driver.copy_to_host(to, device.address(), device.bytes(), self.handle()) }
+        })
+    }
+
+    /// Copies elements from one buffer to another, of the same device or of another, on this stream, which is of one of the two. It
+    /// does not wait for it, and comes after what uses either by now.
+    ///
+    /// # Errors
+    /// Where they are not as many, or the stream is another device's, and what the driver says. Both ends come back with it.
+    pub fn copy<T: Element>(
+        &self,
+        from: DeviceBuffer<T>,
+        to: DeviceBuffer<T>,
+    ) -> Begun<(DeviceBuffer<T>, DeviceBuffer<T>)> {
+        let order = |(from, to): &(DeviceBuffer<T>, DeviceBuffer<T>)| {
+            if from.len() != to.len() {
+                return Err(CudaError::Length {
+                    expected: to.len(),
+                    found: from.len(),
+                });
+            }
+            if self.expect_on(from.on()).is_err() {
+                self.expect_on(to.on())?;
+            }
+            if to.is_empty() {
+                return Ok(false);
+            }
+            from.order_before(self)?;
+            to.order_before(self)?;
+            Ok(true)
+        };
+        begin(self, (from, to), order, |(from, to)| {
+            let _current = self.device().enter()?;
+            let driver = self.device().driver();
+            let (target, origin, bytes) = (to.address(), from.address(), to.bytes());
+            let [there, here] = [&*to, &*from].map(context_of);
+            if there == here {
+                // SAFETY: both have these bytes, and the transfer holds both until this is done.
+                return unsafe { driver.copy_on_device(target, origin, bytes, self.handle()) };
+            }
+            // SAFETY: as above, and each is of that context.
+            unsafe { driver.copy_between(target, there, origin, here, bytes, self.handle()) }
+        })
+    }
+}
+
+/// Copies the first elements of one to the other on a stream, once `order` has it wait for whoever uses the device's.
+///
+/// # Safety
+/// The device's buffer goes only after its pool was told of the stream.
+pub(crate) unsafe fn upload_part<T: Element>(
+    stream: &CudaStream,
+    host: Buffer<T>,
+    device: &DeviceBuffer<T>,
+    len: usize,
+    order: impl FnOnce(&CudaStream) -> Result<(), CudaError>,
+) -> Begun<Buffer<T>> {
+    let len = len.min(host.len()).min(device.len());
+    let prepare = |_: &Buffer<T>| {
+        stream.expect_on(device.on())?;
+        order(stream).map(|()| len > 0)
+    };
+    begin(stream, host, prepare, |host| {
+        let _current = stream.device().enter()?;
+        let (bytes, driver) = (len * size_of::<T>(), stream.device().driver());
+        // SAFETY: both have these bytes. The transfer holds the host's, and the caller the device's, until this is done.
+        unsafe { driver.copy_to_device(device.address(), host.as_ptr().cast(), bytes, stream.handle()) }
+    })
+}
+
+fn context_of<T: Element>(buffer: &DeviceBuffer<T>) -> ContextHandle {
+    CudaDevice::context(buffer.on())
+}
+
+impl<H, T: Element> Transfer<Ends<H, T>> {
+    /// Gives the device's end back at once: its stream waits for the copy, on the device. The host's end is in use until that is
+    /// done, and stays with the transfer.
+    ///
+    /// # Errors
+    /// What the driver says, with both ends.
+    pub fn split(mut self) -> Result<Apart<H, T>, TransferError<Ends<H, T>>> {
+        let stream = self.stream.clone();
+        let Some((host, device)) = self.ends.take() else {
+            return Err(TransferError::new(CudaError::NoDriver, None));
+        };
+        let mut mark = self.mark.take();
+        if device.stream() != &stream
+            && let Some(copy) = mark.take_if(|mark| mark.hold(device.stream()).is_err())
+            // What its stream cannot wait for, this thread does.
+            && let Err(why) = settle(stream.device(), || copy.wait())
+        {
+            return Err(TransferError::unsettled(why, Some((host, device))));
+        }
+        let host = Transfer {
+            ends: Some(host),
+            mark,
+            stream,
+        };
+        Ok((host, device))
+    }
+}
