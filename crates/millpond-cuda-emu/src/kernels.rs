@@ -3,6 +3,7 @@
 //! A few are built in here, on f32, for anybody; those of `millpond`'s tensors are in files of their own, one for each of theirs.
 
 mod elementwise;
+mod expand;
 mod matmul;
 mod number;
 mod sum;
@@ -371,6 +372,7 @@ impl Default for Kernels {
         elementwise::register(&mut kernels);
         sum::register(&mut kernels);
         matmul::register(&mut kernels);
+        expand::register(&mut kernels);
         kernels
     }
 }

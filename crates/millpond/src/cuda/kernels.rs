@@ -50,6 +50,8 @@ pub(crate) enum Entry {
     SumDim(Wide),
     /// `(walk, product, to, left, right)`.
     Matmul(DType),
+    /// `(to, packed, groups, kept)`.
+    Expand,
 }
 
 impl Entry {
@@ -61,6 +63,7 @@ impl Entry {
             Self::Sum(wide) => format!("millpond_sum_{}", wide.dtype()),
             Self::SumDim(wide) => format!("millpond_sum_dim_{}", wide.dtype()),
             Self::Matmul(dtype) => format!("millpond_matmul_{dtype}"),
+            Self::Expand => "millpond_expand".to_owned(),
         }
     }
 }
@@ -168,7 +171,7 @@ mod tests {
         wanted.extend(numbers().map(|dtype| Entry::Matmul(dtype).name()));
         wanted.extend(wides.iter().map(|wide| Entry::Sum(*wide).name()));
         wanted.extend(wides.iter().map(|wide| Entry::SumDim(*wide).name()));
-        wanted.push(Entry::Cast.name());
+        wanted.extend([Entry::Cast.name(), Entry::Expand.name()]);
         let entries = PTX
             .lines()
             .filter_map(|line| line.strip_prefix(".visible .entry "));

@@ -123,6 +123,21 @@ impl Default for Shape {
     }
 }
 
+/// Threads of a block of our kernels, and the most blocks: what is more goes round again.
+pub(crate) const THREADS: u32 = 256;
+pub(crate) const BLOCKS: usize = 1 << 16;
+
+impl Shape {
+    /// As many threads as there are elements.
+    pub(crate) fn each(len: usize) -> Self {
+        Self {
+            grid: [len.div_ceil(THREADS as usize).clamp(1, BLOCKS) as u32, 1, 1],
+            block: [THREADS, 1, 1],
+            shared: 0,
+        }
+    }
+}
+
 /// The values of parameters, one after another.
 #[derive(Default)]
 pub(crate) struct Arguments {

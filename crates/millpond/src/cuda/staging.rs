@@ -16,7 +16,7 @@ use crate::error::AllocError;
 use crate::unpooled::Unpooled;
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Slots and the bytes of each, where nothing is said. The first slot is filled while nothing is copied yet, and each copy begins
 /// with the link's latency: a slot is as large as makes the latter small and the former bearable.
@@ -82,6 +82,8 @@ struct Shared {
     device: CudaDevice,
     slot_bytes: usize,
     copy: Box<OnHost>,
+    /// Told of bytes that were looked at or packed.
+    packed: OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
     ring: Mutex<Ring>,
 }
 
@@ -207,6 +209,7 @@ impl Staging {
             device: device.clone(),
             slot_bytes: bytes,
             copy: Box::new(copy),
+            packed: OnceLock::new(),
             ring: Mutex::new(Ring { slots, next: 0 }),
         })))
     }
@@ -230,21 +233,71 @@ impl Staging {
     /// Where there are not as many, or on another device, and what the driver says. The slots serve the next copy all the same.
     pub fn upload<T: Element>(&self, from: &[T], to: &mut DeviceBuffer<T>) -> Result<(), CudaError> {
         self.expect(from.len(), to)?;
-        let mut ring = self.ring();
         let mut at = to.address();
         for piece in bytemuck::cast_slice::<T, u8>(from).chunks(self.slot_bytes()) {
-            let slot = ring.next();
-            slot.settle()?;
-            if let Some(memory) = slot.memory.get_mut(..piece.len()) {
-                (self.0.copy)(memory, piece);
-            }
-            slot.queue(to.stream(), |slot, driver, stream| {
-                // SAFETY: the buffer has these bytes from there, and so has the slot, which is busy from here on.
-                unsafe { driver.copy_to_device(at, slot.memory.as_ptr().cast(), piece.len(), stream) }
-            })?;
+            // SAFETY: the buffer has these bytes from there.
+            unsafe { self.send_plain(to.stream(), at, piece) }?;
             at += piece.len() as u64;
         }
         Ok(())
+    }
+
+    /// Copies bytes that fit into a slot to an address, by the next slot.
+    ///
+    /// # Safety
+    /// There are as many bytes at the address, and nobody uses them but in the order of the stream.
+    pub(super) unsafe fn send_plain(
+        &self,
+        stream: &CudaStream,
+        at: u64,
+        piece: &[u8],
+    ) -> Result<(), CudaError> {
+        // SAFETY: the caller's.
+        let sent = unsafe {
+            self.send(stream, at, |slot| {
+                if let Some(memory) = slot.get_mut(..piece.len()) {
+                    (self.0.copy)(memory, piece);
+                }
+                piece.len()
+            })
+        };
+        sent.map(|_| ())
+    }
+
+    /// Has the next slot filled, and copies as many of its bytes as that answers to an address; answers them too.
+    ///
+    /// # Safety
+    /// There are as many bytes at the address, and nobody uses them but in the order of the stream.
+    pub(super) unsafe fn send(
+        &self,
+        stream: &CudaStream,
+        at: u64,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<usize, CudaError> {
+        let mut ring = self.ring();
+        let slot = ring.next();
+        slot.settle()?;
+        let bytes = fill(&mut slot.memory).min(slot.memory.len());
+        if bytes > 0 {
+            slot.queue(stream, |slot, driver, stream| {
+                // SAFETY: the caller's; the slot has these bytes, and is busy from here on.
+                unsafe { driver.copy_to_device(at, slot.memory.as_ptr().cast(), bytes, stream) }
+            })?;
+        }
+        Ok(bytes)
+    }
+
+    /// Has somebody told of the bytes that are looked at or packed by [`upload_compressed`](Self::upload_compressed), once they were:
+    /// whoever measures what the host does. The first who asks is told.
+    #[doc(hidden)]
+    pub fn tell_of_packing(&self, told: impl Fn(usize) + Send + Sync + 'static) {
+        let _ = self.0.packed.set(Box::new(told));
+    }
+
+    pub(super) fn tell_packed(&self, bytes: usize) {
+        if let Some(told) = self.0.packed.get() {
+            told(bytes);
+        }
     }
 
     /// Copies the elements to the host, as many as there is room for there, on the buffer's stream, and waits for them.
@@ -331,7 +384,7 @@ impl Staging {
         self.0.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn expect<T: Element>(&self, found: usize, device: &DeviceBuffer<T>) -> Result<(), CudaError> {
+    pub(super) fn expect<T: Element>(&self, found: usize, device: &DeviceBuffer<T>) -> Result<(), CudaError> {
         device.stream().expect_on(self.device())?;
         if found == device.len() {
             return Ok(());

@@ -43,6 +43,8 @@ static float __double2float_rz(double x) {
     return std::fabs((double)y) > std::fabs(x) ? std::nextafterf(y, 0.0f) : y;
 }
 
+static int __popc(uint32_t bits) { return __builtin_popcount(bits); }
+
 #include "walk.cuh"
 
 // In the place of half.cuh.
@@ -67,6 +69,7 @@ static f16 to_f16(float x) {
 #include "elementwise.cu"
 #include "sum.cu"
 #include "matmul.cu"
+#include "expand.cu"
 
 // What the thread that begins next is to do.
 static void (*body)(void *);
@@ -153,6 +156,7 @@ extern "C" int register_kernels(Register with) {
     ADD(millpond_copy_1) ADD(millpond_copy_2) ADD(millpond_copy_4) ADD(millpond_copy_8) ADD(millpond_copy_16)
     TYPES(ADD_TYPE)
     ADD(millpond_cast)
+    ADD(millpond_expand)
     ADD(millpond_sum_f64) ADD(millpond_sum_i64) ADD(millpond_sum_u64)
     ADD(millpond_sum_dim_f64) ADD(millpond_sum_dim_i64) ADD(millpond_sum_dim_u64)
     return failed ? -failed : count;

@@ -2,6 +2,7 @@
 //! against the host's tensors.
 
 use crate::{agree, device, emulator, in_children};
+use millpond::cuda::Staging;
 use std::path::Path;
 use std::process::Command;
 
@@ -47,12 +48,34 @@ fn the_kernels_sources_agree_with_the_host() {
         let Some(library) = compiled() else { return };
         // The driver is there from here on.
         let _device = device().expect("a device");
-        assert_eq!(emulator::register_kernels(&library), 36);
+        assert_eq!(emulator::register_kernels(&library), 37);
         agree::arithmetic_is_the_hosts_to_the_bit();
         agree::in_place_and_into_outputs_it_is_too();
         agree::copies_and_casts_are_the_hosts_to_the_bit();
         agree::sums_are_near_the_hosts();
         agree::products_of_matrices_are_near_the_hosts();
         agree::the_kernels_have_the_parameters_they_are_given();
+        zeros_are_put_back();
     });
+}
+
+/// What was sent without its zeros.
+fn zeros_are_put_back() {
+    let (device, pool, stream) = device().expect("a device");
+    let numbers: Vec<u32> = (0..50_000u32)
+        .map(|at| {
+            if at.wrapping_mul(2_654_435_761) >> 30 == 0 {
+                at
+            } else {
+                0
+            }
+        })
+        .collect();
+    let mut there = pool.alloc::<u32>(numbers.len(), &stream).expect("memory");
+    let staging = Staging::with_slots(&device, 2, 65_536).expect("slots");
+    let sent = staging
+        .upload_compressed(&numbers, &mut there, &pool)
+        .expect("a copy");
+    assert!(sent.is_compressed());
+    assert_eq!(there.to_vec().expect("a copy"), numbers);
 }

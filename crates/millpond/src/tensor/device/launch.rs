@@ -3,16 +3,13 @@
 use super::storage::Side;
 use super::{DeviceTensor, DeviceTensorMut};
 use crate::cuda::kernels::{self, Entry, Wide};
-use crate::cuda::launch::{Arguments, Launch, Shape, sealed};
+use crate::cuda::launch::{Arguments, BLOCKS, Launch, Shape, THREADS, sealed};
 use crate::cuda::{CudaQueue, CudaStream, KernelArg, KernelArgMut, PARTS};
 use crate::dtype::DType;
 use crate::tensor::error::TensorError;
 use crate::tensor::layout::{Layout, MAX_RANK};
 use crate::tensor::walk::Walk;
 
-/// Threads of a block, and the most blocks: what is more goes round again.
-const THREADS: u32 = 256;
-const BLOCKS: usize = 1 << 16;
 /// Rows and columns of a tile of a product.
 const TILE: usize = 16;
 
@@ -65,15 +62,6 @@ impl Task<'_> {
     }
 }
 
-/// As many threads as there are elements.
-fn each(len: usize) -> Shape {
-    Shape {
-        grid: [len.div_ceil(THREADS as usize).clamp(1, BLOCKS) as u32, 1, 1],
-        block: [THREADS, 1, 1],
-        shared: 0,
-    }
-}
-
 /// Where an operation is written. Invariant: its elements are had alone, each in a place of its own.
 pub(super) struct Target<'a>(Side<'a>);
 
@@ -118,7 +106,7 @@ impl Target<'_> {
         arguments.push_bytes(&element[..size]);
         Task {
             entry: Entry::Copy(size),
-            shape: each(self.layout().len()),
+            shape: Shape::each(self.layout().len()),
             arguments,
             sides: &[self.0, from.unwrap_or(self.0)],
         }
@@ -154,7 +142,7 @@ impl Target<'_> {
         arguments.push(operation);
         Task {
             entry: Entry::Binary(dtype),
-            shape: each(self.layout().len()),
+            shape: Shape::each(self.layout().len()),
             arguments,
             sides: &[self.0, left, *third],
         }
@@ -174,7 +162,7 @@ impl Target<'_> {
         arguments.push(from.dtype() as u32);
         Task {
             entry: Entry::Cast,
-            shape: each(self.layout().len()),
+            shape: Shape::each(self.layout().len()),
             arguments,
             sides: &[self.0, from],
         }
@@ -208,7 +196,7 @@ impl Target<'_> {
         arguments.push(apart as u64);
         Task {
             entry: Entry::SumDim(wide),
-            shape: each(self.layout().len()),
+            shape: Shape::each(self.layout().len()),
             arguments,
             sides: &[self.0, of],
         }
