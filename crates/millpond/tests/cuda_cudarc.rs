@@ -91,6 +91,49 @@ fn a_stream_lives_as_long_as_either_has_it() {
     });
 }
 
+/// Handles of one stream of cudarc's count apart: while one lives its blocks are no other stream's.
+#[test]
+fn a_stream_is_itself_by_every_handle() {
+    alone("a_stream_is_itself_by_every_handle", seeds(20), || {
+        let (device, pool, context) = device();
+        let theirs = context.new_stream().expect("a stream");
+        let first = pool
+            .alloc_from(&numbers(1), &CudaStream::of_cudarc(&theirs).expect("the same"))
+            .expect("memory");
+        let mut second = pool
+            .alloc_from(&numbers(2), &CudaStream::of_cudarc(&theirs).expect("the same"))
+            .expect("memory");
+        drop(first);
+        let other = CudaStream::new(&device).expect("a stream");
+        drop(pool.alloc_from(&numbers(3), &other).expect("memory"));
+        second.fill_zero().expect("zeros");
+        drop(second);
+        let third = pool.alloc_from(&numbers(4), &other).expect("memory");
+        assert_eq!(third.to_vec().expect("a copy"), numbers(4));
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
+/// A loan that is forgotten never ends: the memory waits for the device before it is anybody else's.
+#[test]
+fn a_forgotten_loan_is_waited_for() {
+    alone("a_forgotten_loan_is_waited_for", seeds(10), || {
+        let (device, pool, context) = device();
+        let ours = CudaStream::new(&device).expect("a stream");
+        let theirs = context.new_stream().expect("a stream");
+        let mut buffer = pool.alloc_from(&numbers(0), &ours).expect("memory");
+        let mut lent = buffer.lend(&theirs).expect("lent");
+        theirs.memset_zeros(&mut lent.view_mut()).expect("zeros");
+        std::mem::forget(lent);
+        drop(buffer);
+        let next = pool.alloc_from(&numbers(5), &ours).expect("memory");
+        assert_eq!(next.to_vec().expect("a copy"), numbers(5));
+        assert_eq!(emulator::findings(), (0, String::new()));
+        let told = CudaStream::of_cudarc(&context.per_thread_stream()).expect_err("another on each thread");
+        assert!(matches!(told, CudaError::PerThread), "{told}");
+    });
+}
+
 /// A slice of cudarc's is used as a buffer, and goes back to cudarc.
 #[test]
 fn a_slice_is_taken_over() {
@@ -189,6 +232,15 @@ fn programs_on_cudarc_draw_from_a_limited_pool() {
                 "nothing is kept"
             );
             drop(larger);
+
+            // Put in one after the other and taken out in the same order: whoever is given back lives.
+            let make = || DriverPool::builder().build(&device).expect("a pool");
+            let (first, second) = (make(), make());
+            let outer = first.install().expect("it is the device's");
+            let inner = second.install().expect("it is the device's");
+            drop((outer, first));
+            drop((inner, second));
+            assert!(program(1 << 20).is_ok());
             assert!(program(50 << 20).is_ok());
             assert_eq!(emulator::findings(), (0, String::new()));
         },

@@ -253,9 +253,24 @@ fn what_may_not_be_captured_is_told() {
             stream.synchronize().expect("it ends");
             made
         };
+        // Of a graph's own memory nothing is had after the capture: its launches write it.
+        let error = graph
+            .pool()
+            .alloc::<u32>(LEN, &stream)
+            .expect_err("it is the graph's");
+        assert!(error.to_string().contains("graph's own memory"), "{error}");
         drop((graph, output));
         whole(&pool);
         assert_eq!(pool.lost(), None);
+
+        // A stream that could not join a spoilt capture has joined nothing.
+        let capture = pool.capture(&stream).expect("it begins");
+        assert!(stream.synchronize().is_err(), "that spoils it");
+        let late = CudaStream::new(&device).expect("a stream");
+        assert!(late.wait_for(&stream).is_err());
+        let held = pool.alloc_from(&numbers(1), &late).expect("it serves as ever");
+        assert_eq!(held.to_vec().expect("a copy"), numbers(1));
+        drop(capture);
     });
 }
 

@@ -20,6 +20,9 @@ pub struct DeviceBuffer<T: Element> {
     len: usize,
     stream: CudaStream,
     uses: Vec<CudaStream>,
+    /// Whether cudarc has the elements, and nobody knows for which streams.
+    #[cfg(feature = "cudarc")]
+    lent: bool,
     elements: PhantomData<T>,
 }
 
@@ -43,6 +46,8 @@ impl<T: Element> DeviceBuffer<T> {
             len,
             stream: stream.clone(),
             uses: Vec::new(),
+            #[cfg(feature = "cudarc")]
+            lent: false,
             elements: PhantomData,
         }
     }
@@ -68,6 +73,8 @@ impl<T: Element> DeviceBuffer<T> {
             len,
             stream: stream.clone(),
             uses: Vec::new(),
+            #[cfg(feature = "cudarc")]
+            lent: false,
             elements: PhantomData,
         }
     }
@@ -257,6 +264,11 @@ impl<T: Element> DeviceBuffer<T> {
         users.try_for_each(|user| stream.wait_for(user))
     }
 
+    #[cfg(feature = "cudarc")]
+    pub(super) fn set_lent(&mut self, lent: bool) {
+        self.lent = lent;
+    }
+
     /// The device.
     pub(super) fn on(&self) -> &CudaDevice {
         match &self.owner {
@@ -280,6 +292,11 @@ impl<T: Element> DeviceBuffer<T> {
 impl<T: Element> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
         let uses = std::mem::take(&mut self.uses);
+        #[cfg(feature = "cudarc")]
+        if self.lent {
+            // The loan was forgotten and never ended.
+            let _ = insist(|| self.on().synchronize());
+        }
         match &mut self.owner {
             Owner::Pool(pool, held) => {
                 if let Some(held) = held.take() {

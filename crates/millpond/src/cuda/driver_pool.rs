@@ -9,7 +9,7 @@ use super::error::{CudaError, insist};
 use millpond_engine::{Gauge, display_size};
 use std::ffi::{c_uint, c_void};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A pool of the driver's for a device, with a limit and an account, that stream-ordered allocations of the whole process can be
 /// made to draw from: those of cudarc, and so of candle, luminal and mistral.rs, without a change of their code.
@@ -40,6 +40,12 @@ struct Inner {
     /// Invariant: the driver's, ours, of this device.
     handle: PoolHandle,
     limit: Option<u64>,
+}
+
+/// Those of this process that live.
+fn live() -> MutexGuard<'static, Vec<Weak<Inner>>> {
+    static LIVE: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
+    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Describes a pool of the driver's.
@@ -99,6 +105,10 @@ impl DriverPoolBuilder {
             handle,
             limit: self.limit,
         }));
+        let mut live = live();
+        live.retain(|inner| inner.strong_count() > 0);
+        live.push(Arc::downgrade(&pool.0));
+        drop(live);
         pool.set(POOL_RELEASE_THRESHOLD, self.keep)?;
         Ok(pool)
     }
@@ -168,6 +178,10 @@ impl DriverPool {
         unsafe { device.driver().device_set_pool(device.handle(), self.0.handle) }?;
         Ok(InstalledPool {
             pool: self.clone(),
+            _kept: live()
+                .iter()
+                .filter_map(Weak::upgrade)
+                .find(|inner| inner.handle == before),
             before,
         })
     }
@@ -235,6 +249,8 @@ impl DriverPool {
 pub struct InstalledPool {
     pool: DriverPool,
     before: PoolHandle,
+    /// The one before, where it is ours: nobody is to be given one that has ended.
+    _kept: Option<Arc<Inner>>,
 }
 
 impl InstalledPool {
@@ -255,8 +271,7 @@ impl Drop for InstalledPool {
         let asked = insist(|| unsafe { driver.device_get_pool(&raw mut now, handle) });
         // Somebody else's that came later stays.
         if asked.is_ok() && now == self.pool.0.handle {
-            // SAFETY: the pool was the device's before. Where it has been destroyed since, the driver says so, and its own default
-            // takes the place when ours goes.
+            // SAFETY: the pool was the device's before, and lives: it is kept, or others' who have made it the device's.
             let _ = insist(|| unsafe { driver.device_set_pool(handle, self.before) });
         }
     }

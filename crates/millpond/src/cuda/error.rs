@@ -52,6 +52,16 @@ pub enum CudaError {
         "the stream takes part in a capture that did not begin on it: ask for memory on the stream that it began on, before others join"
     )]
     Capturing,
+    /// A graph's own memory was asked for while it is not captured.
+    #[error(
+        "this is a graph's own memory, which its launches write: it is had on its stream, while that is captured"
+    )]
+    OfGraph,
+    /// A stream that is another one on each thread.
+    #[error(
+        "this is the per-thread default stream, which is another one on each thread: make one with `new_stream`"
+    )]
+    PerThread,
     /// What was given is of another context than the device's primary one.
     #[error(
         "this is of a context of its own, and not of the primary one of cuda:{device}: make it with that"

@@ -3,6 +3,7 @@
 use super::abi::{CAPTURE_RELAXED, ExecutableHandle, GraphHandle};
 use super::device::CudaDevice;
 use super::error::{CudaError, insist};
+use super::fork;
 use super::pool::DevicePool;
 use super::stream::CudaStream;
 use std::fmt;
@@ -37,39 +38,62 @@ fn add(stream: &CudaStream, pool: &DevicePool, began: bool) {
 
 /// The capture with this memory is over.
 fn forget(pool: &DevicePool) {
+    if fork::is_forked() {
+        return;
+    }
     let mut captured = captured();
-    let before = captured.len();
-    captured.retain(|of| of.pool != *pool);
-    let gone = before - captured.len();
+    let all = std::mem::take(&mut *captured);
+    let (gone, stay): (Vec<_>, Vec<_>) = all.into_iter().partition(|of| of.pool == *pool);
+    *captured = stay;
     drop(captured);
-    COUNT.fetch_sub(gone, Ordering::AcqRel);
+    COUNT.fetch_sub(gone.len(), Ordering::AcqRel);
 }
 
-/// A stream is about to wait for another one: where that is captured it joins, and must have done all its work before.
-pub(super) fn joins(stream: &CudaStream, other: &CudaStream) -> Result<(), CudaError> {
-    if !are_captured() || is_captured(stream) {
-        return Ok(());
+/// A stream is about to wait for another one: where that is captured it joins, and must have done all its work before. Answers
+/// whether it does.
+pub(super) fn joins(stream: &CudaStream, other: &CudaStream) -> Result<bool, CudaError> {
+    if !are_captured() || is_captured(stream) || !is_captured(other) {
+        return Ok(false);
     }
-    let pool = captured()
-        .iter()
-        .find(|of| of.stream == *other)
-        .map(|of| of.pool.clone());
+    stream.synchronize()?;
+    let mut captured = captured();
+    // It may be over by now.
+    let pool = captured.iter().find(|of| of.stream == *other);
+    let pool = pool.map(|of| of.pool.clone());
+    let joins = pool.is_some();
     if let Some(pool) = pool {
-        stream.synchronize()?;
-        add(stream, &pool, false);
+        COUNT.fetch_add(1, Ordering::AcqRel);
+        captured.push(Captured {
+            stream: stream.clone(),
+            pool,
+            began: false,
+        });
     }
-    Ok(())
+    Ok(joins)
+}
+
+/// A stream that was about to join could not.
+pub(super) fn stays_out(stream: &CudaStream) {
+    let mut captured = captured();
+    if let Some(at) = captured.iter().position(|of| of.stream == *stream && !of.began) {
+        let out = captured.remove(at);
+        drop(captured);
+        COUNT.fetch_sub(1, Ordering::AcqRel);
+        drop(out);
+    }
 }
 
 /// Whether any goes on: nothing else is asked while none does.
 #[inline]
 pub(super) fn are_captured() -> bool {
-    COUNT.load(Ordering::Acquire) > 0
+    COUNT.load(Ordering::Acquire) > 0 && !fork::is_forked()
 }
 
-/// Whether this stream is captured by us.
+/// Whether this stream is captured by us. The driver is asked as well: a capture can end, or be spoilt, before we know.
 pub(super) fn is_captured(stream: &CudaStream) -> bool {
-    are_captured() && captured().iter().any(|of| of.stream == *stream)
+    are_captured()
+        && captured().iter().any(|of| of.stream == *stream)
+        && stream.is_capturing().unwrap_or(true)
 }
 
 /// The pool that serves a stream while it is captured.
@@ -77,10 +101,11 @@ pub(super) fn is_captured(stream: &CudaStream) -> bool {
 /// # Errors
 /// [`CudaError::Capturing`] of a stream that takes part in a capture which began on another one.
 pub(super) fn pool_of(stream: &CudaStream) -> Result<Option<DevicePool>, CudaError> {
-    let found = captured()
-        .iter()
-        .find(|of| of.stream == *stream)
-        .map(|of| (of.pool.clone(), of.began));
+    let found = {
+        let captured = captured();
+        let found = captured.iter().find(|of| of.stream == *stream);
+        found.map(|of| (of.pool.clone(), of.began))
+    };
     match found {
         Some((pool, true)) => Ok(Some(pool)),
         None if !stream.is_capturing()? => Ok(None),
@@ -142,20 +167,21 @@ impl DevicePool {
         if stream.is_capturing()? {
             return Err(CudaError::Capturing);
         }
-        // From here on nobody can wait for the stream.
-        stream.synchronize()?;
         let pool = self.for_graph()?;
         {
             let device = self.device();
             let _current = device.enter()?;
             // Known before the capture begins: no pool is to wait for the stream then.
             add(stream, &pool, true);
-            // SAFETY: the stream lives.
-            let begun = unsafe {
-                device
-                    .driver()
-                    .stream_begin_capture(stream.handle(), CAPTURE_RELAXED)
-            };
+            // From here on nobody can wait for it.
+            let begun = stream.synchronize().and_then(|()| {
+                // SAFETY: the stream lives.
+                unsafe {
+                    device
+                        .driver()
+                        .stream_begin_capture(stream.handle(), CAPTURE_RELAXED)
+                }
+            });
             if let Err(error) = begun {
                 forget(&pool);
                 return Err(error);
@@ -199,6 +225,7 @@ impl Capture {
         Ok(CudaGraph {
             handle,
             pool: self.pool.clone(),
+            _stream: self.stream.clone(),
         })
     }
 
@@ -245,6 +272,8 @@ pub struct CudaGraph {
     /// Invariant: the driver's, ours, of the device of the pool.
     handle: ExecutableHandle,
     pool: DevicePool,
+    /// Keeps the device's own kernels loaded, some of which it may have.
+    _stream: CudaStream,
 }
 
 // SAFETY: the driver takes the handle from any thread; launches are ordered by their streams, and it keeps two launches of one
@@ -257,14 +286,17 @@ impl CudaGraph {
     /// Has the stream do the work, after what it has to do by now; does not wait for it.
     ///
     /// # Safety
-    /// Memory that the captured work uses, and that was not asked for while it was captured, is still there and may be used in
-    /// the order of this stream until the work is done: buffers that were read and written by it still live.
+    /// What the captured work uses, and was not asked for while it was captured, is still there and may be used in the order of this
+    /// stream until the work is done: buffers that were read and written by it, [queues](super::CudaQueue) of tensors that were summed,
+    /// and modules of kernels that were launched.
     ///
     /// # Errors
     /// Where the stream is another device's, and what the driver says.
     pub unsafe fn launch(&self, stream: &CudaStream) -> Result<(), CudaError> {
         let device = self.pool.device();
         stream.expect_on(device)?;
+        // Whoever gives its memory back waits for this stream too.
+        self.pool.note_stream(stream)?;
         let _current = device.enter()?;
         // SAFETY: the graph is ours by the invariant; of the memory the caller says so.
         unsafe { device.driver().graph_launch(self.handle, stream.handle()) }

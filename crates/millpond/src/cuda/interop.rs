@@ -51,8 +51,12 @@ impl CudaStream {
     /// ```
     ///
     /// # Errors
-    /// As [`CudaDevice::of_cudarc`].
+    /// As [`CudaDevice::of_cudarc`], and [`CudaError::PerThread`].
     pub fn of_cudarc(stream: &Arc<theirs::CudaStream>) -> Result<Self, CudaError> {
+        // The header's `CU_STREAM_PER_THREAD`.
+        if stream.cu_stream().addr() == 2 {
+            return Err(CudaError::PerThread);
+        }
         let device = CudaDevice::of_cudarc(stream.context())?;
         let keeper = Arc::new(Arc::clone(stream));
         Ok(Self::kept_by(&device, stream.cu_stream().cast(), keeper))
@@ -61,6 +65,9 @@ impl CudaStream {
 
 /// Elements of a [`DeviceBuffer`] that are lent to cudarc, for a stream of its own. What is done with them there comes before what is
 /// put on the buffer's stream once this has been dropped.
+///
+/// Of its other streams that use the views cudarc knows while it tracks events, as it does by itself; whoever switches that off
+/// orders them.
 ///
 /// A [`CudaSlice`] itself is never had: it could be kept, and would give memory to the driver that is a pool's.
 pub struct Lent<'a, T: Element + DeviceRepr> {
@@ -74,10 +81,14 @@ impl<T: Element + DeviceRepr> DeviceBuffer<T> {
     /// to do by now.
     ///
     /// # Errors
-    /// Where the stream is of another device or context, and what the driver says.
+    /// Where the stream is of another device or context, or captured, and what the driver says.
     pub fn lend(&mut self, stream: &Arc<theirs::CudaStream>) -> Result<Lent<'_, T>, CudaError> {
         let ours = CudaStream::of_cudarc(stream)?;
         ours.expect_on(self.on())?;
+        // Work that is written down is done later, when the elements may be somebody else's.
+        if ours.is_capturing()? {
+            return Err(CudaError::Capturing);
+        }
         ours.wait_for(self.stream())?;
         self.record_use(&ours)?;
         let (address, len) = (self.address(), self.len());
@@ -87,6 +98,7 @@ impl<T: Element + DeviceRepr> DeviceBuffer<T> {
             ManuallyDrop::new(unsafe { stream.upgrade_device_ptr::<T>(address, len) })
         }));
         let slice = upgraded.map_err(|_| CudaError::Cudarc)?;
+        self.set_lent(true);
         Ok(Lent {
             slice,
             stream: ours,
@@ -146,6 +158,7 @@ impl<T: Element + DeviceRepr> Drop for Lent<'_, T> {
         // Where the buffer's stream cannot wait, this thread does.
         let ordered = self.buffer.stream().clone().wait_for(&self.stream);
         let _ = ordered.or_else(|_| self.stream.synchronize());
+        self.buffer.set_lent(false);
     }
 }
 

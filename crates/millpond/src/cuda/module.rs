@@ -6,6 +6,7 @@ use super::abi::{
 use super::device::CudaDevice;
 use super::driver::Driver;
 use super::error::{CudaError, insist};
+use super::graph;
 use super::kernel_error::KernelError;
 use super::launch::CudaKernel;
 use std::ffi::{CString, c_void};
@@ -124,6 +125,10 @@ impl Code {
 
     /// Unloads it, when nothing of it runs any more. The context is this thread's.
     pub(super) fn unload(&self, driver: &Driver) {
+        if graph::are_captured() {
+            // Nobody may wait for the device now, and the graph may have it: it stays until the context ends.
+            return;
+        }
         // A launch may still be under way. A driver that cannot wait for it keeps the code until the context ends.
         // SAFETY: it takes no pointer.
         if insist(|| unsafe { driver.context_synchronize() }).is_ok() {

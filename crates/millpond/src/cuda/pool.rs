@@ -195,6 +195,10 @@ impl DevicePool {
             true => graph::pool_of(stream).map_err(refused)?,
             false => None,
         };
+        // What is free of a graph's memory its launches still write.
+        if self.0.parts.of_graph && captured.as_ref() != Some(self) {
+            return Err(refused(CudaError::OfGraph));
+        }
         let pool = captured.as_ref().unwrap_or(self);
         let held = pool.0.allocate(bytes as u64, stream, terms)?;
         Ok(DeviceBuffer::new(pool, Some(held), len, stream))
@@ -230,6 +234,11 @@ impl DevicePool {
             .0
             .with_core(|core| core.memory.source().inner().source().lost());
         lost.unwrap_or_else(Some)
+    }
+
+    /// Has it know a stream that uses its memory.
+    pub(super) fn note_stream(&self, stream: &CudaStream) -> Result<(), CudaError> {
+        self.0.with_core(|core| core.note_stream(stream))
     }
 
     /// Whether it is not a pool at all, but stands for the device itself.

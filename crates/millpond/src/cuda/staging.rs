@@ -5,6 +5,7 @@ use super::buffer::DeviceBuffer;
 use super::device::CudaDevice;
 use super::driver::Driver;
 use super::error::CudaError;
+use super::graph;
 use super::mark::{Mark, settle};
 use super::pinned::CudaPinned;
 use super::staged::Staged;
@@ -274,6 +275,10 @@ impl Staging {
         at: u64,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<usize, CudaError> {
+        // A slot is filled anew long before what is written down of it is done.
+        if graph::is_captured(stream) {
+            return Err(CudaError::Capturing);
+        }
         let mut ring = self.ring();
         let slot = ring.next();
         slot.settle()?;

@@ -72,7 +72,8 @@ impl CudaStream {
     ///
     /// # Safety
     /// It is a stream of the device's primary context, and lives for as long as any handle of this, and any pool that was asked
-    /// for a block on it or told that one was used there: pools keep handles of the streams they know.
+    /// for a block on it or told that one was used there: pools keep handles of the streams they know. It is not the per-thread
+    /// default one, which is another stream on each thread.
     #[must_use]
     pub unsafe fn from_raw(device: &CudaDevice, stream: *mut c_void) -> Self {
         Self::of(device, StreamHandle(stream), Owner::Others)
@@ -121,8 +122,17 @@ impl CudaStream {
     /// Waits for it when memory of the host's is lent to its work, so it does so for certain: of a device that is lost nothing goes
     /// on.
     pub(super) fn wait(&self) -> Result<(), CudaError> {
-        insist(|| self.synchronize()).inspect_err(|_| {
-            let _ = insist(|| self.device().synchronize());
+        insist(|| self.synchronize()).inspect_err(|error| {
+            // What a captured stream was given is written down and not done.
+            if error.is_of_capture() && self.is_capturing().unwrap_or(false) {
+                return;
+            }
+            // The device as a whole cannot be waited for while something is captured: a capture ends.
+            while let Err(why) = insist(|| self.device().synchronize())
+                && why.is_of_capture()
+            {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
         })
     }
 
@@ -134,11 +144,16 @@ impl CudaStream {
         if self == other {
             return Ok(());
         }
-        graph::joins(self, other)?;
+        let joined = graph::joins(self, other)?;
         // The driver keeps what it needs of the mark until it is past.
-        let mark = Mark::new(other.device())?;
-        mark.record(other)?;
-        mark.hold(self)
+        let waits = Mark::new(other.device()).and_then(|mark| {
+            mark.record(other)?;
+            mark.hold(self)
+        });
+        if joined && waits.is_err() {
+            graph::stays_out(self);
+        }
+        waits
     }
 
     /// Whether what is put here is captured, and not done.
@@ -170,9 +185,9 @@ impl CudaStream {
         self.0.handle
     }
 
-    /// Whether nobody else has a handle of it.
+    /// Whether nobody else has a handle of it. Of others' streams there may be handles that count apart.
     pub(super) fn is_last(&self) -> bool {
-        Arc::strong_count(&self.0) == 1
+        matches!(self.0.owner, Owner::Us) && Arc::strong_count(&self.0) == 1
     }
 }
 

@@ -460,5 +460,5 @@ pub(crate) fn the_kernels_have_the_parameters_they_are_given() {
         }
         entries += 1;
     }
-    assert_eq!(entries, 36);
+    assert_eq!(entries, 37);
 }

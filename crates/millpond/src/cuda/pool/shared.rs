@@ -41,6 +41,10 @@ impl Core {
         reserved
     }
 
+    pub(super) fn note_stream(&mut self, stream: &CudaStream) {
+        self.source().number_of(stream);
+    }
+
     fn lost(&self) -> Result<(), CudaError> {
         self.memory.source().inner().source().lost().map_or(Ok(()), Err)
     }
@@ -236,7 +240,7 @@ impl Shared {
         terms: &Terms,
     ) -> Result<Held, AllocError> {
         let outcome = self.allocate_by(bytes, stream, terms);
-        if outcome.is_err() {
+        if outcome.is_err() && !fork::is_forked() {
             lock(&self.core).account.refusals += 1;
         }
         if self.watched.load(Ordering::Acquire) {
@@ -467,6 +471,19 @@ impl Shared {
                     ..Facts::default()
                 };
                 self.watchers().note(kind, &facts);
+            }
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // What came back last is told of, with the streams that use it: whoever gives memory back waits for these.
+        let Ok(mut core) = self.core() else { return };
+        let waiting = std::mem::take(&mut *lock(&self.returned));
+        for Returned { stream, uses, .. } in waiting {
+            for used in uses.iter().chain([&stream]) {
+                core.source().number_of(used);
             }
         }
     }
