@@ -91,9 +91,12 @@ pub(super) fn are_captured() -> bool {
 
 /// Whether this stream is captured by us. The driver is asked as well: a capture can end, or be spoilt, before we know.
 pub(super) fn is_captured(stream: &CudaStream) -> bool {
-    are_captured()
-        && captured().iter().any(|of| of.stream == *stream)
-        && stream.is_capturing().unwrap_or(true)
+    if !are_captured() {
+        return false;
+    }
+    // The driver is not called under the lock.
+    let known = captured().iter().any(|of| of.stream == *stream);
+    known && stream.is_capturing().unwrap_or(true)
 }
 
 /// The pool that serves a stream while it is captured.

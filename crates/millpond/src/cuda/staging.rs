@@ -55,7 +55,7 @@ type OwnedError<H, T> = TransferError<(H, DeviceBuffer<T>)>;
 /// copies the next.
 ///
 /// What the driver does with ordinary memory is the same with one slot and no overlap, which takes about twice as long as from pinned
-/// memory. Several threads may use a staging; one copy goes on at a time.
+/// memory. Several threads may use a staging: pieces of what they send take turns, and a copy to the host has it alone.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool, Staging};
