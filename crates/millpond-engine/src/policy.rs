@@ -203,6 +203,12 @@ pub trait Policy: Send {
     /// Takes a block back that no stream uses any more.
     fn free(&mut self, supply: &mut Supply<'_>, block: Block);
 
+    /// The block that it gave last, of what was free already, comes back and is asked for again, with nothing between. Answers
+    /// whether it would give it again and be where it was, and counts the request then; otherwise it is told of both.
+    fn repeat(&mut self) -> bool {
+        false
+    }
+
     /// Gives back to the source whatever no block uses, as far as its rules go. The device has been waited for,
     /// and no block waits for a stream.
     fn release_cached(&mut self, supply: &mut Supply<'_>);

@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::suite::{account, compaction, exhaustion, faults, placement, streams};
+use support::suite::{account, compaction, exhaustion, faults, placement, repeats, streams};
 
 /// Makes a module of tests for each policy, and the list of those it has made them for.
 macro_rules! policy_behaviour {
@@ -17,6 +17,9 @@ macro_rules! policy_behaviour {
                 a_freed_block_is_reused,
                 groups_share_nothing,
                 the_same_calls_give_the_same_addresses,
+            }
+            repeats::{
+                an_engine_repeats_itself_only_where_it_would,
             }
             streams::{
                 another_stream_takes_only_after_a_wait,

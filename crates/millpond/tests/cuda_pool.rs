@@ -497,3 +497,71 @@ fn a_set_has_pools_of_devices_too() {
         .expect("it has them");
     assert!(pool.limit() > 1 << 30);
 }
+
+/// Where blocks of a program lie, from the first: one that often asks anew for what it has just given back. Told at once, the
+/// engine hears of every free before the next request.
+fn places(
+    device: &CudaDevice,
+    stream: &CudaStream,
+    policy: &str,
+    told_at_once: bool,
+) -> (Vec<i64>, [u64; 4]) {
+    let pool = builder().policy(policy).build(device).expect("a pool");
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut dice = |sides: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % sides
+    };
+    let (mut live, mut places, mut first) = (Vec::new(), Vec::new(), None);
+    let mut size = 1_usize;
+    for _ in 0..3000 {
+        let free = !live.is_empty() && dice(16) >= 16 - (live.len() as u64).min(9);
+        if free {
+            // The last one, as a temporary goes, or any.
+            let at = if dice(3) > 0 {
+                live.len() - 1
+            } else {
+                dice(live.len() as u64) as usize
+            };
+            drop(live.swap_remove(at));
+            if told_at_once {
+                let _ = pool.stats();
+            }
+        }
+        if !free || dice(4) > 0 {
+            if !free || dice(4) == 0 {
+                size = 1 + dice(3 << 20) as usize;
+            }
+            let block = pool.alloc::<u8>(size, stream).expect("room");
+            let base = *first.get_or_insert(block.address());
+            places.push(block.address().wrapping_sub(base) as i64);
+            live.push(block);
+        }
+    }
+    let stats = pool.stats();
+    let counts = [stats.allocations, stats.frees, stats.hits, stats.reserved.peak];
+    (places, counts)
+}
+
+#[test]
+fn what_comes_back_and_is_asked_for_again_lies_where_the_engine_has_it() {
+    if !is_alone("what_comes_back_and_is_asked_for_again_lies_where_the_engine_has_it") {
+        return;
+    }
+    let Some((device, stream)) = device() else { return };
+    for policy in [
+        "millpond",
+        "torch-native",
+        "torch-expandable",
+        "buckets",
+        "pow2",
+        "bfc",
+        "rmm-pool",
+    ] {
+        let told = places(&device, &stream, policy, true);
+        let quick = places(&device, &stream, policy, false);
+        assert_eq!(quick, told, "{policy}");
+    }
+}

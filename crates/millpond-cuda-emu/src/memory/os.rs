@@ -27,7 +27,7 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Takes as many addresses as the system gives, 4 TiB where it gives that many.
+    /// Takes as many addresses as the system gives, 4 TiB where it gives that many: under valgrind it gives a few gigabytes.
     pub(crate) fn reserve() -> Result<Self, Errno> {
         let mut len = 4usize << 40;
         loop {
@@ -40,7 +40,7 @@ impl Arena {
                         len,
                     });
                 }
-                Err(error) if len <= 64 << 30 => return Err(error),
+                Err(error) if len <= 4 << 30 => return Err(error),
                 Err(_) => len /= 2,
             }
         }

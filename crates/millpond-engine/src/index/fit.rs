@@ -50,17 +50,21 @@ impl Link {
 
 /// The links of all blocks of one [`Space`], shared by every index over it: a block is in one at most.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Links(Vec<Link>);
+pub(crate) struct Links {
+    all: Vec<Link>,
+    /// Times that a row was given more bins, after which other blocks are looked at first.
+    widened: u32,
+}
 
 impl Links {
     #[inline]
     fn at(&mut self, id: BlockId) -> &mut Link {
-        &mut self.0[id.index()]
+        &mut self.all[id.index()]
     }
 
     #[inline]
     fn next(&self, id: BlockId) -> Option<BlockId> {
-        self.0[id.index()].next.some()
+        self.all[id.index()].next.some()
     }
 
     /// A bin's blocks from its first on.
@@ -68,19 +72,25 @@ impl Links {
         std::iter::successors(first, |id| self.next(*id))
     }
 
+    /// Changes whenever the order changes in which blocks are looked at.
+    #[inline]
+    pub(crate) fn order(&self) -> u32 {
+        self.widened
+    }
+
     /// Makes room for so many blocks in all.
     pub(crate) fn expect(&mut self, blocks: usize) {
-        let blocks = blocks.min(BlockId::NONE.index()).max(self.0.len());
-        if self.0.try_reserve(blocks - self.0.len()).is_ok() {
-            self.0.resize(blocks, Link::NONE);
+        let blocks = blocks.min(BlockId::NONE.index()).max(self.all.len());
+        if self.all.try_reserve(blocks - self.all.len()).is_ok() {
+            self.all.resize(blocks, Link::NONE);
         }
     }
 
     /// Makes room for a block.
     #[inline]
     fn reach(&mut self, id: BlockId) {
-        if id.index() >= self.0.len() {
-            self.0.resize((id.index() + 1).next_power_of_two(), Link::NONE);
+        if id.index() >= self.all.len() {
+            self.all.resize((id.index() + 1).next_power_of_two(), Link::NONE);
         }
     }
 }
@@ -277,7 +287,7 @@ impl Row {
             if candidate.0 >= bytes && (candidate.0, candidate.1) < (best.0, best.1) {
                 best = candidate;
             }
-            at = links.0[id.index()].next;
+            at = links.all[id.index()].next;
         }
         best.2.some()
     }
@@ -295,6 +305,7 @@ impl Row {
         if self.heads.is_empty() {
             self.heads = vec![BlockId::NONE; 1 << self.bits];
         } else if self.bits < most {
+            links.widened = links.widened.wrapping_add(1);
             let held: Vec<BlockId> = self.descending(links).collect();
             self.bits = (self.bits + 2).min(most);
             self.heads = vec![BlockId::NONE; 1 << self.bits];
@@ -311,7 +322,7 @@ impl Row {
             assert_eq!(self.used.contains(bin), head.some().is_some(), "bit of bin {bin}");
             let mut prev = BlockId::NONE;
             for id in links.from(head.some()) {
-                assert_eq!(links.0[id.index()].prev, prev, "links disagree at {id:?}");
+                assert_eq!(links.all[id.index()].prev, prev, "links disagree at {id:?}");
                 let bytes = space.bytes(id);
                 assert_eq!(row_of(bytes), self.log as usize, "{id:?} in a foreign row");
                 assert_eq!(self.bin_of(bytes), bin, "{id:?} in a foreign bin");

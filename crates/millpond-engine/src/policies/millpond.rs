@@ -86,6 +86,9 @@ pub struct Millpond {
     live: u64,
     peak: u64,
     allocations: u64,
+    /// Whether the last of them, undone and made again, would be served the same: from its own list, to which its block
+    /// goes back, in the same order.
+    repeats: bool,
     /// Allocations in which pages moved.
     stalls: u64,
     /// Bytes of pages moved.
@@ -110,6 +113,7 @@ impl Millpond {
             live: 0,
             peak: 0,
             allocations: 0,
+            repeats: false,
             stalls: 0,
             moved: 0,
             page: 2 << 20,
@@ -172,10 +176,9 @@ impl Millpond {
 
     #[inline]
     fn find(&mut self, supply: &mut Supply<'_>, number: u32, bytes: u64, search: Search) -> Option<BlockId> {
-        if let Some(id) = self.lists.take_fit(number, bytes, search) {
-            return Some(id);
-        }
-        self.take_foreign(supply, number, bytes, search)
+        let own = self.lists.take_fit(number, bytes, search);
+        self.repeats = own.is_some();
+        own.or_else(|| self.take_foreign(supply, number, bytes, search))
     }
 }
 
@@ -207,7 +210,9 @@ impl Policy for Millpond {
                 self.grow(supply, number, room)?
             }
         };
+        let order = self.lists.order();
         let id = self.lists.cut(id, request.align, bytes, number);
+        self.repeats &= self.lists.order() == order;
         self.live += self.lists.space.bytes(id);
         self.allocations += 1;
         self.peak = self.peak.max(self.live);
@@ -216,6 +221,11 @@ impl Policy for Millpond {
 
     fn free(&mut self, _supply: &mut Supply<'_>, block: Block) {
         self.take_in(&block);
+    }
+
+    fn repeat(&mut self) -> bool {
+        self.allocations += u64::from(self.repeats);
+        self.repeats
     }
 
     fn mark(&mut self, supply: &mut Supply<'_>, mark: Mark) {

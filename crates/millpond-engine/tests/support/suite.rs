@@ -5,6 +5,7 @@ pub(crate) mod compaction;
 pub(crate) mod exhaustion;
 pub(crate) mod faults;
 pub(crate) mod placement;
+pub(crate) mod repeats;
 pub(crate) mod streams;
 
 use super::driver::Driver;

@@ -300,7 +300,7 @@ impl<T: Element> Drop for DeviceBuffer<T> {
         match &mut self.owner {
             Owner::Pool(pool, held) => {
                 if let Some(held) = held.take() {
-                    pool.take_back(held, self.stream.clone(), uses);
+                    pool.take_back(held, uses);
                 }
             }
             #[cfg(feature = "cudarc")]

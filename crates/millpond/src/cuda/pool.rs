@@ -246,8 +246,8 @@ impl DevicePool {
         self.0.parts.direct
     }
 
-    pub(super) fn take_back(&self, held: Held, stream: CudaStream, uses: Vec<CudaStream>) {
-        self.0.take_back(held, stream, uses);
+    pub(super) fn take_back(&self, held: Held, uses: Vec<CudaStream>) {
+        self.0.take_back(held, uses);
     }
 }
 

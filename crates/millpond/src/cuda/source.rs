@@ -167,6 +167,11 @@ impl CudaSource {
         self.streams.number_of(stream)
     }
 
+    /// The stream that a number stands for.
+    pub(super) fn stream_of(&self, number: u32) -> Option<&CudaStream> {
+        self.streams.stream(number)
+    }
+
     /// Enters the context, unless the device is lost.
     fn enter(&self) -> Result<super::device::Current<'static>, SourceError> {
         match self.lost {

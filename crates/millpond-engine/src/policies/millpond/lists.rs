@@ -60,6 +60,12 @@ impl Lists {
         free.take(&mut self.links, &self.space, bytes, search)
     }
 
+    /// Changes whenever another free block may be taken although the same are free.
+    #[inline]
+    pub(super) fn order(&self) -> u32 {
+        self.links.order()
+    }
+
     /// What [`take_fit`](Self::take_fit) would take.
     pub(super) fn fit(&self, number: u32, bytes: u64, search: Search) -> Option<Entry> {
         let free = &self.get(number).free;

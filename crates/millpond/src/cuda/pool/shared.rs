@@ -27,6 +27,8 @@ pub(super) struct Core {
     pub(super) memory: Memory,
     /// What callers have asked for and hold: the engine's own account has blocks of the pool's own too.
     pub(super) account: Stats,
+    /// Blocks that came back and the driver was not asked about yet: a drop may happen where it must not be called.
+    returned: Vec<Returned>,
 }
 
 impl Core {
@@ -47,6 +49,63 @@ impl Core {
 
     fn lost(&self) -> Result<(), CudaError> {
         self.memory.source().inner().source().lost().map_or(Ok(()), Err)
+    }
+
+    /// The block that has come back, if the engine would give it again: so a pair of an allocation and its free goes in a loop.
+    fn repeat(&mut self, bytes: u64, stream: &CudaStream) -> Option<Block> {
+        let [Returned { block, uses }] = self.returned.as_slice() else {
+            return None;
+        };
+        let source = self.memory.source().inner().source();
+        let on = block.stream();
+        if !uses.is_empty() || source.stream_of(on.0) != Some(stream) || source.lost().is_some() {
+            return None;
+        }
+        if !self.memory.repeat(block, &request(bytes, on)) {
+            return None;
+        }
+        let block = self.returned.pop()?.block;
+        self.account.frees += 1;
+        self.account.allocations += 1;
+        self.account.hits += 1;
+        Some(block)
+    }
+
+    /// Tells the engine of what has come back. The list is kept, so that a pair of calls makes none.
+    fn free_returned(&mut self) {
+        if self.returned.is_empty() {
+            return;
+        }
+        let mut returned = std::mem::take(&mut self.returned);
+        for Returned { block, uses } in returned.drain(..) {
+            if uses.is_empty() {
+                self.free(block, &[]);
+                continue;
+            }
+            let source = self.source();
+            let uses: Vec<_> = uses
+                .iter()
+                .map(|stream| Stream(source.number_of(stream)))
+                .collect();
+            self.free(block, &uses);
+        }
+        self.returned = returned;
+    }
+
+    /// Of streams that are captured nobody can say how far they have come: blocks that they use wait, and are answered. The
+    /// graph's own memory serves the stream it is captured from at once, as the work will be done in this order.
+    fn take_captured(&mut self, of_graph: bool) -> Vec<Returned> {
+        let streams = self.memory.source().inner().source();
+        let waits = |returned: &Returned| {
+            let own = || streams.stream_of(returned.block.stream().0);
+            let captured = !of_graph && own().is_some_and(graph::is_captured);
+            let by_others = |stream: &CudaStream| stream.is_capturing().unwrap_or(true);
+            captured || returned.uses.iter().any(by_others)
+        };
+        let returned = std::mem::take(&mut self.returned);
+        let (waiting, free) = returned.into_iter().partition(waits);
+        self.returned = free;
+        waiting
     }
 
     fn free(&mut self, block: Block, uses: &[Stream]) {
@@ -78,8 +137,9 @@ pub(super) struct Parts {
 pub(super) struct Shared {
     pub(super) parts: Fixed,
     core: Mutex<Core>,
-    /// Blocks that came back and the driver was not asked about yet: a drop may happen where it must not be called.
-    returned: Mutex<Vec<Returned>>,
+    /// Blocks that came back while another thread had the core, or somebody waited for one; and whether there are any.
+    aside: Mutex<Vec<Returned>>,
+    any_aside: AtomicBool,
     /// Requests that wait for one of those, and what wakes them.
     waiting: AtomicUsize,
     came_back: Condvar,
@@ -108,10 +168,11 @@ pub(super) struct Fixed {
 }
 
 /// A block that came back, with the streams other than its own that used it. They live until the driver was asked.
+///
+/// Of its own stream the number is enough: that is given on once all the stream had to do is done, which is when whoever has the
+/// number next may have the block.
 struct Returned {
     block: Block,
-    /// The stream it was asked for on: kept so that its number stays its own.
-    stream: CudaStream,
     uses: Vec<CudaStream>,
 }
 
@@ -170,8 +231,10 @@ impl Shared {
             core: Mutex::new(Core {
                 memory: parts.engine,
                 account: Stats::default(),
+                returned: Vec::new(),
             }),
-            returned: Mutex::default(),
+            aside: Mutex::default(),
+            any_aside: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             came_back: Condvar::new(),
             watchers: Mutex::new(Arc::new(Watchers::new(label))),
@@ -193,36 +256,48 @@ impl Shared {
 
     /// The core, once its engine was told of what has come back; none in a process that was forked.
     pub(super) fn core(&self) -> Result<MutexGuard<'_, Core>, CudaError> {
+        let mut core = self.lock_core()?;
+        self.settle(&mut core);
+        Ok(core)
+    }
+
+    /// The core, with what lay aside.
+    fn lock_core(&self) -> Result<MutexGuard<'_, Core>, CudaError> {
         fork::check()?;
         let mut core = lock(&self.core);
-        let mut returned = std::mem::take(&mut *lock(&self.returned));
-        if graph::are_captured() {
-            self.leave_captured(&mut returned);
-        }
-        for Returned { block, uses, .. } in returned {
-            let source = core.source();
-            let uses: Vec<_> = uses
-                .iter()
-                .map(|stream| Stream(source.number_of(stream)))
-                .collect();
-            core.free(block, &uses);
+        if self.any_aside.load(Ordering::Acquire) {
+            let mut aside = lock(&self.aside);
+            self.any_aside.store(false, Ordering::Release);
+            core.returned.append(&mut aside);
         }
         Ok(core)
     }
 
-    /// Of streams that are captured nobody can say how far they have come: blocks that they use wait. The graph's own memory serves
-    /// the stream it is captured from at once, as the work will be done in this order.
-    fn leave_captured(&self, returned: &mut Vec<Returned>) {
-        let of_graph = self.parts.of_graph;
-        let waits = |returned: &Returned| {
-            let own = !of_graph && graph::is_captured(&returned.stream);
-            let by_others = |stream: &CudaStream| stream.is_capturing().unwrap_or(true);
-            own || returned.uses.iter().any(by_others)
-        };
-        let (waiting, free) = std::mem::take(returned).into_iter().partition(waits);
-        *returned = free;
-        let waiting: Vec<_> = waiting;
-        lock(&self.returned).extend(waiting);
+    /// Tells the engine of what has come back.
+    fn settle(&self, core: &mut Core) {
+        if graph::are_captured() {
+            let waiting = core.take_captured(self.parts.of_graph);
+            core.free_returned();
+            core.returned = waiting;
+        } else {
+            core.free_returned();
+        }
+    }
+
+    /// Leaves a block for whoever has the core next, at once if that is nobody.
+    fn leave(&self, returned: Returned) {
+        // Somebody who waits looks at what lies aside.
+        if self.waiting.load(Ordering::SeqCst) == 0
+            && let Ok(mut core) = self.core.try_lock()
+        {
+            core.returned.push(returned);
+            return;
+        }
+        let mut aside = lock(&self.aside);
+        aside.push(returned);
+        self.any_aside.store(true, Ordering::Release);
+        drop(aside);
+        self.came_back.notify_all();
     }
 
     /// Does something with the engine, and tells what went to the device and came from it meanwhile.
@@ -265,6 +340,12 @@ impl Shared {
         let device = &self.parts.device;
         stream.expect_on(device).map_err(refused)?;
         let until = terms.wait.map(|wait| Instant::now() + wait.min(AGES));
+        if self.parts.budget.is_none() && terms.budget.is_none() {
+            return Ok(Held {
+                block: self.place(bytes, stream, until)?,
+                _charges: Vec::new(),
+            });
+        }
         let mut charges = Charges::of(self, terms);
         charges.raise(bytes, until)?;
         let block = self.place(bytes, stream, until)?;
@@ -306,13 +387,16 @@ impl Shared {
     }
 
     fn ask(&self, bytes: u64, stream: &CudaStream) -> Result<Block, AllocError> {
-        let mut core = self.core().map_err(refused)?;
+        let mut core = self.lock_core().map_err(refused)?;
+        if !graph::are_captured()
+            && let Some(block) = core.repeat(bytes, stream)
+        {
+            return Ok(block);
+        }
+        self.settle(&mut core);
         let number = core.source().number_of(stream);
         core.lost().map_err(refused)?;
-        let request = Request {
-            align: ALIGN,
-            ..Request::new(bytes, Stream(number))
-        };
+        let request = request(bytes, Stream(number));
         let hits = core.memory.stats().hits;
         let outcome = core.memory.allocate(request);
         if let Ok(block) = outcome {
@@ -346,12 +430,8 @@ impl Shared {
 
     /// A block for the pool itself, which no account of callers has.
     pub(super) fn take_own(&self, bytes: u64) -> Result<Block, AllocError> {
-        let request = Request {
-            align: ALIGN,
-            ..Request::new(bytes, Stream::DEFAULT)
-        };
         let taken = self.with_core(|core| {
-            let taken = core.memory.allocate(request);
+            let taken = core.memory.allocate(request(bytes, Stream::DEFAULT));
             (taken, core.memory.source_mut().inner_mut().take_refusal())
         });
         let (taken, refusal) = taken.map_err(refused)?;
@@ -361,10 +441,10 @@ impl Shared {
     /// Waits until a block has come back, or for a while: what the device does nobody tells.
     fn wait_for_block(&self, until: Instant) {
         const LOOK: Duration = Duration::from_millis(2);
-        let returned = lock(&self.returned);
-        if returned.is_empty() {
+        let aside = lock(&self.aside);
+        if aside.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
-            let woken = self.came_back.wait_timeout(returned, left.min(LOOK));
+            let woken = self.came_back.wait_timeout(aside, left.min(LOOK));
             drop(woken.unwrap_or_else(PoisonError::into_inner));
         }
     }
@@ -385,7 +465,7 @@ impl Shared {
         any
     }
 
-    pub(super) fn take_back(&self, held: Held, stream: CudaStream, uses: Vec<CudaStream>) {
+    pub(super) fn take_back(&self, held: Held, uses: Vec<CudaStream>) {
         if fork::is_forked() {
             return;
         }
@@ -393,14 +473,10 @@ impl Shared {
             // The block is its owner's until here, so nothing can be wrong with it.
             let _ = self.watchers().freed(&facts(&held.block));
         }
-        lock(&self.returned).push(Returned {
+        self.leave(Returned {
             block: held.block,
-            stream,
             uses,
         });
-        if self.waiting.load(Ordering::SeqCst) > 0 {
-            self.came_back.notify_all();
-        }
         if self.parts.direct {
             // Nothing is kept: the driver has it now.
             drop(self.core());
@@ -480,9 +556,8 @@ impl Drop for Shared {
     fn drop(&mut self) {
         // What came back last is told of, with the streams that use it: whoever gives memory back waits for these.
         let Ok(mut core) = self.core() else { return };
-        let waiting = std::mem::take(&mut *lock(&self.returned));
-        for Returned { stream, uses, .. } in waiting {
-            for used in uses.iter().chain([&stream]) {
+        for Returned { uses, .. } in std::mem::take(&mut core.returned) {
+            for used in &uses {
                 core.source().number_of(used);
             }
         }
@@ -491,6 +566,13 @@ impl Drop for Shared {
 
 /// Where time ends, waiting does not.
 const AGES: Duration = Duration::from_secs(1 << 30);
+
+fn request(bytes: u64, stream: Stream) -> Request {
+    Request {
+        align: ALIGN,
+        ..Request::new(bytes, stream)
+    }
+}
 
 fn facts(block: &Block) -> Facts {
     Facts {
@@ -502,20 +584,20 @@ fn facts(block: &Block) -> Facts {
 }
 
 /// What a block is charged to: before it is placed by what was asked for, and then by what it has.
-struct Charges {
-    budgets: Vec<Budget>,
+struct Charges<'a> {
+    budgets: [Option<&'a Budget>; 2],
     taken: Vec<Charge>,
     bytes: u64,
 }
 
-impl Charges {
-    fn of(pool: &Shared, terms: &Terms) -> Self {
+impl<'a> Charges<'a> {
+    fn of(pool: &'a Shared, terms: &'a Terms) -> Self {
         let own = pool.parts.budget.as_ref();
         let theirs = terms.budget.as_ref();
         // What reaches the pool's own budget by another is charged to it once.
         let reached = own.filter(|own| !theirs.is_some_and(|theirs| theirs.reaches(own)));
         Self {
-            budgets: [theirs, reached].into_iter().flatten().cloned().collect(),
+            budgets: [theirs, reached],
             taken: Vec::new(),
             bytes: 0,
         }
@@ -527,7 +609,7 @@ impl Charges {
         if more == 0 {
             return Ok(());
         }
-        for budget in &self.budgets {
+        for budget in self.budgets.into_iter().flatten() {
             let charge = match until {
                 Some(until) => budget.charge_timeout(more, until.saturating_duration_since(Instant::now())),
                 None => budget.charge(more),
