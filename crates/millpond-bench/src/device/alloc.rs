@@ -54,7 +54,8 @@ pub fn alloc(number: u32, rounds: usize) -> Result<String, Error> {
     say("\nHot pairs: an allocation and its free, again and again, host time\n");
     say(&pairs(&device, &pool, &stream, &peer, rounds)?.to_string());
     say(&wrap(
-        "pool: DevicePool; cuMemAllocAsync: on one stream, its pool told to keep everything; ratios: its time over the pool's, \
+        "pool: DevicePool; two: a pair of it where the next block is taken before the last is given back, for which the placement \
+         is asked each time; cuMemAllocAsync: on one stream, its pool told to keep everything; ratios: its time over the pool's, \
          median of the rounds with the least and the most",
         WIDTH,
     ));
@@ -86,9 +87,17 @@ fn pairs(
     peer: &Peer,
     rounds: usize,
 ) -> Result<Table, Error> {
-    let mut table = Table::new(&["size", "pool", "cuMemAlloc", "ratio", "cuMemAllocAsync", "ratio"]);
+    let mut table = Table::new(&[
+        "size",
+        "pool",
+        "two",
+        "cuMemAlloc",
+        "ratio",
+        "cuMemAllocAsync",
+        "ratio",
+    ]);
     for bytes in SIZES {
-        let mut times = [(); 3].map(|()| Samples::default());
+        let mut times = [(); 4].map(|()| Samples::default());
         let mut ratios = [(); 2].map(|()| Samples::default());
         // The first round takes what the others find.
         for round in 0..=rounds {
@@ -96,6 +105,12 @@ fn pairs(
                 black_box(pool.alloc::<u8>(bytes, stream)?);
                 Ok(())
             })?;
+            let mut held = None;
+            let two = each(HOT, || {
+                held = Some(pool.alloc::<u8>(bytes, stream)?);
+                Ok(())
+            })?;
+            drop(black_box(held));
             let plain = each(COLD, || peer.give_plain(black_box(peer.plain(bytes)?)))?;
             let ordered = match device.has_pools() {
                 true => Some(each(HOT, || peer.pair_on_stream(bytes))?),
@@ -105,7 +120,10 @@ fn pairs(
             if round == 0 {
                 continue;
             }
-            for (index, time) in [Some(ours), Some(plain), ordered].into_iter().enumerate() {
+            for (index, time) in [Some(ours), Some(two), Some(plain), ordered]
+                .into_iter()
+                .enumerate()
+            {
                 if let Some(time) = time {
                     times[index].add(time);
                 }
@@ -121,8 +139,9 @@ fn pairs(
             display_size(bytes as u64).to_string(),
             median(&times[0]),
             median(&times[1]),
-            ratio(&ratios[0]),
             median(&times[2]),
+            ratio(&ratios[0]),
+            median(&times[3]),
             ratio(&ratios[1]),
         ]);
     }
