@@ -1,6 +1,7 @@
 //! The project's task runner: `cargo xtask` lists what there is.
 #![forbid(unsafe_code)]
 
+mod cuda_seeds;
 mod cuda_suite;
 mod figures;
 mod fuzz;
@@ -26,6 +27,9 @@ cargo xtask COMMAND
                     FOLDER holds more recordings (default: ../shared/traces if there)
   global            other people's tests with a pool as their allocator; fetches two crates
   cuda-suite        cudarc's own tests on the emulated CUDA driver; fetches it
+  cuda-seeds [--seeds N]
+                    our own CUDA tests on it, strict and in the order of 100 seeds, and on
+                    drivers that lack virtual memory management or pools
   ptx [--check]     the PTX of the kernels, of their sources, with NVRTC from its Python
                     package; --check compares it with what is there";
 
@@ -38,6 +42,7 @@ fn main() -> ExitCode {
         Some("soak") => soak::run(&args.collect::<Vec<_>>()),
         Some("figures") => figures::run(args.next().as_deref()),
         Some("global") => global::run(),
+        Some("cuda-seeds") => cuda_seeds::run(&args.collect::<Vec<_>>()),
         Some("cuda-suite") => cuda_suite::run(),
         Some("ptx") => ptx::run(&args.collect::<Vec<_>>()),
         None | Some("help" | "--help" | "-h") => {

@@ -25,6 +25,9 @@ pub(crate) fn run() -> Result<(), String> {
     step_with("cargo", &["doc", "--workspace", "--no-deps", "--quiet"], &strict)
 }
 
+/// The tests of CUDA devices.
+pub(crate) const CUDA: &str = "test -p millpond --all-features --test cuda --test cuda_pool --test cuda_graph --test cuda_cudarc --test cuda_tensor --test cuda_transfer --test cuda_hostile";
+
 /// The library with each of its features, and with none.
 fn features() -> Result<(), String> {
     for features in ["--no-default-features", "--all-features"] {
@@ -42,7 +45,8 @@ fn features() -> Result<(), String> {
     }
     for tests in [
         "test -p millpond --all-features --lib --test leaks -- event ledger leaks safetensors tensor::",
-        "test -p millpond --all-features --test safetensors --test dlpack --test cuda --test cuda_pool --test cuda_graph --test cuda_cudarc --test cuda_tensor --test cuda_transfer --test cuda_hostile",
+        "test -p millpond --all-features --test safetensors --test dlpack",
+        CUDA,
     ] {
         step("cargo", &tests.split(' ').collect::<Vec<_>>())?;
     }

@@ -7,21 +7,7 @@ mod support;
 use cudarc::driver::CudaContext;
 use millpond::cuda::{CudaDevice, CudaError, CudaMemory, CudaStream, DeviceBuffer, DevicePool, DriverPool};
 use std::sync::Arc;
-use support::emulator;
-
-/// Runs the body in a process of its own for each set of options.
-fn alone(test: &str, options: impl IntoIterator<Item = String>, body: impl FnOnce()) {
-    if !emulator::load() {
-        return;
-    }
-    if emulator::is_child(test) {
-        return body();
-    }
-    for options in options {
-        let (passed, text) = emulator::child(test, &options);
-        assert!(passed, "{options}:\n{text}");
-    }
-}
+use support::emulator::{self, alone, in_children};
 
 /// In an order drawn from each of so many seeds.
 fn seeds(many: u32) -> impl Iterator<Item = String> {
@@ -140,7 +126,13 @@ fn a_slice_is_taken_over() {
     alone("a_slice_is_taken_over", seeds(20), || {
         let (device, pool, context) = device();
         let theirs = context.new_stream().expect("a stream");
-        let frees = || emulator::calls(Some(c"cuMemFreeAsync"));
+        // What cudarc calls where the driver has no pools is the other.
+        let frees = || {
+            [c"cuMemFreeAsync", c"cuMemFree_v2"]
+                .map(|call| emulator::calls(Some(call)))
+                .iter()
+                .sum::<u64>()
+        };
         let slice = theirs.clone_htod(&numbers(1)).expect("a slice");
         let before = frees();
         let mut buffer = DeviceBuffer::from_cudarc(slice)
@@ -189,6 +181,10 @@ fn programs_on_cudarc_draw_from_a_limited_pool() {
         ["strict:on".to_owned()],
         || {
             let (device, _, context) = device();
+            if !device.has_pools() {
+                eprintln!("skipped: this driver has no pools");
+                return;
+            }
             let program = |bytes: usize| context.default_stream().alloc_zeros::<u8>(bytes);
             let limited = DriverPool::builder()
                 .limit(64 << 20)
@@ -249,9 +245,9 @@ fn programs_on_cudarc_draw_from_a_limited_pool() {
 
 #[test]
 fn a_device_without_pools_of_its_drivers_has_none_to_install() {
-    alone(
+    in_children(
         "a_device_without_pools_of_its_drivers_has_none_to_install",
-        ["without:pools".to_owned()],
+        ["without:pools".to_owned()].into_iter(),
         || {
             let (device, _, _) = device();
             let error = DriverPool::builder().build(&device).expect_err("there are none");

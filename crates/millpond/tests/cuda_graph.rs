@@ -6,21 +6,7 @@ mod support;
 
 use millpond::cuda::{CudaDevice, CudaGraph, CudaMemory, CudaStream, DeviceBuffer, DevicePool};
 use std::error::Error;
-use support::emulator;
-
-/// Runs the body in a process of its own for each set of options, as a capture is everybody's business on a device.
-fn alone(test: &str, options: impl IntoIterator<Item = String>, body: impl FnOnce()) {
-    if !emulator::load() {
-        return;
-    }
-    if emulator::is_child(test) {
-        return body();
-    }
-    for options in options {
-        let (passed, text) = emulator::child(test, &options);
-        assert!(passed, "{options}:\n{text}");
-    }
-}
+use support::emulator::{self, alone, in_any_order};
 
 fn strictly() -> [String; 1] {
     ["strict:on".to_owned()]
@@ -181,8 +167,7 @@ fn a_capture_of_others_is_no_lost_device() {
 /// A stream that joins has done its work before that, so that pools need not wait for it.
 #[test]
 fn streams_that_join_are_captured_too() {
-    let options = (0..10).map(|seed| format!("streams:seeded,seed:{seed},strict:on"));
-    alone("streams_that_join_are_captured_too", options, || {
+    in_any_order("streams_that_join_are_captured_too", 10, || {
         let (device, stream, pool) = device();
         let joining = CudaStream::new(&device).expect("a stream");
         let mut input = pool.alloc::<u32>(LEN, &joining).expect("memory");
@@ -300,8 +285,7 @@ fn a_graph_takes_no_more_than_its_pool_may() {
 /// Whatever the order of work, launches and reuse included.
 #[test]
 fn any_order_of_work_is_right() {
-    let options = (0..40).map(|seed| format!("streams:seeded,seed:{seed},strict:on"));
-    alone("any_order_of_work_is_right", options, || {
+    in_any_order("any_order_of_work_is_right", 40, || {
         let (device, stream, pool) = device();
         let second = CudaStream::new(&device).expect("a stream");
         let mut input = pool.alloc_zeroed::<u32>(LEN, &stream).expect("memory");

@@ -7,7 +7,7 @@ mod support;
 
 use millpond::cuda::{CudaDevice, CudaMemory, CudaStream, DeviceBuffer, DevicePool};
 use std::error::Error;
-use support::emulator::{self, in_children};
+use support::emulator::{self, in_any_order, in_children};
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -131,8 +131,7 @@ fn a_driver_that_lacks_things_serves() {
 /// Work as late and as interleaved as CUDA allows: every byte is right, and nothing is used that is not ordered.
 #[test]
 fn any_order_of_work_is_right() {
-    let options = (0..100).map(|seed| format!("streams:seeded,seed:{seed},strict:on"));
-    in_children("any_order_of_work_is_right", options, || {
+    in_any_order("any_order_of_work_is_right", 100, || {
         let device = CudaDevice::get(0).expect("a device");
         let pool = DevicePool::new(&device).expect("a pool");
         program(&device, &pool).expect("nothing fails");

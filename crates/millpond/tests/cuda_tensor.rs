@@ -17,7 +17,7 @@ mod soa;
 mod tensors;
 
 use millpond::cuda::{CudaDevice, CudaStream, DevicePool};
-use support::emulator;
+use support::emulator::{self, in_any_order, in_children};
 
 /// A device, a pool of it and a stream; none, with a message, where there is no driver to be had.
 fn device() -> Option<(CudaDevice, DevicePool, CudaStream)> {
@@ -27,21 +27,6 @@ fn device() -> Option<(CudaDevice, DevicePool, CudaStream)> {
         let stream = CudaStream::new(&device).expect("a stream");
         (device, pool, stream)
     })
-}
-
-/// Runs the body in a process of its own for each set of options, on the emulated driver; every one has to pass.
-fn in_children(test: &str, options: impl Iterator<Item = String>, body: impl FnOnce()) {
-    if emulator::is_real() || !emulator::load() {
-        eprintln!("skipped: on the emulated driver only");
-        return;
-    }
-    if emulator::is_child(test) {
-        return body();
-    }
-    for options in options {
-        let (passed, text) = emulator::child(test, &options);
-        assert!(passed, "{options}:\n{text}");
-    }
 }
 
 /// Fails each call of the driver that a program makes, one at a time. It is told or made good, no byte is lost, and the next run

@@ -21,7 +21,7 @@ use std::error::Error;
 use std::ffi::CStr;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use support::emulator::{self, in_children};
+use support::emulator::{self, in_any_order, in_children};
 use support::suite::{account, contents, faults, misuse, programs};
 
 type Outcome = Result<(), Box<dyn Error>>;
@@ -721,8 +721,7 @@ fn each_call_fails_in_turn() {
 /// Work as late and as interleaved as CUDA allows: every byte is right, and nothing is used that is not ordered.
 #[test]
 fn any_order_of_work_is_right() {
-    let options = (0..100).map(|seed| format!("streams:seeded,seed:{seed},strict:on"));
-    in_children("any_order_of_work_is_right", options, || {
+    in_any_order("any_order_of_work_is_right", 100, || {
         let place = Place::on(CudaDevice::get(0).expect("a device"));
         let folder = Folder::new("cuda-orders");
         let data = data_of(&folder, 1000, 1);
@@ -739,8 +738,7 @@ fn any_order_of_work_is_right() {
 /// it is done.
 #[test]
 fn transfers_wait_for_others_and_others_for_them() {
-    let options = (0..20).map(|seed| format!("streams:seeded,seed:{seed},strict:on"));
-    in_children("transfers_wait_for_others_and_others_for_them", options, || {
+    in_any_order("transfers_wait_for_others_and_others_for_them", 20, || {
         let Place {
             pool,
             pinned,
@@ -1014,8 +1012,7 @@ fn sparse(len: usize, one_in: u32) -> Vec<u32> {
 /// What is sent without its zeros is there with them, whatever it holds and wherever it ends.
 #[test]
 fn zeros_are_left_out_and_put_back() {
-    let options = (0..20).map(|seed| format!("streams:seeded,seed:{seed},strict:on"));
-    in_children("zeros_are_left_out_and_put_back", options, || {
+    in_any_order("zeros_are_left_out_and_put_back", 20, || {
         let Place {
             device, pool, first, ..
         } = Place::on(CudaDevice::get(0).expect("a device"));

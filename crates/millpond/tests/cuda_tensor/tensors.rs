@@ -1,7 +1,7 @@
 //! Tensors on a device: what is shared, what is refused, what is allocated, and in which order work is done.
 
 use crate::agree::Random;
-use crate::{device, each_call_fails, emulator, in_children};
+use crate::{device, each_call_fails, emulator, in_any_order, in_children};
 use millpond::cuda::{CudaDevice, CudaError, CudaModule, CudaQueue, CudaStream, DevicePool, DeviceTensor};
 use millpond::{DType, Device, SharedOrCopied, Tensor, TensorError};
 use std::error::Error;
@@ -301,8 +301,7 @@ fn a_chain_over_two_streams_is_right() {
 
 #[test]
 fn a_chain_is_right_in_any_order_of_work() {
-    let options = (0..100).map(|seed| format!("streams:seeded,seed:{seed},strict:on"));
-    in_children("tensors::a_chain_is_right_in_any_order_of_work", options, || {
+    in_any_order("tensors::a_chain_is_right_in_any_order_of_work", 100, || {
         let (device, pool, _) = device().expect("a device");
         let [first, second] = two_streams(&device);
         for _ in 0..2 {
@@ -397,8 +396,7 @@ fn a_missing_wait_of_a_launch_is_found() {
 
 #[test]
 fn a_programs_own_kernel_takes_tensors() {
-    let options = (0..5).map(|seed| format!("streams:seeded,seed:{seed},strict:on"));
-    in_children("tensors::a_programs_own_kernel_takes_tensors", options, || {
+    in_any_order("tensors::a_programs_own_kernel_takes_tensors", 5, || {
         let (device, pool, _) = device().expect("a device");
         let [first, second] = two_streams(&device);
         let [here, there] = [&first, &second].map(|stream| pool.on(stream).expect("memory"));

@@ -10,6 +10,12 @@ pub(crate) fn is_real() -> bool {
     std::env::var_os("MILLPOND_TEST_CUDA").is_some_and(|said| said == "real")
 }
 
+/// Whether tests are to run as they are with the driver that `MILLPOND_CUDA_EMU` describes, and those that bring a description of
+/// their own are not: `cargo xtask cuda-seeds` runs them so many times.
+fn is_given() -> bool {
+    std::env::var_os("MILLPOND_TEST_CUDA").is_some_and(|said| said == "given")
+}
+
 /// Loads the emulated driver into this process, before anybody has looked for one. Its library is built beside the tests; where
 /// it is not, this says so and answers false.
 pub(crate) fn load() -> bool {
@@ -84,14 +90,38 @@ pub(crate) fn child_with(test: &str, variables: &[(&str, &str)]) -> (bool, Strin
     )
 }
 
-/// Runs the body in a process of its own for each set of options; every one has to pass.
+/// Runs the body in a process of its own for each set of options, which it takes; every one has to pass.
 pub(crate) fn in_children(test: &str, options: impl Iterator<Item = String>, body: impl FnOnce()) {
-    if is_real() || !load() {
+    if is_real() || is_given() || !load() {
+        eprintln!("skipped: on an emulated driver of its own only");
+        return;
+    }
+    alone(test, options, body);
+}
+
+/// The same where it takes the emulated driver to see what is wrong, and any order of work is right: that of so many seeds.
+pub(crate) fn in_any_order(test: &str, seeds: u32, body: impl FnOnce()) {
+    if is_real() {
         eprintln!("skipped: on the emulated driver only");
+        return;
+    }
+    let options = (0..seeds).map(|seed| format!("streams:seeded,seed:{seed},strict:on"));
+    alone(test, options, body);
+}
+
+/// The same where any driver will do, but nobody else may be at work on it: the machine's own is used once, and one that is given
+/// is.
+pub(crate) fn alone(test: &str, options: impl IntoIterator<Item = String>, body: impl FnOnce()) {
+    if !load() {
         return;
     }
     if is_child(test) {
         return body();
+    }
+    if is_real() || is_given() {
+        let (passed, text) = child_with(test, &[]);
+        assert!(passed, "{text}");
+        return;
     }
     for options in options {
         let (passed, text) = child(test, &options);

@@ -1,0 +1,101 @@
+//! The behaviour suite on CUDA devices, on emulated drivers of every kind: in the order of many seeds, and with less to offer.
+
+use crate::shell::{root, step};
+use std::process::Command;
+use std::time::Instant;
+
+/// Seeds where nothing is said.
+const SEEDS: u32 = 100;
+/// Drivers that lack something run in the order of fewer.
+const FEWER: u32 = 5;
+/// What the emulated driver says of misuse begins with it.
+const FINDING: &str = "millpond-cuda-emu: ";
+
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    let seeds = match args {
+        [] => SEEDS,
+        [name, seeds] if name == "--seeds" => seeds
+            .parse()
+            .ok()
+            .filter(|seeds| *seeds > 0)
+            .ok_or_else(|| format!("'{seeds}' is no number of seeds from 1 on"))?,
+        _ => return Err("usage: cargo xtask cuda-seeds [--seeds N]".to_owned()),
+    };
+    let tests: Vec<&str> = crate::test::CUDA.split(' ').collect();
+    let build = [&tests[..], &["--no-run"]].concat();
+    step("cargo", &build)?;
+    for (lack, seeds) in [
+        ("", seeds),
+        ("without:vmm,", seeds.min(FEWER)),
+        ("without:vmm,without:pools,", seeds.min(FEWER)),
+    ] {
+        let begun = Instant::now();
+        let mut passed = 0;
+        for seed in 0..seeds {
+            passed += one(&tests, &format!("{lack}streams:seeded,seed:{seed},strict:on"))?;
+        }
+        println!(
+            "{lack}strict:on, {seeds} seeds: {passed} tests passed, none failed, no misuse found ({:.0} s)",
+            begun.elapsed().as_secs_f64()
+        );
+    }
+    Ok(())
+}
+
+/// Runs all tests with a driver that is as the options say; answers how many passed.
+fn one(tests: &[&str], options: &str) -> Result<u32, String> {
+    let output = Command::new("cargo")
+        .args(tests)
+        .arg("--no-fail-fast")
+        .current_dir(root())
+        .env("MILLPOND_CUDA_EMU", options)
+        .env("MILLPOND_TEST_CUDA", "given")
+        .output()
+        .map_err(|e| format!("cargo could not start: {e}"))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    let findings: Vec<_> = complaints
+        .lines()
+        .chain(said.lines())
+        .filter(|line| line.contains(FINDING))
+        .collect();
+    if !output.status.success() || !findings.is_empty() {
+        return Err(format!(
+            "MILLPOND_CUDA_EMU={options} MILLPOND_TEST_CUDA=given cargo {}\n{said}\n{complaints}",
+            tests.join(" ")
+        ));
+    }
+    match passed(&said) {
+        0 => Err(format!("{options}: no test ran")),
+        passed => Ok(passed),
+    }
+}
+
+/// Adds up lines such as `test result: ok. 34 passed; 0 failed; …`.
+fn passed(text: &str) -> u32 {
+    let count = |line: &str| {
+        let (before, _) = line.strip_prefix("test result: ok. ")?.split_once(" passed")?;
+        before.parse::<u32>().ok()
+    };
+    text.lines().filter_map(count).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passed_tests_are_added_up() {
+        let text = "running 2 tests\ntest result: ok. 34 passed; 0 failed; 0 ignored\n\
+            test result: FAILED. 1 passed; 1 failed\ntest result: ok. 8 passed; 0 failed\n";
+        assert_eq!(passed(text), 42);
+    }
+
+    #[test]
+    fn bad_flags_are_refused() {
+        for args in [&["--seeds"][..], &["--seeds", "0"], &["--seeds", "x"], &["7"]] {
+            let args: Vec<_> = args.iter().map(|arg| (*arg).to_owned()).collect();
+            assert!(run(&args).is_err(), "{args:?}");
+        }
+    }
+}
