@@ -30,7 +30,9 @@ mod registered;
 mod segments;
 #[cfg(feature = "derive")]
 mod soa;
+mod slice;
 mod source;
+mod span;
 mod staged;
 mod staging;
 mod stream;
@@ -38,6 +40,9 @@ mod streams;
 mod timer;
 mod transfer;
 
+pub use crate::workspace::device::{
+    DeviceNamed, DeviceScratch, DeviceWorkspace, DeviceWorkspaceBuilder,
+};
 pub use crate::tensor::{DeviceOperand, DeviceOutput, DeviceTensor, DeviceTensorMut};
 pub use buffer::DeviceBuffer;
 pub use calls::{DriverCalls, driver_calls, watch_driver_calls};
@@ -59,6 +64,7 @@ pub(crate) use queue::PARTS;
 pub use registered::Registered;
 #[cfg(feature = "derive")]
 pub use soa::{DeviceField, DeviceSoa};
+pub use slice::DeviceSlice;
 pub use source::{CudaMemory, CudaSource};
 pub use staged::Staged;
 pub use staging::{Staging, StagingError};

@@ -5,6 +5,7 @@ use super::error::CudaError;
 #[cfg(feature = "cudarc")]
 use super::error::insist;
 use super::pool::{DevicePool, Held};
+use super::span::{Span, expect_elements};
 use super::stream::CudaStream;
 use crate::device::Device;
 use crate::dtype::{DType, Element};
@@ -154,17 +155,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// # Errors
     /// What the driver says.
     pub fn fill_zero(&mut self) -> Result<(), CudaError> {
-        if self.is_empty() {
-            return Ok(());
-        }
-        let (device, bytes) = (self.on().clone(), self.bytes());
-        let _current = device.enter()?;
-        // SAFETY: the block has these bytes, and is ours on this stream.
-        unsafe {
-            device
-                .driver()
-                .set_bytes(self.address(), 0, bytes, self.stream.handle())
-        }
+        self.span().fill_zero()
     }
 
     /// Copies the elements of another buffer of the same device here, on this buffer's stream, and does not wait for it. It
@@ -174,28 +165,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// Where there are not as many, or on another device, and what the driver says.
     pub fn copy_from(&mut self, other: &Self) -> Result<(), CudaError> {
         self.expect(other.len())?;
-        other.stream.expect_on(self.on())?;
-        if self.is_empty() {
-            return Ok(());
-        }
-        self.stream.wait_for(&other.stream)?;
-        let device = self.on().clone();
-        let copied = {
-            let _current = device.enter()?;
-            // SAFETY: both have these bytes, and neither is given back before this stream has come so far: the other's own
-            // waits for it below.
-            unsafe {
-                device.driver().copy_on_device(
-                    self.address(),
-                    other.address(),
-                    self.bytes(),
-                    self.stream.handle(),
-                )
-            }
-        };
-        // Where the other stream cannot wait, this thread does.
-        let ordered = other.stream.wait_for(&self.stream);
-        ordered.or_else(|_| self.stream.synchronize()).and(copied)
+        self.span().copy_from(other.span())
     }
 
     /// Copies elements from the host, as many as there are here, and waits until they are there.
@@ -204,20 +174,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// Where there are not as many, and what the driver says.
     pub fn copy_from_host(&mut self, elements: &[T]) -> Result<(), CudaError> {
         self.expect(elements.len())?;
-        if self.is_empty() {
-            return Ok(());
-        }
-        let device = self.on().clone();
-        let _current = device.enter()?;
-        let from = elements.as_ptr().cast();
-        // SAFETY: both have these bytes; the host's are borrowed until the stream was waited for below.
-        let copied = unsafe {
-            device
-                .driver()
-                .copy_to_device(self.address(), from, self.bytes(), self.stream.handle())
-        };
-        // Also where the driver refused: it may have begun.
-        self.wait().and(copied)
+        self.span().write(bytemuck::cast_slice(elements))
     }
 
     /// Copies the elements to the host, as many as there is room for there, and waits for them.
@@ -226,19 +183,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// Where there is not as much room, and what the driver says.
     pub fn copy_to_host(&self, elements: &mut [T]) -> Result<(), CudaError> {
         self.expect(elements.len())?;
-        if self.is_empty() {
-            return Ok(());
-        }
-        let device = self.on().clone();
-        let _current = device.enter()?;
-        let to = elements.as_mut_ptr().cast();
-        // SAFETY: both have these bytes, the host's may hold any, and are borrowed until the stream was waited for below.
-        let copied = unsafe {
-            device
-                .driver()
-                .copy_to_host(to, self.address(), self.bytes(), self.stream.handle())
-        };
-        self.wait().and(copied)
+        self.span().read(bytemuck::cast_slice_mut(elements))
     }
 
     /// The elements, copied to the host.
@@ -254,8 +199,10 @@ impl<T: Element> DeviceBuffer<T> {
     /// Gives the memory back now.
     pub fn free(self) {}
 
-    fn wait(&self) -> Result<(), CudaError> {
-        self.stream.wait()
+    /// The elements' bytes.
+    pub(crate) fn span(&self) -> Span<'_> {
+        // SAFETY: the block has these bytes and is ours in the order of this stream until the drop.
+        unsafe { Span::new(self.address(), self.bytes(), &self.stream) }
     }
 
     /// Has a stream wait, on the device, for whatever uses the elements by now.
@@ -279,13 +226,7 @@ impl<T: Element> DeviceBuffer<T> {
     }
 
     fn expect(&self, found: usize) -> Result<(), CudaError> {
-        if found == self.len {
-            return Ok(());
-        }
-        Err(CudaError::Length {
-            expected: self.len,
-            found,
-        })
+        expect_elements(self.len, found)
     }
 }
 
