@@ -28,9 +28,9 @@ mod pool;
 mod queue;
 mod registered;
 mod segments;
+mod slice;
 #[cfg(feature = "derive")]
 mod soa;
-mod slice;
 mod source;
 mod span;
 mod staged;
@@ -40,10 +40,8 @@ mod streams;
 mod timer;
 mod transfer;
 
-pub use crate::workspace::device::{
-    DeviceNamed, DeviceScratch, DeviceWorkspace, DeviceWorkspaceBuilder,
-};
 pub use crate::tensor::{DeviceOperand, DeviceOutput, DeviceTensor, DeviceTensorMut};
+pub use crate::workspace::device::{DeviceNamed, DeviceScratch, DeviceWorkspace, DeviceWorkspaceBuilder};
 pub use buffer::DeviceBuffer;
 pub use calls::{DriverCalls, driver_calls, watch_driver_calls};
 pub use compressed::{CompressedError, Sent};
@@ -62,9 +60,9 @@ pub use pool::{DevicePool, DevicePoolBuilder, DevicePoolError, DeviceTenant, Unp
 pub use queue::CudaQueue;
 pub(crate) use queue::PARTS;
 pub use registered::Registered;
+pub use slice::DeviceSlice;
 #[cfg(feature = "derive")]
 pub use soa::{DeviceField, DeviceSoa};
-pub use slice::DeviceSlice;
 pub use source::{CudaMemory, CudaSource};
 pub use staged::Staged;
 pub use staging::{Staging, StagingError};
@@ -74,6 +72,7 @@ pub use transfer::{HostEnd, Transfer, TransferError};
 
 pub(crate) use mark::{Mark, settle};
 pub(crate) use pinned::is_known;
+pub(crate) use pool::tell_leaks_at_exit;
 pub(crate) use transfer::upload_part;
 
 /// Whether this process was forked from one that uses CUDA.

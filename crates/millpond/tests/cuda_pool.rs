@@ -6,6 +6,8 @@ mod support;
 
 #[path = "cuda_pool/sets.rs"]
 mod sets;
+#[path = "cuda_pool/upkeep.rs"]
+mod upkeep;
 #[path = "cuda_pool/workspaces.rs"]
 mod workspaces;
 

@@ -19,7 +19,9 @@ fn queue() -> Option<(DevicePool, CudaStream, CudaQueue)> {
 
 #[test]
 fn named_ones_are_there_zero_and_of_their_type() {
-    let Some((pool, stream, queue)) = queue() else { return };
+    let Some((pool, stream, queue)) = queue() else {
+        return;
+    };
     let before = pool.stats().requested.current;
     let mut workspace = DeviceWorkspace::builder(&queue)
         .buffer::<f32>("x", 100)
@@ -36,7 +38,10 @@ fn named_ones_are_there_zero_and_of_their_type() {
     );
     assert_eq!(workspace.stats().named_bytes, 400 + 14 + 14 + 24 + 12);
     let x = workspace.get::<f32>("x").expect("there");
-    assert_eq!((x.to_vec().expect("a copy"), x.stream()), (vec![0.0; 100], &stream));
+    assert_eq!(
+        (x.to_vec().expect("a copy"), x.stream()),
+        (vec![0.0; 100], &stream)
+    );
     let [z, y] = workspace
         .named()
         .get_disjoint_mut::<u16, 2>(["z", "y"])
@@ -44,7 +49,10 @@ fn named_ones_are_there_zero_and_of_their_type() {
     y.copy_from_host(&[1; 7]).expect("as many");
     z.copy_from(y).expect("as many");
     assert_eq!(
-        workspace.get::<u16>("z").and_then(|z| Ok(z.to_vec().expect("a copy"))).expect("there"),
+        workspace
+            .get::<u16>("z")
+            .and_then(|z| Ok(z.to_vec().expect("a copy")))
+            .expect("there"),
         [1; 7]
     );
     let [b, a] = workspace.named().tensors_mut(["b", "a"]).expect("both");
@@ -171,42 +179,52 @@ fn a_scope_ends_by_a_panic_too() {
 #[test]
 fn the_next_scope_comes_after_other_streams() {
     let options = (0..6).map(|seed| format!("streams:seeded,seed:{seed},strict:on"));
-    emulator::in_children("workspaces::the_next_scope_comes_after_other_streams", options, || {
-        let Some((pool, stream, queue)) = queue() else { return };
-        let other = CudaStream::new(stream.device()).expect("a stream");
-        let mut workspace = DeviceWorkspace::builder(&queue).build().expect("nothing to take");
-        let mut there = pool.alloc::<u8>(LEN, &other).expect("fits");
-        for pass in 0..8u8 {
-            let work = |scratch: &mut millpond::cuda::DeviceScratch<'_>| {
-                let bytes = scratch.alloc_from(&[1u8; LEN]).expect("room");
-                scratch.record_use(&other).expect("of the device");
-                // Past the library: slow work before it, so that it comes late.
-                for _ in 0..4 {
-                    emulator::set_bytes(there.address(), 0, LEN, other.as_raw());
-                }
-                emulator::set_bytes(bytes.address(), 2, LEN, other.as_raw());
-                if pass % 2 == 1 {
-                    panic!("on purpose");
-                }
+    emulator::in_children(
+        "workspaces::the_next_scope_comes_after_other_streams",
+        options,
+        || {
+            let Some((pool, stream, queue)) = queue() else {
+                return;
             };
-            let outcome = catch_unwind(AssertUnwindSafe(|| workspace.scope(work)));
-            assert_eq!(outcome.is_err(), pass % 2 == 1);
-            workspace.scope(|scratch| {
-                let mut bytes = scratch.alloc::<u8>(LEN).expect("room");
-                bytes.fill_zero().expect("it is put there");
-                assert_eq!(bytes.to_vec().expect("a copy"), [0; LEN], "the other stream came late");
-                bytes.copy_from_host(&[pass; LEN]).expect("as many");
-                // By the library: it comes before what is done here next.
-                bytes.copy_to(&mut there).expect("as many");
-            });
-            workspace.scope(|scratch| {
-                scratch.alloc_zeroed::<u8>(LEN).expect("room");
-            });
-            assert_eq!(there.to_vec().expect("a copy"), [pass; LEN]);
-        }
-        let (count, text) = emulator::findings();
-        assert_eq!(count, 0, "{text}");
-    });
+            let other = CudaStream::new(stream.device()).expect("a stream");
+            let mut workspace = DeviceWorkspace::builder(&queue).build().expect("nothing to take");
+            let mut there = pool.alloc::<u8>(LEN, &other).expect("fits");
+            for pass in 0..8u8 {
+                let work = |scratch: &mut millpond::cuda::DeviceScratch<'_>| {
+                    let bytes = scratch.alloc_from(&[1u8; LEN]).expect("room");
+                    scratch.record_use(&other).expect("of the device");
+                    // Past the library: slow work before it, so that it comes late.
+                    for _ in 0..4 {
+                        emulator::set_bytes(there.address(), 0, LEN, other.as_raw());
+                    }
+                    emulator::set_bytes(bytes.address(), 2, LEN, other.as_raw());
+                    if pass % 2 == 1 {
+                        panic!("on purpose");
+                    }
+                };
+                let outcome = catch_unwind(AssertUnwindSafe(|| workspace.scope(work)));
+                assert_eq!(outcome.is_err(), pass % 2 == 1);
+                workspace.scope(|scratch| {
+                    let mut bytes = scratch.alloc::<u8>(LEN).expect("room");
+                    bytes.fill_zero().expect("it is put there");
+                    assert_eq!(
+                        bytes.to_vec().expect("a copy"),
+                        [0; LEN],
+                        "the other stream came late"
+                    );
+                    bytes.copy_from_host(&[pass; LEN]).expect("as many");
+                    // By the library: it comes before what is done here next.
+                    bytes.copy_to(&mut there).expect("as many");
+                });
+                workspace.scope(|scratch| {
+                    scratch.alloc_zeroed::<u8>(LEN).expect("room");
+                });
+                assert_eq!(there.to_vec().expect("a copy"), [pass; LEN]);
+            }
+            let (count, text) = emulator::findings();
+            assert_eq!(count, 0, "{text}");
+        },
+    );
 }
 
 #[test]
@@ -231,7 +249,9 @@ fn a_capture_takes_no_room() {
     if !is_alone("workspaces::a_capture_takes_no_room") {
         return;
     }
-    let Some((pool, stream, queue)) = queue() else { return };
+    let Some((pool, stream, queue)) = queue() else {
+        return;
+    };
     let mut workspace = DeviceWorkspace::builder(&queue)
         .buffer::<u32>("output", LEN)
         .scratch_bytes(64 << 10)
@@ -296,7 +316,9 @@ fn it_may_own_its_pool_or_have_none() {
 /// The six facts of memory on a device, whoever keeps it there.
 #[test]
 fn facts_of_memory_can_be_read() {
-    let Some((pool, stream, queue)) = queue() else { return };
+    let Some((pool, stream, queue)) = queue() else {
+        return;
+    };
     let buffer = pool.alloc::<u16>(300, &stream).expect("fits");
     assert!(buffer.address() != 0 && buffer.pool() == Some(&pool));
     assert_eq!(

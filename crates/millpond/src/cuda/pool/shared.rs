@@ -27,6 +27,8 @@ pub(super) struct Core {
     pub(super) memory: Memory,
     /// What callers have asked for and hold: the engine's own account has blocks of the pool's own too.
     pub(super) account: Stats,
+    /// How often time has passed.
+    pub(super) ticks: u64,
 }
 
 impl Core {
@@ -71,6 +73,7 @@ pub(super) struct Parts {
     /// How much is kept, and for how long.
     pub(super) retain: RetainConf,
     pub(super) zero_on_reuse: bool,
+    pub(super) leak_report: bool,
     pub(super) direct: bool,
     pub(super) of_graph: bool,
 }
@@ -102,6 +105,8 @@ pub(super) struct Fixed {
     pub(super) budget: Option<Budget>,
     /// Of reserved bytes.
     pub(super) reserved: Option<Budget>,
+    /// Whether the end of the process tells what is held.
+    pub(super) leak_report: bool,
     pub(super) direct: bool,
     /// Whether a graph has written down where its blocks are: then nothing of it goes back before its end.
     pub(super) of_graph: bool,
@@ -122,14 +127,17 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Every pool of this process that lives.
 static POOLS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
-/// Those of one device.
-fn pools_of(device: u32) -> Vec<Arc<Shared>> {
+pub(super) fn all_pools() -> Vec<Arc<Shared>> {
     let mut pools = lock(&POOLS);
     pools.retain(|pool| pool.strong_count() > 0);
-    let living = pools.iter().filter_map(Weak::upgrade);
-    living
-        .filter(|pool| pool.parts.device.number() == device)
-        .collect()
+    pools.iter().filter_map(Weak::upgrade).collect()
+}
+
+/// Those of one device.
+pub(super) fn pools_of(device: u32) -> Vec<Arc<Shared>> {
+    let mut pools = all_pools();
+    pools.retain(|pool| pool.parts.device.number() == device);
+    pools
 }
 
 /// Says what a pool holds, to whoever was refused.
@@ -164,12 +172,14 @@ impl Shared {
                 limit: parts.limit,
                 budget: parts.budget,
                 reserved: parts.reserved,
+                leak_report: parts.leak_report,
                 direct: parts.direct,
                 of_graph: parts.of_graph,
             },
             core: Mutex::new(Core {
                 memory: parts.engine,
                 account: Stats::default(),
+                ticks: 0,
             }),
             returned: Mutex::default(),
             waiting: AtomicUsize::new(0),
@@ -223,6 +233,12 @@ impl Shared {
         *returned = free;
         let waiting: Vec<_> = waiting;
         lock(&self.returned).extend(waiting);
+    }
+
+    /// Does something with the engine as it is: about what has come back the driver is not asked.
+    pub(super) fn peek<R>(&self, work: impl FnOnce(&mut Core) -> R) -> Result<R, CudaError> {
+        fork::check()?;
+        Ok(work(&mut lock(&self.core)))
     }
 
     /// Does something with the engine, and tells what went to the device and came from it meanwhile.

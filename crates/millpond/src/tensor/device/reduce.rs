@@ -102,7 +102,8 @@ macro_rules! sums {
             let (mut out, other) = (out.output()?, other.into());
             output("dot_into", &out, sum_dtype(self.dtype()), &[])?;
             let products = factors("dot_into", self.side(), &other)?;
-            out.target().sum(wide_of("dot_into", self.dtype())?, products)
+            out.target()
+                .sum(wide_of("dot_into", self.dtype())?, products)
         }
     };
 }

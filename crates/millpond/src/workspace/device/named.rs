@@ -112,14 +112,7 @@ impl DeviceNamed {
                     let buffer = make(queue, len)?;
                     // It was made, so they can be counted.
                     let bytes = len.saturating_mul(size);
-                    named.buffers.push(
-                        name,
-                        Entry {
-                            kind,
-                            bytes,
-                            buffer,
-                        },
-                    );
+                    named.buffers.push(name, Entry { kind, bytes, buffer });
                 }
                 Wanted::Tensor { name, dtype, shape } => {
                     let tensor = DeviceTensor::zeros(queue, shape, dtype)?;
@@ -197,9 +190,9 @@ impl DeviceNamed {
             found.push(buffer.ok_or_else(|| kind.other::<T>(name))?);
         }
         // There is one for each name.
-        found.try_into().map_err(|_| WorkspaceError::Twice {
-            name: names.concat(),
-        })
+        found
+            .try_into()
+            .map_err(|_| WorkspaceError::Twice { name: names.concat() })
     }
 
     pub(super) fn bytes(&self) -> usize {
