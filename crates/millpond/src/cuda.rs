@@ -27,6 +27,7 @@ mod pinned;
 mod pool;
 mod queue;
 mod registered;
+mod rental;
 mod segments;
 mod slice;
 #[cfg(feature = "derive")]
@@ -60,6 +61,7 @@ pub use pool::{DevicePool, DevicePoolBuilder, DevicePoolError, DeviceTenant, Unp
 pub use queue::CudaQueue;
 pub(crate) use queue::PARTS;
 pub use registered::Registered;
+pub use rental::{DeviceRental, DeviceRented};
 pub use slice::DeviceSlice;
 #[cfg(feature = "derive")]
 pub use soa::{DeviceField, DeviceSoa};

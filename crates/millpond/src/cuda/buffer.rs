@@ -40,6 +40,25 @@ enum Owner {
     },
 }
 
+impl Owner {
+    /// The same; what it leaves owns nothing.
+    fn take(&mut self) -> Self {
+        match self {
+            Self::Pool(pool, held) => Self::Pool(pool.clone(), held.take()),
+            #[cfg(feature = "cudarc")]
+            Self::Others {
+                address,
+                device,
+                keeper,
+            } => Self::Others {
+                address: std::mem::take(address),
+                device: device.clone(),
+                keeper: keeper.take(),
+            },
+        }
+    }
+}
+
 impl<T: Element> DeviceBuffer<T> {
     pub(super) fn new(pool: &DevicePool, held: Option<Held>, len: usize, stream: &CudaStream) -> Self {
         Self {
@@ -203,6 +222,40 @@ impl<T: Element> DeviceBuffer<T> {
     pub(crate) fn span(&self) -> Span<'_> {
         // SAFETY: the block has these bytes and is ours in the order of this stream until the drop.
         unsafe { Span::new(self.address(), self.bytes(), &self.stream) }
+    }
+
+    /// The same bytes as elements of another type, as many as there are.
+    pub(super) fn cast<U: Element>(mut self) -> DeviceBuffer<U> {
+        DeviceBuffer {
+            len: self.bytes() / size_of::<U>(),
+            owner: self.owner.take(),
+            stream: self.stream.clone(),
+            uses: std::mem::take(&mut self.uses),
+            #[cfg(feature = "cudarc")]
+            lent: std::mem::take(&mut self.lent),
+            elements: PhantomData,
+        }
+    }
+
+    /// The buffer; what it leaves has no elements.
+    pub(super) fn take(&mut self) -> Self {
+        Self {
+            len: std::mem::take(&mut self.len),
+            owner: self.owner.take(),
+            stream: self.stream.clone(),
+            uses: std::mem::take(&mut self.uses),
+            #[cfg(feature = "cudarc")]
+            lent: std::mem::take(&mut self.lent),
+            elements: PhantomData,
+        }
+    }
+
+    /// Has the buffer's stream wait, on the device, for the others that use the elements, which are forgotten then.
+    pub(super) fn wait_for_uses(&mut self) -> Result<(), CudaError> {
+        let mut uses = self.uses.iter();
+        uses.try_for_each(|used| self.stream.wait_for(used))?;
+        self.uses.clear();
+        Ok(())
     }
 
     /// Has a stream wait, on the device, for whatever uses the elements by now.
