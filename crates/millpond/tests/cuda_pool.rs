@@ -316,6 +316,56 @@ fn memory_can_be_had_before_it_is_asked_for() {
 }
 
 #[test]
+fn six_sizes_are_ready_before_they_are_asked_for() {
+    if !is_alone("six_sizes_are_ready_before_they_are_asked_for") {
+        return;
+    }
+    let Some((device, stream)) = device() else { return };
+    let six = Prewarm::six_sizes(24 << 20);
+    let pool = builder().prewarm(six).build(&device).expect("a pool");
+    let before = pool.stats();
+    let held: Vec<_> = (0..6)
+        .flat_map(|step| std::iter::repeat_n(1024 << (2 * step), (4 << 20) >> (10 + 2 * step)))
+        .map(|bytes| pool.alloc::<u8>(bytes, &stream).expect("fits"))
+        .collect();
+    let after = pool.stats();
+    assert_eq!((after.hits, after.hit_rate()), (held.len() as u64, 1.0));
+    assert_eq!(after.reserved, before.reserved);
+}
+
+#[test]
+fn an_empty_pool_has_ratios_and_most_of_the_device() {
+    let Some((device, _)) = device() else { return };
+    let pool = builder().build(&device).expect("a pool");
+    let stats = pool.stats();
+    let ratios = (stats.hit_rate(), stats.utilisation(), stats.fragmentation_ratio());
+    assert_eq!((ratios, stats.overhead()), ((0.0, 0.0, 0.0), None));
+    let total = device.memory().expect("it says").total;
+    assert_eq!(pool.limit(), (total as f64 * 0.8) as u64);
+    pool.configure("limit:2GB").expect("it has it");
+    assert_eq!(pool.limit(), 2_000_000_000);
+    let half = builder().memory_fraction(0.5).build(&device).expect("a pool");
+    assert_eq!(half.limit(), total / 2);
+}
+
+#[test]
+fn powers_of_two_are_a_policy_by_name() {
+    let Some((device, stream)) = device() else { return };
+    let pool = builder().policy("pow2").build(&device).expect("a pool");
+    for (asked, given) in [(3 << 20, 4 << 20), ((4 << 20) + 1, 8 << 20), (1 << 20, 1 << 20)] {
+        let held = pool.alloc::<u8>(asked, &stream).expect("fits");
+        let stats = pool.stats();
+        assert_eq!(
+            (stats.requested.current, stats.allocated.current),
+            (asked as u64, given)
+        );
+        drop(held);
+    }
+    let again = pool.alloc::<u8>((2 << 20) + 5, &stream).expect("fits");
+    assert_eq!(pool.stats().hits, 1, "of the same class: {again:?}");
+}
+
+#[test]
 fn blocks_that_wait_for_a_stream_are_active_and_not_allocated() {
     if !is_alone("blocks_that_wait_for_a_stream_are_active_and_not_allocated") {
         return;

@@ -112,6 +112,12 @@ impl DevicePool {
         self.0.parts.memory
     }
 
+    /// Its number, which no other pool of this process has, of the host neither.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.0.parts.number
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {

@@ -99,6 +99,7 @@ pub(super) struct Shared {
 pub(super) struct Fixed {
     pub(super) device: CudaDevice,
     pub(super) memory: CudaMemory,
+    pub(super) number: u64,
     pub(super) name: String,
     pub(super) limit: Limit,
     /// Of allocated bytes.
@@ -168,6 +169,7 @@ impl Shared {
             parts: Fixed {
                 device: parts.device,
                 memory: parts.memory,
+                number: parts.number,
                 name: parts.name,
                 limit: parts.limit,
                 budget: parts.budget,
@@ -385,11 +387,12 @@ impl Shared {
         }
     }
 
-    /// Has other pools of the device give back what no block uses; answers whether that was anything.
+    /// Has other pools of the device, and those that are charged to the same budget, give back what no block uses; answers whether
+    /// that was anything.
     fn trim_others(&self) -> bool {
         let mut any = false;
-        for other in pools_of(self.parts.device.number()) {
-            if !std::ptr::eq(&raw const *other, self) && !other.parts.of_graph {
+        for other in all_pools() {
+            if !std::ptr::eq(&raw const *other, self) && !other.parts.of_graph && self.competes_with(&other) {
                 let returned = other.with_core(|core| core.memory.compact().returned());
                 any |= returned.is_ok_and(|bytes| bytes > 0);
             }
@@ -399,6 +402,13 @@ impl Shared {
             any = true;
         }
         any
+    }
+
+    fn competes_with(&self, other: &Self) -> bool {
+        let (ours, theirs) = (&self.parts.reserved, &other.parts.reserved);
+        let shares = ours.as_ref().zip(theirs.as_ref());
+        self.parts.device.number() == other.parts.device.number()
+            || shares.is_some_and(|(ours, theirs)| ours.shares_with(theirs))
     }
 
     pub(super) fn take_back(&self, held: Held, stream: CudaStream, uses: Vec<CudaStream>) {
