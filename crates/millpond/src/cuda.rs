@@ -46,6 +46,7 @@ pub use crate::workspace::device::{DeviceNamed, DeviceScratch, DeviceWorkspace, 
 pub use buffer::DeviceBuffer;
 pub use calls::{DriverCalls, driver_calls, watch_driver_calls};
 pub use compressed::{CompressedError, Sent};
+pub(crate) use device::open_devices;
 pub use device::{CudaDevice, DeviceMemory};
 pub use driver_pool::{DriverPool, DriverPoolBuilder, DriverPoolStats, InstalledPool};
 pub use error::CudaError;

@@ -4,6 +4,8 @@
 
 mod support;
 
+#[path = "cuda_pool/pressure.rs"]
+mod pressure;
 #[path = "cuda_pool/rentals.rs"]
 mod rentals;
 #[path = "cuda_pool/sets.rs"]

@@ -63,7 +63,7 @@ impl Lookout {
     /// Whether memory is to go back, by what is read now; `last` is what was read of the system for another pool.
     pub(super) fn is_scarce(&self, last: &mut Option<Pressure>) -> bool {
         let Some(at) = self.at else { return false };
-        let read = || self.readings.pressure(&Thresholds::default());
+        let read = || self.readings.of_process(&Thresholds::default());
         if self.readings.is_system() {
             scarce(last.get_or_insert_with(read), at)
         } else {
