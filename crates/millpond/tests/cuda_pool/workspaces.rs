@@ -158,6 +158,39 @@ fn every_type_has_temporary_tensors() {
 }
 
 #[test]
+fn temporaries_are_operands_and_outputs() {
+    let Some((_, _, queue)) = queue() else { return };
+    let mut workspace = DeviceWorkspace::builder(&queue)
+        .tensor("sums", [2], DType::F32)
+        .build()
+        .expect("nothing to take");
+    workspace.scope_with(|named, scratch| {
+        let room = |shape: &[usize]| scratch.tensor::<f32>(shape).expect("room");
+        let [mut x, mut doubled, mut product] = [[2, 2]; 3].map(|shape| room(&shape));
+        x.fill(1.5).expect("a number");
+        x.mul_into(2, &mut doubled).expect("of one shape");
+        x.add_scaled_into(2, &doubled, &mut product)
+            .expect("of one shape");
+        assert_eq!(product.to_vec::<f32>().expect("a copy"), [7.5; 4]);
+        x.matmul_into(&doubled, &mut product).expect("matrices");
+        assert_eq!(product.to_vec::<f32>().expect("a copy"), [9.0; 4]);
+        let column = product.reborrow().slice(1, ..1).expect("a view");
+        assert_eq!(column.to_vec::<f32>().expect("brought in order"), [9.0; 2]);
+        assert!(column.to_vec::<f64>().is_err());
+        let mut cast = scratch.tensor::<u8>([2, 2]).expect("room");
+        product.cast_into(&mut cast).expect("a way");
+        assert_eq!(cast.to_vec::<u8>().expect("a copy"), [9; 4]);
+        let sums = named.tensor_mut("sums").expect("there");
+        product.sum_dim_into(0, sums).expect("of the shape");
+        product.div_assign(&doubled).expect("of one shape");
+        assert!(product.dot(&x).is_err(), "no vectors");
+        assert_eq!(product.to_vec::<f32>().expect("a copy"), [3.0; 4]);
+    });
+    let sums = workspace.tensor("sums").expect("there");
+    assert_eq!(sums.to_vec::<f32>().expect("a copy"), [18.0; 2]);
+}
+
+#[test]
 fn a_scope_ends_by_a_panic_too() {
     let Some((_, _, queue)) = queue() else { return };
     let mut workspace = DeviceWorkspace::builder(&queue).build().expect("nothing to take");

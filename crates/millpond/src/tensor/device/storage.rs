@@ -1,6 +1,5 @@
 //! Memory on a device for elements of a type, and the one way to its bytes from the host.
 
-use super::DeviceTensor;
 use crate::cuda::{CudaQueue, CudaStream, DeviceBuffer, DevicePool, kernels};
 use crate::device::Device;
 use crate::dtype::DType;
@@ -163,7 +162,7 @@ impl<'a> Side<'a> {
     }
 }
 
-impl DeviceTensor {
+impl Side<'_> {
     /// Copies the elements, which follow one another, to the host, and waits for them.
     pub(super) fn read(&self, elements: &mut [u8]) -> Result<(), TensorError> {
         debug_assert!(self.layout.is_contiguous());
@@ -171,7 +170,7 @@ impl DeviceTensor {
         if elements.is_empty() {
             return Ok(());
         }
-        // SAFETY: the elements lie in the storage and are as many; whoever writes them keeps to the stream, and nobody does while
+        // SAFETY: the elements lie in the place and are as many; whoever writes them keeps to the stream, and nobody does while
         // this is borrowed.
         Ok(unsafe { kernels::read(self.stream(), self.address(), elements) }?)
     }
