@@ -59,7 +59,7 @@ fn what_is_given_back_is_rented_again_on_its_stream() {
     drop(rental.rent::<u8>(2 << 20, &stream).expect("fits"));
     assert_eq!(rental.stats().kept_bytes, 4 * KIB as u64);
     assert_eq!(pool.stats().requested.current, 4 * KIB as u64);
-    rental.clone().clear();
+    rental.clear();
     assert_eq!(
         (rental.stats().kept_bytes, pool.stats().requested.current),
         (0, 0)

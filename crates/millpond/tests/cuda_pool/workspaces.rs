@@ -48,13 +48,8 @@ fn named_ones_are_there_zero_and_of_their_type() {
         .expect("both");
     y.copy_from_host(&[1; 7]).expect("as many");
     z.copy_from(y).expect("as many");
-    assert_eq!(
-        workspace
-            .get::<u16>("z")
-            .and_then(|z| Ok(z.to_vec().expect("a copy")))
-            .expect("there"),
-        [1; 7]
-    );
+    let z = workspace.get::<u16>("z").expect("there");
+    assert_eq!(z.to_vec().expect("a copy"), [1; 7]);
     let [b, a] = workspace.named().tensors_mut(["b", "a"]).expect("both");
     b.fill(4).expect("alone");
     a.copy_from(&*b).expect("repeated");
