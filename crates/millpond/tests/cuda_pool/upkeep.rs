@@ -22,6 +22,16 @@ fn reserved(pool: &DevicePool) -> u64 {
     pool.stats().reserved.current
 }
 
+/// Nothing goes back by itself.
+fn keep(pool: &DevicePool) {
+    pool.configure("decay:1000000").expect("it has it");
+}
+
+/// What is idle goes back at once.
+fn let_go(pool: &DevicePool) {
+    pool.configure("decay:3").expect("it has it");
+}
+
 fn until(mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
@@ -37,9 +47,11 @@ fn what_is_idle_goes_back_by_itself() {
     }
     let Some((device, stream)) = device() else { return };
     let pool = quick().build(&device).expect("a pool");
+    keep(&pool);
     let held = pool.alloc_from(&[3u8; 1000], &stream).expect("fits");
     drop(pool.alloc::<u8>(32 << 20, &stream).expect("fits"));
     assert!(reserved(&pool) >= 32 * MIB);
+    let_go(&pool);
     until(|| reserved(&pool) <= 4 * MIB);
     assert_eq!(held.to_vec().expect("a copy"), [3; 1000], "what is live stays");
     pool.set_trim_every(None).expect("a pace");
@@ -99,6 +111,7 @@ fn a_device_at_work_is_left_alone() {
             let Some((device, stream)) = device() else { return };
             let pool = quick().build(&device).expect("a pool");
             let input = pool.alloc_from(&[5u32; 1000], &stream).expect("fits");
+            keep(&pool);
             drop(pool.alloc::<u8>(32 << 20, &stream).expect("fits"));
             let syncs = || emulator::calls(Some(c"cuCtxSynchronize"));
 
@@ -106,6 +119,7 @@ fn a_device_at_work_is_left_alone() {
             let mut output = pool.alloc::<u32>(1000, &stream).expect("fits");
             output.copy_from(&input).expect("it is written down");
             let before = syncs();
+            let_go(&pool);
             thread::sleep(A_WHILE);
             assert_eq!(syncs(), before, "nobody waits");
             assert!(reserved(&pool) >= 32 * MIB);
@@ -116,10 +130,12 @@ fn a_device_at_work_is_left_alone() {
             until(|| reserved(&pool) <= 4 * MIB);
 
             // Of others, on a stream that the pool knows.
+            keep(&pool);
             drop(pool.alloc::<u8>(32 << 20, &stream).expect("fits"));
             stream.synchronize().expect("it ends");
             emulator::begin_capture(stream.as_raw());
             let before = syncs();
+            let_go(&pool);
             thread::sleep(A_WHILE);
             assert_eq!(syncs(), before);
             assert!(reserved(&pool) >= 32 * MIB);
@@ -131,8 +147,10 @@ fn a_device_at_work_is_left_alone() {
             let other = builder().build(&device).expect("a pool");
             let theirs = CudaStream::new(&device).expect("a stream");
             let held = other.alloc::<u8>(1 << 20, &theirs).expect("fits");
+            keep(&pool);
             drop(pool.alloc::<u8>(32 << 20, &stream).expect("fits"));
             emulator::begin_capture(theirs.as_raw());
+            let_go(&pool);
             thread::sleep(A_WHILE);
             assert!(reserved(&pool) >= 32 * MIB);
             emulator::end_capture(theirs.as_raw());
@@ -155,10 +173,12 @@ fn a_kernel_that_runs_is_not_waited_for() {
             let module = CudaModule::load(&device, ".version 8.0\n.visible .entry slow() { }").expect("code");
             let kernel = module.kernel("slow").expect("it is there");
             let pool = quick().build(&device).expect("a pool");
+            keep(&pool);
             drop(pool.alloc::<u8>(32 << 20, &stream).expect("fits"));
             // SAFETY: it takes no parameters and does nothing.
             unsafe { kernel.launch(&stream).launch() }.expect("it begins");
             let syncs = emulator::calls(Some(c"cuCtxSynchronize"));
+            let_go(&pool);
             thread::sleep(A_WHILE);
             assert!(reserved(&pool) >= 32 * MIB);
             assert_eq!(emulator::calls(Some(c"cuCtxSynchronize")), syncs);
@@ -229,10 +249,10 @@ fn a_forked_child_looks_after_nothing() {
             let Some((device, stream)) = device() else { return };
             let pool = quick().build(&device).expect("a pool");
             drop(pool.alloc::<u8>(32 << 20, &stream).expect("fits"));
-            let calls = emulator::calls(None);
             // SAFETY: the child uses what is told of here, and leaves by `_exit`.
             let child = unsafe { libc::fork() };
             if child == 0 {
+                let calls = emulator::calls(None);
                 // The thread begins anew with a pool of the host.
                 let host = millpond::Pool::builder()
                     .settings("trim-every:1ms,decay:1")

@@ -163,8 +163,10 @@ impl DevicePool {
         }
         change_keeping(DeviceWard::of(&self.0), conf.trim_every, conf.trim_at_pressure);
         if let Some(retain) = retain {
-            let _ = self.0.with_core(|core| core.memory.set_retain(&retain));
-            *lock(&self.0.retain) = retain;
+            let _ = self.0.with_core(|core| {
+                core.memory.set_retain(&retain);
+                *lock(&self.0.retain) = retain;
+            });
         }
         Ok(())
     }

@@ -37,12 +37,18 @@ impl Ward for DeviceWard {
 
     fn pass_time(&self) {
         let Some(pool) = self.pool() else { return };
-        if pool.may_give_back() {
+        // Under the lock, as the rules may be changed meanwhile.
+        let may_give_back = pool.peek(|core| {
+            let may = pool.may_give_back(core);
+            // With blocks that wait for streams, the engine would ask how far these are.
+            if !may && core.awaits_nothing() {
+                core.pass_tick();
+            }
+            may
+        });
+        if may_give_back == Ok(true) {
             let _ = pool.with_core(|core| core.memory.collect());
             pool.at_rest(Core::pass_tick);
-        } else {
-            // With blocks that wait for streams, the engine would ask how far these are.
-            let _ = pool.peek(|core| core.awaits_nothing().then(|| core.pass_tick()));
         }
     }
 
@@ -88,11 +94,9 @@ impl Core {
 
 impl Shared {
     /// Whether anything can be given back at the next tick, by the policy's rules.
-    fn may_give_back(&self) -> bool {
+    fn may_give_back(&self, core: &Core) -> bool {
         let retain = lock(&self.retain);
-        let (decay, bounded) = (retain.decay, retain.high_water.is_some());
-        drop(retain);
-        bounded || self.peek(|core| core.ticks >= decay).unwrap_or(false)
+        retain.high_water.is_some() || core.ticks >= retain.decay
     }
 
     /// Does something for which the device has to be waited for, if there is nothing to wait for; answers whether it was done.
