@@ -105,6 +105,8 @@ fn what_acts_on_the_default_set_acts_on_the_host_and_every_device() {
             set_default_pools(set());
             assert_eq!(millpond::memory_stats().hit_rate(), 0.0, "and no NaN");
             let [(first, stream), (second, other)] = two(&pools());
+            let free = || [&first, &second].map(|pool| pool.device().memory().expect("it says").free);
+            let at_first = free();
             let held = (
                 millpond::alloc_zeroed::<u8>(3 << 20).expect("room"),
                 first.alloc::<u8>(5 << 20, &stream).expect("fits"),
@@ -128,6 +130,7 @@ fn what_acts_on_the_default_set_acts_on_the_host_and_every_device() {
             millpond::empty_cache();
             let stats = millpond::memory_stats();
             assert_eq!(ALL.map(|device| stats.on(device).reserved.current), [0; 3]);
+            assert_eq!(free(), at_first, "as the driver counts it");
             assert_eq!(
                 ALL.map(|device| stats.on(device).allocations),
                 [1; 3],
