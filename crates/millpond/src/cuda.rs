@@ -27,10 +27,13 @@ mod pinned;
 mod pool;
 mod queue;
 mod registered;
+mod rental;
 mod segments;
+mod slice;
 #[cfg(feature = "derive")]
 mod soa;
 mod source;
+mod span;
 mod staged;
 mod staging;
 mod stream;
@@ -39,9 +42,11 @@ mod timer;
 mod transfer;
 
 pub use crate::tensor::{DeviceOperand, DeviceOutput, DeviceTensor, DeviceTensorMut};
+pub use crate::workspace::device::{DeviceNamed, DeviceScratch, DeviceWorkspace, DeviceWorkspaceBuilder};
 pub use buffer::DeviceBuffer;
 pub use calls::{DriverCalls, driver_calls, watch_driver_calls};
 pub use compressed::{CompressedError, Sent};
+pub(crate) use device::open_devices;
 pub use device::{CudaDevice, DeviceMemory};
 pub use driver_pool::{DriverPool, DriverPoolBuilder, DriverPoolStats, InstalledPool};
 pub use error::CudaError;
@@ -57,6 +62,8 @@ pub use pool::{DevicePool, DevicePoolBuilder, DevicePoolError, DeviceTenant, Unp
 pub use queue::CudaQueue;
 pub(crate) use queue::PARTS;
 pub use registered::Registered;
+pub use rental::{DeviceRental, DeviceRented};
+pub use slice::DeviceSlice;
 #[cfg(feature = "derive")]
 pub use soa::{DeviceField, DeviceSoa};
 pub use source::{CudaMemory, CudaSource};
@@ -68,6 +75,7 @@ pub use transfer::{HostEnd, Transfer, TransferError};
 
 pub(crate) use mark::{Mark, settle};
 pub(crate) use pinned::is_known;
+pub(crate) use pool::tell_leaks_at_exit;
 pub(crate) use transfer::upload_part;
 
 /// Whether this process was forked from one that uses CUDA.

@@ -258,10 +258,7 @@ impl Pool {
     /// # Errors
     /// On no time at all; then nothing is changed.
     pub fn set_trim_every(&self, time: Option<Duration>) -> Result<(), ConfError> {
-        if time.is_some_and(|time| time.is_zero()) {
-            let expected = "write a time such as 500ms, 1s or 2min, or off";
-            return Err(ConfError::value("trim-every", "0s", expected));
-        }
+        expect_time(time)?;
         keeper::change(self.heap(), Some(time), None);
         Ok(())
     }
@@ -302,6 +299,15 @@ impl Pool {
     }
 }
 
+/// Refuses a pace of no time at all.
+pub(crate) fn expect_time(every: Option<Duration>) -> Result<(), ConfError> {
+    if every.is_some_and(|time| time.is_zero()) {
+        let expected = "write a time such as 500ms, 1s or 2min, or off";
+        return Err(ConfError::value("trim-every", "0s", expected));
+    }
+    Ok(())
+}
+
 #[cfg(feature = "cuda")]
 pub(crate) use builder::{budgets, limit_of};
 #[cfg(feature = "cuda")]
@@ -316,3 +322,9 @@ pub(crate) use heap::{Heap as PoolHeap, Taken as PoolBlock};
 pub(crate) use keeper::{Alarm, wake_at};
 #[cfg(feature = "cuda")]
 pub(crate) use watch::Flow;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+pub(crate) use {
+    exit::{tell_leaks, watch_exit},
+    keeper::{TICK, Ward, change as change_keeping, keep},
+    lookout::Lookout,
+};

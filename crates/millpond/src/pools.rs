@@ -41,7 +41,7 @@ pub use stats::{PoolsEntry, PoolsStats};
 use crate::device::Device;
 use crate::memory::MemoryKind;
 use crate::pool::{Pool, PoolBuilder, PoolError};
-use member::Member;
+pub(crate) use member::Member;
 use set::{Place, Set};
 use std::fmt;
 use std::sync::Arc;

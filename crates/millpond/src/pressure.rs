@@ -15,6 +15,9 @@
 //! - *Stalls* of the process's own cgroup. Where there are none to be had, those of the machine count instead,
 //!   up to [`Level::High`]: they may be a neighbour's who has met a limit of its own.
 //!
+//! A CUDA device's memory is another matter than the process's: [`Pressure::devices`] has what is used of each device that this
+//! process has opened, and a level for it, and a watch calls of its changes apart ([`DeviceChange`]).
+//!
 //! Nothing here panics, whatever the files say. Reading takes no locks and allocates nothing but the answer: some
 //! paths and small lists whose lengths are bounded.
 //!
@@ -34,6 +37,7 @@
 //! ```
 
 mod cgroup;
+mod devices;
 mod evidence;
 mod figures;
 mod files;
@@ -43,10 +47,12 @@ mod process;
 mod readings;
 mod watch;
 
+pub use devices::DevicePressure;
 pub use evidence::{Events, Limit, LimitKind, Machine, Overcommit, Scope, Stall, StallKind, Unread, Why};
 pub use level::{Level, Share, Steps, StepsError, Thresholds};
 pub use readings::Readings;
-pub use watch::{Change, Means, Subscription, Turn, Watch, WatchBuilder, WatchError};
+pub(crate) use watch::WatchCall;
+pub use watch::{Change, DeviceChange, Means, Subscription, Turn, Watch, WatchBuilder, WatchError};
 
 use evidence::Evidence;
 use std::path::Path;
@@ -79,6 +85,7 @@ pub struct Pressure {
     level: Level,
     cause: Cause,
     evidence: Evidence,
+    devices: Vec<DevicePressure>,
 }
 
 impl Pressure {
@@ -88,6 +95,7 @@ impl Pressure {
             level,
             cause,
             evidence,
+            devices: Vec::new(),
         }
     }
 
@@ -156,6 +164,14 @@ impl Pressure {
     /// The folder of the cgroup whose stalls count; none where the machine's do.
     fn stall_folder(&self) -> Option<&Path> {
         self.evidence.stall_folder.as_deref()
+    }
+
+    /// The memory of the CUDA devices that this process has opened, by their numbers; none where it has opened none, for which no
+    /// driver is loaded. Each has a level of its own: that of the process's memory does not depend on them, nor does the
+    /// [limit](Self::limit) that binds.
+    #[must_use]
+    pub fn devices(&self) -> &[DevicePressure] {
+        &self.devices
     }
 
     /// What could not be read. Much of it is plain absence: few systems have everything.

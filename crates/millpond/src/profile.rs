@@ -2,6 +2,7 @@
 
 use crate::device::Device;
 use crate::pool::{Pool, PoolStats};
+use crate::pools::Member;
 use millpond_engine::display_size;
 use std::fmt;
 
@@ -110,20 +111,29 @@ pub fn profile<R>(pools: &[&Pool], work: impl FnOnce() -> R) -> (R, ProfileRepor
         pool.trim();
         pool.reset_peak();
     }
-    over(|| pools.iter().map(|pool| (*pool).clone()).collect(), work)
+    over(
+        || pools.iter().map(|pool| (*pool).clone()).collect(),
+        |pool: &Pool| pool,
+        work,
+    )
 }
 
 /// The same for pools that may become more meanwhile; they are as the baseline wants them.
-pub(crate) fn over<R>(pools: impl Fn() -> Vec<Pool>, work: impl FnOnce() -> R) -> (R, ProfileReport) {
-    let before: Vec<(u64, PoolStats)> = pools().iter().map(|pool| (pool.id(), pool.stats())).collect();
+pub(crate) fn over<M, R>(
+    pools: impl Fn() -> Vec<M>,
+    member: impl Fn(&M) -> &dyn Member,
+    work: impl FnOnce() -> R,
+) -> (R, ProfileReport) {
+    let baseline = |pool: &M| (member(pool).id(), member(pool).stats());
+    let before: Vec<(u64, PoolStats)> = pools().iter().map(baseline).collect();
     let result = work();
     // All of them before anything else is allocated for the report.
     let pools = pools();
     let mut after = vec![PoolStats::default(); pools.len()];
     for (stats, pool) in after.iter_mut().zip(&pools) {
-        *stats = pool.stats();
+        *stats = member(pool).stats();
     }
-    let profiles = pools.iter().zip(after).map(|(pool, after)| {
+    let profiles = pools.iter().map(member).zip(after).map(|(pool, after)| {
         let of = before.iter().find(|(id, _)| *id == pool.id());
         PoolProfile {
             name: pool.name().to_owned(),

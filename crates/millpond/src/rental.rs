@@ -3,71 +3,24 @@
 //! Lengths come in classes, so that what one renter gives back serves the next who asks for something near it. Classes
 //! are powers of two from 1 KiB to 1 MiB of bytes; beyond, whole MiB, which are never kept.
 
+pub(crate) mod shelves;
 #[cfg(test)]
 mod tests;
+
+pub use shelves::RentalStats;
 
 use crate::block::{ALIGN, bytes_of};
 use crate::buffer::{Buffer, Memory};
 use crate::error::AllocError;
 use crate::pool::Pool;
 use bytemuck::Pod;
+use shelves::{Shelves, class_bytes, class_of};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-
-const LEAST: usize = 1 << 10;
-const MOST: usize = 1 << 20;
-const CLASSES: usize = 11;
+use std::sync::Arc;
 
 /// Buffers of one class that are kept, unless said otherwise.
-const KEPT: usize = 16;
-
-/// The class of so many bytes, if there is one, and the bytes of what is rented for them.
-fn class_of(bytes: usize) -> Result<(Option<usize>, usize), AllocError> {
-    if bytes > MOST {
-        let whole = bytes.checked_next_multiple_of(MOST);
-        return Ok((None, whole.ok_or(AllocError::UNCOUNTABLE)?));
-    }
-    let rounded = bytes.max(LEAST).next_power_of_two();
-    let class = rounded.trailing_zeros() - LEAST.trailing_zeros();
-    Ok((Some(class as usize), rounded))
-}
-
-/// What a rental has done and keeps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RentalStats {
-    /// Buffers rented.
-    pub rents: u64,
-    /// Of these, served by what was given back before.
-    pub reuses: u64,
-    /// Bytes of buffers that wait to be rented.
-    pub kept_bytes: u64,
-}
-
-struct Shelves {
-    /// Each as long as its class says.
-    kept: [Mutex<Vec<Buffer<u8>>>; CLASSES],
-    most: usize,
-    rents: AtomicU64,
-    reuses: AtomicU64,
-}
-
-impl Shelves {
-    fn shelf(&self, class: usize) -> impl DerefMut<Target = Vec<Buffer<u8>>> + '_ {
-        self.kept[class].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Keeps a buffer, if there is room; else it goes back where it is from.
-    fn keep(&self, class: usize, mut buffer: Buffer<u8>) {
-        // What elements of a crooked size left over at the end.
-        let whole = buffer.try_grow_zeroed(LEAST << class).is_ok();
-        let mut shelf = self.shelf(class);
-        if whole && shelf.len() < self.most {
-            shelf.push(buffer);
-        }
-    }
-}
+pub(crate) const KEPT: usize = 16;
 
 /// A set of buffers for those who may see each other's data.
 ///
@@ -90,7 +43,7 @@ impl Shelves {
 /// ```
 #[derive(Clone)]
 pub struct Rental {
-    shelves: Arc<Shelves>,
+    shelves: Arc<Shelves<Buffer<u8>>>,
     from: Arc<dyn Memory + Send + Sync>,
 }
 
@@ -102,14 +55,8 @@ impl fmt::Debug for Rental {
 
 impl Rental {
     pub(crate) fn over(from: Arc<dyn Memory + Send + Sync>, most: usize) -> Self {
-        let shelves = Shelves {
-            kept: std::array::from_fn(|_| Mutex::new(Vec::with_capacity(most))),
-            most,
-            rents: AtomicU64::new(0),
-            reuses: AtomicU64::new(0),
-        };
         Self {
-            shelves: Arc::new(shelves),
+            shelves: Arc::new(Shelves::new(most)),
             from,
         }
     }
@@ -120,14 +67,9 @@ impl Rental {
     /// # Errors
     /// When there is no memory for it.
     pub fn rent<T: Pod>(&self, min_len: usize) -> Result<Rented<T>, AllocError> {
-        self.shelves.rents.fetch_add(1, Ordering::Relaxed);
         let (class, bytes) = class_of(bytes_of::<T>(min_len)?)?;
         let class = class.filter(|_| align_of::<T>() <= ALIGN);
-        let kept = class.and_then(|class| self.shelves.shelf(class).pop());
-        if kept.is_some() {
-            self.shelves.reuses.fetch_add(1, Ordering::Relaxed);
-        }
-        let buffer = match kept {
+        let buffer = match self.shelves.take(class, |_| true) {
             Some(buffer) => buffer,
             None => fresh::<T>(&*self.from, bytes)?,
         };
@@ -140,20 +82,12 @@ impl Rental {
     /// What was rented, and what is kept now.
     #[must_use]
     pub fn stats(&self) -> RentalStats {
-        let kept = |class| (self.shelves.shelf(class).len() * (LEAST << class)) as u64;
-        RentalStats {
-            rents: self.shelves.rents.load(Ordering::Relaxed),
-            reuses: self.shelves.reuses.load(Ordering::Relaxed),
-            kept_bytes: (0..CLASSES).map(kept).sum(),
-        }
+        self.shelves.stats()
     }
 
     /// Gives back to the pool what waits to be rented.
     pub fn clear(&self) {
-        for class in 0..CLASSES {
-            let kept = std::mem::take(&mut *self.shelves.shelf(class));
-            drop(kept);
-        }
+        self.shelves.clear();
     }
 }
 
@@ -209,7 +143,7 @@ impl Pool {
 pub struct Rented<T: Pod> {
     /// There until the drop.
     buffer: Option<Buffer<T>>,
-    home: Option<(Arc<Shelves>, usize)>,
+    home: Option<(Arc<Shelves<Buffer<u8>>>, usize)>,
 }
 
 impl<T: Pod> Rented<T> {
@@ -220,7 +154,11 @@ impl<T: Pod> Rented<T> {
 impl<T: Pod> Drop for Rented<T> {
     fn drop(&mut self) {
         if let (Some(buffer), Some((shelves, class))) = (self.buffer.take(), &self.home) {
-            shelves.keep(*class, buffer.into_bytes());
+            let mut bytes = buffer.into_bytes();
+            // With what elements of a crooked size left over at the end.
+            if bytes.try_grow_zeroed(class_bytes(*class)).is_ok() {
+                shelves.keep(*class, bytes);
+            }
         }
     }
 }

@@ -4,9 +4,14 @@
 //!   named     buffers and tensors that are there from the beginning to the end
 //!   arena     room for temporaries, which end with the scope they were made in
 //!   scratch   a scope's hold on the arena
+//!   by_name   how the named ones are found
+//!   device    the same on a device
 //! ```
 
 mod arena;
+mod by_name;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+pub(crate) mod device;
 #[forbid(unsafe_code)]
 mod named;
 mod scratch;
@@ -16,12 +21,13 @@ mod tests;
 pub use named::{Named, WorkspaceError};
 pub use scratch::Scratch;
 
+use crate::block::Owner;
 use crate::buffer::Memory;
 use crate::dtype::DType;
 use crate::pool::Pool;
 use crate::tensor::Tensor;
 use crate::unpooled::Unpooled;
-use arena::Arena;
+use arena::{Arena, Room};
 use bytemuck::Pod;
 use std::fmt;
 use std::sync::Arc;
@@ -39,6 +45,18 @@ pub struct WorkspaceStats {
     pub growths: u64,
     /// Outermost scopes entered.
     pub scopes: u64,
+}
+
+impl WorkspaceStats {
+    fn of<R: Room>(named: usize, arena: &Arena<R>, scopes: u64) -> Self {
+        Self {
+            named_bytes: named as u64,
+            scratch_bytes: arena.bytes() as u64,
+            scratch_peak: arena.peak() as u64,
+            growths: arena.growths(),
+            scopes,
+        }
+    }
 }
 
 /// Named buffers and tensors, and room for temporaries that end with a scope: all taken from a pool once, and used again and again.
@@ -106,7 +124,7 @@ pub struct WorkspaceStats {
 pub struct Workspace {
     // Before the pool, so that memory goes back to an open one.
     named: Named,
-    arena: Arena,
+    arena: Arena<Owner>,
     scopes: u64,
     _from: Arc<dyn Memory + Send + Sync>,
 }
@@ -254,13 +272,7 @@ impl Workspace {
     /// What the workspace holds and has done.
     #[must_use]
     pub fn stats(&self) -> WorkspaceStats {
-        WorkspaceStats {
-            named_bytes: self.named.bytes() as u64,
-            scratch_bytes: self.arena.bytes() as u64,
-            scratch_peak: self.arena.peak() as u64,
-            growths: self.arena.growths(),
-            scopes: self.scopes,
-        }
+        WorkspaceStats::of(self.named.bytes(), &self.arena, self.scopes)
     }
 
     /// Gives everything back now.

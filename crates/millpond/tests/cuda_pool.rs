@@ -4,11 +4,22 @@
 
 mod support;
 
+#[path = "cuda_pool/pressure.rs"]
+mod pressure;
+#[path = "cuda_pool/rentals.rs"]
+mod rentals;
+#[path = "cuda_pool/sets.rs"]
+mod sets;
+#[path = "cuda_pool/upkeep.rs"]
+mod upkeep;
+#[path = "cuda_pool/workspaces.rs"]
+mod workspaces;
+
 use millpond::cuda::{
     CudaDevice, CudaMemory, CudaStream, DevicePool, DevicePoolBuilder, DevicePoolError, UnpooledDevice,
 };
 use millpond::engine::{Settings, policies};
-use millpond::{Budget, Device, Event, EventKind, Measure, Pools, Prewarm, Tag, Tracking};
+use millpond::{Budget, Event, EventKind, Measure, Prewarm, Tag, Tracking};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use support::emulator;
@@ -308,6 +319,56 @@ fn memory_can_be_had_before_it_is_asked_for() {
 }
 
 #[test]
+fn six_sizes_are_ready_before_they_are_asked_for() {
+    if !is_alone("six_sizes_are_ready_before_they_are_asked_for") {
+        return;
+    }
+    let Some((device, stream)) = device() else { return };
+    let six = Prewarm::six_sizes(24 << 20);
+    let pool = builder().prewarm(six).build(&device).expect("a pool");
+    let before = pool.stats();
+    let held: Vec<_> = (0..6)
+        .flat_map(|step| std::iter::repeat_n(1024 << (2 * step), (4 << 20) >> (10 + 2 * step)))
+        .map(|bytes| pool.alloc::<u8>(bytes, &stream).expect("fits"))
+        .collect();
+    let after = pool.stats();
+    assert_eq!((after.hits, after.hit_rate()), (held.len() as u64, 1.0));
+    assert_eq!(after.reserved, before.reserved);
+}
+
+#[test]
+fn an_empty_pool_has_ratios_and_most_of_the_device() {
+    let Some((device, _)) = device() else { return };
+    let pool = builder().build(&device).expect("a pool");
+    let stats = pool.stats();
+    let ratios = (stats.hit_rate(), stats.utilisation(), stats.fragmentation_ratio());
+    assert_eq!((ratios, stats.overhead()), ((0.0, 0.0, 0.0), None));
+    let total = device.memory().expect("it says").total;
+    assert_eq!(pool.limit(), (total as f64 * 0.8) as u64);
+    pool.configure("limit:2GB").expect("it has it");
+    assert_eq!(pool.limit(), 2_000_000_000);
+    let half = builder().memory_fraction(0.5).build(&device).expect("a pool");
+    assert_eq!(half.limit(), total / 2);
+}
+
+#[test]
+fn powers_of_two_are_a_policy_by_name() {
+    let Some((device, stream)) = device() else { return };
+    let pool = builder().policy("pow2").build(&device).expect("a pool");
+    for (asked, given) in [(3 << 20, 4 << 20), ((4 << 20) + 1, 8 << 20), (1 << 20, 1 << 20)] {
+        let held = pool.alloc::<u8>(asked, &stream).expect("fits");
+        let stats = pool.stats();
+        assert_eq!(
+            (stats.requested.current, stats.allocated.current),
+            (asked as u64, given)
+        );
+        drop(held);
+    }
+    let again = pool.alloc::<u8>((2 << 20) + 5, &stream).expect("fits");
+    assert_eq!(pool.stats().hits, 1, "of the same class: {again:?}");
+}
+
+#[test]
 fn blocks_that_wait_for_a_stream_are_active_and_not_allocated() {
     if !is_alone("blocks_that_wait_for_a_stream_are_active_and_not_allocated") {
         return;
@@ -425,78 +486,6 @@ fn the_environment_is_for_all_pools() {
         builder().build(&device).expect("a pool").limit(),
         builder().limit(u64::MAX).build(&device).expect("a pool").limit()
     );
-}
-
-/// A set has a pool for each device, made on demand; what acts on the set acts on it.
-#[test]
-fn a_set_has_pools_of_devices_too() {
-    const TEST: &str = "a_set_has_pools_of_devices_too";
-    if !emulator::is_child(TEST) {
-        let (passed, text) = emulator::child(TEST, "devices:2");
-        assert!(passed, "{text}");
-        return;
-    }
-    let Some((device, stream)) = device() else { return };
-    let set = Pools::builder()
-        .name("training")
-        .cuda_template(builder().track(Some(Tracking::All)))
-        .build();
-    assert!(
-        set.stats().pools.is_empty(),
-        "nothing is made before it is asked for"
-    );
-    set.configure("limit:48MiB,trim-every:1s")
-        .expect("one of them is the host's alone");
-    let seen = Arc::new(Mutex::new(0u64));
-    let told = Arc::clone(&seen);
-    set.subscribe(move |event: &Event<'_>| {
-        if event.kind == EventKind::Allocated {
-            *told.lock().expect("whole") += event.requested as u64;
-        }
-    });
-    let pool = set.cuda(0).expect("a pool");
-    assert!(set.cuda(0).expect("the same") == pool);
-    assert_eq!((pool.name(), pool.limit()), ("training cuda:0", 48 * MIB));
-    let held = pool.alloc::<f32>(1 << 20, &stream).expect("fits");
-    let there = set
-        .host()
-        .expect("a pool")
-        .alloc_zeroed::<u8>(1 << 20)
-        .expect("fits");
-    assert_eq!(*seen.lock().expect("whole"), 5 * MIB);
-    let stats = set.stats();
-    assert_eq!(stats.on(Device::Cuda(0)).requested.current, 4 * MIB);
-    assert_eq!(stats.total.requested.current, 5 * MIB);
-    assert!(stats.to_string().contains("training cuda:0"), "{stats}");
-    let largest = set.largest(1);
-    assert_eq!(
-        (largest.blocks[0].pool.as_str(), largest.blocks[0].block.requested),
-        ("training cuda:0", 4 << 20)
-    );
-    assert!(set.cuda(2).is_err(), "there is no such device");
-    if let Ok(other) = CudaDevice::get(1) {
-        assert_eq!(set.cuda(1).expect("a pool").device().number(), other.number());
-        assert_eq!(set.stats().pools.len(), 3);
-    }
-    set.configure("limit:1GiB").expect("all have it");
-    assert_eq!(pool.limit(), 1 << 30);
-    drop((held, there));
-    set.clear();
-    let total = set.stats().total;
-    assert_eq!((total.reserved.current, total.allocations), (0, 0));
-    let mine = builder().name("mine").build(&device).expect("a pool");
-    assert!(set.insert_cuda(mine.clone()).is_some_and(|before| before == pool));
-    assert!(set.cuda(0).expect("mine") == mine);
-    assert!(set.remove_cuda(0) == Some(mine) && set.cuda(0).expect("another") != pool);
-
-    assert!(
-        pool.configure("trim-every:1s").is_err(),
-        "by itself it has no such setting"
-    );
-    assert!(pool.configure("no-such:1").is_err());
-    pool.configure("memory-fraction:0.5,zero-on-reuse:on,cache-size:4MiB")
-        .expect("it has them");
-    assert!(pool.limit() > 1 << 30);
 }
 
 /// Where blocks of a program lie, from the first: one that often asks anew for what it has just given back. Told at once, the

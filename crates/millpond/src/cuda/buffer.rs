@@ -5,6 +5,7 @@ use super::error::CudaError;
 #[cfg(feature = "cudarc")]
 use super::error::insist;
 use super::pool::{DevicePool, Held};
+use super::span::{Span, expect_elements};
 use super::stream::CudaStream;
 use crate::device::Device;
 use crate::dtype::{DType, Element};
@@ -37,6 +38,25 @@ enum Owner {
         device: CudaDevice,
         keeper: Option<Box<dyn std::any::Any + Send + Sync>>,
     },
+}
+
+impl Owner {
+    /// The same; what it leaves owns nothing.
+    fn take(&mut self) -> Self {
+        match self {
+            Self::Pool(pool, held) => Self::Pool(pool.clone(), held.take()),
+            #[cfg(feature = "cudarc")]
+            Self::Others {
+                address,
+                device,
+                keeper,
+            } => Self::Others {
+                address: std::mem::take(address),
+                device: device.clone(),
+                keeper: keeper.take(),
+            },
+        }
+    }
 }
 
 impl<T: Element> DeviceBuffer<T> {
@@ -154,17 +174,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// # Errors
     /// What the driver says.
     pub fn fill_zero(&mut self) -> Result<(), CudaError> {
-        if self.is_empty() {
-            return Ok(());
-        }
-        let (device, bytes) = (self.on().clone(), self.bytes());
-        let _current = device.enter()?;
-        // SAFETY: the block has these bytes, and is ours on this stream.
-        unsafe {
-            device
-                .driver()
-                .set_bytes(self.address(), 0, bytes, self.stream.handle())
-        }
+        self.span().fill_zero()
     }
 
     /// Copies the elements of another buffer of the same device here, on this buffer's stream, and does not wait for it. It
@@ -174,28 +184,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// Where there are not as many, or on another device, and what the driver says.
     pub fn copy_from(&mut self, other: &Self) -> Result<(), CudaError> {
         self.expect(other.len())?;
-        other.stream.expect_on(self.on())?;
-        if self.is_empty() {
-            return Ok(());
-        }
-        self.stream.wait_for(&other.stream)?;
-        let device = self.on().clone();
-        let copied = {
-            let _current = device.enter()?;
-            // SAFETY: both have these bytes, and neither is given back before this stream has come so far: the other's own
-            // waits for it below.
-            unsafe {
-                device.driver().copy_on_device(
-                    self.address(),
-                    other.address(),
-                    self.bytes(),
-                    self.stream.handle(),
-                )
-            }
-        };
-        // Where the other stream cannot wait, this thread does.
-        let ordered = other.stream.wait_for(&self.stream);
-        ordered.or_else(|_| self.stream.synchronize()).and(copied)
+        self.span().copy_from(other.span())
     }
 
     /// Copies elements from the host, as many as there are here, and waits until they are there.
@@ -204,20 +193,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// Where there are not as many, and what the driver says.
     pub fn copy_from_host(&mut self, elements: &[T]) -> Result<(), CudaError> {
         self.expect(elements.len())?;
-        if self.is_empty() {
-            return Ok(());
-        }
-        let device = self.on().clone();
-        let _current = device.enter()?;
-        let from = elements.as_ptr().cast();
-        // SAFETY: both have these bytes; the host's are borrowed until the stream was waited for below.
-        let copied = unsafe {
-            device
-                .driver()
-                .copy_to_device(self.address(), from, self.bytes(), self.stream.handle())
-        };
-        // Also where the driver refused: it may have begun.
-        self.wait().and(copied)
+        self.span().write(bytemuck::cast_slice(elements))
     }
 
     /// Copies the elements to the host, as many as there is room for there, and waits for them.
@@ -226,19 +202,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// Where there is not as much room, and what the driver says.
     pub fn copy_to_host(&self, elements: &mut [T]) -> Result<(), CudaError> {
         self.expect(elements.len())?;
-        if self.is_empty() {
-            return Ok(());
-        }
-        let device = self.on().clone();
-        let _current = device.enter()?;
-        let to = elements.as_mut_ptr().cast();
-        // SAFETY: both have these bytes, the host's may hold any, and are borrowed until the stream was waited for below.
-        let copied = unsafe {
-            device
-                .driver()
-                .copy_to_host(to, self.address(), self.bytes(), self.stream.handle())
-        };
-        self.wait().and(copied)
+        self.span().read(bytemuck::cast_slice_mut(elements))
     }
 
     /// The elements, copied to the host.
@@ -254,8 +218,44 @@ impl<T: Element> DeviceBuffer<T> {
     /// Gives the memory back now.
     pub fn free(self) {}
 
-    fn wait(&self) -> Result<(), CudaError> {
-        self.stream.wait()
+    /// The elements' bytes.
+    pub(crate) fn span(&self) -> Span<'_> {
+        // SAFETY: the block has these bytes and is ours in the order of this stream until the drop.
+        unsafe { Span::new(self.address(), self.bytes(), &self.stream) }
+    }
+
+    /// The same bytes as elements of another type, as many as there are.
+    pub(super) fn cast<U: Element>(mut self) -> DeviceBuffer<U> {
+        DeviceBuffer {
+            len: self.bytes() / size_of::<U>(),
+            owner: self.owner.take(),
+            stream: self.stream.clone(),
+            uses: std::mem::take(&mut self.uses),
+            #[cfg(feature = "cudarc")]
+            lent: std::mem::take(&mut self.lent),
+            elements: PhantomData,
+        }
+    }
+
+    /// The buffer; what it leaves has no elements.
+    pub(super) fn take(&mut self) -> Self {
+        Self {
+            len: std::mem::take(&mut self.len),
+            owner: self.owner.take(),
+            stream: self.stream.clone(),
+            uses: std::mem::take(&mut self.uses),
+            #[cfg(feature = "cudarc")]
+            lent: std::mem::take(&mut self.lent),
+            elements: PhantomData,
+        }
+    }
+
+    /// Has the buffer's stream wait, on the device, for the others that use the elements, which are forgotten then.
+    pub(super) fn wait_for_uses(&mut self) -> Result<(), CudaError> {
+        let mut uses = self.uses.iter();
+        uses.try_for_each(|used| self.stream.wait_for(used))?;
+        self.uses.clear();
+        Ok(())
     }
 
     /// Has a stream wait, on the device, for whatever uses the elements by now.
@@ -279,13 +279,7 @@ impl<T: Element> DeviceBuffer<T> {
     }
 
     fn expect(&self, found: usize) -> Result<(), CudaError> {
-        if found == self.len {
-            return Ok(());
-        }
-        Err(CudaError::Length {
-            expected: self.len,
-            found,
-        })
+        expect_elements(self.len, found)
     }
 }
 

@@ -5,9 +5,11 @@ use super::driver::Driver;
 use super::error::{CudaError, insist};
 use super::fork;
 use super::kernels::Loaded;
+use crate::device::Device;
+use crate::pressure::{DevicePressure, Thresholds};
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A CUDA device.
 ///
@@ -35,6 +37,26 @@ pub struct DeviceMemory {
     pub free: u64,
     /// In all.
     pub total: u64,
+}
+
+/// What this process has opened.
+static OPEN: Mutex<Vec<Weak<Context>>> = Mutex::new(Vec::new());
+
+fn open() -> MutexGuard<'static, Vec<Weak<Context>>> {
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    open.retain(|context| context.strong_count() > 0);
+    open
+}
+
+/// A handle of each device that this process has opened and not closed, by their numbers; in a process that was forked none.
+pub(crate) fn open_devices() -> Vec<CudaDevice> {
+    if fork::is_forked() {
+        return Vec::new();
+    }
+    let mut devices: Vec<_> = open().iter().filter_map(Weak::upgrade).map(CudaDevice).collect();
+    devices.sort_by_key(CudaDevice::number);
+    devices.dedup_by_key(|device| device.number());
+    devices
 }
 
 struct Context {
@@ -109,7 +131,7 @@ impl CudaDevice {
         // Last: from here on it is to be released.
         // SAFETY: the pointer is to a local.
         unsafe { driver.primary_context_retain(&raw mut handle, device) }?;
-        Ok(Self(Arc::new(Context {
+        let context = Arc::new(Context {
             driver,
             handle,
             device,
@@ -119,7 +141,9 @@ impl CudaDevice {
             virtual_memory: virtual_memory && driver.has_virtual_memory(),
             pools: pools && driver.has_pools(),
             kernels: Mutex::default(),
-        })))
+        });
+        open().push(Arc::downgrade(&context));
+        Ok(Self(context))
     }
 
     /// How many devices the driver has.
@@ -211,6 +235,24 @@ impl CudaDevice {
             free: free as u64,
             total: total as u64,
         })
+    }
+
+    /// How scarce its memory is now, by the default thresholds; see [`Pressure::devices`](crate::pressure::Pressure::devices).
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn pressure(&self) -> Result<DevicePressure, CudaError> {
+        self.pressure_by(&Thresholds::default())
+    }
+
+    pub(crate) fn pressure_by(&self, thresholds: &Thresholds) -> Result<DevicePressure, CudaError> {
+        let DeviceMemory { free, total } = self.memory()?;
+        Ok(DevicePressure::of(
+            Device::Cuda(self.number()),
+            free,
+            total,
+            thresholds,
+        ))
     }
 
     /// Waits until the device has done all work of this process's context.

@@ -52,6 +52,11 @@ pub enum CudaError {
         "the stream takes part in a capture that did not begin on it: ask for memory on the stream that it began on, before others join"
     )]
     Capturing,
+    /// A workspace needs more room while its stream is captured.
+    #[error(
+        "a workspace takes no room while its stream is captured, as that would be the graph's: run the work once before, or give it `scratch_bytes`"
+    )]
+    RoomInCapture,
     /// A graph's own memory was asked for while it is not captured.
     #[error(
         "this is a graph's own memory, which its launches write: it is had on its stream, while that is captured"

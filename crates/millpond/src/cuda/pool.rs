@@ -8,19 +8,24 @@
 //!   kept      a source that keeps what it was given back
 //!   for_graph the memory of a graph
 //!   upkeep    the account; what is kept, and what goes back
+//!   ward      what goes back in the background
+//!   leaks     what was not given back
 //!   unpooled  a device's memory without a pool
 //! ```
 
 mod builder;
 mod for_graph;
 mod kept;
+mod leaks;
 mod observe;
 mod shared;
 mod tenant;
 mod unpooled;
 mod upkeep;
+mod ward;
 
 pub use builder::{DevicePoolBuilder, DevicePoolError};
+pub(crate) use leaks::tell_leaks_at_exit;
 pub use tenant::DeviceTenant;
 pub use unpooled::UnpooledDevice;
 
@@ -105,6 +110,12 @@ impl DevicePool {
     #[must_use]
     pub fn memory(&self) -> CudaMemory {
         self.0.parts.memory
+    }
+
+    /// Its number, which no other pool of this process has, of the host neither.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.0.parts.number
     }
 
     /// Its name.

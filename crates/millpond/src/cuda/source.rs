@@ -172,6 +172,11 @@ impl CudaSource {
         self.streams.stream(number)
     }
 
+    /// Whether the streams that have used its memory have done their work: then nobody waits who takes memory back.
+    pub(super) fn is_idle(&self) -> bool {
+        self.lost.is_none() && self.streams.are_idle()
+    }
+
     /// Enters the context, unless the device is lost.
     fn enter(&self) -> Result<super::device::Current<'static>, SourceError> {
         match self.lost {

@@ -1,6 +1,6 @@
 //! The streams a source knows, by the engine's numbers.
 
-use super::abi::StreamHandle;
+use super::abi::{NOT_READY, StreamHandle};
 use super::device::CudaDevice;
 use super::error::{CudaError, insist};
 use super::graph;
@@ -55,6 +55,12 @@ impl Streams {
         Ok(())
     }
 
+    /// Whether all of them have done their work; of one that is captured nobody can say.
+    pub(super) fn are_idle(&self) -> bool {
+        let mut used = self.known.iter().skip(usize::from(!self.legacy));
+        used.all(|stream| is_idle(stream).unwrap_or(false))
+    }
+
     /// The stream of a number, if it has asked for something.
     pub(super) fn stream(&self, number: u32) -> Option<&CudaStream> {
         self.known.get(number as usize)
@@ -63,5 +69,19 @@ impl Streams {
     /// The driver's stream of a number.
     pub(super) fn handle(&self, number: u32) -> StreamHandle {
         self.stream(number).map_or(StreamHandle::NULL, CudaStream::handle)
+    }
+}
+
+/// Whether a stream has done its work. One that is captured is not asked, as that would spoil the capture.
+fn is_idle(stream: &CudaStream) -> Result<bool, CudaError> {
+    if stream.is_capturing()? {
+        return Ok(false);
+    }
+    let _current = stream.device().enter()?;
+    // SAFETY: the stream lives.
+    match unsafe { stream.device().driver().stream_query(stream.handle()) } {
+        Ok(()) => Ok(true),
+        Err(CudaError::Driver { code: NOT_READY, .. }) => Ok(false),
+        Err(error) => Err(error),
     }
 }

@@ -176,15 +176,12 @@ impl PoolConf {
     #[cfg(feature = "cuda")]
     pub(crate) fn expect_for_devices(&self) -> Result<(), ConfError> {
         let said = [
-            ("trim-every", self.trim_every.is_some()),
-            ("trim-at-pressure", self.trim_at_pressure.is_some()),
             ("pinned", self.pinned.is_some()),
             ("node", self.node.is_some()),
             ("huge-pages", self.huge_pages.is_some()),
             ("align", self.align.is_some()),
             ("guard", self.guard.is_some()),
             ("quarantine", self.quarantine.is_some()),
-            ("leak-report", self.leak_report.is_some()),
         ];
         match said.iter().find(|(_, said)| *said) {
             Some((key, _)) => {

@@ -7,9 +7,10 @@
 use super::heap::Heap;
 use super::lookout::{Lookout, WORTH};
 use crate::global::inside;
-use crate::pressure::{Readings, Share};
+use crate::pressure::{Pressure, Readings, Share};
 use crate::ranked::{Locked, Rank, Ranked};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 use std::thread::{self, Thread};
@@ -18,8 +19,54 @@ use std::time::{Duration, Instant};
 /// The time between two looks at a pool, unless something else is said.
 pub(crate) const TICK: Duration = Duration::from_secs(1);
 
+/// A pool, as the thread knows it.
+pub(crate) trait Ward: Send + Sync {
+    /// Tells it from others.
+    fn key(&self) -> usize;
+
+    /// Whether nobody has to look after it any more.
+    fn is_closed(&self) -> bool;
+
+    /// A tick has passed.
+    fn pass_time(&self);
+
+    /// Bytes that it has and no caller uses.
+    fn idle_bytes(&self) -> u64;
+
+    /// Whether memory of its kind is scarce for the lookout; `last` is what was read of the system for another pool.
+    fn is_scarce(&self, lookout: &Lookout, last: &mut Option<Pressure>) -> bool {
+        lookout.is_scarce(last)
+    }
+
+    /// Gives back what nobody uses; answers whether it could.
+    fn relieve(&self) -> bool;
+}
+
+impl Ward for &'static Heap {
+    fn key(&self) -> usize {
+        std::ptr::from_ref::<Heap>(self).addr()
+    }
+
+    fn is_closed(&self) -> bool {
+        Heap::is_closed(self)
+    }
+
+    fn pass_time(&self) {
+        Heap::pass_time(self);
+    }
+
+    fn idle_bytes(&self) -> u64 {
+        Heap::idle_bytes(self)
+    }
+
+    fn relieve(&self) -> bool {
+        self.trim();
+        true
+    }
+}
+
 pub(crate) struct Kept {
-    heap: &'static Heap,
+    ward: Arc<dyn Ward>,
     /// How often time passes for the pool.
     every: Option<Duration>,
     lookout: Lookout,
@@ -116,12 +163,12 @@ pub(crate) fn state() -> Locked<'static, State> {
 }
 
 /// Looks after a pool from now on.
-pub(super) fn keep(heap: &'static Heap, every: Option<Duration>, lookout: Lookout) {
+pub(crate) fn keep(ward: impl Ward + 'static, every: Option<Duration>, lookout: Lookout) {
     let _inside = inside();
     let mut state = state();
-    state.kept.retain(|kept| !std::ptr::eq(kept.heap, heap));
+    let _before = state.part_with(&ward);
     state.take_up(Kept {
-        heap,
+        ward: Arc::new(ward),
         every,
         lookout,
         next: Instant::now(),
@@ -129,22 +176,18 @@ pub(super) fn keep(heap: &'static Heap, every: Option<Duration>, lookout: Lookou
 }
 
 /// Looks after a pool at another pace, or for another share; what nothing is said of stays.
-pub(super) fn change(heap: &'static Heap, every: Option<Option<Duration>>, at: Option<Option<Share>>) {
+pub(crate) fn change(ward: impl Ward + 'static, every: Option<Option<Duration>>, at: Option<Option<Share>>) {
     if every.is_none() && at.is_none() {
         return;
     }
     let _inside = inside();
     let mut state = state();
-    let place = state.kept.iter().position(|kept| std::ptr::eq(kept.heap, heap));
-    let mut kept = match place {
-        Some(place) => state.kept.swap_remove(place),
-        None => Kept {
-            heap,
-            every: None,
-            lookout: Lookout::new(None, Readings::system()),
-            next: Instant::now(),
-        },
-    };
+    let mut kept = state.part_with(&ward).unwrap_or_else(|| Kept {
+        ward: Arc::new(ward),
+        every: None,
+        lookout: Lookout::new(None, Readings::system()),
+        next: Instant::now(),
+    });
     if let Some(every) = every {
         kept.every = every;
     }
@@ -155,6 +198,15 @@ pub(super) fn change(heap: &'static Heap, every: Option<Option<Duration>>, at: O
 }
 
 impl State {
+    fn find(&mut self, key: usize) -> Option<usize> {
+        self.kept.iter().position(|kept| kept.ward.key() == key)
+    }
+
+    fn part_with(&mut self, ward: &dyn Ward) -> Option<Kept> {
+        let place = self.find(ward.key());
+        place.map(|place| self.kept.swap_remove(place))
+    }
+
     fn take_up(&mut self, mut kept: Kept) {
         if !kept.is_wanted() {
             return;
@@ -186,7 +238,7 @@ impl State {
 
 /// What is to be done for a pool.
 struct Due {
-    heap: &'static Heap,
+    ward: Arc<dyn Ward>,
     /// Time has passed.
     passes: bool,
     lookout: Option<Lookout>,
@@ -196,21 +248,19 @@ struct Due {
 fn look_after(due: Vec<Due>, now: Instant) {
     let mut last = None;
     for Due {
-        heap,
+        ward,
         passes,
         lookout,
     } in due
     {
         if passes {
-            heap.pass_time();
+            ward.pass_time();
         }
-        let scarce = |lookout: Lookout| heap.idle_bytes() >= WORTH && lookout.is_scarce(&mut last);
-        if lookout.is_some_and(scarce) {
-            heap.trim();
+        let scarce = |lookout: Lookout| ward.idle_bytes() >= WORTH && ward.is_scarce(&lookout, &mut last);
+        if lookout.is_some_and(scarce) && ward.relieve() {
             let mut state = state();
-            let kept = state.kept.iter_mut().find(|kept| std::ptr::eq(kept.heap, heap));
-            if let Some(kept) = kept {
-                kept.lookout.rest(now);
+            if let Some(place) = state.find(ward.key()) {
+                state.kept[place].lookout.rest(now);
             }
         }
     }
@@ -223,12 +273,12 @@ fn run() {
         let pause = {
             let _inside = inside();
             let mut state = state();
-            state.kept.retain(|kept| !kept.heap.is_closed());
+            state.kept.retain(|kept| !kept.ward.is_closed());
             for kept in &mut state.kept {
                 let Some(pace) = kept.pace() else { continue };
                 if kept.next <= now {
                     due.push(Due {
-                        heap: kept.heap,
+                        ward: Arc::clone(&kept.ward),
                         passes: kept.every.is_some(),
                         lookout: kept.lookout.is_awake(now).then(|| kept.lookout.clone()),
                     });

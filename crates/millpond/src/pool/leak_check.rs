@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub struct LeakCheck {
     ledger: Arc<Ledger>,
     mark: Mark,
-    pool: Pool,
+    pool: Box<str>,
     finished: bool,
 }
 
@@ -38,16 +38,21 @@ impl Pool {
             // None where another thread has ended it since: then there is nothing to tell.
             self.ledger().unwrap_or_else(|| Arc::new(account.build()))
         });
-        LeakCheck {
-            mark: ledger.mark().on_this_thread(),
-            ledger,
-            pool: self.clone(),
-            finished: false,
-        }
+        LeakCheck::of(self.name(), ledger)
     }
 }
 
 impl LeakCheck {
+    /// Of a pool of this name, from here on.
+    pub(crate) fn of(pool: &str, ledger: Arc<Ledger>) -> Self {
+        Self {
+            mark: ledger.mark().on_this_thread(),
+            ledger,
+            pool: pool.into(),
+            finished: false,
+        }
+    }
+
     /// What is still held. Nothing is written to standard error.
     pub fn finish(mut self) -> LeakReport {
         self.finished = true;
@@ -66,7 +71,7 @@ impl Drop for LeakCheck {
         }
         let report = self.report();
         if !report.is_empty() {
-            let name = self.pool.name();
+            let name = &self.pool;
             os::say(&format!(
                 "millpond: at the end of a leak check, pool '{name}' had {report}\n"
             ));
@@ -77,7 +82,7 @@ impl Drop for LeakCheck {
 impl fmt::Debug for LeakCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LeakCheck")
-            .field("pool", &self.pool.name())
+            .field("pool", &self.pool)
             .field("mark", &self.mark)
             .finish_non_exhaustive()
     }

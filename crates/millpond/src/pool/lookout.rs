@@ -23,7 +23,7 @@ pub(super) const REST: Duration = Duration::from_secs(5);
 pub(super) const WORTH: u64 = 2 << 20;
 
 impl Lookout {
-    pub(super) fn new(at: Option<Share>, readings: Readings) -> Self {
+    pub(crate) fn new(at: Option<Share>, readings: Readings) -> Self {
         Self {
             at,
             readings,
@@ -54,10 +54,16 @@ impl Lookout {
         self.rests_until = Some(now + REST);
     }
 
+    /// Whether so much of a device's memory is used that some is to go back.
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    pub(crate) fn is_passed(&self, used: u64, total: u64) -> bool {
+        self.at.is_some_and(|at| Share::of(used, total) >= at)
+    }
+
     /// Whether memory is to go back, by what is read now; `last` is what was read of the system for another pool.
     pub(super) fn is_scarce(&self, last: &mut Option<Pressure>) -> bool {
         let Some(at) = self.at else { return false };
-        let read = || self.readings.pressure(&Thresholds::default());
+        let read = || self.readings.of_process(&Thresholds::default());
         if self.readings.is_system() {
             scarce(last.get_or_insert_with(read), at)
         } else {

@@ -9,7 +9,9 @@ use millpond_engine::{Compaction, ConfError};
 use std::sync::Arc;
 
 /// A pool of a set.
-pub(super) trait Member {
+pub(crate) trait Member {
+    /// No other pool of the process has it.
+    fn id(&self) -> u64;
     fn name(&self) -> &str;
     fn device(&self) -> Device;
     fn kind(&self) -> MemoryKind;
@@ -31,6 +33,9 @@ pub(super) trait Member {
 macro_rules! member {
     ($of:ty, $device:expr, $kind:expr, $configure:expr, $check:expr) => {
         impl Member for $of {
+            fn id(&self) -> u64 {
+                self.id()
+            }
             fn name(&self) -> &str {
                 self.name()
             }

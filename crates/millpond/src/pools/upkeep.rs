@@ -93,6 +93,6 @@ impl Pools {
     /// ```
     pub fn profile<R>(&self, work: impl FnOnce() -> R) -> (R, ProfileReport) {
         self.clear();
-        profile::over(|| self.iter().collect(), work)
+        profile::over(|| self.members(), |pool| &**pool, work)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::evidence::Evidence;
 use super::files::Files;
-use super::{Pressure, Thresholds, cgroup, machine, process};
+use super::{Pressure, Thresholds, cgroup, devices, machine, process};
 use std::path::PathBuf;
 
 /// Where pressure is read from: the system, or a folder that looks like it.
@@ -38,9 +38,17 @@ impl Readings {
         self.files.is_system()
     }
 
-    /// Reads, and judges by these thresholds.
+    /// Reads, and judges by these thresholds. Devices are asked themselves, wherever the rest is read from.
     #[must_use]
     pub fn pressure(&self, thresholds: &Thresholds) -> Pressure {
+        Pressure {
+            devices: devices::read(thresholds),
+            ..self.of_process(thresholds)
+        }
+    }
+
+    /// The same without devices.
+    pub(crate) fn of_process(&self, thresholds: &Thresholds) -> Pressure {
         let mut evidence = Evidence::default();
         machine::read(&self.files, &mut evidence);
         process::read(&self.files, &mut evidence);

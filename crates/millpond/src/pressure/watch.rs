@@ -20,10 +20,11 @@ mod thread;
 
 pub use alarm::Means;
 pub use builder::{WatchBuilder, WatchError};
+pub(crate) use calls::Call as WatchCall;
 pub use calls::Turn;
 
-use super::{Cause, Level, Pressure};
-use calls::Calls;
+use super::{Cause, DevicePressure, Level, Pressure};
+use calls::{Call, Calls};
 use std::io::{self, PipeReader, PipeWriter, Write};
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -41,6 +42,20 @@ pub struct Change<'a> {
     pub to: Level,
     /// What gives the level that is met now; on the way down that can be less than `to`.
     pub cause: Cause,
+    /// What was read.
+    pub pressure: &'a Pressure,
+}
+
+/// A change of the level of a CUDA device's memory.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct DeviceChange<'a> {
+    /// The device as it is now; on the way down its level can be less than `to`.
+    pub device: DevicePressure,
+    /// The level before.
+    pub from: Level,
+    /// The level now.
+    pub to: Level,
     /// What was read.
     pub pressure: &'a Pressure,
 }
@@ -193,13 +208,24 @@ impl Watch {
     /// Calls this from the next change on, as long as the answer lives; one that is being told now is not the
     /// next. In a child made by `fork` nobody is ever called.
     pub fn add(&self, turn: Turn, call: impl Fn(&Change<'_>) + Send + Sync + 'static) -> Subscription {
-        let id = self
-            .shared
-            .is_here()
-            .then(|| self.shared.calls.add(turn, Arc::new(call)));
+        self.subscribe(turn, vec![Call::Process(Arc::new(call))])
+    }
+
+    /// The same of changes of devices' levels.
+    pub fn add_device(
+        &self,
+        turn: Turn,
+        call: impl Fn(&DeviceChange<'_>) + Send + Sync + 'static,
+    ) -> Subscription {
+        self.subscribe(turn, vec![Call::Device(Arc::new(call))])
+    }
+
+    pub(crate) fn subscribe(&self, turn: Turn, calls: Vec<Call>) -> Subscription {
+        let add = |call| self.shared.calls.add(turn, call);
+        let calls = calls.into_iter().filter(|_| self.shared.is_here());
         Subscription {
             shared: Arc::downgrade(&self.shared),
-            id,
+            ids: calls.map(add).collect(),
         }
     }
 }
@@ -227,15 +253,15 @@ impl Drop for Watch {
 pub struct Subscription {
     shared: Weak<Shared>,
     /// None in a child made by `fork`.
-    id: Option<u64>,
+    ids: Vec<u64>,
 }
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        if let (Some(shared), Some(id)) = (self.shared.upgrade(), self.id)
+        if let Some(shared) = self.shared.upgrade()
             && shared.is_here()
         {
-            shared.calls.remove(id);
+            self.ids.iter().for_each(|id| shared.calls.remove(*id));
         }
     }
 }

@@ -41,9 +41,10 @@ use crate::cuda::{CudaQueue, CudaStream, DevicePool};
 use crate::device::Device;
 use crate::dtype::DType;
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::RangeBounds;
 use std::sync::Arc;
-use storage::{DeviceStorage, Side};
+use storage::{DeviceStorage, Place, Side};
 
 /// Numbers in any shape, in the memory of a CUDA device.
 ///
@@ -86,12 +87,14 @@ pub struct DeviceTensor {
     layout: Layout,
 }
 
-/// A view of a [`DeviceTensor`] that borrows, to write. Made by [`DeviceTensor::view_mut`].
+/// A view that borrows, to write: of a [`DeviceTensor`], made by [`view_mut`](DeviceTensor::view_mut), or of a workspace's
+/// [room](crate::cuda::DeviceScratch::tensor).
 pub struct DeviceTensorMut<'a> {
-    /// No tensor but the one that is borrowed has it.
-    storage: &'a mut DeviceStorage,
-    /// Its elements lie in the storage, each in a place of its own.
+    /// Nobody else has it for `'a`.
+    place: Place<'a>,
+    /// Its elements lie in the place, each in a spot of its own.
     layout: Layout,
+    alone: PhantomData<&'a mut DeviceStorage>,
 }
 
 /// Another view of the same storage; nothing is copied.
@@ -113,7 +116,7 @@ impl DeviceTensor {
     }
 
     fn side(&self) -> Side<'_> {
-        Side::of(&self.storage, self.layout)
+        Side::of(self.storage.place(), self.layout)
     }
 
     fn layout(&self) -> &Layout {
@@ -147,10 +150,16 @@ impl DeviceTensor {
         self.storage.queue()
     }
 
-    /// The pool the storage came from.
+    /// The pool the storage is of; none where it came from the [device itself](crate::cuda::UnpooledDevice).
     #[must_use]
-    pub fn pool(&self) -> &DevicePool {
-        self.queue().pool()
+    pub fn pool(&self) -> Option<&DevicePool> {
+        self.storage.pool()
+    }
+
+    /// Bytes of the storage, which all views of it share.
+    #[must_use]
+    pub fn storage_bytes(&self) -> usize {
+        self.storage.bytes()
     }
 
     /// The stream that all work on it is put on.
@@ -199,7 +208,7 @@ impl DeviceTensor {
         // Read first, as there may be fewer a moment later: alone it stays alone, as nobody else has a view to clone.
         let others = self.holders() - 1;
         match Arc::get_mut(&mut self.storage) {
-            Some(storage) => Ok(DeviceTensorMut { storage, layout }),
+            Some(storage) => Ok(DeviceTensorMut::alone(storage.place(), layout)),
             None => Err(TensorError::Shared {
                 others: others.max(1),
             }),
@@ -210,20 +219,60 @@ impl DeviceTensor {
 impl<'a> DeviceTensorMut<'a> {
     /// The same view, borrowed again.
     pub fn reborrow(&mut self) -> DeviceTensorMut<'_> {
-        DeviceTensorMut {
-            storage: self.storage,
-            layout: self.layout,
+        DeviceTensorMut::alone(self.place, self.layout)
+    }
+
+    /// Whoever calls has the elements alone, each in a spot of its own.
+    fn alone(place: Place<'a>, layout: Layout) -> Self {
+        Self {
+            place,
+            layout,
+            alone: PhantomData,
         }
+    }
+
+    /// Elements that follow one another.
+    ///
+    /// # Safety
+    /// As many elements as the shape has are there, may be used in the order of the queue's stream and are nobody else's, for `'a`.
+    pub(crate) unsafe fn of_room(
+        address: u64,
+        shape: &[usize],
+        dtype: DType,
+        queue: &'a CudaQueue,
+    ) -> Result<Self, TensorError> {
+        let layout = Layout::contiguous(shape)?;
+        // SAFETY: the caller's.
+        let place = unsafe { Place::new(address, layout.len(), dtype, queue) };
+        Ok(Self::alone(place, layout))
     }
 
     /// The elements' type.
     #[must_use]
     pub fn dtype(&self) -> DType {
-        self.storage.dtype()
+        self.place.dtype()
+    }
+
+    /// Where the elements are.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        Device::Cuda(self.stream().device().number())
+    }
+
+    /// The stream that all work on it is put on.
+    #[must_use]
+    pub fn stream(&self) -> &CudaStream {
+        self.place.queue().stream()
+    }
+
+    /// The first element's address on the device, as [`DeviceTensor::address`].
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.side().address()
     }
 
     fn side(&self) -> Side<'_> {
-        Side::of(self.storage, self.layout)
+        Side::of(self.place, self.layout)
     }
 
     fn viewed(

@@ -1,5 +1,6 @@
 //! Buffers and tensors that a workspace holds by name.
 
+use super::by_name::ByName;
 use crate::block::{ALIGN, bytes_of};
 use crate::buffer::{Buffer, Memory};
 use crate::dtype::DType;
@@ -51,19 +52,6 @@ pub enum WorkspaceError {
     Tensor(#[from] TensorError),
 }
 
-fn unknown<'n>(what: &'static str, name: &str, known: impl Iterator<Item = &'n str>) -> WorkspaceError {
-    let known = known.collect::<Vec<_>>();
-    WorkspaceError::Unknown {
-        what,
-        name: name.to_owned(),
-        known: if known.is_empty() {
-            "none".to_owned()
-        } else {
-            known.join(", ")
-        },
-    }
-}
-
 /// The type of elements.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
@@ -72,10 +60,32 @@ pub(super) struct Kind {
 }
 
 impl Kind {
-    fn of<T: 'static>() -> Self {
+    pub(super) fn of<T: 'static>() -> Self {
         Self {
             id: TypeId::of::<T>(),
             name: std::any::type_name::<T>(),
+        }
+    }
+
+    #[cfg(all(feature = "cuda", target_os = "linux"))]
+    pub(super) fn name(self) -> &'static str {
+        self.name
+    }
+
+    /// Refuses another type for the elements of this name.
+    pub(super) fn expect<T: 'static>(self, name: &str) -> Result<(), WorkspaceError> {
+        if self.id == TypeId::of::<T>() {
+            return Ok(());
+        }
+        Err(self.other::<T>(name))
+    }
+
+    /// Says that the elements of this name are of this kind, and not what was asked for.
+    pub(super) fn other<T: 'static>(self, name: &str) -> WorkspaceError {
+        WorkspaceError::Type {
+            name: name.to_owned(),
+            found: self.name,
+            expected: Self::of::<T>().name,
         }
     }
 }
@@ -131,37 +141,22 @@ impl Wanted {
 
 /// Whole elements of the kind, aligned for it.
 struct Entry {
-    name: String,
     kind: Kind,
     bytes: Buffer<u8>,
 }
 
-impl Entry {
-    fn expect<T: Pod>(&self) -> Result<(), WorkspaceError> {
-        if self.kind.id == TypeId::of::<T>() {
-            return Ok(());
-        }
-        Err(WorkspaceError::Type {
-            name: self.name.clone(),
-            found: self.kind.name,
-            expected: Kind::of::<T>().name,
-        })
-    }
-}
-
 /// The named buffers and tensors of a workspace.
 pub struct Named {
-    entries: Vec<Entry>,
-    tensors: Vec<(String, Tensor)>,
+    buffers: ByName<Entry>,
+    tensors: ByName<Tensor>,
 }
 
 impl fmt::Debug for Named {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let entries = self.entries.iter();
-        let tensors = self.tensors.iter();
+        let buffers = self.buffers.iter();
         f.debug_map()
-            .entries(entries.map(|entry| (&entry.name, (entry.kind.name, entry.bytes.len()))))
-            .entries(tensors.map(|(name, tensor)| (name, tensor)))
+            .entries(buffers.map(|(name, entry)| (name, (entry.kind.name, entry.bytes.len()))))
+            .entries(self.tensors.iter())
             .finish()
     }
 }
@@ -169,8 +164,8 @@ impl fmt::Debug for Named {
 impl Named {
     pub(super) fn new(from: &dyn Memory, wanted: Vec<Wanted>) -> Result<Self, WorkspaceError> {
         let mut named = Self {
-            entries: Vec::new(),
-            tensors: Vec::new(),
+            buffers: ByName::new("buffer"),
+            tensors: ByName::new("tensor"),
         };
         for wanted in wanted {
             if named.names().any(|name| name == wanted.name()) {
@@ -185,37 +180,21 @@ impl Named {
                     align,
                 } => {
                     let bytes = Buffer::zeroed(from.owner(), bytes?, align)?;
-                    named.entries.push(Entry { name, kind, bytes });
+                    named.buffers.push(name, Entry { kind, bytes });
                 }
                 Wanted::Tensor { name, dtype, shape } => {
                     let elements = crate::tensor::count(&shape)?;
                     let storage = Storage::zeroed(from.owner(), dtype, elements)?;
-                    named.tensors.push((name, Tensor::from_storage(storage, shape)?));
+                    named.tensors.push(name, Tensor::from_storage(storage, shape)?);
                 }
             }
         }
         Ok(named)
     }
 
-    fn no_buffer(&self, name: &str) -> WorkspaceError {
-        unknown("buffer", name, self.buffers())
-    }
-
-    fn no_tensor(&self, name: &str) -> WorkspaceError {
-        unknown("tensor", name, self.tensors())
-    }
-
     /// Their names: the buffers' in the order in which they were described, then the tensors'.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.buffers().chain(self.tensors())
-    }
-
-    fn buffers(&self) -> impl Iterator<Item = &str> {
-        self.entries.iter().map(|entry| entry.name.as_str())
-    }
-
-    fn tensors(&self) -> impl Iterator<Item = &str> {
-        self.tensors.iter().map(|(name, _)| name.as_str())
+        self.buffers.names().chain(self.tensors.names())
     }
 
     /// A tensor.
@@ -223,10 +202,7 @@ impl Named {
     /// # Errors
     /// Where there is none of the name.
     pub fn tensor(&self, name: &str) -> Result<&Tensor, WorkspaceError> {
-        let found = self.tensors.iter().find(|(of, _)| of == name);
-        found
-            .map(|(_, tensor)| tensor)
-            .ok_or_else(|| self.no_tensor(name))
+        self.tensors.get(name)
     }
 
     /// A tensor, to be written too. While clones or views of it are held elsewhere it cannot be
@@ -246,18 +222,7 @@ impl Named {
         &mut self,
         names: [&str; N],
     ) -> Result<[&mut Tensor; N], WorkspaceError> {
-        let mut places = [0; N];
-        for (at, name) in names.iter().enumerate() {
-            let found = self.tensors.iter().position(|(of, _)| of == name);
-            places[at] = found.ok_or_else(|| self.no_tensor(name))?;
-        }
-        let twice = (0..N).find(|at| places[..*at].contains(&places[*at]));
-        let tensors = self.tensors.get_disjoint_mut(places);
-        // All are inside, so that one is there twice where this fails.
-        let tensors = tensors.map_err(|_| WorkspaceError::Twice {
-            name: names[twice.unwrap_or(0)].to_owned(),
-        })?;
-        Ok(tensors.map(|(_, tensor)| tensor))
+        self.tensors.get_disjoint_mut(names)
     }
 
     /// A buffer.
@@ -265,9 +230,8 @@ impl Named {
     /// # Errors
     /// Where there is none of the name, or its elements are of another type.
     pub fn get<T: Pod>(&self, name: &str) -> Result<&[T], WorkspaceError> {
-        let found = self.entries.iter().find(|entry| entry.name == name);
-        let entry = found.ok_or_else(|| self.no_buffer(name))?;
-        entry.expect::<T>()?;
+        let entry = self.buffers.get(name)?;
+        entry.kind.expect::<T>(name)?;
         Ok(bytemuck::cast_slice(&entry.bytes))
     }
 
@@ -296,26 +260,15 @@ impl Named {
         &mut self,
         names: [&str; N],
     ) -> Result<[&mut [T]; N], WorkspaceError> {
-        for (place, name) in names.iter().enumerate() {
-            let found = self.entries.iter().find(|entry| entry.name == *name);
-            found.ok_or_else(|| self.no_buffer(name))?.expect::<T>()?;
-            if names[..place].contains(name) {
-                let name = (*name).to_owned();
-                return Err(WorkspaceError::Twice { name });
-            }
+        let entries = self.buffers.get_disjoint_mut(names)?;
+        for (entry, name) in entries.iter().zip(names) {
+            entry.kind.expect::<T>(name)?;
         }
-        let mut found = [const { None }; N];
-        for entry in &mut self.entries {
-            if let Some(place) = names.iter().position(|name| *name == entry.name) {
-                found[place] = Some(bytemuck::cast_slice_mut(&mut entry.bytes));
-            }
-        }
-        // All were found above.
-        Ok(found.map(Option::unwrap_or_default))
+        Ok(entries.map(|entry| bytemuck::cast_slice_mut(&mut entry.bytes)))
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let buffers = self.entries.iter().map(|entry| entry.bytes.len());
+        let buffers = self.buffers.iter().map(|(_, entry)| entry.bytes.len());
         let tensors = self.tensors.iter().map(|(_, tensor)| tensor.storage().bytes());
         buffers.chain(tensors).sum()
     }

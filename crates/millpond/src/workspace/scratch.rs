@@ -1,7 +1,8 @@
 //! A scope's hold on the arena.
 
-use super::arena::{Arena, Mark};
-use crate::block::{ALIGN, bytes_of};
+use super::arena::{Arena, Chunk, Room, Scope};
+use crate::block::{ALIGN, Owner, bytes_of};
+use crate::buffer::Buffer;
 use crate::dtype::{DType, Element};
 use crate::error::AllocError;
 use crate::tensor::{TensorError, TensorMut};
@@ -16,7 +17,7 @@ use std::ptr::NonNull;
 /// borrows this one alone, and resets the arena to a mark after all that was taken here. So what is handed out for `'s` is
 /// handed out to nobody else while `'s` lasts, and no chunk goes back, as the arena is borrowed alone for as long.
 pub struct Scratch<'s> {
-    arena: RefCell<&'s mut Arena>,
+    arena: RefCell<&'s mut Arena<Owner>>,
 }
 
 impl fmt::Debug for Scratch<'_> {
@@ -25,22 +26,29 @@ impl fmt::Debug for Scratch<'_> {
     }
 }
 
-/// Resets the arena at the end of a scope, also when it panics.
-struct Scope<'a> {
-    arena: &'a mut Arena,
-    mark: Mark,
+/// Every byte of a chunk is initialised.
+impl Room for Owner {
+    type Chunk = Buffer<u8>;
+    const ALIGN: usize = ALIGN;
+
+    fn chunk(&self, bytes: usize) -> Result<Buffer<u8>, AllocError> {
+        Buffer::zeroed(self.clone(), bytes, ALIGN)
+    }
 }
 
-impl Drop for Scope<'_> {
-    fn drop(&mut self) {
-        self.arena.reset(self.mark);
+impl Chunk for Buffer<u8> {
+    fn start(&self) -> usize {
+        self.pointer().addr().get()
+    }
+
+    fn bytes(&self) -> usize {
+        self.len()
     }
 }
 
 /// Runs `work` in a scope of its own.
-pub(super) fn enter<R>(arena: &mut Arena, work: impl for<'s> FnOnce(&mut Scratch<'s>) -> R) -> R {
-    let mark = arena.mark();
-    let scope = Scope { arena, mark };
+pub(super) fn enter<R>(arena: &mut Arena<Owner>, work: impl for<'s> FnOnce(&mut Scratch<'s>) -> R) -> R {
+    let scope = Scope::enter(arena);
     work(&mut Scratch {
         arena: RefCell::new(&mut *scope.arena),
     })
@@ -57,7 +65,10 @@ impl<'s> Scratch<'s> {
         let first = if bytes == 0 {
             NonNull::dangling()
         } else {
-            self.arena.borrow_mut().take(bytes, align)?.cast::<T>()
+            let mut arena = self.arena.borrow_mut();
+            let (chunk, start) = arena.take(bytes, align)?;
+            let base = chunk.pointer();
+            base.map_addr(|address| address.saturating_add(start)).cast::<T>()
         };
         // SAFETY: the bytes are aligned for `T` and initialised, which is all that plain elements need; by the invariant
         // they are ours alone for as long as `'s`. For no elements any aligned address will do.

@@ -80,6 +80,8 @@ pub(crate) fn child_with(test: &str, variables: &[(&str, &str)]) -> (bool, Strin
     let output = std::process::Command::new(here)
         .args([test, "--exact", "--nocapture", "--test-threads=1"])
         .env(CHILD, test)
+        // Calls are counted: none is made in the background, unless a test says so.
+        .env("MILLPOND_CONF", "trim-every:off")
         .envs(variables.iter().copied())
         .output()
         .expect("it starts");

@@ -1,6 +1,7 @@
 //! How a pool of a device is made.
 
 use super::kept::Kept;
+use super::ward::DeviceWard;
 use super::{DevicePool, Parts, Shared};
 use crate::budget::{Budget, BudgetError};
 use crate::cuda::device::CudaDevice;
@@ -8,9 +9,14 @@ use crate::cuda::error::CudaError;
 use crate::cuda::source::{CudaMemory, CudaSource};
 use crate::error::AllocError;
 use crate::ledger::{Ledger, Tracking};
-use crate::pool::{Charged, PoolConf, Prewarm, budgets, limit_of, unused, unused_key};
+use crate::pool::{
+    Charged, Lookout, PoolConf, Prewarm, TICK, budgets, expect_time, keep, limit_of, unused, unused_key,
+    watch_exit, watch_forks,
+};
+use crate::pressure::{Readings, Share};
 use millpond_engine::{ConfError, Engine, Limit, MillpondConf, Settings, Source, policies};
 use std::sync::Arc;
+use std::time::Duration;
 use thiserror::Error;
 
 /// The share of the device's memory that a pool may reserve, where nothing is said.
@@ -119,8 +125,9 @@ impl DevicePoolBuilder {
     }
 
     /// Settings as `key:value,key:value`, in place of those in the environment (`MILLPOND_CONF`): those of the policy, and of
-    /// the pool `limit`, `memory-fraction`, `capacity`, `prewarm`, `zero-on-reuse`, `track` and `stacks`. What only pools of host
-    /// memory have is refused here, and passed over in the environment, which is for all pools.
+    /// the pool `limit`, `memory-fraction`, `capacity`, `prewarm`, `trim-every`, `trim-at-pressure`, `zero-on-reuse`, `track`,
+    /// `stacks` and `leak-report`. What only pools of host memory have is refused here, and passed over in the environment, which is
+    /// for all pools.
     pub fn settings(mut self, settings: &str) -> Self {
         self.settings = Some(settings.to_owned());
         self
@@ -170,6 +177,35 @@ impl DevicePoolBuilder {
         self
     }
 
+    /// How often memory that has not been used for a while goes back to the device in the background: each second unless said
+    /// otherwise, never with `None`. Each time is one tick for the policy, which gives back what no block has touched for `decay`
+    /// ticks, 64 unless set.
+    ///
+    /// Nothing is to wait for that: a tick counts when no stream that this process's pools of the device know has work, and
+    /// nothing is captured by [`DevicePool::capture`]. Of captures that other libraries begin on streams which no pool was asked on
+    /// nobody tells; beside such, say `None`. As text it is `trim-every:500ms`, or `off`.
+    pub fn trim_every(mut self, time: Option<Duration>) -> Self {
+        self.conf.trim_every = Some(time);
+        self
+    }
+
+    /// Gives back what no block uses when so much of the device's memory is in use, by whomever: never with `None`, which is the
+    /// default. It is looked at as often as [`trim_every`](Self::trim_every) says, each second where that is never, while the pool has a
+    /// mebibyte or more to give and nobody has to wait, and not for five seconds after it has given. As text it is
+    /// `trim-at-pressure:80%`, or `off`.
+    pub fn trim_at_pressure(mut self, used: Option<Share>) -> Self {
+        self.conf.trim_at_pressure = Some(used);
+        self
+    }
+
+    /// Whether standard error is told, when the process ends, which blocks are still held, as
+    /// [`PoolBuilder::leak_report`](crate::PoolBuilder::leak_report). It takes an [account](Self::track), which is begun where nothing
+    /// is said of one. On in debug builds, off in others unless asked for.
+    pub fn leak_report(mut self, on: bool) -> Self {
+        self.conf.leak_report = Some(on);
+        self
+    }
+
     /// A budget that the pool is charged to, by a child of its name: of reserved bytes what it takes from the device, of
     /// allocated bytes what it hands out, and that to the nearest budget of reserved bytes above.
     pub fn budget(mut self, budget: &Budget) -> Self {
@@ -206,6 +242,7 @@ impl DevicePoolBuilder {
             },
         };
         policy.retain.check()?;
+        expect_time(self.conf.trim_every.flatten())?;
         Ok((conf.overridden(self.conf.clone()), policy))
     }
 
@@ -224,6 +261,9 @@ impl DevicePoolBuilder {
     /// Where a setting is none, the driver cannot do what is asked for, or what it is to hold from the start cannot be had.
     pub fn build(self, device: &CudaDevice) -> Result<DevicePool, DevicePoolError> {
         let (mut conf, millpond) = self.read()?;
+        if self.direct {
+            (conf.trim_every, conf.leak_report) = (Some(None), Some(false));
+        }
         let retain = millpond.retain.clone();
         let fraction = *conf.memory_fraction.get_or_insert(FRACTION);
         if !(fraction > 0.0 && fraction <= 1.0) {
@@ -240,6 +280,7 @@ impl DevicePoolBuilder {
             })?;
         let source = CudaSource::new(device, self.memory)?;
         let limit = Limit::new(limit_of(&conf, source.capacity())?);
+        let leak_report = conf.leak_report.unwrap_or(cfg!(debug_assertions));
         let (number, flow) = (crate::pool::next_number(), Arc::default());
         let name = self.name.unwrap_or_else(|| format!("{device} pool {number}"));
         let (budget, reserved) = budgets(self.budget.as_ref(), &name)?;
@@ -257,12 +298,12 @@ impl DevicePoolBuilder {
             reserved,
             retain,
             zero_on_reuse: conf.zero_on_reuse.unwrap_or(false),
+            leak_report,
             direct: self.direct,
             of_graph: false,
         }));
-        let track = conf
-            .track
-            .unwrap_or_else(|| cfg!(debug_assertions).then_some(Tracking::All));
+        let tracks = cfg!(debug_assertions) || conf.leak_report == Some(true);
+        let track = conf.track.unwrap_or(tracks.then_some(Tracking::All));
         if let Some(tracking) = track {
             let account = Ledger::builder(tracking).complete(true).times(true);
             pool.track(Some(account.stacks(conf.stacks.unwrap_or(true))));
@@ -273,6 +314,17 @@ impl DevicePoolBuilder {
         if let Some(bytes) = conf.capacity {
             pool.reserve(bytes).map_err(DevicePoolError::Start)?;
         }
+        if leak_report {
+            watch_exit();
+        }
+        // Whoever looks after it has a lock that a fork takes.
+        watch_forks();
+        let lookout = Lookout::new(conf.trim_at_pressure.flatten(), Readings::system());
+        keep(
+            DeviceWard::of(&pool.0),
+            conf.trim_every.unwrap_or(Some(TICK)),
+            lookout,
+        );
         Ok(pool)
     }
 }

@@ -35,6 +35,7 @@ impl DevicePool {
             reserved: of.reserved.clone(),
             retain: MillpondConf::default().retain,
             zero_on_reuse: self.0.zero_on_reuse.load(Ordering::Relaxed),
+            leak_report: false,
             direct: false,
             of_graph: true,
         });

@@ -29,6 +29,8 @@ pub(super) struct Core {
     pub(super) account: Stats,
     /// Blocks that came back and the driver was not asked about yet: a drop may happen where it must not be called.
     returned: Vec<Returned>,
+    /// How often time has passed.
+    pub(super) ticks: u64,
 }
 
 impl Core {
@@ -130,6 +132,7 @@ pub(super) struct Parts {
     /// How much is kept, and for how long.
     pub(super) retain: RetainConf,
     pub(super) zero_on_reuse: bool,
+    pub(super) leak_report: bool,
     pub(super) direct: bool,
     pub(super) of_graph: bool,
 }
@@ -156,12 +159,15 @@ pub(super) struct Shared {
 pub(super) struct Fixed {
     pub(super) device: CudaDevice,
     pub(super) memory: CudaMemory,
+    pub(super) number: u64,
     pub(super) name: String,
     pub(super) limit: Limit,
     /// Of allocated bytes.
     pub(super) budget: Option<Budget>,
     /// Of reserved bytes.
     pub(super) reserved: Option<Budget>,
+    /// Whether the end of the process tells what is held.
+    pub(super) leak_report: bool,
     pub(super) direct: bool,
     /// Whether a graph has written down where its blocks are: then nothing of it goes back before its end.
     pub(super) of_graph: bool,
@@ -183,14 +189,17 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Every pool of this process that lives.
 static POOLS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
-/// Those of one device.
-fn pools_of(device: u32) -> Vec<Arc<Shared>> {
+pub(super) fn all_pools() -> Vec<Arc<Shared>> {
     let mut pools = lock(&POOLS);
     pools.retain(|pool| pool.strong_count() > 0);
-    let living = pools.iter().filter_map(Weak::upgrade);
-    living
-        .filter(|pool| pool.parts.device.number() == device)
-        .collect()
+    pools.iter().filter_map(Weak::upgrade).collect()
+}
+
+/// Those of one device.
+pub(super) fn pools_of(device: u32) -> Vec<Arc<Shared>> {
+    let mut pools = all_pools();
+    pools.retain(|pool| pool.parts.device.number() == device);
+    pools
 }
 
 /// Says what a pool holds, to whoever was refused.
@@ -221,10 +230,12 @@ impl Shared {
             parts: Fixed {
                 device: parts.device,
                 memory: parts.memory,
+                number: parts.number,
                 name: parts.name,
                 limit: parts.limit,
                 budget: parts.budget,
                 reserved: parts.reserved,
+                leak_report: parts.leak_report,
                 direct: parts.direct,
                 of_graph: parts.of_graph,
             },
@@ -232,6 +243,7 @@ impl Shared {
                 memory: parts.engine,
                 account: Stats::default(),
                 returned: Vec::new(),
+                ticks: 0,
             }),
             aside: Mutex::default(),
             any_aside: AtomicBool::new(false),
@@ -298,6 +310,12 @@ impl Shared {
         self.any_aside.store(true, Ordering::Release);
         drop(aside);
         self.came_back.notify_all();
+    }
+
+    /// Does something with the engine as it is: about what has come back the driver is not asked.
+    pub(super) fn peek<R>(&self, work: impl FnOnce(&mut Core) -> R) -> Result<R, CudaError> {
+        fork::check()?;
+        Ok(work(&mut lock(&self.core)))
     }
 
     /// Does something with the engine, and tells what went to the device and came from it meanwhile.
@@ -449,11 +467,12 @@ impl Shared {
         }
     }
 
-    /// Has other pools of the device give back what no block uses; answers whether that was anything.
+    /// Has other pools of the device, and those that are charged to the same budget, give back what no block uses; answers whether
+    /// that was anything.
     fn trim_others(&self) -> bool {
         let mut any = false;
-        for other in pools_of(self.parts.device.number()) {
-            if !std::ptr::eq(&raw const *other, self) && !other.parts.of_graph {
+        for other in all_pools() {
+            if !std::ptr::eq(&raw const *other, self) && !other.parts.of_graph && self.competes_with(&other) {
                 let returned = other.with_core(|core| core.memory.compact().returned());
                 any |= returned.is_ok_and(|bytes| bytes > 0);
             }
@@ -463,6 +482,13 @@ impl Shared {
             any = true;
         }
         any
+    }
+
+    fn competes_with(&self, other: &Self) -> bool {
+        let (ours, theirs) = (&self.parts.reserved, &other.parts.reserved);
+        let shares = ours.as_ref().zip(theirs.as_ref());
+        self.parts.device.number() == other.parts.device.number()
+            || shares.is_some_and(|(ours, theirs)| ours.shares_with(theirs))
     }
 
     pub(super) fn take_back(&self, held: Held, uses: Vec<CudaStream>) {

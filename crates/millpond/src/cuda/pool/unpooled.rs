@@ -3,6 +3,7 @@
 use super::{DevicePool, DevicePoolError};
 use crate::cuda::buffer::DeviceBuffer;
 use crate::cuda::device::CudaDevice;
+use crate::cuda::queue::CudaQueue;
 use crate::cuda::source::CudaMemory;
 use crate::cuda::stream::CudaStream;
 use crate::dtype::Element;
@@ -47,6 +48,15 @@ impl UnpooledDevice {
     #[must_use]
     pub fn device(&self) -> &CudaDevice {
         self.0.device()
+    }
+
+    /// The device's memory with a stream for work: what [tensors](crate::cuda::DeviceTensor) and
+    /// [workspaces](crate::cuda::DeviceWorkspace) are made on.
+    ///
+    /// # Errors
+    /// As [`DevicePool::on`].
+    pub fn on(&self, stream: &CudaStream) -> Result<CudaQueue, AllocError> {
+        self.0.on(stream)
     }
 
     /// Bytes held from the device.

@@ -2,10 +2,12 @@
 
 use super::DevicePool;
 use super::shared::lock;
+use super::ward::DeviceWard;
 use crate::error::AllocError;
-use crate::pool::{Change, PoolStats, Prewarm, limit_of};
-use millpond_engine::{Block, Compaction, ConfError, Mark, Source};
+use crate::pool::{Change, PoolStats, Prewarm, change_keeping, expect_time, limit_of};
+use millpond_engine::{Block, Compaction, ConfError, Source};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 impl DevicePool {
     /// The account, with all that has come back; all zero in a process that was forked.
@@ -64,7 +66,7 @@ impl DevicePool {
     pub fn collect_garbage(&self) {
         let _ = self.0.with_core(|core| {
             core.memory.collect();
-            core.memory.mark(Mark::Ticks(1));
+            core.pass_tick();
         });
     }
 
@@ -115,8 +117,8 @@ impl DevicePool {
         });
     }
 
-    /// Changes settings of a live pool, as `key:value,key:value`: `limit`, `memory-fraction`, `zero-on-reuse`, and how much the policy
-    /// keeps, for how long.
+    /// Changes settings of a live pool, as `key:value,key:value`: `limit`, `memory-fraction`, `trim-every`, `trim-at-pressure`,
+    /// `zero-on-reuse`, and how much the policy keeps, for how long (`cache-size`, `decay`, `low-water`, `high-water`, `compact-at`).
     ///
     /// # Errors
     /// On a key that is not known, a value that cannot be, what a pool keeps for life, and what only pools of host memory or other
@@ -159,10 +161,23 @@ impl DevicePool {
         if let Some(on) = conf.zero_on_reuse {
             self.set_zero_on_reuse(on);
         }
+        change_keeping(DeviceWard::of(&self.0), conf.trim_every, conf.trim_at_pressure);
         if let Some(retain) = retain {
-            let _ = self.0.with_core(|core| core.memory.set_retain(&retain));
-            *lock(&self.0.retain) = retain;
+            let _ = self.0.with_core(|core| {
+                core.memory.set_retain(&retain);
+                *lock(&self.0.retain) = retain;
+            });
         }
+        Ok(())
+    }
+
+    /// Changes how often memory [goes back in the background](super::DevicePoolBuilder::trim_every); never with `None`.
+    ///
+    /// # Errors
+    /// On no time at all; then nothing is changed.
+    pub fn set_trim_every(&self, time: Option<Duration>) -> Result<(), ConfError> {
+        expect_time(time)?;
+        change_keeping(DeviceWard::of(&self.0), Some(time), None);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! What a watch is to be like, and why it cannot be.
 
 use super::calls::{Call, Turn};
-use super::{Change, Watch};
+use super::{Change, DeviceChange, Watch};
 use crate::pressure::{Readings, Share, Thresholds};
 use std::fmt;
 use std::sync::Arc;
@@ -101,13 +101,26 @@ impl WatchBuilder {
 
     /// Calls this first when the level changes, to give memory back.
     pub fn trim(mut self, call: impl Fn(&Change<'_>) + Send + Sync + 'static) -> Self {
-        self.calls.push((Turn::Trim, Arc::new(call)));
+        self.calls.push((Turn::Trim, Call::Process(Arc::new(call))));
         self
     }
 
     /// Calls this when the level changes, after all trims.
     pub fn tell(mut self, call: impl Fn(&Change<'_>) + Send + Sync + 'static) -> Self {
-        self.calls.push((Turn::Tell, Arc::new(call)));
+        self.calls.push((Turn::Tell, Call::Process(Arc::new(call))));
+        self
+    }
+
+    /// Calls this first when the level of a CUDA device's memory changes, to give some back. Those are looked at that this process has
+    /// opened by then, each time the thread looks; they have the same thresholds, margin and calm.
+    pub fn trim_device(mut self, call: impl Fn(&DeviceChange<'_>) + Send + Sync + 'static) -> Self {
+        self.calls.push((Turn::Trim, Call::Device(Arc::new(call))));
+        self
+    }
+
+    /// Calls this when the level of a CUDA device's memory changes, after all trims.
+    pub fn tell_device(mut self, call: impl Fn(&DeviceChange<'_>) + Send + Sync + 'static) -> Self {
+        self.calls.push((Turn::Tell, Call::Device(Arc::new(call))));
         self
     }
 

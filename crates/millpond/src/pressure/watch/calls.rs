@@ -1,11 +1,34 @@
 //! Whom to call, in which order, and which of them panicked.
 
-use super::Change;
+use super::{Change, DeviceChange};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub(super) type Call = Arc<dyn Fn(&Change<'_>) + Send + Sync>;
+/// Whom to call, of what.
+#[derive(Clone)]
+pub(crate) enum Call {
+    Process(Arc<dyn Fn(&Change<'_>) + Send + Sync>),
+    Device(Arc<dyn Fn(&DeviceChange<'_>) + Send + Sync>),
+}
+
+/// What has changed.
+#[derive(Clone, Copy)]
+pub(super) enum Changed<'a> {
+    Process(&'a Change<'a>),
+    Device(&'a DeviceChange<'a>),
+}
+
+impl Call {
+    /// Calls, if it is about that.
+    fn tell(&self, changed: Changed<'_>) {
+        match (self, changed) {
+            (Self::Process(call), Changed::Process(change)) => call(change),
+            (Self::Device(call), Changed::Device(change)) => call(change),
+            _ => {}
+        }
+    }
+}
 
 /// When a callback is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,17 +78,17 @@ impl Calls {
         drop(removed);
     }
 
-    /// Calls everybody.
-    pub(super) fn tell(&self, change: &Change<'_>) {
+    /// Calls everybody whom it is about.
+    pub(super) fn tell(&self, changed: Changed<'_>) {
         let calls: Vec<Call> = self
             .state()
             .calls
             .iter()
-            .map(|(_, _, call)| Arc::clone(call))
+            .map(|(_, _, call)| call.clone())
             .collect();
         for call in calls {
             // The callback may be the last of its kind: it is dropped in here too.
-            let Err(panic) = catch_unwind(AssertUnwindSafe(move || call(change))) else {
+            let Err(panic) = catch_unwind(AssertUnwindSafe(move || call.tell(changed))) else {
                 continue;
             };
             let message = message(&*panic);

@@ -1,8 +1,10 @@
 //! The thread that watches.
 
 use super::alarm::{Alarm, Woken};
+use super::calls::Changed;
 use super::hysteresis::Hysteresis;
-use super::{Change, Shared, WatchBuilder};
+use super::{Change, DeviceChange, Shared, WatchBuilder};
+use crate::device::Device;
 use crate::pressure::{Cause, Events, Level, Pressure, Thresholds, level};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,6 +19,8 @@ pub(super) struct Watcher {
     lower: Thresholds,
     alarm: Alarm,
     hysteresis: Hysteresis,
+    /// One for each device that was ever seen.
+    devices: Vec<(Device, Hysteresis)>,
     /// What the limits' events came to at the last look, and in which cgroup.
     events: Option<(Option<PathBuf>, Events)>,
 }
@@ -28,6 +32,7 @@ impl Watcher {
             lower: rules.thresholds.lower(rules.margin),
             alarm: Alarm::new(files, &rules.thresholds, rules.interval),
             hysteresis: Hysteresis::new(rules.calm),
+            devices: Vec::new(),
             events: None,
             shared,
             rules,
@@ -71,12 +76,34 @@ impl Watcher {
         let change = self.hysteresis.step(met, falling, Instant::now());
         self.shared.set(change.map(|(_, to)| to), Arc::clone(&now));
         if let Some((from, to)) = change {
-            self.shared.calls.tell(&Change {
+            self.shared.calls.tell(Changed::Process(&Change {
                 from,
                 to,
                 cause,
                 pressure: &now,
+            }));
+        }
+        self.look_at_devices(&now);
+    }
+
+    fn look_at_devices(&mut self, now: &Pressure) {
+        for device in now.devices() {
+            let found = self.devices.iter().position(|(known, _)| *known == device.device);
+            let place = found.unwrap_or_else(|| {
+                let hysteresis = Hysteresis::new(self.rules.calm);
+                self.devices.push((device.device, hysteresis));
+                self.devices.len() - 1
             });
+            let falling = self.lower.used.level(device.used_share()).max(device.level);
+            let hysteresis = &mut self.devices[place].1;
+            if let Some((from, to)) = hysteresis.step(device.level, falling, Instant::now()) {
+                self.shared.calls.tell(Changed::Device(&DeviceChange {
+                    device: *device,
+                    from,
+                    to,
+                    pressure: now,
+                }));
+            }
         }
     }
 

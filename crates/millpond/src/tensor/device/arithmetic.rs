@@ -108,7 +108,20 @@ impl Binary {
     }
 }
 
-macro_rules! reads {
+macro_rules! operations {
+    ($each:ident) => {
+        $each! {
+            add add_into Add "The sum of each two elements";
+            sub sub_into Sub "The difference of each two elements";
+            mul mul_into Mul "The product of each two elements";
+            div div_into Div "The quotient of each two elements; of integers without the rest, and never by 0";
+            rsub rsub_into SubFrom "The difference the other way round, `other - self`";
+            rdiv rdiv_into DivInto "The quotient the other way round, `other / self`; of integers without the rest, and never by 0";
+        }
+    };
+}
+
+macro_rules! news {
     ($($name:ident $into:ident $binary:ident $what:literal;)*) => {
         $(
             #[doc = concat!($what, ", as a new tensor of this one's pool and stream.")]
@@ -118,7 +131,13 @@ macro_rules! reads {
             pub fn $name<'b>(&self, other: impl Into<DeviceOperand<'b>>) -> Result<Self, TensorError> {
                 Binary::$binary.make_there(stringify!($name), self.side(), &other.into())
             }
+        )*
+    };
+}
 
+macro_rules! intos {
+    ($($name:ident $into:ident $binary:ident $what:literal;)*) => {
+        $(
             #[doc = concat!($what, ", into an output, on its stream. No memory is allocated.")]
             ///
             /// # Errors
@@ -132,6 +151,21 @@ macro_rules! reads {
                 Binary::$binary.write_there(stringify!($into), self.side(), &other.into(), out.output()?)
             }
         )*
+
+        /// The sum of each element and a multiple of another, into an output, on its stream. No memory is allocated.
+        ///
+        /// # Errors
+        /// Where types differ, the factor is none of them, shapes do not go together or the output has another, where it cannot be
+        /// written, and what the driver says.
+        pub fn add_scaled_into<'b>(
+            &self,
+            factor: impl Into<Scalar>,
+            other: impl Into<DeviceOperand<'b>>,
+            out: &mut impl DeviceOutput,
+        ) -> Result<(), TensorError> {
+            let scaled = Binary::scaled(factor.into(), self.dtype())?;
+            scaled.write_there("add_scaled_into", self.side(), &other.into(), out.output()?)
+        }
     };
 }
 
@@ -139,14 +173,8 @@ macro_rules! reads {
 ///
 /// To divide integers by a tensor of integers waits for the device, which is asked first whether one of them is 0.
 impl DeviceTensor {
-    reads! {
-        add add_into Add "The sum of each two elements";
-        sub sub_into Sub "The difference of each two elements";
-        mul mul_into Mul "The product of each two elements";
-        div div_into Div "The quotient of each two elements; of integers without the rest, and never by 0";
-        rsub rsub_into SubFrom "The difference the other way round, `other - self`";
-        rdiv rdiv_into DivInto "The quotient the other way round, `other / self`; of integers without the rest, and never by 0";
-    }
+    operations!(news);
+    operations!(intos);
 
     /// The sum of each element and a multiple of another, as a new tensor: `self + factor * other`.
     ///
@@ -161,21 +189,11 @@ impl DeviceTensor {
         let scaled = Binary::scaled(factor.into(), self.dtype())?;
         scaled.make_there("add_scaled", self.side(), &other.into())
     }
+}
 
-    /// The sum of each element and a multiple of another, into an output, on its stream. No memory is allocated.
-    ///
-    /// # Errors
-    /// Where types differ, the factor is none of them, shapes do not go together or the output has another, where it cannot be
-    /// written, and what the driver says.
-    pub fn add_scaled_into<'b>(
-        &self,
-        factor: impl Into<Scalar>,
-        other: impl Into<DeviceOperand<'b>>,
-        out: &mut impl DeviceOutput,
-    ) -> Result<(), TensorError> {
-        let scaled = Binary::scaled(factor.into(), self.dtype())?;
-        scaled.write_there("add_scaled_into", self.side(), &other.into(), out.output()?)
-    }
+/// Element by element, as of a [`DeviceTensor`].
+impl DeviceTensorMut<'_> {
+    operations!(intos);
 }
 
 macro_rules! writes {

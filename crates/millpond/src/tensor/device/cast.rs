@@ -2,6 +2,7 @@
 
 use super::arithmetic::wide_of;
 use super::operand::DeviceOutput;
+use super::storage::Side;
 use super::{DeviceTensor, DeviceTensorMut};
 use crate::dtype::DType;
 use crate::tensor::copy::SharedOrCopied;
@@ -15,14 +16,26 @@ fn castable(dtype: DType) -> Result<(), TensorError> {
     wide_of("cast", dtype).map(|_| ())
 }
 
-fn cast(from: &DeviceTensor, mut out: DeviceTensorMut<'_>) -> Result<(), TensorError> {
+fn cast(from: Side<'_>, mut out: DeviceTensorMut<'_>) -> Result<(), TensorError> {
     output("cast_into", &out, out.dtype(), from.shape())?;
     if from.dtype() == out.dtype() {
-        return out.copy_from(from);
+        return out.target().copy(from);
     }
     castable(from.dtype())?;
     castable(out.dtype())?;
-    out.target().cast(from.side())
+    out.target().cast(from)
+}
+
+macro_rules! into {
+    () => {
+        /// The elements as the type of an output, on its stream. No memory is allocated.
+        ///
+        /// # Errors
+        /// Where there is no way from type to type, the output has another shape or cannot be written, and what the driver says.
+        pub fn cast_into(&self, out: &mut impl DeviceOutput) -> Result<(), TensorError> {
+            cast(self.side(), out.output()?)
+        }
+    };
 }
 
 impl DeviceTensor {
@@ -37,15 +50,13 @@ impl DeviceTensor {
         castable(self.dtype())?;
         castable(dtype)?;
         let mut out = Self::unwritten(self.queue(), self.shape(), dtype)?;
-        cast(self, out.view_mut()?)?;
+        cast(self.side(), out.view_mut()?)?;
         Ok(SharedOrCopied::Copied(out))
     }
 
-    /// The elements as the type of an output, on its stream. No memory is allocated.
-    ///
-    /// # Errors
-    /// Where there is no way from type to type, the output has another shape or cannot be written, and what the driver says.
-    pub fn cast_into(&self, out: &mut impl DeviceOutput) -> Result<(), TensorError> {
-        cast(self, out.output()?)
-    }
+    into!();
+}
+
+impl DeviceTensorMut<'_> {
+    into!();
 }

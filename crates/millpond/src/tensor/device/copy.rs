@@ -30,7 +30,7 @@ impl Destination<DeviceTensor> for Device {
     fn bring(self, tensor: &DeviceTensor) -> Result<SharedOrCopied<Tensor>, TensorError> {
         let mut copy = Tensor::zeros_on(self, tensor.shape(), tensor.dtype())?;
         let whole = tensor.to_contiguous()?;
-        whole.read(copy.view_mut()?.as_mut_bytes()?)?;
+        whole.side().read(copy.view_mut()?.as_mut_bytes()?)?;
         Ok(SharedOrCopied::Copied(copy))
     }
 }
@@ -66,7 +66,7 @@ impl DeviceTensor {
         crate::tensor::expect(T::DTYPE, self.dtype())?;
         let whole = self.to_contiguous()?;
         let mut elements = vec![T::zeroed(); self.len()];
-        whole.read(bytemuck::cast_slice_mut(&mut elements))?;
+        whole.side().read(bytemuck::cast_slice_mut(&mut elements))?;
         Ok(elements)
     }
 
@@ -126,6 +126,23 @@ impl DeviceTensor {
 }
 
 impl DeviceTensorMut<'_> {
+    /// The elements in order, copied to the host, for which the stream is waited for.
+    ///
+    /// # Errors
+    /// Where they are of another type, when there is no memory to bring them in order, and what the driver says.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, TensorError> {
+        let side = self.side();
+        if !side.layout().is_contiguous() {
+            let mut copy = DeviceTensor::unwritten(side.queue(), self.shape(), self.dtype())?;
+            copy.view_mut()?.target().copy(side)?;
+            return copy.to_vec();
+        }
+        crate::tensor::expect(T::DTYPE, self.dtype())?;
+        let mut elements = vec![T::zeroed(); self.len()];
+        side.read(bytemuck::cast_slice_mut(&mut elements))?;
+        Ok(elements)
+    }
+
     /// Overwrites the elements with those of another tensor on the device, repeated where they are fewer, or with a number.
     ///
     /// # Errors

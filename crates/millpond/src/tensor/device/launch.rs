@@ -67,7 +67,7 @@ pub(super) struct Target<'a>(Side<'a>);
 
 impl<'a> DeviceTensorMut<'a> {
     pub(super) fn target(&mut self) -> Target<'_> {
-        Target(Side::of(self.storage, self.layout))
+        Target(self.side())
     }
 }
 
@@ -399,7 +399,7 @@ impl<'a> KernelArgMut<'a> for DeviceTensorMut<'a> {}
 
 impl<'a> sealed::ArgMut<'a> for DeviceTensorMut<'a> {
     fn put(self, launch: &mut Launch<'a>) {
-        let storage = &*self.storage;
-        launch.memory(Side::of(storage, self.layout).address(), storage.queue().stream());
+        let side = Side::of(self.place, self.layout);
+        launch.memory(side.address(), side.stream());
     }
 }

@@ -27,6 +27,23 @@ fn multiply(
     out.target().matmul(left, right)
 }
 
+macro_rules! into {
+    () => {
+        /// The product of two matrices, into an output, on its stream. No memory is allocated.
+        ///
+        /// # Errors
+        /// Where they are none, their sizes do not go together, the output has another or cannot be written, where types differ, and what
+        /// the driver says.
+        pub fn matmul_into<'b>(
+            &self,
+            other: impl Into<DeviceOperand<'b>>,
+            out: &mut impl DeviceOutput,
+        ) -> Result<(), TensorError> {
+            multiply("matmul_into", self.side(), &other.into(), out.output()?)
+        }
+    };
+}
+
 /// Products of matrices, by tiles in the device's shared memory. Singles and doubles are added up in their own type, halves in
 /// single precision.
 impl DeviceTensor {
@@ -45,16 +62,10 @@ impl DeviceTensor {
         Ok(out)
     }
 
-    /// The product of two matrices, into an output, on its stream. No memory is allocated.
-    ///
-    /// # Errors
-    /// Where they are none, their sizes do not go together, the output has another or cannot be written, where types differ, and what
-    /// the driver says.
-    pub fn matmul_into<'b>(
-        &self,
-        other: impl Into<DeviceOperand<'b>>,
-        out: &mut impl DeviceOutput,
-    ) -> Result<(), TensorError> {
-        multiply("matmul_into", self.side(), &other.into(), out.output()?)
-    }
+    into!();
+}
+
+/// Products of matrices, as of a [`DeviceTensor`].
+impl DeviceTensorMut<'_> {
+    into!();
 }

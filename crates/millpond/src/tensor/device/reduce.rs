@@ -49,27 +49,68 @@ fn factors<'a>(
     Ok(Summand::products(left, right))
 }
 
+macro_rules! sums {
+    () => {
+        /// The sum of all elements, for which the device is waited for.
+        ///
+        /// # Errors
+        /// For complex numbers, and what the driver says.
+        pub fn sum(&self) -> Result<Scalar, TensorError> {
+            let wide = counted("sum", self.dtype())?;
+            read(Summand::elements(self.side()), wide)
+        }
+
+        /// The sum of all elements, into an output without dimensions, on its stream. No memory is allocated, and nothing waits.
+        ///
+        /// # Errors
+        /// Where the output is not of the sum's type (`i64` or `u64` for integers) or has dimensions, and what the driver says.
+        pub fn sum_into(&self, out: &mut impl DeviceOutput) -> Result<(), TensorError> {
+            let mut out = out.output()?;
+            output("sum_into", &out, sum_dtype(self.dtype()), &[])?;
+            let wide = counted("sum_into", self.dtype())?;
+            out.target().sum(wide, Summand::elements(self.side()))
+        }
+
+        /// Sums along a dimension, into an output, on its stream. No memory is allocated.
+        ///
+        /// # Errors
+        /// Where there is no such dimension, the output is of another shape or type, and what the driver says.
+        pub fn sum_dim_into(&self, dim: usize, out: &mut impl DeviceOutput) -> Result<(), TensorError> {
+            sum_dim(self.side(), dim, out.output()?)
+        }
+
+        /// The product of two vectors, for which the device is waited for.
+        ///
+        /// # Errors
+        /// Where types or sizes differ or there are other dimensions, and what the driver says.
+        pub fn dot<'b>(&self, other: impl Into<DeviceOperand<'b>>) -> Result<Scalar, TensorError> {
+            let other = other.into();
+            let products = factors("dot", self.side(), &other)?;
+            read(products, wide_of("dot", self.dtype())?)
+        }
+
+        /// The product of two vectors, into an output without dimensions, on its stream. No memory is allocated, and nothing waits.
+        ///
+        /// # Errors
+        /// Where types or sizes differ, there are other dimensions or the output is not of the type of the product, and what the driver
+        /// says.
+        pub fn dot_into<'b>(
+            &self,
+            other: impl Into<DeviceOperand<'b>>,
+            out: &mut impl DeviceOutput,
+        ) -> Result<(), TensorError> {
+            let (mut out, other) = (out.output()?, other.into());
+            output("dot_into", &out, sum_dtype(self.dtype()), &[])?;
+            let products = factors("dot_into", self.side(), &other)?;
+            out.target()
+                .sum(wide_of("dot_into", self.dtype())?, products)
+        }
+    };
+}
+
 /// Sums, in `f64`, `i64` or `u64` until the end.
 impl DeviceTensor {
-    /// The sum of all elements, for which the device is waited for.
-    ///
-    /// # Errors
-    /// For complex numbers, and what the driver says.
-    pub fn sum(&self) -> Result<Scalar, TensorError> {
-        let wide = counted("sum", self.dtype())?;
-        read(Summand::elements(self.side()), wide)
-    }
-
-    /// The sum of all elements, into an output without dimensions, on its stream. No memory is allocated, and nothing waits.
-    ///
-    /// # Errors
-    /// Where the output is not of the sum's type (`i64` or `u64` for integers) or has dimensions, and what the driver says.
-    pub fn sum_into(&self, out: &mut impl DeviceOutput) -> Result<(), TensorError> {
-        let mut out = out.output()?;
-        output("sum_into", &out, sum_dtype(self.dtype()), &[])?;
-        let wide = counted("sum_into", self.dtype())?;
-        out.target().sum(wide, Summand::elements(self.side()))
-    }
+    sums!();
 
     /// Sums along a dimension, as a new tensor without it.
     ///
@@ -82,38 +123,9 @@ impl DeviceTensor {
         sum_dim(self.side(), dim, out.view_mut()?)?;
         Ok(out)
     }
+}
 
-    /// Sums along a dimension, into an output, on its stream. No memory is allocated.
-    ///
-    /// # Errors
-    /// Where there is no such dimension, the output is of another shape or type, and what the driver says.
-    pub fn sum_dim_into(&self, dim: usize, out: &mut impl DeviceOutput) -> Result<(), TensorError> {
-        sum_dim(self.side(), dim, out.output()?)
-    }
-
-    /// The product of two vectors, for which the device is waited for.
-    ///
-    /// # Errors
-    /// Where types or sizes differ or there are other dimensions, and what the driver says.
-    pub fn dot<'b>(&self, other: impl Into<DeviceOperand<'b>>) -> Result<Scalar, TensorError> {
-        let other = other.into();
-        let products = factors("dot", self.side(), &other)?;
-        read(products, wide_of("dot", self.dtype())?)
-    }
-
-    /// The product of two vectors, into an output without dimensions, on its stream. No memory is allocated, and nothing waits.
-    ///
-    /// # Errors
-    /// Where types or sizes differ, there are other dimensions or the output is not of the type of the product, and what the driver
-    /// says.
-    pub fn dot_into<'b>(
-        &self,
-        other: impl Into<DeviceOperand<'b>>,
-        out: &mut impl DeviceOutput,
-    ) -> Result<(), TensorError> {
-        let (mut out, other) = (out.output()?, other.into());
-        output("dot_into", &out, sum_dtype(self.dtype()), &[])?;
-        let products = factors("dot_into", self.side(), &other)?;
-        out.target().sum(wide_of("dot_into", self.dtype())?, products)
-    }
+/// Sums, as of a [`DeviceTensor`].
+impl DeviceTensorMut<'_> {
+    sums!();
 }

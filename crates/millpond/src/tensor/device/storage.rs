@@ -1,7 +1,6 @@
 //! Memory on a device for elements of a type, and the one way to its bytes from the host.
 
-use super::DeviceTensor;
-use crate::cuda::{CudaQueue, CudaStream, DeviceBuffer, kernels};
+use crate::cuda::{CudaQueue, CudaStream, DeviceBuffer, DevicePool, kernels};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::AllocError;
@@ -50,28 +49,79 @@ impl DeviceStorage {
     pub(super) fn device(&self) -> Device {
         self.bytes.device()
     }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.bytes()
+    }
+
+    pub(super) fn pool(&self) -> Option<&DevicePool> {
+        self.bytes.pool()
+    }
+
+    /// Where its elements are.
+    pub(super) fn place(&self) -> Place<'_> {
+        Place {
+            address: self.bytes.address(),
+            elements: self.bytes.len() / self.dtype.size(),
+            dtype: self.dtype,
+            queue: &self.queue,
+        }
+    }
 }
 
-/// A view that borrows, to read. Invariant: its elements lie in the storage.
+/// Where elements are, whoever keeps them there. Work on them is put on the stream of the queue, or ordered with that.
+///
+/// Invariant: they are there, and may be used in the order of that stream, for `'a`.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    /// 0 where there are none.
+    address: u64,
+    elements: usize,
+    dtype: DType,
+    queue: &'a CudaQueue,
+}
+
+impl<'a> Place<'a> {
+    /// # Safety
+    /// The invariant holds.
+    pub(super) unsafe fn new(address: u64, elements: usize, dtype: DType, queue: &'a CudaQueue) -> Self {
+        Self {
+            address,
+            elements,
+            dtype,
+            queue,
+        }
+    }
+
+    pub(super) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    pub(super) fn queue(&self) -> &'a CudaQueue {
+        self.queue
+    }
+
+    fn device(&self) -> Device {
+        Device::Cuda(self.queue.device().number())
+    }
+}
+
+/// A view that borrows, to read. Invariant: its elements lie in the place.
 #[derive(Clone, Copy)]
 pub(super) struct Side<'a> {
-    storage: &'a DeviceStorage,
+    place: Place<'a>,
     layout: Layout,
 }
 
 impl<'a> Side<'a> {
-    pub(super) fn of(storage: &'a DeviceStorage, layout: Layout) -> Self {
-        debug_assert!(
-            layout
-                .last()
-                .is_none_or(|last| last < storage.bytes.len() / storage.dtype.size())
-        );
-        Self { storage, layout }
+    pub(super) fn of(place: Place<'a>, layout: Layout) -> Self {
+        debug_assert!(layout.last().is_none_or(|last| last < place.elements));
+        Self { place, layout }
     }
 
     /// The same memory in another layout, which was made of this one's.
     pub(super) fn with(&self, layout: Layout) -> Self {
-        Self::of(self.storage, layout)
+        Self::of(self.place, layout)
     }
 
     pub(super) fn layout(&self) -> &Layout {
@@ -83,20 +133,20 @@ impl<'a> Side<'a> {
     }
 
     pub(super) fn dtype(&self) -> DType {
-        self.storage.dtype
+        self.place.dtype
     }
 
     pub(super) fn queue(&self) -> &'a CudaQueue {
-        &self.storage.queue
+        self.place.queue
     }
 
     pub(super) fn stream(&self) -> &'a CudaStream {
-        self.storage.queue.stream()
+        self.place.queue.stream()
     }
 
     /// The first element's address.
     pub(super) fn address(&self) -> u64 {
-        match self.storage.bytes.address() {
+        match self.place.address {
             0 => 0,
             first => first + (self.layout.offset() * self.dtype().size()) as u64,
         }
@@ -107,12 +157,12 @@ impl<'a> Side<'a> {
             .field("shape", &self.shape())
             .field("strides", &self.layout.strides())
             .field("dtype", &self.dtype())
-            .field("device", &self.storage.device())
+            .field("device", &self.place.device())
             .finish_non_exhaustive()
     }
 }
 
-impl DeviceTensor {
+impl Side<'_> {
     /// Copies the elements, which follow one another, to the host, and waits for them.
     pub(super) fn read(&self, elements: &mut [u8]) -> Result<(), TensorError> {
         debug_assert!(self.layout.is_contiguous());
@@ -120,7 +170,7 @@ impl DeviceTensor {
         if elements.is_empty() {
             return Ok(());
         }
-        // SAFETY: the elements lie in the storage and are as many; whoever writes them keeps to the stream, and nobody does while
+        // SAFETY: the elements lie in the place and are as many; whoever writes them keeps to the stream, and nobody does while
         // this is borrowed.
         Ok(unsafe { kernels::read(self.stream(), self.address(), elements) }?)
     }

@@ -1,0 +1,38 @@
+//! Blocks that were not given back: told at the end of a piece of work, and of the process.
+
+use super::DevicePool;
+use super::shared::all_pools;
+use crate::cuda::fork;
+use crate::ledger::{Ledger, Tracking};
+use crate::pool::{LeakCheck, tell_leaks};
+use std::sync::Arc;
+
+impl DevicePool {
+    /// Looks from here on for what this thread allocates and does not give back, as [`Pool::leak_check`](crate::Pool::leak_check). A
+    /// pool that keeps no account begins one of all blocks, and keeps it until [`track`](Self::track) ends it.
+    pub fn leak_check(&self) -> LeakCheck {
+        let ledger = self.ledger().unwrap_or_else(|| {
+            let account = Ledger::builder(Tracking::All).times(true).stacks(true);
+            self.track(Some(account));
+            // None where another thread has ended it since: then there is nothing to tell.
+            self.ledger().unwrap_or_else(|| Arc::new(account.build()))
+        });
+        LeakCheck::of(self.name(), ledger)
+    }
+}
+
+/// Tells what is still held of each pool that is to; in a child of a fork of none.
+pub(crate) fn tell_leaks_at_exit() {
+    if fork::is_forked() {
+        return;
+    }
+    for pool in all_pools() {
+        if pool.parts.leak_report
+            && let Some(ledger) = pool.watchers().ledger()
+        {
+            tell_leaks(&pool.parts.name, ledger);
+        }
+        // No pool is to end here, where the driver may have.
+        std::mem::forget(pool);
+    }
+}

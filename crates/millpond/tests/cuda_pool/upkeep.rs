@@ -1,0 +1,335 @@
+//! What goes back in the background, and what does not; and what a process says of blocks that it still holds when it ends.
+
+use crate::support::emulator;
+use crate::{MIB, builder, device, is_alone};
+use millpond::cuda::{CudaDevice, CudaModule, CudaStream, DevicePool, DevicePoolBuilder};
+use millpond::{Pools, pressure::Share};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Far more than anything here takes.
+const LONG: Duration = Duration::from_secs(60);
+const TICK: Duration = Duration::from_millis(5);
+/// Many ticks.
+const A_WHILE: Duration = Duration::from_millis(150);
+
+fn quick() -> DevicePoolBuilder {
+    DevicePool::builder().settings("trim-every:5ms,decay:3")
+}
+
+fn reserved(pool: &DevicePool) -> u64 {
+    pool.stats().reserved.current
+}
+
+/// Nothing goes back by itself.
+fn keep(pool: &DevicePool) {
+    pool.configure("decay:1000000").expect("it has it");
+}
+
+/// What is idle goes back at once.
+fn let_go(pool: &DevicePool) {
+    pool.configure("decay:3").expect("it has it");
+}
+
+fn until(mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < LONG, "never");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn what_is_idle_goes_back_by_itself() {
+    if !is_alone("upkeep::what_is_idle_goes_back_by_itself") {
+        return;
+    }
+    let Some((device, stream)) = device() else { return };
+    let pool = quick().build(&device).expect("a pool");
+    keep(&pool);
+    let held = pool.alloc_from(&[3u8; 1000], &stream).expect("fits");
+    drop(pool.alloc::<u8>(32 << 20, &stream).expect("fits"));
+    assert!(reserved(&pool) >= 32 * MIB);
+    let_go(&pool);
+    until(|| reserved(&pool) <= 4 * MIB);
+    assert_eq!(held.to_vec().expect("a copy"), [3; 1000], "what is live stays");
+    pool.set_trim_every(None).expect("a pace");
+    drop(pool.alloc::<u8>(32 << 20, &stream).expect("fits"));
+    thread::sleep(A_WHILE);
+    assert!(reserved(&pool) >= 32 * MIB, "off by one option");
+    pool.configure("trim-every:5ms").expect("it has it");
+    until(|| reserved(&pool) <= 4 * MIB);
+    assert!(pool.set_trim_every(Some(Duration::ZERO)).is_err());
+    assert!(builder().trim_every(Some(Duration::ZERO)).build(&device).is_err());
+
+    // Without a tick nothing goes, and one by hand is one.
+    let still = DevicePool::builder()
+        .settings("trim-every:off,decay:1")
+        .build(&device)
+        .expect("a pool");
+    drop(still.alloc::<u8>(32 << 20, &stream).expect("fits"));
+    thread::sleep(A_WHILE);
+    assert!(reserved(&still) >= 32 * MIB);
+    (0..4).for_each(|_| still.collect_garbage());
+    assert_eq!(reserved(&still), 0);
+
+    // A bound on what is kept holds from the first tick.
+    let bounded = DevicePool::builder()
+        .settings("trim-every:5ms,decay:0,cache-size:0")
+        .build(&device)
+        .expect("a pool");
+    drop(bounded.alloc::<u8>(32 << 20, &stream).expect("fits"));
+    until(|| reserved(&bounded) == 0);
+}
+
+/// The driver is asked nothing as long as nothing can have been idle for long enough.
+#[test]
+fn ticks_of_a_young_pool_cost_no_call() {
+    if emulator::is_real() || !is_alone("upkeep::ticks_of_a_young_pool_cost_no_call") {
+        return;
+    }
+    let Some((device, stream)) = device() else { return };
+    let pool = DevicePool::builder()
+        .settings("trim-every:5ms,decay:1000000")
+        .build(&device)
+        .expect("a pool");
+    drop(pool.alloc::<u8>(32 << 20, &stream).expect("fits"));
+    let before = emulator::calls(None);
+    thread::sleep(A_WHILE);
+    assert_eq!(emulator::calls(None), before);
+}
+
+/// Nobody waits for a device that is at work, and no capture is spoilt, whoever began it.
+#[test]
+fn a_device_at_work_is_left_alone() {
+    let options = ["streams:threads", "streams:threads,strict:on"].map(str::to_owned);
+    emulator::in_children(
+        "upkeep::a_device_at_work_is_left_alone",
+        options.into_iter(),
+        || {
+            let Some((device, stream)) = device() else { return };
+            let pool = quick().build(&device).expect("a pool");
+            let input = pool.alloc_from(&[5u32; 1000], &stream).expect("fits");
+            keep(&pool);
+            drop(pool.alloc::<u8>(32 << 20, &stream).expect("fits"));
+            let syncs = || emulator::calls(Some(c"cuCtxSynchronize"));
+
+            let capture = pool.capture(&stream).expect("it begins");
+            let mut output = pool.alloc::<u32>(1000, &stream).expect("fits");
+            output.copy_from(&input).expect("it is written down");
+            let before = syncs();
+            let_go(&pool);
+            thread::sleep(A_WHILE);
+            assert_eq!(syncs(), before, "nobody waits");
+            assert!(reserved(&pool) >= 32 * MIB);
+            let graph = capture.end().expect("it was not spoilt");
+            // SAFETY: the input is there, and the stream is its own.
+            unsafe { graph.launch(&stream) }.expect("it is launched");
+            assert_eq!(output.to_vec().expect("a copy"), [5; 1000]);
+            until(|| reserved(&pool) <= 4 * MIB);
+
+            // Of others, on a stream that the pool knows.
+            keep(&pool);
+            drop(pool.alloc::<u8>(32 << 20, &stream).expect("fits"));
+            stream.synchronize().expect("it ends");
+            emulator::begin_capture(stream.as_raw());
+            let before = syncs();
+            let_go(&pool);
+            thread::sleep(A_WHILE);
+            assert_eq!(syncs(), before);
+            assert!(reserved(&pool) >= 32 * MIB);
+            assert!(stream.is_capturing().expect("it says"), "it was not spoilt");
+            emulator::end_capture(stream.as_raw());
+            until(|| reserved(&pool) <= 4 * MIB);
+
+            // Of another pool of the device: whoever takes memory back waits for all of it.
+            let other = builder().build(&device).expect("a pool");
+            let theirs = CudaStream::new(&device).expect("a stream");
+            let held = other.alloc::<u8>(1 << 20, &theirs).expect("fits");
+            keep(&pool);
+            drop(pool.alloc::<u8>(32 << 20, &stream).expect("fits"));
+            emulator::begin_capture(theirs.as_raw());
+            let_go(&pool);
+            thread::sleep(A_WHILE);
+            assert!(reserved(&pool) >= 32 * MIB);
+            emulator::end_capture(theirs.as_raw());
+            until(|| reserved(&pool) <= 4 * MIB);
+            drop(held);
+        },
+    );
+}
+
+/// The same of a kernel that takes three seconds.
+#[test]
+fn a_kernel_that_runs_is_not_waited_for() {
+    let options = ["streams:threads,pace:on".to_owned()];
+    emulator::in_children(
+        "upkeep::a_kernel_that_runs_is_not_waited_for",
+        options.into_iter(),
+        || {
+            let Some((device, stream)) = device() else { return };
+            emulator::register(c"slow", 3_000_000_000);
+            let module = CudaModule::load(&device, ".version 8.0\n.visible .entry slow() { }").expect("code");
+            let kernel = module.kernel("slow").expect("it is there");
+            let pool = quick().build(&device).expect("a pool");
+            keep(&pool);
+            drop(pool.alloc::<u8>(32 << 20, &stream).expect("fits"));
+            // SAFETY: it takes no parameters and does nothing.
+            unsafe { kernel.launch(&stream).launch() }.expect("it begins");
+            let syncs = emulator::calls(Some(c"cuCtxSynchronize"));
+            let_go(&pool);
+            thread::sleep(A_WHILE);
+            assert!(reserved(&pool) >= 32 * MIB);
+            assert_eq!(emulator::calls(Some(c"cuCtxSynchronize")), syncs);
+            until(|| reserved(&pool) <= 4 * MIB);
+        },
+    );
+}
+
+#[test]
+fn scarce_memory_of_the_device_goes_back() {
+    let options = ["memory:64M".to_owned()];
+    emulator::in_children(
+        "upkeep::scarce_memory_of_the_device_goes_back",
+        options.into_iter(),
+        || {
+            let Some((device, stream)) = device() else { return };
+            let pool = DevicePool::builder()
+                .settings("decay:1000000")
+                .memory_fraction(1.0)
+                .trim_every(Some(TICK))
+                .trim_at_pressure(Some(Share::percent(75)))
+                .build(&device)
+                .expect("a pool");
+            drop(pool.alloc::<u8>(32 << 20, &stream).expect("fits"));
+            thread::sleep(A_WHILE);
+            assert!(reserved(&pool) >= 32 * MIB, "half is not scarce");
+            // Past every pool of ours.
+            let theirs = emulator::allocate(20 << 20);
+            until(|| reserved(&pool) == 0);
+            emulator::free(theirs);
+            pool.configure("trim-at-pressure:off").expect("it has it");
+        },
+    );
+}
+
+/// With the last handle the pool ends, whoever looks after it; a set's settings reach it as they do the host's.
+#[test]
+fn nobody_is_kept_by_who_looks_after() {
+    if !is_alone("upkeep::nobody_is_kept_by_who_looks_after") {
+        return;
+    }
+    let Some((device, stream)) = device() else { return };
+    let frees = || emulator::calls(Some(c"cuMemRelease"));
+    let pool = quick().trim_every(Some(Duration::from_secs(3600))).build(&device);
+    let pool = pool.expect("a pool");
+    drop(pool.alloc::<u8>(8 << 20, &stream).expect("fits"));
+    let before = frees();
+    drop(pool);
+    if !emulator::is_real() {
+        assert!(frees() > before);
+    }
+
+    let set = Pools::builder().cuda_template(builder()).build();
+    set.configure("trim-every:5ms,decay:2").expect("all have it");
+    let of_set = set.cuda(0).expect("a pool");
+    let of_host = set.host().expect("a pool");
+    drop(of_set.alloc::<u8>(32 << 20, &stream).expect("fits"));
+    drop(of_host.alloc_zeroed::<u8>(32 << 20).expect("fits"));
+    until(|| reserved(&of_set) == 0 && of_host.stats().reserved.current < 32 * MIB);
+}
+
+#[test]
+fn a_forked_child_looks_after_nothing() {
+    emulator::in_children(
+        "upkeep::a_forked_child_looks_after_nothing",
+        std::iter::once(String::new()),
+        || {
+            let Some((device, stream)) = device() else { return };
+            let pool = quick().build(&device).expect("a pool");
+            drop(pool.alloc::<u8>(32 << 20, &stream).expect("fits"));
+            // SAFETY: the child uses what is told of here, and leaves by `_exit`.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let calls = emulator::calls(None);
+                // The thread begins anew with a pool of the host.
+                let host = millpond::Pool::builder()
+                    .settings("trim-every:1ms,decay:1")
+                    .host();
+                thread::sleep(A_WHILE);
+                let fine = host.is_ok() && emulator::calls(None) == calls;
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(i32::from(!fine)) };
+            }
+            let mut status = -1;
+            // SAFETY: waits for the child just made; the status is ours.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert_eq!(status, 0);
+            until(|| reserved(&pool) == 0);
+        },
+    );
+}
+
+/// What a child that holds blocks when it ends has said.
+fn said_at_exit(test: &str, conf: &str) -> String {
+    let (passed, text) = emulator::child_with(test, &[("MILLPOND_CONF", conf)]);
+    assert!(passed, "{text}");
+    text
+}
+
+#[test]
+fn what_is_held_at_the_end_is_told() {
+    const TEST: &str = "upkeep::what_is_held_at_the_end_is_told";
+    if !emulator::load() {
+        return;
+    }
+    if !emulator::is_child(TEST) {
+        let told = "when the process ended, pool 'weights' had ";
+        let text = said_at_exit(TEST, "leak-report:on");
+        assert!(text.contains(told) && text.contains("in 2 blocks"), "{text}");
+        assert_eq!(text.matches("when the process ended").count(), 1, "{text}");
+        assert!(!said_at_exit(TEST, "leak-report:off").contains(told));
+        assert!(!said_at_exit(TEST, "track:off").contains(told));
+        let of_debug = said_at_exit(TEST, "").contains(told);
+        assert_eq!(of_debug, cfg!(debug_assertions));
+        return;
+    }
+    let device = CudaDevice::get(0).expect("a device");
+    let stream = CudaStream::new(&device).expect("a stream");
+    let pool = DevicePool::builder()
+        .name("weights")
+        .build(&device)
+        .expect("a pool");
+    for _ in 0..2 {
+        std::mem::forget(pool.alloc::<f32>(1000, &stream).expect("fits"));
+    }
+    drop(pool.alloc::<f32>(1000, &stream).expect("fits"));
+    let empty = DevicePool::builder()
+        .name("empty")
+        .build(&device)
+        .expect("a pool");
+    std::mem::forget(empty);
+}
+
+#[test]
+fn a_leak_check_tells_what_its_scope_has_left() {
+    let Some((device, stream)) = device() else { return };
+    let pool = builder().track(None).build(&device).expect("a pool");
+    let before = pool.alloc::<f32>(10, &stream).expect("fits");
+    let check = pool.leak_check();
+    let kept = pool.alloc::<f32>(1000, &stream).expect("fits");
+    drop(pool.alloc::<f32>(1000, &stream).expect("fits"));
+    let elsewhere = AtomicU32::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            std::mem::forget(pool.alloc::<f32>(1, &stream).expect("fits"));
+            elsewhere.store(1, Ordering::Relaxed);
+        });
+    });
+    assert_eq!(elsewhere.load(Ordering::Relaxed), 1);
+    let report = check.finish();
+    assert_eq!(report.blocks, 1, "of this thread, since then: {report}");
+    assert!(pool.ledger().is_some());
+    drop((before, kept));
+}
