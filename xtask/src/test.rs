@@ -14,6 +14,7 @@ pub(crate) fn run() -> Result<(), String> {
         "cargo",
         &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
     )?;
+    crate::ptx::offer();
     step("cargo", &["test", "--workspace"])?;
     features()?;
     peers()?;
@@ -42,7 +43,7 @@ fn features() -> Result<(), String> {
     }
     for tests in [
         "test -p millpond --all-features --lib --test leaks -- event ledger leaks safetensors tensor::",
-        "test -p millpond --all-features --test safetensors --test dlpack --test cuda --test cuda_pool --test cuda_graph --test cuda_cudarc --test cuda_tensor --test cuda_transfer --test cuda_hostile",
+        "test -p millpond --all-features --test safetensors --test dlpack --test cuda --test cuda_pool --test cuda_graph --test cuda_cudarc --test cuda_tensor --test cuda_nvrtc --test cuda_transfer --test cuda_hostile",
     ] {
         step("cargo", &tests.split(' ').collect::<Vec<_>>())?;
     }
