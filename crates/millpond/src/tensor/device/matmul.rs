@@ -27,8 +27,8 @@ fn multiply(
     out.target().matmul(left, right)
 }
 
-/// Products of matrices, by tiles in the device's shared memory. Singles and doubles are added up in their own type, halves in
-/// single precision.
+/// Products of matrices, by [cuBLAS](crate::cuda::CudaQueue::matmul_backend) where it is there, else by tiles in the device's shared
+/// memory. Singles and doubles are added up in their own type, halves in single precision.
 impl DeviceTensor {
     /// The product of two matrices, as a new tensor. Of tensors of more dimensions than two the last two are matrices; those before
     /// go together as in [`add`](Self::add), and each two matrices are multiplied.
