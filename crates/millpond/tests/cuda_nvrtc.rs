@@ -25,10 +25,11 @@ extern "C" __global__ void grow(float *out, const float *in, unsigned long long 
 /// What the emulated driver runs for it.
 extern "C" fn grow(_: usize, places: *const *const u8, _: *const u32) -> c_int {
     let number = |index: usize| {
+        let place = places.wrapping_add(index);
         // SAFETY: the kernel was registered with three parameters of 8 bytes each.
-        let place = unsafe { *places.add(index) };
+        let value = unsafe { *place };
         // SAFETY: as above.
-        unsafe { place.cast::<u64>().read_unaligned() }
+        unsafe { value.cast::<u64>().read_unaligned() }
     };
     let (out, from, n) = (number(0), number(1), number(2));
     let mut bytes = vec![0; n as usize * 4];

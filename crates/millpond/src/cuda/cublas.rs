@@ -2,14 +2,13 @@
 //! what it does not take, our own kernel forms them.
 
 use super::abi::StreamHandle;
-use super::error::CudaError;
+use super::cublas_error::CublasError;
 use super::library::{self, functions};
 use crate::dtype::DType;
 use libloading::Library;
 use std::ffi::{c_int, c_longlong, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use thiserror::Error;
 
 /// Says where the library is, or `off`.
 const VARIABLE: &str = "MILLPOND_CUBLAS";
@@ -20,63 +19,6 @@ const NAMES: &[&str] = &[
     "cublas64_13.dll",
     "cublas64_12.dll",
 ];
-
-/// Why a product of matrices was not formed by cuBLAS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum CublasError {
-    /// It is off.
-    #[error("cuBLAS is off: MILLPOND_CUBLAS says so")]
-    Off,
-    /// The driver is emulated, and runs no code of NVIDIA's.
-    #[error(
-        "cuBLAS is not looked for beside an emulated driver: set MILLPOND_CUBLAS to a library that runs there"
-    )]
-    Emulated,
-    /// There is none.
-    #[error(
-        "no cuBLAS here ({why}): `pip install nvidia-cublas-cu12` and set MILLPOND_CUBLAS to its libcublas.so.12, or install the CUDA toolkit"
-    )]
-    Missing {
-        /// What was looked for.
-        why: &'static str,
-    },
-    /// It has no products of this type.
-    #[error("cuBLAS multiplies no matrices of {dtype}")]
-    Type {
-        /// The type.
-        dtype: DType,
-    },
-    /// It cannot be told where the elements are, or that they are so many.
-    #[error(
-        "cuBLAS takes matrices of fewer than 2^31 rows and columns, of which the rows or the columns are contiguous and none is repeated, in up to 64 times a regular batch: copy the view, or leave it to the kernel"
-    )]
-    Layout,
-    /// The stream is captured, and it was not used on this queue before.
-    #[error(
-        "cuBLAS cannot be made ready while work is captured: form a product on this queue before the capture"
-    )]
-    Capturing,
-    /// The pool has no memory for what it needs besides the matrices.
-    #[error("the pool has no {bytes} bytes for cuBLAS to work in")]
-    Workspace {
-        /// Bytes that were asked for.
-        bytes: usize,
-    },
-    /// A call of it failed.
-    #[error("{call} failed: {name} ({status})")]
-    Failed {
-        /// The function that was called.
-        call: &'static str,
-        /// What it answered.
-        status: i32,
-        /// Its name for that.
-        name: &'static str,
-    },
-    /// The driver.
-    #[error(transparent)]
-    Cuda(#[from] CudaError),
-}
 
 /// `cublasHandle_t`.
 type Raw = *mut c_void;

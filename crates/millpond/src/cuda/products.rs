@@ -5,7 +5,8 @@
 //! the capture's, or spoil it.
 
 use super::buffer::DeviceBuffer;
-use super::cublas::{self, CublasError, Gemm, Handle, Workspace};
+use super::cublas::{self, Gemm, Handle, Workspace};
+use super::cublas_error::CublasError;
 use super::device::CudaDevice;
 use super::graph;
 use super::launch;

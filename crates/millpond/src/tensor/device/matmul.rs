@@ -45,7 +45,8 @@ impl DeviceTensor {
         Ok(out)
     }
 
-    /// The product of two matrices, into an output, on its stream. No memory is allocated.
+    /// The product of two matrices, into an output, on its stream. No memory is allocated, but once for a queue what
+    /// [cuBLAS](crate::cuda::CudaQueue::matmul_backend) works in.
     ///
     /// # Errors
     /// Where they are none, their sizes do not go together, the output has another or cannot be written, where types differ, and what
