@@ -48,6 +48,8 @@ pub use crate::tensor::{DeviceOperand, DeviceOutput, DeviceTensor, DeviceTensorM
 pub use buffer::DeviceBuffer;
 pub use calls::{DriverCalls, driver_calls, watch_driver_calls};
 pub use compile::CompileOptions;
+#[doc(hidden)]
+pub use compressed::pack;
 pub use compressed::{CompressedError, Sent};
 pub(crate) use cublas::Gemm;
 pub use cublas_error::CublasError;

@@ -8,7 +8,7 @@ use super::kernels::Loaded;
 use super::products::OfDevice;
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A CUDA device.
 ///
@@ -51,6 +51,8 @@ struct Context {
     kernels: Mutex<Option<Loaded>>,
     /// From the first product of matrices on.
     cublas: Mutex<OfDevice>,
+    /// Bytes a second from pinned memory, once it was measured.
+    link_speed: OnceLock<f64>,
 }
 
 impl Drop for Context {
@@ -128,6 +130,7 @@ impl CudaDevice {
             pools: pools && driver.has_pools(),
             kernels: Mutex::default(),
             cublas: Mutex::default(),
+            link_speed: OnceLock::new(),
         })))
     }
 
@@ -255,6 +258,10 @@ impl CudaDevice {
 
     pub(super) fn kernels(&self) -> &Mutex<Option<Loaded>> {
         &self.0.kernels
+    }
+
+    pub(super) fn link_speed(&self) -> &OnceLock<f64> {
+        &self.0.link_speed
     }
 
     pub(super) fn cublas(&self) -> MutexGuard<'_, OfDevice> {

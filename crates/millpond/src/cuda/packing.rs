@@ -4,6 +4,12 @@
 //! 32 bits of four bytes that say which of its words are kept, then the words. So each word's place is found from a few bits that lie
 //! beside it, by any number of threads at once, and nothing is ever lost: what is not zero is kept as it is.
 
+mod group;
+mod speed;
+
+use group::pack_group;
+pub(super) use speed::{HostSpeed, Speeds};
+
 /// Words and bytes of a group.
 const WORDS: usize = 1024;
 pub(super) const GROUP: usize = 4 * WORDS;
@@ -31,11 +37,11 @@ pub(super) fn worth(bytes: usize) -> usize {
     bytes / 8 * 7
 }
 
-/// Whether packing pays, by a few groups that lie evenly spread: it does where they come to at most 7/8 of what they were.
-pub(super) fn pays(bytes: &[u8]) -> bool {
+/// What bytes would come to, as a share of what they are, by a few groups that lie evenly spread; none where there is no whole group.
+pub(super) fn share(bytes: &[u8]) -> Option<f64> {
     let groups = bytes.len() / GROUP;
     if groups == 0 {
-        return false;
+        return None;
     }
     let looked = groups.min(SAMPLE);
     let sizes = (0..looked).map(|number| {
@@ -44,10 +50,10 @@ pub(super) fn pays(bytes: &[u8]) -> bool {
         let words = bytes[group * GROUP..][..GROUP].as_chunks::<4>().0;
         HEAD + 4 * words.iter().filter(|word| **word != [0; 4]).count()
     });
-    sizes.sum::<usize>() <= worth(looked * GROUP)
+    Some(sizes.sum::<usize>() as f64 / (looked * GROUP) as f64)
 }
 
-/// Bytes that [`pays`] looks at.
+/// Bytes that [`share`] looks at.
 pub(super) fn sampled(bytes: usize) -> usize {
     (bytes / GROUP).min(SAMPLE) * GROUP
 }
@@ -76,25 +82,6 @@ pub(super) fn pack(from: &[u8], to: &mut [u8]) -> Option<Packed> {
         };
     }
     Some(Packed { groups, kept })
-}
-
-/// Puts the words that are not zero side by side, and a bit for each word; answers how many they are.
-fn pack_group(group: &[u8], map: &mut [u8], to: &mut [[u8; 4]; WORDS]) -> usize {
-    let mut kept = 0;
-    let parts = group.as_chunks::<128>().0;
-    for (part, bits) in parts.iter().zip(map.as_chunks_mut::<4>().0) {
-        let mut mask = 0u32;
-        for (bit, word) in part.as_chunks::<4>().0.iter().enumerate() {
-            // Always written, and passed over where it is zero: there is nothing to guess for the processor. The mask is no
-            // limit: fewer than all of a group were kept before its last word.
-            to[kept & (WORDS - 1)] = *word;
-            let is_kept = u32::from(*word != [0; 4]);
-            mask |= is_kept << bit;
-            kept += is_kept as usize;
-        }
-        *bits = mask.to_ne_bytes();
-    }
-    kept
 }
 
 #[cfg(test)]
@@ -142,7 +129,7 @@ mod tests {
             ("the last group whole", words(8, |at| at >= 7 * WORDS)),
         ];
         for (name, from) in cases {
-            assert!(pays(&from), "{name}");
+            assert!(share(&from).is_some_and(|share| share < 7.0 / 8.0), "{name}");
             let mut to = vec![0xEE; from.len()];
             let packed = pack(&from, &mut to).expect(name);
             assert!(packed.bytes() <= worth(from.len()), "{name}");
@@ -154,11 +141,12 @@ mod tests {
     fn what_does_not_pay_is_refused() {
         let full = words(9, |_| true);
         let mut to = vec![0; full.len()];
-        assert!(!pays(&full) && pack(&full, &mut to).is_none());
+        assert!(share(&full).is_some_and(|share| share > 1.0) && pack(&full, &mut to).is_none());
         // The sample sees what lies everywhere, and not what lies in one place; packing itself finds out.
         let late = words(1000, |at| at % (WORDS * 15) >= WORDS);
-        assert!(pack(&late, &mut vec![0; late.len()]).is_none() || pays(&late));
-        assert!(!pays(&[0; 100]), "there is no whole group");
+        let seen = share(&late).is_some_and(|share| share < 7.0 / 8.0);
+        assert!(pack(&late, &mut vec![0; late.len()]).is_none() || seen);
+        assert_eq!(share(&[0; 100]), None, "there is no whole group");
         assert!(pack(&full, &mut []).is_none());
         assert_eq!(
             (sampled(100), sampled(10 * GROUP), sampled(GROUP << 10)),
