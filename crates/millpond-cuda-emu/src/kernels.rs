@@ -6,6 +6,7 @@ mod blas;
 mod elementwise;
 mod expand;
 mod matmul;
+mod motion;
 mod number;
 mod sum;
 mod walk;
@@ -374,6 +375,7 @@ impl Default for Kernels {
         sum::register(&mut kernels);
         matmul::register(&mut kernels);
         blas::register(&mut kernels);
+        motion::register(&mut kernels);
         expand::register(&mut kernels);
         kernels
     }
