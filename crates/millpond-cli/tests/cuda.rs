@@ -574,7 +574,7 @@ fn bodies_are_moved_in_both_layouts() {
             stdout.contains("these times are the emulator's on this machine, and tell nothing"),
             "{stdout}"
         );
-        for (bytes, by_sectors) in [("24", "1.56"), ("32", "1.78"), ("72", "2.67")] {
+        for (bytes, by_sectors) in [("24", "1.33"), ("32", "1.78"), ("72", "2.44")] {
             let row = stdout
                 .lines()
                 .map(|line| line.split_whitespace().collect::<Vec<_>>())

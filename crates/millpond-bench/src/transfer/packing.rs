@@ -9,12 +9,7 @@ const SLOT: usize = 8 << 20;
 
 /// Packs and copies so many bytes, the best of so many rounds each, and answers a table.
 pub(super) fn table(bytes: usize, rounds: usize) -> Table {
-    let mut table = Table::new(&[
-        "one thread of the host",
-        "packing GB/s",
-        "copying GB/s",
-        "packing / copying",
-    ]);
+    let mut table = Table::new(&["on the host", "packing GB/s", "copying GB/s", "packing / copying"]);
     for (name, one_in) in [("all zeros", 0), ("half zeros", 2), ("no zeros: refused", 1)] {
         let (pack, copy) = speeds(&words(bytes / 4, one_in), rounds);
         table.row(vec![

@@ -64,9 +64,10 @@ impl Staging {
     /// [`upload`](Self::upload) without words that are zero, where a look at a few places says that this pays: they are left out on
     /// the host and put back by a kernel, so nothing is lost. What is sent lies in memory of `pool` meanwhile, as much as a slot has.
     ///
-    /// It pays where the host leaves zeros out faster than the link carries bytes. How fast one thread of this host does it, and copies,
-    /// is measured once in a process, and the link once for a device, with the first copy of 1 MiB or more that much of is zero: that
-    /// one waits for its stream. Smaller ones are judged by their zeros alone. Where little is zero the elements are copied as they are, and where that shows only on the way, from
+    /// It pays where the host leaves zeros out faster than the link carries bytes. How fast this host does it, and copies, is measured
+    /// once in a process, and the link once for a device, with the first copy of 1 MiB or more that much of is zero: that one waits
+    /// for its stream. Smaller ones are judged by their zeros alone. With the feature `rayon` [several threads](crate::threads) pack a
+    /// slot. Where little is zero the elements are copied as they are, and where that shows only on the way, from
     /// there on: each slot by itself.
     ///
     /// ```

@@ -6,6 +6,8 @@
 
 mod group;
 mod speed;
+#[cfg(feature = "rayon")]
+mod threads;
 
 use group::pack_group;
 pub(super) use speed::{HostSpeed, Speeds};
@@ -58,30 +60,59 @@ pub(super) fn sampled(bytes: usize) -> usize {
     (bytes / GROUP).min(SAMPLE) * GROUP
 }
 
-/// Packs whole groups into `to`; none where they come to more than is [worth] it, which is known as soon as it is so.
+/// Packs whole groups into `to`; none where they come to more than is [worth] it, which is known as soon as it is so. Large ones are
+/// packed by as many threads as operations on tensors take.
 pub(super) fn pack(from: &[u8], to: &mut [u8]) -> Option<Packed> {
     let groups = from.len() / GROUP;
-    let most = worth(from.len());
-    let (starts, rest) = to.get_mut(..most)?.split_at_mut_checked(4 * groups)?;
-    let (maps, words) = rest.split_at_mut_checked(WORDS / 8 * groups)?;
-    let mut kept = 0;
-    let parts = from.chunks_exact(GROUP).zip(starts.as_chunks_mut::<4>().0);
-    for ((group, start), map) in parts.zip(maps.chunks_exact_mut(WORDS / 8)) {
-        *start = u32::try_from(kept).ok()?.to_ne_bytes();
-        // A group is written as if all of it were kept: each word where the next one goes that is not zero.
-        let room = words.as_chunks_mut::<4>().0.get_mut(kept..)?;
-        kept += match room.first_chunk_mut::<WORDS>() {
-            Some(room) => pack_group(group, map, room),
-            // The last ones, for which there may not be as much room.
-            None => {
-                let mut apart = [[0; 4]; WORDS];
-                let more = pack_group(group, map, &mut apart);
-                room.get_mut(..more)?.copy_from_slice(&apart[..more]);
-                more
-            }
-        };
+    let room = Room::new(to.get_mut(..worth(from.len()))?, groups)?;
+    #[cfg(feature = "rayon")]
+    if from.len() >= threads::LEAST && crate::threads() > 1 {
+        let kept = threads::pack(from, room, crate::threads())?;
+        return Some(Packed { groups, kept });
     }
+    let kept = room.pack(from, 0)?;
     Some(Packed { groups, kept })
+}
+
+/// Where groups go.
+struct Room<'a> {
+    starts: &'a mut [[u8; 4]],
+    maps: &'a mut [u8],
+    words: &'a mut [[u8; 4]],
+}
+
+impl<'a> Room<'a> {
+    fn new(to: &'a mut [u8], groups: usize) -> Option<Self> {
+        let (starts, rest) = to.split_at_mut_checked(4 * groups)?;
+        let (maps, words) = rest.split_at_mut_checked(WORDS / 8 * groups)?;
+        Some(Self {
+            starts: starts.as_chunks_mut::<4>().0,
+            maps,
+            words: words.as_chunks_mut::<4>().0,
+        })
+    }
+
+    /// Packs groups, before which so many words are kept; answers how many are kept of these, or none where there is no room.
+    fn pack(self, from: &[u8], before: usize) -> Option<usize> {
+        let mut kept = 0;
+        let parts = from.chunks_exact(GROUP).zip(self.starts);
+        for ((group, start), map) in parts.zip(self.maps.chunks_exact_mut(WORDS / 8)) {
+            *start = u32::try_from(before + kept).ok()?.to_ne_bytes();
+            // A group is written as if all of it were kept: each word where the next one goes that is not zero.
+            let room = self.words.get_mut(kept..)?;
+            kept += match room.first_chunk_mut::<WORDS>() {
+                Some(room) => pack_group(group, map, room),
+                // The last ones, for which there may not be as much room.
+                None => {
+                    let mut apart = [[0; 4]; WORDS];
+                    let more = pack_group(group, map, &mut apart);
+                    room.get_mut(..more)?.copy_from_slice(&apart[..more]);
+                    more
+                }
+            };
+        }
+        Some(kept)
+    }
 }
 
 #[cfg(test)]

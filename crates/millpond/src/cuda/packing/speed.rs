@@ -4,7 +4,7 @@ use super::{GROUP, pack};
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// What one thread of the host does, in bytes a second.
+/// What the host does, in bytes a second: one thread copies, and as many pack as will.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::cuda) struct HostSpeed {
     pub(in crate::cuda) copy: f64,
