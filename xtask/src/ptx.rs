@@ -20,18 +20,35 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         Some(found) => found,
         None => install()?,
     };
-    let (made, place) = (compile(&nvrtc)?, folder().join("tensor.ptx"));
-    if check {
-        return compare(&made);
+    for module in MODULES {
+        let (made, place) = (module.compile(&nvrtc)?, module.ptx());
+        if check {
+            module.compare(&made)?;
+            continue;
+        }
+        fs::write(&place, &made).map_err(|e| format!("{}: {e}", place.display()))?;
+        println!("{}: {} bytes", place.display(), made.len());
     }
-    fs::write(&place, &made).map_err(|e| format!("{}: {e}", place.display()))?;
-    println!("{}: {} bytes", place.display(), made.len());
     Ok(())
 }
 
-fn folder() -> PathBuf {
-    root().join("crates/millpond/src/cuda/kernels")
+/// A source that takes in all others of its folder, and the PTX beside it.
+struct Module {
+    folder: &'static str,
+    name: &'static str,
 }
+
+/// The kernels of tensors, and those that are measured.
+const MODULES: &[Module] = &[
+    Module {
+        folder: "crates/millpond/src/cuda/kernels",
+        name: "tensor",
+    },
+    Module {
+        folder: "crates/millpond-bench/src/device/kernels",
+        name: "motion",
+    },
+];
 
 fn environment() -> PathBuf {
     target().join("nvrtc")
@@ -50,42 +67,88 @@ fn installed() -> Option<PathBuf> {
     places.find(|place| place.exists())
 }
 
+/// Puts the library where tests look for it. They pass without it.
+pub(crate) fn offer() {
+    if installed().is_some() {
+        return;
+    }
+    if let Err(why) = install() {
+        eprintln!("skipped: tests that compile CUDA C with NVRTC: {why}");
+    }
+}
+
 fn install() -> Result<PathBuf, String> {
     let place = environment();
     let text = |path: &Path| path.to_string_lossy().into_owned();
     step("python3", &["-m", "venv", &text(&place)])?;
     let pip = text(&place.join("bin/pip"));
-    step(&pip, &["install", "--quiet", "--no-deps", PACKAGE])?;
+    let quietly = [
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--retries",
+        "1",
+        "--timeout",
+        "20",
+    ];
+    step(&pip, &[quietly.as_slice(), &[PACKAGE]].concat())?;
     installed().ok_or_else(|| format!("{PACKAGE} has no libnvrtc.so.12: set {VARIABLE} to one"))
 }
 
-fn compile(nvrtc: &Path) -> Result<String, String> {
-    let output = Command::new("python3")
-        .arg(root().join("xtask/ptx/compile.py"))
-        .arg(nvrtc)
-        .arg(folder().join("tensor.cu"))
-        .output()
-        .map_err(|e| format!("python3 could not start: {e}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    if !output.status.success() {
-        return Err(said.trim_end().to_owned());
+impl Module {
+    fn folder(&self) -> PathBuf {
+        root().join(self.folder)
     }
-    let ptx = String::from_utf8_lossy(&output.stdout);
-    Ok(format!(
-        "// Made by `cargo xtask ptx`, of sources whose sum is {:016x}.\n{ptx}",
-        sum(&sources()?)
-    ))
-}
 
-/// The sources, in the order of their names.
-fn sources() -> Result<Vec<u8>, String> {
-    let failed = |e: std::io::Error| format!("{}: {e}", folder().display());
-    let files = fs::read_dir(folder()).map_err(failed)?;
-    let mut places: Vec<PathBuf> = files.flatten().map(|file| file.path()).collect();
-    places.retain(|place| place.extension().is_some_and(|end| end == "cu" || end == "cuh"));
-    places.sort();
-    let all: Result<Vec<_>, _> = places.iter().map(fs::read).collect();
-    all.map(|all| all.concat()).map_err(failed)
+    fn ptx(&self) -> PathBuf {
+        self.folder().join(self.name).with_extension("ptx")
+    }
+
+    fn compile(&self, nvrtc: &Path) -> Result<String, String> {
+        let output = Command::new("python3")
+            .arg(root().join("xtask/ptx/compile.py"))
+            .arg(nvrtc)
+            .arg(self.ptx().with_extension("cu"))
+            .output()
+            .map_err(|e| format!("python3 could not start: {e}"))?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        if !output.status.success() {
+            return Err(said.trim_end().to_owned());
+        }
+        let ptx = String::from_utf8_lossy(&output.stdout);
+        Ok(format!(
+            "// Made by `cargo xtask ptx`, of sources whose sum is {:016x}.\n{ptx}",
+            sum(&self.sources()?)
+        ))
+    }
+
+    /// The sources, in the order of their names.
+    fn sources(&self) -> Result<Vec<u8>, String> {
+        let failed = |e: std::io::Error| format!("{}: {e}", self.folder);
+        let files = fs::read_dir(self.folder()).map_err(failed)?;
+        let mut places: Vec<PathBuf> = files.flatten().map(|file| file.path()).collect();
+        places.retain(|place| place.extension().is_some_and(|end| end == "cu" || end == "cuh"));
+        places.sort();
+        let all: Result<Vec<_>, _> = places.iter().map(fs::read).collect();
+        all.map(|all| all.concat()).map_err(failed)
+    }
+
+    fn compare(&self, made: &str) -> Result<(), String> {
+        let place = self.ptx();
+        let there = fs::read_to_string(&place).map_err(|e| format!("{}: {e}", place.display()))?;
+        let mut both = there.lines().zip(made.lines()).enumerate();
+        if there == made {
+            println!("{} is what its sources make", place.display());
+            return Ok(());
+        }
+        let line = both
+            .find(|(_, (old, new))| old != new)
+            .map_or(0, |(line, _)| line + 1);
+        Err(format!(
+            "{} is not what its sources make (line {line}): run cargo xtask ptx",
+            place.display()
+        ))
+    }
 }
 
 /// FNV-1a: enough to see that something was changed.
@@ -95,33 +158,18 @@ fn sum(bytes: &[u8]) -> u64 {
     })
 }
 
-fn compare(made: &str) -> Result<(), String> {
-    let place = folder().join("tensor.ptx");
-    let there = fs::read_to_string(&place).map_err(|e| format!("{}: {e}", place.display()))?;
-    let mut both = there.lines().zip(made.lines()).enumerate();
-    if there == made {
-        println!("{} is what its sources make", place.display());
-        return Ok(());
-    }
-    let line = both
-        .find(|(_, (old, new))| old != new)
-        .map_or(0, |(line, _)| line + 1);
-    Err(format!(
-        "{} is not what its sources make (line {line}): run cargo xtask ptx",
-        place.display()
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_ptx_is_of_these_sources() {
-        let ptx = fs::read_to_string(folder().join("tensor.ptx")).expect("it is committed");
-        let told = format!("sum is {:016x}.", sum(&sources().expect("they are there")));
-        let first = ptx.lines().next().unwrap_or_default();
-        assert!(first.ends_with(&told), "{first}: run cargo xtask ptx");
+        for module in MODULES {
+            let ptx = fs::read_to_string(module.ptx()).expect("it is committed");
+            let told = format!("sum is {:016x}.", sum(&module.sources().expect("they are there")));
+            let first = ptx.lines().next().unwrap_or_default();
+            assert!(first.ends_with(&told), "{first}: run cargo xtask ptx");
+        }
     }
 
     #[test]
@@ -130,8 +178,10 @@ mod tests {
             eprintln!("skipped: there is no NVRTC here; cargo xtask ptx --check installs it");
             return;
         };
-        let made = compile(&nvrtc).expect("it compiles");
-        compare(&made).expect("it is the same");
+        for module in MODULES {
+            let made = module.compile(&nvrtc).expect("it compiles");
+            module.compare(&made).expect("it is the same");
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub(crate) fn run() -> Result<(), String> {
         "cargo",
         &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
     )?;
+    crate::ptx::offer();
     step("cargo", &["test", "--workspace"])?;
     features()?;
     peers()?;
@@ -26,7 +27,7 @@ pub(crate) fn run() -> Result<(), String> {
 }
 
 /// The tests of CUDA devices.
-pub(crate) const CUDA: &str = "test -p millpond --all-features --test cuda --test cuda_pool --test cuda_graph --test cuda_cudarc --test cuda_tensor --test cuda_transfer --test cuda_hostile";
+pub(crate) const CUDA: &str = "test -p millpond --all-features --test cuda --test cuda_pool --test cuda_graph --test cuda_cudarc --test cuda_tensor --test cuda_nvrtc --test cuda_transfer --test cuda_hostile";
 
 /// The library with each of its features, and with none.
 fn features() -> Result<(), String> {

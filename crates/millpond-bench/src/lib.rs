@@ -2,8 +2,8 @@
 //! (`frontier`) and how fast calls are (`speed`), each a program of its own. [`host`] measures host memory beside
 //! other allocators, for the program of that name and for `millpond bench` and `millpond replay --source host`. [`tensors`],
 //! [`layout`] and [`data`] measure tensors, structures of arrays and passes through files, each for the program of its name
-//! and for `millpond bench seeds`. [`device`] measures a CUDA driver and pools of its devices, for `millpond bench driver` and
-//! `millpond bench alloc`; [`transfer`] copies to and from a device, for `millpond bench transfer`.
+//! and for `millpond bench seeds`. [`device`] measures a CUDA driver and pools of its devices, for `millpond bench driver`,
+//! `millpond bench alloc` and `millpond bench kernels`; [`transfer`] copies to and from a device, for `millpond bench transfer`.
 //!
 //! The only crate that links peers.
 #![deny(unsafe_code)]

@@ -1,5 +1,7 @@
 //! Copies between the host and a CUDA device: pinned, staged and ordinary memory, each way, beside what the link can do.
 
+mod packing;
+
 use crate::Table;
 use millpond::Pool;
 use millpond::cuda::{
@@ -95,6 +97,12 @@ pub fn run(device: u32, sizes: &[usize], rounds: usize, out: &mut dyn Write) -> 
             "All times are modelled, by the emulated driver's clock, on which copies of the host's own take no time."
         )?;
     }
+    let most = sizes.iter().copied().max().unwrap_or_default();
+    writeln!(
+        out,
+        "\nCopies without their zeros: what the host does before the link, in real time\n\n{}",
+        packing::table(most.clamp(1 << 20, 64 << 20), rounds)
+    )?;
     Ok(())
 }
 

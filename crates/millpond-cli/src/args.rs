@@ -371,6 +371,8 @@ pub(crate) enum Bench {
     Driver(MeasuredArgs),
     /// A pool of a CUDA device beside its driver: hot pairs, a loop of buffers, latencies
     Alloc(MeasuredArgs),
+    /// The same update of an array of structures and of a structure of arrays, by kernels on a CUDA device
+    Kernels(MeasuredArgs),
 }
 
 /// A CUDA device, and how often it is measured.

@@ -21,6 +21,7 @@ pub(crate) fn command(args: &BenchArgs) -> Result<Exit, CliError> {
     let (done, usage) = match &args.what {
         Bench::Driver(measured) => return on_device(measured, millpond_bench::device::driver),
         Bench::Alloc(measured) => return on_device(measured, millpond_bench::device::alloc),
+        Bench::Kernels(measured) => return on_device(measured, millpond_bench::device::kernels),
         Bench::Host { arguments } => (
             host::run(arguments.iter().cloned(), &again, &mut out),
             "millpond bench host --help",

@@ -563,9 +563,36 @@ fn a_loop_of_buffers_takes_memory_once() {
     }
 }
 
+/// Both layouts come to the same numbers, or the bench fails; what their ratio should be follows from the sectors they touch.
+#[test]
+fn bodies_are_moved_in_both_layouts() {
+    for options in ["devices:1", "streams:seeded,strict:on", "without:vmm"] {
+        let (code, stdout, stderr) = emulated(options, &["bench", "kernels", "--rounds", "2"]);
+        assert_eq!((code, stderr.as_str()), (0, ""), "{options}");
+        assert!(stdout.lines().all(|line| console_width(line) <= 100), "{stdout}");
+        assert!(
+            stdout.contains("these times are the emulator's on this machine, and tell nothing"),
+            "{stdout}"
+        );
+        for (bytes, by_sectors) in [("24", "1.33"), ("32", "1.78"), ("72", "2.44")] {
+            let row = stdout
+                .lines()
+                .map(|line| line.split_whitespace().collect::<Vec<_>>())
+                .find(|row| row.first() == Some(&bytes));
+            let row = row.unwrap_or_else(|| panic!("{bytes}: {stdout}"));
+            assert_eq!((row.len(), row[4]), (5, by_sectors), "{stdout}");
+            assert!(
+                row[1..4]
+                    .iter()
+                    .all(|number| number.parse::<f64>().is_ok_and(|of| of > 0.0))
+            );
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_measured_is_one_sentence() {
-    for what in ["driver", "alloc"] {
+    for what in ["driver", "alloc", "kernels"] {
         let (code, stdout, stderr) = emulated("devices:1", &["bench", what, "--device", "cuda:3"]);
         assert_eq!((code, stdout.as_str()), (2, ""), "{stderr}");
         assert!(

@@ -84,6 +84,11 @@ fn copies_are_measured_beside_the_link() {
         stdout.contains("The link: 2.0 GB/s") && stdout.contains("modelled"),
         "{stdout}"
     );
+    for packed in ["all zeros", "half zeros", "no zeros: refused"] {
+        let row = stdout.lines().find_map(|line| line.strip_prefix(packed));
+        let rates = row.expect("a row").split_whitespace();
+        assert!(rates.clone().count() == 3 && rates.clone().all(|rate| rate.parse::<f64>().is_ok()));
+    }
     let line = stdout.lines().find_map(|line| line.strip_prefix("16 MiB"));
     let rates: Vec<f64> = line
         .expect("a size")

@@ -6,6 +6,7 @@
 //! once, so that the functions themselves need no unsafe code.
 
 mod args;
+mod blas;
 mod context;
 mod copy;
 mod device;
@@ -78,8 +79,13 @@ macro_rules! entries {
 }
 pub(crate) use entries;
 
-/// Every entry there is.
+/// Every entry there is: the driver's, and those of other libraries of CUDA's.
 pub(crate) fn all() -> impl Iterator<Item = &'static Entry> {
+    driver().chain(blas::all())
+}
+
+/// Every entry of the driver.
+pub(crate) fn driver() -> impl Iterator<Item = &'static Entry> {
     let groups = [
         context::all(),
         copy::all(),

@@ -1,5 +1,6 @@
 //! The driver: one state under one lock. Nothing runs under it but bookkeeping: work, callbacks and waits are outside.
 
+use crate::blas::Blas;
 use crate::capture::{Capture, Executable, Graph};
 use crate::context::Context;
 use crate::error::{Answer, Code};
@@ -28,6 +29,8 @@ pub(crate) struct State {
     pub(crate) graphs: HashMap<u64, Graph>,
     pub(crate) executables: HashMap<u64, Executable>,
     pub(crate) kernels: Kernels,
+    /// Handles of cuBLAS.
+    pub(crate) blas: HashMap<u64, Blas>,
     pub(crate) queue: Queue,
     pub(crate) workers: BTreeSet<u64>,
     pub(crate) chooser: Chooser,
@@ -65,6 +68,7 @@ impl Driver {
             graphs: HashMap::new(),
             executables: HashMap::new(),
             kernels: Kernels::default(),
+            blas: HashMap::new(),
             queue: Queue::default(),
             workers: BTreeSet::new(),
             chooser: Chooser::new(options.seed),

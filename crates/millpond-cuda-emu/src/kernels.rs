@@ -2,9 +2,11 @@
 //!
 //! A few are built in here, on f32, for anybody; those of `millpond`'s tensors are in files of their own, one for each of theirs.
 
+mod blas;
 mod elementwise;
 mod expand;
 mod matmul;
+mod motion;
 mod number;
 mod sum;
 mod walk;
@@ -372,6 +374,8 @@ impl Default for Kernels {
         elementwise::register(&mut kernels);
         sum::register(&mut kernels);
         matmul::register(&mut kernels);
+        blas::register(&mut kernels);
+        motion::register(&mut kernels);
         expand::register(&mut kernels);
         kernels
     }

@@ -18,8 +18,12 @@
 //!
 //! Kernels are functions registered by name (`millpond_emu_register`; a few are built in). Foreign code is not run: a function that
 //! nobody registered is `CUDA_ERROR_NO_BINARY_FOR_GPU`. There are no arrays, textures, IPC handles or private export tables.
+//!
+//! A few functions of cuBLAS are here too, for a client that takes that library from where it is told to: products of matrices, put on a
+//! stream as a kernel is, with every argument looked at.
 
 mod abi;
+mod blas;
 mod calls;
 mod capture;
 mod context;

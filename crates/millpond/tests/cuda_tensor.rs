@@ -6,6 +6,8 @@ mod support;
 
 #[path = "cuda_tensor/agree.rs"]
 mod agree;
+#[path = "cuda_tensor/blas.rs"]
+mod blas;
 #[path = "cuda_tensor/launches.rs"]
 mod launches;
 #[path = "cuda_tensor/native.rs"]

@@ -1107,6 +1107,37 @@ fn a_compressed_copy_that_fails_loses_nothing() {
     });
 }
 
+/// What a host packs at 8 GB/s goes over a slow link without its zeros, and over a fast one as it is.
+#[test]
+fn zeros_stay_where_the_link_is_faster_than_the_host() {
+    let options = ["link:5", "link:100"].map(str::to_owned).into_iter();
+    in_children(
+        "zeros_stay_where_the_link_is_faster_than_the_host",
+        options,
+        || {
+            Staging::assume_host(10e9, 8e9);
+            let is_slow = std::env::var("MILLPOND_CUDA_EMU").is_ok_and(|said| said == "link:5");
+            let Place {
+                device, pool, first, ..
+            } = Place::on(CudaDevice::get(0).expect("a device"));
+            let staging = Staging::with_slots(&device, 2, 1 << 20).expect("slots");
+            let send = |numbers: &[u32]| {
+                let mut there = pool.alloc_zeroed::<u32>(numbers.len(), &first).expect("memory");
+                let sent = staging
+                    .upload_compressed(numbers, &mut there, &pool)
+                    .expect("a copy");
+                assert_eq!(there.to_vec().expect("a copy"), numbers);
+                sent.is_compressed()
+            };
+            for _ in 0..2 {
+                assert_eq!(send(&sparse(1 << 20, 2)), is_slow);
+            }
+            assert!(send(&sparse(1 << 16, 2)), "nothing is measured for so little");
+            assert_eq!(pool.stats().requested.current, 0);
+        },
+    );
+}
+
 /// Half zeros come faster than the link carries bytes, where the host leaves them out at the speed it copies with; what is as good as
 /// random comes within 2 % of a plain copy, as it is refused after a look.
 #[test]

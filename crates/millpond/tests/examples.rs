@@ -21,6 +21,9 @@ fn example(name: &str) -> PathBuf {
         if cfg!(feature = "derive") {
             cargo.args(["--features", "derive"]);
         }
+        if cfg!(feature = "cuda") {
+            cargo.args(["--features", "cuda"]);
+        }
         assert!(
             cargo.status().expect("cargo starts").success(),
             "{name} cannot be built"

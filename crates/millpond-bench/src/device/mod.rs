@@ -1,10 +1,12 @@
 //! A CUDA driver and pools of its devices: what calls cost, and pairs of an allocation and a free beside the driver's own.
 //!
-//! `driver` prints the table of costs that a replay's model reads, `alloc` a pool beside `cuMemAlloc` and `cuMemAllocAsync`. On the
-//! emulated driver both say that its times are the machine's and no card's.
+//! `driver` prints the table of costs that a replay's model reads, `alloc` a pool beside `cuMemAlloc` and `cuMemAllocAsync`, `kernels` what
+//! an array of structures costs a kernel beside a structure of arrays. On the emulated driver all say that its times are the machine's and no card's.
 
 mod alloc;
 mod driver;
+#[allow(unsafe_code, reason = "launches kernels")]
+mod kernels;
 #[allow(
     unsafe_code,
     reason = "calls the driver past the library, to be measured beside it"
@@ -14,9 +16,10 @@ mod samples;
 
 pub use alloc::alloc;
 pub use driver::driver;
+pub use kernels::kernels;
 
 use cudarc::driver::DriverError;
-use millpond::cuda::{CudaDevice, CudaError, DevicePoolError};
+use millpond::cuda::{CudaDevice, CudaError, DevicePoolError, KernelError};
 use millpond::engine::SourceError;
 use thiserror::Error;
 
@@ -30,6 +33,9 @@ pub enum Error {
     /// The driver, called past the library.
     #[error("the driver failed: {0:?}")]
     Driver(#[from] DriverError),
+    /// A kernel could not be loaded or launched.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
     /// A pool could not be made.
     #[error(transparent)]
     Pool(#[from] DevicePoolError),

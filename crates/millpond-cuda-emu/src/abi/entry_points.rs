@@ -17,7 +17,7 @@ fn find(call: &Call, name: &str, version: i32, flags: u64) -> Result<usize, i32>
         None => (name, false),
     };
     let there = |entry: &&'static Entry| entry.is_called(plain) && entry.there(call.options());
-    let named: Vec<&Entry> = super::all().filter(there).collect();
+    let named: Vec<&Entry> = super::driver().filter(there).collect();
     if named.is_empty() {
         return Err(NO_SUCH_NAME);
     }

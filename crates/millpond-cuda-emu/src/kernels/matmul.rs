@@ -114,7 +114,7 @@ impl Product {
     }
 }
 
-fn register_type<T: Element>(kernels: &mut Kernels) {
+pub(super) fn register_type<T: Element>(kernels: &mut Kernels) {
     let accesses =
         |params: &Params| Product::read(params).map_or_else(|_| Vec::new(), |of| of.accesses(T::SIZE));
     let cost = |params: &Params| Product::read(params).map_or(0, |of| of.bytes(T::SIZE));

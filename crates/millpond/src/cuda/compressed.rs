@@ -5,11 +5,18 @@ use super::error::CudaError;
 use super::kernel_error::KernelError;
 use super::kernels::{self, Entry};
 use super::launch::{Arguments, Shape};
-use super::packing::{self, GROUP};
+use super::packing::{self, GROUP, HostSpeed, Speeds};
 use super::pool::DevicePool;
 use super::staging::Staging;
+use super::stream::CudaStream;
+use super::timer::CudaTimer;
 use crate::dtype::Element;
 use crate::error::AllocError;
+
+/// What is not worth it whatever the speeds are, as a share.
+const WORTH: f64 = 7.0 / 8.0;
+/// Bytes of a copy for which speeds are looked at: below, measuring them takes longer.
+const MEASURED: usize = 1 << 20;
 
 /// Why a copy could not be sent [compressed](Staging::upload_compressed).
 #[derive(Debug, thiserror::Error)]
@@ -57,8 +64,10 @@ impl Staging {
     /// [`upload`](Self::upload) without words that are zero, where a look at a few places says that this pays: they are left out on
     /// the host and put back by a kernel, so nothing is lost. What is sent lies in memory of `pool` meanwhile, as much as a slot has.
     ///
-    /// It pays where the host leaves zeros out faster than the link carries bytes: one thread does it, at some gigabytes a second.
-    /// Where little is zero the elements are copied as they are, and where that shows only on the way, from
+    /// It pays where the host leaves zeros out faster than the link carries bytes. How fast this host does it, and copies, is measured
+    /// once in a process, and the link once for a device, with the first copy of 1 MiB or more that much of is zero: that one waits
+    /// for its stream. Smaller ones are judged by their zeros alone. With the feature `rayon` [several threads](crate::threads) pack a
+    /// slot. Where little is zero the elements are copied as they are, and where that shows only on the way, from
     /// there on: each slot by itself.
     ///
     /// ```
@@ -94,16 +103,20 @@ impl Staging {
         };
         // Groups do not go over the end of a slot.
         let piece = self.slot_bytes() / GROUP * GROUP;
-        let pays = piece > 0 && packing::pays(bytes);
+        let share = packing::share(bytes).filter(|share| piece > 0 && *share <= WORTH);
         self.tell_packed(packing::sampled(bytes.len()));
-        if !pays {
+        let Some(share) = share else {
             self.upload(from, to)?;
             return Ok(sent);
-        }
+        };
         self.expect(from.len(), to)?;
         let stream = to.stream().clone();
         // In the order of the stream, and so is what it is given back to.
         let there = pool.alloc::<u8>(packing::worth(piece), &stream)?;
+        if bytes.len().min(piece) >= MEASURED && !self.speeds(&stream, &there)?.pay(share) {
+            self.upload(from, to)?;
+            return Ok(sent);
+        }
         let mut at = to.address();
         for piece in bytes.chunks(piece) {
             let whole = piece.len() / GROUP * GROUP;
@@ -139,4 +152,51 @@ impl Staging {
         }
         Ok(sent)
     }
+
+    /// What the host does, and the link from the slots to memory there.
+    fn speeds(&self, stream: &CudaStream, there: &DeviceBuffer<u8>) -> Result<Speeds, CudaError> {
+        let host = match HostSpeed::known() {
+            None if self.device().is_emulated() => {
+                // Its clock is the only one that counts there, and the link the slower at any speed.
+                let (host, link) = (HostSpeed::FREE, 1.0);
+                return Ok(Speeds { host, link });
+            }
+            _ => HostSpeed::measured(),
+        };
+        let link = match self.device().link_speed().get() {
+            Some(link) => *link,
+            None => {
+                let link = self.measure_link(stream, there)?;
+                *self.device().link_speed().get_or_init(|| link)
+            }
+        };
+        Ok(Speeds { host, link })
+    }
+
+    /// Bytes a second of a copy of whatever is in a slot.
+    fn measure_link(&self, stream: &CudaStream, there: &DeviceBuffer<u8>) -> Result<f64, CudaError> {
+        let send = || {
+            // SAFETY: so many bytes are there, on this stream, and what they become is looked at by nobody.
+            unsafe { self.send(stream, there.address(), |_| there.len()) }
+        };
+        // The first one wakes the link, and has what was on the stream before done.
+        send()?;
+        let timer = CudaTimer::start(stream)?;
+        let bytes = send()?;
+        let time = timer.stop()?.as_secs_f64();
+        Ok(bytes as f64 / time.max(1e-9))
+    }
+
+    /// Says how fast this host copies and packs, in bytes a second, before it was measured.
+    #[doc(hidden)]
+    pub fn assume_host(copy: f64, pack: f64) {
+        HostSpeed { copy, pack }.assume();
+    }
+}
+
+/// Packs whole groups of 4 KiB as a copy does that is sent compressed; answers to how many bytes, or none where it is not worth it.
+#[doc(hidden)]
+#[must_use]
+pub fn pack(from: &[u8], to: &mut [u8]) -> Option<usize> {
+    packing::pack(from, to).map(packing::Packed::bytes)
 }

@@ -5,11 +5,12 @@ use super::driver::Driver;
 use super::error::{CudaError, insist};
 use super::fork;
 use super::kernels::Loaded;
+use super::products::OfDevice;
 use crate::device::Device;
 use crate::pressure::{DevicePressure, Thresholds};
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// A CUDA device.
 ///
@@ -70,6 +71,10 @@ struct Context {
     pools: bool,
     /// The kernels of tensors, from the first that was launched on.
     kernels: Mutex<Option<Loaded>>,
+    /// From the first product of matrices on.
+    cublas: Mutex<OfDevice>,
+    /// Bytes a second from pinned memory, once it was measured.
+    link_speed: OnceLock<f64>,
 }
 
 impl Drop for Context {
@@ -78,12 +83,17 @@ impl Drop for Context {
             return;
         }
         let kernels = self.kernels.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kernels) = kernels.take() {
+        let cublas = self.cublas.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let kernels = kernels.take();
+        if kernels.is_some() || cublas.is_made() {
             // SAFETY: the context is retained until below.
             let entered = insist(|| unsafe { self.driver.context_push(self.handle) });
             if entered.is_ok() {
                 let _current = Current(self.driver);
-                kernels.code().unload(self.driver);
+                cublas.end();
+                if let Some(kernels) = kernels {
+                    kernels.code().unload(self.driver);
+                }
             }
         }
         // At the end of the process the driver may be gone already, and says so.
@@ -141,6 +151,8 @@ impl CudaDevice {
             virtual_memory: virtual_memory && driver.has_virtual_memory(),
             pools: pools && driver.has_pools(),
             kernels: Mutex::default(),
+            cublas: Mutex::default(),
+            link_speed: OnceLock::new(),
         });
         open().push(Arc::downgrade(&context));
         Ok(Self(context))
@@ -288,6 +300,14 @@ impl CudaDevice {
 
     pub(super) fn kernels(&self) -> &Mutex<Option<Loaded>> {
         &self.0.kernels
+    }
+
+    pub(super) fn link_speed(&self) -> &OnceLock<f64> {
+        &self.0.link_speed
+    }
+
+    pub(super) fn cublas(&self) -> MutexGuard<'_, OfDevice> {
+        self.0.cublas.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The driver's number for it.

@@ -10,11 +10,41 @@ pub enum KernelError {
     /// A call failed for a reason that has nothing to do with kernels.
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    /// A text with a zero in it, at which the driver would stop to read.
-    #[error("byte {at} of the module's text is 0: give PTX without, and what is no text to `load_image`")]
+    /// A text with a zero in it, at which whoever reads it would stop.
+    #[error(
+        "byte {at} of the text is 0: give source, PTX and options without, and what is no text to `load_image`"
+    )]
     NoText {
         /// Where it is.
         at: usize,
+    },
+    /// CUDA C was to be compiled, and there is no compiler.
+    #[error(
+        "no NVRTC here to compile CUDA C ({why}): `pip install nvidia-cuda-nvrtc-cu12` and set MILLPOND_NVRTC to its libnvrtc.so.12, or install the CUDA toolkit"
+    )]
+    NoCompiler {
+        /// What was looked for.
+        why: String,
+    },
+    /// The compiler found errors in the source.
+    #[error("{name} cannot be compiled{}", said(.log))]
+    Compile {
+        /// What the source is called.
+        name: String,
+        /// What the compiler said, with the numbers of lines.
+        log: String,
+    },
+    /// The compiler failed for another reason than the source.
+    #[error("{call} failed: {name} ({code}){}", said(.log))]
+    Compiler {
+        /// The function that was called.
+        call: &'static str,
+        /// What it answered.
+        code: i32,
+        /// NVRTC's name for that.
+        name: String,
+        /// What the compiler said; empty where it said nothing.
+        log: String,
     },
     /// The driver could not make code of it.
     #[error("the module cannot be loaded: {why}{}", said(.log))]

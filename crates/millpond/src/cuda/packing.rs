@@ -4,6 +4,14 @@
 //! 32 bits of four bytes that say which of its words are kept, then the words. So each word's place is found from a few bits that lie
 //! beside it, by any number of threads at once, and nothing is ever lost: what is not zero is kept as it is.
 
+mod group;
+mod speed;
+#[cfg(feature = "rayon")]
+mod threads;
+
+use group::pack_group;
+pub(super) use speed::{HostSpeed, Speeds};
+
 /// Words and bytes of a group.
 const WORDS: usize = 1024;
 pub(super) const GROUP: usize = 4 * WORDS;
@@ -31,11 +39,11 @@ pub(super) fn worth(bytes: usize) -> usize {
     bytes / 8 * 7
 }
 
-/// Whether packing pays, by a few groups that lie evenly spread: it does where they come to at most 7/8 of what they were.
-pub(super) fn pays(bytes: &[u8]) -> bool {
+/// What bytes would come to, as a share of what they are, by a few groups that lie evenly spread; none where there is no whole group.
+pub(super) fn share(bytes: &[u8]) -> Option<f64> {
     let groups = bytes.len() / GROUP;
     if groups == 0 {
-        return false;
+        return None;
     }
     let looked = groups.min(SAMPLE);
     let sizes = (0..looked).map(|number| {
@@ -44,57 +52,67 @@ pub(super) fn pays(bytes: &[u8]) -> bool {
         let words = bytes[group * GROUP..][..GROUP].as_chunks::<4>().0;
         HEAD + 4 * words.iter().filter(|word| **word != [0; 4]).count()
     });
-    sizes.sum::<usize>() <= worth(looked * GROUP)
+    Some(sizes.sum::<usize>() as f64 / (looked * GROUP) as f64)
 }
 
-/// Bytes that [`pays`] looks at.
+/// Bytes that [`share`] looks at.
 pub(super) fn sampled(bytes: usize) -> usize {
     (bytes / GROUP).min(SAMPLE) * GROUP
 }
 
-/// Packs whole groups into `to`; none where they come to more than is [worth] it, which is known as soon as it is so.
+/// Packs whole groups into `to`; none where they come to more than is [worth] it, which is known as soon as it is so. Large ones are
+/// packed by as many threads as operations on tensors take.
 pub(super) fn pack(from: &[u8], to: &mut [u8]) -> Option<Packed> {
     let groups = from.len() / GROUP;
-    let most = worth(from.len());
-    let (starts, rest) = to.get_mut(..most)?.split_at_mut_checked(4 * groups)?;
-    let (maps, words) = rest.split_at_mut_checked(WORDS / 8 * groups)?;
-    let mut kept = 0;
-    let parts = from.chunks_exact(GROUP).zip(starts.as_chunks_mut::<4>().0);
-    for ((group, start), map) in parts.zip(maps.chunks_exact_mut(WORDS / 8)) {
-        *start = u32::try_from(kept).ok()?.to_ne_bytes();
-        // A group is written as if all of it were kept: each word where the next one goes that is not zero.
-        let room = words.as_chunks_mut::<4>().0.get_mut(kept..)?;
-        kept += match room.first_chunk_mut::<WORDS>() {
-            Some(room) => pack_group(group, map, room),
-            // The last ones, for which there may not be as much room.
-            None => {
-                let mut apart = [[0; 4]; WORDS];
-                let more = pack_group(group, map, &mut apart);
-                room.get_mut(..more)?.copy_from_slice(&apart[..more]);
-                more
-            }
-        };
+    let room = Room::new(to.get_mut(..worth(from.len()))?, groups)?;
+    #[cfg(feature = "rayon")]
+    if from.len() >= threads::LEAST && crate::threads() > 1 {
+        let kept = threads::pack(from, room, crate::threads())?;
+        return Some(Packed { groups, kept });
     }
+    let kept = room.pack(from, 0)?;
     Some(Packed { groups, kept })
 }
 
-/// Puts the words that are not zero side by side, and a bit for each word; answers how many they are.
-fn pack_group(group: &[u8], map: &mut [u8], to: &mut [[u8; 4]; WORDS]) -> usize {
-    let mut kept = 0;
-    let parts = group.as_chunks::<128>().0;
-    for (part, bits) in parts.iter().zip(map.as_chunks_mut::<4>().0) {
-        let mut mask = 0u32;
-        for (bit, word) in part.as_chunks::<4>().0.iter().enumerate() {
-            // Always written, and passed over where it is zero: there is nothing to guess for the processor. The mask is no
-            // limit: fewer than all of a group were kept before its last word.
-            to[kept & (WORDS - 1)] = *word;
-            let is_kept = u32::from(*word != [0; 4]);
-            mask |= is_kept << bit;
-            kept += is_kept as usize;
-        }
-        *bits = mask.to_ne_bytes();
+/// Where groups go.
+struct Room<'a> {
+    starts: &'a mut [[u8; 4]],
+    maps: &'a mut [u8],
+    words: &'a mut [[u8; 4]],
+}
+
+impl<'a> Room<'a> {
+    fn new(to: &'a mut [u8], groups: usize) -> Option<Self> {
+        let (starts, rest) = to.split_at_mut_checked(4 * groups)?;
+        let (maps, words) = rest.split_at_mut_checked(WORDS / 8 * groups)?;
+        Some(Self {
+            starts: starts.as_chunks_mut::<4>().0,
+            maps,
+            words: words.as_chunks_mut::<4>().0,
+        })
     }
-    kept
+
+    /// Packs groups, before which so many words are kept; answers how many are kept of these, or none where there is no room.
+    fn pack(self, from: &[u8], before: usize) -> Option<usize> {
+        let mut kept = 0;
+        let parts = from.chunks_exact(GROUP).zip(self.starts);
+        for ((group, start), map) in parts.zip(self.maps.chunks_exact_mut(WORDS / 8)) {
+            *start = u32::try_from(before + kept).ok()?.to_ne_bytes();
+            // A group is written as if all of it were kept: each word where the next one goes that is not zero.
+            let room = self.words.get_mut(kept..)?;
+            kept += match room.first_chunk_mut::<WORDS>() {
+                Some(room) => pack_group(group, map, room),
+                // The last ones, for which there may not be as much room.
+                None => {
+                    let mut apart = [[0; 4]; WORDS];
+                    let more = pack_group(group, map, &mut apart);
+                    room.get_mut(..more)?.copy_from_slice(&apart[..more]);
+                    more
+                }
+            };
+        }
+        Some(kept)
+    }
 }
 
 #[cfg(test)]
@@ -142,7 +160,7 @@ mod tests {
             ("the last group whole", words(8, |at| at >= 7 * WORDS)),
         ];
         for (name, from) in cases {
-            assert!(pays(&from), "{name}");
+            assert!(share(&from).is_some_and(|share| share < 7.0 / 8.0), "{name}");
             let mut to = vec![0xEE; from.len()];
             let packed = pack(&from, &mut to).expect(name);
             assert!(packed.bytes() <= worth(from.len()), "{name}");
@@ -154,11 +172,12 @@ mod tests {
     fn what_does_not_pay_is_refused() {
         let full = words(9, |_| true);
         let mut to = vec![0; full.len()];
-        assert!(!pays(&full) && pack(&full, &mut to).is_none());
+        assert!(share(&full).is_some_and(|share| share > 1.0) && pack(&full, &mut to).is_none());
         // The sample sees what lies everywhere, and not what lies in one place; packing itself finds out.
         let late = words(1000, |at| at % (WORDS * 15) >= WORDS);
-        assert!(pack(&late, &mut vec![0; late.len()]).is_none() || pays(&late));
-        assert!(!pays(&[0; 100]), "there is no whole group");
+        let seen = share(&late).is_some_and(|share| share < 7.0 / 8.0);
+        assert!(pack(&late, &mut vec![0; late.len()]).is_none() || seen);
+        assert_eq!(share(&[0; 100]), None, "there is no whole group");
         assert!(pack(&full, &mut []).is_none());
         assert_eq!(
             (sampled(100), sampled(10 * GROUP), sampled(GROUP << 10)),

@@ -3,6 +3,7 @@
 use super::buffer::DeviceBuffer;
 use super::device::CudaDevice;
 use super::pool::DevicePool;
+use super::products::Products;
 use super::stream::CudaStream;
 use crate::error::AllocError;
 use std::fmt;
@@ -13,7 +14,8 @@ pub(crate) const PARTS: usize = 1024;
 
 /// A pool and a stream of its device: memory for tensors, and the order of work on them. Made by [`DevicePool::on`].
 ///
-/// It holds 8 KiB and 8 bytes of the pool for sums on their way. Cloning makes another handle.
+/// It holds 8 KiB and 8 bytes of the pool for sums on their way, and after a product of matrices what
+/// [cuBLAS](Self::matmul_backend) works in. Cloning makes another handle.
 #[derive(Clone)]
 pub struct CudaQueue(Arc<Inner>);
 
@@ -22,6 +24,7 @@ struct Inner {
     stream: CudaStream,
     /// Room for the parts of a sum, and for the sum. Whoever has it is alone until his work with it is on the stream.
     sums: Mutex<DeviceBuffer<u64>>,
+    products: Products,
 }
 
 impl DevicePool {
@@ -34,6 +37,7 @@ impl DevicePool {
             pool: self.clone(),
             stream: stream.clone(),
             sums: Mutex::new(self.alloc(PARTS + 1, stream)?),
+            products: Products::default(),
         })))
     }
 }
@@ -55,6 +59,10 @@ impl CudaQueue {
     #[must_use]
     pub fn device(&self) -> &CudaDevice {
         self.0.stream.device()
+    }
+
+    pub(super) fn products(&self) -> &Products {
+        &self.0.products
     }
 
     pub(crate) fn sums(&self) -> MutexGuard<'_, DeviceBuffer<u64>> {

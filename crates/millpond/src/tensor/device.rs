@@ -7,7 +7,8 @@
 //!   operand      tensors and numbers as operands, and what can be written
 //!   arithmetic   element by element: new, in place, into an output
 //!   cast, reduce, matmul
-//!   launch       the one way to a kernel: the only unsafe code
+//!   product      matrices and batches of them: by cuBLAS as blas puts it, or by our kernel
+//!   launch       the one way to kernels and to cuBLAS: the only unsafe code
 //! ```
 //!
 //! Shapes, views and errors are those of the host's tensors, by the same [`Layout`]. What is done with elements is done by kernels
@@ -15,6 +16,8 @@
 
 #[forbid(unsafe_code)]
 mod arithmetic;
+#[forbid(unsafe_code)]
+mod blas;
 #[forbid(unsafe_code)]
 mod cast;
 #[forbid(unsafe_code)]
@@ -26,6 +29,8 @@ mod make;
 mod matmul;
 #[forbid(unsafe_code)]
 mod operand;
+#[forbid(unsafe_code)]
+mod product;
 #[forbid(unsafe_code)]
 mod reduce;
 mod storage;

@@ -3,21 +3,18 @@
 use super::storage::Side;
 use super::{DeviceTensor, DeviceTensorMut};
 use crate::cuda::kernels::{self, Entry, Wide};
-use crate::cuda::launch::{Arguments, BLOCKS, Launch, Shape, THREADS, sealed};
-use crate::cuda::{CudaQueue, CudaStream, KernelArg, KernelArgMut, PARTS};
+use crate::cuda::launch::{Arguments, Launch, Shape, THREADS, sealed};
+use crate::cuda::{CudaQueue, CudaStream, Gemm, KernelArg, KernelArgMut, PARTS, products};
 use crate::dtype::DType;
 use crate::tensor::error::TensorError;
 use crate::tensor::layout::{Layout, MAX_RANK};
 use crate::tensor::walk::Walk;
 
-/// Rows and columns of a tile of a product.
-const TILE: usize = 16;
-
 /// `Walk` of `walk.cuh`: the number of elements and dimensions, sizes, and strides of three views.
-type WalkArgument = [u64; 2 + 4 * MAX_RANK];
+pub(super) type WalkArgument = [u64; 2 + 4 * MAX_RANK];
 
 /// Up to three views of one shape, as a kernel takes them.
-fn walk<const N: usize>(views: [&Layout; N]) -> WalkArgument {
+pub(super) fn walk<const N: usize>(views: [&Layout; N]) -> WalkArgument {
     let mut argument = [0; 2 + 4 * MAX_RANK];
     // Of nothing: one dimension, of size 0.
     argument[1] = 1;
@@ -37,29 +34,35 @@ fn walk<const N: usize>(views: [&Layout; N]) -> WalkArgument {
 }
 
 /// A launch: which kernel, how many blocks of it, what it is given.
-struct Task<'a> {
-    entry: Entry,
-    shape: Shape,
-    arguments: Arguments,
+pub(super) struct Task<'a> {
+    pub(super) entry: Entry,
+    pub(super) shape: Shape,
+    pub(super) arguments: Arguments,
     /// What it reads and writes: its views are in the arguments.
-    sides: &'a [Side<'a>],
+    pub(super) sides: &'a [Side<'a>],
 }
 
 impl Task<'_> {
     /// Launches it, in order with all that is done with its operands.
-    fn run(self, stream: &CudaStream) -> Result<(), TensorError> {
-        let mut others: Vec<&CudaStream> = Vec::new();
-        for side in self.sides {
-            if side.stream() != stream && !others.contains(&side.stream()) {
-                others.push(side.stream());
-            }
-        }
+    pub(super) fn run(self, stream: &CudaStream) -> Result<(), TensorError> {
+        let others = others(stream, self.sides);
         // SAFETY: what is written is had alone by whoever calls (a borrowed view to write, or a tensor nobody has seen), what is read
         // is borrowed, both lie in live storages (invariant of a side) whose streams are these. The arguments are the kernel's, as
         // the functions of this file put them together.
         let run = unsafe { kernels::run(self.entry, (stream, &others), self.shape, self.arguments) };
         Ok(run?)
     }
+}
+
+/// Streams of operands, but for the one that work is put on.
+fn others<'a>(stream: &CudaStream, sides: &[Side<'a>]) -> Vec<&'a CudaStream> {
+    let mut others: Vec<&CudaStream> = Vec::new();
+    for side in sides {
+        if side.stream() != stream && !others.contains(&side.stream()) {
+            others.push(side.stream());
+        }
+    }
+    others
 }
 
 /// Where an operation is written. Invariant: its elements are had alone, each in a place of its own.
@@ -76,7 +79,26 @@ impl Target<'_> {
         self.0.layout()
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn side(&self) -> Side<'_> {
+        self.0
+    }
+
+    /// Has cuBLAS form products of the left and right side into this, in order with all that is done with them. Answers whether it
+    /// does.
+    pub(super) fn by_cublas(
+        &self,
+        left: Side<'_>,
+        right: Side<'_>,
+        calls: impl FnOnce() -> Option<Vec<Gemm>>,
+    ) -> bool {
+        let queue = self.0.queue();
+        let others = others(queue.stream(), &[left, right]);
+        // SAFETY: as of a task: what is written is had alone, what is read is borrowed, both lie in live storages of these streams.
+        // The calls are of their matrices, as `blas` puts them together.
+        unsafe { products::by_cublas((queue, &others), self.0.dtype(), calls) }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
         self.layout().len() == 0
     }
 
@@ -201,67 +223,6 @@ impl Target<'_> {
             sides: &[self.0, of],
         }
         .run(self.0.stream())
-    }
-
-    /// Products of matrices: the last two dimensions of each, for every place of those before, which are the same in all.
-    pub(super) fn matmul(self, left: Side<'_>, right: Side<'_>) -> Result<(), TensorError> {
-        if self.is_empty() {
-            return Ok(());
-        }
-        let sides = [self.0, left, right];
-        let [out, first, second] = sides.map(|side| Matrices::of(side.layout()));
-        let [rows, columns] = out.shape;
-        let batches = walk([&out.batches, &first.batches, &second.batches]);
-        let tiles = |size: usize, most: usize| size.div_ceil(TILE).min(most) as u32;
-        let many = out.batches.len().clamp(1, usize::from(u16::MAX)) as u32;
-        let product: [u64; 9] = [
-            rows,
-            columns,
-            first.shape[1],
-            out.strides[0],
-            out.strides[1],
-            first.strides[0],
-            first.strides[1],
-            second.strides[0],
-            second.strides[1],
-        ]
-        .map(|number| number as u64);
-        let mut arguments = Arguments::default();
-        arguments.push(batches);
-        arguments.push(product);
-        sides.iter().for_each(|side| arguments.push(side.address()));
-        Task {
-            entry: Entry::Matmul(self.0.dtype()),
-            shape: Shape {
-                grid: [tiles(columns, BLOCKS), tiles(rows, usize::from(u16::MAX)), many],
-                block: [TILE as u32, TILE as u32, 1],
-                shared: 0,
-            },
-            arguments,
-            sides: &sides,
-        }
-        .run(self.0.stream())
-    }
-}
-
-/// The matrices of a view of two dimensions or more: theirs, and where each begins.
-struct Matrices {
-    shape: [usize; 2],
-    strides: [usize; 2],
-    batches: Layout,
-}
-
-impl Matrices {
-    fn of(layout: &Layout) -> Self {
-        let last = |numbers: &[usize]| numbers.last_chunk::<2>().copied().unwrap_or([1; 2]);
-        let before = layout.rank().saturating_sub(2);
-        // Both are there, so nothing is refused.
-        let batches = layout.gone(before).and_then(|layout| layout.gone(before));
-        Self {
-            shape: last(layout.shape()),
-            strides: last(layout.strides()),
-            batches: batches.unwrap_or(*layout),
-        }
     }
 }
 

@@ -29,7 +29,8 @@ fn multiply(
 
 macro_rules! into {
     () => {
-        /// The product of two matrices, into an output, on its stream. No memory is allocated.
+        /// The product of two matrices, into an output, on its stream. No memory is allocated, but once for a queue what
+        /// [cuBLAS](crate::cuda::CudaQueue::matmul_backend) works in.
         ///
         /// # Errors
         /// Where they are none, their sizes do not go together, the output has another or cannot be written, where types differ, and what
@@ -44,8 +45,8 @@ macro_rules! into {
     };
 }
 
-/// Products of matrices, by tiles in the device's shared memory. Singles and doubles are added up in their own type, halves in
-/// single precision.
+/// Products of matrices, by [cuBLAS](crate::cuda::CudaQueue::matmul_backend) where it is there, else by tiles in the device's shared
+/// memory. Singles and doubles are added up in their own type, halves in single precision.
 impl DeviceTensor {
     /// The product of two matrices, as a new tensor. Of tensors of more dimensions than two the last two are matrices; those before
     /// go together as in [`add`](Self::add), and each two matrices are multiplied.

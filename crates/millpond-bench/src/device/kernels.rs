@@ -1,0 +1,237 @@
+//! What the order of bytes costs a device: the same update of bodies as an array of structures and as a structure of arrays.
+//!
+//! A device reads and writes sectors of 32 bytes. Neighbouring threads that take neighbouring numbers fill them; threads that each take
+//! a few numbers of a structure leave the rest of it unused. Both kernels compute the same from the same numbers, which is checked.
+
+use super::{EMULATED, Error, about};
+use crate::Table;
+use crate::say::wrap;
+use millpond::cuda::{CudaDevice, CudaKernel, CudaModule, CudaStream, CudaTimer, DeviceBuffer, DevicePool};
+use std::fmt::Write;
+use std::time::Duration;
+
+const PTX: &str = include_str!("kernels/motion.ptx");
+
+/// Columns of what is printed.
+const WIDTH: usize = 100;
+/// Bodies on a card, more than its cache holds; and on the emulated driver, whose times say nothing.
+const BODIES: usize = 8 << 20;
+const FEW: usize = 1 << 16;
+/// Numbers of a body: its position and velocity alone, with two more as it is often padded, and as one particle of a simulation that
+/// has more to remember.
+const NUMBERS: [usize; 3] = [6, 8, 18];
+/// Those that the update needs: it reads six, and writes three.
+const READ: usize = 6;
+const WRITTEN: usize = 3;
+/// Bytes that a device reads or writes at least.
+const SECTOR: usize = 32;
+const DT: f32 = 0.25;
+
+/// Threads of a block.
+const THREADS: u32 = 256;
+
+/// Measures both layouts in so many rounds, and answers what there is to print.
+///
+/// # Errors
+/// Where there is no driver or device, it refuses, or the two layouts come to different numbers.
+pub fn kernels(number: u32, rounds: usize) -> Result<String, Error> {
+    let device = CudaDevice::get(number)?;
+    let bodies = if device.is_emulated() { FEW } else { BODIES };
+    let bench = Bench::new(&device, bodies)?;
+    let mut out = format!(
+        "{}, {bodies} bodies moved, medians of {rounds} rounds in turn\n",
+        about(&device)?
+    );
+    let mut say = |text: &str| {
+        // To a string, which takes everything.
+        let _ = writeln!(out, "{text}");
+    };
+    if device.is_emulated() {
+        say(&format!("\n{}", wrap(EMULATED, WIDTH)));
+    }
+    let mut table = Table::new(&[
+        "bytes of a body",
+        "structures GB/s",
+        "arrays GB/s",
+        "ratio",
+        "by sectors",
+    ]);
+    for numbers in NUMBERS {
+        let [structures, arrays] = bench.both(numbers, rounds.max(1))?;
+        let useful = (bodies * (READ + WRITTEN) * size_of::<f32>()) as f64;
+        let rate = |time: Duration| format!("{:.1}", useful / time.as_secs_f64().max(1e-9) / 1e9);
+        table.row(vec![
+            (numbers * size_of::<f32>()).to_string(),
+            rate(structures),
+            rate(arrays),
+            format!("{:.2}", structures.as_secs_f64() / arrays.as_secs_f64().max(1e-9)),
+            format!("{:.2}", sectors(numbers) / arrays_bytes()),
+        ]);
+    }
+    say(&format!("\n{table}"));
+    say(&wrap(
+        "GB/s: bytes that the update needs, 24 read and 12 written for each body; ratio: time of the structures over that of the \
+         arrays; by sectors: the same as it follows from the sectors of 32 bytes that each layout touches",
+        WIDTH,
+    ));
+    Ok(out)
+}
+
+/// Bytes of sectors that a body's update touches, among structures of so many numbers.
+fn sectors(numbers: usize) -> f64 {
+    const MANY: usize = 1024;
+    let count = |needed: usize| {
+        let ends = |body: usize| {
+            let begin = body * numbers * size_of::<f32>();
+            (
+                begin / SECTOR,
+                (begin + needed * size_of::<f32>()).div_ceil(SECTOR),
+            )
+        };
+        let mut next = 0;
+        let mut touched = 0;
+        for (first, end) in (0..MANY).map(ends) {
+            touched += end.saturating_sub(first.max(next));
+            next = next.max(end);
+        }
+        touched
+    };
+    ((count(READ) + count(WRITTEN)) * SECTOR) as f64 / MANY as f64
+}
+
+/// The same among arrays, whose sectors are full.
+fn arrays_bytes() -> f64 {
+    ((READ + WRITTEN) * size_of::<f32>()) as f64
+}
+
+/// The kernels, and where they work.
+struct Bench {
+    structures: CudaKernel,
+    arrays: CudaKernel,
+    pool: DevicePool,
+    stream: CudaStream,
+    bodies: usize,
+}
+
+impl Bench {
+    fn new(device: &CudaDevice, bodies: usize) -> Result<Self, Error> {
+        let module = CudaModule::load(device, PTX)?;
+        Ok(Self {
+            structures: module.kernel("millpond_move_structures")?,
+            arrays: module.kernel("millpond_move_arrays")?,
+            pool: DevicePool::new(device)?,
+            stream: CudaStream::new(device)?,
+            bodies,
+        })
+    }
+
+    /// Median times of both layouts, for bodies of so many numbers.
+    fn both(&self, numbers: usize, rounds: usize) -> Result<[Duration; 2], Error> {
+        let field = |field: usize| (0..self.bodies).map(move |body| number(body, field));
+        let structures: Vec<f32> = (0..self.bodies * numbers)
+            .map(|at| number(at / numbers, at % numbers))
+            .collect();
+        let mut structures = self.pool.alloc_from(&structures, &self.stream)?;
+        let mut arrays = Vec::new();
+        for at in 0..READ {
+            arrays.push(
+                self.pool
+                    .alloc_from(&field(at).collect::<Vec<_>>(), &self.stream)?,
+            );
+        }
+        let mut times = [Vec::new(), Vec::new()];
+        // The first round loads the code, and counts for nothing.
+        for round in 0..=rounds {
+            let timer = CudaTimer::start(&self.stream)?;
+            self.move_structures(&mut structures, numbers)?;
+            let one = timer.stop()?;
+            let timer = CudaTimer::start(&self.stream)?;
+            self.move_arrays(&mut arrays)?;
+            let other = timer.stop()?;
+            if round > 0 {
+                times[0].push(one);
+                times[1].push(other);
+            }
+        }
+        self.compare(&structures, numbers, &arrays)?;
+        Ok(times.map(median))
+    }
+
+    fn grid(&self) -> u32 {
+        u32::try_from(self.bodies.div_ceil(THREADS as usize)).unwrap_or(u32::MAX)
+    }
+
+    fn move_structures(&self, bodies: &mut DeviceBuffer<f32>, numbers: usize) -> Result<(), Error> {
+        let launch = self
+            .structures
+            .launch(&self.stream)
+            .grid(self.grid())
+            .block(THREADS);
+        let launch = launch
+            .arg_mut(bodies)
+            .arg(numbers as u64)
+            .arg(DT)
+            .arg(self.bodies as u64);
+        // SAFETY: the arguments are the kernel's parameters; the buffer has so many numbers for each body, at least six.
+        Ok(unsafe { launch.launch() }?)
+    }
+
+    fn move_arrays(&self, arrays: &mut [DeviceBuffer<f32>]) -> Result<(), Error> {
+        let mut launch = self.arrays.launch(&self.stream).grid(self.grid()).block(THREADS);
+        let (positions, velocities) = arrays.split_at_mut(WRITTEN);
+        for position in positions {
+            launch = launch.arg_mut(position);
+        }
+        for velocity in &*velocities {
+            launch = launch.arg(velocity);
+        }
+        let launch = launch.arg(DT).arg(self.bodies as u64);
+        // SAFETY: the arguments are the kernel's parameters; each buffer has a number for each body.
+        Ok(unsafe { launch.launch() }?)
+    }
+
+    /// Both have moved the same bodies as often.
+    fn compare(
+        &self,
+        structures: &DeviceBuffer<f32>,
+        numbers: usize,
+        arrays: &[DeviceBuffer<f32>],
+    ) -> Result<(), Error> {
+        let structures = structures.to_vec()?;
+        for (field, array) in arrays.iter().enumerate() {
+            let same = array.to_vec()?.into_iter().zip(structures.chunks_exact(numbers));
+            if let Some(body) = same.into_iter().position(|(number, body)| body[field] != number) {
+                return Err(Error::Untrue(format!(
+                    "field {field} of body {body} is another as an array than in its structure"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A field of a body, small enough that no round rounds it.
+fn number(body: usize, field: usize) -> f32 {
+    ((body * 7 + field * 13) % 256) as f32
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sectors_are_counted_as_they_lie() {
+        assert_eq!(arrays_bytes(), 36.0);
+        // A body in each sector, read and written whole.
+        assert_eq!(sectors(8), 64.0);
+        // Without gaps: what is written lies in every sector too.
+        assert_eq!(sectors(6), 48.0);
+        // Of each four bodies six sectors are read, and five written.
+        assert_eq!(sectors(18), 88.0);
+    }
+}

@@ -1,0 +1,84 @@
+//! What the host does for a copy that leaves zeros out: packing, beside a plain copy of the same bytes.
+
+use crate::Table;
+use millpond::cuda;
+use std::time::Instant;
+
+/// Bytes of a slot: what is packed at once.
+const SLOT: usize = 8 << 20;
+
+/// Packs and copies so many bytes, the best of so many rounds each, and answers a table.
+pub(super) fn table(bytes: usize, rounds: usize) -> Table {
+    let mut table = Table::new(&["on the host", "packing GB/s", "copying GB/s", "packing / copying"]);
+    for (name, one_in) in [("all zeros", 0), ("half zeros", 2), ("no zeros: refused", 1)] {
+        let (pack, copy) = speeds(&words(bytes / 4, one_in), rounds);
+        table.row(vec![
+            name.to_owned(),
+            format!("{pack:.2}"),
+            format!("{copy:.2}"),
+            format!("{:.2}", pack / copy),
+        ]);
+    }
+    table
+}
+
+/// Words of which one in so many is not zero; none where that is 0.
+fn words(len: usize, one_in: u32) -> Vec<u32> {
+    let mut seed = 1u32;
+    let word = |_| {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let kept = one_in > 0 && (seed >> 8).is_multiple_of(one_in);
+        if kept { seed | 1 } else { 0 }
+    };
+    (0..len).map(word).collect()
+}
+
+/// Gigabytes a second of packing and of copying, in turns.
+fn speeds(words: &[u32], rounds: usize) -> (f64, f64) {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let mut slot = vec![1u8; SLOT];
+    let mut best = [f64::INFINITY; 2];
+    // The first round touches what is touched for the first time, and counts for nothing.
+    for round in 0..=rounds {
+        let begun = Instant::now();
+        for piece in bytes.chunks(SLOT) {
+            let _ = std::hint::black_box(cuda::pack(piece, &mut slot));
+        }
+        let packed = begun.elapsed();
+        let begun = Instant::now();
+        for piece in bytes.chunks(SLOT) {
+            slot[..piece.len()].copy_from_slice(piece);
+            std::hint::black_box(&slot);
+        }
+        let copied = begun.elapsed();
+        if round > 0 {
+            best = [
+                best[0].min(packed.as_secs_f64()),
+                best[1].min(copied.as_secs_f64()),
+            ];
+        }
+    }
+    let [pack, copy] = best.map(|seconds| bytes.len() as f64 / seconds / 1e9);
+    (pack, copy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_zero_as_often_as_they_are_to_be() {
+        let kept = |one_in| words(10_000, one_in).iter().filter(|word| **word != 0).count();
+        assert_eq!((kept(0), kept(1)), (0, 10_000));
+        assert!((4_500..5_500).contains(&kept(2)));
+    }
+
+    #[test]
+    fn each_kind_has_its_speeds() {
+        let text = table(1 << 20, 1).to_string();
+        for name in ["all zeros", "half zeros", "no zeros: refused"] {
+            assert!(text.contains(name), "{text}");
+        }
+        assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+    }
+}

@@ -1,0 +1,103 @@
+//! Products of matrices as cuBLAS forms them: those of the tensors, with memory to work in, and with factors that are rounded.
+
+use super::matmul::register_type;
+use super::number::Element;
+use super::{Cost, Kernel, Kernels, Launch, Params};
+use crate::error::{Answer, Code};
+use crate::memory::os::Reach;
+use crate::strict::Access;
+use std::sync::Arc;
+
+/// An `f32` whose products are of factors rounded to 11 bits.
+#[derive(Clone, Copy)]
+struct Tf32(f32);
+
+impl Tf32 {
+    fn rounded(self) -> f32 {
+        // Half of the last bit that stays, then those behind it off.
+        f32::from_bits(self.0.to_bits().wrapping_add(0x1000) & !0x1fff)
+    }
+}
+
+impl Element for Tf32 {
+    const NAME: &'static str = "tf32";
+    type Sum = f32;
+
+    fn get(from: &Reach, at: u64) -> Self {
+        Self(f32::get(from, at))
+    }
+    fn put(self, to: &Reach, at: u64) {
+        self.0.put(to, at);
+    }
+    fn of_bytes(bytes: &[u8]) -> Self {
+        Self(f32::of_bytes(bytes))
+    }
+    fn plus(self, other: Self) -> Self {
+        Self(self.0 + other.0)
+    }
+    fn minus(self, other: Self) -> Self {
+        Self(self.0 - other.0)
+    }
+    fn times(self, other: Self) -> Self {
+        Self(self.0 * other.0)
+    }
+    fn over(self, other: Self) -> Self {
+        Self(self.0 / other.0)
+    }
+    fn add_product(sum: f32, left: Self, right: Self) -> f32 {
+        left.rounded().mul_add(right.rounded(), sum)
+    }
+    fn of_sum(sum: f32) -> Self {
+        Self(sum)
+    }
+}
+
+pub(super) fn register(kernels: &mut Kernels) {
+    register_type::<Tf32>(kernels);
+}
+
+/// What is left in memory that was worked in.
+const RUINED: u8 = 0xA5;
+
+impl Kernels {
+    /// A launch of one of the kernels of tensors that ruins its workspace first.
+    pub(crate) fn blas(&self, name: &str, params: Params, workspace: Option<(u64, u64)>) -> Answer<Launch> {
+        let kernel = Arc::clone(self.by_name.get(name).ok_or(Code::NOT_FOUND)?);
+        let kernel = match workspace {
+            Some(workspace) => Arc::new(working_in(workspace, kernel)),
+            None => kernel,
+        };
+        Ok(Launch {
+            kernel,
+            grid: [1; 3],
+            block: [1; 3],
+            params,
+        })
+    }
+}
+
+fn working_in((at, len): (u64, u64), kernel: Arc<Kernel>) -> Kernel {
+    let (runs, touches) = (Arc::clone(&kernel), Arc::clone(&kernel));
+    let accesses = move |params: &Params| {
+        let mut all = touches.accesses.as_ref().map_or_else(Vec::new, |of| of(params));
+        all.push(Access { at, len, write: true });
+        all
+    };
+    let cost = move |params: &Params| match &kernel.cost {
+        Cost::Bytes(bytes) => bytes(params),
+        Cost::Fixed(_) => 0,
+    };
+    let sizes = runs.sizes.clone();
+    Kernel {
+        accesses: Some(Box::new(accesses)),
+        cost: Cost::Bytes(Box::new(cost)),
+        ..Kernel::new(
+            &sizes,
+            0,
+            Box::new(move |call| {
+                call.memory.write(at, &vec![RUINED; len as usize])?;
+                (runs.run)(call)
+            }),
+        )
+    }
+}

@@ -1,0 +1,172 @@
+//! A program's own CUDA C: how it is compiled, and for which device.
+
+use super::device::CudaDevice;
+use super::kernel_error::KernelError;
+use super::module::CudaModule;
+use super::nvrtc::Nvrtc;
+use std::ffi::CString;
+use std::path::Path;
+
+/// How CUDA C is compiled: for [`CudaModule::compile_with`].
+///
+/// The compiler is NVRTC, loaded when it is first needed: `libnvrtc.so` by the loader's path, or what the variable `MILLPOND_NVRTC`
+/// names. Unless an option says otherwise it compiles for the device's compute capability, or for the newest below that it knows.
+/// Nothing is kept on disk.
+///
+/// ```
+/// use millpond::cuda::CompileOptions;
+///
+/// let options = CompileOptions::new().name("step.cu").define("WIDTH", 128).option("--use_fast_math");
+/// assert_eq!(options.arguments(), ["--define-macro=WIDTH=128", "--use_fast_math"]);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CompileOptions {
+    name: Option<String>,
+    arguments: Vec<String>,
+}
+
+impl CompileOptions {
+    /// None of its own.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What errors call the source; `kernel.cu` unless said otherwise.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Defines a macro.
+    #[must_use]
+    pub fn define(self, name: impl std::fmt::Display, value: impl std::fmt::Display) -> Self {
+        self.option(format!("--define-macro={name}={value}"))
+    }
+
+    /// A folder in which `#include` looks.
+    #[must_use]
+    pub fn include(self, folder: impl AsRef<Path>) -> Self {
+        self.option(format!("--include-path={}", folder.as_ref().display()))
+    }
+
+    /// Any other option of NVRTC's, such as `--std=c++17`.
+    #[must_use]
+    pub fn option(mut self, option: impl Into<String>) -> Self {
+        self.arguments.push(option.into());
+        self
+    }
+
+    /// The options, as the compiler gets them after the architecture.
+    #[must_use]
+    pub fn arguments(&self) -> &[String] {
+        &self.arguments
+    }
+
+    /// Compiles a source to PTX for a device.
+    ///
+    /// # Errors
+    /// As [`CudaModule::compile`], but for what the driver says.
+    pub fn to_ptx(&self, device: &CudaDevice, source: &str) -> Result<String, KernelError> {
+        let nvrtc = Nvrtc::get()?;
+        let chosen = ["--gpu-architecture", "-arch"];
+        let said = |option: &String| chosen.iter().any(|name| option.starts_with(name));
+        let mut options = Vec::new();
+        if !self.arguments.iter().any(said) {
+            let architecture = architecture(device.compute_capability(), &nvrtc.architectures());
+            options.push(text(&format!("--gpu-architecture=compute_{architecture}"))?);
+        }
+        for option in &self.arguments {
+            options.push(text(option)?);
+        }
+        let name = text(self.name.as_deref().unwrap_or("kernel.cu"))?;
+        nvrtc.compile(&name, &text(source)?, &options)
+    }
+}
+
+/// A device's compute capability, or the newest below it that the compiler knows: newer devices run that too. Where it knows none
+/// such, the device's own: it says so itself.
+fn architecture((major, minor): (u32, u32), known: &[u32]) -> u32 {
+    let own = major * 10 + minor;
+    let older = known.iter().copied().filter(|known| *known <= own);
+    older.max().unwrap_or(own)
+}
+
+fn text(text: &str) -> Result<CString, KernelError> {
+    CString::new(text).map_err(|error| KernelError::NoText {
+        at: error.nul_position(),
+    })
+}
+
+impl CudaModule {
+    /// Compiles CUDA C for the device, and loads it. Kernels are declared `extern "C" __global__`: so their names stay as they are.
+    ///
+    /// ```
+    /// use millpond::cuda::{CudaDevice, CudaError, CudaModule, CudaStream, DevicePool, KernelError};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let source = r#"
+    ///     extern "C" __global__ void scale(float *out, const float *in, float a, unsigned long long n) {
+    ///         unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x;
+    ///         if (i < n) out[i] = a * in[i];
+    ///     }
+    /// "#;
+    /// let device = match CudaDevice::get(0) {
+    ///     Err(CudaError::NoDriver) => return Ok(()),
+    ///     device => device?,
+    /// };
+    /// let module = match CudaModule::compile(&device, source) {
+    ///     Err(KernelError::NoCompiler { .. }) => return Ok(()),
+    ///     module => module?,
+    /// };
+    /// let (pool, stream) = (DevicePool::new(&device)?, CudaStream::new(&device)?);
+    /// let input = pool.alloc_from(&[1.0f32, 2.0, 3.0], &stream)?;
+    /// let mut output = pool.alloc::<f32>(3, &stream)?;
+    /// let scale = module.kernel("scale")?;
+    /// let launch = scale.launch(&stream).block(256).arg_mut(&mut output).arg(&input).arg(0.5f32).arg(3u64);
+    /// // SAFETY: the arguments are the kernel's parameters, and it touches no more than 3 elements of each buffer.
+    /// unsafe { launch.launch() }?;
+    /// assert_eq!(output.to_vec()?, [0.5, 1.0, 1.5]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`KernelError::NoCompiler`] where NVRTC is not installed, [`KernelError::Compile`] with the compiler's log where the source is
+    /// at fault, and as [`load`](Self::load): a driver refuses PTX of an NVRTC that is newer than itself.
+    pub fn compile(device: &CudaDevice, source: &str) -> Result<Self, KernelError> {
+        Self::compile_with(device, source, &CompileOptions::new())
+    }
+
+    /// The same with options.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile); [`KernelError::Compiler`] where the compiler does not know an option.
+    pub fn compile_with(
+        device: &CudaDevice,
+        source: &str,
+        options: &CompileOptions,
+    ) -> Result<Self, KernelError> {
+        Self::load(device, &options.to_ptx(device, source)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_architecture_that_both_know_is_taken() {
+        let known = [50, 75, 80, 86, 90];
+        assert_eq!(architecture((8, 6), &known), 86);
+        assert_eq!(architecture((8, 9), &known), 86, "a newer device runs it");
+        assert_eq!(architecture((12, 0), &known), 90);
+        assert_eq!(
+            architecture((3, 5), &known),
+            35,
+            "the compiler says that it has none"
+        );
+        assert_eq!(architecture((7, 0), &[]), 70, "too old to be asked");
+    }
+}

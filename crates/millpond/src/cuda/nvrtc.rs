@@ -1,0 +1,203 @@
+//! NVRTC: CUDA C to PTX. A library of its own, loaded when something is first compiled.
+
+use super::kernel_error::KernelError;
+use super::library::{self, functions};
+use libloading::Library;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::ptr::{null, null_mut};
+use std::sync::OnceLock;
+
+/// Says where the library is, for those who have it where the loader does not look.
+const VARIABLE: &str = "MILLPOND_NVRTC";
+const NAMES: &[&str] = &[
+    "libnvrtc.so.13",
+    "libnvrtc.so.12",
+    "libnvrtc.so",
+    "nvrtc64_130_0.dll",
+    "nvrtc64_120_0.dll",
+];
+
+/// `nvrtcResult`.
+type Code = c_int;
+const SUCCESS: Code = 0;
+const COMPILATION: Code = 6;
+
+/// `nvrtcProgram`.
+type Handle = *mut std::ffi::c_void;
+
+functions! {
+    Functions (Code) {
+        create = "nvrtcCreateProgram"(
+            program: *mut Handle, source: *const c_char, name: *const c_char, headers: c_int,
+            sources: *const *const c_char, names: *const *const c_char,
+        );
+        destroy = "nvrtcDestroyProgram"(program: *mut Handle);
+        compile = "nvrtcCompileProgram"(program: Handle, count: c_int, options: *const *const c_char);
+        ptx_size = "nvrtcGetPTXSize"(program: Handle, bytes: *mut usize);
+        ptx = "nvrtcGetPTX"(program: Handle, text: *mut c_char);
+        log_size = "nvrtcGetProgramLogSize"(program: Handle, bytes: *mut usize);
+        log = "nvrtcGetProgramLog"(program: Handle, text: *mut c_char);
+    } {
+        arch_count = "nvrtcGetNumSupportedArchs"(count: *mut c_int);
+        archs = "nvrtcGetSupportedArchs"(archs: *mut c_int);
+    }
+}
+
+type ErrorString = unsafe extern "C" fn(Code) -> *const c_char;
+
+/// The process's NVRTC.
+pub(super) struct Nvrtc {
+    functions: Functions,
+    /// Apart, as it answers a text.
+    error_string: Option<ErrorString>,
+    _library: Library,
+}
+
+impl Nvrtc {
+    /// The library, loaded once.
+    pub(super) fn get() -> Result<&'static Self, KernelError> {
+        static NVRTC: OnceLock<Result<Nvrtc, String>> = OnceLock::new();
+        let loaded = NVRTC.get_or_init(Self::load).as_ref();
+        loaded.map_err(|why| KernelError::NoCompiler { why: why.clone() })
+    }
+
+    fn load() -> Result<Self, String> {
+        let library = library::open(VARIABLE, NAMES)?;
+        // SAFETY: NVRTC's header has these signatures; the library is kept beside them.
+        let functions = unsafe { Functions::of(&library) };
+        let functions = functions.map_err(|name| format!("the library that was found has no {name}"))?;
+        // SAFETY: as above.
+        let error_string = unsafe { library.get::<ErrorString>(b"nvrtcGetErrorString\0") };
+        Ok(Self {
+            functions,
+            error_string: error_string.ok().map(|function| *function),
+            _library: library,
+        })
+    }
+
+    /// Compute capabilities that it compiles for, as 90 for 9.0; none where it is too old to say.
+    pub(super) fn architectures(&self) -> Vec<u32> {
+        let (Some(count_of), Some(fill)) = (self.functions.arch_count, self.functions.archs) else {
+            return Vec::new();
+        };
+        let mut count = 0;
+        // SAFETY: the pointer is to a local.
+        let counted = unsafe { count_of(&raw mut count) };
+        let mut all: Vec<c_int> = vec![0; usize::try_from(count).unwrap_or(0)];
+        // SAFETY: there is room for as many as it has just said.
+        let filled = unsafe { fill(all.as_mut_ptr()) };
+        if counted != SUCCESS || filled != SUCCESS {
+            return Vec::new();
+        }
+        all.into_iter()
+            .filter_map(|arch| u32::try_from(arch).ok())
+            .collect()
+    }
+
+    /// Compiles a source to PTX. The name is what the log calls it.
+    pub(super) fn compile(
+        &self,
+        name: &CStr,
+        source: &CStr,
+        options: &[CString],
+    ) -> Result<String, KernelError> {
+        let program = self.program(name, source)?;
+        let places: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
+        let count = c_int::try_from(places.len()).unwrap_or(c_int::MAX);
+        // SAFETY: the program is live, and there are so many options, each a C string.
+        let compiled = unsafe { (self.functions.compile)(program.handle, count, places.as_ptr()) };
+        match compiled {
+            SUCCESS => program.text(
+                ("nvrtcGetPTXSize", self.functions.ptx_size),
+                ("nvrtcGetPTX", self.functions.ptx),
+            ),
+            COMPILATION => Err(KernelError::Compile {
+                name: name.to_string_lossy().into_owned(),
+                log: program.log(),
+            }),
+            code => Err(self.failed("nvrtcCompileProgram", code, program.log())),
+        }
+    }
+
+    fn program(&self, name: &CStr, source: &CStr) -> Result<Program<'_>, KernelError> {
+        let mut handle = null_mut();
+        // SAFETY: the texts end with a zero, the pointer is to a local, and there are no headers.
+        let made = unsafe {
+            (self.functions.create)(&raw mut handle, source.as_ptr(), name.as_ptr(), 0, null(), null())
+        };
+        self.check("nvrtcCreateProgram", made)?;
+        Ok(Program { of: self, handle })
+    }
+
+    fn check(&self, call: &'static str, code: Code) -> Result<(), KernelError> {
+        if code == SUCCESS {
+            Ok(())
+        } else {
+            Err(self.failed(call, code, String::new()))
+        }
+    }
+
+    fn failed(&self, call: &'static str, code: Code, log: String) -> KernelError {
+        let name = self.error_string.map(|function| {
+            // SAFETY: it takes a number.
+            unsafe { function(code) }
+        });
+        let name = name.filter(|name| !name.is_null()).map(|name| {
+            // SAFETY: its names are constants that end with a zero, in a library that stays loaded.
+            let name = unsafe { CStr::from_ptr(name) };
+            name.to_string_lossy().into_owned()
+        });
+        KernelError::Compiler {
+            call,
+            code,
+            name: name.unwrap_or_else(|| "a code without a name".to_owned()),
+            log,
+        }
+    }
+}
+
+/// A source at the compiler. Invariant: the handle is NVRTC's, live, and ours.
+struct Program<'a> {
+    of: &'a Nvrtc,
+    handle: Handle,
+}
+
+impl Drop for Program<'_> {
+    fn drop(&mut self) {
+        // SAFETY: by the invariant; it is not used any more.
+        let _ = unsafe { (self.of.functions.destroy)(&raw mut self.handle) };
+    }
+}
+
+type SizeOf = unsafe extern "C" fn(Handle, *mut usize) -> Code;
+type Fill = unsafe extern "C" fn(Handle, *mut c_char) -> Code;
+
+impl Program<'_> {
+    /// A text of it, without the zero that ends it.
+    fn text(
+        &self,
+        (size_call, size_of): (&'static str, SizeOf),
+        (call, fill): (&'static str, Fill),
+    ) -> Result<String, KernelError> {
+        let mut bytes = 0;
+        // SAFETY: the program is live, the pointer is to a local.
+        let told = unsafe { size_of(self.handle, &raw mut bytes) };
+        self.of.check(size_call, told)?;
+        let mut text = vec![0_u8; bytes];
+        // SAFETY: the program is live, and there is as much room as it has just said.
+        let filled = unsafe { fill(self.handle, text.as_mut_ptr().cast()) };
+        self.of.check(call, filled)?;
+        let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
+        text.truncate(end);
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// What the compiler said; nothing where it cannot be had.
+    fn log(&self) -> String {
+        let log = self.text(
+            ("nvrtcGetProgramLogSize", self.of.functions.log_size),
+            ("nvrtcGetProgramLog", self.of.functions.log),
+        );
+        log.map_or_else(|_| String::new(), |log| log.trim().to_owned())
+    }
+}

@@ -1,0 +1,75 @@
+//! Groups packed by several threads. Each has a part of them; the words of a part are counted first, so that its place is known.
+
+use super::{GROUP, Room, WORDS};
+use rayon::prelude::*;
+
+/// Bytes from which on it takes several: below, to wake them takes longer.
+pub(super) const LEAST: usize = 1 << 20;
+
+/// Packs whole groups in so many parts at most; answers how many words are kept, or none where there is no room for them.
+pub(super) fn pack(from: &[u8], room: Room<'_>, parts: usize) -> Option<usize> {
+    let part = (from.len() / GROUP).div_ceil(parts.max(1)).max(1) * GROUP;
+    let counts: Vec<usize> = from.par_chunks(part).map(count).collect();
+    let Room {
+        mut starts,
+        mut maps,
+        mut words,
+    } = room;
+    let (mut work, mut before) = (Vec::with_capacity(counts.len()), 0);
+    for (piece, count) in from.chunks(part).zip(counts) {
+        let groups = piece.len() / GROUP;
+        let room = Room {
+            starts: starts.split_off_mut(..groups)?,
+            maps: maps.split_off_mut(..groups * (WORDS / 8))?,
+            words: words.split_off_mut(..count)?,
+        };
+        work.push((piece, room, before));
+        before += count;
+    }
+    let packed = work
+        .into_par_iter()
+        .map(|(piece, room, before)| room.pack(piece, before));
+    packed.sum()
+}
+
+/// Words of whole groups that are not zero.
+fn count(from: &[u8]) -> usize {
+    let whole = from.len() / GROUP * GROUP;
+    let words = from[..whole].as_chunks::<4>().0;
+    words.iter().filter(|word| **word != [0; 4]).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However many parts there are, what comes of it is what one thread makes.
+    #[test]
+    fn parts_come_together_as_one() {
+        const GROUPS: usize = 37;
+        for one_in in [2_usize, 3, 50, 100_000] {
+            let word = |at: usize| {
+                let kept = at.wrapping_mul(2_654_435_761) >> 9;
+                if kept.is_multiple_of(one_in) {
+                    at as u32 | 1
+                } else {
+                    0
+                }
+            };
+            let words: Vec<u32> = (0..GROUPS * WORDS).map(word).collect();
+            let from = bytemuck::cast_slice::<u32, u8>(&words);
+            let mut one = vec![0xEE; from.len()];
+            let kept = Room::new(&mut one, GROUPS).and_then(|room| room.pack(from, 0));
+            for parts in [1, 2, 5, 36, 37, 100] {
+                let mut several = vec![0xEE; from.len()];
+                let room = Room::new(&mut several, GROUPS).expect("there is");
+                assert_eq!(pack(from, room, parts), kept);
+                let bytes = GROUPS * super::super::HEAD + 4 * kept.expect("there is room");
+                assert_eq!(one[..bytes], several[..bytes], "{one_in} {parts}");
+            }
+            let mut little = vec![0; GROUPS * super::super::HEAD];
+            let room = Room::new(&mut little, GROUPS).expect("there is");
+            assert_eq!(pack(from, room, 3).is_some(), kept == Some(0));
+        }
+    }
+}

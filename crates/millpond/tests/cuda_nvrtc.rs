@@ -1,0 +1,229 @@
+//! CUDA C of a program's own: compiled by NVRTC, loaded and launched on the emulated driver.
+
+#![cfg(target_os = "linux")]
+
+#[path = "support/nvrtc.rs"]
+mod nvrtc;
+mod support;
+
+use millpond::cuda::{CompileOptions, CudaDevice, CudaModule, CudaStream, DevicePool, KernelError};
+use std::ffi::c_int;
+use std::path::Path;
+use support::emulator;
+
+const SOURCE: &str = r#"
+#ifndef BY
+#error "say by how much"
+#endif
+
+extern "C" __global__ void grow(float *out, const float *in, unsigned long long n) {
+    unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x;
+    if (i < n) out[i] = BY * in[i];
+}
+"#;
+
+/// What the emulated driver runs for it.
+extern "C" fn grow(_: usize, places: *const *const u8, _: *const u32) -> c_int {
+    let number = |index: usize| {
+        let place = places.wrapping_add(index);
+        // SAFETY: the kernel was registered with three parameters of 8 bytes each.
+        let value = unsafe { *place };
+        // SAFETY: as above.
+        unsafe { value.cast::<u64>().read_unaligned() }
+    };
+    let (out, from, n) = (number(0), number(1), number(2));
+    let mut bytes = vec![0; n as usize * 4];
+    let read = emulator::read(from, &mut bytes);
+    if read != 0 {
+        return read;
+    }
+    let (floats, _) = bytes.as_chunks_mut::<4>();
+    for float in floats {
+        *float = (3.0 * f32::from_ne_bytes(*float)).to_ne_bytes();
+    }
+    emulator::write(out, &bytes)
+}
+
+/// Runs the body in a process with NVRTC, and such a driver.
+fn with_nvrtc(test: &str, options: &str, body: impl FnOnce()) {
+    if emulator::is_child(test) {
+        assert!(emulator::load());
+        return body();
+    }
+    if emulator::is_real() || !emulator::load() {
+        eprintln!("skipped: on the emulated driver only");
+        return;
+    }
+    let Some(library) = nvrtc::library() else { return };
+    let library = library.to_str().expect("a path of text");
+    let variables = [("MILLPOND_CUDA_EMU", options), ("MILLPOND_NVRTC", library)];
+    let (passed, text) = emulator::child_with(test, &variables);
+    assert!(passed, "{text}");
+}
+
+#[test]
+fn a_programs_own_source_is_compiled_and_launched() {
+    let options = "streams:seeded,strict:on";
+    with_nvrtc("a_programs_own_source_is_compiled_and_launched", options, || {
+        let device = CudaDevice::get(0).expect("a device");
+        let pool = DevicePool::new(&device).expect("a pool");
+        let stream = || CudaStream::new(&device).expect("a stream");
+        let options = CompileOptions::new().define("BY", "3.0f").option("--std=c++17");
+        let module = CudaModule::compile_with(&device, SOURCE, &options).expect("it compiles");
+
+        let error = module
+            .kernel("grow")
+            .expect_err("the emulated driver has none of that name");
+        assert!(matches!(error, KernelError::NoBinary { .. }), "{error}");
+        emulator::register_body(c"grow", &[8, 8, 8], 1000, grow);
+        let grow = module.kernel("grow").expect("it has one now");
+
+        let numbers: Vec<f32> = (0..1000_u16).map(f32::from).collect();
+        let (first, second) = (stream(), stream());
+        let input = pool.alloc_from(&numbers, &first).expect("memory");
+        let mut output = pool.alloc_zeroed::<f32>(1000, &second).expect("memory");
+        let launch = grow.launch(&first).grid(4).block(256);
+        let launch = launch.arg_mut(&mut output).arg(&input).arg(1000_u64);
+        // SAFETY: the arguments are the kernel's parameters, and both buffers have so many elements.
+        unsafe { launch.launch() }.expect("it is launched");
+        let expected: Vec<f32> = numbers.iter().map(|number| 3.0 * number).collect();
+        assert_eq!(output.to_vec().expect("a copy"), expected);
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
+#[test]
+fn the_ptx_is_for_the_device_or_as_the_options_say() {
+    with_nvrtc("the_ptx_is_for_the_device_or_as_the_options_say", "", || {
+        let device = CudaDevice::get(0).expect("a device");
+        let (major, minor) = device.compute_capability();
+        let options = CompileOptions::new().define("BY", 2);
+        let ptx = options.to_ptx(&device, SOURCE).expect("it compiles");
+        assert!(ptx.contains(&format!(".target sm_{major}{minor}")), "{ptx}");
+        assert!(ptx.contains(".entry grow"), "{ptx}");
+        let other = options.option("--gpu-architecture=compute_61");
+        let ptx = other.to_ptx(&device, SOURCE).expect("it compiles");
+        assert!(ptx.contains(".target sm_61"), "{ptx}");
+    });
+}
+
+#[test]
+fn headers_are_found_where_the_options_say() {
+    with_nvrtc("headers_are_found_where_the_options_say", "", || {
+        let device = CudaDevice::get(0).expect("a device");
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nvrtc-headers");
+        std::fs::create_dir_all(&folder).expect("a folder");
+        std::fs::write(folder.join("by.cuh"), "#define BY 7\n").expect("a file");
+        let source = format!("#include \"by.cuh\"\n{SOURCE}");
+        let ptx = CompileOptions::new().include(&folder).to_ptx(&device, &source);
+        assert!(ptx.expect("it compiles").contains(".entry grow"));
+    });
+}
+
+#[test]
+fn what_does_not_compile_says_where() {
+    with_nvrtc("what_does_not_compile_says_where", "", || {
+        let device = CudaDevice::get(0).expect("a device");
+        let options = CompileOptions::new().name("mine.cu");
+        let error = CudaModule::compile_with(&device, SOURCE, &options).expect_err("no BY");
+        let KernelError::Compile { name, log } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(name, "mine.cu");
+        assert!(
+            log.contains("mine.cu(3)") && log.contains("say by how much"),
+            "{log}"
+        );
+        assert!(
+            error.to_string().starts_with("mine.cu cannot be compiled:\n"),
+            "{error}"
+        );
+
+        let error = CudaModule::compile(&device, "\0").expect_err("no text");
+        assert_eq!(error, KernelError::NoText { at: 0 });
+        let options = CompileOptions::new().option("--no-such-option");
+        let error = CudaModule::compile_with(&device, SOURCE, &options).expect_err("no such option");
+        assert!(
+            matches!(&error, KernelError::Compiler { name, log, .. }
+                if name.contains("INVALID_OPTION") && log.contains("no-such-option")),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn without_nvrtc_one_sentence_says_what_to_install() {
+    const TEST: &str = "without_nvrtc_one_sentence_says_what_to_install";
+    if emulator::is_child(TEST) {
+        assert!(emulator::load());
+        let device = CudaDevice::get(0).expect("a device");
+        let error = CudaModule::compile(&device, SOURCE).expect_err("no compiler");
+        assert!(matches!(error, KernelError::NoCompiler { .. }), "{error}");
+        let said = error.to_string();
+        assert!(said.contains("pip install nvidia-cuda-nvrtc-cu12"), "{said}");
+        assert!(!said.contains('\n'), "{said}");
+        let expected = std::env::var("SAYS").expect("what it says");
+        assert!(said.contains(&expected), "{said}");
+        return;
+    }
+    if emulator::is_real() || !emulator::load() {
+        eprintln!("skipped: on the emulated driver only");
+        return;
+    }
+    // No file, and a library that has nothing of it.
+    let other = emulator::library().expect("it is loaded");
+    for (path, says) in [
+        ("/nowhere/libnvrtc.so", "MILLPOND_NVRTC is set, and "),
+        (
+            other.to_str().expect("a path of text"),
+            "has no nvrtcCreateProgram",
+        ),
+    ] {
+        let (passed, text) = emulator::child_with(TEST, &[("MILLPOND_NVRTC", path), ("SAYS", says)]);
+        assert!(passed, "{text}");
+    }
+}
+
+/// The example, as a newcomer without a GPU runs it.
+#[test]
+fn the_example_proves_what_it_shows() {
+    if emulator::is_real() || !emulator::load() {
+        eprintln!("skipped: on the emulated driver only");
+        return;
+    }
+    let Some(nvrtc) = nvrtc::library() else { return };
+    let library = emulator::library().expect("it is loaded");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nvrtc-driver");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let link = folder.join("libcuda.so");
+    let _ = std::fs::remove_file(&link);
+    std::os::unix::fs::symlink(&library, &link).expect("a link");
+    let mut cargo = std::process::Command::new(env!("CARGO"));
+    cargo.args([
+        "build",
+        "--quiet",
+        "--package",
+        "millpond",
+        "--example",
+        "cuda_kernel",
+    ]);
+    // What the test was built with, so that nothing is built twice.
+    cargo.arg(if cfg!(feature = "serde") {
+        "--all-features"
+    } else {
+        "--features=cuda"
+    });
+    assert!(cargo.status().expect("cargo starts").success());
+    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("debug/examples/cuda_kernel");
+    let output = std::process::Command::new(built)
+        .env("LD_LIBRARY_PATH", &folder)
+        .env("MILLPOND_NVRTC", nvrtc)
+        .output()
+        .expect("it starts");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.contains("proven"),
+        "{said}{error}"
+    );
+}
