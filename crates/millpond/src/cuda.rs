@@ -18,6 +18,7 @@ mod graph;
 mod interop;
 mod kernel_error;
 pub(crate) mod kernels;
+mod later;
 pub(crate) mod launch;
 mod managed;
 mod mark;

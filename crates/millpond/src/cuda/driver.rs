@@ -127,10 +127,12 @@ table! {
     stream_create = "cuStreamCreate"(stream: *mut StreamHandle, flags: c_uint);
     stream_destroy = "cuStreamDestroy_v2"(stream: StreamHandle);
     stream_synchronize = "cuStreamSynchronize"(stream: StreamHandle);
+    stream_query = "cuStreamQuery"(stream: StreamHandle);
     stream_wait_event = "cuStreamWaitEvent"(stream: StreamHandle, event: EventHandle, flags: c_uint);
     stream_begin_capture = "cuStreamBeginCapture_v2"(stream: StreamHandle, mode: c_uint);
     stream_end_capture = "cuStreamEndCapture"(stream: StreamHandle, graph: *mut GraphHandle);
     stream_is_capturing = "cuStreamIsCapturing"(stream: StreamHandle, status: *mut c_uint);
+    exchange_capture_mode = "cuThreadExchangeStreamCaptureMode"(mode: *mut c_uint);
     graph_instantiate = "cuGraphInstantiateWithFlags"(
         executable: *mut ExecutableHandle, graph: GraphHandle, flags: c_ulonglong
     );

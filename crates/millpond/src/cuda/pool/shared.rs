@@ -7,7 +7,7 @@ use crate::cuda::device::CudaDevice;
 use crate::cuda::error::CudaError;
 use crate::cuda::source::{CudaMemory, CudaSource};
 use crate::cuda::stream::CudaStream;
-use crate::cuda::{fork, graph};
+use crate::cuda::{fork, graph, later};
 use crate::error::AllocError;
 use crate::event::{EventKind, Facts, PoolLabel, Watchers};
 use crate::memory::MemoryKind;
@@ -45,8 +45,9 @@ impl Core {
         self.source().number_of(stream);
     }
 
-    fn lost(&self) -> Result<(), CudaError> {
-        self.memory.source().inner().source().lost().map_or(Ok(()), Err)
+    /// Whether blocks may be handed out.
+    fn usable(&mut self) -> Result<(), CudaError> {
+        self.source().usable()
     }
 
     fn free(&mut self, block: Block, uses: &[Stream]) {
@@ -215,7 +216,7 @@ impl Shared {
     fn leave_captured(&self, returned: &mut Vec<Returned>) {
         let of_graph = self.parts.of_graph;
         let waits = |returned: &Returned| {
-            let own = !of_graph && graph::is_captured(&returned.stream);
+            let own = !of_graph && graph::is_captured(returned.stream.raw());
             let by_others = |stream: &CudaStream| stream.is_capturing().unwrap_or(true);
             own || returned.uses.iter().any(by_others)
         };
@@ -308,7 +309,7 @@ impl Shared {
     fn ask(&self, bytes: u64, stream: &CudaStream) -> Result<Block, AllocError> {
         let mut core = self.core().map_err(refused)?;
         let number = core.source().number_of(stream);
-        core.lost().map_err(refused)?;
+        core.usable().map_err(refused)?;
         let request = Request {
             align: ALIGN,
             ..Request::new(bytes, Stream(number))
@@ -322,9 +323,9 @@ impl Shared {
             account.allocated.add(block.bytes());
             account.allocations += 1;
             account.hits += hit;
-            return match core.lost() {
+            return match core.usable() {
                 Ok(()) => Ok(block),
-                // It was lost just now, while the engine waited for it: the block may be in use.
+                // The engine could not wait just now: the block may be in use.
                 Err(error) => {
                     core.free(block, &[]);
                     Err(refused(error))
@@ -437,6 +438,7 @@ impl Shared {
         };
         let pools = pools_of(self.parts.device.number());
         let ours: u64 = pools.iter().map(|pool| lock(&pool.core).reserved().current).sum();
+        let ours = ours + later::bytes(self.parts.device.number());
         (memory.total - memory.free.min(memory.total)).saturating_sub(ours)
     }
 
