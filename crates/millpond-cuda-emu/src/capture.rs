@@ -8,10 +8,11 @@ use crate::driver::{Driver, State};
 use crate::error::{Answer, Code};
 use crate::memory::pool::Asker;
 use crate::options::Options;
-use crate::stream::{After, StreamKind};
+use crate::stream::{After, Stream, StreamKind};
 use crate::strict::Origin;
 use crate::work::action::Action;
 use crate::work::clock::Clock;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -69,6 +70,24 @@ pub(crate) struct Executable {
     last: After,
 }
 
+/// The values of `CUstreamCaptureMode`.
+const GLOBAL: i32 = 0;
+const THREAD_LOCAL: i32 = 1;
+const RELAXED: i32 = 2;
+
+thread_local! {
+    /// Whose captures forbid the thread unsafe calls: all threads', its own, or none.
+    static MODE: Cell<i32> = const { Cell::new(GLOBAL) };
+}
+
+/// Sets the calling thread's mode; answers the one before.
+pub(crate) fn exchange_mode(mode: i32) -> Answer<i32> {
+    match mode {
+        GLOBAL | THREAD_LOCAL | RELAXED => Ok(MODE.replace(mode)),
+        _ => Err(Code::INVALID_VALUE),
+    }
+}
+
 /// A capture that goes on.
 #[derive(Debug)]
 pub(crate) struct Capture {
@@ -85,7 +104,7 @@ pub(crate) struct Capture {
 
 impl State {
     pub(crate) fn begin_capture(&mut self, stream: u64, mode: i32, thread: u64) -> Answer {
-        if !(0..=2).contains(&mode) {
+        if !(GLOBAL..=RELAXED).contains(&mode) {
             return Err(Code::INVALID_VALUE);
         }
         let found = self.stream(stream)?;
@@ -121,7 +140,7 @@ impl State {
         if capture.stream != stream {
             return Err(Code::STREAM_CAPTURE_UNMATCHED);
         }
-        if capture.thread != thread && capture.mode != 2 {
+        if capture.thread != thread && capture.mode != RELAXED {
             return Err(Code::STREAM_CAPTURE_WRONG_THREAD);
         }
         let capture = self.captures.remove(&handle).ok_or(Code::ILLEGAL_STATE)?;
@@ -157,7 +176,12 @@ impl State {
 
     /// 0 for none, 1 for active, 2 for invalidated; and the capture's number.
     pub(crate) fn capture_status(&self, stream: u64) -> Answer<(i32, u64)> {
-        let Some(handle) = self.stream(stream)?.capture else {
+        let found = self.stream(stream)?;
+        if found.kind == StreamKind::Legacy && self.blocking_capture(found.context).is_some() {
+            // What it would be said to be depends on the others; that is no harm to them.
+            return Err(Code::STREAM_CAPTURE_IMPLICIT);
+        }
+        let Some(handle) = found.capture else {
             return Ok((0, 0));
         };
         let invalid = self.captures.get(&handle).is_none_or(|capture| capture.invalid);
@@ -261,21 +285,20 @@ impl State {
         if found.kind != StreamKind::Legacy || self.captures.is_empty() {
             return Ok(());
         }
-        let context = found.context;
-        let blocking =
-            |other: &&crate::stream::Stream| other.context == context && other.kind == StreamKind::Blocking;
-        let capture = self
-            .streams
-            .values()
-            .filter(blocking)
-            .find_map(|other| other.capture);
-        match capture {
+        match self.blocking_capture(found.context) {
             Some(capture) => {
                 self.invalidate(capture);
                 Err(Code::STREAM_CAPTURE_IMPLICIT)
             }
             None => Ok(()),
         }
+    }
+
+    /// The capture of a stream that goes with the legacy one of its context.
+    fn blocking_capture(&self, context: u64) -> Option<u64> {
+        let blocking = |other: &&Stream| other.context == context && other.kind == StreamKind::Blocking;
+        let mut streams = self.streams.values().filter(blocking);
+        streams.find_map(|other| other.capture)
     }
 
     /// Waiting for a whole context while a stream of it is captured, in whatever mode: what is captured cannot be waited for.
@@ -290,11 +313,17 @@ impl State {
         }
     }
 
-    /// Calls that may synchronise by themselves, as plain allocation does: refused while a capture forbids them.
+    /// Calls that may synchronise by themselves, as plain allocation does: refused while a capture forbids them, as far as the
+    /// calling thread cares for captures at all ([`exchange_mode`]).
     pub(crate) fn refuse_unsafe(&mut self, thread: u64) -> Answer {
+        let cares = MODE.get();
         let forbids = |(handle, capture): (&u64, &Capture)| {
-            let here = capture.thread == thread;
-            (capture.mode == 0 || capture.mode == 1 && here).then_some(*handle)
+            let refused = match (cares, capture.mode) {
+                (RELAXED, _) | (_, RELAXED) => false,
+                (GLOBAL, GLOBAL) => true,
+                _ => capture.thread == thread,
+            };
+            refused.then_some(*handle)
         };
         match self.captures.iter().find_map(forbids) {
             Some(capture) => {

@@ -13,7 +13,7 @@ use crate::strict::{Origin, Strict};
 use crate::work::clock::{Clock, Timeline};
 use crate::work::queue::Queue;
 use crate::work::run::Chooser;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Everything that changes.
@@ -38,6 +38,8 @@ pub(crate) struct State {
     /// What the host knows to be over.
     pub(crate) host: Clock,
     pub(crate) strict: Strict,
+    /// Streams that have gone, when the host knew all their work to be over.
+    pub(crate) retired: HashSet<u64>,
     pub(crate) closing: bool,
     next: u64,
 }
@@ -75,6 +77,7 @@ impl Driver {
             time: Timeline::default(),
             host: Clock::default(),
             strict: Strict::new(options.strict),
+            retired: HashSet::new(),
             closing: false,
             next: 0x100,
         };

@@ -146,6 +146,7 @@ impl Driver {
     pub(crate) fn synchronise_event(&self, handle: u64) -> Answer {
         let mut state = self.state();
         state.refuse_captured_event(handle)?;
+        state.refuse_unsafe(crate::calls::thread())?;
         let event = state.event(handle)?;
         let context = event.context;
         let Some(recorded) = event.recorded.clone() else {
@@ -162,6 +163,7 @@ impl Driver {
     pub(crate) fn query_event(&self, handle: u64) -> Answer {
         let mut state = self.state();
         state.refuse_captured_event(handle)?;
+        state.refuse_unsafe(crate::calls::thread())?;
         let event = state.event(handle)?;
         let context = event.context;
         let Some(recorded) = event.recorded.clone() else {

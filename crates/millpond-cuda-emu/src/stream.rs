@@ -153,6 +153,7 @@ impl State {
                     .for_each(|other| after.stream(other));
             }
         }
+        after.clock.forget(&self.retired);
         Ok(after)
     }
 
@@ -310,8 +311,11 @@ impl Driver {
         if let Some(capture) = state.stream(handle)?.capture {
             state.invalidate(capture);
         }
+        let last = state.stamp(handle);
         let stream = state.streams.remove(&handle).ok_or(Code::INVALID_HANDLE)?;
-        if let Some(context) = state.contexts.get_mut(&stream.context) {
+        if last.place == 0 || state.host.covers(last) {
+            state.retire(handle);
+        } else if let Some(context) = state.contexts.get_mut(&stream.context) {
             context.gone.join(&stream.clock);
         }
         // The legacy stream and those who wait for the context still come after it.
@@ -345,6 +349,13 @@ impl Driver {
 }
 
 impl State {
+    /// The host knows all work of a stream that has gone to be over: many that come and go leave nothing behind but their numbers.
+    fn retire(&mut self, handle: u64) {
+        self.strict.forget(handle);
+        self.retired.insert(handle);
+        self.host.forget(&self.retired);
+    }
+
     fn legacy_only(&self, legacy: u64) -> After {
         let mut after = After::default();
         if let Some(stream) = self.streams.get(&legacy) {

@@ -153,6 +153,11 @@ impl Strict {
         }
     }
 
+    /// The host knows all work of a stream to be over, and there will be no more.
+    pub(crate) fn forget(&mut self, stream: u64) {
+        self.seen.retain(|seen| seen.stamp.stream != stream);
+    }
+
     fn look_among_the_freed(&mut self, access: Access, origin: Origin) {
         let inside = |grave: &&Freed| access.at >= grave.at && access.at < grave.at + grave.len;
         if let Some(grave) = self.freed.iter().rev().find(inside).copied() {

@@ -266,6 +266,79 @@ fn what_a_capture_cannot_hold_is_refused() {
     );
 }
 
+/// `cuThreadExchangeStreamCaptureMode`: of the captures of others, and of its own, each thread minds those that its mode says.
+#[test]
+fn a_thread_minds_the_captures_that_its_mode_says() {
+    let name = "a_thread_minds_the_captures_that_its_mode_says";
+    common::with_options(name, "", || {
+        use sys::CUstreamCaptureMode::{
+            CU_STREAM_CAPTURE_MODE_GLOBAL as GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED as RELAXED,
+            CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as LOCAL,
+        };
+        let context = CudaContext::new(0).unwrap();
+        let exchange = |mode| {
+            let mut mode = mode;
+            ok!(cuThreadExchangeStreamCaptureMode(&mut mode));
+            mode
+        };
+        let stream = stream();
+        let mut event = null_mut();
+        ok!(cuEventCreate(&mut event, 0));
+        let event = event as usize;
+        // Whether plain memory and events of no capture may be asked for.
+        let allowed = |mode| {
+            let before = exchange(mode);
+            let (mut at, event) = (0, std::ptr::with_exposed_provenance_mut(event));
+            let codes = [cu!(cuMemAlloc_v2(&mut at, 64)), cu!(cuEventQuery(event))];
+            assert_eq!(exchange(before), mode);
+            assert_eq!(codes[0], codes[1]);
+            codes[0] == CUresult::CUDA_SUCCESS
+        };
+        for (capture, thread, here, elsewhere) in [
+            (GLOBAL, GLOBAL, false, false),
+            (GLOBAL, LOCAL, false, true),
+            (GLOBAL, RELAXED, true, true),
+            (LOCAL, GLOBAL, false, true),
+            (LOCAL, LOCAL, false, true),
+            (LOCAL, RELAXED, true, true),
+            (RELAXED, GLOBAL, true, true),
+        ] {
+            for (same, expected) in [(true, here), (false, elsewhere)] {
+                ok!(cuStreamBeginCapture_v2(stream, capture));
+                let found = match same {
+                    true => allowed(thread),
+                    false => std::thread::scope(|scope| {
+                        let other = scope.spawn(|| {
+                            context.bind_to_thread().unwrap();
+                            allowed(thread)
+                        });
+                        other.join().unwrap()
+                    }),
+                };
+                assert_eq!(found, expected, "{capture:?}, {thread:?}, {same}");
+                let mut graph = null_mut();
+                let ended = cu!(cuStreamEndCapture(stream, &mut graph));
+                assert_eq!(
+                    ended == CUresult::CUDA_SUCCESS,
+                    expected,
+                    "what is refused spoils it"
+                );
+            }
+        }
+        assert_eq!(exchange(GLOBAL), GLOBAL, "the mode that a thread begins with");
+        // The legacy stream goes with a blocking one: nobody can say what it is, and asking does no harm.
+        let (mut blocking, mut graph) = (null_mut(), null_mut());
+        ok!(cuStreamCreate(&mut blocking, 0));
+        ok!(cuStreamBeginCapture_v2(blocking, GLOBAL));
+        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        assert_eq!(
+            cu!(cuStreamIsCapturing(null_mut(), &mut status)),
+            CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+        );
+        ok!(cuStreamEndCapture(blocking, &mut graph));
+    });
+}
+
 #[test]
 fn graphs_are_put_together_by_hand() {
     let _context = context();

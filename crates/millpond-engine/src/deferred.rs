@@ -72,10 +72,4 @@ impl Deferred {
         }
         ready
     }
-
-    /// Takes out all blocks, when the device has been synchronised.
-    pub(crate) fn drain(&mut self) -> Vec<Block> {
-        self.bytes = 0;
-        self.waiting.drain(..).map(|w| w.block).collect()
-    }
 }

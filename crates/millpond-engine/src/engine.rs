@@ -133,7 +133,7 @@ impl<S: Source> Engine<S> {
     /// pages go, live blocks stay where they are. Answers what went back, and why the rest did not.
     ///
     /// What goes back is for the policy's rules: `millpond` gives every whole free page handle, on a device without
-    /// pages every whole free segment.
+    /// pages every whole free segment. Nothing does while the device [cannot be waited for](Source::can_wait).
     pub fn compact(&mut self) -> Compaction {
         let reserved_before = self.meter.reserved.current;
         let waited = self.deferred.bytes();
@@ -153,6 +153,9 @@ impl<S: Source> Engine<S> {
 
     /// What [`compact`](Self::compact) does, without the account of it, for which every block is looked at.
     pub fn release_cached(&mut self) {
+        if !self.source.can_wait(None) {
+            return;
+        }
         let mut supply = Supply::new(&mut self.source, &mut self.meter, &mut self.deferred);
         for block in supply.synchronize() {
             self.policy.free(&mut supply, block);
@@ -163,16 +166,23 @@ impl<S: Source> Engine<S> {
 
     /// Gives one wholly free segment back; answers whether there was one at that address.
     pub fn release_segment(&mut self, address: u64) -> bool {
+        if !self.source.can_wait(None) {
+            return false;
+        }
         let mut supply = Supply::new(&mut self.source, &mut self.meter, &mut self.deferred);
         let released = self.policy.release_segment(&mut supply, address);
         self.settle(true);
         released
     }
 
-    /// Tells the policy where the program is.
+    /// Tells the policy where the program is; not while the device [cannot be waited for](Source::can_wait), as it may give
+    /// memory back then.
     pub fn mark(&mut self, mark: Mark) {
         if matches!(mark, Mark::Ticks(_)) && !self.deferred.is_empty() {
             self.collect();
+        }
+        if !self.source.can_wait(None) {
+            return;
         }
         let mut supply = Supply::new(&mut self.source, &mut self.meter, &mut self.deferred);
         self.policy.mark(&mut supply, mark);

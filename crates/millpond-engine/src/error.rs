@@ -56,6 +56,15 @@ pub enum SourceError {
         /// Bytes of the part.
         bytes: u64,
     },
+    /// Memory is short, and none can be made free: a stream that uses what is free is being captured.
+    #[error(
+        "{} are not there, and room cannot be made while a stream that uses this memory is being captured: end the capture, or give blocks back, and ask again",
+        display_size(*.requested)
+    )]
+    Held {
+        /// Bytes asked for.
+        requested: u64,
+    },
     /// The source cannot do this at all, for example commit pages on a plain source.
     #[error("this source cannot {operation}")]
     Unsupported {

@@ -48,6 +48,7 @@ pub struct Simulated {
     next_event: u64,
     hold_events: bool,
     pending_events: BTreeSet<Event>,
+    captured: Option<u32>,
     log: Option<Vec<Change>>,
 }
 
@@ -75,6 +76,7 @@ impl Simulated {
             next_event: 0,
             hold_events: false,
             pending_events: BTreeSet::new(),
+            captured: None,
             log: None,
         }
     }
@@ -112,6 +114,11 @@ impl Simulated {
     pub fn hold_events(mut self) -> Self {
         self.hold_events = true;
         self
+    }
+
+    /// Others capture this stream from now on, or none any more: nobody can wait for it meanwhile.
+    pub fn set_captured(&mut self, stream: Option<u32>) {
+        self.captured = stream;
     }
 
     /// Keeps a log of what is backed by memory, for [`take_log`](Self::take_log).
@@ -379,7 +386,17 @@ impl Source for Simulated {
     fn wait_event(&mut self, _stream: u32, _event: Event) {}
 
     fn synchronize(&mut self) {
-        self.pending_events.clear();
+        if self.can_wait(None) {
+            self.pending_events.clear();
+        }
+    }
+
+    fn can_wait(&self, stream: Option<u32>) -> bool {
+        match (self.captured, stream) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(captured), Some(stream)) => captured != stream,
+        }
     }
 }
 

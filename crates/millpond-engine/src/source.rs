@@ -133,6 +133,16 @@ pub trait Source {
 
     /// Waits until the device has passed every event.
     fn synchronize(&mut self);
+
+    /// Whether the work of a stream, or of all of them, can be waited for now. Others may be capturing a stream: then nobody can
+    /// until they have done.
+    ///
+    /// Where it cannot, nothing is asked that takes a wait. What is free stays, a request that wants room is refused
+    /// ([`SourceError::Held`]), and what is done all the same may be done later only.
+    fn can_wait(&self, stream: Option<u32>) -> bool {
+        let _ = stream;
+        true
+    }
 }
 
 /// What stands for a source, passed on.
@@ -194,6 +204,9 @@ macro_rules! stands_for_a_source {
             }
             fn synchronize(&mut self) {
                 (**self).synchronize();
+            }
+            fn can_wait(&self, stream: Option<u32>) -> bool {
+                (**self).can_wait(stream)
             }
         }
     };

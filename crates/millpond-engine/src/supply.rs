@@ -104,6 +104,14 @@ impl<'a> Supply<'a> {
         })
     }
 
+    /// What a policy is told of a refusal: it makes room for what runs out of memory, which takes a wait.
+    fn refused(&self, error: SourceError, requested: u64) -> SourceError {
+        if error.is_out_of_memory() && !self.can_wait() {
+            return SourceError::Held { requested };
+        }
+        error
+    }
+
     /// Bytes of a page.
     #[must_use]
     pub fn page_bytes(&self) -> u64 {
@@ -152,9 +160,11 @@ impl<'a> Supply<'a> {
     /// # Errors
     /// When memory or addresses run out, or the source is paged only.
     pub fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
-        self.within_limit(bytes)?;
+        let refused = |error| self.refused(error, bytes);
+        self.within_limit(bytes).map_err(refused)?;
         self.meter.calls.malloc += 1;
-        let segment = self.source.take(bytes)?;
+        let taken = self.source.take(bytes);
+        let segment = taken.map_err(|error| self.refused(error, bytes))?;
         self.meter.pages.malloc += self.pages(segment.bytes());
         self.meter.took(segment.bytes());
         Ok(segment)
@@ -211,7 +221,8 @@ impl<'a> Supply<'a> {
         bytes: u64,
         handle_bytes: u64,
     ) -> Result<(), SourceError> {
-        self.within_limit(bytes)?;
+        let refused = |error| self.refused(error, bytes);
+        self.within_limit(bytes).map_err(refused)?;
         let handles = bytes.div_ceil(handle_bytes.max(1));
         let free = self.source.free_bytes();
         match self.source.commit(range, offset, bytes, handle_bytes) {
@@ -233,7 +244,7 @@ impl<'a> Supply<'a> {
                 self.meter.calls.create += (made + 1).min(handles);
                 self.meter.calls.release += made;
                 self.meter.handle_operations += 2 * made;
-                Err(error)
+                Err(self.refused(error, bytes))
             }
         }
     }
@@ -293,13 +304,26 @@ impl<'a> Supply<'a> {
         self.source.wait_event(taker.0, event);
     }
 
-    /// Waits for the device and hands over every block that waited for a stream: they are free now.
+    /// Whether the device can be waited for: as [`Source::can_wait`] of all streams.
+    #[must_use]
+    pub fn can_wait(&self) -> bool {
+        self.source.can_wait(None)
+    }
+
+    /// Whether another stream could be made to wait for what this one has done, as far as that is known now.
+    #[must_use]
+    pub fn can_wait_for(&self, owner: Stream) -> bool {
+        self.source.can_wait(Some(owner.0))
+    }
+
+    /// Waits for the device and hands over every block that waited for a stream: they are free now. None does that waits for one
+    /// which nobody [can wait for](Source::can_wait).
     #[must_use = "the blocks must be made free again"]
     pub fn synchronize(&mut self) -> Vec<Block> {
         self.meter.operations += 1;
         self.meter.stalled = true;
         self.source.synchronize();
-        self.deferred.drain()
+        self.deferred.ready(self.source)
     }
 
     /// Whether blocks wait for a stream.

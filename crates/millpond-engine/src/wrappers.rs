@@ -35,6 +35,9 @@ macro_rules! forward_facts {
         fn is_complete(&self, event: crate::source::Event) -> bool {
             self.inner.is_complete(event)
         }
+        fn can_wait(&self, stream: Option<u32>) -> bool {
+            self.inner.can_wait(stream)
+        }
     };
 }
 

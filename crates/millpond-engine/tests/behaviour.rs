@@ -30,6 +30,7 @@ macro_rules! policy_behaviour {
             exhaustion::{
                 the_refusal_tells_the_state,
                 waiting_blocks_serve_when_nothing_else_does,
+                nothing_waits_while_a_stream_is_captured,
                 cached_blocks_give_way_to_a_large_one,
                 small_blocks_of_all_streams_give_way_too,
                 capacity_is_never_passed,

@@ -157,4 +157,14 @@ impl<S: Source> Source for Real<S> {
         self.source.synchronize();
         self.held.clear();
     }
+
+    fn can_wait(&self, stream: Option<u32>) -> bool {
+        match stream {
+            None => self.source.can_wait(None),
+            Some(number) => {
+                let met = self.streams.get(&number);
+                met.is_none_or(|met| self.source.can_wait(Some(*met)))
+            }
+        }
+    }
 }

@@ -21,6 +21,7 @@ mod graph;
 mod interop;
 mod kernel_error;
 pub(crate) mod kernels;
+mod later;
 pub(crate) mod launch;
 mod library;
 mod managed;

@@ -72,7 +72,7 @@ impl AllocError {
         match self {
             Self::OutOfMemory(_) => true,
             Self::Budget(error) => !matches!(**error, BudgetError::TooLarge(_)),
-            Self::Source(error) => error.is_out_of_memory(),
+            Self::Source(error) => error.is_out_of_memory() || matches!(**error, SourceError::Held { .. }),
             _ => false,
         }
     }

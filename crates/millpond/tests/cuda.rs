@@ -6,7 +6,7 @@ mod support;
 
 use millpond::cuda::{self, CudaDevice, CudaError, CudaMemory, CudaSource, CudaStream, DevicePool};
 use millpond::engine::{CallKind, Counted, Limit, Limited, Source};
-use support::emulator;
+use support::emulator::{self, in_children};
 use support::suite::{account, faults, programs};
 
 /// A device; none, with a message, where there is no driver to be had.
@@ -300,4 +300,39 @@ fn a_source_has_numbers_for_streams_of_its_device() {
             found: 1
         }
     ));
+}
+
+/// A stream that two pools know has ended for both once nobody else has it: a program that makes one for each request has no more
+/// of them than are at work, and waits for none.
+#[test]
+fn streams_of_requests_come_and_go() {
+    let options = (0..2).map(|seed| format!("strict:on,streams:seeded,seed:{seed}"));
+    in_children("streams_of_requests_come_and_go", options, || {
+        let device = CudaDevice::get(0).expect("a device");
+        let pools = [(); 2].map(|()| DevicePool::builder().settings("").build(&device).expect("a pool"));
+        let calls = |name| emulator::calls(Some(name));
+        let living = || calls(c"cuStreamCreate") - calls(c"cuStreamDestroy_v2");
+        let waits = calls(c"cuStreamSynchronize");
+        let mut shared: Vec<_> = Vec::new();
+        for turn in 0..10_000u32 {
+            let stream = CudaStream::new(&device).expect("a stream");
+            for pool in &pools {
+                let mut block = pool.alloc::<u32>(1000, &stream).expect("memory");
+                emulator::set_bytes(block.address(), turn as u8, 4000, stream.as_raw());
+                // Some outlive their stream's other handles.
+                if turn % 7 == 0 {
+                    shared.push((block, stream.clone()));
+                } else if let Some((_, before)) = shared.last() {
+                    block.record_use(before).expect("of the device");
+                }
+            }
+            if shared.len() > 8 {
+                shared.drain(..4);
+            }
+            assert!(living() < 100, "{} streams at turn {turn}", living());
+        }
+        assert_eq!(calls(c"cuStreamSynchronize"), waits, "nobody waits for them");
+        drop((shared, pools));
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
 }

@@ -4,6 +4,9 @@
 
 mod support;
 
+#[path = "cuda_graph/others.rs"]
+mod others;
+
 use millpond::cuda::{CudaDevice, CudaGraph, CudaMemory, CudaStream, DeviceBuffer, DevicePool};
 use std::error::Error;
 use support::emulator::{self, alone, in_any_order};
@@ -139,28 +142,6 @@ fn pools_go_on_while_a_stream_is_captured() {
         whole(&pool);
         pool.compact();
         assert_eq!(pool.stats().reserved.current, 0);
-    });
-}
-
-/// Others' captures, of which pools know nothing, are waited out and not taken for a lost device.
-#[test]
-fn a_capture_of_others_is_no_lost_device() {
-    alone("a_capture_of_others_is_no_lost_device", [String::new()], || {
-        let (_, stream, pool) = device();
-        drop(pool.alloc_from(&numbers(1), &stream).expect("memory"));
-        emulator::begin_capture(stream.as_raw());
-        assert!(stream.is_capturing().expect("it says so"));
-        assert!(pool.capture(&stream).is_err());
-        std::thread::scope(|scope| {
-            let compacting = scope.spawn(|| pool.compact());
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            emulator::end_capture(stream.as_raw());
-            let compaction = compacting.join().expect("it ends");
-            assert_eq!(compaction.reserved_after, 0);
-        });
-        assert_eq!(pool.lost(), None);
-        let next = pool.alloc_from(&numbers(3), &stream).expect("memory");
-        assert_eq!(next.to_vec().expect("a copy"), numbers(3));
     });
 }
 

@@ -5,6 +5,8 @@
 
 #[path = "support/files.rs"]
 mod files;
+#[path = "cuda_transfer/staging.rs"]
+mod staging;
 mod support;
 
 use cudarc::driver::sys;

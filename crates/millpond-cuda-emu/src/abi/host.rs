@@ -19,7 +19,8 @@ entries! {
     cuMemAllocHost_v2 none 3020 Driver (at: Out<usize>, bytes: usize) |call| { cuMemHostAlloc(call, at, bytes, 0) }
     cuMemFreeHost none 2000 Driver (at: usize) |call| {
         let context = call.context()?;
-        let state = call.driver.state();
+        let mut state = call.driver.state();
+        state.refuse_unsafe(call.thread)?;
         let open = state.queue.open(context, 0);
         let mut state = call.driver.wait(state, &open);
         state.memory.host_free(at as u64)
@@ -32,11 +33,14 @@ entries! {
         if flags & 4 != 0 {
             return Err(Code::NOT_SUPPORTED);
         }
-        call.driver.state().memory.register(at as u64, bytes as u64, flags, call.origin())
+        let mut state = call.driver.state();
+        state.refuse_unsafe(call.thread)?;
+        state.memory.register(at as u64, bytes as u64, flags, call.origin())
     }
     cuMemHostUnregister none 4000 Driver (at: usize) |call| {
         let context = call.context()?;
-        let state = call.driver.state();
+        let mut state = call.driver.state();
+        state.refuse_unsafe(call.thread)?;
         let open = state.queue.open(context, 0);
         let mut state = call.driver.wait(state, &open);
         state.memory.unregister(at as u64)

@@ -32,6 +32,7 @@ fn load(call: &Call, module: Out<usize>, image: In<u8>) -> Answer {
 
 fn load_text(call: &Call, module: Out<usize>, text: &str) -> Answer {
     let mut state = call.driver.state();
+    state.refuse_unsafe(call.thread)?;
     let handle = state.new_handle();
     state.kernels.load(handle, text)?;
     module.set(handle as usize)
@@ -122,7 +123,11 @@ entries! {
         })
     }
     cuModuleLoadFatBinary none 2000 Driver (_module: Out<usize>, _image: usize) |_call| { Err(Code::NO_BINARY_FOR_GPU) }
-    cuModuleUnload none 2000 Driver (module: usize) |call| { call.driver.state().kernels.unload(module as u64) }
+    cuModuleUnload none 2000 Driver (module: usize) |call| {
+        let mut state = call.driver.state();
+        state.refuse_unsafe(call.thread)?;
+        state.kernels.unload(module as u64)
+    }
     cuModuleGetFunction none 2000 Driver (function: Out<usize>, module: usize, name: Text) |call| {
         function.check()?;
         let name = name.get()?;

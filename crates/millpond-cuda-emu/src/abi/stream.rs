@@ -3,6 +3,7 @@
 use super::args::Out;
 use super::entries;
 use crate::calls::Call;
+use crate::capture::exchange_mode;
 use crate::error::{Answer, Code};
 use crate::work::action::{Action, Callback};
 
@@ -89,6 +90,9 @@ entries! {
         graph.set(0)?;
         let made = call.driver.state().end_capture(stream, call.thread)?;
         graph.set(made as usize)
+    }
+    cuThreadExchangeStreamCaptureMode none 10010 Driver (mode: Out<i32>) |_call| {
+        mode.set(exchange_mode(mode.get()?)?)
     }
     cuStreamIsCapturing ptsz 10000 Driver (stream: usize, status: Out<i32>) |call| {
         let stream = call.stream(stream)?;

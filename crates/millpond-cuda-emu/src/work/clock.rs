@@ -1,7 +1,7 @@
 //! Two clocks that no hardware has: what is ordered before what, and what time it would be on a card.
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// A piece of work's place in its stream's order, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,6 +26,11 @@ impl Clock {
     pub(crate) fn see(&mut self, stamp: Stamp) {
         let place = self.seen.entry(stamp.stream).or_default();
         *place = stamp.place.max(*place);
+    }
+
+    /// Leaves out streams of whose work nobody will ask again.
+    pub(crate) fn forget(&mut self, streams: &HashSet<u64>) {
+        self.seen.retain(|stream, _| !streams.contains(stream));
     }
 
     pub(crate) fn join(&mut self, other: &Self) {

@@ -160,6 +160,9 @@ impl Millpond {
             Some((entry.bytes, entry.address, n, l.stream))
         });
         let (.., other, owner) = fits.min_by_key(|(bytes, address, ..)| (*bytes, *address))?;
+        if !supply.can_wait_for(owner) {
+            return None;
+        }
         supply.order_after(stream, owner, None);
         self.lists.take_fit(other, bytes, search)
     }

@@ -216,6 +216,10 @@ impl Policy for RmmArena {
         if let Some(block) = self.find(supply, request, bytes)? {
             return Ok(block);
         }
+        if !supply.can_wait() {
+            let requested = bytes;
+            return Err(SourceError::Held { requested }.into());
+        }
         self.synchronize(supply);
         for arena in self.arenas.values_mut() {
             arena.superblocks.defragment();

@@ -192,10 +192,14 @@ impl Source for Watch {
         self.synchronize_host();
         self.device.synchronize();
     }
+    fn can_wait(&self, stream: Option<u32>) -> bool {
+        self.device.can_wait(stream)
+    }
 }
 
 impl Watch {
     fn synchronize_host(&mut self) {
+        assert!(self.can_wait(None), "a wait while a stream is captured");
         join(&mut self.host.borrow_mut(), &self.now);
     }
 }

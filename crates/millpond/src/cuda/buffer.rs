@@ -4,6 +4,8 @@ use super::device::CudaDevice;
 use super::error::CudaError;
 #[cfg(feature = "cudarc")]
 use super::error::insist;
+#[cfg(feature = "cudarc")]
+use super::later;
 use super::pool::{DevicePool, Held};
 use super::span::{Span, expect_elements};
 use super::stream::CudaStream;
@@ -264,6 +266,31 @@ impl<T: Element> DeviceBuffer<T> {
         users.try_for_each(|user| stream.wait_for(user))
     }
 
+    /// The same elements as a buffer of its own; none are left here.
+    #[cfg(feature = "cudarc")]
+    fn remains(&mut self, uses: Vec<CudaStream>) -> Self {
+        let owner = match &mut self.owner {
+            Owner::Pool(pool, held) => Owner::Pool(pool.clone(), held.take()),
+            Owner::Others {
+                address,
+                device,
+                keeper,
+            } => Owner::Others {
+                address: *address,
+                device: device.clone(),
+                keeper: keeper.take(),
+            },
+        };
+        Self {
+            owner,
+            len: self.len,
+            stream: self.stream.clone(),
+            uses,
+            lent: true,
+            elements: PhantomData,
+        }
+    }
+
     #[cfg(feature = "cudarc")]
     pub(super) fn set_lent(&mut self, lent: bool) {
         self.lent = lent;
@@ -289,7 +316,11 @@ impl<T: Element> Drop for DeviceBuffer<T> {
         #[cfg(feature = "cudarc")]
         if self.lent {
             // The loan was forgotten and never ended.
-            let _ = insist(|| self.on().synchronize());
+            let waited = insist(|| self.on().synchronize());
+            if waited.is_err_and(|error| error.is_of_capture()) {
+                later::keep(self.remains(uses), self.on().number(), 0);
+                return;
+            }
         }
         match &mut self.owner {
             Owner::Pool(pool, held) => {

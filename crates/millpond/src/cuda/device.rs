@@ -1,6 +1,6 @@
 //! A CUDA device: its primary context, and what it says of itself.
 
-use super::abi::{ContextHandle, DeviceNumber, attribute};
+use super::abi::{CAPTURE_RELAXED, ContextHandle, DeviceNumber, attribute};
 use super::driver::Driver;
 use super::error::{CudaError, insist};
 use super::fork;
@@ -8,7 +8,7 @@ use super::kernels::Loaded;
 use super::products::OfDevice;
 use crate::device::Device;
 use crate::pressure::{DevicePressure, Thresholds};
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -90,9 +90,10 @@ impl Drop for Context {
             let entered = insist(|| unsafe { self.driver.context_push(self.handle) });
             if entered.is_ok() {
                 let _current = Current(self.driver);
+                let _mode = Relaxed::new(self.driver);
                 cublas.end();
                 if let Some(kernels) = kernels {
-                    kernels.code().unload(self.driver);
+                    kernels.code().unload_last(self.driver);
                 }
             }
         }
@@ -111,6 +112,38 @@ impl Drop for Current<'_> {
         // A driver that refuses this has no context left to be in.
         // SAFETY: the pointer is to a local.
         let _ = insist(|| unsafe { self.0.context_pop(&raw mut popped) });
+    }
+}
+
+/// The context is this thread's, and what it calls is no part of any capture: until it is dropped.
+pub(super) struct Beside {
+    _mode: Relaxed,
+    _current: Current<'static>,
+}
+
+/// This thread minds no captures; then it minds again those that it did before.
+struct Relaxed {
+    driver: &'static Driver,
+    before: Option<c_uint>,
+}
+
+impl Relaxed {
+    fn new(driver: &'static Driver) -> Self {
+        let mut mode = CAPTURE_RELAXED;
+        // Where the driver has no such modes, or refuses, a capture may forbid what follows.
+        // SAFETY: the pointer is to a local.
+        let before = unsafe { driver.exchange_capture_mode(&raw mut mode) };
+        let before = before.is_ok().then_some(mode);
+        Self { driver, before }
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        if let Some(mut mode) = self.before {
+            // SAFETY: the pointer is to a local.
+            let _ = insist(|| unsafe { self.driver.exchange_capture_mode(&raw mut mode) });
+        }
     }
 }
 
@@ -326,6 +359,16 @@ impl CudaDevice {
         // SAFETY: the context is retained for as long as this is.
         insist(|| unsafe { self.0.driver.context_push(self.0.handle) })?;
         Ok(Current(self.0.driver))
+    }
+
+    /// The same for what is done beside captures: memory taken and given back, events looked at, code loaded. A capture of others
+    /// forbids none of that, and is not spoilt by it. What is captured itself can be waited for no more than else.
+    pub(super) fn enter_beside(&self) -> Result<Beside, CudaError> {
+        let current = self.enter()?;
+        Ok(Beside {
+            _mode: Relaxed::new(self.0.driver),
+            _current: current,
+        })
     }
 }
 

@@ -132,6 +132,7 @@ table! {
     stream_begin_capture = "cuStreamBeginCapture_v2"(stream: StreamHandle, mode: c_uint);
     stream_end_capture = "cuStreamEndCapture"(stream: StreamHandle, graph: *mut GraphHandle);
     stream_is_capturing = "cuStreamIsCapturing"(stream: StreamHandle, status: *mut c_uint);
+    exchange_capture_mode = "cuThreadExchangeStreamCaptureMode"(mode: *mut c_uint);
     graph_instantiate = "cuGraphInstantiateWithFlags"(
         executable: *mut ExecutableHandle, graph: GraphHandle, flags: c_ulonglong
     );

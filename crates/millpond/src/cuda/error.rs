@@ -57,6 +57,16 @@ pub enum CudaError {
         "a workspace takes no room while its stream is captured, as that would be the graph's: run the work once before, or give it `scratch_bytes`"
     )]
     RoomInCapture,
+    /// A stream is being captured, so that nobody can wait for what it is given.
+    #[error(
+        "a stream of this is being captured: what it is given is written down and not done, and nobody can wait for it; end the capture, and ask again"
+    )]
+    Captured,
+    /// A function that copies for a staging asked that staging for a copy.
+    #[error(
+        "a staging was asked by the function that copies for it, which it waits for: use another staging there"
+    )]
+    Reentered,
     /// A graph's own memory was asked for while it is not captured.
     #[error(
         "this is a graph's own memory, which its launches write: it is had on its stream, while that is captured"
@@ -123,7 +133,7 @@ impl CudaError {
     #[must_use]
     pub fn is_of_capture(&self) -> bool {
         // The codes of stream capture; 903 is of one that was given up.
-        matches!(self, Self::Driver { code: 900..=908, .. })
+        matches!(self, Self::Captured | Self::Driver { code: 900..=908, .. })
     }
 
     /// Whether the context is of no use any more: every later call answers the same, and what is on the device is lost.
@@ -150,6 +160,7 @@ impl From<CudaError> for SourceError {
             CudaError::OtherDevice { .. } => Self::Unsupported {
                 operation: "serve a stream of another device",
             },
+            CudaError::Captured => Self::Held { requested: 0 },
             CudaError::Capturing => Self::Unsupported {
                 operation: "serve a stream in a capture that did not begin on it",
             },

@@ -4,8 +4,9 @@ use super::abi::{CAPTURE_RELAXED, ExecutableHandle, GraphHandle};
 use super::device::CudaDevice;
 use super::error::{CudaError, insist};
 use super::fork;
+use super::later;
 use super::pool::DevicePool;
-use super::stream::CudaStream;
+use super::stream::{CudaStream, RawStream};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -47,12 +48,14 @@ fn forget(pool: &DevicePool) {
     *captured = stay;
     drop(captured);
     COUNT.fetch_sub(gone.len(), Ordering::AcqRel);
+    drop(gone);
+    later::retry();
 }
 
 /// A stream is about to wait for another one: where that is captured it joins, and must have done all its work before. Answers
 /// whether it does.
 pub(super) fn joins(stream: &CudaStream, other: &CudaStream) -> Result<bool, CudaError> {
-    if !are_captured() || is_captured(stream) || !is_captured(other) {
+    if !are_captured() || is_captured(stream.raw()) || !is_captured(other.raw()) {
         return Ok(false);
     }
     stream.synchronize()?;
@@ -90,12 +93,12 @@ pub(super) fn are_captured() -> bool {
 }
 
 /// Whether this stream is captured by us. The driver is asked as well: a capture can end, or be spoilt, before we know.
-pub(super) fn is_captured(stream: &CudaStream) -> bool {
+pub(super) fn is_captured(stream: &RawStream) -> bool {
     if !are_captured() {
         return false;
     }
     // The driver is not called under the lock.
-    let known = captured().iter().any(|of| of.stream == *stream);
+    let known = captured().iter().any(|of| of.stream.raw().is(stream));
     known && stream.is_capturing().unwrap_or(true)
 }
 
@@ -137,8 +140,9 @@ impl DevicePool {
     /// legacy default one. Streams that [wait](CudaStream::wait_for) for it while it is captured take part, once they have done what
     /// they were given, until the end; it has to wait for them before that.
     ///
-    /// Pools know of captures that begin here. Of those that others begin on a stream they learn when a wait for the device is
-    /// refused, which spoils that capture; they wait until it is over.
+    /// Pools know of captures that begin here. Of those that others begin they ask the driver when they would have to wait for a
+    /// stream: while others capture one that has used their memory they keep what they have, and refuse whoever would need more
+    /// ([`SourceError::Held`](millpond_engine::SourceError::Held)). They spoil no capture.
     ///
     /// ```
     /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool};
@@ -219,7 +223,7 @@ impl Capture {
     pub fn end(mut self) -> Result<CudaGraph, CudaError> {
         let graph = self.stop()?;
         let device = self.stream.device();
-        let _current = device.enter()?;
+        let _current = device.enter_beside()?;
         let mut handle = ExecutableHandle::NULL;
         // SAFETY: the pointer is to a local, the graph ours.
         let made = unsafe { device.driver().graph_instantiate(&raw mut handle, graph, 0) };
@@ -290,7 +294,7 @@ impl CudaGraph {
     ///
     /// # Safety
     /// What the captured work uses, and was not asked for while it was captured, is still there and may be used in the order of this
-    /// stream until the work is done: buffers that were read and written by it, [queues](super::CudaQueue) of tensors that were summed,
+    /// stream until the work is done: buffers that were read and written by it, [queues](super::CudaQueue) of tensors that were summed or multiplied,
     /// and modules of kernels that were launched.
     ///
     /// # Errors

@@ -98,11 +98,15 @@ fn function(device: &CudaDevice, entry: Entry) -> Result<FunctionHandle, KernelE
     let mut kernels = device.kernels().lock().unwrap_or_else(PoisonError::into_inner);
     let loaded = match kernels.as_mut() {
         Some(loaded) => loaded,
-        None => kernels.insert(Loaded::load(device)?),
+        None => {
+            let _beside = device.enter_beside()?;
+            kernels.insert(Loaded::load(device)?)
+        }
     };
     if let Some(function) = loaded.functions.get(&entry) {
         return Ok(*function);
     }
+    let _beside = device.enter_beside()?;
     let function = loaded.code.function(device, &entry.name())?;
     loaded.functions.insert(entry, function);
     Ok(function)

@@ -347,6 +347,7 @@ impl<'a> Launch<'a> {
         let _current = device.enter()?;
         let (kernel, stream, shape) = (self.kernel, self.stream, self.shape);
         let arguments = &mut self.arguments;
+        kernel.module.note_launch(stream);
         among(stream, &self.others, || {
             // SAFETY: the module is loaded as long as the kernel is, and waits for the device before it goes. The rest is the
             // caller's, and the order was made above.

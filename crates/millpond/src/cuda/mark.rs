@@ -38,14 +38,32 @@ impl Mark {
     }
 
     /// Puts it at the present end of a stream of its device.
+    ///
+    /// # Errors
+    /// [`CudaError::Captured`] where the stream is: nobody could wait for it then.
     pub(crate) fn record(&self, stream: &CudaStream) -> Result<(), CudaError> {
+        expect_uncaptured(stream)?;
+        self.record_captured(stream)
+    }
+
+    /// The same in a capture, where it orders what is captured.
+    pub(super) fn record_captured(&self, stream: &CudaStream) -> Result<(), CudaError> {
         let _current = self.device.enter()?;
         // SAFETY: the event is ours and the stream lives.
         unsafe { self.device.driver().event_record(self.event, stream.handle()) }
     }
 
     /// Has a stream of any device wait for it, on the device.
+    ///
+    /// # Errors
+    /// [`CudaError::Captured`] where the stream is: what is captured waits for nothing else, and to ask for it spoils the capture.
     pub(crate) fn hold(&self, stream: &CudaStream) -> Result<(), CudaError> {
+        expect_uncaptured(stream)?;
+        self.hold_captured(stream)
+    }
+
+    /// The same in a capture, of a mark in it: a stream that was not part of it joins.
+    pub(super) fn hold_captured(&self, stream: &CudaStream) -> Result<(), CudaError> {
         // The default stream is that of the context which is entered.
         let _current = stream.device().enter()?;
         // SAFETY: the event is ours and the stream lives.
@@ -58,7 +76,7 @@ impl Mark {
 
     /// Whether it is past.
     pub(crate) fn is_past(&self) -> Result<bool, CudaError> {
-        let _current = self.device.enter()?;
+        let _current = self.device.enter_beside()?;
         // SAFETY: the event is ours.
         match unsafe { self.device.driver().event_query(self.event) } {
             Ok(()) => Ok(true),
@@ -69,7 +87,7 @@ impl Mark {
 
     /// Milliseconds from another one to this; both keep the time, and are past.
     pub(crate) fn milliseconds_since(&self, begin: &Self) -> Result<f32, CudaError> {
-        let _current = self.device.enter()?;
+        let _current = self.device.enter_beside()?;
         let mut time = 0.0;
         // SAFETY: the pointer is to a local, and both events are ours.
         unsafe {
@@ -82,7 +100,7 @@ impl Mark {
 
     /// Waits for it.
     pub(crate) fn wait(&self) -> Result<(), CudaError> {
-        let _current = self.device.enter()?;
+        let _current = self.device.enter_beside()?;
         // SAFETY: the event is ours.
         unsafe { self.device.driver().event_synchronize(self.event) }
     }
@@ -95,6 +113,14 @@ impl Drop for Mark {
             // SAFETY: made by us, and nobody has it any more; the driver keeps what it needs of it until it is past.
             let _ = insist(|| unsafe { self.device.driver().event_destroy(self.event) });
         }
+    }
+}
+
+/// Whether what is put on a stream is done, and not written down.
+pub(super) fn expect_uncaptured(stream: &CudaStream) -> Result<(), CudaError> {
+    match stream.is_capturing()? {
+        true => Err(CudaError::Captured),
+        false => Ok(()),
     }
 }
 

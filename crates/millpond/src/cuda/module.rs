@@ -8,16 +8,19 @@ use super::driver::Driver;
 use super::error::{CudaError, insist};
 use super::graph;
 use super::kernel_error::KernelError;
+use super::later;
 use super::launch::CudaKernel;
+use super::stream::CudaStream;
+use super::streams::Streams;
 use std::ffi::{CString, c_void};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Room for what the compiler says.
 const LOG: usize = 16 << 10;
 
-/// Code on a device. Cloning makes another handle; it is unloaded with the last of them and of its kernels, for which the device
-/// is waited for.
+/// Code on a device. Cloning makes another handle; it is unloaded with the last of them and of its kernels, once the streams that
+/// these were launched on have done their work. While streams are captured it stays until they are not.
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaModule, CudaStream, DevicePool};
@@ -55,12 +58,47 @@ pub struct CudaModule(Arc<Inner>);
 struct Inner {
     device: CudaDevice,
     code: Code,
+    /// Where kernels of it were launched: these are waited for before it goes.
+    streams: Mutex<Streams>,
+}
+
+impl Inner {
+    fn new(device: &CudaDevice, code: Code) -> Self {
+        Self {
+            device: device.clone(),
+            code,
+            streams: Mutex::new(Streams::new(device)),
+        }
+    }
+
+    /// Unloads it; answers whether it is over. While streams are captured, by us or by others one that it was launched on, it is not:
+    /// the graph may have it, and nobody can wait.
+    fn end(&mut self) -> bool {
+        if graph::are_captured() {
+            return false;
+        }
+        let Ok(_current) = self.device.enter_beside() else {
+            return true;
+        };
+        let streams = self.streams.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let ended = streams.synchronize();
+        let ended = ended.and_then(|()| self.code.unload(self.device.driver()));
+        // What the driver will not have back otherwise it keeps until the context ends.
+        !ended.is_err_and(|error| error.is_of_capture())
+    }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Ok(_current) = self.device.enter() {
-            self.code.unload(self.device.driver());
+        if !self.end() {
+            let streams = self.streams.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let streams = std::mem::replace(streams, Streams::new(&self.device));
+            let remains = Self {
+                device: self.device.clone(),
+                code: Code(self.code.0),
+                streams: Mutex::new(streams),
+            };
+            later::keep(remains, self.device.number(), 0);
         }
     }
 }
@@ -123,17 +161,18 @@ impl Code {
         }
     }
 
-    /// Unloads it, when nothing of it runs any more. The context is this thread's.
-    pub(super) fn unload(&self, driver: &Driver) {
-        if graph::are_captured() {
-            // Nobody may wait for the device now, and the graph may have it: it stays until the context ends.
-            return;
-        }
-        // A launch may still be under way. A driver that cannot wait for it keeps the code until the context ends.
+    /// Unloads it: nothing of it runs any more. The context is this thread's.
+    fn unload(&self, driver: &Driver) -> Result<(), CudaError> {
+        // SAFETY: loaded by us, and nobody has it any more.
+        insist(|| unsafe { driver.module_unload(self.0) })
+    }
+
+    /// Unloads it with the last handle of its device, when all streams have gone and their work may still run. A driver that cannot
+    /// wait for that keeps the code until the context ends. The context is this thread's.
+    pub(super) fn unload_last(&self, driver: &Driver) {
         // SAFETY: it takes no pointer.
         if insist(|| unsafe { driver.context_synchronize() }).is_ok() {
-            // SAFETY: loaded by us, and nobody has it any more.
-            let _ = insist(|| unsafe { driver.module_unload(self.0) });
+            let _ = self.unload(driver);
         }
     }
 }
@@ -199,13 +238,11 @@ impl CudaModule {
     /// # Safety
     /// As [`Code::load`].
     unsafe fn load_at(device: &CudaDevice, image: *const c_void) -> Result<Self, KernelError> {
-        let _current = device.enter()?;
+        later::retry();
+        let _current = device.enter_beside()?;
         // SAFETY: the caller's.
         let code = unsafe { Code::load(device, image) }?;
-        Ok(Self(Arc::new(Inner {
-            device: device.clone(),
-            code,
-        })))
+        Ok(Self(Arc::new(Inner::new(device, code))))
     }
 
     /// Its device.
@@ -214,13 +251,20 @@ impl CudaModule {
         &self.0.device
     }
 
+    /// Has it known that a kernel of it is launched on a stream.
+    pub(super) fn note_launch(&self, stream: &CudaStream) {
+        let streams = &self.0.streams;
+        let mut streams = streams.lock().unwrap_or_else(PoisonError::into_inner);
+        streams.number_of(stream);
+    }
+
     /// A kernel of it, by the name of its entry.
     ///
     /// # Errors
     /// Where it has no such entry, or none for the device.
     pub fn kernel(&self, name: &str) -> Result<CudaKernel, KernelError> {
         let device = self.device();
-        let _current = device.enter()?;
+        let _current = device.enter_beside()?;
         let function = self.0.code.function(device, name)?;
         let parameters = parameters(device, function)?;
         Ok(CudaKernel::new(self.clone(), name, function, parameters))

@@ -60,7 +60,7 @@ impl Drop for Registration {
         if self.noted {
             note_unpinned(self.start.addr() as u64, self.bytes as u64);
         }
-        if let Ok(_current) = self.device.enter() {
+        if let Ok(_current) = self.device.enter_beside() {
             // A driver that refuses leaves the pages where they are, which nobody minds but the next who registers them.
             // SAFETY: registered when this was made.
             let _ = insist(|| unsafe { self.device.driver().host_unregister(self.start) });
@@ -100,7 +100,7 @@ impl<T: Element> Registered<T> {
 fn register<T: Element>(device: &CudaDevice, buffer: &Buffer<T>) -> Result<Registration, CudaError> {
     let (start, bytes) = (buffer.as_ptr().cast_mut().cast(), buffer.bytes());
     {
-        let _current = device.enter()?;
+        let _current = device.enter_beside()?;
         // SAFETY: these bytes are the buffer's, which is held until they are unregistered.
         unsafe {
             device

@@ -98,7 +98,7 @@ impl DeviceRental {
         stream: &CudaStream,
     ) -> Result<DeviceRented<T>, AllocError> {
         let (class, bytes) = class_of(bytes_of::<T>(min_len)?)?;
-        let class = class.filter(|_| !(graph::are_captured() && graph::is_captured(stream)));
+        let class = class.filter(|_| !(graph::are_captured() && graph::is_captured(stream.raw())));
         let kept = self.shelves.take(class, |kept| kept.stream() == stream);
         // Work on other streams comes before the next renter's. One that cannot be made to goes back as it is.
         let kept = kept.and_then(|mut kept| kept.wait_for_uses().is_ok().then_some(kept));

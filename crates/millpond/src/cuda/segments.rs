@@ -84,7 +84,7 @@ impl Segments {
             .filter(|size| *size < isize::MAX as usize);
         let size = size.ok_or(SourceError::AddressSpace { requested: bytes })?;
         let refused = |error| self.refused(error, bytes);
-        let _current = self.device.enter().map_err(refused)?;
+        let _current = self.device.enter_beside().map_err(refused)?;
         let (address, start) = self.take_aligned(size).map_err(refused)?;
         self.held.insert(address, Held { bytes, start });
         self.used += bytes;
@@ -140,7 +140,9 @@ impl Segments {
 
     /// What the driver will not have back it frees with the context; nobody uses it any more.
     fn give_back(&self, held: Held) {
-        let Ok(_current) = self.device.enter() else { return };
+        let Ok(_current) = self.device.enter_beside() else {
+            return;
+        };
         let driver = self.device.driver();
         match self.way {
             Way::Pinned => {

@@ -5,8 +5,7 @@ use super::buffer::DeviceBuffer;
 use super::device::CudaDevice;
 use super::driver::Driver;
 use super::error::CudaError;
-use super::graph;
-use super::mark::{Mark, settle};
+use super::mark::{Mark, expect_uncaptured, settle};
 use super::pinned::CudaPinned;
 use super::staged::Staged;
 use super::stream::CudaStream;
@@ -14,15 +13,21 @@ use super::transfer::TransferError;
 use crate::buffer::Buffer;
 use crate::dtype::Element;
 use crate::error::AllocError;
+use crate::thread::thread_number;
 use crate::unpooled::Unpooled;
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Slots and the bytes of each, where nothing is said. The first slot is filled while nothing is copied yet, and each copy begins
 /// with the link's latency: a slot is as large as makes the latter small and the former bearable.
 const SLOTS: usize = 3;
 const SLOT: usize = 8 << 20;
+
+/// No thread has this number.
+const NOBODY: u32 = 0;
 
 /// Why a [`Staging`] could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +91,34 @@ struct Shared {
     /// Told of bytes that were looked at or packed.
     packed: OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
     ring: Mutex<Ring>,
+    /// The thread that has the ring: the functions that copy run on it, and are not to ask for the ring again.
+    at_work: AtomicU32,
+}
+
+/// A thread has the ring, until this is dropped.
+struct Turn<'a> {
+    at_work: &'a AtomicU32,
+    ring: MutexGuard<'a, Ring>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.at_work.store(NOBODY, Ordering::Relaxed);
+    }
+}
+
+impl Deref for Turn<'_> {
+    type Target = Ring;
+
+    fn deref(&self) -> &Ring {
+        &self.ring
+    }
+}
+
+impl DerefMut for Turn<'_> {
+    fn deref_mut(&mut self) -> &mut Ring {
+        &mut self.ring
+    }
 }
 
 /// The slots, and whose turn it is.
@@ -186,6 +219,9 @@ impl Staging {
     /// The same with a function that copies bytes on the host, where one thread's copy is slower than the link: from its second
     /// argument to its first, which are as long. What it leaves out keeps what the slot or the target held before.
     ///
+    /// It runs while the staging is at work, which others wait for: it is not to wait for another copy through it. One that it asks for
+    /// itself is refused ([`CudaError::Reentered`]).
+    ///
     /// # Errors
     /// [`StagingError`].
     pub fn with_copy(
@@ -212,6 +248,7 @@ impl Staging {
             copy: Box::new(copy),
             packed: OnceLock::new(),
             ring: Mutex::new(Ring { slots, next: 0 }),
+            at_work: AtomicU32::new(NOBODY),
         })))
     }
 
@@ -276,10 +313,8 @@ impl Staging {
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<usize, CudaError> {
         // A slot is filled anew long before what is written down of it is done.
-        if graph::is_captured(stream) {
-            return Err(CudaError::Capturing);
-        }
-        let mut ring = self.ring();
+        expect_uncaptured(stream)?;
+        let mut ring = self.ring()?;
         let slot = ring.next();
         slot.settle()?;
         let bytes = fill(&mut slot.memory).min(slot.memory.len());
@@ -311,7 +346,8 @@ impl Staging {
     /// As [`upload`](Self::upload).
     pub fn download<T: Element>(&self, from: &DeviceBuffer<T>, to: &mut [T]) -> Result<(), CudaError> {
         self.expect(to.len(), from)?;
-        let mut ring = self.ring();
+        expect_uncaptured(from.stream())?;
+        let mut ring = self.ring()?;
         let whole = self.slot_bytes();
         let (bytes, stream) = (bytemuck::cast_slice_mut::<T, u8>(to), from.stream());
         let total = bytes.len();
@@ -384,9 +420,20 @@ impl Staging {
         })
     }
 
-    fn ring(&self) -> MutexGuard<'_, Ring> {
+    /// The ring, for as long as the answer lives.
+    fn ring(&self) -> Result<Turn<'_>, CudaError> {
+        let (shared, thread) = (&*self.0, thread_number());
+        // Only this thread can have put itself there.
+        if shared.at_work.load(Ordering::Relaxed) == thread {
+            return Err(CudaError::Reentered);
+        }
         // Whoever panicked under it was the function that copies: each slot says itself who uses it.
-        self.0.ring.lock().unwrap_or_else(PoisonError::into_inner)
+        let ring = shared.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.at_work.store(thread, Ordering::Relaxed);
+        Ok(Turn {
+            at_work: &shared.at_work,
+            ring,
+        })
     }
 
     pub(super) fn expect<T: Element>(&self, found: usize, device: &DeviceBuffer<T>) -> Result<(), CudaError> {

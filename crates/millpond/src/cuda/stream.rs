@@ -7,14 +7,18 @@ use super::graph;
 use super::mark::Mark;
 use std::ffi::c_void;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// A stream of a device. Cloning makes another handle; one made by [`new`](Self::new) ends with the last of them, when its work
 /// is done.
 #[derive(Clone)]
-pub struct CudaStream(Arc<Inner>);
+pub struct CudaStream(Arc<Handles>);
 
-struct Inner {
+/// What all clones of a handle share: once it has gone nobody has the stream but who keeps it to wait for it.
+pub(super) struct Handles(Arc<RawStream>);
+
+/// A stream, kept alive.
+pub(super) struct RawStream {
     device: CudaDevice,
     handle: StreamHandle,
     owner: Owner,
@@ -32,16 +36,80 @@ enum Owner {
     },
 }
 
-impl Drop for Inner {
+impl Drop for RawStream {
     fn drop(&mut self) {
         if !matches!(self.owner, Owner::Us) {
             return;
         }
-        if let Ok(_current) = self.device.enter() {
+        if let Ok(_current) = self.device.enter_beside() {
             // The driver ends it when its work is done; one that refuses ends it with the context.
             // SAFETY: made by us, and nobody has it any more.
             let _ = insist(|| unsafe { self.device.driver().stream_destroy(self.handle) });
         }
+    }
+}
+
+impl RawStream {
+    pub(super) fn handle(&self) -> StreamHandle {
+        self.handle
+    }
+
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.handle == other.handle && self.device.number() == other.device.number()
+    }
+
+    /// Whether it is known when nobody has a handle of it any more: of others' streams there may be some that count apart.
+    pub(super) fn is_ours(&self) -> bool {
+        matches!(self.owner, Owner::Us)
+    }
+
+    /// As [`CudaStream::synchronize`].
+    pub(super) fn synchronize(&self) -> Result<(), CudaError> {
+        let _current = self.device.enter()?;
+        // SAFETY: the stream lives: it is ours, or whoever made this has promised it.
+        unsafe { self.device.driver().stream_synchronize(self.handle) }
+    }
+
+    /// As [`CudaStream::is_capturing`].
+    pub(super) fn is_capturing(&self) -> Result<bool, CudaError> {
+        let _current = self.device.enter()?;
+        let mut status = CAPTURE_NONE;
+        // SAFETY: the pointer is to a local; the stream lives.
+        unsafe {
+            self.device
+                .driver()
+                .stream_is_capturing(self.handle, &raw mut status)
+        }?;
+        Ok(status != CAPTURE_NONE)
+    }
+
+    /// Whether somebody else captures it: nobody can wait for it, and to try spoils the capture. Of what we capture ourselves all
+    /// that was there before is done. Where the driver cannot say, the next call to it will.
+    pub(super) fn is_captured_by_others(&self) -> bool {
+        if graph::is_captured(self) {
+            return false;
+        }
+        // Of the legacy stream it refuses to say where one that goes with it is captured.
+        self.is_capturing().unwrap_or_else(|error| error.is_of_capture())
+    }
+
+    /// Whether all its work is done. Where the driver cannot say it is not.
+    pub(super) fn is_idle(&self) -> bool {
+        let Ok(_current) = self.device.enter_beside() else {
+            return false;
+        };
+        // SAFETY: the stream lives.
+        !self.is_capturing().unwrap_or(true)
+            && unsafe { self.device.driver().stream_query(self.handle) }.is_ok()
+    }
+}
+
+impl fmt::Debug for RawStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaStream")
+            .field("device", &self.device.number())
+            .field("handle", &self.handle.0)
+            .finish_non_exhaustive()
     }
 }
 
@@ -51,7 +119,7 @@ impl CudaStream {
     /// # Errors
     /// What the driver says.
     pub fn new(device: &CudaDevice) -> Result<Self, CudaError> {
-        let _current = device.enter()?;
+        let _current = device.enter_beside()?;
         let mut handle = StreamHandle::NULL;
         // SAFETY: the pointer is to a local.
         unsafe {
@@ -90,23 +158,24 @@ impl CudaStream {
     }
 
     fn of(device: &CudaDevice, handle: StreamHandle, owner: Owner) -> Self {
-        Self(Arc::new(Inner {
+        let stream = RawStream {
             device: device.clone(),
             handle,
             owner,
-        }))
+        };
+        Self(Arc::new(Handles(Arc::new(stream))))
     }
 
     /// Its device.
     #[must_use]
     pub fn device(&self) -> &CudaDevice {
-        &self.0.device
+        &self.0.0.device
     }
 
     /// The driver's `CUstream`; null is the legacy default stream.
     #[must_use]
     pub fn as_raw(&self) -> *mut c_void {
-        self.0.handle.0
+        self.0.0.handle.0
     }
 
     /// Waits until all its work is done.
@@ -114,9 +183,7 @@ impl CudaStream {
     /// # Errors
     /// What the driver says: also of work that failed before.
     pub fn synchronize(&self) -> Result<(), CudaError> {
-        let _current = self.device().enter()?;
-        // SAFETY: the stream lives: it is ours, or whoever made this has promised it.
-        unsafe { self.device().driver().stream_synchronize(self.0.handle) }
+        self.raw().synchronize()
     }
 
     /// Waits for it when memory of the host's is lent to its work, so it does so for certain: of a device that is lost nothing goes
@@ -147,8 +214,8 @@ impl CudaStream {
         let joined = graph::joins(self, other)?;
         // The driver keeps what it needs of the mark until it is past.
         let waits = Mark::new(other.device()).and_then(|mark| {
-            mark.record(other)?;
-            mark.hold(self)
+            mark.record_captured(other)?;
+            mark.hold_captured(self)
         });
         if joined && waits.is_err() {
             graph::stays_out(self);
@@ -161,15 +228,7 @@ impl CudaStream {
     /// # Errors
     /// What the driver says.
     pub fn is_capturing(&self) -> Result<bool, CudaError> {
-        let _current = self.device().enter()?;
-        let mut status = CAPTURE_NONE;
-        // SAFETY: the pointer is to a local; the stream lives.
-        unsafe {
-            self.device()
-                .driver()
-                .stream_is_capturing(self.0.handle, &raw mut status)
-        }?;
-        Ok(status != CAPTURE_NONE)
+        self.raw().is_capturing()
     }
 
     /// Whether it is a device's.
@@ -182,19 +241,24 @@ impl CudaStream {
     }
 
     pub(super) fn handle(&self) -> StreamHandle {
-        self.0.handle
+        self.raw().handle
     }
 
-    /// Whether nobody else has a handle of it. Of others' streams there may be handles that count apart.
-    pub(super) fn is_last(&self) -> bool {
-        matches!(self.0.owner, Owner::Us) && Arc::strong_count(&self.0) == 1
+    /// The stream itself, to be kept without being a handle of it.
+    pub(super) fn raw(&self) -> &Arc<RawStream> {
+        &self.0.0
+    }
+
+    /// Whether anybody has a handle of it, now and later.
+    pub(super) fn handles(&self) -> Weak<Handles> {
+        Arc::downgrade(&self.0)
     }
 }
 
 /// Two handles of the same stream are equal.
 impl PartialEq for CudaStream {
     fn eq(&self, other: &Self) -> bool {
-        self.0.handle == other.0.handle && self.device().number() == other.device().number()
+        self.raw().is(other.raw())
     }
 }
 
@@ -202,9 +266,6 @@ impl Eq for CudaStream {}
 
 impl fmt::Debug for CudaStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CudaStream")
-            .field("device", &self.device().number())
-            .field("handle", &self.0.handle.0)
-            .finish_non_exhaustive()
+        self.raw().fmt(f)
     }
 }

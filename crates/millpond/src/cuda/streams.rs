@@ -1,87 +1,116 @@
 //! The streams a source knows, by the engine's numbers.
 
-use super::abi::{NOT_READY, StreamHandle};
 use super::device::CudaDevice;
 use super::error::{CudaError, insist};
 use super::graph;
-use super::stream::CudaStream;
+use super::stream::{CudaStream, Handles, RawStream};
+use std::sync::{Arc, Weak};
 
 /// Streams that have asked for memory or used it. Each is kept alive for as long as its number may stand for it.
+///
+/// Invariant: a number stands for one stream as long as anybody has a handle of that. What is kept here is no handle: a stream that
+/// several of these know has ended for all of them once nobody else has it.
 #[derive(Debug)]
 pub(super) struct Streams {
-    known: Vec<CudaStream>,
+    device: CudaDevice,
+    known: Vec<Known>,
     /// Whether the first was ever asked for: waiting for it is refused where a stream that goes with it is captured.
     legacy: bool,
+}
+
+#[derive(Debug)]
+struct Known {
+    stream: Arc<RawStream>,
+    handles: Weak<Handles>,
+}
+
+impl Known {
+    fn of(stream: &CudaStream) -> Self {
+        Self {
+            stream: Arc::clone(stream.raw()),
+            handles: stream.handles(),
+        }
+    }
+
+    /// Whether nobody has a handle of it, and all its work is done.
+    fn has_ended(&self) -> bool {
+        self.stream.is_ours() && self.handles.strong_count() == 0 && self.stream.is_idle()
+    }
 }
 
 impl Streams {
     /// The legacy default stream is the first.
     pub(super) fn new(device: &CudaDevice) -> Self {
         Self {
-            known: vec![CudaStream::legacy(device)],
+            device: device.clone(),
+            known: vec![Known::of(&CudaStream::legacy(device))],
             legacy: false,
         }
     }
 
     /// The number of a stream. That of one which nobody has any more is given on, once its work is done: what was freed on it
-    /// would be handed out on the other at once.
+    /// would be handed out on the other at once. Nothing is waited for.
     pub(super) fn number_of(&mut self, stream: &CudaStream) -> u32 {
-        let known = self.known.iter().position(|known| known == stream);
-        let number = known.unwrap_or_else(|| {
-            let mut ended = self.known.iter().enumerate().skip(1);
-            let ended = ended.find(|(_, known)| known.is_last() && known.synchronize().is_ok());
-            match ended.map(|(number, _)| number) {
-                Some(number) => {
-                    self.known[number] = stream.clone();
-                    number
-                }
-                None => {
-                    self.known.push(stream.clone());
-                    self.known.len() - 1
-                }
-            }
-        });
+        let known = self.known.iter().position(|known| known.stream.is(stream.raw()));
+        let number = known.unwrap_or_else(|| self.add(stream));
         self.legacy |= number == 0;
         u32::try_from(number).unwrap_or(u32::MAX)
     }
 
-    /// Waits for each of them but those that we capture, which had done all their work by then.
-    pub(super) fn synchronize(&self) -> Result<(), CudaError> {
-        for stream in self.known.iter().skip(usize::from(!self.legacy)) {
-            if !graph::is_captured(stream) {
-                insist(|| stream.synchronize())?;
+    fn add(&mut self, stream: &CudaStream) -> usize {
+        let mut others = self.known.iter().enumerate().skip(1);
+        match others.find(|(_, known)| known.has_ended()) {
+            Some((number, _)) => {
+                self.known[number] = Known::of(stream);
+                number
+            }
+            None => {
+                self.known.push(Known::of(stream));
+                self.known.len() - 1
             }
         }
-        Ok(())
+    }
+
+    /// Those that may have used memory, but for what we capture: that had done all its work by then.
+    fn used(&self) -> impl Iterator<Item = &RawStream> {
+        let known = self.known.iter().skip(usize::from(!self.legacy));
+        let streams = known.map(|known| &*known.stream);
+        streams.filter(|stream| !graph::is_captured(stream))
+    }
+
+    /// Whether others capture none of them.
+    pub(super) fn can_wait(&self) -> bool {
+        !self.used().any(RawStream::is_captured_by_others)
+    }
+
+    /// Waits for each of them.
+    ///
+    /// # Errors
+    /// [`CudaError::Captured`] where others capture one: nothing was waited for then, and their capture goes on.
+    pub(super) fn synchronize(&self) -> Result<(), CudaError> {
+        let _current = self.device.enter_beside()?;
+        if !self.can_wait() {
+            return Err(CudaError::Captured);
+        }
+        self.used().try_for_each(|stream| insist(|| stream.synchronize()))
+    }
+
+    /// The stream of a number, which is used from now on; the first where none has that number.
+    pub(super) fn used_as(&mut self, number: u32) -> Arc<RawStream> {
+        let known = self.known.get(number as usize).unwrap_or(&self.known[0]);
+        let stream = Arc::clone(&known.stream);
+        self.legacy |= stream.is(&self.known[0].stream);
+        stream
     }
 
     /// Whether all of them have done their work; of one that is captured nobody can say.
     pub(super) fn are_idle(&self) -> bool {
         let mut used = self.known.iter().skip(usize::from(!self.legacy));
-        used.all(|stream| is_idle(stream).unwrap_or(false))
+        used.all(|known| known.stream.is_idle())
     }
 
     /// The stream of a number, if it has asked for something.
-    pub(super) fn stream(&self, number: u32) -> Option<&CudaStream> {
-        self.known.get(number as usize)
-    }
-
-    /// The driver's stream of a number.
-    pub(super) fn handle(&self, number: u32) -> StreamHandle {
-        self.stream(number).map_or(StreamHandle::NULL, CudaStream::handle)
-    }
-}
-
-/// Whether a stream has done its work. One that is captured is not asked, as that would spoil the capture.
-fn is_idle(stream: &CudaStream) -> Result<bool, CudaError> {
-    if stream.is_capturing()? {
-        return Ok(false);
-    }
-    let _current = stream.device().enter()?;
-    // SAFETY: the stream lives.
-    match unsafe { stream.device().driver().stream_query(stream.handle()) } {
-        Ok(()) => Ok(true),
-        Err(CudaError::Driver { code: NOT_READY, .. }) => Ok(false),
-        Err(error) => Err(error),
+    pub(super) fn stream(&self, number: u32) -> Option<&RawStream> {
+        self.known.get(number as usize).map(|known| &*known.stream)
     }
 }

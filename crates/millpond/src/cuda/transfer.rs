@@ -4,7 +4,7 @@ use super::abi::ContextHandle;
 use super::buffer::DeviceBuffer;
 use super::device::CudaDevice;
 use super::error::CudaError;
-use super::mark::{Mark, Unsettled, nothing_goes_on, settle};
+use super::mark::{Mark, Unsettled, expect_uncaptured, nothing_goes_on, settle};
 use super::pinned::is_known;
 use super::registered::Registered;
 use super::stream::CudaStream;
@@ -157,7 +157,9 @@ pub(super) fn begin<E>(
         mark,
         stream: stream.clone(),
     };
-    let prepared = order(&ends).and_then(|some| some.then(|| Mark::new(stream.device())).transpose());
+    // What is written down in a capture is never done as far as a mark can tell.
+    let prepared = expect_uncaptured(stream).and_then(|()| order(&ends));
+    let prepared = prepared.and_then(|some| some.then(|| Mark::new(stream.device())).transpose());
     let mark = match prepared {
         Ok(Some(mark)) => mark,
         Ok(None) => return Ok(transfer(ends, None)),

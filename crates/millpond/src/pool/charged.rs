@@ -178,4 +178,8 @@ impl<S: Source> Source for Charged<S> {
     fn synchronize(&mut self) {
         self.inner.synchronize();
     }
+
+    fn can_wait(&self, stream: Option<u32>) -> bool {
+        self.inner.can_wait(stream)
+    }
 }

@@ -204,26 +204,31 @@ pub(crate) fn free(address: u64) {
     assert_eq!(unsafe { function(address) }, 0);
 }
 
-/// Begins to capture a stream by a call of the driver, past every library of ours.
+/// Begins to capture a stream by a call of the driver, past every library of ours; in which nothing is forbidden that can be had.
 pub(crate) fn begin_capture(stream: *mut c_void) {
+    begin_capture_in(2, stream);
+}
+
+/// The same in a mode: 0 forbids all threads what may wait by itself, 1 the one that captures, 2 none.
+pub(crate) fn begin_capture_in(mode: u32, stream: *mut c_void) {
     type Begin = unsafe extern "C" fn(*mut c_void, u32) -> u32;
     let symbol = symbol(c"cuStreamBeginCapture_v2");
     // SAFETY: the driver's function of this name has this signature.
     let function = unsafe { std::mem::transmute::<*mut c_void, Begin>(symbol) };
     let _context = Primary::enter();
-    // SAFETY: a stream of the caller's; the last is relaxed mode.
-    assert_eq!(unsafe { function(stream, 2) }, 0);
+    // SAFETY: a stream of the caller's.
+    assert_eq!(unsafe { function(stream, mode) }, 0);
 }
 
-/// Ends that capture, whatever has become of it.
-pub(crate) fn end_capture(stream: *mut c_void) {
+/// Ends that capture, whatever has become of it; answers whether that is a graph.
+pub(crate) fn end_capture(stream: *mut c_void) -> bool {
     type End = unsafe extern "C" fn(*mut c_void, *mut *mut c_void) -> u32;
     // SAFETY: the driver's function of this name has this signature.
     let function = unsafe { std::mem::transmute::<*mut c_void, End>(symbol(c"cuStreamEndCapture")) };
     let _context = Primary::enter();
     let mut graph = std::ptr::null_mut();
     // SAFETY: the pointer is to a local. The graph, if there is one, stays until the process ends.
-    let _ = unsafe { function(stream, &raw mut graph) };
+    unsafe { function(stream, &raw mut graph) == 0 }
 }
 
 /// The primary context of the first device is this thread's until it is dropped.

@@ -101,6 +101,10 @@ impl Millpond {
         };
         match self.take_segment(supply, number, wanted) {
             Err(error) if error.is_out_of_memory() => {}
+            // No room can be made now; for the block alone there may be some.
+            Err(SourceError::Held { .. }) if least < wanted => {
+                return self.take_segment(supply, number, least);
+            }
             outcome => return outcome,
         }
         self.recover(supply);
@@ -143,7 +147,7 @@ impl Millpond {
         self.page = supply.page_bytes();
         let mut site = self.choose_site(supply, number, bytes)?;
         let mut outcome = Ok(());
-        if self.should_move(supply, self.missing(&site, bytes), bytes, scarce) {
+        if self.should_move(supply, self.missing(&site, bytes), bytes, scarce) && supply.can_wait() {
             let need = self.missing(&site, bytes);
             self.stalls += 1;
             let before = self.moved;

@@ -142,6 +142,10 @@ impl<S: Source> Source for Kept<S> {
     fn synchronize(&mut self) {
         self.inner.synchronize();
     }
+
+    fn can_wait(&self, stream: Option<u32>) -> bool {
+        self.inner.can_wait(stream)
+    }
 }
 
 #[cfg(test)]

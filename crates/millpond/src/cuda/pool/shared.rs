@@ -7,7 +7,7 @@ use crate::cuda::device::CudaDevice;
 use crate::cuda::error::CudaError;
 use crate::cuda::source::{CudaMemory, CudaSource};
 use crate::cuda::stream::CudaStream;
-use crate::cuda::{fork, graph};
+use crate::cuda::{fork, graph, later};
 use crate::error::AllocError;
 use crate::event::{EventKind, Facts, PoolLabel, Watchers};
 use crate::memory::MemoryKind;
@@ -49,8 +49,9 @@ impl Core {
         self.source().number_of(stream);
     }
 
-    fn lost(&self) -> Result<(), CudaError> {
-        self.memory.source().inner().source().lost().map_or(Ok(()), Err)
+    /// Whether blocks may be handed out.
+    fn usable(&mut self) -> Result<(), CudaError> {
+        self.source().usable()
     }
 
     /// The block that has come back, if the engine would give it again: so a pair of an allocation and its free goes in a loop.
@@ -58,9 +59,10 @@ impl Core {
         let [Returned { block, uses }] = self.returned.as_slice() else {
             return None;
         };
-        let source = self.memory.source().inner().source();
+        let source = self.memory.source_mut().inner_mut().source_mut();
         let on = block.stream();
-        if !uses.is_empty() || source.stream_of(on.0) != Some(stream) || source.lost().is_some() {
+        let same = source.stream_of(on.0).is_some_and(|own| own.is(stream.raw()));
+        if !same || !uses.is_empty() || source.usable().is_err() {
             return None;
         }
         if !self.memory.repeat(block, &request(bytes, on)) {
@@ -413,7 +415,7 @@ impl Shared {
         }
         self.settle(&mut core);
         let number = core.source().number_of(stream);
-        core.lost().map_err(refused)?;
+        core.usable().map_err(refused)?;
         let request = request(bytes, Stream(number));
         let hits = core.memory.stats().hits;
         let outcome = core.memory.allocate(request);
@@ -424,9 +426,9 @@ impl Shared {
             account.allocated.add(block.bytes());
             account.allocations += 1;
             account.hits += hit;
-            return match core.lost() {
+            return match core.usable() {
                 Ok(()) => Ok(block),
-                // It was lost just now, while the engine waited for it: the block may be in use.
+                // The engine could not wait just now: the block may be in use.
                 Err(error) => {
                     core.free(block, &[]);
                     Err(refused(error))
@@ -539,6 +541,7 @@ impl Shared {
         };
         let pools = pools_of(self.parts.device.number());
         let ours: u64 = pools.iter().map(|pool| lock(&pool.core).reserved().current).sum();
+        let ours = ours + later::bytes(self.parts.device.number());
         (memory.total - memory.free.min(memory.total)).saturating_sub(ours)
     }
 

@@ -39,8 +39,8 @@ impl DevicePool {
         });
     }
 
-    /// Waits for the device, and gives back whatever no block uses; live blocks stay where they are. Of a graph's own memory
-    /// nothing goes back before the graph's end.
+    /// Waits for the streams that have used its memory, and gives back whatever no block uses; live blocks stay where they are. Of a
+    /// graph's own memory nothing goes back before the graph's end, and nothing at all while others capture one of those streams.
     pub fn compact(&self) -> Compaction {
         self.0.with_core(|core| core.memory.compact()).unwrap_or_default()
     }

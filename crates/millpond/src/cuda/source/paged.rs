@@ -1,0 +1,176 @@
+//! Addresses and physical memory apart: reserved ranges, and handles that are mapped in them.
+
+use super::CudaSource;
+use crate::cuda::abi::{
+    ACCESS_READ_WRITE, Access, AllocationProperties, DevicePtr, GRANULARITY_RECOMMENDED, Location,
+    MemoryHandle,
+};
+use crate::cuda::device::CudaDevice;
+use crate::cuda::driver::Driver;
+use crate::cuda::error::{CudaError, insist};
+use millpond_engine::Range;
+
+/// Physical memory that is mapped.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) handle: MemoryHandle,
+    pub(super) bytes: u64,
+}
+
+impl CudaSource {
+    /// First address of a part of a range that is ours and of whole pages.
+    pub(super) fn part_of(&self, range: &Range, offset: u64, bytes: u64) -> Option<u64> {
+        let whole = *self.ranges.get(&range.address())?;
+        let end = offset.checked_add(bytes)?;
+        let fits = whole == range.bytes() && end <= whole && bytes > 0;
+        let aligned = offset.is_multiple_of(self.page) && bytes.is_multiple_of(self.page);
+        (fits && aligned).then(|| range.address() + offset)
+    }
+
+    /// The physical memory from one address to another, if it is whole handles without a gap.
+    pub(super) fn tiles(&self, address: u64, bytes: u64) -> Option<Vec<(u64, Part)>> {
+        let parts = self.parts.range(address..address + bytes);
+        let parts: Vec<_> = parts.map(|(at, part)| (*at, *part)).collect();
+        let mut at = address;
+        for (start, part) in &parts {
+            if *start != at {
+                return None;
+            }
+            at += part.bytes;
+        }
+        (at == address + bytes).then_some(parts)
+    }
+
+    /// Whether nothing is mapped there.
+    pub(super) fn is_bare(&self, address: u64, bytes: u64) -> bool {
+        let before = self.parts.range(..address + bytes).next_back();
+        before.is_none_or(|(at, part)| at + part.bytes <= address)
+    }
+
+    /// Creates physical memory and maps it.
+    fn create_at(&self, address: DevicePtr, bytes: u64) -> Result<Part, CudaError> {
+        let properties = AllocationProperties::on(self.device.handle());
+        let (mut handle, size) = (0, bytes as usize);
+        // SAFETY: the pointers are to locals.
+        unsafe {
+            self.driver()
+                .create(&raw mut handle, size, &raw const properties, 0)
+        }?;
+        // SAFETY: the addresses are reserved by us and bare; the handle was made just now.
+        if let Err(error) = unsafe { self.driver().map(address, size, 0, handle, 0) } {
+            self.release_handle(handle);
+            return Err(error);
+        }
+        Ok(Part { handle, bytes })
+    }
+
+    pub(super) fn release_handle(&self, handle: MemoryHandle) {
+        // A driver that fails here frees it with the context.
+        // SAFETY: the handle is ours, and forgotten by the caller.
+        let _ = insist(|| unsafe { self.driver().release(handle) });
+    }
+
+    fn open(&self, address: u64, bytes: u64) -> Result<(), CudaError> {
+        let access = Access {
+            location: Location::device(self.device.handle()),
+            flags: ACCESS_READ_WRITE,
+        };
+        // SAFETY: the addresses are mapped by us; the pointer is to a local.
+        unsafe {
+            self.driver()
+                .set_access(address, bytes as usize, &raw const access, 1)
+        }
+    }
+
+    /// Unmaps whole handles.
+    pub(super) fn unmap(&self, address: u64, bytes: u64) -> Result<(), CudaError> {
+        // SAFETY: mapped by us, and the device was waited for or has not seen it yet.
+        insist(|| unsafe { self.driver().unmap(address, bytes as usize) })
+    }
+
+    /// Puts fresh handles behind addresses; what was done before a failure is undone.
+    pub(super) fn commit_parts(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        handle_bytes: u64,
+    ) -> Result<(), CudaError> {
+        let mut made = Vec::new();
+        let mut outcome = Ok(());
+        for at in (address..address + bytes).step_by(handle_bytes as usize) {
+            match self.create_at(at, handle_bytes) {
+                Ok(part) => made.push((at, part)),
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
+        }
+        let outcome = outcome.and_then(|()| self.open(address, bytes));
+        if let Err(error) = outcome {
+            for (at, part) in made {
+                match self.unmap(at, part.bytes) {
+                    Ok(()) => self.release_handle(part.handle),
+                    // It stays there, and is counted.
+                    Err(_) => self.keep(at, part),
+                }
+            }
+            return Err(error);
+        }
+        for (at, part) in made {
+            self.keep(at, part);
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, at: u64, part: Part) {
+        self.used += part.bytes;
+        self.parts.insert(at, part);
+    }
+
+    /// Maps handles at other addresses too, and then no more where they were: a failure leaves them there.
+    pub(super) fn move_parts(
+        &mut self,
+        parts: &[(u64, Part)],
+        from: u64,
+        to: u64,
+        bytes: u64,
+    ) -> Result<(), CudaError> {
+        let driver = self.driver();
+        let mut mapped = 0;
+        let mut outcome = Ok(());
+        for (at, part) in parts {
+            // SAFETY: the addresses are reserved by us and bare; the handle is ours.
+            outcome = unsafe { driver.map(to + (at - from), part.bytes as usize, 0, part.handle, 0) };
+            if outcome.is_err() {
+                break;
+            }
+            mapped += part.bytes;
+        }
+        let outcome = outcome
+            .and_then(|()| self.open(to, bytes))
+            .and_then(|()| self.unmap(from, bytes));
+        if let Err(error) = outcome {
+            if mapped > 0
+                && let Err(stuck) = self.unmap(to, mapped)
+            {
+                // Mapped twice: those addresses can serve nobody.
+                self.lost = Some(stuck);
+            }
+            return Err(error);
+        }
+        for (at, part) in parts {
+            self.parts.remove(at);
+            self.parts.insert(to + (at - from), *part);
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn granularity(driver: &Driver, device: &CudaDevice) -> Result<u64, CudaError> {
+    let properties = AllocationProperties::on(device.handle());
+    let mut bytes = 0;
+    // SAFETY: the pointers are to locals.
+    unsafe { driver.granularity(&raw mut bytes, &raw const properties, GRANULARITY_RECOMMENDED) }?;
+    Ok(bytes as u64)
+}

@@ -1,0 +1,258 @@
+//! Captures that others begin, of which nobody tells a pool: they are not spoilt, and cost it nothing but time.
+
+use crate::{LEN, alone, device, emulator, numbers, whole};
+use millpond::AllocError;
+use millpond::cuda::{
+    CudaDevice, CudaError, CudaMemory, CudaModule, CudaStream, CudaTimer, DevicePool, UnpooledDevice,
+};
+use millpond::engine::SourceError;
+use std::time::{Duration, Instant};
+
+/// In each way of memory, for each mode of a capture.
+fn ways() -> impl Iterator<Item = String> {
+    let ways = ["", ",without:vmm", ",without:vmm,without:pools"];
+    let seeds = ways
+        .into_iter()
+        .flat_map(|way| (0..3).map(move |seed| (way, seed)));
+    seeds.map(|(way, seed)| format!("strict:on,streams:seeded,seed:{seed}{way}"))
+}
+
+const MODES: [u32; 3] = [0, 1, 2];
+
+fn no_findings() {
+    assert_eq!(emulator::findings(), (0, String::new()));
+}
+
+fn is_held(error: &AllocError) -> bool {
+    matches!(error, AllocError::Source(error) if matches!(**error, SourceError::Held { .. }))
+}
+
+/// What the captured stream has used stays; other streams are served, from new memory where it takes that.
+#[test]
+fn a_pool_keeps_what_the_captured_stream_used() {
+    alone(
+        "others::a_pool_keeps_what_the_captured_stream_used",
+        ways(),
+        || {
+            let (device, stream, pool) = device();
+            let other = CudaStream::new(&device).expect("a stream");
+            for mode in MODES {
+                drop(pool.alloc_from(&numbers(1), &stream).expect("memory"));
+                let mut shared = pool.alloc_from(&numbers(2), &other).expect("memory");
+                shared.record_use(&stream).expect("of the device");
+                let reserved = pool.stats().reserved.current;
+                emulator::begin_capture_in(mode, stream.as_raw());
+                assert!(pool.capture(&stream).is_err(), "it is captured already");
+                drop(shared);
+                let begun = Instant::now();
+                assert_eq!(pool.compact().returned(), 0);
+                pool.trim();
+                pool.collect_garbage();
+                let stats = pool.stats();
+                assert_eq!(stats.reserved.current, reserved);
+                assert!(stats.waiting >= 4 * LEN as u64, "{} wait", stats.waiting);
+                // Neither what waits nor what is free on the captured stream.
+                let next = pool.alloc_from(&numbers(3), &other).expect("other memory");
+                assert_eq!(next.to_vec().expect("a copy"), numbers(3));
+                let much = pool.alloc::<u8>(64 << 20, &other).expect("more than there was");
+                drop((next, much));
+                assert!(begun.elapsed() < Duration::from_secs(5), "nothing is waited for");
+                assert_eq!(pool.lost(), None);
+                assert!(
+                    emulator::end_capture(stream.as_raw()),
+                    "mode {mode}: it is spoilt"
+                );
+                pool.collect_garbage();
+                // It is marked at this look, and past at a later one.
+                stream.synchronize().expect("it ends");
+                pool.collect_garbage();
+                assert_eq!(pool.stats().waiting, 0);
+                pool.compact();
+                assert_eq!(pool.stats().reserved.current, 0);
+                whole(&pool);
+            }
+            no_findings();
+        },
+    );
+}
+
+/// Room cannot be made of what nobody can wait for: that is told at once, and waited out by whoever has the patience.
+#[test]
+fn a_request_that_wants_room_is_refused() {
+    alone("others::a_request_that_wants_room_is_refused", ways(), || {
+        let (device, stream, _) = device();
+        let other = CudaStream::new(&device).expect("a stream");
+        let pool = DevicePool::builder().settings("limit:32MiB").build(&device);
+        let pool = pool.expect("a pool");
+        for mode in MODES {
+            let free = pool.alloc::<u8>(20 << 20, &stream).expect("fits");
+            emulator::set_bytes(free.address(), 1, 20 << 20, stream.as_raw());
+            drop(free);
+            emulator::begin_capture_in(mode, stream.as_raw());
+            let begun = Instant::now();
+            let error = pool.alloc::<u8>(20 << 20, &other).expect_err("there is no room");
+            assert!(is_held(&error) && error.is_out_of_memory(), "{error}");
+            assert!(error.to_string().contains("captured"), "{error}");
+            assert!(begun.elapsed() < Duration::from_secs(5));
+            let small = pool.alloc::<u8>(4 << 20, &other).expect("what there is serves");
+            drop(small);
+            let patient = pool.waiting(Duration::from_secs(60));
+            std::thread::scope(|scope| {
+                let waiting = scope.spawn(|| patient.alloc::<u8>(20 << 20, &other).map(drop));
+                std::thread::sleep(Duration::from_millis(20));
+                assert!(
+                    emulator::end_capture(stream.as_raw()),
+                    "mode {mode}: it is spoilt"
+                );
+                waiting.join().expect("it ends").expect("the capture has ended");
+            });
+            assert_eq!(pool.lost(), None);
+        }
+        drop(pool);
+        no_findings();
+    });
+}
+
+/// A policy that takes it for granted that one stream can wait for another hands nothing out until they can.
+#[test]
+fn what_cannot_be_ordered_is_not_handed_out() {
+    alone("others::what_cannot_be_ordered_is_not_handed_out", ways(), || {
+        let (device, stream, _) = device();
+        let other = CudaStream::new(&device).expect("a stream");
+        for policy in ["cuda-async", "rmm-pool"] {
+            let builder = DevicePool::builder().settings("").policy(policy);
+            let pool = builder.build(&device).expect("a pool");
+            if policy == "cuda-async" && pool.memory() != CudaMemory::Virtual {
+                continue;
+            }
+            let free = pool.alloc::<u8>(20 << 20, &stream).expect("memory");
+            emulator::set_bytes(free.address(), 1, 20 << 20, stream.as_raw());
+            emulator::begin_capture_in(0, stream.as_raw());
+            drop(free);
+            for _ in 0..2 {
+                let error = pool.alloc::<u8>(20 << 20, &other);
+                let error = error.expect_err("nobody has waited").to_string();
+                assert!(error.contains("captured"), "{error}");
+            }
+            assert_eq!(pool.lost(), None);
+            assert!(emulator::end_capture(stream.as_raw()), "it is spoilt");
+            let next = pool.alloc::<u8>(20 << 20, &other).expect("the capture has ended");
+            emulator::set_bytes(next.address(), 2, 20 << 20, other.as_raw());
+        }
+        no_findings();
+    });
+}
+
+/// A pool, and a device without one, that end meanwhile give their memory back afterwards.
+#[test]
+fn a_pool_that_ends_meanwhile_gives_back_afterwards() {
+    alone(
+        "others::a_pool_that_ends_meanwhile_gives_back_afterwards",
+        ways(),
+        || {
+            let (device, stream, pool) = device();
+            let free = || device.memory().expect("it says so").free;
+            let direct = UnpooledDevice::new(&device).expect("a device");
+            let before = free();
+            for mode in MODES {
+                let buffer = pool.alloc_from(&numbers(1), &stream).expect("memory");
+                let unpooled = direct.alloc::<u32>(LEN, &stream);
+                let held = free();
+                emulator::begin_capture_in(mode, stream.as_raw());
+                let made = DevicePool::new(&device).expect("a pool");
+                let ending = made.alloc::<u8>(4 << 20, &stream).expect("memory");
+                let elsewhere = pool.used_elsewhere();
+                drop((buffer, unpooled, ending, made));
+                assert!(free() < held && before > held, "it is still there");
+                assert_eq!(pool.used_elsewhere(), elsewhere, "and ours");
+                assert!(
+                    emulator::end_capture(stream.as_raw()),
+                    "mode {mode}: it is spoilt"
+                );
+                pool.compact();
+                drop(direct.alloc::<u32>(LEN, &stream));
+                assert_eq!(free(), before);
+            }
+            no_findings();
+        },
+    );
+}
+
+const NOTHING: &str = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry nothing() { ret; }\n";
+
+fn launch(device: &CudaDevice, stream: &CudaStream) {
+    let kernel = CudaModule::load(device, NOTHING).and_then(|module| module.kernel("nothing"));
+    let kernel = kernel.expect("it loads");
+    // SAFETY: it takes nothing and does nothing.
+    unsafe { kernel.launch(stream).launch() }.expect("it goes");
+}
+
+/// Code that nobody has any more goes when the captures have ended, our own and others'.
+#[test]
+fn a_module_goes_after_the_capture() {
+    alone("others::a_module_goes_after_the_capture", ways(), || {
+        let (device, stream, pool) = device();
+        emulator::register(c"nothing", 1000);
+        let other = CudaStream::new(&device).expect("a stream");
+        let unloaded = || emulator::calls(Some(c"cuModuleUnload"));
+        for mode in MODES {
+            let before = unloaded();
+            let kernel = CudaModule::load(&device, NOTHING).and_then(|module| module.kernel("nothing"));
+            let kernel = kernel.expect("it loads");
+            // SAFETY: it takes nothing and does nothing.
+            unsafe { kernel.launch(&stream).launch() }.expect("it goes");
+            emulator::begin_capture_in(mode, stream.as_raw());
+            drop(kernel);
+            assert_eq!(unloaded(), before, "nobody can wait for it");
+            // What was launched on other streams is none of the capture's.
+            launch(&device, &other);
+            assert_eq!(unloaded(), before + 1);
+            assert!(
+                emulator::end_capture(stream.as_raw()),
+                "mode {mode}: it is spoilt"
+            );
+            launch(&device, &other);
+            assert_eq!(unloaded(), before + 3);
+        }
+        let before = unloaded();
+        let capture = pool.capture(&stream).expect("it begins");
+        launch(&device, &other);
+        assert_eq!(unloaded(), before, "the graph may have it");
+        drop(capture);
+        assert_eq!(unloaded(), before + 1);
+        no_findings();
+    });
+}
+
+/// What would be written down and never done as far as its mark can tell is refused, and spoils nothing.
+#[test]
+fn marks_keep_out_of_captures() {
+    alone("others::marks_keep_out_of_captures", ways(), || {
+        let (device, stream, pool) = device();
+        let other = CudaStream::new(&device).expect("a stream");
+        let fill = || {
+            let from = pool.alloc_from(&numbers(1), &other).expect("memory");
+            (from, pool.alloc::<u32>(LEN, &other).expect("memory"))
+        };
+        for mode in MODES {
+            let (from, to) = fill();
+            emulator::begin_capture_in(mode, stream.as_raw());
+            let error = stream.copy(from, to).expect_err("it is captured");
+            assert_eq!(error.error(), CudaError::Captured);
+            let (from, to) = error.into_ends().expect("nothing has begun");
+            assert!(matches!(CudaTimer::start(&stream), Err(CudaError::Captured)));
+            // Work beside it goes on, and its events are looked at.
+            let copying = other.copy(from, to).expect("it goes");
+            while !copying.is_complete() {
+                std::thread::yield_now();
+            }
+            let (_, to) = copying.wait().expect("it ends");
+            assert_eq!(to.to_vec().expect("a copy"), numbers(1));
+            assert!(
+                emulator::end_capture(stream.as_raw()),
+                "mode {mode}: it is spoilt"
+            );
+        }
+        no_findings();
+    });
+}

@@ -1,0 +1,73 @@
+//! A staging whose function that copies asks for more, and one on a stream that is captured.
+
+use crate::{emulator, in_children};
+use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool, Staging};
+use std::sync::{Arc, Mutex, OnceLock};
+
+fn strictly() -> impl Iterator<Item = String> {
+    std::iter::once("strict:on".to_owned())
+}
+
+/// It would wait for itself.
+#[test]
+fn a_staging_asked_by_its_own_copy_refuses() {
+    in_children(
+        "staging::a_staging_asked_by_its_own_copy_refuses",
+        strictly(),
+        || {
+            let device = CudaDevice::get(0).expect("a device");
+            let stream = CudaStream::new(&device).expect("a stream");
+            let pool = DevicePool::new(&device).expect("a pool");
+            let inner = pool.alloc::<u8>(4, &stream).expect("memory");
+            let inner = Mutex::new((inner, Vec::new()));
+            let told = Arc::new(inner);
+            let itself: Arc<OnceLock<Staging>> = Arc::default();
+            let (theirs, again) = (Arc::clone(&told), Arc::clone(&itself));
+            let staging = Staging::with_copy(&device, 2, 4, move |to, from| {
+                to.copy_from_slice(from);
+                let (buffer, told) = &mut *theirs.lock().expect("no panic");
+                let staging = again.get().expect("it is made");
+                told.push(staging.upload(&[1; 4], buffer));
+                told.push(staging.download(buffer, &mut [0; 4]));
+            });
+            let staging = itself.get_or_init(|| staging.expect("slots"));
+            let mut there = pool.alloc::<u8>(8, &stream).expect("memory");
+            staging.upload(&[7; 8], &mut there).expect("a copy");
+            let mut back = [0; 8];
+            staging.download(&there, &mut back).expect("a copy");
+            assert_eq!(back, [7; 8]);
+            let told = std::mem::take(&mut told.lock().expect("no panic").1);
+            assert_eq!(told, vec![Err(CudaError::Reentered); 8]);
+            // Another thread is no part of it: it has its turn.
+            std::thread::scope(|scope| {
+                let other = scope.spawn(|| staging.download(&there, &mut [0; 8]));
+                other.join().expect("it ends").expect("a copy");
+            });
+        },
+    );
+}
+
+/// Slots are filled anew long before what is written down of them is done: both ways are refused, and the capture goes on.
+#[test]
+fn a_staging_keeps_out_of_captures() {
+    in_children("staging::a_staging_keeps_out_of_captures", strictly(), || {
+        let device = CudaDevice::get(0).expect("a device");
+        let stream = CudaStream::new(&device).expect("a stream");
+        let pool = DevicePool::new(&device).expect("a pool");
+        let staging = Staging::with_slots(&device, 2, 4).expect("slots");
+        let mut there = pool.alloc_from(&[1u8; 8], &stream).expect("memory");
+        for mode in 0..3 {
+            emulator::begin_capture_in(mode, stream.as_raw());
+            assert_eq!(staging.upload(&[7; 8], &mut there), Err(CudaError::Captured));
+            assert_eq!(staging.download(&there, &mut [0; 8]), Err(CudaError::Captured));
+            assert!(
+                emulator::end_capture(stream.as_raw()),
+                "mode {mode}: it is spoilt"
+            );
+        }
+        staging.upload(&[7; 8], &mut there).expect("a copy");
+        assert_eq!(there.to_vec().expect("a copy"), [7; 8]);
+        drop(there);
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
