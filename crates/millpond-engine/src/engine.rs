@@ -175,13 +175,13 @@ impl<S: Source> Engine<S> {
         released
     }
 
-    /// Tells the policy where the program is; not while the device [cannot be waited for](Source::can_wait), as it may give
-    /// memory back then.
+    /// Tells the policy where the program is. What it would give back then it keeps while the device [cannot be waited
+    /// for](Source::can_wait); a step that ends meanwhile is passed over.
     pub fn mark(&mut self, mark: Mark) {
         if matches!(mark, Mark::Ticks(_)) && !self.deferred.is_empty() {
             self.collect();
         }
-        if !self.source.can_wait(None) {
+        if mark == Mark::Step && !self.source.can_wait(None) {
             return;
         }
         let mut supply = Supply::new(&mut self.source, &mut self.meter, &mut self.deferred);

@@ -98,6 +98,9 @@ impl Millpond {
         let now = u64::from(self.retain.now);
         let mut idle = self.idle_handles();
         idle.retain(|handle| flooded || u64::from(handle.used) + decay < now);
+        if idle.is_empty() || !supply.can_wait() {
+            return;
+        }
         self.give_back_idle(supply, idle, cached - low);
     }
 

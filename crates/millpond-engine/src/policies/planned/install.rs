@@ -114,7 +114,7 @@ impl Planned {
         }
         self.idle_ticks += u64::from(ticks);
         let decay = self.serving.retain.decay;
-        if decay > 0 && self.idle_ticks > decay {
+        if decay > 0 && self.idle_ticks > decay && supply.can_wait() {
             self.idle_ticks = 0;
             self.drop_plan(supply);
         }
