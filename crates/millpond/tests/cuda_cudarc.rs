@@ -120,6 +120,27 @@ fn a_forgotten_loan_is_waited_for() {
     });
 }
 
+/// So is that of a rented buffer, which nobody rents again.
+#[test]
+fn what_was_rented_and_lent_for_good_is_not_kept() {
+    alone("what_was_rented_and_lent_for_good_is_not_kept", seeds(10), || {
+        let (device, pool, context) = device();
+        let ours = CudaStream::new(&device).expect("a stream");
+        let theirs = context.new_stream().expect("a stream");
+        let rental = pool.rental();
+        let mut rented = rental.rent::<u32>(LEN, &ours).expect("memory");
+        let mut lent = rented.lend(&theirs).expect("lent");
+        theirs.memset_zeros(&mut lent.view_mut()).expect("zeros");
+        std::mem::forget(lent);
+        drop(rented);
+        let mut next = rental.rent::<u32>(LEN, &ours).expect("memory");
+        let ones = vec![1; next.len()];
+        next.copy_from_host(&ones).expect("a copy");
+        assert_eq!(next.to_vec().expect("a copy"), ones);
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
 /// A slice of cudarc's is used as a buffer, and goes back to cudarc.
 #[test]
 fn a_slice_is_taken_over() {

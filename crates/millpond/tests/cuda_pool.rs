@@ -488,6 +488,51 @@ fn the_environment_is_for_all_pools() {
     );
 }
 
+/// Who is told of a budget may ask the pool that is at it, and have it do something.
+#[test]
+fn a_soft_limit_may_ask_the_pool() {
+    let Some((device, stream)) = device() else { return };
+    let seen = Arc::new(Mutex::new((None::<DevicePool>, 0)));
+    let told = Arc::clone(&seen);
+    let card = Budget::builder("card")
+        .limit(256 * MIB)
+        .soft_limit(8 * MIB, move |_| {
+            let pool = told.lock().expect("whole").0.clone();
+            let reserved = pool.map_or(0, |pool| {
+                pool.trim();
+                pool.stats().reserved.current
+            });
+            told.lock().expect("whole").1 = reserved;
+        })
+        .build()
+        .expect("a budget");
+    let pool = builder().budget(&card).build(&device).expect("a pool");
+    seen.lock().expect("whole").0 = Some(pool.clone());
+    let held = pool.alloc::<u8>(32 << 20, &stream).expect("fits");
+    assert!(seen.lock().expect("whole").1 >= 32 * MIB);
+    drop(held);
+    seen.lock().expect("whole").0 = None;
+}
+
+/// A request that waits has what another pool of the device keeps, once that is free.
+#[test]
+fn a_request_that_waits_has_what_others_let_go() {
+    let Some((device, stream)) = device() else { return };
+    let both = Budget::builder("both").limit(64 * MIB).build().expect("a budget");
+    let [one, other] =
+        ["one", "other"].map(|name| builder().name(name).budget(&both).build(&device).expect("a pool"));
+    let held = other.alloc::<u8>(60 << 20, &stream).expect("fits");
+    let asker = std::thread::spawn(move || {
+        let blocks = Budget::builder("patient").measure(Measure::Allocated).build();
+        let tenant = one.tenant(&blocks.expect("a budget")).expect("it counts blocks");
+        let patient = tenant.wait(Duration::from_secs(60));
+        patient.alloc::<u8>(40 << 20, &stream).map(|buffer| buffer.len())
+    });
+    std::thread::sleep(Duration::from_millis(20));
+    drop(held);
+    assert_eq!(asker.join().expect("it ends").expect("there is room"), 40 << 20);
+}
+
 /// Where blocks of a program lie, from the first: one that often asks anew for what it has just given back. Told at once, the
 /// engine hears of every free before the next request.
 fn places(

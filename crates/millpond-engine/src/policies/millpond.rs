@@ -154,17 +154,22 @@ impl Millpond {
         search: Search,
     ) -> Option<BlockId> {
         let (area, stream) = (self.lists.get(number).area, self.lists.get(number).stream);
-        let others = self.lists.iter().filter(|(n, l)| *n != number && l.area == area);
-        let fits = others.filter_map(|(n, l)| {
-            let entry = self.lists.fit(n, bytes, search)?;
-            Some((entry.bytes, entry.address, n, l.stream))
-        });
-        let (.., other, owner) = fits.min_by_key(|(bytes, address, ..)| (*bytes, *address))?;
-        if !supply.can_wait_for(owner) {
-            return None;
+        // Lists of streams that nobody can be made to wait for now.
+        let mut out_of_reach = Vec::new();
+        loop {
+            let others = self.lists.iter().filter(|(n, l)| *n != number && l.area == area);
+            let others = others.filter(|(n, _)| !out_of_reach.contains(n));
+            let fits = others.filter_map(|(n, l)| {
+                let entry = self.lists.fit(n, bytes, search)?;
+                Some((entry.bytes, entry.address, n, l.stream))
+            });
+            let (.., other, owner) = fits.min_by_key(|(bytes, address, ..)| (*bytes, *address))?;
+            if supply.can_wait_for(owner) {
+                supply.order_after(stream, owner, None);
+                return self.lists.take_fit(other, bytes, search);
+            }
+            out_of_reach.push(other);
         }
-        supply.order_after(stream, owner, None);
-        self.lists.take_fit(other, bytes, search)
     }
 
     /// Makes a block free that no stream uses any more.

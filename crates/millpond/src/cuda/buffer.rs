@@ -260,6 +260,21 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(())
     }
 
+    /// Whether to wait for others that use the elements is the business of a capture, of this stream or one of them.
+    pub(super) fn would_join(&self) -> bool {
+        let mut streams = std::iter::once(&self.stream).chain(&self.uses);
+        !self.uses.is_empty() && streams.any(|stream| stream.is_capturing().unwrap_or(true))
+    }
+
+    /// Whether cudarc may have the elements.
+    pub(super) fn is_lent(&self) -> bool {
+        #[cfg(feature = "cudarc")]
+        let lent = self.lent;
+        #[cfg(not(feature = "cudarc"))]
+        let lent = false;
+        lent
+    }
+
     /// Has a stream wait, on the device, for whatever uses the elements by now.
     pub(crate) fn order_before(&self, stream: &CudaStream) -> Result<(), CudaError> {
         let mut users = std::iter::once(&self.stream).chain(&self.uses);

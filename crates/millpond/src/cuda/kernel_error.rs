@@ -18,6 +18,9 @@ pub enum KernelError {
         /// Where it is.
         at: usize,
     },
+    /// What was to be loaded as PTX is an image that a compiler has made.
+    #[error("this is no PTX but an image that was made of it: load it with `load_image`")]
+    Image,
     /// CUDA C was to be compiled, and there is no compiler.
     #[error(
         "no NVRTC here to compile CUDA C ({why}): `pip install nvidia-cuda-nvrtc-cu12` and set MILLPOND_NVRTC to its libnvrtc.so.12, or install the CUDA toolkit"

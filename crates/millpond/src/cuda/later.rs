@@ -4,6 +4,7 @@
 //! its code. While others capture one of them nobody can. So what is to be ended is kept here, whole, and dropped again at the
 //! next chance; what still cannot end keeps itself once more.
 
+use super::fork;
 use std::any::Any;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -36,7 +37,7 @@ pub(super) fn keep(what: impl Any + Send, device: u32, bytes: u64) {
 
 /// Lets what is kept end, as far as it can by now.
 pub(super) fn retry() {
-    if COUNT.load(Ordering::Acquire) == 0 {
+    if COUNT.load(Ordering::Acquire) == 0 || fork::is_forked() {
         return;
     }
     let all = std::mem::take(&mut *kept());

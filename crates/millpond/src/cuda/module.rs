@@ -81,6 +81,8 @@ impl Inner {
             return true;
         };
         let streams = self.streams.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // Nobody has promised a module that they live as long.
+        streams.outlive_others();
         let ended = streams.synchronize();
         let ended = ended.and_then(|()| self.code.unload(self.device.driver()));
         // What the driver will not have back otherwise it keeps until the context ends.
@@ -216,6 +218,10 @@ impl CudaModule {
     /// # Errors
     /// Where it cannot, with what its compiler says.
     pub fn load(device: &CudaDevice, ptx: &str) -> Result<Self, KernelError> {
+        // What no text should be, though it can: the driver would read as far as its headers say.
+        if ptx.starts_with('\u{7f}') {
+            return Err(KernelError::Image);
+        }
         let text = CString::new(ptx).map_err(|error| KernelError::NoText {
             at: error.nul_position(),
         })?;

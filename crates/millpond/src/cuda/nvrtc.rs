@@ -83,10 +83,13 @@ impl Nvrtc {
         let mut count = 0;
         // SAFETY: the pointer is to a local.
         let counted = unsafe { count_of(&raw mut count) };
-        let mut all: Vec<c_int> = vec![0; usize::try_from(count).unwrap_or(0)];
+        let count = usize::try_from(count).unwrap_or(0);
+        if counted != SUCCESS || count == 0 {
+            return Vec::new();
+        }
+        let mut all: Vec<c_int> = vec![0; count];
         // SAFETY: there is room for as many as it has just said.
-        let filled = unsafe { fill(all.as_mut_ptr()) };
-        if counted != SUCCESS || filled != SUCCESS {
+        if unsafe { fill(all.as_mut_ptr()) } != SUCCESS {
             return Vec::new();
         }
         all.into_iter()

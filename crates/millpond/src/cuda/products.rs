@@ -62,7 +62,7 @@ impl Products {
     }
 }
 
-/// cuBLAS on a device, or why there is none: what was found out once holds for as long as the device is had.
+/// cuBLAS on a device, or why there is none, which holds for as long as the device is had. What only failed is tried again.
 #[derive(Default)]
 pub(super) struct OfDevice(Option<Result<Handle, CublasError>>);
 
@@ -74,6 +74,10 @@ impl OfDevice {
             None if is_captured(stream)? => return Err(CublasError::Capturing),
             None => Handle::new(stream.device().is_emulated()),
         };
+        if let Err(why @ (CublasError::Failed { .. } | CublasError::Cuda(_))) = found {
+            // It may go better another time.
+            return Err(why);
+        }
         self.0.insert(found).as_mut().map_err(|why| *why)
     }
 
@@ -143,7 +147,16 @@ impl CudaQueue {
         // Not under the lock: whoever watches the pool is called from there.
         let made = self.pool().alloc(bytes, self.stream());
         let made = made.map_err(|_| CublasError::Workspace { bytes })?;
-        Ok(place(self.products().state().workspace.get_or_insert(made)))
+        let mut state = self.products().state();
+        // Another thread may have made one meanwhile: ours goes back, and not under the lock either.
+        let surplus = match &state.workspace {
+            Some(_) => Some(made),
+            None => state.workspace.replace(made),
+        };
+        let there = state.workspace.as_ref().map(place);
+        drop(state);
+        drop(surplus);
+        there.ok_or(CublasError::Workspace { bytes })
     }
 }
 
@@ -183,7 +196,8 @@ unsafe fn multiply(
         other.expect_on(device)?;
     }
     let tf32 = queue.products().tf32.load(Ordering::Relaxed);
-    let _current = device.enter()?;
+    // The first makes what takes memory of the device, whoever captures a stream meanwhile.
+    let _current = device.enter_beside()?;
     // Whether there is a cuBLAS at all, before memory is taken for it.
     let version = device.cublas().handle(stream)?.version();
     let workspace = queue.workspace()?;

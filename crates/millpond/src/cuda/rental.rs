@@ -101,6 +101,7 @@ impl DeviceRental {
         let class = class.filter(|_| !(graph::are_captured() && graph::is_captured(stream.raw())));
         let kept = self.shelves.take(class, |kept| kept.stream() == stream);
         // Work on other streams comes before the next renter's. One that cannot be made to goes back as it is.
+        let kept = kept.filter(|kept| !kept.would_join());
         let kept = kept.and_then(|mut kept| kept.wait_for_uses().is_ok().then_some(kept));
         let buffer = match kept {
             Some(buffer) => buffer,
@@ -124,8 +125,10 @@ impl DeviceRental {
     }
 
     fn keep(&self, class: usize, buffer: DeviceBuffer<u8>) {
-        // It may be another one, swapped in by the renter; and what is a graph's stays so.
-        if buffer.len() == class_bytes(class) && buffer.pool() == Some(&self.pool) {
+        // It may be another one, swapped in by the renter; what is a graph's stays so; and of what was lent, and never came back,
+        // nobody knows who uses it.
+        let ours = buffer.len() == class_bytes(class) && buffer.pool() == Some(&self.pool);
+        if ours && !buffer.is_lent() {
             self.shelves.keep(class, buffer);
         }
     }

@@ -344,6 +344,10 @@ impl Source for CudaSource {
         let origin = self.part_of(from.0, from.1, bytes).ok_or_else(refused)?;
         let target = self.part_of(to.0, to.1, bytes).ok_or_else(refused)?;
         let parts = self.tiles(origin, bytes).ok_or_else(refused)?;
+        if !self.is_bare(target, bytes) && !self.postponed.is_empty() {
+            // What was given back there may go by now.
+            self.wait_for_device();
+        }
         if !self.is_bare(target, bytes) {
             return Err(refused());
         }

@@ -63,6 +63,11 @@ impl RawStream {
         matches!(self.owner, Owner::Us)
     }
 
+    /// Whether it is there for as long as this is: of others' streams that is as long as they have promised.
+    pub(super) fn stays(&self) -> bool {
+        !matches!(self.owner, Owner::Others) || self.handle == StreamHandle::NULL
+    }
+
     /// As [`CudaStream::synchronize`].
     pub(super) fn synchronize(&self) -> Result<(), CudaError> {
         let _current = self.device.enter()?;

@@ -16,6 +16,8 @@ pub(super) struct Streams {
     known: Vec<Known>,
     /// Whether the first was ever asked for: waiting for it is refused where a stream that goes with it is captured.
     legacy: bool,
+    /// Whether there were others' streams that may be gone by now: the device as a whole is waited for in their place.
+    whole: bool,
 }
 
 #[derive(Debug)]
@@ -45,6 +47,7 @@ impl Streams {
             device: device.clone(),
             known: vec![Known::of(&CudaStream::legacy(device))],
             legacy: false,
+            whole: false,
         }
     }
 
@@ -92,7 +95,17 @@ impl Streams {
         if !self.can_wait() {
             return Err(CudaError::Captured);
         }
+        if self.whole {
+            return insist(|| self.device.synchronize());
+        }
         self.used().try_for_each(|stream| insist(|| stream.synchronize()))
+    }
+
+    /// From now on others' streams may end. Numbers stand for nothing any more.
+    pub(super) fn outlive_others(&mut self) {
+        let known = self.known.len();
+        self.known.retain(|known| known.stream.stays());
+        self.whole |= self.known.len() < known;
     }
 
     /// The stream of a number, which is used from now on; the first where none has that number.

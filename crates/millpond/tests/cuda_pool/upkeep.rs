@@ -4,6 +4,7 @@ use crate::support::emulator;
 use crate::{MIB, builder, device, is_alone};
 use millpond::cuda::{CudaDevice, CudaModule, CudaStream, DevicePool, DevicePoolBuilder};
 use millpond::{Pools, pressure::Share};
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,6 +31,14 @@ fn keep(pool: &DevicePool) {
 /// What is idle goes back at once.
 fn let_go(pool: &DevicePool) {
     pool.configure("decay:3").expect("it has it");
+}
+
+/// How often any of these was called.
+fn calls(functions: &[&CStr]) -> u64 {
+    functions
+        .iter()
+        .map(|function| emulator::calls(Some(function)))
+        .sum()
 }
 
 fn until(mut done: impl FnMut() -> bool) {
@@ -113,7 +122,7 @@ fn a_device_at_work_is_left_alone() {
             let input = pool.alloc_from(&[5u32; 1000], &stream).expect("fits");
             keep(&pool);
             drop(pool.alloc::<u8>(32 << 20, &stream).expect("fits"));
-            let syncs = || emulator::calls(Some(c"cuCtxSynchronize"));
+            let syncs = || calls(&[c"cuCtxSynchronize", c"cuStreamSynchronize"]);
 
             let capture = pool.capture(&stream).expect("it begins");
             let mut output = pool.alloc::<u32>(1000, &stream).expect("fits");
@@ -221,7 +230,8 @@ fn nobody_is_kept_by_who_looks_after() {
         return;
     }
     let Some((device, stream)) = device() else { return };
-    let frees = || emulator::calls(Some(c"cuMemRelease"));
+    // The one that is called is for the kind of memory.
+    let frees = || calls(&[c"cuMemRelease", c"cuMemFreeAsync", c"cuMemFree_v2"]);
     let pool = quick().trim_every(Some(Duration::from_secs(3600))).build(&device);
     let pool = pool.expect("a pool");
     drop(pool.alloc::<u8>(8 << 20, &stream).expect("fits"));

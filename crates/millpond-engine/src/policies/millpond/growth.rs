@@ -48,6 +48,8 @@ impl Millpond {
         }
         match self.grow_paged(supply, number, bytes, false) {
             Err(error) if error.is_out_of_memory() => {}
+            // No room can be made now; for what was asked alone there may be some.
+            Err(SourceError::Held { .. }) => return self.grow_paged(supply, number, bytes, true),
             outcome => return outcome,
         }
         self.recover(supply);

@@ -1,7 +1,8 @@
 //! Groups packed by several threads. Each has a part of them; the words of a part are counted first, so that its place is known.
 
 use super::{GROUP, Room, WORDS};
-use rayon::prelude::*;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 /// Bytes from which on it takes several: below, to wake them takes longer.
 pub(super) const LEAST: usize = 1 << 20;
@@ -9,7 +10,7 @@ pub(super) const LEAST: usize = 1 << 20;
 /// Packs whole groups in so many parts at most; answers how many words are kept, or none where there is no room for them.
 pub(super) fn pack(from: &[u8], room: Room<'_>, parts: usize) -> Option<usize> {
     let part = (from.len() / GROUP).div_ceil(parts.max(1)).max(1) * GROUP;
-    let counts: Vec<usize> = from.par_chunks(part).map(count).collect();
+    let counts = among(from.chunks(part).collect(), count);
     let Room {
         mut starts,
         mut maps,
@@ -26,10 +27,37 @@ pub(super) fn pack(from: &[u8], room: Room<'_>, parts: usize) -> Option<usize> {
         work.push((piece, room, before));
         before += count;
     }
-    let packed = work
-        .into_par_iter()
-        .map(|(piece, room, before)| room.pack(piece, before));
-    packed.sum()
+    let packed = among(work, |(piece, room, before)| room.pack(piece, before));
+    packed.into_iter().sum()
+}
+
+/// Does pieces of work on as many threads, this one among them, or on fewer where the system has no more; answers in their order.
+///
+/// They are threads of its own: a pool's would do other work while they wait, which may want what the caller holds.
+fn among<W: Send, R: Send>(work: Vec<W>, each: impl Fn(W) -> R + Sync) -> Vec<R> {
+    let threads = work.len();
+    let work = Mutex::new(work.into_iter().enumerate());
+    let done = Mutex::new(Vec::with_capacity(threads));
+    let next = || work.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let run = || {
+        while let Some((at, piece)) = next() {
+            let answer = each(piece);
+            done.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push((at, answer));
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            if thread::Builder::new().spawn_scoped(scope, run).is_err() {
+                break;
+            }
+        }
+        run();
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, answer)| answer).collect()
 }
 
 /// Words of whole groups that are not zero.

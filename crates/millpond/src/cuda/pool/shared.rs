@@ -10,12 +10,14 @@ use crate::cuda::stream::CudaStream;
 use crate::cuda::{fork, graph, later};
 use crate::error::AllocError;
 use crate::event::{EventKind, Facts, PoolLabel, Watchers};
+use crate::global::{Inside, inside};
 use crate::memory::MemoryKind;
 use crate::pool::{Charged, Flow, PoolHeap};
 use crate::post_mortem::{Lister, PostMortem, Survey};
 use millpond_engine::{
     self as engine, Block, Engine, Gauge, Limit, Request, RetainConf, Source, Stats, Stream,
 };
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -184,6 +186,27 @@ struct Returned {
     uses: Vec<CudaStream>,
 }
 
+/// The core under its lock. Whoever its work concerns, such as those told of a budget, is called when that is let go.
+pub(super) struct Locked<'a> {
+    core: MutexGuard<'a, Core>,
+    /// Ends after that.
+    _inside: Inside,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Core {
+        &mut self.core
+    }
+}
+
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -264,27 +287,53 @@ impl Shared {
         if let Some(budget) = told.filter(|_| !of.of_graph) {
             budget.set_lister(Some(Arc::new(PoolLister(Arc::downgrade(&shared)))));
         }
-        lock(&POOLS).push(Arc::downgrade(&shared));
+        let mut pools = lock(&POOLS);
+        pools.retain(|pool| pool.strong_count() > 0);
+        pools.push(Arc::downgrade(&shared));
+        drop(pools);
         shared
     }
 
     /// The core, once its engine was told of what has come back; none in a process that was forked.
-    pub(super) fn core(&self) -> Result<MutexGuard<'_, Core>, CudaError> {
+    pub(super) fn core(&self) -> Result<Locked<'_>, CudaError> {
         let mut core = self.lock_core()?;
         self.settle(&mut core);
         Ok(core)
     }
 
     /// The core, with what lay aside.
-    fn lock_core(&self) -> Result<MutexGuard<'_, Core>, CudaError> {
+    fn lock_core(&self) -> Result<Locked<'_>, CudaError> {
         fork::check()?;
-        let mut core = lock(&self.core);
+        let mut core = self.as_it_is();
+        self.fetch(&mut core);
+        Ok(core)
+    }
+
+    fn as_it_is(&self) -> Locked<'_> {
+        let inside = inside();
+        Locked {
+            core: lock(&self.core),
+            _inside: inside,
+        }
+    }
+
+    /// The same, unless another thread has it.
+    fn try_as_it_is(&self) -> Option<Locked<'_>> {
+        let inside = inside();
+        let core = self.core.try_lock().ok()?;
+        Some(Locked {
+            core,
+            _inside: inside,
+        })
+    }
+
+    /// Puts what lay aside to what has come back.
+    fn fetch(&self, core: &mut Core) {
         if self.any_aside.load(Ordering::Acquire) {
             let mut aside = lock(&self.aside);
             self.any_aside.store(false, Ordering::Release);
             core.returned.append(&mut aside);
         }
-        Ok(core)
     }
 
     /// Tells the engine of what has come back.
@@ -302,7 +351,7 @@ impl Shared {
     fn leave(&self, returned: Returned) {
         // Somebody who waits looks at what lies aside.
         if self.waiting.load(Ordering::SeqCst) == 0
-            && let Ok(mut core) = self.core.try_lock()
+            && let Some(mut core) = self.try_as_it_is()
         {
             core.returned.push(returned);
             return;
@@ -314,10 +363,22 @@ impl Shared {
         self.came_back.notify_all();
     }
 
-    /// Does something with the engine as it is: about what has come back the driver is not asked.
-    pub(super) fn peek<R>(&self, work: impl FnOnce(&mut Core) -> R) -> Result<R, CudaError> {
-        fork::check()?;
-        Ok(work(&mut lock(&self.core)))
+    /// Does something with the engine as it is, unless another thread is at it, which may be waiting for the device: about what has
+    /// come back the driver is not asked.
+    pub(super) fn try_peek<R>(&self, work: impl FnOnce(&mut Core) -> R) -> Option<R> {
+        fork::check().ok()?;
+        Some(work(&mut *self.try_as_it_is()?))
+    }
+
+    /// As [`with_core`](Self::with_core), unless another thread is at it.
+    pub(super) fn try_with_core<R>(&self, work: impl FnOnce(&mut Core) -> R) -> Option<R> {
+        let answer = self.try_peek(|core| {
+            self.fetch(core);
+            self.settle(core);
+            work(core)
+        });
+        self.tell_flow();
+        answer
     }
 
     /// Does something with the engine, and tells what went to the device and came from it meanwhile.
@@ -336,7 +397,7 @@ impl Shared {
     ) -> Result<Held, AllocError> {
         let outcome = self.allocate_by(bytes, stream, terms);
         if outcome.is_err() && !fork::is_forked() {
-            lock(&self.core).account.refusals += 1;
+            self.as_it_is().account.refusals += 1;
         }
         if self.watched.load(Ordering::Acquire) {
             let watchers = self.watchers();
@@ -398,8 +459,13 @@ impl Shared {
         let Some(until) = until else { return outcome };
         // Others are to say at once that something came back.
         self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut trimmed = Instant::now();
         while outcome.as_ref().is_err_and(AllocError::is_out_of_memory) && Instant::now() < until {
             self.wait_for_block(until);
+            if trimmed.elapsed() > ASK_OTHERS {
+                self.trim_others();
+                trimmed = Instant::now();
+            }
             outcome = self.ask(bytes, stream);
         }
         self.waiting.fetch_sub(1, Ordering::SeqCst);
@@ -540,7 +606,7 @@ impl Shared {
             return 0;
         };
         let pools = pools_of(self.parts.device.number());
-        let ours: u64 = pools.iter().map(|pool| lock(&pool.core).reserved().current).sum();
+        let ours: u64 = pools.iter().map(|pool| pool.as_it_is().reserved().current).sum();
         let ours = ours + later::bytes(self.parts.device.number());
         (memory.total - memory.free.min(memory.total)).saturating_sub(ours)
     }
@@ -566,6 +632,8 @@ impl Shared {
 
     /// Tells what came from the device and went back to it since this was last told.
     pub(super) fn tell_flow(&self) {
+        // No lock is held here, which what ends may want.
+        later::retry();
         if !self.watched.load(Ordering::Acquire) {
             return;
         }
@@ -593,6 +661,8 @@ impl Drop for Shared {
     }
 }
 
+/// How often a request that waits has other pools give back what they do not use.
+const ASK_OTHERS: Duration = Duration::from_millis(50);
 /// Where time ends, waiting does not.
 const AGES: Duration = Duration::from_secs(1 << 30);
 

@@ -2,7 +2,7 @@
 //!
 //! Whoever takes memory from a device's addresses waits for the device first, under the pool's lock. In the background nobody is to
 //! pay for that: memory goes back at a tick at which no stream that pools of the device know has work, and no capture goes on.
-//! A tick at any other time does not count. As long as nothing can have been idle for long enough, the driver is not asked anything.
+//! A tick at any other time does not count, nor one at which another thread is at the pool: it may be waiting for the device. As long as nothing can have been idle for long enough, the driver is not asked anything.
 
 use super::shared::{Core, Shared, lock, pools_of};
 use crate::cuda::{fork, graph};
@@ -38,7 +38,7 @@ impl Ward for DeviceWard {
     fn pass_time(&self) {
         let Some(pool) = self.pool() else { return };
         // Under the lock, as the rules may be changed meanwhile.
-        let may_give_back = pool.peek(|core| {
+        let may_give_back = pool.try_peek(|core| {
             let may = pool.may_give_back(core);
             // With blocks that wait for streams, the engine would ask how far these are.
             if !may && core.awaits_nothing() {
@@ -46,15 +46,15 @@ impl Ward for DeviceWard {
             }
             may
         });
-        if may_give_back == Ok(true) {
-            let _ = pool.with_core(|core| core.memory.collect());
+        if may_give_back == Some(true) {
+            let _ = pool.try_with_core(|core| core.memory.collect());
             pool.at_rest(Core::pass_tick);
         }
     }
 
     fn idle_bytes(&self) -> u64 {
         let pool = self.pool();
-        let idle = pool.and_then(|pool| pool.with_core(|core| core.idle_bytes()).ok());
+        let idle = pool.and_then(|pool| pool.try_with_core(|core| core.idle_bytes()));
         idle.unwrap_or(0)
     }
 
@@ -105,16 +105,18 @@ impl Shared {
         let mut others = others
             .iter()
             .filter(|other| !std::ptr::eq(&raw const ***other, self));
-        if graph::are_captured() || !others.all(|other| other.peek(|core| core.is_at_rest()) == Ok(true)) {
+        if graph::are_captured()
+            || !others.all(|other| other.try_peek(|core| core.is_at_rest()) == Some(true))
+        {
             return false;
         }
-        let done = self.with_core(|core| {
+        let done = self.try_with_core(|core| {
             let rests = core.is_at_rest();
             if rests {
                 work(core);
             }
             rests
         });
-        done == Ok(true)
+        done == Some(true)
     }
 }

@@ -2,7 +2,6 @@
 
 use super::{CudaSource, Way};
 use crate::cuda::error::{CudaError, insist};
-use crate::cuda::later;
 use crate::cuda::streams::Streams;
 use std::mem::{replace, take};
 
@@ -34,7 +33,6 @@ impl CudaSource {
                 self.events().all_passed();
                 self.disordered = false;
                 self.end_postponed();
-                later::retry();
                 self.lost.is_none()
             }
             Err(error) => {
@@ -152,6 +150,8 @@ impl CudaSource {
 
     /// All that is held, as a source of its own; nothing is left here.
     pub(super) fn remains(&mut self) -> Self {
+        // Who made them has promised that they live as long as the source did.
+        self.streams.outlive_others();
         Self {
             device: self.device.clone(),
             way: self.way.clone(),
