@@ -130,7 +130,8 @@ fn what_was_rented_and_lent_for_good_is_not_kept() {
         let rental = pool.rental();
         let mut rented = rental.rent::<u32>(LEN, &ours).expect("memory");
         let mut lent = rented.lend(&theirs).expect("lent");
-        theirs.memset_zeros(&mut lent.view_mut()).expect("zeros");
+        let third = context.new_stream().expect("a stream");
+        third.memset_zeros(&mut lent.view_mut()).expect("zeros");
         std::mem::forget(lent);
         drop(rented);
         let mut next = rental.rent::<u32>(LEN, &ours).expect("memory");
