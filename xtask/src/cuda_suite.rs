@@ -26,7 +26,7 @@ const CANNOT: &[(&str, &str)] = &[
         "driver::safe::unified_memory::tests::test_unified_memory_single_stream",
         KERNEL,
     ),
-    ("nvrtc::", "needs NVRTC, which is not on the loader's path"),
+    ("nvrtc::", "needs NVRTC: cargo xtask ptx --check installs it"),
 ];
 
 const KERNEL: &str = "compiles a kernel with NVRTC and runs it";
@@ -97,6 +97,12 @@ fn tests(
         more.join(" ")
     );
     let mut path = driver.as_os_str().to_owned();
+    if let Some(nvrtc) = crate::ptx::installed()
+        && let Some(folder) = nvrtc.parent()
+    {
+        path.push(":");
+        path.push(folder);
+    }
     if let Some(others) = std::env::var_os("LD_LIBRARY_PATH") {
         path.push(":");
         path.push(others);

@@ -55,7 +55,7 @@ fn environment() -> PathBuf {
 }
 
 /// The library, where it is already.
-fn installed() -> Option<PathBuf> {
+pub(crate) fn installed() -> Option<PathBuf> {
     if let Some(said) = std::env::var_os(VARIABLE) {
         return Some(said.into());
     }
