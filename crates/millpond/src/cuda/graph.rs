@@ -294,8 +294,8 @@ impl CudaGraph {
     ///
     /// # Safety
     /// What the captured work uses, and was not asked for while it was captured, is still there and may be used in the order of this
-    /// stream until the work is done: buffers that were read and written by it, [queues](super::CudaQueue) of tensors that were summed or multiplied,
-    /// and modules of kernels that were launched.
+    /// stream until the work is done: buffers that were read and written by it, [queues](super::CudaQueue) of tensors that were summed
+    /// or multiplied, and modules of kernels that were launched.
     ///
     /// # Errors
     /// Where the stream is another device's, and what the driver says.

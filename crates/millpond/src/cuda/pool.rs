@@ -2,7 +2,9 @@
 //!
 //! ```text
 //!   builder   how one is made
-//!   shared    the engine under its lock, what came back, a request's way
+//!   shared    what all handles have in common, a request's way
+//!   state     what is under the lock: the engine, the account, what came back
+//!   charges   what blocks are charged to
 //!   tenant    asking on somebody's account, and with patience
 //!   observe   what is told of blocks
 //!   kept      a source that keeps what it was given back
@@ -14,11 +16,13 @@
 //! ```
 
 mod builder;
+mod charges;
 mod for_graph;
 mod kept;
 mod leaks;
 mod observe;
 mod shared;
+mod state;
 mod tenant;
 mod unpooled;
 mod upkeep;

@@ -1,126 +1,23 @@
-//! What all handles of a pool share: the engine under its lock, what came back, and a request's way.
+//! What all handles of a pool share, and a request's way.
 
-use super::kept::Kept;
+use super::charges::Charges;
+use super::state::{Core, Locked, Memory, Returned, request};
 use super::{ALIGN, Held, Terms};
-use crate::budget::{Budget, Charge, Refusal};
+use crate::budget::{Budget, Refusal};
 use crate::cuda::device::CudaDevice;
 use crate::cuda::error::CudaError;
-use crate::cuda::source::{CudaMemory, CudaSource};
+use crate::cuda::source::CudaMemory;
 use crate::cuda::stream::CudaStream;
 use crate::cuda::{fork, graph, later};
 use crate::error::AllocError;
 use crate::event::{EventKind, Facts, PoolLabel, Watchers};
-use crate::global::{Inside, inside};
 use crate::memory::MemoryKind;
-use crate::pool::{Charged, Flow, PoolHeap};
+use crate::pool::{Flow, PoolHeap};
 use crate::post_mortem::{Lister, PostMortem, Survey};
-use millpond_engine::{
-    self as engine, Block, Engine, Gauge, Limit, Request, RetainConf, Source, Stats, Stream,
-};
-use std::ops::{Deref, DerefMut};
+use millpond_engine::{self as engine, Block, Limit, RetainConf, Source, Stats, Stream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-
-pub(super) type Memory = Engine<Kept<Charged<CudaSource>>>;
-
-/// What is under a pool's lock.
-pub(super) struct Core {
-    pub(super) memory: Memory,
-    /// What callers have asked for and hold: the engine's own account has blocks of the pool's own too.
-    pub(super) account: Stats,
-    /// Blocks that came back and the driver was not asked about yet: a drop may happen where it must not be called.
-    returned: Vec<Returned>,
-    /// How often time has passed.
-    pub(super) ticks: u64,
-}
-
-impl Core {
-    fn source(&mut self) -> &mut CudaSource {
-        self.memory.source_mut().inner_mut().source_mut()
-    }
-
-    /// Bytes held from the device. What a graph keeps the engine has given back.
-    pub(super) fn reserved(&self) -> Gauge {
-        let mut reserved = self.memory.stats().reserved;
-        reserved.set(self.memory.source().inner().source().used_bytes());
-        reserved
-    }
-
-    pub(super) fn note_stream(&mut self, stream: &CudaStream) {
-        self.source().number_of(stream);
-    }
-
-    /// Whether blocks may be handed out.
-    fn usable(&mut self) -> Result<(), CudaError> {
-        self.source().usable()
-    }
-
-    /// The block that has come back, if the engine would give it again: so a pair of an allocation and its free goes in a loop.
-    fn repeat(&mut self, bytes: u64, stream: &CudaStream) -> Option<Block> {
-        let [Returned { block, uses }] = self.returned.as_slice() else {
-            return None;
-        };
-        let source = self.memory.source_mut().inner_mut().source_mut();
-        let on = block.stream();
-        let same = source.stream_of(on.0).is_some_and(|own| own.is(stream.raw()));
-        if !same || !uses.is_empty() || source.usable().is_err() {
-            return None;
-        }
-        if !self.memory.repeat(block, &request(bytes, on)) {
-            return None;
-        }
-        let block = self.returned.pop()?.block;
-        self.account.frees += 1;
-        self.account.allocations += 1;
-        self.account.hits += 1;
-        Some(block)
-    }
-
-    /// Tells the engine of what has come back. The list is kept, so that a pair of calls makes none.
-    fn free_returned(&mut self) {
-        if self.returned.is_empty() {
-            return;
-        }
-        let mut returned = std::mem::take(&mut self.returned);
-        for Returned { block, uses } in returned.drain(..) {
-            if uses.is_empty() {
-                self.free(block, &[]);
-                continue;
-            }
-            let source = self.source();
-            let uses: Vec<_> = uses
-                .iter()
-                .map(|stream| Stream(source.number_of(stream)))
-                .collect();
-            self.free(block, &uses);
-        }
-        self.returned = returned;
-    }
-
-    /// Of streams that are captured nobody can say how far they have come: blocks that they use wait, and are answered. The
-    /// graph's own memory serves the stream it is captured from at once, as the work will be done in this order.
-    fn take_captured(&mut self, of_graph: bool) -> Vec<Returned> {
-        let streams = self.memory.source().inner().source();
-        let waits = |returned: &Returned| {
-            let own = || streams.stream_of(returned.block.stream().0);
-            let captured = !of_graph && own().is_some_and(graph::is_captured);
-            let by_others = |stream: &CudaStream| stream.is_capturing().unwrap_or(true);
-            captured || returned.uses.iter().any(by_others)
-        };
-        let returned = std::mem::take(&mut self.returned);
-        let (waiting, free) = returned.into_iter().partition(waits);
-        self.returned = free;
-        waiting
-    }
-
-    fn free(&mut self, block: Block, uses: &[Stream]) {
-        self.account.requested.sub(block.requested());
-        self.account.allocated.sub(block.bytes());
-        self.account.frees += 1;
-        self.memory.free(block, uses);
-    }
-}
 
 /// What a pool is made of.
 pub(super) struct Parts {
@@ -175,36 +72,6 @@ pub(super) struct Fixed {
     pub(super) direct: bool,
     /// Whether a graph has written down where its blocks are: then nothing of it goes back before its end.
     pub(super) of_graph: bool,
-}
-
-/// A block that came back, with the streams other than its own that used it. They live until the driver was asked.
-///
-/// Of its own stream the number is enough: that is given on once all the stream had to do is done, which is when whoever has the
-/// number next may have the block.
-struct Returned {
-    block: Block,
-    uses: Vec<CudaStream>,
-}
-
-/// The core under its lock. Whoever its work concerns, such as those told of a budget, is called when that is let go.
-pub(super) struct Locked<'a> {
-    core: MutexGuard<'a, Core>,
-    /// Ends after that.
-    _inside: Inside,
-}
-
-impl Deref for Locked<'_> {
-    type Target = Core;
-
-    fn deref(&self) -> &Core {
-        &self.core
-    }
-}
-
-impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut Core {
-        &mut self.core
-    }
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -310,21 +177,7 @@ impl Shared {
     }
 
     fn as_it_is(&self) -> Locked<'_> {
-        let inside = inside();
-        Locked {
-            core: lock(&self.core),
-            _inside: inside,
-        }
-    }
-
-    /// The same, unless another thread has it.
-    fn try_as_it_is(&self) -> Option<Locked<'_>> {
-        let inside = inside();
-        let core = self.core.try_lock().ok()?;
-        Some(Locked {
-            core,
-            _inside: inside,
-        })
+        Locked::wait(&self.core)
     }
 
     /// Puts what lay aside to what has come back.
@@ -351,7 +204,7 @@ impl Shared {
     fn leave(&self, returned: Returned) {
         // Somebody who waits looks at what lies aside.
         if self.waiting.load(Ordering::SeqCst) == 0
-            && let Some(mut core) = self.try_as_it_is()
+            && let Some(mut core) = Locked::now(&self.core)
         {
             core.returned.push(returned);
             return;
@@ -367,7 +220,7 @@ impl Shared {
     /// come back the driver is not asked.
     pub(super) fn try_peek<R>(&self, work: impl FnOnce(&mut Core) -> R) -> Option<R> {
         fork::check().ok()?;
-        Some(work(&mut *self.try_as_it_is()?))
+        Some(work(&mut *Locked::now(&self.core)?))
     }
 
     /// As [`with_core`](Self::with_core), unless another thread is at it.
@@ -666,57 +519,11 @@ const ASK_OTHERS: Duration = Duration::from_millis(50);
 /// Where time ends, waiting does not.
 const AGES: Duration = Duration::from_secs(1 << 30);
 
-fn request(bytes: u64, stream: Stream) -> Request {
-    Request {
-        align: ALIGN,
-        ..Request::new(bytes, stream)
-    }
-}
-
 fn facts(block: &Block) -> Facts {
     Facts {
         address: block.address() as usize,
         requested: block.requested() as usize,
         bytes: block.bytes() as usize,
         align: ALIGN as usize,
-    }
-}
-
-/// What a block is charged to: before it is placed by what was asked for, and then by what it has.
-struct Charges<'a> {
-    budgets: [Option<&'a Budget>; 2],
-    taken: Vec<Charge>,
-    bytes: u64,
-}
-
-impl<'a> Charges<'a> {
-    fn of(pool: &'a Shared, terms: &'a Terms) -> Self {
-        let own = pool.parts.budget.as_ref();
-        let theirs = terms.budget.as_ref();
-        // What reaches the pool's own budget by another is charged to it once.
-        let reached = own.filter(|own| !theirs.is_some_and(|theirs| theirs.reaches(own)));
-        Self {
-            budgets: [theirs, reached],
-            taken: Vec::new(),
-            bytes: 0,
-        }
-    }
-
-    /// Charges what is missing to so many bytes.
-    fn raise(&mut self, bytes: u64, until: Option<Instant>) -> Result<(), AllocError> {
-        let more = bytes.saturating_sub(self.bytes);
-        if more == 0 {
-            return Ok(());
-        }
-        for budget in self.budgets.into_iter().flatten() {
-            let charge = match until {
-                Some(until) => budget.charge_timeout(more, until.saturating_duration_since(Instant::now())),
-                None => budget.charge(more),
-            };
-            let charge = charge.map_err(|error| AllocError::Budget(Box::new(error)))?;
-            self.taken.push(charge);
-        }
-        self.bytes = bytes;
-        Ok(())
     }
 }

@@ -4,7 +4,8 @@
 //! pay for that: memory goes back at a tick at which no stream that pools of the device know has work, and no capture goes on.
 //! A tick at any other time does not count, nor one at which another thread is at the pool: it may be waiting for the device. As long as nothing can have been idle for long enough, the driver is not asked anything.
 
-use super::shared::{Core, Shared, lock, pools_of};
+use super::shared::{Shared, lock, pools_of};
+use super::state::Core;
 use crate::cuda::{fork, graph};
 use crate::pool::{Lookout, Ward};
 use crate::pressure::Pressure;
