@@ -42,6 +42,7 @@ const FEATURES: &str = "std,driver,nvrtc,fallback-dynamic-loading,cuda-12080,f16
 
 pub(crate) fn run() -> Result<(), String> {
     step("cargo", &["build", "-p", "millpond-cuda-emu"])?;
+    crate::ptx::offer();
     let folder = target().join("cuda-suite");
     let sources = fetch(&root().join("xtask/cuda/fetch"), &folder)?;
     let source = sources.join("cudarc");
