@@ -87,7 +87,7 @@ fn a_device_gives_what_the_simulation_reserves() {
     // Pages went to other places, by the driver's calls.
     let planned = &source["runs"][1];
     let moved = planned["moved_bytes"].as_u64().expect("a number");
-    assert!(moved > 0 && calls(planned, "cuMemUnmap") > 0 && calls(planned, "cuCtxSynchronize") > 0);
+    assert!(moved > 0 && calls(planned, "cuMemUnmap") > 0 && calls(planned, "cuStreamSynchronize") > 0);
     assert_eq!(
         calls(planned, "cuMemMap"),
         there["results"][1]["driver_calls"]["map"]
@@ -599,7 +599,12 @@ fn what_cannot_be_measured_is_one_sentence() {
             stderr.lines().count() == 1 && stderr.contains("there is no CUDA device 3"),
             "{stderr}"
         );
-        let (code, stdout, stderr) = emulated("fail:cuMemAlloc", &["bench", what]);
+        let fails = if what == "kernels" {
+            "fail:cuLaunchKernel"
+        } else {
+            "fail:cuMemAlloc"
+        };
+        let (code, stdout, stderr) = emulated(fails, &["bench", what]);
         assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }

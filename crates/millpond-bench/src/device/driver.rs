@@ -53,9 +53,9 @@ const MODEL: [Section; 11] = [
     section("event_wait", "cuStreamWaitEvent", false, ""),
     section(
         "stall",
-        "cuCtxSynchronize",
+        STALL,
         false,
-        "with the device idle, so the least of it: a busy device takes as long as its work",
+        "of each stream that has used memory, with the device idle, so the least of it: a busy one takes as long as its work",
     ),
 ];
 
@@ -95,6 +95,7 @@ const BESIDE: [Section; 7] = [
     ),
 ];
 
+const STALL: &str = "cuStreamSynchronize in a stall";
 const SET_ACCESS_OF_PAGES: &str = "cuMemSetAccess of pages";
 const UNMAP_OF_PAGES: &str = "cuMemUnmap of pages";
 
@@ -207,7 +208,8 @@ fn events(device: &CudaDevice, measured: &mut Measured) -> Result<(), Error> {
     measured.during(0, &[], || source.wait_event(second, event))?;
     measured.during(0, &[], || one.synchronize())??;
     measured.during(0, &[], || source.is_complete(event))?;
-    measured.during(0, &[], || source.synchronize())?;
+    let stalled = [("cuStreamSynchronize", STALL)];
+    measured.during(0, &stalled, || source.synchronize())?;
     Ok(())
 }
 

@@ -113,8 +113,10 @@ impl Card {
 
     /// A source of its memory of which the program may have so many bytes.
     fn source(&self, bytes: Option<u64>) -> Result<Real<CudaSource>, CudaError> {
-        let source = CudaSource::new(&self.device, self.memory)?;
+        let mut source = CudaSource::new(&self.device, self.memory)?;
         let device = self.device.clone();
+        // The recording's default stream is the device's: it is waited for as in the program.
+        source.stream_number(&CudaStream::legacy(&device))?;
         // They live as long as the source, which knows them by number.
         let mut streams: Vec<CudaStream> = Vec::new();
         let meet = move |source: &mut CudaSource| {
