@@ -5,7 +5,10 @@
 mod support;
 
 use cudarc::driver::CudaContext;
-use millpond::cuda::{CudaDevice, CudaError, CudaMemory, CudaStream, DeviceBuffer, DevicePool, DriverPool};
+use millpond::cuda::{
+    CudaDevice, CudaError, CudaMemory, CudaModule, CudaStream, DeviceBuffer, DevicePool, DriverPool,
+    UnpooledDevice,
+};
 use std::sync::Arc;
 use support::emulator::{self, alone, in_children};
 
@@ -140,6 +143,65 @@ fn what_was_rented_and_lent_for_good_is_not_kept() {
         assert_eq!(next.to_vec().expect("a copy"), ones);
         assert_eq!(emulator::findings(), (0, String::new()));
     });
+}
+
+/// A loan that was forgotten, of a buffer given back while others capture a stream, ends with the next buffer that is given back.
+#[test]
+fn what_was_put_off_ends_under_no_lock() {
+    alone(
+        "what_was_put_off_ends_under_no_lock",
+        ["strict:on".to_owned()],
+        || {
+            let (device, _, context) = device();
+            let direct = UnpooledDevice::new(&device).expect("a device");
+            let ours = CudaStream::new(&device).expect("a stream");
+            let captured = CudaStream::new(&device).expect("a stream");
+            let theirs = context.new_stream().expect("a stream");
+            let free = || device.memory().expect("it says so").free;
+            let before = free();
+            let mut lent = direct.alloc_from(&numbers(1), &ours).expect("memory");
+            let next = direct.alloc_from(&numbers(2), &ours).expect("memory");
+            std::mem::forget(lent.lend(&theirs).expect("lent"));
+            emulator::begin_capture(captured.as_raw());
+            let held = free();
+            drop(lent);
+            assert_eq!(free(), held, "nobody can wait for the device");
+            emulator::end_capture(captured.as_raw());
+            drop(next);
+            // What is dropped is only queued: the next who asks does the driver's work.
+            drop(direct.alloc_from(&numbers(3), &ours).expect("memory"));
+            assert_eq!(free(), before);
+            assert_eq!(emulator::findings(), (0, String::new()));
+        },
+    );
+}
+
+/// Nobody has promised a module that streams of others outlive it.
+#[test]
+fn a_module_goes_after_the_streams_of_others() {
+    alone(
+        "a_module_goes_after_the_streams_of_others",
+        ["strict:on".to_owned()],
+        || {
+            let (device, _, context) = device();
+            emulator::register(c"nothing", 1000);
+            let theirs = context.new_stream().expect("a stream");
+            // SAFETY: a stream of the context, which lives longer than this handle, and no pool knows it.
+            let stream = unsafe { CudaStream::from_raw(&device, theirs.cu_stream().cast()) };
+            let text = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry nothing() { ret; }\n";
+            let kernel = CudaModule::load(&device, text).and_then(|module| module.kernel("nothing"));
+            let kernel = kernel.expect("it loads");
+            // SAFETY: it takes nothing and does nothing.
+            unsafe { kernel.launch(&stream).launch() }.expect("it goes");
+            stream.synchronize().expect("it ends");
+            drop((stream, theirs));
+            let unloaded = || emulator::calls(Some(c"cuModuleUnload"));
+            let before = unloaded();
+            drop(kernel);
+            assert_eq!(unloaded(), before + 1);
+            assert_eq!(emulator::findings(), (0, String::new()));
+        },
+    );
 }
 
 /// A slice of cudarc's is used as a buffer, and goes back to cudarc.

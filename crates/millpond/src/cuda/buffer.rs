@@ -226,23 +226,12 @@ impl<T: Element> DeviceBuffer<T> {
         unsafe { Span::new(self.address(), self.bytes(), &self.stream) }
     }
 
-    /// The same bytes as elements of another type, as many as there are.
-    pub(super) fn cast<U: Element>(mut self) -> DeviceBuffer<U> {
+    /// The buffer, its bytes as elements of another type, as many as there are; what it leaves has none.
+    pub(super) fn take<U: Element>(&mut self) -> DeviceBuffer<U> {
+        let bytes = self.bytes();
+        self.len = 0;
         DeviceBuffer {
-            len: self.bytes() / size_of::<U>(),
-            owner: self.owner.take(),
-            stream: self.stream.clone(),
-            uses: std::mem::take(&mut self.uses),
-            #[cfg(feature = "cudarc")]
-            lent: std::mem::take(&mut self.lent),
-            elements: PhantomData,
-        }
-    }
-
-    /// The buffer; what it leaves has no elements.
-    pub(super) fn take(&mut self) -> Self {
-        Self {
-            len: std::mem::take(&mut self.len),
+            len: bytes / size_of::<U>(),
             owner: self.owner.take(),
             stream: self.stream.clone(),
             uses: std::mem::take(&mut self.uses),
@@ -281,31 +270,6 @@ impl<T: Element> DeviceBuffer<T> {
         users.try_for_each(|user| stream.wait_for(user))
     }
 
-    /// The same elements as a buffer of its own; none are left here.
-    #[cfg(feature = "cudarc")]
-    fn remains(&mut self, uses: Vec<CudaStream>) -> Self {
-        let owner = match &mut self.owner {
-            Owner::Pool(pool, held) => Owner::Pool(pool.clone(), held.take()),
-            Owner::Others {
-                address,
-                device,
-                keeper,
-            } => Owner::Others {
-                address: *address,
-                device: device.clone(),
-                keeper: keeper.take(),
-            },
-        };
-        Self {
-            owner,
-            len: self.len,
-            stream: self.stream.clone(),
-            uses,
-            lent: true,
-            elements: PhantomData,
-        }
-    }
-
     #[cfg(feature = "cudarc")]
     pub(super) fn set_lent(&mut self, lent: bool) {
         self.lent = lent;
@@ -327,16 +291,17 @@ impl<T: Element> DeviceBuffer<T> {
 
 impl<T: Element> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
-        let uses = std::mem::take(&mut self.uses);
         #[cfg(feature = "cudarc")]
         if self.lent {
             // The loan was forgotten and never ended.
             let waited = insist(|| self.on().synchronize());
             if waited.is_err_and(|error| error.is_of_capture()) {
-                later::keep(self.remains(uses), self.on().number(), 0);
+                let device = self.on().number();
+                later::keep(self.take::<T>(), device, 0);
                 return;
             }
         }
+        let uses = std::mem::take(&mut self.uses);
         match &mut self.owner {
             Owner::Pool(pool, held) => {
                 if let Some(held) = held.take() {

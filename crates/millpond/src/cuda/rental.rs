@@ -142,9 +142,9 @@ pub struct DeviceRented<T: Element> {
 
 impl<T: Element> DeviceRented<T> {
     /// Of a buffer of whole elements.
-    fn new(bytes: DeviceBuffer<u8>, home: Option<(DeviceRental, usize)>) -> Self {
+    fn new(mut bytes: DeviceBuffer<u8>, home: Option<(DeviceRental, usize)>) -> Self {
         Self {
-            buffer: bytes.cast(),
+            buffer: bytes.take(),
             home,
         }
     }
@@ -156,7 +156,7 @@ impl<T: Element> DeviceRented<T> {
 impl<T: Element> Drop for DeviceRented<T> {
     fn drop(&mut self) {
         if let Some((rental, class)) = self.home.take() {
-            rental.keep(class, self.buffer.take().cast());
+            rental.keep(class, self.buffer.take());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Whether a piece of work gives back what it takes.
 
 use super::Pool;
-use crate::ledger::{LeakReport, Ledger, Mark, Tracking};
+use crate::ledger::{LeakReport, Ledger, LedgerBuilder, Mark, Tracking};
 use crate::os;
 use std::fmt;
 use std::sync::Arc;
@@ -32,19 +32,23 @@ impl Pool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn leak_check(&self) -> LeakCheck {
-        let ledger = self.ledger().unwrap_or_else(|| {
-            let account = Ledger::builder(Tracking::All).times(true).stacks(true);
-            self.track(Some(account));
-            // None where another thread has ended it since: then there is nothing to tell.
-            self.ledger().unwrap_or_else(|| Arc::new(account.build()))
-        });
-        LeakCheck::of(self.name(), ledger)
+        LeakCheck::of(self.name(), || self.ledger(), |account| self.track(Some(account)))
     }
 }
 
 impl LeakCheck {
-    /// Of a pool of this name, from here on.
-    pub(crate) fn of(pool: &str, ledger: Arc<Ledger>) -> Self {
+    /// Of a pool of this name and account, from here on. Where it keeps none it begins one.
+    pub(crate) fn of(
+        pool: &str,
+        ledger: impl Fn() -> Option<Arc<Ledger>>,
+        track: impl FnOnce(LedgerBuilder),
+    ) -> Self {
+        let ledger = ledger().unwrap_or_else(|| {
+            let account = Ledger::builder(Tracking::All).times(true).stacks(true);
+            track(account);
+            // None where another thread has ended it since: then there is nothing to tell.
+            ledger().unwrap_or_else(|| Arc::new(account.build()))
+        });
         Self {
             mark: ledger.mark().on_this_thread(),
             ledger,

@@ -1,11 +1,13 @@
 //! Captures that others begin, of which nobody tells a pool: they are not spoilt, and cost it nothing but time.
 
+use crate::emulator::in_children;
 use crate::{LEN, alone, device, emulator, numbers, whole};
 use millpond::AllocError;
 use millpond::cuda::{
-    CudaDevice, CudaError, CudaMemory, CudaModule, CudaStream, CudaTimer, DevicePool, UnpooledDevice,
+    CudaDevice, CudaError, CudaMemory, CudaModule, CudaSource, CudaStream, CudaTimer, DevicePool,
+    UnpooledDevice,
 };
-use millpond::engine::SourceError;
+use millpond::engine::{Source, SourceError};
 use std::time::{Duration, Instant};
 
 /// In each way of memory, for each mode of a capture.
@@ -131,8 +133,9 @@ fn what_cannot_be_ordered_is_not_handed_out() {
             drop(free);
             for _ in 0..2 {
                 let error = pool.alloc::<u8>(20 << 20, &other);
-                let error = error.expect_err("nobody has waited").to_string();
-                assert!(error.contains("captured"), "{error}");
+                let error = error.expect_err("nobody has waited");
+                assert!(is_held(&error) && error.is_out_of_memory(), "{error}");
+                assert!(error.to_string().contains("captured"), "{error}");
             }
             assert_eq!(pool.lost(), None);
             assert!(emulator::end_capture(stream.as_raw()), "it is spoilt");
@@ -185,6 +188,33 @@ fn launch(device: &CudaDevice, stream: &CudaStream) {
     let kernel = kernel.expect("it loads");
     // SAFETY: it takes nothing and does nothing.
     unsafe { kernel.launch(stream).launch() }.expect("it goes");
+}
+
+/// What was given back meanwhile makes way for what moves there afterwards.
+#[test]
+fn pages_move_where_others_were_to_go() {
+    in_children(
+        "others::pages_move_where_others_were_to_go",
+        std::iter::once("strict:on".to_owned()),
+        || {
+            let (device, stream, _) = device();
+            let mut source = CudaSource::new(&device, CudaMemory::Virtual).expect("a source");
+            source.stream_number(&stream).expect("of the device");
+            let page = source.page_bytes();
+            let range = source.reserve(2 * page).expect("addresses");
+            source.commit(&range, 0, 2 * page, page).expect("memory");
+            emulator::begin_capture(stream.as_raw());
+            assert_eq!(source.decommit(&range, 0, page), 1);
+            assert_eq!(source.used_bytes(), 2 * page, "nobody can wait");
+            assert!(emulator::end_capture(stream.as_raw()), "it is spoilt");
+            let moved = source.move_pages((&range, page), (&range, 0), page);
+            assert_eq!((moved.expect("there is room"), source.used_bytes()), (1, page));
+            source.decommit(&range, 0, page);
+            source.release(range);
+            assert_eq!(source.used_bytes(), 0);
+            no_findings();
+        },
+    );
 }
 
 /// Code that nobody has any more goes when the captures have ended, our own and others'.

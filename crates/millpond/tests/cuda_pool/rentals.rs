@@ -143,3 +143,35 @@ fn a_graph_keeps_what_it_has_rented() {
     assert!(again.pool() == Some(&pool));
     drop(graph);
 }
+
+/// To wait for those who used what was kept is not worth a capture: of ours, that the renter would join, or of others.
+#[test]
+fn a_rental_joins_no_capture() {
+    if !is_alone("rentals::a_rental_joins_no_capture") {
+        return;
+    }
+    let Some((device, stream)) = device() else { return };
+    let pool = builder().build(&device).expect("a pool");
+    let other = CudaStream::new(&device).expect("a stream");
+    let rental = pool.rental();
+    let keep_one = || {
+        let mut rented = rental.rent::<u8>(KIB, &stream).expect("fits");
+        rented.record_use(&other).expect("of the device");
+    };
+    keep_one();
+    let capture = pool.capture(&other).expect("it begins");
+    let mut rented = rental.rent::<u8>(KIB, &stream).expect("fits");
+    rented
+        .copy_from_host(&[1; KIB])
+        .expect("it is done, and not written down");
+    drop(rented);
+    drop(capture.end().expect("nobody has joined"));
+
+    if emulator::is_real() {
+        return;
+    }
+    keep_one();
+    emulator::begin_capture(stream.as_raw());
+    drop(rental.rent::<u8>(KIB, &stream).expect("fits"));
+    assert!(emulator::end_capture(stream.as_raw()), "it is spoilt");
+}

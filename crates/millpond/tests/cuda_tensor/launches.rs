@@ -144,6 +144,7 @@ fn what_cannot_be_loaded_says_why() {
     let Some((device, ..)) = device() else { return };
     let refused = |ptx: &str| CudaModule::load(&device, ptx).expect_err("it is none");
     assert_eq!(refused("a\0b"), KernelError::NoText { at: 1 });
+    assert_eq!(refused("\x7fELF\x02\x01\x01"), KernelError::Image);
     let error = refused("fill(float *out) {}");
     assert!(
         matches!(&error, KernelError::Refused { log, .. } if log.contains("fatal")),

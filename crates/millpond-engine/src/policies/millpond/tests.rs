@@ -312,3 +312,44 @@ fn where_nothing_lives_the_whole_device_is_one_block() {
         engine.check();
     }
 }
+
+/// A device with room for so much, of which the policy takes no more than is asked for.
+fn exact(capacity: u64) -> Engine<Simulated> {
+    let conf = MillpondConf {
+        slack_permille: 0,
+        slack_least_bytes: 0,
+        rising_permille: 0,
+        rising_least_bytes: 0,
+        ..MillpondConf::default()
+    };
+    engine(&conf, Simulated::new().with_capacity(Some(capacity)))
+}
+
+/// The best fit may be out of reach, as its stream is captured: the next best serves.
+#[test]
+fn a_captured_stream_keeps_nothing_but_its_own() {
+    let mut engine = exact(16 * MIB);
+    let (tight, wide) = (take(&mut engine, 2 * MIB, 1), take(&mut engine, 4 * MIB, 2));
+    let _rest = take(&mut engine, 10 * MIB, 0);
+    let there = wide.address();
+    engine.free(tight, &[]);
+    engine.free(wide, &[]);
+    engine.source_mut().set_captured(Some(1));
+    let block = take(&mut engine, 2 * MIB, 3);
+    assert_eq!(block.address(), there);
+    engine.check();
+}
+
+/// Growing takes more than was asked for; where no room can be made for that, what was asked for is enough.
+#[test]
+fn what_fits_is_served_while_a_stream_is_captured() {
+    let device = Simulated::new().with_capacity(Some(94 * MIB));
+    let mut engine = engine(&MillpondConf::default(), device);
+    let kept: Vec<Block> = (0..9).map(|_| take(&mut engine, 10 * MIB, 0)).collect();
+    let room = 94 * MIB - engine.stats().reserved.current;
+    assert_eq!(room, 4 * MIB);
+    engine.source_mut().set_captured(Some(1));
+    let _small = take(&mut engine, 2 * MIB, 1);
+    drop(kept);
+    engine.check();
+}

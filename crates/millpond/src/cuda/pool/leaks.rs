@@ -3,21 +3,13 @@
 use super::DevicePool;
 use super::shared::all_pools;
 use crate::cuda::fork;
-use crate::ledger::{Ledger, Tracking};
 use crate::pool::{LeakCheck, tell_leaks};
-use std::sync::Arc;
 
 impl DevicePool {
     /// Looks from here on for what this thread allocates and does not give back, as [`Pool::leak_check`](crate::Pool::leak_check). A
     /// pool that keeps no account begins one of all blocks, and keeps it until [`track`](Self::track) ends it.
     pub fn leak_check(&self) -> LeakCheck {
-        let ledger = self.ledger().unwrap_or_else(|| {
-            let account = Ledger::builder(Tracking::All).times(true).stacks(true);
-            self.track(Some(account));
-            // None where another thread has ended it since: then there is nothing to tell.
-            self.ledger().unwrap_or_else(|| Arc::new(account.build()))
-        });
-        LeakCheck::of(self.name(), ledger)
+        LeakCheck::of(self.name(), || self.ledger(), |account| self.track(Some(account)))
     }
 }
 

@@ -14,7 +14,7 @@ use crate::event::{EventKind, Facts, PoolLabel, Watchers};
 use crate::memory::MemoryKind;
 use crate::pool::{Flow, PoolHeap};
 use crate::post_mortem::{Lister, PostMortem, Survey};
-use millpond_engine::{self as engine, Block, Limit, RetainConf, Source, Stats, Stream};
+use millpond_engine::{self as engine, Block, Limit, RetainConf, Source, SourceError, Stats, Stream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -334,7 +334,10 @@ impl Shared {
         }
         self.settle(&mut core);
         let number = core.source().number_of(stream);
-        core.usable().map_err(refused)?;
+        if let Err(error) = core.usable() {
+            drop(core);
+            return Err(self.unusable(error, bytes));
+        }
         let request = request(bytes, Stream(number));
         let hits = core.memory.stats().hits;
         let outcome = core.memory.allocate(request);
@@ -350,13 +353,26 @@ impl Shared {
                 // The engine could not wait just now: the block may be in use.
                 Err(error) => {
                     core.free(block, &[]);
-                    Err(refused(error))
+                    drop(core);
+                    Err(self.unusable(error, bytes))
                 }
             };
         }
         let refusal = core.memory.source_mut().inner_mut().take_refusal();
         drop(core);
         outcome.map_err(|why| self.refusal(why, refusal, bytes))
+    }
+
+    /// Why nothing is handed out. A capture ends, so what it keeps from a request is short for a while, which may be waited out; a
+    /// device that is lost is of no use any more.
+    fn unusable(&self, error: CudaError, bytes: u64) -> AllocError {
+        match error {
+            CudaError::Captured => {
+                let held = engine::AllocError::Source(SourceError::Held { requested: bytes });
+                self.refusal(held, None, bytes)
+            }
+            error => refused(error),
+        }
     }
 
     /// What is said to somebody whom the engine refused.
