@@ -15,6 +15,7 @@ mod event;
 mod extra;
 mod graph;
 mod host;
+mod ipc;
 mod managed;
 mod memory;
 mod module;
@@ -94,6 +95,7 @@ pub(crate) fn driver() -> impl Iterator<Item = &'static Entry> {
         event::all(),
         graph::all(),
         host::all(),
+        ipc::all(),
         managed::all(),
         memory::all(),
         module::all(),

@@ -35,7 +35,7 @@ impl NodeKind {
             Action::Copy { .. } => Self::Copy,
             Action::Fill { .. } => Self::Fill,
             Action::Call(_) => Self::Host,
-            Action::Nothing | Action::Prefetch { .. } => Self::Empty,
+            Action::Nothing | Action::Prefetch { .. } | Action::Tell(_) | Action::Await(_) => Self::Empty,
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::stream::Stream;
 use crate::strict::{Origin, Strict};
 use crate::work::clock::{Clock, Timeline};
 use crate::work::queue::Queue;
-use crate::work::run::Chooser;
+use crate::work::run::{Chooser, Promise};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -34,6 +34,9 @@ pub(crate) struct State {
     pub(crate) queue: Queue,
     pub(crate) workers: BTreeSet<u64>,
     pub(crate) chooser: Chooser,
+    /// What other processes may wait for, where a thread has to look whether they do.
+    pub(crate) promises: Vec<Promise>,
+    pub(crate) telling: bool,
     pub(crate) time: Timeline,
     /// What the host knows to be over.
     pub(crate) host: Clock,
@@ -74,6 +77,8 @@ impl Driver {
             queue: Queue::default(),
             workers: BTreeSet::new(),
             chooser: Chooser::new(options.seed),
+            promises: Vec::new(),
+            telling: false,
             time: Timeline::default(),
             host: Clock::default(),
             strict: Strict::new(options.strict),
@@ -142,7 +147,23 @@ impl Drop for Driver {
     }
 }
 
+/// While it lives, bytes that were resolved stay where they are, whatever is closed and freed meanwhile.
+#[derive(Debug)]
+pub(crate) struct Held<'a>(&'a Shared);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.state().memory.unhold();
+    }
+}
+
 impl Shared {
+    /// For those who touch memory outside of queued work. Not to be dropped under the lock.
+    pub(crate) fn hold(&self) -> Held<'_> {
+        self.state().memory.hold();
+        Held(self)
+    }
+
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         // A panic is caught at the edge, and leaves bookkeeping that is whole enough for the calls that follow.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -24,6 +24,8 @@ impl Code {
     pub const INVALID_IMAGE: Self = Self(200);
     /// `CUDA_ERROR_INVALID_CONTEXT`.
     pub const INVALID_CONTEXT: Self = Self(201);
+    /// `CUDA_ERROR_MAP_FAILED`.
+    pub const MAP_FAILED: Self = Self(205);
     /// `CUDA_ERROR_NO_BINARY_FOR_GPU`.
     pub const NO_BINARY_FOR_GPU: Self = Self(209);
     /// `CUDA_ERROR_ECC_UNCORRECTABLE`.
@@ -84,6 +86,8 @@ impl Code {
     pub const STREAM_CAPTURE_WRONG_THREAD: Self = Self(908);
     /// `CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE`.
     pub const GRAPH_EXEC_UPDATE_FAILURE: Self = Self(910);
+    /// `CUDA_ERROR_EXTERNAL_DEVICE`.
+    pub const EXTERNAL_DEVICE: Self = Self(911);
     /// `CUDA_ERROR_UNKNOWN`.
     pub const UNKNOWN: Self = Self(999);
 

@@ -1,15 +1,28 @@
-//! Events: a place in a stream's order that others can wait for.
+//! Events: a place in a stream's order that others can wait for, other processes too.
+//!
+//! What another process recorded is waited for by work of its own, which may not run before that is done; no lock is held and no
+//! stream's thread or seeded order stopped meanwhile. Where the process dies first the wait ends: with
+//! `CUDA_ERROR_EXTERNAL_DEVICE`, which the context keeps where a stream waited, as what comes next there cannot be right, and which
+//! is forgotten where the host asked.
 #![forbid(unsafe_code)]
+
+pub(crate) mod shared;
 
 use crate::driver::{Driver, State};
 use crate::error::{Answer, Code};
+use crate::memory::foreign::Raw;
 use crate::stream::After;
 use crate::strict::Origin;
 use crate::work::action::Action;
 use crate::work::clock::Clock;
+use crate::work::run::Promise;
+use shared::{Awaited, Outcome, Page, Ticket};
+use std::sync::{Arc, MutexGuard};
 
 /// `CU_EVENT_DISABLE_TIMING`.
 const NO_TIME: u32 = 2;
+/// `CU_EVENT_INTERPROCESS`.
+const BETWEEN_PROCESSES: u32 = 4;
 
 /// One event.
 #[derive(Debug)]
@@ -19,6 +32,8 @@ pub(crate) struct Event {
     recorded: Option<Recorded>,
     /// The capture it was last recorded in, and the nodes it stands for.
     pub(crate) captured: Option<(u64, Vec<usize>)>,
+    /// What all processes know of it that have it.
+    page: Option<Arc<Page>>,
 }
 
 #[derive(Clone, Debug)]
@@ -26,15 +41,51 @@ struct Recorded {
     task: u64,
     end: u64,
     clock: Clock,
+    /// Its number among the records of all processes.
+    number: Option<u64>,
+}
+
+/// What an event stands for.
+#[derive(Clone, Debug)]
+enum Last {
+    /// Nothing: it was never recorded.
+    None,
+    Here(Recorded),
+    /// Another process recorded it last.
+    There(Awaited),
+}
+
+impl Event {
+    fn last(&self) -> Last {
+        let here = self.recorded.clone();
+        let latest = self.page.as_ref().map(|page| (page, page.latest()));
+        match (here, latest) {
+            (here, Some((page, number))) if number > 0 => match here {
+                Some(here) if here.number == Some(number) => Last::Here(here),
+                _ => Last::There(Awaited {
+                    page: Arc::clone(page),
+                    number,
+                }),
+            },
+            (Some(here), None) => Last::Here(here),
+            _ => Last::None,
+        }
+    }
 }
 
 impl State {
     pub(crate) fn create_event(&mut self, context: u64, flags: u32) -> Answer<u64> {
         // Events between processes cannot have times.
-        if flags & !7 != 0 || flags & 4 != 0 && flags & NO_TIME == 0 {
+        let between = flags & BETWEEN_PROCESSES != 0;
+        if flags & !7 != 0 || between && flags & NO_TIME == 0 {
             return Err(Code::INVALID_VALUE);
         }
         self.healthy(context)?;
+        let page = between.then(Page::new).transpose()?;
+        Ok(self.enter_event(context, flags, page))
+    }
+
+    fn enter_event(&mut self, context: u64, flags: u32, page: Option<Page>) -> u64 {
         let handle = self.new_handle();
         self.events.insert(
             handle,
@@ -43,9 +94,27 @@ impl State {
                 flags,
                 recorded: None,
                 captured: None,
+                page: page.map(Arc::new),
             },
         );
-        Ok(handle)
+        handle
+    }
+
+    /// A handle of an event that was made for other processes; one that was opened is its own process's to hand out.
+    pub(crate) fn export_event(&self, handle: u64) -> Answer<Raw> {
+        let event = self.event(handle)?;
+        let page = event
+            .page
+            .as_ref()
+            .filter(|_| event.flags & BETWEEN_PROCESSES != 0);
+        Ok(page.ok_or(Code::INVALID_HANDLE)?.handle())
+    }
+
+    /// An event of another process.
+    pub(crate) fn open_event(&mut self, context: u64, raw: &Raw) -> Answer<u64> {
+        self.healthy(context)?;
+        let page = Page::open(raw)?;
+        Ok(self.enter_event(context, NO_TIME, Some(page)))
     }
 
     pub(crate) fn event(&self, handle: u64) -> Answer<&Event> {
@@ -96,7 +165,10 @@ impl Driver {
             event.captured = Some((capture, nodes));
             return Ok(());
         }
-        let Some(task) = state.enqueue(&self.shared.options, stream, Action::Nothing, origin)? else {
+        let (mut state, ticket) = self.ticket(state, handle, stream)?;
+        let ticket = ticket.map(Arc::new);
+        let action = ticket.clone().map_or(Action::Nothing, Action::Tell);
+        let Some(task) = state.enqueue(&self.shared.options, stream, action, origin)? else {
             return Ok(());
         };
         let found = state.stream(stream)?;
@@ -104,13 +176,44 @@ impl Driver {
             task,
             end: found.end,
             clock: found.clock.clone(),
+            number: ticket.as_ref().map(|ticket| ticket.number),
         };
+        if let Some(ticket) = ticket {
+            state.strict.tells(&recorded.clock);
+            let promise = Promise {
+                page: Arc::clone(&ticket.page),
+                number: ticket.number,
+                task,
+            };
+            self.shared.tell_others(&mut state, promise);
+        }
         if let Some(event) = state.events.get_mut(&handle) {
             event.recorded = Some(recorded);
             event.captured = None;
         }
         self.queued(state, task, stream);
         Ok(())
+    }
+
+    /// A number for what is recorded now, if other processes have the event. Where too many of its records are not done it waits for
+    /// the oldest, as a driver waits whose queue is full.
+    fn ticket<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        handle: u64,
+        stream: u64,
+    ) -> Answer<(MutexGuard<'a, State>, Option<Ticket>)> {
+        let Some(page) = state.event(handle)?.page.clone() else {
+            return Ok((state, None));
+        };
+        loop {
+            state.refuse_legacy_in_capture(stream)?;
+            match page.claim() {
+                Ok(ticket) => return Ok((state, Some(ticket))),
+                Err(oldest) => page.want(oldest),
+            }
+            state = self.shared.pause_a_little(state);
+        }
     }
 
     /// Everything queued on the stream from now on comes after what was recorded.
@@ -120,24 +223,30 @@ impl Driver {
         if let Some((capture, nodes)) = event.captured.clone() {
             return state.join_capture(capture, stream, &nodes);
         }
-        let recorded = event.recorded.clone();
+        let last = event.last();
         if let Some(capture) = state.stream(stream)?.capture {
             // Work outside a capture is nothing that a graph can wait for.
-            if recorded.is_some() {
+            if !matches!(last, Last::None) {
                 state.invalidate(capture);
                 return Err(Code::STREAM_CAPTURE_ISOLATION);
             }
             return Ok(());
         }
-        let Some(recorded) = recorded else { return Ok(()) };
-        let after = After {
-            tasks: vec![recorded.task],
-            end: recorded.end,
-            clock: recorded.clock,
+        let mut after = After::default();
+        let action = match last {
+            Last::None => return Ok(()),
+            Last::Here(recorded) => {
+                after.tasks.push(recorded.task);
+                after.end = recorded.end;
+                after.clock = recorded.clock;
+                Action::Nothing
+            }
+            Last::There(awaited) => {
+                after.clock.see(state.strict.hears());
+                Action::Await(awaited)
+            }
         };
-        if let Some(task) =
-            state.enqueue_after(&self.shared.options, stream, Action::Nothing, origin, &after)?
-        {
+        if let Some(task) = state.enqueue_after(&self.shared.options, stream, action, origin, &after)? {
             self.queued(state, task, stream);
         }
         Ok(())
@@ -149,15 +258,37 @@ impl Driver {
         state.refuse_unsafe(crate::calls::thread())?;
         let event = state.event(handle)?;
         let context = event.context;
-        let Some(recorded) = event.recorded.clone() else {
-            return Ok(());
+        let mut state = match event.last() {
+            Last::None => return Ok(()),
+            Last::Here(recorded) => {
+                let mut state = self.shared.wait_for(state, &[recorded.task]);
+                state.host.join(&recorded.clock);
+                state.time.host_waits(crate::calls::thread(), recorded.end);
+                state
+            }
+            Last::There(awaited) => self.hear(state, &awaited)?,
         };
-        let mut state = self.shared.wait_for(state, &[recorded.task]);
-        state.host.join(&recorded.clock);
-        state.time.host_waits(crate::calls::thread(), recorded.end);
         state.trim_pools();
         state.healthy(context)?;
         Ok(())
+    }
+
+    /// Returns when another process is done with what it recorded.
+    fn hear<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        awaited: &Awaited,
+    ) -> Answer<MutexGuard<'a, State>> {
+        let heard = state.strict.hears();
+        while awaited.outcome() == Outcome::Open {
+            awaited.want();
+            state = self.shared.pause_a_little(state);
+        }
+        if awaited.outcome() == Outcome::Lost {
+            return Err(Code::EXTERNAL_DEVICE);
+        }
+        state.host.see(heard);
+        Ok(state)
     }
 
     pub(crate) fn query_event(&self, handle: u64) -> Answer {
@@ -166,8 +297,10 @@ impl Driver {
         state.refuse_unsafe(crate::calls::thread())?;
         let event = state.event(handle)?;
         let context = event.context;
-        let Some(recorded) = event.recorded.clone() else {
-            return Ok(());
+        let recorded = match event.last() {
+            Last::None => return Ok(()),
+            Last::Here(recorded) => recorded,
+            Last::There(awaited) => return self.query_there(state, context, &awaited),
         };
         let done = state.queue.is_done(recorded.task);
         let mut state = if done { state } else { self.shared.poll(state) };
@@ -177,5 +310,27 @@ impl Driver {
         }
         state.host.join(&recorded.clock);
         Ok(())
+    }
+
+    fn query_there<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        context: u64,
+        awaited: &Awaited,
+    ) -> Answer {
+        let heard = state.strict.hears();
+        if awaited.outcome() == Outcome::Open {
+            awaited.want();
+            state = self.shared.poll(state);
+        }
+        state.healthy(context)?;
+        match awaited.outcome() {
+            Outcome::Open => Err(Code::NOT_READY),
+            Outcome::Lost => Err(Code::EXTERNAL_DEVICE),
+            Outcome::Done => {
+                state.host.see(heard);
+                Ok(())
+            }
+        }
     }
 }

@@ -9,7 +9,8 @@
 //!  driver    the state, under one lock; contexts, streams, events, capture, kernels in files beside it
 //!  kernels/  those of millpond's tensors, in files named as their sources in CUDA C are
 //!  work/     queued work: what it does, in which order it may run, who runs it, the modelled clock
-//!  memory/   devices' bytes in sparse files, address space, page table, pools, pinned and managed memory
+//!  event/    what processes know of an event that they share
+//!  memory/   devices' bytes in sparse files, address space, page table, pools, pinned and managed memory, what leaves the process
 //!  strict    use after free and unordered use, found by vector clocks
 //! ```
 //!
@@ -17,7 +18,11 @@
 //! `strict:on` is the other end: work runs as late and as interleaved as CUDA allows, and what is not ordered is reported.
 //!
 //! Kernels are functions registered by name (`millpond_emu_register`; a few are built in). Foreign code is not run: a function that
-//! nobody registered is `CUDA_ERROR_NO_BINARY_FOR_GPU`. There are no arrays, textures, IPC handles or private export tables.
+//! nobody registered is `CUDA_ERROR_NO_BINARY_FOR_GPU`. There are no arrays, textures or private export tables.
+//!
+//! Processes share memory and order as with CUDA: blocks and events by handles (`cuIpcGetMemHandle`, `cuIpcGetEventHandle` and what
+//! opens those), physical memory as a file (`cuMemExportToShareableHandle`). Pools stay where they were made. The processes are of
+//! one user and see one `/proc`; each has its devices to itself, and counts what it made.
 //!
 //! A few functions of cuBLAS are here too, for a client that takes that library from where it is told to: products of matrices, put on a
 //! stream as a kernel is, with every argument looked at.

@@ -1,8 +1,10 @@
 //! The memory of the emulated devices, and the part of the host's that CUDA knows.
 
+pub(crate) mod foreign;
 pub(crate) mod free_list;
 pub(crate) mod heap;
 pub(crate) mod host;
+pub(crate) mod ipc;
 pub(crate) mod managed;
 pub(crate) mod os;
 pub(crate) mod pages;
@@ -18,7 +20,7 @@ use crate::strict::Origin;
 use free_list::FreeList;
 use heap::Heap;
 use os::{Arena, Span, Store};
-use pages::{Mapped, Pages};
+use pages::{Bytes, Mapped, Pages};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Physical memory comes in granules of 2 MiB, as on the cards there are.
@@ -40,6 +42,8 @@ pub(crate) enum Kind {
     Host(u32),
     /// The client's memory, registered, with the flags.
     Registered(u32),
+    /// Another process's.
+    Opened(ipc::Opened),
 }
 
 /// A range that was handed out, or registered.
@@ -81,6 +85,7 @@ pub(crate) struct Memory {
     blocks: BTreeMap<u64, Block>,
     handles: HashMap<u64, virt::Handle>,
     pools: HashMap<u64, pool::Pool>,
+    sharing: ipc::Sharing,
     /// Whether the host may touch device memory.
     open: bool,
     next: u64,
@@ -98,6 +103,7 @@ impl Memory {
             blocks: BTreeMap::new(),
             handles: HashMap::new(),
             pools: HashMap::new(),
+            sharing: ipc::Sharing::default(),
             open: !options.strict,
             next: 0x1000,
         };
@@ -106,7 +112,7 @@ impl Memory {
             let default = memory.new_id();
             memory.pools.insert(default, pool::Pool::new(device, true));
             memory.cards.push(Card {
-                store: Store::new(total).map_err(|_| Code::OPERATING_SYSTEM)?,
+                store: Store::new(foreign::DEVICE, total).map_err(|_| Code::OPERATING_SYSTEM)?,
                 granules: FreeList::new(0, total),
                 total,
                 plain: Heap::default(),
@@ -175,8 +181,8 @@ impl Memory {
             return Ok(vec![unsafe { Span::host(at as usize, len as usize) }]);
         }
         let parts = self.pages.translate(at, len).ok_or(Code::ILLEGAL_ADDRESS)?;
-        let span = |(device, offset, len): (u32, u64, u64)| {
-            self.card(device)?.store.span(offset, len).ok_or(Code::UNKNOWN)
+        let span = |(bytes, offset, len): (Bytes, u64, u64)| {
+            self.store(bytes)?.span(offset, len).ok_or(Code::UNKNOWN)
         };
         parts.into_iter().map(span).collect()
     }
@@ -210,11 +216,11 @@ impl Memory {
         }
     }
 
-    /// Shows pieces of a device one after another at an address. Nothing is left behind where it fails.
-    fn show(&mut self, at: u64, device: u32, pieces: &[(u64, u64)], handle: u64, access: bool) -> Answer {
+    /// Shows pieces of a store one after another at an address. Nothing is left behind where it fails.
+    fn show(&mut self, at: u64, bytes: Bytes, pieces: &[(u64, u64)], handle: u64, access: bool) -> Answer {
         let mut next = at;
         for (index, &(offset, len)) in pieces.iter().enumerate() {
-            let store = &self.card(device)?.store;
+            let store = self.store(bytes)?;
             let mapped = self.arena.map(next, len, store, offset);
             let opened = mapped.and_then(|()| {
                 if access && self.open {
@@ -232,7 +238,7 @@ impl Memory {
                 next,
                 Mapped {
                     len,
-                    device,
+                    bytes,
                     offset,
                     handle,
                     access,
@@ -266,7 +272,8 @@ impl Memory {
             self.give_granules(device, &pieces);
             return Err(Code::OUT_OF_MEMORY);
         };
-        if let Err(code) = self.show(at, device, &pieces, 0, true) {
+        let bytes = Bytes { device, shared: None };
+        if let Err(code) = self.show(at, bytes, &pieces, 0, true) {
             self.space.give(at, len);
             self.give_granules(device, &pieces);
             return Err(code);
@@ -278,8 +285,8 @@ impl Memory {
         let pieces = self.pages.translate(at, len).unwrap_or_default();
         self.hide(at, len);
         self.space.give(at, len);
-        for (device, offset, len) in pieces {
-            self.give_granules(device, &[(offset, len)]);
+        for (bytes, offset, len) in pieces {
+            self.give_granules(bytes.device, &[(offset, len)]);
         }
     }
 

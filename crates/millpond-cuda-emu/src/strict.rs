@@ -5,6 +5,9 @@
 //! of the host has waited for counts for all: threads order each other by means that are not seen here. So nothing is
 //! reported that was ordered; a race between threads of the host may go unseen. Bytes are compared, not blocks; work that does
 //! not say what it touches (kernels registered through the C interface) is not compared. Branches of one graph count as ordered.
+//!
+//! What other processes do is not seen, only that they were waited for: whatever was recorded here for others to wait for by then may
+//! have been, and counts as ordered. What processes do to each other's blocks is not compared.
 #![forbid(unsafe_code)]
 
 use crate::work::clock::{Clock, Stamp};
@@ -59,6 +62,12 @@ struct Freed {
 /// How many freed blocks are remembered.
 const GRAVES: usize = 4096;
 
+/// The stream that other processes are. None has this number.
+const OTHERS: u64 = 0;
+
+/// How many waits for other processes are told apart; those before count as the oldest of them.
+const WAITS: usize = 1024;
+
 /// What was seen, and what was found.
 #[derive(Debug, Default)]
 pub(crate) struct Strict {
@@ -66,6 +75,11 @@ pub(crate) struct Strict {
     seen: Vec<Seen>,
     freed: VecDeque<Freed>,
     findings: Vec<String>,
+    /// What others may have waited for.
+    told: Clock,
+    /// The same at each of the last waits for others, and how many there were in all.
+    waits: VecDeque<Clock>,
+    waited: u64,
 }
 
 impl Strict {
@@ -84,6 +98,36 @@ impl Strict {
         &self.findings
     }
 
+    /// Something was recorded that other processes can wait for; `clock` is what it comes after.
+    pub(crate) fn tells(&mut self, clock: &Clock) {
+        if self.on {
+            self.told.join(clock);
+        }
+    }
+
+    /// Another process is waited for. What comes after the answer comes after what others had waited for.
+    pub(crate) fn hears(&mut self) -> Stamp {
+        if self.on {
+            self.waited += 1;
+            self.waits.push_back(self.told.clone());
+            if self.waits.len() > WAITS {
+                self.waits.pop_front();
+            }
+        }
+        Stamp {
+            stream: OTHERS,
+            place: self.waited,
+        }
+    }
+
+    /// What comes before something by way of other processes.
+    fn by_others(&self, clock: &Clock) -> Option<&Clock> {
+        let back = self.waited - clock.place(OTHERS);
+        let last = self.waits.len() as u64;
+        let index = last.saturating_sub(back.saturating_add(1)) as usize;
+        (clock.place(OTHERS) > 0).then(|| self.waits.get(index)).flatten()
+    }
+
     /// Work is queued that touches these bytes; `clock` is what comes before it, `host` what the host knows to be over.
     pub(crate) fn queued(
         &mut self,
@@ -98,6 +142,7 @@ impl Strict {
             return;
         }
         self.seen.retain(|seen| !host.covers(seen.stamp));
+        let others = self.by_others(clock).cloned().unwrap_or_default();
         for &access in accesses.iter().filter(|access| access.len > 0) {
             if !live(access.at) {
                 self.look_among_the_freed(access, origin);
@@ -109,6 +154,7 @@ impl Strict {
                     && (access.write || seen.access.write)
                     && seen.stamp.stream != stamp.stream
                     && !clock.covers(seen.stamp)
+                    && !others.covers(seen.stamp)
             };
             if let Some(other) = self.seen.iter().find(races).copied() {
                 let verb = |write| if write { "writes" } else { "reads" };

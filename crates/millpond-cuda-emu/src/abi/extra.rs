@@ -64,6 +64,7 @@ unsafe extern "C" fn millpond_emu_register(
 unsafe extern "C" fn millpond_emu_read(to: Out<u8>, from: u64, bytes: usize) -> i32 {
     let read = || -> Answer {
         let driver = calls::started().ok_or(Code::NOT_INITIALIZED)?;
+        let _held = driver.shared.hold();
         let spans = kernels::read(&driver.shared, from, bytes as u64)?;
         let all: Vec<u8> = spans.iter().flat_map(|span| span.read()).collect();
         to.fill(&all)
@@ -80,6 +81,7 @@ unsafe extern "C" fn millpond_emu_write(to: u64, from: In<u8>, bytes: usize) -> 
     let write = || -> Answer {
         let driver = calls::started().ok_or(Code::NOT_INITIALIZED)?;
         let all = from.all(bytes)?;
+        let _held = driver.shared.hold();
         let spans = {
             let mut state = driver.state();
             state.memory.touch(to, bytes as u64, 0, true);

@@ -51,7 +51,7 @@ fn attribute(call: &Call, number: i32, at: u64) -> Answer<Attribute> {
         _ => (false, false),
     };
     let device = if reserved {
-        piece.map_or(0, |(_, piece)| piece.device)
+        piece.map_or(0, |(_, piece)| piece.bytes.device)
     } else {
         block.device
     };

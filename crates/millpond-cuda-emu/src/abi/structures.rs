@@ -138,6 +138,13 @@ pub(crate) struct KernelNode {
     pub(crate) context: usize,
 }
 
+/// `CUipcMemHandle` and `CUipcEventHandle`, which are handed over by value.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct IpcHandle {
+    pub(crate) reserved: [u8; 64],
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,6 +235,8 @@ mod tests {
             function = fn_,
             data = userData
         );
+        same!(IpcHandle, sys::CUipcMemHandle, reserved = reserved);
+        same!(IpcHandle, sys::CUipcEventHandle, reserved = reserved);
         same!(
             KernelNode,
             sys::CUDA_KERNEL_NODE_PARAMS_v2_st,

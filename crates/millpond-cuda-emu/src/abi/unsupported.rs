@@ -1,4 +1,7 @@
 //! What is there to be found and answers that it cannot: a client that asks gets an error instead of a missing symbol.
+//!
+//! Pools do not leave their process, though blocks (`cuIpcGetMemHandle`) and physical memory (`cuMemExportToShareableHandle`) do: a
+//! pool is not made with that wish either (`cuMemPoolCreate`).
 
 use super::entries;
 use crate::error::Code;
@@ -13,11 +16,6 @@ refused! {
     cuImportExternalMemory 10000 (_memory: usize, _desc: usize)
     cuExternalMemoryGetMappedBuffer 10000 (_at: usize, _memory: usize, _desc: usize)
     cuDestroyExternalMemory 10000 (_memory: usize)
-    cuIpcGetMemHandle 4010 (_handle: usize, _at: u64)
-    cuIpcCloseMemHandle 4010 (_at: u64)
-    cuIpcGetEventHandle 4010 (_handle: usize, _event: usize)
-    cuMemExportToShareableHandle 10020 (_out: usize, _handle: u64, _kind: i32, _flags: u64)
-    cuMemImportFromShareableHandle 10020 (_handle: usize, _from: usize, _kind: i32)
     cuMemPoolExportToShareableHandle 11020 (_out: usize, _pool: usize, _kind: i32, _flags: u64)
     cuMemPoolImportFromShareableHandle 11020 (_pool: usize, _from: usize, _kind: i32, _flags: u64)
     cuLaunchKernelEx 11060 (_config: usize, _function: usize, _params: usize, _extra: usize)

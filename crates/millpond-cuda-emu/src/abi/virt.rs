@@ -5,14 +5,18 @@ use super::entries;
 use super::structures::{AccessDesc, AllocationProp, Location};
 use crate::calls::Call;
 use crate::error::{Answer, Code};
-use crate::memory::GRANULE;
+use crate::memory::{GRANULE, foreign};
+use std::os::fd::IntoRawFd;
 
-/// The device that an allocation's properties ask for. Handles that leave the process are not offered.
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const FILE: i32 = 1;
+
+/// The device that an allocation's properties ask for. Of the ways out of the process only the file is offered.
 fn device(call: &Call, prop: &AllocationProp) -> Answer<u32> {
     if prop.kind != 1 || prop.location.kind != 1 {
         return Err(Code::INVALID_VALUE);
     }
-    if prop.handle_types & !1 != 0 {
+    if prop.handle_types & !FILE != 0 {
         return Err(Code::NOT_SUPPORTED);
     }
     call.known_device(prop.location.id)
@@ -40,12 +44,38 @@ entries! {
     }
     cuMemCreate none 10020 Vmm (handle: Out<u64>, bytes: usize, prop: In<AllocationProp>, flags: u64) |call| {
         handle.check()?;
-        let device = device(call, &prop.get()?)?;
+        let prop = prop.get()?;
+        let device = device(call, &prop)?;
         if flags != 0 {
             return Err(Code::INVALID_VALUE);
         }
-        let made = call.driver.state().memory.create(device, bytes as u64)?;
+        let memory = &mut call.driver.state().memory;
+        let made = if prop.handle_types == FILE {
+            memory.create_shared(device, bytes as u64)?
+        } else {
+            memory.create(device, bytes as u64)?
+        };
         handle.set(made)
+    }
+    /// A new file each time, which is the caller's to close.
+    cuMemExportToShareableHandle none 10020 Vmm (file: Out<i32>, handle: u64, kind: i32, flags: u64) |call| {
+        file.check()?;
+        if kind != FILE || flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let made = call.driver.state().memory.export_handle(handle)?;
+        file.set(made.into_raw_fd())
+    }
+    /// As the driver has it, the file comes in as the pointer itself. It stays the caller's.
+    cuMemImportFromShareableHandle none 10020 Vmm (handle: Out<u64>, file: usize, kind: i32) |call| {
+        handle.check()?;
+        let number = u32::try_from(file).map_err(|_| Code::INVALID_VALUE)?;
+        if kind != FILE {
+            return Err(Code::INVALID_VALUE);
+        }
+        let file = foreign::open_physical(number).ok_or(Code::INVALID_VALUE)?;
+        let found = call.driver.state().memory.import_handle(file)?;
+        handle.set(found)
     }
     cuMemRelease none 10020 Vmm (handle: u64) |call| { call.driver.state().memory.release(handle) }
     cuMemMap none 10020 Vmm (at: u64, bytes: usize, offset: usize, handle: u64, flags: u64) |call| {
@@ -93,6 +123,7 @@ entries! {
         let state = call.driver.state();
         let held = state.memory.handle(handle)?;
         let location = Location { kind: 1, id: held.device as i32 };
-        prop.set(AllocationProp { kind: 1, location, ..AllocationProp::default() })
+        let handle_types = if held.shared.is_some() { FILE } else { 0 };
+        prop.set(AllocationProp { kind: 1, handle_types, location, ..AllocationProp::default() })
     }
 }

@@ -9,11 +9,15 @@
 //! A device's bytes are the pages of one sparse file, so untouched memory is unbacked. The client's addresses map pieces of it,
 //! open to the host or closed; work always goes through the alias, which maps all of it and never changes.
 
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
+    memfd_create,
+};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 use std::ffi::c_void;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
 
 const CLOSED: ProtFlags = ProtFlags::empty();
 const OPEN: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
@@ -111,7 +115,32 @@ impl Drop for Arena {
     }
 }
 
-/// The bytes of a device. Invariant: `alias` maps the whole of `file`, `len` bytes, readable and writable, until drop.
+/// Memory as a file of a length that nobody can change: whoever maps it finds its pages there as long as the map stays.
+fn sealed(name: &str, len: u64) -> Result<OwnedFd, Errno> {
+    let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&file, len)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file)
+}
+
+/// The length of a file that cannot become shorter.
+fn sealed_len(file: &OwnedFd) -> Result<u64, Errno> {
+    if !fcntl_get_seals(file)?.contains(SealFlags::SHRINK) {
+        return Err(Errno::INVAL);
+    }
+    u64::try_from(fstat(file)?.st_size).map_err(|_| Errno::INVAL)
+}
+
+/// Maps the whole of a file, readable and writable, wherever there is room.
+fn map_whole(file: &OwnedFd, len: usize) -> Result<usize, Errno> {
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+    // SAFETY: no address is asked for, so no mapping of others is replaced.
+    let at = unsafe { mmap(std::ptr::null_mut(), len, OPEN, flags, file, 0) }?;
+    Ok(at.expose_provenance())
+}
+
+/// The bytes of a device, or of a piece of one that several processes share. Invariant: `alias` maps the whole of `file`, `len`
+/// bytes, readable and writable, until drop; the file is sealed against shrinking.
 #[derive(Debug)]
 pub(crate) struct Store {
     file: OwnedFd,
@@ -120,18 +149,24 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    pub(crate) fn new(len: u64) -> Result<Self, Errno> {
-        let file = memfd_create("cuda-emu", MemfdFlags::CLOEXEC)?;
-        ftruncate(&file, len)?;
-        let len = usize::try_from(len).map_err(|_| Errno::INVAL)?;
-        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: no address is asked for; the file is as long as the mapping.
-        let alias = unsafe { mmap(std::ptr::null_mut(), len, OPEN, flags, &file, 0) }?;
-        Ok(Self {
-            file,
-            alias: alias.expose_provenance(),
-            len,
-        })
+    /// Fresh memory, all zeros. The name is what other processes know it by.
+    pub(crate) fn new(name: &str, len: u64) -> Result<Self, Errno> {
+        Self::adopt(sealed(name, len)?)
+    }
+
+    /// The memory of a file that another process made by `new`, or this one.
+    pub(crate) fn adopt(file: OwnedFd) -> Result<Self, Errno> {
+        let len = usize::try_from(sealed_len(&file)?).map_err(|_| Errno::INVAL)?;
+        let alias = map_whole(&file, len)?;
+        Ok(Self { file, alias, len })
+    }
+
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len as u64
     }
 
     /// The bytes at an offset, for work to touch.
@@ -163,8 +198,56 @@ impl Drop for Store {
     }
 }
 
+/// Numbers that processes share. Invariant: `at` maps the first `COUNT` words of `file`, readable and writable, until drop; the
+/// file is sealed against shrinking, and every process reads and writes it as atomic words only.
+#[derive(Debug)]
+pub(crate) struct Words {
+    file: OwnedFd,
+    at: usize,
+}
+
+impl Words {
+    /// How many there are: a page of the system's.
+    pub(crate) const COUNT: usize = 512;
+    const BYTES: usize = Self::COUNT * size_of::<AtomicU64>();
+
+    /// Fresh ones, all zero. The name is what other processes know them by.
+    pub(crate) fn new(name: &str) -> Result<Self, Errno> {
+        Self::adopt(sealed(name, Self::BYTES as u64)?)
+    }
+
+    /// Those of a file that another process made by `new`. The caller has seen by its name that it is one.
+    pub(crate) fn adopt(file: OwnedFd) -> Result<Self, Errno> {
+        if sealed_len(&file)? != Self::BYTES as u64 {
+            return Err(Errno::INVAL);
+        }
+        let at = map_whole(&file, Self::BYTES)?;
+        Ok(Self { file, at })
+    }
+
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// One of them; those beyond the last are the last.
+    pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
+        let words: *mut u64 = std::ptr::with_exposed_provenance_mut(self.at);
+        let word = words.wrapping_add(index.min(Self::COUNT - 1));
+        // SAFETY: by the invariant the word is mapped and aligned as long as `self` is, and touched atomically by all.
+        unsafe { AtomicU64::from_ptr(word) }
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        let at = std::ptr::with_exposed_provenance_mut(self.at);
+        // SAFETY: the invariant's mapping ends with the words.
+        let _ = unsafe { munmap(at, Self::BYTES) };
+    }
+}
+
 /// Bytes that work may touch. Invariant: they are mapped, readable and writable as long as the span is used: part of a store's
-/// alias (spans do not outlive the driver that holds the store), or memory that a caller of the C interface handed over for this
+/// alias (stores stay mapped while anybody holds spans: `Memory::hold`), or memory that a caller of the C interface handed over for this
 /// work, which it vouches for as it does to the real driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
@@ -319,7 +402,7 @@ mod tests {
     #[test]
     fn two_addresses_of_one_page_show_the_same_bytes() {
         let arena = Arena::reserve().unwrap();
-        let store = Store::new(4 * PAGE).unwrap();
+        let store = Store::new("cuda-emu", 4 * PAGE).unwrap();
         let (one, two) = (arena.base(), arena.base() + 8 * PAGE);
         for at in [one, two] {
             arena.map(at, PAGE, &store, PAGE).unwrap();
@@ -337,7 +420,7 @@ mod tests {
 
     #[test]
     fn spans_of_unequal_lengths_are_copied_and_filled() {
-        let store = Store::new(PAGE).unwrap();
+        let store = Store::new("cuda-emu", PAGE).unwrap();
         let spans = |parts: &[(u64, u64)]| {
             parts
                 .iter()

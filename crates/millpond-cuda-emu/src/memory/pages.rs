@@ -3,12 +3,20 @@
 
 use std::collections::BTreeMap;
 
+/// Whose bytes: those of a device, in its own store or in one that processes share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bytes {
+    pub(crate) device: u32,
+    /// The number of the shared store.
+    pub(crate) shared: Option<u64>,
+}
+
 /// One mapped piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mapped {
     pub(crate) len: u64,
-    pub(crate) device: u32,
-    /// Where it lies in the device's store.
+    pub(crate) bytes: Bytes,
+    /// Where it lies in its store.
     pub(crate) offset: u64,
     /// The physical handle it came from; 0 for what the emulator mapped by itself.
     pub(crate) handle: u64,
@@ -70,8 +78,8 @@ impl Pages {
         (at < start + piece.len).then_some((start, piece))
     }
 
-    /// Device, offset and length of every part of a range, if all of it may be touched.
-    pub(crate) fn translate(&self, at: u64, len: u64) -> Option<Vec<(u32, u64, u64)>> {
+    /// Store, offset and length of every part of a range, if all of it may be touched.
+    pub(crate) fn translate(&self, at: u64, len: u64) -> Option<Vec<(Bytes, u64, u64)>> {
         let end = at.checked_add(len)?;
         let mut parts = Vec::new();
         let mut next = at;
@@ -81,7 +89,7 @@ impl Pages {
                 return None;
             }
             let part = (start + piece.len).min(end) - next;
-            parts.push((piece.device, piece.offset + (next - start), part));
+            parts.push((piece.bytes, piece.offset + (next - start), part));
             next += part;
         }
         Some(parts)
@@ -95,9 +103,13 @@ mod tests {
     #[test]
     fn ranges_are_translated_across_pieces_and_not_across_holes() {
         let mut pages = Pages::default();
+        let bytes = Bytes {
+            device: 0,
+            shared: None,
+        };
         let piece = |len, offset, access, first| Mapped {
             len,
-            device: 0,
+            bytes,
             offset,
             handle: 1,
             access,
@@ -106,7 +118,10 @@ mod tests {
         pages.insert(100, piece(10, 500, true, true));
         pages.insert(110, piece(10, 40, true, false));
         pages.insert(130, piece(10, 0, false, true));
-        assert_eq!(pages.translate(105, 10), Some(vec![(0, 505, 5), (0, 40, 5)]));
+        assert_eq!(
+            pages.translate(105, 10),
+            Some(vec![(bytes, 505, 5), (bytes, 40, 5)])
+        );
         assert_eq!(pages.translate(115, 10), None);
         assert_eq!(pages.translate(130, 1), None, "no access was given");
         assert_eq!(pages.exactly(100, 20).map(|p| p.len()), Some(2));

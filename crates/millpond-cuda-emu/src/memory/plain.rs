@@ -59,9 +59,12 @@ impl Memory {
                 self.arena.clear(at, len).map_err(|_| Code::OPERATING_SYSTEM)?;
                 self.space.give(at, len);
             }
-            Kind::Host(_) | Kind::Registered(_) | Kind::Reserved => return Err(Code::INVALID_VALUE),
+            Kind::Host(_) | Kind::Registered(_) | Kind::Reserved | Kind::Opened(_) => {
+                return Err(Code::INVALID_VALUE);
+            }
         }
         self.blocks.remove(&at);
+        self.unexport(at);
         Ok(block)
     }
 }

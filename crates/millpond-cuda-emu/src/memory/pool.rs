@@ -254,12 +254,12 @@ impl Memory {
     /// Blocks of a context go with it, as far as they are not a pool's. Answers what they were.
     pub(crate) fn context_gone(&mut self, context: u64) -> Vec<(u64, Block)> {
         let of = |(at, block): (&u64, &Block)| {
-            let goes = block.context == context && matches!(block.kind, Kind::Plain | Kind::Managed(_));
-            goes.then_some(*at)
+            let goes = matches!(block.kind, Kind::Plain | Kind::Managed(_) | Kind::Opened(_));
+            (goes && block.context == context).then_some(*at)
         };
         let gone: Vec<u64> = self.blocks.iter().filter_map(of).collect();
         gone.into_iter()
-            .filter_map(|at| Some((at, self.free(at).ok()?)))
+            .filter_map(|at| Some((at, self.free(at).ok().or_else(|| self.forget_block(at))?)))
             .collect()
     }
 }

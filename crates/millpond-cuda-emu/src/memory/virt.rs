@@ -1,16 +1,24 @@
 //! Virtual memory management: addresses and memory apart, brought together by maps.
 #![forbid(unsafe_code)]
 
+use super::foreign;
+use super::os::Store;
+use super::pages::Bytes;
 use super::{GRANULE, Kind, Memory};
 use crate::error::{Answer, Code};
 use crate::strict::Origin;
+use std::os::fd::OwnedFd;
 
-/// Physical memory. It lives as long as a handle or a map of it does.
+/// Physical memory. It lives as long as a handle or a map of it does; memory that may leave its process, as long as any process has
+/// one, or its file.
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) device: u32,
     pub(crate) len: u64,
+    /// The device's granules that it takes. Memory of another process takes none of this one's.
     pieces: Vec<(u64, u64)>,
+    /// The store of memory that may leave its process, all of which it is.
+    pub(crate) shared: Option<u64>,
     /// Handles: what was created and retained, less what was released.
     handles: u32,
     maps: u32,
@@ -49,6 +57,64 @@ impl Memory {
             return Err(Code::INVALID_VALUE);
         }
         let pieces = self.take_granules(device, len)?;
+        Ok(self.enter_handle(device, len, pieces, None))
+    }
+
+    /// Memory that may leave the process: a file of its own, which takes the device's granules all the same.
+    pub(crate) fn create_shared(&mut self, device: u32, len: u64) -> Answer<u64> {
+        if len == 0 || !len.is_multiple_of(GRANULE) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let pieces = self.take_granules(device, len)?;
+        let name = format!("{}{device}", foreign::PHYSICAL);
+        let store = Store::new(&name, len).map_err(|_| Code::OUT_OF_MEMORY);
+        match store.and_then(|store| self.keep(store)) {
+            Ok(number) => Ok(self.enter_handle(device, len, pieces, Some(number))),
+            Err(code) => {
+                self.give_granules(device, &pieces);
+                Err(code)
+            }
+        }
+    }
+
+    /// One more file of memory that may leave the process.
+    pub(crate) fn export_handle(&self, handle: u64) -> Answer<OwnedFd> {
+        let held = self.handle(handle)?;
+        let (device, shared) = (held.device, held.shared);
+        if shared.is_none() {
+            return Err(Code::INVALID_VALUE);
+        }
+        let file = self.store(Bytes { device, shared })?.file();
+        file.try_clone_to_owned().map_err(|_| Code::OPERATING_SYSTEM)
+    }
+
+    /// A handle of the memory that a file is. What is known here already is one handle, held once more.
+    pub(crate) fn import_handle(&mut self, file: OwnedFd) -> Answer<u64> {
+        let name = foreign::name_of(&file).ok_or(Code::INVALID_VALUE)?;
+        let device = name.strip_prefix(foreign::PHYSICAL);
+        let device: u32 = device
+            .and_then(|text| text.parse().ok())
+            .ok_or(Code::INVALID_VALUE)?;
+        self.card(device)?;
+        let number = self.share(file)?;
+        let known = self.handles.iter().find(|held| held.1.shared == Some(number));
+        if let Some((&handle, _)) = known {
+            self.unshare(number);
+            if let Some(held) = self.handles.get_mut(&handle) {
+                held.handles += 1;
+            }
+            return Ok(handle);
+        }
+        let shared = Some(number);
+        let len = self.store(Bytes { device, shared })?.len();
+        if len == 0 || !len.is_multiple_of(GRANULE) {
+            self.unshare(number);
+            return Err(Code::INVALID_VALUE);
+        }
+        Ok(self.enter_handle(device, len, Vec::new(), shared))
+    }
+
+    fn enter_handle(&mut self, device: u32, len: u64, pieces: Vec<(u64, u64)>, shared: Option<u64>) -> u64 {
         let handle = self.new_id();
         self.handles.insert(
             handle,
@@ -56,11 +122,12 @@ impl Memory {
                 device,
                 len,
                 pieces,
+                shared,
                 handles: 1,
                 maps: 0,
             },
         );
-        Ok(handle)
+        handle
     }
 
     /// What a handle stands for, while somebody holds it.
@@ -87,7 +154,14 @@ impl Memory {
 
     pub(crate) fn map(&mut self, at: u64, len: u64, handle: u64) -> Answer {
         let held = self.handle(handle)?;
-        let (device, pieces) = (held.device, held.pieces.clone());
+        let bytes = Bytes {
+            device: held.device,
+            shared: held.shared,
+        };
+        let pieces = match held.shared {
+            Some(_) => vec![(0, held.len)],
+            None => held.pieces.clone(),
+        };
         let aligned =
             len != 0 && len.is_multiple_of(GRANULE) && at.is_multiple_of(GRANULE) && len <= held.len;
         if !aligned || !self.reserved(at, len) || self.pages.any(at, len) {
@@ -100,7 +174,7 @@ impl Memory {
             (part > 0).then_some((offset, part))
         });
         let pieces: Vec<_> = cut.collect();
-        self.show(at, device, &pieces, handle, false)?;
+        self.show(at, bytes, &pieces, handle, false)?;
         if let Some(held) = self.handles.get_mut(&handle) {
             held.maps += 1;
         }
@@ -157,6 +231,9 @@ impl Memory {
             && let Some(held) = self.handles.remove(&handle)
         {
             self.give_granules(held.device, &held.pieces);
+            if let Some(number) = held.shared {
+                self.unshare(number);
+            }
         }
     }
 }

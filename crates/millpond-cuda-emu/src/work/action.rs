@@ -3,6 +3,7 @@
 use super::clock::Engine;
 use crate::driver::Shared;
 use crate::error::{Answer, Code};
+use crate::event::shared::{Awaited, Outcome, Ticket};
 use crate::kernels::Launch;
 use crate::memory::os::{self, Span};
 use crate::options::Options;
@@ -87,6 +88,10 @@ pub(crate) enum Action {
     },
     Kernel(Arc<Launch>),
     Call(Callback),
+    /// Other processes are told that what was recorded is done.
+    Tell(Arc<Ticket>),
+    /// Another process has to be done with what it recorded. Until then it may not run.
+    Await(Awaited),
     Prefetch {
         at: u64,
         len: u64,
@@ -112,7 +117,7 @@ impl Action {
     /// Which part of the card does it, and for how many modelled nanoseconds.
     pub(crate) fn cost(&self, options: &Options, is_host: impl Fn(u64) -> bool) -> (Engine, u64) {
         match self {
-            Self::Nothing | Self::Call(_) => (Engine::None, 0),
+            Self::Nothing | Self::Call(_) | Self::Tell(_) | Self::Await(_) => (Engine::None, 0),
             Self::Fill { rows, .. } => (Engine::Compute, compute(rows.bytes())),
             Self::Kernel(launch) => (Engine::Compute, launch.cost()),
             Self::Prefetch { len, place, .. } => {
@@ -144,7 +149,9 @@ impl Action {
     /// The bytes it touches, as far as it says.
     pub(crate) fn accesses(&self) -> Vec<Access> {
         match self {
-            Self::Nothing | Self::Call(_) | Self::Prefetch { .. } => Vec::new(),
+            Self::Nothing | Self::Call(_) | Self::Prefetch { .. } | Self::Tell(_) | Self::Await(_) => {
+                Vec::new()
+            }
             Self::Fill { to, rows, .. } => vec![Access {
                 at: *to,
                 len: rows.extent(rows.to_pitch),
@@ -169,6 +176,14 @@ impl Action {
                 }
                 all
             }
+        }
+    }
+
+    /// The record of another process that it still has to wait for.
+    pub(crate) fn held_by(&self) -> Option<&Awaited> {
+        match self {
+            Self::Await(awaited) if awaited.outcome() == Outcome::Open => Some(awaited),
+            _ => None,
         }
     }
 
@@ -213,6 +228,14 @@ impl Action {
                 crate::calls::in_callback(|| callback.call());
                 Ok(())
             }
+            Self::Tell(ticket) => {
+                ticket.tell();
+                Ok(())
+            }
+            Self::Await(awaited) => match awaited.outcome() {
+                Outcome::Done => Ok(()),
+                Outcome::Open | Outcome::Lost => Err(Code::EXTERNAL_DEVICE),
+            },
         }
     }
 }

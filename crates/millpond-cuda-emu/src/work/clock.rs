@@ -23,6 +23,11 @@ impl Clock {
             .is_some_and(|place| *place >= stamp.place)
     }
 
+    /// How much of a stream's work it knows.
+    pub(crate) fn place(&self, stream: u64) -> u64 {
+        self.seen.get(&stream).copied().unwrap_or_default()
+    }
+
     pub(crate) fn see(&mut self, stamp: Stamp) {
         let place = self.seen.entry(stamp.stream).or_default();
         *place = stamp.place.max(*place);

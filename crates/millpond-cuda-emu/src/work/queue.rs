@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::action::Action;
+use crate::event::shared::Awaited;
 use crate::strict::Origin;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,9 +72,20 @@ impl Queue {
 
     /// What may run now, with its stream, the oldest first.
     pub(crate) fn ready(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let free = |(_, work): &(u64, &Work)| work.action.held_by().is_none();
+        self.unblocked().filter(free).map(|(id, work)| (id, work.stream))
+    }
+
+    /// What only other processes keep from running.
+    pub(crate) fn held(&self) -> impl Iterator<Item = &Awaited> + '_ {
+        self.unblocked().filter_map(|(_, work)| work.action.held_by())
+    }
+
+    /// What waits for nothing that is queued here.
+    fn unblocked(&self) -> impl Iterator<Item = (u64, &Work)> + '_ {
         self.ready
             .iter()
-            .filter_map(|id| Some((*id, self.tasks.get(id)?.work.stream)))
+            .filter_map(|id| Some((*id, &self.tasks.get(id)?.work)))
     }
 
     /// What is not done of a stream or, with 0, of all of a context's.

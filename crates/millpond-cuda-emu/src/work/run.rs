@@ -2,6 +2,7 @@
 
 use crate::driver::{Shared, State};
 use crate::error::Code;
+use crate::event::shared::{Awaited, Page};
 use crate::options::Streams;
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard};
@@ -51,6 +52,17 @@ impl Chooser {
     }
 }
 
+/// How long one waits before one looks at other processes again.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// Work here that other processes may wait for: it is done when this task is.
+#[derive(Debug)]
+pub(crate) struct Promise {
+    pub(crate) page: Arc<Page>,
+    pub(crate) number: u64,
+    pub(crate) task: u64,
+}
+
 impl Shared {
     /// Work was queued on a stream: it runs now, or somebody is told that it may.
     pub(crate) fn queued<'a>(self: &'a Arc<Self>, state: MutexGuard<'a, State>, task: u64, stream: u64) {
@@ -86,11 +98,62 @@ impl Shared {
                 state.workers.remove(&stream);
                 return;
             } else {
-                state = self
-                    .changed
-                    .wait(state)
-                    .unwrap_or_else(std::sync::PoisonError::into_inner);
+                state = self.pause(state);
             }
+        }
+    }
+
+    /// Waits for something to change. What other processes have to do changes nothing here, so that is asked for and looked at again.
+    fn pause<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let held = state.queue.held().inspect(|awaited| awaited.want()).count();
+        if held > 0 {
+            self.pause_a_little(state)
+        } else {
+            self.sleep(state)
+        }
+    }
+
+    fn sleep<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed
+            .wait(state)
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Waits for something to change here, or for as long as one lets another process work.
+    pub(crate) fn pause_a_little<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let waited = self.changed.wait_timeout(state, LOOK_AGAIN);
+        waited.unwrap_or_else(std::sync::PoisonError::into_inner).0
+    }
+
+    /// With seeded streams nothing runs unless somebody waits, and another process may be the one. So a thread looks whether any
+    /// wants what was recorded here, and waits in its place.
+    pub(crate) fn tell_others(self: &Arc<Self>, state: &mut State, promise: Promise) {
+        if self.options.streams != Streams::Seeded {
+            return;
+        }
+        state.promises.push(promise);
+        if !state.telling {
+            let shared = Arc::clone(self);
+            let work = move || shared.keep_promises();
+            let name = "cuda events".to_owned();
+            // Without a thread others wait until somebody waits here.
+            state.telling = std::thread::Builder::new().name(name).spawn(work).is_ok();
+        }
+        self.changed.notify_all();
+    }
+
+    fn keep_promises(self: &Arc<Self>) {
+        let mut state = self.state();
+        while !state.closing {
+            let State { promises, queue, .. } = &mut *state;
+            promises.retain(|promise| !queue.is_done(promise.task));
+            let wanted = |promise: &&Promise| promise.page.is_wanted(promise.number);
+            let task = state.promises.iter().find(wanted).map(|promise| promise.task);
+            state = match task {
+                Some(task) => self.wait_for(state, &[task]),
+                None if state.promises.is_empty() => self.sleep(state),
+                None => self.pause_a_little(state),
+            };
         }
     }
 
@@ -99,6 +162,7 @@ impl Shared {
         let Some(work) = state.queue.start(task) else {
             return state;
         };
+        state.memory.hold();
         drop(state);
         let until = Instant::now() + Duration::from_nanos(if self.options.pace { work.length } else { 0 });
         let perform = || work.action.perform(self, work.device);
@@ -108,6 +172,7 @@ impl Shared {
             std::thread::sleep(until.saturating_duration_since(Instant::now()));
         }
         let mut state = self.state();
+        state.memory.unhold();
         state.queue.finish(task);
         if let Err(code) = outcome {
             if code == Code::ILLEGAL_ADDRESS {
@@ -147,10 +212,7 @@ impl Shared {
             };
             state = match next {
                 Some(task) => self.run(state, task),
-                None => self
-                    .changed
-                    .wait(state)
-                    .unwrap_or_else(std::sync::PoisonError::into_inner),
+                None => self.pause(state),
             };
         }
     }
@@ -162,6 +224,7 @@ impl Shared {
         {
             return self.run(state, task);
         }
+        state.queue.held().for_each(Awaited::want);
         state
     }
 }

@@ -1,0 +1,63 @@
+//! Blocks and events between processes.
+
+use super::args::Out;
+use super::entries;
+use super::structures::IpcHandle;
+use crate::calls::Call;
+use crate::error::{Answer, Code};
+
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, the only flag there is, and asked for.
+const LAZY_PEERS: u32 = 1;
+
+fn open(call: &Call, at: Out<u64>, handle: IpcHandle, flags: u32) -> Answer {
+    at.check()?;
+    if flags != LAZY_PEERS {
+        return Err(Code::INVALID_VALUE);
+    }
+    call.context()?;
+    let mut state = call.driver.state();
+    state.refuse_unsafe(call.thread)?;
+    let found = state.memory.open_block(&handle.reserved, call.origin())?;
+    at.set(found)
+}
+
+entries! {
+    cuIpcGetMemHandle none 4010 Driver (handle: Out<IpcHandle>, at: u64) |call| {
+        handle.check()?;
+        call.context()?;
+        let reserved = call.driver.state().memory.export(at)?;
+        handle.set(IpcHandle { reserved })
+    }
+    cuIpcOpenMemHandle none 4010 Driver (at: Out<u64>, handle: IpcHandle, flags: u32) |call| {
+        open(call, at, handle, flags)
+    }
+    cuIpcOpenMemHandle_v2 none 11000 Driver (at: Out<u64>, handle: IpcHandle, flags: u32) |call| {
+        open(call, at, handle, flags)
+    }
+    cuIpcCloseMemHandle none 4010 Driver (at: u64) |call| {
+        call.context()?;
+        let mut state = call.driver.state();
+        state.refuse_unsafe(call.thread)?;
+        if state.memory.opened(at)? == 1 {
+            // Addresses go away, as with `cuMemFree`: the driver waits for the device.
+            let context = state.memory.block(at).map_or(0, |(_, block)| block.context);
+            let open = state.queue.open(context, 0);
+            state = call.driver.wait(state, &open);
+        }
+        if let Some(block) = state.memory.close_block(at)? {
+            state.strict.freed(at, block.len, block.origin, call.origin());
+        }
+        Ok(())
+    }
+    cuIpcGetEventHandle none 4010 Driver (handle: Out<IpcHandle>, event: usize) |call| {
+        handle.check()?;
+        let reserved = call.driver.state().export_event(event as u64)?;
+        handle.set(IpcHandle { reserved })
+    }
+    cuIpcOpenEventHandle none 4010 Driver (event: Out<usize>, handle: IpcHandle) |call| {
+        event.check()?;
+        let context = call.context()?;
+        let found = call.driver.state().open_event(context, &handle.reserved)?;
+        event.set(found as usize)
+    }
+}

@@ -1,0 +1,362 @@
+//! Events between processes: which records there were and which are done, in a page of memory that all who have the event map.
+//!
+//! ```text
+//!  nonce | latest number | highest number wanted | seats: who takes part | slots: number, seat and state of the last records
+//! ```
+//!
+//! A record takes the next number and its slot in one step, and tells the slot when its work is done. Whoever waits takes the latest
+//! number at the call and looks at its slot: two records of one event may end in any order. Whoever waits also says which number it
+//! wants, as a process whose work runs late has to be asked; and where the one who has to tell has died, it writes that the number
+//! is lost, for everybody. A slot that is still open is not taken for another record, so there are as many open records at most.
+#![forbid(unsafe_code)]
+
+use crate::error::{Answer, Code};
+use crate::memory::foreign::{self, Handle, Process, Raw};
+use crate::memory::os::Words;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+const NONCE: usize = 0;
+const LATEST: usize = 2;
+const WANTED: usize = 3;
+const SEATS: usize = 8;
+const SLOTS: usize = 64;
+/// Processes that may have the event at once.
+const SEAT_COUNT: usize = SLOTS - SEATS;
+const SLOT_COUNT: usize = Words::COUNT - SLOTS;
+
+/// What became of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Open,
+    Done,
+    /// Its process died before it was done.
+    Lost,
+}
+
+/// A slot's word: a record's number, whose it is, and what became of it. Zero before the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Slot(u64);
+
+impl Slot {
+    fn new(number: u64, seat: usize, outcome: Outcome) -> Self {
+        let state = match outcome {
+            Outcome::Open => 1,
+            Outcome::Done => 2,
+            Outcome::Lost => 3,
+        };
+        Self(number << 8 | (seat as u64) << 2 | state)
+    }
+
+    fn number(self) -> u64 {
+        self.0 >> 8
+    }
+
+    fn seat(self) -> usize {
+        (self.0 >> 2 & 63) as usize
+    }
+
+    fn outcome(self) -> Outcome {
+        match self.0 & 3 {
+            1 => Outcome::Open,
+            3 => Outcome::Lost,
+            _ => Outcome::Done,
+        }
+    }
+}
+
+/// An event's page, in which this process has a seat. Whoever has an open record keeps it.
+#[derive(Debug)]
+pub(crate) struct Page {
+    words: Words,
+    seat: usize,
+}
+
+impl Page {
+    pub(crate) fn new() -> Answer<Self> {
+        let words = Words::new(foreign::EVENT).map_err(|_| Code::OPERATING_SYSTEM)?;
+        let nonce = foreign::nonce()?;
+        words.word(NONCE).store(nonce as u64, Relaxed);
+        words.word(NONCE + 1).store((nonce >> 64) as u64, Release);
+        Self::sit(words)
+    }
+
+    /// The page of another process's event.
+    pub(crate) fn open(raw: &Raw) -> Answer<Self> {
+        let handle = Handle::from_raw(raw).ok_or(Code::INVALID_HANDLE)?;
+        if handle.is_own() {
+            return Err(Code::INVALID_CONTEXT);
+        }
+        let file = handle.open(foreign::EVENT).ok_or(Code::INVALID_HANDLE)?;
+        Self::adopt(file, handle.nonce)
+    }
+
+    fn adopt(file: OwnedFd, nonce: u128) -> Answer<Self> {
+        let words = Words::adopt(file).map_err(|_| Code::INVALID_HANDLE)?;
+        if nonce_of(&words) != nonce {
+            return Err(Code::INVALID_HANDLE);
+        }
+        Self::sit(words)
+    }
+
+    /// Takes a free seat, or that of a process that has died.
+    fn sit(words: Words) -> Answer<Self> {
+        let own = Process::own()?;
+        for dead_too in [false, true] {
+            for seat in 0..SEAT_COUNT {
+                let word = words.word(SEATS + seat);
+                let before = word.load(Acquire);
+                let free = before == 0 || dead_too && !Process(before).lives();
+                if !free {
+                    continue;
+                }
+                if before != 0 {
+                    lose_all(&words, seat);
+                }
+                if word.compare_exchange(before, own.0, AcqRel, Relaxed).is_ok() {
+                    return Ok(Self { words, seat });
+                }
+            }
+        }
+        Err(Code::OUT_OF_MEMORY)
+    }
+
+    pub(crate) fn handle(&self) -> Raw {
+        Handle::new(self.words.file(), nonce_of(&self.words)).to_raw()
+    }
+
+    /// The number of the last record; 0 before the first.
+    pub(crate) fn latest(&self) -> u64 {
+        self.words.word(LATEST).load(Acquire)
+    }
+
+    fn slot(&self, number: u64) -> &std::sync::atomic::AtomicU64 {
+        slot(&self.words, number)
+    }
+
+    /// A number for a record, or the open record whose slot it would take.
+    pub(crate) fn claim(self: &Arc<Self>) -> Result<Ticket, u64> {
+        loop {
+            let number = self.latest() + 1;
+            let slot = self.slot(number);
+            let before = Slot(slot.load(Acquire));
+            if before.number() < number {
+                if before.outcome() == Outcome::Open {
+                    return Err(before.number());
+                }
+                let open = Slot::new(number, self.seat, Outcome::Open);
+                if slot.compare_exchange(before.0, open.0, AcqRel, Relaxed).is_err() {
+                    continue;
+                }
+                self.words.word(LATEST).fetch_max(number, AcqRel);
+                let page = Arc::clone(self);
+                return Ok(Ticket { page, number });
+            }
+            // Somebody has taken this number and not come to say so yet.
+            self.words.word(LATEST).fetch_max(number, AcqRel);
+        }
+    }
+
+    /// What became of a record. A slot is taken again only when nothing waits to be told of it.
+    pub(crate) fn outcome(&self, number: u64) -> Outcome {
+        let slot = Slot(self.slot(number).load(Acquire));
+        if slot.number() == number {
+            slot.outcome()
+        } else {
+            Outcome::Done
+        }
+    }
+
+    fn close(&self, number: u64, outcome: Outcome) {
+        let slot = self.slot(number);
+        let before = Slot(slot.load(Acquire));
+        if before.number() == number && before.outcome() == Outcome::Open {
+            let after = Slot::new(number, before.seat(), outcome);
+            // Who comes too late finds it told already.
+            let _ = slot.compare_exchange(before.0, after.0, AcqRel, Relaxed);
+        }
+    }
+
+    /// Asks whoever has it to get a record done; one that nobody can tell of any more is lost.
+    pub(crate) fn want(&self, number: u64) {
+        self.words.word(WANTED).fetch_max(number, AcqRel);
+        let slot = Slot(self.slot(number).load(Acquire));
+        if slot.number() == number && slot.outcome() == Outcome::Open {
+            let owner = self.words.word(SEATS + slot.seat()).load(Acquire);
+            if owner == 0 || !Process(owner).lives() {
+                self.close(number, Outcome::Lost);
+            }
+        }
+    }
+
+    /// Whether anybody waits for a record.
+    pub(crate) fn is_wanted(&self, number: u64) -> bool {
+        self.words.word(WANTED).load(Acquire) >= number
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        self.words.word(SEATS + self.seat).store(0, Release);
+    }
+}
+
+fn nonce_of(words: &Words) -> u128 {
+    let high = words.word(NONCE + 1).load(Acquire);
+    u128::from(high) << 64 | u128::from(words.word(NONCE).load(Relaxed))
+}
+
+fn slot(words: &Words, number: u64) -> &std::sync::atomic::AtomicU64 {
+    words.word(SLOTS + (number % SLOT_COUNT as u64) as usize)
+}
+
+/// The open records of a seat whose process has died.
+fn lose_all(words: &Words, seat: usize) {
+    for index in 0..SLOT_COUNT {
+        let word = words.word(SLOTS + index);
+        let before = Slot(word.load(Acquire));
+        if before.seat() == seat && before.outcome() == Outcome::Open {
+            let after = Slot::new(before.number(), seat, Outcome::Lost);
+            let _ = word.compare_exchange(before.0, after.0, AcqRel, Relaxed);
+        }
+    }
+}
+
+/// A record that is to be told of. Where that never happens it is lost.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    pub(crate) page: Arc<Page>,
+    pub(crate) number: u64,
+}
+
+impl Ticket {
+    pub(crate) fn tell(&self) {
+        self.page.close(self.number, Outcome::Done);
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.page.close(self.number, Outcome::Lost);
+    }
+}
+
+/// A record that somebody waits for.
+#[derive(Clone, Debug)]
+pub(crate) struct Awaited {
+    pub(crate) page: Arc<Page>,
+    pub(crate) number: u64,
+}
+
+impl Awaited {
+    pub(crate) fn outcome(&self) -> Outcome {
+        self.page.outcome(self.number)
+    }
+
+    pub(crate) fn want(&self) {
+        self.page.want(self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A page as a second process would have it.
+    fn second(page: &Page) -> Arc<Page> {
+        let file = page.words.file().try_clone_to_owned().unwrap();
+        Arc::new(Page::adopt(file, nonce_of(&page.words)).unwrap())
+    }
+
+    #[test]
+    fn a_record_is_done_when_it_is_told_whatever_others_are() {
+        let here = Arc::new(Page::new().unwrap());
+        let there = second(&here);
+        assert_eq!(there.latest(), 0);
+        let (one, two) = (here.claim().unwrap(), there.claim().unwrap());
+        assert_eq!((one.number, two.number, here.latest()), (1, 2, 2));
+        two.tell();
+        assert_eq!(
+            (here.outcome(2), there.outcome(1)),
+            (Outcome::Done, Outcome::Open)
+        );
+        assert!(!here.is_wanted(1));
+        there.want(1);
+        assert!(here.is_wanted(1) && !here.is_wanted(2));
+        drop(one);
+        drop(two);
+        assert_eq!(
+            (there.outcome(1), there.outcome(2)),
+            (Outcome::Lost, Outcome::Done)
+        );
+    }
+
+    #[test]
+    fn an_open_record_keeps_its_slot() {
+        let page = Arc::new(Page::new().unwrap());
+        let oldest = page.claim().unwrap();
+        for _ in 1..SLOT_COUNT {
+            page.claim().unwrap().tell();
+        }
+        assert_eq!(page.claim().err(), Some(1));
+        oldest.tell();
+        let next = page.claim().unwrap();
+        assert_eq!(next.number, SLOT_COUNT as u64 + 1);
+        assert_eq!(
+            page.outcome(1),
+            Outcome::Done,
+            "another has its slot, so it was told"
+        );
+    }
+
+    #[test]
+    fn what_a_dead_process_has_open_is_lost_and_its_seat_free() {
+        let page = Arc::new(Page::new().unwrap());
+        let other = second(&page);
+        let open = other.claim().unwrap();
+        // It ended, and its number is another's.
+        let dead = Process::own().unwrap().0 + (1 << 22);
+        page.words.word(SEATS + other.seat).store(dead, Release);
+        for seat in 0..SEAT_COUNT {
+            let word = page.words.word(SEATS + seat);
+            let _ = word.compare_exchange(0, Process::own().unwrap().0, AcqRel, Relaxed);
+        }
+        assert_eq!(page.outcome(1), Outcome::Open);
+        let third = second(&page);
+        assert_eq!(third.seat, other.seat);
+        assert_eq!(page.outcome(open.number), Outcome::Lost);
+        assert_eq!(
+            Page::adopt(
+                page.words.file().try_clone_to_owned().unwrap(),
+                nonce_of(&page.words)
+            )
+            .err(),
+            Some(Code::OUT_OF_MEMORY),
+            "every seat is taken by the living"
+        );
+    }
+
+    #[test]
+    fn numbers_are_given_once() {
+        let page = Arc::new(Page::new().unwrap());
+        let take = |page: Arc<Page>| {
+            move || {
+                let told = (0..150).map(|_| {
+                    let ticket = page.claim().unwrap();
+                    ticket.tell();
+                    ticket.number
+                });
+                told.collect::<Vec<_>>()
+            }
+        };
+        let threads = [&page, &second(&page)].map(|page| std::thread::spawn(take(Arc::clone(page))));
+        let mut all: Vec<u64> = threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap())
+            .collect();
+        all.sort_unstable();
+        assert_eq!(all, (1..=300).collect::<Vec<_>>());
+        assert_eq!(page.latest(), 300);
+    }
+}

@@ -1,0 +1,384 @@
+//! Blocks that another process opens: `cuIpcGetMemHandle` and what belongs to it.
+//!
+//! A device's bytes are a file, so another process needs to know of a block only where it lies there: that is told in a small
+//! file of its own, kept as long as the block is. Whoever opens it maps the pieces at addresses of its own; they are whole
+//! granules, with what else lies in them, as on a device.
+//!
+//! ```text
+//!  here     handle -> told: store, pieces -> store of the device
+//!  there    its address space -> page table -> the same store, adopted once for all its blocks
+//! ```
+#![forbid(unsafe_code)]
+
+use super::foreign::{self, Handle, Raw};
+use super::os::Store;
+use super::pages::Bytes;
+use super::{Block, GRANULE, Kind, Memory};
+use crate::error::{Answer, Code};
+use crate::strict::Origin;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+/// A store that processes share.
+#[derive(Debug)]
+struct Shared {
+    store: Store,
+    identity: (u64, u64),
+    users: u64,
+}
+
+/// The stores that processes share, by number, and the blocks of this one that others may open.
+#[derive(Debug, Default)]
+pub(crate) struct Sharing {
+    stores: HashMap<u64, Shared>,
+    /// By the block's address.
+    exports: HashMap<u64, Export>,
+    /// Stores that nobody needs, while somebody may still be at work in them.
+    retired: Vec<Store>,
+    holders: u64,
+}
+
+/// What is told of a block, as long as it lives.
+#[derive(Debug)]
+struct Export {
+    handle: Handle,
+    _told: OwnedFd,
+}
+
+/// A block of another process, opened here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opened {
+    nonce: u128,
+    /// How often it was opened, less how often closed.
+    pub(crate) times: u32,
+    /// Bytes of the first granule before the block.
+    lead: u64,
+    store: u64,
+}
+
+/// A block as its process tells of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Told {
+    nonce: u128,
+    device: u32,
+    len: u64,
+    lead: u64,
+    /// The number of the store's file in that process.
+    store: u32,
+    pieces: Vec<(u64, u64)>,
+}
+
+/// No block has more pieces than this many bytes tell.
+const MOST: u64 = 64 << 20;
+
+impl Told {
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = self.nonce.to_le_bytes().to_vec();
+        let words = [u64::from(self.device), self.len, self.lead, u64::from(self.store)];
+        let pieces = self.pieces.iter().flat_map(|(offset, len)| [*offset, *len]);
+        bytes.extend(words.into_iter().chain(pieces).flat_map(u64::to_le_bytes));
+        bytes
+    }
+
+    /// What the bytes tell, if it can be: whole granules, and none besides those in which the block lies.
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (nonce, rest) = bytes.split_first_chunk()?;
+        let (words, []) = rest.as_chunks::<8>() else {
+            return None;
+        };
+        let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let (&[device, len, lead, store], pieces) = words.split_first_chunk()?;
+        let (pieces, []) = pieces.as_chunks::<2>() else {
+            return None;
+        };
+        let told = Self {
+            nonce: u128::from_le_bytes(*nonce),
+            device: device.try_into().ok()?,
+            len,
+            lead,
+            store: store.try_into().ok()?,
+            pieces: pieces.iter().map(|[offset, len]| (*offset, *len)).collect(),
+        };
+        let granules =
+            |piece: &(u64, u64)| piece.0.is_multiple_of(GRANULE) && piece.1.is_multiple_of(GRANULE);
+        let whole = told.pieces.iter().all(granules) && lead < GRANULE && len > 0;
+        (whole && lead.checked_add(len)?.checked_next_multiple_of(GRANULE) == told.room()).then_some(told)
+    }
+
+    /// Bytes of all pieces.
+    fn room(&self) -> Option<u64> {
+        let add = |sum: u64, piece: &(u64, u64)| sum.checked_add(piece.1).filter(|_| piece.1 > 0);
+        self.pieces.iter().try_fold(0, add)
+    }
+
+    /// What the process of a handle tells of its block, while it has it.
+    fn read(handle: &Handle) -> Option<Self> {
+        let file = File::from(handle.open(foreign::BLOCK)?);
+        let mut bytes = Vec::new();
+        file.take(MOST).read_to_end(&mut bytes).ok()?;
+        Self::from_bytes(&bytes).filter(|told| told.nonce == handle.nonce)
+    }
+}
+
+impl Memory {
+    /// A handle of the block that an address lies in; every time the same.
+    pub(crate) fn export(&mut self, at: u64) -> Answer<Raw> {
+        let (base, block) = self.block(at).ok_or(Code::INVALID_VALUE)?;
+        if !matches!(block.kind, Kind::Plain) {
+            return Err(Code::INVALID_VALUE);
+        }
+        if let Some(export) = self.sharing.exports.get(&base) {
+            return Ok(export.handle.to_raw());
+        }
+        let (len, device) = (block.len, block.device);
+        let lead = base % GRANULE;
+        let cover = (lead + len).next_multiple_of(GRANULE);
+        let pieces = self.pages.translate(base - lead, cover).ok_or(Code::MAP_FAILED)?;
+        let told = Told {
+            nonce: foreign::nonce()?,
+            device,
+            len,
+            lead,
+            store: self.card(device)?.store.file().as_raw_fd().cast_unsigned(),
+            pieces: pieces.into_iter().map(|(_, offset, len)| (offset, len)).collect(),
+        };
+        let file = foreign::written(foreign::BLOCK, &told.to_bytes())?;
+        let handle = Handle::new(file.as_fd(), told.nonce);
+        let export = Export { handle, _told: file };
+        self.sharing.exports.insert(base, export);
+        Ok(handle.to_raw())
+    }
+
+    /// The block is gone: who did not open it by now cannot any more.
+    pub(super) fn unexport(&mut self, base: u64) {
+        self.sharing.exports.remove(&base);
+    }
+
+    /// The address here of another process's block.
+    pub(crate) fn open_block(&mut self, raw: &Raw, origin: Origin) -> Answer<u64> {
+        let handle = Handle::from_raw(raw).ok_or(Code::INVALID_HANDLE)?;
+        if handle.is_own() {
+            return Err(Code::INVALID_CONTEXT);
+        }
+        // The process is asked first: what it has freed is not opened once more.
+        let told = Told::read(&handle).ok_or(Code::MAP_FAILED)?;
+        if let Some(at) = self.open_again(told.nonce, origin)? {
+            return Ok(at);
+        }
+        self.card(told.device)?;
+        let file = foreign::open(handle.pid, told.store, foreign::DEVICE).ok_or(Code::MAP_FAILED)?;
+        let store = self.share(file)?;
+        let opened = Opened {
+            nonce: told.nonce,
+            times: 1,
+            lead: told.lead,
+            store,
+        };
+        let shown = self.show_opened(&told, store);
+        let at = shown.inspect_err(|_| self.unshare(store))?;
+        self.enter(at, told.len, Kind::Opened(opened), told.device, origin);
+        Ok(at)
+    }
+
+    /// The address of a block that is open, once more. One context of a process has it.
+    fn open_again(&mut self, nonce: u128, origin: Origin) -> Answer<Option<u64>> {
+        for (at, block) in &mut self.blocks {
+            if let Kind::Opened(opened) = &mut block.kind
+                && opened.nonce == nonce
+            {
+                if block.context != origin.context {
+                    return Err(Code::INVALID_CONTEXT);
+                }
+                opened.times = opened.times.checked_add(1).ok_or(Code::INVALID_VALUE)?;
+                return Ok(Some(*at));
+            }
+        }
+        Ok(None)
+    }
+
+    fn show_opened(&mut self, told: &Told, store: u64) -> Answer<u64> {
+        let room = told.room().ok_or(Code::MAP_FAILED)?;
+        let bytes = Bytes {
+            device: told.device,
+            shared: Some(store),
+        };
+        let len = self.store(bytes)?.len();
+        let inside = |piece: &(u64, u64)| piece.0.checked_add(piece.1).is_some_and(|end| end <= len);
+        if !told.pieces.iter().all(inside) {
+            return Err(Code::MAP_FAILED);
+        }
+        let base = self.space.take(room, GRANULE).ok_or(Code::MAP_FAILED)?;
+        if let Err(code) = self.show(base, bytes, &told.pieces, 0, true) {
+            self.space.give(base, room);
+            return Err(code);
+        }
+        Ok(base + told.lead)
+    }
+
+    /// How often a block is open that begins at this address.
+    pub(crate) fn opened(&self, at: u64) -> Answer<u32> {
+        match self.blocks.get(&at).map(|block| &block.kind) {
+            Some(Kind::Opened(opened)) => Ok(opened.times),
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    /// Closes a block once. Answers it when that was the last time; work that uses it has to be over then.
+    pub(crate) fn close_block(&mut self, at: u64) -> Answer<Option<Block>> {
+        let block = self.blocks.get_mut(&at).ok_or(Code::INVALID_VALUE)?;
+        let Kind::Opened(opened) = &mut block.kind else {
+            return Err(Code::INVALID_VALUE);
+        };
+        opened.times -= 1;
+        Ok(if opened.times == 0 {
+            self.forget_block(at)
+        } else {
+            None
+        })
+    }
+
+    /// Closes a block however often it is open.
+    pub(super) fn forget_block(&mut self, at: u64) -> Option<Block> {
+        let block = self.blocks.get(&at)?.clone();
+        let Kind::Opened(opened) = block.kind else {
+            return None;
+        };
+        let room = (opened.lead + block.len).next_multiple_of(GRANULE);
+        self.blocks.remove(&at);
+        self.hide(at - opened.lead, room);
+        self.space.give(at - opened.lead, room);
+        self.unshare(opened.store);
+        Some(block)
+    }
+}
+
+impl Memory {
+    /// The store that bytes lie in.
+    pub(super) fn store(&self, bytes: Bytes) -> Answer<&Store> {
+        match bytes.shared {
+            None => Ok(&self.card(bytes.device)?.store),
+            Some(number) => {
+                let found = self.sharing.stores.get(&number);
+                found.map(|shared| &shared.store).ok_or(Code::UNKNOWN)
+            }
+        }
+    }
+
+    /// The number of the store that is this file, for one user more.
+    pub(super) fn share(&mut self, file: OwnedFd) -> Answer<u64> {
+        let identity = foreign::identity(file.as_fd())?;
+        let known = self
+            .sharing
+            .stores
+            .iter_mut()
+            .find(|known| known.1.identity == identity);
+        if let Some((number, shared)) = known {
+            shared.users += 1;
+            return Ok(*number);
+        }
+        let store = Store::adopt(file).map_err(|_| Code::MAP_FAILED)?;
+        self.keep(store)
+    }
+
+    /// Keeps a store of processes, for its first user.
+    pub(super) fn keep(&mut self, store: Store) -> Answer<u64> {
+        let identity = foreign::identity(store.file())?;
+        let number = self.new_id();
+        self.sharing.stores.insert(
+            number,
+            Shared {
+                store,
+                identity,
+                users: 1,
+            },
+        );
+        Ok(number)
+    }
+
+    /// One user less; without any it goes, as soon as nobody is at work.
+    pub(super) fn unshare(&mut self, number: u64) {
+        let Some(shared) = self.sharing.stores.get_mut(&number) else {
+            return;
+        };
+        shared.users -= 1;
+        if shared.users == 0
+            && let Some(shared) = self.sharing.stores.remove(&number)
+            && self.sharing.holders > 0
+        {
+            self.sharing.retired.push(shared.store);
+        }
+    }
+
+    /// From now on somebody may be at work in any store, with no lock held: none is unmapped.
+    pub(crate) fn hold(&mut self) {
+        self.sharing.holders += 1;
+    }
+
+    /// Who called `hold` has no spans any more.
+    pub(crate) fn unhold(&mut self) {
+        self.sharing.holders = self.sharing.holders.saturating_sub(1);
+        if self.sharing.holders == 0 {
+            self.sharing.retired.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+
+    fn told() -> Told {
+        Told {
+            nonce: 7,
+            device: 0,
+            len: GRANULE,
+            lead: 512,
+            store: 3,
+            pieces: vec![(4 * GRANULE, GRANULE), (0, GRANULE)],
+        }
+    }
+
+    #[test]
+    fn what_is_told_is_read_and_nonsense_is_not() {
+        let good = told();
+        assert_eq!(Told::from_bytes(&good.to_bytes()), Some(good.clone()));
+        let cut = &good.to_bytes()[..good.to_bytes().len() - 8];
+        assert_eq!(Told::from_bytes(cut), None);
+        let bad: [fn(&mut Told); 6] = [
+            |told| told.len = 2 * GRANULE,
+            |told| told.len = u64::MAX,
+            |told| told.len = 512,
+            |told| told.lead = GRANULE,
+            |told| told.pieces[0].0 += 1,
+            |told| told.pieces[1].1 = u64::MAX / GRANULE * GRANULE,
+        ];
+        for spoil in bad {
+            let mut other = good.clone();
+            spoil(&mut other);
+            assert_eq!(Told::from_bytes(&other.to_bytes()), None, "{other:?}");
+        }
+    }
+
+    /// A store goes only when the last one at work is done, and is found again while it is there.
+    #[test]
+    fn stores_stay_while_somebody_is_at_work() {
+        let mut memory = Memory::new(&Options::default()).unwrap();
+        let store = Store::new(foreign::DEVICE, GRANULE).unwrap();
+        let again = store.file().try_clone_to_owned().unwrap();
+        let number = memory.keep(store).unwrap();
+        assert_eq!(memory.share(again), Ok(number));
+        memory.hold();
+        memory.unshare(number);
+        assert_eq!(memory.sharing.stores.len(), 1);
+        memory.unshare(number);
+        assert_eq!(
+            (memory.sharing.stores.len(), memory.sharing.retired.len()),
+            (0, 1)
+        );
+        memory.unhold();
+        assert_eq!(memory.sharing.retired.len(), 0);
+    }
+}
