@@ -39,13 +39,20 @@ impl Options {
                 return once(&mut options.warm_up, runs, &option.path);
             }
             if option.path.is_ident("runs") {
-                return once(&mut options.runs, read_runs(option.value()?.parse()?)?, &option.path);
+                return once(
+                    &mut options.runs,
+                    read_runs(option.value()?.parse()?)?,
+                    &option.path,
+                );
             }
             if option.path.is_ident("crate") {
                 let krate = option.value()?.call(Path::parse_mod_style)?;
                 return once(&mut options.krate, krate, &option.path);
             }
-            let known = option.path.get_ident().filter(|name| LIMITS.iter().any(|known| *name == known));
+            let known = option
+                .path
+                .get_ident()
+                .filter(|name| LIMITS.iter().any(|known| *name == known));
             let Some(name) = known else {
                 return Err(option.error(KNOWN));
             };
@@ -105,9 +112,14 @@ fn check(signature: &Signature, options: &Options) -> syn::Result<()> {
 
 /// Whether it answers a `Result`, by its name.
 fn is_result(output: &ReturnType) -> bool {
-    let ReturnType::Type(_, ty) = output else { return false };
+    let ReturnType::Type(_, ty) = output else {
+        return false;
+    };
     let Type::Path(path) = &**ty else { return false };
-    path.path.segments.last().is_some_and(|last| last.ident == "Result")
+    path.path
+        .segments
+        .last()
+        .is_some_and(|last| last.ident == "Result")
 }
 
 /// What the closure around the body answers. Where that is `impl Trait` it cannot be said.

@@ -156,13 +156,28 @@ fn limits_that_say_nothing_are_refused_where_they_stand() {
         ("peak", plain, "", "expected `=`"),
         ("peak = 1, runs = 0", plain, "0", "nothing is measured"),
         ("peak = 1, warm_up = many", plain, "many", "expected integer"),
-        ("peak = 1, warm_up = 5000000000", plain, "5000000000", "number too large"),
+        (
+            "peak = 1, warm_up = 5000000000",
+            plain,
+            "5000000000",
+            "number too large",
+        ),
         ("warm_up = 1", plain, "warm_up", "nothing is limited"),
         ("", plain, "", "nothing is limited"),
-        ("peak = 1", "async fn f() {}", "async", "whichever thread polls it"),
+        (
+            "peak = 1",
+            "async fn f() {}",
+            "async",
+            "whichever thread polls it",
+        ),
         ("peak = 1", "const fn f() {}", "const", "allocates nothing"),
         ("peak = 1, runs = 2", "fn f(a: u8) {}", "a", "has no parameters"),
-        ("peak = 1, warm_up = 2", "fn f(self) {}", "self", "has no parameters"),
+        (
+            "peak = 1, warm_up = 2",
+            "fn f(self) {}",
+            "self",
+            "has no parameters",
+        ),
         ("peak = 1", "struct S;", "struct", "expected"),
     ] {
         let (error, words) = unlimited(options, function);
@@ -178,7 +193,10 @@ fn attributes_and_signature_stay_and_each_limit_is_a_call() {
         made.to_string().replace(' ', "")
     };
     assert_eq!(
-        made("peak = \"1 MiB\", leaked = 3 * 4, warm_up = 2, crate = a::b", "#[test] pub fn f() { g() }"),
+        made(
+            "peak = \"1 MiB\", leaked = 3 * 4, warm_up = 2, crate = a::b",
+            "#[test] pub fn f() { g() }"
+        ),
         "#[test]pubfnf(){a::b::limits::Limits::new().peak(\"1MiB\").leaked(3*4).warm_up(2).assert(||->(){g()})}"
     );
     assert_eq!(
@@ -186,6 +204,8 @@ fn attributes_and_signature_stay_and_each_limit_is_a_call() {
         "fnf<T>(a:T)->std::io::Result<T>{::millpond::limits::Limits::new().total(N)\
          .__assert_once(move||->std::io::Result<T>{Ok(a)},::core::result::Result::is_ok)}"
     );
-    assert!(made("peak = 1, runs = 2", "fn f() -> Result<(), E> { g() }").contains(".assert_ok(||->Result<(),E>"));
+    assert!(
+        made("peak = 1, runs = 2", "fn f() -> Result<(), E> { g() }").contains(".assert_ok(||->Result<(),E>")
+    );
     assert!(made("peak = 1", "fn f() -> impl Copy { 1 }").contains("(move||{1},|_|true)"));
 }

@@ -99,5 +99,8 @@ fn a_text_that_is_no_size_is_said() {
     fn wrong() {}
     let said = catch_unwind(wrong).unwrap_err();
     let said = said.downcast_ref::<String>().expect("a text");
-    assert!(said.contains("a limit is no size") && said.contains("much"), "{said}");
+    assert!(
+        said.contains("a limit is no size") && said.contains("much"),
+        "{said}"
+    );
 }

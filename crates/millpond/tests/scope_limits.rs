@@ -53,12 +53,13 @@ fn every_figure_is_exact_and_at_its_limit_all_is_well() {
         drop(first);
         *kept = Some(tagged(&pool, "kept", 4 * KIB));
     };
-    let (peak, total, leaked) = (
-        (MIB + 64 * KIB) as u64,
-        (MIB + 68 * KIB) as u64,
-        4 * KIB as u64,
-    );
-    let limits = Limits::new().peak(peak).total(total).leaked(leaked).allocations(3).temporary(1);
+    let (peak, total, leaked) = ((MIB + 64 * KIB) as u64, (MIB + 68 * KIB) as u64, 4 * KIB as u64);
+    let limits = Limits::new()
+        .peak(peak)
+        .total(total)
+        .leaked(leaked)
+        .allocations(3)
+        .temporary(1);
     let measured = limits.check(|| work(&mut kept)).expect("at its limits");
     assert_eq!(figures(&measured.runs[0]), (peak, total, 3, 1, leaked));
     for (limits, expected) in [
@@ -92,11 +93,17 @@ fn every_figure_is_exact_and_at_its_limit_all_is_well() {
         ),
         (
             Limits::new().allocations(2),
-            Exceeded::Allocations { limit: 2, measured: 3 },
+            Exceeded::Allocations {
+                limit: 2,
+                measured: 3,
+            },
         ),
         (
             Limits::new().temporary(0),
-            Exceeded::Temporary { limit: 0, measured: 1 },
+            Exceeded::Temporary {
+                limit: 0,
+                measured: 1,
+            },
         ),
     ] {
         let error = limits.check(|| work(&mut kept)).expect_err("one less");
@@ -171,8 +178,9 @@ fn threads_that_join_count_and_others_do_not() {
         });
     });
     drop(held);
+    // The next thing that this thread did was to free its own: what others do meanwhile makes no difference to that.
     let usage = scope.end().expect("three at once");
-    assert_eq!(figures(&usage), (3 * MIB as u64, 3 * MIB as u64, 2, 0, 0));
+    assert_eq!(figures(&usage), (3 * MIB as u64, 3 * MIB as u64, 2, 1, 0));
 
     // A thread that is in it for longer than it is there counts for nobody.
     let joined = handle.join();
@@ -236,7 +244,13 @@ fn what_an_inner_scope_leaves_is_found_at_the_end_of_the_outer_one() {
         inner.end().expect("no limits");
     }
     let error = exceeded(outer.end().expect_err("three blocks"));
-    let mut tags: Vec<&str> = error.usage.leaked.groups.iter().map(|group| group.tag.name()).collect();
+    let mut tags: Vec<&str> = error
+        .usage
+        .leaked
+        .groups
+        .iter()
+        .map(|group| group.tag.name())
+        .collect();
     tags.sort_unstable();
     assert_eq!(tags, ["depth 0", "depth 1", "depth 2"]);
 }
@@ -260,7 +274,12 @@ fn scopes_that_have_ended_take_no_room() {
 fn runs_that_warm_up_do_not_count_and_what_they_leave_is_told() {
     let pool = pool("warm");
     let mut cache: Vec<Buffer<u8>> = Vec::new();
-    let limits = Limits::new().peak("64 KiB").leaked(0).allocations(1).warm_up(2).runs(3);
+    let limits = Limits::new()
+        .peak("64 KiB")
+        .leaked(0)
+        .allocations(1)
+        .warm_up(2)
+        .runs(3);
     let measured = limits
         .check(|| {
             if cache.len() < 2 {
@@ -287,7 +306,7 @@ fn runs_that_warm_up_do_not_count_and_what_they_leave_is_told() {
 #[test]
 fn a_failure_says_who_holds_what() {
     let pool = pool("told");
-    let limits = Limits::new().peak("2 MiB").leaked(0).allocations(3).temporary(1);
+    let limits = Limits::new().peak("2 MiB").leaked(0).allocations(3).temporary(0);
     let mut kept = None;
     let error = limits.check(|| {
         let weights = tagged(&pool, "weights", 2 * MIB);
@@ -295,14 +314,16 @@ fn a_failure_says_who_holds_what() {
         drop(weights);
         drop(more);
         kept = Some(tagged(&pool, "forgotten", 4 * KIB));
-        for _ in 0..3 {
-            drop(tagged(&pool, "scratch", KIB));
-        }
+        drop(tagged(&pool, "scratch", KIB));
     });
     let text = error.expect_err("too much of everything").to_string();
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("at ")).collect();
+    // Without stacks.
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.starts_with("            "))
+        .collect();
     let thread = format!("thread {}", millpond::thread_number());
-    // Without the stacks, and without how long it has lived.
+    // Without how long it has lived.
     let mut shown = lines.join("\n");
     if let (Some(from), Some(to)) = (shown.find(", age "), shown.find(&format!(", {thread}\nmost"))) {
         shown.replace_range(from..to, "");
@@ -311,24 +332,24 @@ fn a_failure_says_who_holds_what() {
         "limits of memory are exceeded",
         "  peak: 3.00 MiB, and the limit is 2.00 MiB",
         "  leaked: 4.00 KiB, and the limit is 0 B",
-        "  allocations: 6, and the limit is 3",
-        "  temporary: 3, and the limit is 1",
+        "  allocations: 4, and the limit is 3",
+        "  temporary: 1, and the limit is 0",
         "at the peak: 3.00 MiB live in 2 blocks",
         &format!(" 2.00 MiB in 1 block: weights, {thread}"),
         &format!(" 1.00 MiB in 1 block: activations, {thread}"),
         "at the end: 4.00 KiB live in 1 block",
         &format!(" 4.00 KiB in 1 block: forgotten, {thread}"),
         "most allocations:",
-        "  3.00 KiB of 3 allocations, 3 temporary: scratch",
         "  2.00 MiB of 1 allocation, 0 temporary: weights",
         "  1.00 MiB of 1 allocation, 0 temporary: activations",
         "  4.00 KiB of 1 allocation, 0 temporary: forgotten",
+        "  1.00 KiB of 1 allocation, 1 temporary: scratch",
         "most temporary blocks:",
-        "  3.00 KiB of 3 allocations, 3 temporary: scratch",
+        "  1.00 KiB of 1 allocation, 1 temporary: scratch",
     ]
     .map(str::to_owned)
     .join("\n");
-    assert_eq!(shown.replace("at the peak", "AT").replace("at the end", "AT"), expected.replace("at the peak", "AT").replace("at the end", "AT"));
+    assert_eq!(shown, expected);
     #[cfg(feature = "stacks")]
     assert!(text.contains("tests/scope_limits.rs:"), "{text}");
 }
@@ -343,7 +364,10 @@ fn only_named_pools_count_and_what_is_ignored_does_not() {
         .ignore(move |group| group.tag == cache)
         .enter()
         .expect("a scope");
-    let held = (tagged(&other, "elsewhere", MIB), tagged(&counted, "ignored cache", 2 * MIB));
+    let held = (
+        tagged(&other, "elsewhere", MIB),
+        tagged(&counted, "ignored cache", 2 * MIB),
+    );
     let usage = scope.end().expect("nothing that counts");
     assert_eq!((usage.allocations, usage.peak), (1, 2 * MIB as u64));
     drop(held);
@@ -450,19 +474,22 @@ mod devices {
         let measured = limits.check(|| work(4 * MIB)).expect("at its limit");
         assert_eq!(measured.runs[0].peak, 6 * MIB as u64);
         let text = limits.check(|| work(8 * MIB)).expect_err("too much").to_string();
-        assert!(text.contains("peak: 10.0 MiB, and the limit is 6.00 MiB"), "{text}");
+        assert!(
+            text.contains("peak: 10.0 MiB, and the limit is 6.00 MiB"),
+            "{text}"
+        );
         assert!(text.contains("8.00 MiB in 1 block: on the device"), "{text}");
 
         let mut kept = None;
         let named = Limits::new().device_pool(&pool).leaked(0);
         let error = named.check(|| {
-            kept = Some((
-                pool.alloc::<u8>(MIB, &stream).expect("fits"),
-                block(&host, MIB),
-            ));
+            kept = Some((pool.alloc::<u8>(MIB, &stream).expect("fits"), block(&host, MIB)));
         });
         let error = exceeded(error.expect_err("held"));
-        assert_eq!((error.usage.leaked.bytes, error.usage.allocations), (MIB as u64, 1));
+        assert_eq!(
+            (error.usage.leaked.bytes, error.usage.allocations),
+            (MIB as u64, 1)
+        );
         // Freed by a stranger.
         thread::spawn(move || drop(kept)).join().expect("no panic");
     }

@@ -125,7 +125,10 @@ impl fmt::Display for Exceeded {
         if !are_bytes {
             return write!(f, "{what}: {measured}, and the limit is {limit}");
         }
-        let (shown, of) = (display_size(measured).to_string(), display_size(limit).to_string());
+        let (shown, of) = (
+            display_size(measured).to_string(),
+            display_size(limit).to_string(),
+        );
         write!(f, "{what}: {shown}, and the limit is {of}")?;
         if shown == of {
             write!(f, " ({measured} bytes, and {limit})")?;
@@ -203,7 +206,11 @@ pub(crate) fn most(
     for site in sites.iter().take(PLACES) {
         let of_all = format!("{} of {}", display_size(site.total), site.allocations);
         let s = if site.allocations == 1 { "" } else { "s" };
-        write!(f, "\n  {of_all} allocation{s}, {} temporary: {}", site.temporary, site.tag)?;
+        write!(
+            f,
+            "\n  {of_all} allocation{s}, {} temporary: {}",
+            site.temporary, site.tag
+        )?;
         let frames = site.stack.as_ref().map(crate::ledger::Stack::user_frames);
         for frame in frames.iter().flatten().take(FRAMES) {
             write!(f, "\n            at {frame}")?;

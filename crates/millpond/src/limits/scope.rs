@@ -81,8 +81,7 @@ impl Limits {
         }
         let watching = Watching::begin();
         self.refuse_samples()?;
-        let number =
-            tally::begin(tally::current(), &self.pools, SITES).ok_or(LimitsError::TooMany)?;
+        let number = tally::begin(tally::current(), &self.pools, SITES).ok_or(LimitsError::TooMany)?;
         Ok(LimitsScope {
             limits: self.clone(),
             number,

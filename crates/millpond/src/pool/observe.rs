@@ -57,7 +57,8 @@ impl Heap {
         let spare = {
             let _inside = inside();
             let ledgers = lock(&self.ledgers);
-            let spare = |ledger: &&&'static Arc<Ledger>| ledger.is_passing() && Arc::strong_count(ledger) == 1;
+            let spare =
+                |ledger: &&&'static Arc<Ledger>| ledger.is_passing() && Arc::strong_count(ledger) == 1;
             ledgers.iter().find(spare).map(|ledger| Arc::clone(ledger))
         };
         if let Some(spare) = spare {
@@ -76,7 +77,11 @@ impl Heap {
         }
         self.change_watchers(|watchers| {
             let passing = watchers.ledger().is_some_and(|ledger| ledger.is_passing());
-            let made = if passing { watchers.with_ledger(None) } else { watchers.clone() };
+            let made = if passing {
+                watchers.with_ledger(None)
+            } else {
+                watchers.clone()
+            };
             (made, ())
         });
     }

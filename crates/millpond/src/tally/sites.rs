@@ -201,7 +201,12 @@ impl Tally {
 
     /// What is live of pools whose accounts it does not know.
     pub(crate) fn live_elsewhere(&self) -> LeakReport {
-        let Entry { live, largest, threads, .. } = self.elsewhere;
+        let Entry {
+            live,
+            largest,
+            threads,
+            ..
+        } = self.elsewhere;
         let group = (live.blocks > 0).then_some(LeakGroup {
             tag: Tag::OTHERS,
             stack: None,
@@ -350,4 +355,111 @@ pub(crate) fn at_peak(sites: &[Site]) -> LeakReport {
         oldest: None,
         threads: site.threads,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Facts;
+    use crate::ledger::Tracking;
+    use crate::memory::MemoryKind;
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+
+    fn record(account: &Ledger, tag: &str, bytes: usize) -> Record {
+        let _scope = crate::tag::tag(tag);
+        let facts = Facts {
+            bytes,
+            requested: bytes,
+            ..Facts::default()
+        };
+        account.record(&facts, MemoryKind::Host, None)
+    }
+
+    /// A block that is allocated, with the number of its tag and its bytes; or one of those that are live, and freed.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Allocate(usize, usize),
+        Free(Index),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let allocate = (0..3usize, 1..100usize).prop_map(|(tag, bytes)| Step::Allocate(tag, bytes));
+        let free = any::<Index>().prop_map(Step::Free);
+        prop::collection::vec(prop_oneof![allocate, free], 1..60)
+    }
+
+    proptest! {
+        /// Against a copy of everything at each new peak.
+        #[test]
+        fn what_each_site_held_at_the_peak_is_exact(steps in steps()) {
+            let account = Arc::new(Ledger::new(Tracking::All));
+            let mut tally = Tally::new(Box::default(), 8);
+            let (mut live, mut at_peak, mut peak) = (Vec::<Record>::new(), Vec::new(), 0);
+            for step in steps {
+                match step {
+                    Step::Allocate(tag, bytes) => {
+                        let block = record(&account, ["a", "b", "c"][tag], bytes);
+                        tally.allocated(&account, &block);
+                        live.push(block);
+                    }
+                    Step::Free(_) if live.is_empty() => {}
+                    Step::Free(index) => {
+                        let block = live.swap_remove(index.index(live.len()));
+                        tally.freed(&account, &block, false);
+                    }
+                }
+                let bytes: usize = live.iter().map(|block| block.bytes).sum();
+                if bytes > peak {
+                    (peak, at_peak) = (bytes, live.clone());
+                }
+            }
+            for site in tally.sites() {
+                let of = at_peak.iter().filter(|block| block.tag == site.tag);
+                let bytes: usize = of.clone().map(|block| block.bytes).sum();
+                prop_assert_eq!((site.peak_bytes, site.peak_blocks), (bytes as u64, of.count() as u64));
+            }
+            prop_assert_eq!(tally.figures().peak.bytes, peak as u64);
+        }
+    }
+
+    #[test]
+    fn sums_stay_exact_where_there_is_no_room_for_sites() {
+        let account = Arc::new(Ledger::new(Tracking::All));
+        let others: Vec<Arc<Ledger>> = (0..2 * ACCOUNTS)
+            .map(|_| Arc::new(Ledger::new(Tracking::All)))
+            .collect();
+        let mut tally = Tally::new(Box::default(), 4);
+        let room = tally.room();
+        let blocks: Vec<Record> = (0..100)
+            .map(|at| record(&account, &format!("tag {at}"), 10))
+            .collect();
+        blocks.iter().for_each(|block| tally.allocated(&account, block));
+        others.iter().for_each(|other| tally.allocated(other, &blocks[0]));
+        assert_eq!(
+            (tally.room(), tally.accounts.capacity()),
+            (room, ACCOUNTS),
+            "nothing has grown"
+        );
+        let all = 100 + others.len() as u64;
+        assert_eq!(
+            tally.figures().live,
+            Held {
+                bytes: 10 * all,
+                blocks: all
+            }
+        );
+        let sites = tally.sites();
+        assert_eq!(sites.iter().map(|site| site.peak_bytes).sum::<u64>(), 10 * all);
+        let elsewhere = others.len() as u64 - (ACCOUNTS as u64 - 1);
+        assert_eq!(tally.live_elsewhere().blocks, elsewhere);
+        blocks
+            .iter()
+            .for_each(|block| tally.freed(&account, block, false));
+        others
+            .iter()
+            .for_each(|other| tally.freed(other, &blocks[0], false));
+        assert_eq!(tally.figures().live, Held::default());
+        assert!(tally.sites().iter().all(|site| site.live_bytes == 0));
+    }
 }

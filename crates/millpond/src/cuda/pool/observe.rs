@@ -26,8 +26,7 @@ impl Shared {
 
     /// Ends an account that was begun so and that nobody else relies on.
     fn end_passing_account(&self) {
-        let is_passing =
-            |watchers: &Watchers| watchers.ledger().is_some_and(|ledger| ledger.is_passing());
+        let is_passing = |watchers: &Watchers| watchers.ledger().is_some_and(|ledger| ledger.is_passing());
         if is_passing(&self.watchers()) {
             self.change_watchers(|watchers| match is_passing(watchers) {
                 true => (watchers.with_ledger(None), ()),
