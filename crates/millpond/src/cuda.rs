@@ -88,7 +88,7 @@ pub use transfer::{HostEnd, Transfer, TransferError};
 
 pub(crate) use mark::{Mark, settle};
 pub(crate) use pinned::is_known;
-pub(crate) use pool::tell_leaks_at_exit;
+pub(crate) use pool::{begin_accounts, each_pool, end_passing_accounts, tell_leaks_at_exit};
 pub(crate) use transfer::upload_part;
 
 /// Whether this process was forked from one that uses CUDA.

@@ -30,6 +30,7 @@ mod ward;
 
 pub use builder::{DevicePoolBuilder, DevicePoolError};
 pub(crate) use leaks::tell_leaks_at_exit;
+pub(crate) use observe::{begin_accounts, each_pool, end_passing_accounts};
 pub use tenant::DeviceTenant;
 pub use unpooled::UnpooledDevice;
 

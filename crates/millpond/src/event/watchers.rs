@@ -3,6 +3,7 @@
 use super::{Context, Event, EventKind, Facts, PoolLabel, Subscriber, SubscriptionId};
 use crate::ledger::{Ledger, Record, Tracking, WrongFree};
 use crate::tag::Tag;
+use crate::tally;
 use crate::thread::{self, COUNTING, DELIVERING};
 use crate::time::Time;
 use std::any::Any;
@@ -232,10 +233,13 @@ impl Watchers {
     }
 
     #[inline(never)]
-    fn enter(&self, ledger: &Ledger, facts: &Facts) {
+    fn enter(&self, ledger: &Arc<Ledger>, facts: &Facts) {
         let time = self.time();
         let record = ledger.record(facts, self.pool.kind, time);
         let record = ledger.insert(facts.address, record);
+        if let Some(record) = record.as_ref().filter(|record| record.charged.is_some()) {
+            tally::allocated(self.pool.id, ledger, record);
+        }
         if !self.subscribers.is_empty() {
             self.tell(EventKind::Allocated, facts, time, record.as_ref());
         }
@@ -261,7 +265,7 @@ impl Watchers {
     }
 
     #[inline(never)]
-    fn take_out(&self, ledger: &Ledger, facts: &Facts) -> Result<(), Box<WrongFree>> {
+    fn take_out(&self, ledger: &Arc<Ledger>, facts: &Facts) -> Result<(), Box<WrongFree>> {
         let time = self.time();
         let given = (facts.align != 0).then_some((facts.requested, facts.align));
         let record = match ledger.remove_at(facts.address, given, time) {
@@ -271,6 +275,9 @@ impl Watchers {
                 return Err(error);
             }
         };
+        if let Some(record) = record.as_ref().filter(|record| record.charged.is_some()) {
+            tally::freed(self.pool.id, ledger, record);
+        }
         if !self.subscribers.is_empty() {
             let mut facts = *facts;
             if let Some(record) = record.as_ref().filter(|_| facts.align == 0) {

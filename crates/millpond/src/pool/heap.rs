@@ -281,6 +281,10 @@ impl Heap {
         self.budget.as_ref()
     }
 
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(crate) fn kind(&self) -> MemoryKind {
         self.kind
     }
