@@ -18,6 +18,8 @@ mod model;
 mod options;
 mod pickle;
 mod read;
+#[cfg(feature = "recording")]
+pub mod recording;
 mod rmm;
 mod source;
 mod strings;
