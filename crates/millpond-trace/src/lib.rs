@@ -11,6 +11,8 @@ mod csv;
 mod detect;
 mod error;
 mod header;
+#[cfg(feature = "recording")]
+pub mod history;
 mod json;
 mod ledger;
 mod lines;

@@ -49,7 +49,9 @@ fn exactly(from: &mut impl Read, bytes: u64) -> io::Result<Option<Vec<u8>>> {
 
 fn number(from: &mut impl Read) -> io::Result<Option<u32>> {
     let bytes = exactly(from, 4)?;
-    Ok(bytes.and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes))
+    Ok(bytes
+        .and_then(|bytes| bytes.try_into().ok())
+        .map(u32::from_le_bytes))
 }
 
 /// The next message.
@@ -63,7 +65,9 @@ pub(super) fn next(from: &mut impl Read) -> Result<Next, RecordingError> {
         Some(CONTINUES) => {}
         Some(other) => return Ok(Next::Damaged(format!("a message begins with {other:#x}"))),
     }
-    let Some(length) = number(from)? else { return Ok(Next::Cut) };
+    let Some(length) = number(from)? else {
+        return Ok(Next::Cut);
+    };
     if length == 0 {
         return Ok(Next::Closed);
     }
@@ -96,7 +100,9 @@ pub(super) fn check(message: &Message, most_rows: i64) -> Result<(), String> {
     if root.header_type() != MessageHeader::RecordBatch {
         return Err(format!("a message is a {:?}", root.header_type()));
     }
-    let batch = root.header_as_record_batch().ok_or("a batch says nothing of itself")?;
+    let batch = root
+        .header_as_record_batch()
+        .ok_or("a batch says nothing of itself")?;
     let rows = batch.length();
     if !(0..=most_rows).contains(&rows) {
         return Err(format!("a batch claims to have {rows} rows"));

@@ -68,10 +68,15 @@ impl<R: Read> Reader<R> {
     /// # Errors
     /// It is none, or of a later version, or cannot be read.
     pub fn new(from: R) -> Result<Self, RecordingError> {
-        let mut from = Counted { inner: from, bytes: 0 };
+        let mut from = Counted {
+            inner: from,
+            bytes: 0,
+        };
         let described = match message::next(&mut from)? {
             Next::Message(message) => message.described,
-            Next::Closed | Next::Cut => return Err(RecordingError::NotOurs("it ends before it begins".to_owned())),
+            Next::Closed | Next::Cut => {
+                return Err(RecordingError::NotOurs("it ends before it begins".to_owned()));
+            }
             Next::Damaged(what) => return Err(RecordingError::NotOurs(what)),
         };
         let message = root_as_message(&described).ok();

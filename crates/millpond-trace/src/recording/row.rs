@@ -36,15 +36,16 @@ pub enum Kind {
     Live = 13,
     /// `tag` is called `text`.
     DefineTag = 16,
-    /// `pool` is called `text`; `list` has the code of its kind of memory and its device.
+    /// `pool` is of the kind of memory and has the name in `text`, one a line; `list` has its device.
     DefinePool = 17,
     /// `thread` is called `text`.
     DefineThread = 18,
     /// `stack` is the addresses in `list`.
     DefineStack = 19,
-    /// Code at `address`, `bytes` long: `text` is its file, `list` where in memory the file's first byte would be, and its build id.
+    /// Code at `address`, `bytes` long: `text` is its build id and its file, one a line, `list` where in memory the file's first byte would be.
     DefineModule = 20,
-    /// The addresses in `list` are the function, file and line in `text`, one a line: for stacks that came with names.
+    /// The addresses in `list` are the function, file and line in `text`, one a line; three more for each function it was inlined into. For
+    /// stacks that came with names.
     DefineFrame = 21,
     /// The recording was closed: nothing is missing at its end.
     End = 31,

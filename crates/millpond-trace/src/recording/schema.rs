@@ -13,7 +13,19 @@ const FACT: &str = "millpond.fact.";
 
 /// Columns in the order in which they are written.
 pub(super) const COLUMNS: [&str; 13] = [
-    "kind", "time", "id", "address", "requested", "bytes", "pool", "stream", "thread", "tag", "stack", "text", "list",
+    "kind",
+    "time",
+    "id",
+    "address",
+    "requested",
+    "bytes",
+    "pool",
+    "stream",
+    "thread",
+    "tag",
+    "stack",
+    "text",
+    "list",
 ];
 
 fn type_of(column: &str) -> DataType {
@@ -68,7 +80,9 @@ pub(super) fn columns_of(schema: &Schema) -> Result<[usize; COLUMNS.len()], Reco
             .ok_or_else(|| RecordingError::NotOurs(format!("it has no column {name}")))?;
         if *field.data_type() != type_of(name) {
             let found = field.data_type();
-            return Err(RecordingError::NotOurs(format!("its column {name} is of {found}")));
+            return Err(RecordingError::NotOurs(format!(
+                "its column {name} is of {found}"
+            )));
         }
         *place = at;
     }

@@ -135,7 +135,11 @@ fn a_cut_file_is_read_up_to_its_last_whole_batch() {
     }
     let file = writer.finish(rows[299].time).expect("memory");
     for cut in 0..file.len() {
-        let whole = ends.iter().rev().find(|(end, _)| *end <= cut).map_or(0, |(_, rows)| *rows);
+        let whole = ends
+            .iter()
+            .rev()
+            .find(|(end, _)| *end <= cut)
+            .map_or(0, |(_, rows)| *rows);
         match Reader::new(&file[..cut]) {
             Err(RecordingError::NotOurs(_)) => assert_eq!(whole, 0),
             Err(error) => panic!("{error}"),
@@ -146,7 +150,11 @@ fn a_cut_file_is_read_up_to_its_last_whole_batch() {
                 }
                 assert_eq!(read, rows[..whole], "cut at {cut}");
                 let closed = cut >= file.len() - 8;
-                assert_eq!(matches!(reader.end(), Some(End::Cut { .. })), !closed, "cut at {cut}");
+                assert_eq!(
+                    matches!(reader.end(), Some(End::Cut { .. })),
+                    !closed,
+                    "cut at {cut}"
+                );
             }
         }
     }
@@ -166,7 +174,9 @@ fn a_damaged_file_ends_no_process() {
             let mut rows = 0;
             while let Ok(Some(batch)) = reader.next_batch() {
                 rows += batch.rows().count();
-                let _ = (0..batch.len()).map(|at| (batch.text(at), batch.list(at))).count();
+                let _ = (0..batch.len())
+                    .map(|at| (batch.text(at), batch.list(at)))
+                    .count();
             }
             assert!(rows < 1_000, "{rows} rows");
             assert!(reader.end().is_some());
@@ -176,9 +186,18 @@ fn a_damaged_file_ends_no_process() {
 
 #[test]
 fn other_files_are_refused_in_one_sentence() {
-    for other in [&b""[..], b"ARROW1", b"\xff\xff\xff\xff\xff\xff\xff\x7f", &[0; 64], b"kind,time"] {
+    for other in [
+        &b""[..],
+        b"ARROW1",
+        b"\xff\xff\xff\xff\xff\xff\xff\x7f",
+        &[0; 64],
+        b"kind,time",
+    ] {
         let refused = Reader::new(other).expect_err("it is none").to_string();
-        assert!(refused.starts_with("this is no recording of Millpond's: "), "{refused}");
+        assert!(
+            refused.starts_with("this is no recording of Millpond's: "),
+            "{refused}"
+        );
     }
 }
 

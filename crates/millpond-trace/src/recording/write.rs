@@ -57,7 +57,9 @@ struct Columns {
 
 impl<W: Write> std::fmt::Debug for Writer<W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Writer").field("rows", &self.rows).finish_non_exhaustive()
+        f.debug_struct("Writer")
+            .field("rows", &self.rows)
+            .finish_non_exhaustive()
     }
 }
 
