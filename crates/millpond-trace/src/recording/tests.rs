@@ -174,9 +174,9 @@ fn a_damaged_file_ends_no_process() {
             let mut rows = 0;
             while let Ok(Some(batch)) = reader.next_batch() {
                 rows += batch.rows().count();
-                let _ = (0..batch.len())
-                    .map(|at| (batch.text(at), batch.list(at)))
-                    .count();
+                for at in 0..batch.len() {
+                    let _ = (batch.text(at), batch.list(at));
+                }
             }
             assert!(rows < 1_000, "{rows} rows");
             assert!(reader.end().is_some());
