@@ -314,6 +314,8 @@ pub(crate) use builder::{budgets, limit_of};
 pub(crate) use charged::Charged;
 #[cfg(feature = "cuda")]
 pub(crate) use conf::{Change, PoolConf, unused, unused_key};
+#[cfg(feature = "record")]
+pub(crate) use fork::all as all_heaps;
 pub(crate) use fork::{no_forks, watch as watch_forks};
 pub(crate) use guard::{is_filled_around, refill_around};
 #[cfg(feature = "cuda")]

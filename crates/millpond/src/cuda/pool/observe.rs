@@ -1,12 +1,26 @@
 //! What a pool tells of its blocks, in the words of a [`Pool`](crate::Pool) of the host.
 
 use super::DevicePool;
+#[cfg(feature = "record")]
+use crate::event::Watchers;
 use crate::event::{Context, Subscriber, SubscriptionId};
 use crate::ledger::{Leak, LeakReport, Ledger, LedgerBuilder};
 use std::sync::Arc;
 
 /// Those who watch. While nobody does they cost nothing.
 impl DevicePool {
+    /// Has others watch.
+    #[cfg(feature = "record")]
+    pub(crate) fn change_watchers<R>(&self, change: impl FnOnce(&Watchers) -> (Watchers, R)) -> R {
+        self.0.change_watchers(change)
+    }
+
+    /// The number that events of the pool have.
+    #[cfg(feature = "record")]
+    pub(crate) fn number(&self) -> u64 {
+        self.0.watchers().pool().id
+    }
+
     /// Has every allocation, free, refill, trim and refusal told, on the thread where it happens, outside every lock. A
     /// subscriber may use the pool itself; what it causes there is told to nobody. Addresses are the device's.
     pub fn subscribe(&self, subscriber: impl Subscriber + 'static) -> SubscriptionId {
