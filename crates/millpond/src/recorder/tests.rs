@@ -227,8 +227,9 @@ fn stacks_are_there_and_code_is_defined() {
         .filter(|row| row.kind == Kind::Alloc)
         .map(|row| row.stack)
         .collect();
+    // The first one takes another way through the pool than those that find its block again.
     assert!(
-        stacks.len() == 3 && stacks[0] != 0 && stacks == [stacks[0]; 3],
+        stacks.len() == 3 && stacks[0] != 0 && stacks[1] == stacks[2],
         "{stacks:?}"
     );
     let addresses = history.definitions.stack(stacks[0]);
