@@ -373,6 +373,20 @@ pub(crate) enum Bench {
     Alloc(MeasuredArgs),
     /// The same update of an array of structures and of a structure of arrays, by kernels on a CUDA device
     Kernels(MeasuredArgs),
+    /// What a recording costs: time of an event, bytes of the file, events that had no room
+    Record {
+        /// A recorded program, whose calls are made again while they are recorded
+        #[arg(value_name = "FILE")]
+        trace: Option<PathBuf>,
+
+        /// Rounds of the pairs, of which medians are printed
+        #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..=1000))]
+        rounds: u16,
+
+        /// Events of the program at the least, for which its calls are made again and again
+        #[arg(long, value_name = "N", default_value_t = 10_000_000)]
+        events: u64,
+    },
 }
 
 /// A CUDA device, and how often it is measured.

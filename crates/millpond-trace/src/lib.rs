@@ -11,6 +11,8 @@ mod csv;
 mod detect;
 mod error;
 mod header;
+#[cfg(feature = "recording")]
+pub mod history;
 mod json;
 mod ledger;
 mod lines;
@@ -18,6 +20,8 @@ mod model;
 mod options;
 mod pickle;
 mod read;
+#[cfg(feature = "recording")]
+pub mod recording;
 mod rmm;
 mod source;
 mod strings;

@@ -88,6 +88,8 @@ pub use transfer::{HostEnd, Transfer, TransferError};
 
 pub(crate) use mark::{Mark, settle};
 pub(crate) use pinned::is_known;
+#[cfg(feature = "record")]
+pub(crate) use pool::all_device_pools;
 pub(crate) use pool::{begin_accounts, each_pool, end_passing_accounts, tell_leaks_at_exit};
 pub(crate) use transfer::upload_part;
 

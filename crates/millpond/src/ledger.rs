@@ -148,7 +148,7 @@ impl LedgerBuilder {
 /// let ledger = Ledger::new(Tracking::All);
 /// let mark = ledger.mark();
 /// let _scope = millpond::tag("weights");
-/// let facts = Facts { address: 0x1000, requested: 100, bytes: 128, align: 64 };
+/// let facts = Facts { address: 0x1000, requested: 100, bytes: 128, align: 64, ..Facts::default() };
 /// ledger.insert(facts.address, ledger.record(&facts, MemoryKind::Host, None));
 ///
 /// assert_eq!(ledger.leaks_since(&mark).len(), 1);

@@ -110,6 +110,7 @@
 //! | `ndarray` | views of tensors as ndarray's, and of its arrays as ours |
 //! | `num-complex` | its numbers as elements |
 //! | `rayon` | large operations, and functions over elements, on several threads |
+//! | `record` | recordings of all pools, [`Recorder`] and `MILLPOND_RECORD`, as Arrow files; with `stacks` |
 //! | `safetensors` | files of tensors by name, loaded or mapped |
 //! | `serde` | tensors and types of elements written and read |
 //! | `stacks` | stacks in the account of live blocks |
@@ -179,6 +180,9 @@ mod profile;
 #[cfg(target_os = "linux")]
 #[forbid(unsafe_code)]
 mod profiler;
+#[cfg(all(feature = "record", target_os = "linux"))]
+#[forbid(unsafe_code)]
+mod recorder;
 #[cfg(target_os = "linux")]
 #[deny(unsafe_code)]
 mod rental;
@@ -251,6 +255,10 @@ pub use pressure::{Pressure, Watch, pressure};
 pub use profile::{PoolProfile, ProfileReport, profile};
 #[cfg(target_os = "linux")]
 pub use profiler::{PoolUse, Profiler, ProfilerReport, ProfilerSummary, TagPeak, profiler};
+#[cfg(all(feature = "record", target_os = "linux"))]
+pub use recorder::{
+    RecordError, RecordReport, RecordSettingError, RecordStacks, Recorder, RecorderBuilder, mark, step,
+};
 #[cfg(target_os = "linux")]
 pub use rental::{Rental, RentalStats, Rented};
 #[cfg(all(feature = "derive", target_os = "linux"))]

@@ -91,6 +91,12 @@ struct Terms {
 #[derive(Clone)]
 pub struct DevicePool(Arc<Shared>);
 
+/// Every pool there is.
+#[cfg(feature = "record")]
+pub(crate) fn all_device_pools() -> Vec<DevicePool> {
+    shared::all_pools().into_iter().map(DevicePool).collect()
+}
+
 impl DevicePool {
     /// A pool with the settings that suit most programs.
     ///

@@ -140,6 +140,8 @@ extern "C" fn resume() {
     {
         held.heaps.iter_mut().for_each(Rest::forget_line);
         held.budgets.forget_others();
+        #[cfg(feature = "record")]
+        crate::recorder::forget_in_child();
     }
     drop(held);
     take_all_of_a_kind(false);

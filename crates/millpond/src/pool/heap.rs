@@ -239,6 +239,8 @@ impl Heap {
             forgotten: order.lock(Rank::Forgotten, [0; 3]),
         }));
         fork::register(heap);
+        #[cfg(feature = "record")]
+        crate::recorder::attach(heap);
         Ok(heap)
     }
 

@@ -66,6 +66,12 @@ pub(crate) fn each_pool(show: &mut dyn FnMut(&AnyPool<'_>)) {
 
 /// Those who watch. While nobody does they cost nothing.
 impl DevicePool {
+    /// Has others watch.
+    #[cfg(feature = "record")]
+    pub(crate) fn change_watchers<R>(&self, change: impl FnOnce(&Watchers) -> (Watchers, R)) -> R {
+        self.0.change_watchers(change)
+    }
+
     /// Has every allocation, free, refill, trim and refusal told, on the thread where it happens, outside every lock. A
     /// subscriber may use the pool itself; what it causes there is told to nobody. Addresses are the device's.
     pub fn subscribe(&self, subscriber: impl Subscriber + 'static) -> SubscriptionId {
