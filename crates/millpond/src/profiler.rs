@@ -11,7 +11,7 @@ use crate::limits::Size;
 use crate::pool::PoolStats;
 use crate::pools::PoolsBlocks;
 use crate::ranked::{Locked, Rank, Ranked};
-use crate::tally::{self, Ended, Watching, each_pool};
+use crate::tally::{self, Outcome, Watching, each_pool};
 use millpond_engine::ParseSizeError;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ struct State {
     /// As long as it is on.
     watching: Option<Watching>,
     /// What it came to, when it was on last.
-    last: Option<Arc<Ended>>,
+    last: Option<Arc<Outcome>>,
     /// Each pool's number and figures when it was turned on.
     before: Arc<[(u64, PoolStats)]>,
 }
@@ -126,7 +126,7 @@ impl Profiler {
     /// was on.
     #[must_use]
     pub fn report(&self) -> ProfilerReport {
-        let now = tally::copy_of(tally::here().profile).map(Arc::new);
+        let now = tally::so_far(tally::here().profile).map(Arc::new);
         let (last, before) = match &*STATE.lock() {
             Some(state) => (state.last.clone(), Some(Arc::clone(&state.before))),
             None => (None, None),

@@ -23,8 +23,8 @@ pub(crate) use accounts::AnyPool;
 #[cfg(target_os = "linux")]
 pub(crate) use accounts::{NoCounting, Watching, are_wanted, each_pool, no_counting, sampled};
 pub(crate) use place::{Charged, Entered, current, enter, here};
-pub(crate) use scopes::{Ended, allocated, begin, begin_profile, copy_of, end, freed};
 #[cfg(target_os = "linux")]
 pub(crate) use scopes::{NoScopes, no_scopes};
+pub(crate) use scopes::{Outcome, allocated, begin, begin_profile, end, freed, so_far};
 pub use sites::Site;
 pub(crate) use sites::{Figures, at_peak};

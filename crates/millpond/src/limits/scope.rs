@@ -4,7 +4,7 @@ use super::usage::Usage;
 use super::{Limits, LimitsError, counted};
 use crate::ledger::LeakReport;
 use crate::os;
-use crate::tally::{self, Ended, Entered, Watching, sampled};
+use crate::tally::{self, Entered, Outcome, Watching, sampled};
 use std::fmt;
 use std::thread;
 
@@ -129,9 +129,9 @@ impl LimitsScope {
 
     /// Ends it, whatever it came to.
     pub(super) fn measure(mut self) -> Result<Usage, LimitsError> {
-        let ended = self.leave().ok_or(LimitsError::TooMany)?;
+        let outcome = self.leave().ok_or(LimitsError::TooMany)?;
         self.limits.refuse_samples()?;
-        Ok(usage(&self.limits, &ended))
+        Ok(usage(&self.limits, outcome))
     }
 
     /// Ends it and says nothing.
@@ -139,36 +139,35 @@ impl LimitsScope {
         drop(self.leave());
     }
 
-    fn leave(&mut self) -> Option<Ended> {
+    fn leave(&mut self) -> Option<Outcome> {
         drop(self.entered.take()?);
         tally::end(self.number)
     }
 }
 
 /// What a scope came to.
-fn usage(limits: &Limits, ended: &Ended) -> Usage {
-    let tally = &ended.tally;
-    let reports = tally.accounts().iter();
-    let reports = reports.map(|account| account.leak_report_of(&ended.family));
-    let leaked = LeakReport::all(reports.chain([tally.live_elsewhere()]));
-    let figures = tally.figures();
+fn usage(limits: &Limits, outcome: Outcome) -> Usage {
+    let reports = outcome.accounts.iter();
+    let reports = reports.map(|account| account.leak_report_of(&outcome.family));
+    let leaked = LeakReport::all(reports.chain([outcome.elsewhere]));
+    let figures = outcome.figures;
     Usage {
         peak: figures.peak.bytes,
         total: figures.total.bytes,
         allocations: figures.total.blocks,
         temporary: figures.temporary,
         leaked: counted(limits, leaked),
-        sites: tally.sites(),
+        sites: outcome.sites,
     }
 }
 
 impl Drop for LimitsScope {
     fn drop(&mut self) {
-        let Some(ended) = self.leave() else { return };
+        let Some(outcome) = self.leave() else { return };
         if thread::panicking() {
             return;
         }
-        if let Err(exceeded) = self.limits.judge(usage(&self.limits, &ended)) {
+        if let Err(exceeded) = self.limits.judge(usage(&self.limits, outcome)) {
             os::say(&format!("millpond: {exceeded}\n"));
         }
     }

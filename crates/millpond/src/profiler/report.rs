@@ -8,7 +8,7 @@ use crate::memory::MemoryKind;
 use crate::pool::PoolStats;
 use crate::pools::PoolsBlock;
 use crate::tag::Tag;
-use crate::tally::{Ended, Figures, at_peak, each_pool};
+use crate::tally::{Figures, Outcome, at_peak, each_pool};
 use millpond_engine::display_size;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -86,20 +86,20 @@ pub struct ProfilerReport {
 }
 
 impl ProfilerReport {
-    pub(super) fn new(ended: Option<&Ended>, before: &[(u64, PoolStats)]) -> Self {
+    pub(super) fn new(outcome: Option<&Outcome>, before: &[(u64, PoolStats)]) -> Self {
         let Figures {
             live,
             peak,
             total,
             temporary,
-        } = ended.map(|ended| ended.tally.figures()).unwrap_or_default();
+        } = outcome.map(|of| of.figures).unwrap_or_default();
         Self {
             peak: peak.bytes,
             live: live.bytes,
             total: total.bytes,
             allocations: total.blocks,
             temporary,
-            sites: ended.map(|ended| ended.tally.sites()).unwrap_or_default(),
+            sites: outcome.map(|of| of.sites.clone()).unwrap_or_default(),
             pools: pools(before),
         }
     }

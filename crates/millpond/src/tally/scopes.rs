@@ -12,8 +12,8 @@
 //! is watched.
 
 use super::place::{self, Charged};
-use super::sites::Tally;
-use crate::ledger::{Ledger, Record};
+use super::sites::{Figures, Site, Tally};
+use crate::ledger::{LeakReport, Ledger, Record};
 use crate::ranked::{Locked, Rank, Ranked};
 use crate::thread::{self, COUNTING};
 use std::sync::Arc;
@@ -63,19 +63,33 @@ fn scopes() -> Locked<'static, Scopes> {
 }
 
 /// What a scope came to.
-pub(crate) struct Ended {
-    pub(crate) tally: Box<Tally>,
+pub(crate) struct Outcome {
+    pub(crate) figures: Figures,
+    pub(crate) sites: Vec<Site>,
+    /// Those that may have blocks of it.
+    pub(crate) accounts: Vec<Arc<Ledger>>,
+    /// What is live of others.
+    pub(crate) elsewhere: LeakReport,
     /// Its number, and those of scopes inside it that blocks may be from.
     pub(crate) family: Vec<u32>,
 }
 
-impl Drop for Ended {
-    fn drop(&mut self) {
-        // In no account, as when it was made.
-        let _inside = thread::enter(COUNTING);
-        self.tally = Box::new(Tally::new(Box::default(), 0));
-        self.family = Vec::new();
+impl Outcome {
+    fn of(tally: &Tally, family: &[u32]) -> Self {
+        Self {
+            figures: tally.figures(),
+            sites: tally.sites(),
+            accounts: tally.accounts().to_vec(),
+            elsewhere: tally.live_elsewhere(),
+            family: family.to_vec(),
+        }
     }
+}
+
+/// Drops what was made while the thread was counting: it is in no account.
+fn discard<T>(made: T) {
+    let _inside = thread::enter(COUNTING);
+    drop(made);
 }
 
 impl Scopes {
@@ -192,39 +206,44 @@ pub(crate) fn begin_profile(sites: usize) -> bool {
 }
 
 /// Ends a scope, if it has not ended. What is allocated in it from now on counts for those around it.
-pub(crate) fn end(number: u32) -> Option<Ended> {
-    let _inside = thread::enter(COUNTING);
-    let mut family = Vec::with_capacity(MOST);
-    let mut scopes = scopes();
-    if number as usize % MOST == 0 {
-        place::set_profile(0);
-    }
-    let tally = scopes.end(number, &mut family);
-    drop(scopes);
-    Some(Ended {
-        tally: tally?,
-        family,
-    })
+pub(crate) fn end(number: u32) -> Option<Outcome> {
+    let (tally, family) = {
+        let _inside = thread::enter(COUNTING);
+        let mut family = Vec::with_capacity(MOST);
+        let mut scopes = scopes();
+        if place::here().profile == number {
+            place::set_profile(0);
+        }
+        (scopes.end(number, &mut family), family)
+    };
+    let outcome = tally.as_deref().map(|tally| Outcome::of(tally, &family));
+    discard((tally, family));
+    outcome
 }
 
-/// A copy of what a scope has come to so far.
-pub(crate) fn copy_of(number: u32) -> Option<Ended> {
+/// What a scope has come to so far.
+pub(crate) fn so_far(number: u32) -> Option<Outcome> {
+    let tally = copy_of(number);
+    let outcome = tally.as_deref().map(|tally| Outcome::of(tally, &[number]));
+    discard(tally);
+    outcome
+}
+
+fn copy_of(number: u32) -> Option<Box<Tally>> {
     let _inside = thread::enter(COUNTING);
     let mut room = 0;
     loop {
-        let mut tally = Box::new(Tally::like(room));
-        let family = vec![number];
+        let mut copy = Box::new(Tally::new(Box::default(), room));
         let mut scopes = scopes();
-        let Some(now) = scopes.find(number).and_then(|scope| scope.tally.as_deref()) else {
-            drop(scopes);
-            return None;
-        };
-        if now.room() <= room {
-            now.copy_into(&mut tally);
-            drop(scopes);
-            return Some(Ended { tally, family });
+        let now = scopes.find(number).and_then(|scope| scope.tally.as_deref());
+        match now.map(Tally::room) {
+            Some(needed) if needed > room => room = needed,
+            Some(_) => {
+                now.inspect(|now| now.copy_into(&mut copy));
+                return Some(copy);
+            }
+            None => return None,
         }
-        room = now.room();
     }
 }
 

@@ -177,11 +177,6 @@ impl Tally {
         }
     }
 
-    /// An empty one with as much room.
-    pub(super) fn like(sites: usize) -> Self {
-        Self::new(Box::default(), sites)
-    }
-
     pub(super) fn room(&self) -> usize {
         self.sites.capacity()
     }
