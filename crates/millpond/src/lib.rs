@@ -158,6 +158,9 @@ mod global;
 #[cfg(target_os = "linux")]
 mod host;
 #[cfg(target_os = "linux")]
+#[forbid(unsafe_code)]
+pub mod monitor;
+#[cfg(target_os = "linux")]
 mod os;
 #[cfg(target_os = "linux")]
 mod pinned;
@@ -221,6 +224,8 @@ pub use ledger::{
 pub use memory::{MemoryKind, MemorySource};
 #[cfg(feature = "derive")]
 pub use millpond_derive::Soa;
+#[cfg(target_os = "linux")]
+pub use monitor::{Monitor, Snapshot};
 #[cfg(target_os = "linux")]
 pub use pinned::{Pinned, is_pinned, pinned_bytes};
 #[cfg(target_os = "linux")]

@@ -30,6 +30,15 @@ mod ward;
 
 pub use builder::{DevicePoolBuilder, DevicePoolError};
 pub(crate) use leaks::tell_leaks_at_exit;
+pub(crate) use upkeep::Look;
+
+/// A handle of every pool of this process that lives; none in a process that was forked.
+pub(crate) fn live_pools() -> Vec<DevicePool> {
+    if super::fork::is_forked() {
+        return Vec::new();
+    }
+    shared::all_pools().into_iter().map(DevicePool).collect()
+}
 pub use tenant::DeviceTenant;
 pub use unpooled::UnpooledDevice;
 

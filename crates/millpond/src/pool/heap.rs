@@ -239,6 +239,7 @@ impl Heap {
             forgotten: order.lock(Rank::Forgotten, [0; 3]),
         }));
         fork::register(heap);
+        crate::monitor::start_from_environment();
         Ok(heap)
     }
 
