@@ -37,7 +37,7 @@ mod timeline;
 pub use builder::{MonitorBuilder, MonitorError};
 pub(crate) use environment::start as start_from_environment;
 pub use report::{MonitorReport, SeriesReport};
-pub use serve::ServeError;
+pub use serve::{ServeError, socket_folders};
 pub use series::{Quantity, Subject};
 pub use snapshot::{
     BudgetReading, DeviceProcess, DeviceReading, LimitReading, Losses, PoolReading, Snapshot, TagReading,

@@ -12,6 +12,8 @@ mod client;
 mod place;
 mod request;
 
+pub use place::socket_folders;
+
 use super::Shared;
 use super::builder::Place;
 use client::{Client, Doing, Stream};

@@ -34,13 +34,14 @@ fn inode(path: &Path) -> io::Result<(u64, u64)> {
     Ok((of.dev(), of.ino()))
 }
 
-/// The folder of all the user's sockets.
-pub(in crate::monitor) fn folder() -> PathBuf {
+/// The folders where monitors' sockets may be, each named for its process: `PID.sock`. The first is where one of this process would
+/// be; another process may see the environment otherwise.
+#[must_use]
+pub fn socket_folders() -> Vec<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    match runtime.filter(|folder| folder.is_absolute() && folder.is_dir()) {
-        Some(folder) => folder.join("millpond"),
-        None => PathBuf::from(format!("/tmp/millpond-{}", user())),
-    }
+    let runtime = runtime.filter(|folder| folder.is_absolute() && folder.is_dir());
+    let usual = PathBuf::from(format!("/tmp/millpond-{}", user()));
+    runtime.map(|folder| folder.join("millpond")).into_iter().chain([usual]).collect()
 }
 
 fn user() -> u32 {
@@ -50,7 +51,8 @@ fn user() -> u32 {
 pub(super) fn listen(place: &Place) -> Result<(Listening, UnixListener), ServeError> {
     let path = match place {
         Place::Usual => {
-            let folder = folder();
+            // There is always one.
+            let folder = socket_folders().swap_remove(0);
             prepare(&folder)?;
             remove_stale(&folder);
             folder.join(format!("{}.sock", std::process::id()))
