@@ -18,6 +18,7 @@ mod host;
 mod managed;
 mod memory;
 mod module;
+mod nvml;
 mod pool;
 mod stream;
 mod structures;
@@ -81,7 +82,7 @@ pub(crate) use entries;
 
 /// Every entry there is: the driver's, and those of other libraries of CUDA's.
 pub(crate) fn all() -> impl Iterator<Item = &'static Entry> {
-    driver().chain(blas::all())
+    driver().chain(blas::all()).chain(nvml::all())
 }
 
 /// Every entry of the driver.

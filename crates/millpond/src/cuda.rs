@@ -88,8 +88,8 @@ pub use timer::CudaTimer;
 pub use transfer::{HostEnd, Transfer, TransferError};
 
 pub(crate) use mark::{Mark, settle};
-pub(crate) use pinned::is_known;
 pub(crate) use nvml::ManagementLibrary;
+pub(crate) use pinned::is_known;
 pub(crate) use pool::{Look, live_pools, tell_leaks_at_exit};
 pub(crate) use transfer::upload_part;
 

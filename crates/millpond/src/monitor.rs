@@ -26,8 +26,8 @@ mod openmetrics;
 mod read;
 mod report;
 mod ring;
-mod serve;
 mod series;
+mod serve;
 mod snapshot;
 mod stats;
 mod thread;
@@ -37,8 +37,8 @@ mod timeline;
 pub use builder::{MonitorBuilder, MonitorError};
 pub(crate) use environment::start as start_from_environment;
 pub use report::{MonitorReport, SeriesReport};
-pub use serve::{ServeError, socket_folders};
 pub use series::{Quantity, Subject};
+pub use serve::{ServeError, socket_folders};
 pub use snapshot::{
     BudgetReading, DeviceProcess, DeviceReading, LimitReading, Losses, PoolReading, Snapshot, TagReading,
 };

@@ -77,8 +77,8 @@ pub(crate) struct App {
     pub(crate) looked: bool,
     /// The process of the list that is chosen.
     pub(crate) chosen: usize,
-    /// Rows of pools above the first that is shown.
-    pub(crate) above: usize,
+    /// The row of the pool that is chosen.
+    pub(crate) pool: usize,
     pub(crate) sort: Column,
     pub(crate) reversed: bool,
     pub(crate) paused: bool,
@@ -93,7 +93,7 @@ impl App {
             processes: Vec::new(),
             looked: false,
             chosen: 0,
-            above: 0,
+            pool: 0,
             sort: Column::Reserved,
             reversed: false,
             paused: false,
@@ -108,7 +108,10 @@ impl App {
             return;
         };
         match outcome {
-            Ok(stats) => watched.take(stats),
+            Ok(stats) => {
+                self.pool = self.pool.min(stats.pools.len().saturating_sub(1));
+                watched.take(stats);
+            }
             Err(why) => {
                 let since = watched.gone.take().map_or_else(Instant::now, |(since, _)| since);
                 watched.gone = Some((since, why.to_string()));
@@ -123,13 +126,17 @@ impl App {
         self.looked = true;
         let chosen = self.processes.get(self.chosen).map(|of| of.id);
         let place = chosen.and_then(|id| processes.iter().position(|of| of.id == id));
-        self.chosen = place.unwrap_or(self.chosen).min(processes.len().saturating_sub(1));
+        self.chosen = place
+            .unwrap_or(self.chosen)
+            .min(processes.len().saturating_sub(1));
         self.processes = processes;
     }
 
     /// The pools in order.
     pub(crate) fn pools(&self) -> Vec<&PoolStats> {
-        let Some(watched) = &self.watched else { return Vec::new() };
+        let Some(watched) = &self.watched else {
+            return Vec::new();
+        };
         let mut pools: Vec<&PoolStats> = watched.now.iter().flat_map(|now| &now.pools).collect();
         pools.sort_by(|a, b| {
             let order = watched.compare(self.sort, a, b).then(a.id.cmp(&b.id));
@@ -141,7 +148,11 @@ impl App {
     pub(crate) fn on_key(&mut self, key: Key) -> Action {
         if self.help {
             self.help = false;
-            return if key == Key::Char('q') { Action::Quit } else { Action::Nothing };
+            return if key == Key::Char('q') {
+                Action::Quit
+            } else {
+                Action::Nothing
+            };
         }
         match key {
             Key::Char('q') => return Action::Quit,
@@ -158,21 +169,21 @@ impl App {
         match key {
             Key::Char('l') | Key::Back => {
                 self.watched = None;
-                (self.above, self.paused) = (0, false);
+                (self.pool, self.paused) = (0, false);
                 return Action::Follow(None);
             }
             Key::Char('r') => self.reversed = !self.reversed,
             Key::Left => self.sort = self.beside(Column::ALL.len() - 1),
             Key::Right => self.sort = self.beside(1),
-            Key::Up => self.above = self.above.saturating_sub(1),
-            Key::Down => self.above += 1,
-            Key::PageUp => self.above = self.above.saturating_sub(10),
-            Key::PageDown => self.above += 10,
-            Key::Home => self.above = 0,
-            Key::End => self.above = rows,
+            Key::Up => self.pool = self.pool.saturating_sub(1),
+            Key::Down => self.pool += 1,
+            Key::PageUp => self.pool = self.pool.saturating_sub(10),
+            Key::PageDown => self.pool += 10,
+            Key::Home => self.pool = 0,
+            Key::End => self.pool = rows,
             Key::Char(_) | Key::Enter => {}
         }
-        self.above = self.above.min(rows.saturating_sub(1));
+        self.pool = self.pool.min(rows.saturating_sub(1));
         Action::Nothing
     }
 
@@ -226,7 +237,10 @@ impl Watched {
             // Another process, or another monitor of it: what was seen of the one says nothing of the other.
             (self.first, self.before, self.now) = (Some(stats.clone()), None, None);
         }
-        let is_new = self.now.as_ref().is_none_or(|now| now.monitor.samples != stats.monitor.samples);
+        let is_new = self
+            .now
+            .as_ref()
+            .is_none_or(|now| now.monitor.samples != stats.monitor.samples);
         if is_new {
             self.before = self.now.replace(stats);
         }
@@ -256,7 +270,9 @@ impl Watched {
             Column::HitRate => b.hit_rate.total_cmp(&a.hit_rate),
             Column::Rate => {
                 let rate = |of| self.rate(of).unwrap_or(0.0);
-                rate(b).total_cmp(&rate(a)).then(b.allocations.cmp(&a.allocations))
+                rate(b)
+                    .total_cmp(&rate(a))
+                    .then(b.allocations.cmp(&a.allocations))
             }
             Column::Misses => b.misses.cmp(&a.misses),
             Column::Refusals => b.refusals.cmp(&a.refusals),

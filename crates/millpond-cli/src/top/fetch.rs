@@ -30,7 +30,9 @@ pub(crate) enum FetchError {
     #[error("what answers is no monitor of Millpond's: {0}")]
     Other(String),
     /// It is a monitor of another version.
-    #[error("it speaks version {0} of the format, and this program knows {VERSION}: use the millpond of its own release")]
+    #[error(
+        "it speaks version {0} of the format, and this program knows {VERSION}: use the millpond of its own release"
+    )]
     Version(u64),
 }
 
@@ -93,7 +95,9 @@ fn ask(mut stream: impl Read + Write) -> Result<String, FetchError> {
     let mut text = String::new();
     stream.take(MOST).read_to_string(&mut text)?;
     let other = |why: &str| FetchError::Other(why.to_owned());
-    let (head, body) = text.split_once("\r\n\r\n").ok_or_else(|| other("its answer is cut"))?;
+    let (head, body) = text
+        .split_once("\r\n\r\n")
+        .ok_or_else(|| other("its answer is cut"))?;
     let status = head.lines().next().unwrap_or_default();
     if status.split(' ').nth(1) != Some("200") {
         return Err(FetchError::Other(status.chars().take(80).collect()));

@@ -10,8 +10,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 /// What is said where there is nothing to look at.
-pub(crate) const HOW_TO_BE_SEEN: &str =
-    "a program that uses Millpond is seen when it is started with MILLPOND_MONITOR=1, or starts a Monitor with a socket";
+pub(crate) const HOW_TO_BE_SEEN: &str = "a program that uses Millpond is seen when it is started with MILLPOND_MONITOR=1, or starts a Monitor with a socket";
 
 /// Whom to look at.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,7 +44,9 @@ impl Target {
         match self {
             Self::Process(process) => {
                 let folders = socket_folders().into_iter();
-                folders.map(|folder| folder.join(format!("{process}.sock"))).collect()
+                folders
+                    .map(|folder| folder.join(format!("{process}.sock")))
+                    .collect()
             }
             Self::Socket(path) => vec![path.clone()],
             Self::Address(_) => Vec::new(),
@@ -80,7 +81,10 @@ pub(crate) struct Process {
 
 /// Every process of this user that answers, by rank and number.
 pub(crate) fn processes() -> Vec<Process> {
-    let mut found: Vec<Process> = socket_folders().iter().flat_map(|folder| in_folder(folder)).collect();
+    let mut found: Vec<Process> = socket_folders()
+        .iter()
+        .flat_map(|folder| in_folder(folder))
+        .collect();
     let rank = |of: &Process| of.rank.as_ref().and_then(|rank| rank.parse::<u64>().ok());
     found.sort_by_key(|of| (rank(of), of.id));
     found.dedup_by_key(|of| of.id);
@@ -120,7 +124,10 @@ mod tests {
     fn a_target_is_a_process_a_socket_or_an_address() {
         let parsed = |text: &str| Target::parse(text).ok();
         assert_eq!(parsed("123"), Some(Target::Process(123)));
-        assert_eq!(parsed("/run/x.sock"), Some(Target::Socket(PathBuf::from("/run/x.sock"))));
+        assert_eq!(
+            parsed("/run/x.sock"),
+            Some(Target::Socket(PathBuf::from("/run/x.sock")))
+        );
         assert_eq!(parsed("./123"), Some(Target::Socket(PathBuf::from("./123"))));
         let address = Target::Address(SocketAddr::from(([127, 0, 0, 1], 9464)));
         assert_eq!(parsed("127.0.0.1:9464"), Some(address));

@@ -38,7 +38,9 @@ fn show(terminal: &mut DefaultTerminal, app: &mut App, source: &Source) -> io::R
         if !event::poll(TURN)? {
             continue;
         }
-        let Event::Key(pressed) = event::read()? else { continue };
+        let Event::Key(pressed) = event::read()? else {
+            continue;
+        };
         if pressed.kind == KeyEventKind::Release {
             continue;
         }

@@ -51,7 +51,9 @@ fn run(mut target: Option<Target>, orders: &Receiver<Option<Target>>, looks: &Se
             None => (Look::All(find::processes()), PAUSE),
             Some(target) => {
                 let outcome = fetch::stats(target);
-                let interval = outcome.as_ref().map(|stats| Duration::from_millis(stats.monitor.interval_ms));
+                let interval = outcome
+                    .as_ref()
+                    .map(|stats| Duration::from_millis(stats.monitor.interval_ms));
                 let pause = interval.unwrap_or(PAUSE).clamp(LEAST, PAUSE);
                 (Look::Process(target.clone(), outcome), pause)
             }

@@ -1,6 +1,7 @@
 //! How it looks: lines for whatever width there is, and as many of them as there is height for.
 
 mod bar;
+mod chart;
 mod help;
 mod list;
 mod pools;
@@ -76,6 +77,28 @@ impl Palette {
 struct Section {
     lines: Vec<Line<'static>>,
     least: usize,
+    /// How many lines at its beginning stay there, and which of the others is to be in sight.
+    window: Option<(usize, usize)>,
+}
+
+impl Section {
+    fn new(lines: Vec<Line<'static>>, least: usize) -> Self {
+        Self {
+            least: least.min(lines.len()),
+            lines,
+            window: None,
+        }
+    }
+
+    /// Leaves out so many lines.
+    fn cut(&mut self, cut: usize) {
+        let left = self.lines.len().saturating_sub(cut);
+        if let Some((head, chosen)) = self.window.filter(|(head, _)| left > *head) {
+            let first = chosen.saturating_sub(left - head - 1).min(cut);
+            self.lines.drain(head..head + first);
+        }
+        self.lines.truncate(left);
+    }
 }
 
 /// Draws all of it.
@@ -87,7 +110,10 @@ pub(crate) fn draw(frame: &mut Frame<'_>, app: &App) {
 /// The frame as plain text, of this width and as high as it has to be.
 pub(crate) fn plain(app: &App, width: usize) -> String {
     let width = u16::try_from(width).unwrap_or(u16::MAX).min(500);
-    let height: usize = sections(app, usize::from(width)).iter().map(|section| section.lines.len()).sum();
+    let height: usize = sections(app, usize::from(width))
+        .iter()
+        .map(|section| section.lines.len())
+        .sum();
     let area = Rect::new(0, 0, width, u16::try_from(height).unwrap_or(u16::MAX).min(2000));
     let mut buffer = Buffer::empty(area);
     render(app, area, &mut buffer, false);
@@ -133,7 +159,10 @@ fn render(app: &App, area: Rect, buffer: &mut Buffer, keys: bool) {
     let (width, height) = (usize::from(area.width), usize::from(area.height));
     let room = height.saturating_sub(usize::from(keys && height > 3));
     let mut y = area.top();
-    for line in fit(sections(app, width), room) {
+    let mut sections = sections(app, width);
+    let used: usize = sections.iter().map(|section| section.lines.len()).sum();
+    sections.extend(chart::section(app, width, room.saturating_sub(used), palette).filter(|_| keys));
+    for line in fit(sections, room) {
         line.render(Rect::new(area.left(), y, area.width, 1), buffer);
         y += 1;
     }
@@ -149,10 +178,14 @@ fn render(app: &App, area: Rect, buffer: &mut Buffer, keys: bool) {
 /// As many lines of each section as there is room for: what comes later is cut first, down to the least it can do with; then from
 /// the end.
 fn fit(mut sections: Vec<Section>, room: usize) -> Vec<Line<'static>> {
-    let mut over = sections.iter().map(|section| section.lines.len()).sum::<usize>().saturating_sub(room);
+    let mut over = sections
+        .iter()
+        .map(|section| section.lines.len())
+        .sum::<usize>()
+        .saturating_sub(room);
     for section in sections.iter_mut().rev() {
         let cut = over.min(section.lines.len().saturating_sub(section.least));
-        section.lines.truncate(section.lines.len() - cut);
+        section.cut(cut);
         over -= cut;
     }
     let mut lines: Vec<Line<'static>> = sections.into_iter().flat_map(|section| section.lines).collect();
@@ -163,7 +196,7 @@ fn fit(mut sections: Vec<Section>, room: usize) -> Vec<Line<'static>> {
 #[cfg(test)]
 mod tests {
     use super::super::find::Target;
-    use super::super::stats::Stats;
+    use super::super::stats::{PoolStats, Stats};
     use super::*;
 
     fn app() -> App {
@@ -177,12 +210,24 @@ mod tests {
     fn a_frame_says_what_there_is() {
         let text = plain(&app(), 100);
         for part in [
-            "trainer", "pid 4242", "rank 3", "node-7", "weights", "cuda:0", "NVIDIA", "job/step", "activations",
-            "hit rate falling", "64.0 %",
+            "trainer",
+            "pid 4242",
+            "rank 3",
+            "node-7",
+            "weights",
+            "cuda:0",
+            "NVIDIA",
+            "job/step",
+            "activations",
+            "hit rate falling",
+            "64.0 %",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
-        assert!(text.lines().all(|line| console::measure_text_width(line) <= 100), "{text}");
+        assert!(
+            text.lines().all(|line| console::measure_text_width(line) <= 100),
+            "{text}"
+        );
     }
 
     #[test]
@@ -192,7 +237,16 @@ mod tests {
             app.help = help;
             for colours in [false, true] {
                 app.colours = colours;
-                for (width, height) in [(0, 0), (1, 1), (3, 40), (10, 3), (40, 10), (80, 24), (120, 40), (300, 100)] {
+                for (width, height) in [
+                    (0, 0),
+                    (1, 1),
+                    (3, 40),
+                    (10, 3),
+                    (40, 10),
+                    (80, 24),
+                    (120, 40),
+                    (300, 100),
+                ] {
                     let area = Rect::new(0, 0, width, height);
                     let mut buffer = Buffer::empty(area);
                     render(&app, area, &mut buffer, true);
@@ -206,8 +260,45 @@ mod tests {
         app.help = false;
         render(&app, buffer.area, &mut buffer, true);
         let text = text_of(&buffer);
-        assert!(text.contains("weights") && text.contains("cuda:0") && text.contains("q quit"), "{text}");
-        assert!(text.contains("hit rate falling"), "warnings are not what is cut\n{text}");
+        assert!(
+            text.contains("weights") && text.contains("cuda:0") && text.contains("q quit"),
+            "{text}"
+        );
+        assert!(
+            text.contains("hit rate falling"),
+            "warnings are not what is cut\n{text}"
+        );
+    }
+
+    #[test]
+    fn the_pool_that_is_chosen_is_in_sight_on_a_screen_of_any_height() {
+        let mut app = app();
+        let now = app
+            .watched
+            .as_mut()
+            .and_then(|watched| watched.now.as_mut())
+            .expect("it was seen");
+        let pool = now.pools[0].clone();
+        now.pools = (0..50)
+            .map(|id| PoolStats {
+                id,
+                name: format!("pool-{id:02}"),
+                reserved: 1000 - id,
+                ..pool.clone()
+            })
+            .collect();
+        for height in [12, 24, 60] {
+            for chosen in [0, 1, 25, 49] {
+                app.pool = chosen;
+                let mut buffer = Buffer::empty(Rect::new(0, 0, 80, height));
+                render(&app, buffer.area, &mut buffer, true);
+                let text = text_of(&buffer);
+                assert!(
+                    text.contains(&format!("pool-{chosen:02}")) && text.contains("RESERVED"),
+                    "{height}\n{text}"
+                );
+            }
+        }
     }
 
     #[test]
@@ -217,6 +308,9 @@ mod tests {
         let now = watched.now.as_mut().expect("it was seen");
         now.pools[0].name = "\u{1b}[2Jnasty\r\n\u{202e}".to_owned();
         let text = plain(&app, 100);
-        assert!(text.contains("nasty") && !text.contains('\u{1b}') && !text.contains('\r'), "{text:?}");
+        assert!(
+            text.contains("nasty") && !text.contains('\u{1b}') && !text.contains('\r'),
+            "{text:?}"
+        );
     }
 }

@@ -16,16 +16,36 @@ pub(crate) fn warnings(now: &Stats, first: Option<&Stats>) -> Vec<String> {
     if matches!(now.process.pressure.as_str(), "high" | "critical") {
         let limit = now.process.limit.as_ref();
         let of = limit.map(|limit| {
-            format!(": {} of {} ({})", display_size(limit.used), display_size(limit.bytes), limit.kind)
+            format!(
+                ": {} of {} ({})",
+                display_size(limit.used),
+                display_size(limit.bytes),
+                limit.kind
+            )
         });
-        told.push(format!("memory pressure is {}{}", now.process.pressure, of.unwrap_or_default()));
+        told.push(format!(
+            "memory pressure is {}{}",
+            now.process.pressure,
+            of.unwrap_or_default()
+        ));
     }
     told.extend(now.pools.iter().filter_map(|pool| refused(pool, first)));
     told.extend(now.pools.iter().filter_map(falling));
     let stale = now.pools.iter().filter(|pool| pool.stale);
-    told.extend(stale.map(|pool| format!("{}: busy with its device, the figures are of an earlier look", pool.name)));
+    told.extend(stale.map(|pool| {
+        format!(
+            "{}: busy with its device, the figures are of an earlier look",
+            pool.name
+        )
+    }));
     let waiting = now.budgets.iter().filter(|budget| budget.waiting > 0);
-    told.extend(waiting.map(|budget| format!("budget {}: {} waiting for room", budget.path, requests(budget.waiting))));
+    told.extend(waiting.map(|budget| {
+        format!(
+            "budget {}: {} waiting for room",
+            budget.path,
+            requests(budget.waiting)
+        )
+    }));
     told.extend(losses(now));
     told
 }
@@ -52,7 +72,12 @@ fn falling(pool: &PoolStats) -> Option<String> {
     let mean = |of: &[u64]| of.iter().sum::<u64>() / of.len().max(1) as u64;
     let (before, now) = (mean(earlier), mean(recent));
     (before.saturating_sub(now) >= FALL).then(|| {
-        format!("{}: hit rate falling, {} % where it was {} %", pool.name, now / 100, before / 100)
+        format!(
+            "{}: hit rate falling, {} % where it was {} %",
+            pool.name,
+            now / 100,
+            before / 100
+        )
     })
 }
 
@@ -88,30 +113,59 @@ mod tests {
     #[test]
     fn a_hit_rate_that_falls_is_told_and_one_that_is_low_is_not() {
         let of = |history: Vec<u64>| {
-            let pool = PoolStats { name: "p".to_owned(), hit_rate_history: history, ..PoolStats::default() };
+            let pool = PoolStats {
+                name: "p".to_owned(),
+                hit_rate_history: history,
+                ..PoolStats::default()
+            };
             warnings(&stats(pool), None)
         };
         let then = |before: u64, now: u64| [vec![before; 20], vec![now; RECENT]].concat();
-        assert_eq!(of(then(9900, 5000)), ["p: hit rate falling, 50 % where it was 99 %"]);
-        for calm in [then(9900, 9000), then(1000, 1000), then(5000, 9900), vec![9900, 0, 0, 0, 0, 0]] {
+        assert_eq!(
+            of(then(9900, 5000)),
+            ["p: hit rate falling, 50 % where it was 99 %"]
+        );
+        for calm in [
+            then(9900, 9000),
+            then(1000, 1000),
+            then(5000, 9900),
+            vec![9900, 0, 0, 0, 0, 0],
+        ] {
             assert!(of(calm.clone()).is_empty(), "{calm:?}");
         }
     }
 
     #[test]
     fn refusals_count_from_when_somebody_looks() {
-        let of = |refusals| stats(PoolStats { name: "p".to_owned(), refusals, ..PoolStats::default() });
+        let of = |refusals| {
+            stats(PoolStats {
+                name: "p".to_owned(),
+                refusals,
+                ..PoolStats::default()
+            })
+        };
         assert_eq!(warnings(&of(3), None), ["p: 3 requests refused so far"]);
-        assert_eq!(warnings(&of(4), Some(&of(3))), ["p: 1 request refused since you look"]);
+        assert_eq!(
+            warnings(&of(4), Some(&of(3))),
+            ["p: 1 request refused since you look"]
+        );
         assert!(warnings(&of(3), Some(&of(3))).is_empty());
     }
 
     #[test]
     fn pressure_waits_and_losses_are_told() {
-        let mut now = stats(PoolStats { stale: true, name: "p".to_owned(), ..PoolStats::default() });
+        let mut now = stats(PoolStats {
+            stale: true,
+            name: "p".to_owned(),
+            ..PoolStats::default()
+        });
         now.process.pressure = "high".to_owned();
         now.losses.undelivered = 2;
-        now.budgets.push(super::super::stats::BudgetStats { path: "a/b".to_owned(), waiting: 2, ..Default::default() });
+        now.budgets.push(super::super::stats::BudgetStats {
+            path: "a/b".to_owned(),
+            waiting: 2,
+            ..Default::default()
+        });
         assert_eq!(
             warnings(&now, None),
             [

@@ -87,7 +87,10 @@ impl ManagementLibrary {
             return None;
         }
         let mut all: Vec<(u32, Option<u64>)> = Vec::new();
-        for ask in [Some(self.functions.compute), self.functions.graphics].into_iter().flatten() {
+        for ask in [Some(self.functions.compute), self.functions.graphics]
+            .into_iter()
+            .flatten()
+        {
             for info in list(ask, device)? {
                 let used = Some(info.used).filter(|bytes| *bytes != NOT_AVAILABLE);
                 // One that computes and draws is in both lists.

@@ -13,7 +13,9 @@ const VARIABLE: &str = "MILLPOND_MONITOR";
 
 /// Why a text is no monitor.
 #[derive(Debug, PartialEq, Eq, Error)]
-#[error("{VARIABLE} says '{text}': {why}; write 1, socket or 127.0.0.1:9464, with ,interval=100ms if you like")]
+#[error(
+    "{VARIABLE} says '{text}': {why}; write 1, socket or 127.0.0.1:9464, with ,interval=100ms if you like"
+)]
 struct Unreadable {
     text: String,
     why: String,
@@ -114,10 +116,20 @@ mod tests {
         };
         let (second, usual) = (Duration::from_secs(1), Some(Place::Usual));
         assert_eq!(of("1"), Some((usual.clone(), None, second)));
-        assert_eq!(of(" socket , interval=100ms"), Some((usual.clone(), None, Duration::from_millis(100))));
+        assert_eq!(
+            of(" socket , interval=100ms"),
+            Some((usual.clone(), None, Duration::from_millis(100)))
+        );
         let port = Some("127.0.0.1:9464".to_owned());
         assert_eq!(of("127.0.0.1:9464"), Some((None, port.clone(), second)));
-        assert_eq!(of("[::1]:1,1,interval=2min"), Some((usual.clone(), Some("[::1]:1".to_owned()), Duration::from_secs(120))));
+        assert_eq!(
+            of("[::1]:1,1,interval=2min"),
+            Some((
+                usual.clone(),
+                Some("[::1]:1".to_owned()),
+                Duration::from_secs(120)
+            ))
+        );
         for none in ["", "0", "off", ",", "interval=1s"] {
             assert_eq!(of(none), None, "{none}");
         }
@@ -128,7 +140,10 @@ mod tests {
             ("localhost:80", "'localhost:80' is no address"),
         ] {
             let error = read(text).expect_err(text).to_string();
-            assert!(error.starts_with(&format!("MILLPOND_MONITOR says '{text}': ")), "{error}");
+            assert!(
+                error.starts_with(&format!("MILLPOND_MONITOR says '{text}': ")),
+                "{error}"
+            );
             assert!(error.contains(why), "{error}");
         }
     }

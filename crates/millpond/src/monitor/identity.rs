@@ -22,9 +22,14 @@ impl Identity {
         let name = here.as_deref().and_then(Path::file_name);
         Self {
             process: std::process::id(),
-            name: name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
+            name: name
+                .map(|name| name.to_string_lossy().into_owned())
+                .unwrap_or_default(),
             host: host.map_or_else(host_name, str::to_owned),
-            rank: rank.map_or_else(|| rank_in(|name| std::env::var(name).ok()), |rank| Some(rank.to_owned())),
+            rank: rank.map_or_else(
+                || rank_in(|name| std::env::var(name).ok()),
+                |rank| Some(rank.to_owned()),
+            ),
         }
     }
 }
@@ -46,11 +51,21 @@ mod tests {
     #[test]
     fn the_job_s_rank_comes_before_the_machine_s() {
         let of = |said: &[(&str, &str)]| {
-            rank_in(|name| said.iter().find(|(n, _)| *n == name).map(|(_, rank)| (*rank).to_owned()))
+            rank_in(|name| {
+                said.iter()
+                    .find(|(n, _)| *n == name)
+                    .map(|(_, rank)| (*rank).to_owned())
+            })
         };
         assert_eq!(of(&[("LOCAL_RANK", "1"), ("RANK", "9")]).as_deref(), Some("9"));
-        assert_eq!(of(&[("LOCAL_RANK", "1"), ("SLURM_PROCID", "17")]).as_deref(), Some("17"));
-        assert_eq!(of(&[("LOCAL_RANK", " 3 "), ("RANK", "none")]).as_deref(), Some("3"));
+        assert_eq!(
+            of(&[("LOCAL_RANK", "1"), ("SLURM_PROCID", "17")]).as_deref(),
+            Some("17")
+        );
+        assert_eq!(
+            of(&[("LOCAL_RANK", " 3 "), ("RANK", "none")]).as_deref(),
+            Some("3")
+        );
         assert_eq!(of(&[("RANK", "")]), None);
     }
 }

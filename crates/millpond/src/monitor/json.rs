@@ -61,7 +61,12 @@ impl Json {
     }
 
     /// One object for each of these.
-    pub(super) fn objects<T>(&mut self, key: &str, all: impl IntoIterator<Item = T>, mut fill: impl FnMut(&mut Self, T)) {
+    pub(super) fn objects<T>(
+        &mut self,
+        key: &str,
+        all: impl IntoIterator<Item = T>,
+        mut fill: impl FnMut(&mut Self, T),
+    ) {
         self.key(key);
         self.braces('[', ']', |json| {
             for one in all {

@@ -242,7 +242,11 @@ mod tests {
         }
         assert!(log.series.len() <= MOST && log.places.len() <= MOST);
         assert!(log.dropped() > 1000);
-        assert_eq!(requested(&log, 0).map(|of| of.samples), Some(1000), "what goes on is kept");
+        assert_eq!(
+            requested(&log, 0).map(|of| of.samples),
+            Some(1000),
+            "what goes on is kept"
+        );
         assert!(requested(&log, 1000).is_some() && requested(&log, 5).is_none());
     }
 }

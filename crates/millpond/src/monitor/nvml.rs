@@ -19,6 +19,11 @@ impl Nvml {
         }
         let mut processes = self.library.as_ref()?.processes(bus)?;
         processes.sort_by_key(|(id, used)| (std::cmp::Reverse(*used), *id));
-        Some(processes.into_iter().map(|(id, used)| DeviceProcess { id, used }).collect())
+        Some(
+            processes
+                .into_iter()
+                .map(|(id, used)| DeviceProcess { id, used })
+                .collect(),
+        )
     }
 }

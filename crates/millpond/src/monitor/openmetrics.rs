@@ -16,7 +16,10 @@ pub(super) enum Dialect {
 impl Dialect {
     /// What a client that sends this as `Accept` is given.
     pub(super) fn accepted_by(accept: &str) -> Self {
-        if accept.to_ascii_lowercase().contains("application/openmetrics-text") {
+        if accept
+            .to_ascii_lowercase()
+            .contains("application/openmetrics-text")
+        {
             Self::OpenMetrics
         } else {
             Self::Prometheus
@@ -35,7 +38,12 @@ pub(super) fn text(shared: &Shared, dialect: Dialect) -> String {
     let (last, samples, panics, dropped) = {
         let state = lock(&shared.state);
         let log = &state.log;
-        (Arc::clone(&state.last), log.samples(), state.panics, log.dropped())
+        (
+            Arc::clone(&state.last),
+            log.samples(),
+            state.panics,
+            log.dropped(),
+        )
     };
     let identity = &shared.identity;
     let mut common = vec![("host", identity.host.clone())];
@@ -46,16 +54,26 @@ pub(super) fn text(shared: &Shared, dialect: Dialect) -> String {
         common,
     };
     let now = &last.snapshot;
-    out.info("millpond", "The library.", &[("version", env!("CARGO_PKG_VERSION").to_owned())]);
+    out.info(
+        "millpond",
+        "The library.",
+        &[("version", env!("CARGO_PKG_VERSION").to_owned())],
+    );
     out.process(now);
     out.pools(&now.pools);
     out.budgets(&now.budgets);
     out.devices(&now.devices);
     out.tags(now.tags.as_deref().unwrap_or_default());
     let one = [()];
-    out.counter("millpond_monitor_samples", "", "Samples taken.", &one, |()| (vec![], Some(samples)));
+    out.counter("millpond_monitor_samples", "", "Samples taken.", &one, |()| {
+        (vec![], Some(samples))
+    });
     out.counter(
-        "millpond_monitor_callback_panics", "", "Callbacks that panicked.", &one, |()| (vec![], Some(panics)),
+        "millpond_monitor_callback_panics",
+        "",
+        "Callbacks that panicked.",
+        &one,
+        |()| (vec![], Some(panics)),
     );
     let losses = &now.losses;
     let lost = [
@@ -67,9 +85,13 @@ pub(super) fn text(shared: &Shared, dialect: Dialect) -> String {
         ("devices that did not answer", losses.devices),
         ("series left out", dropped),
     ];
-    out.gauge("millpond_monitor_lost", "", "What is not shown, or was lost.", &lost, |(what, count)| {
-        (vec![("what", (*what).to_owned())], Some(*count))
-    });
+    out.gauge(
+        "millpond_monitor_lost",
+        "",
+        "What is not shown, or was lost.",
+        &lost,
+        |(what, count)| (vec![("what", (*what).to_owned())], Some(*count)),
+    );
     if dialect == Dialect::OpenMetrics {
         out.text.push_str("# EOF\n");
     }
@@ -120,17 +142,37 @@ impl Exposition {
         self.sample(&format!("{name}_info"), &labels.to_vec(), 1);
     }
 
-    fn gauge<T>(&mut self, name: &str, unit: &str, help: &str, all: &[T], of: impl Fn(&T) -> (Labels, Option<u64>)) {
+    fn gauge<T>(
+        &mut self,
+        name: &str,
+        unit: &str,
+        help: &str,
+        all: &[T],
+        of: impl Fn(&T) -> (Labels, Option<u64>),
+    ) {
         self.family(name, "gauge", unit, help, "", all, of);
     }
 
-    fn counter<T>(&mut self, name: &str, unit: &str, help: &str, all: &[T], of: impl Fn(&T) -> (Labels, Option<u64>)) {
+    fn counter<T>(
+        &mut self,
+        name: &str,
+        unit: &str,
+        help: &str,
+        all: &[T],
+        of: impl Fn(&T) -> (Labels, Option<u64>),
+    ) {
         self.family(name, "counter", unit, help, "_total", all, of);
     }
 
     #[expect(clippy::too_many_arguments, reason = "all that a family has")]
     fn family<T>(
-        &mut self, name: &str, kind: &str, unit: &str, help: &str, suffix: &str, all: &[T],
+        &mut self,
+        name: &str,
+        kind: &str,
+        unit: &str,
+        help: &str,
+        suffix: &str,
+        all: &[T],
         of: impl Fn(&T) -> (Labels, Option<u64>),
     ) {
         let samples: Vec<(Labels, u64)> = all
@@ -152,23 +194,41 @@ impl Exposition {
     fn process(&mut self, now: &Snapshot) {
         let one = [now];
         let bytes: [(&str, &str, fn(&Snapshot) -> Option<u64>); 6] = [
-            ("process_resident", "Memory of the process, as the system counts it.", |of| of.resident),
-            ("process_resident_peak", "The most there was of it.", |of| of.resident_peak),
-            ("process_limit", "The limit that binds the process.", |of| of.limit.map(|limit| limit.bytes)),
-            ("process_limit_used", "What is used of it, less what the system takes back.", |of| {
-                of.limit.map(|limit| limit.used)
+            (
+                "process_resident",
+                "Memory of the process, as the system counts it.",
+                |of| of.resident,
+            ),
+            ("process_resident_peak", "The most there was of it.", |of| {
+                of.resident_peak
             }),
-            ("cgroup_limit", "The tightest limit of the process's cgroups.", |of| of.cgroup.map(|limit| limit.bytes)),
-            ("cgroup_used", "What is used of it, less what the system takes back.", |of| {
-                of.cgroup.map(|limit| limit.used)
+            ("process_limit", "The limit that binds the process.", |of| {
+                of.limit.map(|limit| limit.bytes)
             }),
+            (
+                "process_limit_used",
+                "What is used of it, less what the system takes back.",
+                |of| of.limit.map(|limit| limit.used),
+            ),
+            (
+                "cgroup_limit",
+                "The tightest limit of the process's cgroups.",
+                |of| of.cgroup.map(|limit| limit.bytes),
+            ),
+            (
+                "cgroup_used",
+                "What is used of it, less what the system takes back.",
+                |of| of.cgroup.map(|limit| limit.used),
+            ),
         ];
         for (name, help, value) in bytes {
             let name = format!("millpond_{name}_bytes");
             self.gauge(&name, "bytes", help, &one, |of| (vec![], value(of)));
         }
         let help = "How scarce memory is for the process: 0 low, 1 medium, 2 high, 3 critical.";
-        self.gauge("millpond_pressure_level", "", help, &one, |of| (vec![], Some(of.pressure as u64)));
+        self.gauge("millpond_pressure_level", "", help, &one, |of| {
+            (vec![], Some(of.pressure as u64))
+        });
     }
 
     fn pools(&mut self, pools: &[PoolReading]) {
@@ -181,14 +241,32 @@ impl Exposition {
             ]
         };
         let bytes: [(&str, &str, fn(&PoolReading) -> Option<u64>); 9] = [
-            ("requested", "Asked for and held by callers.", |of| Some(of.stats.requested.current)),
-            ("requested_peak", "The most that was asked for at once.", |of| Some(of.stats.requested.peak)),
-            ("allocated", "Blocks in callers' hands.", |of| Some(of.stats.allocated.current)),
-            ("allocated_peak", "The most there were at once.", |of| Some(of.stats.allocated.peak)),
-            ("active", "Allocated, and freed blocks that wait for a stream.", |of| Some(of.stats.active())),
-            ("reserved", "Taken from the source: the pool's capacity.", |of| Some(of.stats.reserved.current)),
-            ("reserved_peak", "The most that was taken at once.", |of| Some(of.stats.reserved.peak)),
-            ("kept", "Kept by threads to be handed out again.", |of| Some(of.stats.kept)),
+            ("requested", "Asked for and held by callers.", |of| {
+                Some(of.stats.requested.current)
+            }),
+            ("requested_peak", "The most that was asked for at once.", |of| {
+                Some(of.stats.requested.peak)
+            }),
+            ("allocated", "Blocks in callers' hands.", |of| {
+                Some(of.stats.allocated.current)
+            }),
+            ("allocated_peak", "The most there were at once.", |of| {
+                Some(of.stats.allocated.peak)
+            }),
+            (
+                "active",
+                "Allocated, and freed blocks that wait for a stream.",
+                |of| Some(of.stats.active()),
+            ),
+            ("reserved", "Taken from the source: the pool's capacity.", |of| {
+                Some(of.stats.reserved.current)
+            }),
+            ("reserved_peak", "The most that was taken at once.", |of| {
+                Some(of.stats.reserved.peak)
+            }),
+            ("kept", "Kept by threads to be handed out again.", |of| {
+                Some(of.stats.kept)
+            }),
             ("limit", "The most that may be taken.", |of| of.limit),
         ];
         for (name, help, value) in bytes {
@@ -198,10 +276,20 @@ impl Exposition {
         let counts: [(&str, &str, fn(&PoolReading) -> u64); 6] = [
             ("allocations", "Allocations served.", |of| of.stats.allocations),
             ("frees", "Blocks given back.", |of| of.stats.frees),
-            ("hits", "Allocations served without calling the source.", |of| of.stats.hits),
-            ("misses", "Allocations for which the source was called.", PoolReading::misses),
+            ("hits", "Allocations served without calling the source.", |of| {
+                of.stats.hits
+            }),
+            (
+                "misses",
+                "Allocations for which the source was called.",
+                PoolReading::misses,
+            ),
             ("refusals", "Allocations refused.", |of| of.stats.refusals),
-            ("stalls", "Calls that gave pages back, moved them, or waited for the device.", |of| of.stalls),
+            (
+                "stalls",
+                "Calls that gave pages back, moved them, or waited for the device.",
+                |of| of.stalls,
+            ),
         ];
         for (name, help, value) in counts {
             let name = format!("millpond_pool_{name}");
@@ -215,7 +303,9 @@ impl Exposition {
         };
         let bytes: [(&str, &str, fn(&BudgetReading) -> Option<u64>); 3] = [
             ("used", "Charged to the budget.", |of| Some(of.used)),
-            ("used_peak", "The most that was charged at once.", |of| Some(of.peak)),
+            ("used_peak", "The most that was charged at once.", |of| {
+                Some(of.peak)
+            }),
             ("limit", "Its limit.", |of| of.limit),
         ];
         for (name, help, value) in bytes {
@@ -223,9 +313,13 @@ impl Exposition {
             self.gauge(&name, "bytes", help, budgets, |of| (labels(of), value(of)));
         }
         let help = "Requests that wait for room.";
-        self.gauge("millpond_budget_waiting", "", help, budgets, |of| (labels(of), Some(of.waiting)));
+        self.gauge("millpond_budget_waiting", "", help, budgets, |of| {
+            (labels(of), Some(of.waiting))
+        });
         let help = "Requests that it refused.";
-        self.counter("millpond_budget_refusals", "", help, budgets, |of| (labels(of), Some(of.refusals)));
+        self.counter("millpond_budget_refusals", "", help, budgets, |of| {
+            (labels(of), Some(of.refusals))
+        });
     }
 
     fn devices(&mut self, devices: &[DeviceReading]) {
@@ -237,7 +331,11 @@ impl Exposition {
             ("free", "In use by nobody.", |of| of.free),
             ("used", "In use, by whomever.", DeviceReading::used),
             ("ours", "Reserved by pools of this process.", |of| of.ours),
-            ("unexplained", "In use and no pool's of this process.", DeviceReading::unexplained),
+            (
+                "unexplained",
+                "In use and no pool's of this process.",
+                DeviceReading::unexplained,
+            ),
         ];
         for (name, help, value) in bytes {
             let name = format!("millpond_device_{name}_bytes");
@@ -255,15 +353,25 @@ impl Exposition {
                 })
             })
             .collect();
-        self.gauge("millpond_device_process_used_bytes", "bytes", help, &each, Clone::clone);
+        self.gauge(
+            "millpond_device_process_used_bytes",
+            "bytes",
+            help,
+            &each,
+            Clone::clone,
+        );
     }
 
     fn tags(&mut self, tags: &[TagReading]) {
         let labels = |of: &TagReading| -> Labels { vec![("tag", of.name.clone())] };
         let help = "Live blocks of the tags with the most, in pools that keep an account.";
-        self.gauge("millpond_tag_bytes", "bytes", help, tags, |of| (labels(of), Some(of.bytes)));
+        self.gauge("millpond_tag_bytes", "bytes", help, tags, |of| {
+            (labels(of), Some(of.bytes))
+        });
         let help = "How many blocks that is.";
-        self.gauge("millpond_tag_blocks", "", help, tags, |of| (labels(of), Some(of.blocks)));
+        self.gauge("millpond_tag_blocks", "", help, tags, |of| {
+            (labels(of), Some(of.blocks))
+        });
     }
 }
 

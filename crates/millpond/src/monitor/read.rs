@@ -1,8 +1,6 @@
 //! How a [`Snapshot`] is taken: nothing is held while anything is looked at, and what is listed is bounded.
 
-use super::snapshot::{
-    BudgetReading, LimitReading, Losses, PoolReading, Snapshot, TagReading,
-};
+use super::snapshot::{BudgetReading, LimitReading, Losses, PoolReading, Snapshot, TagReading};
 use crate::budget::{Budget, Measure};
 use crate::device::Device;
 use crate::event::Watchers;
@@ -130,7 +128,8 @@ impl Reader {
     fn read_device_pools(&mut self, gathered: &mut Gathered) {
         use crate::memory::MemoryKind;
         let pools = crate::cuda::live_pools();
-        self.last.retain(|id, _| pools.iter().any(|pool| pool.id() == *id));
+        self.last
+            .retain(|id, _| pools.iter().any(|pool| pool.id() == *id));
         for pool in pools {
             let read = pool.try_look();
             if let Some(look) = read {

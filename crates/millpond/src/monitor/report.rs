@@ -148,7 +148,14 @@ mod tests {
             elapsed: Duration::from_millis(1234),
             samples: 12,
             series: vec![
-                series(Subject::Process, Quantity::Resident, 1 << 20, 2 << 20, 30 << 20, 2 << 20),
+                series(
+                    Subject::Process,
+                    Quantity::Resident,
+                    1 << 20,
+                    2 << 20,
+                    30 << 20,
+                    2 << 20,
+                ),
                 series(pool(), Quantity::HitRate, 0, 5000, 10_000, 9990),
             ],
             crossings: vec![(Duration::from_millis(100), crossing)],

@@ -110,7 +110,12 @@ pub(super) fn measured(now: &Snapshot, before: Option<&Snapshot>) -> Vec<Measure
         push(&Subject::Cgroup, Quantity::Used, limit.used, None);
     }
     for device in &now.devices {
-        push(&Subject::Device(device.device), Quantity::Used, device.used(), None);
+        push(
+            &Subject::Device(device.device),
+            Quantity::Used,
+            device.used(),
+            None,
+        );
     }
     for pool in &now.pools {
         let (of, stats) = (Subject::Pool(pool.id, pool.name.clone()), &pool.stats);

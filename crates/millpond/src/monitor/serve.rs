@@ -40,7 +40,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[non_exhaustive]
 pub enum ServeError {
     /// Others than this machine could read what the process does.
-    #[error("{0} is not this machine's own: what a monitor shows is served on 127.0.0.1 or [::1] only; let a proxy with a login take it further")]
+    #[error(
+        "{0} is not this machine's own: what a monitor shows is served on 127.0.0.1 or [::1] only; let a proxy with a login take it further"
+    )]
     NotLoopback(SocketAddr),
     /// Nobody can listen there.
     #[error("no monitor on {address}: {source}")]
@@ -220,8 +222,14 @@ impl Loop {
             return;
         }
         for _ in 0..MOST_CLIENTS {
-            let tcp = self.tcp.as_ref().map(|tcp| tcp.accept().map(|(stream, _)| Stream::Tcp(stream)));
-            let unix = self.unix.as_ref().map(|unix| unix.accept().map(|(stream, _)| Stream::Unix(stream)));
+            let tcp = self
+                .tcp
+                .as_ref()
+                .map(|tcp| tcp.accept().map(|(stream, _)| Stream::Tcp(stream)));
+            let unix = self
+                .unix
+                .as_ref()
+                .map(|unix| unix.accept().map(|(stream, _)| Stream::Unix(stream)));
             let mut any = false;
             for outcome in [tcp, unix].into_iter().flatten() {
                 any |= self.take(outcome);

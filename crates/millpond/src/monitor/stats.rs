@@ -188,6 +188,8 @@ fn device(json: &mut Json, of: &DeviceReading, state: &State) {
             json.maybe("used", process.used);
         }),
     }
-    let history = state.log.latest(&Subject::Device(of.device), Quantity::Used, HISTORY);
+    let history = state
+        .log
+        .latest(&Subject::Device(of.device), Quantity::Used, HISTORY);
     json.numbers("used_history", &history);
 }

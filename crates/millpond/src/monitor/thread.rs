@@ -117,7 +117,12 @@ impl Sampler {
     }
 
     fn passed(&self) -> Vec<Crossing> {
-        let mut passed: Vec<Crossing> = self.guards.iter().flat_map(|(guard, _)| guard.passed()).cloned().collect();
+        let mut passed: Vec<Crossing> = self
+            .guards
+            .iter()
+            .flat_map(|(guard, _)| guard.passed())
+            .cloned()
+            .collect();
         passed.sort_by(|a, b| b.share.cmp(&a.share).then_with(|| a.of.cmp(&b.of)));
         passed
     }

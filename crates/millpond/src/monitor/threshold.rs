@@ -167,7 +167,8 @@ impl Guard {
     pub(super) fn look(&mut self, now: &Snapshot) -> Vec<Crossing> {
         let Threshold { signal, at, rearm } = self.threshold;
         let shares = shares(signal, now);
-        self.passed.retain(|of, _| shares.iter().any(|(other, ..)| other == of));
+        self.passed
+            .retain(|of, _| shares.iter().any(|(other, ..)| other == of));
         let mut crossed = Vec::new();
         for (of, used, whole) in shares {
             let share = Share::of(used, whole);
@@ -219,9 +220,8 @@ fn shares(signal: Signal, now: &Snapshot) -> Vec<(Subject, u64, u64)> {
             now.budgets.iter().filter_map(of).collect()
         }
         Signal::Device => {
-            let of = |device: &super::DeviceReading| {
-                (Subject::Device(device.device), device.used(), device.total)
-            };
+            let of =
+                |device: &super::DeviceReading| (Subject::Device(device.device), device.used(), device.total);
             now.devices.iter().map(of).collect()
         }
         Signal::Process => {

@@ -84,7 +84,9 @@ impl Heap {
     /// Calls in which pages were moved or given back, or a device was waited for.
     pub(crate) fn stalls(&self) -> u64 {
         let _inside = inside();
-        lock(&self.core).as_ref().map_or(0, |core| core.memory.stats().stalls)
+        lock(&self.core)
+            .as_ref()
+            .map_or(0, |core| core.memory.stats().stalls)
     }
 
     /// How much of what the engine has free lies apart from the largest piece of it.

@@ -70,7 +70,9 @@ fn a_program_is_seen_that_says_nothing_of_monitors() {
     let child = start("holds", "1,interval=20ms", &runtime.0);
     let path = runtime.0.join(format!("millpond/{}.sock", child.id()));
     wait_for("the socket", || path.exists());
-    wait_for("its memory", || pool_of(&get_by_socket(&path, "/stats").body) == Some(5 * MIB));
+    wait_for("its memory", || {
+        pool_of(&get_by_socket(&path, "/stats").body) == Some(5 * MIB)
+    });
     let told = end(child);
     assert!(!told.contains("millpond:"), "{told}");
     assert!(!path.exists(), "the socket goes with the process");
@@ -83,11 +85,19 @@ fn a_port_is_said_where_the_system_chose_it() {
     let mut said = BufReader::new(child.stderr.take().expect("piped"));
     let mut line = String::new();
     said.read_line(&mut line).expect("a line");
-    let address = line.trim().strip_prefix("millpond: the monitor is at http://").expect("the address");
+    let address = line
+        .trim()
+        .strip_prefix("millpond: the monitor is at http://")
+        .expect("the address");
     let address = address.parse().expect("an address");
-    wait_for("its memory", || pool_of(&get(address, "/stats").body) == Some(5 * MIB));
+    wait_for("its memory", || {
+        pool_of(&get(address, "/stats").body) == Some(5 * MIB)
+    });
     end(child);
-    assert!(std::fs::read_dir(&runtime.0).expect("there").next().is_none(), "no socket was asked for");
+    assert!(
+        std::fs::read_dir(&runtime.0).expect("there").next().is_none(),
+        "no socket was asked for"
+    );
 }
 
 #[test]
@@ -104,7 +114,10 @@ fn what_cannot_be_read_is_told_once_and_the_program_lives() {
         // Told on a thread of its own.
         std::thread::sleep(Duration::from_millis(300));
         let told = end(child);
-        let lines: Vec<&str> = told.lines().filter(|line| line.starts_with("millpond: no monitor: ")).collect();
+        let lines: Vec<&str> = told
+            .lines()
+            .filter(|line| line.starts_with("millpond: no monitor: "))
+            .collect();
         assert!(lines.len() == 1 && lines[0].contains(why), "{said}: {told}");
     }
     for said in ["0", "off", ""] {
@@ -117,7 +130,11 @@ fn what_cannot_be_read_is_told_once_and_the_program_lives() {
 /// A monitor in the child of a fork.
 pub(crate) fn forks() {
     let pool = Pool::builder().name("before").host().expect("a pool");
-    let monitor = Monitor::builder().interval(Duration::from_millis(10)).socket().start().expect("a monitor");
+    let monitor = Monitor::builder()
+        .interval(Duration::from_millis(10))
+        .socket()
+        .start()
+        .expect("a monitor");
     let path = monitor.socket().expect("a socket").to_owned();
     for _ in 0..20 {
         // SAFETY: the child uses what a child of threads may use, and leaves by `_exit`.
@@ -129,7 +146,11 @@ pub(crate) fn forks() {
             fine &= monitor.timeline().series.is_empty() && monitor.passed().is_empty();
             drop(monitor);
             fine &= path.exists();
-            let own = Monitor::builder().interval(Duration::from_millis(10)).socket().start().expect("its own");
+            let own = Monitor::builder()
+                .interval(Duration::from_millis(10))
+                .socket()
+                .start()
+                .expect("its own");
             fine &= own.socket().is_some_and(|own| own != path && own.exists());
             fine &= own.stop().samples >= 2 && pool.stats().allocations == 0;
             // SAFETY: ends the child at once.

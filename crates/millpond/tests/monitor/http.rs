@@ -22,7 +22,9 @@ impl Answer {
         let text = String::from_utf8(bytes).expect("text");
         let (head, body) = text.split_once("\r\n\r\n")?;
         let code = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
-        let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("Content-Length: "));
         let length: usize = length.expect("a length").parse().expect("a number");
         assert!(body.is_empty() || body.len() == length, "{head}");
         Some(Self {
@@ -36,18 +38,25 @@ impl Answer {
 /// Asks by TCP with these header lines.
 pub(crate) fn ask(address: SocketAddr, request: &str) -> Answer {
     let mut stream = TcpStream::connect(address).expect("it listens");
-    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
+    stream
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .expect("set");
     stream.write_all(request.as_bytes()).expect("sent");
     Answer::read(&mut stream).expect("an answer")
 }
 
 pub(crate) fn get(address: SocketAddr, path: &str) -> Answer {
-    ask(address, &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n"))
+    ask(
+        address,
+        &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n"),
+    )
 }
 
 pub(crate) fn get_by_socket(path: &Path, what: &str) -> Answer {
     let mut stream = UnixStream::connect(path).expect("it listens");
-    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
+    stream
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .expect("set");
     write!(stream, "GET {what} HTTP/1.0\r\n\r\n").expect("sent");
     Answer::read(&mut stream).expect("an answer")
 }

@@ -14,9 +14,15 @@ use std::time::Duration;
 fn program(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("MILLPOND_PROMETHEUS").map(PathBuf::from);
     let paths = std::env::var_os("PATH").unwrap_or_default();
-    let found = folder.into_iter().chain(std::env::split_paths(&paths)).map(|folder| folder.join(name)).find(|path| path.is_file());
+    let found = folder
+        .into_iter()
+        .chain(std::env::split_paths(&paths))
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file());
     if found.is_none() {
-        eprintln!("skipped: {name} is not installed (Debian: apt install prometheus), nor named by MILLPOND_PROMETHEUS");
+        eprintln!(
+            "skipped: {name} is not installed (Debian: apt install prometheus), nor named by MILLPOND_PROMETHEUS"
+        );
     }
     found
 }
@@ -43,7 +49,9 @@ fn start(prometheus: PathBuf, target: SocketAddr) -> (Running, SocketAddr) {
     );
     std::fs::write(&config, text).expect("written");
     // A port that was free a moment ago.
-    let address = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
+    let address = TcpListener::bind("127.0.0.1:0")
+        .and_then(|socket| socket.local_addr())
+        .expect("a port");
     let mut command = Command::new(prometheus);
     command
         .arg(format!("--config.file={}", config.display()))
@@ -69,8 +77,14 @@ fn query(address: SocketAddr, path: &str) -> Option<Value> {
 
 #[test]
 fn prometheus_scrapes_what_a_pool_has() {
-    let Some(prometheus) = program("prometheus") else { return };
-    let pool = Pool::builder().name("scraped \"pool\"\\").limit(64 * MIB).host().expect("a pool");
+    let Some(prometheus) = program("prometheus") else {
+        return;
+    };
+    let pool = Pool::builder()
+        .name("scraped \"pool\"\\")
+        .limit(64 * MIB)
+        .host()
+        .expect("a pool");
     let held = pool.alloc_zeroed::<u8>(6 << 20).expect("memory");
     let monitor = Monitor::builder()
         .interval(Duration::from_millis(50))
@@ -82,37 +96,68 @@ fn prometheus_scrapes_what_a_pool_has() {
     // `{pool=~"scraped.*"}`, for both the gauge and the counter.
     let gauge = "/api/v1/query?query=millpond_pool_allocated_bytes%7Bpool%3D~%22scraped.*%22%7D";
     let value = |answer: &Value| -> Option<u64> { answer["result"][0]["value"][1].as_str()?.parse().ok() };
-    wait_for("the pool's bytes", || query(address, gauge).and_then(|answer| value(&answer)) == Some(6 * MIB));
+    wait_for("the pool's bytes", || {
+        query(address, gauge).and_then(|answer| value(&answer)) == Some(6 * MIB)
+    });
     let labels = &query(address, gauge).expect("an answer")["result"][0]["metric"];
     assert_eq!(labels["pool"], "scraped \"pool\"\\");
-    assert_eq!((&labels["rank"], &labels["kind"]), (&Value::from("7"), &Value::from("host")));
+    assert_eq!(
+        (&labels["rank"], &labels["kind"]),
+        (&Value::from("7"), &Value::from("host"))
+    );
     assert!(labels["host"].as_str().is_some_and(|host| !host.is_empty()));
     drop(held);
-    wait_for("the fall", || query(address, gauge).and_then(|answer| value(&answer)) == Some(0));
+    wait_for("the fall", || {
+        query(address, gauge).and_then(|answer| value(&answer)) == Some(0)
+    });
     for _ in 0..41 {
         drop(pool.alloc_zeroed::<u8>(4096).expect("memory"));
     }
     let counter = "/api/v1/query?query=millpond_pool_allocations_total%7Bpool%3D~%22scraped.*%22%7D";
-    wait_for("the count", || query(address, counter).and_then(|answer| value(&answer)) == Some(42));
+    wait_for("the count", || {
+        query(address, counter).and_then(|answer| value(&answer)) == Some(42)
+    });
     let kinds = query(address, "/api/v1/metadata?metric=millpond_pool_allocations").expect("an answer");
     let kinds = kinds["millpond_pool_allocations"][0].clone();
     assert_eq!(kinds["type"], "counter", "read as OpenMetrics: {kinds}");
     let targets = query(address, "/api/v1/targets").expect("an answer");
     let target = &targets["activeTargets"][0];
-    assert_eq!((target["health"].as_str(), target["lastError"].as_str()), (Some("up"), Some("")));
+    assert_eq!(
+        (target["health"].as_str(), target["lastError"].as_str()),
+        (Some("up"), Some(""))
+    );
 }
 
 #[test]
 fn promtool_finds_nothing_to_say() {
-    let Some(promtool) = program("promtool") else { return };
-    let pool = Pool::builder().name("checked").limit(64 * MIB).host().expect("a pool");
-    let monitor = Monitor::builder().listen(([127, 0, 0, 1], 0).into()).rank("0").start().expect("a monitor");
+    let Some(promtool) = program("promtool") else {
+        return;
+    };
+    let pool = Pool::builder()
+        .name("checked")
+        .limit(64 * MIB)
+        .host()
+        .expect("a pool");
+    let monitor = Monitor::builder()
+        .listen(([127, 0, 0, 1], 0).into())
+        .rank("0")
+        .start()
+        .expect("a monitor");
     let Answer { body, .. } = get(monitor.address().expect("an address"), "/metrics");
     assert!(body.contains("checked"));
     let mut command = Command::new(promtool);
-    command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut running = child::ends(&mut command).spawn().expect("it starts");
-    running.stdin.take().expect("piped").write_all(body.as_bytes()).expect("read");
+    running
+        .stdin
+        .take()
+        .expect("piped")
+        .write_all(body.as_bytes())
+        .expect("read");
     let output = running.wait_with_output().expect("it ends");
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && told.is_empty(), "{told}");

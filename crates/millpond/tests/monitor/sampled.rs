@@ -9,12 +9,21 @@ const SHORT: Duration = Duration::from_millis(10);
 
 #[test]
 fn a_scripted_program_is_seen_as_it_was() {
-    let pool = Pool::builder().name("scripted").settings("").limit(256 * MIB).host().expect("a pool");
+    let pool = Pool::builder()
+        .name("scripted")
+        .settings("")
+        .limit(256 * MIB)
+        .host()
+        .expect("a pool");
     let monitor = Monitor::builder().interval(SHORT).start().expect("a monitor");
     let seen = |bytes: u64| {
         wait_for("a sample", || {
             let last = monitor.last().expect("here");
-            let of = last.pools.iter().find(|of| of.name == "scripted").expect("it is there");
+            let of = last
+                .pools
+                .iter()
+                .find(|of| of.name == "scripted")
+                .expect("it is there");
             of.stats.allocated.current == bytes
         });
     };
@@ -51,11 +60,19 @@ fn a_scripted_program_is_seen_as_it_was() {
 #[test]
 fn hit_rates_are_of_the_time_between_two_samples() {
     let pool = Pool::builder().name("hits").settings("").host().expect("a pool");
-    let monitor = Monitor::builder().interval(Duration::from_secs(3600)).start().expect("a monitor");
+    let monitor = Monitor::builder()
+        .interval(Duration::from_secs(3600))
+        .start()
+        .expect("a monitor");
     drop(monitor);
     // Misses first, so that the rate over the pool's life is not that of the interval.
-    let held: Vec<_> = (0..20).map(|n| pool.alloc_zeroed::<u8>((4 + n) << 20).expect("memory")).collect();
-    let monitor = Monitor::builder().interval(Duration::from_secs(3600)).start().expect("a monitor");
+    let held: Vec<_> = (0..20)
+        .map(|n| pool.alloc_zeroed::<u8>((4 + n) << 20).expect("memory"))
+        .collect();
+    let monitor = Monitor::builder()
+        .interval(Duration::from_secs(3600))
+        .start()
+        .expect("a monitor");
     drop(held);
     for _ in 0..100 {
         drop(pool.alloc_zeroed::<u8>(4 << 20).expect("memory"));
@@ -69,31 +86,65 @@ fn hit_rates_are_of_the_time_between_two_samples() {
 
 #[test]
 fn a_snapshot_has_budgets_tags_and_limits() {
-    let process = Budget::builder("all of it").limit(1 << 30).build().expect("a budget");
-    let own = process.child_builder("own").measure(Measure::Allocated).limit(64 * MIB).build().expect("a budget");
-    let pool = Pool::builder().name("snapped").limit(128 * MIB).budget(&own).host().expect("a pool");
+    let process = Budget::builder("all of it")
+        .limit(1 << 30)
+        .build()
+        .expect("a budget");
+    let own = process
+        .child_builder("own")
+        .measure(Measure::Allocated)
+        .limit(64 * MIB)
+        .build()
+        .expect("a budget");
+    let pool = Pool::builder()
+        .name("snapped")
+        .limit(128 * MIB)
+        .budget(&own)
+        .host()
+        .expect("a pool");
     pool.track(Some(Ledger::builder(Tracking::All)));
     let _scope = millpond::tag("monitor-weights");
     let held = pool.alloc_zeroed::<u8>(3 << 20).expect("memory");
     let lone = Budget::builder("nobody's").limit(7).build().expect("a budget");
     let monitor = Monitor::builder().budget(&lone).start().expect("a monitor");
     let now = monitor.last().expect("here");
-    let of = now.pools.iter().find(|of| of.name == "snapped").expect("it is there");
-    assert_eq!((of.limit, of.stats.allocations, of.misses()), (Some(128 * MIB), 1, 1));
+    let of = now
+        .pools
+        .iter()
+        .find(|of| of.name == "snapped")
+        .expect("it is there");
+    assert_eq!(
+        (of.limit, of.stats.allocations, of.misses()),
+        (Some(128 * MIB), 1, 1)
+    );
     assert_eq!(of.stats, pool.stats());
-    let used = |path: &str| now.budgets.iter().find(|of| of.path == path).map(|of| (of.used, of.limit));
+    let used = |path: &str| {
+        now.budgets
+            .iter()
+            .find(|of| of.path == path)
+            .map(|of| (of.used, of.limit))
+    };
     assert_eq!(used("all of it/own"), Some((3 * MIB, Some(64 * MIB))));
-    assert_eq!(used("all of it").map(|(used, _)| used), Some(of.stats.reserved.current));
+    assert_eq!(
+        used("all of it").map(|(used, _)| used),
+        Some(of.stats.reserved.current)
+    );
     assert_eq!(used("nobody's"), Some((0, Some(7))));
     let tags = now.tags.as_ref().expect("an account is kept");
-    let tag = tags.iter().find(|tag| tag.name == "monitor-weights").expect("it is there");
+    let tag = tags
+        .iter()
+        .find(|tag| tag.name == "monitor-weights")
+        .expect("it is there");
     assert_eq!((tag.bytes, tag.blocks), (3 * MIB, 1));
     assert!(now.resident.is_some_and(|bytes| bytes > 3 * MIB) && now.resident <= now.resident_peak);
     assert!(now.limit.is_some_and(|limit| limit.used < limit.bytes));
     drop((held, monitor));
     drop(pool);
     let gone = Snapshot::take();
-    assert!(gone.pools.iter().all(|of| of.name != "snapped"), "a closed pool is not shown");
+    assert!(
+        gone.pools.iter().all(|of| of.name != "snapped"),
+        "a closed pool is not shown"
+    );
 }
 
 #[test]
@@ -101,7 +152,10 @@ fn two_pools_of_one_name_are_two_series() {
     let pools = ["same"; 2].map(|name| Pool::builder().name(name).host().expect("a pool"));
     let held = pools[1].alloc_zeroed::<u8>(1 << 20).expect("memory");
     let report = Monitor::builder().start().expect("a monitor").stop();
-    let of = report.series.iter().filter(|of| of.of.to_string() == "same" && of.quantity == Quantity::Allocated);
+    let of = report
+        .series
+        .iter()
+        .filter(|of| of.of.to_string() == "same" && of.quantity == Quantity::Allocated);
     let last: Vec<u64> = of.map(|of| of.last).collect();
     assert_eq!(last, [0, MIB]);
     drop(held);

@@ -11,7 +11,11 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 fn served() -> (Monitor, SocketAddr) {
-    let monitor = Monitor::builder().listen(([127, 0, 0, 1], 0).into()).rank("3").host("a \"host\"\\\n").start();
+    let monitor = Monitor::builder()
+        .listen(([127, 0, 0, 1], 0).into())
+        .rank("3")
+        .host("a \"host\"\\\n")
+        .start();
     let monitor = monitor.expect("a monitor");
     let address = monitor.address().expect("an address");
     (monitor, address)
@@ -25,16 +29,37 @@ fn stats_are_json_and_agree_with_the_pool() {
     let held = pool.alloc_zeroed::<u8>(3 << 20).expect("memory");
     let (monitor, address) = served();
     let answer = get(address, "/stats");
-    assert!(answer.code == 200 && answer.head.contains("Content-Type: application/json"), "{}", answer.head);
+    assert!(
+        answer.code == 200 && answer.head.contains("Content-Type: application/json"),
+        "{}",
+        answer.head
+    );
     let stats: Value = serde_json::from_str(&answer.body).expect("JSON");
-    assert_eq!((stats["schema"].as_str(), stats["version"].as_u64()), (Some("millpond-stats"), Some(1)));
-    let of = stats["pools"].as_array().expect("a list").iter().find(|of| of["name"] == name).expect("it is there");
-    assert_eq!((of["allocated"].as_u64(), of["limit"].as_u64()), (Some(3 * MIB), Some(64 * MIB)));
-    assert_eq!((of["allocations"].as_u64(), of["hit_rate"].as_f64()), (Some(1), Some(0.0)));
+    assert_eq!(
+        (stats["schema"].as_str(), stats["version"].as_u64()),
+        (Some("millpond-stats"), Some(1))
+    );
+    let of = stats["pools"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .find(|of| of["name"] == name)
+        .expect("it is there");
+    assert_eq!(
+        (of["allocated"].as_u64(), of["limit"].as_u64()),
+        (Some(3 * MIB), Some(64 * MIB))
+    );
+    assert_eq!(
+        (of["allocations"].as_u64(), of["hit_rate"].as_f64()),
+        (Some(1), Some(0.0))
+    );
     assert_eq!(of["allocated_history"], Value::from(vec![3 * MIB]));
     let process = &stats["process"];
     assert_eq!(process["id"].as_u64(), Some(u64::from(std::process::id())));
-    assert_eq!((process["rank"].as_str(), process["host"].as_str()), (Some("3"), Some("a \"host\"\\\n")));
+    assert_eq!(
+        (process["rank"].as_str(), process["host"].as_str()),
+        (Some("3"), Some("a \"host\"\\\n"))
+    );
     assert!(process["resident"].as_u64() > Some(MIB) && stats["tags"].is_array());
     drop((held, monitor));
 }
@@ -42,7 +67,9 @@ fn stats_are_json_and_agree_with_the_pool() {
 /// The samples of a text of metrics: name, labels as they stand, value.
 fn samples(text: &str) -> Vec<(&str, &str, u64)> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
-    let sample = |line: &'_ str| -> (usize, usize) { (line.find('{').expect("labels"), line.rfind('}').expect("labels")) };
+    let sample = |line: &'_ str| -> (usize, usize) {
+        (line.find('{').expect("labels"), line.rfind('}').expect("labels"))
+    };
     lines
         .map(|line| {
             let (open, close) = sample(line);
@@ -54,26 +81,52 @@ fn samples(text: &str) -> Vec<(&str, &str, u64)> {
 
 #[test]
 fn metrics_are_what_the_formats_say() {
-    let pools = ["same", "same"].map(|name| Pool::builder().name(name).limit(64 * MIB).host().expect("a pool"));
+    let pools =
+        ["same", "same"].map(|name| Pool::builder().name(name).limit(64 * MIB).host().expect("a pool"));
     let held = pools[0].alloc_zeroed::<u8>(3 << 20).expect("memory");
     let (monitor, address) = served();
-    let request = |accept: &str| format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n");
-    let new = ask(address, &request("application/openmetrics-text;version=1.0.0,*/*;q=0.1"));
+    let request =
+        |accept: &str| format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n");
+    let new = ask(
+        address,
+        &request("application/openmetrics-text;version=1.0.0,*/*;q=0.1"),
+    );
     let old = ask(address, &request("*/*"));
-    assert!(new.head.contains("Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8"));
-    assert!(old.head.contains("Content-Type: text/plain; version=0.0.4; charset=utf-8"));
+    assert!(
+        new.head
+            .contains("Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8")
+    );
+    assert!(
+        old.head
+            .contains("Content-Type: text/plain; version=0.0.4; charset=utf-8")
+    );
     assert!(new.body.ends_with("\n# EOF\n") && !old.body.contains("# EOF") && !old.body.contains("# UNIT"));
-    assert!(new.body.contains("# TYPE millpond_pool_allocations counter\n# HELP"));
-    assert!(old.body.contains("# TYPE millpond_pool_allocations_total counter\n# HELP millpond_pool_allocations_total "));
+    assert!(
+        new.body
+            .contains("# TYPE millpond_pool_allocations counter\n# HELP")
+    );
+    assert!(
+        old.body.contains(
+            "# TYPE millpond_pool_allocations_total counter\n# HELP millpond_pool_allocations_total "
+        )
+    );
     assert!(new.body.contains("# UNIT millpond_pool_allocated_bytes bytes\n"));
     for text in [&new.body, &old.body] {
         let all = samples(text);
-        assert!(all.iter().all(|(_, labels, _)| labels.starts_with("host=\"a \\\"host\\\"\\\\\\n\",rank=\"3\"")));
+        assert!(
+            all.iter()
+                .all(|(_, labels, _)| labels.starts_with("host=\"a \\\"host\\\"\\\\\\n\",rank=\"3\""))
+        );
         let allocated: Vec<_> = all
             .iter()
-            .filter(|(name, labels, _)| *name == "millpond_pool_allocated_bytes" && labels.contains("pool=\"same\""))
+            .filter(|(name, labels, _)| {
+                *name == "millpond_pool_allocated_bytes" && labels.contains("pool=\"same\"")
+            })
             .collect();
-        assert!(allocated.len() == 2 && allocated[0].1.contains("kind=\"host\",device=\"host\""), "{allocated:?}");
+        assert!(
+            allocated.len() == 2 && allocated[0].1.contains("kind=\"host\",device=\"host\""),
+            "{allocated:?}"
+        );
         assert_eq!((allocated[0].2, allocated[1].2), (3 * MIB, 0));
         let mut series: Vec<_> = all.iter().map(|(name, labels, _)| (name, labels)).collect();
         let count = series.len();
@@ -102,11 +155,16 @@ fn only_this_machine_is_served_and_only_when_it_is_meant() {
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:80"] {
         let address: SocketAddr = address.parse().expect("an address");
         let outcome = Monitor::builder().listen(address).start();
-        assert!(matches!(outcome, Err(MonitorError::Serve(ServeError::NotLoopback(told))) if told == address));
+        assert!(
+            matches!(outcome, Err(MonitorError::Serve(ServeError::NotLoopback(told))) if told == address)
+        );
     }
     let (monitor, address) = served();
     let taken = Monitor::builder().listen(address).start();
-    assert!(matches!(taken, Err(MonitorError::Serve(ServeError::Listen { .. }))));
+    assert!(matches!(
+        taken,
+        Err(MonitorError::Serve(ServeError::Listen { .. }))
+    ));
     for (host, code) in [
         ("Host: evil.example\r\n", 421),
         ("", 421),
@@ -134,16 +192,27 @@ fn what_is_no_good_request_is_told_so() {
         (format!("GET stats HTTP/1.1\r\n{host}\r\n"), 400),
         (format!("GET /nothing HTTP/1.1\r\n{host}\r\n"), 404),
         (format!("GET /../etc/passwd HTTP/1.1\r\n{host}\r\n"), 404),
-        (format!("POST /stats HTTP/1.1\r\n{host}Content-Length: 9\r\n\r\n{{\"a\":\"b\"}}"), 405),
-        (format!("GET /stats HTTP/1.1\r\n{host}X: {}\r\n\r\n", "x".repeat(9000)), 431),
+        (
+            format!("POST /stats HTTP/1.1\r\n{host}Content-Length: 9\r\n\r\n{{\"a\":\"b\"}}"),
+            405,
+        ),
+        (
+            format!("GET /stats HTTP/1.1\r\n{host}X: {}\r\n\r\n", "x".repeat(9000)),
+            431,
+        ),
         ("x".repeat(100_000), 431),
-        (format!("GET /stats?a=b HTTP/1.0\n{host}\n").replace("\r\n", "\n"), 200),
+        (
+            format!("GET /stats?a=b HTTP/1.0\n{host}\n").replace("\r\n", "\n"),
+            200,
+        ),
     ] {
         let answer = ask(address, &request);
         assert_eq!(answer.code, code, "{:?}", &request[..request.len().min(60)]);
     }
     let mut stream = TcpStream::connect(address).expect("it listens");
-    stream.write_all(b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("sent");
+    stream
+        .write_all(b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .expect("sent");
     assert_eq!(Answer::read(&mut stream).map(|answer| answer.code), Some(400));
     let head = ask(address, &format!("HEAD /stats HTTP/1.1\r\n{host}\r\n"));
     assert!(head.code == 200 && head.body.is_empty());
@@ -172,7 +241,9 @@ fn who_is_slow_or_many_holds_nobody_up() {
     // One that asks and takes nothing of what it gets, and goes.
     for _ in 0..50 {
         let mut stream = TcpStream::connect(address).expect("it listens");
-        stream.write_all(b"GET /stats HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("sent");
+        stream
+            .write_all(b"GET /stats HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .expect("sent");
     }
     assert_eq!(get(address, "/metrics").code, 200);
     assert!(monitor.is_running());
@@ -201,7 +272,11 @@ fn a_socket_is_served_and_taken_away() {
     assert_eq!(monitor.socket(), Some(path.as_path()));
     let stats: Value = serde_json::from_str(&get_by_socket(&path, "/stats").body).expect("JSON");
     assert_eq!(stats["schema"], "millpond-stats");
-    assert!(get_by_socket(&path, "/metrics").body.contains("millpond_process_resident_bytes"));
+    assert!(
+        get_by_socket(&path, "/metrics")
+            .body
+            .contains("millpond_process_resident_bytes")
+    );
     let second = Monitor::builder().socket_at(&path).start();
     assert!(matches!(second, Err(MonitorError::Serve(ServeError::Taken(told))) if told == path));
     drop(monitor);

@@ -18,16 +18,27 @@ fn samples(monitor: &Monitor, more: u64) {
 
 #[test]
 fn a_threshold_is_told_once_and_again_when_it_was_passed_anew() {
-    let pool = Pool::builder().name("crossing").settings("").host().expect("a pool");
+    let pool = Pool::builder()
+        .name("crossing")
+        .settings("")
+        .host()
+        .expect("a pool");
     let (sender, told) = mpsc::channel::<Crossing>();
-    let budget = Budget::builder("crossed").measure(Measure::Allocated).limit(100 * MIB).build().expect("a budget");
+    let budget = Budget::builder("crossed")
+        .measure(Measure::Allocated)
+        .limit(100 * MIB)
+        .build()
+        .expect("a budget");
     let tenant = pool.tenant(&budget).expect("a tenant");
     let monitor = Monitor::builder()
         .interval(SHORT)
         .budget(&budget)
-        .on(Threshold::budget(Share::percent(80)).rearmed_at(Share::percent(50)), move |crossing| {
-            let _ = sender.send(crossing.clone());
-        })
+        .on(
+            Threshold::budget(Share::percent(80)).rearmed_at(Share::percent(50)),
+            move |crossing| {
+                let _ = sender.send(crossing.clone());
+            },
+        )
         .start()
         .expect("a monitor");
     let next = || told.recv_timeout(Duration::from_secs(60)).expect("it is told");
@@ -42,9 +53,18 @@ fn a_threshold_is_told_once_and_again_when_it_was_passed_anew() {
         none();
         let top = tenant.alloc_zeroed::<u8>(20 << 20).expect("memory");
         let crossing = next();
-        assert_eq!((crossing.signal, crossing.of.to_string()), (Signal::Budget, "budget crossed".to_owned()));
-        assert_eq!((crossing.share, crossing.used, crossing.whole), (Share::percent(90), 90 * MIB, 100 * MIB));
-        assert!(monitor.passed().iter().any(|of| of.of == crossing.of), "round {round}");
+        assert_eq!(
+            (crossing.signal, crossing.of.to_string()),
+            (Signal::Budget, "budget crossed".to_owned())
+        );
+        assert_eq!(
+            (crossing.share, crossing.used, crossing.whole),
+            (Share::percent(90), 90 * MIB, 100 * MIB)
+        );
+        assert!(
+            monitor.passed().iter().any(|of| of.of == crossing.of),
+            "round {round}"
+        );
         none();
         drop(top);
         // Below the threshold, and not below where it is armed again.
@@ -53,18 +73,29 @@ fn a_threshold_is_told_once_and_again_when_it_was_passed_anew() {
         none();
         drop((middle, again));
         samples(&monitor, 3);
-        assert!(monitor.passed().iter().all(|of| of.of != crossing.of), "round {round}");
+        assert!(
+            monitor.passed().iter().all(|of| of.of != crossing.of),
+            "round {round}"
+        );
     }
     drop(base);
     let report = monitor.stop();
-    let of_us = report.crossings.iter().filter(|(_, of)| of.of.to_string() == "budget crossed");
+    let of_us = report
+        .crossings
+        .iter()
+        .filter(|(_, of)| of.of.to_string() == "budget crossed");
     assert_eq!(of_us.count(), 3, "{report}");
 }
 
 #[test]
 fn utilisation_of_each_pool_is_held_against_its_own_threshold() {
     let pools = ["full one", "empty one"].map(|name| {
-        Pool::builder().name(name).settings("").capacity(64 * MIB).host().expect("a pool")
+        Pool::builder()
+            .name(name)
+            .settings("")
+            .capacity(64 * MIB)
+            .host()
+            .expect("a pool")
     });
     let told = Arc::new(Mutex::new(Vec::new()));
     let list = Arc::clone(&told);
@@ -76,7 +107,12 @@ fn utilisation_of_each_pool_is_held_against_its_own_threshold() {
         })
         .start()
         .expect("a monitor");
-    wait_for("a call", || told.lock().expect("no panic").iter().any(|name| name == "full one"));
+    wait_for("a call", || {
+        told.lock()
+            .expect("no panic")
+            .iter()
+            .any(|name| name == "full one")
+    });
     samples(&monitor, 3);
     let told = told.lock().expect("no panic");
     assert_eq!(told.iter().filter(|name| *name == "full one").count(), 1);
@@ -86,8 +122,16 @@ fn utilisation_of_each_pool_is_held_against_its_own_threshold() {
 
 #[test]
 fn a_callback_may_panic_allocate_ask_and_drop_the_monitor() {
-    let pool = Pool::builder().name("called").settings("").host().expect("a pool");
-    let budget = Budget::builder("called").measure(Measure::Allocated).limit(10 * MIB).build().expect("a budget");
+    let pool = Pool::builder()
+        .name("called")
+        .settings("")
+        .host()
+        .expect("a pool");
+    let budget = Budget::builder("called")
+        .measure(Measure::Allocated)
+        .limit(10 * MIB)
+        .build()
+        .expect("a budget");
     let tenant = pool.tenant(&budget).expect("a tenant");
     let held = tenant.alloc_zeroed::<u8>(9 << 20).expect("memory");
     let place: Arc<Mutex<Option<Monitor>>> = Arc::default();

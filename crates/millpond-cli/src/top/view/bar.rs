@@ -51,7 +51,10 @@ mod tests {
 
     fn drawn(parts: &[u64], whole: u64, width: usize) -> String {
         let parts: Vec<(u64, Style)> = parts.iter().map(|bytes| (*bytes, Style::new())).collect();
-        bar(&parts, whole, width, Style::new()).iter().map(|span| span.content.as_ref()).collect()
+        bar(&parts, whole, width, Style::new())
+            .iter()
+            .map(|span| span.content.as_ref())
+            .collect()
     }
 
     #[test]

@@ -11,9 +11,23 @@ use ratatui::widgets::{Block, Clear, Paragraph, Widget};
 pub(super) fn keys(app: &App, palette: Palette) -> Line<'static> {
     let pause = if app.paused { "go on" } else { "pause" };
     let keys: &[(&str, &str)] = if app.watched.is_some() {
-        &[("q", "quit"), ("p", pause), ("←→", "sort"), ("r", "reverse"), ("↑↓", "scroll"), ("l", "list"), ("?", "help")]
+        &[
+            ("q", "quit"),
+            ("p", pause),
+            ("←→", "sort"),
+            ("r", "reverse"),
+            ("↑↓", "choose"),
+            ("l", "list"),
+            ("?", "help"),
+        ]
     } else {
-        &[("q", "quit"), ("p", pause), ("↑↓", "choose"), ("Enter", "look"), ("?", "help")]
+        &[
+            ("q", "quit"),
+            ("p", pause),
+            ("↑↓", "choose"),
+            ("Enter", "look"),
+            ("?", "help"),
+        ]
     };
     let mut spans = Vec::new();
     for (key, what) in keys {
@@ -28,7 +42,7 @@ q            quit
 p, blank     pause, and go on
 left, right  sort the pools by the column beside
 r            the other way round
-up, down     scroll the pools; choose a process
+up, down     choose a pool to be drawn below, or a process
 l, Esc       the list of processes
 Enter        look at the process that is chosen
 

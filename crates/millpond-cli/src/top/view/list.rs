@@ -24,7 +24,11 @@ pub(super) fn sections(app: &App, width: usize, palette: Palette) -> Vec<Section
     ];
     if app.processes.is_empty() && app.looked {
         let text = format!("none is seen: {HOW_TO_BE_SEEN}");
-        lines.extend(wrap(&text, width.max(20), 0).lines().map(|line| Line::raw(line.to_owned())));
+        lines.extend(
+            wrap(&text, width.max(20), 0)
+                .lines()
+                .map(|line| Line::raw(line.to_owned())),
+        );
     }
     if !app.processes.is_empty() {
         lines.push(head(palette));
@@ -33,15 +37,21 @@ pub(super) fn sections(app: &App, width: usize, palette: Palette) -> Vec<Section
     lines.extend(app.processes.iter().enumerate().map(|(place, process)| {
         let line = process_row(process);
         // In a plain frame nothing is chosen.
-        if place == app.chosen && app.colours { line.patch_style(palette.chosen()) } else { line }
+        if place == app.chosen && app.colours {
+            line.patch_style(palette.chosen())
+        } else {
+            line
+        }
     }));
-    // What is chosen stays in sight on a screen of any height.
-    let least = lines.len().min(first + app.chosen + 1);
-    vec![Section { lines, least }]
+    let mut section = Section::new(lines, first + 1);
+    section.window = Some((first, app.chosen));
+    vec![section]
 }
 
 fn head(palette: Palette) -> Line<'static> {
-    let titles = ["PID", "RANK", "PROGRAM", "MEMORY", "POOLS", "IN USE", "RESERVED", "WARNINGS"];
+    let titles = [
+        "PID", "RANK", "PROGRAM", "MEMORY", "POOLS", "IN USE", "RESERVED", "WARNINGS",
+    ];
     let cells = titles.iter().enumerate().map(|(place, title)| match place {
         2 => Cell::left(*title, palette.faint()),
         _ => Cell::right(*title, palette.faint()),
@@ -60,7 +70,11 @@ fn process_row(of: &Process) -> Line<'static> {
         right(of.pools.to_string()),
         right(size(of.allocated)),
         right(size(of.reserved)),
-        right(if of.warnings > 0 { of.warnings.to_string() } else { String::new() }),
+        right(if of.warnings > 0 {
+            of.warnings.to_string()
+        } else {
+            String::new()
+        }),
     ];
     row(cells, &WIDTHS)
 }

@@ -16,7 +16,12 @@ struct Shape {
 }
 
 const fn shape(title: &'static str, width: usize, from: usize, sort: Option<Column>) -> Shape {
-    Shape { title, width, from, sort }
+    Shape {
+        title,
+        width,
+        from,
+        sort,
+    }
 }
 
 /// Name and course take what the others leave.
@@ -59,23 +64,40 @@ fn widths(width: usize, longest: usize) -> [usize; SHAPES.len()] {
 
 pub(super) fn section(app: &App, watched: &Watched, width: usize, palette: Palette) -> Section {
     let pools = app.pools();
-    let longest = pools.iter().map(|pool| console::measure_text_width(&pool.name)).max();
+    let longest = pools
+        .iter()
+        .map(|pool| console::measure_text_width(&pool.name))
+        .max();
     let widths = widths(width, longest.unwrap_or(0));
     let (total, reserved) = pools.iter().fold((0u64, 0u64), |(a, r), pool| {
         (a.saturating_add(pool.allocated), r.saturating_add(pool.reserved))
     });
-    let above = app.above.min(pools.len().saturating_sub(1));
-    let hidden = if above > 0 { format!(", {above} above") } else { String::new() };
-    let note = format!("{}: {} in use of {} reserved{hidden}", pools.len(), size(total), size(reserved));
+    let note = format!(
+        "{}: {} in use of {} reserved",
+        pools.len(),
+        size(total),
+        size(reserved)
+    );
     let mut lines = vec![heading("pools", &note, width, palette.strong(), palette.faint())];
     if pools.is_empty() {
         lines.push(Line::styled("none yet", palette.faint()));
     } else {
         lines.push(head(app, &widths, palette));
     }
-    lines.extend(pools.iter().skip(above).map(|pool| pool_row(watched, pool, &widths, palette)));
-    let least = lines.len().min(5);
-    Section { lines, least }
+    let first = lines.len();
+    lines.extend(pools.iter().enumerate().map(|(place, pool)| {
+        let line = pool_row(watched, pool, &widths, palette);
+        // One pool alone, or in a plain frame, is not chosen.
+        let chosen = place == app.pool && pools.len() > 1 && app.colours;
+        if chosen {
+            line.patch_style(palette.chosen())
+        } else {
+            line
+        }
+    }));
+    let mut section = Section::new(lines, 5);
+    section.window = Some((first, app.pool));
+    section
 }
 
 fn head(app: &App, widths: &[usize], palette: Palette) -> Line<'static> {
@@ -100,22 +122,44 @@ fn pool_row(watched: &Watched, pool: &PoolStats, widths: &[usize], palette: Pale
     let plain = ratatui::style::Style::new();
     let right = |text: String| Cell::right(text, plain);
     let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
-    let on = if pool.kind == "device" || pool.device != "host" { &pool.device } else { &pool.kind };
+    let on = if pool.kind == "device" || pool.device != "host" {
+        &pool.device
+    } else {
+        &pool.kind
+    };
     let limit = pool.limit.map_or_else(
         || Cell::right("-", palette.faint()),
         |limit| Cell::right(size(limit), palette.fullness(share(pool.reserved, limit))),
     );
     // Against what was reserved, so that the height says how much of it is in use.
-    let full = pool.reserved_history.iter().chain([&pool.reserved]).max().copied().unwrap_or(0);
+    let full = pool
+        .reserved_history
+        .iter()
+        .chain([&pool.reserved])
+        .max()
+        .copied()
+        .unwrap_or(0);
     let hits = if pool.allocations == 0 {
         Cell::right("-", palette.faint())
     } else {
-        let style = if pool.hit_rate >= 0.9 { palette.good() } else { palette.notable() };
+        let style = if pool.hit_rate >= 0.9 {
+            palette.good()
+        } else {
+            palette.notable()
+        };
         Cell::right(percent(pool.hit_rate), style)
     };
     let rate = watched.rate(pool);
-    let refused = if pool.refusals > 0 { palette.bad() } else { palette.faint() };
-    let name = if pool.stale { palette.faint() } else { palette.strong() };
+    let refused = if pool.refusals > 0 {
+        palette.bad()
+    } else {
+        palette.faint()
+    };
+    let name = if pool.stale {
+        palette.faint()
+    } else {
+        palette.strong()
+    };
     let cells = vec![
         Cell::left(pool.name.clone(), name),
         Cell::left(on.clone(), palette.faint()),
@@ -123,11 +167,17 @@ fn pool_row(watched: &Watched, pool: &PoolStats, widths: &[usize], palette: Pale
         right(size(pool.allocated_peak)),
         right(size(pool.reserved)),
         limit,
-        Cell::left(course(&pool.allocated_history, full, widths[COURSE]), palette.course()),
+        Cell::left(
+            course(&pool.allocated_history, full, widths[COURSE]),
+            palette.course(),
+        ),
         right(percent(share(pool.allocated, pool.reserved))),
         hits,
         // Before there are two looks there is a total and no rate.
-        rate.map_or_else(|| Cell::right("-", palette.faint()), |rate| right(count(rate.round() as u64))),
+        rate.map_or_else(
+            || Cell::right("-", palette.faint()),
+            |rate| right(count(rate.round() as u64)),
+        ),
         right(count(pool.misses)),
         Cell::right(count(pool.refusals), refused),
     ];

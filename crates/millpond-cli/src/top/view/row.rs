@@ -26,7 +26,10 @@ impl Cell {
     }
 
     fn width(&self) -> usize {
-        self.spans.iter().map(|span| measure_text_width(&span.content)).sum()
+        self.spans
+            .iter()
+            .map(|span| measure_text_width(&span.content))
+            .sum()
     }
 }
 
@@ -57,7 +60,11 @@ pub(super) fn row(cells: Vec<Cell>, widths: &[usize]) -> Line<'static> {
 
 /// A heading, with a rule to the end of the line.
 pub(super) fn heading(title: &str, note: &str, width: usize, strong: Style, faint: Style) -> Line<'static> {
-    let note = if note.is_empty() { String::new() } else { format!(" {note}") };
+    let note = if note.is_empty() {
+        String::new()
+    } else {
+        format!(" {note}")
+    };
     let used = measure_text_width(title) + measure_text_width(&note) + 1;
     Line::from(vec![
         Span::styled(title.to_owned(), strong),
@@ -80,7 +87,11 @@ pub(super) fn percent(share: f64) -> String {
 pub(super) fn count(of: u64) -> String {
     let scaled = |unit: u64, name: char| {
         let value = of as f64 / unit as f64;
-        if value < 10.0 { format!("{value:.2}{name}") } else { format!("{value:.1}{name}") }
+        if value < 10.0 {
+            format!("{value:.2}{name}")
+        } else {
+            format!("{value:.1}{name}")
+        }
     };
     match of {
         0..10_000 => of.to_string(),
@@ -107,8 +118,14 @@ mod tests {
     #[test]
     fn figures_are_short() {
         let counts = [0, 9999, 10_000, 123_456, 1_234_567, 45_678_901, 12_345_678_901].map(count);
-        assert_eq!(counts, ["0", "9999", "10.0k", "123.5k", "1.23M", "45.7M", "12.3G"]);
-        assert_eq!([5, 65, 3700, 90_000].map(time), ["5 s", "1 min 05 s", "1 h 01 min", "1 d 01 h"]);
+        assert_eq!(
+            counts,
+            ["0", "9999", "10.0k", "123.5k", "1.23M", "45.7M", "12.3G"]
+        );
+        assert_eq!(
+            [5, 65, 3700, 90_000].map(time),
+            ["5 s", "1 min 05 s", "1 h 01 min", "1 d 01 h"]
+        );
         assert_eq!([0.99999, 1.0, 0.0].map(percent), ["99.9 %", "100.0 %", "0.0 %"]);
     }
 

@@ -41,7 +41,11 @@ pub fn socket_folders() -> Vec<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let runtime = runtime.filter(|folder| folder.is_absolute() && folder.is_dir());
     let usual = PathBuf::from(format!("/tmp/millpond-{}", user()));
-    runtime.map(|folder| folder.join("millpond")).into_iter().chain([usual]).collect()
+    runtime
+        .map(|folder| folder.join("millpond"))
+        .into_iter()
+        .chain([usual])
+        .collect()
 }
 
 fn user() -> u32 {
@@ -95,10 +99,14 @@ fn prepare(folder: &Path) -> Result<(), ServeError> {
         return Err(failed("it is no folder; remove it".to_owned()));
     }
     if found.uid() != user() {
-        return Err(failed(format!("it is of user {}; set XDG_RUNTIME_DIR to a folder of your own", found.uid())));
+        return Err(failed(format!(
+            "it is of user {}; set XDG_RUNTIME_DIR to a folder of your own",
+            found.uid()
+        )));
     }
     if found.mode() & 0o077 != 0 {
-        fs::set_permissions(folder, Permissions::from_mode(0o700)).map_err(|error| failed(error.to_string()))?;
+        fs::set_permissions(folder, Permissions::from_mode(0o700))
+            .map_err(|error| failed(error.to_string()))?;
     }
     Ok(())
 }
@@ -158,8 +166,14 @@ mod tests {
         remove_stale(&scratch.0);
         let left = ["1.sock", "2.sock", "3.sock", "other.sock"].map(|name| at(name).exists());
         assert_eq!(left, [false, true, true, true]);
-        assert!(matches!(listen(&Place::At(at("2.sock"))), Err(ServeError::Taken(_))));
-        assert!(matches!(listen(&Place::At(at("3.sock"))), Err(ServeError::Taken(_))));
+        assert!(matches!(
+            listen(&Place::At(at("2.sock"))),
+            Err(ServeError::Taken(_))
+        ));
+        assert!(matches!(
+            listen(&Place::At(at("3.sock"))),
+            Err(ServeError::Taken(_))
+        ));
         let (ours, listener) = listen(&Place::At(at("other.sock"))).expect("nobody's any more");
         let mode = fs::metadata(ours.path()).expect("it is there").mode();
         assert_eq!(mode & 0o777, 0o600);
@@ -180,12 +194,19 @@ mod tests {
         fs::set_permissions(at("open"), Permissions::from_mode(0o777)).expect("ours");
         prepare(&at("open")).expect("closed");
         for name in ["new", "open"] {
-            assert_eq!(fs::metadata(at(name)).expect("there").mode() & 0o777, 0o700, "{name}");
+            assert_eq!(
+                fs::metadata(at(name)).expect("there").mode() & 0o777,
+                0o700,
+                "{name}"
+            );
         }
         std::os::unix::fs::symlink(at("new"), at("link")).expect("a link");
         fs::write(at("file"), "").expect("a file");
         for name in ["link", "file", "none/below"] {
-            assert!(matches!(prepare(&at(name)), Err(ServeError::Folder { .. })), "{name}");
+            assert!(
+                matches!(prepare(&at(name)), Err(ServeError::Folder { .. })),
+                "{name}"
+            );
         }
     }
 }

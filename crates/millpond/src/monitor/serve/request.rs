@@ -24,12 +24,20 @@ pub(super) fn too_late() -> Vec<u8> {
 pub(super) fn read(sent: &[u8], by_tcp: bool, shared: &Shared) -> Read {
     let Some(end) = end_of_head(sent) else {
         if sent.len() > MOST {
-            return Read::Whole(refusal(431, "Request Header Fields Too Large", "the request is too long"));
+            return Read::Whole(refusal(
+                431,
+                "Request Header Fields Too Large",
+                "the request is too long",
+            ));
         }
         return Read::Part;
     };
     if end > MOST {
-        return Read::Whole(refusal(431, "Request Header Fields Too Large", "the request is too long"));
+        return Read::Whole(refusal(
+            431,
+            "Request Header Fields Too Large",
+            "the request is too long",
+        ));
     }
     let answer = match Head::parse(&sent[..end]) {
         Some(head) => head.answer(by_tcp, shared),
@@ -105,7 +113,10 @@ impl<'a> Head<'a> {
                 (dialect.content_type(), openmetrics::text(shared, dialect))
             }
             "/stats" => ("application/json", stats::json(shared)),
-            "/" => ("text/plain; charset=utf-8", "/metrics  for Prometheus\n/stats    JSON\n".to_owned()),
+            "/" => (
+                "text/plain; charset=utf-8",
+                "/metrics  for Prometheus\n/stats    JSON\n".to_owned(),
+            ),
             _ => return refusal(404, "Not Found", "there is /metrics and /stats"),
         };
         let mut answer = head_of(200, "OK", kind, body.len());
@@ -123,7 +134,9 @@ fn is_here(host: &str) -> bool {
         None => host.split_once(':').map_or(host, |(name, _)| name),
     };
     name.eq_ignore_ascii_case("localhost")
-        || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+        || name
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 fn head_of(code: u16, phrase: &str, kind: &str, length: usize) -> String {
@@ -148,12 +161,28 @@ mod tests {
 
     #[test]
     fn names_of_this_machine() {
-        for host in ["127.0.0.1", "127.0.0.1:9464", "127.8.8.8", "localhost", "LocalHost:80", "[::1]", "[::1]:9464"] {
+        for host in [
+            "127.0.0.1",
+            "127.0.0.1:9464",
+            "127.8.8.8",
+            "localhost",
+            "LocalHost:80",
+            "[::1]",
+            "[::1]:9464",
+        ] {
             assert!(is_here(host), "{host}");
         }
         for host in [
-            "", "example.org", "localhost.example.org", "127.0.0.1.example.org", "10.0.0.1", "[::2]", "::1:80",
-            "[::1", "localhost@evil", "0.0.0.0",
+            "",
+            "example.org",
+            "localhost.example.org",
+            "127.0.0.1.example.org",
+            "10.0.0.1",
+            "[::2]",
+            "::1:80",
+            "[::1",
+            "localhost@evil",
+            "0.0.0.0",
         ] {
             assert!(!is_here(host), "{host}");
         }
@@ -163,10 +192,19 @@ mod tests {
     fn heads_are_taken_apart() {
         let text = "GET /metrics?x=1 HTTP/1.1\r\nHOST:  localhost:9 \r\naccept: a\r\nAccept: b\r\n";
         let head = Head::parse(text.as_bytes()).expect("a head");
-        assert_eq!((head.method, head.path, &head.hosts[..]), ("GET", "/metrics", &["localhost:9"][..]));
+        assert_eq!(
+            (head.method, head.path, &head.hosts[..]),
+            ("GET", "/metrics", &["localhost:9"][..])
+        );
         assert_eq!(head.accept, "a,b,");
         for text in [
-            "", "GET", "GET /", "GET / HTTP/2", "GET  / HTTP/1.1", "GET http://a/ HTTP/1.1", "GET / HTTP/1.1 x",
+            "",
+            "GET",
+            "GET /",
+            "GET / HTTP/2",
+            "GET  / HTTP/1.1",
+            "GET http://a/ HTTP/1.1",
+            "GET / HTTP/1.1 x",
             "GET / HTTP/1.1\r\nno colon\r\n",
         ] {
             assert_eq!(Head::parse(text.as_bytes()), None, "{text:?}");
