@@ -175,18 +175,25 @@ fn render(app: &App, area: Rect, buffer: &mut Buffer, keys: bool) {
     }
 }
 
-/// As many lines of each section as there is room for: what comes later is cut first, down to the least it can do with; then from
-/// the end.
+/// As many lines of each section as there is room for: what comes later is cut first, down to the least it can do with. Where that
+/// is still too much, what has something chosen in it goes last, and the first section never.
 fn fit(mut sections: Vec<Section>, room: usize) -> Vec<Line<'static>> {
-    let mut over = sections
-        .iter()
-        .map(|section| section.lines.len())
-        .sum::<usize>()
-        .saturating_sub(room);
-    for section in sections.iter_mut().rev() {
-        let cut = over.min(section.lines.len().saturating_sub(section.least));
+    let all: usize = sections.iter().map(|section| section.lines.len()).sum();
+    let mut over = all.saturating_sub(room);
+    let mut cut = |section: &mut Section, least: usize| {
+        let cut = over.min(section.lines.len().saturating_sub(least));
         section.cut(cut);
         over -= cut;
+    };
+    for section in sections.iter_mut().rev() {
+        cut(section, section.least);
+    }
+    for section in sections.iter_mut().skip(1).rev().filter(|of| of.window.is_none()) {
+        cut(section, 0);
+    }
+    for section in sections.iter_mut() {
+        let least = section.window.map_or(section.lines.len(), |(head, _)| head + 1);
+        cut(section, least);
     }
     let mut lines: Vec<Line<'static>> = sections.into_iter().flat_map(|section| section.lines).collect();
     lines.truncate(room);
