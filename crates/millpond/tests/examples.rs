@@ -197,6 +197,7 @@ fn those_that_print_and_prove_nothing_run_to_their_end() {
         "training_loop",
         "compaction",
         "monitor",
+        "live",
         "scoped",
         "rental",
         "leak_hunt",

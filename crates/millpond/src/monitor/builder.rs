@@ -115,7 +115,8 @@ impl MonitorBuilder {
     }
 
     /// Serves what is sampled on a Unix socket where `millpond top` finds it: `$XDG_RUNTIME_DIR/millpond/PID.sock`, or
-    /// `/tmp/millpond-UID/PID.sock` where there is no such folder. Only the user's own processes can read it.
+    /// `/tmp/millpond-UID/PID.sock` where there is no such folder; `PID-1.sock` where the process has one already. Only the user's own
+    /// processes can read it.
     pub fn socket(mut self) -> Self {
         self.socket = Some(Place::Usual);
         self

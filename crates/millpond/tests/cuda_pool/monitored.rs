@@ -79,7 +79,7 @@ fn a_device_that_fills_up_is_told_of_once_without_a_management_library_too() {
     with_library(test, "/nowhere/libnvidia-ml.so", || {
         let device = CudaDevice::get(0).expect("a device");
         let stream = CudaStream::new(&device).expect("a stream");
-        let pool = builder().build(&device).expect("a pool");
+        let pool = builder().limit(64 * MIB).build(&device).expect("a pool");
         let (sender, told) = channel();
         let monitor = Monitor::builder()
             .interval(Duration::from_millis(10))

@@ -255,6 +255,9 @@ fn who_never_asks_is_told_and_let_go() {
     let (monitor, address) = served();
     let mut stream = TcpStream::connect(address).expect("it listens");
     stream.write_all(b"GET /stats HTTP/1.1\r\n").expect("sent");
+    stream
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .expect("set");
     let began = Instant::now();
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("an end");

@@ -52,17 +52,35 @@ fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
+/// Monitors of one process that serve at the usual place.
+const MOST: usize = 16;
+
 pub(super) fn listen(place: &Place) -> Result<(Listening, UnixListener), ServeError> {
-    let path = match place {
+    match place {
         Place::Usual => {
             // There is always one.
             let folder = socket_folders().swap_remove(0);
             prepare(&folder)?;
             remove_stale(&folder);
-            folder.join(format!("{}.sock", std::process::id()))
+            listen_in(&folder, std::process::id())
         }
-        Place::At(path) => path.clone(),
-    };
+        Place::At(path) => listen_at(path.clone()),
+    }
+}
+
+/// On the first name of this process that is free: the environment may have started a monitor before the program did.
+fn listen_in(folder: &Path, process: u32) -> Result<(Listening, UnixListener), ServeError> {
+    let mut outcome = listen_at(folder.join(format!("{process}.sock")));
+    for next in 1..MOST {
+        if !matches!(outcome, Err(ServeError::Taken(_))) {
+            break;
+        }
+        outcome = listen_at(folder.join(format!("{process}-{next}.sock")));
+    }
+    outcome
+}
+
+fn listen_at(path: PathBuf) -> Result<(Listening, UnixListener), ServeError> {
     let failed = |source| ServeError::Socket {
         path: path.clone(),
         source,
@@ -131,7 +149,11 @@ fn remove_stale(folder: &Path) {
 
 /// The process that a socket of the folder is named for.
 fn process_of(path: &Path) -> Option<u32> {
-    path.file_name()?.to_str()?.strip_suffix(".sock")?.parse().ok()
+    let name = path.file_name()?.to_str()?.strip_suffix(".sock")?;
+    name.split_once('-')
+        .map_or(name, |(process, _)| process)
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]
@@ -158,14 +180,14 @@ mod tests {
     fn what_is_left_behind_goes_and_what_is_in_use_stays() {
         let scratch = Scratch::new("stale");
         let at = |name: &str| scratch.0.join(name);
-        for name in ["1.sock", "other.sock"] {
+        for name in ["1.sock", "1-2.sock", "other.sock"] {
             drop(UnixListener::bind(at(name)).expect("a socket"));
         }
         let used = UnixListener::bind(at("2.sock")).expect("a socket");
         fs::write(at("3.sock"), "a file").expect("a file");
         remove_stale(&scratch.0);
-        let left = ["1.sock", "2.sock", "3.sock", "other.sock"].map(|name| at(name).exists());
-        assert_eq!(left, [false, true, true, true]);
+        let left = ["1.sock", "1-2.sock", "2.sock", "3.sock", "other.sock"].map(|name| at(name).exists());
+        assert_eq!(left, [false, false, true, true, true]);
         assert!(matches!(
             listen(&Place::At(at("2.sock"))),
             Err(ServeError::Taken(_))
@@ -179,6 +201,8 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         ours.remove();
         assert!(!ours.path().exists());
+        let second = listen_in(&scratch.0, 2).expect("another name");
+        assert_eq!(second.0.path(), at("2-1.sock"));
         fs::write(ours.path(), "another's").expect("a file");
         ours.remove();
         assert!(ours.path().exists(), "what is not ours stays");
