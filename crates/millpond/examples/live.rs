@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .interval(Duration::from_millis(100))
         .socket()
         .on(Threshold::budget(Share::percent(80)), |crossing| {
-            eprintln!("warning: {crossing}")
+            eprintln!("warning: {crossing}");
         })
         .start()?;
     if let Some(socket) = monitor.socket() {

@@ -57,7 +57,7 @@ fn take(app: &mut App, look: Look) {
         Look::All(processes) => app.take_processes(processes),
         Look::Process(of, outcome) => {
             if app.watched.as_ref().is_some_and(|watched| watched.target == of) {
-                app.take_stats(outcome);
+                app.take_stats(*outcome);
             }
         }
     }

@@ -14,7 +14,7 @@ const LEAST: Duration = Duration::from_millis(100);
 
 /// What a look came to. Of the process that was followed then: an answer can be late.
 pub(crate) enum Look {
-    Process(Target, Result<Stats, FetchError>),
+    Process(Target, Box<Result<Stats, FetchError>>),
     All(Vec<Process>),
 }
 
@@ -55,7 +55,7 @@ fn run(mut target: Option<Target>, orders: &Receiver<Option<Target>>, looks: &Se
                     .as_ref()
                     .map(|stats| Duration::from_millis(stats.monitor.interval_ms));
                 let pause = interval.unwrap_or(PAUSE).clamp(LEAST, PAUSE);
-                (Look::Process(target.clone(), outcome), pause)
+                (Look::Process(target.clone(), Box::new(outcome)), pause)
             }
         };
         if looks.send(look).is_err() {

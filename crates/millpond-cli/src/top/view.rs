@@ -158,13 +158,11 @@ fn render(app: &App, area: Rect, buffer: &mut Buffer, keys: bool) {
     let palette = Palette { colours: app.colours };
     let (width, height) = (usize::from(area.width), usize::from(area.height));
     let room = height.saturating_sub(usize::from(keys && height > 3));
-    let mut y = area.top();
     let mut sections = sections(app, width);
     let used: usize = sections.iter().map(|section| section.lines.len()).sum();
     sections.extend(chart::section(app, width, room.saturating_sub(used), palette).filter(|_| keys));
-    for line in fit(sections, room) {
+    for (y, line) in (area.top()..).zip(fit(sections, room)) {
         line.render(Rect::new(area.left(), y, area.width, 1), buffer);
-        y += 1;
     }
     if keys && height > 3 {
         let line = help::keys(app, palette);

@@ -100,6 +100,9 @@ pub(super) fn text(shared: &Shared, dialect: Dialect) -> String {
 
 type Labels = Vec<(&'static str, String)>;
 
+/// A family: what it is called, what it is, and its value of each thing.
+type Told<T, V> = (&'static str, &'static str, fn(&T) -> V);
+
 struct Exposition {
     text: String,
     dialect: Dialect,
@@ -193,7 +196,7 @@ impl Exposition {
 
     fn process(&mut self, now: &Snapshot) {
         let one = [now];
-        let bytes: [(&str, &str, fn(&Snapshot) -> Option<u64>); 6] = [
+        let bytes: [Told<Snapshot, Option<u64>>; 6] = [
             (
                 "process_resident",
                 "Memory of the process, as the system counts it.",
@@ -240,7 +243,7 @@ impl Exposition {
                 ("device", of.device.to_string()),
             ]
         };
-        let bytes: [(&str, &str, fn(&PoolReading) -> Option<u64>); 9] = [
+        let bytes: [Told<PoolReading, Option<u64>>; 9] = [
             ("requested", "Asked for and held by callers.", |of| {
                 Some(of.stats.requested.current)
             }),
@@ -273,7 +276,7 @@ impl Exposition {
             let name = format!("millpond_pool_{name}_bytes");
             self.gauge(&name, "bytes", help, pools, |of| (labels(of), value(of)));
         }
-        let counts: [(&str, &str, fn(&PoolReading) -> u64); 6] = [
+        let counts: [Told<PoolReading, u64>; 6] = [
             ("allocations", "Allocations served.", |of| of.stats.allocations),
             ("frees", "Blocks given back.", |of| of.stats.frees),
             ("hits", "Allocations served without calling the source.", |of| {
@@ -301,7 +304,7 @@ impl Exposition {
         let labels = |of: &BudgetReading| -> Labels {
             vec![("budget", of.path.clone()), ("measure", of.measure.to_owned())]
         };
-        let bytes: [(&str, &str, fn(&BudgetReading) -> Option<u64>); 3] = [
+        let bytes: [Told<BudgetReading, Option<u64>>; 3] = [
             ("used", "Charged to the budget.", |of| Some(of.used)),
             ("used_peak", "The most that was charged at once.", |of| {
                 Some(of.peak)
@@ -326,7 +329,7 @@ impl Exposition {
         let labels = |of: &DeviceReading| -> Labels {
             vec![("device", of.device.to_string()), ("name", of.name.clone())]
         };
-        let bytes: [(&str, &str, fn(&DeviceReading) -> u64); 5] = [
+        let bytes: [Told<DeviceReading, u64>; 5] = [
             ("total", "Memory of the device.", |of| of.total),
             ("free", "In use by nobody.", |of| of.free),
             ("used", "In use, by whomever.", DeviceReading::used),

@@ -91,7 +91,10 @@ fn a_device_that_fills_up_is_told_of_once_without_a_management_library_too() {
         assert_eq!(monitor.last().expect("here").devices[0].processes, None);
         for _ in 0..2 {
             assert!(told.try_recv().is_err());
-            let held = pool.alloc_zeroed::<u8>(60 << 20, &stream).expect("memory");
+            let held = pool.alloc_zeroed::<u8>(40 << 20, &stream).expect("memory");
+            let free = device.memory().expect("it says").free;
+            // Whoever else uses it.
+            let others = emulator::allocate(usize::try_from(free - 4 * MIB).expect("it fits"));
             let crossing = told.recv_timeout(Duration::from_secs(60)).expect("it is told");
             assert!(
                 crossing.of.to_string() == "cuda:0" && crossing.share > Share::percent(90),
@@ -99,6 +102,7 @@ fn a_device_that_fills_up_is_told_of_once_without_a_management_library_too() {
             );
             drop(held);
             pool.compact();
+            emulator::free(others);
             let until = std::time::Instant::now() + Duration::from_secs(60);
             while !monitor.passed().is_empty() {
                 assert!(std::time::Instant::now() < until, "{:?}", monitor.passed());

@@ -11,7 +11,7 @@ pub(super) fn course(values: &[u64], full: u64, width: usize) -> String {
     let shown = &values[values.len().saturating_sub(width)..];
     let blanks = " ".repeat(width - shown.len());
     let mark = |value: &u64| {
-        let eighth = (*value).min(full) as u128 * 8 / u128::from(full.max(1));
+        let eighth = u128::from((*value).min(full)) * 8 / u128::from(full.max(1));
         // What is nothing is the lowest block: blank is where there was no sample.
         RISING[(eighth as usize).saturating_sub(1).min(7)]
     };

@@ -105,7 +105,12 @@ mod tests {
         // What is nothing has no height, and what was reserved is drawn above what is in use only.
         assert_eq!(
             drawn,
-            ["     80 B  ──█", "             █", "            ██", "      0 B   ██"]
+            [
+                "     80 B  ──█",
+                "             █",
+                "            ██",
+                "      0 B   ██"
+            ]
         );
     }
 }
