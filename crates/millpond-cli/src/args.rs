@@ -37,6 +37,7 @@ Examples:
   millpond bench host w2                     this machine's allocators side by side
   millpond bench seeds                       what others claim of pools, measured here
   millpond bench transfer --device cuda:0    copies to a GPU and back, beside its link
+  millpond top                               what running programs have, live
   millpond doctor                            what this machine offers, and what is missing
   millpond cuda-emu -- cargo test            a CUDA program's tests where there is no GPU
 
@@ -65,6 +66,8 @@ pub(crate) enum Command {
     CudaEmu(CudaEmuArgs),
     /// List the cards that --device knows by name
     Cards,
+    /// Show what programs that use Millpond have, live: pools, budgets, devices, tags, warnings
+    Top(TopArgs),
     /// Say what this machine offers (memory, limits, huge pages, CUDA) and what to do about what is missing
     Doctor(DoctorArgs),
 }
@@ -76,6 +79,35 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     pub(crate) json: bool,
 }
+
+/// `millpond top`.
+#[derive(Debug, Args)]
+#[command(after_help = TOP_EXAMPLES, max_term_width = 100)]
+pub(crate) struct TopArgs {
+    /// A process by its number, the path of a socket, or an address such as 127.0.0.1:9464 [default: a list of all]
+    #[arg(value_name = "PID|SOCKET|ADDRESS")]
+    pub(crate) process: Option<String>,
+
+    /// Print one frame as plain text, and end; also where stdout is no terminal
+    #[arg(long)]
+    pub(crate) once: bool,
+
+    /// Print what the process says as JSON, or the list of processes, and end
+    #[arg(long, conflicts_with = "once")]
+    pub(crate) json: bool,
+}
+
+const TOP_EXAMPLES: &str = "\
+A program is seen when it is started with MILLPOND_MONITOR=1, or starts a Monitor with a socket
+itself. It is only read, and does not notice who comes and goes.
+
+Examples:
+  MILLPOND_MONITOR=1 ./train &      a program that says nothing of monitors
+  millpond top                      the list of processes, and a live view of the chosen one
+  millpond top 4242                 a live view of one
+  millpond top 4242 --once          one frame as plain text
+  millpond top 4242 --json | jq .pools
+  millpond top 127.0.0.1:9464       by way of a port, MILLPOND_MONITOR=127.0.0.1:9464";
 
 /// `millpond replay`.
 #[derive(Debug, Args)]

@@ -5,6 +5,7 @@
 //!   replay tune info plan policies doctor      one file for each command
 //!   host, bench       what runs on this machine's memory
 //!   cuda              a replay on a CUDA device's memory
+//!   top               what running programs have, live
 //!   cuda_emu          a command with the emulated CUDA driver
 //!   report ranks failure table     what a person reads, text, terminal
 //!   files, output, progress, exit  the world outside
@@ -37,6 +38,7 @@ mod settings;
 mod table;
 mod terminal;
 mod text;
+mod top;
 mod tune;
 mod values;
 
@@ -70,6 +72,7 @@ fn run(command: &Command) -> Result<Exit, CliError> {
         Command::Policies(args) => policies::command(args),
         Command::CudaEmu(args) => cuda_emu::command(args),
         Command::Cards => device::cards_command(),
+        Command::Top(args) => top::command(args),
         Command::Doctor(args) => doctor::command(args),
     }
 }

@@ -21,6 +21,11 @@ pub(crate) fn print(text: &str) -> Result<(), CliError> {
     print_bytes(&harmless(text, colours()))
 }
 
+/// Prints a line that programs read, as it is.
+pub(crate) fn print_line(text: &str) -> Result<(), CliError> {
+    print_bytes(&format!("{text}\n"))
+}
+
 /// Prints what programs read: nothing in it is changed.
 fn print_bytes(text: &str) -> Result<(), CliError> {
     let mut out = std::io::stdout().lock();

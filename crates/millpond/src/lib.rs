@@ -164,6 +164,9 @@ mod host;
 #[forbid(unsafe_code)]
 pub mod limits;
 #[cfg(target_os = "linux")]
+#[forbid(unsafe_code)]
+pub mod monitor;
+#[cfg(target_os = "linux")]
 mod os;
 #[cfg(target_os = "linux")]
 mod pinned;
@@ -233,6 +236,8 @@ pub use ledger::{
 pub use memory::{MemoryKind, MemorySource};
 #[cfg(feature = "derive")]
 pub use millpond_derive::{Soa, limits};
+#[cfg(target_os = "linux")]
+pub use monitor::{Monitor, Snapshot};
 #[cfg(target_os = "linux")]
 pub use pinned::{Pinned, is_pinned, pinned_bytes};
 #[cfg(target_os = "linux")]

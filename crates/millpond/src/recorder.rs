@@ -308,7 +308,7 @@ fn change_all(change: impl Fn(&crate::event::Watchers) -> crate::event::Watchers
         heap.change_watchers(|watchers| (change(watchers), ()));
     }
     #[cfg(feature = "cuda")]
-    for pool in crate::cuda::all_device_pools() {
+    for pool in crate::cuda::live_pools() {
         pool.change_watchers(|watchers| (change(watchers), ()));
     }
 }

@@ -241,6 +241,7 @@ impl Heap {
         fork::register(heap);
         #[cfg(feature = "record")]
         crate::recorder::attach(heap);
+        crate::monitor::start_from_environment();
         Ok(heap)
     }
 

@@ -291,7 +291,7 @@ fn measure() -> (u64, Vec<Measured>) {
     #[cfg(feature = "cuda")]
     {
         let mut devices = std::collections::BTreeMap::new();
-        for pool in crate::cuda::all_device_pools() {
+        for pool in crate::cuda::live_pools() {
             measure_pool(pool.id(), &pool.stats(), &mut measured);
             devices.insert(pool.device().number(), pool.device().clone());
         }
