@@ -26,13 +26,11 @@ mod snapshot;
 mod speedscope;
 mod stacks;
 mod target;
-#[cfg(test)]
-mod tests;
 
 pub use target::{Dialect, Packing, Target};
 
 use crate::history::{History, HistoryError, Symbols};
-use crate::recording::RecordingError;
+use crate::recording::{RecordingError, Row};
 use std::io::{self, Write};
 
 /// Which blocks a profile counts.
@@ -101,6 +99,31 @@ pub enum ExportError {
     /// Nothing is left to write.
     #[error("nothing of the recording is {0}")]
     Nothing(String),
+}
+
+/// Walks what the options ask for, as events that agree with each other: a free repeats its allocation's facts, keyframes are resolved.
+/// Answers what is lost in the recording itself.
+///
+/// # Errors
+/// The recording cannot be walked any more, or `each` failed.
+pub fn walk(
+    history: &History,
+    options: &ExportOptions<'_>,
+    mut each: impl FnMut(&Row, Option<&str>) -> io::Result<()>,
+) -> Result<Exported, ExportError> {
+    let source = events::Source::new(history, &history.definitions, options);
+    let mut events = 0;
+    source.walk(|event| {
+        events += 1;
+        Ok(each(&event.row, event.text)?)
+    })?;
+    if events == 0 {
+        return Err(ExportError::Nothing(source.asked_for()));
+    }
+    Ok(Exported {
+        events,
+        lost: source.lost(),
+    })
 }
 
 /// Writes a recording in another format.

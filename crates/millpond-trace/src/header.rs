@@ -117,7 +117,12 @@ pub(crate) fn write_facts(name: &str, facts: &[(String, String)], out: &mut dyn 
         if bytes > MOST_BYTES || ["trace", "device", OURS].contains(&key.as_str()) {
             continue;
         }
-        write!(out, ", {}: {}", Value::from(key.as_str()), Value::from(value.as_str()))?;
+        write!(
+            out,
+            ", {}: {}",
+            Value::from(key.as_str()),
+            Value::from(value.as_str())
+        )?;
     }
     out.write_all(b"}\n")
 }

@@ -41,7 +41,11 @@ struct Told {
 }
 
 impl<'a> Source<'a> {
-    pub(super) fn new(history: &'a History, symbols: &'a dyn Symbols, options: &'a ExportOptions<'a>) -> Self {
+    pub(super) fn new(
+        history: &'a History,
+        symbols: &'a dyn Symbols,
+        options: &'a ExportOptions<'a>,
+    ) -> Self {
         Self {
             history,
             symbols,
@@ -87,7 +91,9 @@ impl<'a> Source<'a> {
 
     /// The recorded program.
     pub(super) fn program(&self) -> &str {
-        self.fact("program").filter(|name| !name.is_empty()).unwrap_or("program")
+        self.fact("program")
+            .filter(|name| !name.is_empty())
+            .unwrap_or("program")
     }
 
     /// The recorded process; 1 where it is not known.
@@ -110,7 +116,8 @@ impl<'a> Source<'a> {
         let device = options
             .device
             .map(|device| format!("on {}", Self::device_name(device)));
-        let time = (options.from.is_some() || options.to.is_some()).then(|| "in that stretch of time".to_owned());
+        let time =
+            (options.from.is_some() || options.to.is_some()).then(|| "in that stretch of time".to_owned());
         let asked: Vec<String> = device.into_iter().chain(time).collect();
         match asked.as_slice() {
             [] => "an event".to_owned(),
@@ -124,8 +131,14 @@ impl<'a> Source<'a> {
         let counts = [
             (told.lost, "events that the recording itself says are missing"),
             (told.unknown, "frees of blocks never seen allocated"),
-            (told.mended, "times of blocks that only a later list of live blocks tells of"),
-            (self.history.definitions.dropped, "names that were too long together"),
+            (
+                told.mended,
+                "times of blocks that only a later list of live blocks tells of",
+            ),
+            (
+                self.history.definitions.dropped,
+                "names that were too long together",
+            ),
         ];
         let some = counts.into_iter().filter(|(count, _)| *count > 0);
         some.map(|(count, what)| format!("{count} {what}")).collect()

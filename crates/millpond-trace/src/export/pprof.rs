@@ -54,7 +54,11 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
         "inuse_space"
     };
     let default = tables.string(default);
-    let comment = tables.string(&format!("{}: in use are {}", clean(source.program()), counted(use_of(at))));
+    let comment = tables.string(&format!(
+        "{}: in use are {}",
+        clean(source.program()),
+        counted(use_of(at))
+    ));
     let start = source.start();
     if start > 0 {
         end.number(profile_field::TIME_NANOS, start);
@@ -178,7 +182,8 @@ impl<'a, 's> Tables<'a, 's> {
         }
         for frame in frames(self.source) {
             let mut line = Message::new();
-            line.number(1, self.function(&frame)).number(2, u64::from(frame.line));
+            line.number(1, self.function(&frame))
+                .number(2, u64::from(frame.line));
             location.message(4, &line);
         }
         self.told.message(profile_field::LOCATION, &location);
@@ -186,13 +191,20 @@ impl<'a, 's> Tables<'a, 's> {
     }
 
     fn function(&mut self, frame: &Frame) -> u64 {
-        let (name, file) = (clean(&frame.function).into_owned(), clean(&frame.file).into_owned());
+        let (name, file) = (
+            clean(&frame.function).into_owned(),
+            clean(&frame.file).into_owned(),
+        );
         let (number, new) = self.functions.of((name.clone(), file.clone()));
         let id = u64::from(number) + 1;
         if new {
             let (name, file) = (self.string(&name), self.string(&file));
             let mut function = Message::new();
-            function.number(1, id).number(2, name).number(3, name).number(4, file);
+            function
+                .number(1, id)
+                .number(2, name)
+                .number(3, name)
+                .number(4, file);
             self.told.message(profile_field::FUNCTION, &function);
         }
         id

@@ -20,10 +20,6 @@ impl Message {
         &self.bytes
     }
 
-    pub(super) fn clear(&mut self) {
-        self.bytes.clear();
-    }
-
     fn varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.bytes.push(value as u8 | 0x80);
@@ -89,19 +85,19 @@ mod tests {
         let mut message = Message::new();
         message.number(1, 150);
         assert_eq!(message.bytes(), [0x08, 0x96, 0x01]);
-        message.clear();
+        let mut message = Message::new();
         message.text(2, "testing");
         assert_eq!(message.bytes(), b"\x12\x07testing");
-        message.clear();
+        let mut message = Message::new();
         message.packed(4, [3, 270, 86_942]);
         assert_eq!(message.bytes(), [0x22, 6, 3, 0x8e, 2, 0x9e, 0xa7, 5]);
-        message.clear();
+        let mut message = Message::new();
         message.signed(1, -2);
         assert_eq!(
             message.bytes(),
             [8, 0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]
         );
-        message.clear();
+        let mut message = Message::new();
         message.double(16, 1.0);
         assert_eq!(message.bytes(), [0x81, 1, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f]);
     }

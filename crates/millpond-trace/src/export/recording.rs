@@ -71,7 +71,8 @@ impl<W: Write> Told<'_, '_, W> {
                 pool: row.pool,
                 ..at(Kind::DefinePool)
             };
-            self.writer.say(&define, Some(&text), Some(&[pool.device as u64]))?;
+            self.writer
+                .say(&define, Some(&text), Some(&[pool.device as u64]))?;
         }
         let tag = definitions.tag(row.tag);
         if row.kind != Kind::Gauge && !tag.is_empty() && self.is_new(Kind::DefineTag, row.tag) {

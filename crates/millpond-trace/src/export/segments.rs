@@ -119,7 +119,11 @@ impl Ranges {
     /// Takes a range out, which may be parts of several that lie side by side.
     pub(super) fn release(&mut self, row: &Row) {
         let end = row.address.saturating_add(row.bytes);
-        if self.known.get(&row.address).is_some_and(|known| known.0 == row.bytes) {
+        if self
+            .known
+            .get(&row.address)
+            .is_some_and(|known| known.0 == row.bytes)
+        {
             self.known.remove(&row.address);
             return;
         }
@@ -171,7 +175,9 @@ impl Ranges {
         let mut at = address;
         while at < end {
             match self.known.range(..=at).next_back() {
-                Some((start, known)) if start.saturating_add(known.0) > at => at = start.saturating_add(known.0),
+                Some((start, known)) if start.saturating_add(known.0) > at => {
+                    at = start.saturating_add(known.0)
+                }
                 _ => return false,
             }
         }
@@ -277,7 +283,10 @@ mod tests {
         ranges.block((8 << 20) + 100, 3 << 20);
         ranges.release(&range(Kind::Release, (9 << 20) + 4096, 4096));
         assert!(ranges.are_known() && ranges.paged);
-        let split = vec![(8 << 20, (1 << 20) + 4096, 0), ((9 << 20) + 8192, (3 << 20) - 8192, 0)];
+        let split = vec![
+            (8 << 20, (1 << 20) + 4096, 0),
+            ((9 << 20) + 8192, (3 << 20) - 8192, 0),
+        ];
         assert_eq!(shape(&ranges, &[]), (split, 0));
     }
 

@@ -48,7 +48,10 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
         let device = slots.iter().find(|(_, of)| **of == slot);
         match device.and_then(|(device, _)| Some((*device, devices.get(device)?))) {
             Some((device, seen)) => events += snapshot.trace(device, seen)?,
-            None => drop(snapshot.pickle.begin_list()?),
+            None => {
+                let empty = snapshot.pickle.begin_list()?;
+                snapshot.pickle.end_list(empty)?;
+            }
         }
     }
     snapshot.pickle.end_list(traces)?;
@@ -130,7 +133,9 @@ impl Seen {
                 "what {name} had reserved: the segments are made up around its blocks"
             ));
         }
-        let passed = self.events.saturating_sub(source.options.last.unwrap_or(u64::MAX));
+        let passed = self
+            .events
+            .saturating_sub(source.options.last.unwrap_or(u64::MAX));
         if passed > 0 {
             words.push(format!("the first {passed} events of {name}"));
         }
@@ -192,7 +197,11 @@ fn look(source: &Source<'_>) -> Result<BTreeMap<i32, Seen>, ExportError> {
 /// The number that each device has in the file: its own where it can be, one behind all others where not.
 fn slots(devices: &BTreeMap<i32, Seen>) -> BTreeMap<i32, u64> {
     let own = |device: &i32| (0..MOST_DEVICES).contains(device);
-    let mut next = devices.keys().filter(|device| own(device)).max().map_or(0, |last| *last as u64 + 1);
+    let mut next = devices
+        .keys()
+        .filter(|device| own(device))
+        .max()
+        .map_or(0, |last| *last as u64 + 1);
     let slot = |device: &i32| {
         if own(device) {
             return (*device, *device as u64);
@@ -217,7 +226,9 @@ struct Snapshot<'a, 's> {
 impl Snapshot<'_, '_> {
     /// A device's trace; answers how many events are in it.
     fn trace(&mut self, device: i32, seen: &Seen) -> Result<u64, ExportError> {
-        let passed = seen.events.saturating_sub(self.source.options.last.unwrap_or(u64::MAX));
+        let passed = seen
+            .events
+            .saturating_sub(self.source.options.last.unwrap_or(u64::MAX));
         let mut places = Places::default();
         let mut trace = self.pickle.begin_list()?;
         let (mut met, mut written) = (0, 0);
@@ -272,7 +283,11 @@ impl Snapshot<'_, '_> {
         self.pickle.begin_dict()?;
         self.pickle.text_of("action", word)?;
         // What was refused has no address: there the device's free bytes are told, as far as they are known.
-        let place = if row.kind == Kind::Refused { "device_free" } else { "addr" };
+        let place = if row.kind == Kind::Refused {
+            "device_free"
+        } else {
+            "addr"
+        };
         self.pickle.number_of(place, address)?;
         self.pickle.number_of("size", bytes)?;
         self.pickle.number_of("stream", u64::from(row.stream))?;
@@ -458,7 +473,8 @@ impl Snapshot<'_, '_> {
         pickle.end_dict()?;
         pickle.end_dict()?;
         pickle.text("external_annotations")?;
-        pickle.begin_list().map(drop)
+        let none = pickle.begin_list()?;
+        pickle.end_list(none)
     }
 }
 

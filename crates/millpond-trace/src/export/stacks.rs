@@ -110,7 +110,8 @@ fn calls(text: &str) -> Option<Vec<Frame>> {
 }
 
 fn ends_in_line(text: &str) -> bool {
-    text.rsplit_once(':').is_some_and(|(_, line)| line.parse::<u32>().is_ok())
+    text.rsplit_once(':')
+        .is_some_and(|(_, line)| line.parse::<u32>().is_ok())
 }
 
 fn call(text: &str) -> Option<Frame> {
@@ -162,7 +163,11 @@ mod tests {
             .collect();
         assert_eq!(
             short,
-            [("model.py", "<lambda>", 12), ("train.py", "step", 80), ("", "at::empty(int)", 3)]
+            [
+                ("model.py", "<lambda>", 12),
+                ("train.py", "step", 80),
+                ("", "at::empty(int)", 3)
+            ]
         );
         for none in ["", "mm", "a<b", "layers.7", "x:y", "a:b:3<"] {
             assert_eq!(calls(none), None, "{none}");

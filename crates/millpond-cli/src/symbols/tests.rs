@@ -1,0 +1,1 @@
+//! Names for addresses of this very process.
