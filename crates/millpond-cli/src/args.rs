@@ -1,7 +1,8 @@
 //! The command line, as it is typed.
 
+use crate::convert::CONVERT_HELP;
 use crate::values::{
-    Scale, SourceKind, parse_cuda, parse_scale, parse_source, parse_tick, parse_time_window,
+    Scale, SourceKind, parse_cuda, parse_scale, parse_source, parse_tick, parse_time, parse_time_window,
 };
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use millpond_engine::{ParseSizeError, parse_size};
@@ -34,6 +35,7 @@ Examples:
   millpond replay run.pickle --fit           the smallest GPU for each allocator
   millpond replay ranks/ --device h100       many ranks at once, the worst named
   millpond tune run.pickle --device 24G      settings for your environment
+  millpond convert run.mpr run.perfetto-trace  for another tool's viewer
   millpond bench host w2                     this machine's allocators side by side
   millpond bench seeds                       what others claim of pools, measured here
   millpond bench transfer --device cuda:0    copies to a GPU and back, beside its link
@@ -56,6 +58,8 @@ pub(crate) enum Command {
     Tune(TuneArgs),
     /// Say what recordings hold, and what is missing from them
     Info(InfoArgs),
+    /// Write a recording in another tool's format: Perfetto, PyTorch, pprof, speedscope, heaptrack and more
+    Convert(ConvertArgs),
     /// Find the repeating step of a recording, and solve where its blocks go
     Plan(PlanArgs),
     /// Measure memory on this machine: Millpond's pools beside other allocators, and beside a CUDA driver
@@ -329,6 +333,64 @@ pub(crate) struct InfoArgs {
     /// Say nothing on stderr but errors
     #[arg(long, short)]
     pub(crate) quiet: bool,
+}
+
+/// `millpond convert`.
+#[derive(Debug, Args)]
+#[command(after_help = CONVERT_HELP, max_term_width = 100)]
+pub(crate) struct ConvertArgs {
+    /// A recording
+    #[arg(value_name = "IN")]
+    pub(crate) input: PathBuf,
+
+    /// The file to write; its ending says the format
+    #[arg(value_name = "OUT")]
+    pub(crate) output: PathBuf,
+
+    /// The format, by its ending, where OUT's says another or none
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) to: Option<String>,
+
+    /// Which blocks a profile counts: those live at the peak, all there ever were, those live at the end
+    #[arg(
+        long,
+        value_enum,
+        value_name = "peak|total|end",
+        default_value = "peak",
+        hide_possible_values = true
+    )]
+    pub(crate) at: Counted,
+
+    /// Only what is on this device; -1 is the host
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) device: Option<i32>,
+
+    /// Only what is from then on, counted from the first event: 1.5s
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) from: Option<u64>,
+
+    /// Only what is until then
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) to_time: Option<u64>,
+
+    /// At most so many of the last events of each device, in a .pickle
+    #[arg(long, value_name = "N")]
+    pub(crate) last: Option<u64>,
+
+    /// Say nothing on stderr but errors
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+/// Which blocks a profile counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Counted {
+    /// Those live at the peak
+    Peak,
+    /// All there ever were
+    Total,
+    /// Those live at the end
+    End,
 }
 
 /// `millpond plan`.

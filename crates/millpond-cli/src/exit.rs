@@ -76,6 +76,12 @@ pub(crate) enum CliError {
     /// A saved plan was refused.
     #[error("{}: {source}", path.display())]
     Plan { path: PathBuf, source: PlanError },
+    /// A recording could not be walked, or written in another format.
+    #[error("{}: {source}", path.display())]
+    Export {
+        path: PathBuf,
+        source: millpond_trace::export::ExportError,
+    },
     /// A result could not be written.
     #[error("cannot write {what}: {source}")]
     Write { what: String, source: std::io::Error },

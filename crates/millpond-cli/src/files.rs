@@ -80,6 +80,19 @@ fn by_number(path: &Path) -> Vec<(String, u64)> {
 /// How long a pipe may stay without a writer.
 const WRITER_PATIENCE: Duration = Duration::from_secs(5);
 
+/// Refuses what is no file: a recording that is walked several times must stay where it is.
+pub(crate) fn check_regular(path: &Path) -> Result<(), CliError> {
+    let open = |source| CliError::Open {
+        path: path.to_owned(),
+        source,
+    };
+    if std::fs::metadata(path).map_err(open)?.is_file() {
+        return Ok(());
+    }
+    let why = "it is no file, and has to be read several times; save it as one first";
+    Err(open(Error::new(ErrorKind::InvalidInput, why)))
+}
+
 /// Opens a file, or a pipe that somebody writes to, as a shell's `<(command)` is one; answers its length too, where
 /// it has one.
 ///

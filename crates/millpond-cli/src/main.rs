@@ -4,6 +4,7 @@
 //!   args, values      what was typed
 //!   replay tune info plan policies doctor      one file for each command
 //!   host, bench       what runs on this machine's memory
+//!   convert, symbols  recordings in other tools' formats, with names for addresses
 //!   cuda              a replay on a CUDA device's memory
 //!   top               what running programs have, live
 //!   cuda_emu          a command with the emulated CUDA driver
@@ -16,6 +17,7 @@
 
 mod args;
 mod bench;
+mod convert;
 mod cuda;
 mod cuda_emu;
 mod device;
@@ -35,6 +37,7 @@ mod ranks;
 mod replay;
 mod report;
 mod settings;
+mod symbols;
 mod table;
 mod terminal;
 mod text;
@@ -67,6 +70,7 @@ fn run(command: &Command) -> Result<Exit, CliError> {
         Command::Replay(args) => replay::command(args),
         Command::Tune(args) => tune::command(args),
         Command::Info(args) => info::command(args),
+        Command::Convert(args) => convert::command(args),
         Command::Plan(args) => plan::command(args),
         Command::Bench(args) => bench::command(args),
         Command::Policies(args) => policies::command(args),

@@ -40,6 +40,21 @@ pub(crate) fn parse_time_window(text: &str) -> Result<(u64, u64), String> {
     Ok(window)
 }
 
+/// Reads `1.5s` as nanoseconds.
+pub(crate) fn parse_time(text: &str) -> Result<u64, String> {
+    let shape = || "write a time with a unit (us, ms, s, min), such as 1.5s".to_owned();
+    let text = text.trim();
+    let digits = text
+        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: f64 = number.parse().map_err(|_| shape())?;
+    if unit.is_empty() && number == 0.0 {
+        return Ok(0);
+    }
+    Ok((number * micros_of(unit.trim()).ok_or_else(shape)? * 1e3) as u64)
+}
+
 /// What a program is replayed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SourceKind {

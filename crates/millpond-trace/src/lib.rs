@@ -10,6 +10,8 @@ mod chrome;
 mod csv;
 mod detect;
 mod error;
+#[cfg(feature = "recording")]
+pub mod export;
 mod header;
 #[cfg(feature = "recording")]
 pub mod history;
