@@ -104,7 +104,7 @@
 //! | `allocator-api2`, `allocator-api2-02` | `Pool` as the `Allocator` of those versions, for collections |
 //! | `cuda` | pools of CUDA devices, pinned and managed memory, copies, tensors and kernels; NVIDIA's driver is needed when the program runs only |
 //! | `cudarc` | exchange with cudarc: its streams, slices and views |
-//! | `derive` | `#[derive(Soa)]`, and [`limits`] as an attribute of tests |
+//! | `derive` | `#[derive(Soa)]`, and [`limits`](mod@limits) as an attribute of tests |
 //! | `dlpack` | tensors to and from other libraries in the process |
 //! | `half` | `f16` and `bf16` as elements |
 //! | `ndarray` | views of tensors as ndarray's, and of its arrays as ours |

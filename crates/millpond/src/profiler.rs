@@ -1,6 +1,6 @@
 //! The profiler: what all threads do with memory between two moments, in the process that does it.
 //!
-//! It is a scope of every thread, as [`limits`](crate::limits) has one of some: figures by tag and stack with an exact peak,
+//! It is a scope of every thread, as [`limits`](mod@crate::limits) has one of some: figures by tag and stack with an exact peak,
 //! over the accounts of live blocks, which pools keep for it as long as it is on.
 
 mod report;
@@ -59,8 +59,8 @@ pub struct Profiler(());
 /// }
 /// let report = profiler().report();
 /// println!("{}", report.summary());
-/// assert_eq!(report.by_tag()[0].tag.name(), "weights");
-/// assert_eq!(report.most_temporary(1)[0].temporary, 100);
+/// assert_eq!((report.by_tag()[0].tag.name(), report.by_tag()[0].peak), ("weights", 4 << 20));
+/// assert_eq!((report.most_temporary(1)[0].tag.name(), report.temporary), ("scratch", 100));
 /// assert_eq!(profiler().larger_than("1 MiB")?.blocks[0].block.requested, 4 << 20);
 /// profiler().disable();
 /// # drop(weights);

@@ -1,4 +1,4 @@
-//! Tallies: what threads do with memory, added up for whoever asked. The scopes of [`limits`](crate::limits) and the
+//! Tallies: what threads do with memory, added up for whoever asked. The scopes of [`limits`](mod@crate::limits) and the
 //! [profiler](crate::profiler) are tallies.
 //!
 //! ```text
