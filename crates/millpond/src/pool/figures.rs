@@ -62,10 +62,6 @@ impl Heap {
         stats
     }
 
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
     /// The name of the policy that places blocks.
     pub(crate) fn policy(&self) -> &'static str {
         self.policy
