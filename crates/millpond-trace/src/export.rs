@@ -96,8 +96,8 @@ pub enum ExportError {
     /// Rows of a recording could not be put together.
     #[error(transparent)]
     Recording(#[from] RecordingError),
-    /// Nothing is left to write.
-    #[error("nothing of the recording is {0}")]
+    /// Nothing is there to write; what was asked for stands behind.
+    #[error("the recording has no events{0}")]
     Nothing(String),
 }
 
