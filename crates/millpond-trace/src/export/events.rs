@@ -38,6 +38,8 @@ struct Told {
     unknown: u64,
     mended: u64,
     lost: u64,
+    /// Events of pools and devices: marks and steps are of all.
+    memory: u64,
 }
 
 impl<'a> Source<'a> {
@@ -120,6 +122,11 @@ impl<'a> Source<'a> {
             asked.push_str(" in that stretch of time");
         }
         asked
+    }
+
+    /// Whether the last walk met with no event of any pool or device that was asked for.
+    pub(super) fn is_empty(&self) -> bool {
+        self.told.get().memory == 0
     }
 
     /// What every format lacks because the recording itself does.
@@ -314,6 +321,8 @@ impl<E: FnMut(&Event<'_>) -> Result<(), ExportError>> Sorted<'_, '_, E> {
         if !self.open {
             return Ok(());
         }
+        let of_all = matches!(row.kind, Kind::Mark | Kind::Step | Kind::Lost);
+        self.told.memory += u64::from(!of_all);
         (self.each)(&Event { row, began, text })
     }
 
