@@ -103,7 +103,7 @@ fn nothing_is_written_over_and_errors_say_what_to_do() {
         (
             text(&folder.join("a.folded")).to_owned(),
             vec!["--device", "7"],
-            "nothing of the recording is on device 7",
+            "the recording has no memory events on device 7",
         ),
         (
             text(&folder.join("a.folded")).to_owned(),

@@ -96,8 +96,8 @@ pub enum ExportError {
     /// Rows of a recording could not be put together.
     #[error(transparent)]
     Recording(#[from] RecordingError),
-    /// Nothing is left to write.
-    #[error("nothing of the recording is {0}")]
+    /// Nothing is there to write; what was asked for stands behind.
+    #[error("the recording has no memory events{0}")]
     Nothing(String),
 }
 
@@ -117,7 +117,7 @@ pub fn walk(
         events += 1;
         Ok(each(&event.row, event.text)?)
     })?;
-    if events == 0 {
+    if source.is_empty() {
         return Err(ExportError::Nothing(source.asked_for()));
     }
     Ok(Exported {
@@ -153,7 +153,7 @@ pub fn export(
     };
     let mut exported = write(&source, &mut out)?;
     out.finish()?;
-    if exported.events == 0 {
+    if source.is_empty() {
         return Err(ExportError::Nothing(source.asked_for()));
     }
     let mut lost = source.lost();

@@ -139,11 +139,12 @@ impl Columns {
             column.append_value(number);
         }
         let pool = definitions.pool(row.pool);
-        // The device of a gauge without a pool is where its stream would be.
-        let device = match (row.kind, pool) {
-            (_, Some(pool)) => Some(pool.device),
-            (Kind::Gauge, None) => Some(row.stream as i32),
-            _ => None,
+        let measured = Gauge::from_number(row.tag).filter(|_| row.kind == Kind::Gauge);
+        let device = match (pool, measured) {
+            (Some(pool), _) => Some(pool.device),
+            // It stands where a stream would be.
+            (None, Some(Gauge::DeviceUsed | Gauge::DeviceTotal)) => Some(row.stream as i32),
+            (None, _) => None,
         };
         self.pool.append_option(pool.map(|pool| &pool.name));
         self.memory.append_option(pool.map(|pool| &pool.memory));
@@ -151,7 +152,7 @@ impl Columns {
         self.stream.append_value(row.stream);
         self.thread.append_option(said(definitions.thread(row.thread)));
         let tag = match row.kind {
-            Kind::Gauge => Gauge::from_number(row.tag).map(gauge),
+            Kind::Gauge => measured.map(gauge),
             _ => said(definitions.tag(row.tag)),
         };
         self.tag.append_option(tag);

@@ -57,11 +57,11 @@ impl Code {
     pub(super) fn frames(&self, offset: u64) -> Vec<Frame> {
         let address = offset.wrapping_add(self.first);
         let mut frames = self.lined(address).unwrap_or_default();
-        // A function without lines, or whose name stands only in the symbol table.
-        let nameless = frames.last().is_none_or(|frame| frame.function.is_empty());
-        if nameless && let Some(function) = self.function(address) {
+        if let Some(function) = self.function(address) {
             match frames.last_mut() {
-                Some(frame) => frame.function = function,
+                // Lines alone name a function without its path, which the symbol table has.
+                Some(last) if function.ends_with(&last.function) => last.function = function,
+                Some(_) => {}
                 None => frames.push(Frame {
                     function,
                     ..Frame::default()
@@ -96,10 +96,8 @@ impl Code {
             .functions
             .partition_point(|function| function.address <= address);
         // Of several names for one place the longest function holds the address.
-        let before = self.functions[..next].iter().rev().take(16);
-        let found = before
-            .filter(|function| address - function.address < function.bytes)
-            .next()?;
+        let mut before = self.functions[..next].iter().rev().take(16);
+        let found = before.find(|function| address - function.address < function.bytes)?;
         let name = addr2line::demangle_auto(found.name.as_str().into(), None);
         Some(short(&name))
     }

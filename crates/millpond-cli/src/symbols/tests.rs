@@ -107,11 +107,13 @@ fn damaged_files_give_no_names() {
     assert!(symbols.cautions()[0].contains("cannot be read"));
     let whole = std::fs::read(&path).expect("it is there");
     let at = (a_function_of_this_test as fn() -> u64) as usize as u64 + 1;
-    // The headers, whose every claim is used, and the part they are cut to.
-    for byte in (0..64).chain([whole.len() / 2]) {
+    // The header, whose every claim is used: class, order, kind, places and numbers of tables; and a file cut in half.
+    for byte in [0, 4, 5, 16, 32, 40, 47, 54, 56, 58, 60, 62, whole.len() / 2] {
         let mut damaged = whole.clone();
         damaged[byte] ^= 0xff;
-        damaged.truncate(whole.len() - byte * 1000);
+        if byte > 64 {
+            damaged.truncate(byte);
+        }
         std::fs::write(&place, &damaged).expect("room");
         let definitions = of(&own);
         let symbols = ModuleSymbols::new(&definitions);

@@ -38,6 +38,8 @@ struct Told {
     unknown: u64,
     mended: u64,
     lost: u64,
+    /// Events of pools and devices: marks and steps are of all.
+    memory: u64,
 }
 
 impl<'a> Source<'a> {
@@ -110,19 +112,21 @@ impl<'a> Source<'a> {
         seconds.map_or(0, |seconds| (seconds.clamp(0.0, 9e9) * 1e9) as u64)
     }
 
-    /// What was asked for, in words.
+    /// What was asked for, in words that follow on "no events".
     pub(super) fn asked_for(&self) -> String {
-        let options = self.options;
-        let device = options
-            .device
-            .map(|device| format!("on {}", Self::device_name(device)));
-        let time =
-            (options.from.is_some() || options.to.is_some()).then(|| "in that stretch of time".to_owned());
-        let asked: Vec<String> = device.into_iter().chain(time).collect();
-        match asked.as_slice() {
-            [] => "an event".to_owned(),
-            asked => asked.join(" and "),
+        let mut asked = String::new();
+        if let Some(device) = self.options.device {
+            asked.push_str(&format!(" on {}", Self::device_name(device)));
         }
+        if self.options.from.is_some() || self.options.to.is_some() {
+            asked.push_str(" in that stretch of time");
+        }
+        asked
+    }
+
+    /// Whether the last walk met with no event of any pool or device that was asked for.
+    pub(super) fn is_empty(&self) -> bool {
+        self.told.get().memory == 0
     }
 
     /// What every format lacks because the recording itself does.
@@ -317,6 +321,8 @@ impl<E: FnMut(&Event<'_>) -> Result<(), ExportError>> Sorted<'_, '_, E> {
         if !self.open {
             return Ok(());
         }
+        let of_all = matches!(row.kind, Kind::Mark | Kind::Step | Kind::Lost);
+        self.told.memory += u64::from(!of_all);
         (self.each)(&Event { row, began, text })
     }
 
