@@ -6,7 +6,8 @@
 //!   host, bench       what runs on this machine's memory
 //!   cuda              a replay on a CUDA device's memory
 //!   cuda_emu          a command with the emulated CUDA driver
-//!   report ranks failure table     what a person reads, text, terminal
+//!   report diff     what a recording holds; plot draws it
+//!   side_by_side ranks failure table     what a person reads, text, terminal
 //!   files, output, progress, exit  the world outside
 //! ```
 //!
@@ -18,6 +19,7 @@ mod bench;
 mod cuda;
 mod cuda_emu;
 mod device;
+mod diff;
 mod doctor;
 mod exit;
 mod facts;
@@ -28,12 +30,14 @@ mod html;
 mod info;
 mod output;
 mod plan;
+mod plot;
 mod policies;
 mod progress;
 mod ranks;
 mod replay;
 mod report;
 mod settings;
+mod side_by_side;
 mod table;
 mod terminal;
 mod text;
@@ -65,6 +69,8 @@ fn run(command: &Command) -> Result<Exit, CliError> {
         Command::Replay(args) => replay::command(args),
         Command::Tune(args) => tune::command(args),
         Command::Info(args) => info::command(args),
+        Command::Report(args) => report::command(args),
+        Command::Diff(args) => diff::command(args),
         Command::Plan(args) => plan::command(args),
         Command::Bench(args) => bench::command(args),
         Command::Policies(args) => policies::command(args),

@@ -75,8 +75,20 @@ fn add(trace: &Trace, base: Base, rows: &mut Vec<Row>, definitions: &mut Definit
     }
     let begun = trace.events.first().map_or(0, |event| event.time_us);
     let tag = |tag: u32| if tag == 0 { 0 } else { base.tag + tag };
-    for block in &trace.initial_blocks {
+    for segment in &trace.initial_segments {
         rows.push(Row {
+            address: segment.address,
+            bytes: segment.bytes,
+            pool: base.pool + 1 + u32::from(segment.pool),
+            stream: base.stream + u32::from(segment.stream),
+            ..Row::new(Kind::Reserve, 0)
+        });
+    }
+    // Those that wait for a stream come and go first, so that all others are never held beside them.
+    let mut initial: Vec<_> = trace.initial_blocks.iter().collect();
+    initial.sort_by_key(|block| !block.pending);
+    for block in initial {
+        let row = Row {
             id: base.id + 1 + u64::from(block.allocation),
             address: block.address,
             requested: block.requested,
@@ -85,7 +97,14 @@ fn add(trace: &Trace, base: Base, rows: &mut Vec<Row>, definitions: &mut Definit
             stream: base.stream + u32::from(block.stream),
             tag: tag(block.tag),
             ..Row::new(Kind::Alloc, 0)
-        });
+        };
+        rows.push(row);
+        if block.pending {
+            rows.push(Row {
+                kind: Kind::FreeRequested,
+                ..row
+            });
+        }
     }
     for event in &trace.events {
         let Some(kind) = kind_of(event.action) else {
