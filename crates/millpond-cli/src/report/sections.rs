@@ -65,7 +65,7 @@ fn moment_text(out: &mut String, told: &Told<'_>) {
     fact(out, "held", &held_sentence(held));
     sources(out, held);
     out.push_str(&held_by(held, told.args.by.into(), told.args.top, "Held then"));
-    out.push_str(&largest(held));
+    out.push_str(&largest(held, told.args.by.into()));
 }
 
 fn window_text(out: &mut String, told: &Told<'_>, whole: &Whole) {
@@ -97,7 +97,7 @@ fn window_text(out: &mut String, told: &Told<'_>, whole: &Whole) {
         out.push_str(&pools(summary));
     }
     out.push_str(&held_by(&summary.peak, by, told.args.top, "Held at the peak"));
-    out.push_str(&largest(&summary.peak));
+    out.push_str(&largest(&summary.peak, by));
     out.push_str(&kept(summary, by, told.args.top));
     out.push_str(&findings(&whole.findings));
 }
@@ -109,7 +109,7 @@ fn fact(out: &mut String, name: &str, value: &str) {
 }
 
 fn held_sentence(held: &Held) -> String {
-    let requested = millpond_shown(held.sum.requested);
+    let requested = held.sum.shown_requested();
     let asked = if held.sum.requested == held.sum.bytes {
         String::new()
     } else {
@@ -293,7 +293,7 @@ fn plain(name: &str) -> String {
     name.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn largest(held: &Held) -> String {
+fn largest(held: &Held, by: By) -> String {
     if held.largest.is_empty() {
         return String::new();
     }
@@ -303,7 +303,7 @@ fn largest(held: &Held) -> String {
             "  {:>9}  held {:>8}  {}",
             size(block.bytes),
             nanoseconds(held.time.saturating_sub(block.since)),
-            plain(&block.tag)
+            plain(if by == By::Site { &block.site } else { &block.tag })
         );
         out.push_str(&format!("{}\n", short(&line, width())));
     }
@@ -413,8 +413,4 @@ fn findings(found: &[Finding]) -> String {
 
 fn nanoseconds(time: u64) -> String {
     duration_us(time as f64 / 1e3)
-}
-
-fn millpond_shown(sum: u128) -> u64 {
-    u64::try_from(sum).unwrap_or(u64::MAX)
 }

@@ -49,6 +49,12 @@ impl Sum {
     pub fn shown(&self) -> u64 {
         shown(self.bytes)
     }
+
+    /// Bytes asked for, as they are shown.
+    #[must_use]
+    pub fn shown_requested(&self) -> u64 {
+        shown(self.requested)
+    }
 }
 
 /// A group, and what belongs to it.

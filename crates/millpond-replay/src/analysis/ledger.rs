@@ -7,6 +7,7 @@ use super::groups::{COUNT, Groups};
 use super::{Map, Window};
 use millpond_trace::history::{Flow, History, HistoryError};
 use millpond_trace::recording::{Gauge, Kind, Row};
+use std::ops::Range;
 
 /// A block in callers' hands.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +25,7 @@ pub(super) struct Block {
     pub(super) groups: [u32; COUNT],
     /// The last keyframe that named it.
     keyframe: u64,
-    /// Whether an allocation told of it, and not a keyframe.
+    /// Whether an allocation in the recording told of it, and not a keyframe or what was there before.
     pub(super) is_event: bool,
 }
 
@@ -80,6 +81,7 @@ pub(super) struct Ledger<'a> {
     pub(super) time: u64,
     /// Frees of blocks that nobody knew.
     pub(super) unknown_frees: u64,
+    older: &'a [Range<u64>],
     keyframe: Keyframe,
 }
 
@@ -95,7 +97,7 @@ struct Keyframe {
 }
 
 impl<'a> Ledger<'a> {
-    pub(super) fn new(groups: Groups<'a>) -> Self {
+    fn new(history: &'a History, groups: Groups<'a>) -> Self {
         Self {
             groups,
             live: Map::default(),
@@ -109,6 +111,7 @@ impl<'a> Ledger<'a> {
             order: 0,
             time: 0,
             unknown_frees: 0,
+            older: &history.older,
             keyframe: Keyframe::default(),
         }
     }
@@ -127,7 +130,8 @@ impl<'a> Ledger<'a> {
         match row.kind {
             Kind::Alloc => {
                 let groups = self.groups.of(row);
-                self.open(row, groups, true, watch);
+                let is_event = !self.older.iter().any(|ids| ids.contains(&row.id));
+                self.open(row, groups, is_event, watch);
             }
             Kind::Free => self.free(row, watch),
             Kind::FreeRequested => self.park(row, watch),
@@ -305,12 +309,12 @@ impl Watch for Nobody {}
 
 /// Walks a window of a recording; what comes before it is taken in silently.
 pub(super) fn walk<'a>(
-    history: &History,
+    history: &'a History,
     groups: Groups<'a>,
     window: Window,
     watch: &mut dyn Watch,
 ) -> Result<Ledger<'a>, HistoryError> {
-    let mut ledger = Ledger::new(groups);
+    let mut ledger = Ledger::new(history, groups);
     let mut begun = false;
     let mut number = 0;
     history.walk(|row, text| {

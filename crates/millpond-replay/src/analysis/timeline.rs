@@ -5,7 +5,7 @@ use super::ledger::{Block, Ledger, Watch, walk};
 use super::tally::Tallies;
 use super::{Map, Window, shown};
 use millpond_trace::history::{History, HistoryError, Symbols};
-use millpond_trace::recording::{Kind, Row};
+use millpond_trace::recording::{Gauge, Kind, Row};
 use serde::Serialize;
 
 /// Columns at most.
@@ -351,18 +351,19 @@ impl Drawing {
         self.unexplained.set(self.column, self.unexplained_now);
     }
 
-    fn note_sources(&mut self, ledger: &Ledger<'_>, definitions: &dyn Fn(u32) -> i32) {
+    fn note_reserved(&mut self, ledger: &Ledger<'_>) {
         if let Some(reserved) = ledger.reserved {
             self.tells_reserved = true;
             self.reserved.set(self.column, reserved);
         }
-        if ledger.devices.is_empty() {
-            return;
-        }
+    }
+
+    /// What devices have in use was measured: until the next time, as much of it stays unexplained as now.
+    fn measure_devices(&mut self, ledger: &Ledger<'_>) {
         let mut ours: Map<i32, u128> = Map::default();
         for (number, pool) in &ledger.pools {
             let taken = pool.reserved.unwrap_or(pool.bytes + pool.parked);
-            *ours.entry(definitions(*number)).or_default() += taken;
+            *ours.entry(ledger.groups.device(*number)).or_default() += taken;
         }
         let beyond = |(device, used): (&u32, &u64)| {
             let ours = i32::try_from(*device).ok().and_then(|device| ours.get(&device));
@@ -382,7 +383,8 @@ impl Watch for Drawing {
         self.bands[0].now = ledger.bytes;
         self.reserved.now = ledger.reserved.unwrap_or(0);
         self.begin_column();
-        self.note_sources(ledger, &|pool| ledger.groups.device(pool));
+        self.note_reserved(ledger);
+        self.measure_devices(ledger);
     }
 
     fn opened(&mut self, ledger: &Ledger<'_>, block: &Block) {
@@ -396,7 +398,10 @@ impl Watch for Drawing {
     fn row(&mut self, ledger: &Ledger<'_>, row: &Row, _: Option<&str>) {
         if matches!(row.kind, Kind::Reserve | Kind::Release | Kind::Gauge) {
             self.enter(ledger);
-            self.note_sources(ledger, &|pool| ledger.groups.device(pool));
+            self.note_reserved(ledger);
+            if row.kind == Kind::Gauge && row.tag == Gauge::DeviceUsed as u32 {
+                self.measure_devices(ledger);
+            }
         }
     }
 }

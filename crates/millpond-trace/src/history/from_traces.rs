@@ -11,7 +11,10 @@ pub(super) fn history(recording: &Recording) -> History {
     let mut definitions = Definitions::default();
     let mut rows = Vec::new();
     let mut base = Base::default();
+    let mut older = Vec::new();
     for trace in &recording.traces {
+        let first = base.id + 1;
+        older.push(first..first + trace.initial_blocks.len() as u64);
         base = add(trace, base, &mut rows, &mut definitions);
     }
     // Each device's rows stay in their order.
@@ -35,6 +38,7 @@ pub(super) fn history(recording: &Recording) -> History {
         lost: 0,
         end: None,
         cautions,
+        older,
     }
 }
 

@@ -313,21 +313,25 @@ fn a_refusal_names_the_hole_too() {
 
 fn segments(little: u64, others_stay: bool) -> Made {
     let mut made = Made::new(2);
-    let mut id = 0;
-    let mut freed = Vec::new();
+    let start = |segment: u64| 0x1_0000_0000 + segment * (32 * MIB);
     for segment in 0..4 {
-        let address = 0x1_0000_0000 + segment * (32 * MIB);
-        made.next(Row {
-            address,
+        let row = Row {
+            address: start(segment),
             bytes: 32 * MIB,
             pool: 1,
             ..Row::new(Kind::Reserve, 0)
-        });
+        };
+        made.next(row);
+    }
+    let mut id = 0;
+    let mut freed = Vec::new();
+    for segment in 0..4 {
         for (offset, bytes, tag) in [(0, little, 1), (little, 16 * MIB, 2)] {
             id += 1;
+            let address = start(segment) + offset;
             let row = Row {
                 id,
-                address: address + offset,
+                address,
                 bytes,
                 requested: bytes,
                 pool: 1,

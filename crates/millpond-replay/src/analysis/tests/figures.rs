@@ -115,7 +115,8 @@ fn what_is_missing_is_said() {
         made.free(row);
     }
     let bytes = made.bytes();
-    let whole = Scratch::new(&bytes).open();
+    let file = Scratch::new(&bytes);
+    let whole = file.open();
     let loss = of(&whole, Window::ALL).loss;
     assert_eq!(
         (
@@ -140,7 +141,8 @@ fn what_is_missing_is_said() {
     let at = bad.len() - 2000;
     bad.truncate(at);
     bad.extend([0x55; 64]);
-    let loss = of(&Scratch::new(&bad).open(), Window::ALL).loss;
+    let damaged = Scratch::new(&bad);
+    let loss = of(&damaged.open(), Window::ALL).loss;
     assert!(
         loss.sentences
             .iter()
