@@ -94,9 +94,10 @@ fn tell<'a>(args: &'a ReportArgs, history: &'a History, window: Window) -> Resul
             bands: BANDS.min(args.top),
             lines: Lines::Told,
         };
+        let steps = recorded_steps(history)?;
         Some(Whole {
-            steps: recorded_steps(history)?,
-            findings: findings(history, symbols, &at.summary)?,
+            findings: findings(history, symbols, &at.summary, steps.as_ref())?,
+            steps,
             timeline: timeline(history, symbols, &options)?,
         })
     };

@@ -70,7 +70,7 @@ fn look(path: &Path) -> Result<(), Box<dyn Error>> {
     };
     timed("timeline", || timeline(&history, symbols, &options))?;
     let steps = timed("steps", || recorded_steps(&history))?;
-    let found = timed("findings", || findings(&history, symbols, &whole))?;
+    let found = timed("findings", || findings(&history, symbols, &whole, steps.as_ref()))?;
     println!(
         "{} rows, {} blocks at the peak, {} steps, {} findings",
         history.len,

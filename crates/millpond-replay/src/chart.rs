@@ -123,7 +123,7 @@ fn draw(timeline: &Timeline, title: &str, canvas: &mut impl Canvas) {
         let left = LEFT + (at % 2) as f64 * width / 2.0;
         let line = TALL + LINE * (at / 2) as f64;
         canvas.square((left, line - 10.0), colour);
-        canvas.text((left + 18.0, line), &one_line(&name, 72), Side::Right);
+        canvas.text((left + 18.0, line), &one_line(&name, 54), Side::Right);
     }
 }
 

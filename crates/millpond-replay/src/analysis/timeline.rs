@@ -61,7 +61,7 @@ pub struct Timeline {
     pub by_rows: bool,
     /// All blocks.
     pub total: Vec<Sample>,
-    /// Groups, the one that holds most at any time first.
+    /// The groups that hold most at any time, the one that holds most over time first.
     pub bands: Vec<Band>,
     /// The groups without a band, together.
     pub rest: Vec<Sample>,
@@ -146,21 +146,28 @@ pub fn timeline(
     let mut lines = drawing.bands.into_iter().map(Line::told);
     let total = lines.next().unwrap_or_default();
     let rest = lines.next_back().unwrap_or_default();
+    let bands = names
+        .into_iter()
+        .zip(lines)
+        .map(|(name, samples)| Band { name, samples });
+    let mut bands: Vec<Band> = bands.collect();
+    // What is always there is drawn below what comes and goes.
+    bands.sort_by_cached_key(|band| std::cmp::Reverse(area(&band.samples)));
     Ok(Timeline {
         from,
         to,
         by_rows,
         total,
-        bands: names
-            .into_iter()
-            .zip(lines)
-            .map(|(name, samples)| Band { name, samples })
-            .collect(),
+        bands,
         rest,
         rest_groups,
         reserved: drawing.tells_reserved.then(|| drawing.reserved.told()),
         unexplained: drawing.tells_devices.then(|| drawing.unexplained.told()),
     })
+}
+
+fn area(samples: &[Sample]) -> u128 {
+    samples.iter().map(|sample| u128::from(sample.at_peak)).sum()
 }
 
 /// The first walk: the most that each group holds.

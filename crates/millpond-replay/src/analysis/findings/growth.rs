@@ -61,6 +61,10 @@ impl Growth {
     fn change(&mut self, ledger: &Ledger<'_>, block: &Block, change: impl Fn(u128, u128) -> u128) {
         self.enter(ledger);
         self.bytes = ledger.bytes;
+        self.count(block, change);
+    }
+
+    fn count(&mut self, block: &Block, change: impl Fn(u128, u128) -> u128) {
         let group = block.groups[By::Tag as usize] as usize;
         if group >= MOST_GROUPS {
             return;
@@ -78,7 +82,7 @@ impl Watch for Growth {
         // Steps before the window are none of it.
         self.begins.retain(|(row, _)| *row >= ledger.order);
         for block in ledger.live.values() {
-            self.change(ledger, block, |now, bytes| now + bytes);
+            self.count(block, |now, bytes| now + bytes);
         }
         self.bytes = ledger.bytes;
     }

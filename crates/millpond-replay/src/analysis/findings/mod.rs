@@ -19,7 +19,7 @@ mod tests;
 use super::groups::{By, Groups, Lines};
 use super::held::Group;
 use super::ledger::{Block, Ledger, Parked, Watch, walk};
-use super::steps::{RecordedSteps, recorded_steps};
+use super::steps::RecordedSteps;
 use super::summary::Summary;
 use super::{Map, shown};
 use millpond_engine::display_size;
@@ -70,7 +70,7 @@ trait Lint: Watch {
     fn told(&self, seen: &Seen<'_>) -> Option<Finding>;
 }
 
-/// Everything worth changing in the window of a summary, the most bytes first.
+/// Everything worth changing in the window of a summary, the most bytes first. Growth is told only where steps are known.
 ///
 /// # Errors
 /// The recording cannot be walked any more.
@@ -78,10 +78,10 @@ pub fn findings(
     history: &History,
     symbols: &dyn Symbols,
     summary: &Summary,
+    steps: Option<&RecordedSteps>,
 ) -> Result<Vec<Finding>, HistoryError> {
-    let steps = recorded_steps(history)?;
     let mut all = All(vec![
-        Box::new(growth::Growth::new(steps.as_ref())),
+        Box::new(growth::Growth::new(steps)),
         Box::new(churn::Churn),
         Box::new(rounding::Rounding),
         Box::new(parked::ParkedLong::default()),

@@ -2,7 +2,7 @@
 
 use super::{Finding, findings};
 use crate::analysis::tests::made::Made;
-use crate::analysis::{Lines, Window, summary};
+use crate::analysis::{Lines, Window, recorded_steps, summary};
 use millpond_trace::recording::{Kind, Row};
 
 const MIB: u64 = 1 << 20;
@@ -10,7 +10,8 @@ const MIB: u64 = 1 << 20;
 fn found(made: Made) -> Vec<Finding> {
     let (_file, history) = made.history();
     let whole = summary(&history, &history.definitions, Lines::Told, Window::ALL, 3).expect("it is there");
-    findings(&history, &history.definitions, &whole).expect("it is there")
+    let steps = recorded_steps(&history).expect("it is there");
+    findings(&history, &history.definitions, &whole, steps.as_ref()).expect("it is there")
 }
 
 fn one(made: Made, name: &str) -> Finding {

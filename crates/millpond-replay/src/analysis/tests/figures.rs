@@ -307,5 +307,6 @@ fn hostile_names_and_sizes_are_only_data() {
             .map(|found| found.steps.len()),
         Some(2)
     );
-    crate::analysis::findings(&history, &history.definitions, &found).expect("it is there");
+    let steps = recorded_steps(&history).expect("it is there");
+    crate::analysis::findings(&history, &history.definitions, &found, steps.as_ref()).expect("it is there");
 }
