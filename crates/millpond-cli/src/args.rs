@@ -1,5 +1,9 @@
 //! The command line, as it is typed.
 
+mod recording;
+
+pub(crate) use recording::{DiffArgs, Moments, ReportArgs};
+
 use crate::convert::CONVERT_HELP;
 use crate::values::{
     Scale, SourceKind, parse_cuda, parse_scale, parse_source, parse_tick, parse_time, parse_time_window,
@@ -36,6 +40,8 @@ Examples:
   millpond replay ranks/ --device h100       many ranks at once, the worst named
   millpond tune run.pickle --device 24G      settings for your environment
   millpond convert run.mpr run.perfetto-trace  for another tool's viewer
+  millpond report run.pickle                 who held what, and what to change
+  millpond diff old.mpr new.mpr --fail-if 'peak>+2%'
   millpond bench host w2                     this machine's allocators side by side
   millpond bench seeds                       what others claim of pools, measured here
   millpond bench transfer --device cuda:0    copies to a GPU and back, beside its link
@@ -44,10 +50,11 @@ Examples:
   millpond cuda-emu -- cargo test            a CUDA program's tests where there is no GPU
 
 A recording is a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot),
-an RMM log, a chrome trace of torch.profiler or Millpond CSV; plain, gzip or
-zstd. Nothing in it is ever executed.
+an RMM log, a chrome trace of torch.profiler or Millpond CSV, plain, gzip or
+zstd; for report and diff also Millpond's own (.mpr). Nothing in it is ever
+executed.
 
-Exit status: 0 done, 1 a run failed, 2 bad input, 3 no policy fits the device.";
+Exit status: 0 done, 1 a run or a limit failed, 2 bad input, 3 no policy fits the device.";
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -60,6 +67,10 @@ pub(crate) enum Command {
     Info(InfoArgs),
     /// Write a recording in another tool's format: Perfetto, PyTorch, pprof, speedscope, heaptrack and more
     Convert(ConvertArgs),
+    /// Say who held what in a recording, when, and what is worth changing
+    Report(ReportArgs),
+    /// Compare two recordings, or two moments of one
+    Diff(DiffArgs),
     /// Find the repeating step of a recording, and solve where its blocks go
     Plan(PlanArgs),
     /// Measure memory on this machine: Millpond's pools beside other allocators, and beside a CUDA driver

@@ -4,6 +4,7 @@ use crate::text::harmless;
 use millpond_engine::plan::PlanError;
 use millpond_engine::{ConfError, CostsError};
 use millpond_replay::ReplayError;
+use millpond_replay::analysis::AnalysisError;
 use millpond_trace::ReadError;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -82,6 +83,12 @@ pub(crate) enum CliError {
         path: PathBuf,
         source: millpond_trace::export::ExportError,
     },
+    /// A recording could not be looked at.
+    #[error("{}: {source}", path.display())]
+    Analysis { path: PathBuf, source: AnalysisError },
+    /// A recording that is read several times, in a file that can be read once.
+    #[error("{} is no regular file: a recording is read several times, so write it to a file first", .0.display())]
+    NotAFile(PathBuf),
     /// A result could not be written.
     #[error("cannot write {what}: {source}")]
     Write { what: String, source: std::io::Error },

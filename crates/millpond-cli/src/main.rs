@@ -8,7 +8,8 @@
 //!   cuda              a replay on a CUDA device's memory
 //!   top               what running programs have, live
 //!   cuda_emu          a command with the emulated CUDA driver
-//!   report ranks failure table     what a person reads, text, terminal
+//!   report diff     what a recording holds; plot draws it
+//!   side_by_side ranks failure table     what a person reads, text, terminal
 //!   files, output, progress, exit  the world outside
 //! ```
 //!
@@ -21,6 +22,7 @@ mod convert;
 mod cuda;
 mod cuda_emu;
 mod device;
+mod diff;
 mod doctor;
 mod exit;
 mod facts;
@@ -31,12 +33,14 @@ mod html;
 mod info;
 mod output;
 mod plan;
+mod plot;
 mod policies;
 mod progress;
 mod ranks;
 mod replay;
 mod report;
 mod settings;
+mod side_by_side;
 mod symbols;
 mod table;
 mod terminal;
@@ -71,6 +75,8 @@ fn run(command: &Command) -> Result<Exit, CliError> {
         Command::Tune(args) => tune::command(args),
         Command::Info(args) => info::command(args),
         Command::Convert(args) => convert::command(args),
+        Command::Report(args) => report::command(args),
+        Command::Diff(args) => diff::command(args),
         Command::Plan(args) => plan::command(args),
         Command::Bench(args) => bench::command(args),
         Command::Policies(args) => policies::command(args),

@@ -11,7 +11,12 @@ use std::path::{Path, PathBuf};
 
 /// How everything begins that this program writes to files, by which one is known that may be replaced: pages,
 /// pictures and plans.
-const OURS: [&[u8]; 3] = [b"<!doctype html>", b"<svg xmlns=", b"millpond-plan "];
+const OURS: [&[u8]; 4] = [
+    b"<!doctype html>",
+    b"<svg xmlns=",
+    b"millpond-plan ",
+    b"\x89png\r\n\x1a\n",
+];
 
 /// As much of a file as tells.
 const START: u64 = 16;

@@ -92,6 +92,16 @@ pub(crate) fn overhead(ratio: f64) -> String {
     }
 }
 
+/// A share in per cent: with a digit behind the point where it is small, rounded down so that a hundred means all.
+pub(crate) fn percent(share: f64) -> String {
+    let hundredths = share * 100.0;
+    match hundredths {
+        h if h >= 9.95 || h == 0.0 => format!("{:.0} %", if h > 99.0 && h < 100.0 { 99.0 } else { h }),
+        h if h < 0.05 => "<0.1 %".to_owned(),
+        h => format!("{h:.1} %"),
+    }
+}
+
 /// Digits in groups of three.
 pub(crate) fn number(n: u64) -> String {
     let digits = n.to_string();
@@ -158,8 +168,8 @@ pub(crate) fn harmless(text: &str, styled: bool) -> String {
 }
 
 /// What `terminal` paints with, and how it ends.
-const STYLES: [&str; 6] = [
-    "\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m",
+const STYLES: [&str; 9] = [
+    "\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[34m", "\x1b[35m", "\x1b[36m",
 ];
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use crate::recording::{Batch, End, Kind, Reader, RecordingError, Row};
 use crate::{Caution, ReadError, ReadOptions, read};
 use std::fs::File;
 use std::io::BufReader;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// A recording that could not be opened or walked.
@@ -53,6 +54,8 @@ pub struct History {
     pub end: Option<End>,
     /// What its reader noticed.
     pub cautions: Vec<Caution>,
+    /// Serial numbers of blocks that are older than the recording, though a row at its beginning hands them out.
+    pub older: Vec<Range<u64>>,
 }
 
 #[derive(Debug)]
@@ -92,6 +95,7 @@ impl History {
             lost: 0,
             end: None,
             cautions: Vec::new(),
+            older: Vec::new(),
         };
         while let Some(batch) = reader.next_batch()? {
             let mut rows = batch.rows();

@@ -11,7 +11,10 @@ pub(super) fn history(recording: &Recording) -> History {
     let mut definitions = Definitions::default();
     let mut rows = Vec::new();
     let mut base = Base::default();
+    let mut older = Vec::new();
     for trace in &recording.traces {
+        let first = base.id + 1;
+        older.push(first..first + trace.initial_blocks.len() as u64);
         base = add(trace, base, &mut rows, &mut definitions);
     }
     // Each device's rows stay in their order.
@@ -35,6 +38,7 @@ pub(super) fn history(recording: &Recording) -> History {
         lost: 0,
         end: None,
         cautions,
+        older,
     }
 }
 
@@ -84,7 +88,10 @@ fn add(trace: &Trace, base: Base, rows: &mut Vec<Row>, definitions: &mut Definit
             ..Row::new(Kind::Reserve, 0)
         });
     }
-    for block in &trace.initial_blocks {
+    // Those that wait for a stream come and go first, so that all others are never held beside them.
+    let mut initial: Vec<_> = trace.initial_blocks.iter().collect();
+    initial.sort_by_key(|block| !block.pending);
+    for block in initial {
         let row = Row {
             id: base.id + 1 + u64::from(block.allocation),
             address: block.address,
@@ -96,7 +103,6 @@ fn add(trace: &Trace, base: Base, rows: &mut Vec<Row>, definitions: &mut Definit
             ..Row::new(Kind::Alloc, 0)
         };
         rows.push(row);
-        // Given back before the recording began: only its completion is still to come.
         if block.pending {
             rows.push(Row {
                 kind: Kind::FreeRequested,

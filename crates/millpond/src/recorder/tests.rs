@@ -199,11 +199,7 @@ fn what_is_lost_is_said_and_sums_stay_exact() {
         .iter()
         .filter(|row| matches!(row.kind, Kind::Alloc | Kind::Free))
         .count() as u64;
-    assert!(
-        told + report.lost > 2 * many as u64,
-        "{told} and {}",
-        report.lost
-    );
+    assert!(told + report.lost > 2 * many as u64, "{told} and {}", report.lost);
     drop(kept);
 }
 
