@@ -110,6 +110,9 @@ fn a_chrome_trace_holds_what_lived_at_any_time() {
         }
         let live = history.live_at(u64::MAX).expect("it is there").len() as u64;
         assert_eq!(open_slices.values().sum::<u64>(), live);
+        let memory = events.iter().filter(|event| event["name"] == "[memory]");
+        let bytes_at_end: i64 = memory.filter_map(|event| event["args"]["Bytes"].as_i64()).sum();
+        assert_eq!(bytes_at_end as u64, sums(&history).end);
         let back = Scratch::new(&format!("e{place}.trace.json"), &bytes);
         let back = open(&back);
         for on in DEVICES {
@@ -151,10 +154,7 @@ fn told(history: &History) -> Vec<Told> {
             *row,
             text.map(str::to_owned),
             definitions.tag(row.tag).to_owned(),
-            definitions
-                .pool(row.pool)
-                .map(|pool| pool.name.clone())
-                .unwrap_or_default(),
+            format!("{:?}", definitions.pool(row.pool)),
             names.map(|frame| format!("{frame:?}")).collect(),
         ));
         Ok(())

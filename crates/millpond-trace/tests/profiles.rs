@@ -61,6 +61,18 @@ fn folded_lines_add_up() {
     });
 }
 
+#[test]
+fn a_name_is_one_frame() {
+    let file = Scratch::new("frames.mpr", &sample(STEPS, &hostile()));
+    let text = String::from_utf8(written(&open(&file), "g.folded", At::Total)).expect("UTF-8");
+    assert!(text.contains(";outer_2;c:d "), "{}", text.len());
+    assert!(
+        text.contains(";a b ") && text.contains(";\"e\" 'f' "),
+        "{}",
+        text.len()
+    );
+}
+
 /// The call stack stands from the root on, the words of a tag around the frames that it names.
 #[test]
 fn stacks_begin_at_the_root() {

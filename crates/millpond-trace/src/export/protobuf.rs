@@ -86,6 +86,9 @@ mod tests {
         message.number(1, 150);
         assert_eq!(message.bytes(), [0x08, 0x96, 0x01]);
         let mut message = Message::new();
+        message.number(1, 127).number(1, 128);
+        assert_eq!(message.bytes(), [0x08, 0x7f, 0x08, 0x80, 0x01]);
+        let mut message = Message::new();
         message.text(2, "testing");
         assert_eq!(message.bytes(), b"\x12\x07testing");
         let mut message = Message::new();
