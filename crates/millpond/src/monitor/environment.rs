@@ -121,11 +121,11 @@ mod tests {
             Some((usual.clone(), None, Duration::from_millis(100)))
         );
         let port = Some("127.0.0.1:9464".to_owned());
-        assert_eq!(of("127.0.0.1:9464"), Some((None, port.clone(), second)));
+        assert_eq!(of("127.0.0.1:9464"), Some((None, port, second)));
         assert_eq!(
             of("[::1]:1,1,interval=2min"),
             Some((
-                usual.clone(),
+                usual,
                 Some("[::1]:1".to_owned()),
                 Duration::from_secs(120)
             ))
