@@ -161,7 +161,7 @@ fn a_process_that_was_killed_is_gone_and_said_to_be() {
         .as_array()
         .expect("a list")
         .iter()
-        .any(|of| of["id"].to_string() == process);
+        .any(|of| of["id"].as_u64() == process.parse().ok());
     assert!(code == Some(0) && !seen);
     // Whoever comes next cleans up.
     let other = Running::start(&runtime);

@@ -121,14 +121,10 @@ mod tests {
             Some((usual.clone(), None, Duration::from_millis(100)))
         );
         let port = Some("127.0.0.1:9464".to_owned());
-        assert_eq!(of("127.0.0.1:9464"), Some((None, port.clone(), second)));
+        assert_eq!(of("127.0.0.1:9464"), Some((None, port, second)));
         assert_eq!(
             of("[::1]:1,1,interval=2min"),
-            Some((
-                usual.clone(),
-                Some("[::1]:1".to_owned()),
-                Duration::from_secs(120)
-            ))
+            Some((usual, Some("[::1]:1".to_owned()), Duration::from_secs(120)))
         );
         for none in ["", "0", "off", ",", "interval=1s"] {
             assert_eq!(of(none), None, "{none}");

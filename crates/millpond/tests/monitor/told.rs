@@ -135,7 +135,7 @@ fn a_callback_may_panic_allocate_ask_and_drop_the_monitor() {
     let tenant = pool.tenant(&budget).expect("a tenant");
     let held = tenant.alloc_zeroed::<u8>(9 << 20).expect("memory");
     let place: Arc<Mutex<Option<Monitor>>> = Arc::default();
-    let (slot, inside) = (Arc::clone(&place), pool.clone());
+    let (slot, inside) = (Arc::clone(&place), pool);
     let calls = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&calls);
     let monitor = Monitor::builder()

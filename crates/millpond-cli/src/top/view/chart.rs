@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn what_is_in_use_stands_below_what_is_reserved() {
         let pool = PoolStats {
-            allocated_history: vec![0, 40, 80],
+            allocated_history: vec![0, 50, 80],
             reserved_history: vec![80, 80, 80],
             ..PoolStats::default()
         };
@@ -107,7 +107,7 @@ mod tests {
             drawn,
             [
                 "     80 B  ──█",
-                "             █",
+                "            ▄█",
                 "            ██",
                 "      0 B   ██"
             ]
