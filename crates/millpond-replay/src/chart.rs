@@ -141,20 +141,20 @@ fn highest(timeline: &Timeline) -> u64 {
     most(&timeline.total).max(reserved).max(with_beyond.unwrap_or(0))
 }
 
+/// Draws a band between two heights at each column.
+type Area<'a> = dyn FnMut(&[(f64, f64)], Colour, &str) + 'a;
+
 /// Bands on each other as they were when their column held most, so that the top is never lower than the peak.
 fn stack(timeline: &Timeline, canvas: &mut impl Canvas, y: &impl Fn(f64) -> f64, width: f64) {
     let mut below = vec![0.0; timeline.columns()];
-    let mut put = |samples: &[Sample],
-                   colour: Colour,
-                   name: &str,
-                   canvas: &mut dyn FnMut(&[(f64, f64)], Colour, &str)| {
+    let mut put = |samples: &[Sample], colour: Colour, name: &str, area: &mut Area<'_>| {
         let mut heights = Vec::with_capacity(below.len());
         for (under, sample) in below.iter_mut().zip(samples) {
             let over = *under + sample.at_peak as f64;
             heights.push((y(over), y(*under)));
             *under = over;
         }
-        canvas(&heights, colour, name);
+        area(&heights, colour, name);
     };
     let mut area =
         |heights: &[(f64, f64)], colour: Colour, name: &str| canvas.area(LEFT, width, heights, colour, name);
@@ -227,7 +227,7 @@ fn marks(most: f64) -> Vec<f64> {
 
 fn seconds(nanoseconds: f64) -> String {
     match nanoseconds {
-        ns if ns == 0.0 => "0 s".to_owned(),
+        0.0 => "0 s".to_owned(),
         ns if ns < 1e6 => format!("{:.1} us", ns / 1e3),
         ns if ns < 1e9 => format!("{:.1} ms", ns / 1e6),
         ns => format!("{:.2} s", ns / 1e9),
