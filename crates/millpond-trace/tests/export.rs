@@ -99,7 +99,7 @@ fn a_chrome_trace_holds_what_lived_at_any_time() {
                 Some("b") => {
                     *open_slices
                         .entry(event["id"].as_str().expect("an id"))
-                        .or_default() += 1
+                        .or_default() += 1;
                 }
                 Some("e") => {
                     let open = open_slices.get_mut(event["id"].as_str().expect("an id"));

@@ -176,7 +176,7 @@ impl Ranges {
         while at < end {
             match self.known.range(..=at).next_back() {
                 Some((start, known)) if start.saturating_add(known.0) > at => {
-                    at = start.saturating_add(known.0)
+                    at = start.saturating_add(known.0);
                 }
                 _ => return false,
             }
