@@ -107,7 +107,7 @@ fn nothing_is_written_over_and_errors_say_what_to_do() {
         ),
         (
             text(&folder.join("a.folded")).to_owned(),
-            vec!["--from", "5h"],
+            vec!["--from", "5x"],
             "write a time with a unit",
         ),
         (

@@ -225,7 +225,7 @@ impl Batch {
         }
     }
 
-    /// What a row says in words, by its place as [`Rows::place`] tells it.
+    /// What a row says in words, by its place as the rows tell it.
     pub fn text(&self, place: usize) -> Option<&str> {
         (place < self.text.len() && self.text.is_valid(place)).then(|| self.text.value(place))
     }
