@@ -12,6 +12,8 @@
 //! What is kept is bounded: points by [`MonitorBuilder::points`], series by 512, pools and budgets in a snapshot by 256 each; what
 //! goes beyond is counted and shown.
 //!
+//! Where a mebibyte cannot be had, a sample is left out and counted rather than taken at the program's expense.
+//!
 //! *Fork.* A child has neither thread: its copy of a monitor is not running, answers with nothing and leaves the socket alone. With
 //! `MILLPOND_MONITOR` set it has a monitor of its own as soon as it makes a pool.
 
@@ -124,6 +126,8 @@ struct State {
     crossings: Vec<(Duration, Crossing)>,
     crossed: u64,
     panics: u64,
+    /// Samples that were left out, for want of memory.
+    missed: u64,
 }
 
 /// A snapshot, and what its monitor says of it.
@@ -135,6 +139,15 @@ struct Sample {
     snapshot: Snapshot,
     /// The thresholds that are passed now.
     passed: Vec<Crossing>,
+}
+
+/// What is left free for the program before a sample is taken or served.
+const ROOM: usize = 1 << 20;
+
+/// Whether there is memory to work with. A program that runs out of it may live on, which it could not if a thread of ours asked for
+/// more in the ordinary way; between the question and the work others may still take what was there.
+fn has_room() -> bool {
+    Vec::<u8>::new().try_reserve_exact(ROOM).is_ok()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -175,6 +188,7 @@ impl Shared {
             crossings: state.crossings.clone(),
             crossed: state.crossed,
             panics: state.panics,
+            missed: state.missed,
             dropped: state.log.dropped(),
         }
     }

@@ -134,6 +134,7 @@ pub(crate) struct Losses {
     pub(crate) undelivered: u64,
     pub(crate) subscriber_panics: u64,
     pub(crate) callback_panics: u64,
+    pub(crate) samples: u64,
     pub(crate) pools: u64,
     pub(crate) budgets: u64,
     pub(crate) devices: u64,

@@ -88,6 +88,10 @@ fn losses(now: &Stats) -> Vec<String> {
         (of.undelivered, "events were not told to subscribers"),
         (of.subscriber_panics, "calls of subscribers panicked"),
         (of.callback_panics, "callbacks of the monitor panicked"),
+        (
+            of.samples,
+            "samples are left out: the program had no memory for them",
+        ),
         (of.pools, "pools are not shown: there are too many"),
         (of.budgets, "budgets are not shown: there are too many"),
         (of.devices, "devices do not answer"),

@@ -35,13 +35,14 @@ impl Dialect {
 }
 
 pub(super) fn text(shared: &Shared, dialect: Dialect) -> String {
-    let (last, samples, panics, dropped) = {
+    let (last, samples, panics, missed, dropped) = {
         let state = lock(&shared.state);
         let log = &state.log;
         (
             Arc::clone(&state.last),
             log.samples(),
             state.panics,
+            state.missed,
             log.dropped(),
         )
     };
@@ -83,6 +84,7 @@ pub(super) fn text(shared: &Shared, dialect: Dialect) -> String {
         ("pools left out", losses.pools),
         ("budgets left out", losses.budgets),
         ("devices that did not answer", losses.devices),
+        ("samples left out", missed),
         ("series left out", dropped),
     ];
     out.gauge(

@@ -42,6 +42,8 @@ pub struct MonitorReport {
     pub crossed: u64,
     /// Callbacks that panicked.
     pub panics: u64,
+    /// Samples that were left out because memory had run out.
+    pub missed: u64,
     /// Series that are not in here because there were too many.
     pub dropped: u64,
 }
@@ -108,6 +110,7 @@ impl fmt::Display for MonitorReport {
         for (count, what) in [
             (more, "more times a threshold was passed"),
             (self.panics, "callbacks panicked"),
+            (self.missed, "samples left out, for want of memory"),
             (self.dropped, "series left out: there were too many"),
         ] {
             if count > 0 {
@@ -161,6 +164,7 @@ mod tests {
             crossings: vec![(Duration::from_millis(100), crossing)],
             crossed: 2,
             panics: 1,
+            missed: 0,
             dropped: 0,
         };
         let expected = "\

@@ -72,6 +72,7 @@ pub(super) fn json(shared: &Shared) -> String {
             json.number("undelivered", losses.undelivered);
             json.number("subscriber_panics", losses.subscriber_panics);
             json.number("callback_panics", state.panics);
+            json.number("samples", state.missed);
             json.number("pools", losses.pools);
             json.number("budgets", losses.budgets);
             json.number("devices", losses.devices);

@@ -5,7 +5,7 @@ use super::identity::Identity;
 use super::log::Log;
 use super::read::Reader;
 use super::threshold::{Crossing, Guard, Signal, Threshold};
-use super::{Call, MOST_CROSSINGS, Sample, Shared, State, lock};
+use super::{Call, MOST_CROSSINGS, Sample, Shared, State, has_room, lock};
 use crate::pressure::Share;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
@@ -52,6 +52,7 @@ impl Sampler {
                 crossings: Vec::new(),
                 crossed: 0,
                 panics: 0,
+                missed: 0,
             }),
             stop: Mutex::new(false),
             stopped: Condvar::new(),
@@ -95,6 +96,10 @@ impl Sampler {
     }
 
     fn sample(&mut self) {
+        if !has_room() {
+            lock(&self.shared.state).missed += 1;
+            return;
+        }
         let began = Instant::now();
         let snapshot = self.reader.read();
         let mut sample = Sample {

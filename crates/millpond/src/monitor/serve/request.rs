@@ -1,7 +1,7 @@
 //! Requests as they come, whatever comes, and their answers.
 
 use crate::monitor::openmetrics::{self, Dialect};
-use crate::monitor::{Shared, stats};
+use crate::monitor::{Shared, has_room, stats};
 
 /// Bytes of a request's head at most.
 const MOST: usize = 8 << 10;
@@ -106,6 +106,13 @@ impl<'a> Head<'a> {
         }
         if !matches!(self.method, "GET" | "HEAD") {
             return refusal(405, "Method Not Allowed", "there is nothing here but to GET");
+        }
+        if !has_room() {
+            return refusal(
+                503,
+                "Service Unavailable",
+                "the program has no memory left to be looked at with",
+            );
         }
         let (kind, body) = match self.path {
             "/metrics" => {
