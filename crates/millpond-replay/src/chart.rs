@@ -143,25 +143,18 @@ fn highest(timeline: &Timeline) -> u64 {
 
 /// Bands on each other as they were when their column held most, so that the top is never lower than the peak.
 fn stack(timeline: &Timeline, canvas: &mut impl Canvas, y: &impl Fn(f64) -> f64, width: f64) {
+    let bands = timeline.bands.iter().zip(BANDS.iter().cycle());
+    let bands = bands.map(|(band, colour)| (&band.samples, *colour, band.name.as_str()));
     let mut below = vec![0.0; timeline.columns()];
-    let mut put = |samples: &[Sample],
-                   colour: Colour,
-                   name: &str,
-                   canvas: &mut dyn FnMut(&[(f64, f64)], Colour, &str)| {
+    for (samples, colour, name) in bands.chain([(&timeline.rest, REST, "others")]) {
         let mut heights = Vec::with_capacity(below.len());
         for (under, sample) in below.iter_mut().zip(samples) {
             let over = *under + sample.at_peak as f64;
             heights.push((y(over), y(*under)));
             *under = over;
         }
-        canvas(&heights, colour, name);
-    };
-    let mut area =
-        |heights: &[(f64, f64)], colour: Colour, name: &str| canvas.area(LEFT, width, heights, colour, name);
-    for (band, colour) in timeline.bands.iter().zip(BANDS.iter().cycle()) {
-        put(&band.samples, *colour, &band.name, &mut area);
+        canvas.area(LEFT, width, &heights, colour, name);
     }
-    put(&timeline.rest, REST, "others", &mut area);
     if let Some(beyond) = &timeline.unexplained {
         let base = timeline.reserved.as_deref().unwrap_or(&timeline.total);
         let heights: Vec<(f64, f64)> = base
@@ -227,7 +220,7 @@ fn marks(most: f64) -> Vec<f64> {
 
 fn seconds(nanoseconds: f64) -> String {
     match nanoseconds {
-        ns if ns == 0.0 => "0 s".to_owned(),
+        0.0 => "0 s".to_owned(),
         ns if ns < 1e6 => format!("{:.1} us", ns / 1e3),
         ns if ns < 1e9 => format!("{:.1} ms", ns / 1e6),
         ns => format!("{:.2} s", ns / 1e9),

@@ -128,11 +128,11 @@ impl Signs {
                     time: row.time,
                 }),
                 Kind::Mark => signs.mark(text.unwrap_or_default(), row_number, row.time),
-                Kind::Alloc | Kind::Free | Kind::FreeRequested if signs.is_patternless() => {
-                    if pools.len() < POOLS || pools.contains_key(&row.pool) {
-                        let found = pools.entry(row.pool).or_default().note(row);
-                        signs.pattern = found.map(|step| (row.pool, step));
-                    }
+                Kind::Alloc | Kind::Free | Kind::FreeRequested
+                    if signs.is_patternless() && (pools.len() < POOLS || pools.contains_key(&row.pool)) =>
+                {
+                    let found = pools.entry(row.pool).or_default().note(row);
+                    signs.pattern = found.map(|step| (row.pool, step));
                 }
                 _ => {}
             }
