@@ -7,8 +7,8 @@ use crate::args::ReportArgs;
 use crate::exit::{CliError, Exit};
 use crate::{files, output, plot};
 use millpond_replay::analysis::{
-    AnalysisError, At, Finding, Lines, Moment, RecordedSteps, Timeline, TimelineOptions, Window, at,
-    findings, recorded_steps, timeline,
+    AnalysisError, At, Finding, Lines, RecordedSteps, Timeline, TimelineOptions, Window, at, examine,
+    recorded_steps, timeline,
 };
 use millpond_trace::history::History;
 use std::path::Path;
@@ -77,29 +77,19 @@ fn failed(path: &Path) -> impl Fn(AnalysisError) -> CliError {
 
 fn tell<'a>(args: &'a ReportArgs, history: &'a History, window: Window) -> Result<Told<'a>, AnalysisError> {
     let symbols = &history.definitions;
-    let moment = args.at.unwrap_or(Moment::Peak);
-    let at = at(history, symbols, Lines::Told, window, moment, LARGEST)?;
-    let whole = if args.at.is_some() {
-        None
-    } else {
-        let columns = if args.plot.is_some() {
-            PLOT_COLUMNS
-        } else {
-            sections::plot_columns()
-        };
-        let options = TimelineOptions {
-            window,
-            by: args.by.into(),
-            columns,
-            bands: BANDS.min(args.top),
-            lines: Lines::Told,
-        };
-        let steps = recorded_steps(history)?;
-        Some(Whole {
-            findings: findings(history, symbols, &at.summary, steps.as_ref())?,
-            steps,
-            timeline: timeline(history, symbols, &options)?,
-        })
+    let (at, whole) = match args.at {
+        Some(moment) => (at(history, symbols, Lines::Told, window, moment, LARGEST)?, None),
+        None => {
+            let steps = recorded_steps(history)?;
+            let (summary, findings) = examine(history, symbols, window, LARGEST, steps.as_ref())?;
+            let timeline = timeline(history, symbols, &summary, &options(args))?;
+            let whole = Whole {
+                steps,
+                findings,
+                timeline,
+            };
+            (At::peak(summary), Some(whole))
+        }
     };
     let name = args.file.file_name().unwrap_or(args.file.as_os_str());
     Ok(Told {
@@ -109,4 +99,16 @@ fn tell<'a>(args: &'a ReportArgs, history: &'a History, window: Window) -> Resul
         at,
         whole,
     })
+}
+
+fn options(args: &ReportArgs) -> TimelineOptions {
+    let columns = match args.plot {
+        Some(_) => PLOT_COLUMNS,
+        None => sections::plot_columns(),
+    };
+    TimelineOptions {
+        by: args.by.into(),
+        columns,
+        bands: BANDS.min(args.top),
+    }
 }

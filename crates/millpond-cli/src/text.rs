@@ -76,7 +76,8 @@ impl Unit {
             Self::KiB => (10, "KiB"),
         };
         let value = bytes as f64 / (1u64 << scale) as f64;
-        if bytes > 0 && value < 0.005 {
+        // No memory is so large: the number is from a file that means harm, and would push all else aside.
+        if bytes > 0 && value < 0.005 || value >= 1e7 {
             return size(bytes);
         }
         format!("{value:.2} {name}")

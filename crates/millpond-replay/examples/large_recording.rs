@@ -4,9 +4,7 @@
 //! cargo run --release -p millpond-replay --features recording --example large_recording -- 10000000
 //! ```
 
-use millpond_replay::analysis::{
-    By, Lines, TimelineOptions, Window, findings, recorded_steps, summary, timeline,
-};
+use millpond_replay::analysis::{By, TimelineOptions, Window, examine, recorded_steps, timeline};
 use millpond_trace::ReadOptions;
 use millpond_trace::history::History;
 use millpond_trace::recording::{Kind, Row, Writer};
@@ -58,19 +56,16 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn look(path: &Path) -> Result<(), Box<dyn Error>> {
     let history = timed("opened", || History::open(path, &ReadOptions::default()))?;
     let symbols = &history.definitions;
-    let whole = timed("summary", || {
-        summary(&history, symbols, Lines::Told, Window::ALL, 5)
+    let steps = timed("steps", || recorded_steps(&history))?;
+    let (whole, found) = timed("summary and findings", || {
+        examine(&history, symbols, Window::ALL, 5, steps.as_ref())
     })?;
     let options = TimelineOptions {
-        window: Window::ALL,
         by: By::Tag,
         columns: 1000,
         bands: 8,
-        lines: Lines::Told,
     };
-    timed("timeline", || timeline(&history, symbols, &options))?;
-    let steps = timed("steps", || recorded_steps(&history))?;
-    let found = timed("findings", || findings(&history, symbols, &whole, steps.as_ref()))?;
+    timed("timeline", || timeline(&history, symbols, &whole, &options))?;
     println!(
         "{} rows, {} blocks at the peak, {} steps, {} findings",
         history.len,
@@ -82,10 +77,21 @@ fn look(path: &Path) -> Result<(), Box<dyn Error>> {
 }
 
 fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
-    let start = Instant::now();
+    let (start, before) = (Instant::now(), on_processor());
     let result = work();
-    println!("{what:<28}{:>8.2} s", start.elapsed().as_secs_f64());
+    println!(
+        "{what:<28}{:>8.2} s   {:>6.2} s of it on the processor",
+        start.elapsed().as_secs_f64(),
+        on_processor() - before
+    );
     result
+}
+
+/// Seconds that this thread has had a processor, where the system tells: the other time was others'.
+fn on_processor() -> f64 {
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanoseconds = told.split(' ').next().and_then(|text| text.parse::<f64>().ok());
+    nanoseconds.unwrap_or(0.0) / 1e9
 }
 
 /// Allocations and frees of random blocks, a keyframe every million rows.

@@ -141,27 +141,20 @@ fn highest(timeline: &Timeline) -> u64 {
     most(&timeline.total).max(reserved).max(with_beyond.unwrap_or(0))
 }
 
-/// Draws a band between two heights at each column.
-type Area<'a> = dyn FnMut(&[(f64, f64)], Colour, &str) + 'a;
-
 /// Bands on each other as they were when their column held most, so that the top is never lower than the peak.
 fn stack(timeline: &Timeline, canvas: &mut impl Canvas, y: &impl Fn(f64) -> f64, width: f64) {
+    let bands = timeline.bands.iter().zip(BANDS.iter().cycle());
+    let bands = bands.map(|(band, colour)| (&band.samples, *colour, band.name.as_str()));
     let mut below = vec![0.0; timeline.columns()];
-    let mut put = |samples: &[Sample], colour: Colour, name: &str, area: &mut Area<'_>| {
+    for (samples, colour, name) in bands.chain([(&timeline.rest, REST, "others")]) {
         let mut heights = Vec::with_capacity(below.len());
         for (under, sample) in below.iter_mut().zip(samples) {
             let over = *under + sample.at_peak as f64;
             heights.push((y(over), y(*under)));
             *under = over;
         }
-        area(&heights, colour, name);
-    };
-    let mut area =
-        |heights: &[(f64, f64)], colour: Colour, name: &str| canvas.area(LEFT, width, heights, colour, name);
-    for (band, colour) in timeline.bands.iter().zip(BANDS.iter().cycle()) {
-        put(&band.samples, *colour, &band.name, &mut area);
+        canvas.area(LEFT, width, &heights, colour, name);
     }
-    put(&timeline.rest, REST, "others", &mut area);
     if let Some(beyond) = &timeline.unexplained {
         let base = timeline.reserved.as_deref().unwrap_or(&timeline.total);
         let heights: Vec<(f64, f64)> = base

@@ -13,6 +13,8 @@ use millpond_replay::analysis::{
 const VALUES: usize = 14;
 /// Findings told.
 const FINDINGS: usize = 6;
+/// Narrower terminals show no bars.
+const BARS_FROM: usize = 72;
 /// Columns of a bar that shows a share.
 const BAR: usize = 10;
 
@@ -246,7 +248,7 @@ fn kept(summary: &Summary, by: By, most: usize) -> String {
 
 /// Rows of groups, the others as one, each with its share of all. `end` is when ages are counted to.
 fn table(title: &str, top: &Top, all: Sum, end: Option<u64>) -> String {
-    let mut out = format!("\n{}\n", bold(title));
+    let mut out = format!("\n{}\n", bold(&wrap(title, width(), 0)));
     if all.blocks == 0 {
         out.push_str("  nothing\n");
         return out;
@@ -269,7 +271,9 @@ fn table(title: &str, top: &Top, all: Sum, end: Option<u64>) -> String {
         column(&|row| format!("  {}", unit.show(row.sum.shown()))),
     );
     grid.column("share", Align::Right, column(&|row| percent(share(&row.sum))));
-    grid.column("", Align::Left, column(&|row| plot::bar(share(&row.sum), BAR)));
+    if width() >= BARS_FROM {
+        grid.column("", Align::Left, column(&|row| plot::bar(share(&row.sum), BAR)));
+    }
     grid.column("blocks", Align::Right, column(&|row| number(row.sum.blocks)));
     if let Some(end) = end {
         let age = |row: &Group| {

@@ -6,7 +6,7 @@
 //!                 ├─▶ summary.rs   peak, end, sums; who held what; what is still held (held.rs, tally.rs)
 //!                 ├─▶ timeline.rs  bytes by group over time, in a few columns that lose no peak
 //!                 ├─▶ steps.rs     the steps of the program, and what each holds
-//!                 └─▶ findings/    what is worth changing, one file for each kind
+//!                 └─▶ findings/    what is worth changing, one file for each kind, in the walk of a summary
 //!               diff.rs, gate.rs   two of them side by side, and conditions that they must not meet
 //! ```
 //!
@@ -30,7 +30,7 @@ mod window;
 mod tests;
 
 pub use diff::{Change, Diff, Measure, diff};
-pub use findings::{Finding, findings};
+pub use findings::{Finding, Who, examine};
 pub use gate::{Gate, GateError, Verdict};
 pub use groups::{By, Lines};
 pub use held::{Group, Held, HeldBlock, Sum, Top, top};

@@ -58,6 +58,15 @@ pub struct At {
 }
 
 impl At {
+    /// When most is held in a window that is known already.
+    #[must_use]
+    pub fn peak(summary: Summary) -> Self {
+        Self {
+            summary,
+            is_end: false,
+        }
+    }
+
     /// What is held then.
     #[must_use]
     pub fn held(&self) -> &Held {

@@ -91,6 +91,11 @@ pub struct PoolSummary {
 pub struct Summary {
     /// The window.
     pub window: Window,
+    /// Whether names of sites have lines of code.
+    #[serde(skip)]
+    pub lines: Lines,
+    /// Its first and its last row.
+    pub rows: (u64, u64),
     /// Nanoseconds since the recording began at which it begins.
     pub from: u64,
     /// At which it ends.
@@ -123,6 +128,9 @@ pub struct Summary {
     pub pools: Vec<PoolSummary>,
     /// What is missing.
     pub loss: Loss,
+    /// The most bytes that each group holds at any time, in no order.
+    #[serde(skip)]
+    pub most_by: [Vec<(String, u128)>; COUNT],
     /// Bytes allocated in all by group, in no order.
     #[serde(skip)]
     pub allocated_by: [Vec<Group>; COUNT],
@@ -131,8 +139,11 @@ pub struct Summary {
     pub temporary_by: [Vec<Group>; COUNT],
 }
 
-struct Gathering {
+/// A window as it goes by.
+pub(super) struct Gathering {
     largest: usize,
+    /// The first row of the window, and the last so far.
+    rows: (u64, u64),
     began: (u64, u64),
     begin: Sum,
     tallies: Tallies,
@@ -154,6 +165,7 @@ struct Gathering {
 impl Watch for Gathering {
     fn begins(&mut self, ledger: &Ledger<'_>) {
         self.began = (ledger.order, ledger.time);
+        self.rows = (ledger.order, ledger.order);
         self.begin = now(ledger);
         self.tallies = Tallies::begin(ledger, self.largest);
         self.unknown_frees = ledger.unknown_frees;
@@ -200,6 +212,10 @@ impl Watch for Gathering {
     }
 
     fn row(&mut self, ledger: &Ledger<'_>, row: &Row, _: Option<&str>) {
+        if ledger.order == self.rows.0 {
+            self.began.1 = ledger.time;
+        }
+        self.rows.1 = ledger.order;
         match row.kind {
             Kind::Refused => self.refused += 1,
             Kind::Lost => {
@@ -213,6 +229,105 @@ impl Watch for Gathering {
 }
 
 impl Gathering {
+    /// Nothing of a window seen yet.
+    pub(super) fn new(largest: usize) -> Self {
+        Self {
+            largest,
+            rows: (0, 0),
+            began: (0, 0),
+            begin: Sum::default(),
+            tallies: Tallies::default(),
+            peak_requested: Peak::default(),
+            peak_reserved: None,
+            allocated: Sum::default(),
+            frees: 0,
+            refused: 0,
+            temporary: Sum::default(),
+            lifetimes: Histogram::default(),
+            pools: Map::default(),
+            first_gauges: Map::default(),
+            last: Map::default(),
+            lost: (0, 0),
+            unknown_frees: 0,
+        }
+    }
+
+    /// The window has ended.
+    pub(super) fn finish(
+        mut self,
+        history: &History,
+        ledger: &Ledger<'_>,
+        window: Window,
+        lines: Lines,
+    ) -> Summary {
+        let (from, to) = match window {
+            Window::Times { from, to } => (from.min(history.duration), to.min(history.duration)),
+            Window::Rows { .. } => (self.began.1, ledger.time),
+        };
+        let pools = self.pools(history, ledger);
+        let hits = pools.iter().filter_map(|pool| pool.hits).reduce(|a, b| Hits {
+            hits: a.hits.saturating_add(b.hits),
+            allocations: a.allocations.saturating_add(b.allocations),
+        });
+        let group_sums = |of: &dyn Fn(&super::tally::Tally) -> Sum| {
+            By::ALL.map(|by| {
+                let all = self.tallies.by(by).iter().enumerate();
+                all.map(|(group, tally)| Group {
+                    name: ledger.groups.name(by, group as u32).to_owned(),
+                    sum: of(tally),
+                    oldest: None,
+                })
+                .filter(|group| group.sum.blocks > 0)
+                .collect()
+            })
+        };
+        let most_by = By::ALL.map(|by| {
+            let all = self.tallies.by(by).iter().enumerate();
+            all.filter(|(_, tally)| tally.most > 0)
+                .map(|(group, tally)| (ledger.groups.name(by, group as u32).to_owned(), tally.most))
+                .collect()
+        });
+        let began = self.began.0;
+        let mut loss = Loss {
+            events: history.lost,
+            allocated_bytes: shown(self.lost.0),
+            freed_bytes: shown(self.lost.1),
+            unknown_frees: ledger.unknown_frees - self.unknown_frees,
+            sentences: Vec::new(),
+        };
+        loss.sentences = sentences(history, &loss);
+        let mut end = held_now(ledger, self.largest, |_| true);
+        end.time = to;
+        let mut kept = held_now(ledger, self.largest, |block| {
+            block.is_event && block.order >= began
+        });
+        kept.time = to;
+        Summary {
+            window,
+            lines,
+            rows: self.rows,
+            from,
+            to,
+            begin: self.begin,
+            peak_requested: self.peak_requested,
+            peak_reserved: self.peak_reserved,
+            end,
+            kept,
+            allocated: self.allocated,
+            frees: self.frees,
+            refused: self.refused,
+            temporary: self.temporary,
+            lifetimes: self.lifetimes.told(),
+            hits,
+            pools,
+            loss,
+            most_by,
+            allocated_by: group_sums(&|tally| tally.allocated),
+            temporary_by: group_sums(&|tally| tally.temporary),
+            peak: self.tallies.held_at_peak(ledger),
+        }
+    }
+
     fn note_reserved(&mut self, ledger: &Ledger<'_>) {
         let known: Vec<u32> = ledger.pools.keys().copied().collect();
         for pool in known {
@@ -270,80 +385,9 @@ pub fn summary(
     largest: usize,
 ) -> Result<Summary, HistoryError> {
     let groups = Groups::new(&history.definitions, symbols, lines);
-    let mut gathering = Gathering {
-        largest,
-        began: (0, 0),
-        begin: Sum::default(),
-        tallies: Tallies::default(),
-        peak_requested: Peak::default(),
-        peak_reserved: None,
-        allocated: Sum::default(),
-        frees: 0,
-        refused: 0,
-        temporary: Sum::default(),
-        lifetimes: Histogram::default(),
-        pools: Map::default(),
-        first_gauges: Map::default(),
-        last: Map::default(),
-        lost: (0, 0),
-        unknown_frees: 0,
-    };
+    let mut gathering = Gathering::new(largest);
     let ledger = walk(history, groups, window, &mut gathering)?;
-    let (from, to) = match window {
-        Window::Times { from, to } => (from.min(history.duration), to.min(history.duration)),
-        Window::Rows { .. } => (gathering.began.1, ledger.time),
-    };
-    let pools = gathering.pools(history, &ledger);
-    let hits = pools.iter().filter_map(|pool| pool.hits).reduce(|a, b| Hits {
-        hits: a.hits.saturating_add(b.hits),
-        allocations: a.allocations.saturating_add(b.allocations),
-    });
-    let group_sums = |of: &dyn Fn(&super::tally::Tally) -> Sum| {
-        By::ALL.map(|by| {
-            let all = gathering.tallies.by(by).iter().enumerate();
-            all.map(|(group, tally)| Group {
-                name: ledger.groups.name(by, group as u32).to_owned(),
-                sum: of(tally),
-                oldest: None,
-            })
-            .filter(|group| group.sum.blocks > 0)
-            .collect()
-        })
-    };
-    let began = gathering.began.0;
-    let mut loss = Loss {
-        events: history.lost,
-        allocated_bytes: shown(gathering.lost.0),
-        freed_bytes: shown(gathering.lost.1),
-        unknown_frees: ledger.unknown_frees - gathering.unknown_frees,
-        sentences: Vec::new(),
-    };
-    loss.sentences = sentences(history, &loss);
-    let mut end = held_now(&ledger, largest, |_| true);
-    end.time = to;
-    let mut kept = held_now(&ledger, largest, |block| block.is_event && block.order >= began);
-    kept.time = to;
-    Ok(Summary {
-        window,
-        from,
-        to,
-        begin: gathering.begin,
-        peak_requested: gathering.peak_requested,
-        peak_reserved: gathering.peak_reserved,
-        end,
-        kept,
-        allocated: gathering.allocated,
-        frees: gathering.frees,
-        refused: gathering.refused,
-        temporary: gathering.temporary,
-        lifetimes: gathering.lifetimes.told(),
-        hits,
-        pools,
-        loss,
-        allocated_by: group_sums(&|tally| tally.allocated),
-        temporary_by: group_sums(&|tally| tally.temporary),
-        peak: gathering.tallies.held_at_peak(&ledger),
-    })
+    Ok(gathering.finish(history, &ledger, window, lines))
 }
 
 /// All that is missing from a recording, in words.

@@ -1,9 +1,9 @@
 //! Bytes by group over time, in so many columns: each has the least, the most and the last of its time, so that no peak is lost.
 
-use super::groups::{By, Groups, Lines};
+use super::groups::{By, Groups};
 use super::ledger::{Block, Ledger, Watch, walk};
-use super::tally::Tallies;
-use super::{Map, Window, shown};
+use super::summary::Summary;
+use super::{Map, shown};
 use millpond_trace::history::{History, HistoryError, Symbols};
 use millpond_trace::recording::{Gauge, Kind, Row};
 use serde::Serialize;
@@ -16,16 +16,12 @@ const MOST_BANDS: usize = 64;
 /// What is drawn.
 #[derive(Clone, Copy, Debug)]
 pub struct TimelineOptions {
-    /// The part of the recording.
-    pub window: Window,
     /// What bands are.
     pub by: By,
     /// How many columns, at most 65,536.
     pub columns: usize,
     /// Groups that have a band of their own, at most 64: those that hold most at any time.
     pub bands: usize,
-    /// Whether names of sites have lines of code.
-    pub lines: Lines,
 }
 
 /// A figure in a column's time.
@@ -89,40 +85,25 @@ impl Timeline {
     }
 }
 
-/// Bytes by group over time. The recording is walked twice: for the groups that hold most, and for what they hold.
+/// Bytes by group over time, in the window of a summary, which says what groups there are.
 ///
 /// # Errors
 /// The recording cannot be walked any more.
 pub fn timeline(
     history: &History,
     symbols: &dyn Symbols,
+    summary: &Summary,
     options: &TimelineOptions,
 ) -> Result<Timeline, HistoryError> {
-    let groups = || Groups::new(&history.definitions, symbols, options.lines);
-    let mut ranking = Ranking::default();
-    let ledger = walk(history, groups(), options.window, &mut ranking)?;
-    let mut ranked: Vec<(u128, &str)> = ranking
-        .tallies
-        .by(options.by)
-        .iter()
-        .enumerate()
-        .map(|(group, tally)| (tally.most, ledger.groups.name(options.by, group as u32)))
-        .filter(|(most, _)| *most > 0)
-        .collect();
-    ranked.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(b.1)));
+    let mut ranked: Vec<&(String, u128)> = summary.most_by[options.by as usize].iter().collect();
+    ranked.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     let count = ranked.len().min(options.bands.min(MOST_BANDS));
-    let names: Vec<String> = ranked[..count]
-        .iter()
-        .map(|(_, name)| (*name).to_owned())
-        .collect();
-    let (from, to) = match options.window {
-        Window::Times { from, to } => (from.min(history.duration), to.min(history.duration)),
-        Window::Rows { .. } => ranking.times,
-    };
+    let names: Vec<String> = ranked[..count].iter().map(|(name, _)| name.clone()).collect();
+    let (from, to) = (summary.from, summary.to);
     let by_rows = from == to;
     let columns = options.columns.clamp(1, MOST_COLUMNS);
     let axis = if by_rows {
-        Axis::new(ranking.rows.0, ranking.rows.1, columns)
+        Axis::new(summary.rows.0, summary.rows.1, columns)
     } else {
         Axis::new(from, to, columns)
     };
@@ -141,7 +122,8 @@ pub fn timeline(
         column: 0,
     };
     let rest_groups = (ranked.len() - count) as u64;
-    walk(history, groups(), options.window, &mut drawing)?;
+    let groups = Groups::new(&history.definitions, symbols, summary.lines);
+    walk(history, groups, summary.window, &mut drawing)?;
     drawing.fill_to(columns - 1);
     let mut lines = drawing.bands.into_iter().map(Line::told);
     let total = lines.next().unwrap_or_default();
@@ -168,38 +150,6 @@ pub fn timeline(
 
 fn area(samples: &[Sample]) -> u128 {
     samples.iter().map(|sample| u128::from(sample.at_peak)).sum()
-}
-
-/// The first walk: the most that each group holds.
-#[derive(Default)]
-struct Ranking {
-    tallies: Tallies,
-    rows: (u64, u64),
-    times: (u64, u64),
-}
-
-impl Watch for Ranking {
-    fn begins(&mut self, ledger: &Ledger<'_>) {
-        self.tallies = Tallies::begin(ledger, 0);
-        self.rows = (ledger.order, ledger.order);
-        self.times = (ledger.time, ledger.time);
-    }
-
-    fn opened(&mut self, ledger: &Ledger<'_>, block: &Block) {
-        self.tallies.opened(ledger, block);
-    }
-
-    fn closed(&mut self, _: &Ledger<'_>, block: &Block, _: Option<&Row>) {
-        self.tallies.closed(block);
-    }
-
-    fn row(&mut self, ledger: &Ledger<'_>, _: &Row, _: Option<&str>) {
-        if self.rows.0 == ledger.order {
-            self.times.0 = ledger.time;
-        }
-        self.rows.1 = ledger.order;
-        self.times.1 = ledger.time;
-    }
 }
 
 /// Which column a time, or a row, belongs to.
@@ -276,7 +226,7 @@ impl Line {
     }
 }
 
-/// The second walk.
+/// The picture as it is drawn.
 struct Drawing {
     by: By,
     by_rows: bool,

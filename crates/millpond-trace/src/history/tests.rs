@@ -2,7 +2,7 @@
 
 use super::{Flow, History, HistoryError};
 use crate::recording::{End, Kind, Row, Writer};
-use crate::{ReadError, ReadOptions};
+use crate::{InitialBlock, InitialSegment, ReadError, ReadOptions, read_bytes};
 use std::path::PathBuf;
 
 struct Scratch(PathBuf);
@@ -125,4 +125,58 @@ fn other_formats_are_the_same_rows() {
         refused,
         Err(HistoryError::Read(ReadError::UnknownFormat { .. }))
     ));
+}
+
+#[test]
+fn what_was_there_before_a_recording_is_told_apart() {
+    let block = |allocation, pending| InitialBlock {
+        address: 0x1000 + u64::from(allocation) * 0x100,
+        requested: 100,
+        bytes: Some(128),
+        allocation,
+        tag: 0,
+        stream: 0,
+        pool: 0,
+        pending,
+    };
+    let mut recording = read_bytes(
+        b"time_us,action,id,bytes\n5,alloc,1,64\n9,free,1,64\n",
+        "made",
+        &ReadOptions::default(),
+    )
+    .expect("a recording");
+    let trace = &mut recording.traces[0];
+    trace.initial_segments = vec![InitialSegment {
+        address: 0x1000,
+        bytes: 4096,
+        stream: 0,
+        pool: 0,
+        small: true,
+        expandable: false,
+    }];
+    trace.initial_blocks = vec![block(0, false), block(1, true)];
+    for event in &mut trace.events {
+        event.allocation += 2;
+    }
+    trace.allocations += 2;
+    let history = super::from_traces::history(&recording);
+    assert_eq!(history.older, [1..3]);
+    let mut kinds = Vec::new();
+    history
+        .walk(|row, _| {
+            kinds.push((row.kind, row.id));
+            Flow::On
+        })
+        .expect("in memory");
+    // The one that waits for a stream is never held beside the other.
+    let expected = [
+        (Kind::Reserve, 0),
+        (Kind::Alloc, 2),
+        (Kind::FreeRequested, 2),
+        (Kind::Alloc, 1),
+        (Kind::Alloc, 3),
+        (Kind::Free, 3),
+    ];
+    assert_eq!(kinds, expected);
+    assert_eq!(history.live_at(u64::MAX).expect("in memory").bytes(), 128);
 }

@@ -20,8 +20,8 @@ use super::groups::{By, Groups, Lines};
 use super::held::Group;
 use super::ledger::{Block, Ledger, Parked, Watch, walk};
 use super::steps::RecordedSteps;
-use super::summary::Summary;
-use super::{Map, shown};
+use super::summary::{Gathering, Summary};
+use super::{Map, Window, shown};
 use millpond_engine::display_size;
 use millpond_trace::history::{History, HistoryError, Symbols};
 use millpond_trace::recording::Row;
@@ -70,60 +70,78 @@ trait Lint: Watch {
     fn told(&self, seen: &Seen<'_>) -> Option<Finding>;
 }
 
-/// Everything worth changing in the window of a summary, the most bytes first. Growth is told only where steps are known.
+/// What a window comes to, and everything in it that is worth changing, the most bytes first; both in one walk. Growth is told only
+/// where steps are known.
 ///
 /// # Errors
 /// The recording cannot be walked any more.
-pub fn findings(
+pub fn examine(
     history: &History,
     symbols: &dyn Symbols,
-    summary: &Summary,
+    window: Window,
+    largest: usize,
     steps: Option<&RecordedSteps>,
-) -> Result<Vec<Finding>, HistoryError> {
-    let mut all = All(vec![
-        Box::new(growth::Growth::new(steps)),
-        Box::new(churn::Churn),
-        Box::new(rounding::Rounding),
-        Box::new(parked::ParkedLong::default()),
-        Box::new(unused::Unused::default()),
-        Box::new(pinned::Pinned::default()),
-        Box::new(hole::Hole::default()),
-        Box::new(long_lived::LongLived::default()),
-    ]);
+) -> Result<(Summary, Vec<Finding>), HistoryError> {
     let groups = Groups::new(&history.definitions, symbols, Lines::Told);
-    let ledger = walk(history, groups, summary.window, &mut all)?;
+    let mut both = Both {
+        gathering: Gathering::new(largest),
+        lints: vec![
+            Box::new(growth::Growth::new(steps)),
+            Box::new(churn::Churn),
+            Box::new(rounding::Rounding),
+            Box::new(parked::ParkedLong::default()),
+            Box::new(unused::Unused::default()),
+            Box::new(pinned::Pinned::default()),
+            Box::new(hole::Hole::default()),
+            Box::new(long_lived::LongLived::default()),
+        ],
+    };
+    let ledger = walk(history, groups, window, &mut both)?;
+    let summary = both.gathering.finish(history, &ledger, window, Lines::Told);
     let seen = Seen {
         history,
-        summary,
+        summary: &summary,
         ledger: &ledger,
     };
-    let mut found: Vec<Finding> = all.0.iter().filter_map(|lint| lint.told(&seen)).collect();
+    let mut found: Vec<Finding> = both.lints.iter().filter_map(|lint| lint.told(&seen)).collect();
     found.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(b.name)));
-    Ok(found)
+    Ok((summary, found))
 }
 
-/// All kinds, told of the same changes.
-struct All(Vec<Box<dyn Lint>>);
+/// A summary and all kinds of findings, told of the same changes.
+struct Both {
+    gathering: Gathering,
+    lints: Vec<Box<dyn Lint>>,
+}
 
-impl Watch for All {
+impl Watch for Both {
     fn begins(&mut self, ledger: &Ledger<'_>) {
-        self.0.iter_mut().for_each(|lint| lint.begins(ledger));
+        self.gathering.begins(ledger);
+        self.lints.iter_mut().for_each(|lint| lint.begins(ledger));
     }
 
     fn opened(&mut self, ledger: &Ledger<'_>, block: &Block) {
-        self.0.iter_mut().for_each(|lint| lint.opened(ledger, block));
+        self.gathering.opened(ledger, block);
+        self.lints.iter_mut().for_each(|lint| lint.opened(ledger, block));
     }
 
     fn closed(&mut self, ledger: &Ledger<'_>, block: &Block, by: Option<&Row>) {
-        self.0.iter_mut().for_each(|lint| lint.closed(ledger, block, by));
+        self.gathering.closed(ledger, block, by);
+        self.lints
+            .iter_mut()
+            .for_each(|lint| lint.closed(ledger, block, by));
     }
 
     fn passed(&mut self, ledger: &Ledger<'_>, block: &Parked, by: &Row) {
-        self.0.iter_mut().for_each(|lint| lint.passed(ledger, block, by));
+        self.gathering.passed(ledger, block, by);
+        self.lints
+            .iter_mut()
+            .for_each(|lint| lint.passed(ledger, block, by));
     }
 
     fn row(&mut self, ledger: &Ledger<'_>, row: &Row, text: Option<&str>) {
-        self.0.iter_mut().for_each(|lint| lint.row(ledger, row, text));
+        self.gathering.row(ledger, row, text);
+        self.lints.iter_mut().for_each(|lint| lint.row(ledger, row, text));
     }
 }
 

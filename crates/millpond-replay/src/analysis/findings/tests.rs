@@ -1,17 +1,17 @@
 //! For each kind of finding a recording that has it, and one much like it that has not.
 
-use super::{Finding, findings};
+use super::{Finding, examine};
 use crate::analysis::tests::made::Made;
-use crate::analysis::{Lines, Window, recorded_steps, summary};
+use crate::analysis::{Window, recorded_steps};
 use millpond_trace::recording::{Kind, Row};
 
 const MIB: u64 = 1 << 20;
 
 fn found(made: Made) -> Vec<Finding> {
     let (_file, history) = made.history();
-    let whole = summary(&history, &history.definitions, Lines::Told, Window::ALL, 3).expect("it is there");
     let steps = recorded_steps(&history).expect("it is there");
-    findings(&history, &history.definitions, &whole, steps.as_ref()).expect("it is there")
+    let examined = examine(&history, &history.definitions, Window::ALL, 3, steps.as_ref());
+    examined.expect("it is there").1
 }
 
 fn one(made: Made, name: &str) -> Finding {

@@ -3,7 +3,7 @@
 use super::made::{Made, Scratch};
 use super::{By, Window};
 use crate::analysis::{
-    AnalysisError, Hits, Lines, Moment, MomentError, StepSource, Summary, TimelineOptions, at,
+    AnalysisError, Hits, Lines, Moment, MomentError, StepSource, Summary, TimelineOptions, at, examine,
     recorded_steps, summary, timeline,
 };
 use millpond_trace::history::History;
@@ -80,13 +80,11 @@ fn sources_and_gauges_are_told_by_pool() {
         (2, 2, Some(800))
     );
     let options = TimelineOptions {
-        window: Window::ALL,
         by: By::Tag,
         columns: 4,
         bands: 2,
-        lines: Lines::Told,
     };
-    let drawn = timeline(&history, &history.definitions, &options).expect("it is there");
+    let drawn = timeline(&history, &history.definitions, &found, &options).expect("it is there");
     let most =
         |line: Option<Vec<crate::analysis::Sample>>| line.and_then(|line| line.iter().map(|s| s.most).max());
     assert_eq!(most(drawn.reserved), Some(1500));
@@ -289,14 +287,12 @@ fn hostile_names_and_sizes_are_only_data() {
         (u64::MAX, Some(u64::MAX))
     );
     let options = TimelineOptions {
-        window: Window::ALL,
         by: By::Site,
         columns: 3,
         bands: 99,
-        lines: Lines::Told,
     };
     assert_eq!(
-        timeline(&history, &history.definitions, &options)
+        timeline(&history, &history.definitions, &found, &options)
             .expect("it is there")
             .columns(),
         3
@@ -308,5 +304,6 @@ fn hostile_names_and_sizes_are_only_data() {
         Some(2)
     );
     let steps = recorded_steps(&history).expect("it is there");
-    crate::analysis::findings(&history, &history.definitions, &found, steps.as_ref()).expect("it is there");
+    let examined = examine(&history, &history.definitions, Window::ALL, 3, steps.as_ref());
+    assert_eq!(examined.expect("it is there").0.peak.sum, found.peak.sum);
 }

@@ -298,10 +298,10 @@ proptest! {
     #[test]
     fn a_timeline_loses_nothing(acts in acts(), columns in 1usize..20, bands in 0usize..4) {
         let (_file, history) = history(&acts);
-        let options = TimelineOptions { window: Window::ALL, by: By::Tag, columns, bands, lines: Lines::Told };
-        let drawn = timeline(&history, &history.definitions, &options).expect("it is there");
-        check(&drawn, columns);
+        let options = TimelineOptions { by: By::Tag, columns, bands };
         let found = of(&history, Window::ALL);
+        let drawn = timeline(&history, &history.definitions, &found, &options).expect("it is there");
+        check(&drawn, columns);
         prop_assert_eq!(drawn.total.iter().map(|sample| sample.most).max(), Some(found.peak.sum.shown()));
         prop_assert_eq!(drawn.total.last().map(|sample| sample.last), Some(found.end.sum.shown()));
         if !drawn.by_rows {
