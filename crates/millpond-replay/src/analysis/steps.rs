@@ -76,7 +76,8 @@ struct Begin {
     time: u64,
 }
 
-/// Finds the steps of a recording; none where there are fewer than two.
+/// Finds the steps of a recording; none where there are fewer than two. What repeats far below the program's peak is a loop in it, and
+/// not its step.
 ///
 /// # Errors
 /// The recording cannot be walked any more.
@@ -100,11 +101,10 @@ pub fn recorded_steps(history: &History) -> Result<Option<RecordedSteps>, Histor
     let more = begins.len().saturating_sub(MOST) as u64;
     let end = begins.get(MOST).map_or(end, |next| (next.row, next.time));
     begins.truncate(MOST);
-    Ok(Some(RecordedSteps {
-        source,
-        steps: measure(history, &begins, end)?,
-        more,
-    }))
+    let (steps, most) = measure(history, &begins, end)?;
+    let highest = steps.iter().map(|step| step.peak.bytes).max().unwrap_or(0);
+    let is_loop = matches!(source, StepSource::Pattern(_)) && u128::from(highest) * 10 < most * 9;
+    Ok((!is_loop).then_some(RecordedSteps { source, steps, more }))
 }
 
 /// All in a recording that tells of steps.
@@ -235,8 +235,12 @@ fn occurrences(history: &History, pool: u32, step: &Step) -> Result<(Vec<Begin>,
     Ok((begins, end.unwrap_or((history.len, history.duration))))
 }
 
-/// What each step holds.
-fn measure(history: &History, begins: &[Begin], end: (u64, u64)) -> Result<Vec<RecordedStep>, HistoryError> {
+/// What each step holds, and the most that is held at all.
+fn measure(
+    history: &History,
+    begins: &[Begin],
+    end: (u64, u64),
+) -> Result<(Vec<RecordedStep>, u128), HistoryError> {
     let ends = begins
         .iter()
         .skip(1)
@@ -258,15 +262,9 @@ fn measure(history: &History, begins: &[Begin], end: (u64, u64)) -> Result<Vec<R
         ..Measuring::default()
     };
     let groups = Groups::new(&history.definitions, &history.definitions, Lines::Told);
-    let last = measuring.steps.last().map_or(0, |step| step.end_row);
-    walk(
-        history,
-        groups,
-        Window::Rows { from: 0, end: last },
-        &mut measuring,
-    )?;
+    walk(history, groups, Window::ALL, &mut measuring)?;
     measuring.close();
-    Ok(measuring.steps)
+    Ok((measuring.steps, measuring.most))
 }
 
 #[derive(Default)]
@@ -274,8 +272,12 @@ struct Measuring {
     steps: Vec<RecordedStep>,
     /// The step after the one that goes on.
     next: usize,
+    /// Whether the last step has ended.
+    is_past: bool,
     /// Bytes that live, after the row before.
     bytes: u128,
+    /// The most at any time.
+    most: u128,
     peak: (u128, u64),
     kept: u128,
     allocations: u64,
@@ -295,9 +297,17 @@ impl Measuring {
             self.peak = (self.bytes, step.from);
             self.next += 1;
         }
+        let last = self.steps.last().map_or(0, |step| step.end_row);
+        if !self.is_past && self.next == self.steps.len() && ledger.order >= last {
+            self.close();
+            self.is_past = true;
+        }
     }
 
     fn close(&mut self) {
+        if self.is_past {
+            return;
+        }
         let open = self.next.checked_sub(1).and_then(|open| self.steps.get_mut(open));
         if let Some(step) = open {
             step.peak = Peak {
@@ -320,6 +330,7 @@ impl Watch for Measuring {
     fn opened(&mut self, ledger: &Ledger<'_>, block: &Block) {
         self.enter(ledger);
         self.bytes = ledger.bytes;
+        self.most = self.most.max(self.bytes);
         if self.bytes > self.peak.0 {
             self.peak = (self.bytes, ledger.time);
         }

@@ -208,9 +208,8 @@ fn steps_come_from_names_marks_or_repetition() {
     assert!(matches!(missing, AnalysisError::Moment(error) if error == expected));
 }
 
-#[test]
-fn a_pattern_is_a_step() {
-    let mut made = Made::new(2);
+/// Twelve times the same 200 allocations.
+fn repeating(mut made: Made) -> Made {
     made.alloc(1, 1 << 20);
     for _ in 0..12 {
         let mut held = Vec::new();
@@ -225,7 +224,21 @@ fn a_pattern_is_a_step() {
             made.free(row);
         }
     }
-    let (_file, history) = made.history();
+    made
+}
+
+#[test]
+fn a_loop_far_below_the_peak_is_no_step() {
+    let mut made = Made::new(2);
+    let large = made.alloc(1, 1 << 40);
+    made.free(large);
+    let (_file, history) = repeating(made).history();
+    assert_eq!(recorded_steps(&history).expect("it is there"), None);
+}
+
+#[test]
+fn a_pattern_is_a_step() {
+    let (_file, history) = repeating(Made::new(2)).history();
     let found = recorded_steps(&history)
         .expect("it is there")
         .expect("it repeats");
