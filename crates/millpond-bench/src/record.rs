@@ -65,7 +65,7 @@ fn at_depth(depth: u32, pool: &Pool) {
         black_box(());
     } else {
         for _ in 0..PAIRS {
-            drop(black_box(pool.alloc_uninit::<u8>(black_box(64))));
+            drop(black_box(pool.alloc::<u8>(black_box(64))));
         }
     }
 }
@@ -82,7 +82,7 @@ fn measure(
         None => None,
     };
     // What happens once is not a pair's.
-    drop(pool.alloc_uninit::<u8>(64)?);
+    drop(pool.alloc::<u8>(64)?);
     let clock = CpuClock::start();
     at_depth(DEPTH, pool);
     let time = clock.nanoseconds() / f64::from(2 * PAIRS);
@@ -149,7 +149,7 @@ fn program(pool: &Pool, program: &Program, events: u64, out: &mut dyn Write) -> 
             match *op {
                 Op::Alloc { slot, bytes, .. } => {
                     let bytes = usize::try_from((bytes / SMALLER).max(1))?;
-                    slots[slot as usize] = Some(pool.alloc_uninit::<u8>(bytes)?);
+                    slots[slot as usize] = Some(pool.alloc::<u8>(bytes)?);
                 }
                 Op::Free { slot } => slots[slot as usize] = None,
             }
@@ -174,7 +174,7 @@ fn program(pool: &Pool, program: &Program, events: u64, out: &mut dyn Write) -> 
         ("events a second, told", rate(told)),
         ("events a second, until all were in the file", rate(written)),
         ("lost", report.lost.to_string()),
-        ("file", display_size(file.bytes())),
+        ("file", display_size(file.bytes()).to_string()),
         (
             "bytes an event",
             format!("{:.2}", file.bytes() as f64 / done as f64),

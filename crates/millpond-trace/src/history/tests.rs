@@ -160,7 +160,7 @@ fn what_was_there_before_a_recording_is_told_apart() {
     }
     trace.allocations += 2;
     let history = super::from_traces::history(&recording);
-    assert_eq!(history.older, [1..3]);
+    assert_eq!(history.older, vec![1..3]);
     let mut kinds = Vec::new();
     history
         .walk(|row, _| {
