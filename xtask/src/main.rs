@@ -3,6 +3,7 @@
 
 mod cuda_seeds;
 mod cuda_suite;
+mod dialects;
 mod figures;
 mod fuzz;
 mod global;
@@ -30,6 +31,8 @@ cargo xtask COMMAND
   cuda-seeds [--seeds N]
                     our own CUDA tests on it, strict and in the order of 100 seeds, and on
                     drivers that lack virtual memory management or pools
+  dialects          what `millpond convert` writes, read by the programs it is written for;
+                    fetches those that can be had
   ptx [--check]     the PTX of the kernels, of their sources, with NVRTC from its Python
                     package; --check compares it with what is there";
 
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Some("global") => global::run(),
         Some("cuda-seeds") => cuda_seeds::run(&args.collect::<Vec<_>>()),
         Some("cuda-suite") => cuda_suite::run(),
+        Some("dialects") => dialects::run(),
         Some("ptx") => ptx::run(&args.collect::<Vec<_>>()),
         None | Some("help" | "--help" | "-h") => {
             println!("{HELP}");

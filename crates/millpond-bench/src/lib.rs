@@ -3,7 +3,8 @@
 //! other allocators, for the program of that name and for `millpond bench` and `millpond replay --source host`. [`tensors`],
 //! [`layout`] and [`data`] measure tensors, structures of arrays and passes through files, each for the program of its name
 //! and for `millpond bench seeds`. [`device`] measures a CUDA driver and pools of its devices, for `millpond bench driver`,
-//! `millpond bench alloc` and `millpond bench kernels`; [`transfer`] copies to and from a device, for `millpond bench transfer`.
+//! `millpond bench alloc` and `millpond bench kernels`; [`transfer`] copies to and from a device, for `millpond bench transfer`;
+//! [`record`] measures what a recording costs, for `millpond bench record`.
 //!
 //! The only crate that links peers.
 #![deny(unsafe_code)]
@@ -20,6 +21,8 @@ pub mod layout;
 mod outcome;
 mod peers;
 mod program;
+#[cfg(target_os = "linux")]
+pub mod record;
 mod say;
 mod table;
 pub mod tensors;

@@ -1,7 +1,12 @@
 //! The command line, as it is typed.
 
+mod recording;
+
+pub(crate) use recording::{DiffArgs, Moments, ReportArgs};
+
+use crate::convert::CONVERT_HELP;
 use crate::values::{
-    Scale, SourceKind, parse_cuda, parse_scale, parse_source, parse_tick, parse_time_window,
+    Scale, SourceKind, parse_cuda, parse_scale, parse_source, parse_tick, parse_time, parse_time_window,
 };
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use millpond_engine::{ParseSizeError, parse_size};
@@ -34,17 +39,22 @@ Examples:
   millpond replay run.pickle --fit           the smallest GPU for each allocator
   millpond replay ranks/ --device h100       many ranks at once, the worst named
   millpond tune run.pickle --device 24G      settings for your environment
+  millpond convert run.mpr run.perfetto-trace  for another tool's viewer
+  millpond report run.pickle                 who held what, and what to change
+  millpond diff old.mpr new.mpr --fail-if 'peak>+2%'
   millpond bench host w2                     this machine's allocators side by side
   millpond bench seeds                       what others claim of pools, measured here
   millpond bench transfer --device cuda:0    copies to a GPU and back, beside its link
+  millpond top                               what running programs have, live
   millpond doctor                            what this machine offers, and what is missing
   millpond cuda-emu -- cargo test            a CUDA program's tests where there is no GPU
 
 A recording is a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot),
-an RMM log, a chrome trace of torch.profiler or Millpond CSV; plain, gzip or
-zstd. Nothing in it is ever executed.
+an RMM log, a chrome trace of torch.profiler or Millpond CSV, plain, gzip or
+zstd; for report and diff also Millpond's own (.mpr). Nothing in it is ever
+executed.
 
-Exit status: 0 done, 1 a run failed, 2 bad input, 3 no policy fits the device.";
+Exit status: 0 done, 1 a run or a limit failed, 2 bad input, 3 no policy fits the device.";
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -55,6 +65,12 @@ pub(crate) enum Command {
     Tune(TuneArgs),
     /// Say what recordings hold, and what is missing from them
     Info(InfoArgs),
+    /// Write a recording in another tool's format: Perfetto, PyTorch, pprof, speedscope, heaptrack and more
+    Convert(ConvertArgs),
+    /// Say who held what in a recording, when, and what is worth changing
+    Report(ReportArgs),
+    /// Compare two recordings, or two moments of one
+    Diff(DiffArgs),
     /// Find the repeating step of a recording, and solve where its blocks go
     Plan(PlanArgs),
     /// Measure memory on this machine: Millpond's pools beside other allocators, and beside a CUDA driver
@@ -65,6 +81,8 @@ pub(crate) enum Command {
     CudaEmu(CudaEmuArgs),
     /// List the cards that --device knows by name
     Cards,
+    /// Show what programs that use Millpond have, live: pools, budgets, devices, tags, warnings
+    Top(TopArgs),
     /// Say what this machine offers (memory, limits, huge pages, CUDA) and what to do about what is missing
     Doctor(DoctorArgs),
 }
@@ -76,6 +94,35 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     pub(crate) json: bool,
 }
+
+/// `millpond top`.
+#[derive(Debug, Args)]
+#[command(after_help = TOP_EXAMPLES, max_term_width = 100)]
+pub(crate) struct TopArgs {
+    /// A process by its number, the path of a socket, or an address such as 127.0.0.1:9464 [default: a list of all]
+    #[arg(value_name = "PID|SOCKET|ADDRESS")]
+    pub(crate) process: Option<String>,
+
+    /// Print one frame as plain text, and end; also where stdout is no terminal
+    #[arg(long)]
+    pub(crate) once: bool,
+
+    /// Print what the process says as JSON, or the list of processes, and end
+    #[arg(long, conflicts_with = "once")]
+    pub(crate) json: bool,
+}
+
+const TOP_EXAMPLES: &str = "\
+A program is seen when it is started with MILLPOND_MONITOR=1, or starts a Monitor with a socket
+itself. It is only read, and does not notice who comes and goes.
+
+Examples:
+  MILLPOND_MONITOR=1 ./train &      a program that says nothing of monitors
+  millpond top                      the list of processes, and a live view of the chosen one
+  millpond top 4242                 a live view of one
+  millpond top 4242 --once          one frame as plain text
+  millpond top 4242 --json | jq .pools
+  millpond top 127.0.0.1:9464       by way of a port, MILLPOND_MONITOR=127.0.0.1:9464";
 
 /// `millpond replay`.
 #[derive(Debug, Args)]
@@ -299,6 +346,64 @@ pub(crate) struct InfoArgs {
     pub(crate) quiet: bool,
 }
 
+/// `millpond convert`.
+#[derive(Debug, Args)]
+#[command(after_help = CONVERT_HELP, max_term_width = 100)]
+pub(crate) struct ConvertArgs {
+    /// A recording
+    #[arg(value_name = "IN")]
+    pub(crate) input: PathBuf,
+
+    /// The file to write; its ending says the format
+    #[arg(value_name = "OUT")]
+    pub(crate) output: PathBuf,
+
+    /// The format, by its ending, where OUT's says another or none
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) to: Option<String>,
+
+    /// Which blocks a profile counts: those live at the peak, all there ever were, those live at the end
+    #[arg(
+        long,
+        value_enum,
+        value_name = "peak|total|end",
+        default_value = "peak",
+        hide_possible_values = true
+    )]
+    pub(crate) at: Counted,
+
+    /// Only what is on this device; -1 is the host
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) device: Option<i32>,
+
+    /// Only what is from then on, counted from the first event: 1.5s
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) from: Option<u64>,
+
+    /// Only what is until then
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) to_time: Option<u64>,
+
+    /// At most so many of the last events of each device, in a .pickle
+    #[arg(long, value_name = "N")]
+    pub(crate) last: Option<u64>,
+
+    /// Say nothing on stderr but errors
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+/// Which blocks a profile counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Counted {
+    /// Those live at the peak
+    Peak,
+    /// All there ever were
+    Total,
+    /// Those live at the end
+    End,
+}
+
 /// `millpond plan`.
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
@@ -373,6 +478,20 @@ pub(crate) enum Bench {
     Alloc(MeasuredArgs),
     /// The same update of an array of structures and of a structure of arrays, by kernels on a CUDA device
     Kernels(MeasuredArgs),
+    /// What a recording costs: time of an event, bytes of the file, events that had no room
+    Record {
+        /// A recorded program, whose calls are made again while they are recorded
+        #[arg(value_name = "FILE")]
+        trace: Option<PathBuf>,
+
+        /// Rounds of the pairs, of which medians are printed
+        #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..=1000))]
+        rounds: u16,
+
+        /// Events of the program at the least, for which its calls are made again and again
+        #[arg(long, value_name = "N", default_value_t = 10_000_000)]
+        events: u64,
+    },
 }
 
 /// A CUDA device, and how often it is measured.

@@ -26,6 +26,11 @@ pub(crate) fn command(args: &BenchArgs) -> Result<Exit, CliError> {
             host::run(arguments.iter().cloned(), &again, &mut out),
             "millpond bench host --help",
         ),
+        Bench::Record {
+            trace,
+            rounds,
+            events,
+        } => return record(trace.as_deref(), usize::from(*rounds), *events, &mut out),
         Bench::Transfer { device, quick } => return transfer(device, *quick, &mut out),
         Bench::Seeds { quick, rounds } => {
             let rounds = rounds.map_or(if *quick { 1 } else { 3 }, usize::from);
@@ -79,6 +84,23 @@ fn on_device(
         }
         Err(error) => {
             crate::exit::complain(&format!("cuda:{}: {error}", args.device));
+            Ok(Exit::Failed)
+        }
+    }
+}
+
+/// What a recording costs.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn record(
+    trace: Option<&std::path::Path>,
+    rounds: usize,
+    events: u64,
+    out: &mut dyn std::io::Write,
+) -> Result<Exit, CliError> {
+    match millpond_bench::record::run(trace, rounds, events, out) {
+        Ok(()) => Ok(Exit::Done),
+        Err(error) => {
+            crate::exit::complain(&error);
             Ok(Exit::Failed)
         }
     }

@@ -4,6 +4,7 @@ use crate::text::harmless;
 use millpond_engine::plan::PlanError;
 use millpond_engine::{ConfError, CostsError};
 use millpond_replay::ReplayError;
+use millpond_replay::analysis::AnalysisError;
 use millpond_trace::ReadError;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -76,6 +77,18 @@ pub(crate) enum CliError {
     /// A saved plan was refused.
     #[error("{}: {source}", path.display())]
     Plan { path: PathBuf, source: PlanError },
+    /// A recording could not be walked, or written in another format.
+    #[error("{}: {source}", path.display())]
+    Export {
+        path: PathBuf,
+        source: millpond_trace::export::ExportError,
+    },
+    /// A recording could not be looked at.
+    #[error("{}: {source}", path.display())]
+    Analysis { path: PathBuf, source: AnalysisError },
+    /// A recording that is read several times, in a file that can be read once.
+    #[error("{} is no regular file: a recording is read several times, so write it to a file first", .0.display())]
+    NotAFile(PathBuf),
     /// A result could not be written.
     #[error("cannot write {what}: {source}")]
     Write { what: String, source: std::io::Error },

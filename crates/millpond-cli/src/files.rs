@@ -2,6 +2,7 @@
 
 use crate::exit::CliError;
 use crate::progress::Progress;
+use millpond_trace::history::{History, HistoryError};
 use millpond_trace::{ReadError, ReadOptions, Recording, read_from};
 use std::fs::{File, Metadata};
 use std::io::{Error, ErrorKind};
@@ -80,6 +81,19 @@ fn by_number(path: &Path) -> Vec<(String, u64)> {
 /// How long a pipe may stay without a writer.
 const WRITER_PATIENCE: Duration = Duration::from_secs(5);
 
+/// Refuses what is no file: a recording that is walked several times must stay where it is.
+pub(crate) fn check_regular(path: &Path) -> Result<(), CliError> {
+    let open = |source| CliError::Open {
+        path: path.to_owned(),
+        source,
+    };
+    if std::fs::metadata(path).map_err(open)?.is_file() {
+        return Ok(());
+    }
+    let why = "it is no file, and has to be read several times; save it as one first";
+    Err(open(Error::new(ErrorKind::InvalidInput, why)))
+}
+
 /// Opens a file, or a pipe that somebody writes to, as a shell's `<(command)` is one; answers its length too, where
 /// it has one.
 ///
@@ -143,6 +157,43 @@ pub(crate) fn load(path: &Path, quiet: bool) -> Result<Recording, CliError> {
         source => CliError::Read {
             path: path.to_owned(),
             source,
+        },
+    })
+}
+
+/// Opens one file to be walked as rows, with a bar where reading takes long.
+pub(crate) fn open_history(path: &Path, quiet: bool) -> Result<History, CliError> {
+    let open = |source| CliError::Open {
+        path: path.to_owned(),
+        source,
+    };
+    if !std::fs::metadata(path).map_err(open)?.is_file() {
+        return Err(CliError::NotAFile(path.to_owned()));
+    }
+    let bar = Progress::bytes(
+        quiet,
+        &format!(
+            "reading {}",
+            path.file_name().unwrap_or_default().to_string_lossy()
+        ),
+    );
+    let report = |done, all| bar.set(done, all);
+    let options = ReadOptions {
+        progress: Some(&report),
+        ..ReadOptions::default()
+    };
+    History::open(path, &options).map_err(|source| match source {
+        HistoryError::Read(ReadError::Io { source, .. }) => CliError::Open {
+            path: path.to_owned(),
+            source,
+        },
+        HistoryError::Read(source) => CliError::Read {
+            path: path.to_owned(),
+            source,
+        },
+        source => CliError::Analysis {
+            path: path.to_owned(),
+            source: source.into(),
         },
     })
 }

@@ -2,7 +2,7 @@
 
 use crate::exit::CliError;
 use crate::output;
-use crate::report::{self, Shown};
+use crate::side_by_side::{self, Shown};
 use millpond_replay::page::{self, Page};
 use millpond_replay::{Placement, Report};
 use millpond_trace::{Format, Trace};
@@ -49,7 +49,7 @@ pub(crate) fn write(
             placement,
         })
         .collect();
-    let (grid, _) = report::grid(shown, None);
+    let (grid, _) = side_by_side::grid(shown, None);
     let mut rows = grid.rows();
     for cell in rows.iter_mut().filter_map(|row| row.first_mut()) {
         // On the page a name is a key, and the indent that leaves room for the mark would break it.

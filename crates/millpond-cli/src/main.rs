@@ -4,9 +4,12 @@
 //!   args, values      what was typed
 //!   replay tune info plan policies doctor      one file for each command
 //!   host, bench       what runs on this machine's memory
+//!   convert, symbols  recordings in other tools' formats, with names for addresses
 //!   cuda              a replay on a CUDA device's memory
+//!   top               what running programs have, live
 //!   cuda_emu          a command with the emulated CUDA driver
-//!   report ranks failure table     what a person reads, text, terminal
+//!   report diff     what a recording holds; plot draws it
+//!   side_by_side ranks failure table     what a person reads, text, terminal
 //!   files, output, progress, exit  the world outside
 //! ```
 //!
@@ -15,9 +18,11 @@
 
 mod args;
 mod bench;
+mod convert;
 mod cuda;
 mod cuda_emu;
 mod device;
+mod diff;
 mod doctor;
 mod exit;
 mod facts;
@@ -28,15 +33,19 @@ mod html;
 mod info;
 mod output;
 mod plan;
+mod plot;
 mod policies;
 mod progress;
 mod ranks;
 mod replay;
 mod report;
 mod settings;
+mod side_by_side;
+mod symbols;
 mod table;
 mod terminal;
 mod text;
+mod top;
 mod tune;
 mod values;
 
@@ -65,11 +74,15 @@ fn run(command: &Command) -> Result<Exit, CliError> {
         Command::Replay(args) => replay::command(args),
         Command::Tune(args) => tune::command(args),
         Command::Info(args) => info::command(args),
+        Command::Convert(args) => convert::command(args),
+        Command::Report(args) => report::command(args),
+        Command::Diff(args) => diff::command(args),
         Command::Plan(args) => plan::command(args),
         Command::Bench(args) => bench::command(args),
         Command::Policies(args) => policies::command(args),
         Command::CudaEmu(args) => cuda_emu::command(args),
         Command::Cards => device::cards_command(),
+        Command::Top(args) => top::command(args),
         Command::Doctor(args) => doctor::command(args),
     }
 }

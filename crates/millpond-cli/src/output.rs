@@ -11,7 +11,12 @@ use std::path::{Path, PathBuf};
 
 /// How everything begins that this program writes to files, by which one is known that may be replaced: pages,
 /// pictures and plans.
-const OURS: [&[u8]; 3] = [b"<!doctype html>", b"<svg xmlns=", b"millpond-plan "];
+const OURS: [&[u8]; 4] = [
+    b"<!doctype html>",
+    b"<svg xmlns=",
+    b"millpond-plan ",
+    b"\x89png\r\n\x1a\n",
+];
 
 /// As much of a file as tells.
 const START: u64 = 16;
@@ -19,6 +24,11 @@ const START: u64 = 16;
 /// Prints a finished text.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
     print_bytes(&harmless(text, colours()))
+}
+
+/// Prints a line that programs read, as it is.
+pub(crate) fn print_line(text: &str) -> Result<(), CliError> {
+    print_bytes(&format!("{text}\n"))
 }
 
 /// Prints what programs read: nothing in it is changed.

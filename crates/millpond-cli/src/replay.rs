@@ -4,7 +4,7 @@ use crate::args::{ReplayArgs, SelectionArgs, Streams};
 use crate::exit::{CliError, Exit, complain};
 use crate::progress::Progress;
 use crate::ranks::{self, Labelled};
-use crate::report::{self, Shown};
+use crate::side_by_side::{self, Shown};
 use crate::values::SourceKind;
 use crate::{cuda, device, files, host, html, output, settings};
 use millpond_replay::{Options, Program, Redactor, ReplayError, Report, Selection, page, replay};
@@ -204,11 +204,11 @@ fn print(done: &[Done], args: &ReplayArgs, options: &Options, failed: usize) -> 
     let limited = options.device.bytes.is_some();
     let mut texts: Vec<String> = done
         .iter()
-        .map(|one| report::text(&shown(one, args, options)))
+        .map(|one| side_by_side::text(&shown(one, args, options)))
         .collect();
     if done.len() > 1 {
         let labelled: Vec<Labelled<'_>> = done.iter().map(|d| (d.label.as_str(), &d.report)).collect();
         texts.push(ranks::text(&labelled, limited, failed));
     }
-    output::print(&format!("{}\n{}\n", texts.join("\n"), report::legend()))
+    output::print(&format!("{}\n{}\n", texts.join("\n"), side_by_side::legend()))
 }

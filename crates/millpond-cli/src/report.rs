@@ -1,255 +1,114 @@
-//! One recording's report as a person reads it: the table, what to do, what cannot be said, what failed.
+//! `millpond report`: who held what in a recording, when, and what is worth changing.
 
-use crate::failure;
-use crate::table::{Align, Grid, Row};
-use crate::terminal::{bold, dim, green, width, yellow};
-use crate::text::{Unit, counted, duration_us, item, number, overhead, size, wrap};
-use millpond_replay::{PolicyResult, Report};
+mod json;
+mod sections;
 
-/// A report with what its printing needs beyond the figures.
-pub(crate) struct Shown<'a> {
-    /// The figures.
-    pub(crate) report: &'a Report,
-    /// Name of the recording, with its device where a file holds several.
-    pub(crate) label: &'a str,
-    /// The device in one line.
-    pub(crate) device: String,
-    /// Whether the device has a limit, so that a policy that finishes deserves a word.
-    pub(crate) limited: bool,
+use crate::args::ReportArgs;
+use crate::exit::{CliError, Exit};
+use crate::{files, output, plot};
+use millpond_replay::analysis::{
+    AnalysisError, At, Finding, Lines, RecordedSteps, Timeline, TimelineOptions, Window, at, examine,
+    recorded_steps, timeline,
+};
+use millpond_trace::history::History;
+use std::path::Path;
+
+/// Blocks named at a moment.
+const LARGEST: usize = 5;
+/// Columns of a plot in a file.
+const PLOT_COLUMNS: usize = 1000;
+/// Bands of a plot.
+const BANDS: usize = 8;
+
+/// All that is told of a recording.
+pub(crate) struct Told<'a> {
+    /// Name of the file.
+    pub(crate) name: String,
+    pub(crate) args: &'a ReportArgs,
+    pub(crate) history: &'a History,
+    pub(crate) at: At,
+    /// Beyond what is held at a moment; none where only that was asked for.
+    pub(crate) whole: Option<Whole>,
 }
 
-/// The report as text.
-pub(crate) fn text(shown: &Shown<'_>) -> String {
-    let report = shown.report;
-    let columns = width();
-    let mut out = format!("{}\n", bold(shown.label));
-    let facts = format!(
-        "{} events, {}{}; peak requested {}; {}",
-        number(report.events),
-        counted(report.allocations, "allocation"),
-        match report.initial_blocks {
-            0 => String::new(),
-            older => format!(" ({} of them older than the first event)", number(older)),
-        },
-        size(report.peak_requested_bytes),
-        shown.device
-    );
-    out.push_str(&wrap(&facts, columns, 0));
-    out.push('\n');
-    if let Some(recorded) = &report.recorded {
-        let mut line = format!(
-            "recorded under {}, which held {} at its peak",
-            recorded.policy,
-            size(recorded.peak_reserved_bytes)
-        );
-        if let Some(agreement) = recorded.address_agreement {
-            let percent = percent_down(agreement);
-            line.push_str(&format!(
-                "; the replay gives the recorded address for {percent} of allocations"
-            ));
+/// What is told of a window.
+pub(crate) struct Whole {
+    pub(crate) steps: Option<RecordedSteps>,
+    pub(crate) findings: Vec<Finding>,
+    pub(crate) timeline: Timeline,
+}
+
+/// Runs the command.
+pub(crate) fn command(args: &ReportArgs) -> Result<Exit, CliError> {
+    let window = window(args)?;
+    if let Some(path) = &args.plot {
+        plot::check(path)?;
+    }
+    let history = files::open_history(&args.file, args.quiet)?;
+    let told = tell(args, &history, window).map_err(failed(&args.file))?;
+    if let Some((path, whole)) = args.plot.as_ref().zip(told.whole.as_ref()) {
+        plot::write(path, &whole.timeline, &told.name)?;
+        output::note(args.quiet, &format!("wrote {}", path.display()));
+    }
+    if args.json {
+        output::print_json(&json::value(&told))?;
+    } else {
+        output::print(&sections::text(&told))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// The part of the recording that is meant.
+fn window(args: &ReportArgs) -> Result<Window, CliError> {
+    let (from, to) = (args.from.unwrap_or(0), args.to.unwrap_or(u64::MAX));
+    if from > to {
+        return Err(CliError::Usage("--to is before --from".to_owned()));
+    }
+    Ok(Window::Times { from, to })
+}
+
+fn failed(path: &Path) -> impl Fn(AnalysisError) -> CliError {
+    let path = path.to_owned();
+    move |source| CliError::Analysis {
+        path: path.clone(),
+        source,
+    }
+}
+
+fn tell<'a>(args: &'a ReportArgs, history: &'a History, window: Window) -> Result<Told<'a>, AnalysisError> {
+    let symbols = &history.definitions;
+    let (at, whole) = match args.at {
+        Some(moment) => (at(history, symbols, Lines::Told, window, moment, LARGEST)?, None),
+        None => {
+            let steps = recorded_steps(history)?;
+            let (summary, findings) = examine(history, symbols, window, LARGEST, steps.as_ref())?;
+            let timeline = timeline(history, symbols, &summary, &options(args))?;
+            let whole = Whole {
+                steps,
+                findings,
+                timeline,
+            };
+            (At::peak(summary), Some(whole))
         }
-        out.push_str(&wrap(&line, columns, 0));
-        out.push('\n');
-    }
-    for one in &report.settings {
-        let line = format!(
-            "settings of {}: {} (from {})",
-            one.policies.join(" and "),
-            one.settings,
-            one.from
-        );
-        out.push_str(&format!("{}\n", wrap(&line, columns, 0)));
-    }
-    out.push('\n');
-    let best = report.best();
-    let (grid, rows) = grid(shown, best);
-    out.push_str(&grid.render(&rows));
-    out.push_str("\n\n");
-    for sentence in &report.advice {
-        out.push_str(&format!("{}\n", item(&green("→"), sentence, columns)));
-    }
-    for sentence in &report.cautions {
-        out.push_str(&format!("{}\n", item(&yellow("!"), sentence, columns)));
-    }
-    out.push_str(&failure::text(report, columns));
-    out
-}
-
-/// What the figures of a table mean, once for all tables.
-pub(crate) fn legend() -> String {
-    let text = "how true: exact against the original, re-implemented from its published rules, an estimate of it, or \
-                this project's own policy itself; driver time: host time of driver calls and stalls, modelled with assumed costs; stalls: allocations and \
-                frees in which the host waits for the device; ns: host time of the policy itself, on this machine";
-    dim(&wrap(text, width(), 0))
-}
-
-/// Rounded down, so that a hundred means all.
-fn percent_down(share: f64) -> String {
-    format!("{:.2} %", (share * 10_000.0).floor() / 100.0)
-}
-
-/// The table, also for the HTML page.
-pub(crate) fn grid(shown: &Shown<'_>, best: Option<usize>) -> (Grid, Vec<Row>) {
-    let report = shown.report;
-    let results = &report.results;
-    let failed = results.iter().any(|r| r.first_failure.is_some());
-    let fitted = results.iter().any(|r| r.fit.is_some());
-    let largest = results.iter().map(|r| r.peak_reserved_bytes).max().unwrap_or(0);
-    let unit = Unit::for_largest(largest.max(report.peak_requested_bytes));
-    // The first row is what no allocator can beat.
-    let column = |bound: &str, of: &dyn Fn(&PolicyResult) -> String| -> Vec<String> {
-        std::iter::once(bound.to_owned())
-            .chain(results.iter().map(of))
-            .collect()
     };
-    let mut grid = Grid::new();
-    let mark = |index| if Some(index) == best { "▸ " } else { "  " };
-    let names = results
-        .iter()
-        .enumerate()
-        .map(|(index, r)| format!("{}{}", mark(index), r.policy));
-    grid.column(
-        "  policy",
-        Align::Left,
-        std::iter::once("  (requested)".to_owned()).chain(names).collect(),
-    );
-    grid.start_group();
-    grid.column(
-        "peak\nreserved",
-        Align::Right,
-        column(&unit.show(report.peak_requested_bytes), &|r| {
-            unit.show(r.peak_reserved_bytes)
-        }),
-    );
-    grid.column(
-        "over-\nhead",
-        Align::Right,
-        column("1.000", &|r| match r.first_failure {
-            None => overhead(r.overhead),
-            // As far as it came is another program.
-            Some(_) => NONE.to_owned(),
-        }),
-    );
-    grid.column(
-        "hit\nrate",
-        Align::Right,
-        column("", &|r| percent_down(r.hit_rate)),
-    );
-    if fitted {
-        let smallest = |r: &PolicyResult| {
-            r.smallest_device_bytes
-                .map_or_else(|| "none".to_owned(), |b| unit.show(b))
-        };
-        grid.column(
-            "smallest\ndevice",
-            Align::Right,
-            column(&unit.show(report.peak_requested_bytes), &smallest),
-        );
-        grid.column(
-            "stalls\nthere",
-            Align::Right,
-            column("", &|r| {
-                r.fit.as_ref().map_or_else(String::new, |fit| number(fit.stalls))
-            }),
-        );
-    }
-    if failed || shown.limited {
-        grid.column("first\nfailure", Align::Right, column("", &failure_cell));
-    }
-    grid.column(
-        "how\ntrue",
-        Align::Left,
-        column("", &|r| how_true(&r.fidelity).to_owned()),
-    );
-    grid.start_group();
-    grid.column("\nstalls", Align::Right, column("", &|r| number(r.stalls)));
-    grid.column(
-        "driver\ntime",
-        Align::Right,
-        column("", &|r| duration_us(r.modelled_driver_ms * 1e3)),
-    );
-    grid.column(
-        "ns per\nevent",
-        Align::Right,
-        column("", &|r| format!("{:.0}", r.ns_per_event)),
-    );
-    calls(&mut grid, results);
-    let looks = results
-        .iter()
-        .enumerate()
-        .map(|(index, r)| match r.first_failure {
-            Some(_) => Row::Failed,
-            None if Some(index) == best && results.len() > 1 => Row::Best,
-            None => Row::Plain,
-        });
-    let looks = std::iter::once(Row::Bound).chain(looks).collect();
-    (grid, looks)
+    let name = args.file.file_name().unwrap_or(args.file.as_os_str());
+    Ok(Told {
+        name: name.to_string_lossy().into_owned(),
+        args,
+        history,
+        at,
+        whole,
+    })
 }
 
-/// A word for how true a policy is to its original; the legend says what it means.
-fn how_true(fidelity: &str) -> &str {
-    match fidelity {
-        "exact against the original" => "exact",
-        "published rules" => "rules",
-        "the original itself" => "itself",
-        other => other,
-    }
-}
-
-fn failure_cell(result: &PolicyResult) -> String {
-    match result.first_failure.as_ref() {
-        None => "none".to_owned(),
-        Some(failure) => match failure.event {
-            Some(event) => format!("event {}", number(u64::from(event))),
-            None => "at the start".to_owned(),
-        },
-    }
-}
-
-/// Where there is no figure: a kind of call that was not made, so that the others stand out.
-const NONE: &str = "-";
-
-/// Driver calls by kind; kinds that no policy made are left out.
-fn calls(grid: &mut Grid, results: &[PolicyResult]) {
-    type Kind = (&'static str, fn(&PolicyResult) -> u64);
-    let kinds: [Kind; 10] = [
-        ("\nmalloc", |r| r.driver_calls.malloc),
-        ("\nfree", |r| r.driver_calls.free),
-        ("\nreserve", |r| r.driver_calls.reserve),
-        ("\ncreate", |r| r.driver_calls.create),
-        ("\nmap", |r| r.driver_calls.map),
-        ("set\naccess", |r| r.driver_calls.set_access),
-        ("\nunmap", |r| r.driver_calls.unmap),
-        ("\nrelease", |r| r.driver_calls.release),
-        ("event\nrecord", |r| r.driver_calls.event_record),
-        ("event\nwait", |r| r.driver_calls.event_wait),
-    ];
-    grid.start_group();
-    if results.iter().any(|r| r.moved_bytes > 0) {
-        let moved = results.iter().map(|r| {
-            if r.moved_bytes > 0 {
-                size(r.moved_bytes)
-            } else {
-                NONE.to_owned()
-            }
-        });
-        grid.column(
-            "bytes\nmoved",
-            Align::Right,
-            std::iter::once(String::new()).chain(moved).collect(),
-        );
-    }
-    for (head, of) in kinds {
-        if results.iter().all(|r| of(r) == 0) {
-            continue;
-        }
-        let calls = results
-            .iter()
-            .map(|r| if of(r) > 0 { number(of(r)) } else { NONE.to_owned() });
-        grid.column(
-            head,
-            Align::Right,
-            std::iter::once(String::new()).chain(calls).collect(),
-        );
+fn options(args: &ReportArgs) -> TimelineOptions {
+    let columns = match args.plot {
+        Some(_) => PLOT_COLUMNS,
+        None => sections::plot_columns(),
+    };
+    TimelineOptions {
+        by: args.by.into(),
+        columns,
+        bands: BANDS.min(args.top),
     }
 }

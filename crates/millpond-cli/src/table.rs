@@ -72,6 +72,12 @@ impl Grid {
         });
     }
 
+    /// Columns that it takes where nothing is dealt out.
+    pub(crate) fn width(&self) -> usize {
+        let gaps = GAP * self.columns.len().saturating_sub(1);
+        self.columns.iter().map(Column::width).sum::<usize>() + gaps
+    }
+
     /// Heads, on one line each; a word that was parted for two lines is whole again.
     pub(crate) fn heads(&self) -> Vec<String> {
         let whole = |column: &Column| column.head.replace("-\n", "").replace('\n', " ");
@@ -189,7 +195,7 @@ fn draw(columns: &[&Column], rows: &[Row]) -> String {
         .max()
         .unwrap_or(1);
     table.set_header(columns.iter().map(|column| {
-        let missing = height - column.head.lines().count();
+        let missing = height - column.head.lines().count().max(1);
         let head = format!("{}{}", "\n".repeat(missing), column.head);
         aligned(head, column.align).add_attribute(Attribute::Bold)
     }));

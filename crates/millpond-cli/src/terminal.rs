@@ -51,6 +51,21 @@ pub(crate) fn green(text: &str) -> String {
     paint(Style::new().green().bold(), text)
 }
 
+/// One of several groups in a picture, by number; beyond the last colour they are all alike.
+pub(crate) fn band(number: usize, text: &str) -> String {
+    let style = Style::new();
+    let style = match number {
+        0 => style.blue(),
+        1 => style.yellow(),
+        2 => style.green(),
+        3 => style.magenta(),
+        4 => style.cyan(),
+        5 => style.red(),
+        _ => style.dim(),
+    };
+    paint(style, text)
+}
+
 fn paint(style: Style, text: &str) -> String {
     if colours() {
         style.force_styling(true).apply_to(text).to_string()

@@ -76,7 +76,8 @@ impl Unit {
             Self::KiB => (10, "KiB"),
         };
         let value = bytes as f64 / (1u64 << scale) as f64;
-        if bytes > 0 && value < 0.005 {
+        // No memory is so large: the number is from a file that means harm, and would push all else aside.
+        if bytes > 0 && value < 0.005 || value >= 1e7 {
             return size(bytes);
         }
         format!("{value:.2} {name}")
@@ -89,6 +90,16 @@ pub(crate) fn overhead(ratio: f64) -> String {
         _ if ratio < 100.0 => format!("{ratio:.3}"),
         _ if ratio < 1000.0 => format!("{ratio:.1}"),
         _ => number(ratio.round() as u64),
+    }
+}
+
+/// A share in per cent: with a digit behind the point where it is small, rounded down so that a hundred means all.
+pub(crate) fn percent(share: f64) -> String {
+    let hundredths = share * 100.0;
+    match hundredths {
+        h if h >= 9.95 || h == 0.0 => format!("{:.0} %", if h > 99.0 && h < 100.0 { 99.0 } else { h }),
+        h if h < 0.05 => "<0.1 %".to_owned(),
+        h => format!("{h:.1} %"),
     }
 }
 
@@ -158,8 +169,8 @@ pub(crate) fn harmless(text: &str, styled: bool) -> String {
 }
 
 /// What `terminal` paints with, and how it ends.
-const STYLES: [&str; 6] = [
-    "\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m",
+const STYLES: [&str; 9] = [
+    "\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[34m", "\x1b[35m", "\x1b[36m",
 ];
 
 #[cfg(test)]

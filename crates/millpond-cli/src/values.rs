@@ -1,6 +1,8 @@
 //! Values of options that are more than a word or a number.
 
+use crate::args::Moments;
 use millpond_replay::TickEvery;
+use millpond_replay::analysis::Moment;
 
 /// Reads `1.5s..3s` as microseconds; an end left out is open, one without a unit has the other's.
 pub(crate) fn parse_time_window(text: &str) -> Result<(u64, u64), String> {
@@ -38,6 +40,49 @@ pub(crate) fn parse_time_window(text: &str) -> Result<(u64, u64), String> {
         return Err("the window ends before it begins".to_owned());
     }
     Ok(window)
+}
+
+/// Reads a time such as `1.5s` as nanoseconds.
+pub(crate) fn parse_time(text: &str) -> Result<u64, String> {
+    let shape = || "write a time with a unit (ns, us, ms, s, min), such as 1.5s".to_owned();
+    let text = text.trim();
+    let digits = text
+        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: f64 = number.parse().map_err(|_| shape())?;
+    let nanoseconds = match unit.trim() {
+        "" if number == 0.0 => 1.0,
+        "ns" => 1.0,
+        unit => micros_of(unit).ok_or_else(shape)? * 1e3,
+    };
+    Ok((number * nanoseconds).round() as u64)
+}
+
+/// Reads a moment: `peak`, `end`, a time, or `step:` and a number.
+pub(crate) fn parse_moment(text: &str) -> Result<Moment, String> {
+    let shape = || "write peak, end, a time such as 1.5s, or a step such as step:3".to_owned();
+    match text.trim() {
+        "peak" => Ok(Moment::Peak),
+        "end" => Ok(Moment::End),
+        other => match other.strip_prefix("step:") {
+            Some(number) => number.parse().map(Moment::Step).map_err(|_| shape()),
+            None => parse_time(other).map(Moment::Time).map_err(|_| shape()),
+        },
+    }
+}
+
+/// Reads one moment, or two with a comma between them.
+pub(crate) fn parse_moments(text: &str) -> Result<Moments, String> {
+    let (first, second) = match text.split_once(',') {
+        Some((first, second)) => (parse_moment(first)?, Some(parse_moment(second)?)),
+        None => (parse_moment(text)?, None),
+    };
+    Ok(Moments {
+        first,
+        second: second.unwrap_or(first),
+        two: second.is_some(),
+    })
 }
 
 /// What a program is replayed on.

@@ -4,16 +4,32 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const BEGIN: &str = "<!-- printed: replay -->\n```text\n";
+/// Blocks of the README, and what prints them.
+const PRINTED: [(&str, &[&str]); 2] = [
+    (
+        "replay",
+        &["replay", "--quiet", "traces/llama1b_train_varlen.csv.zst"],
+    ),
+    (
+        "report",
+        &[
+            "report",
+            "--quiet",
+            "--top",
+            "5",
+            "traces/llama8b_fsdp_streams.csv.zst",
+        ],
+    ),
+];
 const END: &str = "```\n<!-- end -->";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn printed() -> String {
+fn printed(args: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_millpond"))
-        .args(["replay", "--quiet", "traces/llama1b_train_varlen.csv.zst"])
+        .args(args)
         .env("COLUMNS", "100")
         .current_dir(root())
         .output()
@@ -56,18 +72,21 @@ fn without_times(text: &str) -> Vec<String> {
 #[test]
 fn the_readme_shows_what_is_printed() {
     let path = root().join("README.md");
-    let readme = std::fs::read_to_string(&path).expect("README.md");
-    let (before, rest) = readme.split_once(BEGIN).expect("the README has a printed block");
-    let (shown, after) = rest.split_once(END).expect("the printed block ends");
-    let printed = printed();
-    if std::env::var_os("MILLPOND_UPDATE").is_some() {
-        std::fs::write(&path, format!("{before}{BEGIN}{printed}{END}{after}"))
-            .expect("README.md is writable");
-        return;
+    for (name, args) in PRINTED {
+        let begin = format!("<!-- printed: {name} -->\n```text\n");
+        let readme = std::fs::read_to_string(&path).expect("README.md");
+        let (before, rest) = readme.split_once(&begin).expect("the README has the block");
+        let (shown, after) = rest.split_once(END).expect("the printed block ends");
+        let printed = printed(args);
+        if std::env::var_os("MILLPOND_UPDATE").is_some() {
+            std::fs::write(&path, format!("{before}{begin}{printed}{END}{after}"))
+                .expect("README.md is writable");
+            continue;
+        }
+        assert_eq!(
+            without_times(shown),
+            without_times(&printed),
+            "{name}: run with MILLPOND_UPDATE=1 to renew the README"
+        );
     }
-    assert_eq!(
-        without_times(shown),
-        without_times(&printed),
-        "run with MILLPOND_UPDATE=1 to renew the README"
-    );
 }

@@ -19,6 +19,7 @@ mod ipc;
 mod managed;
 mod memory;
 mod module;
+mod nvml;
 mod pool;
 mod stream;
 mod structures;
@@ -82,7 +83,7 @@ pub(crate) use entries;
 
 /// Every entry there is: the driver's, and those of other libraries of CUDA's.
 pub(crate) fn all() -> impl Iterator<Item = &'static Entry> {
-    driver().chain(blas::all())
+    driver().chain(blas::all()).chain(nvml::all())
 }
 
 /// Every entry of the driver.

@@ -1,6 +1,8 @@
-//! `#[derive(Soa)]` of the crate `millpond`, which says what it is for.
+//! `#[derive(Soa)]` and `#[limits]` of the crate `millpond`, which says what they are for.
 //!
 //! ```text
+//!   limits    a function whose body is held against limits
+//!
 //!   input     what may be derived for; everything that is refused, each with the place it is about
 //!   owned     the type that owns the fields' buffers
 //!   views     references to one element and slices of several, and their iterators
@@ -12,6 +14,7 @@
 
 mod input;
 mod layout;
+mod limits;
 mod owned;
 #[cfg(test)]
 mod tests;
@@ -128,6 +131,60 @@ use syn::DeriveInput;
 #[proc_macro_derive(Soa, attributes(soa))]
 pub fn derive_soa(item: proc_macro::TokenStream) -> proc_macro::TokenStream {
     expand(item.into())
+        .unwrap_or_else(|error| error.to_compile_error())
+        .into()
+}
+
+/// Holds what a function does with memory against limits, as
+/// [`Limits`](https://docs.rs/millpond/latest/millpond/limits/struct.Limits.html) does: the function panics where it does not keep
+/// to one, and says who holds what.
+///
+/// ```
+/// #[millpond::limits(peak = "1 MiB", leaked = 0, allocations = 2, temporary = 1, warm_up = 1, runs = 3)]
+/// fn a_step() {
+///     let weights = millpond::alloc_zeroed::<f32>(1000).expect("room");
+///     drop(millpond::alloc_zeroed::<f32>(1000).expect("room"));
+///     drop(weights);
+/// }
+/// a_step();
+///
+/// #[millpond::limits(peak = 4096)]
+/// fn too_much() {
+///     drop(millpond::alloc_zeroed::<u8>(4097).expect("room"));
+/// }
+/// assert!(std::panic::catch_unwind(too_much).is_err());
+///
+/// #[millpond::limits(allocations = 0)]
+/// fn fails(text: &str) -> Result<u32, std::num::ParseIntError> {
+///     text.parse()
+/// }
+/// assert!(fails("7").is_ok() && fails("seven").is_err());
+/// ```
+///
+/// It stands before or after `#[test]`. Where the function answers a `Result`, an error is its answer, and nothing is said of
+/// limits. What it answers is still held when it is measured.
+///
+/// | key | is |
+/// |---|---|
+/// | `peak`, `total`, `leaked`, `leaked_at_one_place` | bytes, or a text as `"24 MiB"` |
+/// | `allocations`, `temporary` | a number of blocks |
+/// | `warm_up` | how often the body is run before anything is measured |
+/// | `runs` | how often it is run and measured |
+/// | `crate` | where `millpond` is, if not at `::millpond` |
+///
+/// A function that is run several times takes no parameters. An `async` one is refused: what it does happens on whichever
+/// thread polls it, beside other tasks.
+///
+/// ```compile_fail
+/// #[millpond::limits(peek = "1 MiB")]
+/// fn misspelt() {}
+/// ```
+#[proc_macro_attribute]
+pub fn limits(
+    options: proc_macro::TokenStream,
+    function: proc_macro::TokenStream,
+) -> proc_macro::TokenStream {
+    limits::expand(options.into(), function.into())
         .unwrap_or_else(|error| error.to_compile_error())
         .into()
 }

@@ -1,6 +1,6 @@
 //! What is refused, why, and at which place; and names that must not drift apart.
 
-use super::{expand, input::METHODS};
+use super::{expand, input::METHODS, limits};
 use proc_macro2::{TokenStream, TokenTree};
 
 fn tokens(text: &str) -> TokenStream {
@@ -135,4 +135,77 @@ fn names_that_a_slice_cannot_have_are_the_methods_there_are() {
     found.sort();
     expected.sort();
     assert_eq!(found, expected);
+}
+
+/// The error of an attribute of limits, and the words it is about.
+fn unlimited(options: &str, function: &str) -> (String, String) {
+    let Err(error) = limits::expand(tokens(options), tokens(function)) else {
+        panic!("not refused: {options}; {function}");
+    };
+    let words = error.span().source_text().unwrap_or_default();
+    (error.to_string(), words)
+}
+
+#[test]
+fn limits_that_say_nothing_are_refused_where_they_stand() {
+    let plain = "fn f() {}";
+    for (options, function, place, why) in [
+        ("peek = 1", plain, "peek", "there are `peak`, `total`"),
+        ("peak = 1, peak = 2", plain, "peak", "said twice"),
+        ("peak = 1, runs = 2, runs = 3", plain, "runs", "said twice"),
+        ("peak", plain, "", "expected `=`"),
+        ("peak = 1, runs = 0", plain, "0", "nothing is measured"),
+        ("peak = 1, warm_up = many", plain, "many", "expected integer"),
+        (
+            "peak = 1, warm_up = 5000000000",
+            plain,
+            "5000000000",
+            "number too large",
+        ),
+        ("warm_up = 1", plain, "warm_up", "nothing is limited"),
+        ("", plain, "", "nothing is limited"),
+        (
+            "peak = 1",
+            "async fn f() {}",
+            "async",
+            "whichever thread polls it",
+        ),
+        ("peak = 1", "const fn f() {}", "const", "allocates nothing"),
+        ("peak = 1, runs = 2", "fn f(a: u8) {}", "a", "has no parameters"),
+        (
+            "peak = 1, warm_up = 2",
+            "fn f(self) {}",
+            "self",
+            "has no parameters",
+        ),
+        ("peak = 1", "struct S;", "struct", "expected"),
+    ] {
+        let (error, words) = unlimited(options, function);
+        assert!(error.contains(why), "{options}; {function}: {error}");
+        assert!(words.starts_with(place), "{options}; {function}: about {words:?}");
+    }
+}
+
+#[test]
+fn attributes_and_signature_stay_and_each_limit_is_a_call() {
+    let made = |options, function| {
+        let made = limits::expand(tokens(options), tokens(function)).expect("accepted");
+        made.to_string().replace(' ', "")
+    };
+    assert_eq!(
+        made(
+            "peak = \"1 MiB\", leaked = 3 * 4, warm_up = 2, crate = a::b",
+            "#[test] pub fn f() { g() }"
+        ),
+        "#[test]pubfnf(){a::b::limits::Limits::new().peak(\"1MiB\").leaked(3*4).warm_up(2).assert(||->(){g()})}"
+    );
+    assert_eq!(
+        made("total = N", "fn f<T>(a: T) -> std::io::Result<T> { Ok(a) }"),
+        "fnf<T>(a:T)->std::io::Result<T>{::millpond::limits::Limits::new().total(N)\
+         .__assert_once(move||->std::io::Result<T>{Ok(a)},::core::result::Result::is_ok)}"
+    );
+    assert!(
+        made("peak = 1, runs = 2", "fn f() -> Result<(), E> { g() }").contains(".assert_ok(||->Result<(),E>")
+    );
+    assert!(made("peak = 1", "fn f() -> impl Copy { 1 }").contains("(move||{1},|_|true)"));
 }

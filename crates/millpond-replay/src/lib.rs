@@ -18,7 +18,11 @@
 #![forbid(unsafe_code)]
 
 mod advice;
+#[cfg(feature = "recording")]
+pub mod analysis;
 mod cards;
+#[cfg(feature = "recording")]
+pub mod chart;
 mod error;
 mod failure;
 mod fit;

@@ -72,7 +72,12 @@ impl Steps {
 }
 
 fn rounded(op: &Op) -> u64 {
-    op.bytes.max(1).div_ceil(ROUNDING).saturating_mul(ROUNDING)
+    rounded_bytes(op.bytes)
+}
+
+/// Bytes as the default policy rounds them.
+pub(crate) fn rounded_bytes(bytes: u64) -> u64 {
+    bytes.max(1).div_ceil(ROUNDING).saturating_mul(ROUNDING)
 }
 
 /// Every place before and after `begins` at which a whole step follows.
@@ -103,40 +108,67 @@ fn starts(program: &Program, calls: &[usize], step: &Step, begins: usize) -> Vec
     found
 }
 
-/// Whether a step comes at least once, whole, among the calls that `planned` may follow it in.
-///
-/// As Knuth, Morris and Pratt search, because steps of a few sizes match themselves nearly everywhere.
-pub(crate) fn occurs(program: &Program, step: &Step) -> bool {
-    let slots: Vec<(u64, Stream)> = step.slots.iter().map(|s| (s.bytes, s.stream)).collect();
-    // For each prefix of the step the longest shorter one that it ends with.
-    let mut shorter = vec![0; slots.len()];
-    let longer = |shorter: &[usize], mut matched: usize, call: &(u64, Stream)| loop {
-        if slots.get(matched) == Some(call) {
-            return matched + 1;
+/// Looks for a step in a sequence of calls, as Knuth, Morris and Pratt search, because steps of a few sizes match themselves
+/// nearly everywhere.
+#[derive(Clone, Debug)]
+pub(crate) struct Matcher {
+    slots: Vec<(u64, Stream)>,
+    /// For each prefix of the step the longest shorter one that it ends with.
+    shorter: Vec<usize>,
+    matched: usize,
+}
+
+impl Matcher {
+    pub(crate) fn new(step: &Step) -> Self {
+        let slots: Vec<(u64, Stream)> = step.slots.iter().map(|s| (s.bytes, s.stream)).collect();
+        let mut matcher = Self {
+            shorter: vec![0; slots.len()],
+            slots,
+            matched: 0,
+        };
+        for at in 1..matcher.slots.len() {
+            let call = matcher.slots[at];
+            matcher.shorter[at] = matcher.longer(matcher.shorter[at - 1], &call);
         }
-        match matched.checked_sub(1) {
-            Some(last) => matched = shorter[last],
-            None => return 0,
-        }
-    };
-    for at in 1..slots.len() {
-        shorter[at] = longer(&shorter, shorter[at - 1], &slots[at]);
+        matcher
     }
+
+    fn longer(&self, mut matched: usize, call: &(u64, Stream)) -> usize {
+        loop {
+            if self.slots.get(matched) == Some(call) {
+                return matched + 1;
+            }
+            match matched.checked_sub(1) {
+                Some(last) => matched = self.shorter[last],
+                None => return 0,
+            }
+        }
+    }
+
+    /// Takes in a call; answers whether a whole step ends with it that has no call in common with the one found before.
+    pub(crate) fn next(&mut self, call: &(u64, Stream)) -> bool {
+        if self.slots.is_empty() {
+            return false;
+        }
+        self.matched = self.longer(self.matched, call);
+        let whole = self.matched == self.slots.len();
+        if whole {
+            self.matched = 0;
+        }
+        whole
+    }
+}
+
+/// Whether a step comes at least once, whole, among the calls that `planned` may follow it in.
+pub(crate) fn occurs(program: &Program, step: &Step) -> bool {
     let calls = program
         .ops
         .iter()
         .filter(|op| op.kind == OpKind::Alloc && op.pool == 0);
-    let mut matched = 0;
-    if slots.is_empty() {
-        return false;
-    }
-    for op in calls {
-        matched = longer(&shorter, matched, &(rounded(op), Stream(u32::from(op.stream))));
-        if matched == slots.len() {
-            return true;
-        }
-    }
-    false
+    let mut matcher = Matcher::new(step);
+    calls
+        .map(|op| (rounded(op), Stream(u32::from(op.stream))))
+        .any(|call| matcher.next(&call))
 }
 
 /// What one step cost under a policy.

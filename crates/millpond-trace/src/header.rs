@@ -106,6 +106,27 @@ pub(crate) fn write(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
     out.write_all(b"}\n")
 }
 
+/// Writes the header line of a recording that facts are known of.
+#[cfg(feature = "recording")]
+pub(crate) fn write_facts(name: &str, facts: &[(String, String)], out: &mut dyn Write) -> io::Result<()> {
+    let mut bytes = name.len() + PAIR;
+    write!(out, "# {{\"trace\": {}", Value::from(name))?;
+    for (key, value) in facts {
+        bytes += key.len() + value.len() + PAIR;
+        // A reader refuses a longer header, and takes these keys for its own.
+        if bytes > MOST_BYTES || ["trace", "device", OURS].contains(&key.as_str()) {
+            continue;
+        }
+        write!(
+            out,
+            ", {}: {}",
+            Value::from(key.as_str()),
+            Value::from(value.as_str())
+        )?;
+    }
+    out.write_all(b"}\n")
+}
+
 fn ours(trace: &Trace) -> Value {
     let settings = &trace.settings;
     let mut value = json!({

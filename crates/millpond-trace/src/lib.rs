@@ -10,7 +10,11 @@ mod chrome;
 mod csv;
 mod detect;
 mod error;
+#[cfg(feature = "recording")]
+pub mod export;
 mod header;
+#[cfg(feature = "recording")]
+pub mod history;
 mod json;
 mod ledger;
 mod lines;
@@ -18,6 +22,8 @@ mod model;
 mod options;
 mod pickle;
 mod read;
+#[cfg(feature = "recording")]
+pub mod recording;
 mod rmm;
 mod source;
 mod strings;

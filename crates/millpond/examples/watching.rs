@@ -76,6 +76,7 @@ fn facts(at: usize) -> Facts {
         requested: 100,
         bytes: 128,
         align: 64,
+        stream: 0,
     }
 }
 

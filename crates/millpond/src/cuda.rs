@@ -27,6 +27,7 @@ mod library;
 mod managed;
 mod mark;
 mod module;
+mod nvml;
 mod nvrtc;
 mod packing;
 mod pinned;
@@ -87,8 +88,11 @@ pub use timer::CudaTimer;
 pub use transfer::{HostEnd, Transfer, TransferError};
 
 pub(crate) use mark::{Mark, settle};
+pub(crate) use nvml::ManagementLibrary;
 pub(crate) use pinned::is_known;
-pub(crate) use pool::tell_leaks_at_exit;
+pub(crate) use pool::{
+    Look, begin_accounts, each_pool, end_passing_accounts, live_pools, tell_leaks_at_exit,
+};
 pub(crate) use transfer::upload_part;
 
 /// Whether this process was forked from one that uses CUDA.

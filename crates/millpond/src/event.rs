@@ -106,6 +106,8 @@ pub struct Facts {
     pub bytes: usize,
     /// The alignment asked for. With a free, 0 says that the caller named the address only.
     pub align: usize,
+    /// The number of the stream it happens on, on a device.
+    pub stream: u32,
 }
 
 /// What happened to a block or a pool. Borrowed while it is told; every field is a value.
@@ -128,6 +130,8 @@ pub struct Event<'a> {
     pub tag: Tag,
     /// The [number](crate::thread_number) of that thread.
     pub thread: u32,
+    /// The number of the stream it happened on, on a device: the pool's own count of streams.
+    pub stream: u32,
     /// What was set on the pool.
     pub context: Option<&'a Context>,
     /// When, if some subscriber [wants](Subscriber::wants_time) it.

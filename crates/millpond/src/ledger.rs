@@ -43,10 +43,12 @@ use crate::memory::MemoryKind;
 use crate::post_mortem::Survey;
 use crate::ranked::{Locked, Rank, Ranked};
 use crate::tag::Tag;
+use crate::tally;
 use crate::thread::{self, COUNTING};
 use crate::time::Time;
 pub(crate) use sampling::Filter;
 use shard::{Removal, Shard};
+pub(crate) use stacks::StackId;
 use stacks::Stacks;
 use std::fmt;
 use std::mem;
@@ -133,6 +135,7 @@ impl LedgerBuilder {
             serial: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             complete: AtomicBool::new(self.complete && all),
+            passing: AtomicBool::new(false),
         }
     }
 }
@@ -145,7 +148,7 @@ impl LedgerBuilder {
 /// let ledger = Ledger::new(Tracking::All);
 /// let mark = ledger.mark();
 /// let _scope = millpond::tag("weights");
-/// let facts = Facts { address: 0x1000, requested: 100, bytes: 128, align: 64 };
+/// let facts = Facts { address: 0x1000, requested: 100, bytes: 128, align: 64, ..Facts::default() };
 /// ledger.insert(facts.address, ledger.record(&facts, MemoryKind::Host, None));
 ///
 /// assert_eq!(ledger.leaks_since(&mark).len(), 1);
@@ -166,6 +169,8 @@ pub struct Ledger {
     /// Blocks that were not entered for want of memory.
     lost: AtomicU64,
     complete: AtomicBool,
+    /// Begun by a profiler, and nobody else relies on it: it ends with that one.
+    passing: AtomicBool,
 }
 
 /// A lock under which nothing of ours panics.
@@ -258,10 +263,29 @@ impl Ledger {
             tag: Tag::current(),
             thread: thread::thread_number(),
             stack: self.stack_here(),
+            charged: tally::here(),
             time: time.filter(|_| self.settings.times),
             leaked: false,
             kind,
         }
+    }
+
+    /// Says whether it was begun for a while only; whoever comes to rely on it says that it was not.
+    pub(crate) fn set_passing(&self, passing: bool) {
+        self.passing.store(passing, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_passing(&self) -> bool {
+        self.passing.load(Ordering::Relaxed)
+    }
+
+    /// Begins anew, with no blocks. Nobody else has it.
+    pub(crate) fn renew(&self) {
+        for shard in &self.shards {
+            lock(&shard.0).clear();
+        }
+        self.serial.store(0, Ordering::Relaxed);
+        self.lost.store(0, Ordering::Relaxed);
     }
 
     fn stack_here(&self) -> Option<stacks::StackId> {

@@ -104,12 +104,13 @@
 //! | `allocator-api2`, `allocator-api2-02` | `Pool` as the `Allocator` of those versions, for collections |
 //! | `cuda` | pools of CUDA devices, pinned and managed memory, copies, tensors and kernels; NVIDIA's driver is needed when the program runs only |
 //! | `cudarc` | exchange with cudarc: its streams, slices and views |
-//! | `derive` | `#[derive(Soa)]` |
+//! | `derive` | `#[derive(Soa)]`, and [`limits`](mod@limits) as an attribute of tests |
 //! | `dlpack` | tensors to and from other libraries in the process |
 //! | `half` | `f16` and `bf16` as elements |
 //! | `ndarray` | views of tensors as ndarray's, and of its arrays as ours |
 //! | `num-complex` | its numbers as elements |
 //! | `rayon` | large operations, and functions over elements, on several threads |
+//! | `record` | recordings of all pools, [`Recorder`] and `MILLPOND_RECORD`, as Arrow files; with `stacks` |
 //! | `safetensors` | files of tensors by name, loaded or mapped |
 //! | `serde` | tensors and types of elements written and read |
 //! | `stacks` | stacks in the account of live blocks |
@@ -149,6 +150,8 @@ mod ranked;
 #[forbid(unsafe_code)]
 mod tag;
 #[forbid(unsafe_code)]
+mod tally;
+#[forbid(unsafe_code)]
 mod thread;
 #[forbid(unsafe_code)]
 mod time;
@@ -157,6 +160,12 @@ mod time;
 mod global;
 #[cfg(target_os = "linux")]
 mod host;
+#[cfg(target_os = "linux")]
+#[forbid(unsafe_code)]
+pub mod limits;
+#[cfg(target_os = "linux")]
+#[forbid(unsafe_code)]
+pub mod monitor;
 #[cfg(target_os = "linux")]
 mod os;
 #[cfg(target_os = "linux")]
@@ -171,6 +180,12 @@ pub mod pressure;
 #[cfg(target_os = "linux")]
 #[forbid(unsafe_code)]
 mod profile;
+#[cfg(target_os = "linux")]
+#[forbid(unsafe_code)]
+mod profiler;
+#[cfg(all(feature = "record", target_os = "linux"))]
+#[forbid(unsafe_code)]
+mod recorder;
 #[cfg(target_os = "linux")]
 #[deny(unsafe_code)]
 mod rental;
@@ -220,7 +235,9 @@ pub use ledger::{
 };
 pub use memory::{MemoryKind, MemorySource};
 #[cfg(feature = "derive")]
-pub use millpond_derive::Soa;
+pub use millpond_derive::{Soa, limits};
+#[cfg(target_os = "linux")]
+pub use monitor::{Monitor, Snapshot};
 #[cfg(target_os = "linux")]
 pub use pinned::{Pinned, is_pinned, pinned_bytes};
 #[cfg(target_os = "linux")]
@@ -241,6 +258,12 @@ pub use post_mortem::{
 pub use pressure::{Pressure, Watch, pressure};
 #[cfg(target_os = "linux")]
 pub use profile::{PoolProfile, ProfileReport, profile};
+#[cfg(target_os = "linux")]
+pub use profiler::{PoolUse, Profiler, ProfilerReport, ProfilerSummary, TagPeak, profiler};
+#[cfg(all(feature = "record", target_os = "linux"))]
+pub use recorder::{
+    RecordError, RecordReport, RecordSettingError, RecordStacks, Recorder, RecorderBuilder, mark, step,
+};
 #[cfg(target_os = "linux")]
 pub use rental::{Rental, RentalStats, Rented};
 #[cfg(all(feature = "derive", target_os = "linux"))]

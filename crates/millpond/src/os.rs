@@ -19,6 +19,8 @@ pub(crate) use facts::{
     address_limit, explicit_huge_pages, locked_bytes, locked_limit, machine_memory, mappings, mappings_limit,
     online_nodes, page_bytes, transparent_huge_page,
 };
+#[cfg(feature = "record")]
+pub(crate) use facts::{resident_bytes, task, task_name};
 pub(crate) use fork::around_fork;
 pub(crate) use map::{Errno, Map, Part};
 pub(crate) use say::say;

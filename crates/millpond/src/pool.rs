@@ -277,7 +277,7 @@ impl Pool {
     /// The most bytes the pool may take from its source; none where only the source's own end is one.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
-        Some(self.heap().limit.bytes()).filter(|bytes| *bytes < u64::MAX)
+        self.heap().limit()
     }
 
     /// Where its memory is: what only a device can touch is a `cuda::DevicePool`'s.
@@ -312,9 +312,10 @@ pub(crate) fn expect_time(every: Option<Duration>) -> Result<(), ConfError> {
 pub(crate) use builder::{budgets, limit_of};
 #[cfg(feature = "cuda")]
 pub(crate) use charged::Charged;
+pub(crate) use conf::duration;
 #[cfg(feature = "cuda")]
 pub(crate) use conf::{Change, PoolConf, unused, unused_key};
-pub(crate) use fork::{no_forks, watch as watch_forks};
+pub(crate) use fork::{all as all_heaps, no_forks, watch as watch_forks};
 pub(crate) use guard::{is_filled_around, refill_around};
 #[cfg(feature = "cuda")]
 pub(crate) use heap::next_number;

@@ -31,6 +31,8 @@ pub(crate) enum Rank {
     Names,
     /// What the keeper looks after.
     Keeper,
+    /// Accounts of live blocks begin and end for whoever counts.
+    Counting,
     /// The list of pools.
     Heaps,
     /// Of a pool, up to `Line`: the list of caches.
@@ -60,6 +62,10 @@ pub(crate) enum Rank {
     Shard,
     /// Of the same: a part of the stacks.
     Stacks,
+    /// The scopes that blocks count for.
+    Scopes,
+    /// Whether the profiler is on.
+    Profiler,
     /// Memory is being locked, or locked pages moved.
     Locking,
     /// Which addresses are pinned.
@@ -78,6 +84,7 @@ impl Rank {
         Self::Set,
         Self::Names,
         Self::Keeper,
+        Self::Counting,
         Self::Heaps,
         Self::Roll,
         Self::Shelf,
@@ -94,6 +101,8 @@ impl Rank {
         Self::Line,
         Self::Shard,
         Self::Stacks,
+        Self::Scopes,
+        Self::Profiler,
         Self::Locking,
         Self::Pinned,
         Self::Budgets,

@@ -67,6 +67,12 @@ impl Tag {
         self.0
     }
 
+    /// The tag with a number, which was some tag's.
+    #[cfg(all(feature = "record", target_os = "linux"))]
+    pub(crate) const fn of_number(number: u32) -> Self {
+        Self(number)
+    }
+
     /// This thread's tag.
     #[inline]
     #[must_use]

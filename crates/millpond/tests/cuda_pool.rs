@@ -4,6 +4,8 @@
 
 mod support;
 
+#[path = "cuda_pool/monitored.rs"]
+mod monitored;
 #[path = "cuda_pool/pressure.rs"]
 mod pressure;
 #[path = "cuda_pool/rentals.rs"]

@@ -177,6 +177,14 @@ fn a_planted_leak_is_found_by_tag_size_and_place() {
 }
 
 #[test]
+fn a_program_that_is_looked_at_says_what_was_seen() {
+    let said = run_with("live", &["1"]);
+    for line in ["weights", "activations", "budget job/step", "resident"] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+}
+
+#[test]
 fn those_that_print_and_prove_nothing_run_to_their_end() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     let files = std::fs::read_dir(folder).expect("examples");
@@ -189,6 +197,7 @@ fn those_that_print_and_prove_nothing_run_to_their_end() {
         "training_loop",
         "compaction",
         "monitor",
+        "live",
         "scoped",
         "rental",
         "leak_hunt",

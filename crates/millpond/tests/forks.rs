@@ -2,7 +2,8 @@
 
 #![cfg(target_os = "linux")]
 
-use millpond::{__TagSite as Site, Budget, Measure, Pool, Tenant, is_pinned};
+use millpond::limits::Limits;
+use millpond::{__TagSite as Site, Budget, Measure, Pool, Tenant, is_pinned, profiler};
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
@@ -216,5 +217,33 @@ fn a_child_can_pin_while_its_parent_looked_what_is_pinned() {
         || assert!(!is_pinned(&raw const pool)),
         || pool.alloc_raw(100, 64).is_ok(),
     );
+    assert_eq!(ends, [0; 60]);
+}
+
+#[test]
+fn a_child_of_those_who_count_can_count_itself() {
+    let pool = Pool::builder()
+        .track(None)
+        .trim_every(None)
+        .host()
+        .expect("a pool");
+    let count = |bytes: usize| {
+        let scope = Limits::new().pool(&pool).leaked(0).enter().ok()?;
+        drop(pool.alloc_zeroed::<u8>(bytes).ok()?);
+        scope.end().ok().map(|usage| usage.peak)
+    };
+    let work = || {
+        assert_eq!(count(64), Some(64));
+        profiler().enable();
+        // Most of the time somebody is at the figures.
+        (0..500).for_each(|_| drop(pool.alloc_zeroed::<u8>(64).expect("room")));
+        profiler().disable();
+    };
+    let ends = beside(60, work, || {
+        profiler().enable();
+        let counted = count(4096) == Some(4096);
+        profiler().disable();
+        counted
+    });
     assert_eq!(ends, [0; 60]);
 }

@@ -18,6 +18,7 @@ fn facts(address: usize, layout: Layout) -> Facts {
         requested: layout.size(),
         bytes: layout.size().next_multiple_of(16),
         align: layout.align(),
+        ..Facts::default()
     }
 }
 

@@ -1,7 +1,7 @@
 //! A replay on a device as a person reads it.
 
 use super::facts::{Facts, RunFacts, SourceFacts};
-use crate::report::{self, Shown};
+use crate::side_by_side::{self, Shown};
 use crate::table::{Align, Grid};
 use crate::terminal::{bold, dim, green, width, yellow};
 use crate::text::{Unit, counted, duration_us, item, number, size, wrap};
@@ -16,7 +16,7 @@ pub(super) fn text(facts: &Facts) -> String {
         device: about(source),
         limited: source.limit_bytes.is_some(),
     };
-    let mut out = report::text(&shown);
+    let mut out = side_by_side::text(&shown);
     let head = format!(
         "{} ({}): {} free of {} at the start, {} in use by others (unexplained); {}",
         source.device,
@@ -50,7 +50,7 @@ pub(super) fn legend() -> String {
                 less the driver says was free than before the run, less what was reserved, where the peak is and at the end; moved: \
                 pages mapped at another place; ns: here with the driver's calls; driver time: measured on this machine, in all calls; modelled: what the table of costs \
                 has for the same calls and stalls";
-    format!("{}\n{}", report::legend(), dim(&wrap(text, width(), 0)))
+    format!("{}\n{}", side_by_side::legend(), dim(&wrap(text, width(), 0)))
 }
 
 fn about(source: &SourceFacts) -> String {

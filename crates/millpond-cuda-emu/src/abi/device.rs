@@ -2,6 +2,7 @@
 
 use super::args::{Out, Text};
 use super::entries;
+use crate::calls::Call;
 use crate::error::{Answer, Code};
 use crate::options::Options;
 
@@ -72,6 +73,11 @@ fn bus(device: u32) -> String {
     format!("0000:{:02X}:00.0", device + 1)
 }
 
+/// The device at this place of the bus.
+pub(super) fn by_bus(call: &Call, id: &str) -> Option<u32> {
+    (0..call.options().devices).find(|device| bus(*device).eq_ignore_ascii_case(id))
+}
+
 entries! {
     cuInit none 2000 Nothing (flags: u32) |_call| {
         if flags != 0 {
@@ -107,9 +113,7 @@ entries! {
         text(id, room, &bus(call.known_device(device)?))
     }
     cuDeviceGetByPCIBusId none 4010 Driver (device: Out<i32>, id: Text) |call| {
-        let id = id.get()?;
-        let found = (0..call.options().devices).find(|device| bus(*device).eq_ignore_ascii_case(&id));
-        device.set(found.ok_or(Code::INVALID_DEVICE)? as i32)
+        device.set(by_bus(call, &id.get()?).ok_or(Code::INVALID_DEVICE)? as i32)
     }
     cuDeviceCanAccessPeer none 4000 Driver (can: Out<i32>, device: i32, peer: i32) |call| {
         can.set(i32::from(call.known_device(device)? != call.known_device(peer)?))

@@ -16,6 +16,8 @@ mod read;
 mod write;
 
 pub(crate) use read::read;
+#[cfg(feature = "recording")]
+pub(crate) use write::word;
 pub use write::write_csv;
 
 use crate::Action;

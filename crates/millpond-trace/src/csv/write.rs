@@ -121,7 +121,7 @@ struct Line<'a> {
     tag: u32,
 }
 
-fn word(action: Action) -> &'static str {
+pub(crate) fn word(action: Action) -> &'static str {
     ACTIONS
         .iter()
         .find(|(_, known)| *known == action)

@@ -30,8 +30,10 @@ mod ward;
 
 pub use builder::{DevicePoolBuilder, DevicePoolError};
 pub(crate) use leaks::tell_leaks_at_exit;
+pub(crate) use observe::{begin_accounts, each_pool, end_passing_accounts};
 pub use tenant::DeviceTenant;
 pub use unpooled::UnpooledDevice;
+pub(crate) use upkeep::Look;
 
 use super::buffer::DeviceBuffer;
 use super::device::CudaDevice;
@@ -89,6 +91,14 @@ struct Terms {
 /// ```
 #[derive(Clone)]
 pub struct DevicePool(Arc<Shared>);
+
+/// A handle of every pool of this process that lives; none in a process that was forked.
+pub(crate) fn live_pools() -> Vec<DevicePool> {
+    if super::fork::is_forked() {
+        return Vec::new();
+    }
+    shared::all_pools().into_iter().map(DevicePool).collect()
+}
 
 impl DevicePool {
     /// A pool with the settings that suit most programs.

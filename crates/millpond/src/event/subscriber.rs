@@ -29,7 +29,7 @@ use crate::ledger::WrongFree;
 /// let (watchers, id) = watchers.with_subscriber(Arc::new(move |event: &Event<'_>| {
 ///     sum.fetch_add(event.bytes, Ordering::Relaxed);
 /// }));
-/// watchers.allocated(&Facts { address: 4096, requested: 100, bytes: 128, align: 1 });
+/// watchers.allocated(&Facts { address: 4096, requested: 100, bytes: 128, align: 1, ..Facts::default() });
 /// assert_eq!(bytes.load(Ordering::Relaxed), 128);
 /// assert!(watchers.without(id).is_empty());
 /// ```

@@ -31,6 +31,7 @@ fn facts(address: usize) -> Facts {
         requested: 100,
         bytes: 128,
         align: 64,
+        ..Facts::default()
     }
 }
 

@@ -2,7 +2,10 @@
 
 use super::{Context, Event, EventKind, Facts, PoolLabel, Subscriber, SubscriptionId};
 use crate::ledger::{Ledger, Record, Tracking, WrongFree};
+#[cfg(all(feature = "record", target_os = "linux"))]
+use crate::recorder::Sink;
 use crate::tag::Tag;
+use crate::tally;
 use crate::thread::{self, COUNTING, DELIVERING};
 use crate::time::Time;
 use std::any::Any;
@@ -34,6 +37,8 @@ pub struct Watchers {
     subscribers: Vec<Subscription>,
     context: Option<Context>,
     ledger: Option<Arc<Ledger>>,
+    #[cfg(all(feature = "record", target_os = "linux"))]
+    sink: Option<Sink>,
     wants_time: bool,
     wants_span: bool,
     /// Of which of its pool's changes it is.
@@ -74,6 +79,8 @@ impl Watchers {
             subscribers: Vec::new(),
             context: None,
             ledger: None,
+            #[cfg(all(feature = "record", target_os = "linux"))]
+            sink: None,
             wants_time: false,
             wants_span: false,
             change: 0,
@@ -84,7 +91,12 @@ impl Watchers {
     /// The same who watch another pool.
     #[cfg(feature = "cuda")]
     pub(crate) fn for_pool(&self, pool: PoolLabel) -> Self {
-        Self { pool, ..self.clone() }
+        Self {
+            #[cfg(all(feature = "record", target_os = "linux"))]
+            sink: self.sink.as_ref().map(|sink| sink.for_pool(&pool)),
+            pool,
+            ..self.clone()
+        }
     }
 
     /// Those that a pool has after so many changes.
@@ -148,6 +160,40 @@ impl Watchers {
         .ready()
     }
 
+    /// With a recording that is told, or none.
+    #[cfg(all(feature = "record", target_os = "linux"))]
+    pub(crate) fn with_sink(&self, sink: Option<Sink>) -> Self {
+        Self { sink, ..self.clone() }
+    }
+
+    /// The recording that is told.
+    #[cfg(all(feature = "record", target_os = "linux"))]
+    pub(crate) fn sink(&self) -> Option<&Sink> {
+        self.sink.as_ref()
+    }
+
+    /// Whether there is a recording.
+    #[inline]
+    fn is_recorded(&self) -> bool {
+        #[cfg(all(feature = "record", target_os = "linux"))]
+        return self.sink.is_some();
+        #[cfg(not(all(feature = "record", target_os = "linux")))]
+        false
+    }
+
+    /// Tells the recording, if there is one.
+    #[inline(always)]
+    fn record(&self, _kind: EventKind, _facts: &Facts) {
+        #[cfg(all(feature = "record", target_os = "linux"))]
+        if let Some(sink) = &self.sink {
+            match _kind {
+                EventKind::Allocated => sink.allocated(_facts),
+                EventKind::Freed => sink.freed(_facts),
+                kind => sink.note(kind, _facts),
+            }
+        }
+    }
+
     /// What subscribers want, gathered once.
     fn ready(mut self) -> Self {
         let kept = self.ledger.as_ref().is_some_and(|ledger| ledger.keeps_times());
@@ -156,17 +202,17 @@ impl Watchers {
         self
     }
 
-    /// Whether nobody watches: no subscriber and no account.
+    /// Whether nobody watches: no subscriber, no account and no recording.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.subscribers.is_empty() && self.ledger.is_none()
+        self.subscribers.is_empty() && self.ledger.is_none() && !self.is_recorded()
     }
 
     /// Which allocations have to be told.
     #[must_use]
     pub fn sees(&self) -> Sees {
         match &self.ledger {
-            _ if !self.subscribers.is_empty() => Sees::Every,
+            _ if !self.subscribers.is_empty() || self.is_recorded() => Sees::Every,
             None => Sees::Nothing,
             Some(ledger) => match ledger.tracking() {
                 Tracking::All => Sees::Every,
@@ -224,6 +270,7 @@ impl Watchers {
         if thread::inside() & COUNTING != 0 {
             return;
         }
+        self.record(EventKind::Allocated, facts);
         match &self.ledger {
             Some(ledger) if picks(ledger) => self.enter(ledger, facts),
             _ if self.subscribers.is_empty() => {}
@@ -232,10 +279,13 @@ impl Watchers {
     }
 
     #[inline(never)]
-    fn enter(&self, ledger: &Ledger, facts: &Facts) {
+    fn enter(&self, ledger: &Arc<Ledger>, facts: &Facts) {
         let time = self.time();
         let record = ledger.record(facts, self.pool.kind, time);
         let record = ledger.insert(facts.address, record);
+        if let Some(record) = record.as_ref().filter(|record| record.charged.is_some()) {
+            tally::allocated(self.pool.id, ledger, record);
+        }
         if !self.subscribers.is_empty() {
             self.tell(EventKind::Allocated, facts, time, record.as_ref());
         }
@@ -253,15 +303,17 @@ impl Watchers {
             return Ok(());
         }
         match &self.ledger {
-            Some(ledger) if ledger.may_hold(facts.address) => return self.take_out(ledger, facts),
+            Some(ledger) if ledger.may_hold(facts.address) => self.take_out(ledger, facts)?,
             _ if self.subscribers.is_empty() => {}
             _ => self.tell(EventKind::Freed, facts, self.time(), None),
         }
+        // The block is its owner's until this returns, so nobody has told of the next in its place.
+        self.record(EventKind::Freed, facts);
         Ok(())
     }
 
     #[inline(never)]
-    fn take_out(&self, ledger: &Ledger, facts: &Facts) -> Result<(), Box<WrongFree>> {
+    fn take_out(&self, ledger: &Arc<Ledger>, facts: &Facts) -> Result<(), Box<WrongFree>> {
         let time = self.time();
         let given = (facts.align != 0).then_some((facts.requested, facts.align));
         let record = match ledger.remove_at(facts.address, given, time) {
@@ -271,6 +323,9 @@ impl Watchers {
                 return Err(error);
             }
         };
+        if let Some(record) = record.as_ref().filter(|record| record.charged.is_some()) {
+            tally::freed(self.pool.id, ledger, record);
+        }
         if !self.subscribers.is_empty() {
             let mut facts = *facts;
             if let Some(record) = record.as_ref().filter(|_| facts.align == 0) {
@@ -294,7 +349,11 @@ impl Watchers {
     /// lock.
     #[inline]
     pub fn note(&self, kind: EventKind, facts: &Facts) {
-        if !self.subscribers.is_empty() && thread::inside() & COUNTING == 0 {
+        if thread::inside() & COUNTING != 0 {
+            return;
+        }
+        self.record(kind, facts);
+        if !self.subscribers.is_empty() {
             self.tell(kind, facts, self.time(), None);
         }
     }
@@ -317,6 +376,7 @@ impl Watchers {
             align: facts.align,
             tag: Tag::current(),
             thread: thread::thread_number(),
+            stream: facts.stream,
             context: self.context.as_ref(),
             time,
             span: if self.wants_span { span() } else { None },

@@ -7,6 +7,7 @@ use super::stacks::StackId;
 use super::{Ledger, lock};
 use crate::ranked::Ranked;
 use crate::tag::Tag;
+use crate::tally::Charged;
 use crate::thread::thread_number;
 use crate::time::Time;
 use std::cmp::Reverse;
@@ -155,6 +156,21 @@ impl Ledger {
         let mut totals: Vec<TagTotal> = sums.into_iter().map(total).collect();
         totals.sort_by_key(|of| Reverse(of.bytes));
         totals
+    }
+
+    /// Live blocks that count for one of these scopes, or for the profiler's of this number, in the order in which they were
+    /// allocated.
+    pub(crate) fn leaks_of(&self, scopes: &[u32]) -> Vec<Leak> {
+        let counts = |record: &Record| {
+            let Charged { scope, profile } = record.charged;
+            scopes.contains(&scope) || (profile != 0 && scopes.contains(&profile))
+        };
+        self.list(counts, |entry| entry.1.serial)
+    }
+
+    /// A stack by its number here.
+    pub(crate) fn stack(&self, id: StackId) -> Option<Stack> {
+        self.stacks.get(id)
     }
 
     /// The stack of a block or of a free, if it is kept.

@@ -3,6 +3,7 @@
 use super::stacks::StackId;
 use crate::memory::MemoryKind;
 use crate::tag::Tag;
+use crate::tally::Charged;
 use crate::time::Time;
 
 /// An entry of the account: what was asked for, by whom and when.
@@ -23,6 +24,8 @@ pub struct Record {
     pub thread: u32,
     /// Which stack, if stacks are kept.
     pub(crate) stack: Option<StackId>,
+    /// The scopes that count it.
+    pub(crate) charged: Charged,
     /// When, if times are kept.
     pub time: Option<Time>,
     /// Whether it is never to be given back, on purpose.

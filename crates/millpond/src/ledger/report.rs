@@ -6,7 +6,7 @@ use super::stack::{Frame, Stack};
 use crate::tag::Tag;
 use millpond_engine::display_size;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::time::Duration;
 
@@ -67,8 +67,27 @@ impl Ledger {
         self.report(&self.leaks_since(mark))
     }
 
+    /// Live blocks that count for one of these scopes.
+    pub(crate) fn leak_report_of(&self, scopes: &[u32]) -> LeakReport {
+        self.report(&self.leaks_of(scopes))
+    }
+
     fn report(&self, leaks: &[Leak]) -> LeakReport {
         LeakReport::new(leaks, self.weight(), self.lost())
+    }
+}
+
+impl LeakGroup {
+    /// With the blocks of another one of the same tag and stack.
+    fn join(&mut self, other: &Self) {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.blocks = self.blocks.saturating_add(other.blocks);
+        self.largest = self.largest.max(other.largest);
+        self.oldest = self.oldest.max(other.oldest);
+        self.threads = (
+            self.threads.0.min(other.threads.0),
+            self.threads.1.max(other.threads.1),
+        );
     }
 }
 
@@ -99,16 +118,71 @@ impl LeakReport {
             group.oldest = group.oldest.max(leak.age);
             group.threads = (group.threads.0.min(leak.thread), group.threads.1.max(leak.thread));
         }
-        let mut groups: Vec<LeakGroup> = groups.into_values().collect();
+        Self {
+            weight,
+            lost,
+            meant_bytes,
+            meant,
+            ..Self::of(groups.into_values())
+        }
+    }
+
+    /// Of these groups.
+    pub(crate) fn of(groups: impl IntoIterator<Item = LeakGroup>) -> Self {
+        let mut groups: Vec<LeakGroup> = groups.into_iter().collect();
         groups.sort_by_key(|group| Reverse(group.bytes));
         Self {
             bytes: sum(&groups, |group| group.bytes),
             blocks: sum(&groups, |group| group.blocks),
             groups,
-            weight,
-            lost,
-            meant_bytes,
-            meant,
+            weight: 1,
+            lost: 0,
+            meant_bytes: 0,
+            meant: 0,
+        }
+    }
+
+    /// Of several pools' in one: what has one tag and one stack is one group.
+    pub(crate) fn all(reports: impl IntoIterator<Item = Self>) -> Self {
+        let mut groups: Vec<LeakGroup> = Vec::new();
+        let mut places = HashMap::new();
+        let mut sums = Self::of([]);
+        for report in reports {
+            sums.weight = sums.weight.max(report.weight);
+            sums.lost += report.lost;
+            sums.meant_bytes = sums.meant_bytes.saturating_add(report.meant_bytes);
+            sums.meant = sums.meant.saturating_add(report.meant);
+            for group in report.groups {
+                let place = *places
+                    .entry((group.tag, group.stack.clone()))
+                    .or_insert(groups.len());
+                match groups.get_mut(place) {
+                    Some(there) => there.join(&group),
+                    None => groups.push(group),
+                }
+            }
+        }
+        sums.with_groups(groups)
+    }
+
+    /// Without the groups that `leave_out` names.
+    pub(crate) fn without(self, leave_out: impl Fn(&LeakGroup) -> bool) -> Self {
+        let kept: Vec<LeakGroup> = self
+            .groups
+            .iter()
+            .filter(|group| !leave_out(group))
+            .cloned()
+            .collect();
+        self.with_groups(kept)
+    }
+
+    fn with_groups(self, groups: Vec<LeakGroup>) -> Self {
+        Self {
+            weight: self.weight,
+            lost: self.lost,
+            meant_bytes: self.meant_bytes,
+            meant: self.meant,
+            ..Self::of(groups)
         }
     }
 

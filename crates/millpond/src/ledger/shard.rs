@@ -148,6 +148,14 @@ impl Shard {
         Removal::Done(record)
     }
 
+    /// Forgets all blocks, and gives nothing back.
+    pub(super) fn clear(&mut self) {
+        self.live.clear();
+        self.tags.clear();
+        self.past.clear();
+        self.next = 0;
+    }
+
     pub(super) fn note_leaked(&mut self, hash: u64, address: usize) {
         if let Ok(mut entry) = self.live.find_entry(hash, |entry| entry.0 == address) {
             entry.get_mut().1.leaked = true;

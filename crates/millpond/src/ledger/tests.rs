@@ -17,6 +17,7 @@ fn facts(address: usize, requested: usize) -> Facts {
         requested,
         bytes: requested.next_multiple_of(64),
         align: 64,
+        ..Facts::default()
     }
 }
 
@@ -273,6 +274,7 @@ fn nonsense_is_counted_and_taken_back() {
             requested: usize::MAX,
             bytes: usize::MAX,
             align: usize::MAX,
+            ..Facts::default()
         };
         ledger
             .insert(address, ledger.record(&facts, MemoryKind::Host, None))

@@ -78,6 +78,27 @@ pub(crate) fn online_nodes() -> Option<String> {
     Some(text.trim().to_owned())
 }
 
+/// Bytes of this process in main memory; none where the system does not say.
+#[cfg(feature = "record")]
+pub(crate) fn resident_bytes() -> Option<u64> {
+    let sums = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = sums.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    pages.checked_mul(page_bytes())
+}
+
+/// What the system knows this thread by.
+#[cfg(feature = "record")]
+pub(crate) fn task() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
+/// The name of a thread of this process; empty where it has gone.
+#[cfg(feature = "record")]
+pub(crate) fn task_name(task: u32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/self/task/{task}/comm")).unwrap_or_default();
+    name.trim_end().to_owned()
+}
+
 fn number(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }

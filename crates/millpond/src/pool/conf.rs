@@ -118,7 +118,7 @@ fn size(key: &str, value: &str) -> Result<u64, ConfError> {
 }
 
 /// A time with its unit.
-fn duration(key: &str, value: &str) -> Result<Duration, ConfError> {
+pub(crate) fn duration(key: &str, value: &str) -> Result<Duration, ConfError> {
     let units = [("ms", 1e-3), ("s", 1.0), ("min", 60.0)];
     let read = units.iter().find_map(|(unit, seconds)| {
         let number: f64 = value.strip_suffix(unit)?.trim().parse().ok()?;

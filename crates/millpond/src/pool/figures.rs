@@ -2,6 +2,7 @@
 
 use super::heap::{Heap, lock};
 use super::stats::PoolStats;
+use crate::budget::Budget;
 use crate::global::inside;
 use millpond_engine::{Gauge, PieceState};
 use std::sync::atomic::Ordering;
@@ -59,6 +60,29 @@ impl Heap {
             stats.refusals = core.refusals;
         }
         stats
+    }
+
+    /// The name of the policy that places blocks.
+    pub(crate) fn policy(&self) -> &'static str {
+        self.policy
+    }
+
+    /// The most bytes it may take from its source; none where only the source's own end is one.
+    pub(crate) fn limit(&self) -> Option<u64> {
+        Some(self.limit.bytes()).filter(|bytes| *bytes < u64::MAX)
+    }
+
+    /// What its blocks and what it reserves are charged to.
+    pub(crate) fn budgets(&self) -> impl Iterator<Item = &Budget> {
+        self.budget.iter().chain(&self.reserved)
+    }
+
+    /// Calls in which pages were moved or given back, or a device was waited for.
+    pub(crate) fn stalls(&self) -> u64 {
+        let _inside = inside();
+        lock(&self.core)
+            .as_ref()
+            .map_or(0, |core| core.memory.stats().stalls)
     }
 
     /// How much of what the engine has free lies apart from the largest piece of it.

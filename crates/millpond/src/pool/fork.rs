@@ -12,8 +12,10 @@ use crate::global::{NoTables, inside, no_tables};
 use crate::host::locking::{self, Locking};
 use crate::pinned::{NoPinning, no_pinning};
 use crate::pools::{NoSets, no_sets};
+use crate::profiler::{NoProfiling, no_profiling};
 use crate::ranked::{Locked, Rank, Ranked, take_all_of_a_kind};
 use crate::tag::{NoNames, no_names};
+use crate::tally::{NoCounting, NoScopes, no_counting, no_scopes};
 use crate::time::{NoClock, no_clock};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -29,8 +31,11 @@ struct Held {
     budgets: NoBudgets,
     _pinning: NoPinning,
     _locking: Locking<RwLockWriteGuard<'static, ()>>,
+    _profiling: NoProfiling,
+    _scopes: NoScopes,
     heaps: Vec<Rest>,
     _list: Locked<'static, Vec<&'static Heap>>,
+    _counting: NoCounting,
     _keeper: Locked<'static, keeper::State>,
     _names: NoNames,
     _sets: NoSets,
@@ -97,11 +102,14 @@ extern "C" fn prepare() {
     // Before the pools: whoever adds a name may need the program's pool.
     let names = no_names();
     let keeper = keeper::state();
+    let counting = no_counting();
     let list = list();
     // The program's own pool is the oldest and comes last: what a source of another pool has dropped goes back to it
     // at the end of a cold path, when the thread may still be in its cache of that other pool.
     let mut heaps: Vec<Rest> = list.iter().rev().map(|heap| heap.rest()).collect();
     heaps.iter_mut().for_each(Rest::take_accounts);
+    let scopes = no_scopes();
+    let profiling = no_profiling();
     let locking = locking::exclusive();
     let pinning = no_pinning();
     let budgets = no_budgets();
@@ -110,8 +118,11 @@ extern "C" fn prepare() {
         budgets,
         _pinning: pinning,
         _locking: locking,
+        _profiling: profiling,
+        _scopes: scopes,
         heaps,
         _list: list,
+        _counting: counting,
         _keeper: keeper,
         _names: names,
         _sets: sets,
@@ -129,6 +140,8 @@ extern "C" fn resume() {
     {
         held.heaps.iter_mut().for_each(Rest::forget_line);
         held.budgets.forget_others();
+        #[cfg(feature = "record")]
+        crate::recorder::forget_in_child();
     }
     drop(held);
     take_all_of_a_kind(false);

@@ -189,6 +189,7 @@ impl Heap {
             requested,
             bytes,
             align,
+            ..Facts::default()
         };
         let entry = Entry {
             place,

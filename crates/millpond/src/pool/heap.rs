@@ -239,6 +239,9 @@ impl Heap {
             forgotten: order.lock(Rank::Forgotten, [0; 3]),
         }));
         fork::register(heap);
+        #[cfg(feature = "record")]
+        crate::recorder::attach(heap);
+        crate::monitor::start_from_environment();
         Ok(heap)
     }
 
@@ -279,6 +282,10 @@ impl Heap {
 
     pub(crate) fn budget(&self) -> Option<&Budget> {
         self.budget.as_ref()
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     pub(crate) fn kind(&self) -> MemoryKind {

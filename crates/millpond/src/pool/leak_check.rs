@@ -36,6 +36,18 @@ impl Pool {
     }
 }
 
+/// A pool's account, which stays from here on though it was begun for somebody who counts.
+fn relied_on(ledger: impl Fn() -> Option<Arc<Ledger>>) -> Option<Arc<Ledger>> {
+    loop {
+        let found = ledger()?;
+        found.set_passing(false);
+        // It may have ended before that was said.
+        if ledger().is_some_and(|still| Arc::ptr_eq(&still, &found)) {
+            return Some(found);
+        }
+    }
+}
+
 impl LeakCheck {
     /// Of a pool of this name and account, from here on. Where it keeps none it begins one.
     pub(crate) fn of(
@@ -43,7 +55,7 @@ impl LeakCheck {
         ledger: impl Fn() -> Option<Arc<Ledger>>,
         track: impl FnOnce(LedgerBuilder),
     ) -> Self {
-        let ledger = ledger().unwrap_or_else(|| {
+        let ledger = relied_on(&ledger).unwrap_or_else(|| {
             let account = Ledger::builder(Tracking::All).times(true).stacks(true);
             track(account);
             // None where another thread has ended it since: then there is nothing to tell.

@@ -4,7 +4,7 @@ use super::Pool;
 use super::heap::{Heap, lock};
 use crate::event::{Context, Subscriber, SubscriptionId};
 use crate::global::inside;
-use crate::ledger::{Filter, Leak, LeakReport, Ledger, LedgerBuilder};
+use crate::ledger::{Filter, Leak, LeakReport, Ledger, LedgerBuilder, Tracking};
 use std::sync::Arc;
 
 impl Heap {
@@ -23,18 +23,67 @@ impl Heap {
 
     /// Keeps an account of live blocks from now on, or none.
     pub(crate) fn track(&self, ledger: Option<LedgerBuilder>) {
-        let ledger = ledger.map(|builder| {
-            let filter = builder.samples().then(|| self.filter());
-            Arc::new(builder.build_with(filter))
-        });
-        if let Some(ledger) = &ledger {
-            // The pool may be the program's own: what the list takes would be told, and asked of it, under its lock.
-            let _inside = inside();
-            // Its locks are taken around a fork, for which it has to be there for good.
-            let kept: &'static Arc<Ledger> = Box::leak(Box::new(Arc::clone(ledger)));
-            lock(&self.ledgers).push(kept);
-        }
+        let ledger = ledger.map(|builder| self.account(builder));
         self.change_watchers(|watchers| (watchers.with_ledger(ledger), ()));
+    }
+
+    /// An account that a fork brings to rest.
+    fn account(&self, builder: LedgerBuilder) -> Arc<Ledger> {
+        let filter = builder.samples().then(|| self.filter());
+        let ledger = Arc::new(builder.build_with(filter));
+        // The pool may be the program's own: what the list takes would be told, and asked of it, under its lock.
+        let _inside = inside();
+        // Its locks are taken around a fork, for which it has to be there for good.
+        let kept: &'static Arc<Ledger> = Box::leak(Box::new(Arc::clone(&ledger)));
+        lock(&self.ledgers).push(kept);
+        ledger
+    }
+
+    /// Begins an account of all blocks, for as long as somebody counts, unless there is one.
+    pub(crate) fn begin_account(&self) {
+        if self.ledger().is_some() {
+            return;
+        }
+        let made = self.passing_account();
+        self.change_watchers(|watchers| match watchers.ledger() {
+            // Another thread was first.
+            Some(_) => (watchers.clone(), ()),
+            None => (watchers.with_ledger(Some(made)), ()),
+        });
+    }
+
+    /// Such an account: the one of the last time, if nobody has it any more.
+    fn passing_account(&self) -> Arc<Ledger> {
+        let spare = {
+            let _inside = inside();
+            let ledgers = lock(&self.ledgers);
+            let spare =
+                |ledger: &&&'static Arc<Ledger>| ledger.is_passing() && Arc::strong_count(ledger) == 1;
+            ledgers.iter().find(spare).map(|ledger| Arc::clone(ledger))
+        };
+        if let Some(spare) = spare {
+            spare.renew();
+            return spare;
+        }
+        let made = self.account(Ledger::builder(Tracking::All).times(true).stacks(true));
+        made.set_passing(true);
+        made
+    }
+
+    /// Ends an account that was begun so and that nobody else relies on.
+    pub(crate) fn end_passing_account(&self) {
+        if !self.ledger().is_some_and(|ledger| ledger.is_passing()) {
+            return;
+        }
+        self.change_watchers(|watchers| {
+            let passing = watchers.ledger().is_some_and(|ledger| ledger.is_passing());
+            let made = if passing {
+                watchers.with_ledger(None)
+            } else {
+                watchers.clone()
+            };
+            (made, ())
+        });
     }
 }
 

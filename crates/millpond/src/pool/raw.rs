@@ -31,6 +31,7 @@ impl Heap {
             requested,
             bytes: taken.bytes,
             align,
+            ..Facts::default()
         };
         let hands = self.hands();
         if hands

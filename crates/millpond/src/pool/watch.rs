@@ -129,6 +129,7 @@ impl Heap {
             requested: ask.requested,
             bytes: taken.map_or(0, |taken| taken.bytes),
             align: ask.align,
+            ..Facts::default()
         };
         // No allocation is wrong.
         let _ = match outcome {
@@ -151,6 +152,7 @@ impl Heap {
             requested,
             bytes: taken.bytes,
             align,
+            ..Facts::default()
         };
         self.say(Said::Freed, facts)
     }
@@ -218,6 +220,7 @@ impl Heap {
             requested: ask.requested,
             bytes: taken.bytes,
             align: ask.align,
+            ..Facts::default()
         };
         // No allocation is wrong.
         let _ = self.say(Said::Picked, facts);

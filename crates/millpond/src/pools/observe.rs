@@ -4,6 +4,7 @@ use super::Pools;
 use super::member::Member;
 use crate::event::{Context, Subscriber, SubscriptionId};
 use crate::ledger::{Leak, Ledger, LedgerBuilder};
+use crate::tally::each_pool;
 use std::sync::Arc;
 
 /// Those who watch all pools of a set, and so those made later.
@@ -58,22 +59,36 @@ pub struct PoolsBlocks {
 }
 
 impl PoolsBlocks {
+    /// Of every pool of the process.
+    pub(crate) fn of_all_pools(list: impl Fn(&Ledger) -> Vec<Leak>) -> Self {
+        let mut all = Self::default();
+        each_pool(|pool| all.add(pool.name, pool.account.map(|ledger| list(ledger))));
+        all.sorted()
+    }
+
+    /// Those of one pool; none where it keeps no account.
+    fn add(&mut self, pool: &str, blocks: Option<Vec<Leak>>) {
+        let Some(blocks) = blocks else {
+            return self.without_account.push(pool.to_owned());
+        };
+        let named = |block| PoolsBlock {
+            pool: pool.to_owned(),
+            block,
+        };
+        self.blocks.extend(blocks.into_iter().map(named));
+    }
+
+    fn sorted(mut self) -> Self {
+        self.blocks.sort_by_key(|one| std::cmp::Reverse(one.block.bytes));
+        self
+    }
+
     fn of(set: &Pools, list: impl Fn(&Ledger) -> Vec<Leak>) -> Self {
         let mut all = Self::default();
         for pool in set.members() {
-            let name = pool.name();
-            match pool.ledger() {
-                Some(ledger) => all
-                    .blocks
-                    .extend(list(&ledger).into_iter().map(|block| PoolsBlock {
-                        pool: name.to_owned(),
-                        block,
-                    })),
-                None => all.without_account.push(name.to_owned()),
-            }
+            all.add(pool.name(), pool.ledger().map(|ledger| list(&ledger)));
         }
-        all.blocks.sort_by_key(|one| std::cmp::Reverse(one.block.bytes));
-        all
+        all.sorted()
     }
 }
 

@@ -96,6 +96,10 @@ fn has_few_addresses() {
 #[test]
 fn a_program_outlives_that_memory_runs_out() {
     child("limits::runs_out_of_data", |_| {});
+    // Nor does it end by who watches it.
+    child("limits::runs_out_of_data", |command| {
+        command.env("MILLPOND_MONITOR", "1,interval=10ms");
+    });
     let total = rustix::system::sysinfo();
     let total = total.totalram as u64 * u64::from(total.mem_unit);
     let share = f64::from(64 << 20) / total as f64;

@@ -2,6 +2,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod counted;
 mod ends;
 mod limits;
 #[path = "../support/child.rs"]

@@ -12,7 +12,7 @@ pub(crate) fn is_real() -> bool {
 
 /// Whether tests are to run as they are with the driver that `MILLPOND_CUDA_EMU` describes, and those that bring a description of
 /// their own are not: `cargo xtask cuda-seeds` runs them so many times.
-fn is_given() -> bool {
+pub(crate) fn is_given() -> bool {
     std::env::var_os("MILLPOND_TEST_CUDA").is_some_and(|said| said == "given")
 }
 

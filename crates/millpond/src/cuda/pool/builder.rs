@@ -14,6 +14,7 @@ use crate::pool::{
     watch_exit, watch_forks,
 };
 use crate::pressure::{Readings, Share};
+use crate::tally;
 use millpond_engine::{ConfError, Engine, Limit, MillpondConf, Settings, Source, policies};
 use std::sync::Arc;
 use std::time::Duration;
@@ -307,6 +308,8 @@ impl DevicePoolBuilder {
         if let Some(tracking) = track {
             let account = Ledger::builder(tracking).complete(true).times(true);
             pool.track(Some(account.stacks(conf.stacks.unwrap_or(true))));
+        } else if tally::are_wanted() {
+            pool.0.begin_account();
         }
         if let Some(prewarm) = &conf.prewarm {
             pool.prewarm(prewarm).map_err(DevicePoolError::Start)?;

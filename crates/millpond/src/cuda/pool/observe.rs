@@ -1,12 +1,77 @@
 //! What a pool tells of its blocks, in the words of a [`Pool`](crate::Pool) of the host.
 
 use super::DevicePool;
-use crate::event::{Context, Subscriber, SubscriptionId};
-use crate::ledger::{Leak, LeakReport, Ledger, LedgerBuilder};
+use super::shared::{Shared, all_pools};
+use crate::device::Device;
+use crate::event::{Context, Subscriber, SubscriptionId, Watchers};
+use crate::ledger::{Leak, LeakReport, Ledger, LedgerBuilder, Tracking};
+use crate::memory::MemoryKind;
+use crate::tally::AnyPool;
 use std::sync::Arc;
+
+impl Shared {
+    /// Begins an account of all blocks, for as long as somebody counts, unless there is one.
+    pub(super) fn begin_account(&self) {
+        if self.watchers().ledger().is_some() {
+            return;
+        }
+        let made = Arc::new(Ledger::builder(Tracking::All).times(true).stacks(true).build());
+        made.set_passing(true);
+        self.change_watchers(|watchers| match watchers.ledger() {
+            // Another thread was first.
+            Some(_) => (watchers.clone(), ()),
+            None => (watchers.with_ledger(Some(made)), ()),
+        });
+    }
+
+    /// Ends an account that was begun so and that nobody else relies on.
+    fn end_passing_account(&self) {
+        let is_passing = |watchers: &Watchers| watchers.ledger().is_some_and(|ledger| ledger.is_passing());
+        if is_passing(&self.watchers()) {
+            self.change_watchers(|watchers| match is_passing(watchers) {
+                true => (watchers.with_ledger(None), ()),
+                false => (watchers.clone(), ()),
+            });
+        }
+    }
+}
+
+/// Has every pool keep an account, as long as somebody counts. Pools may end with the answer, so not under a lock.
+pub(crate) fn begin_accounts() -> impl Sized {
+    let pools = all_pools();
+    pools.iter().for_each(|pool| pool.begin_account());
+    pools
+}
+
+/// Nobody counts any more. The answer is as that of [`begin_accounts`].
+pub(crate) fn end_passing_accounts() -> impl Sized {
+    let pools = all_pools();
+    pools.iter().for_each(|pool| pool.end_passing_account());
+    pools
+}
+
+/// Shows every pool.
+pub(crate) fn each_pool(show: &mut dyn FnMut(&AnyPool<'_>)) {
+    for pool in all_pools().into_iter().map(DevicePool) {
+        show(&AnyPool {
+            number: pool.id(),
+            name: pool.name(),
+            device: Device::Cuda(pool.device().number()),
+            kind: MemoryKind::Device,
+            account: pool.ledger().as_ref(),
+            stats: &|| pool.stats(),
+        });
+    }
+}
 
 /// Those who watch. While nobody does they cost nothing.
 impl DevicePool {
+    /// Has others watch.
+    #[cfg(feature = "record")]
+    pub(crate) fn change_watchers<R>(&self, change: impl FnOnce(&Watchers) -> (Watchers, R)) -> R {
+        self.0.change_watchers(change)
+    }
+
     /// Has every allocation, free, refill, trim and refusal told, on the thread where it happens, outside every lock. A
     /// subscriber may use the pool itself; what it causes there is told to nobody. Addresses are the device's.
     pub fn subscribe(&self, subscriber: impl Subscriber + 'static) -> SubscriptionId {

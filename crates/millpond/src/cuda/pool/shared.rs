@@ -158,7 +158,17 @@ impl Shared {
         pools.retain(|pool| pool.strong_count() > 0);
         pools.push(Arc::downgrade(&shared));
         drop(pools);
+        #[cfg(feature = "record")]
+        if let Some(sink) = shared.sink() {
+            shared.change_watchers(|watchers| (watchers.with_sink(Some(sink)), ()));
+        }
         shared
+    }
+
+    /// What tells the recording of the pool, if there is one.
+    #[cfg(feature = "record")]
+    fn sink(&self) -> Option<crate::recorder::Sink> {
+        crate::recorder::sink_for(self.watchers().pool())
     }
 
     /// The core, once its engine was told of what has come back; none in a process that was forked.
@@ -541,5 +551,6 @@ fn facts(block: &Block) -> Facts {
         requested: block.requested() as usize,
         bytes: block.bytes() as usize,
         align: ALIGN as usize,
+        stream: block.stream().0,
     }
 }

@@ -2,33 +2,63 @@
 
 use super::DevicePool;
 use super::shared::lock;
+use super::state::Core;
 use super::ward::DeviceWard;
+use crate::budget::Budget;
 use crate::error::AllocError;
+use crate::event::Watchers;
 use crate::pool::{Change, PoolStats, Prewarm, change_keeping, expect_time, limit_of};
 use millpond_engine::{Block, Compaction, ConfError, Source};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+/// What a monitor shows of a pool.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Look {
+    pub(crate) stats: PoolStats,
+    pub(crate) stalls: u64,
+    pub(crate) policy: &'static str,
+}
+
+fn stats_of(core: &Core) -> PoolStats {
+    let (account, engine) = (core.account, core.memory.stats());
+    PoolStats {
+        requested: account.requested,
+        allocated: account.allocated,
+        reserved: core.reserved(),
+        waiting: engine.active.current.saturating_sub(engine.allocated.current),
+        allocations: account.allocations,
+        frees: account.frees,
+        hits: account.hits,
+        refusals: account.refusals,
+        ..PoolStats::default()
+    }
+}
 
 impl DevicePool {
     /// The account, with all that has come back; all zero in a process that was forked.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
-        self.0
-            .with_core(|core| {
-                let (account, engine) = (core.account, core.memory.stats());
-                PoolStats {
-                    requested: account.requested,
-                    allocated: account.allocated,
-                    reserved: core.reserved(),
-                    waiting: engine.active.current.saturating_sub(engine.allocated.current),
-                    allocations: account.allocations,
-                    frees: account.frees,
-                    hits: account.hits,
-                    refusals: account.refusals,
-                    ..PoolStats::default()
-                }
-            })
-            .unwrap_or_default()
+        self.0.with_core(|core| stats_of(core)).unwrap_or_default()
+    }
+
+    /// What a monitor shows, unless another thread is at the engine, which may be waiting for the device.
+    pub(crate) fn try_look(&self) -> Option<Look> {
+        self.0.try_with_core(|core| Look {
+            stats: stats_of(core),
+            stalls: core.memory.stats().stalls,
+            policy: core.memory.policy().name(),
+        })
+    }
+
+    pub(crate) fn watchers(&self) -> Arc<Watchers> {
+        self.0.watchers()
+    }
+
+    /// What its blocks and what it reserves are charged to.
+    pub(crate) fn budgets(&self) -> impl Iterator<Item = &Budget> {
+        self.0.parts.budget.iter().chain(&self.0.parts.reserved)
     }
 
     /// Begins the peaks anew.

@@ -1,0 +1,187 @@
+//! What a recording costs the program that is recorded: time of its threads, bytes of the file, events that had no room.
+//!
+//! A pair of an allocation and its free that a thread's cache serves, without a recording, with one, and with the stack of each
+//! allocation written down from some depth; all three in turn within each round, in the thread's own processor time. Then a
+//! recorded program's calls are made again as fast as they go, with its sizes made small: what matters to the file is which
+//! sizes follow which.
+
+use crate::{CpuClock, Op, Program, Table};
+use millpond::engine::display_size;
+use millpond::{Pool, RecordReport, RecordStacks, Recorder};
+use std::error::Error;
+use std::hint::black_box;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Pairs of a round.
+const PAIRS: u32 = 20_000;
+/// Frames between the bench and the allocations whose stacks are written down.
+const DEPTH: u32 = 20;
+/// What sizes of the program are divided by, so that a host has room for a device's blocks.
+const SMALLER: u64 = 1 << 10;
+
+/// A file of this process that goes when it is dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("millpond-bench-{}-{name}.mpr", std::process::id())))
+    }
+
+    fn bytes(&self) -> u64 {
+        std::fs::metadata(&self.0).map_or(0, |file| file.len())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Measures in so many rounds, with the calls of a recorded program made for at least so many events, and prints tables.
+///
+/// # Errors
+/// Where there is no room for the file, or the program cannot be read.
+pub fn run(
+    trace: Option<&Path>,
+    rounds: usize,
+    events: u64,
+    out: &mut dyn Write,
+) -> Result<(), Box<dyn Error>> {
+    let pool = Pool::builder().name("bench").track(None).host()?;
+    pairs(&pool, rounds.max(1), out)?;
+    if let Some(path) = trace {
+        program(&pool, &Program::read(path)?, events, out)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn at_depth(depth: u32, pool: &Pool) {
+    if depth > 0 {
+        at_depth(black_box(depth - 1), pool);
+        black_box(());
+    } else {
+        for _ in 0..PAIRS {
+            drop(black_box(pool.alloc::<u8>(black_box(64))));
+        }
+    }
+}
+
+/// Processor nanoseconds of an event, and what was recorded.
+fn measure(
+    pool: &Pool,
+    stacks: Option<RecordStacks>,
+    file: &Scratch,
+) -> Result<(f64, RecordReport), Box<dyn Error>> {
+    let builder = Recorder::builder().sums_every(None).ring_bytes(16 << 20);
+    let recorder = match stacks {
+        Some(stacks) => Some(builder.stacks(stacks).start(&file.0)?),
+        None => None,
+    };
+    // What happens once is not a pair's.
+    drop(pool.alloc::<u8>(64)?);
+    let clock = CpuClock::start();
+    at_depth(DEPTH, pool);
+    let time = clock.nanoseconds() / f64::from(2 * PAIRS);
+    let report = recorder.map_or(Ok(RecordReport::default()), Recorder::stop)?;
+    Ok((time, report))
+}
+
+fn pairs(pool: &Pool, rounds: usize, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+    let file = Scratch::new("pairs");
+    let ways = [
+        ("no recording", None),
+        ("recorded", Some(RecordStacks::Never)),
+        ("recorded, stacks", Some(RecordStacks::Always)),
+    ];
+    let mut times = [const { Vec::new() }; 3];
+    let mut lost = [0; 3];
+    for _ in 0..rounds {
+        for (at, (_, stacks)) in ways.iter().enumerate() {
+            let (time, report) = measure(pool, *stacks, &file)?;
+            times[at].push(time);
+            lost[at] += report.lost;
+        }
+    }
+    writeln!(
+        out,
+        "Pairs of 64 B, medians of {rounds} rounds in turn; an event is an allocation or a free, stacks are of {DEPTH} calls and more\n"
+    )?;
+    let mut table = Table::new(&["", "ns an event", "least", "most", "more than without", "lost"]);
+    let base = median(&mut times[0]);
+    for (at, (name, _)) in ways.iter().enumerate() {
+        let middle = median(&mut times[at]);
+        let (least, most) = (times[at].first(), times[at].last());
+        let say = |time: Option<&f64>| time.map_or(String::new(), |time| format!("{time:.1}"));
+        table.row(vec![
+            (*name).to_owned(),
+            format!("{middle:.1}"),
+            say(least),
+            say(most),
+            if at == 0 {
+                String::new()
+            } else {
+                format!("{:.1} ns", middle - base)
+            },
+            lost[at].to_string(),
+        ]);
+    }
+    writeln!(out, "{table}")?;
+    Ok(())
+}
+
+fn median(times: &mut [f64]) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(0.0)
+}
+
+fn program(pool: &Pool, program: &Program, events: u64, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+    let file = Scratch::new("program");
+    let mut slots: Vec<_> = std::iter::repeat_with(|| None).take(program.slots).collect();
+    let recorder = Recorder::start(&file.0)?;
+    let start = Instant::now();
+    let (mut done, mut rounds) = (0, 0);
+    while done < events {
+        for op in &program.ops {
+            match *op {
+                Op::Alloc { slot, bytes, .. } => {
+                    let bytes = usize::try_from((bytes / SMALLER).max(1))?;
+                    slots[slot as usize] = Some(pool.alloc::<u8>(bytes)?);
+                }
+                Op::Free { slot } => slots[slot as usize] = None,
+            }
+        }
+        // What the program leaves at its end.
+        slots.iter_mut().for_each(|slot| *slot = None);
+        done += 2 * program.allocations;
+        rounds += 1;
+    }
+    let told = start.elapsed();
+    let report = recorder.stop()?;
+    let written = start.elapsed();
+    let rate = |time: std::time::Duration| format!("{:.2} M", done as f64 / time.as_secs_f64() / 1e6);
+    writeln!(
+        out,
+        "{}, its calls made {rounds} times on one thread as fast as they go\n",
+        program.name
+    )?;
+    let mut table = Table::new(&["", ""]);
+    for (what, figure) in [
+        ("events", done.to_string()),
+        ("events a second, told", rate(told)),
+        ("events a second, until all were in the file", rate(written)),
+        ("lost", report.lost.to_string()),
+        ("file", display_size(file.bytes()).to_string()),
+        (
+            "bytes an event",
+            format!("{:.2}", file.bytes() as f64 / done as f64),
+        ),
+    ] {
+        table.row(vec![what.to_owned(), figure]);
+    }
+    writeln!(out, "{table}")?;
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! Commands that look at what a recording holds.
+
+use crate::values::{parse_moment, parse_moments, parse_time};
+use clap::{Args, ValueEnum};
+use millpond_replay::analysis::{By, Gate, Moment};
+use std::path::PathBuf;
+
+/// `millpond report`.
+#[derive(Debug, Args)]
+#[command(after_help = REPORT_EXAMPLES, max_term_width = 100)]
+pub(crate) struct ReportArgs {
+    /// The recording
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// What held bytes are grouped by
+    #[arg(
+        long,
+        value_enum,
+        value_name = "tag|site|pool|stream|thread|kind",
+        default_value = "tag",
+        hide_possible_values = true
+    )]
+    pub(crate) by: GroupedBy,
+
+    /// Only what is held at a moment: peak, end, a time such as 1.5s, or the peak of a step
+    #[arg(long, value_name = "peak|end|TIME|step:K", value_parser = parse_moment, conflicts_with_all = ["from", "to", "plot"])]
+    pub(crate) at: Option<Moment>,
+
+    /// Begin at this time, counted from the recording's beginning: 1.5s, 200ms
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) from: Option<u64>,
+
+    /// End at this time
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) to: Option<u64>,
+
+    /// Groups to show; the others are one row
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) top: usize,
+
+    /// Also draw bytes by group over time to this file
+    #[arg(long, value_name = "SVG|PNG")]
+    pub(crate) plot: Option<PathBuf>,
+
+    /// Print the result as JSON, and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Say nothing on stderr but errors
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+const REPORT_EXAMPLES: &str = "\
+Examples:
+  millpond report run.mpr                    who held what at the peak, and what to change
+  millpond report run.pickle --by site       the same by the function that asked
+  millpond report run.mpr --at step:12       what is held at the peak of a step
+  millpond report run.mpr --from 2s --to 4s  a part of it: its peak, its leaks
+  millpond report run.mpr --plot run.svg     bytes by tag over time";
+
+/// `millpond diff`.
+#[derive(Debug, Args)]
+#[command(after_help = DIFF_EXAMPLES, max_term_width = 100)]
+pub(crate) struct DiffArgs {
+    /// The first recording
+    #[arg(value_name = "FIRST")]
+    pub(crate) first: PathBuf,
+
+    /// The second; without it two moments of the first are compared
+    #[arg(value_name = "SECOND")]
+    pub(crate) second: Option<PathBuf>,
+
+    /// When: peak, end, a time or the peak of a step; two of them, with a comma, for two moments
+    #[arg(long, value_name = "peak|end|TIME|step:K[,…]", default_value = "peak", value_parser = parse_moments)]
+    pub(crate) at: Moments,
+
+    /// What held bytes are grouped by
+    #[arg(
+        long,
+        value_enum,
+        value_name = "tag|site|pool|stream|thread|kind",
+        default_value = "tag",
+        hide_possible_values = true
+    )]
+    pub(crate) by: GroupedBy,
+
+    /// Groups to show; the others are one row
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) top: usize,
+
+    /// Fail if this holds, as peak>+2%, peak>24GiB, leaks>0 or allocations>+5%; may be given several times
+    #[arg(long, value_name = "FIGURE>LIMIT")]
+    pub(crate) fail_if: Vec<Gate>,
+
+    /// Print the result as JSON, and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Say nothing on stderr but errors
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+const DIFF_EXAMPLES: &str = "\
+Examples:
+  millpond diff before.mpr after.mpr                      what grew at the peak, by tag
+  millpond diff before.mpr after.mpr --by site --at end   what else is kept, by function
+  millpond diff run.mpr --at step:2,step:50               what grew from step to step
+  millpond diff base.mpr new.mpr --fail-if 'peak>+2%' --fail-if 'leaks>0'
+
+Figures: peak, requested, reserved, fragmentation, end, leaks, allocations,
+allocated, temporaries. A plus compares with the first recording, in bytes, in
+number or in per cent of it.
+
+Exit status: 0 compared, 1 a --fail-if holds, 2 bad input.";
+
+/// One moment for both recordings, or one for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moments {
+    pub(crate) first: Moment,
+    pub(crate) second: Moment,
+    /// Whether two were named.
+    pub(crate) two: bool,
+}
+
+/// What held bytes are grouped by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GroupedBy {
+    /// What they are for
+    Tag,
+    /// The function that asked for them
+    Site,
+    /// The pool
+    Pool,
+    /// The stream
+    Stream,
+    /// The thread
+    Thread,
+    /// The kind of memory and the device
+    Kind,
+}
+
+impl From<GroupedBy> for By {
+    fn from(by: GroupedBy) -> Self {
+        match by {
+            GroupedBy::Tag => Self::Tag,
+            GroupedBy::Site => Self::Site,
+            GroupedBy::Pool => Self::Pool,
+            GroupedBy::Stream => Self::Stream,
+            GroupedBy::Thread => Self::Thread,
+            GroupedBy::Kind => Self::Kind,
+        }
+    }
+}

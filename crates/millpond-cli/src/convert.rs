@@ -1,0 +1,278 @@
+//! `millpond convert`: a recording in another tool's format.
+
+#[cfg(feature = "parquet")]
+mod table;
+
+use crate::args::{ConvertArgs, Counted};
+use crate::exit::{CliError, Exit};
+use crate::progress::Progress;
+use crate::symbols::ModuleSymbols;
+use crate::text::{counted, nearest, size};
+use crate::{files, output};
+use millpond_trace::export::{At, Dialect, ExportError, ExportOptions, Exported, Packing, Target, export};
+use millpond_trace::history::{History, HistoryError};
+use millpond_trace::{ReadError, ReadOptions};
+use std::path::Path;
+
+/// What `--help` says below the options.
+pub(crate) const CONVERT_HELP: &str = "\
+Formats, by the ending of OUT (.gz and .zst behind it compress all but .mpr and .parquet):
+  .perfetto-trace   ui.perfetto.dev: counters, allocations with stacks
+  .pickle           docs.pytorch.org/memory_viz: a snapshot with its history
+  .pb.gz            pprof: allocated and in use, by stack
+  .speedscope.json  speedscope.app: one profile
+  .folded           flamegraph.pl and others: a stack on each line
+  .dhat.json        valgrind's dh_view.html
+  .heaptrack        heaptrack_print and heaptrack_gui
+  .trace.json       chrome's tracing and most viewers of traces
+  .parquet          pandas, polars, DuckDB: names instead of numbers
+  .mpr              a recording of Millpond's
+  .csv.zst          Millpond CSV
+
+Examples:
+  millpond convert run.mpr run.perfetto-trace
+  millpond convert run.mpr leaks.folded --at end
+  millpond convert run.pickle part.mpr --device 0 --from 1.5s --to-time 3s";
+
+/// The one format that this program writes itself.
+const PARQUET: &str = "parquet";
+
+/// What is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Dialect(Target),
+    Parquet,
+}
+
+/// Runs the command.
+pub(crate) fn command(args: &ConvertArgs) -> Result<Exit, CliError> {
+    let format = format(args)?;
+    if is_same(&args.input, &args.output) {
+        return Err(CliError::Usage(format!(
+            "{} is the recording itself; name another file to write",
+            args.output.display()
+        )));
+    }
+    files::check_regular(&args.input)?;
+    output::check_writable(&args.output)?;
+    let history = open(&args.input, args.quiet)?;
+    let symbols = ModuleSymbols::new(&history.definitions);
+    let bar = Progress::share(
+        args.quiet,
+        &format!(
+            "writing {}",
+            args.output.file_name().unwrap_or_default().to_string_lossy()
+        ),
+    );
+    let report = |done: u64, all: u64| bar.set(done * 100 / all.max(1), Some(100));
+    let options = ExportOptions {
+        at: match args.at {
+            Counted::Peak => At::Peak,
+            Counted::Total => At::Total,
+            Counted::End => At::End,
+        },
+        device: args.device,
+        from: args.from,
+        to: args.to_time,
+        last: args.last,
+        progress: Some(&report),
+    };
+    let mut outcome = None;
+    output::write_file(&args.output, |out| {
+        let written = match format {
+            Format::Dialect(target) => export(&history, &symbols, target, &options, out),
+            Format::Parquet => parquet(&history, &symbols, &options, out),
+        };
+        match written {
+            Ok(exported) => {
+                outcome = Some(Ok(exported));
+                Ok(())
+            }
+            // The system's own error says what to do about the file.
+            Err(ExportError::Io(error)) => Err(error),
+            Err(error) => {
+                outcome = Some(Err(error));
+                Err(std::io::Error::other("nothing was written"))
+            }
+        }
+    })
+    .or_else(|error| match outcome {
+        Some(Err(_)) => Ok(()),
+        _ => Err(error),
+    })?;
+    drop(bar);
+    match outcome {
+        Some(Ok(exported)) => tell(args, &exported, &symbols),
+        Some(Err(source)) => {
+            return Err(CliError::Export {
+                path: args.input.clone(),
+                source,
+            });
+        }
+        None => {}
+    }
+    Ok(Exit::Done)
+}
+
+fn tell(args: &ConvertArgs, exported: &Exported, symbols: &ModuleSymbols<'_>) {
+    let bytes = std::fs::metadata(&args.output).map_or(0, |file| file.len());
+    output::note(
+        args.quiet,
+        &format!(
+            "wrote {}: {}, {}",
+            args.output.display(),
+            counted(exported.events, "event"),
+            size(bytes)
+        ),
+    );
+    if !exported.lost.is_empty() {
+        output::note(
+            args.quiet,
+            &format!("lost in this format: {}", exported.lost.join("; ")),
+        );
+    }
+    for caution in symbols.cautions() {
+        output::note(args.quiet, &caution);
+    }
+}
+
+fn open(path: &Path, quiet: bool) -> Result<History, CliError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let bar = Progress::bytes(quiet, &format!("reading {name}"));
+    let report = |done, all| bar.set(done, all);
+    let options = ReadOptions {
+        progress: Some(&report),
+        ..ReadOptions::default()
+    };
+    History::open(path, &options).map_err(|error| match error {
+        HistoryError::Read(ReadError::Io { source, .. }) => CliError::Open {
+            path: path.to_owned(),
+            source,
+        },
+        HistoryError::Read(source) => CliError::Read {
+            path: path.to_owned(),
+            source,
+        },
+        other => CliError::Export {
+            path: path.to_owned(),
+            source: other.into(),
+        },
+    })
+}
+
+fn format(args: &ConvertArgs) -> Result<Format, CliError> {
+    let file = args.output.file_name().unwrap_or_default().to_string_lossy();
+    let said = args.to.as_deref().unwrap_or(&file);
+    let format = match Target::of_name(said) {
+        Some(target) => Some(Format::Dialect(target)),
+        None if ends(said, PARQUET) => Some(Format::Parquet),
+        None => None,
+    };
+    match (format, args.to.as_deref()) {
+        (Some(Format::Dialect(target)), Some(_)) if target.packing == Packing::Plain => {
+            // The name still says how the file is compressed.
+            Ok(Format::Dialect(Target {
+                packing: packing(&file, target.dialect),
+                ..target
+            }))
+        }
+        (Some(format), _) => Ok(format),
+        (None, to) => {
+            let option = if to.is_some() { "--to" } else { "the file's ending" };
+            let known: Vec<&str> = Dialect::ALL.iter().map(|dialect| dialect.ending()).collect();
+            let ending = said
+                .trim_start_matches('.')
+                .split_once('.')
+                .map_or(said, |(_, ending)| ending);
+            let hint = nearest(ending, known.iter().copied().chain([PARQUET]))
+                .map_or_else(String::new, |name| format!(" did you mean .{name}?"));
+            Err(CliError::Usage(format!(
+                "{option} names no known format: '{said}';{hint} there are .{} .{PARQUET}, and .gz or .zst behind most of them",
+                known.join(" .")
+            )))
+        }
+    }
+}
+
+fn packing(name: &str, dialect: Dialect) -> Packing {
+    match (dialect, name.to_ascii_lowercase()) {
+        (Dialect::Recording, _) => Packing::Plain,
+        (_, name) if name.ends_with(".gz") => Packing::Gzip,
+        (_, name) if name.ends_with(".zst") => Packing::Zstd,
+        _ => Packing::Plain,
+    }
+}
+
+fn ends(name: &str, ending: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.strip_suffix(ending)
+        .is_some_and(|before| before.is_empty() || before.ends_with('.'))
+}
+
+/// Whether two paths are one file, by whatever names.
+fn is_same(one: &Path, other: &Path) -> bool {
+    match (one.canonicalize(), other.canonicalize()) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => false,
+    }
+}
+
+#[cfg(feature = "parquet")]
+use table::write as parquet;
+
+#[cfg(not(feature = "parquet"))]
+fn parquet(
+    _: &History,
+    _: &ModuleSymbols<'_>,
+    _: &ExportOptions<'_>,
+    _: &mut dyn std::io::Write,
+) -> Result<Exported, ExportError> {
+    Err(ExportError::Io(std::io::Error::other(
+        "this program was built without Parquet; build it with the feature parquet, or write .mpr",
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn said(arguments: &[&str]) -> Result<Format, String> {
+        let line = ["millpond", "convert", "in.mpr"].iter().chain(arguments);
+        let cli = crate::args::Cli::try_parse_from(line).map_err(|error| error.to_string())?;
+        match cli.command {
+            crate::args::Command::Convert(args) => format(&args).map_err(|error| error.to_string()),
+            _ => Err("another command".to_owned()),
+        }
+    }
+
+    #[test]
+    fn the_ending_says_the_format() {
+        let target = |dialect, packing| Ok(Format::Dialect(Target { dialect, packing }));
+        assert_eq!(said(&["a.pb.gz"]), target(Dialect::Pprof, Packing::Gzip));
+        assert_eq!(
+            said(&["a.heaptrack.zst"]),
+            target(Dialect::Heaptrack, Packing::Zstd)
+        );
+        assert_eq!(said(&["A.MPR"]), target(Dialect::Recording, Packing::Plain));
+        assert_eq!(said(&["a.parquet"]), Ok(Format::Parquet));
+        assert_eq!(
+            said(&["a", "--to", "folded"]),
+            target(Dialect::Folded, Packing::Plain)
+        );
+        assert_eq!(
+            said(&["a.gz", "--to", "trace.json"]),
+            target(Dialect::Chrome, Packing::Gzip)
+        );
+        for (name, hint) in [
+            ("a.foldd", "did you mean .folded?"),
+            ("a.mpr.gz", "there are .perfetto-trace"),
+        ] {
+            let refused = said(&[name]).expect_err("unknown");
+            assert!(
+                refused.contains(hint) && refused.contains(".parquet"),
+                "{refused}"
+            );
+        }
+    }
+}

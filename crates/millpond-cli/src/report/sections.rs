@@ -1,0 +1,420 @@
+//! A report as a person reads it, section by section.
+
+use super::{Told, Whole};
+use crate::plot;
+use crate::table::{Align, Grid, Row};
+use crate::terminal::{bold, dim, green, width, yellow};
+use crate::text::{Unit, counted, duration_us, item, number, percent, short, size, wrap};
+use millpond_replay::analysis::{
+    By, Finding, Group, Held, RecordedSteps, StepSource, Sum, Summary, Top, Window, top,
+};
+
+/// Column at which values begin.
+const VALUES: usize = 14;
+/// Findings told.
+const FINDINGS: usize = 6;
+/// Narrower terminals show no bars.
+const BARS_FROM: usize = 72;
+/// Columns of a bar that shows a share.
+const BAR: usize = 10;
+
+/// Columns that the plot in the terminal has.
+pub(super) fn plot_columns() -> usize {
+    plot::columns(width())
+}
+
+/// The whole report.
+pub(super) fn text(told: &Told<'_>) -> String {
+    let mut out = head(told);
+    for missing in &told.at.summary.loss.sentences {
+        out.push_str(&format!("{}\n", item(&yellow("!"), missing, width())));
+    }
+    match &told.whole {
+        Some(whole) => window_text(&mut out, told, whole),
+        None => moment_text(&mut out, told),
+    }
+    out
+}
+
+fn head(told: &Told<'_>) -> String {
+    let history = told.history;
+    let summary = &told.at.summary;
+    let mut facts = format!(
+        "{} over {}",
+        counted(history.len, "row"),
+        nanoseconds(history.duration)
+    );
+    let part = match summary.window {
+        Window::Times {
+            from: 0,
+            to: u64::MAX,
+        } => None,
+        Window::Times { .. } | Window::Rows { .. } => Some((summary.from, summary.to)),
+    };
+    if let Some((from, to)) = part {
+        facts.push_str(&format!(
+            "; this is {} to {} of it",
+            nanoseconds(from),
+            nanoseconds(to)
+        ));
+    }
+    format!("{}\n{}\n", bold(&told.name), wrap(&facts, width(), 0))
+}
+
+fn moment_text(out: &mut String, told: &Told<'_>) {
+    let held = told.at.held();
+    out.push('\n');
+    fact(out, "held", &held_sentence(held));
+    sources(out, held);
+    out.push_str(&held_by(held, told.args.by.into(), told.args.top, "Held then"));
+    out.push_str(&largest(held, told.args.by.into()));
+}
+
+fn window_text(out: &mut String, told: &Told<'_>, whole: &Whole) {
+    let summary = &told.at.summary;
+    let by: By = told.args.by.into();
+    out.push_str(&format!("\n{}\n", plot::text(&whole.timeline, width())));
+    fact(
+        out,
+        "peak",
+        &format!(
+            "{}, {} in",
+            held_sentence(&summary.peak),
+            nanoseconds(summary.peak.time)
+        ),
+    );
+    sources(out, &summary.peak);
+    if let Some(peak) = summary.peak_reserved {
+        fact(
+            out,
+            "peak reserved",
+            &format!("{}, {} in", size(peak.bytes), nanoseconds(peak.time)),
+        );
+    }
+    totals(out, summary);
+    if let Some(steps) = &whole.steps {
+        fact(out, "steps", &steps_sentence(steps));
+    }
+    if summary.pools.len() > 1 {
+        out.push_str(&pools(summary));
+    }
+    out.push_str(&held_by(&summary.peak, by, told.args.top, "Held at the peak"));
+    out.push_str(&largest(&summary.peak, by));
+    out.push_str(&kept(summary, by, told.args.top));
+    out.push_str(&findings(&whole.findings));
+}
+
+fn fact(out: &mut String, name: &str, value: &str) {
+    let room = width().saturating_sub(VALUES + 2).max(20);
+    let value = wrap(value, room, 0).replace('\n', &format!("\n{}", " ".repeat(VALUES + 2)));
+    out.push_str(&format!("  {name:<VALUES$}{value}\n"));
+}
+
+fn held_sentence(held: &Held) -> String {
+    let requested = held.sum.shown_requested();
+    let asked = if held.sum.requested == held.sum.bytes {
+        String::new()
+    } else {
+        format!(", {} of it asked for", size(requested))
+    };
+    format!(
+        "{} in {}{asked}",
+        bold(&size(held.sum.shown())),
+        counted(held.sum.blocks, "block")
+    )
+}
+
+/// What pools had beside what is held.
+fn sources(out: &mut String, held: &Held) {
+    if held.parked_bytes > 0 {
+        fact(
+            out,
+            "waiting",
+            &format!("{} given back and waiting for streams", size(held.parked_bytes)),
+        );
+    }
+    if let (Some(reserved), Some(share)) = (held.reserved_bytes, held.fragmentation()) {
+        let line = format!(
+            "{} then, {} of it in nobody's hands",
+            size(reserved),
+            percent(share)
+        );
+        fact(out, "reserved", &line);
+    }
+}
+
+fn totals(out: &mut String, summary: &Summary) {
+    let temporary = match summary.temporary.blocks {
+        0 => String::new(),
+        some => format!(
+            ", {} of them given back at once",
+            percent(some as f64 / summary.allocated.blocks.max(1) as f64)
+        ),
+    };
+    let allocated = format!(
+        "{} of {} in all{temporary}; {}",
+        counted(summary.allocated.blocks, "allocation"),
+        size(summary.allocated.shown()),
+        counted(summary.frees, "free")
+    );
+    fact(out, "traffic", &allocated);
+    let lives = &summary.lifetimes;
+    if lives.blocks > 0 && lives.longest > 0 {
+        let line = format!(
+            "half of the freed blocks lived at most {}, nine of ten {}, the longest {}",
+            nanoseconds(lives.median),
+            nanoseconds(lives.p90),
+            nanoseconds(lives.longest)
+        );
+        fact(out, "lifetimes", &line);
+    }
+    if let Some(hits) = summary.hits.filter(|hits| hits.allocations > 0) {
+        let share = hits.hits as f64 / hits.allocations as f64;
+        fact(
+            out,
+            "hit rate",
+            &format!(
+                "{} of {} without the source",
+                percent(share),
+                counted(hits.allocations, "allocation")
+            ),
+        );
+    }
+    if summary.refused > 0 {
+        fact(out, "refused", &counted(summary.refused, "request"));
+    }
+    let begun = match summary.begin.blocks {
+        0 => String::new(),
+        some => format!(
+            "; it began with {} in {}",
+            size(summary.begin.shown()),
+            counted(some, "block")
+        ),
+    };
+    let end = &summary.end.sum;
+    fact(
+        out,
+        "end",
+        &format!("{} in {}{begun}", size(end.shown()), counted(end.blocks, "block")),
+    );
+}
+
+fn steps_sentence(known: &RecordedSteps) -> String {
+    let how = match &known.source {
+        StepSource::Recorded => "as the recording names them".to_owned(),
+        StepSource::Marks(text) => format!("between marks '{text}'"),
+        StepSource::Pattern(allocations) => {
+            format!("found by {} that repeat", counted(*allocations, "allocation"))
+        }
+    };
+    let steps = &known.steps;
+    let mut times: Vec<u64> = steps
+        .iter()
+        .map(|step| step.to.saturating_sub(step.from))
+        .collect();
+    times.sort_unstable();
+    let median = times.get(times.len() / 2).copied().unwrap_or(0);
+    let largest = steps.iter().max_by_key(|step| step.peak.bytes);
+    let peak = largest.map_or_else(String::new, |step| {
+        format!("; step {} holds most, {}", step.number, size(step.peak.bytes))
+    });
+    format!(
+        "{}, {how}, half of them within {}{peak}",
+        number(steps.len() as u64 + known.more),
+        nanoseconds(median)
+    )
+}
+
+/// A table of groups under a heading.
+fn held_by(held: &Held, by: By, most: usize, heading: &str) -> String {
+    let top = top(held.by(by), most);
+    let title = format!("{heading}, by {}", by.name());
+    table(&title, &top, held.sum, None)
+}
+
+fn kept(summary: &Summary, by: By, most: usize) -> String {
+    let kept = &summary.kept;
+    if kept.sum.blocks == 0 {
+        return String::new();
+    }
+    let title = format!(
+        "Allocated here and still held at the end: {} in {}, by {}",
+        size(kept.sum.shown()),
+        counted(kept.sum.blocks, "block"),
+        by.name()
+    );
+    table(&title, &top(kept.by(by), most), kept.sum, Some(summary.to))
+}
+
+/// Rows of groups, the others as one, each with its share of all. `end` is when ages are counted to.
+fn table(title: &str, top: &Top, all: Sum, end: Option<u64>) -> String {
+    let mut out = format!("\n{}\n", bold(&wrap(title, width(), 0)));
+    if all.blocks == 0 {
+        out.push_str("  nothing\n");
+        return out;
+    }
+    let mut rows: Vec<Group> = top.rows.clone();
+    if top.rest_groups > 0 {
+        rows.push(Group {
+            name: format!("({})", counted(top.rest_groups, "other")),
+            sum: top.rest,
+            oldest: None,
+        });
+    }
+    let unit = Unit::for_largest(rows.iter().map(|row| row.sum.shown()).max().unwrap_or(0));
+    let share = |sum: &Sum| sum.bytes as f64 / all.bytes.max(1) as f64;
+    let mut grid = Grid::new();
+    let column = |of: &dyn Fn(&Group) -> String| rows.iter().map(of).collect::<Vec<_>>();
+    grid.column(
+        "     held",
+        Align::Right,
+        column(&|row| format!("  {}", unit.show(row.sum.shown()))),
+    );
+    grid.column("share", Align::Right, column(&|row| percent(share(&row.sum))));
+    if width() >= BARS_FROM {
+        grid.column("", Align::Left, column(&|row| plot::bar(share(&row.sum), BAR)));
+    }
+    grid.column("blocks", Align::Right, column(&|row| number(row.sum.blocks)));
+    if let Some(end) = end {
+        let age = |row: &Group| {
+            let since = row.oldest.map(|since| end.saturating_sub(since));
+            since.map_or_else(String::new, nanoseconds)
+        };
+        grid.column("oldest", Align::Right, column(&age));
+    }
+    let used = grid.width() + 2;
+    let room = width().saturating_sub(used).max(20);
+    grid.column("who", Align::Left, column(&|row| short(&plain(&row.name), room)));
+    let mut looks = vec![Row::Plain; top.rows.len()];
+    looks.push(Row::Bound);
+    out.push_str(&grid.render(&looks));
+    out.push('\n');
+    out
+}
+
+/// A name on one line.
+fn plain(name: &str) -> String {
+    name.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn largest(held: &Held, by: By) -> String {
+    if held.largest.is_empty() {
+        return String::new();
+    }
+    let mut out = format!("\n{}\n", bold("The largest blocks"));
+    for block in &held.largest {
+        let line = format!(
+            "  {:>9}  held {:>8}  {}",
+            size(block.bytes),
+            nanoseconds(held.time.saturating_sub(block.since)),
+            plain(if by == By::Site { &block.site } else { &block.tag })
+        );
+        out.push_str(&format!("{}\n", short(&line, width())));
+    }
+    out
+}
+
+fn pools(summary: &Summary) -> String {
+    let pools = &summary.pools;
+    let largest = pools.iter().map(|pool| pool.peak.bytes).max().unwrap_or(0);
+    let unit = Unit::for_largest(largest);
+    let mut grid = Grid::new();
+    grid.column(
+        "  pool",
+        Align::Left,
+        pools
+            .iter()
+            .map(|pool| format!("  {}", short(&plain(&pool.name), 40)))
+            .collect(),
+    );
+    grid.column(
+        "peak",
+        Align::Right,
+        pools.iter().map(|pool| unit.show(pool.peak.bytes)).collect(),
+    );
+    if pools
+        .iter()
+        .any(|pool| pool.peak_requested.bytes != pool.peak.bytes)
+    {
+        let requested = pools.iter().map(|pool| unit.show(pool.peak_requested.bytes));
+        grid.column("requested", Align::Right, requested.collect());
+    }
+    if pools.iter().any(|pool| pool.peak_reserved.is_some()) {
+        let reserved = pools.iter().map(|pool| {
+            let peak = pool.peak_reserved.map(|peak| unit.show(peak.bytes));
+            peak.unwrap_or_else(|| "-".to_owned())
+        });
+        grid.column("reserved", Align::Right, reserved.collect());
+    }
+    grid.column(
+        "at the end",
+        Align::Right,
+        pools.iter().map(|pool| unit.show(pool.end_bytes)).collect(),
+    );
+    grid.column(
+        "allocations",
+        Align::Right,
+        pools.iter().map(|pool| number(pool.allocations)).collect(),
+    );
+    if pools.iter().any(|pool| pool.hits.is_some()) {
+        let rate = pools.iter().map(|pool| {
+            let hits = pool.hits.filter(|hits| hits.allocations > 0);
+            hits.map_or_else(
+                || "-".to_owned(),
+                |hits| percent(hits.hits as f64 / hits.allocations as f64),
+            )
+        });
+        grid.column("hit rate", Align::Right, rate.collect());
+    }
+    format!("\n{}\n{}\n", bold("Pools"), grid.render(&[]))
+}
+
+fn findings(found: &[Finding]) -> String {
+    if found.is_empty() {
+        return format!("\n{}\n", dim("Nothing found that is worth changing."));
+    }
+    let mut out = format!("\n{}\n", bold("Worth changing"));
+    let room = width().saturating_sub(2);
+    let put = |out: &mut String, text: &str| {
+        out.push_str(&format!("  {}\n", text.replace('\n', "\n  ")));
+    };
+    for finding in found.iter().take(FINDINGS) {
+        let when = match finding.when {
+            None => String::new(),
+            Some((from, to)) if from == to => format!(", {} in", nanoseconds(from)),
+            Some((from, to)) => format!(", {} to {}", nanoseconds(from), nanoseconds(to)),
+        };
+        put(
+            &mut out,
+            &item(
+                &yellow("▪"),
+                &format!("{}{when}: {}", finding.name, finding.evidence),
+                room,
+            ),
+        );
+        for who in &finding.who {
+            let blocks = match who.blocks {
+                0 => String::new(),
+                some => format!("  {:>15}", counted(some, "block")),
+            };
+            let line = format!("    {:>9}{blocks}  {}", size(who.bytes), plain(&who.name));
+            out.push_str(&format!("{}\n", short(&line, width())));
+        }
+        put(
+            &mut out,
+            &format!(
+                "  {}",
+                item(&green("→"), finding.remedy, room.saturating_sub(2)).replace('\n', "\n  ")
+            ),
+        );
+    }
+    if found.len() > FINDINGS {
+        let more = counted((found.len() - FINDINGS) as u64, "smaller finding");
+        out.push_str(&format!("  {}\n", dim(&format!("and {more}; --json has all"))));
+    }
+    out
+}
+
+fn nanoseconds(time: u64) -> String {
+    duration_us(time as f64 / 1e3)
+}

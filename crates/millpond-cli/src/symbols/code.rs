@@ -1,0 +1,150 @@
+//! The functions of one module, by where they are in its file's own addresses.
+
+use super::elf::{Elf, Files, Parsed, Refused, section};
+use addr2line::Context;
+use gimli::{DwarfSections, EndianArcSlice, RunTimeEndian};
+use millpond_trace::history::Frame;
+use object::elf::PT_LOAD;
+use object::read::elf::ProgramHeader;
+use object::{Object, ObjectSymbol, SymbolKind};
+use std::sync::Arc;
+
+/// Functions of a symbol table: PyTorch's largest library has a tenth of it.
+const MOST_FUNCTIONS: usize = 8 << 20;
+/// Functions inlined into each other at one place.
+const MOST_INLINED: usize = 256;
+/// Bytes of a name: demangled ones of templates can be as long as memory.
+const MOST_NAME: usize = 64 << 10;
+
+type Bytes = EndianArcSlice<RunTimeEndian>;
+
+/// What is known of a module's code.
+pub(super) struct Code {
+    /// Lines and inlined functions, where there are any.
+    lines: Option<Context<Bytes>>,
+    /// Functions of its symbol tables, by address.
+    functions: Vec<Function>,
+    /// What the first byte of the file is called in the file's own addresses.
+    first: u64,
+}
+
+struct Function {
+    address: u64,
+    bytes: u64,
+    name: String,
+}
+
+impl Code {
+    pub(super) fn new(files: Files) -> Result<Self, Refused> {
+        let all = [&files.own, &files.debug];
+        let parsed = all.map(|elf| elf.as_ref().and_then(Elf::parse));
+        let [own, debug] = &parsed;
+        let Some(any) = own.as_ref().or(debug.as_ref()) else {
+            return Err(Refused::Unreadable);
+        };
+        let with_lines = |file: &&Parsed<'_>| file.section_by_name(".debug_info").is_some();
+        let lines = parsed.iter().flatten().find(with_lines).and_then(lines);
+        let mut functions: Vec<Function> = parsed.iter().flatten().flat_map(functions).collect();
+        functions.sort_by_key(|function| function.address);
+        Ok(Self {
+            lines,
+            functions,
+            first: first(any),
+        })
+    }
+
+    /// The functions at an offset from the file's first byte in memory, the innermost first.
+    pub(super) fn frames(&self, offset: u64) -> Vec<Frame> {
+        let address = offset.wrapping_add(self.first);
+        let mut frames = self.lined(address).unwrap_or_default();
+        if let Some(function) = self.function(address) {
+            match frames.last_mut() {
+                // Lines alone name a function without its path, which the symbol table has.
+                Some(last) if function.ends_with(&last.function) => last.function = function,
+                Some(_) => {}
+                None => frames.push(Frame {
+                    function,
+                    ..Frame::default()
+                }),
+            }
+        }
+        frames.retain(|frame| !frame.function.is_empty());
+        frames
+    }
+
+    fn lined(&self, address: u64) -> Option<Vec<Frame>> {
+        let lines = self.lines.as_ref()?;
+        let mut found = lines.find_frames(address).skip_all_loads().ok()?;
+        let mut frames = Vec::new();
+        while let Ok(Some(frame)) = found.next() {
+            let function = frame.function.as_ref().and_then(|name| name.demangle().ok());
+            let place = frame.location.as_ref();
+            frames.push(Frame {
+                function: function.map_or_else(String::new, |name| short(&name)),
+                file: place.and_then(|place| place.file).map_or_else(String::new, short),
+                line: place.and_then(|place| place.line).unwrap_or(0),
+            });
+            if frames.len() == MOST_INLINED {
+                break;
+            }
+        }
+        Some(frames)
+    }
+
+    fn function(&self, address: u64) -> Option<String> {
+        let next = self
+            .functions
+            .partition_point(|function| function.address <= address);
+        // Of several names for one place the longest function holds the address.
+        let mut before = self.functions[..next].iter().rev().take(16);
+        let found = before.find(|function| address - function.address < function.bytes)?;
+        let name = addr2line::demangle_auto(found.name.as_str().into(), None);
+        Some(short(&name))
+    }
+}
+
+/// Without more than anybody reads.
+fn short(name: &str) -> String {
+    let mut end = name.len().min(MOST_NAME);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    name[..end].to_owned()
+}
+
+fn lines(file: &Parsed<'_>) -> Option<Context<Bytes>> {
+    let endian = if file.is_little_endian() {
+        RunTimeEndian::Little
+    } else {
+        RunTimeEndian::Big
+    };
+    let load = |id: gimli::SectionId| Ok::<Arc<[u8]>, gimli::Error>(section(file, id.name()));
+    let sections = DwarfSections::load(load).ok()?;
+    let dwarf = sections.borrow(|bytes| EndianArcSlice::new(Arc::clone(bytes), endian));
+    Context::from_dwarf(dwarf).ok()
+}
+
+fn functions(file: &Parsed<'_>) -> Vec<Function> {
+    let symbols = file.symbols().chain(file.dynamic_symbols());
+    let functions = symbols.filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0);
+    let function = |symbol: object::read::elf::ElfSymbol64<'_, '_, _, _>| {
+        Some(Function {
+            address: symbol.address(),
+            bytes: symbol.size(),
+            name: symbol.name().ok()?.to_owned(),
+        })
+    };
+    functions.take(MOST_FUNCTIONS).filter_map(function).collect()
+}
+
+/// What a file's first byte would be called in its own addresses: 0 for one that can be loaded anywhere.
+fn first(file: &Parsed<'_>) -> u64 {
+    let endian = file.endian();
+    let loaded = file
+        .elf_program_headers()
+        .iter()
+        .find(|header| header.p_type(endian) == PT_LOAD);
+    loaded.map_or(0, |header| {
+        header.p_vaddr(endian).wrapping_sub(header.p_offset(endian))
+    })
+}

@@ -1,0 +1,154 @@
+//! The files that hold a module's names, and their sections. Any file may be hostile: nothing in one sizes a buffer beyond what is written
+//! here, and what cannot be understood gives no names.
+
+use flate2::read::ZlibDecoder;
+use millpond_trace::history::Module;
+use object::read::elf::ElfFile64;
+use object::{CompressionFormat, Endianness, Object, ObjectSection, ReadCache};
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Of one section, decompressed: PyTorch's largest is below half of it.
+pub(super) const MOST_SECTION: u64 = 2 << 30;
+/// Where distributions put what they strip off, by build id.
+const DEBUG: &str = "/usr/lib/debug/.build-id";
+
+/// Why a module has no names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// The recording has no build id of it.
+    NotRecorded,
+    /// No file is where it was.
+    Gone,
+    /// The file that is there has another build id.
+    Differs,
+    /// The file that is there has none.
+    Missing,
+    /// It cannot be understood.
+    Unreadable,
+}
+
+impl Refused {
+    pub(super) const ALL: [Self; 5] = [
+        Self::NotRecorded,
+        Self::Gone,
+        Self::Differs,
+        Self::Missing,
+        Self::Unreadable,
+    ];
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotRecorded => "the recording has no build id of it, so its file cannot be told from another",
+            Self::Gone => "its file is not on this machine; copy it there, or install its debug file",
+            Self::Differs => "its file has changed since (another build id); put the old one there, or install its debug file",
+            Self::Missing => "its file has no build id any more; link it with --build-id",
+            Self::Unreadable => "its file cannot be read as ELF of 64 bits",
+        })
+    }
+}
+
+/// An open file, read as much as is asked of it.
+pub(super) struct Elf {
+    cache: ReadCache<File>,
+}
+
+/// A parsed file.
+pub(super) type Parsed<'a> = ElfFile64<'a, Endianness, &'a ReadCache<File>>;
+
+impl Elf {
+    pub(super) fn open(path: &Path) -> Option<Self> {
+        // Devices and pipes have no end.
+        let file = File::open(path).ok()?;
+        file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        Some(Self {
+            cache: ReadCache::new(file),
+        })
+    }
+
+    pub(super) fn parse(&self) -> Option<Parsed<'_>> {
+        ElfFile64::parse(&self.cache).ok()
+    }
+
+    fn build_id(&self) -> Option<Option<String>> {
+        let file = self.parse()?;
+        let id = file.build_id().ok()?;
+        Some(id.map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
+    }
+}
+
+/// The files of a module that are certainly its own: the file itself, and what was stripped off it.
+pub(super) struct Files {
+    pub(super) own: Option<Elf>,
+    pub(super) debug: Option<Elf>,
+}
+
+/// Looks for a module's files.
+pub(super) fn find(module: &Module) -> Result<Files, Refused> {
+    let wanted = module.build_id.to_ascii_lowercase();
+    if wanted.is_empty() {
+        return Err(Refused::NotRecorded);
+    }
+    let same = |elf: &Elf| matches!(elf.build_id(), Some(Some(found)) if found == wanted);
+    let debug = debug_file(&wanted).and_then(|path| Elf::open(&path)).filter(same);
+    let own = Elf::open(Path::new(&module.path));
+    let why = match &own {
+        None => Some(Refused::Gone),
+        Some(elf) => match elf.build_id() {
+            None => Some(Refused::Unreadable),
+            Some(None) => Some(Refused::Missing),
+            Some(Some(found)) if found != wanted => Some(Refused::Differs),
+            Some(Some(_)) => None,
+        },
+    };
+    match (why, &debug) {
+        (None, _) => Ok(Files { own, debug }),
+        (Some(_), Some(_)) => Ok(Files { own: None, debug }),
+        (Some(why), None) => Err(why),
+    }
+}
+
+/// Where the debug file of a build id would be; none for one that is no such digits, whatever a recording says.
+fn debug_file(id: &str) -> Option<PathBuf> {
+    let digits = id.len() > 2 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let (first, rest) = id.split_at_checked(2).filter(|_| digits)?;
+    Some(Path::new(DEBUG).join(first).join(format!("{rest}.debug")))
+}
+
+/// The bytes of a section, decompressed; empty where there is none, or too much of it.
+pub(super) fn section(file: &Parsed<'_>, name: &str) -> Arc<[u8]> {
+    bytes(file, name).unwrap_or_default().into()
+}
+
+fn bytes(file: &Parsed<'_>, name: &str) -> Option<Vec<u8>> {
+    let section = file.section_by_name(name)?;
+    let range = section.compressed_file_range().ok()?;
+    if range.compressed_size > MOST_SECTION || range.uncompressed_size > MOST_SECTION {
+        return None;
+    }
+    let data = section.compressed_data().ok()?;
+    let mut plain = Vec::new();
+    match data.format {
+        CompressionFormat::None => plain.extend_from_slice(data.data),
+        CompressionFormat::Zlib => {
+            let limited = ZlibDecoder::new(data.data).take(MOST_SECTION);
+            read(limited, &mut plain)?;
+        }
+        CompressionFormat::Zstandard => {
+            let limited = zstd::Decoder::with_buffer(data.data).ok()?.take(MOST_SECTION);
+            read(limited, &mut plain)?;
+        }
+        _ => return None,
+    }
+    Some(plain)
+}
+
+/// Grows with what is there, not with what was claimed.
+fn read(mut from: impl Read, into: &mut Vec<u8>) -> Option<()> {
+    from.read_to_end(into).ok().map(drop)
+}

@@ -1,0 +1,68 @@
+//! `millpond top`: what programs that use the library have, live.
+//!
+//! ```text
+//!   find      which processes there are, and which is meant
+//!   fetch     one look at a process: its socket asked, its JSON read     stats
+//!   source    the looks of a thread of its own, so that keys never wait
+//!   app       what is shown and chosen: knows no terminal
+//!   view/     how it looks, of any size; knows no process
+//!   live      the terminal, and the loop through all of that
+//! ```
+//!
+//! A process is only ever read: it knows nothing of who looks, and nothing in it waits for them.
+
+mod app;
+mod fetch;
+mod find;
+mod live;
+mod source;
+mod stats;
+mod view;
+mod warnings;
+
+use crate::args::TopArgs;
+use crate::exit::{CliError, Exit};
+use crate::{output, terminal};
+use app::App;
+use find::Target;
+use std::io::IsTerminal;
+
+pub(crate) fn command(args: &TopArgs) -> Result<Exit, CliError> {
+    let target = args.process.as_deref().map(Target::parse).transpose()?;
+    if args.json {
+        return json(target.as_ref());
+    }
+    if args.once || !std::io::stdout().is_terminal() {
+        return once(target.as_ref());
+    }
+    live::run(target)?;
+    Ok(Exit::Done)
+}
+
+fn json(target: Option<&Target>) -> Result<Exit, CliError> {
+    let Some(target) = target else {
+        output::print_json(&find::processes())?;
+        return Ok(Exit::Done);
+    };
+    let body = fetch::body(target).map_err(|why| gone(target, &why))?;
+    output::print_line(&body)?;
+    Ok(Exit::Done)
+}
+
+/// One frame as plain text, as high as it has to be.
+fn once(target: Option<&Target>) -> Result<Exit, CliError> {
+    let mut app = App::new(target.cloned());
+    match target {
+        Some(target) => {
+            let stats = fetch::stats(target).map_err(|why| gone(target, &why))?;
+            app.take_stats(Ok(stats));
+        }
+        None => app.take_processes(find::processes()),
+    }
+    output::print(&view::plain(&app, terminal::width()))?;
+    Ok(Exit::Done)
+}
+
+fn gone(target: &Target, why: &fetch::FetchError) -> CliError {
+    CliError::Usage(format!("{target}: {why}; {}", find::HOW_TO_BE_SEEN))
+}

@@ -1,0 +1,127 @@
+//! Recordings converted as a person does it.
+
+#[path = "../../millpond-trace/tests/support/sample.rs"]
+mod sample;
+mod support;
+
+use sample::{ordinary, sample};
+use std::path::Path;
+use support::{folder, run, trace};
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+#[test]
+fn every_ending_is_written_whole_and_says_what_is_lost() {
+    let folder = folder("convert-endings");
+    let input = folder.join("in.mpr");
+    std::fs::write(&input, sample(12, &ordinary())).expect("room");
+    for ending in [
+        "perfetto-trace",
+        "pickle",
+        "pb.gz",
+        "speedscope.json",
+        "folded",
+        "dhat.json",
+        "heaptrack",
+        "heaptrack.zst",
+        "trace.json",
+        "parquet",
+        "csv.zst",
+        "mpr",
+    ] {
+        let output = folder.join(format!("out.{ending}"));
+        let (code, stdout, stderr) = run(&["convert", text(&input), text(&output)]);
+        assert_eq!((code, &*stdout), (0, ""), "{ending}: {stderr}");
+        assert!(
+            stderr.contains("wrote ") && stderr.contains("lost in this format: "),
+            "{ending}: {stderr}"
+        );
+        assert!(
+            stderr.contains("no names for code in /nowhere/train") || !has_stacks(ending),
+            "{stderr}"
+        );
+        assert!(std::fs::metadata(&output).expect("written").len() > 100);
+    }
+    let left = std::fs::read_dir(&folder).expect("a folder").flatten();
+    let parts = left.filter(|file| file.file_name().to_string_lossy().ends_with(".part"));
+    assert_eq!(parts.count(), 0);
+}
+
+/// Whether names are looked up for a format.
+fn has_stacks(ending: &str) -> bool {
+    !matches!(ending, "trace.json" | "csv.zst")
+}
+
+#[test]
+fn a_part_of_a_recording_is_a_recording() {
+    let folder = folder("convert-part");
+    let output = folder.join("part.mpr");
+    let input = trace("llama8b_fsdp_streams");
+    let (code, _, stderr) = run(&[
+        "convert",
+        &input,
+        text(&output),
+        "--from",
+        "10ms",
+        "--to-time",
+        "2s",
+        "-q",
+    ]);
+    assert_eq!((code, &*stderr), (0, ""));
+    let again = folder.join("part.csv");
+    let (code, _, stderr) = run(&["convert", text(&output), text(&again), "--device", "0"]);
+    assert_eq!(code, 0, "{stderr}");
+    let (code, stdout, stderr) = run(&["info", text(&again)]);
+    assert!(code == 0 && stdout.contains("peak requested"), "{stdout}{stderr}");
+}
+
+#[test]
+fn nothing_is_written_over_and_errors_say_what_to_do() {
+    let folder = folder("convert-errors");
+    let input = folder.join("in.mpr");
+    let bytes = sample(3, &ordinary());
+    std::fs::write(&input, &bytes).expect("room");
+    let linked = folder.join("link.mpr");
+    std::os::unix::fs::symlink(&input, &linked).expect("room");
+    let other = folder.join("other.folded");
+    std::fs::write(&other, "somebody's").expect("room");
+    let input_text = text(&input).to_owned();
+    let cases = [
+        (text(&linked).to_owned(), vec![], "is the recording itself"),
+        (
+            text(&other).to_owned(),
+            vec![],
+            "a file that millpond did not write is there",
+        ),
+        (
+            text(&folder.join("a.flded")).to_owned(),
+            vec![],
+            "did you mean .folded?",
+        ),
+        (
+            text(&folder.join("a.folded")).to_owned(),
+            vec!["--device", "7"],
+            "the recording has no memory events on device 7",
+        ),
+        (
+            text(&folder.join("a.folded")).to_owned(),
+            vec!["--from", "5x"],
+            "write a time with a unit",
+        ),
+        (
+            text(&folder.join("no/a.folded")).to_owned(),
+            vec![],
+            "No such file",
+        ),
+    ];
+    for (output, more, why) in cases {
+        let line = [vec!["convert", &input_text, &output], more].concat();
+        let (code, _, stderr) = run(&line);
+        assert!(code == 2 && stderr.contains(why), "{line:?}: {stderr}");
+    }
+    assert_eq!(std::fs::read(&input).expect("there"), bytes);
+    assert_eq!(std::fs::read(&other).expect("there"), b"somebody's");
+    assert!(!folder.join("a.folded").exists());
+}

@@ -1,0 +1,263 @@
+//! `millpond report` and `millpond diff`, run as a person runs them.
+
+mod support;
+
+use millpond_trace::recording::{Kind, Row, Writer};
+use std::path::{Path, PathBuf};
+use support::{command, folder, json, run, trace};
+
+/// A recording of blocks that stay, each with a tag of its own.
+fn recording(path: &Path, blocks: &[(&str, u64)]) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), &[("program".to_owned(), "made".to_owned())]).expect("memory");
+    for (number, (tag, _)) in (1..).zip(blocks) {
+        let row = Row {
+            tag: number,
+            ..Row::new(Kind::DefineTag, 0)
+        };
+        writer.say(&row, Some(tag), None).expect("memory");
+    }
+    for (number, (_, bytes)) in (1..).zip(blocks) {
+        let row = Row {
+            id: u64::from(number),
+            bytes: *bytes,
+            requested: *bytes,
+            tag: number,
+            ..Row::new(Kind::Alloc, 1_000_000 * u64::from(number))
+        };
+        writer.push(&row).expect("memory");
+    }
+    let bytes = writer.finish(10_000_000).expect("memory");
+    std::fs::write(path, &bytes).expect("written");
+    bytes
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+#[test]
+fn a_report_names_who_held_the_peak() {
+    let (code, stdout, stderr) = run(&["report", &trace("llama8b_fsdp_streams"), "--top", "3"]);
+    assert_eq!(code, 0, "{stderr}");
+    for word in [
+        "peak          36.7 GiB in 471 blocks",
+        "5, found by 4,947 allocations that repeat",
+        "Held at the peak, by tag",
+        "others)",
+        "still held at the end: 13.0 GiB in 288 blocks",
+    ] {
+        assert!(stdout.contains(word), "{word}: {stdout}");
+    }
+}
+
+#[test]
+fn the_json_adds_up_and_agrees_with_info() {
+    let file = trace("llama8b_fsdp_streams");
+    let value = json(&["report", &file, "--json", "--top", "4"]);
+    let info = json(&["info", &file, "--json"]);
+    let peak = &value["summary"]["peak"];
+    assert_eq!(
+        peak["bytes"],
+        info["devices"][0]["history"]["peak_requested_bytes"]
+    );
+    let by = &value["peak_by"];
+    let rows = by["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 4);
+    let bytes = |value: &serde_json::Value| value["bytes"].as_u64().expect("bytes");
+    let sum: u64 = rows.iter().map(bytes).sum();
+    assert_eq!(sum + bytes(&by["rest"]), bytes(peak));
+    assert!(by["rest_groups"].as_u64() > Some(0));
+}
+
+#[test]
+fn moments_and_windows_are_what_they_say() {
+    let path = folder("report_moments").join("run.mpr");
+    recording(&path, &[("a", 1 << 20), ("b", 2 << 20), ("c", 4 << 20)]);
+    let file = shown(&path);
+    for (at, bytes) in [
+        ("peak", 7u64 << 20),
+        ("end", 7 << 20),
+        ("2ms", 3 << 20),
+        ("500us", 0),
+    ] {
+        assert_eq!(
+            json(&["report", &file, "--json", "--at", at])["at"]["bytes"],
+            bytes,
+            "{at}"
+        );
+    }
+    let part = json(&["report", &file, "--json", "--from", "1500us", "--to", "2.5ms"]);
+    assert_eq!(part["summary"]["begin"]["bytes"], 1 << 20);
+    assert_eq!(part["kept_by"]["rows"][0]["name"], "b");
+    for wrong in [
+        &["--at", "step:1"][..],
+        &["--at", "soon"],
+        &["--from", "2s", "--to", "1s"],
+        &["--by", "colour"],
+        &["--plot", "run.gif"],
+    ] {
+        let mut args = vec!["report", &file];
+        args.extend(wrong);
+        let (code, stdout, stderr) = run(&args);
+        assert_eq!((code, stdout.as_str()), (2, ""), "{wrong:?}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    }
+}
+
+#[test]
+fn no_line_is_wider_than_the_terminal() {
+    let path = folder("report_width").join("run.mpr");
+    let long = "a very long name of something ".repeat(20);
+    recording(&path, &[(&long, 1 << 20), ("b", u64::MAX), ("c", 1 << 63)]);
+    for width in ["60", "80", "160"] {
+        for file in [shown(&path), trace("gnn_sage_sampled")] {
+            let output = command(&["report", &file])
+                .env("COLUMNS", width)
+                .output()
+                .expect("it starts");
+            let text = String::from_utf8(output.stdout).expect("UTF-8");
+            let most = text.lines().map(|line| line.chars().count()).max();
+            assert!(most <= width.parse().ok(), "{width}: {text}");
+        }
+    }
+}
+
+#[test]
+fn names_from_files_steer_nothing() {
+    let path = folder("report_hostile").join("run.mpr");
+    recording(
+        &path,
+        &[
+            ("\u{1b}]0;evil\u{7}\u{1b}[2J", 1 << 20),
+            ("two\nlines\r\u{202e}", 2 << 20),
+        ],
+    );
+    for args in [
+        &["report"][..],
+        &["report", "--by", "site"],
+        &["diff", "--at", "1ms,end"],
+    ] {
+        let mut args = args.to_vec();
+        let file = shown(&path);
+        args.insert(1, &file);
+        for colours in [false, true] {
+            let mut command = command(&args);
+            if colours {
+                command.env("CLICOLOR_FORCE", "1");
+            }
+            let text = String::from_utf8(command.output().expect("it starts").stdout).expect("UTF-8");
+            assert!(
+                !text.contains("\u{1b}]") && !text.contains("\u{1b}[2J"),
+                "{text:?}"
+            );
+            assert!(!text.contains(['\u{7}', '\r', '\u{202e}']), "{text:?}");
+            assert_eq!(text.contains('\u{1b}'), colours, "{args:?} {text:?}");
+        }
+    }
+}
+
+#[test]
+fn a_cut_recording_says_so() {
+    let path = folder("report_cut").join("run.mpr");
+    let bytes = recording(&path, &[("a", 1 << 20)]);
+    std::fs::write(&path, &bytes[..bytes.len() - 20]).expect("written");
+    let (code, stdout, _) = run(&["report", &shown(&path)]);
+    assert_eq!(code, 0);
+    assert!(stdout.contains("the recording is cut after"), "{stdout}");
+    std::fs::write(&path, b"\xff\xff\xff\xffno recording").expect("written");
+    let (code, _, stderr) = run(&["report", &shown(&path)]);
+    assert_eq!((code, stderr.lines().count()), (2, 1), "{stderr}");
+    let (code, _, stderr) = run(&["report", "/dev/null"]);
+    assert!(code == 2 && stderr.contains("no regular file"), "{stderr}");
+}
+
+#[test]
+fn pictures_are_written_and_nothing_else_is_replaced() {
+    let folder = folder("report_plot");
+    let file = trace("gnn_sage_sampled");
+    for (name, begins) in [
+        ("a.svg", &b"<svg xmlns="[..]),
+        ("a.png", &b"\x89PNG\r\n\x1a\n"[..]),
+    ] {
+        let path = folder.join(name);
+        // The second time it takes the place of the first.
+        for _ in 0..2 {
+            let (code, _, stderr) = run(&["report", &file, "--plot", &shown(&path)]);
+            assert_eq!(code, 0, "{stderr}");
+            assert!(std::fs::read(&path).expect("written").starts_with(begins));
+        }
+    }
+    let other = folder.join("mine.svg");
+    std::fs::write(&other, "not a picture of ours").expect("written");
+    assert_eq!(run(&["report", &file, "--plot", &shown(&other)]).0, 2);
+}
+
+fn two(name: &str) -> (PathBuf, PathBuf) {
+    let folder = folder(name);
+    let (a, b) = (folder.join("a.mpr"), folder.join("b.mpr"));
+    recording(&a, &[("weights", 100 << 20), ("state", 50 << 20)]);
+    recording(
+        &b,
+        &[("state", 50 << 20), ("cache", 5 << 20), ("weights", 100 << 20)],
+    );
+    (a, b)
+}
+
+#[test]
+fn a_diff_matches_names_and_says_what_is_new() {
+    let (a, b) = two("diff_names");
+    let (code, stdout, stderr) = run(&["diff", &shown(&a), &shown(&b)]);
+    assert_eq!(code, 0, "{stderr}");
+    let new = stdout
+        .lines()
+        .find(|line| line.ends_with("cache"))
+        .expect("it differs");
+    assert!(new.contains("+5.00 MiB") && new.contains("new"), "{new}");
+    assert!(stdout.contains("2 groups the same in both"), "{stdout}");
+    let value = json(&["diff", &shown(&a), &shown(&b), "--json"]);
+    assert_eq!(value["groups"].as_array().map(Vec::len), Some(1));
+    assert_eq!(value["groups"][0]["after"]["bytes"], 5 << 20);
+}
+
+#[test]
+fn limits_decide_the_exit_code() {
+    let (a, b) = two("diff_limits");
+    let (a, b) = (shown(&a), shown(&b));
+    let with = |limits: &[&str]| {
+        let mut args = vec!["diff", &a, &b];
+        for limit in limits {
+            args.extend(["--fail-if", limit]);
+        }
+        let (code, stdout, stderr) = run(&args);
+        (code, stdout, stderr)
+    };
+    assert_eq!(with(&["peak>+4%", "allocations>+1"]).0, 0);
+    let (code, stdout, stderr) = with(&["peak>+4%", "peak>+3%", "leaks>0"]);
+    assert_eq!(code, 1);
+    assert_eq!(stderr.lines().count(), 2, "{stderr}");
+    assert!(
+        stdout.contains("peak>+3% holds: 150 MiB before, 155 MiB after"),
+        "{stdout}"
+    );
+    for wrong in ["peak", "peak>-1%", "speed>1", "peak>2%"] {
+        let (code, stdout, stderr) = with(&[wrong]);
+        assert_eq!(
+            (code, stdout.as_str(), stderr.lines().count()),
+            (2, "", 1),
+            "{wrong}: {stderr}"
+        );
+    }
+    let (code, _, stderr) = with(&["reserved>+1%"]);
+    assert!(code == 2 && stderr.contains("cannot be judged"), "{stderr}");
+    // The other way round there is less.
+    assert_eq!(run(&["diff", &b, &a, "--fail-if", "peak>+0"]).0, 0);
+    assert_eq!(run(&["diff", &a]).0, 2);
+}
+
+#[test]
+fn two_moments_of_one_recording() {
+    let (a, _) = two("diff_moments");
+    let value = json(&["diff", &shown(&a), "--at", "1ms,end", "--json"]);
+    assert_eq!(value["groups"][0]["name"], "state");
+    assert_eq!(value["total"]["before"]["bytes"], 100 << 20);
+}

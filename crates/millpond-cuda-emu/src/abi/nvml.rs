@@ -1,0 +1,71 @@
+//! A few functions of NVIDIA's management library: which processes have memory of a device. They answer its codes, but for what goes
+//! wrong before they are reached, which answers the driver's.
+
+use super::args::{Out, Text};
+use super::device::by_bus;
+use super::entries;
+use crate::calls::Call;
+use crate::error::{Answer, Code};
+
+/// `nvmlReturn_t`, in the place of the driver's codes.
+const INVALID_ARGUMENT: Code = Code(2);
+const NOT_FOUND: Code = Code(6);
+const INSUFFICIENT_SIZE: Code = Code(7);
+
+/// `nvmlProcessInfo_v2_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ProcessInfo {
+    process: u32,
+    used: u64,
+    gpu_instance: u32,
+    compute_instance: u32,
+}
+
+/// A device is known by its number and one more: none is null.
+fn number(device: usize) -> Answer<i32> {
+    let number = device
+        .checked_sub(1)
+        .and_then(|number| i32::try_from(number).ok());
+    number.ok_or(INVALID_ARGUMENT)
+}
+
+/// This process is the only one that an emulated device has.
+fn processes(call: &Call, device: usize, count: Out<u32>, infos: Out<ProcessInfo>) -> Answer {
+    let device = call.known_device(number(device)?).map_err(|_| INVALID_ARGUMENT)?;
+    let (free, total) = call
+        .driver
+        .state()
+        .memory
+        .info(device)
+        .map_err(|_| INVALID_ARGUMENT)?;
+    let used = total - free;
+    let room = count.get().map_err(|_| INVALID_ARGUMENT)?;
+    count.set(u32::from(used > 0))?;
+    if used == 0 {
+        return Ok(());
+    }
+    if room == 0 {
+        return Err(INSUFFICIENT_SIZE);
+    }
+    infos.set(ProcessInfo {
+        process: std::process::id(),
+        used,
+        gpu_instance: u32::MAX,
+        compute_instance: u32::MAX,
+    })
+}
+
+entries! {
+    nvmlInit_v2 none 5000 Nothing () |_call| { Ok(()) }
+    nvmlShutdown none 5000 Nothing () |_call| { Ok(()) }
+    nvmlDeviceGetHandleByPciBusId_v2 none 5000 Driver (bus: Text, device: Out<usize>) |call| {
+        let found = by_bus(call, &bus.get()?).ok_or(NOT_FOUND)?;
+        device.set(found as usize + 1)
+    }
+    nvmlDeviceGetComputeRunningProcesses_v3 none 11000 Driver (
+        device: usize, count: Out<u32>, infos: Out<ProcessInfo>
+    ) |call| {
+        processes(call, device, count, infos)
+    }
+}

@@ -1,0 +1,164 @@
+//! A function whose body is held against limits: what is read, what is refused, and what it becomes.
+
+use proc_macro2::{Ident, TokenStream};
+use quote::{ToTokens, quote};
+use syn::parse::Parser;
+use syn::spanned::Spanned;
+use syn::{Error, Expr, ItemFn, LitInt, Path, ReturnType, Signature, Type, meta};
+
+/// Those that are a call of the same name each.
+const LIMITS: [&str; 6] = [
+    "peak",
+    "total",
+    "leaked",
+    "leaked_at_one_place",
+    "allocations",
+    "temporary",
+];
+const KNOWN: &str = "there are `peak`, `total`, `leaked`, `leaked_at_one_place`, `allocations`, `temporary`, `warm_up`, \
+                     `runs` and `crate`";
+
+/// What the attribute says.
+#[derive(Default)]
+struct Options {
+    /// The limits, in the order in which they stand.
+    limits: Vec<(Ident, Expr)>,
+    warm_up: Option<LitInt>,
+    runs: Option<LitInt>,
+    krate: Option<Path>,
+}
+
+impl Options {
+    fn read(tokens: TokenStream) -> syn::Result<Self> {
+        let mut options = Self::default();
+        let place = tokens.span();
+        meta::parser(|option| {
+            if option.path.is_ident("warm_up") {
+                let runs: LitInt = option.value()?.parse()?;
+                runs.base10_parse::<u32>()?;
+                return once(&mut options.warm_up, runs, &option.path);
+            }
+            if option.path.is_ident("runs") {
+                return once(
+                    &mut options.runs,
+                    read_runs(option.value()?.parse()?)?,
+                    &option.path,
+                );
+            }
+            if option.path.is_ident("crate") {
+                let krate = option.value()?.call(Path::parse_mod_style)?;
+                return once(&mut options.krate, krate, &option.path);
+            }
+            let known = option
+                .path
+                .get_ident()
+                .filter(|name| LIMITS.iter().any(|known| *name == known));
+            let Some(name) = known else {
+                return Err(option.error(KNOWN));
+            };
+            if options.limits.iter().any(|(other, _)| other == name) {
+                return Err(option.error("said twice"));
+            }
+            options.limits.push((name.clone(), option.value()?.parse()?));
+            Ok(())
+        })
+        .parse2(tokens)?;
+        if options.limits.is_empty() {
+            return Err(Error::new(place, format!("nothing is limited: {KNOWN}")));
+        }
+        Ok(options)
+    }
+
+    fn is_repeated(&self) -> bool {
+        self.warm_up.is_some() || self.runs.is_some()
+    }
+}
+
+fn read_runs(runs: LitInt) -> syn::Result<LitInt> {
+    if runs.base10_parse::<u32>()? == 0 {
+        return Err(Error::new(runs.span(), "without a run nothing is measured"));
+    }
+    Ok(runs)
+}
+
+/// Keeps what an option says, if it is the first to say it.
+fn once<T>(place: &mut Option<T>, value: T, path: &Path) -> syn::Result<()> {
+    if place.replace(value).is_some() {
+        return Err(Error::new(path.span(), "said twice"));
+    }
+    Ok(())
+}
+
+/// Refuses functions whose body cannot be measured.
+fn check(signature: &Signature, options: &Options) -> syn::Result<()> {
+    if let Some(word) = &signature.asyncness {
+        return Err(Error::new(
+            word.span(),
+            "what an async function does happens on whichever thread polls it, beside other tasks: enter a scope around \
+             what is done without an `await`, with `Limits::enter`",
+        ));
+    }
+    if let Some(word) = &signature.constness {
+        return Err(Error::new(word.span(), "a const function allocates nothing"));
+    }
+    if options.is_repeated() && !signature.inputs.is_empty() {
+        return Err(Error::new(
+            signature.inputs.span(),
+            "a function that is run several times has no parameters: they would be gone after the first run",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether it answers a `Result`, by its name.
+fn is_result(output: &ReturnType) -> bool {
+    let ReturnType::Type(_, ty) = output else {
+        return false;
+    };
+    let Type::Path(path) = &**ty else { return false };
+    path.path
+        .segments
+        .last()
+        .is_some_and(|last| last.ident == "Result")
+}
+
+/// What the closure around the body answers. Where that is `impl Trait` it cannot be said.
+fn answer(output: &ReturnType) -> TokenStream {
+    match output {
+        ReturnType::Type(_, ty) if !matches!(**ty, Type::ImplTrait(_)) => quote!(-> #ty),
+        ReturnType::Type(..) => TokenStream::new(),
+        ReturnType::Default => quote!(-> ()),
+    }
+}
+
+pub(crate) fn expand(options: TokenStream, function: TokenStream) -> syn::Result<TokenStream> {
+    let function: ItemFn = syn::parse2(function)?;
+    let options = Options::read(options)?;
+    check(&function.sig, &options)?;
+    let ItemFn {
+        attrs,
+        vis,
+        sig,
+        block,
+    } = &function;
+    let krate = options
+        .krate
+        .as_ref()
+        .map_or_else(|| quote!(::millpond), Path::to_token_stream);
+    let limits = options.limits.iter().map(|(name, value)| quote!(.#name(#value)));
+    let warm_up = options.warm_up.iter().map(|runs| quote!(.warm_up(#runs)));
+    let runs = options.runs.iter().map(|runs| quote!(.runs(#runs)));
+    let (answer, fails) = (answer(&sig.output), is_result(&sig.output));
+    let call = match (options.is_repeated(), fails) {
+        (true, false) => quote!(assert(|| #answer #block)),
+        (true, true) => quote!(assert_ok(|| #answer #block)),
+        (false, false) => quote!(__assert_once(move || #answer #block, |_| true)),
+        (false, true) => quote!(__assert_once(move || #answer #block, ::core::result::Result::is_ok)),
+    };
+    Ok(quote! {
+        #(#attrs)*
+        #vis #sig {
+            #krate::limits::Limits::new() #(#limits)* #(#warm_up)* #(#runs)* .#call
+        }
+    })
+}

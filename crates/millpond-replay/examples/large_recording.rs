@@ -1,0 +1,183 @@
+//! How long it takes to look at a large recording, and in how much memory. Writes one of so many rows, looks at it, and prints a table:
+//!
+//! ```text
+//! cargo run --release -p millpond-replay --features recording --example large_recording -- 10000000
+//! ```
+
+use millpond_replay::analysis::{By, TimelineOptions, Window, examine, recorded_steps, timeline};
+use millpond_trace::ReadOptions;
+use millpond_trace::history::History;
+use millpond_trace::recording::{Kind, Row, Writer};
+use std::error::Error;
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Blocks that live at once.
+const LIVE: usize = 200_000;
+/// Different tags, and stacks.
+const NAMES: u64 = 2_000;
+
+/// A file that goes when the program ends.
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let rows = std::env::args()
+        .nth(1)
+        .map_or(Ok(10_000_000), |text| text.parse())?;
+    let file = Scratch(std::env::temp_dir().join(format!("millpond-large-{}.mpr", std::process::id())));
+    let start = Instant::now();
+    write(&file.0, rows)?;
+    let bytes = std::fs::metadata(&file.0)?.len();
+    println!(
+        "{:<28}{:>8.2} s   {:>6.1} MiB on disk",
+        "written",
+        start.elapsed().as_secs_f64(),
+        mib(bytes)
+    );
+    let before = most_resident();
+    look(&file.0)?;
+    let after = most_resident();
+    println!(
+        "memory: {:.0} MiB at most, {:.0} MiB of it before the first look",
+        mib(after),
+        mib(before)
+    );
+    Ok(())
+}
+
+fn look(path: &Path) -> Result<(), Box<dyn Error>> {
+    let history = timed("opened", || History::open(path, &ReadOptions::default()))?;
+    let symbols = &history.definitions;
+    let steps = timed("steps", || recorded_steps(&history))?;
+    let (whole, found) = timed("summary and findings", || {
+        examine(&history, symbols, Window::ALL, 5, steps.as_ref())
+    })?;
+    let options = TimelineOptions {
+        by: By::Tag,
+        columns: 1000,
+        bands: 8,
+    };
+    timed("timeline", || timeline(&history, symbols, &whole, &options))?;
+    println!(
+        "{} rows, {} blocks at the peak, {} steps, {} findings",
+        history.len,
+        whole.peak.sum.blocks,
+        steps.map_or(0, |known| known.steps.len()),
+        found.len()
+    );
+    Ok(())
+}
+
+fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    let (start, before) = (Instant::now(), on_processor());
+    let result = work();
+    println!(
+        "{what:<28}{:>8.2} s   {:>6.2} s of it on the processor",
+        start.elapsed().as_secs_f64(),
+        on_processor() - before
+    );
+    result
+}
+
+/// Seconds that this thread has had a processor, where the system tells: the other time was others'.
+fn on_processor() -> f64 {
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanoseconds = told.split(' ').next().and_then(|text| text.parse::<f64>().ok());
+    nanoseconds.unwrap_or(0.0) / 1e9
+}
+
+/// Allocations and frees of random blocks, a keyframe every million rows.
+fn write(path: &Path, rows: u64) -> Result<(), Box<dyn Error>> {
+    let mut writer = Writer::new(BufWriter::new(File::create(path)?), &[])?;
+    for number in 1..=NAMES as u32 {
+        let tag = Row {
+            tag: number,
+            ..Row::new(Kind::DefineTag, 0)
+        };
+        writer.say(&tag, Some(&format!("part {number} of the program")), None)?;
+        let stack = Row {
+            stack: number,
+            ..Row::new(Kind::DefineStack, 0)
+        };
+        writer.say(
+            &stack,
+            None,
+            Some(&[0x40_0000 + u64::from(number) * 64, 0x40_0000]),
+        )?;
+    }
+    let pool = Row {
+        pool: 1,
+        ..Row::new(Kind::DefinePool, 0)
+    };
+    writer.say(&pool, Some("cuda\nmain"), Some(&[0]))?;
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut draw = move |below: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % below
+    };
+    let (mut live, mut id): (Vec<Row>, u64) = (Vec::with_capacity(LIVE), 0);
+    for at in 0..rows {
+        let time = at * 100;
+        if live.len() >= LIVE || live.len() > LIVE / 2 && draw(2) == 0 {
+            let row = live.swap_remove(draw(live.len() as u64) as usize);
+            writer.push(&Row {
+                kind: Kind::Free,
+                time,
+                ..row
+            })?;
+        } else {
+            id += 1;
+            let name = 1 + draw(NAMES) as u32;
+            let bytes = 256 << draw(12);
+            let row = Row {
+                id,
+                address: 0x7000_0000_0000 + draw(1 << 30) * 256,
+                requested: bytes - draw(200),
+                bytes,
+                pool: 1,
+                thread: 1 + draw(8) as u32,
+                tag: name,
+                stack: name,
+                ..Row::new(Kind::Alloc, time)
+            };
+            writer.push(&row)?;
+            live.push(row);
+        }
+        if at % 1_000_000 == 999_999 {
+            writer.push(&Row {
+                bytes: live.len() as u64,
+                ..Row::new(Kind::Keyframe, time)
+            })?;
+            for row in &live {
+                writer.push(&Row {
+                    kind: Kind::Live,
+                    ..*row
+                })?;
+            }
+        }
+    }
+    writer.finish(rows * 100)?;
+    Ok(())
+}
+
+/// The most memory that this process has had, where the system tells.
+fn most_resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}

@@ -1,0 +1,38 @@
+//! Blocks that are given back as the very next thing their thread does with memory.
+
+use super::{By, Finding, Lint, Seen, percent, size, who_of};
+use crate::analysis::ledger::Watch;
+
+/// So many of them are worth a word.
+const LEAST_BLOCKS: u64 = 1000;
+/// As a share of all allocations.
+const LEAST_SHARE: f64 = 0.25;
+
+pub(super) struct Churn;
+
+impl Watch for Churn {}
+
+impl Lint for Churn {
+    fn told(&self, seen: &Seen<'_>) -> Option<Finding> {
+        let (temporary, all) = (seen.summary.temporary, seen.summary.allocated);
+        if temporary.blocks < LEAST_BLOCKS || (temporary.blocks as f64) < LEAST_SHARE * all.blocks as f64 {
+            return None;
+        }
+        Some(Finding {
+            name: "temporary churn",
+            // What these blocks come to one after the other is never held at once.
+            bytes: u64::try_from(temporary.bytes / u128::from(temporary.blocks)).unwrap_or(u64::MAX),
+            evidence: format!(
+                "{} of {} allocations ({}) are given back as the very next thing their thread does with memory: {} each on average, {} in all",
+                temporary.blocks,
+                all.blocks,
+                percent(temporary.blocks.into(), all.blocks.into()),
+                size(temporary.bytes / u128::from(temporary.blocks)),
+                size(temporary.bytes),
+            ),
+            when: None,
+            who: who_of(&seen.summary.temporary_by[By::Tag as usize]),
+            remedy: "Take one buffer before the loop and use it each time, or write into an output that is there already.",
+        })
+    }
+}

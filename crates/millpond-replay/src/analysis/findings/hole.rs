@@ -1,0 +1,196 @@
+//! The hole that was too small: a pool took more from its source, or refused, though it had enough free bytes, only not in one piece.
+
+use super::super::shown;
+use super::ranges::Ranges;
+use super::{By, Finding, Lint, Map, Seen, Who, size};
+use crate::analysis::ledger::{Ledger, Watch};
+use millpond_trace::recording::{Kind, Row};
+
+/// Requests that are worth a word.
+const LEAST_BYTES: u64 = 1 << 20;
+
+#[derive(Default)]
+pub(super) struct Hole {
+    segments: Map<u32, Ranges<()>>,
+    /// The largest request that found no hole.
+    worst: Option<Blocked>,
+    times: u64,
+}
+
+struct Blocked {
+    bytes: u64,
+    at: u64,
+    refused: bool,
+    free: u128,
+    holes: u64,
+    largest: u64,
+    /// The blocks on both sides of the largest hole: group, bytes, since when.
+    beside: Vec<(u32, u64)>,
+}
+
+/// The free bytes of a pool.
+#[derive(Default)]
+struct Free {
+    bytes: u128,
+    holes: u64,
+    largest: u64,
+    /// Indices into the blocks, of those on both sides of the largest hole.
+    beside: [Option<usize>; 2],
+}
+
+impl Hole {
+    fn wanted(&mut self, ledger: &Ledger<'_>, row: &Row, bytes: u64) {
+        let Some(state) = ledger.pools.get(&row.pool) else {
+            return;
+        };
+        let in_use = state.bytes + state.parked;
+        let taken = if row.kind == Kind::Reserve { row.bytes } else { 0 };
+        let before = state.reserved.unwrap_or(0).saturating_sub(u128::from(taken));
+        if bytes < LEAST_BYTES || before.saturating_sub(in_use) < u128::from(bytes) {
+            return;
+        }
+        self.times += 1;
+        if self.worst.as_ref().is_some_and(|worst| bytes <= worst.bytes) {
+            return;
+        }
+        let Some(segments) = self.segments.get(&row.pool) else {
+            return;
+        };
+        let live = ledger
+            .live
+            .values()
+            .filter(|block| block.pool == row.pool && block.address > 0);
+        let parked = ledger.parked.values().map(|parked| &parked.block);
+        let parked = parked.filter(|block| block.pool == row.pool && block.address > 0);
+        let mut blocks: Vec<(u64, u64, u32)> = live
+            .chain(parked)
+            .map(|block| (block.address, block.bytes, block.groups[By::Tag as usize]))
+            .collect();
+        blocks.sort_unstable();
+        let free = look(segments, &blocks);
+        // A hole that is large enough was of no use for another reason.
+        if free.bytes < u128::from(bytes) || free.largest >= bytes {
+            return;
+        }
+        let beside = free
+            .beside
+            .into_iter()
+            .flatten()
+            .map(|at| (blocks[at].2, blocks[at].1));
+        self.worst = Some(Blocked {
+            bytes,
+            at: ledger.time,
+            refused: row.kind == Kind::Refused,
+            free: free.bytes,
+            holes: free.holes,
+            largest: free.largest,
+            beside: beside.collect(),
+        });
+    }
+}
+
+/// The free bytes of segments among blocks, both in order of addresses.
+fn look(segments: &Ranges<()>, blocks: &[(u64, u64, u32)]) -> Free {
+    let mut free = Free::default();
+    let mut next = 0;
+    // One past the end of the hole before, for segments that touch.
+    let mut open: Option<(u64, u64, Option<usize>)> = None;
+    let close = |free: &mut Free, from: u64, to: u64, left: Option<usize>, right: Option<usize>| {
+        let bytes = to.saturating_sub(from);
+        if bytes == 0 {
+            return;
+        }
+        free.bytes += u128::from(bytes);
+        free.holes += 1;
+        if bytes > free.largest {
+            free.largest = bytes;
+            free.beside = [left, right];
+        }
+    };
+    for (start, bytes, ()) in segments.iter() {
+        let end = start + bytes;
+        let (mut at, mut left) = match open.take() {
+            // A hole goes on where the next segment begins at its end.
+            Some((from, to, left)) if to == start => (from, left),
+            Some((from, to, left)) => {
+                close(&mut free, from, to, left, None);
+                (start, None)
+            }
+            None => (start, None),
+        };
+        while let Some((address, bytes, _)) = blocks.get(next).filter(|block| block.0 < end) {
+            if *address >= start {
+                close(&mut free, at, *address, left, Some(next));
+            }
+            at = at.max(address.saturating_add(*bytes));
+            left = Some(next);
+            next += 1;
+        }
+        if at < end {
+            open = Some((at, end, left));
+        }
+    }
+    if let Some((from, to, left)) = open {
+        close(&mut free, from, to, left, None);
+    }
+    free
+}
+
+impl Watch for Hole {
+    fn row(&mut self, ledger: &Ledger<'_>, row: &Row, _: Option<&str>) {
+        match row.kind {
+            Kind::Reserve => {
+                self.wanted(ledger, row, row.bytes);
+                if row.address > 0 {
+                    self.segments
+                        .entry(row.pool)
+                        .or_default()
+                        .add(row.address, row.bytes, ());
+                }
+            }
+            Kind::Release if row.address > 0 => {
+                self.segments
+                    .entry(row.pool)
+                    .or_default()
+                    .remove(row.address, row.bytes);
+            }
+            Kind::Refused => self.wanted(ledger, row, row.requested.max(row.bytes)),
+            _ => {}
+        }
+    }
+}
+
+impl Lint for Hole {
+    fn told(&self, seen: &Seen<'_>) -> Option<Finding> {
+        let worst = self.worst.as_ref()?;
+        let happened = if worst.refused {
+            format!("a request of {} was refused", size(worst.bytes.into()))
+        } else {
+            format!(
+                "the pool took another {} from its source",
+                size(worst.bytes.into())
+            )
+        };
+        let who = worst.beside.iter().map(|(group, bytes)| Who {
+            name: seen.ledger.groups.name(By::Tag, *group).to_owned(),
+            bytes: *bytes,
+            blocks: 1,
+        });
+        Some(Finding {
+            name: "no hole large enough",
+            bytes: shown(worst.free),
+            evidence: format!(
+                "{happened} though {} of its memory were free, in {} holes of at most {}; named are the blocks beside the largest hole ({} \
+                 such times in all)",
+                size(worst.free),
+                worst.holes,
+                size(worst.largest.into()),
+                self.times,
+            ),
+            when: Some((worst.at, worst.at)),
+            who: who.collect(),
+            remedy: "Allocate what lives long before what comes and goes, or use a policy that maps or moves pages (millpond, \
+                     torch-expandable): `millpond replay` shows what each would have needed.",
+        })
+    }
+}

@@ -1,0 +1,148 @@
+//! A block that outlives all its neighbours and keeps their whole segment from going back.
+
+use super::super::shown;
+use super::ranges::Ranges;
+use super::{By, Finding, Lint, Map, Seen, percent, size, who};
+use crate::analysis::ledger::{Block, Ledger, Watch};
+use millpond_trace::recording::{Kind, Row};
+
+/// Segments that are worth a look.
+const LEAST_BYTES: u64 = 1 << 20;
+/// Of a segment that was once full by half, what is still used is at most one part in so many.
+const ONE_IN: u128 = 10;
+/// Kept free bytes that are worth a word: one part in so many of all that is reserved.
+const WORTH_ONE_IN: u128 = 20;
+
+#[derive(Default)]
+pub(super) struct LongLived {
+    segments: Map<u32, Ranges<Segment>>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Segment {
+    since: u64,
+    live: u128,
+    most: u128,
+}
+
+impl LongLived {
+    fn change(&mut self, block: &Block, change: impl Fn(u128, u128) -> u128) {
+        if block.address == 0 {
+            return;
+        }
+        let Some(segments) = self.segments.get_mut(&block.pool) else {
+            return;
+        };
+        if let Some((_, _, segment)) = segments.of(block.address) {
+            segment.live = change(segment.live, u128::from(block.bytes));
+            segment.most = segment.most.max(segment.live);
+        }
+    }
+}
+
+impl Watch for LongLived {
+    fn opened(&mut self, _: &Ledger<'_>, block: &Block) {
+        self.change(block, |now, bytes| now + bytes);
+    }
+
+    fn closed(&mut self, _: &Ledger<'_>, block: &Block, _: Option<&Row>) {
+        self.change(block, u128::saturating_sub);
+    }
+
+    fn row(&mut self, ledger: &Ledger<'_>, row: &Row, _: Option<&str>) {
+        if row.address == 0 {
+            return;
+        }
+        match row.kind {
+            Kind::Reserve => {
+                let segment = Segment {
+                    since: ledger.time,
+                    ..Segment::default()
+                };
+                self.segments
+                    .entry(row.pool)
+                    .or_default()
+                    .add(row.address, row.bytes, segment);
+            }
+            Kind::Release => self
+                .segments
+                .entry(row.pool)
+                .or_default()
+                .remove(row.address, row.bytes),
+            _ => {}
+        }
+    }
+}
+
+/// Whether a segment is kept by little of what it once held.
+fn is_kept_by_little(bytes: u64, segment: &Segment) -> bool {
+    let bytes_wide = u128::from(bytes);
+    bytes >= LEAST_BYTES
+        && segment.live > 0
+        && segment.live * ONE_IN <= bytes_wide
+        && segment.most * 2 >= bytes_wide
+        // More than fits lies in several.
+        && segment.most <= bytes_wide
+}
+
+impl Lint for LongLived {
+    fn told(&self, seen: &Seen<'_>) -> Option<Finding> {
+        let mut kept: Map<(u32, u64), (u64, u64)> = Map::default();
+        let (mut free, mut since) = (0u128, u64::MAX);
+        for (pool, segments) in &self.segments {
+            for (address, bytes, segment) in segments.iter() {
+                if is_kept_by_little(bytes, segment) {
+                    kept.insert((*pool, address), (bytes, segment.since));
+                    free += u128::from(bytes) - segment.live;
+                    since = since.min(segment.since);
+                }
+            }
+        }
+        let reserved = seen.ledger.reserved.unwrap_or(0);
+        if kept.is_empty() || free * WORTH_ONE_IN < reserved {
+            return None;
+        }
+        let mut holders: Map<u32, (u128, u64)> = Map::default();
+        let (mut used, mut blocks) = (0u128, 0u64);
+        for block in seen.ledger.live.values() {
+            let Some(segments) = self.segments.get(&block.pool) else {
+                continue;
+            };
+            let Some(address) = segments.start_of(block.address) else {
+                continue;
+            };
+            if kept.contains_key(&(block.pool, address)) {
+                let of = holders.entry(block.groups[By::Tag as usize]).or_default();
+                of.0 += u128::from(block.bytes);
+                of.1 += 1;
+                used += u128::from(block.bytes);
+                blocks += 1;
+            }
+        }
+        let plural = |n: u64, noun: &str| {
+            if n == 1 {
+                format!("1 {noun}")
+            } else {
+                format!("{n} {noun}s")
+            }
+        };
+        Some(Finding {
+            name: "long-lived block in a short-lived segment",
+            bytes: shown(free),
+            evidence: format!(
+                "{} of {} keep {} from going back ({} of all that is reserved): what lay beside them is gone",
+                plural(blocks, "block"),
+                size(used),
+                format_args!(
+                    "{} with {} free",
+                    plural(kept.len() as u64, "segment"),
+                    size(free)
+                ),
+                percent(free, reserved),
+            ),
+            when: Some((since, seen.summary.to)),
+            who: who(seen.ledger, By::Tag, &holders),
+            remedy: "Allocate these before the short-lived blocks around them, or from a pool of their own.",
+        })
+    }
+}

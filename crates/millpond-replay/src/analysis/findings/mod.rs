@@ -1,0 +1,184 @@
+//! What is worth changing about a recorded program: each finding has a name, evidence in numbers, who is behind it, and a remedy.
+//!
+//! One file for each kind. A kind watches the recording go by, all of them in one walk, and says at its end what it found. Limits below
+//! which nothing is said stand at the top of each file: a finding is to be worth a person's time.
+
+mod churn;
+mod growth;
+mod hole;
+mod long_lived;
+mod parked;
+mod pinned;
+mod ranges;
+mod rounding;
+mod unused;
+
+#[cfg(test)]
+mod tests;
+
+use super::groups::{By, Groups, Lines};
+use super::held::Group;
+use super::ledger::{Block, Ledger, Parked, Watch, walk};
+use super::steps::RecordedSteps;
+use super::summary::{Gathering, Summary};
+use super::{Map, Window, shown};
+use millpond_engine::display_size;
+use millpond_trace::history::{History, HistoryError, Symbols};
+use millpond_trace::recording::Row;
+use serde::Serialize;
+
+/// Those named in each finding.
+const NAMED: usize = 3;
+
+/// Somebody behind a finding.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Who {
+    /// The group's name.
+    pub name: String,
+    /// Its part of the bytes.
+    pub bytes: u64,
+    /// How many blocks.
+    pub blocks: u64,
+}
+
+/// Something worth changing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The kind of finding, in a word or two.
+    pub name: &'static str,
+    /// Bytes at stake.
+    pub bytes: u64,
+    /// What was seen, in numbers.
+    pub evidence: String,
+    /// When, in nanoseconds since the recording began: first and last moment; none where it is all the time.
+    pub when: Option<(u64, u64)>,
+    /// The groups behind it, the largest part first.
+    pub who: Vec<Who>,
+    /// What to do about it, in one sentence.
+    pub remedy: &'static str,
+}
+
+/// All that is known when a walk has ended.
+struct Seen<'a> {
+    history: &'a History,
+    summary: &'a Summary,
+    ledger: &'a Ledger<'a>,
+}
+
+/// A kind of finding.
+trait Lint: Watch {
+    fn told(&self, seen: &Seen<'_>) -> Option<Finding>;
+}
+
+/// What a window comes to, and everything in it that is worth changing, the most bytes first; both in one walk. Growth is told only
+/// where steps are known.
+///
+/// # Errors
+/// The recording cannot be walked any more.
+pub fn examine(
+    history: &History,
+    symbols: &dyn Symbols,
+    window: Window,
+    largest: usize,
+    steps: Option<&RecordedSteps>,
+) -> Result<(Summary, Vec<Finding>), HistoryError> {
+    let groups = Groups::new(&history.definitions, symbols, Lines::Told);
+    let mut both = Both {
+        gathering: Gathering::new(largest),
+        lints: vec![
+            Box::new(growth::Growth::new(steps)),
+            Box::new(churn::Churn),
+            Box::new(rounding::Rounding),
+            Box::new(parked::ParkedLong::default()),
+            Box::new(unused::Unused::default()),
+            Box::new(pinned::Pinned::default()),
+            Box::new(hole::Hole::default()),
+            Box::new(long_lived::LongLived::default()),
+        ],
+    };
+    let ledger = walk(history, groups, window, &mut both)?;
+    let summary = both.gathering.finish(history, &ledger, window, Lines::Told);
+    let seen = Seen {
+        history,
+        summary: &summary,
+        ledger: &ledger,
+    };
+    let mut found: Vec<Finding> = both.lints.iter().filter_map(|lint| lint.told(&seen)).collect();
+    found.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(b.name)));
+    Ok((summary, found))
+}
+
+/// A summary and all kinds of findings, told of the same changes.
+struct Both {
+    gathering: Gathering,
+    lints: Vec<Box<dyn Lint>>,
+}
+
+impl Watch for Both {
+    fn begins(&mut self, ledger: &Ledger<'_>) {
+        self.gathering.begins(ledger);
+        self.lints.iter_mut().for_each(|lint| lint.begins(ledger));
+    }
+
+    fn opened(&mut self, ledger: &Ledger<'_>, block: &Block) {
+        self.gathering.opened(ledger, block);
+        self.lints.iter_mut().for_each(|lint| lint.opened(ledger, block));
+    }
+
+    fn closed(&mut self, ledger: &Ledger<'_>, block: &Block, by: Option<&Row>) {
+        self.gathering.closed(ledger, block, by);
+        self.lints
+            .iter_mut()
+            .for_each(|lint| lint.closed(ledger, block, by));
+    }
+
+    fn passed(&mut self, ledger: &Ledger<'_>, block: &Parked, by: &Row) {
+        self.gathering.passed(ledger, block, by);
+        self.lints
+            .iter_mut()
+            .for_each(|lint| lint.passed(ledger, block, by));
+    }
+
+    fn row(&mut self, ledger: &Ledger<'_>, row: &Row, text: Option<&str>) {
+        self.gathering.row(ledger, row, text);
+        self.lints.iter_mut().for_each(|lint| lint.row(ledger, row, text));
+    }
+}
+
+/// A size for people.
+fn size(bytes: u128) -> String {
+    display_size(shown(bytes)).to_string()
+}
+
+/// A share for people, in per cent.
+fn percent(part: u128, whole: u128) -> String {
+    format!("{:.0} %", part as f64 / whole.max(1) as f64 * 100.0)
+}
+
+/// The groups of most bytes, of what was counted by number of group.
+fn who(ledger: &Ledger<'_>, by: By, counted: &Map<u32, (u128, u64)>) -> Vec<Who> {
+    let name = |group: &u32| ledger.groups.name(by, *group).to_owned();
+    let all = counted
+        .iter()
+        .map(|(group, (bytes, blocks))| (*bytes, name(group), *blocks));
+    largest(all.collect())
+}
+
+/// The same of groups by name.
+fn who_of(groups: &[Group]) -> Vec<Who> {
+    let all = groups
+        .iter()
+        .map(|group| (group.sum.bytes, group.name.clone(), group.sum.blocks));
+    largest(all.collect())
+}
+
+fn largest(mut all: Vec<(u128, String, u64)>) -> Vec<Who> {
+    all.retain(|(bytes, ..)| *bytes > 0);
+    all.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    let told = all.into_iter().take(NAMED).map(|(bytes, name, blocks)| Who {
+        name,
+        bytes: shown(bytes),
+        blocks,
+    });
+    told.collect()
+}

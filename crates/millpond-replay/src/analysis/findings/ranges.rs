@@ -1,0 +1,97 @@
+//! Ranges of addresses that a pool has taken from its source: taken and given back in any pieces.
+
+use std::collections::BTreeMap;
+
+/// Ranges that do not overlap, neighbours not joined.
+#[derive(Debug, Default)]
+pub(super) struct Ranges<T> {
+    /// One past the end, by the beginning.
+    all: BTreeMap<u64, (u64, T)>,
+}
+
+impl<T: Clone> Ranges<T> {
+    /// Adds a range; what it overlaps is cut.
+    pub(super) fn add(&mut self, address: u64, bytes: u64, with: T) {
+        let Some(end) = end(address, bytes) else { return };
+        self.remove(address, bytes);
+        self.all.insert(address, (end, with));
+    }
+
+    /// Removes a range, in whatever pieces it is there.
+    pub(super) fn remove(&mut self, address: u64, bytes: u64) {
+        let Some(end) = end(address, bytes) else { return };
+        let before = self
+            .all
+            .range(..address)
+            .next_back()
+            .map(|(from, (to, _))| (*from, *to));
+        let first = before
+            .filter(|(_, to)| *to > address)
+            .map_or(address, |(from, _)| from);
+        let overlapping: Vec<u64> = self.all.range(first..end).map(|(from, _)| *from).collect();
+        for from in overlapping {
+            let Some((to, with)) = self.all.remove(&from) else {
+                continue;
+            };
+            if from < address {
+                self.all.insert(from, (address, with.clone()));
+            }
+            if to > end {
+                self.all.insert(end, (to, with));
+            }
+        }
+    }
+
+    /// The range an address lies in: its beginning, its length, and what it was added with.
+    pub(super) fn of(&mut self, address: u64) -> Option<(u64, u64, &mut T)> {
+        let (from, (to, with)) = self.all.range_mut(..=address).next_back()?;
+        (*to > address).then_some((*from, *to - *from, with))
+    }
+
+    /// The beginning of the range an address lies in.
+    pub(super) fn start_of(&self, address: u64) -> Option<u64> {
+        let (from, (to, _)) = self.all.range(..=address).next_back()?;
+        (*to > address).then_some(*from)
+    }
+
+    /// All of them: beginning, length, what they were added with.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64, &T)> {
+        self.all
+            .iter()
+            .map(|(from, (to, with))| (*from, *to - *from, with))
+    }
+}
+
+fn end(address: u64, bytes: u64) -> Option<u64> {
+    address.checked_add(bytes).filter(|_| bytes > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_come_and_go() {
+        let mut ranges = Ranges::default();
+        ranges.add(100, 100, 'a');
+        ranges.add(200, 50, 'b');
+        ranges.remove(150, 75);
+        let all: Vec<_> = ranges
+            .iter()
+            .map(|(from, bytes, with)| (from, bytes, *with))
+            .collect();
+        assert_eq!(all, [(100, 50, 'a'), (225, 25, 'b')]);
+        ranges.remove(110, 10);
+        assert_eq!(ranges.iter().count(), 3);
+        assert_eq!(
+            ranges.of(105).map(|(from, bytes, _)| (from, bytes)),
+            Some((100, 10))
+        );
+        assert!(ranges.of(110).is_none() && ranges.of(99).is_none() && ranges.of(150).is_none());
+        ranges.add(0, 1000, 'c');
+        assert_eq!(ranges.iter().count(), 1);
+        ranges.add(u64::MAX, 2, 'd');
+        ranges.remove(0, u64::MAX);
+        assert_eq!(ranges.iter().count(), 0);
+    }
+}

@@ -1,0 +1,42 @@
+//! Bytes that nobody asked for: what sizes are rounded up by.
+
+use super::super::shown;
+use super::{By, Finding, Lint, Seen, largest, percent, size};
+use crate::analysis::ledger::Watch;
+
+/// Waste at the peak that is worth a word.
+const LEAST_BYTES: u128 = 1 << 20;
+/// One part in so many of what is held then.
+const ONE_IN: u128 = 10;
+
+pub(super) struct Rounding;
+
+impl Watch for Rounding {}
+
+impl Lint for Rounding {
+    fn told(&self, seen: &Seen<'_>) -> Option<Finding> {
+        let peak = &seen.summary.peak;
+        let waste = peak.sum.bytes.saturating_sub(peak.sum.requested);
+        if waste < LEAST_BYTES || waste * ONE_IN < peak.sum.bytes {
+            return None;
+        }
+        let of = peak.by(By::Tag).iter().map(|group| {
+            let waste = group.sum.bytes.saturating_sub(group.sum.requested);
+            (waste, group.name.clone(), group.sum.blocks)
+        });
+        Some(Finding {
+            name: "rounding waste",
+            bytes: shown(waste),
+            evidence: format!(
+                "at the peak {} of {} ({}) are bytes that nobody asked for, in {} blocks",
+                size(waste),
+                size(peak.sum.bytes),
+                percent(waste, peak.sum.bytes),
+                peak.sum.blocks,
+            ),
+            when: Some((peak.time, peak.time)),
+            who: largest(of.collect()),
+            remedy: "Let the allocator round less (smaller size classes, no powers of two), or put small blocks together into one.",
+        })
+    }
+}

@@ -1,0 +1,364 @@
+//! For each kind of finding a recording that has it, and one much like it that has not.
+
+use super::{Finding, examine};
+use crate::analysis::tests::made::Made;
+use crate::analysis::{Window, recorded_steps};
+use millpond_trace::recording::{Kind, Row};
+
+const MIB: u64 = 1 << 20;
+
+fn found(made: Made) -> Vec<Finding> {
+    let (_file, history) = made.history();
+    let steps = recorded_steps(&history).expect("it is there");
+    let examined = examine(&history, &history.definitions, Window::ALL, 3, steps.as_ref());
+    examined.expect("it is there").1
+}
+
+fn one(made: Made, name: &str) -> Finding {
+    let all = found(made);
+    let names: Vec<&str> = all.iter().map(|finding| finding.name).collect();
+    assert_eq!(names, [name], "{all:#?}");
+    all.into_iter().next().expect("one")
+}
+
+fn none(made: Made) {
+    let all = found(made);
+    assert!(all.is_empty(), "{all:#?}");
+}
+
+/// Steps of ten blocks each, of which the first keeps so many bytes.
+fn steps(kept: impl Fn(u64) -> u64) -> Made {
+    let mut made = Made::new(3);
+    for step in 0..20 {
+        made.next(Row {
+            bytes: step,
+            ..Row::new(Kind::Step, 0)
+        });
+        let mut blocks: Vec<Row> = (0..10).map(|_| made.alloc(1, MIB)).collect();
+        if kept(step) > 0 {
+            made.alloc(2, kept(step));
+        }
+        // Not the very next thing that the thread does.
+        blocks.rotate_left(5);
+        for block in blocks {
+            made.free(block);
+        }
+    }
+    made
+}
+
+#[test]
+fn growth_is_a_slope() {
+    let finding = one(steps(|_| MIB / 2), "growth from step to step");
+    // From the second step's beginning to the last one's.
+    assert_eq!(finding.bytes, 18 * MIB / 2);
+    assert_eq!((finding.who[0].name.as_str(), finding.who.len()), ("tag 2", 1));
+    assert!(
+        finding.evidence.contains("512 KiB a step"),
+        "{}",
+        finding.evidence
+    );
+}
+
+#[test]
+fn what_is_taken_once_is_no_growth() {
+    none(steps(|step| if step == 0 { 100 * MIB } else { 0 }));
+    none(steps(|step| if step == 10 { 100 * MIB } else { 0 }));
+    none(steps(|_| 100));
+}
+
+fn pairs(temporary: u64, held: u64) -> Made {
+    let mut made = Made::new(2);
+    for _ in 0..temporary {
+        let block = made.alloc(1, 4096);
+        made.free(block);
+    }
+    let held: Vec<Row> = (0..held).map(|_| made.alloc(2, 64)).collect();
+    for block in held {
+        made.free(block);
+    }
+    made
+}
+
+#[test]
+fn churn_is_counted() {
+    let finding = one(pairs(1500, 500), "temporary churn");
+    assert_eq!(
+        (finding.who[0].name.as_str(), finding.who[0].blocks),
+        ("tag 1", 1500)
+    );
+    // The last of those that are held is freed last, and the first was not allocated just before.
+    none(pairs(900, 0));
+    none(pairs(1500, 6000));
+}
+
+fn rounded(requested: u64, bytes: u64) -> Made {
+    let mut made = Made::new(2);
+    for id in 1..=8 {
+        made.next(Row {
+            id,
+            requested,
+            bytes,
+            pool: 1,
+            tag: 1 + (id % 2) as u32,
+            ..Row::new(Kind::Alloc, 0)
+        });
+    }
+    made
+}
+
+#[test]
+fn rounding_waste_is_measured_at_the_peak() {
+    let finding = one(rounded(5 * MIB, 8 * MIB), "rounding waste");
+    assert_eq!((finding.bytes, finding.who.len()), (24 * MIB, 2));
+    none(rounded(7 * MIB + MIB / 2, 8 * MIB));
+    none(rounded(50, 100));
+}
+
+fn parked(bytes: u64, others: u64) -> Made {
+    let mut made = Made::new(2);
+    let held = made.alloc(1, others);
+    for _ in 0..5 {
+        let block = made.alloc(2, bytes);
+        made.next(Row {
+            kind: Kind::FreeRequested,
+            ..block
+        });
+        for _ in 0..3 {
+            made.next(Row::new(Kind::Mark, 0));
+        }
+        made.next(Row {
+            kind: Kind::FreeCompleted,
+            ..block
+        });
+    }
+    made.free(held);
+    made
+}
+
+#[test]
+fn memory_that_waits_for_streams_is_told() {
+    let finding = one(parked(8 * MIB, 16 * MIB), "memory parked by streams");
+    assert_eq!(finding.bytes, 8 * MIB);
+    assert_eq!(
+        (finding.who[0].name.as_str(), finding.who[0].bytes),
+        ("tag 2", 8 * MIB)
+    );
+    assert!(finding.evidence.contains("0.004 ms"), "{}", finding.evidence);
+    none(parked(8 * MIB, 400 * MIB));
+    none(parked(1000, 2000));
+}
+
+fn reserved(bytes: u64, used: u64, later: u64) -> Made {
+    let mut made = Made::new(2);
+    made.next(Row {
+        bytes,
+        pool: 1,
+        ..Row::new(Kind::Reserve, 0)
+    });
+    let peak = made.alloc(1, used);
+    let stays = made.alloc(1, used / 2);
+    made.free(peak);
+    let mut before = made.alloc(2, later);
+    for _ in 0..200 {
+        let next = made.alloc(2, later);
+        made.free(before);
+        before = next;
+    }
+    made.free(stays);
+    made
+}
+
+#[test]
+fn what_stays_reserved_for_nothing_is_told() {
+    let finding = one(reserved(100 * MIB, 40 * MIB, MIB), "reserve never used again");
+    // At the peak there were 60 MiB in blocks.
+    assert_eq!(
+        (finding.bytes, finding.who[0].name.as_str()),
+        (40 * MIB, "device (cuda:0)")
+    );
+    none(reserved(63 * MIB, 40 * MIB, MIB));
+}
+
+fn pinned(times: u64, by_source: bool, keeps: bool) -> Made {
+    let mut made = Made::new(1);
+    for id in 1..=times {
+        let block = Row {
+            id,
+            bytes: MIB,
+            requested: MIB,
+            pool: 2,
+            tag: 1,
+            ..Row::new(Kind::Alloc, 0)
+        };
+        let segment = Row {
+            bytes: 2 * MIB,
+            pool: 2,
+            ..Row::new(Kind::Reserve, 0)
+        };
+        if by_source && (id == 1 || !keeps) {
+            made.next(segment);
+        }
+        let block = made.next(block);
+        // Another thread frees it.
+        made.next(Row {
+            kind: Kind::Free,
+            thread: 2,
+            ..block
+        });
+        if by_source && !keeps {
+            made.next(Row {
+                kind: Kind::Release,
+                ..segment
+            });
+        }
+    }
+    made
+}
+
+#[test]
+fn pinning_again_and_again_is_told() {
+    let finding = one(pinned(40, true, false), "pinned churn");
+    assert_eq!(
+        (finding.bytes, finding.who[0].blocks, finding.who[0].bytes),
+        (2 * MIB, 40, 80 * MIB)
+    );
+    assert_eq!(one(pinned(40, false, false), "pinned churn").bytes, MIB);
+    none(pinned(40, true, true));
+    none(pinned(10, true, false));
+}
+
+/// A pool of one segment, of which every other block is given back, and then more is asked for than a hole has.
+fn holes(block: u64, wanted: u64) -> Made {
+    let mut made = Made::new(3);
+    let start = 0x7000_0000_0000;
+    made.next(Row {
+        address: start,
+        bytes: 16 * block,
+        pool: 1,
+        ..Row::new(Kind::Reserve, 0)
+    });
+    let mut blocks = Vec::new();
+    for id in 1..=16 {
+        let address = start + (id - 1) * block;
+        let tag = 1 + (id % 2) as u32;
+        blocks.push(made.next(Row {
+            id,
+            address,
+            bytes: block,
+            requested: block,
+            pool: 1,
+            tag,
+            ..Row::new(Kind::Alloc, 0)
+        }));
+    }
+    for block in blocks.iter().skip(1).step_by(2) {
+        made.free(*block);
+    }
+    made.next(Row {
+        address: start + (1 << 40),
+        bytes: wanted,
+        pool: 1,
+        ..Row::new(Kind::Reserve, 0)
+    });
+    made.next(Row {
+        id: 17,
+        address: start + (1 << 40),
+        bytes: wanted,
+        requested: wanted,
+        pool: 1,
+        tag: 3,
+        ..Row::new(Kind::Alloc, 0)
+    });
+    made
+}
+
+#[test]
+fn the_hole_that_was_too_small_is_named() {
+    let finding = one(holes(4 * MIB, 8 * MIB), "no hole large enough");
+    assert_eq!(finding.bytes, 32 * MIB);
+    assert!(
+        finding.evidence.contains("8 holes of at most 4.00 MiB"),
+        "{}",
+        finding.evidence
+    );
+    assert!(
+        finding
+            .who
+            .iter()
+            .all(|who| who.name == "tag 2" && who.bytes == 4 * MIB),
+        "{:?}",
+        finding.who
+    );
+    // More than is free, no more than a hole, and nothing worth a word.
+    none(holes(4 * MIB, 64 * MIB));
+    none(holes(4 * MIB, 4 * MIB));
+    none(holes(4096, 8192));
+}
+
+#[test]
+fn a_refusal_names_the_hole_too() {
+    let mut made = holes(4 * MIB, 64 * MIB);
+    made.next(Row {
+        requested: 10 * MIB,
+        pool: 1,
+        ..Row::new(Kind::Refused, 0)
+    });
+    let finding = one(made, "no hole large enough");
+    assert!(
+        finding.evidence.starts_with("a request of 10.0 MiB was refused"),
+        "{}",
+        finding.evidence
+    );
+}
+
+fn segments(little: u64, others_stay: bool) -> Made {
+    let mut made = Made::new(2);
+    let start = |segment: u64| 0x1_0000_0000 + segment * (32 * MIB);
+    for segment in 0..4 {
+        let row = Row {
+            address: start(segment),
+            bytes: 32 * MIB,
+            pool: 1,
+            ..Row::new(Kind::Reserve, 0)
+        };
+        made.next(row);
+    }
+    let mut id = 0;
+    let mut freed = Vec::new();
+    for segment in 0..4 {
+        for (offset, bytes, tag) in [(0, little, 1), (little, 16 * MIB, 2)] {
+            id += 1;
+            let address = start(segment) + offset;
+            let row = Row {
+                id,
+                address,
+                bytes,
+                requested: bytes,
+                pool: 1,
+                tag,
+                ..Row::new(Kind::Alloc, 0)
+            };
+            let row = made.next(row);
+            if tag == 2 {
+                freed.push(row);
+            }
+        }
+    }
+    for row in freed.into_iter().filter(|_| !others_stay) {
+        made.free(row);
+    }
+    made
+}
+
+#[test]
+fn little_that_keeps_a_segment_is_named() {
+    let finding = one(segments(MIB, false), "long-lived block in a short-lived segment");
+    assert_eq!(finding.bytes, 4 * 31 * MIB);
+    assert_eq!(
+        (finding.who[0].name.as_str(), finding.who[0].blocks),
+        ("tag 1", 4)
+    );
+    none(segments(MIB, true));
+    none(segments(8 * MIB, false));
+}

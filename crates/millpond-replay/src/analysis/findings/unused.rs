@@ -1,0 +1,100 @@
+//! Memory that a pool keeps and never uses again.
+
+use super::super::shown;
+use super::{Finding, Lint, Map, Seen, Who, size};
+use crate::analysis::groups::pool_name;
+use crate::analysis::ledger::{Block, Ledger, Watch};
+use millpond_trace::recording::Row;
+
+/// Unused bytes that are worth a word.
+const LEAST_BYTES: u128 = 4 << 20;
+/// One part in so many of what the pool has at the end.
+const ONE_IN: u128 = 10;
+/// Allocations of the pool meanwhile: without them nobody could have used it.
+const LEAST_ALLOCATIONS: u64 = 100;
+
+#[derive(Default)]
+pub(super) struct Unused {
+    pools: Map<u32, Stretch>,
+}
+
+/// The time since a pool had most.
+#[derive(Clone, Copy, Default)]
+struct Stretch {
+    most: u128,
+    /// Of what it has, the least that nobody had since.
+    unused: u128,
+    since: u64,
+    allocations: u64,
+}
+
+impl Unused {
+    fn look(&mut self, ledger: &Ledger<'_>, pool: u32) {
+        let Some(state) = ledger.pools.get(&pool) else {
+            return;
+        };
+        let Some(reserved) = state.reserved else { return };
+        let free = reserved.saturating_sub(state.bytes + state.parked);
+        let stretch = self.pools.entry(pool).or_default();
+        if reserved > stretch.most {
+            *stretch = Stretch {
+                most: reserved,
+                unused: free,
+                since: ledger.time,
+                allocations: 0,
+            };
+        }
+        stretch.unused = stretch.unused.min(free);
+    }
+}
+
+impl Watch for Unused {
+    fn begins(&mut self, ledger: &Ledger<'_>) {
+        let known: Vec<u32> = ledger.pools.keys().copied().collect();
+        for pool in known {
+            self.look(ledger, pool);
+        }
+    }
+
+    fn opened(&mut self, ledger: &Ledger<'_>, block: &Block) {
+        self.look(ledger, block.pool);
+        if let Some(stretch) = self.pools.get_mut(&block.pool) {
+            stretch.allocations += 1;
+        }
+    }
+
+    fn row(&mut self, ledger: &Ledger<'_>, row: &Row, _: Option<&str>) {
+        self.look(ledger, row.pool);
+    }
+}
+
+impl Lint for Unused {
+    fn told(&self, seen: &Seen<'_>) -> Option<Finding> {
+        let kept = |(number, stretch): (&u32, &Stretch)| {
+            let reserved = seen.ledger.pools.get(number)?.reserved?;
+            let matters = stretch.unused >= LEAST_BYTES && stretch.unused * ONE_IN >= reserved;
+            (matters && stretch.allocations >= LEAST_ALLOCATIONS).then_some((*number, *stretch))
+        };
+        let mut kept: Vec<(u32, Stretch)> = self.pools.iter().filter_map(kept).collect();
+        kept.sort_unstable_by_key(|(number, stretch)| (std::cmp::Reverse(stretch.unused), *number));
+        let unused: u128 = kept.iter().map(|(_, stretch)| stretch.unused).sum();
+        let allocations: u64 = kept.iter().map(|(_, stretch)| stretch.allocations).sum();
+        let since = kept.iter().map(|(_, stretch)| stretch.since).min()?;
+        let who = kept.iter().take(super::NAMED).map(|(number, stretch)| Who {
+            name: pool_name(*number, seen.history.definitions.pool(*number)),
+            bytes: shown(stretch.unused),
+            blocks: 0,
+        });
+        Some(Finding {
+            name: "reserve never used again",
+            bytes: shown(unused),
+            evidence: format!(
+                "{} stay reserved and are never used again after the most was reserved, by any of {allocations} allocations since",
+                size(unused),
+            ),
+            when: Some((since, seen.summary.to)),
+            who: who.collect(),
+            remedy: "Trim the pool once the program has warmed up, or let it give back by itself (decay, trim-every).",
+        })
+    }
+}

@@ -1,0 +1,176 @@
+//! Conditions that a comparison must not meet: `peak>+2%`, `peak>24GiB`, `leaks>0`.
+
+use super::diff::{Diff, FIGURES, Measure};
+use millpond_engine::parse_size;
+use std::fmt;
+use std::str::FromStr;
+
+/// A condition on one figure of two recordings, under which a comparison fails.
+///
+/// `NAME>VALUE` looks at the second recording alone; `NAME>+VALUE` at how much more the second has than the first, in
+/// bytes, in number, or in per cent of the first. Fragmentation is a share: it and its difference are in per cent.
+///
+/// ```
+/// use millpond_replay::analysis::Gate;
+///
+/// assert!("peak>+2%".parse::<Gate>().is_ok());
+/// assert!("leaks>0".parse::<Gate>().is_ok());
+/// assert!("peak>-2%".parse::<Gate>().is_err());
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gate {
+    text: String,
+    figure: usize,
+    limit: Limit,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Limit {
+    /// The second is more than this.
+    Absolute(f64),
+    /// It has more than the first by more than this.
+    More(f64),
+    /// By more than this share of the first.
+    MoreShare(f64),
+}
+
+/// A text that is no condition.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GateError {
+    /// It has no comparison.
+    #[error(
+        "'{text}' is no condition: write a figure, '>' and a limit, such as peak>+2%, peak>24GiB or leaks>0"
+    )]
+    Shape {
+        /// What was read.
+        text: String,
+    },
+    /// No such figure.
+    #[error("'{name}' is no figure; there are {known}")]
+    UnknownFigure {
+        /// What was read.
+        name: String,
+        /// Those there are.
+        known: String,
+    },
+    /// The limit is no number that this figure can be held against.
+    #[error("'{limit}' is no limit for {figure}: {expected}")]
+    Limit {
+        /// What was read.
+        limit: String,
+        /// The figure.
+        figure: &'static str,
+        /// What could be written.
+        expected: &'static str,
+    },
+}
+
+impl FromStr for Gate {
+    type Err = GateError;
+
+    fn from_str(text: &str) -> Result<Self, GateError> {
+        let shape = || GateError::Shape {
+            text: text.to_owned(),
+        };
+        let (name, limit) = text.split_once('>').ok_or_else(shape)?;
+        let (name, limit) = (name.trim(), limit.trim());
+        if name.is_empty() || limit.is_empty() {
+            return Err(shape());
+        }
+        let found = FIGURES.iter().position(|(known, ..)| *known == name);
+        let figure = found.ok_or_else(|| GateError::UnknownFigure {
+            name: name.to_owned(),
+            known: FIGURES.map(|(known, ..)| known).join(", "),
+        })?;
+        Ok(Self {
+            text: format!("{name}>{limit}"),
+            figure,
+            limit: parse_limit(figure, limit)?,
+        })
+    }
+}
+
+fn parse_limit(figure: usize, text: &str) -> Result<Limit, GateError> {
+    let (name, is_bytes, _) = FIGURES[figure];
+    let is_share = name == "fragmentation";
+    let refused = |expected| GateError::Limit {
+        limit: text.to_owned(),
+        figure: name,
+        expected,
+    };
+    let (is_more, value) = match text.strip_prefix('+') {
+        Some(value) => (true, value.trim()),
+        None => (false, text),
+    };
+    if let Some(number) = value.strip_suffix('%') {
+        let share = decimal(number.trim()).ok_or_else(|| refused("write per cent such as +2%"))? / 100.0;
+        return match (is_share, is_more) {
+            (true, true) => Ok(Limit::More(share)),
+            (true, false) => Ok(Limit::Absolute(share)),
+            (false, true) => Ok(Limit::MoreShare(share)),
+            (false, false) => Err(refused(
+                "per cent are of the first recording; write them with a plus, such as +2%",
+            )),
+        };
+    }
+    let number = if is_share {
+        return Err(refused("it is a share; write per cent, such as 20% or +5%"));
+    } else if is_bytes {
+        parse_size(value).map_err(|_| {
+            refused("write a size such as 24GiB or 0, or more than the first has such as +64MiB or +2%")
+        })? as f64
+    } else {
+        decimal(value).ok_or_else(|| {
+            refused("write a number such as 1000, or more than the first has such as +10 or +2%")
+        })?
+    };
+    Ok(if is_more {
+        Limit::More(number)
+    } else {
+        Limit::Absolute(number)
+    })
+}
+
+/// A number as people write it: digits and a point, no sign, no exponent.
+fn decimal(text: &str) -> Option<f64> {
+    let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    text.parse().ok().filter(|_| plain)
+}
+
+impl fmt::Display for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// What a condition came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Verdict {
+    /// It is not met.
+    Passes(Measure),
+    /// It is met: the comparison fails.
+    Fails(Measure),
+    /// One of the recordings does not tell of the figure.
+    Unknown(Measure),
+}
+
+impl Gate {
+    /// Holds the condition against a comparison.
+    #[must_use]
+    pub fn judge(&self, diff: &Diff) -> Verdict {
+        let measure = diff.measures[self.figure];
+        let met = match (self.limit, measure.before, measure.after) {
+            (Limit::Absolute(limit), _, Some(after)) => after > limit,
+            (Limit::More(limit), Some(before), Some(after)) => after - before > limit,
+            // From nothing, anything is more than any share.
+            (Limit::MoreShare(limit), Some(before), Some(after)) => after - before > before * limit,
+            _ => return Verdict::Unknown(measure),
+        };
+        if met {
+            Verdict::Fails(measure)
+        } else {
+            Verdict::Passes(measure)
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! What blocks are grouped by, and what each group is called.
+//!
+//! Groups are names, not numbers: two numbers of the same name are one group, so that two recordings can be held side by side.
+
+use super::Map;
+use crate::tags::{frames, tag_group};
+use millpond_trace::history::{Definitions, Frame, Pool, Symbols};
+use millpond_trace::recording::Row;
+use serde::Serialize;
+
+/// What blocks are grouped by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[repr(usize)]
+pub enum By {
+    /// What they are for; module paths that differ in numbers only are one.
+    Tag,
+    /// The program's innermost function on the stack of the allocation.
+    Site,
+    /// The pool.
+    Pool,
+    /// The stream of the allocation.
+    Stream,
+    /// The thread of the allocation.
+    Thread,
+    /// The kind of memory, and the device it is on.
+    Kind,
+}
+
+impl By {
+    /// All of them.
+    pub const ALL: [Self; COUNT] = [
+        Self::Tag,
+        Self::Site,
+        Self::Pool,
+        Self::Stream,
+        Self::Thread,
+        Self::Kind,
+    ];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tag => "tag",
+            Self::Site => "site",
+            Self::Pool => "pool",
+            Self::Stream => "stream",
+            Self::Thread => "thread",
+            Self::Kind => "kind",
+        }
+    }
+}
+
+/// How many ways there are to group.
+pub(super) const COUNT: usize = 6;
+
+/// Whether names of sites have lines of code, which move from one version of a program to the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lines {
+    /// They do.
+    #[default]
+    Told,
+    /// They do not, so that two versions have the same names.
+    LeftOut,
+}
+
+/// Groups of one way; more names than this become one group, so that a hostile file cannot make tables without end.
+const MOST: usize = 1 << 20;
+const BEYOND: &str = "(more groups than are told apart)";
+
+/// Group numbers of blocks, made as blocks come.
+pub(super) struct Groups<'a> {
+    definitions: &'a Definitions,
+    symbols: &'a dyn Symbols,
+    lines: Lines,
+    ways: [Names; COUNT],
+}
+
+/// The groups of one way.
+#[derive(Default)]
+struct Names {
+    /// By what numbers in rows say, small ones.
+    near: Vec<u32>,
+    /// The others.
+    far: Map<u64, u32>,
+    by_name: Map<String, u32>,
+    names: Vec<String>,
+}
+
+const UNKNOWN: u32 = u32::MAX;
+const NEAR: u64 = 1 << 16;
+
+impl Names {
+    fn known(&self, key: u64) -> Option<u32> {
+        let near = usize::try_from(key).ok().and_then(|at| self.near.get(at));
+        match near {
+            Some(group) => (*group != UNKNOWN).then_some(*group),
+            None => self.far.get(&key).copied(),
+        }
+    }
+
+    fn enter(&mut self, key: u64, name: String) -> u32 {
+        let name = if self.names.len() >= MOST && !self.by_name.contains_key(name.as_str()) {
+            BEYOND.to_owned()
+        } else {
+            name
+        };
+        let next = self.names.len() as u32;
+        let group = *self.by_name.entry_ref(name.as_str()).or_insert(next);
+        if group == next {
+            self.names.push(name);
+        }
+        if key < NEAR {
+            let at = key as usize;
+            if self.near.len() <= at {
+                self.near.resize(at + 1, UNKNOWN);
+            }
+            self.near[at] = group;
+        } else if self.far.len() < MOST {
+            self.far.insert(key, group);
+        }
+        group
+    }
+}
+
+impl<'a> Groups<'a> {
+    pub(super) fn new(definitions: &'a Definitions, symbols: &'a dyn Symbols, lines: Lines) -> Self {
+        Self {
+            definitions,
+            symbols,
+            lines,
+            ways: Default::default(),
+        }
+    }
+
+    /// The groups of an allocation, by [`By`].
+    pub(super) fn of(&mut self, row: &Row) -> [u32; COUNT] {
+        By::ALL.map(|by| {
+            let key = match by {
+                By::Tag => u64::from(row.tag),
+                // Recordings of stacks that came as text have them in the tag.
+                By::Site if row.stack == 0 => u64::from(row.tag),
+                By::Site => u64::from(row.stack) << 32,
+                By::Pool | By::Kind => u64::from(row.pool),
+                By::Stream => u64::from(row.stream),
+                By::Thread => u64::from(row.thread),
+            };
+            match self.ways[by as usize].known(key) {
+                Some(group) => group,
+                None => {
+                    let name = self.called(by, row);
+                    self.ways[by as usize].enter(key, name)
+                }
+            }
+        })
+    }
+
+    /// What a group is called.
+    pub(super) fn name(&self, by: By, group: u32) -> &str {
+        let names = &self.ways[by as usize].names;
+        names.get(group as usize).map_or("", String::as_str)
+    }
+
+    /// The device of a pool; -1 for the host's memory and where it is not known.
+    pub(super) fn device(&self, pool: u32) -> i32 {
+        self.definitions.pool(pool).map_or(-1, |pool| pool.device)
+    }
+
+    /// Whether a pool's memory is pinned.
+    pub(super) fn is_pinned(&self, pool: u32) -> bool {
+        self.definitions
+            .pool(pool)
+            .is_some_and(|pool| pool.memory == "pinned")
+    }
+
+    fn called(&self, by: By, row: &Row) -> String {
+        match by {
+            By::Tag => self.bare(&tag_group(self.definitions.tag(row.tag))),
+            By::Site => self.site(row),
+            By::Pool => pool_name(row.pool, self.definitions.pool(row.pool)),
+            By::Kind => kind_name(self.definitions.pool(row.pool)),
+            By::Stream => format!("stream {}", row.stream),
+            By::Thread => match self.definitions.thread(row.thread) {
+                "" if row.thread == 0 => "(no thread recorded)".to_owned(),
+                "" => format!("thread {}", row.thread),
+                name => name.to_owned(),
+            },
+        }
+    }
+
+    fn site(&self, row: &Row) -> String {
+        if row.stack != 0 {
+            let stack = self.symbols.stack(self.definitions.stack(row.stack));
+            let own = stack.iter().find(|frame| !is_machinery(&frame.function));
+            return match own.or(stack.first()) {
+                Some(frame) => self.frame(frame),
+                None => "(stack not known)".to_owned(),
+            };
+        }
+        let tag = self.definitions.tag(row.tag);
+        let stack = tag.rsplit(';').next().unwrap_or(tag);
+        match frames(stack).find(|frame| !frame.is_empty()) {
+            // A tag that is a name and no stack.
+            Some(frame) if frame.contains(':') => self.bare(frame),
+            _ => "(no stack recorded)".to_owned(),
+        }
+    }
+
+    fn frame(&self, frame: &Frame) -> String {
+        let file = frame.file.rsplit('/').next().unwrap_or_default();
+        match (file, frame.line, self.lines) {
+            ("", ..) => frame.function.clone(),
+            (file, 0, _) | (file, _, Lines::LeftOut) => format!("{} ({file})", frame.function),
+            (file, line, Lines::Told) => format!("{} ({file}:{line})", frame.function),
+        }
+    }
+
+    /// A frame of a stack that came as text, `file:function:line`, without its line where lines are left out.
+    fn bare(&self, name: &str) -> String {
+        let cut = match name.rsplit_once(':') {
+            Some((before, line)) if self.lines == Lines::LeftOut && before.contains(':') => {
+                (!line.is_empty() && line.bytes().all(|b| b.is_ascii_digit())).then_some(before)
+            }
+            _ => None,
+        };
+        cut.unwrap_or(name).to_owned()
+    }
+}
+
+/// Whether a function is one of allocators or of Rust's own collections, and not the program's.
+fn is_machinery(function: &str) -> bool {
+    let name = function.trim_start_matches('<');
+    [
+        "millpond::",
+        "alloc::",
+        "core::",
+        "std::",
+        "hashbrown::",
+        "__rust",
+        "__rdl",
+        "__rg",
+    ]
+    .iter()
+    .any(|of| name.starts_with(of))
+}
+
+/// The name of a pool for people: its own, and where its memory is.
+pub(super) fn pool_name(number: u32, pool: Option<&Pool>) -> String {
+    match pool {
+        None if number == 0 => "(no pool recorded)".to_owned(),
+        None => format!("pool {number}"),
+        Some(pool) => match pool.name.as_str() {
+            "" => format!("default ({})", kind_name(Some(pool))),
+            name => format!("{name} ({})", kind_name(Some(pool))),
+        },
+    }
+}
+
+/// The kind of a pool's memory, and the device it is on.
+pub(super) fn kind_name(pool: Option<&Pool>) -> String {
+    match pool {
+        None => "(kind not recorded)".to_owned(),
+        Some(pool) if pool.memory.is_empty() => "(kind not recorded)".to_owned(),
+        Some(pool) if pool.device < 0 => pool.memory.clone(),
+        Some(pool) => format!("{}:{}", pool.memory, pool.device),
+    }
+}

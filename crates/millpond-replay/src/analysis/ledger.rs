@@ -1,0 +1,346 @@
+//! Rows as blocks that open and close, and what pools have taken from their sources.
+//!
+//! Keyframes say what lives, whatever was lost before: blocks that they do not name are closed, and those that nobody knew are
+//! opened, once the keyframe is whole. While it is read nothing changes, so no sum ever shows half of one.
+
+use super::groups::{COUNT, Groups};
+use super::{Map, Window};
+use millpond_trace::history::{Flow, History, HistoryError};
+use millpond_trace::recording::{Gauge, Kind, Row};
+use std::ops::Range;
+
+/// A block in callers' hands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block {
+    pub(super) id: u64,
+    /// When it was handed out.
+    pub(super) time: u64,
+    pub(super) address: u64,
+    pub(super) requested: u64,
+    pub(super) bytes: u64,
+    pub(super) pool: u32,
+    pub(super) thread: u32,
+    /// The row that told of it.
+    pub(super) order: u64,
+    pub(super) groups: [u32; COUNT],
+    /// The last keyframe that named it.
+    keyframe: u64,
+    /// Whether an allocation in the recording told of it, and not a keyframe or what was there before.
+    pub(super) is_event: bool,
+}
+
+/// What is done with each change in a window.
+pub(super) trait Watch {
+    /// The window begins: what lives by now was there before.
+    fn begins(&mut self, _ledger: &Ledger<'_>) {}
+    /// A block came to be.
+    fn opened(&mut self, _ledger: &Ledger<'_>, _block: &Block) {}
+    /// A block is no more. `by` is the free, where there is one.
+    fn closed(&mut self, _ledger: &Ledger<'_>, _block: &Block, _by: Option<&Row>) {}
+    /// Streams have passed the last use of a block that was given back before.
+    fn passed(&mut self, _ledger: &Ledger<'_>, _block: &Parked, _by: &Row) {}
+    /// Any row, after what it changes.
+    fn row(&mut self, _ledger: &Ledger<'_>, _row: &Row, _text: Option<&str>) {}
+}
+
+/// A block that was given back while streams still used it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parked {
+    pub(super) block: Block,
+    pub(super) since: u64,
+}
+
+/// What a pool holds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PoolState {
+    pub(super) requested: u128,
+    pub(super) bytes: u128,
+    pub(super) parked: u128,
+    /// None where nothing tells.
+    pub(super) reserved: Option<u128>,
+    pub(super) hits: Option<u64>,
+    pub(super) allocations: Option<u64>,
+}
+
+/// What lives by now.
+pub(super) struct Ledger<'a> {
+    pub(super) groups: Groups<'a>,
+    pub(super) live: Map<u64, Block>,
+    pub(super) parked: Map<u64, Parked>,
+    pub(super) pools: Map<u32, PoolState>,
+    /// Of each device, what is in anybody's use.
+    pub(super) devices: Map<u32, u64>,
+    pub(super) requested: u128,
+    pub(super) bytes: u128,
+    pub(super) parked_bytes: u128,
+    /// Of all pools together; none where nothing tells.
+    pub(super) reserved: Option<u128>,
+    /// Rows so far.
+    pub(super) order: u64,
+    /// The latest time so far.
+    pub(super) time: u64,
+    /// Frees of blocks that nobody knew.
+    pub(super) unknown_frees: u64,
+    older: &'a [Range<u64>],
+    keyframe: Keyframe,
+}
+
+#[derive(Default)]
+struct Keyframe {
+    /// Of this one, from 1.
+    number: u64,
+    open: bool,
+    named: u64,
+    known: usize,
+    new: Vec<Row>,
+    announced: u64,
+}
+
+impl<'a> Ledger<'a> {
+    fn new(history: &'a History, groups: Groups<'a>) -> Self {
+        Self {
+            groups,
+            live: Map::default(),
+            parked: Map::default(),
+            pools: Map::default(),
+            devices: Map::default(),
+            requested: 0,
+            bytes: 0,
+            parked_bytes: 0,
+            reserved: None,
+            order: 0,
+            time: 0,
+            unknown_frees: 0,
+            older: &history.older,
+            keyframe: Keyframe::default(),
+        }
+    }
+
+    /// Takes in a row.
+    fn note(&mut self, row: &Row, text: Option<&str>, watch: &mut dyn Watch) {
+        if row.kind == Kind::Live {
+            self.name(row);
+            self.order += 1;
+            return;
+        }
+        if self.keyframe.open && !is_definition(row.kind) {
+            self.settle(watch);
+        }
+        self.time = self.time.max(row.time);
+        match row.kind {
+            Kind::Alloc => {
+                let groups = self.groups.of(row);
+                let is_event = !self.older.iter().any(|ids| ids.contains(&row.id));
+                self.open(row, groups, is_event, watch);
+            }
+            Kind::Free => self.free(row, watch),
+            Kind::FreeRequested => self.park(row, watch),
+            Kind::FreeCompleted => self.pass(row, watch),
+            Kind::Reserve => self.reserve(row, |held, by| held.saturating_add(by)),
+            Kind::Release => self.reserve(row, u128::saturating_sub),
+            Kind::Gauge => self.gauge(row),
+            Kind::Keyframe => {
+                self.keyframe = Keyframe {
+                    number: self.keyframe.number + 1,
+                    open: true,
+                    announced: row.bytes,
+                    ..Keyframe::default()
+                }
+            }
+            _ => {}
+        }
+        watch.row(self, row, text);
+        self.order += 1;
+    }
+
+    fn open(&mut self, row: &Row, groups: [u32; COUNT], is_event: bool, watch: &mut dyn Watch) {
+        if let Some(before) = self.remove(row.id) {
+            watch.closed(self, &before, None);
+        }
+        let block = Block {
+            id: row.id,
+            time: row.time,
+            address: row.address,
+            requested: row.requested,
+            bytes: row.bytes,
+            pool: row.pool,
+            thread: row.thread,
+            order: self.order,
+            groups,
+            keyframe: self.keyframe.number,
+            is_event,
+        };
+        self.requested += u128::from(row.requested);
+        self.bytes += u128::from(row.bytes);
+        let pool = self.pools.entry(row.pool).or_default();
+        pool.requested += u128::from(row.requested);
+        pool.bytes += u128::from(row.bytes);
+        self.live.insert(row.id, block);
+        watch.opened(self, &block);
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Block> {
+        let block = self.live.remove(&id)?;
+        self.requested -= u128::from(block.requested);
+        self.bytes -= u128::from(block.bytes);
+        let pool = self.pools.entry(block.pool).or_default();
+        pool.requested -= u128::from(block.requested);
+        pool.bytes -= u128::from(block.bytes);
+        Some(block)
+    }
+
+    fn free(&mut self, row: &Row, watch: &mut dyn Watch) {
+        match self.remove(row.id) {
+            Some(block) => watch.closed(self, &block, Some(row)),
+            None => self.unknown_frees += 1,
+        }
+    }
+
+    fn park(&mut self, row: &Row, watch: &mut dyn Watch) {
+        let Some(block) = self.remove(row.id) else {
+            self.unknown_frees += 1;
+            return;
+        };
+        self.parked_bytes += u128::from(block.bytes);
+        self.pools.entry(block.pool).or_default().parked += u128::from(block.bytes);
+        let parked = Parked {
+            block,
+            since: row.time,
+        };
+        if let Some(before) = self.parked.insert(row.id, parked) {
+            self.unpark(&before);
+        }
+        watch.closed(self, &block, Some(row));
+    }
+
+    fn pass(&mut self, row: &Row, watch: &mut dyn Watch) {
+        if let Some(parked) = self.parked.remove(&row.id) {
+            self.unpark(&parked);
+            watch.passed(self, &parked, row);
+        }
+    }
+
+    fn unpark(&mut self, parked: &Parked) {
+        let bytes = u128::from(parked.block.bytes);
+        self.parked_bytes -= bytes;
+        self.pools.entry(parked.block.pool).or_default().parked -= bytes;
+    }
+
+    fn reserve(&mut self, row: &Row, change: impl Fn(u128, u128) -> u128) {
+        let pool = self.pools.entry(row.pool).or_default();
+        let before = pool.reserved.unwrap_or(0);
+        let after = change(before, u128::from(row.bytes));
+        pool.reserved = Some(after);
+        self.reserved = Some(self.reserved.unwrap_or(0) - before + after);
+    }
+
+    fn gauge(&mut self, row: &Row) {
+        let Some(gauge) = Gauge::from_number(row.tag) else {
+            return;
+        };
+        match gauge {
+            Gauge::Reserved => self.reserve(row, |_, now| now),
+            Gauge::DeviceUsed if row.pool == 0 => {
+                self.devices.insert(row.stream, row.bytes);
+            }
+            Gauge::Hits => self.pools.entry(row.pool).or_default().hits = Some(row.bytes),
+            Gauge::Allocations => self.pools.entry(row.pool).or_default().allocations = Some(row.bytes),
+            _ => {}
+        }
+    }
+
+    /// A keyframe names a block.
+    fn name(&mut self, row: &Row) {
+        let keyframe = &mut self.keyframe;
+        if keyframe.number == 0 {
+            return;
+        }
+        keyframe.named += 1;
+        if let Some(block) = self.live.get_mut(&row.id)
+            && (block.bytes, block.requested) == (row.bytes, row.requested)
+        {
+            keyframe.known += usize::from(block.keyframe != keyframe.number);
+            block.keyframe = keyframe.number;
+            return;
+        }
+        keyframe.new.push(*row);
+    }
+
+    /// A keyframe has been read.
+    fn settle(&mut self, watch: &mut dyn Watch) {
+        let keyframe = &mut self.keyframe;
+        keyframe.open = false;
+        let new = std::mem::take(&mut keyframe.new);
+        let number = keyframe.number;
+        // One that is cut does not say what is gone.
+        let is_whole = keyframe.named >= keyframe.announced;
+        if is_whole && keyframe.known < self.live.len() {
+            let gone = self.live.values().filter(|block| block.keyframe != number);
+            let mut gone: Vec<(u64, u64)> = gone.map(|block| (block.order, block.id)).collect();
+            gone.sort_unstable();
+            for (_, id) in gone {
+                if let Some(block) = self.remove(id) {
+                    watch.closed(self, &block, None);
+                }
+            }
+        }
+        for row in new {
+            let groups = self.groups.of(&row);
+            self.open(&row, groups, false, watch);
+        }
+    }
+}
+
+fn is_definition(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::DefineTag
+            | Kind::DefinePool
+            | Kind::DefineThread
+            | Kind::DefineStack
+            | Kind::DefineModule
+            | Kind::DefineFrame
+    )
+}
+
+struct Nobody;
+
+impl Watch for Nobody {}
+
+/// Walks a window of a recording; what comes before it is taken in silently.
+pub(super) fn walk<'a>(
+    history: &'a History,
+    groups: Groups<'a>,
+    window: Window,
+    watch: &mut dyn Watch,
+) -> Result<Ledger<'a>, HistoryError> {
+    let mut ledger = Ledger::new(history, groups);
+    let mut begun = false;
+    let mut number = 0;
+    history.walk(|row, text| {
+        // A live row tells of an earlier time.
+        let timed = row.kind != Kind::Live;
+        if timed && window.is_past(number, row.time) {
+            return Flow::Stop;
+        }
+        if !begun && timed && window.begins(number, row.time) {
+            begun = true;
+            ledger.settle(&mut Nobody);
+            watch.begins(&ledger);
+        }
+        if begun {
+            ledger.note(row, text, watch);
+        } else {
+            ledger.note(row, text, &mut Nobody);
+        }
+        number += 1;
+        Flow::On
+    })?;
+    if begun {
+        ledger.settle(watch);
+    } else {
+        ledger.settle(&mut Nobody);
+        watch.begins(&ledger);
+    }
+    Ok(ledger)
+}

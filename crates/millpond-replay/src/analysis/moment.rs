@@ -1,0 +1,131 @@
+//! Moments of a recording that people name, and what is held then.
+
+use super::groups::Lines;
+use super::held::Held;
+use super::steps::recorded_steps;
+use super::summary::{Summary, summary};
+use super::{AnalysisError, Window};
+use millpond_trace::history::{History, Symbols};
+use serde::Serialize;
+
+/// A moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Moment {
+    /// When most is held.
+    #[default]
+    Peak,
+    /// The end.
+    End,
+    /// After all that happened up to a time, in nanoseconds since the recording began.
+    Time(u64),
+    /// When most is held in the step of this number.
+    Step(u64),
+}
+
+/// A moment that a recording does not have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MomentError {
+    /// No steps at all.
+    #[error(
+        "no steps are known in {recording}: it names none, and its allocations do not repeat; name a time instead, as in --at 2s"
+    )]
+    NoSteps {
+        /// Name of the recording.
+        recording: String,
+    },
+    /// Other steps.
+    #[error("{recording} has no step {wanted}: its steps are {first} to {last}")]
+    NoSuchStep {
+        /// Name of the recording.
+        recording: String,
+        /// The step's number.
+        wanted: u64,
+        /// The first there is.
+        first: u64,
+        /// The last.
+        last: u64,
+    },
+}
+
+/// A moment that was looked up.
+#[derive(Clone, Debug)]
+pub struct At {
+    /// The window that the moment is of: all up to a time, a step, or the one that was named.
+    pub summary: Summary,
+    is_end: bool,
+}
+
+impl At {
+    /// When most is held in a window that is known already.
+    #[must_use]
+    pub fn peak(summary: Summary) -> Self {
+        Self {
+            summary,
+            is_end: false,
+        }
+    }
+
+    /// What is held then.
+    #[must_use]
+    pub fn held(&self) -> &Held {
+        if self.is_end {
+            &self.summary.end
+        } else {
+            &self.summary.peak
+        }
+    }
+}
+
+/// What is held at a moment of a window, which does not matter for a time or a step.
+///
+/// # Errors
+/// The recording cannot be walked any more, or has no such step.
+pub fn at(
+    history: &History,
+    symbols: &dyn Symbols,
+    lines: Lines,
+    window: Window,
+    moment: Moment,
+    largest: usize,
+) -> Result<At, AnalysisError> {
+    let window = match moment {
+        Moment::Peak | Moment::End => window,
+        Moment::Time(to) => Window::Times { from: 0, to },
+        Moment::Step(number) => window_of_step(history, number)?,
+    };
+    Ok(At {
+        summary: summary(history, symbols, lines, window, largest)?,
+        is_end: matches!(moment, Moment::End | Moment::Time(_)),
+    })
+}
+
+/// The rows of a step.
+fn window_of_step(history: &History, number: u64) -> Result<Window, AnalysisError> {
+    let recording = || name(history).to_owned();
+    let Some(known) = recorded_steps(history)? else {
+        return Err(MomentError::NoSteps {
+            recording: recording(),
+        }
+        .into());
+    };
+    let numbers = || known.steps.iter().map(|step| step.number);
+    let found = known.steps.iter().find(|step| step.number == number);
+    let step = found.ok_or_else(|| MomentError::NoSuchStep {
+        recording: recording(),
+        wanted: number,
+        first: numbers().min().unwrap_or(0),
+        last: numbers().max().unwrap_or(0),
+    })?;
+    Ok(Window::Rows {
+        from: step.first_row,
+        end: step.end_row,
+    })
+}
+
+/// What a recording is called.
+fn name(history: &History) -> &str {
+    let program = history.facts.iter().find(|(key, _)| key == "program");
+    program.map_or("the recording", |(_, name)| name)
+}

@@ -1,0 +1,364 @@
+//! Bytes by group over time, in so many columns: each has the least, the most and the last of its time, so that no peak is lost.
+
+use super::groups::{By, Groups};
+use super::ledger::{Block, Ledger, Watch, walk};
+use super::summary::Summary;
+use super::{Map, shown};
+use millpond_trace::history::{History, HistoryError, Symbols};
+use millpond_trace::recording::{Gauge, Kind, Row};
+use serde::Serialize;
+
+/// Columns at most.
+const MOST_COLUMNS: usize = 1 << 16;
+/// Bands at most.
+const MOST_BANDS: usize = 64;
+
+/// What is drawn.
+#[derive(Clone, Copy, Debug)]
+pub struct TimelineOptions {
+    /// What bands are.
+    pub by: By,
+    /// How many columns, at most 65,536.
+    pub columns: usize,
+    /// Groups that have a band of their own, at most 64: those that hold most at any time.
+    pub bands: usize,
+}
+
+/// A figure in a column's time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Sample {
+    /// The least of it.
+    pub least: u64,
+    /// The most.
+    pub most: u64,
+    /// At its end.
+    pub last: u64,
+    /// When all groups together held most in the column.
+    pub at_peak: u64,
+}
+
+/// A group over time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Band {
+    /// What it is called.
+    pub name: String,
+    /// One for each column.
+    pub samples: Vec<Sample>,
+}
+
+/// Bytes over time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Timeline {
+    /// Nanoseconds since the recording began of the first column's beginning.
+    pub from: u64,
+    /// Of the last column's end.
+    pub to: u64,
+    /// Whether columns are parts of the rows instead, because all have the same time.
+    pub by_rows: bool,
+    /// All blocks.
+    pub total: Vec<Sample>,
+    /// The groups that hold most at any time, the one that holds most over time first.
+    pub bands: Vec<Band>,
+    /// The groups without a band, together.
+    pub rest: Vec<Sample>,
+    /// How many these are.
+    pub rest_groups: u64,
+    /// Bytes pools have taken from their sources; none where nothing tells.
+    pub reserved: Option<Vec<Sample>>,
+    /// Bytes of devices in use beyond what pools have taken there; none where nothing tells.
+    pub unexplained: Option<Vec<Sample>>,
+}
+
+impl Timeline {
+    /// How many columns there are.
+    #[must_use]
+    pub fn columns(&self) -> usize {
+        self.total.len()
+    }
+
+    /// The time at which a column begins.
+    #[must_use]
+    pub fn begins(&self, column: usize) -> u64 {
+        let span = u128::from(self.to.saturating_sub(self.from)) + 1;
+        let since = span * column as u128 / self.columns().max(1) as u128;
+        self.from.saturating_add(shown(since))
+    }
+}
+
+/// Bytes by group over time, in the window of a summary, which says what groups there are.
+///
+/// # Errors
+/// The recording cannot be walked any more.
+pub fn timeline(
+    history: &History,
+    symbols: &dyn Symbols,
+    summary: &Summary,
+    options: &TimelineOptions,
+) -> Result<Timeline, HistoryError> {
+    let mut ranked: Vec<&(String, u128)> = summary.most_by[options.by as usize].iter().collect();
+    ranked.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let count = ranked.len().min(options.bands.min(MOST_BANDS));
+    let names: Vec<String> = ranked[..count].iter().map(|(name, _)| name.clone()).collect();
+    let (from, to) = (summary.from, summary.to);
+    let by_rows = from == to;
+    let columns = options.columns.clamp(1, MOST_COLUMNS);
+    let axis = if by_rows {
+        Axis::new(summary.rows.0, summary.rows.1, columns)
+    } else {
+        Axis::new(from, to, columns)
+    };
+    let mut drawing = Drawing {
+        by: options.by,
+        by_rows,
+        places: names.iter().cloned().zip(1..).collect(),
+        bands: vec![Line::new(columns); count + 2],
+        place_of: Vec::new(),
+        reserved: Line::new(columns),
+        unexplained: Line::new(columns),
+        tells_reserved: false,
+        tells_devices: false,
+        unexplained_now: 0,
+        axis,
+        column: 0,
+    };
+    let rest_groups = (ranked.len() - count) as u64;
+    let groups = Groups::new(&history.definitions, symbols, summary.lines);
+    walk(history, groups, summary.window, &mut drawing)?;
+    drawing.fill_to(columns - 1);
+    let mut lines = drawing.bands.into_iter().map(Line::told);
+    let total = lines.next().unwrap_or_default();
+    let rest = lines.next_back().unwrap_or_default();
+    let bands = names
+        .into_iter()
+        .zip(lines)
+        .map(|(name, samples)| Band { name, samples });
+    let mut bands: Vec<Band> = bands.collect();
+    // What is always there is drawn below what comes and goes.
+    bands.sort_by_cached_key(|band| std::cmp::Reverse(area(&band.samples)));
+    Ok(Timeline {
+        from,
+        to,
+        by_rows,
+        total,
+        bands,
+        rest,
+        rest_groups,
+        reserved: drawing.tells_reserved.then(|| drawing.reserved.told()),
+        unexplained: drawing.tells_devices.then(|| drawing.unexplained.told()),
+    })
+}
+
+fn area(samples: &[Sample]) -> u128 {
+    samples.iter().map(|sample| u128::from(sample.at_peak)).sum()
+}
+
+/// Which column a time, or a row, belongs to.
+#[derive(Clone, Copy)]
+struct Axis {
+    from: u64,
+    span: u128,
+    columns: usize,
+}
+
+impl Axis {
+    fn new(from: u64, to: u64, columns: usize) -> Self {
+        Self {
+            from,
+            span: u128::from(to.saturating_sub(from)) + 1,
+            columns,
+        }
+    }
+
+    fn column(&self, at: u64) -> usize {
+        let since = u128::from(at.saturating_sub(self.from));
+        ((since * self.columns as u128 / self.span) as usize).min(self.columns - 1)
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Wide {
+    least: u128,
+    most: u128,
+    last: u128,
+    at_peak: u128,
+}
+
+/// A figure over time.
+#[derive(Clone)]
+struct Line {
+    now: u128,
+    columns: Vec<Wide>,
+}
+
+impl Line {
+    fn new(columns: usize) -> Self {
+        Self {
+            now: 0,
+            columns: vec![Wide::default(); columns],
+        }
+    }
+
+    fn begin(&mut self, column: usize) {
+        self.columns[column] = Wide {
+            least: self.now,
+            most: self.now,
+            last: self.now,
+            at_peak: self.now,
+        };
+    }
+
+    fn set(&mut self, column: usize, now: u128) {
+        self.now = now;
+        let at = &mut self.columns[column];
+        at.least = at.least.min(now);
+        at.most = at.most.max(now);
+        at.last = now;
+    }
+
+    fn told(self) -> Vec<Sample> {
+        let sample = |wide: &Wide| Sample {
+            least: shown(wide.least),
+            most: shown(wide.most),
+            last: shown(wide.last),
+            at_peak: shown(wide.at_peak),
+        };
+        self.columns.iter().map(sample).collect()
+    }
+}
+
+/// The picture as it is drawn.
+struct Drawing {
+    by: By,
+    by_rows: bool,
+    /// The line of each name that has one.
+    places: Map<String, usize>,
+    /// The same by number of the group, as they come.
+    place_of: Vec<Option<usize>>,
+    /// All blocks, each band, the rest.
+    bands: Vec<Line>,
+    reserved: Line,
+    unexplained: Line,
+    tells_reserved: bool,
+    tells_devices: bool,
+    unexplained_now: u128,
+    axis: Axis,
+    column: usize,
+}
+
+impl Drawing {
+    fn place(&mut self, ledger: &Ledger<'_>, block: &Block) -> usize {
+        let group = block.groups[self.by as usize];
+        let at = group as usize;
+        if self.place_of.len() <= at {
+            self.place_of.resize(at + 1, None);
+        }
+        let rest = self.bands.len() - 1;
+        let places = &self.places;
+        *self.place_of[at].get_or_insert_with(|| {
+            let name = ledger.groups.name(self.by, group);
+            places.get(name).copied().unwrap_or(rest)
+        })
+    }
+
+    fn fill_to(&mut self, column: usize) {
+        while self.column < column {
+            self.column += 1;
+            self.begin_column();
+        }
+    }
+
+    fn begin_column(&mut self) {
+        for line in self
+            .bands
+            .iter_mut()
+            .chain([&mut self.reserved, &mut self.unexplained])
+        {
+            line.begin(self.column);
+        }
+    }
+
+    fn enter(&mut self, ledger: &Ledger<'_>) {
+        let at = if self.by_rows { ledger.order } else { ledger.time };
+        self.fill_to(self.axis.column(at));
+    }
+
+    fn change(&mut self, ledger: &Ledger<'_>, block: &Block, change: impl Fn(u128, u128) -> u128) {
+        self.enter(ledger);
+        let place = self.place(ledger, block);
+        let column = self.column;
+        let bytes = u128::from(block.bytes);
+        let line = &mut self.bands[place];
+        line.set(column, change(line.now, bytes));
+        let total = &mut self.bands[0];
+        let before = total.columns[column].most;
+        total.set(column, ledger.bytes);
+        if ledger.bytes > before {
+            for line in &mut self.bands {
+                line.columns[column].at_peak = line.now;
+            }
+        }
+        self.note_devices(ledger);
+    }
+
+    fn note_devices(&mut self, ledger: &Ledger<'_>) {
+        if ledger.devices.is_empty() {
+            return;
+        }
+        self.tells_devices = true;
+        self.unexplained.set(self.column, self.unexplained_now);
+    }
+
+    fn note_reserved(&mut self, ledger: &Ledger<'_>) {
+        if let Some(reserved) = ledger.reserved {
+            self.tells_reserved = true;
+            self.reserved.set(self.column, reserved);
+        }
+    }
+
+    /// What devices have in use was measured: until the next time, as much of it stays unexplained as now.
+    fn measure_devices(&mut self, ledger: &Ledger<'_>) {
+        let mut ours: Map<i32, u128> = Map::default();
+        for (number, pool) in &ledger.pools {
+            let taken = pool.reserved.unwrap_or(pool.bytes + pool.parked);
+            *ours.entry(ledger.groups.device(*number)).or_default() += taken;
+        }
+        let beyond = |(device, used): (&u32, &u64)| {
+            let ours = i32::try_from(*device).ok().and_then(|device| ours.get(&device));
+            u128::from(*used).saturating_sub(ours.copied().unwrap_or(0))
+        };
+        self.unexplained_now = ledger.devices.iter().map(beyond).sum();
+        self.note_devices(ledger);
+    }
+}
+
+impl Watch for Drawing {
+    fn begins(&mut self, ledger: &Ledger<'_>) {
+        for block in ledger.live.values() {
+            let place = self.place(ledger, block);
+            self.bands[place].now += u128::from(block.bytes);
+        }
+        self.bands[0].now = ledger.bytes;
+        self.reserved.now = ledger.reserved.unwrap_or(0);
+        self.begin_column();
+        self.note_reserved(ledger);
+        self.measure_devices(ledger);
+    }
+
+    fn opened(&mut self, ledger: &Ledger<'_>, block: &Block) {
+        self.change(ledger, block, |now, bytes| now + bytes);
+    }
+
+    fn closed(&mut self, ledger: &Ledger<'_>, block: &Block, _: Option<&Row>) {
+        self.change(ledger, block, u128::saturating_sub);
+    }
+
+    fn row(&mut self, ledger: &Ledger<'_>, row: &Row, _: Option<&str>) {
+        if matches!(row.kind, Kind::Reserve | Kind::Release | Kind::Gauge) {
+            self.enter(ledger);
+            self.note_reserved(ledger);
+            if row.kind == Kind::Gauge && row.tag == Gauge::DeviceUsed as u32 {
+                self.measure_devices(ledger);
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! A chrome trace, which most viewers of traces open: what was live and reserved as counters, each block's life as an asynchronous slice, and
+//! `[memory]` events as `torch.profiler` writes them, which is how such a file is read back.
+
+use super::events::{Event, Source};
+use super::stacks::clean;
+use super::{ExportError, Exported};
+use crate::recording::Kind;
+use crate::strings::Map;
+use serde_json::{Value, json};
+use std::io::{self, Write};
+
+pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported, ExportError> {
+    let mut file = File {
+        source,
+        out,
+        first: true,
+        pid: source.pid(),
+        sums: Map::default(),
+        places: super::segments::Places::default(),
+    };
+    file.begin()?;
+    let mut events = 0;
+    source.walk(|event| {
+        events += 1;
+        Ok(file.event(event)?)
+    })?;
+    writeln!(file.out, "\n]}}")?;
+    Ok(Exported {
+        events,
+        lost: vec!["threads, streams, stacks, which frees waited for streams".to_owned()],
+    })
+}
+
+/// Bytes of a pool.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    requested: u64,
+    reserved: u64,
+}
+
+struct File<'a, 's> {
+    source: &'a Source<'s>,
+    out: &'a mut dyn Write,
+    first: bool,
+    pid: i32,
+    sums: Map<u32, Sums>,
+    places: super::segments::Places,
+}
+
+impl File<'_, '_> {
+    fn begin(&mut self) -> io::Result<()> {
+        writeln!(self.out, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
+        let name = clean(self.source.program()).into_owned();
+        let pid = self.pid;
+        self.write(&json!({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}))
+    }
+
+    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        let row = &event.row;
+        let (pid, time) = (self.pid, micros(row.time));
+        match row.kind {
+            Kind::Alloc | Kind::Free | Kind::FreeRequested => self.block(event, &time),
+            Kind::FreeCompleted => {
+                self.places.of(row);
+                Ok(())
+            }
+            Kind::Reserve | Kind::Release => {
+                let sums = self.sums.entry(row.pool).or_default();
+                sums.reserved = match row.kind {
+                    Kind::Reserve => sums.reserved.saturating_add(row.bytes),
+                    _ => sums.reserved.saturating_sub(row.bytes),
+                };
+                self.counter(row.pool, &time)
+            }
+            Kind::Refused => {
+                let name = format!("refused {} bytes", row.requested);
+                self.write(&json!({"ph": "i", "s": "p", "name": name, "pid": pid, "tid": 0, "ts": time}))
+            }
+            Kind::Mark => {
+                let name = clean(event.text.unwrap_or("mark")).into_owned();
+                self.write(&json!({"ph": "i", "s": "g", "name": name, "pid": pid, "tid": 0, "ts": time}))
+            }
+            Kind::Step => {
+                let name = format!("step {}", row.bytes);
+                self.write(&json!({"ph": "i", "s": "g", "name": name, "pid": pid, "tid": 0, "ts": time}))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn block(&mut self, event: &Event<'_>, time: &Value) -> io::Result<()> {
+        let row = &event.row;
+        let pid = self.pid;
+        let begins = row.kind == Kind::Alloc;
+        let sums = self.sums.entry(row.pool).or_default();
+        let (bytes, phase) = if begins {
+            sums.requested = sums.requested.saturating_add(row.requested);
+            (i128::from(row.requested), "b")
+        } else {
+            sums.requested = sums.requested.saturating_sub(row.requested);
+            (-i128::from(row.requested), "e")
+        };
+        let (live, reserved) = (sums.requested, sums.reserved);
+        let address = self.places.of(row);
+        let device = self.source.device(row.pool);
+        let tag = clean(self.source.history.definitions.tag(row.tag)).into_owned();
+        let name = if tag.is_empty() { "block" } else { &tag };
+        self.write(&json!({
+            "ph": phase, "cat": "memory", "id": format!("{:#x}", row.id), "name": name, "pid": pid, "tid": 0,
+            "ts": time, "args": {"requested": row.requested, "allocated": row.bytes},
+        }))?;
+        // Of the profiler's types of devices 0 is the CPU and 1 is CUDA.
+        self.write(&json!({
+            "ph": "i", "s": "t", "name": "[memory]", "pid": pid, "tid": 0, "ts": time, "args": {
+                "Total Reserved": reserved, "Total Allocated": live, "Bytes": bytes as i64, "Addr": address,
+                "Device Type": i32::from(device >= 0), "Device Id": device,
+            },
+        }))?;
+        self.counter(row.pool, time)
+    }
+
+    fn counter(&mut self, pool: u32, time: &Value) -> io::Result<()> {
+        let sums = self.sums.get(&pool).copied().unwrap_or_default();
+        let name = clean(&self.source.pool_name(pool)).into_owned();
+        let pid = self.pid;
+        self.write(&json!({
+            "ph": "C", "name": name, "pid": pid, "ts": time,
+            "args": {"live": sums.requested, "reserved": sums.reserved},
+        }))
+    }
+
+    fn write(&mut self, event: &Value) -> io::Result<()> {
+        if !std::mem::take(&mut self.first) {
+            self.out.write_all(b",\n")?;
+        }
+        serde_json::to_writer(&mut *self.out, event)?;
+        Ok(())
+    }
+}
+
+/// Microseconds with the nanoseconds behind the point.
+fn micros(nanos: u64) -> Value {
+    match nanos % 1_000 {
+        0 => json!(nanos / 1_000),
+        _ => json!(nanos as f64 / 1e3),
+    }
+}

@@ -1,0 +1,83 @@
+//! Millpond CSV of all devices in one file.
+
+use super::events::{Event, Source};
+use super::stacks::clean;
+use super::{ExportError, Exported};
+use crate::csv::word;
+use crate::history::Pool;
+use crate::recording::Kind;
+use crate::strings::Map;
+use crate::{Action, header};
+use std::io::Write;
+
+pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported, ExportError> {
+    header::write_facts(source.program(), &source.history.facts, out)?;
+    writeln!(out, "time_us,action,id,bytes,stream,address,pool,device,tag")?;
+    let pools = pools(source);
+    let mut tags: Map<u32, String> = Map::default();
+    let mut events = 0;
+    source.walk(|event| {
+        let row = &event.row;
+        let Some(action) = action(event) else {
+            return Ok(());
+        };
+        events += 1;
+        let tag = tags
+            .entry(row.tag)
+            .or_insert_with(|| clean(source.history.definitions.tag(row.tag)).replace(',', ";"));
+        let bytes = match row.kind {
+            Kind::Reserve | Kind::Release => row.bytes,
+            _ => row.requested,
+        };
+        let (first, second) = pools.get(&row.pool).copied().unwrap_or_default();
+        writeln!(
+            out,
+            "{},{},{},{bytes},{},{:#x},{first}:{second},{},{tag}",
+            row.time / 1_000,
+            word(action),
+            row.id,
+            row.stream,
+            row.address,
+            source.device(row.pool),
+        )?;
+        Ok(())
+    })?;
+    Ok(Exported {
+        events,
+        lost: vec![
+            "times below a microsecond, bytes of blocks beyond those asked for, threads, stacks, gauges, marks, names of \
+             pools"
+                .to_owned(),
+        ],
+    })
+}
+
+fn action(event: &Event<'_>) -> Option<Action> {
+    Some(match event.row.kind {
+        Kind::Alloc => Action::Alloc,
+        Kind::Free => Action::Free,
+        Kind::FreeRequested => Action::FreeRequested,
+        Kind::FreeCompleted => Action::FreeCompleted,
+        Kind::Reserve => Action::SegmentAlloc,
+        Kind::Release => Action::SegmentFree,
+        Kind::Refused => Action::OutOfMemory,
+        _ => return None,
+    })
+}
+
+/// Numbers for pools: those in their names, where these are of private pools, and their places on their devices where not.
+pub(super) fn pools(source: &Source<'_>) -> Map<u32, (u64, u64)> {
+    let mut of_device: Map<i32, u64> = Map::default();
+    let mut numbers = Map::default();
+    for (number, pool) in source.history.definitions.pools() {
+        let next = of_device.entry(pool.device).or_insert(0);
+        numbers.insert(number, numbered(pool).unwrap_or((0, *next)));
+        *next += 1;
+    }
+    numbers
+}
+
+fn numbered(pool: &Pool) -> Option<(u64, u64)> {
+    let (first, second) = pool.name.split_once('.')?;
+    Some((first.parse().ok()?, second.parse().ok()?))
+}

@@ -1,0 +1,422 @@
+//! A recording's rows as events that agree with each other, so that no writer has to wonder.
+//!
+//! Guaranteed to writers: a free repeats all of its allocation, where and by whom it was made included; what ends has begun, once; a block
+//! that waits for streams has been given back before. Keyframes are resolved: where they contradict what was known, the blocks of which
+//! events are missing begin or end there. What was live when the chosen stretch begins is allocated at its beginning.
+
+use super::{ExportError, ExportOptions};
+use crate::history::{Flow, History, Symbols};
+use crate::recording::{Gauge, Kind, Row};
+use crate::strings::Map;
+use std::cell::Cell;
+
+/// Rows between two words on progress.
+const PROGRESS: u64 = 1 << 16;
+
+/// One event.
+pub(super) struct Event<'a> {
+    /// Of a kind between [`Kind::Alloc`] and [`Kind::Step`]; one that ends a block has its allocation's facts.
+    pub(super) row: Row,
+    /// When its block was allocated.
+    pub(super) began: u64,
+    /// What a mark says.
+    pub(super) text: Option<&'a str>,
+}
+
+/// A recording, and what of it was asked for.
+pub(super) struct Source<'a> {
+    pub(super) history: &'a History,
+    pub(super) symbols: &'a dyn Symbols,
+    pub(super) options: &'a ExportOptions<'a>,
+    /// What the last walk met with.
+    told: Cell<Told>,
+}
+
+/// What does not go together in a recording, counted.
+#[derive(Clone, Copy, Default)]
+struct Told {
+    unknown: u64,
+    mended: u64,
+    lost: u64,
+    /// Events of pools and devices: marks and steps are of all.
+    memory: u64,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn new(
+        history: &'a History,
+        symbols: &'a dyn Symbols,
+        options: &'a ExportOptions<'a>,
+    ) -> Self {
+        Self {
+            history,
+            symbols,
+            options,
+            told: Cell::default(),
+        }
+    }
+
+    /// The device of a pool; -1 where it is not known.
+    pub(super) fn device(&self, pool: u32) -> i32 {
+        self.history.definitions.pool(pool).map_or(-1, |pool| pool.device)
+    }
+
+    /// What a device is called.
+    pub(super) fn device_name(device: i32) -> String {
+        match device {
+            -1 => "host".to_owned(),
+            device => format!("device {device}"),
+        }
+    }
+
+    /// What a pool is called, its device included.
+    pub(super) fn pool_name(&self, number: u32) -> String {
+        let Some(pool) = self.history.definitions.pool(number) else {
+            return "unknown pool".to_owned();
+        };
+        let memory = match (pool.memory.as_str(), pool.device) {
+            ("", device) => Self::device_name(device),
+            (memory, ..=-1) => memory.to_owned(),
+            (memory, device) => format!("{memory}:{device}"),
+        };
+        match pool.name.as_str() {
+            "" => memory,
+            name => format!("{memory} {name}"),
+        }
+    }
+
+    /// A fact about the recording.
+    pub(super) fn fact(&self, name: &str) -> Option<&str> {
+        let found = self.history.facts.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// The recorded program.
+    pub(super) fn program(&self) -> &str {
+        self.fact("program")
+            .filter(|name| !name.is_empty())
+            .unwrap_or("program")
+    }
+
+    /// The recorded process; 1 where it is not known.
+    pub(super) fn pid(&self) -> i32 {
+        self.fact("pid")
+            .and_then(|pid| pid.parse().ok())
+            .filter(|pid| *pid > 0)
+            .unwrap_or(1)
+    }
+
+    /// When the recording began, in nanoseconds since 1970; 0 where it is not known.
+    pub(super) fn start(&self) -> u64 {
+        let seconds = self.fact("start").and_then(|start| start.parse::<f64>().ok());
+        seconds.map_or(0, |seconds| (seconds.clamp(0.0, 9e9) * 1e9) as u64)
+    }
+
+    /// What was asked for, in words that follow on "no events".
+    pub(super) fn asked_for(&self) -> String {
+        let mut asked = String::new();
+        if let Some(device) = self.options.device {
+            asked.push_str(&format!(" on {}", Self::device_name(device)));
+        }
+        if self.options.from.is_some() || self.options.to.is_some() {
+            asked.push_str(" in that stretch of time");
+        }
+        asked
+    }
+
+    /// Whether the last walk met with no event of any pool or device that was asked for.
+    pub(super) fn is_empty(&self) -> bool {
+        self.told.get().memory == 0
+    }
+
+    /// What every format lacks because the recording itself does.
+    pub(super) fn lost(&self) -> Vec<String> {
+        let told = self.told.get();
+        let counts = [
+            (told.lost, "events that the recording itself says are missing"),
+            (told.unknown, "frees of blocks never seen allocated"),
+            (
+                told.mended,
+                "times of blocks that only a later list of live blocks tells of",
+            ),
+            (
+                self.history.definitions.dropped,
+                "names that were too long together",
+            ),
+        ];
+        let some = counts.into_iter().filter(|(count, _)| *count > 0);
+        some.map(|(count, what)| format!("{count} {what}")).collect()
+    }
+
+    /// Walks the events that were asked for, in order.
+    pub(super) fn walk(
+        &self,
+        mut each: impl FnMut(&Event<'_>) -> Result<(), ExportError>,
+    ) -> Result<(), ExportError> {
+        let mut sorted = Sorted {
+            source: self,
+            each: &mut each,
+            live: Map::default(),
+            waiting: Map::default(),
+            reserved: Map::default(),
+            keyframe: None,
+            open: self.options.from.is_none(),
+            told: Told::default(),
+        };
+        let until = self.options.to.unwrap_or(u64::MAX);
+        let all = self.history.len;
+        let mut rows = 0;
+        let mut failed = None;
+        self.history.walk(|row, text| {
+            rows += 1;
+            if rows % PROGRESS == 0
+                && let Some(progress) = self.options.progress
+            {
+                progress(rows, all);
+            }
+            if row.kind != Kind::Live && row.time > until {
+                return Flow::Stop;
+            }
+            match sorted.row(row, text) {
+                Ok(()) => Flow::On,
+                Err(error) => {
+                    failed = Some(error);
+                    Flow::Stop
+                }
+            }
+        })?;
+        if failed.is_none() {
+            failed = sorted.finish().err();
+        }
+        self.told.set(sorted.told);
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+/// All that callers hold, as a keyframe lists it.
+struct Keyframe {
+    time: u64,
+    rows: u64,
+    found: Map<u64, Row>,
+}
+
+/// Rows in, events out.
+struct Sorted<'a, 's, E> {
+    source: &'a Source<'s>,
+    each: &'a mut E,
+    live: Map<u64, Row>,
+    /// Blocks given back that streams still use.
+    waiting: Map<u64, Row>,
+    /// Bytes of each pool, while nothing is told yet.
+    reserved: Map<u32, u64>,
+    keyframe: Option<Keyframe>,
+    /// Whether the chosen stretch has begun.
+    open: bool,
+    told: Told,
+}
+
+impl<E: FnMut(&Event<'_>) -> Result<(), ExportError>> Sorted<'_, '_, E> {
+    fn row(&mut self, row: &Row, text: Option<&str>) -> Result<(), ExportError> {
+        if row.kind == Kind::Live {
+            if let Some(keyframe) = &mut self.keyframe
+                && self.source.chosen(row)
+            {
+                keyframe.found.insert(row.id, *row);
+            }
+            // Those of other devices count too: they say whether the list is whole.
+            if let Some(keyframe) = &mut self.keyframe {
+                keyframe.rows = keyframe.rows.saturating_sub(1);
+            }
+            return Ok(());
+        }
+        self.resolve()?;
+        if !self.open && row.time >= self.source.options.from.unwrap_or(0) {
+            self.begin()?;
+        }
+        if row.kind == Kind::Keyframe {
+            self.keyframe = Some(Keyframe {
+                time: row.time,
+                rows: row.bytes,
+                found: Map::default(),
+            });
+            return Ok(());
+        }
+        if !self.source.chosen(row) {
+            return Ok(());
+        }
+        self.event(row, text)
+    }
+
+    fn event(&mut self, row: &Row, text: Option<&str>) -> Result<(), ExportError> {
+        match row.kind {
+            Kind::Alloc => return self.alloc(row, row.time),
+            Kind::Free | Kind::FreeRequested => {
+                return match self.live.remove(&row.id) {
+                    Some(block) => self.end(row, block),
+                    None => self.unknown(row),
+                };
+            }
+            Kind::FreeCompleted => {
+                return match self.waiting.remove(&row.id) {
+                    Some(block) => self.end(row, block),
+                    None => self.unknown(row),
+                };
+            }
+            Kind::Reserve if !self.open => {
+                let sum = self.reserved.entry(row.pool).or_insert(0);
+                *sum = sum.saturating_add(row.bytes);
+            }
+            Kind::Release if !self.open => {
+                let sum = self.reserved.entry(row.pool).or_insert(0);
+                *sum = sum.saturating_sub(row.bytes);
+            }
+            Kind::Lost => self.told.lost = self.told.lost.saturating_add(row.id),
+            Kind::Reserve | Kind::Release | Kind::Refused | Kind::Mark | Kind::Gauge | Kind::Step => {}
+            // Definitions and the end concern no writer.
+            _ => return Ok(()),
+        }
+        self.tell(*row, row.time, text)
+    }
+
+    fn alloc(&mut self, row: &Row, time: u64) -> Result<(), ExportError> {
+        if let Some(older) = self.live.insert(row.id, *row) {
+            self.told.mended += 1;
+            let end = Row {
+                kind: Kind::Free,
+                time,
+                ..older
+            };
+            self.tell(end, older.time, None)?;
+        }
+        let row = Row {
+            kind: Kind::Alloc,
+            time,
+            ..*row
+        };
+        let began = self.live.get(&row.id).map_or(time, |block| block.time);
+        self.tell(row, began, None)
+    }
+
+    /// A block ends: the event has its allocation's facts, and its own time and thread.
+    fn end(&mut self, row: &Row, block: Row) -> Result<(), ExportError> {
+        if row.kind == Kind::FreeRequested {
+            self.waiting.insert(row.id, block);
+        }
+        let event = Row {
+            kind: row.kind,
+            time: row.time,
+            thread: row.thread,
+            ..block
+        };
+        self.tell(event, block.time, None)
+    }
+
+    fn unknown(&mut self, row: &Row) -> Result<(), ExportError> {
+        // What began before the stretch and is not known is no loss of it.
+        self.told.unknown += u64::from(self.open && row.id != 0);
+        Ok(())
+    }
+
+    fn tell(&mut self, row: Row, began: u64, text: Option<&str>) -> Result<(), ExportError> {
+        if !self.open {
+            return Ok(());
+        }
+        let of_all = matches!(row.kind, Kind::Mark | Kind::Step | Kind::Lost);
+        self.told.memory += u64::from(!of_all);
+        (self.each)(&Event { row, began, text })
+    }
+
+    /// The chosen stretch begins: what there is by then is told as if it came about there.
+    fn begin(&mut self) -> Result<(), ExportError> {
+        self.open = true;
+        let time = self.source.options.from.unwrap_or(0);
+        let mut reserved: Vec<_> = self.reserved.drain().filter(|(_, bytes)| *bytes > 0).collect();
+        reserved.sort_unstable();
+        for (pool, bytes) in reserved {
+            let row = Row {
+                pool,
+                bytes,
+                ..Row::new(Kind::Reserve, time)
+            };
+            self.tell(row, time, None)?;
+        }
+        let mut blocks: Vec<(Row, bool)> = self.live.values().map(|row| (*row, false)).collect();
+        blocks.extend(self.waiting.values().map(|row| (*row, true)));
+        blocks.sort_unstable_by_key(|(row, _)| row.id);
+        for (block, waits) in blocks {
+            let row = Row {
+                kind: Kind::Alloc,
+                time,
+                ..block
+            };
+            self.tell(row, block.time, None)?;
+            if waits {
+                let row = Row {
+                    kind: Kind::FreeRequested,
+                    ..row
+                };
+                self.tell(row, block.time, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Holds what is known against the keyframe that has come in.
+    fn resolve(&mut self) -> Result<(), ExportError> {
+        let Some(mut keyframe) = self.keyframe.take() else {
+            return Ok(());
+        };
+        let time = keyframe.time;
+        // A list that was cut says nothing of what is not in it.
+        if keyframe.rows == 0 {
+            let mut gone: Vec<u64> = self.live.keys().copied().collect();
+            gone.retain(|id| !keyframe.found.contains_key(id));
+            gone.sort_unstable();
+            for id in gone {
+                if let Some(block) = self.live.remove(&id) {
+                    self.told.mended += 1;
+                    let end = Row {
+                        kind: Kind::Free,
+                        time,
+                        ..block
+                    };
+                    self.tell(end, block.time, None)?;
+                }
+            }
+        }
+        keyframe.found.retain(|id, _| !self.live.contains_key(id));
+        let mut new: Vec<Row> = keyframe.found.into_values().collect();
+        new.sort_unstable_by_key(|row| row.id);
+        for row in new {
+            self.told.mended += 1;
+            self.waiting.remove(&row.id);
+            self.alloc(&row, time)?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), ExportError> {
+        self.resolve()?;
+        if !self.open && self.source.history.duration >= self.source.options.from.unwrap_or(0) {
+            self.begin()?;
+        }
+        Ok(())
+    }
+}
+
+impl Source<'_> {
+    /// Whether a row is of the device that was asked for, or of none.
+    fn chosen(&self, row: &Row) -> bool {
+        let Some(device) = self.options.device else {
+            return true;
+        };
+        match row.kind {
+            Kind::Mark | Kind::Step | Kind::Lost => true,
+            Kind::Gauge if row.pool == 0 => match Gauge::from_number(row.tag) {
+                Some(Gauge::DeviceUsed | Gauge::DeviceTotal) => row.stream as i32 == device,
+                _ => device == -1,
+            },
+            _ => self.device(row.pool) == device,
+        }
+    }
+}

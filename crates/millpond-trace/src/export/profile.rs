@@ -1,0 +1,176 @@
+//! A recording summed up by who asked for its blocks.
+
+use super::events::{Event, Source};
+use super::stacks::Origin;
+use super::{At, ExportError};
+use crate::recording::Kind;
+use crate::strings::Map;
+
+/// Bytes asked for, and the blocks they are in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sum {
+    pub(super) bytes: u64,
+    pub(super) blocks: u64,
+}
+
+impl Sum {
+    pub(super) fn add(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.blocks += 1;
+    }
+
+    pub(super) fn take(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.blocks = self.blocks.saturating_sub(1);
+    }
+}
+
+/// What blocks of one origin came to.
+#[derive(Clone, Debug)]
+pub(super) struct Site {
+    pub(super) origin: Origin,
+    /// All there ever were.
+    pub(super) total: Sum,
+    /// Those of the moment when they were most.
+    pub(super) most: Sum,
+    /// Those that lived at the peak of all together.
+    pub(super) peak: Sum,
+    /// Those that live: at the end, when all is done.
+    pub(super) end: Sum,
+    /// How long all of them lived together, in nanoseconds: each takes off when it began, and adds when it ended.
+    pub(super) lifetimes: i128,
+}
+
+impl Site {
+    fn new(origin: Origin) -> Self {
+        let none = Sum::default();
+        Self {
+            origin,
+            total: none,
+            most: none,
+            peak: none,
+            end: none,
+            lifetimes: 0,
+        }
+    }
+
+    /// The blocks that a profile counts.
+    pub(super) fn at(&self, at: At) -> Sum {
+        match at {
+            At::Peak => self.peak,
+            At::Total => self.total,
+            At::End => self.end,
+        }
+    }
+}
+
+/// All of it.
+#[derive(Default)]
+pub(super) struct Profile {
+    /// In the order in which they first allocated.
+    pub(super) sites: Vec<Site>,
+    pub(super) events: u64,
+    /// When most bytes were asked for at once.
+    pub(super) peak_time: u64,
+    /// The time of the last event.
+    pub(super) end_time: u64,
+}
+
+impl Profile {
+    /// Walks twice: the peak is known only at the end.
+    pub(super) fn of(source: &Source<'_>) -> Result<Self, ExportError> {
+        let peak = peak(source)?;
+        let mut profile = Self::default();
+        let mut places: Map<Origin, usize> = Map::default();
+        let mut step = 0;
+        source.walk(|event| {
+            profile.enter(event, &mut places);
+            if step == peak {
+                profile.snapshot(event.row.time);
+            }
+            step += 1;
+            Ok(())
+        })?;
+        profile.close();
+        Ok(profile)
+    }
+
+    fn enter(&mut self, event: &Event<'_>, places: &mut Map<Origin, usize>) {
+        let row = &event.row;
+        self.events += 1;
+        self.end_time = self.end_time.max(row.time);
+        if !matches!(row.kind, Kind::Alloc | Kind::Free | Kind::FreeRequested) {
+            return;
+        }
+        let origin = Origin::of(row);
+        let next = self.sites.len();
+        let place = *places.entry(origin).or_insert(next);
+        if place == next {
+            self.sites.push(Site::new(origin));
+        }
+        let site = &mut self.sites[place];
+        if row.kind == Kind::Alloc {
+            site.total.add(row.requested);
+            site.end.add(row.requested);
+            site.lifetimes -= i128::from(event.began);
+            if site.end.bytes > site.most.bytes {
+                site.most = site.end;
+            }
+        } else {
+            site.end.take(row.requested);
+            site.lifetimes += i128::from(row.time);
+        }
+    }
+
+    fn snapshot(&mut self, time: u64) {
+        self.peak_time = time;
+        for site in &mut self.sites {
+            site.peak = site.end;
+        }
+    }
+
+    fn close(&mut self) {
+        for site in &mut self.sites {
+            site.lifetimes += i128::from(self.end_time) * i128::from(site.end.blocks);
+        }
+    }
+
+    /// Bytes and blocks of all sites.
+    pub(super) fn sum(&self, at: At) -> Sum {
+        let mut sum = Sum::default();
+        for site in &self.sites {
+            let here = site.at(at);
+            sum.bytes = sum.bytes.saturating_add(here.bytes);
+            sum.blocks += here.blocks;
+        }
+        sum
+    }
+}
+
+/// The place among all events after which most bytes were asked for at once.
+fn peak(source: &Source<'_>) -> Result<u64, ExportError> {
+    let (mut live, mut most) = (0_u64, 0);
+    let (mut step, mut peak) = (0, 0);
+    source.walk(|event| {
+        match event.row.kind {
+            Kind::Alloc => live = live.saturating_add(event.row.requested),
+            Kind::Free | Kind::FreeRequested => live = live.saturating_sub(event.row.requested),
+            _ => {}
+        }
+        if live > most {
+            (most, peak) = (live, step);
+        }
+        step += 1;
+        Ok(())
+    })?;
+    Ok(peak)
+}
+
+/// What a profile counts, in words.
+pub(super) fn counted(at: At) -> &'static str {
+    match at {
+        At::Peak => "bytes live at the peak",
+        At::Total => "bytes allocated",
+        At::End => "bytes live at the end",
+    }
+}

@@ -1,0 +1,484 @@
+//! A memory snapshot as `torch.cuda.memory._dump_snapshot` writes it, for PyTorch's viewers and whatever else reads those.
+//!
+//! A snapshot has a trace for each device and the state at its end. The host's memory is one more device there, the last. Viewers know
+//! blocks by their address, add up the sizes of a segment's blocks to know where they are, and look up the segment of every block: see
+//! `segments` for how that holds for any recording.
+
+use super::csv::pools;
+use super::events::{Event, Source};
+use super::pickle::Pickle;
+use super::segments::{Block, Places, Ranges, Segment, size};
+use super::stacks::{Numbers, Origin, clean};
+use super::{ExportError, Exported};
+use crate::history::Frame;
+use crate::recording::{Kind, Row};
+use crate::strings::Map;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+/// More devices than any machine has: those with higher numbers take the places behind.
+const MOST_DEVICES: i32 = 1024;
+/// Categories with a colour of their own; the viewer has ten colours, and one is for the rest.
+const MOST_CATEGORIES: u32 = 9;
+/// The category that must be there where there are any: without it one version of the viewer throws.
+const UNKNOWN: &str = "unknown";
+/// The largest integer that the viewer takes for what it is.
+const EXACT: u64 = 1 << 53;
+
+pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported, ExportError> {
+    let devices = look(source)?;
+    let slots = slots(&devices);
+    let mut events = 0;
+    let mut lost = vec!["threads, times below a microsecond, gauges and marks".to_owned()];
+    let mut snapshot = Snapshot {
+        source,
+        pickle: Pickle::new(out)?,
+        stacks: Map::default(),
+        said: Map::default(),
+        pools: pools(source),
+        categories: Numbers::default(),
+    };
+    let pickle = &mut snapshot.pickle;
+    pickle.begin_dict()?;
+    pickle.text("device_traces")?;
+    let mut traces = pickle.begin_list()?;
+    let count = slots.values().max().map_or(0, |last| last + 1);
+    for slot in 0..count {
+        snapshot.pickle.item(&mut traces)?;
+        let device = slots.iter().find(|(_, of)| **of == slot);
+        match device.and_then(|(device, _)| Some((*device, devices.get(device)?))) {
+            Some((device, seen)) => events += snapshot.trace(device, seen)?,
+            None => {
+                let empty = snapshot.pickle.begin_list()?;
+                snapshot.pickle.end_list(empty)?;
+            }
+        }
+    }
+    snapshot.pickle.end_list(traces)?;
+    snapshot.pickle.text("segments")?;
+    let mut segments = snapshot.pickle.begin_list()?;
+    for (device, seen) in devices {
+        let slot = slots.get(&device).copied().unwrap_or(0);
+        lost.extend(seen.words(source, device, slot));
+        let (ranges, left_out) = seen.ranges.segments(seen.blocks.into_values().collect());
+        if left_out > 0 {
+            lost.push(format!("{left_out} blocks that overlap others"));
+        }
+        for segment in ranges {
+            snapshot.pickle.item(&mut segments)?;
+            snapshot.segment(slot, &segment, seen.ranges.paged)?;
+        }
+    }
+    snapshot.pickle.end_list(segments)?;
+    snapshot.settings()?;
+    snapshot.pickle.end_dict()?;
+    snapshot.pickle.finish()?;
+    Ok(Exported { events, lost })
+}
+
+/// What a device's events come to.
+#[derive(Default)]
+struct Seen {
+    events: u64,
+    ranges: Ranges,
+    /// Blocks that live or wait, by serial number.
+    blocks: Map<u64, Block>,
+    places: Places,
+    empty: u64,
+    beyond: bool,
+}
+
+impl Seen {
+    fn enter(&mut self, event: &Event<'_>) {
+        let row = &event.row;
+        self.events += 1;
+        match row.kind {
+            Kind::Reserve => self.ranges.reserve(row),
+            Kind::Release => self.ranges.release(row),
+            Kind::Alloc => {
+                let address = self.places.of(row);
+                self.beyond |= address >= EXACT;
+                self.ranges.block(address, size(row));
+                let waits = false;
+                self.blocks.insert(
+                    row.id,
+                    Block {
+                        row: *row,
+                        address,
+                        waits,
+                    },
+                );
+            }
+            Kind::FreeRequested => {
+                if let Some(block) = self.blocks.get_mut(&row.id) {
+                    block.waits = true;
+                }
+            }
+            _ => {
+                self.places.of(row);
+                self.blocks.remove(&row.id);
+            }
+        }
+    }
+
+    /// What is lost of this device.
+    fn words(&self, source: &Source<'_>, device: i32, slot: u64) -> Vec<String> {
+        let name = Source::device_name(device);
+        let mut words = Vec::new();
+        if i128::from(slot) != i128::from(device) {
+            words.push(format!("the number of {name}: it is device {slot} there"));
+        }
+        if !self.ranges.are_known() {
+            words.push(format!(
+                "what {name} had reserved: the segments are made up around its blocks"
+            ));
+        }
+        let passed = self
+            .events
+            .saturating_sub(source.options.last.unwrap_or(u64::MAX));
+        if passed > 0 {
+            words.push(format!("the first {passed} events of {name}"));
+        }
+        if self.empty > 0 {
+            words.push(format!("{} blocks of no bytes", self.empty));
+        }
+        if self.beyond {
+            words.push("the last digits of addresses above 2^53, in the web viewer".to_owned());
+        }
+        words
+    }
+}
+
+/// The entries that an event makes in a trace.
+#[derive(Clone, Copy)]
+enum Action {
+    One(&'static str),
+    /// A free is one that was requested and completed at once.
+    Both,
+    Reserved(bool),
+}
+
+/// What an event is there; none where it has no place in a snapshot.
+fn action(row: &Row) -> Option<Action> {
+    let of_block = matches!(
+        row.kind,
+        Kind::Alloc | Kind::Free | Kind::FreeRequested | Kind::FreeCompleted
+    );
+    if of_block && size(row) == 0 {
+        return None;
+    }
+    Some(match row.kind {
+        Kind::Alloc => Action::One("alloc"),
+        Kind::Free => Action::Both,
+        Kind::FreeRequested => Action::One("free_requested"),
+        Kind::FreeCompleted => Action::One("free_completed"),
+        Kind::Refused => Action::One("oom"),
+        Kind::Reserve => Action::Reserved(true),
+        Kind::Release => Action::Reserved(false),
+        _ => return None,
+    })
+}
+
+/// Walks all events once: what the state at the end is, and how many entries there will be.
+fn look(source: &Source<'_>) -> Result<BTreeMap<i32, Seen>, ExportError> {
+    let mut devices: BTreeMap<i32, Seen> = BTreeMap::new();
+    source.walk(|event| {
+        let row = &event.row;
+        if action(row).is_some() {
+            devices.entry(source.device(row.pool)).or_default().enter(event);
+        } else if row.kind == Kind::Alloc {
+            devices.entry(source.device(row.pool)).or_default().empty += 1;
+        }
+        Ok(())
+    })?;
+    Ok(devices)
+}
+
+/// The number that each device has in the file: its own where it can be, one behind all others where not.
+fn slots(devices: &BTreeMap<i32, Seen>) -> BTreeMap<i32, u64> {
+    let own = |device: &i32| (0..MOST_DEVICES).contains(device);
+    let mut next = devices
+        .keys()
+        .filter(|device| own(device))
+        .max()
+        .map_or(0, |last| *last as u64 + 1);
+    let slot = |device: &i32| {
+        if own(device) {
+            return (*device, *device as u64);
+        }
+        next += 1;
+        (*device, next - 1)
+    };
+    devices.keys().map(slot).collect()
+}
+
+struct Snapshot<'a, 's> {
+    source: &'a Source<'s>,
+    pickle: Pickle<'a>,
+    /// Lists of frames in the memo.
+    stacks: Map<Origin, u32>,
+    /// The program's own words and the category.
+    said: Map<Origin, (String, String)>,
+    pools: Map<u32, (u64, u64)>,
+    categories: Numbers<String>,
+}
+
+impl Snapshot<'_, '_> {
+    /// A device's trace; answers how many events are in it.
+    fn trace(&mut self, device: i32, seen: &Seen) -> Result<u64, ExportError> {
+        let passed = seen
+            .events
+            .saturating_sub(self.source.options.last.unwrap_or(u64::MAX));
+        let mut places = Places::default();
+        let mut trace = self.pickle.begin_list()?;
+        let (mut met, mut written) = (0, 0);
+        let source = self.source;
+        let start = source.start();
+        let mut end = start;
+        source.walk(|event| {
+            let row = &event.row;
+            let Some(action) = action(row).filter(|_| source.device(row.pool) == device) else {
+                return Ok(());
+            };
+            let address = match action {
+                Action::Reserved(_) => row.address,
+                _ => places.of(row),
+            };
+            met += 1;
+            if met <= passed || !shown(action, seen) {
+                return Ok(());
+            }
+            written += 1;
+            end = start.saturating_add(row.time);
+            let words: &[&str] = match action {
+                Action::One(word) => &[word],
+                Action::Both => &["free_requested", "free_completed"],
+                Action::Reserved(more) => match (seen.ranges.paged, more) {
+                    (false, true) => &["segment_alloc"],
+                    (false, false) => &["segment_free"],
+                    (true, true) => &["segment_map"],
+                    (true, false) => &["segment_unmap"],
+                },
+            };
+            for word in words {
+                self.pickle.item(&mut trace)?;
+                self.entry(word, row, address, end / 1_000)?;
+            }
+            Ok(())
+        })?;
+        if written > 0 {
+            self.pickle.item(&mut trace)?;
+            self.snapshot_entry(end / 1_000)?;
+        }
+        self.pickle.end_list(trace)?;
+        Ok(written)
+    }
+
+    fn entry(&mut self, word: &str, row: &Row, address: u64, time_us: u64) -> io::Result<()> {
+        let bytes = if matches!(row.kind, Kind::Reserve | Kind::Release) {
+            row.bytes
+        } else {
+            row.requested
+        };
+        self.pickle.begin_dict()?;
+        self.pickle.text_of("action", word)?;
+        // What was refused has no address: there the device's free bytes are told, as far as they are known.
+        let place = if row.kind == Kind::Refused {
+            "device_free"
+        } else {
+            "addr"
+        };
+        self.pickle.number_of(place, address)?;
+        self.pickle.number_of("size", bytes)?;
+        self.pickle.number_of("stream", u64::from(row.stream))?;
+        self.pickle.number_of("time_us", time_us)?;
+        self.pickle.text("pool_id")?;
+        self.pickle
+            .pair(self.pools.get(&row.pool).copied().unwrap_or_default())?;
+        let origin = Origin::of(row);
+        if !self.said.contains_key(&origin) {
+            let said = (self.words(origin), self.category(origin.tag));
+            self.said.insert(origin, said);
+        }
+        if let Some((words, category)) = self.said.get(&origin) {
+            if !words.is_empty() {
+                self.pickle.text_of("user_metadata", words)?;
+            }
+            if row.kind == Kind::Alloc {
+                self.pickle.text_of("category", category)?;
+            }
+        }
+        self.pickle.text("frames")?;
+        self.frames(origin)?;
+        self.pickle.end_dict()
+    }
+
+    /// The mark with which PyTorch ends a trace; here it also has the category that must not be missing.
+    fn snapshot_entry(&mut self, time_us: u64) -> io::Result<()> {
+        self.pickle.begin_dict()?;
+        self.pickle.text_of("action", "snapshot")?;
+        for key in ["addr", "size", "stream"] {
+            self.pickle.number_of(key, 0)?;
+        }
+        self.pickle.number_of("time_us", time_us)?;
+        self.pickle.text_of("category", UNKNOWN)?;
+        self.pickle.text("frames")?;
+        self.pickle.begin_list()?;
+        self.pickle.end_dict()
+    }
+
+    /// What the program itself said of a block, beside its frames.
+    fn words(&self, origin: Origin) -> String {
+        if !self.source.history.definitions.stack(origin.stack).is_empty() {
+            return clean(self.source.history.definitions.tag(origin.tag)).into_owned();
+        }
+        match self.source.tag(origin.tag) {
+            (words, calls) if !calls.is_empty() => words.join(";"),
+            _ => String::new(),
+        }
+    }
+
+    fn category(&mut self, tag: u32) -> String {
+        let (words, _) = self.source.tag(tag);
+        let Some(first) = words.into_iter().next() else {
+            return UNKNOWN.to_owned();
+        };
+        match self.categories.of(first.clone()) {
+            (0..MOST_CATEGORIES, _) => first,
+            _ => "other".to_owned(),
+        }
+    }
+
+    /// The same list for the same stack: viewers and readers know stacks by that.
+    fn frames(&mut self, origin: Origin) -> io::Result<()> {
+        if let Some(number) = self.stacks.get(&origin) {
+            return self.pickle.recall(*number);
+        }
+        let mut list = self.pickle.begin_list()?;
+        let number = self.pickle.remember()?;
+        for frame in self.calls(origin) {
+            self.pickle.item(&mut list)?;
+            self.pickle.begin_dict()?;
+            self.pickle.text_of("filename", &frame.file)?;
+            self.pickle.number_of("line", u64::from(frame.line))?;
+            self.pickle.text_of("name", &frame.function)?;
+            self.pickle.end_dict()?;
+        }
+        self.pickle.end_list(list)?;
+        self.stacks.insert(origin, number);
+        Ok(())
+    }
+
+    fn calls(&self, origin: Origin) -> Vec<Frame> {
+        if self.source.history.definitions.stack(origin.stack).is_empty() {
+            let (_, calls) = self.source.tag(origin.tag);
+            if !calls.is_empty() {
+                return calls;
+            }
+        }
+        self.source.frames(origin)
+    }
+
+    fn segment(&mut self, slot: u64, segment: &Segment, paged: bool) -> io::Result<()> {
+        let sum = |which: &dyn Fn(&&Block) -> bool, of: &dyn Fn(&Row) -> u64| -> u64 {
+            let chosen = segment.blocks.iter().filter(which);
+            chosen.map(|block| of(&block.row)).fold(0, u64::saturating_add)
+        };
+        let pickle = &mut self.pickle;
+        pickle.begin_dict()?;
+        pickle.number_of("device", slot)?;
+        pickle.number_of("address", segment.address)?;
+        pickle.number_of("total_size", segment.bytes)?;
+        pickle.number_of("allocated_size", sum(&|block| !block.waits, &size))?;
+        pickle.number_of("active_size", sum(&|_| true, &size))?;
+        pickle.number_of("requested_size", sum(&|_| true, &|row| row.requested))?;
+        pickle.number_of("stream", u64::from(segment.stream))?;
+        let kind = if segment.bytes > 2 << 20 { "large" } else { "small" };
+        pickle.text_of("segment_type", kind)?;
+        pickle.text("segment_pool_id")?;
+        pickle.pair(self.pools.get(&segment.pool).copied().unwrap_or_default())?;
+        pickle.text("is_expandable")?;
+        pickle.truth(paged)?;
+        pickle.text("frames")?;
+        pickle.begin_list()?;
+        pickle.text("blocks")?;
+        let mut blocks = pickle.begin_list()?;
+        let mut at = segment.address;
+        for block in &segment.blocks {
+            if block.address > at {
+                self.pickle.item(&mut blocks)?;
+                self.hole(at, block.address - at)?;
+            }
+            self.pickle.item(&mut blocks)?;
+            self.block(block)?;
+            at = block.address + size(&block.row);
+        }
+        let end = segment.address.saturating_add(segment.bytes);
+        if at < end {
+            self.pickle.item(&mut blocks)?;
+            self.hole(at, end - at)?;
+        }
+        self.pickle.end_list(blocks)?;
+        self.pickle.end_dict()
+    }
+
+    fn block(&mut self, block: &Block) -> io::Result<()> {
+        let state = if block.waits {
+            "active_pending_free"
+        } else {
+            "active_allocated"
+        };
+        self.pickle.begin_dict()?;
+        self.pickle.number_of("address", block.address)?;
+        self.pickle.number_of("size", size(&block.row))?;
+        self.pickle.number_of("requested_size", block.row.requested)?;
+        self.pickle.text_of("state", state)?;
+        self.pickle.text("frames")?;
+        self.frames(Origin::of(&block.row))?;
+        self.pickle.end_dict()
+    }
+
+    fn hole(&mut self, address: u64, bytes: u64) -> io::Result<()> {
+        self.pickle.begin_dict()?;
+        self.pickle.number_of("address", address)?;
+        self.pickle.number_of("size", bytes)?;
+        self.pickle.number_of("requested_size", 0)?;
+        self.pickle.text_of("state", "inactive")?;
+        self.pickle.text("frames")?;
+        self.pickle.begin_list()?;
+        self.pickle.end_dict()
+    }
+
+    /// Settings of an allocator that has none of PyTorch's; the keys are those that viewers ask for.
+    fn settings(&mut self) -> io::Result<()> {
+        let pickle = &mut self.pickle;
+        pickle.text("allocator_settings")?;
+        pickle.begin_dict()?;
+        pickle.text_of("PYTORCH_CUDA_ALLOC_CONF", "")?;
+        pickle.text("max_split_size")?;
+        pickle.signed(-1)?;
+        pickle.text("garbage_collection_threshold")?;
+        pickle.float(0.0)?;
+        for key in [
+            "expandable_segments",
+            "release_lock_on_cudamalloc",
+            "pinned_use_cuda_host_register",
+        ] {
+            pickle.text(key)?;
+            pickle.truth(false)?;
+        }
+        pickle.number_of("pinned_num_register_threads", 1)?;
+        pickle.text("roundup_power2_divisions")?;
+        pickle.begin_dict()?;
+        pickle.end_dict()?;
+        pickle.end_dict()?;
+        pickle.text("external_annotations")?;
+        let none = pickle.begin_list()?;
+        pickle.end_list(none)
+    }
+}
+
+/// Whether events of this kind are written: what is said of ranges only where it holds for all blocks.
+fn shown(action: Action, seen: &Seen) -> bool {
+    !matches!(action, Action::Reserved(_)) || seen.ranges.are_known()
+}

@@ -1,0 +1,184 @@
+//! Who asked for a block, as frames: of its stack, or of its tag and pool where no stack was recorded.
+//!
+//! A tag made of a snapshot holds the words of the program and the innermost frames, `forward;layer 3;model.py:call:12<train.py:step:80`. Its
+//! frames become frames again, with the words around them.
+
+use super::events::Source;
+use crate::history::Frame;
+use crate::recording::Row;
+use crate::strings::Map;
+use std::borrow::Cow;
+use std::hash::Hash;
+
+/// Bytes of a name that are written: viewers are at ease with these, and no real name is as long.
+const MOST_NAME: usize = 4096;
+
+/// What tells blocks of one origin from those of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Origin {
+    pub(super) stack: u32,
+    pub(super) tag: u32,
+    pub(super) pool: u32,
+}
+
+impl Origin {
+    pub(super) fn of(row: &Row) -> Self {
+        Self {
+            stack: row.stack,
+            tag: row.tag,
+            pool: row.pool,
+        }
+    }
+}
+
+/// A name without what ends lines or steers terminals, and not longer than anybody reads.
+pub(super) fn clean(text: &str) -> Cow<'_, str> {
+    let mut end = text.len().min(MOST_NAME);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let short = &text[..end];
+    if short.len() == text.len() && !short.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut clean = short.replace(char::is_control, " ");
+    if short.len() < text.len() {
+        clean.push('…');
+    }
+    Cow::Owned(clean)
+}
+
+fn cleaned(frame: Frame) -> Frame {
+    Frame {
+        function: clean(&frame.function).into_owned(),
+        file: clean(&frame.file).into_owned(),
+        line: frame.line,
+    }
+}
+
+fn named(function: impl Into<String>) -> Frame {
+    Frame {
+        function: function.into(),
+        ..Frame::default()
+    }
+}
+
+impl Source<'_> {
+    /// The frames of an origin, the innermost first; never none.
+    pub(super) fn frames(&self, origin: Origin) -> Vec<Frame> {
+        let addresses = self.history.definitions.stack(origin.stack);
+        if !addresses.is_empty() {
+            return self.symbols.stack(addresses).into_iter().map(cleaned).collect();
+        }
+        let (words, calls) = self.tag(origin.tag);
+        let mut frames = calls;
+        frames.extend(words.into_iter().rev().map(named));
+        frames.push(named(clean(&self.pool_name(origin.pool)).into_owned()));
+        frames
+    }
+
+    /// A tag's words, the outermost first, and the frames that it names, the innermost first.
+    pub(super) fn tag(&self, number: u32) -> (Vec<String>, Vec<Frame>) {
+        let tag = clean(self.history.definitions.tag(number));
+        let mut words: Vec<&str> = tag.split(';').filter(|word| !word.is_empty()).collect();
+        let calls = words.last().and_then(|last| calls(last));
+        if calls.is_some() {
+            words.pop();
+        }
+        let words = words.into_iter().map(str::to_owned).collect();
+        (words, calls.unwrap_or_default())
+    }
+}
+
+/// Frames as `file:function:line<file:function:line`, where the text is that.
+fn calls(text: &str) -> Option<Vec<Frame>> {
+    let mut frames = Vec::new();
+    let mut rest = text;
+    // A function may be called `<lambda>`: only behind a line's number does another frame follow.
+    loop {
+        let next = rest.match_indices('<').find(|(at, _)| ends_in_line(&rest[..*at]));
+        let (one, after) = match next {
+            Some((at, _)) => (&rest[..at], Some(&rest[at + 1..])),
+            None => (rest, None),
+        };
+        frames.push(call(one)?);
+        match after {
+            Some(after) => rest = after,
+            None => return Some(frames),
+        }
+    }
+}
+
+fn ends_in_line(text: &str) -> bool {
+    text.rsplit_once(':')
+        .is_some_and(|(_, line)| line.parse::<u32>().is_ok())
+}
+
+fn call(text: &str) -> Option<Frame> {
+    let (before, line) = text.rsplit_once(':')?;
+    // A function of C++ has colons of its own, in pairs.
+    let (file, function) = match before.find(':') {
+        Some(at) if !before[at..].starts_with("::") => (&before[..at], &before[at + 1..]),
+        _ => ("", before),
+    };
+    Some(Frame {
+        function: function.to_owned(),
+        file: file.to_owned(),
+        line: line.parse().ok()?,
+    })
+}
+
+/// Numbers for things, from 0 in the order in which they came.
+pub(super) struct Numbers<K> {
+    numbers: Map<K, u32>,
+}
+
+impl<K> Default for Numbers<K> {
+    fn default() -> Self {
+        Self {
+            numbers: Map::default(),
+        }
+    }
+}
+
+impl<K: Eq + Hash> Numbers<K> {
+    /// The number of a thing, and whether it is new.
+    pub(super) fn of(&mut self, key: K) -> (u32, bool) {
+        let next = self.numbers.len() as u32;
+        let number = *self.numbers.entry(key).or_insert(next);
+        (number, number == next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_of_snapshots_become_frames() {
+        let frames = calls("model.py:<lambda>:12<train.py:step:80<at::empty(int):3").expect("frames");
+        let short: Vec<_> = frames
+            .iter()
+            .map(|frame| (&*frame.file, &*frame.function, frame.line))
+            .collect();
+        assert_eq!(
+            short,
+            [
+                ("model.py", "<lambda>", 12),
+                ("train.py", "step", 80),
+                ("", "at::empty(int)", 3)
+            ]
+        );
+        for none in ["", "mm", "a<b", "layers.7", "x:y", "a:b:3<"] {
+            assert_eq!(calls(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn names_end_no_lines() {
+        assert_eq!(clean("a\nb\0c\u{9b}"), "a b c ");
+        assert!(matches!(clean("plain;\"<é>"), Cow::Borrowed("plain;\"<é>")));
+        let long = clean(&"é".repeat(1 << 20)).into_owned();
+        assert!(long.len() < MOST_NAME + 8 && long.ends_with("é…"));
+    }
+}

@@ -1,0 +1,208 @@
+//! A recording as rows, whatever file it came in, to be walked as often as it takes.
+//!
+//! A recording of Millpond's stays in its file: walking it takes memory for one batch, so files may be larger than memory. Other formats are
+//! read whole and walked as the same rows, so that whatever is said, drawn or written of a recording works for all of them.
+
+mod define;
+mod from_traces;
+mod live;
+mod symbols;
+#[cfg(test)]
+mod tests;
+
+pub use define::{Definitions, Frame, Module, Pool};
+pub use live::Live;
+pub use symbols::Symbols;
+
+use crate::recording::{Batch, End, Kind, Reader, RecordingError, Row};
+use crate::{Caution, ReadError, ReadOptions, read};
+use std::fs::File;
+use std::io::BufReader;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// A recording that could not be opened or walked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HistoryError {
+    /// A recording of Millpond's.
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
+    /// A file of another format.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// It has changed since it was opened.
+    #[error("the recording has become shorter since it was opened; open it again")]
+    Changed,
+}
+
+/// What is known of a recording before it is walked.
+#[derive(Debug)]
+pub struct History {
+    rows: Source,
+    /// What numbers in rows mean.
+    pub definitions: Definitions,
+    /// Facts about the recording, by name.
+    pub facts: Vec<(String, String)>,
+    /// The time of its last row, in nanoseconds since it began.
+    pub duration: u64,
+    /// How many rows it has.
+    pub len: u64,
+    /// Events that it says are missing.
+    pub lost: u64,
+    /// How it ends; none for a format that does not say.
+    pub end: Option<End>,
+    /// What its reader noticed.
+    pub cautions: Vec<Caution>,
+    /// Serial numbers of blocks that are older than the recording, though a row at its beginning hands them out.
+    pub older: Vec<Range<u64>>,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// A recording of Millpond's, and the bytes of it that were there when it was opened.
+    File {
+        path: PathBuf,
+        bytes: u64,
+    },
+    Rows(Vec<Row>),
+}
+
+impl History {
+    /// Opens a recording in any format there is a reader for. A file of Millpond's is walked once, for what its numbers mean.
+    ///
+    /// # Errors
+    /// It cannot be read, or is no recording.
+    pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<Self, HistoryError> {
+        if is_ours(path)? {
+            return Self::of_file(path);
+        }
+        let recording = read(path, options)?;
+        Ok(from_traces::history(&recording))
+    }
+
+    fn of_file(path: &Path) -> Result<Self, HistoryError> {
+        let mut reader = open(path)?;
+        let mut history = Self {
+            facts: reader.facts().to_vec(),
+            rows: Source::File {
+                path: path.to_owned(),
+                bytes: 0,
+            },
+            definitions: Definitions::default(),
+            duration: 0,
+            len: 0,
+            lost: 0,
+            end: None,
+            cautions: Vec::new(),
+            older: Vec::new(),
+        };
+        while let Some(batch) = reader.next_batch()? {
+            let mut rows = batch.rows();
+            while let Some(row) = rows.next() {
+                history.len += 1;
+                history.note(&row, &batch, rows.place());
+            }
+        }
+        history.rows = Source::File {
+            path: path.to_owned(),
+            bytes: reader.bytes(),
+        };
+        history.end = reader.end().cloned();
+        Ok(history)
+    }
+
+    fn note(&mut self, row: &Row, batch: &Batch, place: usize) {
+        match row.kind {
+            Kind::Live => return,
+            Kind::Lost => self.lost = self.lost.saturating_add(row.id),
+            kind if kind as u8 >= Kind::DefineTag as u8 => {
+                self.definitions.note(row, batch.text(place), batch.list(place));
+            }
+            _ => {}
+        }
+        self.duration = self.duration.max(row.time);
+    }
+
+    /// Walks all rows in order, with what marks say; stops where `each` says so.
+    ///
+    /// # Errors
+    /// The file cannot be read any more. What was walked by then was as it is in the file.
+    pub fn walk(&self, mut each: impl FnMut(&Row, Option<&str>) -> Flow) -> Result<(), HistoryError> {
+        let (path, bytes) = match &self.rows {
+            Source::Rows(rows) => {
+                for row in rows {
+                    if each(row, None) == Flow::Stop {
+                        break;
+                    }
+                }
+                return Ok(());
+            }
+            Source::File { path, bytes } => (path, *bytes),
+        };
+        let mut reader = open(path)?;
+        // What was added since is not walked: all walks see the same rows.
+        while reader.bytes() < bytes {
+            let Some(batch) = reader.next_batch()? else {
+                break;
+            };
+            let mut rows = batch.rows();
+            while let Some(row) = rows.next() {
+                let text = match row.kind {
+                    Kind::Mark => batch.text(rows.place()),
+                    _ => None,
+                };
+                if each(&row, text) == Flow::Stop {
+                    return Ok(());
+                }
+            }
+        }
+        if reader.bytes() < bytes {
+            return Err(HistoryError::Changed);
+        }
+        Ok(())
+    }
+
+    /// The blocks in callers' hands after all that happened up to a time.
+    ///
+    /// # Errors
+    /// As of [`walk`](Self::walk).
+    pub fn live_at(&self, time: u64) -> Result<Live, HistoryError> {
+        let mut live = Live::default();
+        self.walk(|row, _| {
+            if row.kind != Kind::Live && row.time > time {
+                return Flow::Stop;
+            }
+            live.note(row);
+            Flow::On
+        })?;
+        Ok(live)
+    }
+}
+
+/// Whether a walk goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// It does.
+    On,
+    /// It ends here.
+    Stop,
+}
+
+fn open(path: &Path) -> Result<Reader<BufReader<File>>, RecordingError> {
+    let file = File::open(path)?;
+    Reader::new(BufReader::with_capacity(1 << 20, file))
+}
+
+/// Whether a file begins as an Arrow stream does.
+fn is_ours(path: &Path) -> Result<bool, HistoryError> {
+    use std::io::Read;
+    let io_error = |source| ReadError::Io {
+        name: path.display().to_string(),
+        source,
+    };
+    let mut first = Vec::new();
+    let file = File::open(path).map_err(io_error)?;
+    file.take(4).read_to_end(&mut first).map_err(io_error)?;
+    Ok(first == [0xff; 4])
+}

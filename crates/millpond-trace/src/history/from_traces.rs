@@ -1,0 +1,151 @@
+//! Recordings of other formats as rows.
+
+use super::{Definitions, History, Source};
+use crate::model::NO_ALLOCATION;
+use crate::recording::{Kind, Row};
+use crate::{Action, Recording, Trace};
+
+/// The rows of every device's trace, in order of time. Tags and streams of several devices have numbers of their own, and a pool
+/// stands for each private pool.
+pub(super) fn history(recording: &Recording) -> History {
+    let mut definitions = Definitions::default();
+    let mut rows = Vec::new();
+    let mut base = Base::default();
+    let mut older = Vec::new();
+    for trace in &recording.traces {
+        let first = base.id + 1;
+        older.push(first..first + trace.initial_blocks.len() as u64);
+        base = add(trace, base, &mut rows, &mut definitions);
+    }
+    // Each device's rows stay in their order.
+    rows.sort_by_key(|row: &Row| row.time);
+    let mut cautions = recording.cautions.clone();
+    cautions.extend(recording.traces.iter().flat_map(|trace| trace.cautions.clone()));
+    let mut facts = vec![("program".to_owned(), recording.name.clone())];
+    facts.extend(
+        recording
+            .traces
+            .first()
+            .into_iter()
+            .flat_map(|trace| trace.origin.header.clone()),
+    );
+    History {
+        duration: rows.last().map_or(0, |row| row.time),
+        len: rows.len() as u64,
+        rows: Source::Rows(rows),
+        definitions,
+        facts,
+        lost: 0,
+        end: None,
+        cautions,
+        older,
+    }
+}
+
+/// Numbers that earlier devices have taken.
+#[derive(Clone, Copy, Default)]
+struct Base {
+    tag: u32,
+    pool: u32,
+    stream: u32,
+    id: u64,
+}
+
+fn add(trace: &Trace, base: Base, rows: &mut Vec<Row>, definitions: &mut Definitions) -> Base {
+    let device = trace.origin.device;
+    let memory = if device < 0 { "host" } else { "cuda" };
+    for (index, (of, number)) in trace.pools.iter().enumerate() {
+        let row = Row {
+            pool: base.pool + 1 + index as u32,
+            ..Row::new(Kind::DefinePool, 0)
+        };
+        let name = if index == 0 {
+            String::new()
+        } else {
+            format!("{of}.{number}")
+        };
+        definitions.note(
+            &row,
+            Some(&format!("{memory}\n{name}")),
+            Some(vec![device as u64]),
+        );
+    }
+    for (index, tag) in trace.tags.iter().enumerate().skip(1) {
+        let row = Row {
+            tag: base.tag + index as u32,
+            ..Row::new(Kind::DefineTag, 0)
+        };
+        definitions.note(&row, Some(tag), None);
+    }
+    let begun = trace.events.first().map_or(0, |event| event.time_us);
+    let tag = |tag: u32| if tag == 0 { 0 } else { base.tag + tag };
+    for segment in &trace.initial_segments {
+        rows.push(Row {
+            address: segment.address,
+            bytes: segment.bytes,
+            pool: base.pool + 1 + u32::from(segment.pool),
+            stream: base.stream + u32::from(segment.stream),
+            ..Row::new(Kind::Reserve, 0)
+        });
+    }
+    // Those that wait for a stream come and go first, so that all others are never held beside them.
+    let mut initial: Vec<_> = trace.initial_blocks.iter().collect();
+    initial.sort_by_key(|block| !block.pending);
+    for block in initial {
+        let row = Row {
+            id: base.id + 1 + u64::from(block.allocation),
+            address: block.address,
+            requested: block.requested,
+            bytes: block.bytes.unwrap_or(block.requested),
+            pool: base.pool + 1 + u32::from(block.pool),
+            stream: base.stream + u32::from(block.stream),
+            tag: tag(block.tag),
+            ..Row::new(Kind::Alloc, 0)
+        };
+        rows.push(row);
+        if block.pending {
+            rows.push(Row {
+                kind: Kind::FreeRequested,
+                ..row
+            });
+        }
+    }
+    for event in &trace.events {
+        let Some(kind) = kind_of(event.action) else {
+            continue;
+        };
+        let id = match event.allocation {
+            NO_ALLOCATION => 0,
+            allocation => base.id + 1 + u64::from(allocation),
+        };
+        let time = event.time_us.saturating_sub(begun).saturating_mul(1_000);
+        rows.push(Row {
+            id,
+            address: event.address,
+            requested: event.bytes,
+            bytes: event.bytes,
+            pool: base.pool + 1 + u32::from(event.pool),
+            stream: base.stream + u32::from(event.stream),
+            tag: tag(event.tag),
+            ..Row::new(kind, time)
+        });
+    }
+    Base {
+        tag: base.tag + trace.tags.len() as u32,
+        pool: base.pool + trace.pools.len() as u32,
+        stream: base.stream + trace.streams.len() as u32,
+        id: base.id + u64::from(trace.allocations),
+    }
+}
+
+fn kind_of(action: Action) -> Option<Kind> {
+    Some(match action {
+        Action::Alloc => Kind::Alloc,
+        Action::Free => Kind::Free,
+        Action::FreeRequested => Kind::FreeRequested,
+        Action::FreeCompleted => Kind::FreeCompleted,
+        Action::SegmentAlloc | Action::SegmentMap => Kind::Reserve,
+        Action::SegmentFree | Action::SegmentUnmap => Kind::Release,
+        Action::OutOfMemory => Kind::Refused,
+    })
+}

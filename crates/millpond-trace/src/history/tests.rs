@@ -1,0 +1,182 @@
+//! Recordings of several formats, walked as rows.
+
+use super::{Flow, History, HistoryError};
+use crate::recording::{End, Kind, Row, Writer};
+use crate::{InitialBlock, InitialSegment, ReadError, ReadOptions, read_bytes};
+use std::path::PathBuf;
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, bytes: &[u8]) -> Self {
+        let path = std::env::temp_dir().join(format!("millpond-history-{}-{name}", std::process::id()));
+        std::fs::write(&path, bytes).expect("room for a small file");
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn alloc(time: u64, id: u64, bytes: u64) -> Row {
+    Row {
+        id,
+        bytes,
+        requested: bytes - 1,
+        pool: 1,
+        tag: 1,
+        ..Row::new(Kind::Alloc, time)
+    }
+}
+
+fn free(time: u64, of: Row) -> Row {
+    Row {
+        kind: Kind::Free,
+        time,
+        ..of
+    }
+}
+
+fn ours() -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), &[("program".to_owned(), "step".to_owned())]).expect("memory");
+    let pool = Row {
+        pool: 1,
+        ..Row::new(Kind::DefinePool, 0)
+    };
+    writer
+        .say(&pool, Some("cuda\nweights"), Some(&[2]))
+        .expect("memory");
+    let tag = Row {
+        tag: 1,
+        ..Row::new(Kind::DefineTag, 0)
+    };
+    writer.say(&tag, Some("layer 1"), None).expect("memory");
+    let (one, two) = (alloc(10, 1, 512), alloc(20, 2, 1024));
+    writer.push(&one).expect("memory");
+    writer.push(&two).expect("memory");
+    writer.push(&free(30, one)).expect("memory");
+    writer
+        .say(&Row::new(Kind::Mark, 35), Some("half"), None)
+        .expect("memory");
+    let lost = Row {
+        id: 3,
+        ..Row::new(Kind::Lost, 36)
+    };
+    writer.push(&lost).expect("memory");
+    let three = alloc(5, 3, 4096);
+    let keyframe = Row {
+        bytes: 1,
+        ..Row::new(Kind::Keyframe, 40)
+    };
+    writer.push(&keyframe).expect("memory");
+    let live = Row {
+        kind: Kind::Live,
+        ..three
+    };
+    writer.push(&live).expect("memory");
+    writer.push(&free(50, three)).expect("memory");
+    writer.finish(60).expect("memory")
+}
+
+#[test]
+fn a_recording_of_ours_is_walked_again_and_again() {
+    let file = Scratch::new("ours.mpr", &ours());
+    let history = History::open(&file.0, &ReadOptions::default()).expect("a recording");
+    assert_eq!(
+        (history.duration, history.lost, history.end.clone()),
+        (60, 3, Some(End::Closed))
+    );
+    let pool = history.definitions.pool(1).expect("defined");
+    assert_eq!((&*pool.name, &*pool.memory, pool.device), ("weights", "cuda", 2));
+    assert_eq!(
+        (history.definitions.tag(1), history.definitions.tag(9)),
+        ("layer 1", "")
+    );
+    let sums = [0, 10, 20, 30, 40, 50].map(|time| {
+        let live = history.live_at(time).expect("it is there");
+        (live.bytes(), live.len())
+    });
+    assert_eq!(sums, [(0, 0), (512, 1), (1536, 2), (1024, 1), (4096, 1), (0, 0)]);
+    let mut marks = Vec::new();
+    history
+        .walk(|row, text| {
+            marks.extend(text.map(|text| (row.time, text.to_owned())));
+            Flow::On
+        })
+        .expect("it is there");
+    assert_eq!(marks, [(35, "half".to_owned())]);
+    std::fs::write(&file.0, &ours()[..600]).expect("room");
+    assert!(history.live_at(100).is_err());
+}
+
+#[test]
+fn other_formats_are_the_same_rows() {
+    let csv = "Thread,Time,Action,Pointer,Size,Stream\n1,00:00:01.5,allocate,0x10,100,0\n1,00:00:02.5,free,0x10,100,0\n";
+    let file = Scratch::new("rmm.csv", csv.as_bytes());
+    let history = History::open(&file.0, &ReadOptions::default()).expect("a recording");
+    assert_eq!((history.duration, history.len), (1_000_000_000, 2));
+    assert_eq!(history.live_at(0).expect("in memory").requested(), 100);
+    assert!(history.live_at(u64::MAX).expect("in memory").is_empty());
+    let refused = History::open(&Scratch::new("none", b"no").0, &ReadOptions::default());
+    assert!(matches!(
+        refused,
+        Err(HistoryError::Read(ReadError::UnknownFormat { .. }))
+    ));
+}
+
+#[test]
+fn what_was_there_before_a_recording_is_told_apart() {
+    let block = |allocation, pending| InitialBlock {
+        address: 0x1000 + u64::from(allocation) * 0x100,
+        requested: 100,
+        bytes: Some(128),
+        allocation,
+        tag: 0,
+        stream: 0,
+        pool: 0,
+        pending,
+    };
+    let mut recording = read_bytes(
+        b"time_us,action,id,bytes\n5,alloc,1,64\n9,free,1,64\n",
+        "made",
+        &ReadOptions::default(),
+    )
+    .expect("a recording");
+    let trace = &mut recording.traces[0];
+    trace.initial_segments = vec![InitialSegment {
+        address: 0x1000,
+        bytes: 4096,
+        stream: 0,
+        pool: 0,
+        small: true,
+        expandable: false,
+    }];
+    trace.initial_blocks = vec![block(0, false), block(1, true)];
+    for event in &mut trace.events {
+        event.allocation += 2;
+    }
+    trace.allocations += 2;
+    let history = super::from_traces::history(&recording);
+    assert_eq!(history.older, vec![1..3]);
+    let mut kinds = Vec::new();
+    history
+        .walk(|row, _| {
+            kinds.push((row.kind, row.id));
+            Flow::On
+        })
+        .expect("in memory");
+    // The one that waits for a stream is never held beside the other.
+    let expected = [
+        (Kind::Reserve, 0),
+        (Kind::Alloc, 2),
+        (Kind::FreeRequested, 2),
+        (Kind::Alloc, 1),
+        (Kind::Alloc, 3),
+        (Kind::Free, 3),
+    ];
+    assert_eq!(kinds, expected);
+    assert_eq!(history.live_at(u64::MAX).expect("in memory").bytes(), 128);
+}

@@ -1,0 +1,140 @@
+//! Messages of an Arrow stream, looked at before they are decoded: what a file says of its sizes is not believed.
+//!
+//! A decoder makes room for as many bytes as a buffer claims to hold. So every claim is held against what a batch of ours can
+//! have, before the decoder sees it.
+
+use super::RecordingError;
+use arrow_buffer::Buffer;
+use arrow_ipc::{MessageHeader, root_as_message};
+use std::io::{self, Read};
+
+/// Of a message's description: a schema with its facts, or the places of a few dozen buffers.
+const MOST_DESCRIBED: usize = 4 << 20;
+/// Of a batch, in the file.
+const MOST_BODY: u64 = 1 << 30;
+/// Of one column of a batch, decompressed.
+const MOST_COLUMN: i64 = 256 << 20;
+/// Of all columns.
+const MOST_DECOMPRESSED: i64 = 1 << 30;
+/// What each column's compressed bytes begin with: how many they are otherwise.
+const PREFIX: usize = 8;
+/// In its place: they are not compressed.
+const NOT_COMPRESSED: i64 = -1;
+
+/// A whole message.
+pub(super) struct Message {
+    /// A flatbuffer that was verified.
+    pub(super) described: Vec<u8>,
+    pub(super) body: Buffer,
+}
+
+/// What there is next in a stream.
+pub(super) enum Next {
+    Message(Message),
+    /// The stream says that it ends here.
+    Closed,
+    /// It ends without saying so, in the middle of a message or between two.
+    Cut,
+    /// What follows cannot be understood.
+    Damaged(String),
+}
+
+/// Reads as many bytes as asked for, or says that there are not as many.
+fn exactly(from: &mut impl Read, bytes: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut read = Vec::new();
+    // Grows with what is there, not with what was claimed.
+    from.take(bytes).read_to_end(&mut read)?;
+    Ok((read.len() as u64 == bytes).then_some(read))
+}
+
+fn number(from: &mut impl Read) -> io::Result<Option<u32>> {
+    let bytes = exactly(from, 4)?;
+    Ok(bytes
+        .and_then(|bytes| bytes.try_into().ok())
+        .map(u32::from_le_bytes))
+}
+
+/// The next message.
+///
+/// # Errors
+/// The system could not deliver the bytes.
+pub(super) fn next(from: &mut impl Read) -> Result<Next, RecordingError> {
+    const CONTINUES: u32 = u32::MAX;
+    match number(from)? {
+        None => return Ok(Next::Cut),
+        Some(CONTINUES) => {}
+        Some(other) => return Ok(Next::Damaged(format!("a message begins with {other:#x}"))),
+    }
+    let Some(length) = number(from)? else {
+        return Ok(Next::Cut);
+    };
+    if length == 0 {
+        return Ok(Next::Closed);
+    }
+    if length as usize > MOST_DESCRIBED {
+        return Ok(Next::Damaged(format!("a message is described by {length} bytes")));
+    }
+    let Some(described) = exactly(from, u64::from(length))? else {
+        return Ok(Next::Cut);
+    };
+    let message = match root_as_message(&described) {
+        Ok(message) => message,
+        Err(error) => return Ok(Next::Damaged(format!("a message is malformed: {error}"))),
+    };
+    let length = u64::try_from(message.bodyLength()).unwrap_or(u64::MAX);
+    if length > MOST_BODY {
+        return Ok(Next::Damaged(format!("a batch claims to have {length} bytes")));
+    }
+    let Some(body) = exactly(from, length)? else {
+        return Ok(Next::Cut);
+    };
+    Ok(Next::Message(Message {
+        described,
+        body: Buffer::from_vec(body),
+    }))
+}
+
+/// Whether a batch's claims are ones that it can be decoded by.
+pub(super) fn check(message: &Message, most_rows: i64) -> Result<(), String> {
+    let root = root_as_message(&message.described).map_err(|error| error.to_string())?;
+    if root.header_type() != MessageHeader::RecordBatch {
+        return Err(format!("a message is a {:?}", root.header_type()));
+    }
+    let batch = root
+        .header_as_record_batch()
+        .ok_or("a batch says nothing of itself")?;
+    let rows = batch.length();
+    if !(0..=most_rows).contains(&rows) {
+        return Err(format!("a batch claims to have {rows} rows"));
+    }
+    let nodes = batch.nodes().into_iter().flatten();
+    for node in nodes {
+        if !(0..=MOST_COLUMN).contains(&node.length()) || !(0..=node.length()).contains(&node.null_count()) {
+            return Err(format!("a column claims to have {} values", node.length()));
+        }
+    }
+    let compressed = batch.compression().is_some();
+    let mut sum = 0;
+    for buffer in batch.buffers().into_iter().flatten() {
+        let bytes = part(&message.body, buffer.offset(), buffer.length())
+            .ok_or("a column lies outside of its batch")?;
+        let claimed = match bytes.first_chunk::<PREFIX>() {
+            Some(prefix) if compressed => match i64::from_le_bytes(*prefix) {
+                NOT_COMPRESSED => bytes.len() as i64,
+                claimed => claimed,
+            },
+            _ => bytes.len() as i64,
+        };
+        sum += claimed.clamp(0, MOST_COLUMN);
+        if !(0..=MOST_COLUMN).contains(&claimed) || sum > MOST_DECOMPRESSED {
+            return Err(format!("a column claims to have {claimed} bytes"));
+        }
+    }
+    Ok(())
+}
+
+fn part(body: &Buffer, offset: i64, length: i64) -> Option<&[u8]> {
+    let from = usize::try_from(offset).ok()?;
+    let end = from.checked_add(usize::try_from(length).ok()?)?;
+    body.get(from..end)
+}

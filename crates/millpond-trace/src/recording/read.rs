@@ -1,0 +1,306 @@
+//! An Arrow stream in, rows out, a batch at a time.
+
+use super::message::{self, Message, Next};
+use super::{Kind, RecordingError, Row, schema};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int64Type, UInt8Type, UInt32Type, UInt64Type};
+use arrow_array::{Array, ListArray, PrimitiveArray, RecordBatch, StringArray};
+use arrow_buffer::ScalarBuffer;
+use arrow_ipc::convert::try_fb_to_schema;
+use arrow_ipc::reader::RecordBatchDecoder;
+use arrow_ipc::root_as_message;
+use arrow_schema::{ArrowError, SchemaRef};
+use std::collections::HashMap;
+use std::io::Read;
+use std::sync::Arc;
+
+/// Rows of a batch, whoever wrote it.
+const MOST_ROWS: i64 = 4 << 20;
+
+/// How a recording ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It was closed, and is whole.
+    Closed,
+    /// It ends in the middle, as one of a process that was killed or still writes: the events after the last whole batch are missing.
+    Cut {
+        /// Bytes that could be read.
+        bytes: u64,
+    },
+    /// What follows after so many bytes cannot be understood.
+    Damaged {
+        /// Bytes that could be read before.
+        bytes: u64,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// Reads a recording, from its beginning on. Any file may be hostile: nothing in it sizes a buffer beyond what is documented in
+/// [`next_batch`](Self::next_batch), and what cannot be understood ends the recording there.
+#[derive(Debug)]
+pub struct Reader<R> {
+    from: Counted<R>,
+    schema: SchemaRef,
+    places: [usize; schema::COLUMNS.len()],
+    facts: Vec<(String, String)>,
+    end: Option<End>,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Counted<R> {
+    inner: R,
+    bytes: u64,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let got = self.inner.read(buffer)?;
+        self.bytes += got as u64;
+        Ok(got)
+    }
+}
+
+impl<R: Read> Reader<R> {
+    /// Looks at the beginning of a recording.
+    ///
+    /// # Errors
+    /// It is none, or of a later version, or cannot be read.
+    pub fn new(from: R) -> Result<Self, RecordingError> {
+        let mut from = Counted {
+            inner: from,
+            bytes: 0,
+        };
+        let described = match message::next(&mut from)? {
+            Next::Message(message) => message.described,
+            Next::Closed | Next::Cut => {
+                return Err(RecordingError::NotOurs("it ends before it begins".to_owned()));
+            }
+            Next::Damaged(what) => return Err(RecordingError::NotOurs(what)),
+        };
+        let message = root_as_message(&described).ok();
+        let schema = message
+            .and_then(|message| message.header_as_schema())
+            .ok_or_else(|| RecordingError::NotOurs("it does not begin with a schema".to_owned()))?;
+        let schema = try_fb_to_schema(schema)
+            .map_err(|error| RecordingError::NotOurs(format!("its schema is malformed: {error}")))?;
+        Ok(Self {
+            from,
+            places: schema::columns_of(&schema)?,
+            facts: schema::facts(&schema),
+            schema: Arc::new(schema),
+            end: None,
+            closed: false,
+        })
+    }
+
+    /// Facts about the recording, by name.
+    pub fn facts(&self) -> &[(String, String)] {
+        &self.facts
+    }
+
+    /// One of them.
+    pub fn fact(&self, name: &str) -> Option<&str> {
+        let found = self.facts.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// How the recording ends, once [`next_batch`](Self::next_batch) has said that it does.
+    pub fn end(&self) -> Option<&End> {
+        self.end.as_ref()
+    }
+
+    /// Bytes read so far.
+    pub fn bytes(&self) -> u64 {
+        self.from.bytes
+    }
+
+    /// The next batch: at most a gigabyte of it in memory, and a few megabytes where it is one of ours. None at the end.
+    ///
+    /// # Errors
+    /// The system could not deliver the file's bytes. What is wrong with the bytes is no error but an [end](Self::end).
+    pub fn next_batch(&mut self) -> Result<Option<Batch>, RecordingError> {
+        if self.end.is_some() {
+            return Ok(None);
+        }
+        let before = self.from.bytes;
+        let end = match message::next(&mut self.from)? {
+            Next::Message(message) => match self.decode(&message) {
+                Ok(batch) => {
+                    self.closed = batch.is_last();
+                    return Ok(Some(batch));
+                }
+                Err(what) => End::Damaged { bytes: before, what },
+            },
+            Next::Closed | Next::Cut if self.closed => End::Closed,
+            Next::Closed | Next::Cut => End::Cut { bytes: before },
+            Next::Damaged(what) => End::Damaged { bytes: before, what },
+        };
+        self.end = Some(end);
+        Ok(None)
+    }
+
+    fn decode(&self, message: &Message) -> Result<Batch, String> {
+        message::check(message, MOST_ROWS)?;
+        let root = root_as_message(&message.described).map_err(|error| error.to_string())?;
+        let described = root.header_as_record_batch().ok_or("a message is no batch")?;
+        let dictionaries = HashMap::new();
+        let decode = || -> Result<RecordBatch, ArrowError> {
+            RecordBatchDecoder::try_new(
+                &message.body,
+                described,
+                Arc::clone(&self.schema),
+                &dictionaries,
+                &root.version(),
+            )?
+            .read_record_batch()
+        };
+        let batch = decode().map_err(|error| format!("a batch does not decode: {error}"))?;
+        Batch::new(&batch, &self.places).ok_or_else(|| "a batch has other columns than it says".to_owned())
+    }
+}
+
+/// Rows of a recording.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    kind: ScalarBuffer<u8>,
+    time: ScalarBuffer<i64>,
+    id: ScalarBuffer<i64>,
+    wide: [ScalarBuffer<u64>; 3],
+    narrow: [ScalarBuffer<u32>; 5],
+    text: StringArray,
+    list: ListArray,
+}
+
+impl Batch {
+    fn new(batch: &RecordBatch, places: &[usize; schema::COLUMNS.len()]) -> Option<Self> {
+        let column = |at: usize| batch.column(places[at]);
+        let wide = |at| {
+            let array: &PrimitiveArray<UInt64Type> = column(at).as_primitive_opt()?;
+            Some(array.values().clone())
+        };
+        let narrow = |at| {
+            let array: &PrimitiveArray<UInt32Type> = column(at).as_primitive_opt()?;
+            Some(array.values().clone())
+        };
+        let signed = |at| {
+            let array: &PrimitiveArray<Int64Type> = column(at).as_primitive_opt()?;
+            Some(array.values().clone())
+        };
+        let kind: &PrimitiveArray<UInt8Type> = column(0).as_primitive_opt()?;
+        Some(Self {
+            kind: kind.values().clone(),
+            time: signed(1)?,
+            id: signed(2)?,
+            wide: [wide(3)?, wide(4)?, wide(5)?],
+            narrow: [narrow(6)?, narrow(7)?, narrow(8)?, narrow(9)?, narrow(10)?],
+            text: column(11).as_string_opt()?.clone(),
+            list: column(12).as_list_opt()?.clone(),
+        })
+    }
+
+    /// How many rows it has, those included that are passed over.
+    pub fn len(&self) -> usize {
+        self.kind.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.kind.is_empty()
+    }
+
+    /// Whether its last row closes the recording.
+    fn is_last(&self) -> bool {
+        self.kind.last() == Some(&(Kind::End as u8))
+    }
+
+    /// Its rows, but for the one that begins it and for those of kinds that are not known.
+    pub fn rows(&self) -> Rows<'_> {
+        Rows {
+            batch: self,
+            next: 0,
+            time: 0,
+            newest: 0,
+        }
+    }
+
+    /// What a row says in words, by its place as the rows tell it.
+    pub fn text(&self, place: usize) -> Option<&str> {
+        (place < self.text.len() && self.text.is_valid(place)).then(|| self.text.value(place))
+    }
+
+    /// What a row says in numbers.
+    pub fn list(&self, place: usize) -> Option<Vec<u64>> {
+        if place >= self.list.len() || !self.list.is_valid(place) {
+            return None;
+        }
+        let numbers = self.list.value(place);
+        let numbers: &PrimitiveArray<UInt64Type> = numbers.as_primitive_opt()?;
+        Some(numbers.values().to_vec())
+    }
+}
+
+/// The rows of a batch, in order.
+#[derive(Clone, Debug)]
+pub struct Rows<'a> {
+    batch: &'a Batch,
+    next: usize,
+    time: u64,
+    newest: u64,
+}
+
+impl Rows<'_> {
+    /// Where in the batch the row is that was given last.
+    pub fn place(&self) -> usize {
+        self.next.saturating_sub(1)
+    }
+}
+
+impl Iterator for Rows<'_> {
+    type Item = Row;
+
+    #[inline]
+    fn next(&mut self) -> Option<Row> {
+        loop {
+            let at = self.next;
+            let number = *self.batch.kind.get(at)?;
+            self.next += 1;
+            let (time, id) = (self.batch.time[at], self.batch.id[at]);
+            let Some(kind) = Kind::from_number(number) else {
+                self.time = self.time.wrapping_add(time as u64);
+                continue;
+            };
+            if kind == Kind::Batch {
+                (self.time, self.newest) = (time as u64, id as u64);
+                continue;
+            }
+            let time = self.time.wrapping_add(time as u64);
+            if kind != Kind::Live {
+                self.time = time;
+            }
+            let id = if kind.has_serial() {
+                let id = self.newest.wrapping_sub(id as u64);
+                self.newest = self.newest.max(id);
+                id
+            } else {
+                id as u64
+            };
+            let [address, requested, bytes] = self.batch.wide.each_ref().map(|column| column[at]);
+            let [pool, stream, thread, tag, stack] = self.batch.narrow.each_ref().map(|column| column[at]);
+            return Some(Row {
+                kind,
+                time,
+                id,
+                address,
+                requested,
+                bytes,
+                pool,
+                stream,
+                thread,
+                tag,
+                stack,
+            });
+        }
+    }
+}

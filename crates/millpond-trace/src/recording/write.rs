@@ -1,0 +1,247 @@
+//! Rows in, an Arrow stream out.
+
+use super::{Kind, RecordingError, Row, schema};
+use arrow_array::builder::{ListBuilder, StringBuilder, UInt64Builder};
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, UInt8Array, UInt32Array, UInt64Array};
+use arrow_ipc::CompressionType;
+use arrow_ipc::writer::{IpcWriteOptions, StreamWriter};
+use arrow_schema::SchemaRef;
+use std::io::Write;
+use std::sync::Arc;
+
+/// Rows of a batch: enough to compress well, few enough to lose little of a process that dies.
+const ROWS: usize = 64 << 10;
+/// What compresses best in the time there is: more would win nothing with columns of differences.
+const LEVEL: i32 = 1;
+
+/// Writes a recording.
+///
+/// ```
+/// use millpond_trace::recording::{Kind, Reader, Row, Writer};
+///
+/// let mut writer = Writer::new(Vec::new(), &[("program".to_owned(), "train".to_owned())])?;
+/// writer.push(&Row { id: 1, bytes: 512, requested: 500, pool: 1, ..Row::new(Kind::Alloc, 1_000) })?;
+/// let file = writer.finish(2_000)?;
+///
+/// let mut reader = Reader::new(&file[..])?;
+/// let batch = reader.next_batch()?.expect("one");
+/// assert_eq!(batch.rows().next().map(|row| (row.kind, row.time, row.bytes)), Some((Kind::Alloc, 1_000, 512)));
+/// # Ok::<(), millpond_trace::recording::RecordingError>(())
+/// ```
+pub struct Writer<W: Write> {
+    stream: StreamWriter<W>,
+    schema: SchemaRef,
+    columns: Columns,
+    /// Of the row before.
+    time: u64,
+    newest: u64,
+    rows: u64,
+}
+
+#[derive(Default)]
+struct Columns {
+    kind: Vec<u8>,
+    time: Vec<i64>,
+    id: Vec<i64>,
+    address: Vec<u64>,
+    requested: Vec<u64>,
+    bytes: Vec<u64>,
+    pool: Vec<u32>,
+    stream: Vec<u32>,
+    thread: Vec<u32>,
+    tag: Vec<u32>,
+    stack: Vec<u32>,
+    /// Rows that say something in words or lists; few.
+    said: Vec<(usize, Option<String>, Option<Vec<u64>>)>,
+}
+
+impl<W: Write> std::fmt::Debug for Writer<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer")
+            .field("rows", &self.rows)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<W: Write> Writer<W> {
+    /// A recording with facts about where it comes from: any names, of which readers know `program`, `pid`, `host`, `rank` and
+    /// `start` (in seconds since 1970).
+    ///
+    /// # Errors
+    /// The file's beginning could not be written.
+    pub fn new(out: W, facts: &[(String, String)]) -> Result<Self, RecordingError> {
+        let schema = Arc::new(schema::schema(facts));
+        let options = IpcWriteOptions::default()
+            .try_with_compression(Some(CompressionType::ZSTD))?
+            .try_with_compression_level(Some(LEVEL))?;
+        Ok(Self {
+            stream: StreamWriter::try_new_with_options(out, &schema, options)?,
+            schema,
+            columns: Columns::default(),
+            time: 0,
+            newest: 0,
+            rows: 0,
+        })
+    }
+
+    /// Adds an event. Its serial number, where it has one, is at most one more than the newest.
+    ///
+    /// # Errors
+    /// A batch could not be written.
+    #[inline]
+    pub fn push(&mut self, row: &Row) -> Result<(), RecordingError> {
+        if self.columns.kind.len() >= ROWS {
+            self.flush()?;
+        }
+        self.enter(row);
+        Ok(())
+    }
+
+    /// Adds a row that says something in words or numbers: a definition, a mark.
+    ///
+    /// # Errors
+    /// A batch could not be written.
+    pub fn say(&mut self, row: &Row, text: Option<&str>, list: Option<&[u64]>) -> Result<(), RecordingError> {
+        self.push(row)?;
+        let at = self.columns.kind.len() - 1;
+        self.columns
+            .said
+            .push((at, text.map(str::to_owned), list.map(<[u64]>::to_vec)));
+        Ok(())
+    }
+
+    /// Bytes and rows written can be read from here on, whatever becomes of the process.
+    ///
+    /// # Errors
+    /// The system did not take them.
+    pub fn flush(&mut self) -> Result<(), RecordingError> {
+        if !self.columns.kind.is_empty() {
+            let columns = std::mem::take(&mut self.columns);
+            let batch = columns.batch(&self.schema)?;
+            self.stream.write(&batch)?;
+        }
+        self.stream.flush()?;
+        Ok(())
+    }
+
+    /// Rows so far, those included that begin batches.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Where it is written.
+    pub fn get_ref(&self) -> &W {
+        self.stream.get_ref()
+    }
+
+    /// Closes the recording at a time, and says in it that nothing is missing.
+    ///
+    /// # Errors
+    /// The system did not take the last of it.
+    pub fn finish(mut self, time: u64) -> Result<W, RecordingError> {
+        self.push(&Row::new(Kind::End, time))?;
+        self.flush()?;
+        Ok(self.stream.into_inner()?)
+    }
+
+    #[inline]
+    fn enter(&mut self, row: &Row) {
+        if self.columns.kind.is_empty() {
+            self.columns.reserve();
+            // A live row tells of an earlier time.
+            if row.kind != Kind::Live {
+                self.time = row.time;
+            }
+            let begins = Row {
+                address: self.rows,
+                ..Row::new(Kind::Batch, self.time)
+            };
+            self.columns.enter(&begins, self.time as i64, self.newest as i64);
+            self.rows += 1;
+        }
+        let since = row.time.wrapping_sub(self.time) as i64;
+        if row.kind != Kind::Live {
+            self.time = row.time;
+        }
+        let id = if row.kind.has_serial() {
+            let back = self.newest.wrapping_sub(row.id) as i64;
+            self.newest = self.newest.max(row.id);
+            back
+        } else {
+            row.id as i64
+        };
+        self.columns.enter(row, since, id);
+        self.rows += 1;
+    }
+}
+
+impl Columns {
+    fn reserve(&mut self) {
+        self.kind.reserve(ROWS + 1);
+        for column in [&mut self.time, &mut self.id] {
+            column.reserve(ROWS + 1);
+        }
+        for column in [&mut self.address, &mut self.requested, &mut self.bytes] {
+            column.reserve(ROWS + 1);
+        }
+        for column in [
+            &mut self.pool,
+            &mut self.stream,
+            &mut self.thread,
+            &mut self.tag,
+            &mut self.stack,
+        ] {
+            column.reserve(ROWS + 1);
+        }
+    }
+
+    #[inline]
+    fn enter(&mut self, row: &Row, time: i64, id: i64) {
+        self.kind.push(row.kind as u8);
+        self.time.push(time);
+        self.id.push(id);
+        self.address.push(row.address);
+        self.requested.push(row.requested);
+        self.bytes.push(row.bytes);
+        self.pool.push(row.pool);
+        self.stream.push(row.stream);
+        self.thread.push(row.thread);
+        self.tag.push(row.tag);
+        self.stack.push(row.stack);
+    }
+
+    fn batch(self, schema: &SchemaRef) -> Result<RecordBatch, RecordingError> {
+        let rows = self.kind.len();
+        let mut texts = StringBuilder::new();
+        let mut lists = ListBuilder::new(UInt64Builder::new()).with_field(schema::item());
+        let mut next = 0;
+        for (at, text, list) in self.said {
+            texts.append_nulls(at - next);
+            lists.append_nulls(at - next);
+            texts.append_option(text);
+            match list {
+                Some(list) => lists.append_value(list.into_iter().map(Some)),
+                None => lists.append_null(),
+            }
+            next = at + 1;
+        }
+        texts.append_nulls(rows - next);
+        lists.append_nulls(rows - next);
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(UInt8Array::from(self.kind)),
+            Arc::new(Int64Array::from(self.time)),
+            Arc::new(Int64Array::from(self.id)),
+            Arc::new(UInt64Array::from(self.address)),
+            Arc::new(UInt64Array::from(self.requested)),
+            Arc::new(UInt64Array::from(self.bytes)),
+            Arc::new(UInt32Array::from(self.pool)),
+            Arc::new(UInt32Array::from(self.stream)),
+            Arc::new(UInt32Array::from(self.thread)),
+            Arc::new(UInt32Array::from(self.tag)),
+            Arc::new(UInt32Array::from(self.stack)),
+            Arc::new(texts.finish()),
+            Arc::new(lists.finish()),
+        ];
+        Ok(RecordBatch::try_new(Arc::clone(schema), columns)?)
+    }
+}

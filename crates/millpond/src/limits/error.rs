@@ -1,0 +1,223 @@
+//! Limits that were not kept to, and why none can be.
+
+use super::usage::Usage;
+use crate::ledger::LeakReport;
+use crate::tally::Site;
+use millpond_engine::{ParseSizeError, display_size};
+use std::cmp::Reverse;
+use std::fmt;
+use thiserror::Error;
+
+/// Places that are written out, and frames of each.
+const PLACES: usize = 5;
+const FRAMES: usize = 8;
+
+/// Why a scope did not pass.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum LimitsError {
+    /// It did not keep to its limits.
+    #[error(transparent)]
+    Exceeded(#[from] Box<LimitsExceeded>),
+    /// A limit is a text that is no size: write it as `"24 MiB"` or as a number.
+    #[error("a limit is no size: {0}")]
+    Size(ParseSizeError),
+    /// These pools keep an account of some blocks only: have them keep one of all, or name the pools that count.
+    #[error(
+        "limits need an account of every block, and there is one of some blocks in: {}; have them keep one with \
+         Tracking::All, or name the pools that count with Limits::pool",
+        pools.join(", ")
+    )]
+    Sampled {
+        /// Their names.
+        pools: Vec<String>,
+    },
+    /// There are more scopes than can be told apart: end some.
+    #[error("there are 1,023 scopes already: end some of them")]
+    TooMany,
+}
+
+/// One limit that was not kept to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Exceeded {
+    /// Bytes that were live at once.
+    Peak {
+        /// The most there may be.
+        limit: u64,
+        /// What there was.
+        measured: u64,
+    },
+    /// Bytes of all blocks.
+    Total {
+        /// The most there may be.
+        limit: u64,
+        /// What there was.
+        measured: u64,
+    },
+    /// Bytes that are live at the end.
+    Leaked {
+        /// The most there may be.
+        limit: u64,
+        /// What there was.
+        measured: u64,
+    },
+    /// Bytes that are live at the end, with one tag and one stack.
+    LeakedAtOnePlace {
+        /// The most there may be.
+        limit: u64,
+        /// What there was at the worst place.
+        measured: u64,
+    },
+    /// Blocks that were allocated.
+    Allocations {
+        /// The most there may be.
+        limit: u64,
+        /// What there was.
+        measured: u64,
+    },
+    /// Blocks that were freed as the very next thing.
+    Temporary {
+        /// The most there may be.
+        limit: u64,
+        /// What there was.
+        measured: u64,
+    },
+}
+
+impl Exceeded {
+    pub(super) fn peak(limit: u64, measured: u64) -> Self {
+        Self::Peak { limit, measured }
+    }
+
+    pub(super) fn total(limit: u64, measured: u64) -> Self {
+        Self::Total { limit, measured }
+    }
+
+    pub(super) fn leaked(limit: u64, measured: u64) -> Self {
+        Self::Leaked { limit, measured }
+    }
+
+    pub(super) fn leaked_at_one_place(limit: u64, measured: u64) -> Self {
+        Self::LeakedAtOnePlace { limit, measured }
+    }
+
+    pub(super) fn allocations(limit: u64, measured: u64) -> Self {
+        Self::Allocations { limit, measured }
+    }
+
+    pub(super) fn temporary(limit: u64, measured: u64) -> Self {
+        Self::Temporary { limit, measured }
+    }
+}
+
+/// What it was, how much, and how much may be.
+impl fmt::Display for Exceeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, limit, measured, are_bytes) = match *self {
+            Self::Peak { limit, measured } => ("peak", limit, measured, true),
+            Self::Total { limit, measured } => ("total", limit, measured, true),
+            Self::Leaked { limit, measured } => ("leaked", limit, measured, true),
+            Self::LeakedAtOnePlace { limit, measured } => ("leaked at one place", limit, measured, true),
+            Self::Allocations { limit, measured } => ("allocations", limit, measured, false),
+            Self::Temporary { limit, measured } => ("temporary", limit, measured, false),
+        };
+        if !are_bytes {
+            return write!(f, "{what}: {measured}, and the limit is {limit}");
+        }
+        let (shown, of) = (
+            display_size(measured).to_string(),
+            display_size(limit).to_string(),
+        );
+        write!(f, "{what}: {shown}, and the limit is {of}")?;
+        if shown == of {
+            write!(f, " ({measured} bytes, and {limit})")?;
+        }
+        Ok(())
+    }
+}
+
+/// The limits that were not kept to, and who holds what. Written out it names the holders: of the peak, of what is live at the
+/// end, of most blocks, as it is about the one or the other.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LimitsExceeded {
+    /// The limits; one at least.
+    pub exceeded: Vec<Exceeded>,
+    /// What was measured.
+    pub usage: Usage,
+    /// In which of the runs that are measured, from 1.
+    pub run: usize,
+    /// How many there were to be.
+    pub runs: usize,
+    /// What the runs before, that were not measured, have left behind.
+    pub warm_up: Option<LeakReport>,
+}
+
+impl std::error::Error for LimitsExceeded {}
+
+impl LimitsExceeded {
+    fn is_about(&self, kinds: impl Fn(&Exceeded) -> bool) -> bool {
+        self.exceeded.iter().any(kinds)
+    }
+}
+
+impl fmt::Display for LimitsExceeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("limits of memory are exceeded")?;
+        if self.runs > 1 {
+            write!(f, " in run {} of {}", self.run, self.runs)?;
+        }
+        for exceeded in &self.exceeded {
+            write!(f, "\n  {exceeded}")?;
+        }
+        if self.is_about(|one| matches!(one, Exceeded::Peak { .. })) {
+            write!(f, "\nat the peak: {}", self.usage.at_peak())?;
+        }
+        if self.is_about(|one| matches!(one, Exceeded::Leaked { .. } | Exceeded::LeakedAtOnePlace { .. })) {
+            write!(f, "\nat the end: {}", self.usage.leaked)?;
+        }
+        if self.is_about(|one| matches!(one, Exceeded::Total { .. })) {
+            most(f, &self.usage.sites, "bytes", |site| site.total)?;
+        }
+        if self.is_about(|one| matches!(one, Exceeded::Allocations { .. })) {
+            most(f, &self.usage.sites, "allocations", |site| site.allocations)?;
+        }
+        if self.is_about(|one| matches!(one, Exceeded::Temporary { .. })) {
+            most(f, &self.usage.sites, "temporary blocks", |site| site.temporary)?;
+        }
+        match &self.warm_up {
+            Some(left) if !left.is_empty() => write!(f, "\nafter the warm-up, which does not count: {left}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The places that have most of something.
+pub(crate) fn most(
+    f: &mut fmt::Formatter<'_>,
+    sites: &[Site],
+    what: &str,
+    of: impl Fn(&Site) -> u64,
+) -> fmt::Result {
+    let mut sites: Vec<&Site> = sites.iter().filter(|site| of(site) > 0).collect();
+    sites.sort_by_key(|site| Reverse(of(site)));
+    write!(f, "\nmost {what}:")?;
+    for site in sites.iter().take(PLACES) {
+        let of_all = format!("{} of {}", display_size(site.total), site.allocations);
+        let s = if site.allocations == 1 { "" } else { "s" };
+        write!(
+            f,
+            "\n  {of_all} allocation{s}, {} temporary: {}",
+            site.temporary, site.tag
+        )?;
+        let frames = site.stack.as_ref().map(crate::ledger::Stack::user_frames);
+        for frame in frames.iter().flatten().take(FRAMES) {
+            write!(f, "\n            at {frame}")?;
+        }
+    }
+    match sites.len().checked_sub(PLACES) {
+        Some(more @ 1..) => write!(f, "\n  and {more} more"),
+        _ => Ok(()),
+    }
+}

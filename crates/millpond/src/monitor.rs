@@ -1,0 +1,318 @@
+//! The live monitor: what the process has, followed over time and shown to whoever asks.
+//!
+//! ```text
+//!   Snapshot        what the process has now: memory, pools, budgets, devices, tags, losses      (read.rs)
+//!     Monitor       a thread that takes one at an interval, keeps their course, watches thresholds
+//!       Server      a thread that hands out the last one: a Unix socket, a port of this machine  (serve.rs)
+//! ```
+//!
+//! Everything shown is made of the same snapshots: the report, the timeline, `/stats`, `/metrics` and `millpond top`. However many
+//! look, pools are looked at once in an interval, and who looks never waits for a pool, nor a pool for them.
+//!
+//! What is kept is bounded: points by [`MonitorBuilder::points`], series by 512, pools and budgets in a snapshot by 256 each; what
+//! goes beyond is counted and shown.
+//!
+//! Where a mebibyte cannot be had, a sample is left out and counted rather than taken at the program's expense.
+//!
+//! *Fork.* A child has neither thread: its copy of a monitor is not running, answers with nothing and leaves the socket alone. With
+//! `MILLPOND_MONITOR` set it has a monitor of its own as soon as it makes a pool.
+
+mod builder;
+mod environment;
+mod identity;
+mod json;
+mod log;
+#[cfg(feature = "cuda")]
+mod nvml;
+mod openmetrics;
+mod read;
+mod report;
+mod ring;
+mod series;
+mod serve;
+mod snapshot;
+mod stats;
+mod thread;
+mod threshold;
+mod timeline;
+
+pub use builder::{MonitorBuilder, MonitorError};
+pub(crate) use environment::start as start_from_environment;
+pub use report::{MonitorReport, SeriesReport};
+pub use series::{Quantity, Subject};
+pub use serve::{ServeError, socket_folders};
+pub use snapshot::{
+    BudgetReading, DeviceProcess, DeviceReading, LimitReading, Losses, PoolReading, Snapshot, TagReading,
+};
+pub use threshold::{Crossing, Signal, Threshold};
+pub use timeline::{Timeline, TimelinePoint, TimelineSeries};
+
+use identity::Identity;
+use log::Log;
+use serve::Server;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+use thread::Sampler;
+
+/// Somebody who is told of a threshold.
+type Call = Box<dyn FnMut(&Crossing) + Send>;
+
+/// Crossings that are kept with all they say.
+const MOST_CROSSINGS: usize = 1000;
+
+/// Samples what the process has at an interval, until stopped or dropped.
+///
+/// ```
+/// use millpond::{Monitor, Pool, monitor::Quantity, monitor::Threshold, pressure::Share};
+/// use std::time::Duration;
+///
+/// let pool = Pool::builder().name("work").limit(64 << 20).host()?;
+/// let monitor = Monitor::builder()
+///     .interval(Duration::from_millis(20))
+///     .on(Threshold::pool_limit(Share::percent(80)), |crossing| eprintln!("warning: {crossing}"))
+///     .start()?;
+///
+/// let held = pool.alloc_zeroed::<u8>(16 << 20)?;
+/// drop(held);
+///
+/// let report = monitor.stop();
+/// let of = report.get("work", Quantity::Allocated);
+/// assert_eq!(of.map(|of| (of.peak, of.last)), Some((16 << 20, 0)));
+/// println!("{report}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// To be seen from outside it [serves](MonitorBuilder::socket) what it samples; the program `millpond top` shows it. A program that
+/// says nothing of monitors is seen as well, when it is started with `MILLPOND_MONITOR=1`: that starts one with its first pool.
+///
+/// | `MILLPOND_MONITOR` | |
+/// |---|---|
+/// | `1` or `socket` | the Unix socket that `millpond top` looks for |
+/// | `127.0.0.1:9464` | HTTP on a port of this machine |
+/// | `…,interval=100ms` | how often to look |
+/// | `0`, `off` or nothing | no monitor |
+///
+/// Several may stand beside each other, with commas between. What cannot be read, or cannot be done, is told in one line on standard
+/// error, and the program goes on.
+pub struct Monitor {
+    shared: Arc<Shared>,
+    server: Option<Server>,
+    /// None once it was told to stop.
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the monitor, its thread and its server have.
+#[derive(Debug)]
+struct Shared {
+    /// The process whose threads they are.
+    process: u32,
+    started: Instant,
+    interval: Duration,
+    identity: Identity,
+    state: Mutex<State>,
+    stop: Mutex<bool>,
+    stopped: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    log: Log,
+    last: Arc<Sample>,
+    crossings: Vec<(Duration, Crossing)>,
+    crossed: u64,
+    panics: u64,
+    /// Samples that were left out, for want of memory.
+    missed: u64,
+}
+
+/// A snapshot, and what its monitor says of it.
+#[derive(Debug)]
+struct Sample {
+    at: Duration,
+    /// How long it took to take.
+    took: Duration,
+    snapshot: Snapshot,
+    /// The thresholds that are passed now.
+    passed: Vec<Crossing>,
+}
+
+/// What is left free for the program before a sample is taken or served.
+const ROOM: usize = 1 << 20;
+
+/// Whether there is memory to work with. A program that runs out of it may live on, which it could not if a thread of ours asked for
+/// more in the ordinary way; between the question and the work others may still take what was there.
+fn has_room() -> bool {
+    Vec::<u8>::new().try_reserve_exact(ROOM).is_ok()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No caller's code runs under any of these locks.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn is_here(&self) -> bool {
+        self.process == process::id()
+    }
+
+    fn end(&self) {
+        *lock(&self.stop) = true;
+        self.stopped.notify_all();
+    }
+
+    /// Sleeps until then; answers whether it is to stop.
+    fn sleep_until(&self, then: Instant) -> bool {
+        let mut stop = lock(&self.stop);
+        while !*stop {
+            let left = then.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.stopped.wait_timeout(stop, left);
+            stop = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    fn report(&self) -> MonitorReport {
+        let state = lock(&self.state);
+        MonitorReport {
+            elapsed: state.last.at,
+            samples: state.log.samples(),
+            series: state.log.reports(),
+            crossings: state.crossings.clone(),
+            crossed: state.crossed,
+            panics: state.panics,
+            missed: state.missed,
+            dropped: state.log.dropped(),
+        }
+    }
+}
+
+impl Monitor {
+    /// Begins to describe a monitor.
+    pub fn builder() -> MonitorBuilder {
+        MonitorBuilder::new()
+    }
+
+    fn start(rules: MonitorBuilder) -> Result<Self, MonitorError> {
+        let (sampler, shared) = Sampler::new(&rules);
+        let mut server = None;
+        if rules.socket.is_some() || rules.address.is_some() {
+            server = Some(Server::start(&shared, rules.socket.as_ref(), rules.address)?);
+        }
+        let sampler = sampler.with_calls(rules.thresholds);
+        let thread = Builder::new()
+            .name("millpond-monitor".to_owned())
+            .spawn(|| sampler.run())
+            .map_err(MonitorError::Thread)?;
+        Ok(Self {
+            shared,
+            server,
+            thread: Some(thread),
+        })
+    }
+
+    /// Whether it samples. It does not in a child made by `fork`.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.shared.is_here() && self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// What was sampled last; none in a child made by `fork`.
+    #[must_use]
+    pub fn last(&self) -> Option<Snapshot> {
+        let state = self.shared.is_here().then(|| lock(&self.shared.state))?;
+        let last = Arc::clone(&state.last);
+        drop(state);
+        Some(last.snapshot.clone())
+    }
+
+    /// The thresholds that are passed now, with the figures of the last sample; those that are always looked at too: 80 % of a pool's
+    /// or a budget's limit, 90 % of a device or of the limit that binds the process.
+    #[must_use]
+    pub fn passed(&self) -> Vec<Crossing> {
+        let state = self.shared.is_here().then(|| lock(&self.shared.state));
+        state.map(|state| state.last.passed.clone()).unwrap_or_default()
+    }
+
+    /// What it has seen since the start. Empty in a child made by `fork`.
+    #[must_use]
+    pub fn report(&self) -> MonitorReport {
+        if !self.shared.is_here() {
+            return MonitorReport::default();
+        }
+        self.shared.report()
+    }
+
+    /// The course of everything it follows: the newest samples one by one, older ones joined. Empty in a child made by `fork`.
+    #[must_use]
+    pub fn timeline(&self) -> Timeline {
+        if !self.shared.is_here() {
+            return Timeline { series: Vec::new() };
+        }
+        lock(&self.shared.state).log.timeline()
+    }
+
+    /// The address it serves HTTP on, if it does, with the port that the system chose.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.server.as_ref()?.address()
+    }
+
+    /// The Unix socket it serves on, if it does.
+    #[must_use]
+    pub fn socket(&self) -> Option<&Path> {
+        self.server.as_ref()?.socket()
+    }
+
+    /// Samples once more, stops, and says what it has seen.
+    #[must_use = "it says what was seen; drop the monitor to just end it"]
+    pub fn stop(mut self) -> MonitorReport {
+        self.end();
+        self.report()
+    }
+
+    /// Takes the socket away, for a process that ends with the monitor in it.
+    fn remove_socket(&self) {
+        if let Some(server) = self.server.as_ref().filter(|_| self.shared.is_here()) {
+            server.remove_socket();
+        }
+    }
+
+    fn end(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if !self.shared.is_here() {
+            // There is no such thread here to join or to let go.
+            return std::mem::forget(thread);
+        }
+        self.shared.end();
+        // A callback that drops the monitor is on that thread itself.
+        if thread.thread().id() != std::thread::current().id() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Monitor {
+    /// Ends the thread and waits for it, and so for a callback that is running; not when a callback itself drops the monitor, and not
+    /// in a child made by `fork`.
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl fmt::Debug for Monitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Monitor")
+            .field("interval", &self.shared.interval)
+            .field("server", &self.server)
+            .field("is_running", &self.is_running())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,71 @@
+//! Which process it is that is looked at.
+
+use std::path::Path;
+
+/// Names of a process, among others of its job and machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) process: u32,
+    /// The program's name.
+    pub(super) name: String,
+    pub(super) host: String,
+    /// Its rank, where it has one.
+    pub(super) rank: Option<String>,
+}
+
+/// What launchers say a process's rank is in, the most telling first: `LOCAL_RANK` counts on one machine only.
+const RANKS: [&str; 4] = ["RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "LOCAL_RANK"];
+
+impl Identity {
+    pub(super) fn new(rank: Option<&str>, host: Option<&str>) -> Self {
+        let here = std::env::current_exe().ok();
+        let name = here.as_deref().and_then(Path::file_name);
+        Self {
+            process: std::process::id(),
+            name: name
+                .map(|name| name.to_string_lossy().into_owned())
+                .unwrap_or_default(),
+            host: host.map_or_else(host_name, str::to_owned),
+            rank: rank.map_or_else(
+                || rank_in(|name| std::env::var(name).ok()),
+                |rank| Some(rank.to_owned()),
+            ),
+        }
+    }
+}
+
+fn rank_in(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let said = RANKS.iter().filter_map(|name| variable(name));
+    said.map(|rank| rank.trim().to_owned())
+        .find(|rank| !rank.is_empty() && rank.len() <= 32 && rank.bytes().all(|b| b.is_ascii_digit()))
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_job_s_rank_comes_before_the_machine_s() {
+        let of = |said: &[(&str, &str)]| {
+            rank_in(|name| {
+                said.iter()
+                    .find(|(n, _)| *n == name)
+                    .map(|(_, rank)| (*rank).to_owned())
+            })
+        };
+        assert_eq!(of(&[("LOCAL_RANK", "1"), ("RANK", "9")]).as_deref(), Some("9"));
+        assert_eq!(
+            of(&[("LOCAL_RANK", "1"), ("SLURM_PROCID", "17")]).as_deref(),
+            Some("17")
+        );
+        assert_eq!(
+            of(&[("LOCAL_RANK", " 3 "), ("RANK", "none")]).as_deref(),
+            Some("3")
+        );
+        assert_eq!(of(&[("RANK", "")]), None);
+    }
+}

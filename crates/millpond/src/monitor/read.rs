@@ -1,0 +1,263 @@
+//! How a [`Snapshot`] is taken: nothing is held while anything is looked at, and what is listed is bounded.
+
+use super::snapshot::{BudgetReading, LimitReading, Losses, PoolReading, Snapshot, TagReading};
+use crate::budget::{Budget, Measure};
+use crate::device::Device;
+use crate::event::Watchers;
+use crate::ledger::Ledger;
+use crate::pool::{PoolHeap, all_heaps};
+use crate::pressure::{Limit, LimitKind, Pressure, Readings, Thresholds};
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// As many pools are listed, and as many budgets.
+const MOST: usize = 256;
+/// As many tags are listed.
+const TAGS: usize = 16;
+
+/// What looks, and remembers what it saw last of pools that are busy.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    /// Budgets that are looked at whether or not a pool is charged to them.
+    pub(super) budgets: Vec<Budget>,
+    #[cfg(feature = "cuda")]
+    nvml: super::nvml::Nvml,
+    #[cfg(feature = "cuda")]
+    last: HashMap<u64, crate::cuda::Look>,
+}
+
+impl Snapshot {
+    /// Looks at everything now. It takes some hundreds of microseconds: to look often, start a [`Monitor`](super::Monitor).
+    #[must_use]
+    pub fn take() -> Self {
+        Reader::default().read()
+    }
+}
+
+/// What is gathered on the way through the pools.
+#[derive(Default)]
+struct Gathered {
+    pools: Vec<PoolReading>,
+    roots: Vec<Budget>,
+    ledgers: Vec<Arc<Ledger>>,
+    losses: Losses,
+}
+
+impl Gathered {
+    fn note(&mut self, budgets: impl Iterator<Item = Budget>, watchers: &Watchers) {
+        for budget in budgets {
+            let root = std::iter::successors(Some(budget), Budget::parent).last();
+            if let Some(root) = root.filter(|root| !self.roots.iter().any(|other| other.is_same(root))) {
+                self.roots.push(root);
+            }
+        }
+        self.losses.undelivered += watchers.undelivered();
+        self.losses.subscriber_panics += watchers.panics();
+        if let Some(ledger) = watchers.ledger() {
+            self.losses.untracked += ledger.lost();
+            self.ledgers.push(Arc::clone(ledger));
+        }
+    }
+
+    fn note_host(&mut self, heap: &PoolHeap) {
+        self.note(heap.budgets().cloned(), &heap.watchers());
+        self.pools.push(PoolReading {
+            id: heap.number(),
+            name: heap.name().to_owned(),
+            device: Device::Host,
+            kind: heap.kind(),
+            policy: heap.policy().to_owned(),
+            stats: heap.stats(),
+            stalls: heap.stalls(),
+            limit: heap.limit(),
+            stale: false,
+        });
+    }
+}
+
+impl Reader {
+    pub(super) fn read(&mut self) -> Snapshot {
+        let mut gathered = Gathered::default();
+        for heap in all_heaps().into_iter().filter(|heap| !heap.is_closed()) {
+            gathered.note_host(heap);
+        }
+        #[cfg(feature = "cuda")]
+        self.read_device_pools(&mut gathered);
+        for budget in &self.budgets {
+            if !gathered.roots.iter().any(|root| root.is_same(budget)) {
+                gathered.roots.push(budget.clone());
+            }
+        }
+        let Gathered {
+            mut pools,
+            roots,
+            ledgers,
+            mut losses,
+        } = gathered;
+        #[cfg(feature = "cuda")]
+        let devices = self.read_devices(&pools, &mut losses);
+        #[cfg(not(feature = "cuda"))]
+        let devices = Vec::new();
+        losses.pools = pools.len().saturating_sub(MOST) as u64;
+        if losses.pools > 0 {
+            pools.sort_by_key(|pool| Reverse(pool.stats.reserved.current));
+            pools.truncate(MOST);
+        }
+        pools.sort_by_key(|pool| pool.id);
+        let budgets = budgets_of(&roots, &mut losses);
+        let pressure = Readings::system().of_process(&Thresholds::default());
+        let [resident, resident_peak] = resident();
+        Snapshot {
+            time: SystemTime::now(),
+            resident,
+            resident_peak,
+            limit: pressure.limit().map(limit_reading),
+            cgroup: cgroup(&pressure),
+            pressure: pressure.level(),
+            pools,
+            budgets,
+            devices,
+            tags: (!ledgers.is_empty()).then(|| tags_of(&ledgers)),
+            losses,
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn read_device_pools(&mut self, gathered: &mut Gathered) {
+        use crate::memory::MemoryKind;
+        let pools = crate::cuda::live_pools();
+        self.last
+            .retain(|id, _| pools.iter().any(|pool| pool.id() == *id));
+        for pool in pools {
+            let read = pool.try_look();
+            if let Some(look) = read {
+                self.last.insert(pool.id(), look);
+            }
+            let look = read.or(self.last.get(&pool.id()).copied()).unwrap_or_default();
+            gathered.note(pool.budgets().cloned(), &pool.watchers());
+            gathered.pools.push(PoolReading {
+                id: pool.id(),
+                name: pool.name().to_owned(),
+                device: Device::Cuda(pool.device().number()),
+                kind: MemoryKind::Device,
+                policy: look.policy.to_owned(),
+                stats: look.stats,
+                stalls: look.stalls,
+                limit: Some(pool.limit()).filter(|bytes| *bytes < u64::MAX),
+                stale: read.is_none(),
+            });
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn read_devices(
+        &mut self,
+        pools: &[PoolReading],
+        losses: &mut Losses,
+    ) -> Vec<super::snapshot::DeviceReading> {
+        let mut devices = Vec::new();
+        for of in crate::cuda::open_devices() {
+            let Ok(memory) = of.memory() else {
+                losses.devices += 1;
+                continue;
+            };
+            let device = Device::Cuda(of.number());
+            let on_it = pools.iter().filter(|pool| pool.device == device);
+            devices.push(super::snapshot::DeviceReading {
+                device,
+                name: of.name().to_owned(),
+                free: memory.free,
+                total: memory.total,
+                ours: on_it.map(|pool| pool.stats.reserved.current).sum(),
+                processes: of.pci_bus().ok().and_then(|bus| self.nvml.processes(&bus)),
+            });
+        }
+        devices
+    }
+}
+
+fn limit_reading(limit: &Limit) -> LimitReading {
+    LimitReading {
+        kind: limit.kind,
+        used: limit.used.saturating_sub(limit.reclaimable),
+        bytes: limit.bytes,
+    }
+}
+
+fn cgroup(pressure: &Pressure) -> Option<LimitReading> {
+    let of_cgroup = |limit: &&Limit| matches!(limit.kind, LimitKind::CgroupMax | LimitKind::CgroupV1);
+    let limits = pressure.limits().iter().filter(of_cgroup);
+    limits.min_by_key(|limit| limit.available()).map(limit_reading)
+}
+
+/// Bytes of the process in memory, and the most there were.
+fn resident() -> [Option<u64>; 2] {
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else {
+        return [None; 2];
+    };
+    ["VmRSS:", "VmHWM:"].map(|name| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        kib.checked_mul(1024)
+    })
+}
+
+fn budgets_of(roots: &[Budget], losses: &mut Losses) -> Vec<BudgetReading> {
+    let mut readings = Vec::new();
+    let mut seen: HashMap<String, u32> = HashMap::new();
+    for root in roots {
+        let mut ahead = vec![root.clone()];
+        while let Some(budget) = ahead.pop() {
+            if readings.len() >= MOST {
+                losses.budgets += 1;
+                continue;
+            }
+            ahead.extend(budget.children().into_iter().rev());
+            readings.push(budget_reading(&budget, &mut seen));
+        }
+    }
+    readings
+}
+
+fn budget_reading(budget: &Budget, seen: &mut HashMap<String, u32>) -> BudgetReading {
+    let mut path = budget.path().as_str().to_owned();
+    let times = seen.entry(path.clone()).or_default();
+    *times += 1;
+    if *times > 1 {
+        path = format!("{path} ({times})");
+    }
+    BudgetReading {
+        path,
+        measure: match budget.measure() {
+            Measure::Reserved => "reserved",
+            Measure::Allocated => "allocated",
+        },
+        used: budget.used(),
+        peak: budget.peak(),
+        limit: budget.limit(),
+        refusals: budget.refusals(),
+        waiting: budget.waiting() as u64,
+    }
+}
+
+fn tags_of(ledgers: &[Arc<Ledger>]) -> Vec<TagReading> {
+    let mut sums: HashMap<&'static str, TagReading> = HashMap::new();
+    for total in ledgers.iter().flat_map(|ledger| ledger.by_tag()) {
+        let name = total.tag.name();
+        let sum = sums.entry(name).or_insert_with(|| TagReading {
+            name: name.to_owned(),
+            requested: 0,
+            bytes: 0,
+            blocks: 0,
+        });
+        sum.requested += total.requested;
+        sum.bytes += total.bytes;
+        sum.blocks += total.blocks;
+    }
+    let mut tags: Vec<TagReading> = sums.into_values().filter(|tag| tag.blocks > 0).collect();
+    tags.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+    tags.truncate(TAGS);
+    tags
+}

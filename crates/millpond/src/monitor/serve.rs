@@ -1,0 +1,272 @@
+//! Hands out what was sampled last: HTTP on a port of this machine, and on a Unix socket.
+//!
+//! One thread for all clients, with the little of HTTP that Prometheus, curl and `millpond top` need: one request for a connection.
+//! Nothing it does waits for a client. What a client may send, how long it may take and how many there are is bounded; where there
+//! are too many the one that has been silent longest has to go.
+//!
+//! A web page of somebody else's could have a browser ask a port of this machine, under a name that leads here (DNS rebinding): what
+//! comes by TCP has to ask for this machine by an address of its own, or by `localhost`. The socket lies in a folder that only the
+//! user can enter.
+
+mod client;
+mod place;
+mod request;
+
+pub use place::socket_folders;
+
+use super::Shared;
+use super::builder::Place;
+use client::{Client, Doing, Stream};
+use place::Listening;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::fmt;
+use std::io::{self, ErrorKind, PipeReader, PipeWriter, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// Clients at once.
+const MOST_CLIENTS: usize = 32;
+
+/// After an error of the system's no client is taken for so long.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Why nothing is served.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// Others than this machine could read what the process does.
+    #[error(
+        "{0} is not this machine's own: what a monitor shows is served on 127.0.0.1 or [::1] only; let a proxy with a login take it further"
+    )]
+    NotLoopback(SocketAddr),
+    /// Nobody can listen there.
+    #[error("no monitor on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another process, or another monitor of this one, is served there.
+    #[error("no monitor on {}: somebody else listens there", .0.display())]
+    Taken(PathBuf),
+    /// The folder for the socket is another's, or cannot be made.
+    #[error("no monitor in {}: {why}", .folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// No socket can be made there.
+    #[error("no monitor on {}: {source}", .path.display())]
+    Socket {
+        /// The path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system gives no pipe or no thread.
+    #[error("no thread to serve what a monitor shows could be started: {0}")]
+    Thread(io::Error),
+}
+
+/// A thread that serves, until dropped.
+pub(super) struct Server {
+    process: u32,
+    address: Option<SocketAddr>,
+    socket: Option<Listening>,
+    /// A byte in it ends the thread.
+    stop: PipeWriter,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("address", &self.address)
+            .field("socket", &self.socket())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    pub(super) fn start(
+        shared: &Arc<Shared>,
+        socket: Option<&Place>,
+        address: Option<SocketAddr>,
+    ) -> Result<Self, ServeError> {
+        let tcp = address.map(listen).transpose()?;
+        let address = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok());
+        let unix = socket.map(place::listen).transpose()?;
+        let (socket, unix) = unix.map_or((None, None), |(at, listener)| (Some(at), Some(listener)));
+        let (told, stop) = io::pipe().map_err(ServeError::Thread)?;
+        let loop_ = Loop {
+            shared: Arc::clone(shared),
+            tcp,
+            unix,
+            told,
+            clients: Vec::new(),
+            pause: None,
+        };
+        let thread = Builder::new()
+            .name("millpond-serve".to_owned())
+            .spawn(|| loop_.run())
+            .map_err(ServeError::Thread)?;
+        Ok(Self {
+            process: std::process::id(),
+            address,
+            socket,
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    pub(super) fn socket(&self) -> Option<&Path> {
+        self.socket.as_ref().map(Listening::path)
+    }
+}
+
+impl Server {
+    pub(super) fn remove_socket(&self) {
+        if let Some(socket) = &self.socket {
+            socket.remove();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if self.process != std::process::id() {
+            // There is no such thread here, and the pipe and the socket are the parent's.
+            return std::mem::forget(thread);
+        }
+        self.remove_socket();
+        // The pipe is empty but for this byte: there is room.
+        let _ = self.stop.write(&[0]);
+        let _ = thread.join();
+    }
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
+    if !address.ip().is_loopback() {
+        return Err(ServeError::NotLoopback(address));
+    }
+    let failed = |source| ServeError::Listen { address, source };
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(listener)
+}
+
+/// What the thread has.
+struct Loop {
+    shared: Arc<Shared>,
+    tcp: Option<TcpListener>,
+    unix: Option<UnixListener>,
+    told: PipeReader,
+    clients: Vec<Client>,
+    /// Until when no client is taken.
+    pause: Option<Instant>,
+}
+
+impl Loop {
+    fn run(mut self) {
+        while !self.wait() {
+            self.take_clients();
+            let shared = &self.shared;
+            self.clients.retain_mut(|client| client.go_on(shared));
+        }
+    }
+
+    /// Sleeps until there is something to do; answers whether it is to stop.
+    fn wait(&mut self) -> bool {
+        let now = Instant::now();
+        self.pause = self.pause.filter(|until| *until > now);
+        let mut places = vec![PollFd::new(&self.told, PollFlags::IN)];
+        if self.pause.is_none() {
+            places.extend(self.tcp.iter().map(|tcp| PollFd::new(tcp, PollFlags::IN)));
+            places.extend(self.unix.iter().map(|unix| PollFd::new(unix, PollFlags::IN)));
+        }
+        for client in &self.clients {
+            let flags = match client.doing() {
+                Doing::Reads => PollFlags::IN,
+                Doing::Writes => PollFlags::OUT,
+            };
+            places.push(PollFd::from_borrowed_fd(client.descriptor(), flags));
+        }
+        let ends = self.clients.iter().map(Client::ends).chain(self.pause).min();
+        let limit = ends.map(|end| timespec(end.saturating_duration_since(now)));
+        match poll(&mut places, limit.as_ref()) {
+            Ok(_) => !places[0].revents().is_empty(),
+            Err(rustix::io::Errno::INTR) => false,
+            Err(_) => {
+                // Nothing it refuses this for is known. It must not end in a tight loop.
+                std::thread::sleep(PAUSE);
+                false
+            }
+        }
+    }
+
+    fn take_clients(&mut self) {
+        if self.pause.is_some() {
+            return;
+        }
+        for _ in 0..MOST_CLIENTS {
+            let tcp = self
+                .tcp
+                .as_ref()
+                .map(|tcp| tcp.accept().map(|(stream, _)| Stream::Tcp(stream)));
+            let unix = self
+                .unix
+                .as_ref()
+                .map(|unix| unix.accept().map(|(stream, _)| Stream::Unix(stream)));
+            let mut any = false;
+            for outcome in [tcp, unix].into_iter().flatten() {
+                any |= self.take(outcome);
+            }
+            if !any {
+                return;
+            }
+        }
+    }
+
+    /// Answers whether there may be another.
+    fn take(&mut self, outcome: io::Result<Stream>) -> bool {
+        match outcome {
+            Ok(stream) => {
+                if self.clients.len() >= MOST_CLIENTS {
+                    self.clients.remove(0);
+                }
+                self.clients.extend(Client::new(stream));
+                true
+            }
+            Err(error) => match error.kind() {
+                ErrorKind::WouldBlock => false,
+                ErrorKind::ConnectionAborted | ErrorKind::Interrupted => true,
+                // No descriptor is left, mostly: to ask again at once would not help.
+                _ => {
+                    self.pause = Some(Instant::now() + PAUSE);
+                    false
+                }
+            },
+        }
+    }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        // Rounded up: to be woken early would be to look again and again.
+        tv_nsec: i64::from(time.subsec_nanos()),
+    }
+}

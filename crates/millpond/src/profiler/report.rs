@@ -1,0 +1,280 @@
+//! What the profiler has counted, as values and for people.
+
+use super::profiler;
+use crate::device::Device;
+use crate::ledger::{LeakReport, Stack};
+use crate::limits::Site;
+use crate::memory::MemoryKind;
+use crate::pool::PoolStats;
+use crate::pools::PoolsBlock;
+use crate::tag::Tag;
+use crate::tally::{Figures, Outcome, at_peak, each_pool};
+use millpond_engine::display_size;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Lines of each part of a summary.
+const LINES: usize = 5;
+
+/// What one tag's blocks came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TagPeak {
+    /// The tag.
+    pub tag: Tag,
+    /// Bytes that were live when most were, of all tags together: these add up to the peak.
+    pub peak: u64,
+    /// Bytes that are live.
+    pub live: u64,
+    /// Bytes of all blocks that were allocated.
+    pub total: u64,
+    /// How many blocks that were.
+    pub allocations: u64,
+    /// Those that were freed as the very next thing that their thread did.
+    pub temporary: u64,
+}
+
+/// What one pool did meanwhile.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PoolUse {
+    /// Its name.
+    pub name: String,
+    /// Where its memory is.
+    pub device: Device,
+    /// The kind of its memory.
+    pub kind: MemoryKind,
+    /// Allocations that it served since the profiler was turned on.
+    pub allocations: u64,
+    /// Those for which the source was not called.
+    pub hits: u64,
+    /// Its account now.
+    pub stats: PoolStats,
+}
+
+impl PoolUse {
+    /// Hits over allocations since the profiler was turned on; 0 before the first.
+    #[must_use]
+    pub fn hit_rate(&self) -> f64 {
+        match self.allocations {
+            0 => 0.0,
+            all => self.hits as f64 / all as f64,
+        }
+    }
+}
+
+/// What all threads did while the profiler was on. Bytes are those of blocks. What is live is what was allocated since it
+/// was turned on.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct ProfilerReport {
+    /// The most bytes that were live at once.
+    pub peak: u64,
+    /// Bytes that are live.
+    pub live: u64,
+    /// Bytes of all blocks that were allocated.
+    pub total: u64,
+    /// How many blocks that were.
+    pub allocations: u64,
+    /// Those that were freed as the very next thing that their thread did.
+    pub temporary: u64,
+    /// Where blocks were allocated; those first that held most bytes at the peak.
+    pub sites: Vec<Site>,
+    /// The pools there are now. Of one that was made meanwhile, since then.
+    pub pools: Vec<PoolUse>,
+}
+
+impl ProfilerReport {
+    pub(super) fn new(outcome: Option<&Outcome>, before: &[(u64, PoolStats)]) -> Self {
+        let Figures {
+            live,
+            peak,
+            total,
+            temporary,
+        } = outcome.map(|of| of.figures).unwrap_or_default();
+        Self {
+            peak: peak.bytes,
+            live: live.bytes,
+            total: total.bytes,
+            allocations: total.blocks,
+            temporary,
+            sites: outcome.map(|of| of.sites.clone()).unwrap_or_default(),
+            pools: pools(before),
+        }
+    }
+
+    /// Each tag, most bytes at the peak first.
+    #[must_use]
+    pub fn by_tag(&self) -> Vec<TagPeak> {
+        let mut tags: BTreeMap<Tag, TagPeak> = BTreeMap::new();
+        for site in &self.sites {
+            let of = tags.entry(site.tag).or_insert(TagPeak {
+                tag: site.tag,
+                peak: 0,
+                live: 0,
+                total: 0,
+                allocations: 0,
+                temporary: 0,
+            });
+            of.peak += site.peak_bytes;
+            of.live += site.live_bytes;
+            of.total += site.total;
+            of.allocations += site.allocations;
+            of.temporary += site.temporary;
+        }
+        let mut tags: Vec<TagPeak> = tags.into_values().collect();
+        tags.sort_by_key(|of| Reverse((of.peak, of.total)));
+        tags
+    }
+
+    /// What was live at the peak, by tag and stack.
+    #[must_use]
+    pub fn at_peak(&self) -> LeakReport {
+        at_peak(&self.sites)
+    }
+
+    /// The places that allocated most bytes, at most `n`.
+    #[must_use]
+    pub fn most_allocated(&self, n: usize) -> Vec<&Site> {
+        self.most(n, |site| site.total)
+    }
+
+    /// The places that allocated most temporary blocks, at most `n`.
+    #[must_use]
+    pub fn most_temporary(&self, n: usize) -> Vec<&Site> {
+        self.most(n, |site| site.temporary)
+    }
+
+    fn most(&self, n: usize, of: impl Fn(&Site) -> u64) -> Vec<&Site> {
+        let mut sites: Vec<&Site> = self.sites.iter().filter(|site| of(site) > 0).collect();
+        sites.sort_by_key(|site| Reverse(of(site)));
+        sites.truncate(n);
+        sites
+    }
+
+    /// All of it in some lines, with the largest blocks that are live now.
+    #[must_use]
+    pub fn summary(&self) -> ProfilerSummary<'_> {
+        ProfilerSummary {
+            report: self,
+            largest: profiler().largest(LINES).blocks,
+        }
+    }
+}
+
+/// The pools there are.
+fn pools(before: &[(u64, PoolStats)]) -> Vec<PoolUse> {
+    let mut pools = Vec::new();
+    each_pool(|pool| {
+        let stats = (pool.stats)();
+        let then = before.iter().find(|(number, _)| *number == pool.number);
+        let then = then.map(|(_, stats)| *stats).unwrap_or_default();
+        pools.push(PoolUse {
+            name: pool.name.to_owned(),
+            device: pool.device,
+            kind: pool.kind,
+            allocations: stats.allocations.saturating_sub(then.allocations),
+            hits: stats.hits.saturating_sub(then.hits),
+            stats,
+        });
+    });
+    pools
+}
+
+/// A [report](ProfilerReport) for people.
+#[derive(Clone, Debug)]
+pub struct ProfilerSummary<'a> {
+    report: &'a ProfilerReport,
+    largest: Vec<PoolsBlock>,
+}
+
+/// Where a place is: its innermost frame.
+struct Place<'a>(Tag, Option<&'a Stack>);
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)?;
+        let frames = self.1.map(Stack::user_frames).unwrap_or_default();
+        match frames.first() {
+            Some(frame) => write!(f, ", at {frame}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn size(bytes: u64) -> String {
+    display_size(bytes).to_string()
+}
+
+impl fmt::Display for ProfilerSummary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let report = self.report;
+        write!(
+            f,
+            "peak {}, live {}; {} allocated in {} blocks, {} of them temporary",
+            size(report.peak),
+            size(report.live),
+            size(report.total),
+            report.allocations,
+            report.temporary
+        )?;
+        self.write_tags(f)?;
+        self.write_sites(f, "most allocated:", &report.most_allocated(LINES))?;
+        self.write_sites(f, "most temporary:", &report.most_temporary(LINES))?;
+        self.write_largest(f)?;
+        self.write_pools(f)
+    }
+}
+
+impl ProfilerSummary<'_> {
+    fn write_tags(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tags = self.report.by_tag();
+        if !tags.is_empty() {
+            f.write_str("\nat the peak, by tag:")?;
+        }
+        for of in tags.iter().take(LINES) {
+            write!(f, "\n{:>11}  {}, live {}", size(of.peak), of.tag, size(of.live))?;
+        }
+        Ok(())
+    }
+
+    fn write_sites(&self, f: &mut fmt::Formatter<'_>, head: &str, sites: &[&Site]) -> fmt::Result {
+        if !sites.is_empty() {
+            write!(f, "\n{head}")?;
+        }
+        for site in sites {
+            let place = Place(site.tag, site.stack.as_ref());
+            let (total, blocks, temporary) = (size(site.total), site.allocations, site.temporary);
+            write!(f, "\n{total:>11}  in {blocks}, {temporary} temporary: {place}")?;
+        }
+        Ok(())
+    }
+
+    fn write_largest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.largest.is_empty() {
+            f.write_str("\nlargest live blocks:")?;
+        }
+        for PoolsBlock { pool, block } in &self.largest {
+            let place = Place(block.tag, block.stack());
+            write!(f, "\n{:>11}  in {pool}: {place}", size(block.bytes as u64))?;
+        }
+        Ok(())
+    }
+
+    fn write_pools(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let used = self.report.pools.iter().filter(|of| of.allocations > 0);
+        for of in used {
+            write!(
+                f,
+                "\npool {}: {:.1} % hits of {} allocations, {} in use of {} reserved",
+                of.name,
+                100.0 * of.hit_rate(),
+                of.allocations,
+                size(of.stats.allocated.current),
+                size(of.stats.reserved.current)
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,389 @@
+//! Recordings: what happens to the memory of every pool, written to a file while the program runs.
+//!
+//! ```text
+//!   ring      what one thread tells, on its way: nobody waits, and what has no room is counted
+//!   session   one recording while it runs; each pool has its sink among those who watch
+//!   scribe    the thread that writes: all threads' events in one order
+//!   book      serial numbers, frees with the facts of their allocations, definitions, keyframes
+//! ```
+//!
+//! The file is [`millpond_trace::recording`]'s. Exact sums are in it beside the events, from the pools' own accounts, so that an event
+//! that was lost costs detail and never a total. While there is no recording pools pay nothing beyond the one load that tells
+//! them whether anybody watches.
+
+mod book;
+mod modules;
+mod ring;
+mod scribe;
+mod session;
+mod setting;
+#[cfg(test)]
+mod tests;
+
+pub use scribe::RecordReport;
+pub use session::RecordStacks;
+pub(crate) use session::Sink;
+pub use setting::RecordSettingError;
+
+use crate::os;
+use crate::pool::{self, PoolHeap};
+use crate::time::Time;
+use book::Book;
+use millpond_trace::recording::{RecordingError, Writer};
+use scribe::{Counted, Scribe};
+use session::{RING_BYTES, Session, quiet};
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Why there is no recording, or no more of it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// A process has one at a time.
+    #[error("this process is recorded already, to {path}: stop that recording first")]
+    Recording {
+        /// Where to.
+        path: PathBuf,
+    },
+    /// The file could not be made.
+    #[error("{path} cannot be written: {source}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The file could not be written further. What was written before can be read.
+    #[error(transparent)]
+    Write(#[from] RecordingError),
+    /// There is no thread to write it.
+    #[error("no thread could be made to write the recording: {0}")]
+    Thread(std::io::Error),
+    /// The thread that writes has ended without a word.
+    #[error("the thread that writes the recording has panicked; the file can be read up to there")]
+    Panicked,
+}
+
+/// How a recording is made.
+#[derive(Clone, Debug)]
+pub struct RecorderBuilder {
+    ring_bytes: usize,
+    stacks: RecordStacks,
+    sums_every: Option<Duration>,
+    facts: Vec<(String, String)>,
+}
+
+impl RecorderBuilder {
+    /// Room for what one thread has told and is not written yet; 4 MiB unless something else is said. More loses less of a sudden
+    /// burst on a machine that is busy.
+    #[must_use]
+    pub fn ring_bytes(mut self, bytes: usize) -> Self {
+        self.ring_bytes = bytes;
+        self
+    }
+
+    /// Which allocations have their stacks written down: none unless something else is said.
+    #[must_use]
+    pub fn stacks(mut self, stacks: RecordStacks) -> Self {
+        self.stacks = stacks;
+        self
+    }
+
+    /// How often the sums of pools, devices and the process are written down: each tenth of a second unless something else is
+    /// said, or never.
+    #[must_use]
+    pub fn sums_every(mut self, every: Option<Duration>) -> Self {
+        self.sums_every = every.map(|every| every.max(Duration::from_millis(1)));
+        self
+    }
+
+    /// A fact about the run that goes into the file, as its `rank` or its `commit`.
+    #[must_use]
+    pub fn fact(mut self, name: &str, value: &str) -> Self {
+        self.facts.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Records all pools of this process from here on, those included that are made later. `%p` in the path is the number of the
+    /// process.
+    ///
+    /// # Errors
+    /// There is a recording already, or no file or thread.
+    pub fn start(self, path: impl AsRef<Path>) -> Result<Recorder, RecordError> {
+        let _quiet = quiet();
+        let path = with_process(path.as_ref());
+        let mut current = current();
+        if let Some(running) = current
+            .as_ref()
+            .filter(|running| running.process == process::id())
+        {
+            return Err(RecordError::Recording {
+                path: running.path.clone(),
+            });
+        }
+        let session = self.begin(&path)?;
+        *current = Some(session);
+        RECORDS.store(true, Ordering::Release);
+        drop(current);
+        attach_all();
+        watch_exit();
+        Ok(Recorder(()))
+    }
+
+    fn begin(self, path: &Path) -> Result<Running, RecordError> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        let file_error = |source| RecordError::File {
+            path: path.to_owned(),
+            source,
+        };
+        let file = File::create(path).map_err(file_error)?;
+        let mut facts = facts();
+        facts.extend(self.facts);
+        let file = Counted {
+            inner: BufWriter::new(file),
+            bytes: 0,
+        };
+        let writer = Writer::new(file, &facts)?;
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let session = Arc::new(Session::new(number, self.ring_bytes, self.stacks));
+        let book = Book::new(writer, Time::now().nanos());
+        let scribe = Scribe::new(Arc::clone(&session), book, self.sums_every);
+        let thread = std::thread::Builder::new()
+            .name("millpond-record".to_owned())
+            .spawn(|| scribe.run())
+            .map_err(RecordError::Thread)?;
+        session.set_scribe(thread.thread().clone());
+        Ok(Running {
+            session,
+            thread,
+            path: path.to_owned(),
+            process: process::id(),
+        })
+    }
+}
+
+/// A recording, until it is stopped or dropped.
+///
+/// ```
+/// use millpond::{Pool, Recorder};
+///
+/// let path = std::env::temp_dir().join("millpond-doc-%p.mpr");
+/// let recorder = Recorder::start(&path)?;
+/// let pool = Pool::host()?;
+/// {
+///     let _scope = millpond::tag("weights");
+///     let _weights = pool.alloc_zeroed::<f32>(1 << 20)?;
+///     recorder.mark("loaded");
+/// }
+/// let report = recorder.stop()?;
+/// assert!(report.events >= 3 && report.lost == 0);
+/// # std::fs::remove_file(path.to_str().unwrap().replace("%p", &std::process::id().to_string()))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Any program that uses the library with this feature is recorded where the environment variable `MILLPOND_RECORD` says so:
+/// `MILLPOND_RECORD=run.mpr`, or with settings after the path, `run.%p.mpr,stacks=512K,sums=100ms,ring=4M`.
+#[derive(Debug)]
+#[must_use = "the recording ends when this is dropped"]
+pub struct Recorder(());
+
+impl Recorder {
+    /// Records all pools of this process, without stacks; see [`RecorderBuilder::start`].
+    ///
+    /// # Errors
+    /// There is a recording already, or no file or thread.
+    pub fn start(path: impl AsRef<Path>) -> Result<Self, RecordError> {
+        Self::builder().start(path)
+    }
+
+    /// A recording with settings.
+    #[must_use]
+    pub fn builder() -> RecorderBuilder {
+        RecorderBuilder {
+            ring_bytes: RING_BYTES,
+            stacks: RecordStacks::Never,
+            sums_every: Some(Duration::from_millis(100)),
+            facts: Vec::new(),
+        }
+    }
+
+    /// Names this moment in the recording.
+    pub fn mark(&self, text: &str) {
+        mark(text);
+    }
+
+    /// Ends the recording. Answers what it came to, when all of it is in the file.
+    ///
+    /// # Errors
+    /// The file could not be written.
+    pub fn stop(self) -> Result<RecordReport, RecordError> {
+        std::mem::forget(self);
+        stop()
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        if let Err(error) = stop() {
+            os::say(&format!("millpond: {error}\n"));
+        }
+    }
+}
+
+/// Names this moment in the recording of this process, if there is one.
+pub fn mark(text: &str) {
+    if let Some(session) = session() {
+        session.mark(text);
+    }
+}
+
+/// A step of a repeating program begins, as one of training: recordings are compared and searched for growth step by step.
+pub fn step(number: u64) {
+    if let Some(session) = session() {
+        session.step(number);
+    }
+}
+
+/// What there is of a recording while it runs.
+struct Running {
+    session: Arc<Session>,
+    thread: JoinHandle<Result<RecordReport, RecordError>>,
+    path: PathBuf,
+    /// A child of a fork is not recorded: the thread that writes is its parent's.
+    process: u32,
+}
+
+static CURRENT: Mutex<Option<Running>> = Mutex::new(None);
+/// Whether there is one, to be looked at without a lock.
+static RECORDS: AtomicBool = AtomicBool::new(false);
+
+fn current() -> MutexGuard<'static, Option<Running>> {
+    CURRENT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn session() -> Option<Arc<Session>> {
+    if !RECORDS.load(Ordering::Acquire) {
+        return None;
+    }
+    let _quiet = quiet();
+    current().as_ref().map(|running| Arc::clone(&running.session))
+}
+
+/// Has a new pool recorded, if there is a recording. Also where the environment asks for one and nobody has begun it. Under no
+/// lock of a pool.
+pub(crate) fn attach(heap: &'static PoolHeap) {
+    setting::begin_by_environment();
+    if let Some(session) = session() {
+        heap.change_watchers(|watchers| (watchers.with_sink(Some(session.sink(watchers.pool()))), ()));
+    }
+}
+
+/// The same of a device's pool.
+#[cfg(feature = "cuda")]
+pub(crate) fn sink_for(pool: &crate::event::PoolLabel) -> Option<Sink> {
+    setting::begin_by_environment();
+    session().map(|session| session.sink(pool))
+}
+
+fn attach_all() {
+    let Some(session) = session() else { return };
+    change_all(|watchers| {
+        let known = watchers.sink().is_some_and(|sink| sink.is_of(&session));
+        if known {
+            watchers.clone()
+        } else {
+            watchers.with_sink(Some(session.sink(watchers.pool())))
+        }
+    });
+}
+
+fn change_all(change: impl Fn(&crate::event::Watchers) -> crate::event::Watchers) {
+    for heap in pool::all_heaps() {
+        heap.change_watchers(|watchers| (change(watchers), ()));
+    }
+    #[cfg(feature = "cuda")]
+    for pool in crate::cuda::live_pools() {
+        pool.change_watchers(|watchers| (change(watchers), ()));
+    }
+}
+
+fn stop() -> Result<RecordReport, RecordError> {
+    let _quiet = quiet();
+    RECORDS.store(false, Ordering::Release);
+    let running = current().take();
+    let Some(running) = running.filter(|running| running.process == process::id()) else {
+        return Ok(RecordReport::default());
+    };
+    change_all(|watchers| match watchers.sink() {
+        Some(sink) if sink.is_of(&running.session) => watchers.with_sink(None),
+        _ => watchers.clone(),
+    });
+    running.session.stop();
+    running.thread.join().unwrap_or(Err(RecordError::Panicked))
+}
+
+/// This is a child of a fork: nobody writes here.
+pub(crate) fn forget_in_child() {
+    if RECORDS.swap(false, Ordering::AcqRel)
+        && let Ok(current) = CURRENT.try_lock()
+        && let Some(running) = current.as_ref()
+    {
+        running.session.deactivate();
+    }
+}
+
+/// Has a recording closed when the process ends.
+fn watch_exit() {
+    extern "C" fn close() {
+        let closed = std::panic::catch_unwind(|| {
+            if RECORDS.load(Ordering::Acquire)
+                && let Err(error) = stop()
+            {
+                os::say(&format!("millpond: {error}\n"));
+            }
+        });
+        // What a panic carries may panic when it is dropped.
+        std::mem::forget(closed);
+    }
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
+    if !REGISTERED.swap(true, Ordering::Relaxed) {
+        // Where there is no room for it the end of the file is missing, as of a process that is killed.
+        os::at_exit(close);
+    }
+}
+
+fn with_process(path: &Path) -> PathBuf {
+    match path.to_str() {
+        Some(text) => text.replace("%p", &process::id().to_string()).into(),
+        None => path.to_owned(),
+    }
+}
+
+/// What is known of this run.
+fn facts() -> Vec<(String, String)> {
+    let mut facts = vec![("pid".to_owned(), process::id().to_string())];
+    let mut add =
+        |name: &str, value: Option<String>| facts.extend(value.map(|value| (name.to_owned(), value)));
+    let program = std::env::current_exe().ok();
+    let name = program.as_ref().and_then(|path| path.file_name());
+    add("program", name.map(|name| name.to_string_lossy().into_owned()));
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    add(
+        "host",
+        read("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned()),
+    );
+    let start = SystemTime::now().duration_since(UNIX_EPOCH).ok();
+    add(
+        "start",
+        start.map(|start| format!("{}.{:09}", start.as_secs(), start.subsec_nanos())),
+    );
+    let rank = ["RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"];
+    add("rank", rank.into_iter().find_map(|name| std::env::var(name).ok()));
+    facts
+}

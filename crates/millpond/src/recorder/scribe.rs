@@ -1,0 +1,335 @@
+//! The thread that writes: takes what all threads told, in the order of its times, and enters it in the book.
+//!
+//! Threads tell on rings of their own, so the order between them has to be found again. An event may be taken once no other can
+//! come before it: each thread reads the time of an event after it has marked its ring as busy, so an event that is not there
+//! yet is later than the last look at which its ring was not busy.
+
+use super::RecordError;
+use super::book::{Book, Measured};
+use super::modules;
+use super::ring::{Lost, Ring, Told};
+use super::session::{Session, quiet};
+use crate::pool::PoolStats;
+use crate::time::Time;
+use millpond_trace::recording::{Gauge, RecordingError};
+use std::collections::HashSet;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a mark on a ring may take to be seen by this thread, and more.
+const HOLD: u64 = 200_000;
+/// The time between two looks while there is something to do, and while there is not.
+const AT_WORK: Duration = Duration::from_millis(1);
+const IDLE: Duration = Duration::from_millis(25);
+/// What was told so long ago can be read from the file.
+const FLUSH: u64 = 200_000_000;
+/// The longest that a thread is waited for which is in the middle of telling something, at the end.
+const PATIENCE: u64 = 500_000_000;
+
+/// What a recording came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecordReport {
+    /// Events in the file.
+    pub events: u64,
+    /// Events that had no room on their way, which the file says as well.
+    pub lost: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+/// A ring, and how far it was seen.
+struct Known {
+    ring: Arc<Ring>,
+    /// The next event.
+    head: Option<(Told, usize)>,
+    /// When it was last seen not to be busy.
+    quiet: u64,
+    lost: Lost,
+}
+
+/// See the module.
+pub(super) struct Scribe<W: Write> {
+    session: Arc<Session>,
+    book: Book<Counted<W>>,
+    rings: Vec<Known>,
+    late: Lost,
+    /// The time between two looks at the pools' sums; none where nobody wants to know.
+    every: Option<u64>,
+    next_look: u64,
+    /// What they were at a time up to which not all events are entered yet.
+    measured: Option<(u64, Vec<Measured>)>,
+    next_flush: u64,
+    /// Code that is defined, by address.
+    modules: HashSet<u64>,
+    stack: Vec<u64>,
+}
+
+/// Counts what is written.
+#[derive(Debug)]
+pub(super) struct Counted<W> {
+    pub(super) inner: W,
+    pub(super) bytes: u64,
+}
+
+impl<W: Write> Write for Counted<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+fn now() -> u64 {
+    Time::now().nanos()
+}
+
+impl<W: Write> Scribe<W> {
+    pub(super) fn new(session: Arc<Session>, book: Book<Counted<W>>, every: Option<Duration>) -> Self {
+        let every = every.map(|every| u64::try_from(every.as_nanos()).unwrap_or(u64::MAX));
+        Self {
+            session,
+            book,
+            rings: Vec::new(),
+            late: Lost::default(),
+            every,
+            next_look: 0,
+            measured: None,
+            next_flush: now().saturating_add(FLUSH),
+            modules: HashSet::new(),
+            stack: Vec::new(),
+        }
+    }
+
+    /// Writes until the recording is stopped, or cannot be written.
+    pub(super) fn run(mut self) -> Result<RecordReport, RecordError> {
+        let _quiet = quiet();
+        let written = self.write();
+        self.session.deactivate();
+        written?;
+        let (events, lost) = (self.book.events, self.book.lost);
+        let file = self.book.finish(now())?;
+        Ok(RecordReport {
+            events,
+            lost,
+            bytes: file.bytes,
+        })
+    }
+
+    fn write(&mut self) -> Result<(), RecordingError> {
+        self.define_code()?;
+        loop {
+            let stopping = self.session.is_stopping();
+            self.session.is_at_work();
+            let any = self.look()?;
+            if stopping {
+                return self.end();
+            }
+            std::thread::park_timeout(if any { AT_WORK } else { IDLE });
+        }
+    }
+
+    /// Writes what there is by now.
+    fn look(&mut self) -> Result<bool, RecordingError> {
+        let now = now();
+        self.meet()?;
+        let limit = self.limit(now);
+        let any = self.merge_and_say(limit)?;
+        self.count_losses()?;
+        if let Some(every) = self.every
+            && now >= self.next_look
+            && self.measured.is_none()
+        {
+            self.next_look = now.saturating_add(every);
+            self.measured = Some(measure());
+        }
+        if now >= self.next_flush {
+            self.next_flush = now.saturating_add(FLUSH);
+            self.book.flush()?;
+        }
+        Ok(any)
+    }
+
+    /// Nobody begins to tell anything any more.
+    fn end(&mut self) -> Result<(), RecordingError> {
+        let until = now().saturating_add(PATIENCE);
+        while self.rings.iter().any(|known| known.ring.is_busy()) && now() < until {
+            std::thread::yield_now();
+        }
+        self.meet()?;
+        self.merge_and_say(u64::MAX)?;
+        self.count_losses()?;
+        if self.every.is_some() {
+            self.measured = Some(measure());
+            self.merge_and_say(u64::MAX)?;
+        }
+        self.define_code()
+    }
+
+    /// Enters all events up to a time, and what was measured among them.
+    fn merge_and_say(&mut self, limit: u64) -> Result<bool, RecordingError> {
+        let mut any = false;
+        if let Some((time, measured)) = self.measured.take_if(|(time, _)| *time <= limit) {
+            any = self.merge(time)?;
+            for measured in &measured {
+                self.book.measured(measured, time)?;
+            }
+        }
+        Ok(self.merge(limit)? || any)
+    }
+
+    /// Pools and threads that have come since.
+    fn meet(&mut self) -> Result<(), RecordingError> {
+        for pool in self.session.new_pools() {
+            self.book.define_pool(&pool)?;
+        }
+        for ring in self.session.new_rings() {
+            self.book
+                .define_thread(ring.thread, &crate::os::task_name(ring.task))?;
+            self.rings.push(Known {
+                ring,
+                head: None,
+                quiet: 0,
+                lost: Lost::default(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Up to when nothing can be told any more that is not there.
+    fn limit(&mut self, now: u64) -> u64 {
+        for known in &mut self.rings {
+            if !known.ring.is_busy() {
+                known.quiet = now;
+            }
+        }
+        let quiet = self.rings.iter().map(|known| known.quiet).min();
+        quiet.unwrap_or(now).saturating_sub(HOLD)
+    }
+
+    /// Enters all events up to a time, the earliest first.
+    fn merge(&mut self, limit: u64) -> Result<bool, RecordingError> {
+        let mut any = false;
+        for known in &mut self.rings {
+            known.head = known.ring.next();
+        }
+        loop {
+            // The ring with the earliest event, and when another one has to be looked at.
+            let (mut first, mut first_time, mut other) = (None, u64::MAX, u64::MAX);
+            for (at, known) in self.rings.iter().enumerate() {
+                let Some((told, _)) = known.head else { continue };
+                if first.is_none() || told.time < first_time {
+                    other = first_time;
+                    (first, first_time) = (Some(at), told.time);
+                } else {
+                    other = other.min(told.time);
+                }
+            }
+            let Some(known) = first.and_then(|at| self.rings.get_mut(at)) else {
+                return Ok(any);
+            };
+            if first_time > limit {
+                return Ok(any);
+            }
+            any = true;
+            while let Some((told, frames)) = known.head
+                && told.time <= other.min(limit)
+            {
+                known.ring.take(frames, &mut self.stack);
+                let session = &self.session;
+                let mark = |number| session.mark_of(number);
+                self.book.enter(&told, known.ring.thread, &self.stack, mark)?;
+                known.head = known.ring.next();
+            }
+        }
+    }
+
+    fn count_losses(&mut self) -> Result<(), RecordingError> {
+        for known in &mut self.rings {
+            let lost = known.ring.lost();
+            let since = lost.since(known.lost);
+            if since.events > 0 {
+                known.lost = lost;
+                self.book.lose(since, known.ring.thread)?;
+            }
+        }
+        let late = self.session.late();
+        let since = late.since(self.late);
+        if since.events > 0 {
+            self.late = late;
+            self.book.lose(since, 0)?;
+        }
+        self.rings.retain(|known| !known.ring.is_over());
+        Ok(())
+    }
+
+    /// Says where code is that came since, if stacks are written down.
+    fn define_code(&mut self) -> Result<(), RecordingError> {
+        if !self.session.has_stacks() {
+            return Ok(());
+        }
+        for module in modules::all() {
+            if self.modules.insert(module.address) {
+                self.book.define_module(&module)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What pools have by their own accounts, which are exact whatever was lost; and the process and the devices; and when that was.
+fn measure() -> (u64, Vec<Measured>) {
+    let mut measured = Vec::new();
+    for heap in crate::pool::all_heaps() {
+        measure_pool(heap.number(), &heap.stats(), &mut measured);
+    }
+    #[cfg(feature = "cuda")]
+    {
+        let mut devices = std::collections::BTreeMap::new();
+        for pool in crate::cuda::live_pools() {
+            measure_pool(pool.id(), &pool.stats(), &mut measured);
+            devices.insert(pool.device().number(), pool.device().clone());
+        }
+        for (device, of) in devices {
+            let Ok(memory) = of.memory() else { continue };
+            let used = memory.total.saturating_sub(memory.free);
+            for (gauge, bytes) in [(Gauge::DeviceUsed, used), (Gauge::DeviceTotal, memory.total)] {
+                measured.push(Measured {
+                    gauge,
+                    pool: 0,
+                    device,
+                    bytes,
+                });
+            }
+        }
+    }
+    measured.extend(crate::os::resident_bytes().map(|bytes| Measured {
+        gauge: Gauge::Resident,
+        pool: 0,
+        device: 0,
+        bytes,
+    }));
+    (now(), measured)
+}
+
+fn measure_pool(pool: u64, stats: &PoolStats, measured: &mut Vec<Measured>) {
+    let sums = [
+        (Gauge::Requested, stats.requested.current),
+        (Gauge::Allocated, stats.allocated.current),
+        (Gauge::Active, stats.active()),
+        (Gauge::Reserved, stats.reserved.current),
+        (Gauge::Hits, stats.hits),
+        (Gauge::Allocations, stats.allocations),
+    ];
+    measured.extend(sums.map(|(gauge, bytes)| Measured {
+        gauge,
+        pool: pool as u32,
+        device: 0,
+        bytes,
+    }));
+}

@@ -1,0 +1,287 @@
+//! The scopes there are, and which of them a block counts for: the one that its thread was in, and all around that.
+//!
+//! ```text
+//!   live     counts
+//!   ended    counts no more, and shows the way to the scope around it as long as blocks of it are live
+//! ```
+//!
+//! A scope that has ended and is needed for no way is gone, and with a scope go those that ended inside it. So there are no
+//! more of them than scopes at work and blocks they left behind.
+//!
+//! One lock is around all of it. Under it nothing is allocated, freed or called: the program's allocator may be a pool that
+//! is watched.
+
+use super::place::{self, Charged};
+use super::sites::{Figures, Site, Tally};
+use crate::ledger::{LeakReport, Ledger, Record};
+use crate::ranked::{Locked, Rank, Ranked};
+use crate::thread::{self, COUNTING};
+use std::sync::Arc;
+
+/// Scopes at once. The first place is the profiler's.
+const MOST: usize = 1024;
+
+/// Invariant: it is at the place that is its number modulo [`MOST`], and `blocks` are live that were allocated in it or in
+/// one inside.
+struct Scope {
+    number: u32,
+    /// The one around it; 0: none.
+    parent: u32,
+    blocks: u64,
+    /// None when it has ended.
+    tally: Option<Box<Tally>>,
+}
+
+struct Scopes {
+    all: [Option<Scope>; MOST],
+    /// The number given last. A number is given again after 2^32 others.
+    last: u32,
+    /// The same of the profiler's.
+    last_profile: u32,
+}
+
+static SCOPES: Ranked<Scopes> = Ranked::new(
+    Rank::Scopes,
+    Scopes {
+        all: [const { None }; MOST],
+        last: 0,
+        last_profile: 0,
+    },
+);
+
+/// As long as it is held no scope changes: taken around a fork.
+#[cfg(target_os = "linux")]
+pub(crate) struct NoScopes(#[expect(dead_code, reason = "held")] Locked<'static, Scopes>);
+
+#[cfg(target_os = "linux")]
+pub(crate) fn no_scopes() -> NoScopes {
+    NoScopes(SCOPES.lock())
+}
+
+fn scopes() -> Locked<'static, Scopes> {
+    SCOPES.lock()
+}
+
+/// What a scope came to.
+pub(crate) struct Outcome {
+    pub(crate) figures: Figures,
+    pub(crate) sites: Vec<Site>,
+    /// Those that may have blocks of it.
+    pub(crate) accounts: Vec<Arc<Ledger>>,
+    /// What is live of others.
+    pub(crate) elsewhere: LeakReport,
+    /// Its number, and those of scopes inside it that blocks may be from.
+    pub(crate) family: Vec<u32>,
+}
+
+impl Outcome {
+    fn of(tally: &Tally, family: &[u32]) -> Self {
+        Self {
+            figures: tally.figures(),
+            sites: tally.sites(),
+            accounts: tally.accounts().to_vec(),
+            elsewhere: tally.live_elsewhere(),
+            family: family.to_vec(),
+        }
+    }
+}
+
+/// Drops what was made while the thread was counting: it is in no account.
+fn discard<T>(made: T) {
+    let _inside = thread::enter(COUNTING);
+    drop(made);
+}
+
+impl Scopes {
+    fn find(&mut self, number: u32) -> Option<&mut Scope> {
+        let place = self.all[number as usize % MOST].as_mut();
+        place.filter(|scope| scope.number == number)
+    }
+
+    fn parent_of(&self, number: u32) -> Option<u32> {
+        let place = self.all[number as usize % MOST].as_ref();
+        Some(place.filter(|scope| scope.number == number)?.parent)
+    }
+
+    /// Does something with a scope and all around it.
+    fn each(&mut self, number: u32, mut work: impl FnMut(&mut Scope)) {
+        let mut next = number;
+        while let Some(scope) = self.find(next) {
+            work(scope);
+            next = scope.parent;
+        }
+    }
+
+    fn is_inside(&self, number: u32, outer: u32) -> bool {
+        let mut next = number;
+        while next != outer {
+            match self.parent_of(next) {
+                Some(parent) => next = parent,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Ends the way of those that nobody needs, from this one outwards.
+    fn tidy(&mut self, number: u32) {
+        let mut next = number;
+        while let Some(scope) = self.find(next) {
+            let parent = scope.parent;
+            if scope.tally.is_none() && scope.blocks == 0 {
+                self.all[next as usize % MOST] = None;
+            }
+            next = parent;
+        }
+    }
+
+    fn put(&mut self, number: u32, parent: u32, tally: Box<Tally>) {
+        self.all[number as usize % MOST] = Some(Scope {
+            number,
+            parent,
+            blocks: 0,
+            tally: Some(tally),
+        });
+    }
+
+    /// Puts a scope in at the next number whose place is free.
+    fn place(&mut self, parent: u32, tally: Box<Tally>) -> Result<u32, Box<Tally>> {
+        for _ in 0..MOST {
+            self.last = self.last.wrapping_add(1);
+            let at = self.last as usize % MOST;
+            if at != 0 && self.all[at].is_none() {
+                self.put(self.last, parent, tally);
+                return Ok(self.last);
+            }
+        }
+        Err(tally)
+    }
+
+    /// Ends a scope; answers what it came to and writes who belongs to it.
+    fn end(&mut self, number: u32, family: &mut Vec<u32>) -> Option<Box<Tally>> {
+        let tally = self.find(number)?.tally.take()?;
+        for at in 0..MOST {
+            let here = self.all[at].as_ref().map(|scope| scope.number);
+            if let Some(here) = here.filter(|here| self.is_inside(*here, number)) {
+                family.push(here);
+            }
+        }
+        let needed = self
+            .find(number)
+            .is_some_and(|scope| scope.blocks > 0 && scope.parent != 0);
+        if !needed {
+            for inner in family.iter() {
+                let ended = self.find(*inner).is_some_and(|scope| scope.tally.is_none());
+                if ended {
+                    self.all[*inner as usize % MOST] = None;
+                }
+            }
+        }
+        Some(tally)
+    }
+}
+
+/// Begins a scope inside another, of these pools or of all, with room for so many sites; none where there are too many.
+pub(crate) fn begin(parent: u32, pools: &[u64], sites: usize) -> Option<u32> {
+    let _inside = thread::enter(COUNTING);
+    let tally = Box::new(Tally::new(pools.into(), sites));
+    let placed = scopes().place(parent, tally);
+    placed.ok()
+}
+
+/// Begins the profiler's scope, if it has not begun; answers whether it did.
+pub(crate) fn begin_profile(sites: usize) -> bool {
+    let _inside = thread::enter(COUNTING);
+    let tally = Box::new(Tally::new(Box::default(), sites));
+    let mut scopes = scopes();
+    if scopes.all[0].is_some() {
+        drop(scopes);
+        return false;
+    }
+    scopes.last_profile = scopes.last_profile.wrapping_add(MOST as u32).max(MOST as u32);
+    let number = scopes.last_profile;
+    scopes.put(number, 0, tally);
+    place::set_profile(number);
+    true
+}
+
+/// Ends a scope, if it has not ended. What is allocated in it from now on counts for those around it.
+pub(crate) fn end(number: u32) -> Option<Outcome> {
+    let (tally, family) = {
+        let _inside = thread::enter(COUNTING);
+        let mut family = Vec::with_capacity(MOST);
+        let mut scopes = scopes();
+        if place::here().profile == number {
+            place::set_profile(0);
+        }
+        (scopes.end(number, &mut family), family)
+    };
+    let outcome = tally.as_deref().map(|tally| Outcome::of(tally, &family));
+    discard((tally, family));
+    outcome
+}
+
+/// What a scope has come to so far.
+pub(crate) fn so_far(number: u32) -> Option<Outcome> {
+    let tally = copy_of(number);
+    let outcome = tally.as_deref().map(|tally| Outcome::of(tally, &[number]));
+    discard(tally);
+    outcome
+}
+
+fn copy_of(number: u32) -> Option<Box<Tally>> {
+    let _inside = thread::enter(COUNTING);
+    let mut room = 0;
+    loop {
+        let mut copy = Box::new(Tally::new(Box::default(), room));
+        let mut scopes = scopes();
+        let now = scopes.find(number).and_then(|scope| scope.tally.as_deref());
+        match now.map(Tally::room) {
+            Some(needed) if needed > room => room = needed,
+            Some(_) => {
+                now.inspect(|now| now.copy_into(&mut copy));
+                return Some(copy);
+            }
+            None => return None,
+        }
+    }
+}
+
+/// A block was entered in an account. Before the caller has it.
+#[inline(never)]
+pub(crate) fn allocated(pool: u64, account: &Arc<Ledger>, record: &Record) {
+    place::replace_last((Arc::as_ptr(account).addr(), record.serial));
+    let mut scopes = scopes();
+    let Charged { scope, profile } = record.charged;
+    for number in [scope, profile] {
+        scopes.each(number, |scope| {
+            scope.blocks += 1;
+            let tally = scope.tally.as_deref_mut().filter(|tally| tally.counts(pool));
+            if let Some(tally) = tally {
+                tally.allocated(account, record);
+            }
+        });
+    }
+}
+
+/// A block was taken out of an account. Before anybody else can have it.
+#[inline(never)]
+pub(crate) fn freed(pool: u64, account: &Arc<Ledger>, record: &Record) {
+    let temporary = place::replace_last((0, 0)) == (Arc::as_ptr(account).addr(), record.serial);
+    let mut scopes = scopes();
+    let Charged { scope, profile } = record.charged;
+    for number in [scope, profile] {
+        let mut spare = false;
+        scopes.each(number, |scope| {
+            scope.blocks = scope.blocks.saturating_sub(1);
+            match scope.tally.as_deref_mut() {
+                Some(tally) if tally.counts(pool) => tally.freed(account, record, temporary),
+                Some(_) => {}
+                None => spare |= scope.blocks == 0,
+            }
+        });
+        if spare {
+            scopes.tidy(number);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Limits and the profiler where everything that the program allocates is the pool's.
+
+use crate::{Stamped, child};
+use millpond::limits::Limits;
+use millpond::profiler;
+use std::hint::black_box;
+
+#[test]
+fn what_collections_allocate_counts() {
+    child("counted::counts", |_| {});
+}
+
+#[test]
+#[ignore = "a child of another test"]
+fn counts() {
+    let limits = Limits::new().peak("96 KiB").leaked(0).warm_up(1).runs(20);
+    let work = |bytes: usize| {
+        let _tag = millpond::tag("collections");
+        let first: Vec<u8> = black_box(Vec::with_capacity(bytes));
+        drop(first);
+        let texts: Vec<String> = (0..100).map(|at| format!("text {at}")).collect();
+        assert_eq!(black_box(&texts).len(), 100);
+    };
+    let measured = limits.check(|| work(64 << 10)).expect("little");
+    for usage in &measured.runs {
+        assert!(usage.peak >= 64 << 10 && usage.allocations >= 102, "{usage:?}");
+    }
+    let text = limits.check(|| work(128 << 10)).expect_err("much").to_string();
+    assert!(text.contains("128 KiB in 1 block: collections"), "{text}");
+
+    // All threads at once, while it is turned on and off, and read.
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for round in 0..2000 {
+                    Stamped::new(1 + round * 37 % 9000, 5).check();
+                    if round % 50 == 0 {
+                        assert!(Limits::new().check(|| drop(Stamped::new(100, 1))).is_ok());
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            for _ in 0..30 {
+                profiler().enable();
+                std::thread::yield_now();
+                assert!(!profiler().report().summary().to_string().is_empty());
+                profiler().disable();
+            }
+        });
+    });
+}
