@@ -12,6 +12,8 @@ mod arena;
 mod inside;
 mod start;
 
+#[cfg(feature = "stacks")]
+pub(crate) use inside::quiet;
 pub(crate) use inside::{Inside, inside, is_inside};
 pub(crate) use start::{NoTables, no_tables};
 

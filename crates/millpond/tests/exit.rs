@@ -36,10 +36,9 @@ fn what_is_held_at_the_end_is_told_once_in_debug_builds() {
         error.contains("pool 'weights of the test' had 12.0 KiB live in 3 blocks"),
         "{error}"
     );
-    assert!(
-        error.contains("in 2 blocks: rows") && error.contains("in 1 block: columns"),
-        "{error}"
-    );
+    // Those of one tag are two groups where they are of two places.
+    let rows = error.contains("in 2 blocks: rows") || error.matches("in 1 block: rows").count() == 2;
+    assert!(rows && error.contains("in 1 block: columns"), "{error}");
     assert!(
         error.contains(", oldest ") && error.contains("thread "),
         "{error}"
@@ -50,7 +49,7 @@ fn what_is_held_at_the_end_is_told_once_in_debug_builds() {
     );
     if cfg!(feature = "stacks") {
         assert!(
-            error.contains("exit::alone_holds_blocks (") && error.contains("tests/exit.rs:"),
+            error.contains("alone_holds_blocks (") && error.contains("tests/exit.rs:"),
             "{error}"
         );
     }

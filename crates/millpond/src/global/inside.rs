@@ -10,6 +10,8 @@
 
 use crate::budget::make_calls;
 use crate::pool::{PoolHeap, is_filled_around, refill_around};
+#[cfg(feature = "stacks")]
+use crate::thread::{self, COUNTING};
 use std::alloc::Layout;
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -68,6 +70,12 @@ pub(crate) fn inside() -> Inside {
         before: PLACE.replace(INSIDE),
         _thread: PhantomData,
     }
+}
+
+/// What is allocated until its end is neither told to who watches nor served by a pool.
+#[cfg(feature = "stacks")]
+pub(crate) fn quiet() -> impl Sized {
+    (inside(), thread::enter(COUNTING))
 }
 
 impl Drop for Inside {

@@ -2,9 +2,9 @@
 
 use super::ring::{FRAMES, Lost, Ring, Told, What};
 use crate::event::{EventKind, Facts, PoolLabel};
-use crate::global::inside;
+pub(super) use crate::global::quiet;
 use crate::tag::Tag;
-use crate::thread::{self, COUNTING};
+use crate::thread;
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -248,12 +248,11 @@ impl Session {
         let _quiet = quiet();
         let mut frames = [0; FRAMES];
         let mut len = 0;
-        crate::os::walk(|address| {
+        crate::os::walk(FRAMES, |address| {
             if let Some(place) = frames.get_mut(len) {
                 *place = address as u64;
                 len += 1;
             }
-            len < FRAMES
         });
         let frames = frames.get(..len).unwrap_or_default();
         mine.ring.put(told, frames, || self.hurry());
@@ -283,11 +282,6 @@ impl Session {
             _ => 0,
         };
     }
-}
-
-/// What is allocated until its end is neither told nor comes from a pool.
-pub(super) fn quiet() -> impl Sized {
-    (inside(), thread::enter(COUNTING))
 }
 
 /// Tells a recording what happens to a pool. Pools have it among those who watch, and call it first: it takes less time than

@@ -1,0 +1,244 @@
+//! What the code in this process says of its frames: for each address, how its caller's registers are found.
+//!
+//! The tables that say so are copied while the loader's lock is held. So a table is never read that has been unloaded; rules for code that
+//! was replaced since may be wrong, until somebody notices by [`changes`].
+
+use framehop::x86_64::UnwinderX86_64;
+use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
+use std::ops::Range;
+use std::sync::{Arc, RwLock, TryLockError};
+
+/// A copy of a table.
+type Table = Arc<[u8]>;
+
+/// Pointers of a table's header are relative to themselves, of 32 bits with a sign: what all linkers write.
+const RELATIVE_32: u8 = 0x1b;
+
+pub(super) struct Code {
+    pub(super) unwinder: UnwinderX86_64<Table>,
+    /// Where code is that has a table, in order.
+    ranges: Vec<Range<u64>>,
+    /// As of [`changes`].
+    changes: u64,
+}
+
+impl Code {
+    /// That of the process as it is now; none where another thread is reading it anew.
+    pub(super) fn current() -> Option<Arc<Self>> {
+        static CURRENT: RwLock<Option<Arc<Code>>> = RwLock::new(None);
+        let changes = changes();
+        match CURRENT.try_read() {
+            Ok(current) => {
+                if let Some(current) = &*current
+                    && current.changes == changes
+                {
+                    return Some(Arc::clone(current));
+                }
+            }
+            Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => return None,
+        }
+        let mut current = CURRENT.try_write().ok()?;
+        let code = Arc::new(Self::read());
+        *current = Some(Arc::clone(&code));
+        Some(code)
+    }
+
+    fn read() -> Self {
+        let mut code = Self {
+            unwinder: UnwinderX86_64::new(),
+            ranges: Vec::new(),
+            changes: changes(),
+        };
+        each_object(&mut |object| {
+            code.add(object);
+            true
+        });
+        code.ranges.sort_by_key(|range| range.start);
+        code
+    }
+
+    fn add(&mut self, object: &Object<'_>) {
+        let Some(code) = object.code() else { return };
+        let Some(tables) = object.tables() else { return };
+        let relative = |at: u64, table: &Table| {
+            let from = at.wrapping_sub(object.base);
+            from..from.saturating_add(table.len() as u64)
+        };
+        let sections = ExplicitModuleSectionInfo {
+            eh_frame_hdr_svma: Some(relative(tables.index_at, &tables.index)),
+            eh_frame_hdr: Some(tables.index),
+            eh_frame_svma: Some(relative(tables.frames_at, &tables.frames)),
+            eh_frame: Some(tables.frames),
+            ..ExplicitModuleSectionInfo::default()
+        };
+        self.unwinder
+            .add_module(Module::new(String::new(), code.clone(), object.base, sections));
+        self.ranges.push(code);
+    }
+
+    /// Whether code has been loaded or unloaded since.
+    pub(super) fn is_old(&self) -> bool {
+        self.changes != changes()
+    }
+
+    /// Where the code with this address is, if it has a table.
+    pub(super) fn range_of(&self, address: u64) -> Option<Range<u64>> {
+        let after = self.ranges.partition_point(|range| range.start <= address);
+        let range = self.ranges.get(after.checked_sub(1)?)?;
+        range.contains(&address).then(|| range.clone())
+    }
+}
+
+/// How often code was loaded and unloaded.
+fn changes() -> u64 {
+    let mut changes = 0;
+    each_object(&mut |object| {
+        changes = object.changes;
+        false
+    });
+    changes
+}
+
+/// A file of code as the loader has it, while it cannot go.
+struct Object<'a> {
+    base: u64,
+    segments: &'a [libc::Elf64_Phdr],
+    changes: u64,
+}
+
+struct Tables {
+    index_at: u64,
+    index: Table,
+    frames_at: u64,
+    frames: Table,
+}
+
+impl Object<'_> {
+    fn place(&self, segment: &libc::Elf64_Phdr) -> Range<u64> {
+        let from = self.base.wrapping_add(segment.p_vaddr);
+        from..from.saturating_add(segment.p_memsz)
+    }
+
+    /// From its first to its last instruction.
+    fn code(&self) -> Option<Range<u64>> {
+        let of_code = self
+            .segments
+            .iter()
+            .filter(|segment| segment.p_type == libc::PT_LOAD && segment.p_flags & libc::PF_X != 0);
+        of_code
+            .map(|segment| self.place(segment))
+            .reduce(|all, place| all.start.min(place.start)..all.end.max(place.end))
+    }
+
+    fn tables(&self) -> Option<Tables> {
+        let index = self
+            .segments
+            .iter()
+            .find(|segment| segment.p_type == libc::PT_GNU_EH_FRAME)?;
+        let index_place = self.place(index);
+        let index = self.copy(index_place.clone())?;
+        if index.get(..2)? != [1, RELATIVE_32] {
+            return None;
+        }
+        let offset = i32::from_le_bytes(index.get(4..8)?.try_into().ok()?);
+        let frames_at = index_place
+            .start
+            .wrapping_add(4)
+            .wrapping_add_signed(offset.into());
+        let segment = self.segment_of(frames_at)?;
+        // Where it ends is not said, but in itself.
+        let frames = self.copy(frames_at..segment.end)?;
+        Some(Tables {
+            index_at: index_place.start,
+            index,
+            frames_at,
+            frames,
+        })
+    }
+
+    /// The segment that is loaded and can be read around an address.
+    fn segment_of(&self, address: u64) -> Option<Range<u64>> {
+        let mut loaded = self
+            .segments
+            .iter()
+            .filter(|segment| segment.p_type == libc::PT_LOAD && segment.p_flags & libc::PF_R != 0);
+        loaded.find_map(|segment| Some(self.place(segment)).filter(|place| place.contains(&address)))
+    }
+
+    fn copy(&self, place: Range<u64>) -> Option<Table> {
+        let segment = self.segment_of(place.start)?;
+        let bytes = place.end.checked_sub(place.start)?;
+        if place.end > segment.end {
+            return None;
+        }
+        let from = std::ptr::with_exposed_provenance::<u8>(usize::try_from(place.start).ok()?);
+        // SAFETY: it is part of a segment that the loader has mapped to be read, and cannot go while it shows it to us. Nobody writes tables
+        // of code.
+        let table = unsafe { std::slice::from_raw_parts(from, usize::try_from(bytes).ok()?) };
+        Some(table.into())
+    }
+}
+
+type Visit<'a> = &'a mut dyn FnMut(&Object<'_>) -> bool;
+
+/// Shows all files of code, until `visit` answers false.
+fn each_object(mut visit: Visit<'_>) {
+    unsafe extern "C" fn show(
+        info: *mut libc::dl_phdr_info,
+        _bytes: libc::size_t,
+        data: *mut libc::c_void,
+    ) -> libc::c_int {
+        // SAFETY: the loader's, for as long as this call.
+        let info = unsafe { &*info };
+        // SAFETY: what `each_object` gave.
+        let visit = unsafe { &mut *data.cast::<Visit<'_>>() };
+        let segments = match info.dlpi_phdr.is_null() {
+            true => &[],
+            // SAFETY: the loader's, for as long as this call.
+            false => unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) },
+        };
+        let object = Object {
+            base: info.dlpi_addr,
+            segments,
+            changes: info.dlpi_adds.wrapping_add(info.dlpi_subs),
+        };
+        libc::c_int::from(!visit(&object))
+    }
+    // SAFETY: it calls `show` while it runs, with `visit`.
+    unsafe { libc::dl_iterate_phdr(Some(show), (&raw mut visit).cast()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_of_this_program_and_of_its_libraries_is_known() {
+        let code = Code::current().expect("nobody else reads it for long");
+        let here = Code::current as fn() -> Option<Arc<Code>> as usize as u64;
+        let library = libc::qsort as *const () as usize as u64;
+        let (here, library) = (code.range_of(here), code.range_of(library));
+        assert!(here.is_some() && library.is_some() && here != library);
+        assert_eq!(code.range_of(0), None);
+        assert_eq!(
+            code.range_of(&raw const code as u64),
+            None,
+            "the stack is no code"
+        );
+    }
+
+    #[test]
+    fn what_is_loaded_later_is_known_then() {
+        let before = Code::read();
+        // A part of the C library that nothing here needs.
+        // SAFETY: its beginning does nothing.
+        let library = unsafe { libc::dlopen(c"libutil.so.1".as_ptr(), libc::RTLD_NOW) };
+        if library.is_null() {
+            return eprintln!("skipped: there is no library to load");
+        }
+        assert!(before.is_old());
+        let now = Code::read();
+        assert!(!now.is_old());
+        assert_eq!(now.ranges.len(), before.ranges.len() + 1);
+    }
+}
