@@ -1,4 +1,4 @@
-//! Millpond's own row: a pool over host memory, with the defaults.
+//! Millpond's own row: a pool over host memory, with the defaults of a release build, which keeps no account of live blocks.
 
 use crate::host::allocator::{Allocator, Shape};
 use millpond::Pool;
@@ -10,7 +10,7 @@ pub(crate) struct Millpond(Pool);
 impl Millpond {
     /// A policy over ordinary memory.
     pub(crate) fn new(policy: &str) -> Result<Self, String> {
-        let pool = Pool::builder().policy(policy).host();
+        let pool = Pool::builder().policy(policy).track(None).host();
         pool.map(Self).map_err(|error| error.to_string())
     }
 }
