@@ -2,8 +2,8 @@
 //!
 //! A pair of an allocation and its free that a thread's cache serves, without a recording, with one, and with the stack of each
 //! allocation written down from some depth; all three in turn within each round, in the thread's own processor time. Then a
-//! recorded program's calls are made again as fast as they go, with its sizes made small: what matters to the file is which
-//! sizes follow which.
+//! recorded program's calls are made again, at a pace and as fast as they go, with its sizes made small: what matters to the file is
+//! which sizes follow which.
 
 use crate::{CpuClock, Op, Program, Table};
 use millpond::engine::display_size;
@@ -12,12 +12,14 @@ use std::error::Error;
 use std::hint::black_box;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Pairs of a round.
 const PAIRS: u32 = 20_000;
 /// Frames between the bench and the allocations whose stacks are written down.
 const DEPTH: u32 = 20;
+/// Events a second that are to be had without a loss.
+const RATE: u32 = 5_000_000;
 /// What sizes of the program are divided by, so that a host has room for a device's blocks.
 const SMALLER: u64 = 1 << 10;
 
@@ -138,12 +140,23 @@ fn median(times: &mut [f64]) -> f64 {
     times.get(times.len() / 2).copied().unwrap_or(0.0)
 }
 
-fn program(pool: &Pool, program: &Program, events: u64, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+/// What came of a program's calls.
+struct Enacted {
+    events: u64,
+    seconds_told: f64,
+    seconds_written: f64,
+    report: RecordReport,
+    bytes: u64,
+}
+
+/// Makes a program's calls again and again while it is recorded, as fast as they go or at so many events a second.
+fn enact(pool: &Pool, program: &Program, events: u64, rate: Option<u32>) -> Result<Enacted, Box<dyn Error>> {
     let file = Scratch::new("program");
     let mut slots: Vec<_> = std::iter::repeat_with(|| None).take(program.slots).collect();
     let recorder = Recorder::start(&file.0)?;
     let start = Instant::now();
-    let (mut done, mut rounds) = (0, 0);
+    let mut pace = rate.map(|rate| Pace::new(start, rate));
+    let mut done = 0;
     while done < events {
         for op in &program.ops {
             match *op {
@@ -153,34 +166,88 @@ fn program(pool: &Pool, program: &Program, events: u64, out: &mut dyn Write) -> 
                 }
                 Op::Free { slot } => slots[slot as usize] = None,
             }
+            if let Some(pace) = &mut pace {
+                pace.step();
+            }
         }
         // What the program leaves at its end.
         slots.iter_mut().for_each(|slot| *slot = None);
         done += 2 * program.allocations;
-        rounds += 1;
     }
-    let told = start.elapsed();
+    let seconds_told = start.elapsed().as_secs_f64();
     let report = recorder.stop()?;
-    let written = start.elapsed();
-    let rate = |time: std::time::Duration| format!("{:.2} M", done as f64 / time.as_secs_f64() / 1e6);
+    Ok(Enacted {
+        events: done,
+        seconds_told,
+        seconds_written: start.elapsed().as_secs_f64(),
+        report,
+        bytes: file.bytes(),
+    })
+}
+
+/// Holds a loop to a number of turns a second, a thousandth of a second of them at a time.
+struct Pace {
+    start: Instant,
+    rate: u32,
+    turns: u64,
+    until_look: u32,
+}
+
+impl Pace {
+    fn new(start: Instant, rate: u32) -> Self {
+        Self {
+            start,
+            rate,
+            turns: 0,
+            until_look: 0,
+        }
+    }
+
+    #[inline]
+    fn step(&mut self) {
+        self.turns += 1;
+        if self.until_look > 0 {
+            self.until_look -= 1;
+            return;
+        }
+        self.until_look = self.rate / 1000;
+        let due = Duration::from_secs_f64(self.turns as f64 / f64::from(self.rate));
+        while self.start.elapsed() < due {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+fn program(pool: &Pool, program: &Program, events: u64, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     writeln!(
         out,
-        "{}, its calls made {rounds} times on one thread as fast as they go\n",
+        "{}, its calls made again and again on one thread, and written by another\n",
         program.name
     )?;
-    let mut table = Table::new(&["", ""]);
-    for (what, figure) in [
-        ("events", done.to_string()),
-        ("events a second, told", rate(told)),
-        ("events a second, until all were in the file", rate(written)),
-        ("lost", report.lost.to_string()),
-        ("file", display_size(file.bytes()).to_string()),
-        (
-            "bytes an event",
-            format!("{:.2}", file.bytes() as f64 / done as f64),
-        ),
-    ] {
-        table.row(vec![what.to_owned(), figure]);
+    let ways = [("at 5 M a second", Some(RATE)), ("as fast as they go", None)];
+    let heads = [
+        "",
+        "events",
+        "told a second",
+        "written a second",
+        "lost",
+        "file",
+        "bytes an event",
+    ];
+    let mut table = Table::new(&heads);
+    for (name, rate) in ways {
+        let enacted = enact(pool, program, events, rate)?;
+        let written = enacted.events.saturating_sub(enacted.report.lost);
+        let millions = |events: u64, seconds: f64| format!("{:.2} M", events as f64 / seconds / 1e6);
+        table.row(vec![
+            name.to_owned(),
+            enacted.events.to_string(),
+            millions(enacted.events, enacted.seconds_told),
+            millions(written, enacted.seconds_written),
+            enacted.report.lost.to_string(),
+            display_size(enacted.bytes).to_string(),
+            format!("{:.2}", enacted.bytes as f64 / written.max(1) as f64),
+        ]);
     }
     writeln!(out, "{table}")?;
     Ok(())

@@ -171,15 +171,24 @@ impl Ring {
                 return;
             }
         }
-        let mask = self.words.len() - 1;
-        let words = told.words(frames.len());
-        for (index, word) in words.iter().chain(frames).enumerate() {
-            if let Some(place) = self.words.get(at.wrapping_add(index) & mask) {
-                place.store(*word, Ordering::Relaxed);
-            }
-        }
+        self.store(at, &told.words(frames.len()));
+        self.store(at.wrapping_add(WORDS), frames);
         put.words.store(end, Ordering::Release);
         put.busy.store(false, Ordering::Release);
+    }
+
+    /// Writes words from a place on, and further from the beginning where they come to the end.
+    #[inline(always)]
+    fn store(&self, at: usize, words: &[u64]) {
+        let at = at & (self.words.len() - 1);
+        let places = self.words.get(at..).unwrap_or_default();
+        let (here, rest) = words.split_at(words.len().min(places.len()));
+        for (place, word) in places.iter().zip(here) {
+            place.store(*word, Ordering::Relaxed);
+        }
+        for (place, word) in self.words.iter().zip(rest) {
+            place.store(*word, Ordering::Relaxed);
+        }
     }
 
     #[cold]

@@ -1,9 +1,9 @@
 //! Walks of one thread's stack, each with what the last one found.
 //!
 //! How a caller's registers are found depends on an address of code and on words of the stack. A walk remembers for each frame which words
-//! it has read. The next walk of that thread soon comes to a frame where it has been, with the same registers; if all words from there on
-//! are as they were, then so is the way to the stack's end. So a program that allocates in a loop has a few frames unwound each
-//! time, and one or two words compared for each of the rest.
+//! it has read. The next walk of that thread begins with the same registers, or soon comes to a frame where they are the same; as far
+//! as the words from there on are as they were, so is the way. So a program that allocates in a loop has one or two words compared for
+//! each frame, and only those unwound that are new.
 
 use super::code::Code;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64};
@@ -25,7 +25,7 @@ thread_local! {
 }
 
 /// A frame, and what was read to come to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Frame {
     /// Its return address, which was in the word below `sp`.
     ip: u64,
@@ -40,7 +40,9 @@ struct Walker {
     rules: CacheX86_64,
     /// Of this thread, whole.
     stack: Range<u64>,
-    /// Of the last walk, from the innermost.
+    /// Where the last walk began.
+    start: Frame,
+    /// What it came to, from the innermost.
     last: Vec<Frame>,
     /// Whether these go to the stack's end.
     ended: bool,
@@ -78,9 +80,9 @@ pub(super) fn walk(most: usize, visit: &mut impl FnMut(usize)) -> bool {
     walked.unwrap_or(false)
 }
 
-/// Where this function's caller is: its instruction, and its stack's and its frame's pointer.
+/// Where this function's caller is.
 #[inline(always)]
-fn registers() -> (u64, u64, u64) {
+fn here() -> Frame {
     let (ip, sp, bp): (u64, u64, u64);
     // SAFETY: reads three registers.
     unsafe {
@@ -90,7 +92,20 @@ fn registers() -> (u64, u64, u64) {
             options(nomem, nostack, preserves_flags),
         );
     }
-    (ip, sp, bp)
+    Frame { ip, sp, bp, bp_at: 0 }
+}
+
+impl Frame {
+    fn registers(&self) -> UnwindRegsX86_64 {
+        UnwindRegsX86_64::new(self.ip, self.sp, self.bp)
+    }
+
+    /// Whether the words by which it was found are as they were.
+    #[inline]
+    fn holds(&self, live: &Range<u64>) -> bool {
+        read(self.sp.wrapping_sub(8), live) == Some(self.ip)
+            && (self.bp_at == 0 || read(self.bp_at, live) == Some(self.bp))
+    }
 }
 
 impl Walker {
@@ -99,6 +114,7 @@ impl Walker {
             code: Code::current()?,
             rules: CacheX86_64::new(),
             stack: this_stack()?,
+            start: Frame::default(),
             last: Vec::with_capacity(MOST),
             ended: false,
             fresh: Vec::with_capacity(MOST),
@@ -110,29 +126,47 @@ impl Walker {
     /// Finds so many frames, or all up to the stack's end, into `last`.
     #[inline(never)]
     fn walk(&mut self, most: usize) -> Result<(), Lost> {
-        let (ip, sp, bp) = registers();
+        let start = here();
         // Not so on a stack that the program has made for itself.
-        if !self.stack.contains(&sp) {
+        if !self.stack.contains(&start.sp) {
             return Err(Lost);
         }
         self.until_look = match self.until_look.checked_sub(1) {
             Some(left) => left,
             None => self.look()?,
         };
+        let live = start.sp..self.stack.end;
+        let begins_as_before = start == self.start;
+        self.start = start;
+        let mut held = 0;
+        if begins_as_before {
+            held = self.last.iter().take_while(|frame| frame.holds(&live)).count();
+            if held >= most || (self.ended && held == self.last.len()) {
+                return Ok(());
+            }
+        }
+        self.unwind_after(held, most, &live)
+    }
+
+    /// Finds what comes after so many of the last frames.
+    fn unwind_after(&mut self, held: usize, most: usize, live: &Range<u64>) -> Result<(), Lost> {
         self.fresh.clear();
-        let live = sp..self.stack.end;
-        let mut registers = UnwindRegsX86_64::new(ip, sp, bp);
-        let mut address = FrameAddress::from_instruction_pointer(ip);
-        let (mut met, mut tries) = (0, TRIES);
+        self.fresh.extend_from_slice(self.last.get(..held).ok_or(Lost)?);
+        let (mut met, mut tries) = (held, TRIES);
+        let mut registers = self.fresh.last().unwrap_or(&self.start).registers();
         while self.fresh.len() < most {
-            let Some(frame) = self.step(address, &mut registers, &live)? else {
+            let address = match self.fresh.last() {
+                Some(frame) => FrameAddress::from_return_address(frame.ip).ok_or(Lost)?,
+                None => FrameAddress::from_instruction_pointer(self.start.ip),
+            };
+            let Some(frame) = self.step(address, &mut registers, live)? else {
                 return self.keep_fresh(true);
             };
             self.fresh.push(frame);
             while self.last.get(met).is_some_and(|last| last.sp < frame.sp) {
                 met += 1;
             }
-            if tries > 0 && self.goes_on_as_before(&frame, met, &live, &mut tries) {
+            if tries > 0 && self.goes_on_as_before(&frame, met, live, &mut tries) {
                 self.join(met);
                 if self.ended || self.last.len() >= most {
                     return Ok(());
@@ -141,11 +175,8 @@ impl Walker {
                 self.fresh.clear();
                 self.fresh.append(&mut self.last);
                 tries = 0;
-                let outermost = self.fresh.last().ok_or(Lost)?;
-                registers = UnwindRegsX86_64::new(outermost.ip, outermost.sp, outermost.bp);
+                registers = self.fresh.last().ok_or(Lost)?.registers();
             }
-            let outermost = self.fresh.last().ok_or(Lost)?;
-            address = FrameAddress::from_return_address(outermost.ip).ok_or(Lost)?;
         }
         self.keep_fresh(false)
     }
@@ -197,10 +228,7 @@ impl Walker {
             return false;
         }
         *tries -= 1;
-        rest.iter().all(|frame| {
-            read(frame.sp.wrapping_sub(8), live) == Some(frame.ip)
-                && (frame.bp_at == 0 || read(frame.bp_at, live) == Some(frame.bp))
-        })
+        rest.iter().all(|frame| frame.holds(live))
     }
 
     /// Puts the fresh frames in the place of the last walk's up to one.
