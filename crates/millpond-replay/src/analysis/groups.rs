@@ -136,24 +136,37 @@ impl<'a> Groups<'a> {
 
     /// The groups of an allocation, by [`By`].
     pub(super) fn of(&mut self, row: &Row) -> [u32; COUNT] {
-        By::ALL.map(|by| {
-            let key = match by {
-                By::Tag => u64::from(row.tag),
-                // Recordings of stacks that came as text have them in the tag.
-                By::Site if row.stack == 0 => u64::from(row.tag),
-                By::Site => u64::from(row.stack) << 32,
-                By::Pool | By::Kind => u64::from(row.pool),
-                By::Stream => u64::from(row.stream),
-                By::Thread => u64::from(row.thread),
-            };
-            match self.ways[by as usize].known(key) {
-                Some(group) => group,
-                None => {
-                    let name = self.called(by, row);
-                    self.ways[by as usize].enter(key, name)
-                }
+        By::ALL.map(|by| self.one(by, row))
+    }
+
+    /// One of them. A free has its allocation's tag and pool, so these are the same for both.
+    pub(super) fn one(&mut self, by: By, row: &Row) -> u32 {
+        let key = match by {
+            By::Tag => u64::from(row.tag),
+            // Recordings of stacks that came as text have them in the tag.
+            By::Site if row.stack == 0 => u64::from(row.tag),
+            By::Site => u64::from(row.stack) << 32,
+            By::Pool | By::Kind => u64::from(row.pool),
+            By::Stream => u64::from(row.stream),
+            By::Thread => u64::from(row.thread),
+        };
+        match self.ways[by as usize].known(key) {
+            Some(group) => group,
+            None => {
+                let name = self.called(by, row);
+                self.ways[by as usize].enter(key, name)
             }
-        })
+        }
+    }
+
+    /// What the groups of one way are called, in the order of their numbers.
+    pub(super) fn names(&self, by: By) -> &[String] {
+        &self.ways[by as usize].names
+    }
+
+    /// What the numbers in rows mean.
+    pub(super) fn definitions(&self) -> &'a Definitions {
+        self.definitions
     }
 
     /// What a group is called.

@@ -19,7 +19,10 @@ pub(super) struct Block {
     pub(super) requested: u64,
     pub(super) bytes: u64,
     pub(super) pool: u32,
+    pub(super) stream: u32,
     pub(super) thread: u32,
+    pub(super) tag: u32,
+    pub(super) stack: u32,
     /// The row that told of it.
     pub(super) order: u64,
     pub(super) groups: [u32; COUNT],
@@ -41,6 +44,10 @@ pub(super) trait Watch {
     fn passed(&mut self, _ledger: &Ledger<'_>, _block: &Parked, _by: &Row) {}
     /// Any row, after what it changes.
     fn row(&mut self, _ledger: &Ledger<'_>, _row: &Row, _text: Option<&str>) {}
+    /// Whether there is any use in going on.
+    fn goes_on(&self) -> bool {
+        true
+    }
 }
 
 /// A block that was given back while streams still used it.
@@ -164,7 +171,10 @@ impl<'a> Ledger<'a> {
             requested: row.requested,
             bytes: row.bytes,
             pool: row.pool,
+            stream: row.stream,
             thread: row.thread,
+            tag: row.tag,
+            stack: row.stack,
             order: self.order,
             groups,
             keyframe: self.keyframe.number,
@@ -249,6 +259,20 @@ impl<'a> Ledger<'a> {
         }
     }
 
+    /// Bytes of devices in use beyond what pools have taken there, by what was measured last.
+    pub(super) fn unexplained(&self) -> u128 {
+        let mut ours: Map<i32, u128> = Map::default();
+        for (number, pool) in &self.pools {
+            let taken = pool.reserved.unwrap_or(pool.bytes + pool.parked);
+            *ours.entry(self.groups.device(*number)).or_default() += taken;
+        }
+        let beyond = |(device, used): (&u32, &u64)| {
+            let ours = i32::try_from(*device).ok().and_then(|device| ours.get(&device));
+            u128::from(*used).saturating_sub(ours.copied().unwrap_or(0))
+        };
+        self.devices.iter().map(beyond).sum()
+    }
+
     /// A keyframe names a block.
     fn name(&mut self, row: &Row) {
         let keyframe = &mut self.keyframe;
@@ -330,6 +354,9 @@ pub(super) fn walk<'a>(
         }
         if begun {
             ledger.note(row, text, watch);
+            if !watch.goes_on() {
+                return Flow::Stop;
+            }
         } else {
             ledger.note(row, text, &mut Nobody);
         }

@@ -13,6 +13,7 @@
 //! All of it walks the recording a few times and remembers the blocks that live and the groups there are, so a recording may be
 //! larger than memory. Sums are kept in 128 bits: whatever sizes a file names, groups and rest add up to the whole.
 
+mod blocks;
 mod diff;
 pub mod findings;
 mod gate;
@@ -20,6 +21,7 @@ mod groups;
 mod held;
 mod ledger;
 mod moment;
+mod overview;
 mod steps;
 mod summary;
 mod tally;
@@ -29,12 +31,14 @@ mod window;
 #[cfg(test)]
 mod tests;
 
+pub use blocks::{Part, TableError, TableSize, blocks};
 pub use diff::{Change, Diff, Measure, diff};
 pub use findings::{Finding, Who, examine};
 pub use gate::{Gate, GateError, Verdict};
 pub use groups::{By, Lines};
 pub use held::{Group, Held, HeldBlock, Sum, Top, top};
 pub use moment::{At, Moment, MomentError, at};
+pub use overview::{Keeping, Overview, Sizes, Strand, Strands, overview};
 pub use steps::{RecordedStep, RecordedSteps, StepSource, recorded_steps};
 pub use summary::{Hits, Lifetimes, Loss, Peak, PoolSummary, Summary, summary};
 pub use timeline::{Band, Sample, Timeline, TimelineOptions, timeline};

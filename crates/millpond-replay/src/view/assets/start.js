@@ -1,0 +1,76 @@
+// The order of things: the overview first, then the blocks, then names and findings.
+
+const recordings = meta.names.map((name, index) => new Recording(name, index));
+const look = new Look(recordings);
+const axis = new Clock(look);
+
+const swapTheme = themes(look);
+for (const recording of recordings) {
+  const canvas = h('canvas', { class: 'timeline', tabindex: 0, role: 'img', 'aria-label': `Bytes over time of ${recording.name}, by group. Arrows pan, plus and minus zoom, brackets step from change to change, j and k go from block to block.` });
+  const title = recordings.length > 1 ? h('h3', {}, h('kbd', {}, String(recording.index + 1)), ` ${recording.name}`) : null;
+  byId('timelines').append(h('div', { class: 'picture' }, title, canvas, h('div', { class: 'tip', hidden: true })));
+  timelines.push(new Timeline(look, axis, recording, canvas));
+}
+new WholeStrip(look);
+new Holders(look);
+new Addresses(look, axis);
+new WindowSums(look, new Flame(look));
+new Card(look);
+new Compare(look);
+const telling = new Telling(look);
+switches(look);
+keyboard(look, telling, swapTheme);
+
+// The lens of the way that was chosen is made when it is chosen.
+async function focus() {
+  for (const recording of recordings) {
+    if (!recording.ready || recording.lensNow(look.way)) continue;
+    await recording.lens(look.way);
+    look.touch('data', 'scale');
+  }
+}
+look.listen((changed) => {
+  if (changed.has('way') || changed.has('data')) focus();
+});
+
+function arrived(recording) {
+  let whole = true;
+  return (what) => {
+    whole = look.isWhole || look.to <= 1;
+    if (what === 'data' && recording.glance.by_rows && recordings.length === 1) look.axis = 'event';
+    if (what === 'glance' || what === 'data') {
+      if (whole) look.look(0, look.end);
+      look.touch('window', 'scale');
+    }
+    look.touch(what);
+  };
+}
+
+document.addEventListener('DOMContentLoaded', async () => {
+  for (const recording of recordings) {
+    const changed = arrived(recording);
+    try {
+      await recording.load(changed);
+    } catch (error) {
+      recording.failed = error.message;
+      changed('failed');
+    }
+  }
+  document.documentElement.dataset.ready = recordings.every((recording) => recording.ready) ? 'yes' : 'no';
+  for (const recording of recordings.filter((recording) => recording.ready)) {
+    const changed = arrived(recording);
+    try {
+      await recording.loadMore(changed);
+    } catch (error) {
+      recording.failed = error.message;
+      changed('failed');
+    }
+  }
+  document.documentElement.dataset.told = 'yes';
+});
+
+// For those who measure the page from outside, by the console.
+document.documentElement.addEventListener('millpond-frames', () => {
+  const { all } = frameTimes;
+  document.documentElement.dataset.frames = JSON.stringify(all);
+});

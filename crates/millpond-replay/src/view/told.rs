@@ -1,0 +1,98 @@
+//! What is told of a recording beside its blocks, as JSON for the page.
+
+use super::COLUMNS;
+use crate::analysis::{AnalysisError, Overview, Window, examine, overview, recorded_steps};
+use millpond_trace::history::{History, HistoryError, Symbols};
+use millpond_trace::recording::End;
+use serde_json::{Value, json};
+
+/// Steps that are told one by one.
+const MOST_STEPS: usize = 4096;
+/// The largest blocks at the peak.
+const LARGEST: usize = 5;
+/// Numbers that a script can hold.
+const MOST_NUMBER: u64 = (1 << 53) - 1;
+
+/// A glance at a recording, and the same as JSON.
+///
+/// # Errors
+/// The recording cannot be walked any more.
+pub fn glance(history: &History) -> Result<(Overview, Value), HistoryError> {
+    let glance = overview(history, COLUMNS)?;
+    let mut value = serde_json::to_value(&glance).unwrap_or_default();
+    value["missing"] = missing(history).into();
+    tame(&mut value);
+    Ok((glance, value))
+}
+
+/// All that is missing, in sentences, as far as it is known before blocks are looked at.
+fn missing(history: &History) -> Vec<String> {
+    let mut sentences = Vec::new();
+    if history.lost > 0 {
+        sentences.push(format!(
+            "{} events are lost: sums are off until the next keyframe after each loss",
+            history.lost
+        ));
+    }
+    match &history.end {
+        Some(End::Cut { bytes }) => sentences.push(format!(
+            "the recording is cut after {bytes} bytes: what happened later is missing, and what is held at its end may have been given back"
+        )),
+        Some(End::Damaged { bytes, what }) => sentences.push(format!(
+            "the recording is damaged after {bytes} bytes ({what}): all that follows is missing"
+        )),
+        Some(End::Closed) | None => {}
+    }
+    if history.definitions.dropped > 0 {
+        sentences.push(format!(
+            "{} names are left out: they are too many",
+            history.definitions.dropped
+        ));
+    }
+    sentences
+}
+
+/// Findings, steps, figures and what is missing.
+///
+/// # Errors
+/// The recording cannot be walked any more.
+pub fn told(history: &History, symbols: &dyn Symbols) -> Result<Value, AnalysisError> {
+    let steps = recorded_steps(history)?;
+    let (summary, findings) = examine(history, symbols, Window::ALL, LARGEST, steps.as_ref())?;
+    let cautions: Vec<String> = history.cautions.iter().map(ToString::to_string).collect();
+    let steps = steps.map(|known| {
+        let told = known.steps.iter().take(MOST_STEPS);
+        json!({
+            "source": known.source,
+            "more": known.more + known.steps.len().saturating_sub(MOST_STEPS) as u64,
+            "steps": told.map(|step| json!([step.number, step.from, step.to, step.peak.bytes])).collect::<Vec<_>>(),
+        })
+    });
+    let mut value = json!({
+        "facts": history.facts,
+        "missing": summary.loss.sentences,
+        "cautions": cautions,
+        "findings": findings,
+        "steps": steps,
+        "peak": [summary.peak.time, summary.peak.sum.shown()],
+        "requested": summary.peak_requested.bytes,
+        "reserved": summary.peak_reserved.map(|peak| peak.bytes),
+        "hits": summary.hits,
+        "refused": summary.refused,
+        "lifetimes": summary.lifetimes,
+    });
+    tame(&mut value);
+    Ok(value)
+}
+
+/// Numbers that no script can hold become the largest that it can.
+fn tame(value: &mut Value) {
+    match value {
+        Value::Number(number) if number.as_u64().is_some_and(|number| number > MOST_NUMBER) => {
+            *value = MOST_NUMBER.into();
+        }
+        Value::Array(values) => values.iter_mut().for_each(tame),
+        Value::Object(values) => values.values_mut().for_each(tame),
+        _ => {}
+    }
+}
