@@ -10,7 +10,7 @@
 //!
 //! A part is sections, each a column of varints; the first is text, as JSON. What it takes to make them does not grow with the
 //! recording: the blocks that live, and the origins there are. Blocks that are not told one by one are one sum, told at each event.
-//! Numbers beyond 2^53, which a script cannot hold, are told as that.
+//! Numbers beyond 2^52 are told as that: a script can hold their differences of either sign.
 
 use super::groups::{By, COUNT, Groups, Lines};
 use super::ledger::{Block, Ledger, Parked, Watch, walk};
@@ -28,8 +28,8 @@ const PART: u64 = 1 << 16;
 const SAMPLES: u64 = 1 << 16;
 /// Marks, refusals and losses that are told one by one.
 const MOST_NOTES: u64 = 20_000;
-/// What a script's numbers hold.
-const MOST_NUMBER: u64 = (1 << 53) - 1;
+/// What a script's numbers hold, and twice their difference too.
+const MOST_NUMBER: u64 = (1 << 52) - 1;
 /// Threads of which the last event is remembered.
 const THREADS: usize = 1 << 16;
 /// Text of one part: names beyond it are cut.

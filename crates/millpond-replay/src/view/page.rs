@@ -29,6 +29,8 @@ const SCRIPT: &str = concat!(
     include_str!("../page/assets/pens.js"),
     include_str!("../page/assets/cover.js"),
     include_str!("../page/assets/names.js"),
+    include_str!("../page/assets/strip.js"),
+    include_str!("../page/assets/rows.js"),
     include_str!("assets/table.js"),
     include_str!("assets/lens.js"),
     include_str!("assets/window.js"),

@@ -15,7 +15,10 @@ class Addresses {
     this.gestures();
     look.listen((changed) => {
       if (['window', 'data', 'theme', 'way', 'lit', 'focus'].some((key) => changed.has(key))) this.moved();
-      if (['window', 'moment', 'under', 'block', 'data'].some((key) => changed.has(key))) this.surface.paint();
+      if (['window', 'moment', 'under', 'block', 'data'].some((key) => changed.has(key))) {
+        this.surface.paint();
+        this.showFullness();
+      }
     });
   }
 
@@ -36,7 +39,7 @@ class Addresses {
     const bottom = height - 22;
     if (!recording.ready) return;
     byId('addresses-panel').hidden = !recording.table.hasAddresses;
-    if (!recording.table.hasAddresses) return;
+    if (!recording.table.hasAddresses || span < 50 || height < 50) return;
     const key = `${width}x${height}`;
     if (this.stale !== false || this.key !== key) {
       this.key = key;
@@ -145,6 +148,47 @@ class Addresses {
       this.left > 0 ? `${count(this.left)} smaller blocks are not drawn.` : '',
       this.gone > 0 ? `${count(this.gone)} ranges of addresses that no block of this window touches are cut short.` : '',
     ].filter(Boolean).join(' ');
+  }
+
+  // What lies free between the blocks of the moment: of the addresses of this window, and of the largest range.
+  showFullness() {
+    const { look } = this;
+    const { recording } = look;
+    if (!recording.ready || !recording.table.hasAddresses || !this.blocks) return;
+    const { table } = recording;
+    const events = recording.moment(look);
+    const size = look.exact ? exact : human;
+    let held = 0;
+    let blocks = 0;
+    let top = -1;
+    let free = 0;
+    let largest = 0;
+    let holes = 0;
+    this.blocks.forEach((block, i) => {
+      if (table.birth[block] >= events || table.death[block] < events) return;
+      held += table.bytes[block];
+      blocks++;
+      const gap = top < 0 ? this.spots[i] : this.spots[i] - top;
+      if (gap > 0) {
+        free += gap;
+        holes++;
+        largest = Math.max(largest, gap);
+      }
+      top = Math.max(top, this.spots[i] + table.bytes[block]);
+    });
+    const after = this.extent - Math.max(top, 0);
+    if (after > 0) {
+      free += after;
+      holes++;
+      largest = Math.max(largest, after);
+    }
+    byId('fullness-title').textContent = look.moment === null ? 'How full it is at the peak' : 'How full it is here';
+    const facts = [
+      ['blocks', size(held), count(blocks)],
+      ['between them', size(free), percent(free, held + free)],
+      ['largest hole', size(largest), `of ${count(holes)}`],
+    ];
+    byId('fullness').replaceChildren(...facts.flatMap(([name, value, note]) => [h('dt', {}, name), h('dd', {}, value), h('dd', { class: 'beside' }, note)]));
   }
 
   compose(paint, width, height) {

@@ -20,7 +20,7 @@ function lifetime(table, block) {
   const alive = table.death[block] === LIVES;
   const until = alive ? table.end.end : table.time[table.death[block]];
   const fate = { [FATES.lives]: 'still held at the end', [FATES.freed]: 'given back', [FATES.atOnce]: 'given back at once', [FATES.vanished]: 'gone by the next keyframe' }[table.fate[block]];
-  return { since, until, alive, fate, span: `${moment(since)} to ${alive ? 'the end' : moment(until)}, ${moment(until - since)} long` };
+  return { since, until, alive, fate, span: `${moment(since)} to ${alive ? 'the end' : moment(until)}, ${duration(until - since)} long` };
 }
 
 class Card {
@@ -34,7 +34,6 @@ class Card {
 
   show() {
     const { recording, block } = this.look;
-    byId('card-none').hidden = block !== null;
     this.element.hidden = block === null || !recording.ready;
     if (this.element.hidden) return;
     const { table } = recording;
@@ -46,7 +45,7 @@ class Card {
       ['asked for', size(table.bytes[block] - table.slack[block])],
       ['handed out', moment(life.since)],
       [life.fate, life.alive ? '' : moment(life.until)],
-      ['lived', moment(life.until - life.since)],
+      ['lived', duration(life.until - life.since)],
       ['address', table.address[block] > 0 ? hex(table.address[block]) : 'not recorded'],
       ['pool', table.name(block, 'pool') || String(pool)],
       ['stream', String(stream)],
@@ -55,6 +54,7 @@ class Card {
     const stack = recording.stacks ? stackOf(table, recording.stacks, table.origin[block]) : null;
     const frames = stack?.slice(0, 60).map((frame) => h('li', { title: frame.file }, frameText(frame))) ?? [];
     this.element.replaceChildren(
+      h('div', { class: 'head' }, h('h2', {}, 'Block'), h('button', { type: 'button', class: 'plain', title: 'Back to the list (Esc)', onclick: () => this.look.set({ block: null }) }, 'Close')),
       h('h3', {}, table.name(block, 'tag')),
       h('dl', { class: 'facts two' }, ...facts.flatMap(([name, value]) => [h('dt', {}, name), h('dd', {}, value)])),
       h('p', { class: 'whole-tag mono' }, table.tags.get(tag) || 'no tag'),

@@ -10,6 +10,8 @@ function switches(look) {
   const actions = {
     'axis-time': () => look.turn('time'),
     'axis-event': () => look.turn('event'),
+    'scale-shared': () => look.set({ shared: true }),
+    'scale-own': () => look.set({ shared: false }),
     'unit-human': () => look.set({ exact: false }),
     'unit-exact': () => look.set({ exact: true }),
     'zoom-out': () => look.look(0, look.end),
@@ -26,6 +28,9 @@ function switches(look) {
     press(byId('axis-time'), look.axis === 'time');
     press(byId('axis-event'), look.axis === 'event');
     byId('axis').hidden = look.recordings.length > 1 || !ready || look.recording.glance.by_rows;
+    press(byId('scale-shared'), look.shared);
+    press(byId('scale-own'), !look.shared);
+    byId('scale').hidden = look.recordings.length < 2;
     press(byId('unit-human'), !look.exact);
     press(byId('unit-exact'), look.exact);
     byId('zoom-out').hidden = look.isWhole;
@@ -79,6 +84,7 @@ function keyboard(look, telling, swapTheme) {
     m: () => byId('shows-notes').click(),
     s: () => look.set({ tree: next(['stack', 'tag'], look.tree) }),
     t: () => !byId('axis').hidden && look.turn(next(['time', 'event'], look.axis)),
+    y: () => look.set({ shared: !look.shared }),
     w: () => look.set({ sums: next(Object.keys(SUMS), look.sums) }),
     Home: () => look.look(0, look.end),
     Escape: () => look.set({ pinned: null, hover: null, lit: null, block: null, under: null }),

@@ -30,25 +30,31 @@ class Lens {
   }
 
   async rank(pause) {
-    const { who, bytes, origin, events } = this.table;
+    const { who, bytes, origin, time, events } = this.table;
     const now = new Float64Array(this.names.length);
     const most = new Float64Array(this.names.length);
     const blocks = new Uint32Array(this.names.length);
+    const since = new Float64Array(this.names.length);
+    const area = new Float64Array(this.names.length);
     for (let event = 0; event < events; event++) {
       const block = who[event];
+      const group = this.groupOf[origin[block >= 0 ? block : ~block]];
+      area[group] += now[group] * (time[event] - since[group]);
+      since[group] = time[event];
       if (block >= 0) {
-        const group = this.groupOf[origin[block]];
         now[group] += bytes[block];
         blocks[group]++;
         if (now[group] > most[group]) most[group] = now[group];
       } else {
-        now[this.groupOf[origin[~block]]] -= bytes[~block];
+        now[group] -= bytes[~block];
       }
       if (event % BREATH === BREATH - 1) await pause();
     }
     const ranked = [...most.keys()].filter((group) => blocks[group] > 0);
     ranked.sort((a, b) => most[b] - most[a] || (this.names[a] < this.names[b] ? -1 : 1));
-    this.bands = ranked.slice(0, BANDS);
+    for (const group of ranked) area[group] += now[group] * ((time[events - 1] ?? 0) - since[group]);
+    // What is always there is drawn below what comes and goes.
+    this.bands = ranked.slice(0, BANDS).sort((a, b) => area[b] - area[a]);
     this.more = Math.max(ranked.length - BANDS, 0);
     this.bandOfGroup = new Uint8Array(this.names.length).fill(REST);
     this.bands.forEach((group, band) => (this.bandOfGroup[group] = band));

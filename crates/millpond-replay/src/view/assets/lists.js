@@ -1,6 +1,7 @@
 // Who holds memory at the moment, and what the window comes to: its peak, what it keeps, what it gave back at once.
 
 const LISTED = 12;
+const LISTED_SUMS = 8;
 const WAY_NAMES = { tag: 'Tag', site: 'Site', pool: 'Pool', stream: 'Stream', thread: 'Thread', kind: 'Kind' };
 const SUMS = {
   held: ['Peak', 'Held when most is, in this window'],
@@ -103,7 +104,7 @@ class WindowSums {
     byId('sums-title').textContent = look.isWhole ? 'The whole recording' : `${this.place(look.from)} to ${this.place(look.to)}`;
     const others = part.otherBirths > 0 && look.sums !== 'held' ? ` ${count(part.otherBirths)} blocks that were born here are not told one by one, and not counted.` : '';
     byId('sums-note').textContent = `${SUMS[look.sums][1]}: ${size(sums.total)} in ${count(sums.count)} ${sums.count === 1 ? 'block' : 'blocks'}.${others}`;
-    const told = sums.groups(look.way, LISTED);
+    const told = sums.groups(look.way, LISTED_SUMS);
     this.rows.show(listed(recording, look.way, told.rows), sums.total + sums.others, look.exact, look.lit);
     byId('sums-rest').textContent = restText(told, look.exact);
     if (['window', 'sums', 'tree', 'data', 'stacks', 'focus', 'theme'].some((key) => changed.has(key))) this.showTree(recording, sums);

@@ -18,6 +18,8 @@ class Look extends Watched {
     this.block = null;
     this.lit = null;
     this.exact = false;
+    // Whether recordings that are compared have one scale.
+    this.shared = true;
     this.shows = { reserved: true, unexplained: true, parked: true, notes: true };
     this.sums = 'held';
     this.tree = 'stack';
@@ -149,7 +151,16 @@ class Clock extends Axis {
   }
 }
 
-// A time in nanoseconds as people read it.
+// A time in nanoseconds as people read it: to the microsecond where that matters, as the axis has it.
 function moment(time) {
-  return time < 1000 ? `${Math.round(time)} ns` : clock(time / 1000);
+  if (time === 0) return '0 s';
+  if (time < 1000) return `${Math.round(time)} ns`;
+  if (time < 1e9) return clock(time / 1000);
+  const seconds = time / 1e9;
+  return `${seconds.toFixed(seconds < 1e4 ? 3 : 1)} s`;
+}
+
+// A length of time.
+function duration(time) {
+  return time < 120e9 ? moment(time) : clock(time / 1000);
 }

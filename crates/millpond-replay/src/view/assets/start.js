@@ -33,13 +33,16 @@ look.listen((changed) => {
   if (changed.has('way') || changed.has('data')) focus();
 });
 
+// What has come of a recording is shown. While nobody has moved, the window stays the whole of what there is.
+let end = look.to;
+
 function arrived(recording) {
-  let whole = true;
   return (what) => {
-    whole = look.isWhole || look.to <= 1;
+    const whole = look.from <= 0 && look.to >= end;
     if (what === 'data' && recording.glance.by_rows && recordings.length === 1) look.axis = 'event';
     if (what === 'glance' || what === 'data') {
-      if (whole) look.look(0, look.end);
+      end = look.end;
+      if (whole) look.look(0, end);
       look.touch('window', 'scale');
     }
     look.touch(what);

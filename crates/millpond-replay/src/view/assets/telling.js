@@ -25,7 +25,7 @@ class Telling {
   showFacts(recording) {
     const { glance, told, table } = recording;
     if (!glance) return;
-    const facts = [`${count(glance.rows)} rows`, `${count(glance.allocations)} allocations`, glance.by_rows ? 'no times' : moment(glance.to)];
+    const facts = [...(this.look.recordings.length > 1 ? [recording.name] : []), `${count(glance.rows)} rows`, `${count(glance.allocations)} allocations`, glance.by_rows ? 'no times' : duration(glance.to)];
     if (recording.ready) {
       const pools = table.names.pool.length;
       if (pools > 1) facts.push(`${count(pools)} pools`);
@@ -38,7 +38,7 @@ class Telling {
 
   showMissing(recording) {
     const { glance, told, table } = recording;
-    const sentences = [...(told?.missing ?? glance?.missing ?? []), ...(told?.cautions ?? [])];
+    const sentences = [...new Set([...(told?.missing ?? glance?.missing ?? []), ...(told?.cautions ?? [])])];
     const { end } = table;
     if (end?.others > 0) {
       sentences.push(end.othersUnder === null || end.blocks === 0 ? `${count(end.others)} blocks are told as one sum` : `${count(end.others)} blocks, all or most of them smaller than ${human(end.othersUnder)}, are told as one sum, to keep within what this page can hold`);

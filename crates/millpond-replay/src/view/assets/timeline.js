@@ -13,7 +13,7 @@ class Timeline {
     this.surface = new Surface(canvas, (context, width, height) => this.draw(context, width, height));
     this.gestures();
     look.listen((changed) => {
-      if (['window', 'way', 'data', 'glance', 'theme', 'shows', 'lit', 'scale', 'told'].some((key) => changed.has(key))) this.stale = true;
+      if (['window', 'way', 'data', 'glance', 'theme', 'shows', 'lit', 'scale', 'shared', 'told'].some((key) => changed.has(key))) this.stale = true;
       if (changed.has('window') || changed.has('data') || changed.has('way')) this.settle();
       if (this.stale || ['moment', 'under', 'block', 'brush', 'focus'].some((key) => changed.has(key))) this.surface.paint();
     });
@@ -139,8 +139,8 @@ class Timeline {
   render(pen, width, height) {
     const { scale, look } = this;
     const floor = height - FOOT;
-    // Recordings that are compared have one scale.
-    const top = Math.max(...timelines.map((timeline) => timeline.highest(scale.span)), 1) * 1.06;
+    const scaled = look.shared ? timelines : [this];
+    const top = Math.max(...scaled.map((timeline) => timeline.highest(scale.span)), 1) * 1.06;
     this.y = (bytes) => floor - (bytes / top) * (floor - HEAD);
     this.perPixel = top / (floor - HEAD);
     this.drawGrid(pen, width, height, top);
@@ -459,7 +459,7 @@ class Timeline {
 
 const HEAD = 18;
 const FOOT = 26;
-// Of all recordings on the page: they share a scale.
+// Of all recordings on the page.
 const timelines = [];
 
 // How long pictures took to draw, for those who measure.
