@@ -5,8 +5,10 @@
 //!                 │         groups.rs says what each block belongs to
 //!                 ├─▶ summary.rs   peak, end, sums; who held what; what is still held (held.rs, tally.rs)
 //!                 ├─▶ timeline.rs  bytes by group over time, in a few columns that lose no peak
+//!                 ├─▶ blocks.rs    the table of all blocks, in parts, for whoever asks about any window
 //!                 ├─▶ steps.rs     the steps of the program, and what each holds
 //!                 └─▶ findings/    what is worth changing, one file for each kind, in the walk of a summary
+//!   History ──▶ overview.rs    a glance straight from its rows
 //!               diff.rs, gate.rs   two of them side by side, and conditions that they must not meet
 //! ```
 //!
@@ -40,7 +42,7 @@ pub use held::{Group, Held, HeldBlock, Sum, Top, top};
 pub use moment::{At, Moment, MomentError, at};
 pub use overview::{Keeping, Overview, Sizes, Strand, Strands, overview};
 pub use steps::{RecordedStep, RecordedSteps, StepSource, recorded_steps};
-pub use summary::{Hits, Lifetimes, Loss, Peak, PoolSummary, Summary, summary};
+pub use summary::{Hits, Lifetimes, Loss, Peak, PoolSummary, Summary, missing, summary};
 pub use timeline::{Band, Sample, Timeline, TimelineOptions, timeline};
 pub use window::Window;
 

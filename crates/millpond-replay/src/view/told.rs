@@ -1,9 +1,8 @@
 //! What is told of a recording beside its blocks, as JSON for the page.
 
 use super::COLUMNS;
-use crate::analysis::{AnalysisError, Overview, Window, examine, overview, recorded_steps};
+use crate::analysis::{AnalysisError, Overview, Window, examine, missing, overview, recorded_steps};
 use millpond_trace::history::{History, HistoryError, Symbols};
-use millpond_trace::recording::End;
 use serde_json::{Value, json};
 
 /// Steps that are told one by one.
@@ -25,33 +24,6 @@ pub fn glance(history: &History) -> Result<(Overview, Value), HistoryError> {
     Ok((glance, value))
 }
 
-/// All that is missing, in sentences, as far as it is known before blocks are looked at.
-fn missing(history: &History) -> Vec<String> {
-    let mut sentences = Vec::new();
-    if history.lost > 0 {
-        sentences.push(format!(
-            "{} events are lost: sums are off until the next keyframe after each loss",
-            history.lost
-        ));
-    }
-    match &history.end {
-        Some(End::Cut { bytes }) => sentences.push(format!(
-            "the recording is cut after {bytes} bytes: what happened later is missing, and what is held at its end may have been given back"
-        )),
-        Some(End::Damaged { bytes, what }) => sentences.push(format!(
-            "the recording is damaged after {bytes} bytes ({what}): all that follows is missing"
-        )),
-        Some(End::Closed) | None => {}
-    }
-    if history.definitions.dropped > 0 {
-        sentences.push(format!(
-            "{} names are left out: they are too many",
-            history.definitions.dropped
-        ));
-    }
-    sentences
-}
-
 /// Findings, steps, figures and what is missing.
 ///
 /// # Errors
@@ -59,7 +31,6 @@ fn missing(history: &History) -> Vec<String> {
 pub fn told(history: &History, symbols: &dyn Symbols) -> Result<Value, AnalysisError> {
     let steps = recorded_steps(history)?;
     let (summary, findings) = examine(history, symbols, Window::ALL, LARGEST, steps.as_ref())?;
-    let cautions: Vec<String> = history.cautions.iter().map(ToString::to_string).collect();
     let steps = steps.map(|known| {
         let told = known.steps.iter().take(MOST_STEPS);
         json!({
@@ -71,7 +42,6 @@ pub fn told(history: &History, symbols: &dyn Symbols) -> Result<Value, AnalysisE
     let mut value = json!({
         "facts": history.facts,
         "missing": summary.loss.sentences,
-        "cautions": cautions,
         "findings": findings,
         "steps": steps,
         "peak": [summary.peak.time, summary.peak.sum.shown()],

@@ -32,6 +32,8 @@ class WholeStrip extends Strip {
     if (lens) {
       const edges = Float64Array.from({ length: columns + 1 }, (_, i) => (i === columns ? recording.table.events : recording.before(place(i), state.axis)));
       this.known = lens.columns(edges).totals;
+      // Beyond its end nothing is known of a recording.
+      this.known.fill(0, Math.min(Math.ceil((recording.extent(state.axis) / state.end) * columns), columns));
     } else if (recording.glance && state.axis === 'time') {
       const { most, to } = recording.glance;
       this.known = Float64Array.from({ length: columns }, (_, i) => most[Math.floor((place(i) / (to + 1)) * most.length)] ?? 0);

@@ -38,7 +38,7 @@ class Telling {
 
   showMissing(recording) {
     const { glance, told, table } = recording;
-    const sentences = [...new Set([...(told?.missing ?? glance?.missing ?? []), ...(told?.cautions ?? [])])];
+    const sentences = [...(told?.missing ?? glance?.missing ?? [])];
     const { end } = table;
     if (end?.others > 0) {
       sentences.push(end.othersUnder === null || end.blocks === 0 ? `${count(end.others)} blocks are told as one sum` : `${count(end.others)} blocks, all or most of them smaller than ${human(end.othersUnder)}, are told as one sum, to keep within what this page can hold`);

@@ -51,7 +51,14 @@ class Timeline {
       const place = look.from + ((look.to - look.from) * i) / columns;
       edges[i] = i === columns ? recording.upTo(place, look.axis) : recording.before(place, look.axis);
     }
-    return { ...lens.columns(edges), edges, bands: lens.bands.map((group) => lens.names[group]), exact: true };
+    const found = lens.columns(edges);
+    // Beyond its end nothing is known of a recording.
+    const past = Math.ceil(((recording.extent(look.axis) - look.from) / (look.to - look.from)) * columns);
+    if (past < columns) {
+      found.stacks.fill(0, Math.max(past, 0) * LINES);
+      found.totals.fill(0, Math.max(past, 0));
+    }
+    return { ...found, bands: lens.bands.map((group) => lens.names[group]), exact: true };
   }
 
   fromGlance(columns) {
@@ -80,7 +87,8 @@ class Timeline {
     const { look } = this;
     const curve = look.axis === 'time' ? samples.byTime : samples.byEvent;
     const values = new Float64Array(columns);
-    for (let i = 0; i < columns; i++) {
+    const past = Math.ceil(((this.recording.extent(look.axis) - look.from) / (look.to - look.from)) * columns);
+    for (let i = 0; i < Math.min(columns, past); i++) {
       curve.extremes(look.from + ((look.to - look.from) * i) / columns, look.from + ((look.to - look.from) * (i + 1)) / columns);
       values[i] = curve.hi;
     }

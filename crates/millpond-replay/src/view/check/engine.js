@@ -66,7 +66,11 @@ async function answer({ parts, windows, columns, chunk }) {
     lens.after(events, state);
     for (let band = 0; band < LINES; band++) if (state[band] !== stacks[i * LINES + band]) throw new Error(`column ${i}, band ${band}, after ${events} events`);
   });
+  // All bytes after each event, those of blocks that are not told one by one included.
+  const afters = [];
+  for (let events = 1; events <= table.events; events++) afters.push(lens.after(events, state).reduce((sum, bytes) => sum + bytes, 0));
   return {
+    afters,
     end: table.end,
     hasAddresses: table.hasAddresses,
     windows: found,
