@@ -34,7 +34,8 @@ pub(crate) fn run() -> Result<(), String> {
             r#"{{"url":"file://{page}","out":"docs/{out}","width":1280,"height":{height},"scheme":"light"{more}}}"#
         )
     };
-    let near_the_peak = r#","keys":["]","+","+","+","+","+","+","+","+","+","+","+"],"click":["canvas.timeline",440,215]"#;
+    let near_the_peak =
+        r#","keys":["]","+","+","+","+","+","+","+","+","+","+","+"],"click":["canvas.timeline",440,215]"#;
     let all = format!(
         "[{},{}]",
         picture(&report, "report.png", 1130, ""),

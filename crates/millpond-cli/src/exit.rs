@@ -90,7 +90,9 @@ pub(crate) enum CliError {
     #[error("{} is no regular file: a recording is read several times, so write it to a file first", .0.display())]
     NotAFile(PathBuf),
     /// A page cannot be served.
-    #[error("cannot serve the page on 127.0.0.1: {source}; name another port with --port, or write a file with --html")]
+    #[error(
+        "cannot serve the page on 127.0.0.1: {source}; name another port with --port, or write a file with --html"
+    )]
     Serve { source: std::io::Error },
     /// A result could not be written.
     #[error("cannot write {what}: {source}")]

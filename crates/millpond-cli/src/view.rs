@@ -15,8 +15,8 @@ use crate::exit::{CliError, Exit};
 use crate::symbols::ModuleSymbols;
 use crate::text::{counted, number, size};
 use crate::{files, output};
-use millpond_replay::analysis::TableError;
-use millpond_replay::view::{Embedded, MOST_SERVED, embed};
+use millpond_replay::analysis::{Overview, TableError};
+use millpond_replay::view::{Embedded, MOST_SERVED, embed, open as open_recording};
 use millpond_trace::history::History;
 use site::Site;
 use std::path::Path;
@@ -24,6 +24,9 @@ use std::process::{Command, Stdio};
 
 /// What the page says that it was written by.
 const VERSION: &str = concat!("millpond ", env!("CARGO_PKG_VERSION"));
+
+/// A recording, and the glance at it.
+type Opened = (History, Overview);
 
 /// Recordings of one page.
 const MOST_FILES: usize = 8;
@@ -42,12 +45,12 @@ pub(crate) fn command(args: &ViewArgs) -> Result<Exit, CliError> {
     let histories = args
         .files
         .iter()
-        .map(|path| files::open_history(path, args.quiet));
-    let histories = histories.collect::<Result<Vec<History>, CliError>>()?;
+        .map(|path| files::opened(path, args.quiet, open_recording));
+    let opened = histories.collect::<Result<Vec<Opened>, CliError>>()?;
     let names: Vec<String> = args.files.iter().map(|path| name(path)).collect();
     match &args.html {
-        Some(path) => write(args, &names, &histories, path),
-        None => serve(args, names, histories),
+        Some(path) => write(args, &names, &opened, path),
+        None => serve(args, names, opened),
     }
 }
 
@@ -58,18 +61,19 @@ fn name(path: &Path) -> String {
         .into_owned()
 }
 
-fn write(args: &ViewArgs, names: &[String], histories: &[History], path: &Path) -> Result<Exit, CliError> {
-    let symbols: Vec<ModuleSymbols<'_>> = histories
+fn write(args: &ViewArgs, names: &[String], opened: &[Opened], path: &Path) -> Result<Exit, CliError> {
+    let symbols: Vec<ModuleSymbols<'_>> = opened
         .iter()
-        .map(|history| ModuleSymbols::new(&history.definitions))
+        .map(|(history, _)| ModuleSymbols::new(&history.definitions))
         .collect();
     let recordings: Vec<Embedded<'_>> = names
         .iter()
-        .zip(histories)
+        .zip(opened)
         .zip(&symbols)
-        .map(|((name, history), symbols)| Embedded {
+        .map(|((name, (history, overview)), symbols)| Embedded {
             name,
             history,
+            overview,
             symbols,
         })
         .collect();
@@ -114,11 +118,11 @@ fn write(args: &ViewArgs, names: &[String], histories: &[History], path: &Path) 
     }
 }
 
-fn serve(args: &ViewArgs, names: Vec<String>, histories: Vec<History>) -> Result<Exit, CliError> {
+fn serve(args: &ViewArgs, names: Vec<String>, opened: Vec<Opened>) -> Result<Exit, CliError> {
     let failed = |source| CliError::Serve { source };
     let listener = server::listen(args.port.unwrap_or(0)).map_err(failed)?;
     let port = listener.local_addr().map_err(failed)?.port();
-    let site = Site::new(names, histories, args.blocks.unwrap_or(MOST_SERVED)).map_err(failed)?;
+    let site = Site::new(names, opened, args.blocks.unwrap_or(MOST_SERVED)).map_err(failed)?;
     let address = format!("http://127.0.0.1:{port}/{}/", site.token());
     output::print_line(&address)?;
     output::note(args.quiet, "serving on this machine alone; ctrl-c ends it");

@@ -26,10 +26,7 @@ impl Served {
     fn start(files: &[&str]) -> Self {
         let mut args = vec!["view", "--no-open", "--quiet"];
         args.extend(files);
-        let mut child = command(&args)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it starts");
+        let mut child = command(&args).stdout(Stdio::piped()).spawn().expect("it starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("a pipe"))
             .read_line(&mut line)
@@ -385,5 +382,73 @@ fn fewer_blocks_are_said_to_be_fewer() {
     assert!(
         stderr.contains("as one sum") && stderr.contains("--blocks"),
         "{stderr}"
+    );
+}
+
+/// What a page says in a real browser; none where there is no browser to look with.
+fn looked_at(url: &str) -> Option<Value> {
+    let missing = ["chromium", "chromedriver", "node"]
+        .into_iter()
+        .find(|program| Command::new(program).arg("--version").output().is_err());
+    if let Some(missing) = missing {
+        eprintln!("skipped: the page in a browser, which takes {missing}");
+        return None;
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../xtask/src/pictures/check.js");
+    let output = Command::new("node")
+        .arg(script)
+        .arg(url)
+        .output()
+        .expect("it starts");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Some(serde_json::from_slice(&output.stdout).expect("JSON"))
+}
+
+#[test]
+fn a_browser_shows_it_whatever_names_and_numbers_say() {
+    let folder = folder("view-browser");
+    let evil = hostile(&folder);
+    let served = Served::start(&[&evil, &small(&folder, "small.csv")]);
+    let Some(said) = looked_at(&format!("http://{}{}", served.host, served.path)) else {
+        return;
+    };
+    assert_eq!(said["state"], "", "{said}");
+    assert!(
+        said["holders"]
+            .as_str()
+            .is_some_and(|text| text.contains("<img src=x")),
+        "{said}"
+    );
+    let file = small(&folder, "small.csv");
+    let out = folder.join("small.html").display().to_string();
+    assert_eq!(run(&["view", &file, "--html", &out]).0, 0);
+    let said = looked_at(&format!("file://{out}")).expect("there is a browser");
+    let figures = said["figures"].as_str().expect("text");
+    assert!(
+        figures.contains("60.00 MiB") && figures.contains("70.00 MiB"),
+        "{figures}"
+    );
+}
+
+#[test]
+fn a_browser_says_what_is_missing() {
+    let folder = folder("view-browser-cut");
+    let bytes = std::fs::read(hostile(&folder)).expect("it is there");
+    let cut = folder.join("cut.mpr").display().to_string();
+    std::fs::write(&cut, &bytes[..bytes.len() - 1000]).expect("room");
+    let out = folder.join("cut.html").display().to_string();
+    let (code, _, stderr) = run(&["view", &cut, "--html", &out, "--blocks", "50"]);
+    assert_eq!(code, 0, "{stderr}");
+    let Some(said) = looked_at(&format!("file://{out}")) else {
+        return;
+    };
+    let missing = said["missing"].as_str().expect("text");
+    assert!(
+        missing.contains("is cut after") && missing.contains("told as one sum"),
+        "{missing}"
     );
 }

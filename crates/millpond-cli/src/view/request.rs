@@ -52,7 +52,9 @@ impl Refusal {
             Self::Malformed => "this is no HTTP request",
             Self::TooLong => "the request is too long",
             Self::TooSlow => "the request took too long to arrive",
-            Self::Foreign => "this may be a page of somebody else's that asks: open the address that was printed",
+            Self::Foreign => {
+                "this may be a page of somebody else's that asks: open the address that was printed"
+            }
             Self::Method => "there is nothing here but to GET",
             Self::NotFound => "there is nothing here: open the address that was printed, all of it",
         }
@@ -108,11 +110,7 @@ fn check_sender<'a>(lines: impl Iterator<Item = &'a str>, port: u16) -> Result<(
             return Err(Refusal::Foreign);
         }
     }
-    if hosts == 1 {
-        Ok(())
-    } else {
-        Err(Refusal::Foreign)
-    }
+    if hosts == 1 { Ok(()) } else { Err(Refusal::Foreign) }
 }
 
 /// Whether two texts are the same; how long it takes does not tell how much of them is.
@@ -184,7 +182,11 @@ mod tests {
             (&format!("GET /{TOKEN}"), host, Refusal::NotFound),
             (&format!("GET /{TOKEN}/2/glance"), host, Refusal::NotFound),
             (&format!("GET /{TOKEN}/-1/glance"), host, Refusal::NotFound),
-            (&format!("GET /{TOKEN}/0/../../etc/passwd"), host, Refusal::NotFound),
+            (
+                &format!("GET /{TOKEN}/0/../../etc/passwd"),
+                host,
+                Refusal::NotFound,
+            ),
             (&format!("POST /{TOKEN}/"), host, Refusal::Method),
             (&format!("OPTIONS /{TOKEN}/"), host, Refusal::Method),
             (&page, "Host: evil.example:4000", Refusal::Foreign),

@@ -47,11 +47,19 @@ pub(super) fn run(listener: &TcpListener, port: u16, site: Site) -> Result<Exit,
                     drop(place);
                 };
                 // Where no thread can be had the connection closes.
-                if Builder::new().name("millpond-view".to_owned()).spawn(serve).is_err() {
+                if Builder::new()
+                    .name("millpond-view".to_owned())
+                    .spawn(serve)
+                    .is_err()
+                {
                     std::thread::sleep(PAUSE);
                 }
             }
-            Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+                ) => {}
             // No descriptor is left, mostly: to ask again at once would not help.
             Err(_) => std::thread::sleep(PAUSE),
         }

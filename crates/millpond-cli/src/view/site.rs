@@ -1,7 +1,7 @@
 //! The recordings of a page, and what is told of them. What takes a walk is made when it is first asked for, and kept.
 
 use crate::symbols::ModuleSymbols;
-use millpond_replay::analysis::{Keeping, TableError, blocks};
+use millpond_replay::analysis::{Overview, TableError, blocks};
 use millpond_replay::view::{Served, glance, policy, served, stacks, told};
 use millpond_trace::history::History;
 use std::fs::File;
@@ -27,7 +27,8 @@ type Made = Result<String, String>;
 /// A recording that is served.
 struct Shown {
     history: History,
-    glance: OnceLock<Result<(Keeping, String), String>>,
+    overview: Overview,
+    glance: OnceLock<Made>,
     stacks: OnceLock<Made>,
     told: OnceLock<Made>,
 }
@@ -42,13 +43,18 @@ pub(super) struct Site {
 }
 
 impl Site {
-    pub(super) fn new(names: Vec<String>, histories: Vec<History>, most_blocks: u64) -> io::Result<Self> {
+    pub(super) fn new(
+        names: Vec<String>,
+        opened: Vec<(History, Overview)>,
+        most_blocks: u64,
+    ) -> io::Result<Self> {
         let page = served(&Served {
             names: &names,
             version: super::VERSION,
         });
-        let recordings = histories.into_iter().map(|history| Shown {
+        let recordings = opened.into_iter().map(|(history, overview)| Shown {
             history,
+            overview,
             glance: OnceLock::new(),
             stacks: OnceLock::new(),
             told: OnceLock::new(),
@@ -87,10 +93,9 @@ impl Site {
         };
         let symbols = || ModuleSymbols::new(&of.history.definitions);
         let made = match thing {
-            Thing::Glance => {
-                let made = self.glance(of).as_ref();
-                return made.map(|(_, text)| text.as_str()).map_err(String::as_str);
-            }
+            Thing::Glance => of
+                .glance
+                .get_or_init(|| Ok(glance(&of.history, &of.overview).to_string())),
             Thing::Stacks => of
                 .stacks
                 .get_or_init(|| Ok(stacks(&of.history, &symbols()).to_string())),
@@ -104,22 +109,12 @@ impl Site {
         made.as_deref().map_err(String::as_str)
     }
 
-    fn glance<'a>(&self, of: &'a Shown) -> &'a Result<(Keeping, String), String> {
-        of.glance.get_or_init(|| {
-            let (overview, value) = glance(&of.history).map_err(|error| error.to_string())?;
-            Ok((overview.sizes.keeping(self.most_blocks), value.to_string()))
-        })
-    }
-
     /// Walks a recording and writes its blocks, each part behind its length, and each section behind its own.
     pub(super) fn blocks(&self, index: usize, out: &mut dyn Write) -> io::Result<()> {
         let Some(of) = self.recordings.get(index) else {
             return Ok(());
         };
-        let keeping = match self.glance(of) {
-            Ok((keeping, _)) => *keeping,
-            Err(error) => return Err(io::Error::other(error.as_str())),
-        };
+        let keeping = of.overview.sizes.keeping(self.most_blocks);
         let symbols = ModuleSymbols::new(&of.history.definitions);
         let told = blocks(&of.history, &symbols, keeping, &mut |part| {
             let length: usize = part.iter().map(|section| 4 + section.len()).sum();

@@ -1,11 +1,15 @@
 //! A glance at a whole recording, straight from its rows: frees carry what they free, so nothing has to be remembered of blocks, and
-//! the walk takes little more than the reading. What is exact takes a table of blocks (`blocks.rs`); this is what is seen first.
+//! the walk that opens a recording is enough for it. What is exact takes a table of blocks (`blocks.rs`); this is what is seen first.
+//!
+//! How long a recording is, is not known before its end: columns begin narrow, and when they run out each two become one.
 
-use super::groups::{By, Groups, Lines};
+use super::groups::{By, Names};
 use super::{Map, shown};
+use millpond_trace::ReadOptions;
 use millpond_trace::history::{Definitions, Flow, History, HistoryError};
 use millpond_trace::recording::{Gauge, Kind, Row};
 use serde::Serialize;
+use std::path::Path;
 
 /// Columns at most.
 const MOST_COLUMNS: usize = 4096;
@@ -43,6 +47,8 @@ pub struct Strands {
 pub struct Overview {
     /// When it ends, in nanoseconds since it began.
     pub to: u64,
+    /// How much each column has: nanoseconds, or rows.
+    pub column: u64,
     /// Whether columns are parts of the rows instead, because all have the same time.
     pub by_rows: bool,
     /// How many rows it has.
@@ -138,42 +144,53 @@ impl Keeping {
     }
 }
 
-/// A glance at a recording, in so many columns.
+/// Opens a recording, with a glance at it in at most so many columns.
+///
+/// # Errors
+/// It cannot be read, or is no recording.
+pub fn open(
+    path: &Path,
+    options: &ReadOptions<'_>,
+    columns: usize,
+) -> Result<(History, Overview), HistoryError> {
+    let mut seen = Seen::new(columns, false);
+    let history = History::open_and_watch(path, options, |row, definitions| seen.note(row, definitions))?;
+    // Where all has one time, columns are of rows: that takes another walk.
+    let overview = if history.duration == 0 {
+        overview(&history, columns)?
+    } else {
+        seen.told(&history)
+    };
+    Ok((history, overview))
+}
+
+/// A glance at a recording that is open, in at most so many columns.
 ///
 /// # Errors
 /// The recording cannot be walked any more.
 pub fn overview(history: &History, columns: usize) -> Result<Overview, HistoryError> {
-    let columns = columns.clamp(1, MOST_COLUMNS);
-    let by_rows = history.duration == 0;
-    let span = if by_rows { history.len } else { history.duration };
-    let mut seen = Seen::new(&history.definitions, columns);
-    let mut number = 0;
+    let mut seen = Seen::new(columns, history.duration == 0);
     history.walk(|row, _| {
-        // A live row tells of an earlier time.
-        if row.kind != Kind::Live {
-            let at = if by_rows { number } else { row.time };
-            let column = u128::from(at) * columns as u128 / (u128::from(span) + 1);
-            seen.fill_to((column as usize).min(columns - 1));
-        }
-        seen.note(row);
-        number += 1;
+        seen.note(row, &history.definitions);
         Flow::On
     })?;
-    seen.fill_to(columns - 1);
-    seen.close_column();
-    Ok(seen.told(history, by_rows))
+    Ok(seen.told(history))
 }
 
 /// What was seen by now.
-struct Seen<'a> {
-    groups: Groups<'a>,
+struct Seen {
     ways: [Way; WAYS.len()],
     total: u128,
     most: Vec<u128>,
     pools: Map<u32, u128>,
     reserved: Option<u128>,
     reserved_most: Vec<u128>,
-    column: usize,
+    by_rows: bool,
+    rows: u64,
+    /// How much a column has, and where the current one ends.
+    width: u64,
+    until: u64,
+    most_columns: usize,
     allocations: u64,
     peak: u128,
     lost: Vec<(u64, u64)>,
@@ -188,12 +205,13 @@ struct Seen<'a> {
 struct Keyframe {
     left: u64,
     total: u128,
-    ways: [Way; WAYS.len()],
+    now: [Vec<u128>; WAYS.len()],
 }
 
 /// Bytes by group, now and at the end of each column.
 #[derive(Default)]
 struct Way {
+    names: Names,
     now: Vec<u128>,
     columns: Vec<AtEnd>,
 }
@@ -204,15 +222,16 @@ struct AtEnd {
     beyond: u128,
 }
 
-impl Way {
-    fn add(&mut self, group: u32, bytes: u64) {
-        let at = group as usize;
-        if self.now.len() <= at {
-            self.now.resize(at + 1, 0);
-        }
-        self.now[at] += u128::from(bytes);
+/// Adds to the bytes of a group.
+fn add(now: &mut Vec<u128>, group: u32, bytes: u64) {
+    let at = group as usize;
+    if now.len() <= at {
+        now.resize(at + 1, 0);
     }
+    now[at] += u128::from(bytes);
+}
 
+impl Way {
     fn subtract(&mut self, group: u32, bytes: u64) {
         if let Some(now) = self.now.get_mut(group as usize) {
             *now = now.saturating_sub(u128::from(bytes));
@@ -220,17 +239,20 @@ impl Way {
     }
 }
 
-impl<'a> Seen<'a> {
-    fn new(definitions: &'a Definitions, columns: usize) -> Self {
+impl Seen {
+    fn new(columns: usize, by_rows: bool) -> Self {
         Self {
-            groups: Groups::new(definitions, definitions, Lines::Told),
             ways: Default::default(),
             total: 0,
-            most: vec![0; columns],
+            most: vec![0],
             pools: Map::default(),
             reserved: None,
-            reserved_most: vec![0; columns],
-            column: 0,
+            reserved_most: vec![0],
+            by_rows,
+            rows: 0,
+            width: 1,
+            until: 1,
+            most_columns: columns.clamp(2, MOST_COLUMNS),
             allocations: 0,
             peak: 0,
             lost: Vec::new(),
@@ -240,28 +262,34 @@ impl<'a> Seen<'a> {
         }
     }
 
-    fn note(&mut self, row: &Row) {
-        match row.kind {
-            Kind::Alloc => {
-                self.allocations += 1;
-                self.sizes.note(row.bytes);
-                self.add(row);
+    #[inline]
+    fn note(&mut self, row: &Row, definitions: &Definitions) {
+        // A live row tells of an earlier time.
+        if row.kind != Kind::Live {
+            let at = if self.by_rows { self.rows } else { row.time };
+            if at >= self.until {
+                self.reach(at);
             }
+        }
+        self.rows += 1;
+        match row.kind {
+            Kind::Alloc => self.allocated(row, definitions),
             Kind::Free | Kind::FreeRequested => {
                 self.total = self.total.saturating_sub(u128::from(row.bytes));
                 for (way, by) in self.ways.iter_mut().zip(WAYS) {
-                    way.subtract(self.groups.one(by, row), row.bytes);
+                    let group = way.names.of(by, row, definitions);
+                    way.subtract(group, row.bytes);
                 }
             }
             Kind::Keyframe => {
                 self.keyframe = Some(Keyframe {
                     left: row.bytes,
                     total: 0,
-                    ways: Default::default(),
+                    now: Default::default(),
                 });
                 self.settle();
             }
-            Kind::Live => self.name(row),
+            Kind::Live => self.name(row, definitions),
             Kind::Reserve => self.reserve(row, |held, by| held + by),
             Kind::Release => self.reserve(row, u128::saturating_sub),
             Kind::Gauge if row.tag == Gauge::Reserved as u32 => self.reserve(row, |_, now| now),
@@ -275,21 +303,24 @@ impl<'a> Seen<'a> {
         }
     }
 
-    fn add(&mut self, row: &Row) {
+    fn allocated(&mut self, row: &Row, definitions: &Definitions) {
+        self.allocations += 1;
+        self.sizes.note(row.bytes);
         for (way, by) in self.ways.iter_mut().zip(WAYS) {
-            way.add(self.groups.one(by, row), row.bytes);
+            let group = way.names.of(by, row, definitions);
+            add(&mut way.now, group, row.bytes);
         }
         self.total += u128::from(row.bytes);
         self.rise();
     }
 
     /// A keyframe names a block.
-    fn name(&mut self, row: &Row) {
+    fn name(&mut self, row: &Row, definitions: &Definitions) {
         let Some(keyframe) = &mut self.keyframe else {
             return;
         };
-        for (way, by) in keyframe.ways.iter_mut().zip(WAYS) {
-            way.add(self.groups.one(by, row), row.bytes);
+        for ((now, way), by) in keyframe.now.iter_mut().zip(&mut self.ways).zip(WAYS) {
+            add(now, way.names.of(by, row, definitions), row.bytes);
         }
         keyframe.total += u128::from(row.bytes);
         keyframe.left = keyframe.left.saturating_sub(1);
@@ -304,8 +335,8 @@ impl<'a> Seen<'a> {
         let Some(keyframe) = self.keyframe.take_if(|keyframe| keyframe.left == 0) else {
             return;
         };
-        for (way, named) in self.ways.iter_mut().zip(keyframe.ways) {
-            way.now = named.now;
+        for (way, named) in self.ways.iter_mut().zip(keyframe.now) {
+            way.now = named;
         }
         self.total = keyframe.total;
         self.is_vague = false;
@@ -314,8 +345,9 @@ impl<'a> Seen<'a> {
 
     fn rise(&mut self) {
         self.peak = self.peak.max(self.total);
-        let most = &mut self.most[self.column];
-        *most = self.total.max(*most);
+        if let Some(most) = self.most.last_mut() {
+            *most = self.total.max(*most);
+        }
     }
 
     fn reserve(&mut self, row: &Row, change: impl Fn(u128, u128) -> u128) {
@@ -324,17 +356,47 @@ impl<'a> Seen<'a> {
         *pool = change(before, u128::from(row.bytes));
         let reserved = (self.reserved.unwrap_or(0) + *pool).saturating_sub(before);
         self.reserved = Some(reserved);
-        let most = &mut self.reserved_most[self.column];
-        *most = reserved.max(*most);
+        if let Some(most) = self.reserved_most.last_mut() {
+            *most = reserved.max(*most);
+        }
     }
 
-    fn fill_to(&mut self, column: usize) {
-        while self.column < column {
-            self.close_column();
-            self.column += 1;
-            self.most[self.column] = self.total;
-            self.reserved_most[self.column] = self.reserved.unwrap_or(0);
+    /// Goes on to the column of a time, or of a row; widens all where there are too many.
+    fn reach(&mut self, at: u64) {
+        while at / self.width >= self.most_columns as u64 {
+            self.widen();
         }
+        while at >= self.until {
+            self.close_column();
+            self.most.push(self.total);
+            self.reserved_most.push(self.reserved.unwrap_or(0));
+            self.until = self.until.saturating_add(self.width);
+            if self.until == u64::MAX {
+                return;
+            }
+        }
+    }
+
+    /// Each two columns become one. The last is still open: its end is to come.
+    fn widen(&mut self) {
+        let Some(width) = self.width.checked_mul(2) else {
+            return;
+        };
+        self.width = width;
+        let open = self.most.len() - 1;
+        for way in &mut self.ways {
+            let mut at = 0;
+            // The end of two is the end of the second.
+            way.columns.retain(|_| {
+                at += 1;
+                at % 2 == 0
+            });
+        }
+        for most in [&mut self.most, &mut self.reserved_most] {
+            let pairs = most.chunks(2).map(|pair| pair.iter().copied().max().unwrap_or(0));
+            *most = pairs.collect();
+        }
+        self.until = width.saturating_mul((open / 2 + 1) as u64);
     }
 
     fn close_column(&mut self) {
@@ -347,20 +409,20 @@ impl<'a> Seen<'a> {
         }
     }
 
-    fn told(self, history: &History, by_rows: bool) -> Overview {
+    fn told(mut self, history: &History) -> Overview {
+        self.close_column();
         let numbers = |sums: &[u128]| sums.iter().copied().map(shown).collect::<Vec<u64>>();
         let strands = self.ways.iter().zip(WAYS);
         Overview {
             to: history.duration,
-            by_rows,
+            column: self.width,
+            by_rows: self.by_rows,
             rows: history.len,
             allocations: self.allocations,
             peak: shown(self.peak),
             most: numbers(&self.most),
             reserved: self.reserved.map(|_| numbers(&self.reserved_most)),
-            strands: strands
-                .map(|(way, by)| way.told(by, self.groups.names(by)))
-                .collect(),
+            strands: strands.map(|(way, by)| way.told(by)).collect(),
             lost: self.lost,
             sizes: self.sizes,
         }
@@ -368,7 +430,8 @@ impl<'a> Seen<'a> {
 }
 
 impl Way {
-    fn told(&self, by: By, names: &[String]) -> Strands {
+    fn told(&self, by: By) -> Strands {
+        let names = self.names.names();
         let groups = self.columns.last().map_or(0, |column| column.bytes.len());
         let bytes = |column: &AtEnd, group: usize| column.bytes.get(group).copied().unwrap_or(0);
         let most = |group: usize| {

@@ -4,7 +4,7 @@
 
 use super::page::{Served, write};
 use super::{MOST_EMBEDDED, glance, stacks, told};
-use crate::analysis::{AnalysisError, TableError, TableSize, blocks};
+use crate::analysis::{AnalysisError, Overview, TableError, TableSize, blocks};
 use crate::page::encode::Blob;
 use crate::page::text::Json;
 use millpond_trace::history::{History, HistoryError, Symbols};
@@ -18,6 +18,8 @@ pub struct Embedded<'a> {
     pub name: &'a str,
     /// The recording.
     pub history: &'a History,
+    /// The glance at it.
+    pub overview: &'a Overview,
     /// Names for its addresses.
     pub symbols: &'a dyn Symbols,
 }
@@ -59,15 +61,10 @@ fn recording(
     most: u64,
     out: &mut dyn Write,
 ) -> Result<TableSize, TableError> {
-    let (overview, shown) = glance(of.history)?;
-    text(out, &format!("glance-{index}"), &shown)?;
+    text(out, &format!("glance-{index}"), &glance(of.history, of.overview))?;
     let told = told(of.history, of.symbols).map_err(walked)?;
     text(out, &format!("told-{index}"), &told)?;
-    compressed(
-        out,
-        &format!("stacks-{index}"),
-        &stacks(of.history, of.symbols),
-    )?;
+    compressed(out, &format!("stacks-{index}"), &stacks(of.history, of.symbols))?;
     write!(
         out,
         "<script type=\"application/octet-stream\" id=\"blocks-{index}\">"
@@ -75,7 +72,7 @@ fn recording(
     let size = blocks(
         of.history,
         of.symbols,
-        overview.sizes.keeping(most),
+        of.overview.sizes.keeping(most),
         &mut |part| {
             let mut blob = Blob::default();
             part.iter().for_each(|section| blob.section(section));

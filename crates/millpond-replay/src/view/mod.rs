@@ -1,7 +1,7 @@
 //! The timeline viewer: a page that shows a recording of any size, and answers questions about any part of it.
 //!
 //! ```text
-//!   History ──▶ analysis::overview   a glance: one walk, painted first
+//!   History ──▶ analysis::overview   a glance, taken while the file is opened, painted first
 //!               analysis::blocks     the table of blocks, in parts, while the recording is walked
 //!               told.rs, stacks.rs   findings, steps, what is missing; names of functions, when asked for
 //!                     │
@@ -20,10 +20,10 @@ mod told;
 pub use embed::{Embedded, embed};
 pub use page::{Served, policy, served};
 pub use stacks::stacks;
-pub use told::{glance, told};
+pub use told::{glance, open, told};
 
-/// Columns of the glance.
-const COLUMNS: usize = 800;
+/// Columns of the glance, at most: half as many at least.
+const COLUMNS: usize = 1200;
 
 /// Blocks that a served page is given at most: about 60 bytes of memory each, with their two events.
 pub const MOST_SERVED: u64 = 8_000_000;

@@ -1,9 +1,11 @@
 //! What is told of a recording beside its blocks, as JSON for the page.
 
 use super::COLUMNS;
-use crate::analysis::{AnalysisError, Overview, Window, examine, missing, overview, recorded_steps};
+use crate::analysis::{self, AnalysisError, Overview, Window, examine, missing, recorded_steps};
+use millpond_trace::ReadOptions;
 use millpond_trace::history::{History, HistoryError, Symbols};
 use serde_json::{Value, json};
+use std::path::Path;
 
 /// Steps that are told one by one.
 const MOST_STEPS: usize = 4096;
@@ -12,16 +14,21 @@ const LARGEST: usize = 5;
 /// Numbers that a script can hold.
 const MOST_NUMBER: u64 = (1 << 53) - 1;
 
-/// A glance at a recording, and the same as JSON.
+/// Opens a recording with the glance that a page begins with.
 ///
 /// # Errors
-/// The recording cannot be walked any more.
-pub fn glance(history: &History) -> Result<(Overview, Value), HistoryError> {
-    let glance = overview(history, COLUMNS)?;
-    let mut value = serde_json::to_value(&glance).unwrap_or_default();
+/// It cannot be read, or is no recording.
+pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<(History, Overview), HistoryError> {
+    analysis::open(path, options, COLUMNS)
+}
+
+/// A glance at a recording as JSON.
+#[must_use]
+pub fn glance(history: &History, overview: &Overview) -> Value {
+    let mut value = serde_json::to_value(overview).unwrap_or_default();
     value["missing"] = missing(history).into();
     tame(&mut value);
-    Ok((glance, value))
+    value
 }
 
 /// Findings, steps, figures and what is missing.

@@ -124,10 +124,7 @@ fn told(answer: &Value) -> (u64, u64, u64) {
 }
 
 fn same_sum(answer: &Value, sum: Sum) -> Result<(), TestCaseError> {
-    prop_assert_eq!(
-        told(answer),
-        (sum.shown(), sum.shown_requested(), sum.blocks)
-    );
+    prop_assert_eq!(told(answer), (sum.shown(), sum.shown_requested(), sum.blocks));
     Ok(())
 }
 
@@ -304,9 +301,11 @@ proptest! {
     #[test]
     fn a_glance_shows_what_there_is(acts in acts(), columns in 1usize..30) {
         let acts = tamed(acts);
-        let (_file, history) = history(&acts);
+        let (file, history) = history(&acts);
         let glance = overview(&history, columns).expect("it is there");
-        prop_assert_eq!(glance.most.len(), columns);
+        let span = if glance.by_rows { history.len } else { history.duration + 1 };
+        let enough = glance.column.saturating_mul(glance.most.len() as u64);
+        prop_assert!(glance.most.len() <= columns.max(2) && (enough >= span || history.len == 0), "{} of {}", enough, span);
         let keyframes = acts.iter().any(|act| matches!(act, Act::Keyframe { .. }));
         let whole = summed(&history, 0, u64::MAX);
         prop_assert_eq!(glance.allocations, whole.allocated.blocks);
@@ -314,14 +313,31 @@ proptest! {
         if !keyframes {
             prop_assert_eq!(glance.peak, whole.peak.sum.shown());
             prop_assert_eq!(glance.most.iter().max().copied(), Some(glance.peak));
+            let opened = crate::analysis::open(&file.0, &millpond_trace::ReadOptions::default(), columns).expect("it is there").1;
+            prop_assert_eq!(&opened, &glance);
+            // The most of each column, found by looking at every row: what was there before counts.
+            let mut most = vec![0; glance.most.len()];
+            let (mut live, mut rows, mut last) = (Live::default(), 0, 0);
+            history.walk(|row, _| {
+                let at = if glance.by_rows { rows } else { row.time };
+                let column = (at / glance.column) as usize;
+                most[last + 1..=column.max(last)].fill(live.bytes());
+                live.note(row);
+                most[column] = most[column].max(live.bytes());
+                last = column;
+                rows += 1;
+                Flow::On
+            }).expect("it is there");
+            prop_assert_eq!(&glance.most, &most);
             for strands in &glance.strands {
+                prop_assert!(strands.bands.iter().all(|band| band.bytes.len() == most.len()));
                 let by = By::ALL.into_iter().find(|by| by.name() == strands.by).expect("a way");
-                let last: u64 = strands.bands.iter().map(|band| band.bytes[columns - 1]).sum();
-                prop_assert_eq!(last + strands.rest[columns - 1], whole.end.sum.shown());
+                let last: u64 = strands.bands.iter().map(|band| band.bytes[glance.most.len() - 1]).sum();
+                prop_assert_eq!(last + strands.rest[glance.most.len() - 1], whole.end.sum.shown());
                 let held = group_map(whole.end.by(by));
                 for band in &strands.bands {
                     let expected = held.get(&band.name).map_or(0, |[bytes, _]| *bytes);
-                    prop_assert_eq!(band.bytes[columns - 1], expected);
+                    prop_assert_eq!(band.bytes[glance.most.len() - 1], expected);
                 }
             }
         }

@@ -35,8 +35,8 @@ class WholeStrip extends Strip {
       // Beyond its end nothing is known of a recording.
       this.known.fill(0, Math.min(Math.ceil((recording.extent(state.axis) / state.end) * columns), columns));
     } else if (recording.glance && state.axis === 'time') {
-      const { most, to } = recording.glance;
-      this.known = Float64Array.from({ length: columns }, (_, i) => most[Math.floor((place(i) / (to + 1)) * most.length)] ?? 0);
+      const { most, column } = recording.glance;
+      this.known = Float64Array.from({ length: columns }, (_, i) => most[Math.floor(place(i) / column)] ?? 0);
     } else {
       return null;
     }

@@ -70,8 +70,8 @@ class Timeline {
     const strands = glance.strands.find((strands) => strands.by === look.way) ?? glance.strands[2];
     const all = glance.most.length;
     for (let i = 0; i < columns; i++) {
-      const a = Math.floor(((look.from + ((look.to - look.from) * i) / columns) / (glance.to + 1)) * all);
-      const b = Math.max(Math.ceil(((look.from + ((look.to - look.from) * (i + 1)) / columns) / (glance.to + 1)) * all), a + 1);
+      const a = Math.floor((look.from + ((look.to - look.from) * i) / columns) / glance.column);
+      const b = Math.max(Math.ceil((look.from + ((look.to - look.from) * (i + 1)) / columns) / glance.column), a + 1);
       let high = a;
       for (let column = a; column < Math.min(b, all); column++) if (glance.most[column] > (glance.most[high] ?? 0)) high = column;
       strands.bands.forEach((band, line) => (stacks[i * LINES + line] = band.bytes[high] ?? 0));
@@ -105,7 +105,7 @@ class Timeline {
     this.besides = { key, reserved: of(table.reserved), unexplained: of(table.unexplained), parked: of(table.parked) };
     if (!recording.ready && glance?.reserved && look.axis === 'time') {
       const all = glance.reserved;
-      this.besides.reserved = Float64Array.from({ length: columns }, (_, i) => all[Math.min(Math.floor(((look.from + ((look.to - look.from) * i) / columns) / (glance.to + 1)) * all.length), all.length - 1)]);
+      this.besides.reserved = Float64Array.from({ length: columns }, (_, i) => all[Math.min(Math.floor((look.from + ((look.to - look.from) * i) / columns) / glance.column), all.length - 1)]);
     }
     return this.besides;
   }
