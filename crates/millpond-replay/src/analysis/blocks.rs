@@ -106,7 +106,7 @@ struct Table<'t> {
     failed: Option<io::Error>,
     size: TableSize,
     part: Making,
-    /// Where a block that lives is in the table.
+    /// Where a block that lives is in the table, by its number; nothing where all are told, for then it is its number.
     places: Map<u64, u64>,
     /// The last event of each thread, where that was an allocation.
     last: Map<u32, u64>,
@@ -211,7 +211,9 @@ impl Table<'_> {
             part.older.put(age * 2 + u64::from(!block.is_event));
         }
         part.blocks += 1;
-        self.places.insert(block.id, self.size.blocks);
+        if self.keeping != Keeping::ALL {
+            self.places.insert(block.number, self.size.blocks);
+        }
         self.size.blocks += 1;
     }
 
@@ -234,6 +236,14 @@ impl Table<'_> {
     fn end(&mut self, ledger: &Ledger<'_>, place: u64, fate: Fate) {
         let back = self.size.blocks - 1 - place;
         self.event(ledger, 1 + back * 3 + fate as u64);
+    }
+
+    /// Where a block is in the table, for the last time; none if it is not told.
+    fn place(&mut self, block: &Block) -> Option<u64> {
+        if self.keeping == Keeping::ALL {
+            return Some(block.number);
+        }
+        self.places.remove(&block.number)
     }
 
     fn fate(&mut self, block: &Block, by: Option<&Row>) -> Fate {
@@ -364,7 +374,7 @@ impl Watch for Table<'_> {
 
     fn closed(&mut self, ledger: &Ledger<'_>, block: &Block, by: Option<&Row>) {
         let fate = self.fate(block, by);
-        match self.places.remove(&block.id) {
+        match self.place(block) {
             Some(place) => self.end(ledger, place, fate),
             None => self.rest = self.rest.saturating_sub(u128::from(block.bytes)),
         }

@@ -25,6 +25,8 @@ pub(super) struct Block {
     pub(super) stack: u32,
     /// The row that told of it.
     pub(super) order: u64,
+    /// How many blocks were opened before it.
+    pub(super) number: u64,
     pub(super) groups: [u32; COUNT],
     /// The last keyframe that named it.
     keyframe: u64,
@@ -88,6 +90,8 @@ pub(super) struct Ledger<'a> {
     pub(super) time: u64,
     /// Frees of blocks that nobody knew.
     pub(super) unknown_frees: u64,
+    /// Blocks that were opened so far.
+    pub(super) opened: u64,
     older: &'a [Range<u64>],
     keyframe: Keyframe,
 }
@@ -118,6 +122,7 @@ impl<'a> Ledger<'a> {
             order: 0,
             time: 0,
             unknown_frees: 0,
+            opened: 0,
             older: &history.older,
             keyframe: Keyframe::default(),
         }
@@ -176,10 +181,12 @@ impl<'a> Ledger<'a> {
             tag: row.tag,
             stack: row.stack,
             order: self.order,
+            number: self.opened,
             groups,
             keyframe: self.keyframe.number,
             is_event,
         };
+        self.opened += 1;
         self.requested += u128::from(row.requested);
         self.bytes += u128::from(row.bytes);
         let pool = self.pools.entry(row.pool).or_default();

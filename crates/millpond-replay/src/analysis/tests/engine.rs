@@ -232,7 +232,7 @@ proptest! {
 
     #[test]
     fn the_page_answers_as_the_report_does(
-        all in proptest::collection::vec((acts(), 0u64..40_000, 0u64..40_000, prop_oneof![Just(2usize), Just(5), Just(256)]), 1..32)
+        all in proptest::collection::vec((acts(), 0u64..40_000, 0u64..40_000, prop_oneof![Just(2usize), Just(5), Just(128)]), 1..32)
     ) {
         if !has_node() {
             return Ok(());
@@ -386,7 +386,7 @@ fn samples_notes_and_addresses_come_along() {
         });
     }
     let (_file, history) = made.history();
-    let answers = ask(&[(&history, Keeping::ALL, Vec::new(), 256)]);
+    let answers = ask(&[(&history, Keeping::ALL, Vec::new(), 128)]);
     let answer = &answers[0];
     assert_eq!(answer["reserved"], json!([2000]));
     assert_eq!(answer["parked"], json!([700, 0]));

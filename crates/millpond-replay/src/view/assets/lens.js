@@ -1,7 +1,7 @@
-// Bytes over time, stacked by group. What it takes to draw follows the pixels, not the events: for every 256 events it is known what
+// Bytes over time, stacked by group. What it takes to draw follows the pixels, not the events: for every 128 events it is known what
 // lived before them, and how the stack was made when it was highest among them.
 
-const CHUNK = 256;
+const CHUNK = 128;
 // Groups with a band of their own; one band more for the other groups, one for blocks that are not told one by one.
 const BANDS = 8;
 const REST = BANDS;
@@ -61,23 +61,20 @@ class Lens {
   }
 
   async cut(pause) {
-    const { who, bytes, origin, others, events } = this.table;
+    const { events } = this.table;
     const chunks = Math.ceil(events / CHUNK);
     this.before = new Float64Array((chunks + 1) * LINES);
     this.high = new Float64Array(chunks * LINES);
     this.highest = new Float64Array(chunks);
     this.highEvent = new Uint32Array(chunks);
     const now = new Float64Array(LINES);
+    let total = 0;
     for (let chunk = 0; chunk < chunks; chunk++) {
       this.before.set(now, chunk * LINES);
-      let highest = -1;
+      let highest = -Infinity;
       const end = Math.min((chunk + 1) * CHUNK, events);
       for (let event = chunk * CHUNK; event < end; event++) {
-        const block = who[event];
-        if (block >= 0) now[this.bandOf[origin[block]]] += bytes[block];
-        else now[this.bandOf[origin[~block]]] -= bytes[~block];
-        if (others) now[OTHERS] = others[event];
-        const total = sum(now);
+        total += this.change(event, now);
         if (total > highest) {
           highest = total;
           this.high.set(now, chunk * LINES);
@@ -90,32 +87,46 @@ class Lens {
     this.before.set(now, chunks * LINES);
   }
 
+  // Makes the change of an event to a stack, and answers by how much all of it changes.
+  change(event, now) {
+    const { who, bytes, origin, others } = this.table;
+    const block = who[event];
+    let by = block >= 0 ? bytes[block] : -bytes[~block];
+    now[this.bandOf[origin[block >= 0 ? block : ~block]]] += by;
+    if (others) {
+      by += others[event] - now[OTHERS];
+      now[OTHERS] = others[event];
+    }
+    return by;
+  }
+
   // The stack after so many events, into `now`.
   after(events, now) {
-    const { who, bytes, origin, others } = this.table;
     const chunk = Math.floor(events / CHUNK);
     now.set(this.before.subarray(chunk * LINES, (chunk + 1) * LINES));
-    for (let event = chunk * CHUNK; event < events; event++) {
-      const block = who[event];
-      if (block >= 0) now[this.bandOf[origin[block]]] += bytes[block];
-      else now[this.bandOf[origin[~block]]] -= bytes[~block];
-      if (others) now[OTHERS] = others[event];
-    }
+    for (let event = chunk * CHUNK; event < events; event++) this.change(event, now);
     return now;
+  }
+
+  // Edges of columns as close to chunks as it takes to draw them without a look at single events: by an eighth of a column at most.
+  snapped(edges) {
+    const wide = (edges[edges.length - 1] - edges[0]) / (edges.length - 1);
+    if (wide < 4 * CHUNK) return edges;
+    return edges.map((edge) => (edge === this.table.events ? edge : Math.round(edge / CHUNK) * CHUNK));
   }
 
   // For columns between `edges`, numbers of events in order: the stack when it was highest in each, what was there before included, and
   // how many events were before that moment.
   columns(edges) {
-    const { who, bytes, origin, others } = this.table;
     const count = edges.length - 1;
     const stacks = new Float64Array(Math.max(count, 0) * LINES);
     const totals = new Float64Array(Math.max(count, 0));
     const moments = new Uint32Array(Math.max(count, 0));
     const now = this.after(edges[0], new Float64Array(LINES));
+    let total = sum(now);
     for (let column = 0; column < count; column++) {
       const at = column * LINES;
-      let most = sum(now);
+      let most = total;
       stacks.set(now, at);
       let event = edges[column];
       moments[column] = event;
@@ -129,14 +140,13 @@ class Lens {
             stacks.set(this.high.subarray(chunk * LINES, (chunk + 1) * LINES), at);
           }
           event += CHUNK;
-          if (event >= end || event + CHUNK > end) now.set(this.before.subarray((chunk + 1) * LINES, (chunk + 2) * LINES));
+          if (event >= end || event + CHUNK > end) {
+            now.set(this.before.subarray((chunk + 1) * LINES, (chunk + 2) * LINES));
+            total = sum(now);
+          }
           continue;
         }
-        const block = who[event];
-        if (block >= 0) now[this.bandOf[origin[block]]] += bytes[block];
-        else now[this.bandOf[origin[~block]]] -= bytes[~block];
-        if (others) now[OTHERS] = others[event];
-        const total = sum(now);
+        total += this.change(event, now);
         event++;
         if (total > most) {
           most = total;
@@ -152,12 +162,10 @@ class Lens {
   // When most lives after `first` events up to and with event `end - 1`: how many events are before that moment, and its bytes. What
   // lives when the window begins counts.
   peak(first, end) {
-    const { who, bytes, others } = this.table;
     const now = this.after(first, new Float64Array(LINES));
     let total = sum(now);
     let most = total;
     let at = first;
-    let rest = now[OTHERS];
     let event = first;
     while (event < end) {
       if (event % CHUNK === 0 && event + CHUNK <= end) {
@@ -167,16 +175,11 @@ class Lens {
           at = this.highEvent[chunk] + 1;
         }
         event += CHUNK;
-        total = sum(this.before.subarray((chunk + 1) * LINES, (chunk + 2) * LINES));
-        rest = this.before[(chunk + 1) * LINES + OTHERS];
+        now.set(this.before.subarray((chunk + 1) * LINES, (chunk + 2) * LINES));
+        total = sum(now);
         continue;
       }
-      const block = who[event];
-      total += block >= 0 ? bytes[block] : -bytes[~block];
-      if (others) {
-        total += others[event] - rest;
-        rest = others[event];
-      }
+      total += this.change(event, now);
       event++;
       if (total > most) {
         most = total;

@@ -1,5 +1,8 @@
 // Where a recording comes from: elements of this page, or the server that served it.
 
+// Blocks that room is made for at once.
+const MOST_AT_ONCE = 8_000_000;
+
 const meta = JSON.parse(byId('meta').textContent);
 
 class Embedded {
@@ -99,6 +102,8 @@ class Recording {
     this.glance = await this.source.json('glance');
     changed('glance');
     await breathe();
+    // Blocks of keyframes may come beside those that were handed out; a part makes room for all its events.
+    this.table = new Table(Math.min(this.glance.allocations, MOST_AT_ONCE) + 70_000);
     await this.source.parts((sections) => {
       this.table.take(sections);
       changed('progress');

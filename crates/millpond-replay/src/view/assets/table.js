@@ -63,19 +63,20 @@ class Samples {
 }
 
 class Table {
-  constructor() {
-    this.time = new Grown(Float64Array);
+  // With room for so many blocks at once: more can come.
+  constructor(blocks = 1024) {
+    this.time = new Grown(Float64Array, 2 * blocks);
     // A block's number for its birth, its complement for its end.
-    this.who = new Grown(Int32Array);
-    this.birth = new Grown(Uint32Array);
-    this.death = new Grown(Uint32Array);
-    this.fate = new Grown(Uint8Array);
+    this.who = new Grown(Int32Array, 2 * blocks);
+    this.birth = new Grown(Uint32Array, blocks);
+    this.death = new Grown(Uint32Array, blocks);
+    this.fate = new Grown(Uint8Array, blocks);
     // Whether the recording has the block's allocation, and not only a keyframe.
-    this.own = new Grown(Uint8Array);
-    this.bytes = new Grown(Float64Array);
-    this.slack = new Grown(Float64Array);
-    this.address = new Grown(Float64Array);
-    this.origin = new Grown(Uint32Array);
+    this.own = new Grown(Uint8Array, blocks);
+    this.bytes = new Grown(Float64Array, blocks);
+    this.slack = new Grown(Float64Array, blocks);
+    this.address = new Grown(Float64Array, blocks);
+    this.origin = new Grown(Uint32Array, blocks);
     // Nanoseconds by which blocks are older than their birth in the table.
     this.age = new Map();
     // What many blocks share: five numbers, and a group for each way to group.

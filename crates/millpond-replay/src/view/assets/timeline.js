@@ -51,7 +51,7 @@ class Timeline {
       const place = look.from + ((look.to - look.from) * i) / columns;
       edges[i] = i === columns ? recording.upTo(place, look.axis) : recording.before(place, look.axis);
     }
-    const found = lens.columns(edges);
+    const found = lens.columns(lens.snapped(edges));
     // Beyond its end nothing is known of a recording.
     const past = Math.ceil(((recording.extent(look.axis) - look.from) / (look.to - look.from)) * columns);
     if (past < columns) {

@@ -13,8 +13,8 @@ const read = (folder) => (name) => fs.readFileSync(path.join(folder, name), 'utf
 const source = [...['bytes.js', 'series.js', 'names.js'].map(read(shared)), ...['table.js', 'lens.js', 'window.js', 'tree.js'].map(read(assets))].join('\n');
 
 function engine(chunk) {
-  const text = source.replace('const CHUNK = 256;', `const CHUNK = ${chunk};`);
-  if (chunk !== 256 && text === source) throw new Error('there is no chunk to change');
+  const text = source.replace('const CHUNK = 128;', `const CHUNK = ${chunk};`);
+  if (chunk !== 128 && text === source) throw new Error('there is no chunk to change');
   return new Function(`${text}\nreturn { Table, Lens, Part, Stacks, sectionsOf, treeOf, held, LINES, BANDS, REST, OTHERS, WAYS, FATES };`)();
 }
 
@@ -59,6 +59,9 @@ async function answer({ parts, windows, columns, chunk }) {
   const span = table.end.end + 1;
   const edges = Float64Array.from({ length: columns + 1 }, (_, i) => (i === columns ? table.events : table.eventsBefore(Math.ceil((i * span) / columns))));
   const { stacks, totals, moments } = lens.columns(edges);
+  // Where columns are snapped to chunks none is lost, and the highest stays.
+  const snapped = lens.columns(lens.snapped(edges)).totals;
+  if (Math.max(...snapped) !== Math.max(...totals)) throw new Error('snapped columns lose the peak');
   const line = (band) => Array.from(totals, (_, i) => stacks[i * LINES + band]);
   // What is known of each column's highest moment is what lives after as many events.
   const state = new Float64Array(LINES);
