@@ -8,6 +8,7 @@ mod figures;
 mod fuzz;
 mod global;
 mod miri;
+mod pictures;
 mod ptx;
 mod shell;
 mod soak;
@@ -33,6 +34,9 @@ cargo xtask COMMAND
                     drivers that lack virtual memory management or pools
   dialects          what `millpond convert` writes, read by the programs it is written for;
                     fetches those that can be had
+  pictures          the pictures in the README, taken anew: of real pages in chromium
+  view-speed [ROWS] how soon `millpond view` shows a recording of ten million events, or so many,
+                    and how smoothly it pans, in chromium
   ptx [--check]     the PTX of the kernels, of their sources, with NVRTC from its Python
                     package; --check compares it with what is there";
 
@@ -48,6 +52,8 @@ fn main() -> ExitCode {
         Some("cuda-seeds") => cuda_seeds::run(&args.collect::<Vec<_>>()),
         Some("cuda-suite") => cuda_suite::run(),
         Some("dialects") => dialects::run(),
+        Some("pictures") => pictures::run(),
+        Some("view-speed") => pictures::speed(args.next().as_deref()),
         Some("ptx") => ptx::run(&args.collect::<Vec<_>>()),
         None | Some("help" | "--help" | "-h") => {
             println!("{HELP}");

@@ -2,7 +2,7 @@
 
 mod recording;
 
-pub(crate) use recording::{DiffArgs, Moments, ReportArgs};
+pub(crate) use recording::{DiffArgs, Moments, ReportArgs, ViewArgs};
 
 use crate::convert::CONVERT_HELP;
 use crate::values::{
@@ -42,6 +42,7 @@ Examples:
   millpond convert run.mpr run.perfetto-trace  for another tool's viewer
   millpond report run.pickle                 who held what, and what to change
   millpond diff old.mpr new.mpr --fail-if 'peak>+2%'
+  millpond view run.pickle                   the same as a timeline in the browser
   millpond bench host w2                     this machine's allocators side by side
   millpond bench seeds                       what others claim of pools, measured here
   millpond bench transfer --device cuda:0    copies to a GPU and back, beside its link
@@ -51,7 +52,7 @@ Examples:
 
 A recording is a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot),
 an RMM log, a chrome trace of torch.profiler or Millpond CSV, plain, gzip or
-zstd; for report and diff also Millpond's own (.mpr). Nothing in it is ever
+zstd; for report, diff and view also Millpond's own (.mpr). Nothing in it is ever
 executed.
 
 Exit status: 0 done, 1 a run or a limit failed, 2 bad input, 3 no policy fits the device.";
@@ -71,6 +72,8 @@ pub(crate) enum Command {
     Report(ReportArgs),
     /// Compare two recordings, or two moments of one
     Diff(DiffArgs),
+    /// Show recordings as a timeline in the browser, or as one page that needs no network
+    View(ViewArgs),
     /// Find the repeating step of a recording, and solve where its blocks go
     Plan(PlanArgs),
     /// Measure memory on this machine: Millpond's pools beside other allocators, and beside a CUDA driver

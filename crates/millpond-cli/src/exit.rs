@@ -89,6 +89,11 @@ pub(crate) enum CliError {
     /// A recording that is read several times, in a file that can be read once.
     #[error("{} is no regular file: a recording is read several times, so write it to a file first", .0.display())]
     NotAFile(PathBuf),
+    /// A page cannot be served.
+    #[error(
+        "cannot serve the page on 127.0.0.1: {source}; name another port with --port, or write a file with --html"
+    )]
+    Serve { source: std::io::Error },
     /// A result could not be written.
     #[error("cannot write {what}: {source}")]
     Write { what: String, source: std::io::Error },

@@ -163,6 +163,15 @@ pub(crate) fn load(path: &Path, quiet: bool) -> Result<Recording, CliError> {
 
 /// Opens one file to be walked as rows, with a bar where reading takes long.
 pub(crate) fn open_history(path: &Path, quiet: bool) -> Result<History, CliError> {
+    opened(path, quiet, History::open)
+}
+
+/// The same in a way of one's own.
+pub(crate) fn opened<T>(
+    path: &Path,
+    quiet: bool,
+    how: impl FnOnce(&Path, &ReadOptions<'_>) -> Result<T, HistoryError>,
+) -> Result<T, CliError> {
     let open = |source| CliError::Open {
         path: path.to_owned(),
         source,
@@ -182,7 +191,7 @@ pub(crate) fn open_history(path: &Path, quiet: bool) -> Result<History, CliError
         progress: Some(&report),
         ..ReadOptions::default()
     };
-    History::open(path, &options).map_err(|source| match source {
+    how(path, &options).map_err(|source| match source {
         HistoryError::Read(ReadError::Io { source, .. }) => CliError::Open {
             path: path.to_owned(),
             source,

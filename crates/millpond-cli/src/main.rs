@@ -9,6 +9,7 @@
 //!   top               what running programs have, live
 //!   cuda_emu          a command with the emulated CUDA driver
 //!   report diff     what a recording holds; plot draws it
+//!   view              the same as a timeline in the browser
 //!   side_by_side ranks failure table     what a person reads, text, terminal
 //!   files, output, progress, exit  the world outside
 //! ```
@@ -48,6 +49,7 @@ mod text;
 mod top;
 mod tune;
 mod values;
+mod view;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -77,6 +79,7 @@ fn run(command: &Command) -> Result<Exit, CliError> {
         Command::Convert(args) => convert::command(args),
         Command::Report(args) => report::command(args),
         Command::Diff(args) => diff::command(args),
+        Command::View(args) => view::command(args),
         Command::Plan(args) => plan::command(args),
         Command::Bench(args) => bench::command(args),
         Command::Policies(args) => policies::command(args),

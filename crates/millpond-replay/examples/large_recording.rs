@@ -3,6 +3,8 @@
 //! ```text
 //! cargo run --release -p millpond-replay --features recording --example large_recording -- 10000000
 //! ```
+//!
+//! With a second word the recording is only written, to the file of that name.
 
 use millpond_replay::analysis::{By, TimelineOptions, Window, examine, recorded_steps, timeline};
 use millpond_trace::ReadOptions;
@@ -32,6 +34,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let rows = std::env::args()
         .nth(1)
         .map_or(Ok(10_000_000), |text| text.parse())?;
+    if let Some(kept) = std::env::args().nth(2) {
+        return write(Path::new(&kept), rows);
+    }
     let file = Scratch(std::env::temp_dir().join(format!("millpond-large-{}.mpr", std::process::id())));
     let start = Instant::now();
     write(&file.0, rows)?;

@@ -41,6 +41,8 @@ mod tags;
 mod ticks;
 mod tune;
 mod verify;
+#[cfg(feature = "recording")]
+pub mod view;
 
 pub use cards::{Card, DeviceSize, cards, parse_device};
 pub use error::ReplayError;

@@ -74,14 +74,32 @@ impl History {
     /// # Errors
     /// It cannot be read, or is no recording.
     pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<Self, HistoryError> {
-        if is_ours(path)? {
-            return Self::of_file(path);
-        }
-        let recording = read(path, options)?;
-        Ok(from_traces::history(&recording))
+        Self::open_and_watch(path, options, |_, _| {})
     }
 
-    fn of_file(path: &Path) -> Result<Self, HistoryError> {
+    /// The same, and shows each row and what is defined by then: whoever wants a glance at a large file takes it in the walk that
+    /// opening it is.
+    ///
+    /// # Errors
+    /// As of [`open`](Self::open).
+    pub fn open_and_watch(
+        path: &Path,
+        options: &ReadOptions<'_>,
+        mut watch: impl FnMut(&Row, &Definitions),
+    ) -> Result<Self, HistoryError> {
+        if is_ours(path)? {
+            return Self::of_file(path, watch);
+        }
+        let recording = read(path, options)?;
+        let history = from_traces::history(&recording);
+        history.walk(|row, _| {
+            watch(row, &history.definitions);
+            Flow::On
+        })?;
+        Ok(history)
+    }
+
+    fn of_file(path: &Path, mut watch: impl FnMut(&Row, &Definitions)) -> Result<Self, HistoryError> {
         let mut reader = open(path)?;
         let mut history = Self {
             facts: reader.facts().to_vec(),
@@ -102,6 +120,7 @@ impl History {
             while let Some(row) = rows.next() {
                 history.len += 1;
                 history.note(&row, &batch, rows.place());
+                watch(&row, &history.definitions);
             }
         }
         history.rows = Source::File {

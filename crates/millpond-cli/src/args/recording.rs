@@ -154,3 +154,41 @@ impl From<GroupedBy> for By {
         }
     }
 }
+
+/// `millpond view`.
+#[derive(Debug, Args)]
+#[command(after_help = VIEW_EXAMPLES, max_term_width = 100)]
+pub(crate) struct ViewArgs {
+    /// The recordings; several are shown beneath each other on one clock
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+
+    /// Write one HTML page that needs no network, instead of serving it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["port", "no_open"])]
+    pub(crate) html: Option<PathBuf>,
+
+    /// The port to serve on [default: one that is free]
+    #[arg(long, value_name = "N")]
+    pub(crate) port: Option<u16>,
+
+    /// Only print the address, and open no browser
+    #[arg(long)]
+    pub(crate) no_open: bool,
+
+    /// Blocks that are told one by one at most, the largest; the others are one sum [default: 8,000,000; in a page
+    /// 1,000,000]
+    #[arg(long, value_name = "N")]
+    pub(crate) blocks: Option<u64>,
+
+    /// Say nothing on stderr but errors
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+const VIEW_EXAMPLES: &str = "\
+Examples:
+  millpond view run.mpr                      in the browser, until ctrl-c
+  millpond view run.pickle --html run.html   one file to keep or to send
+  millpond view before.mpr after.mpr         both on one clock, and what differs
+
+The page is served on 127.0.0.1 alone, under an address that nobody can guess.";

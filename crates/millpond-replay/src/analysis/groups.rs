@@ -79,7 +79,7 @@ pub(super) struct Groups<'a> {
 
 /// The groups of one way.
 #[derive(Default)]
-struct Names {
+pub(super) struct Names {
     /// By what numbers in rows say, small ones.
     near: Vec<u32>,
     /// The others.
@@ -88,10 +88,41 @@ struct Names {
     names: Vec<String>,
 }
 
+/// What a row says of the group that it belongs to.
+fn key(by: By, row: &Row) -> u64 {
+    match by {
+        By::Tag => u64::from(row.tag),
+        // Recordings of stacks that came as text have them in the tag.
+        By::Site if row.stack == 0 => u64::from(row.tag),
+        By::Site => u64::from(row.stack) << 32,
+        By::Pool | By::Kind => u64::from(row.pool),
+        By::Stream => u64::from(row.stream),
+        By::Thread => u64::from(row.thread),
+    }
+}
+
 const UNKNOWN: u32 = u32::MAX;
 const NEAR: u64 = 1 << 16;
 
 impl Names {
+    /// The group of a row of a recording whose definitions are still coming in. A free has its allocation's tag and pool, so by these
+    /// both have the same.
+    pub(super) fn of(&mut self, by: By, row: &Row, definitions: &Definitions) -> u32 {
+        let key = key(by, row);
+        match self.known(key) {
+            Some(group) => group,
+            None => {
+                let name = Groups::new(definitions, definitions, Lines::Told).called(by, row);
+                self.enter(key, name)
+            }
+        }
+    }
+
+    /// What they are called, in the order of their numbers.
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
+    }
+
     fn known(&self, key: u64) -> Option<u32> {
         let near = usize::try_from(key).ok().and_then(|at| self.near.get(at));
         match near {
@@ -136,24 +167,27 @@ impl<'a> Groups<'a> {
 
     /// The groups of an allocation, by [`By`].
     pub(super) fn of(&mut self, row: &Row) -> [u32; COUNT] {
-        By::ALL.map(|by| {
-            let key = match by {
-                By::Tag => u64::from(row.tag),
-                // Recordings of stacks that came as text have them in the tag.
-                By::Site if row.stack == 0 => u64::from(row.tag),
-                By::Site => u64::from(row.stack) << 32,
-                By::Pool | By::Kind => u64::from(row.pool),
-                By::Stream => u64::from(row.stream),
-                By::Thread => u64::from(row.thread),
-            };
-            match self.ways[by as usize].known(key) {
-                Some(group) => group,
-                None => {
-                    let name = self.called(by, row);
-                    self.ways[by as usize].enter(key, name)
-                }
+        By::ALL.map(|by| self.one(by, row))
+    }
+
+    fn one(&mut self, by: By, row: &Row) -> u32 {
+        match self.ways[by as usize].known(key(by, row)) {
+            Some(group) => group,
+            None => {
+                let name = self.called(by, row);
+                self.ways[by as usize].enter(key(by, row), name)
             }
-        })
+        }
+    }
+
+    /// What the groups of one way are called, in the order of their numbers.
+    pub(super) fn names(&self, by: By) -> &[String] {
+        self.ways[by as usize].names()
+    }
+
+    /// What the numbers in rows mean.
+    pub(super) fn definitions(&self) -> &'a Definitions {
+        self.definitions
     }
 
     /// What a group is called.

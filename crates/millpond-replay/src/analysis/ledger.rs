@@ -19,9 +19,14 @@ pub(super) struct Block {
     pub(super) requested: u64,
     pub(super) bytes: u64,
     pub(super) pool: u32,
+    pub(super) stream: u32,
     pub(super) thread: u32,
+    pub(super) tag: u32,
+    pub(super) stack: u32,
     /// The row that told of it.
     pub(super) order: u64,
+    /// How many blocks were opened before it.
+    pub(super) number: u64,
     pub(super) groups: [u32; COUNT],
     /// The last keyframe that named it.
     keyframe: u64,
@@ -41,6 +46,10 @@ pub(super) trait Watch {
     fn passed(&mut self, _ledger: &Ledger<'_>, _block: &Parked, _by: &Row) {}
     /// Any row, after what it changes.
     fn row(&mut self, _ledger: &Ledger<'_>, _row: &Row, _text: Option<&str>) {}
+    /// Whether there is any use in going on.
+    fn goes_on(&self) -> bool {
+        true
+    }
 }
 
 /// A block that was given back while streams still used it.
@@ -81,6 +90,8 @@ pub(super) struct Ledger<'a> {
     pub(super) time: u64,
     /// Frees of blocks that nobody knew.
     pub(super) unknown_frees: u64,
+    /// Blocks that were opened so far.
+    pub(super) opened: u64,
     older: &'a [Range<u64>],
     keyframe: Keyframe,
 }
@@ -111,6 +122,7 @@ impl<'a> Ledger<'a> {
             order: 0,
             time: 0,
             unknown_frees: 0,
+            opened: 0,
             older: &history.older,
             keyframe: Keyframe::default(),
         }
@@ -164,12 +176,17 @@ impl<'a> Ledger<'a> {
             requested: row.requested,
             bytes: row.bytes,
             pool: row.pool,
+            stream: row.stream,
             thread: row.thread,
+            tag: row.tag,
+            stack: row.stack,
             order: self.order,
+            number: self.opened,
             groups,
             keyframe: self.keyframe.number,
             is_event,
         };
+        self.opened += 1;
         self.requested += u128::from(row.requested);
         self.bytes += u128::from(row.bytes);
         let pool = self.pools.entry(row.pool).or_default();
@@ -247,6 +264,20 @@ impl<'a> Ledger<'a> {
             Gauge::Allocations => self.pools.entry(row.pool).or_default().allocations = Some(row.bytes),
             _ => {}
         }
+    }
+
+    /// Bytes of devices in use beyond what pools have taken there, by what was measured last.
+    pub(super) fn unexplained(&self) -> u128 {
+        let mut ours: Map<i32, u128> = Map::default();
+        for (number, pool) in &self.pools {
+            let taken = pool.reserved.unwrap_or(pool.bytes + pool.parked);
+            *ours.entry(self.groups.device(*number)).or_default() += taken;
+        }
+        let beyond = |(device, used): (&u32, &u64)| {
+            let ours = i32::try_from(*device).ok().and_then(|device| ours.get(&device));
+            u128::from(*used).saturating_sub(ours.copied().unwrap_or(0))
+        };
+        self.devices.iter().map(beyond).sum()
     }
 
     /// A keyframe names a block.
@@ -330,6 +361,9 @@ pub(super) fn walk<'a>(
         }
         if begun {
             ledger.note(row, text, watch);
+            if !watch.goes_on() {
+                return Flow::Stop;
+            }
         } else {
             ledger.note(row, text, &mut Nobody);
         }

@@ -5,14 +5,17 @@
 //!                 │         groups.rs says what each block belongs to
 //!                 ├─▶ summary.rs   peak, end, sums; who held what; what is still held (held.rs, tally.rs)
 //!                 ├─▶ timeline.rs  bytes by group over time, in a few columns that lose no peak
+//!                 ├─▶ blocks.rs    the table of all blocks, in parts, for whoever asks about any window
 //!                 ├─▶ steps.rs     the steps of the program, and what each holds
 //!                 └─▶ findings/    what is worth changing, one file for each kind, in the walk of a summary
+//!   History ──▶ overview.rs    a glance straight from its rows
 //!               diff.rs, gate.rs   two of them side by side, and conditions that they must not meet
 //! ```
 //!
 //! All of it walks the recording a few times and remembers the blocks that live and the groups there are, so a recording may be
 //! larger than memory. Sums are kept in 128 bits: whatever sizes a file names, groups and rest add up to the whole.
 
+mod blocks;
 mod diff;
 pub mod findings;
 mod gate;
@@ -20,6 +23,7 @@ mod groups;
 mod held;
 mod ledger;
 mod moment;
+mod overview;
 mod steps;
 mod summary;
 mod tally;
@@ -29,14 +33,16 @@ mod window;
 #[cfg(test)]
 mod tests;
 
+pub use blocks::{Part, TableError, TableSize, blocks};
 pub use diff::{Change, Diff, Measure, diff};
 pub use findings::{Finding, Who, examine};
 pub use gate::{Gate, GateError, Verdict};
 pub use groups::{By, Lines};
 pub use held::{Group, Held, HeldBlock, Sum, Top, top};
 pub use moment::{At, Moment, MomentError, at};
+pub use overview::{Keeping, Overview, Sizes, Strand, Strands, open, overview};
 pub use steps::{RecordedStep, RecordedSteps, StepSource, recorded_steps};
-pub use summary::{Hits, Lifetimes, Loss, Peak, PoolSummary, Summary, summary};
+pub use summary::{Hits, Lifetimes, Loss, Peak, PoolSummary, Summary, missing, summary};
 pub use timeline::{Band, Sample, Timeline, TimelineOptions, timeline};
 pub use window::Window;
 

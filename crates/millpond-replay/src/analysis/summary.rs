@@ -390,6 +390,16 @@ pub fn summary(
     Ok(gathering.finish(history, &ledger, window, lines))
 }
 
+/// All that is missing from a recording, in sentences for people, as far as it is known without looking at blocks.
+#[must_use]
+pub fn missing(history: &History) -> Vec<String> {
+    let loss = Loss {
+        events: history.lost,
+        ..Loss::default()
+    };
+    sentences(history, &loss)
+}
+
 /// All that is missing from a recording, in words.
 fn sentences(history: &History, loss: &Loss) -> Vec<String> {
     let mut all = Vec::new();

@@ -51,7 +51,8 @@ pub(super) struct Tallies {
     /// Number of the newest peak.
     number: u64,
     time: u64,
-    order: u64,
+    /// Blocks opened by the newest peak: those with a lower number were there.
+    opened: u64,
     sum: Sum,
     reserved: Option<u128>,
     parked: u128,
@@ -102,7 +103,7 @@ impl Tallies {
     fn peak(&mut self, ledger: &Ledger<'_>) {
         self.number += 1;
         self.time = ledger.time;
-        self.order = ledger.order;
+        self.opened = ledger.opened;
         self.sum = now(ledger);
         self.reserved = ledger.reserved;
         self.parked = ledger.parked_bytes;
@@ -116,7 +117,7 @@ impl Tallies {
             tally.remember(number);
             tally.live.subtract(block.bytes, block.requested);
         }
-        if block.order <= self.order {
+        if block.number < self.opened {
             if self.gone.len() >= GONE + 2 * self.largest {
                 keep_largest(&mut self.gone, self.largest);
             }
@@ -139,7 +140,7 @@ impl Tallies {
             sum: tally.at_peak,
             oldest: None,
         };
-        let there = ledger.live.values().filter(|block| block.order <= self.order);
+        let there = ledger.live.values().filter(|block| block.number < self.opened);
         let blocks: Vec<Block> = there.chain(&self.gone).copied().collect();
         Held {
             time: self.time,

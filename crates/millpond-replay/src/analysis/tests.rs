@@ -1,5 +1,6 @@
 //! Sums against a naive oracle on random histories, and recordings that mean harm.
 
+mod engine;
 mod figures;
 pub(in crate::analysis) mod made;
 mod oracle;

@@ -317,16 +317,7 @@ impl Drawing {
 
     /// What devices have in use was measured: until the next time, as much of it stays unexplained as now.
     fn measure_devices(&mut self, ledger: &Ledger<'_>) {
-        let mut ours: Map<i32, u128> = Map::default();
-        for (number, pool) in &ledger.pools {
-            let taken = pool.reserved.unwrap_or(pool.bytes + pool.parked);
-            *ours.entry(ledger.groups.device(*number)).or_default() += taken;
-        }
-        let beyond = |(device, used): (&u32, &u64)| {
-            let ours = i32::try_from(*device).ok().and_then(|device| ours.get(&device));
-            u128::from(*used).saturating_sub(ours.copied().unwrap_or(0))
-        };
-        self.unexplained_now = ledger.devices.iter().map(beyond).sum();
+        self.unexplained_now = ledger.unexplained();
         self.note_devices(ledger);
     }
 }

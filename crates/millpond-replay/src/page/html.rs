@@ -4,10 +4,7 @@
 //! without `<`, and the policy in the head lets nothing run but the one script whose hash it names,
 //! and nothing load at all.
 
-use std::{
-    fmt::{self, Display, Formatter},
-    io::{self, Write},
-};
+use std::io::{self, Write};
 
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -19,6 +16,7 @@ use super::{
     overview::Glance,
     places::segments_cut,
     story,
+    text::{Count, Human, Json, Text},
 };
 
 const STYLE: &str = concat!(
@@ -34,11 +32,18 @@ const SCRIPT: &str = concat!(
     include_str!("assets/series.js"),
     include_str!("assets/story.js"),
     include_str!("assets/places.js"),
+    include_str!("assets/watched.js"),
     include_str!("assets/state.js"),
     include_str!("assets/ink.js"),
+    include_str!("assets/theme.js"),
     include_str!("assets/axis.js"),
+    include_str!("assets/pens.js"),
+    include_str!("assets/cover.js"),
+    include_str!("assets/names.js"),
     include_str!("assets/plot.js"),
+    include_str!("assets/strip.js"),
     include_str!("assets/minimap.js"),
+    include_str!("assets/rows.js"),
     include_str!("assets/tags.js"),
     include_str!("assets/cards.js"),
     include_str!("assets/history.js"),
@@ -50,7 +55,7 @@ const SCRIPT: &str = concat!(
     "})();\n",
 );
 
-const LOGO: &str = r#"<svg viewBox="0 0 24 24" fill="none" stroke="currentColor" stroke-width="2" stroke-linecap="round" aria-hidden="true"><path d="M3 8c3-2.4 6-2.4 9 0s6 2.4 9 0"/><path d="M5.500 13c2.200-1.700 4.300-1.700 6.500 0s4.300 1.700 6.500 0"/><path d="M8.500 18c1.200-1 2.300-1 3.500 0s2.300 1 3.500 0"/></svg>"#;
+pub(crate) const LOGO: &str = r#"<svg viewBox="0 0 24 24" fill="none" stroke="currentColor" stroke-width="2" stroke-linecap="round" aria-hidden="true"><path d="M3 8c3-2.4 6-2.4 9 0s6 2.4 9 0"/><path d="M5.500 13c2.200-1.700 4.300-1.700 6.500 0s4.300 1.700 6.500 0"/><path d="M8.500 18c1.200-1 2.300-1 3.500 0s2.300 1 3.500 0"/></svg>"#;
 
 /// Writes `page` as one file that needs nothing else: no network, no other file.
 ///
@@ -296,64 +301,4 @@ fn meta(page: &Page<'_>, requested: &[u64], glance: serde_json::Value, blobs: &B
         "threshold": blobs.threshold.0,
         "glance": glance,
     })
-}
-
-/// Text as HTML: nothing in it can open a tag or leave an attribute.
-struct Text<'a>(&'a str);
-
-impl Display for Text<'_> {
-    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        for letter in self.0.chars() {
-            match letter {
-                '&' => out.write_str("&amp;")?,
-                '<' => out.write_str("&lt;")?,
-                '>' => out.write_str("&gt;")?,
-                '"' => out.write_str("&quot;")?,
-                '\'' => out.write_str("&#39;")?,
-                _ => write!(out, "{letter}")?,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// JSON that cannot end the element it stands in.
-struct Json<'a>(&'a serde_json::Value);
-
-impl Display for Json<'_> {
-    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.0.to_string().replace('<', "\\u003c"))
-    }
-}
-
-/// A number with its thousands apart.
-struct Count(u64);
-
-impl Display for Count {
-    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        let digits = self.0.to_string();
-        for (place, digit) in digits.chars().enumerate() {
-            if place > 0 && (digits.len() - place).is_multiple_of(3) {
-                out.write_str(",")?;
-            }
-            write!(out, "{digit}")?;
-        }
-        Ok(())
-    }
-}
-
-/// Bytes in the largest unit that leaves a whole part.
-struct Human(u64);
-
-impl Display for Human {
-    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-        let unit = (0..UNITS.len())
-            .rev()
-            .find(|&unit| self.0 >> (10 * unit) > 0)
-            .unwrap_or(0);
-        let value = self.0 as f64 / f64::powi(1024.0, unit as i32);
-        let digits = if unit == 0 { 0 } else { 2 };
-        write!(out, "{value:.digits$} {}", UNITS[unit])
-    }
 }

@@ -15,12 +15,13 @@
 //! A glance of a few thousand numbers is painted before any of that is decoded.
 
 mod blobs;
-mod encode;
-mod html;
+pub(crate) mod encode;
+pub(crate) mod html;
 mod input;
 mod overview;
 mod places;
 mod story;
+pub(crate) mod text;
 mod window;
 
 #[cfg(test)]

@@ -23,6 +23,21 @@ fn gauge(gauge: Gauge, pool: u32, device: u32, bytes: u64) -> Row {
     }
 }
 
+/// Found by the oracle: the first row of a window is behind the moment at which it begins.
+#[test]
+fn an_empty_block_at_the_first_row_is_not_held_at_a_peak_before_it() {
+    let mut made = Made::new(1);
+    let one = made.alloc(1, 700);
+    let from = one.time + 1;
+    let empty = made.alloc(1, 0);
+    made.free(one);
+    made.free(empty);
+    let (_file, history) = made.history();
+    let found = of(&history, Window::Times { from, to: u64::MAX });
+    let sizes: Vec<u64> = found.peak.largest.iter().map(|block| block.bytes).collect();
+    assert_eq!((found.peak.sum.blocks, sizes), (1, vec![700]));
+}
+
 #[test]
 fn sources_and_gauges_are_told_by_pool() {
     let mut made = Made::new(1);

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// What is drawn at random.
 #[derive(Clone, Debug)]
-enum Act {
+pub(super) enum Act {
     Alloc {
         tag: u32,
         bytes: u64,
@@ -42,7 +42,7 @@ enum Act {
     },
 }
 
-fn acts() -> impl Strategy<Value = Vec<Act>> {
+pub(super) fn acts() -> impl Strategy<Value = Vec<Act>> {
     let bytes = prop_oneof![
         8 => 1u64..5000,
         1 => Just(u64::MAX),
@@ -71,7 +71,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     proptest::collection::vec(act, 0..120)
 }
 
-fn history(acts: &[Act]) -> (Scratch, History) {
+pub(super) fn history(acts: &[Act]) -> (Scratch, History) {
     let mut made = Made::new(4);
     let mut live: Vec<Row> = Vec::new();
     let (mut time, mut id, mut step) = (0, 0, 0);

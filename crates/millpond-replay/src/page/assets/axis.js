@@ -60,7 +60,7 @@ class Axis {
 function clockTick(us, step) {
   const seconds = us / 1e6;
   if (step >= 1e6) return seconds >= 600 ? `${Math.floor(seconds / 60)}:${String(Math.round(seconds % 60)).padStart(2, '0')}` : `${seconds.toFixed(0)} s`;
-  const digits = Math.min(Math.ceil(-Math.log10(step / 1e6)), 6);
+  const digits = Math.min(Math.ceil(-Math.log10(step / 1e6)), 9);
   return `${seconds.toFixed(digits)} s`;
 }
 

@@ -20,14 +20,19 @@ async function sections(id) {
   if (!element) return null;
   const bytes = fromBase64(element.textContent.trim());
   element.textContent = '';
+  return Promise.all(sectionsOf(bytes).map(inflate));
+}
+
+// Sections apart, each behind its length.
+function sectionsOf(bytes) {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const parts = [];
   for (let at = 0; at < bytes.length;) {
     const length = view.getUint32(at, true);
-    parts.push(inflate(bytes.subarray(at + 4, at + 4 + length)));
+    parts.push(bytes.subarray(at + 4, at + 4 + length));
     at += 4 + length;
   }
-  return Promise.all(parts);
+  return parts;
 }
 
 class Reader {

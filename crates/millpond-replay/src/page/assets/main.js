@@ -18,7 +18,7 @@ const data = {
 
 const swapTheme = themes(state);
 const plot = new Plot(state, axis, data);
-const minimap = new Minimap(state, axis, data);
+const minimap = new Minimap(state);
 const history = new History(state, axis, data);
 const map = new AddressMap(state, data);
 const tags = new TagList(state, data);

@@ -313,102 +313,20 @@ class Plot {
     if (state.series.requested) dot(context, x, this.y(data.story.requestedCurve.at(event)), ink['water-line'], 3);
   }
 
-  // Pointer: hover reads, a drag zooms to its range, shift and drag pans, a click pins.
   gestures() {
-    const { canvas, state } = this;
-    let start = null;
-    const local = (event) => event.clientX - canvas.getBoundingClientRect().left;
+    const { state } = this;
     const eventAt = (x) => Math.min(Math.max(Math.floor(this.scale.at(x) + 1e-6), 0), state.meta.events - 1);
-    canvas.addEventListener('pointermove', (pointer) => {
-      const x = local(pointer);
-      if (!start) {
+    brushable(this, {
+      hover: (x) => {
         const inside = x >= this.scale.left && x <= this.scale.left + this.scale.span;
         state.set({ hover: inside && this.data.story ? eventAt(x) : null });
-        return;
-      }
-      if (start.pan) {
-        const shift = this.scale.at(start.x) - this.scale.at(x);
-        state.look(start.from + shift, start.to + shift);
-        start = { ...start, x, from: state.from, to: state.to };
-      } else if (this.brush || Math.abs(x - start.x) > 4) {
-        const clamp = (at) => Math.min(Math.max(at, this.scale.left), this.scale.left + this.scale.span);
-        this.brush = [clamp(start.x), clamp(x)];
-        state.set({ hover: null });
-        state.touch('brush');
-      }
-    });
-    canvas.addEventListener('pointerdown', (pointer) => {
-      if (pointer.button > 1) return;
-      canvas.setPointerCapture(pointer.pointerId);
-      start = { x: local(pointer), pan: pointer.shiftKey || pointer.button === 1, from: state.from, to: state.to };
-    });
-    canvas.addEventListener('pointerup', (pointer) => {
-      if (!start) return;
-      if (this.brush) {
-        const [a, b] = this.brush.map((x) => this.scale.at(x)).sort((p, q) => p - q);
-        this.brush = null;
-        state.look(a, b);
-        state.touch('brush');
-      } else if (!start.pan && this.data.story) {
-        const event = eventAt(local(pointer));
+      },
+      click: (x) => {
+        if (!this.data.story) return;
+        const event = eventAt(x);
         state.set({ pinned: state.pinned === event ? null : event });
-      }
-      start = null;
+      },
+      leave: () => state.set({ hover: null }),
     });
-    canvas.addEventListener('pointerleave', () => state.set({ hover: null }));
-    canvas.addEventListener('dblclick', () => state.look(0, state.meta.events - 1));
-    wheelZoom(canvas, state, (x) => this.scale.at(x));
   }
-}
-
-// The wheel zooms with ctrl (or a pinch), and alone where the picture has the focus; sideways pans.
-function wheelZoom(canvas, state, at) {
-  canvas.addEventListener('wheel', (wheel) => {
-    const x = wheel.clientX - canvas.getBoundingClientRect().left;
-    if (Math.abs(wheel.deltaX) > Math.abs(wheel.deltaY)) {
-      state.pan(wheel.deltaX / canvas.clientWidth);
-    } else if (wheel.ctrlKey || wheel.metaKey || document.activeElement === canvas) {
-      state.zoom(Math.exp(Math.max(Math.min(wheel.deltaY, 120), -120) * 0.0025), at(x));
-    } else {
-      return;
-    }
-    wheel.preventDefault();
-  }, { passive: false });
-}
-
-function crosshair(context, x, top, bottom, state) {
-  context.strokeStyle = ink.ink;
-  context.globalAlpha = state.hover === null && state.pinned === null ? 0.35 : 0.7;
-  context.lineWidth = 1;
-  context.beginPath();
-  context.moveTo(Math.round(x) + 0.5, top);
-  context.lineTo(Math.round(x) + 0.5, bottom);
-  context.stroke();
-  context.globalAlpha = 1;
-  if (state.hover === null) {
-    context.fillStyle = ink.ink;
-    context.beginPath();
-    context.moveTo(x - 4, top - 2);
-    context.lineTo(x + 5, top - 2);
-    context.lineTo(x + 0.5, top + 5);
-    context.fill();
-  }
-}
-
-function dot(context, x, y, colour, radius) {
-  context.beginPath();
-  context.arc(x, y, radius, 0, 2 * Math.PI);
-  context.fillStyle = colour;
-  context.fill();
-  context.strokeStyle = ink.panel;
-  context.lineWidth = 1.5;
-  context.stroke();
-}
-
-function shortBytes(value, step) {
-  let unit = 0;
-  while (unit < UNITS.length - 1 && value >= 1024 ** (unit + 1)) unit++;
-  const scaled = value / 1024 ** unit;
-  const digits = Math.max(0, Math.ceil(-Math.log10((step / 1024 ** unit) * 1.001)));
-  return `${scaled.toFixed(Math.min(digits, 3))} ${UNITS[unit]}`;
 }

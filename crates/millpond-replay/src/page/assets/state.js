@@ -7,8 +7,9 @@ function startRange(meta) {
   return peaks[0] > 1.6 * shown ? 'zero' : 'all';
 }
 
-class State {
+class State extends Watched {
   constructor(meta) {
+    super();
     this.meta = meta;
     this.focus = meta.best ?? meta.inUse ?? 0;
     this.hidden = new Set();
@@ -23,8 +24,6 @@ class State {
     this.grouping = 'module';
     this.lit = null;
     this.block = null;
-    this.listeners = [];
-    this.changed = new Set();
   }
 
   // The moment every view shows: under the cursor, else pinned, else the one that tells most.
@@ -43,48 +42,26 @@ class State {
     return stopped !== null && stopped <= this.meta.peakEvent;
   }
 
-  set(values) {
-    for (const [key, value] of Object.entries(values)) {
-      if (this[key] === value) continue;
-      this[key] = value;
-      this.changed.add(key);
-    }
-    if (this.changed.size > 0 && !this.frame) this.frame = requestAnimationFrame(() => this.tell());
-  }
-
-  touch(...keys) {
-    for (const key of keys) this.changed.add(key);
-    this.frame ??= requestAnimationFrame(() => this.tell());
-  }
-
-  // Views redraw once a frame, however many changes it held.
-  tell() {
-    const changed = this.changed;
-    this.changed = new Set();
-    this.frame = null;
+  derive(changed) {
     if (['hover', 'pinned', 'focus'].some((key) => changed.has(key))) changed.add('moment');
     if (['from', 'to', 'axis'].some((key) => changed.has(key))) changed.add('window');
-    for (const listener of this.listeners) listener(changed);
   }
 
-  listen(listener) {
-    this.listeners.push(listener);
+  // The last event.
+  get end() {
+    return Math.max(this.meta.events - 1, 1);
+  }
+
+  // The shortest window that is looked at.
+  get least() {
+    return Math.min(8, this.end);
   }
 
   look(from, to) {
-    const end = Math.max(this.meta.events - 1, 1);
-    const span = Math.min(Math.max(to - from, Math.min(8, end)), end);
+    const { end } = this;
+    const span = Math.min(Math.max(to - from, this.least), end);
     const start = Math.min(Math.max(from, 0), end - span);
     this.set({ from: start, to: start + span });
-  }
-
-  zoom(factor, around = (this.from + this.to) / 2) {
-    this.look(around - (around - this.from) * factor, around + (this.to - around) * factor);
-  }
-
-  pan(part) {
-    const step = (this.to - this.from) * part;
-    this.look(this.from + step, this.to + step);
   }
 
   // Moves the pinned moment by events, bringing it into view.

@@ -10,30 +10,6 @@ const GROUPINGS = {
   frame: 'Frame',
 };
 
-// "<" joins frames and also begins names such as "<lambda>": one behind a colon is part of a name.
-function splitFrames(stack) {
-  return stack.split(/(?<!:)</);
-}
-
-function tagParts(tag) {
-  if (tag === '') return { phase: 'untagged', module: 'untagged', operator: 'untagged', frame: 'untagged' };
-  const fields = tag.split(';');
-  if (fields.length === 1) {
-    const frames = splitFrames(tag);
-    const outer = frames[frames.length - 1];
-    return { phase: outer, module: outer, operator: frames[0], frame: frames[0] };
-  }
-  const [phase, path = '', operator = '', frames = ''] = fields;
-  // One group for the same module in every layer.
-  const module = path.replace(/(^|\.)\d+(?=\.|$)/g, '$1*').replace(/\/.*$/, '');
-  return {
-    phase: phase || 'no phase',
-    module: [phase, module].filter(Boolean).join(' · ') || 'no module',
-    operator: operator || 'no operator',
-    frame: splitFrames(frames)[0] || 'no frame',
-  };
-}
-
 // Which group each tag belongs to under one grouping, and each group's colour.
 class Grouping {
   constructor(story, kind) {
@@ -81,13 +57,12 @@ class Grouping {
 class TagList {
   constructor(state, data) {
     Object.assign(this, { state, data });
-    this.list = byId('tag-list');
+    this.rows = new Rows(byId('tag-list'), (group) => state.set({ lit: state.lit === group ? null : group }));
     this.title = byId('tag-title');
     this.buttons = byId('tag-groupings');
     for (const [kind, label] of Object.entries(GROUPINGS)) {
       this.buttons.append(h('button', { type: 'button', 'data-kind': kind, onclick: () => state.set({ grouping: kind, lit: null }) }, label));
     }
-    this.rows = [];
     state.listen((changed) => {
       if (['moment', 'grouping', 'data', 'theme', 'lit', 'exact'].some((key) => changed.has(key))) this.show();
     });
@@ -119,37 +94,17 @@ class TagList {
     const { groups, bytes, blocks } = this.sums(state.moment);
     const total = data.story.requestedCurve.at(state.moment);
     const shown = groups.slice(0, groups.length > 13 ? 12 : 13);
-    const widest = bytes[shown[0]] || 1;
     this.title.textContent = state.hover === null && state.pinned === null && !state.cut ? 'Who holds the peak' : 'Who holds memory here';
-    while (this.rows.length < shown.length) this.rows.push(this.row());
-    this.rows.forEach((row, i) => {
-      const group = shown[i];
-      row.element.hidden = group === undefined;
-      if (group === undefined) return;
-      row.group = group;
-      const lit = state.lit === group;
-      row.element.classList.toggle('lit', lit);
-      row.element.classList.toggle('dim', state.lit !== null && !lit);
-      row.button.setAttribute('aria-pressed', String(lit));
-      row.name.textContent = grouping.names[group];
-      row.button.title = grouping.names[group];
-      row.size.textContent = state.exact ? exact(bytes[group]) : human(bytes[group]);
-      row.share.textContent = percent(bytes[group], total);
-      row.blocks.textContent = blocks[group] === 1 ? '1 block' : `${count(blocks[group])} blocks`;
-      row.bar.style.width = `${(100 * bytes[group]) / widest}%`;
-      row.bar.style.background = grouping.ink(group);
+    const item = (group) => ({
+      key: group,
+      name: grouping.names[group],
+      bytes: bytes[group],
+      blocks: blocks[group],
+      colour: grouping.ink(group),
     });
+    this.rows.show(shown.map(item), total, state.exact, state.lit);
     const others = groups.slice(shown.length);
     const sum = others.reduce((all, group) => all + bytes[group], 0);
     byId('tag-rest').textContent = others.length > 0 ? `${count(others.length)} smaller groups hold ${human(sum)} together` : '';
-  }
-
-  row() {
-    const row = { name: h('span', { class: 'name' }), size: h('span', { class: 'size' }), share: h('span', { class: 'share' }), blocks: h('span', { class: 'blocks' }), bar: h('i') };
-    row.button = h('button', { type: 'button', onclick: () => this.state.set({ lit: this.state.lit === row.group ? null : row.group }) },
-      row.name, row.size, h('span', { class: 'track' }, row.bar), row.blocks, row.share);
-    row.element = h('li', {}, row.button);
-    this.list.append(row.element);
-    return row;
   }
 }

@@ -1,0 +1,155 @@
+//! `millpond view`: a recording as a timeline in the browser, served on this machine alone or written as one file.
+//!
+//! ```text
+//!   site.rs      the recordings, and what is told of them, each when it is first asked for
+//!   request.rs   what a client may ask, and who may ask
+//!   server.rs    connections: their number, their time, their size
+//! ```
+
+mod request;
+mod server;
+mod site;
+
+use crate::args::ViewArgs;
+use crate::exit::{CliError, Exit};
+use crate::symbols::ModuleSymbols;
+use crate::text::{counted, number, size};
+use crate::{files, output};
+use millpond_replay::analysis::{Overview, TableError};
+use millpond_replay::view::{Embedded, MOST_SERVED, embed, open as open_recording};
+use millpond_trace::history::History;
+use site::Site;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What the page says that it was written by.
+const VERSION: &str = concat!("millpond ", env!("CARGO_PKG_VERSION"));
+
+/// A recording, and the glance at it.
+type Opened = (History, Overview);
+
+/// Recordings of one page.
+const MOST_FILES: usize = 8;
+
+/// Runs the command.
+pub(crate) fn command(args: &ViewArgs) -> Result<Exit, CliError> {
+    if args.files.len() > MOST_FILES {
+        return Err(CliError::Usage(format!(
+            "{} recordings are too many for one page, which has room for {MOST_FILES}",
+            args.files.len()
+        )));
+    }
+    if let Some(path) = &args.html {
+        output::check_writable(path)?;
+    }
+    let histories = args
+        .files
+        .iter()
+        .map(|path| files::opened(path, args.quiet, open_recording));
+    let opened = histories.collect::<Result<Vec<Opened>, CliError>>()?;
+    let names: Vec<String> = args.files.iter().map(|path| name(path)).collect();
+    match &args.html {
+        Some(path) => write(args, &names, &opened, path),
+        None => serve(args, names, opened),
+    }
+}
+
+fn name(path: &Path) -> String {
+    path.file_name()
+        .unwrap_or(path.as_os_str())
+        .to_string_lossy()
+        .into_owned()
+}
+
+fn write(args: &ViewArgs, names: &[String], opened: &[Opened], path: &Path) -> Result<Exit, CliError> {
+    let symbols: Vec<ModuleSymbols<'_>> = opened
+        .iter()
+        .map(|(history, _)| ModuleSymbols::new(&history.definitions))
+        .collect();
+    let recordings: Vec<Embedded<'_>> = names
+        .iter()
+        .zip(opened)
+        .zip(&symbols)
+        .map(|((name, (history, overview)), symbols)| Embedded {
+            name,
+            history,
+            overview,
+            symbols,
+        })
+        .collect();
+    let mut outcome = None;
+    let written = output::write_file(path, |out| match embed(&recordings, VERSION, args.blocks, out) {
+        Ok(sizes) => {
+            outcome = Some(Ok(sizes));
+            Ok(())
+        }
+        Err(TableError::Taker(error)) => Err(error),
+        Err(TableError::History(error)) => {
+            outcome = Some(Err(error));
+            Err(std::io::Error::other("nothing was written"))
+        }
+        Err(error) => Err(std::io::Error::other(error)),
+    });
+    match outcome {
+        Some(Err(source)) => Err(CliError::Analysis {
+            path: args.files[0].clone(),
+            source: source.into(),
+        }),
+        Some(Ok(sizes)) => {
+            written?;
+            let bytes = std::fs::metadata(path).map_or(0, |file| file.len());
+            output::note(args.quiet, &format!("wrote {}: {}", path.display(), size(bytes)));
+            for (name, told) in names.iter().zip(&sizes).filter(|(_, told)| told.others > 0) {
+                output::note(
+                    args.quiet,
+                    &format!(
+                        "{name}: {} are told one by one, the {} smallest as one sum; --blocks changes that",
+                        counted(told.blocks, "block"),
+                        number(told.others)
+                    ),
+                );
+            }
+            for caution in symbols.iter().flat_map(ModuleSymbols::cautions) {
+                output::note(args.quiet, &caution);
+            }
+            Ok(Exit::Done)
+        }
+        None => written.map(|()| Exit::Done),
+    }
+}
+
+fn serve(args: &ViewArgs, names: Vec<String>, opened: Vec<Opened>) -> Result<Exit, CliError> {
+    let failed = |source| CliError::Serve { source };
+    let listener = server::listen(args.port.unwrap_or(0)).map_err(failed)?;
+    let port = listener.local_addr().map_err(failed)?.port();
+    let site = Site::new(names, opened, args.blocks.unwrap_or(MOST_SERVED)).map_err(failed)?;
+    let address = format!("http://127.0.0.1:{port}/{}/", site.token());
+    output::print_line(&address)?;
+    output::note(args.quiet, "serving on this machine alone; ctrl-c ends it");
+    if !args.no_open {
+        open(&address);
+    }
+    server::run(&listener, port, site)
+}
+
+/// Shows the page in the browser of the desktop, if there is one.
+fn open(address: &str) {
+    let program = if cfg!(target_os = "macos") {
+        "open"
+    } else {
+        let is_desktop = ["DISPLAY", "WAYLAND_DISPLAY"]
+            .iter()
+            .any(|name| std::env::var_os(name).is_some());
+        if !is_desktop {
+            return;
+        }
+        "xdg-open"
+    };
+    // The address is on the screen: nothing is lost where no browser comes.
+    let _ = Command::new(program)
+        .arg(address)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+}

@@ -1,0 +1,203 @@
+//! Connections: their number, their time, their size. A request for each, a thread for each.
+//!
+//! Who does not know the token holds a connection for some seconds at most and gets a few bytes. A client that stops reading is
+//! left. Nothing that a client does ends the server: it ends with the program.
+
+use super::request::{Asked, MOST, Refusal, end_of_head, read};
+use super::site::{Site, Thing};
+use crate::exit::{CliError, Exit};
+use std::io::{self, BufWriter, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+/// Clients at once.
+const MOST_CLIENTS: usize = 32;
+/// How long a request may take to arrive, all of it.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client may leave what it asked for unread.
+const READERS_PATIENCE: Duration = Duration::from_secs(120);
+/// After an error of the system's no client is taken for so long.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Bytes of a request that are read and thrown away, so that its sender reads why it was refused.
+const MOST_DRAINED: u64 = 64 << 10;
+
+/// Listens on this machine alone, on a port that is free where none is named.
+pub(super) fn listen(port: u16) -> io::Result<TcpListener> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+}
+
+/// Serves until the program ends.
+pub(super) fn run(listener: &TcpListener, port: u16, site: Site) -> Result<Exit, CliError> {
+    let site = Arc::new(site);
+    let clients = Arc::new(AtomicUsize::new(0));
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                // Where there are too many already, this connection closes.
+                let Some(place) = Place::take(&clients) else {
+                    continue;
+                };
+                let site = Arc::clone(&site);
+                let serve = move || {
+                    // A client that has gone is no error of anybody's here.
+                    let _ = answer(&stream, port, &site);
+                    drop(place);
+                };
+                // Where no thread can be had the connection closes.
+                if Builder::new()
+                    .name("millpond-view".to_owned())
+                    .spawn(serve)
+                    .is_err()
+                {
+                    std::thread::sleep(PAUSE);
+                }
+            }
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+                ) => {}
+            // No descriptor is left, mostly: to ask again at once would not help.
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+/// One of the places for clients, which is free again when this is dropped.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(clients: &Arc<AtomicUsize>) -> Option<Self> {
+        let place = Self(Arc::clone(clients));
+        (clients.fetch_add(1, Ordering::Relaxed) < MOST_CLIENTS).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn answer(stream: &TcpStream, port: u16, site: &Site) -> io::Result<()> {
+    stream.set_write_timeout(Some(READERS_PATIENCE))?;
+    stream.set_nodelay(true)?;
+    match head(stream).and_then(|head| read(&head, port, site.token(), site.len())) {
+        Ok(Asked::Page) => whole(stream, site, "200 OK", "text/html; charset=utf-8", site.page()),
+        Ok(Asked::Of(index, Thing::Blocks)) => parts(stream, site, index),
+        Ok(Asked::Of(index, thing)) => match site.text(index, thing) {
+            Ok(text) => whole(stream, site, "200 OK", "application/json", text),
+            Err(why) => whole(
+                stream,
+                site,
+                "500 Internal Server Error",
+                "text/plain; charset=utf-8",
+                why,
+            ),
+        },
+        Err(refusal) => refuse(stream, site, refusal),
+    }
+}
+
+/// The head of a request, all of it within its time and its length.
+fn head(mut stream: &TcpStream) -> Result<Vec<u8>, Refusal> {
+    let until = Instant::now() + PATIENCE;
+    let mut sent = Vec::new();
+    let mut some = [0; 2048];
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || stream.set_read_timeout(Some(left)).is_err() {
+            return Err(Refusal::TooSlow);
+        }
+        let count = match stream.read(&mut some) {
+            Ok(0) => return Err(Refusal::Malformed),
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(_) => return Err(Refusal::TooSlow),
+        };
+        sent.extend_from_slice(&some[..count]);
+        match end_of_head(&sent) {
+            Some(end) if end <= MOST => {
+                sent.truncate(end);
+                return Ok(sent);
+            }
+            None if sent.len() <= MOST => {}
+            _ => return Err(Refusal::TooLong),
+        }
+    }
+}
+
+fn begin(out: &mut dyn Write, site: &Site, status: &str, kind: &str, length: &str) -> io::Result<()> {
+    write!(
+        out,
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{length}\r\nContent-Security-Policy: {}\r\n\
+         X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\nReferrer-Policy: no-referrer\r\n\
+         Cross-Origin-Resource-Policy: same-origin\r\nCross-Origin-Opener-Policy: same-origin\r\n\
+         Connection: close\r\n\r\n",
+        site.policy()
+    )
+}
+
+fn whole(mut stream: &TcpStream, site: &Site, status: &str, kind: &str, body: &str) -> io::Result<()> {
+    let mut head = Vec::new();
+    begin(
+        &mut head,
+        site,
+        status,
+        kind,
+        &format!("Content-Length: {}", body.len()),
+    )?;
+    stream.write_all(&head)?;
+    stream.write_all(body.as_bytes())
+}
+
+fn refuse(mut stream: &TcpStream, site: &Site, refusal: Refusal) -> io::Result<()> {
+    whole(
+        stream,
+        site,
+        refusal.status(),
+        "text/plain; charset=utf-8",
+        refusal.sentence(),
+    )?;
+    stream.shutdown(Shutdown::Write)?;
+    stream.set_read_timeout(Some(PAUSE))?;
+    io::copy(&mut Read::by_ref(&mut stream).take(MOST_DRAINED), &mut io::sink()).map(drop)
+}
+
+/// The blocks of a recording, as they are found.
+fn parts(stream: &TcpStream, site: &Site, index: usize) -> io::Result<()> {
+    let mut head = Vec::new();
+    let kind = "application/octet-stream";
+    begin(&mut head, site, "200 OK", kind, "Transfer-Encoding: chunked")?;
+    let mut stream = stream;
+    stream.write_all(&head)?;
+    let mut chunks = BufWriter::with_capacity(1 << 18, Chunks(stream));
+    // Without the last chunk a client knows that something is missing.
+    site.blocks(index, &mut chunks)?;
+    chunks.flush()?;
+    stream.write_all(b"0\r\n\r\n")
+}
+
+/// Whatever is written at once becomes a chunk.
+struct Chunks<'a>(&'a TcpStream);
+
+impl Write for Chunks<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.is_empty() {
+            // An empty chunk would be the last.
+            return Ok(0);
+        }
+        let mut stream = self.0;
+        write!(stream, "{:x}\r\n", bytes.len())?;
+        stream.write_all(bytes)?;
+        stream.write_all(b"\r\n")?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,146 @@
+//! The recordings of a page, and what is told of them. What takes a walk is made when it is first asked for, and kept.
+
+use crate::symbols::ModuleSymbols;
+use millpond_replay::analysis::{Overview, TableError, blocks};
+use millpond_replay::view::{Served, glance, policy, served, stacks, told};
+use millpond_trace::history::History;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::sync::OnceLock;
+
+/// A kind of thing that is told of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Thing {
+    /// The overview, at once.
+    Glance,
+    /// The table of blocks, in parts.
+    Blocks,
+    /// Stacks with names.
+    Stacks,
+    /// Findings, steps, what is missing.
+    Told,
+}
+
+/// Text as it was made, or why it could not be.
+type Made = Result<String, String>;
+
+/// A recording that is served.
+struct Shown {
+    history: History,
+    overview: Overview,
+    glance: OnceLock<Made>,
+    stacks: OnceLock<Made>,
+    told: OnceLock<Made>,
+}
+
+/// All that is served.
+pub(super) struct Site {
+    token: String,
+    page: String,
+    policy: String,
+    recordings: Vec<Shown>,
+    most_blocks: u64,
+}
+
+impl Site {
+    pub(super) fn new(
+        names: Vec<String>,
+        opened: Vec<(History, Overview)>,
+        most_blocks: u64,
+    ) -> io::Result<Self> {
+        let page = served(&Served {
+            names: &names,
+            version: super::VERSION,
+        });
+        let recordings = opened.into_iter().map(|(history, overview)| Shown {
+            history,
+            overview,
+            glance: OnceLock::new(),
+            stacks: OnceLock::new(),
+            told: OnceLock::new(),
+        });
+        Ok(Self {
+            token: token()?,
+            page,
+            policy: format!("{}; frame-ancestors 'none'", policy(true)),
+            recordings: recordings.collect(),
+            most_blocks,
+        })
+    }
+
+    /// What every address begins with: who does not know it gets nothing.
+    pub(super) fn token(&self) -> &str {
+        &self.token
+    }
+
+    pub(super) fn page(&self) -> &str {
+        &self.page
+    }
+
+    pub(super) fn policy(&self) -> &str {
+        &self.policy
+    }
+
+    /// How many recordings there are.
+    pub(super) fn len(&self) -> usize {
+        self.recordings.len()
+    }
+
+    /// A thing that is text, of a recording that there is.
+    pub(super) fn text(&self, index: usize, thing: Thing) -> Result<&str, &str> {
+        let Some(of) = self.recordings.get(index) else {
+            return Err("there is no such recording");
+        };
+        let symbols = || ModuleSymbols::new(&of.history.definitions);
+        let made = match thing {
+            Thing::Glance => of
+                .glance
+                .get_or_init(|| Ok(glance(&of.history, &of.overview).to_string())),
+            Thing::Stacks => of
+                .stacks
+                .get_or_init(|| Ok(stacks(&of.history, &symbols()).to_string())),
+            Thing::Told => of.told.get_or_init(|| {
+                let told = told(&of.history, &symbols());
+                told.map(|told| told.to_string())
+                    .map_err(|error| error.to_string())
+            }),
+            Thing::Blocks => return Err("blocks are told in parts"),
+        };
+        made.as_deref().map_err(String::as_str)
+    }
+
+    /// Walks a recording and writes its blocks, each part behind its length, and each section behind its own.
+    pub(super) fn blocks(&self, index: usize, out: &mut dyn Write) -> io::Result<()> {
+        let Some(of) = self.recordings.get(index) else {
+            return Ok(());
+        };
+        let keeping = of.overview.sizes.keeping(self.most_blocks);
+        let symbols = ModuleSymbols::new(&of.history.definitions);
+        let told = blocks(&of.history, &symbols, keeping, &mut |part| {
+            let length: usize = part.iter().map(|section| 4 + section.len()).sum();
+            out.write_all(&length_of(length)?)?;
+            for section in &part {
+                out.write_all(&length_of(section.len())?)?;
+                out.write_all(section)?;
+            }
+            out.flush()
+        });
+        match told {
+            Ok(_) => Ok(()),
+            Err(TableError::Taker(error)) => Err(error),
+            Err(error) => Err(io::Error::other(error)),
+        }
+    }
+}
+
+fn length_of(bytes: usize) -> io::Result<[u8; 4]> {
+    let bytes = u32::try_from(bytes).map_err(io::Error::other)?;
+    Ok(bytes.to_le_bytes())
+}
+
+/// 128 bits that nobody can guess, from the system, as text.
+fn token() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}

@@ -1,0 +1,454 @@
+//! `millpond view`: who gets what from its server, and what is in its file.
+
+mod support;
+
+use millpond_trace::recording::{Kind, Row, Writer};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{command, folder, run, small};
+
+const EVIL: &str = "</script><img src=x onerror=alert(1)><!--<script>";
+
+/// A server that ends with the test.
+struct Served {
+    child: Child,
+    /// `127.0.0.1` and the port.
+    host: String,
+    /// The path that the address begins with.
+    path: String,
+}
+
+impl Served {
+    fn start(files: &[&str]) -> Self {
+        let mut args = vec!["view", "--no-open", "--quiet"];
+        args.extend(files);
+        let mut child = command(&args).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("a pipe"))
+            .read_line(&mut line)
+            .expect("an address");
+        let address = line.trim().strip_prefix("http://").expect("an address");
+        let (host, path) = address.split_once('/').expect("a path");
+        assert!(host.starts_with("127.0.0.1:"), "{host}");
+        Self {
+            child,
+            host: host.to_owned(),
+            path: format!("/{path}"),
+        }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.host).expect("it listens");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .expect("a timeout");
+        stream
+    }
+
+    /// Sends bytes and reads all that comes back: the head, and what is behind it.
+    fn send(&self, bytes: &[u8]) -> (String, Vec<u8>) {
+        let mut stream = self.connect();
+        // A server that has refused already may have closed.
+        let _ = stream.write_all(bytes);
+        answer(stream)
+    }
+
+    fn get(&self, path: &str) -> (String, Vec<u8>) {
+        self.send(self.request(path).as_bytes())
+    }
+
+    fn request(&self, path: &str) -> String {
+        format!("GET {}{path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.path, self.host)
+    }
+
+    fn json(&self, path: &str) -> Value {
+        let (head, body) = self.get(path);
+        assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+        serde_json::from_slice(&body).expect("JSON")
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn answer(mut stream: TcpStream) -> (String, Vec<u8>) {
+    let mut all = Vec::new();
+    let _ = stream.read_to_end(&mut all);
+    let end = all.windows(4).position(|four| four == b"\r\n\r\n");
+    let end = end.map_or(all.len(), |end| end + 4);
+    (
+        String::from_utf8_lossy(&all[..end]).into_owned(),
+        all[end..].to_vec(),
+    )
+}
+
+/// The chunks of a body together; none where the last is missing.
+fn joined(mut body: &[u8]) -> Option<Vec<u8>> {
+    let mut all = Vec::new();
+    loop {
+        let end = body.windows(2).position(|two| two == b"\r\n")?;
+        let length = usize::from_str_radix(std::str::from_utf8(&body[..end]).ok()?, 16).ok()?;
+        let chunk = body.get(end + 2..end + 2 + length)?;
+        if length == 0 {
+            return Some(all);
+        }
+        all.extend(chunk);
+        body = body.get(end + 2 + length + 2..)?;
+    }
+}
+
+/// The sections of each part.
+fn sections(mut bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    while let Some((length, rest)) = bytes.split_first_chunk() {
+        let (one, after) = rest.split_at(u32::from_le_bytes(*length) as usize);
+        all.push(one.to_vec());
+        bytes = after;
+    }
+    all
+}
+
+/// A recording of Millpond's whose names mean harm, with blocks of sizes that no memory has.
+fn hostile(folder: &Path) -> String {
+    let mut writer = Writer::new(Vec::new(), &[("program".to_owned(), EVIL.to_owned())]).expect("memory");
+    let tag = Row {
+        tag: 1,
+        ..Row::new(Kind::DefineTag, 0)
+    };
+    writer.say(&tag, Some(EVIL), None).expect("memory");
+    let pool = Row {
+        pool: 1,
+        ..Row::new(Kind::DefinePool, 0)
+    };
+    writer
+        .say(&pool, Some(&format!("cuda\n{EVIL}")), Some(&[0]))
+        .expect("memory");
+    let stack = Row {
+        stack: 1,
+        ..Row::new(Kind::DefineStack, 0)
+    };
+    writer.say(&stack, None, Some(&[4096])).expect("memory");
+    writer
+        .say(
+            &Row::new(Kind::DefineFrame, 0),
+            Some(&format!("{EVIL}\n{EVIL}\n7")),
+            Some(&[4096]),
+        )
+        .expect("memory");
+    writer
+        .say(&Row::new(Kind::Mark, 5), Some(EVIL), None)
+        .expect("memory");
+    for id in 1..=40_000u64 {
+        let row = Row {
+            id,
+            requested: 1 << 63,
+            bytes: if id.is_multiple_of(1000) { 1 << 63 } else { 4096 },
+            pool: 1,
+            tag: 1,
+            stack: 1,
+            ..Row::new(Kind::Alloc, id * 10)
+        };
+        writer.push(&row).expect("memory");
+    }
+    let path = folder.join("evil<img src=x>.mpr");
+    std::fs::write(&path, writer.finish(400_000).expect("memory")).expect("room");
+    path.display().to_string()
+}
+
+#[test]
+fn the_page_and_what_it_asks_for_are_served() {
+    let folder = folder("view-served");
+    let file = small(&folder, "small.csv");
+    let served = Served::start(&[&file, &file]);
+    let (head, page) = served.get("");
+    assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+    for line in [
+        "Content-Type: text/html; charset=utf-8",
+        "X-Content-Type-Options: nosniff",
+        "Cache-Control: no-store",
+        "Connection: close",
+        "default-src 'none'; script-src 'sha256-",
+        "connect-src 'self'",
+        "frame-ancestors 'none'",
+    ] {
+        assert!(head.contains(line), "{line} is not in {head}");
+    }
+    assert!(!head.contains("unsafe-") && !head.contains("Access-Control"));
+    let page = String::from_utf8(page).expect("text");
+    assert!(page.contains("small.csv") && page.ends_with("</html>\n"));
+    let glance = served.json("0/glance");
+    assert_eq!(glance["peak"], 2 * 31_457_280);
+    assert_eq!(glance["allocations"], 3);
+    assert_eq!(served.json("1/glance"), glance);
+    assert!(served.json("0/stacks")["stacks"].is_array());
+    let told = served.json("0/told");
+    assert_eq!(told["peak"][1], 2 * 31_457_280);
+    let (head, body) = served.get("0/blocks");
+    assert!(head.contains("Transfer-Encoding: chunked"), "{head}");
+    let parts = sections(&joined(&body).expect("a whole body"));
+    let head: Value = serde_json::from_slice(&sections(&parts[0])[0]).expect("JSON");
+    assert_eq!(head["end"]["blocks"], 3);
+    assert_eq!(head["end"]["events"], 4);
+}
+
+#[test]
+fn who_does_not_know_the_token_or_comes_from_elsewhere_gets_nothing() {
+    let folder = folder("view-refused");
+    let file = small(&folder, "small.csv");
+    let served = Served::start(&[&file]);
+    let (host, path) = (&served.host, &served.path);
+    for (request, status) in [
+        (format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"), "404"),
+        (
+            format!("GET /{}/ HTTP/1.1\r\nHost: {host}\r\n\r\n", "0".repeat(32)),
+            "404",
+        ),
+        (
+            format!("GET {path} HTTP/1.1\r\nHost: evil.example\r\n\r\n"),
+            "403",
+        ),
+        (format!("GET {path} HTTP/1.1\r\n\r\n"), "403"),
+        (
+            format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nOrigin: http://evil.example\r\n\r\n"),
+            "403",
+        ),
+        (
+            format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nSec-Fetch-Site: cross-site\r\n\r\n"),
+            "403",
+        ),
+        (
+            format!("POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 5\r\n\r\nhello"),
+            "405",
+        ),
+        (
+            format!("GET {path}../etc/passwd HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+            "404",
+        ),
+        ("\x16\x03\x01\x02 hello\r\n\r\n".to_owned(), "400"),
+    ] {
+        let (head, body) = served.send(request.as_bytes());
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 {status}")),
+            "{request}: {head}"
+        );
+        assert!(body.len() < 200 && head.contains("nosniff"), "{request}");
+        let token = path.trim_matches('/');
+        assert!(!head.contains(token) && !String::from_utf8_lossy(&body).contains(token));
+    }
+}
+
+#[test]
+fn clients_that_mean_harm_do_not_take_it_down() {
+    let folder = folder("view-harm");
+    let file = small(&folder, "small.csv");
+    let served = Served::start(&[&file]);
+    // Too long, with an end and without one.
+    let long = format!("GET {} HTTP/1.1\r\nX: {}", served.path, "a".repeat(100_000));
+    for bytes in [long.clone(), format!("{long}\r\n\r\n")] {
+        let (head, _) = served.send(bytes.as_bytes());
+        assert!(head.starts_with("HTTP/1.1 431"), "{head}");
+    }
+    // Nothing, and half of something, from more clients than there is room for.
+    let silent: Vec<TcpStream> = (0..60).map(|_| served.connect()).collect();
+    for mut stream in silent.iter().take(10) {
+        stream.write_all(b"GET /").expect("a part of a request");
+    }
+    // A byte now and then: it is the whole request that has to arrive in time.
+    let mut slow = silent[0].try_clone().expect("a stream");
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(7) {
+        let _ = slow.write_all(b"x");
+        std::thread::sleep(Duration::from_millis(250));
+    }
+    let (head, _) = answer(slow);
+    assert!(head.is_empty() || head.starts_with("HTTP/1.1 408"), "{head}");
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    // Gone in the middle of an answer.
+    for _ in 0..20 {
+        let mut stream = served.connect();
+        stream
+            .write_all(served.request("0/blocks").as_bytes())
+            .expect("a request");
+        stream.shutdown(Shutdown::Both).expect("it closes");
+    }
+    drop(silent);
+    let (head, _) = served.get("0/glance");
+    assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+}
+
+#[test]
+fn an_interrupt_ends_it_and_frees_its_port() {
+    let folder = folder("view-interrupt");
+    let file = small(&folder, "small.csv");
+    let mut served = Served::start(&[&file]);
+    let port = served.host.rsplit(':').next().expect("a port").to_owned();
+    let process = served.child.id().to_string();
+    let killed = Command::new("kill").args(["-INT", &process]).status();
+    assert!(killed.expect("kill runs").success());
+    let begun = Instant::now();
+    while served.child.try_wait().expect("it is ours").is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "it does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let again = command(&["view", "--no-open", "--quiet", "--port", &port, &file])
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut again = again.expect("it starts");
+    let mut line = String::new();
+    let stdout = again.stdout.take().expect("a pipe");
+    let read = BufReader::new(stdout).read_line(&mut line);
+    let _ = again.kill();
+    let _ = again.wait();
+    assert!(read.is_ok() && line.contains(&format!(":{port}/")), "{line}");
+}
+
+#[test]
+fn a_port_that_is_taken_is_one_sentence() {
+    let folder = folder("view-taken");
+    let file = small(&folder, "small.csv");
+    let served = Served::start(&[&file]);
+    let port = served.host.rsplit(':').next().expect("a port");
+    let (code, _, stderr) = run(&["view", "--no-open", "--port", port, &file]);
+    assert_eq!(code, 2);
+    assert!(
+        stderr.contains("--port") && stderr.lines().count() == 1,
+        "{stderr}"
+    );
+}
+
+#[test]
+fn names_in_a_file_cannot_run_and_large_numbers_do_no_harm() {
+    let folder = folder("view-html");
+    let evil = hostile(&folder);
+    let out = folder.join("page.html");
+    let (code, _, stderr) = run(&["view", &evil, "--html", &out.display().to_string()]);
+    assert_eq!(code, 0, "{stderr}");
+    let html = std::fs::read_to_string(&out).expect("a page");
+    assert!(!html.contains("<img") && !html.contains("<!--"));
+    // The script, its facts, and of the recording its glance, its blocks, its stacks and what is told.
+    assert_eq!(html.matches("<script").count(), 2 + 4);
+    assert_eq!(html.matches("</script").count(), 2 + 4);
+    assert_eq!(html.matches("<script>").count(), 1);
+    for outside in [
+        "http://", "https://", "@import", "url(", "<link", "<iframe", " href=",
+    ] {
+        assert!(!html.contains(outside), "{outside}");
+    }
+    let head = html.split("</head>").next().expect("a head");
+    assert!(head.contains("default-src 'none'; script-src 'sha256-"));
+    assert!(!head.contains("unsafe-inline") && !head.contains("connect-src"));
+    let served = Served::start(&[&evil]);
+    let (_, page) = served.get("");
+    assert!(!String::from_utf8_lossy(&page).contains("<img"));
+    let text = served.json("0/glance").to_string() + &served.json("0/told").to_string();
+    let largest = text
+        .split(|letter: char| !letter.is_ascii_digit())
+        .filter_map(|digits| digits.parse::<u64>().ok());
+    assert!(
+        largest.max() <= Some((1 << 53) - 1),
+        "a number that no script can hold"
+    );
+}
+
+#[test]
+fn what_a_cut_recording_lacks_is_said() {
+    let folder = folder("view-cut");
+    let whole = hostile(&folder);
+    let bytes = std::fs::read(&whole).expect("it is there");
+    let cut = folder.join("cut.mpr");
+    std::fs::write(&cut, &bytes[..bytes.len() - 1000]).expect("room");
+    let served = Served::start(&[&cut.display().to_string()]);
+    let missing = served.json("0/glance")["missing"].to_string();
+    assert!(missing.contains("the recording is cut after"), "{missing}");
+    let told = served.json("0/told")["missing"].to_string();
+    assert!(told.contains("the recording is cut after"), "{told}");
+}
+
+#[test]
+fn fewer_blocks_are_said_to_be_fewer() {
+    let folder = folder("view-fewer");
+    let file = hostile(&folder);
+    let out = folder.join("page.html").display().to_string();
+    let (code, _, stderr) = run(&["view", &file, "--html", &out, "--blocks", "100"]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(
+        stderr.contains("as one sum") && stderr.contains("--blocks"),
+        "{stderr}"
+    );
+}
+
+/// What a page says in a real browser; none where there is no browser to look with.
+fn looked_at(url: &str) -> Option<Value> {
+    let missing = ["chromium", "chromedriver", "node"]
+        .into_iter()
+        .find(|program| Command::new(program).arg("--version").output().is_err());
+    if let Some(missing) = missing {
+        eprintln!("skipped: the page in a browser, which takes {missing}");
+        return None;
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../xtask/src/pictures/check.js");
+    let output = Command::new("node")
+        .arg(script)
+        .arg(url)
+        .output()
+        .expect("it starts");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Some(serde_json::from_slice(&output.stdout).expect("JSON"))
+}
+
+#[test]
+fn a_browser_shows_it_whatever_names_and_numbers_say() {
+    let folder = folder("view-browser");
+    let evil = hostile(&folder);
+    let served = Served::start(&[&evil, &small(&folder, "small.csv")]);
+    let Some(said) = looked_at(&format!("http://{}{}", served.host, served.path)) else {
+        return;
+    };
+    assert_eq!(said["state"], "", "{said}");
+    assert!(
+        said["holders"]
+            .as_str()
+            .is_some_and(|text| text.contains("<img src=x")),
+        "{said}"
+    );
+    let file = small(&folder, "small.csv");
+    let out = folder.join("small.html").display().to_string();
+    assert_eq!(run(&["view", &file, "--html", &out]).0, 0);
+    let said = looked_at(&format!("file://{out}")).expect("there is a browser");
+    let figures = said["figures"].as_str().expect("text");
+    assert!(
+        figures.contains("60.00 MiB") && figures.contains("70.00 MiB"),
+        "{figures}"
+    );
+}
+
+#[test]
+fn a_browser_says_what_is_missing() {
+    let folder = folder("view-browser-cut");
+    let bytes = std::fs::read(hostile(&folder)).expect("it is there");
+    let cut = folder.join("cut.mpr").display().to_string();
+    std::fs::write(&cut, &bytes[..bytes.len() - 1000]).expect("room");
+    let out = folder.join("cut.html").display().to_string();
+    let (code, _, stderr) = run(&["view", &cut, "--html", &out, "--blocks", "50"]);
+    assert_eq!(code, 0, "{stderr}");
+    let Some(said) = looked_at(&format!("file://{out}")) else {
+        return;
+    };
+    let missing = said["missing"].as_str().expect("text");
+    assert!(
+        missing.contains("is cut after") && missing.contains("told as one sum"),
+        "{missing}"
+    );
+}

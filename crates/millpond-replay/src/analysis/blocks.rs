@@ -1,0 +1,413 @@
+//! The table of all blocks of a recording, in parts that are made while the recording is walked: a reader that takes them one by one, such
+//! as the page of `view`, can answer any question about any window from them.
+//!
+//! ```text
+//!   events    births and ends, in order      who, time; in the place of a birth the next block is meant
+//!   blocks    in the order of their births   bytes, slack, address, origin
+//!   origins   what many blocks share         pool, stream, thread, tag, stack, and the group of each way to group
+//!   samples   reserved, unexplained, parked  where they change
+//! ```
+//!
+//! A part is sections, each a column of varints; the first is text, as JSON. What it takes to make them does not grow with the
+//! recording: the blocks that live, and the origins there are. Blocks that are not told one by one are one sum, told at each event.
+//! Numbers beyond 2^52 are told as that: a script can hold their differences of either sign.
+
+use super::groups::{By, COUNT, Groups, Lines};
+use super::ledger::{Block, Ledger, Parked, Watch, walk};
+use super::overview::Keeping;
+use super::{Map, Window, shown};
+use crate::page::encode::{Column, difference};
+use millpond_trace::history::{History, HistoryError, Symbols};
+use millpond_trace::recording::{Gauge, Kind, Row};
+use serde_json::{Value, json};
+use std::io;
+
+/// Events in a part.
+const PART: u64 = 1 << 16;
+/// Samples in a part.
+const SAMPLES: u64 = 1 << 16;
+/// Marks, refusals and losses that are told one by one.
+const MOST_NOTES: u64 = 20_000;
+/// What a script's numbers hold, and twice their difference too.
+const MOST_NUMBER: u64 = (1 << 52) - 1;
+/// Threads of which the last event is remembered.
+const THREADS: usize = 1 << 16;
+/// Text of one part: names beyond it are cut.
+const MOST_TEXT: usize = 32 << 20;
+
+/// What became of the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableSize {
+    /// Blocks told one by one.
+    pub blocks: u64,
+    /// Their births and ends.
+    pub events: u64,
+    /// Blocks that are only in the sum.
+    pub others: u64,
+}
+
+/// Why a table was not told to its end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TableError {
+    /// The recording cannot be walked any more.
+    #[error(transparent)]
+    History(#[from] HistoryError),
+    /// Whoever takes the parts does not take them any more.
+    #[error("the table of blocks is not taken any further: {0}")]
+    Taker(#[from] io::Error),
+}
+
+/// A part of a table: its sections.
+pub type Part = Vec<Vec<u8>>;
+
+/// Makes the table of a recording's blocks, and gives each part to `take`.
+///
+/// # Errors
+/// The recording cannot be walked any more, or `take` fails.
+pub fn blocks(
+    history: &History,
+    symbols: &dyn Symbols,
+    keeping: Keeping,
+    take: &mut dyn FnMut(Part) -> io::Result<()>,
+) -> Result<TableSize, TableError> {
+    let groups = Groups::new(&history.definitions, symbols, Lines::Told);
+    let mut table = Table {
+        keeping,
+        take,
+        failed: None,
+        size: TableSize::default(),
+        part: Making::default(),
+        places: Map::default(),
+        last: Map::default(),
+        origins: Map::default(),
+        told_names: [0; COUNT],
+        told_tags: Map::default(),
+        rest: 0,
+        notes: 0,
+        samples: Samples::default(),
+    };
+    let ledger = walk(history, groups, Window::ALL, &mut table)?;
+    if table.failed.is_none() {
+        table.flush(&ledger, true);
+    }
+    match table.failed {
+        Some(error) => Err(error.into()),
+        None => Ok(table.size),
+    }
+}
+
+/// What many blocks share.
+type Origin = [u32; 5];
+
+struct Table<'t> {
+    keeping: Keeping,
+    take: &'t mut dyn FnMut(Part) -> io::Result<()>,
+    failed: Option<io::Error>,
+    size: TableSize,
+    part: Making,
+    /// Where a block that lives is in the table, by its number; nothing where all are told, for then it is its number.
+    places: Map<u64, u64>,
+    /// The last event of each thread, where that was an allocation.
+    last: Map<u32, u64>,
+    origins: Map<Origin, u64>,
+    /// Names of groups that were told.
+    told_names: [usize; COUNT],
+    told_tags: Map<u32, ()>,
+    /// Bytes of blocks that are not told one by one.
+    rest: u128,
+    notes: u64,
+    samples: Samples,
+}
+
+/// What was told last of each figure.
+#[derive(Default)]
+struct Samples {
+    reserved: Option<u64>,
+    unexplained: Option<u64>,
+    parked: u64,
+}
+
+/// A part as it is made.
+#[derive(Default)]
+struct Making {
+    events: u64,
+    blocks: u64,
+    first_event: u64,
+    who: Column,
+    times: Column,
+    bytes: Column,
+    slack: Column,
+    addresses: Column,
+    origins: Column,
+    new_origins: Column,
+    /// Blocks that are older than their birth in the table, or were never handed out in the recording.
+    older: Column,
+    /// The change of the sum of other blocks, and how many of them were born.
+    rest: Column,
+    samples: [Column; 3],
+    sampled: u64,
+    notes: Vec<Value>,
+    tags: Vec<Value>,
+    now: Now,
+}
+
+/// What differences are told from; goes on from part to part.
+#[derive(Clone, Copy, Default)]
+struct Now {
+    time: u64,
+    address: u64,
+    rest: u64,
+    births: u64,
+}
+
+/// What ended a block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Freed = 0,
+    /// Freed as the very next thing its thread did with memory.
+    AtOnce = 1,
+    /// A keyframe does not name it any more.
+    Vanished = 2,
+}
+
+fn capped(number: u64) -> u64 {
+    number.min(MOST_NUMBER)
+}
+
+impl Table<'_> {
+    /// An event of a block that is told: 0 for a birth, else what ended which block, counted back from the newest.
+    fn event(&mut self, ledger: &Ledger<'_>, who: u64) {
+        let time = capped(ledger.time);
+        let part = &mut self.part;
+        part.who.put(who);
+        part.times.put(time - part.now.time);
+        part.now.time = time;
+        if self.keeping != Keeping::ALL {
+            let rest = capped(shown(self.rest));
+            part.rest.put_signed(difference(rest, part.now.rest));
+            part.rest.put(part.now.births);
+            part.now.rest = rest;
+            part.now.births = 0;
+        }
+        part.events += 1;
+        self.size.events += 1;
+    }
+
+    fn birth(&mut self, ledger: &Ledger<'_>, block: &Block) {
+        self.event(ledger, 0);
+        let origin = self.origin(ledger, block);
+        let part = &mut self.part;
+        part.origins.put(origin);
+        let (bytes, requested) = (capped(block.bytes), capped(block.requested));
+        part.bytes.put(bytes);
+        part.slack.put_signed(difference(bytes, requested));
+        let address = capped(block.address);
+        part.addresses.put_signed(difference(address, part.now.address));
+        part.now.address = address;
+        let age = part.now.time.saturating_sub(capped(block.time));
+        if age > 0 || !block.is_event {
+            part.older.put(part.blocks);
+            part.older.put(age * 2 + u64::from(!block.is_event));
+        }
+        part.blocks += 1;
+        if self.keeping != Keeping::ALL {
+            self.places.insert(block.number, self.size.blocks);
+        }
+        self.size.blocks += 1;
+    }
+
+    fn origin(&mut self, ledger: &Ledger<'_>, block: &Block) -> u64 {
+        let next = self.origins.len() as u64;
+        let key = [block.pool, block.stream, block.thread, block.tag, block.stack];
+        let origin = *self.origins.entry(key).or_insert(next);
+        if origin == next {
+            for number in key.into_iter().chain(block.groups) {
+                self.part.new_origins.put(u64::from(number));
+            }
+            if self.told_tags.insert(block.tag, ()).is_none() {
+                let text = ledger.groups.definitions().tag(block.tag);
+                self.part.tags.push(json!([block.tag, text]));
+            }
+        }
+        origin
+    }
+
+    fn end(&mut self, ledger: &Ledger<'_>, place: u64, fate: Fate) {
+        let back = self.size.blocks - 1 - place;
+        self.event(ledger, 1 + back * 3 + fate as u64);
+    }
+
+    /// Where a block is in the table, for the last time; none if it is not told.
+    fn place(&mut self, block: &Block) -> Option<u64> {
+        if self.keeping == Keeping::ALL {
+            return Some(block.number);
+        }
+        self.places.remove(&block.number)
+    }
+
+    fn fate(&mut self, block: &Block, by: Option<&Row>) -> Fate {
+        let Some(row) = by else { return Fate::Vanished };
+        if self.last.remove(&row.thread) == Some(block.id) {
+            Fate::AtOnce
+        } else {
+            Fate::Freed
+        }
+    }
+
+    /// A figure from here on: how many events of this part were before, and when.
+    fn sample(&mut self, which: usize, time: u64, value: u64) {
+        let column = &mut self.part.samples[which];
+        column.put(self.part.events);
+        column.put(capped(time));
+        column.put(capped(value));
+        self.part.sampled += 1;
+    }
+
+    fn sample_parked(&mut self, ledger: &Ledger<'_>) {
+        let parked = shown(ledger.parked_bytes);
+        if parked != self.samples.parked {
+            self.samples.parked = parked;
+            self.sample(2, ledger.time, parked);
+        }
+    }
+
+    fn sample_reserved(&mut self, ledger: &Ledger<'_>) {
+        let reserved = ledger.reserved.map(shown);
+        if let Some(bytes) = reserved.filter(|_| reserved != self.samples.reserved) {
+            self.samples.reserved = reserved;
+            self.sample(0, ledger.time, bytes);
+        }
+    }
+
+    fn note(&mut self, ledger: &Ledger<'_>, what: &str, value: u64, text: &str) {
+        self.notes += 1;
+        if self.notes <= MOST_NOTES {
+            let event = self.part.first_event + self.part.events;
+            let text: String = text.chars().take(200).collect();
+            let note = json!([what, event, capped(ledger.time), capped(value), text]);
+            self.part.notes.push(note);
+        }
+    }
+
+    fn flush_when_full(&mut self, ledger: &Ledger<'_>) {
+        if self.part.events >= PART || self.part.sampled >= SAMPLES {
+            self.flush(ledger, false);
+        }
+    }
+
+    fn flush(&mut self, ledger: &Ledger<'_>, is_last: bool) {
+        let next = Making {
+            now: self.part.now,
+            first_event: self.part.first_event + self.part.events,
+            ..Making::default()
+        };
+        let part = std::mem::replace(&mut self.part, next);
+        let mut text = 0;
+        let mut names = serde_json::Map::new();
+        for by in By::ALL {
+            let all = ledger.groups.names(by);
+            let new = all.get(self.told_names[by as usize]..).unwrap_or_default();
+            self.told_names[by as usize] = all.len();
+            let told = new.iter().map(|name| {
+                text += name.len();
+                Value::from(if text > MOST_TEXT { "" } else { name.as_str() })
+            });
+            names.insert(by.name().to_owned(), told.collect());
+        }
+        let mut head = json!({
+            "events": part.events,
+            "blocks": part.blocks,
+            "names": names,
+            "tags": part.tags,
+            "notes": part.notes,
+        });
+        if is_last {
+            head["end"] = json!({
+                "blocks": self.size.blocks,
+                "events": self.size.events,
+                "others": self.size.others,
+                "othersBytes": capped(shown(self.rest)),
+                "othersUnder": (self.keeping != Keeping::ALL).then_some(capped(self.keeping.all_from)),
+                "moreNotes": self.notes.saturating_sub(MOST_NOTES),
+                "unknownFrees": ledger.unknown_frees,
+                "end": capped(ledger.time),
+            });
+        }
+        let [reserved, unexplained, parked] = part.samples;
+        let columns = [
+            part.who,
+            part.times,
+            part.bytes,
+            part.slack,
+            part.addresses,
+            part.origins,
+            part.new_origins,
+            part.older,
+            part.rest,
+            reserved,
+            unexplained,
+            parked,
+        ];
+        let head = std::iter::once(head.to_string().into_bytes());
+        let sections = head.chain(columns.into_iter().map(Column::into_bytes)).collect();
+        if let Err(error) = (self.take)(sections) {
+            self.failed = Some(error);
+        }
+    }
+}
+
+impl Watch for Table<'_> {
+    fn opened(&mut self, ledger: &Ledger<'_>, block: &Block) {
+        if block.is_event && (self.last.len() < THREADS || self.last.contains_key(&block.thread)) {
+            self.last.insert(block.thread, block.id);
+        }
+        if self.keeping.keeps(block.id, block.bytes) {
+            self.birth(ledger, block);
+        } else {
+            self.rest += u128::from(block.bytes);
+            self.part.now.births += 1;
+            self.size.others += 1;
+        }
+        self.flush_when_full(ledger);
+    }
+
+    fn closed(&mut self, ledger: &Ledger<'_>, block: &Block, by: Option<&Row>) {
+        let fate = self.fate(block, by);
+        match self.place(block) {
+            Some(place) => self.end(ledger, place, fate),
+            None => self.rest = self.rest.saturating_sub(u128::from(block.bytes)),
+        }
+        self.sample_parked(ledger);
+        self.flush_when_full(ledger);
+    }
+
+    fn passed(&mut self, ledger: &Ledger<'_>, _: &Parked, _: &Row) {
+        self.sample_parked(ledger);
+    }
+
+    fn row(&mut self, ledger: &Ledger<'_>, row: &Row, text: Option<&str>) {
+        match row.kind {
+            Kind::Reserve | Kind::Release => self.sample_reserved(ledger),
+            Kind::Gauge => {
+                self.sample_reserved(ledger);
+                if row.tag == Gauge::DeviceUsed as u32 && row.pool == 0 {
+                    let beyond = shown(ledger.unexplained());
+                    if self.samples.unexplained.replace(beyond) != Some(beyond) {
+                        self.sample(1, ledger.time, beyond);
+                    }
+                }
+            }
+            Kind::Mark => self.note(ledger, "mark", 0, text.unwrap_or_default()),
+            Kind::Step => self.note(ledger, "step", row.bytes, ""),
+            Kind::Lost => self.note(ledger, "lost", row.id, ""),
+            Kind::Refused => self.note(ledger, "refused", row.requested, ""),
+            _ => {}
+        }
+        self.flush_when_full(ledger);
+    }
+
+    fn goes_on(&self) -> bool {
+        self.failed.is_none()
+    }
+}

@@ -1,0 +1,63 @@
+//! Text, JSON and numbers as they stand in a page.
+
+use std::fmt::{self, Display, Formatter};
+
+/// Text as HTML: nothing in it can open a tag or leave an attribute.
+pub(crate) struct Text<'a>(pub(crate) &'a str);
+
+impl Display for Text<'_> {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        for letter in self.0.chars() {
+            match letter {
+                '&' => out.write_str("&amp;")?,
+                '<' => out.write_str("&lt;")?,
+                '>' => out.write_str("&gt;")?,
+                '"' => out.write_str("&quot;")?,
+                '\'' => out.write_str("&#39;")?,
+                _ => write!(out, "{letter}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// JSON that cannot end the element it stands in.
+pub(crate) struct Json<'a>(pub(crate) &'a serde_json::Value);
+
+impl Display for Json<'_> {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0.to_string().replace('<', "\\u003c"))
+    }
+}
+
+/// A number with its thousands apart.
+pub(crate) struct Count(pub(crate) u64);
+
+impl Display for Count {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        let digits = self.0.to_string();
+        for (place, digit) in digits.chars().enumerate() {
+            if place > 0 && (digits.len() - place).is_multiple_of(3) {
+                out.write_str(",")?;
+            }
+            write!(out, "{digit}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes in the largest unit that leaves a whole part.
+pub(crate) struct Human(pub(crate) u64);
+
+impl Display for Human {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+        let unit = (0..UNITS.len())
+            .rev()
+            .find(|&unit| self.0 >> (10 * unit) > 0)
+            .unwrap_or(0);
+        let value = self.0 as f64 / f64::powi(1024.0, unit as i32);
+        let digits = if unit == 0 { 0 } else { 2 };
+        write!(out, "{value:.digits$} {}", UNITS[unit])
+    }
+}

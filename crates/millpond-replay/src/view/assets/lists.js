@@ -1,0 +1,163 @@
+// Who holds memory at the moment, and what the window comes to: its peak, what it keeps, what it gave back at once.
+
+const LISTED = 12;
+const LISTED_SUMS = 8;
+const WAY_NAMES = { tag: 'Tag', site: 'Site', pool: 'Pool', stream: 'Stream', thread: 'Thread', kind: 'Kind' };
+const SUMS = {
+  held: ['Peak', 'Held when most is, in this window'],
+  kept: ['Kept', 'Handed out in this window and still held at its end: leaks, unless they are meant to stay'],
+  temporary: ['Temporary', 'Given back as the very next thing their thread did with memory'],
+  allocated: ['Allocated', 'All that was handed out in this window'],
+};
+
+// Rows for a list, with the colour of each group's band.
+function listed(recording, way, rows) {
+  const lens = recording.lensNow(way);
+  const colour = (group) => {
+    const band = lens ? lens.bandOfGroup[group] : REST;
+    return band < REST ? ink.tag[band] : ink.rest;
+  };
+  return rows.map((row) => ({ key: row.group, name: row.name || '(no name)', bytes: row.bytes, blocks: row.blocks, colour: colour(row.group) }));
+}
+
+// All that a list leaves out, so that it always adds up.
+function restText({ rest, others }, exactly) {
+  const size = exactly ? exact : human;
+  const parts = [];
+  if (rest.groups > 0) parts.push(`${count(rest.groups)} other ${rest.groups === 1 ? 'group' : 'groups'}: ${size(rest.bytes)} in ${count(rest.blocks)} ${rest.blocks === 1 ? 'block' : 'blocks'}`);
+  if (others > 0) parts.push(`blocks that are not told one by one: ${size(others)}`);
+  return parts.join('; ');
+}
+
+// The list beside the timeline.
+class Holders {
+  constructor(look) {
+    this.look = look;
+    this.rows = new Rows(byId('holders'), (group) => look.set({ lit: look.lit === group ? null : group }));
+    look.listen((changed) => {
+      if (['moment', 'window', 'way', 'data', 'theme', 'lit', 'exact'].some((key) => changed.has(key))) this.show();
+    });
+  }
+
+  show() {
+    const { look } = this;
+    const { recording } = look;
+    if (!recording.ready) return;
+    const events = recording.moment(look);
+    const atPeak = look.moment === null;
+    const sums = atPeak ? recording.part(look).held : held(recording.table, events);
+    byId('holders-title').textContent = atPeak ? (look.isWhole ? 'Who holds the peak' : "Who holds this window's peak") : 'Who holds memory here';
+    const told = sums.groups(look.way, LISTED);
+    const total = sums.total + sums.others;
+    this.rows.show(listed(recording, look.way, told.rows), total, look.exact, look.lit);
+    byId('holders-rest').textContent = restText(told, look.exact);
+    const { table } = recording;
+    const size = look.exact ? exact : human;
+    const time = events > 0 ? table.time[Math.min(events, table.events) - 1] : 0;
+    const at = (samples) => (samples.length === 0 ? null : look.axis === 'time' && look.moment !== null ? samples.byTime.at(look.moment) : samples.byEvent.at(events));
+    const facts = [
+      [atPeak ? 'Peak' : 'Here', moment(look.axis === 'time' && !atPeak ? look.moment : time)],
+      ['held', `${size(total)} in ${count(sums.count)} ${sums.count === 1 ? 'block' : 'blocks'}`],
+      ['asked for', size(sums.requested)],
+      ['reserved', at(table.reserved), size],
+      ['waits for streams', at(table.parked), size],
+      ['unexplained', at(table.unexplained), size],
+    ].filter(([, value]) => value !== null);
+    byId('moment').replaceChildren(...facts.map(([name, value, how], i) => (i === 0 ? h('b', {}, `${name}: ${value}`) : h('span', {}, h('small', {}, `${name} `), how ? how(value) : value))));
+    byId('moment').append(h('small', { class: 'hint' }, look.pinned !== null && look.hover === null ? 'Esc releases the pin' : ''));
+  }
+}
+
+// The sums of the window, as a list and as a tree.
+class WindowSums {
+  constructor(look, flame) {
+    Object.assign(this, { look, flame });
+    this.rows = new Rows(byId('sums'), (group) => look.set({ lit: look.lit === group ? null : group }));
+    for (const [name, [label, title]] of Object.entries(SUMS)) {
+      byId('sums-switch').append(h('button', { type: 'button', title, 'data-sums': name, onclick: () => look.set({ sums: name }) }, label, h('small', {})));
+    }
+    for (const name of ['stack', 'tag']) byId(`tree-${name}`).addEventListener('click', () => look.set({ tree: name }));
+    look.listen((changed) => {
+      if (['way', 'theme', 'lit', 'exact', 'sums', 'tree', 'data', 'stacks', 'focus'].some((key) => changed.has(key))) this.show(changed);
+      if (changed.has('window')) this.later();
+    });
+  }
+
+  // Sums follow when the window rests.
+  later() {
+    clearTimeout(this.rest);
+    this.rest = setTimeout(() => this.show(new Set(['window'])), 120);
+  }
+
+  show(changed) {
+    const { look } = this;
+    const { recording } = look;
+    if (!recording.ready) return;
+    const part = recording.part(look);
+    const sums = part[look.sums];
+    for (const button of byId('sums-switch').children) {
+      const name = button.dataset.sums;
+      press(button, name === look.sums);
+      button.querySelector('small').textContent = human(part[name].total);
+    }
+    const size = look.exact ? exact : human;
+    byId('sums-title').textContent = look.isWhole ? 'The whole recording' : `${this.place(look.from)} to ${this.place(look.to)}`;
+    const others = part.otherBirths > 0 && look.sums !== 'held' ? ` ${count(part.otherBirths)} blocks that were born here are not told one by one, and not counted.` : '';
+    byId('sums-note').textContent = `${SUMS[look.sums][1]}: ${size(sums.total)} in ${count(sums.count)} ${sums.count === 1 ? 'block' : 'blocks'}.${others}`;
+    const told = sums.groups(look.way, LISTED_SUMS);
+    this.rows.show(listed(recording, look.way, told.rows), sums.total + sums.others, look.exact, look.lit);
+    byId('sums-rest').textContent = restText(told, look.exact);
+    if (['window', 'sums', 'tree', 'data', 'stacks', 'focus', 'theme'].some((key) => changed.has(key))) this.showTree(recording, sums);
+    showFigures(look, part);
+  }
+
+  showTree(recording, sums) {
+    const { look } = this;
+    const stacks = recording.stacks ?? new Stacks(null);
+    recording.hasStacks ??= recording.stacks ? hasStacks(recording.table, stacks) : undefined;
+    const way = recording.hasStacks === false ? 'tag' : look.tree;
+    for (const name of ['stack', 'tag']) {
+      press(byId(`tree-${name}`), name === way);
+      byId(`tree-${name}`).disabled = name === 'stack' && recording.hasStacks === false;
+    }
+    byId('tree-note').textContent = [
+      recording.stacks === null ? 'Names of functions are still being looked up.' : '',
+      recording.hasStacks === false ? 'No stacks were recorded: the tree is of tags.' : '',
+      sums.others > 0 ? `${human(sums.others)} in blocks that are not told one by one are not in it.` : '',
+      stacks.more > 0 ? `${count(stacks.more)} stacks are left out: they are too many.` : '',
+    ].filter(Boolean).join(' ');
+    this.flame.show(treeOf(sums, stacks, way));
+  }
+
+  place(place) {
+    return this.look.axis === 'time' ? moment(place) : `event ${count(Math.round(place))}`;
+  }
+}
+
+// The figures above: what the window comes to.
+function showFigures(look, part) {
+  const { recording } = look;
+  const { table } = recording;
+  const size = look.exact ? exact : human;
+  const time = part.peak.events > 0 ? table.time[part.peak.events - 1] : 0;
+  const figures = [
+    ['Held at most', size(part.peak.bytes), `at ${moment(time)}`],
+    ['Asked for, then', size(part.held.requested), part.held.total > part.held.requested ? `${percent(part.held.total - part.held.requested, part.held.total)} of it is rounding` : 'no rounding'],
+  ];
+  if (table.reserved.length > 0) {
+    const most = reservedMost(look, part);
+    figures.push(['Reserved at most', size(most), `${(most / Math.max(part.peak.bytes, 1)).toFixed(3)} × held`]);
+  }
+  figures.push(
+    ['Handed out', size(part.allocated.total), `${count(part.allocated.count)} allocations`],
+    ['Kept at the end', size(part.kept.total), `${count(part.kept.count)} blocks from this window`],
+    ['Given back at once', size(part.temporary.total), `${count(part.temporary.count)} blocks`],
+  );
+  byId('figures').replaceChildren(...figures.map(([name, value, note]) => h('div', {}, h('dt', {}, h('span', {}, name)), h('dd', {}, value, h('small', {}, note)))));
+}
+
+function reservedMost(look, part) {
+  const { reserved } = part.table;
+  reserved.byEvent.extremes(part.first, part.end);
+  return Math.max(reserved.byEvent.hi, 0);
+}

@@ -1,0 +1,85 @@
+// The order of things: the overview first, then the blocks, then names and findings.
+
+const recordings = meta.names.map((name, index) => new Recording(name, index));
+const look = new Look(recordings);
+const axis = new Clock(look);
+
+const swapTheme = themes(look);
+for (const recording of recordings) {
+  const canvas = h('canvas', { class: 'timeline', tabindex: 0, role: 'img', 'aria-label': `Bytes over time of ${recording.name}, by group. Arrows pan, plus and minus zoom, brackets step from change to change, j and k go from block to block.` });
+  const title = recordings.length > 1 ? h('h3', {}, h('kbd', {}, String(recording.index + 1)), ` ${recording.name}`) : null;
+  byId('timelines').append(h('div', { class: 'picture' }, title, canvas, h('div', { class: 'tip', hidden: true })));
+  timelines.push(new Timeline(look, axis, recording, canvas));
+}
+new WholeStrip(look);
+new Holders(look);
+new Addresses(look, axis);
+new WindowSums(look, new Flame(look));
+new Card(look);
+new Compare(look);
+const telling = new Telling(look);
+switches(look);
+keyboard(look, telling, swapTheme);
+
+// The lens of the way that was chosen is made when it is chosen.
+async function focus() {
+  for (const recording of recordings) {
+    if (!recording.ready || recording.lensNow(look.way)) continue;
+    await recording.lens(look.way);
+    look.touch('data', 'scale');
+  }
+}
+look.listen((changed) => {
+  if (changed.has('way') || changed.has('data')) focus();
+});
+
+// What has come of a recording is shown. While nobody has moved, the window stays the whole of what there is.
+let end = look.to;
+
+function arrived(recording) {
+  return (what) => {
+    const whole = look.from <= 0 && look.to >= end;
+    if (what === 'data' && recording.glance.by_rows && recordings.length === 1) look.axis = 'event';
+    if (what === 'glance' || what === 'data') {
+      end = look.end;
+      if (whole) look.look(0, end);
+      look.touch('window', 'scale');
+    }
+    look.touch(what);
+  };
+}
+
+document.addEventListener('DOMContentLoaded', async () => {
+  for (const recording of recordings) {
+    const changed = arrived(recording);
+    try {
+      await recording.load(changed);
+    } catch (error) {
+      recording.failed = error.message;
+      changed('failed');
+    }
+  }
+  for (const recording of recordings.filter((recording) => recording.ready)) {
+    const changed = arrived(recording);
+    try {
+      await recording.loadMore(changed);
+    } catch (error) {
+      recording.failed = error.message;
+      changed('failed');
+    }
+  }
+  document.documentElement.dataset.told = 'yes';
+});
+
+// For those who measure the page from outside: when the overview and the blocks were painted, in milliseconds, and how long pictures took.
+const { dataset } = document.documentElement;
+const told = (name, is) => {
+  if (dataset[name] === undefined && recordings.every(is)) requestAnimationFrame(() => (dataset[name] ??= String(Math.round(performance.now()))));
+};
+look.listen(() => {
+  told('overview', (recording) => recording.glance !== null);
+  told('blocks', (recording) => recording.ready);
+});
+document.documentElement.addEventListener('millpond-frames', () => {
+  dataset.frames = JSON.stringify(frameTimes.all.splice(0));
+});

@@ -1,0 +1,77 @@
+// Sums as a tree of calls: by the stack of each allocation, the outermost function first, or by the parts of its tag.
+
+const UNKNOWN = { name: '(stack not known)', file: '', line: 0 };
+
+// The functions of all stacks, as `stacks.rs` tells them.
+class Stacks {
+  constructor(told) {
+    this.frames = (told?.frames ?? []).map(([name, file, line]) => ({ name, file, line }));
+    this.byNumber = new Map(told?.stacks ?? []);
+    this.more = told?.more ?? 0;
+  }
+
+  // The innermost first; empty where the block has no stack.
+  of(number) {
+    if (number === 0) return [];
+    const frames = this.byNumber.get(number);
+    return frames ? frames.map((frame) => this.frames[frame] ?? UNKNOWN) : [UNKNOWN];
+  }
+}
+
+// A frame of a stack that came as text, "file:function:line".
+function textFrame(text) {
+  const [, file, name, line] = text.match(/^(.*?):(.*):(\d+)$/) ?? [];
+  return name ? { name, file, line: Number(line) } : { name: text, file: '', line: 0 };
+}
+
+// The stack of an origin, the innermost function first: its own, or the one in its tag.
+function stackOf(table, stacks, origin) {
+  const { stack, tag } = table.origin5(origin);
+  if (stack !== 0) return stacks.of(stack);
+  const text = table.tags.get(tag) ?? '';
+  const last = text.slice(text.lastIndexOf(';') + 1);
+  return splitFrames(last).filter((frame) => frame.includes(':')).map(textFrame);
+}
+
+// The parts of an origin's tag, the widest first.
+function tagPath(table, origin) {
+  const text = table.tags.get(table.origin5(origin).tag) ?? '';
+  if (text === '') return ['(no tag)'];
+  const fields = text.split(';');
+  if (fields.length === 1) return [splitFrames(text)[0]];
+  const [phase, path = '', operator = ''] = fields;
+  return [phase, ...path.split('.'), operator].filter(Boolean);
+}
+
+function hasStacks(table, stacks) {
+  const origins = Math.min(table.originCount, 2000);
+  for (let origin = 0; origin < origins; origin++) if (stackOf(table, stacks, origin).length > 0) return true;
+  return false;
+}
+
+function frameText({ name, file, line }) {
+  const place = file.split('/').pop();
+  return place ? `${name} (${place}${line ? `:${line}` : ''})` : name;
+}
+
+// A tree of `sums`; each node has its bytes, its blocks and its children by name.
+function treeOf(sums, stacks, way) {
+  const { table } = sums;
+  const root = { name: 'all', bytes: sums.total, blocks: sums.count, children: new Map(), depth: 0 };
+  for (let origin = 0; origin < sums.bytes.length; origin++) {
+    if (sums.blocks[origin] === 0) continue;
+    const path = way === 'stack' ? stackOf(table, stacks, origin).map(frameText).reverse() : tagPath(table, origin);
+    let node = root;
+    for (const name of path.length > 0 ? path.slice(0, 200) : ['(no stack recorded)']) {
+      let child = node.children.get(name);
+      if (!child) {
+        child = { name, bytes: 0, blocks: 0, children: new Map(), depth: node.depth + 1, parent: node };
+        node.children.set(name, child);
+      }
+      child.bytes += sums.bytes[origin];
+      child.blocks += sums.blocks[origin];
+      node = child;
+    }
+  }
+  return root;
+}

@@ -1,0 +1,109 @@
+//! The page with the recordings in it: one file that needs nothing else.
+//!
+//! The glance stands before the table, so that it is painted while the table is still being read.
+
+use super::page::{Served, write};
+use super::{MOST_EMBEDDED, glance, stacks, told};
+use crate::analysis::{AnalysisError, Overview, TableError, TableSize, blocks};
+use crate::page::encode::Blob;
+use crate::page::text::Json;
+use millpond_trace::history::{History, HistoryError, Symbols};
+use serde_json::Value;
+use std::io::{self, Write};
+
+/// A recording that is put into a page.
+#[derive(Clone, Copy)]
+pub struct Embedded<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The recording.
+    pub history: &'a History,
+    /// The glance at it.
+    pub overview: &'a Overview,
+    /// Names for its addresses.
+    pub symbols: &'a dyn Symbols,
+}
+
+/// What a recording has become in a page.
+type Sizes = Vec<TableSize>;
+
+/// Writes the page of some recordings as one file. Of each at most `most` blocks are told one by one, or a million.
+///
+/// # Errors
+/// A recording cannot be walked any more, or those of `out`.
+pub fn embed(
+    recordings: &[Embedded<'_>],
+    version: &str,
+    most: Option<u64>,
+    out: &mut dyn Write,
+) -> Result<Sizes, TableError> {
+    let names: Vec<String> = recordings.iter().map(|of| of.name.to_owned()).collect();
+    let page = Served {
+        names: &names,
+        version,
+    };
+    let most = most.unwrap_or(MOST_EMBEDDED) / (recordings.len() as u64).max(1);
+    let mut outcome = Ok(Vec::new());
+    write(&page, false, out, |out| {
+        outcome = recordings
+            .iter()
+            .enumerate()
+            .map(|(index, of)| recording(index, of, most, out))
+            .collect();
+        Ok(())
+    })?;
+    outcome
+}
+
+fn recording(
+    index: usize,
+    of: &Embedded<'_>,
+    most: u64,
+    out: &mut dyn Write,
+) -> Result<TableSize, TableError> {
+    text(out, &format!("glance-{index}"), &glance(of.history, of.overview))?;
+    let told = told(of.history, of.symbols).map_err(walked)?;
+    text(out, &format!("told-{index}"), &told)?;
+    compressed(out, &format!("stacks-{index}"), &stacks(of.history, of.symbols))?;
+    write!(
+        out,
+        "<script type=\"application/octet-stream\" id=\"blocks-{index}\">"
+    )?;
+    let size = blocks(
+        of.history,
+        of.symbols,
+        of.overview.sizes.keeping(most),
+        &mut |part| {
+            let mut blob = Blob::default();
+            part.iter().for_each(|section| blob.section(section));
+            writeln!(out, "{}", blob.base64())
+        },
+    )?;
+    writeln!(out, "</script>")?;
+    Ok(size)
+}
+
+fn walked(error: AnalysisError) -> TableError {
+    match error {
+        AnalysisError::History(error) => error.into(),
+        AnalysisError::Moment(_) => HistoryError::Changed.into(),
+    }
+}
+
+fn text(out: &mut dyn Write, id: &str, value: &Value) -> io::Result<()> {
+    writeln!(
+        out,
+        "<script type=\"application/json\" id=\"{id}\">{}</script>",
+        Json(value)
+    )
+}
+
+fn compressed(out: &mut dyn Write, id: &str, value: &Value) -> io::Result<()> {
+    let mut blob = Blob::default();
+    blob.section(value.to_string().as_bytes());
+    writeln!(
+        out,
+        "<script type=\"application/octet-stream\" id=\"{id}\">{}</script>",
+        blob.base64()
+    )
+}

@@ -1,0 +1,75 @@
+//! What is told of a recording beside its blocks, as JSON for the page.
+
+use super::COLUMNS;
+use crate::analysis::{self, AnalysisError, Overview, Window, examine, missing, recorded_steps};
+use millpond_trace::ReadOptions;
+use millpond_trace::history::{History, HistoryError, Symbols};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Steps that are told one by one.
+const MOST_STEPS: usize = 4096;
+/// The largest blocks at the peak.
+const LARGEST: usize = 5;
+/// Numbers that a script can hold.
+const MOST_NUMBER: u64 = (1 << 53) - 1;
+
+/// Opens a recording with the glance that a page begins with.
+///
+/// # Errors
+/// It cannot be read, or is no recording.
+pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<(History, Overview), HistoryError> {
+    analysis::open(path, options, COLUMNS)
+}
+
+/// A glance at a recording as JSON.
+#[must_use]
+pub fn glance(history: &History, overview: &Overview) -> Value {
+    let mut value = serde_json::to_value(overview).unwrap_or_default();
+    value["missing"] = missing(history).into();
+    tame(&mut value);
+    value
+}
+
+/// Findings, steps, figures and what is missing.
+///
+/// # Errors
+/// The recording cannot be walked any more.
+pub fn told(history: &History, symbols: &dyn Symbols) -> Result<Value, AnalysisError> {
+    let steps = recorded_steps(history)?;
+    let (summary, findings) = examine(history, symbols, Window::ALL, LARGEST, steps.as_ref())?;
+    let steps = steps.map(|known| {
+        let told = known.steps.iter().take(MOST_STEPS);
+        json!({
+            "source": known.source,
+            "more": known.more + known.steps.len().saturating_sub(MOST_STEPS) as u64,
+            "steps": told.map(|step| json!([step.number, step.from, step.to, step.peak.bytes])).collect::<Vec<_>>(),
+        })
+    });
+    let mut value = json!({
+        "facts": history.facts,
+        "missing": summary.loss.sentences,
+        "findings": findings,
+        "steps": steps,
+        "peak": [summary.peak.time, summary.peak.sum.shown()],
+        "requested": summary.peak_requested.bytes,
+        "reserved": summary.peak_reserved.map(|peak| peak.bytes),
+        "hits": summary.hits,
+        "refused": summary.refused,
+        "lifetimes": summary.lifetimes,
+    });
+    tame(&mut value);
+    Ok(value)
+}
+
+/// Numbers that no script can hold become the largest that it can.
+fn tame(value: &mut Value) {
+    match value {
+        Value::Number(number) if number.as_u64().is_some_and(|number| number > MOST_NUMBER) => {
+            *value = MOST_NUMBER.into();
+        }
+        Value::Array(values) => values.iter_mut().for_each(tame),
+        Value::Object(values) => values.values_mut().for_each(tame),
+        _ => {}
+    }
+}
