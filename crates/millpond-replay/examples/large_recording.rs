@@ -6,7 +6,9 @@
 //!
 //! With a second word the recording is only written, to the file of that name.
 
-use millpond_replay::analysis::{By, TimelineOptions, Window, examine, recorded_steps, timeline};
+use millpond_replay::analysis::{
+    By, Lines, Moment, TimelineOptions, Window, at, examine, recorded_steps, timeline,
+};
 use millpond_trace::ReadOptions;
 use millpond_trace::history::History;
 use millpond_trace::recording::{Kind, Row, Writer};
@@ -61,6 +63,14 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn look(path: &Path) -> Result<(), Box<dyn Error>> {
     let history = timed("opened", || History::open(path, &ReadOptions::default()))?;
     let symbols = &history.definitions;
+    for tenths in [1, 3, 5, 7, 10] {
+        let time = history.duration / 10 * tenths;
+        timed(&format!("live at {tenths}/10"), || history.live_at(time))?;
+        let moment = Moment::Time(time);
+        timed("held then, by group", || {
+            at(&history, symbols, Lines::Told, Window::ALL, moment, 5)
+        })?;
+    }
     let steps = timed("steps", || recorded_steps(&history))?;
     let (whole, found) = timed("summary and findings", || {
         examine(&history, symbols, Window::ALL, 5, steps.as_ref())

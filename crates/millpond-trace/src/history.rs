@@ -5,17 +5,20 @@
 
 mod define;
 mod from_traces;
+mod index;
 mod live;
 mod symbols;
 #[cfg(test)]
 mod tests;
 
 pub use define::{Definitions, Frame, Module, Pool};
+pub use index::Start;
 pub use live::Live;
 pub use symbols::Symbols;
 
 use crate::recording::{Batch, End, Kind, Reader, RecordingError, Row};
 use crate::{Caution, ReadError, ReadOptions, read};
+use index::Index;
 use std::fs::File;
 use std::io::BufReader;
 use std::ops::Range;
@@ -60,10 +63,11 @@ pub struct History {
 
 #[derive(Debug)]
 enum Source {
-    /// A recording of Millpond's, and the bytes of it that were there when it was opened.
+    /// A recording of Millpond's, the bytes of it that were there when it was opened, and where walks can begin.
     File {
         path: PathBuf,
         bytes: u64,
+        starts: Vec<Start>,
     },
     Rows(Vec<Row>),
 }
@@ -106,6 +110,7 @@ impl History {
             rows: Source::File {
                 path: path.to_owned(),
                 bytes: 0,
+                starts: Vec::new(),
             },
             definitions: Definitions::default(),
             duration: 0,
@@ -115,10 +120,17 @@ impl History {
             cautions: Vec::new(),
             older: Vec::new(),
         };
-        while let Some(batch) = reader.next_batch()? {
+        let mut index = Index::default();
+        loop {
+            let before = reader.bytes();
+            let Some(batch) = reader.next_batch()? else {
+                break;
+            };
+            index.begin_batch(before, history.len);
             let mut rows = batch.rows();
             while let Some(row) = rows.next() {
                 history.len += 1;
+                index.note(&row);
                 history.note(&row, &batch, rows.place());
                 watch(&row, &history.definitions);
             }
@@ -126,6 +138,7 @@ impl History {
         history.rows = Source::File {
             path: path.to_owned(),
             bytes: reader.bytes(),
+            starts: index.finish(),
         };
         history.end = reader.end().cloned();
         Ok(history)
@@ -147,7 +160,31 @@ impl History {
     ///
     /// # Errors
     /// The file cannot be read any more. What was walked by then was as it is in the file.
-    pub fn walk(&self, mut each: impl FnMut(&Row, Option<&str>) -> Flow) -> Result<(), HistoryError> {
+    pub fn walk(&self, each: impl FnMut(&Row, Option<&str>) -> Flow) -> Result<(), HistoryError> {
+        self.walk_from(&Start::default(), each)
+    }
+
+    /// The last place from which on a walk sees all that happens at a time and after, and what was there before: a keyframe, or the
+    /// beginning.
+    #[must_use]
+    pub fn start_before(&self, time: u64) -> Start {
+        let Source::File { starts, .. } = &self.rows else {
+            return Start::default();
+        };
+        let after = starts.partition_point(|start| start.latest < time);
+        let found = after.checked_sub(1).and_then(|at| starts.get(at));
+        found.cloned().unwrap_or_default()
+    }
+
+    /// Walks all rows from a place on; shows first, as rows of gauges, what was known there of pools and devices.
+    ///
+    /// # Errors
+    /// As of [`walk`](Self::walk).
+    pub fn walk_from(
+        &self,
+        start: &Start,
+        mut each: impl FnMut(&Row, Option<&str>) -> Flow,
+    ) -> Result<(), HistoryError> {
         let (path, bytes) = match &self.rows {
             Source::Rows(rows) => {
                 for row in rows {
@@ -157,9 +194,17 @@ impl History {
                 }
                 return Ok(());
             }
-            Source::File { path, bytes } => (path, *bytes),
+            Source::File { path, bytes, .. } => (path, *bytes),
         };
         let mut reader = open(path)?;
+        if start.bytes > 0 {
+            reader.skip_to(start.bytes)?;
+        }
+        for row in &start.figures {
+            if each(row, None) == Flow::Stop {
+                return Ok(());
+            }
+        }
         // What was added since is not walked: all walks see the same rows.
         while reader.bytes() < bytes {
             let Some(batch) = reader.next_batch()? else {
@@ -188,7 +233,7 @@ impl History {
     /// As of [`walk`](Self::walk).
     pub fn live_at(&self, time: u64) -> Result<Live, HistoryError> {
         let mut live = Live::default();
-        self.walk(|row, _| {
+        self.walk_from(&self.start_before(time.saturating_add(1)), |row, _| {
             if row.kind != Kind::Live && row.time > time {
                 return Flow::Stop;
             }

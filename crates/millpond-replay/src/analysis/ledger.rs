@@ -5,7 +5,7 @@
 
 use super::groups::{COUNT, Groups};
 use super::{Map, Window};
-use millpond_trace::history::{Flow, History, HistoryError};
+use millpond_trace::history::{Flow, History, HistoryError, Start};
 use millpond_trace::recording::{Gauge, Kind, Row};
 use std::ops::Range;
 
@@ -345,10 +345,15 @@ pub(super) fn walk<'a>(
     window: Window,
     watch: &mut dyn Watch,
 ) -> Result<Ledger<'a>, HistoryError> {
+    let start = match window {
+        Window::Times { from, .. } => history.start_before(from),
+        Window::Rows { .. } => Start::default(),
+    };
     let mut ledger = Ledger::new(history, groups);
+    ledger.order = start.row;
     let mut begun = false;
-    let mut number = 0;
-    history.walk(|row, text| {
+    let mut number = start.row;
+    history.walk_from(&start, |row, text| {
         // A live row tells of an earlier time.
         let timed = row.kind != Kind::Live;
         if timed && window.is_past(number, row.time) {

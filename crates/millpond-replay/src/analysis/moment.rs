@@ -52,7 +52,7 @@ pub enum MomentError {
 /// A moment that was looked up.
 #[derive(Clone, Debug)]
 pub struct At {
-    /// The window that the moment is of: all up to a time, a step, or the one that was named.
+    /// The window that the moment is of: the time itself, a step, or the one that was named.
     pub summary: Summary,
     is_end: bool,
 }
@@ -92,7 +92,7 @@ pub fn at(
 ) -> Result<At, AnalysisError> {
     let window = match moment {
         Moment::Peak | Moment::End => window,
-        Moment::Time(to) => Window::Times { from: 0, to },
+        Moment::Time(time) => Window::Times { from: time, to: time },
         Moment::Step(number) => window_of_step(history, number)?,
     };
     Ok(At {

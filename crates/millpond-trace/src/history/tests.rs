@@ -1,8 +1,9 @@
 //! Recordings of several formats, walked as rows.
 
-use super::{Flow, History, HistoryError};
+use super::{Flow, History, HistoryError, Live};
 use crate::recording::{End, Kind, Row, Writer};
 use crate::{InitialBlock, InitialSegment, ReadError, ReadOptions, read_bytes};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 struct Scratch(PathBuf);
@@ -179,4 +180,119 @@ fn what_was_there_before_a_recording_is_told_apart() {
     ];
     assert_eq!(kinds, expected);
     assert_eq!(history.live_at(u64::MAX).expect("in memory").bytes(), 128);
+}
+
+/// A recording of many batches, with keyframes, what pools have reserved, and times that stand still now and then.
+fn long(draws: &[u16]) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), &[]).expect("memory");
+    let mut live: Vec<Row> = Vec::new();
+    let (mut id, mut time) = (0, 0);
+    for draw in draws {
+        time += u64::from(draw % 3);
+        match draw % 23 {
+            0 => {
+                let rows = live.iter().map(|row| Row {
+                    kind: Kind::Live,
+                    ..*row
+                });
+                let keyframe = Row {
+                    bytes: live.len() as u64,
+                    ..Row::new(Kind::Keyframe, time)
+                };
+                for row in std::iter::once(keyframe).chain(rows) {
+                    writer.push(&row).expect("memory");
+                }
+            }
+            1 => writer.flush().expect("memory"),
+            2 | 3 => {
+                let reserve = Row {
+                    kind: if draw % 2 == 0 {
+                        Kind::Reserve
+                    } else {
+                        Kind::Release
+                    },
+                    bytes: u64::from(*draw),
+                    pool: u32::from(draw % 2),
+                    ..Row::new(Kind::Reserve, time)
+                };
+                writer.push(&reserve).expect("memory");
+            }
+            4..=12 if !live.is_empty() => {
+                let row = live.swap_remove(usize::from(*draw) % live.len());
+                writer.push(&free(time, row)).expect("memory");
+            }
+            _ => {
+                id += 1;
+                let row = alloc(time, id, u64::from(*draw) + 1);
+                live.push(row);
+                writer.push(&row).expect("memory");
+            }
+        }
+    }
+    writer.finish(time).expect("memory")
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn a_walk_from_a_keyframe_knows_what_one_from_the_beginning_does(
+        draws in proptest::collection::vec(proptest::prelude::any::<u16>(), 1..400),
+    ) {
+        let file = Scratch::new("long.mpr", &long(&draws));
+        let history = History::open(&file.0, &ReadOptions::default()).expect("a recording");
+        for time in 0..=history.duration + 1 {
+            let (mut whole, mut part) = (Known::default(), Known::default());
+            history.walk(|row, _| whole.note(row, time)).expect("it is there");
+            let start = history.start_before(time);
+            history.walk_from(&start, |row, _| part.note(row, time)).expect("it is there");
+            proptest::prop_assert_eq!(&whole, &part, "at {}, from {:?}", time, start);
+        }
+    }
+}
+
+/// What is known of the moment before a time, and what happened at it and after.
+#[derive(Debug, Default, PartialEq)]
+struct Known {
+    before: Option<(Vec<u64>, BTreeMap<u32, u64>)>,
+    after: Vec<Row>,
+    now: Now,
+}
+
+/// What lives, and what pools have reserved; nobody compares it in the middle of a keyframe.
+#[derive(Debug, Default)]
+struct Now {
+    live: Live,
+    reserved: BTreeMap<u32, u64>,
+}
+
+impl PartialEq for Now {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Known {
+    fn note(&mut self, row: &Row, time: u64) -> Flow {
+        if row.kind != Kind::Live && row.time >= time && self.before.is_none() {
+            let mut ids: Vec<u64> = self.now.live.blocks().map(|row| row.id).collect();
+            ids.sort_unstable();
+            self.before = Some((ids, self.now.reserved.clone()));
+        }
+        if self.before.is_some() {
+            self.after.push(*row);
+        }
+        self.now.live.note(row);
+        let reserved = self.now.reserved.entry(row.pool);
+        match row.kind {
+            Kind::Reserve => *reserved.or_default() += row.bytes,
+            Kind::Release => {
+                let reserved = reserved.or_default();
+                *reserved = reserved.saturating_sub(row.bytes);
+            }
+            Kind::Gauge => *reserved.or_default() = row.bytes,
+            _ => {}
+        }
+        Flow::On
+    }
 }

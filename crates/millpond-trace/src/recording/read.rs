@@ -11,7 +11,7 @@ use arrow_ipc::reader::RecordBatchDecoder;
 use arrow_ipc::root_as_message;
 use arrow_schema::{ArrowError, SchemaRef};
 use std::collections::HashMap;
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
 
 /// Rows of a batch, whoever wrote it.
@@ -158,6 +158,18 @@ impl<R: Read> Reader<R> {
         };
         let batch = decode().map_err(|error| format!("a batch does not decode: {error}"))?;
         Batch::new(&batch, &self.places).ok_or_else(|| "a batch has other columns than it says".to_owned())
+    }
+}
+
+impl<R: Read + Seek> Reader<R> {
+    /// Goes to where [`bytes`](Self::bytes) were read when a batch was to come.
+    ///
+    /// # Errors
+    /// The system does not go there.
+    pub fn skip_to(&mut self, bytes: u64) -> Result<(), RecordingError> {
+        self.from.inner.seek(SeekFrom::Start(bytes))?;
+        self.from.bytes = bytes;
+        Ok(())
     }
 }
 

@@ -1,0 +1,118 @@
+//! Where in a recording a walk can begin: at keyframes, with what else has to be known there.
+//!
+//! A keyframe names all blocks in callers' hands, but not what pools have taken from their sources or what was measured. That is kept
+//! beside it here, as rows that are shown first.
+
+use crate::recording::{Gauge, Kind, Row};
+
+/// Pools and devices whose figures are kept; a recording of more is walked from its beginning.
+const MOST_FIGURES: usize = 256;
+
+/// Where a walk begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Start {
+    /// Number of the first row that is shown: those of gauges come before the file's.
+    pub row: u64,
+    /// The latest time of what comes before the keyframe.
+    pub(super) latest: u64,
+    /// Bytes of the file before the batch that the keyframe is in.
+    pub(super) bytes: u64,
+    /// What pools had reserved, and what was measured last.
+    pub(super) figures: Vec<Row>,
+}
+
+/// Notes keyframes as a recording is walked.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    starts: Vec<Start>,
+    figures: Vec<Row>,
+    has_too_many: bool,
+    /// Blocks that streams still use: a keyframe does not name them.
+    parked: u64,
+    latest: u64,
+    /// Of the batch that is walked.
+    batch: Start,
+}
+
+impl Index {
+    /// A batch begins after so many bytes and rows.
+    pub(super) fn begin_batch(&mut self, bytes: u64, row: u64) {
+        let figures = if self.has_too_many {
+            Vec::new()
+        } else {
+            self.figures.clone()
+        };
+        self.batch = Start {
+            row: row.saturating_sub(figures.len() as u64),
+            latest: self.latest,
+            bytes,
+            figures,
+        };
+    }
+
+    #[inline]
+    pub(super) fn note(&mut self, row: &Row) {
+        if row.kind == Kind::Live {
+            return;
+        }
+        self.latest = self.latest.max(row.time);
+        match row.kind {
+            Kind::Alloc | Kind::Free => {}
+            Kind::FreeRequested => self.parked += 1,
+            Kind::FreeCompleted => self.parked = self.parked.saturating_sub(1),
+            Kind::Reserve => self.reserve(row, u64::saturating_add),
+            Kind::Release => self.reserve(row, u64::saturating_sub),
+            Kind::Gauge => self.set(row),
+            Kind::Keyframe => self.keyframe(),
+            _ => {}
+        }
+    }
+
+    /// One in each batch: what comes before it there is taken back by it.
+    fn keyframe(&mut self) {
+        let is_noted = self
+            .starts
+            .last()
+            .is_some_and(|last| last.bytes == self.batch.bytes);
+        if self.parked > 0 || self.has_too_many || is_noted {
+            return;
+        }
+        let mut start = std::mem::take(&mut self.batch);
+        start.latest = self.latest;
+        self.batch.bytes = start.bytes;
+        self.starts.push(start);
+    }
+
+    fn reserve(&mut self, row: &Row, change: impl Fn(u64, u64) -> u64) {
+        let figure = Row {
+            kind: Kind::Gauge,
+            tag: Gauge::Reserved as u32,
+            stream: 0,
+            bytes: 0,
+            ..*row
+        };
+        let before = self.figures.iter().find(|other| is_same(other, &figure));
+        let bytes = change(before.map_or(0, |before| before.bytes), row.bytes);
+        self.set(&Row { bytes, ..figure });
+    }
+
+    fn set(&mut self, row: &Row) {
+        let room = self.figures.len() < MOST_FIGURES;
+        match self.figures.iter_mut().find(|other| is_same(other, row)) {
+            Some(figure) => *figure = *row,
+            None if room => self.figures.push(*row),
+            None => self.has_too_many = true,
+        }
+    }
+
+    /// Where walks can begin.
+    pub(super) fn finish(self) -> Vec<Start> {
+        self.starts
+    }
+}
+
+/// Whether two rows measure the same.
+fn is_same(one: &Row, other: &Row) -> bool {
+    let is_of_pool = Gauge::from_number(one.tag) == Some(Gauge::Reserved);
+    (one.tag, one.pool) == (other.tag, other.pool) && (is_of_pool || one.stream == other.stream)
+}
