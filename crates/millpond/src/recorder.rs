@@ -160,7 +160,9 @@ impl RecorderBuilder {
             inner: BufWriter::new(file),
             bytes: 0,
         };
-        let writer = Writer::new(file, &facts)?;
+        let mut writer = Writer::new(file, &facts)?;
+        // Killed from here on it leaves a file that opens.
+        writer.flush()?;
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let session = Arc::new(Session::new(number, self.ring_bytes, self.stacks));
         let book = Book::new(writer, Time::now().nanos());
