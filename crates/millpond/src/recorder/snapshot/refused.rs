@@ -236,7 +236,9 @@ pub(crate) fn told(
     }
     let _quiet = quiet();
     let pool = label();
-    let turn = TURNS.lock().take(cause(pool.id, &error), Time::now());
+    // The clock comes before the lock.
+    let now = Time::now();
+    let turn = TURNS.lock().take(cause(pool.id, &error), now);
     let Some(turn) = turn else { return error };
     let refusal = Refusal {
         pool,
@@ -245,7 +247,8 @@ pub(crate) fn told(
         error: &error,
     };
     let written = write(&turn, &refusal);
-    TURNS.lock().done(&turn, written.is_ok(), Time::now());
+    let now = Time::now();
+    TURNS.lock().done(&turn, written.is_ok(), now);
     match written {
         Ok(_) => error.with_snapshot(turn.path),
         Err(why) => {
