@@ -21,6 +21,8 @@ mod setting;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::alone as tests_alone;
 
 pub use scribe::RecordReport;
 pub use session::RecordStacks;

@@ -53,8 +53,8 @@ fn open(path: &Path) -> History {
     history
 }
 
-/// Runs one ignored test of this program in a process of its own, in a folder.
-fn child(name: &str, folder: &Folder, change: impl FnOnce(&mut Command)) {
+/// Runs one ignored test of this program in a process of its own, in a folder; answers what it prints.
+fn child(name: &str, folder: &Folder, change: impl FnOnce(&mut Command)) -> String {
     let program = std::env::current_exe().expect("this program");
     let mut command = Command::new(program);
     command
@@ -71,6 +71,7 @@ fn child(name: &str, folder: &Folder, change: impl FnOnce(&mut Command)) {
         "{:?}\n{text}\n{error}",
         output.status
     );
+    text.into_owned()
 }
 
 fn pool(name: &str) -> Pool {
@@ -344,4 +345,48 @@ fn runs_out_of_pinned_memory() {
 fn pinned_pools_are_told_of() {
     let folder = Folder::new("pinned");
     child("runs_out_of_pinned_memory", &folder, |_| {});
+}
+
+/// A training step that wants more than there is.
+#[test]
+#[ignore = "a child of another test"]
+fn is_shown_in_the_readme() {
+    let pool = Pool::builder().name("training").limit(256 << 20);
+    let pool = pool.track(Some(Tracking::All)).host().expect("addresses");
+    let hold = |name: &str, blocks: usize, bytes: usize| -> Vec<_> {
+        let _scope = tag(name);
+        let block = |_| pool.alloc_zeroed::<u8>(bytes).expect("room");
+        (0..blocks).map(block).collect()
+    };
+    let _weights = hold("weights", 12, 4 << 20);
+    let _states = hold("optimizer", 24, 4 << 20);
+    let _activations = hold("activations", 30, 3 << 20);
+    let error = pool.alloc_zeroed::<u8>(64 << 20).expect_err("there is no more");
+    println!("\n>\n{error}\n<");
+}
+
+/// What the README shows is what a program prints. With `MILLPOND_UPDATE=1` in the environment it is written anew.
+#[test]
+fn the_readme_shows_what_is_printed() {
+    let folder = Folder::new("readme");
+    let printed = child("is_shown_in_the_readme", &folder, |command| {
+        command.env("MILLPOND_OOM_SNAPSHOT", "oom-%n.mpr");
+    });
+    let (_, printed) = printed.split_once(">\n").expect("it prints");
+    let (printed, _) = printed.split_once("<\n").expect("to its end");
+    let (bytes, refused, _) = read(&folder.open("oom-1.mpr"), "weights");
+    assert_eq!((bytes, refused.len()), (12 * (4 << 20), 1));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+    let readme = std::fs::read_to_string(&path).expect("README.md");
+    let (before, rest) = readme
+        .split_once("<!-- printed: out of memory -->\n```text\n")
+        .expect("the README has the block");
+    let (shown, after) = rest.split_once("```\n<!-- end -->").expect("it ends");
+    if std::env::var_os("MILLPOND_UPDATE").is_some() {
+        let begin = "<!-- printed: out of memory -->\n```text\n";
+        let made = format!("{before}{begin}{printed}```\n<!-- end -->{after}");
+        std::fs::write(&path, made).expect("README.md");
+        return;
+    }
+    assert_eq!(shown, printed);
 }

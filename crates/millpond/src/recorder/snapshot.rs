@@ -26,6 +26,7 @@ use super::book::Book;
 use super::scribe::{Counted, measure};
 use super::session::quiet;
 use super::{RecordError, facts, with_process};
+use memmap2::MmapMut;
 use millpond_trace::recording::Writer;
 use refused::Refusal;
 use state::State;
@@ -37,7 +38,7 @@ use std::time::Duration;
 /// What a file may take, unless something else is said.
 const MOST_BYTES: u64 = 64 << 20;
 /// What the writer of a file needs at once.
-const TO_WRITE: usize = 16 << 20;
+const TO_WRITE: usize = 32 << 20;
 
 /// What a snapshot came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -179,10 +180,10 @@ impl Snapshots {
         let no_memory = || RecordError::NoMemory {
             path: path.to_owned(),
         };
-        // What cannot fail by itself is not begun where it would end the process.
-        let room = Vec::<u8>::new().try_reserve_exact(TO_WRITE);
-        room.map_err(|_| no_memory())?;
+        // What the writer takes cannot be refused to it without an end of the process: it is kept free until then.
+        let to_write = MmapMut::map_anon(TO_WRITE).map_err(|_| no_memory())?;
         let state = State::look(self.most_blocks()).ok_or_else(no_memory)?;
+        drop(to_write);
         let (now, measured) = measure();
         facts.extend(self.facts.iter().cloned());
         begin_with_the_process(&mut facts, now);
