@@ -3,10 +3,10 @@
 use millpond_trace::recording::{Kind, Row, Writer};
 
 /// Bytes that one row is made of.
-pub const ROW: usize = 12;
+pub(crate) const ROW: usize = 12;
 
 /// A recording of these rows, as a writer without any sense would write it.
-pub fn written(bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn written(bytes: &[u8]) -> Vec<u8> {
     let facts = [("program".to_owned(), "<script>alert(1)</script>".to_owned())];
     let mut writer = Writer::new(Vec::new(), &facts).expect("memory");
     for row in bytes.chunks_exact(ROW) {

@@ -28,7 +28,7 @@ impl io::Write for Bounded {
 }
 
 /// Opens a file and does with it what the commands do. Answers whether it is a recording.
-pub fn walk(path: &Path, most_written: u64) -> bool {
+pub(crate) fn walk(path: &Path, most_written: u64) -> bool {
     let history = match History::open(path, &ReadOptions::default()) {
         Ok(history) => history,
         Err(error) => {
@@ -70,9 +70,8 @@ fn look(history: &History) {
     let steps = recorded_steps(history).expect("it can be walked");
     let (summary, findings) =
         examine(history, symbols, Window::ALL, 10, steps.as_ref()).expect("it can be walked");
-    for finding in findings {
-        assert!(finding.bytes <= u64::MAX);
-    }
+    let is_sorted = findings.is_sorted_by(|one, other| one.bytes >= other.bytes);
+    assert!(is_sorted, "the most bytes first");
     for by in [By::Tag, By::Pool] {
         let sum = summary.end.by(by).iter().map(|group| group.sum);
         let sum = sum.reduce(|one, other| one.and(other)).unwrap_or_default();

@@ -7,7 +7,7 @@ use millpond_trace::history::{Flow, History};
 use millpond_trace::recording::{End, Gauge, Kind};
 use rustix::process::Resource;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
 /// Takes memory as programs do that do not expect an end of it.
@@ -54,7 +54,7 @@ fn aborted(name: &str, settings: &str) {
     std::fs::remove_dir_all(&folder).expect("a folder");
 }
 
-fn whole(file: &PathBuf) {
+fn whole(file: &Path) {
     let history = History::open(file, &millpond_trace::ReadOptions::default()).expect("it opens");
     assert_eq!(history.end, Some(End::Closed));
     let live = history.live_at(u64::MAX).expect("it is there");

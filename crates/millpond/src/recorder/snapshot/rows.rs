@@ -11,7 +11,7 @@ use crate::recorder::book::{Book, Measured};
 use crate::recorder::modules;
 use crate::tag::Tag;
 use millpond_engine::display_size;
-use millpond_trace::recording::{Kind, RecordingError, Row};
+use millpond_trace::recording::{Kind, RecordingError, Row, STATES};
 use std::collections::{BTreeSet, HashMap};
 use std::io::Write;
 
@@ -253,7 +253,7 @@ fn statements(state: &State, report: &SnapshotReport, without: u64) -> Vec<Strin
     });
     if smaller.blocks > 0 {
         lines.push(format!(
-            "snapshot: the {} largest blocks are listed; {} smaller ones of {} are in a sum for each pool and tag",
+            "{STATES}the {} largest blocks are listed; {} smaller ones of {} are in a sum for each pool and tag",
             report.blocks,
             smaller.blocks,
             display_size(smaller.bytes)
@@ -261,7 +261,7 @@ fn statements(state: &State, report: &SnapshotReport, without: u64) -> Vec<Strin
     }
     if without > 0 {
         lines.push(format!(
-            "snapshot: there was no room for the stacks of {without} blocks"
+            "{STATES}there was no room for the stacks of {without} blocks"
         ));
     }
     for seen in &state.pools {
@@ -277,7 +277,7 @@ fn statements(state: &State, report: &SnapshotReport, without: u64) -> Vec<Strin
         };
         if seen.stats.allocated.current > 0 {
             let name = &seen.label.name;
-            lines.push(format!("snapshot: pool {} '{name}' {how}", seen.label.id));
+            lines.push(format!("{STATES}pool {} '{name}' {how}", seen.label.id));
         }
     }
     lines
