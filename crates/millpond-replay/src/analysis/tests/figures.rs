@@ -342,4 +342,6 @@ fn what_a_snapshot_lacks_is_said() {
         said.len() == 8 && said.iter().all(|line| line.len() <= 300),
         "{said:?}"
     );
+    let steps = recorded_steps(&history).expect("it is there");
+    assert!(steps.is_none(), "what it says of itself makes no steps");
 }
