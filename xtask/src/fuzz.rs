@@ -2,6 +2,9 @@
 
 use crate::shell::{root, step, works};
 
+/// What targets share; they have no targets of their own.
+const SHARED: [&str; 4] = ["check.rs", "file.rs", "rows.rs", "walk.rs"];
+
 pub(crate) fn run(seconds: Option<&str>) -> Result<(), String> {
     let seconds: u32 = match seconds {
         None => 120,
@@ -23,7 +26,7 @@ pub(crate) fn run(seconds: Option<&str>) -> Result<(), String> {
     let mut targets: Vec<String> = entries
         .filter_map(Result::ok)
         // What the targets share lies beside them.
-        .filter(|entry| entry.file_name() != "check.rs" && entry.file_name() != "file.rs")
+        .filter(|entry| SHARED.iter().all(|shared| entry.file_name() != *shared))
         .filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".rs").map(str::to_owned))
         .collect();
     targets.sort();

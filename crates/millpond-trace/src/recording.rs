@@ -41,5 +41,8 @@ pub use read::{Batch, End, Reader};
 pub use row::{Gauge, Kind, Row};
 pub use write::Writer;
 
+/// What a mark begins with that says what a snapshot does not have block by block.
+pub const STATES: &str = "snapshot: ";
+
 /// The ending of a recording's name.
 pub const ENDING: &str = "mpr";

@@ -3,6 +3,8 @@
 use crate::budget::BudgetError;
 use crate::post_mortem::PostMortem;
 use millpond_engine::{self as engine, SourceError, display_size};
+use std::fmt;
+use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 /// Why a pool refused a request. Nothing is lost: the pool serves the next one if it can.
@@ -26,7 +28,7 @@ pub enum AllocError {
         most: u64,
     },
     /// It does not fit now; freeing or trimming may change that.
-    #[error("{}", .0.post_mortem)]
+    #[error("{}{}", .0.post_mortem, In(.0.snapshot.as_deref()))]
     OutOfMemory(#[source] Box<OutOfMemory>),
     /// A budget that the pool is charged to refused, or did not grant it in time.
     #[error(transparent)]
@@ -58,6 +60,20 @@ pub struct OutOfMemory {
     pub why: engine::AllocError,
     /// Who holds the memory, and what would have to go.
     pub post_mortem: PostMortem,
+    /// The file that has all blocks there were, where one was [written](crate::Snapshots::on_out_of_memory).
+    pub snapshot: Option<PathBuf>,
+}
+
+/// The file that says more, as the last line of an error; nothing where there is none.
+pub(crate) struct In<'a>(pub(crate) Option<&'a Path>);
+
+impl fmt::Display for In<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(path) => write!(f, "\n  all blocks: millpond report {}", path.display()),
+            None => Ok(()),
+        }
+    }
 }
 
 impl AllocError {
@@ -96,7 +112,33 @@ impl AllocError {
             why => Self::OutOfMemory(Box::new(OutOfMemory {
                 why,
                 post_mortem: post_mortem(),
+                snapshot: None,
             })),
         }
+    }
+
+    /// The file that has all blocks there were when memory had run out, if one was written for this refusal.
+    #[must_use]
+    pub fn snapshot(&self) -> Option<&Path> {
+        match self {
+            Self::OutOfMemory(error) => error.snapshot.as_deref(),
+            Self::Budget(error) => error.report()?.snapshot(),
+            _ => None,
+        }
+    }
+
+    /// The same with the file that was written for it. What cannot carry it is followed by a line on standard error.
+    #[cfg(all(feature = "record", target_os = "linux"))]
+    pub(crate) fn with_snapshot(mut self, path: PathBuf) -> Self {
+        let place = match &mut self {
+            Self::OutOfMemory(error) => Some(&mut error.snapshot),
+            Self::Budget(error) => error.snapshot_mut(),
+            _ => None,
+        };
+        match place {
+            Some(place) => *place = Some(path),
+            None => crate::os::say(&format!("millpond: {self}{}\n", In(Some(&path)))),
+        }
+        self
     }
 }

@@ -17,6 +17,7 @@ pub(crate) use inside::quiet;
 pub(crate) use inside::{Inside, inside, is_inside};
 pub(crate) use start::{NoTables, no_tables};
 
+use crate::error::AllocError;
 use crate::pool::{Pool, PoolBlock, PoolError, PoolHeap};
 use arena::Arena;
 use std::alloc::{GlobalAlloc, Layout};
@@ -110,8 +111,19 @@ fn guarded<R>(work: impl FnOnce() -> R) -> R {
 fn take_from(heap: &'static PoolHeap, layout: Layout) -> *mut u8 {
     match guarded(|| heap.allocate(layout.size(), layout.align())) {
         Ok(taken) => ptr::with_exposed_provenance_mut(taken.address),
-        Err(_) => ptr::null_mut(),
+        Err(error) => refuse(error),
     }
+}
+
+/// What ran out of memory has nobody to read its error: the file that was written for it is named on standard error.
+#[cold]
+fn refuse(error: AllocError) -> *mut u8 {
+    let _inside = inside();
+    if error.snapshot().is_some() {
+        crate::os::say(&format!("millpond: {error}\n"));
+    }
+    drop(error);
+    ptr::null_mut()
 }
 
 #[inline]

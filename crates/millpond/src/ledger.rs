@@ -418,6 +418,22 @@ impl Ledger {
             .sum()
     }
 
+    /// Tells all blocks in the account: addresses and entries. Under its locks: nothing may be allocated, freed or locked there.
+    #[cfg(all(feature = "record", target_os = "linux"))]
+    pub(crate) fn each(&self, mut each: impl FnMut(usize, &Record)) {
+        for shard in &self.shards {
+            for (address, record) in lock(&shard.0).live() {
+                each(*address, record);
+            }
+        }
+    }
+
+    /// The addresses of a stack by its [number](Record::stack_number).
+    #[cfg(all(feature = "record", target_os = "linux"))]
+    pub(crate) fn stack_of_number(&self, number: u32) -> Option<Stack> {
+        self.stacks.get(StackId::of_number(number)?)
+    }
+
     /// Says who holds what, by tag, without allocating. May be called under a pool's locks.
     pub fn survey(&self, survey: &mut Survey) {
         let weight = self.weight();

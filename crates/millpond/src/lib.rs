@@ -262,7 +262,8 @@ pub use profile::{PoolProfile, ProfileReport, profile};
 pub use profiler::{PoolUse, Profiler, ProfilerReport, ProfilerSummary, TagPeak, profiler};
 #[cfg(all(feature = "record", target_os = "linux"))]
 pub use recorder::{
-    RecordError, RecordReport, RecordSettingError, RecordStacks, Recorder, RecorderBuilder, mark, step,
+    RecordError, RecordReport, RecordSettingError, RecordStacks, Recorder, RecorderBuilder, SnapshotReport,
+    Snapshots, mark, snapshot, snapshot_on_oom, step,
 };
 #[cfg(target_os = "linux")]
 pub use rental::{Rental, RentalStats, Rented};

@@ -39,6 +39,8 @@ mod models;
 mod observe;
 #[cfg(test)]
 mod on_heap;
+#[cfg(feature = "record")]
+mod placed;
 mod prewarm;
 mod raw;
 mod shelf;
@@ -309,6 +311,8 @@ pub(crate) fn expect_time(every: Option<Duration>) -> Result<(), ConfError> {
 }
 
 #[cfg(feature = "cuda")]
+#[cfg(feature = "record")]
+pub(crate) use ask::by_a_source;
 pub(crate) use builder::{budgets, limit_of};
 #[cfg(feature = "cuda")]
 pub(crate) use charged::Charged;

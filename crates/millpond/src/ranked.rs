@@ -33,6 +33,9 @@ pub(crate) enum Rank {
     Keeper,
     /// Accounts of live blocks begin and end for whoever counts.
     Counting,
+    /// Whose turn it is to write down that memory ran out.
+    #[cfg(feature = "record")]
+    Snapshots,
     /// The list of pools.
     Heaps,
     /// Of a pool, up to `Line`: the list of caches.
@@ -85,6 +88,8 @@ impl Rank {
         Self::Names,
         Self::Keeper,
         Self::Counting,
+        #[cfg(feature = "record")]
+        Self::Snapshots,
         Self::Heaps,
         Self::Roll,
         Self::Shelf,

@@ -4,6 +4,7 @@
 //!   ring      what one thread tells, on its way: nobody waits, and what has no room is counted
 //!   session   one recording while it runs; each pool has its sink among those who watch
 //!   scribe    the thread that writes: all threads' events in one order
+//!   snapshot  one moment in a file of its own: when somebody asks, and when memory has run out
 //!   book      serial numbers, frees with the facts of their allocations, definitions, keyframes
 //! ```
 //!
@@ -17,13 +18,18 @@ mod ring;
 mod scribe;
 mod session;
 mod setting;
+mod snapshot;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::alone as tests_alone;
 
 pub use scribe::RecordReport;
 pub use session::RecordStacks;
 pub(crate) use session::Sink;
 pub use setting::RecordSettingError;
+pub(crate) use snapshot::{NoSnapshots, no_snapshots, refused_finally};
+pub use snapshot::{SnapshotReport, Snapshots, snapshot, snapshot_on_oom};
 
 use crate::os;
 use crate::pool::{self, PoolHeap};
@@ -65,6 +71,12 @@ pub enum RecordError {
     /// There is no thread to write it.
     #[error("no thread could be made to write the recording: {0}")]
     Thread(std::io::Error),
+    /// There is no memory left to write it in.
+    #[error("there is no memory left to write {path} in")]
+    NoMemory {
+        /// Which file.
+        path: PathBuf,
+    },
     /// The thread that writes has ended without a word.
     #[error("the thread that writes the recording has panicked; the file can be read up to there")]
     Panicked,
@@ -131,6 +143,7 @@ impl RecorderBuilder {
         *current = Some(session);
         RECORDS.store(true, Ordering::Release);
         drop(current);
+        snapshot::recording_begins();
         attach_all();
         watch_exit();
         Ok(Recorder(()))
@@ -149,7 +162,9 @@ impl RecorderBuilder {
             inner: BufWriter::new(file),
             bytes: 0,
         };
-        let writer = Writer::new(file, &facts)?;
+        let mut writer = Writer::new(file, &facts)?;
+        // Killed from here on it leaves a file that opens.
+        writer.flush()?;
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let session = Arc::new(Session::new(number, self.ring_bytes, self.stacks));
         let book = Book::new(writer, Time::now().nanos());
@@ -278,6 +293,7 @@ fn session() -> Option<Arc<Session>> {
 /// Has a new pool recorded, if there is a recording. Also where the environment asks for one and nobody has begun it. Under no
 /// lock of a pool.
 pub(crate) fn attach(heap: &'static PoolHeap) {
+    snapshot::look_at_environment();
     setting::begin_by_environment();
     if let Some(session) = session() {
         heap.change_watchers(|watchers| (watchers.with_sink(Some(session.sink(watchers.pool()))), ()));
@@ -287,6 +303,7 @@ pub(crate) fn attach(heap: &'static PoolHeap) {
 /// The same of a device's pool.
 #[cfg(feature = "cuda")]
 pub(crate) fn sink_for(pool: &crate::event::PoolLabel) -> Option<Sink> {
+    snapshot::look_at_environment();
     setting::begin_by_environment();
     session().map(|session| session.sink(pool))
 }
@@ -356,6 +373,13 @@ fn watch_exit() {
         // Where there is no room for it the end of the file is missing, as of a process that is killed.
         os::at_exit(close);
     }
+}
+
+/// Where this process is recorded to, if it is. Waits for nobody.
+fn recorded_to() -> Option<PathBuf> {
+    let current = CURRENT.try_lock().ok()?;
+    let running = current.as_ref()?;
+    (running.process == process::id()).then(|| running.path.clone())
 }
 
 fn with_process(path: &Path) -> PathBuf {

@@ -12,6 +12,9 @@ mod pressure;
 mod rentals;
 #[path = "cuda_pool/sets.rs"]
 mod sets;
+#[cfg(feature = "record")]
+#[path = "cuda_pool/snapshots.rs"]
+mod snapshots;
 #[path = "cuda_pool/upkeep.rs"]
 mod upkeep;
 #[path = "cuda_pool/workspaces.rs"]

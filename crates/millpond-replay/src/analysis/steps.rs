@@ -9,7 +9,7 @@ use crate::steps::Matcher;
 use millpond_engine::Stream;
 use millpond_engine::plan::{Detector, Step};
 use millpond_trace::history::{Flow, History, HistoryError};
-use millpond_trace::recording::{Kind, Row};
+use millpond_trace::recording::{Kind, Row, STATES};
 use serde::Serialize;
 use std::collections::VecDeque;
 
@@ -148,6 +148,9 @@ impl Signs {
     }
 
     fn mark(&mut self, text: &str, row: u64, time: u64) {
+        if text.starts_with(STATES) {
+            return;
+        }
         let shape = without_digits(text);
         if self.marks.len() >= MOST_TEXTS && !self.marks.contains_key(&shape) {
             return;

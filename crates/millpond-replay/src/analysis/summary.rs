@@ -7,7 +7,7 @@ use super::tally::{Tallies, held_now, now};
 use super::{Map, Window, shown};
 use lifetimes::Histogram;
 use millpond_trace::history::{History, HistoryError, Symbols};
-use millpond_trace::recording::{End, Kind, Row};
+use millpond_trace::recording::{End, Kind, Row, STATES};
 use serde::Serialize;
 
 mod lifetimes;
@@ -16,6 +16,9 @@ pub use lifetimes::Lifetimes;
 
 /// Threads of which the last event is remembered.
 const THREADS: usize = 1 << 16;
+/// What snapshots say of themselves: lines, and letters of each.
+const STATEMENTS: usize = 8;
+const STATEMENT: usize = 300;
 
 /// The largest figure of its kind, and when it was reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -160,6 +163,8 @@ pub(super) struct Gathering {
     last: Map<u32, u64>,
     lost: (u128, u128),
     unknown_frees: u64,
+    /// What a snapshot says of itself.
+    statements: Vec<String>,
 }
 
 impl Watch for Gathering {
@@ -211,13 +216,14 @@ impl Watch for Gathering {
         }
     }
 
-    fn row(&mut self, ledger: &Ledger<'_>, row: &Row, _: Option<&str>) {
+    fn row(&mut self, ledger: &Ledger<'_>, row: &Row, text: Option<&str>) {
         if ledger.order == self.rows.0 {
             self.began.1 = ledger.time;
         }
         self.rows.1 = ledger.order;
         match row.kind {
             Kind::Refused => self.refused += 1,
+            Kind::Mark => self.note_statement(text.unwrap_or_default()),
             Kind::Lost => {
                 self.lost.0 += u128::from(row.requested);
                 self.lost.1 += u128::from(row.bytes);
@@ -249,6 +255,15 @@ impl Gathering {
             last: Map::default(),
             lost: (0, 0),
             unknown_frees: 0,
+            statements: Vec::new(),
+        }
+    }
+
+    /// Keeps what a snapshot says that it lacks. Files are strangers': a few lines, without what would steer a terminal.
+    fn note_statement(&mut self, text: &str) {
+        if text.starts_with(STATES) && self.statements.len() < STATEMENTS {
+            let plain = text.chars().filter(|c| !c.is_control());
+            self.statements.push(plain.take(STATEMENT).collect());
         }
     }
 
@@ -296,6 +311,7 @@ impl Gathering {
             sentences: Vec::new(),
         };
         loss.sentences = sentences(history, &loss);
+        loss.sentences.extend(self.statements);
         let mut end = held_now(ledger, self.largest, |_| true);
         end.time = to;
         let mut kept = held_now(ledger, self.largest, |block| {

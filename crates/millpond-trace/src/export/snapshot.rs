@@ -411,7 +411,7 @@ impl Snapshot<'_, '_> {
             }
             self.pickle.item(&mut blocks)?;
             self.block(block)?;
-            at = block.address + size(&block.row);
+            at = block.address.saturating_add(size(&block.row));
         }
         let end = segment.address.saturating_add(segment.bytes);
         if at < end {

@@ -6,6 +6,7 @@
 use super::RecordingError;
 use arrow_buffer::Buffer;
 use arrow_ipc::{MessageHeader, root_as_message};
+use std::fmt::Display;
 use std::io::{self, Read};
 
 /// Of a message's description: a schema with its facts, or the places of a few dozen buffers.
@@ -79,7 +80,12 @@ pub(super) fn next(from: &mut impl Read) -> Result<Next, RecordingError> {
     };
     let message = match root_as_message(&described) {
         Ok(message) => message,
-        Err(error) => return Ok(Next::Damaged(format!("a message is malformed: {error}"))),
+        Err(error) => {
+            return Ok(Next::Damaged(format!(
+                "a message is malformed: {}",
+                in_one_line(&error)
+            )));
+        }
     };
     let length = u64::try_from(message.bodyLength()).unwrap_or(u64::MAX);
     if length > MOST_BODY {
@@ -94,9 +100,15 @@ pub(super) fn next(from: &mut impl Read) -> Result<Next, RecordingError> {
     }))
 }
 
+/// What a library says in several lines, for messages that are one.
+pub(super) fn in_one_line(error: &impl Display) -> String {
+    let words = error.to_string();
+    words.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// Whether a batch's claims are ones that it can be decoded by.
 pub(super) fn check(message: &Message, most_rows: i64) -> Result<(), String> {
-    let root = root_as_message(&message.described).map_err(|error| error.to_string())?;
+    let root = root_as_message(&message.described).map_err(|error| in_one_line(&error))?;
     if root.header_type() != MessageHeader::RecordBatch {
         return Err(format!("a message is a {:?}", root.header_type()));
     }

@@ -1,6 +1,6 @@
 //! An Arrow stream in, rows out, a batch at a time.
 
-use super::message::{self, Message, Next};
+use super::message::{self, Message, Next, in_one_line};
 use super::{Kind, RecordingError, Row, schema};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int64Type, UInt8Type, UInt32Type, UInt64Type};
@@ -83,8 +83,9 @@ impl<R: Read> Reader<R> {
         let schema = message
             .and_then(|message| message.header_as_schema())
             .ok_or_else(|| RecordingError::NotOurs("it does not begin with a schema".to_owned()))?;
-        let schema = try_fb_to_schema(schema)
-            .map_err(|error| RecordingError::NotOurs(format!("its schema is malformed: {error}")))?;
+        let schema = try_fb_to_schema(schema).map_err(|error| {
+            RecordingError::NotOurs(format!("its schema is malformed: {}", in_one_line(&error)))
+        })?;
         Ok(Self {
             from,
             places: schema::columns_of(&schema)?,
@@ -143,7 +144,7 @@ impl<R: Read> Reader<R> {
 
     fn decode(&self, message: &Message) -> Result<Batch, String> {
         message::check(message, MOST_ROWS)?;
-        let root = root_as_message(&message.described).map_err(|error| error.to_string())?;
+        let root = root_as_message(&message.described).map_err(|error| in_one_line(&error))?;
         let described = root.header_as_record_batch().ok_or("a message is no batch")?;
         let dictionaries = HashMap::new();
         let decode = || -> Result<RecordBatch, ArrowError> {
@@ -156,7 +157,7 @@ impl<R: Read> Reader<R> {
             )?
             .read_record_batch()
         };
-        let batch = decode().map_err(|error| format!("a batch does not decode: {error}"))?;
+        let batch = decode().map_err(|error| format!("a batch does not decode: {}", in_one_line(&error)))?;
         Batch::new(&batch, &self.places).ok_or_else(|| "a batch has other columns than it says".to_owned())
     }
 }

@@ -3,9 +3,11 @@
 use super::node::Node;
 use super::room::Seen;
 use super::{Budget, Measure};
+use crate::error::In;
 use crate::post_mortem::{BudgetFigures, PostMortem, Survey};
 use millpond_engine::display_size;
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
@@ -117,6 +119,7 @@ pub struct Report {
     refusal: Refusal,
     /// None or one. A list, because that is what can be allocated fallibly.
     explained: Vec<PostMortem>,
+    snapshot: Option<PathBuf>,
 }
 
 impl Report {
@@ -125,7 +128,11 @@ impl Report {
         if explained.try_reserve_exact(1).is_ok() {
             explained.push(refusal.post_mortem());
         }
-        Self { refusal, explained }
+        Self {
+            refusal,
+            explained,
+            snapshot: None,
+        }
     }
 
     /// The figures.
@@ -139,6 +146,12 @@ impl Report {
     pub fn post_mortem(&self) -> Option<&PostMortem> {
         self.explained.first()
     }
+
+    /// The file that has all blocks there were, where one was [written](crate::Snapshots::on_out_of_memory).
+    #[must_use]
+    pub fn snapshot(&self) -> Option<&Path> {
+        self.snapshot.as_deref()
+    }
 }
 
 impl fmt::Display for Report {
@@ -146,7 +159,8 @@ impl fmt::Display for Report {
         match self.post_mortem() {
             Some(post_mortem) => post_mortem.fmt(f),
             None => self.refusal.fmt(f),
-        }
+        }?;
+        In(self.snapshot()).fmt(f)
     }
 }
 
@@ -205,6 +219,17 @@ impl BudgetError {
     #[must_use]
     pub fn refusal(&self) -> Option<&Refusal> {
         self.report().map(Report::refusal)
+    }
+
+    /// Where the file is noted that has all blocks there were, if a limit was the reason.
+    #[cfg(all(feature = "record", target_os = "linux"))]
+    pub(crate) fn snapshot_mut(&mut self) -> Option<&mut Option<PathBuf>> {
+        match self {
+            Self::TooLarge(report) | Self::Exceeded(report) | Self::TimedOut { report, .. } => {
+                Some(&mut report.snapshot)
+            }
+            _ => None,
+        }
     }
 
     /// The figures and who held what, where a limit was the reason.

@@ -7,6 +7,7 @@
 //!   charges   what blocks are charged to
 //!   tenant    asking on somebody's account, and with patience
 //!   observe   what is told of blocks
+//!   placed    blocks as their placement knows them
 //!   kept      a source that keeps what it was given back
 //!   for_graph the memory of a graph
 //!   upkeep    the account; what is kept, and what goes back
@@ -21,6 +22,8 @@ mod for_graph;
 mod kept;
 mod leaks;
 mod observe;
+#[cfg(feature = "record")]
+mod placed;
 mod shared;
 mod state;
 mod tenant;

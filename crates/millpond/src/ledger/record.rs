@@ -33,3 +33,11 @@ pub struct Record {
     /// The kind of memory.
     pub kind: MemoryKind,
 }
+
+impl Record {
+    /// The number of its stack in its account; 0 where it has none.
+    #[cfg(all(feature = "record", target_os = "linux"))]
+    pub(crate) fn stack_number(&self) -> u32 {
+        self.stack.map_or(0, StackId::number)
+    }
+}

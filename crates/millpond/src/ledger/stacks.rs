@@ -29,6 +29,16 @@ impl StackId {
         NonZeroU32::new((at * SHARDS + shard + 1) as u32).map(Self)
     }
 
+    #[cfg(all(feature = "record", target_os = "linux"))]
+    pub(crate) fn number(self) -> u32 {
+        self.0.get()
+    }
+
+    #[cfg(all(feature = "record", target_os = "linux"))]
+    pub(crate) fn of_number(number: u32) -> Option<Self> {
+        NonZeroU32::new(number).map(Self)
+    }
+
     fn place(self) -> (usize, usize) {
         let at = self.0.get() as usize - 1;
         (at % SHARDS, at / SHARDS)

@@ -66,7 +66,7 @@ impl Drop for Asking {
 }
 
 /// Whether this thread is called by a pool's source, and so under that pool's lock.
-pub(super) fn by_a_source() -> bool {
+pub(crate) fn by_a_source() -> bool {
     ASKING.get()
 }
 
@@ -171,6 +171,20 @@ impl Heap {
         match refusal {
             Some(refusal) if why.is_out_of_memory() => AllocError::Budget(Box::new(refusal.into_error(None))),
             _ => AllocError::of(why, || self.post_mortem(requested)),
+        }
+    }
+
+    /// Has it written down that a request was refused in the end, where that is wanted; answers the error. Under no lock.
+    #[cold]
+    pub(super) fn refused_finally(&self, requested: usize, error: AllocError) -> AllocError {
+        #[cfg(feature = "record")]
+        let label = || self.watchers().pool().clone();
+        #[cfg(feature = "record")]
+        return crate::recorder::refused_finally(label, requested as u64, 0, error);
+        #[cfg(not(feature = "record"))]
+        {
+            let _ = requested;
+            error
         }
     }
 

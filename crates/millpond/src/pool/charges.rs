@@ -23,6 +23,16 @@ impl Heap {
         wait: Option<Duration>,
         (requested, align, zeroed): (usize, usize, bool),
     ) -> Result<Taken, AllocError> {
+        self.allocate_at_expense((budget, charged), wait, (requested, align, zeroed))
+            .map_err(|error| self.refused_finally(requested, error))
+    }
+
+    fn allocate_at_expense(
+        &'static self,
+        (budget, charged): (Option<&Budget>, bool),
+        wait: Option<Duration>,
+        (requested, align, zeroed): (usize, usize, bool),
+    ) -> Result<Taken, AllocError> {
         let _inside = inside();
         let align = align.max(self.align);
         let ask = Ask {
@@ -34,7 +44,7 @@ impl Heap {
         let charge = budget.map(|budget| self.charge(budget, ask)).transpose()?;
         let taken = match ask.until {
             Some(until) => self.allocate_until(ask, until),
-            None => self.allocate_slowly(ask),
+            None => self.allocate_or_wait(ask),
         }?;
         if let Some(charge) = charge {
             self.charge_to(taken.address, charge);
@@ -44,7 +54,7 @@ impl Heap {
 
     /// Hands a block out, and waits for one until then where there is none now.
     fn allocate_until(&'static self, ask: Ask, until: Instant) -> Result<Taken, AllocError> {
-        match self.allocate_slowly(ask) {
+        match self.allocate_or_wait(ask) {
             Err(error) if error.is_out_of_memory() && Instant::now() < until => {}
             outcome => return outcome,
         }
@@ -55,7 +65,7 @@ impl Heap {
         };
         loop {
             let changes = place.changes();
-            match self.allocate_slowly(ask) {
+            match self.allocate_or_wait(ask) {
                 Err(error) if error.is_out_of_memory() => {
                     // What other pools give back to a budget is not told here.
                     let soon = Instant::now()

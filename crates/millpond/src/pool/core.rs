@@ -109,6 +109,14 @@ impl Core {
         Ok((address, bytes, missed))
     }
 
+    /// Tells the blocks above [`SMALL`] that are in use or that a thread keeps: address and bytes.
+    #[cfg(feature = "record")]
+    pub(crate) fn each_large(&self, mut each: impl FnMut(usize, u64)) {
+        for (address, block) in &self.large {
+            each(*address, block.requested());
+        }
+    }
+
     /// Tells what is held and what is free.
     pub(crate) fn survey(&self, survey: &mut Survey) {
         let stats = self.memory.stats();

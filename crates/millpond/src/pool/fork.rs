@@ -35,6 +35,8 @@ struct Held {
     _scopes: NoScopes,
     heaps: Vec<Rest>,
     _list: Locked<'static, Vec<&'static Heap>>,
+    #[cfg(feature = "record")]
+    _snapshots: crate::recorder::NoSnapshots,
     _counting: NoCounting,
     _keeper: Locked<'static, keeper::State>,
     _names: NoNames,
@@ -103,6 +105,8 @@ extern "C" fn prepare() {
     let names = no_names();
     let keeper = keeper::state();
     let counting = no_counting();
+    #[cfg(feature = "record")]
+    let snapshots = crate::recorder::no_snapshots();
     let list = list();
     // The program's own pool is the oldest and comes last: what a source of another pool has dropped goes back to it
     // at the end of a cold path, when the thread may still be in its cache of that other pool.
@@ -122,6 +126,8 @@ extern "C" fn prepare() {
         _scopes: scopes,
         heaps,
         _list: list,
+        #[cfg(feature = "record")]
+        _snapshots: snapshots,
         _counting: counting,
         _keeper: keeper,
         _names: names,

@@ -291,3 +291,31 @@ fn a_pool_that_draws_on_another_of_its_budget_is_refused_and_goes_on() {
     below.trim();
     assert_eq!(budget.used(), 0);
 }
+
+/// Refused under the lock of the pool above, which a snapshot would look at: that pool's own refusal is the one that is written
+/// down.
+#[cfg(feature = "record")]
+#[test]
+fn what_a_source_is_refused_waits_for_its_pool() {
+    let _alone = crate::recorder::tests_alone();
+    let path = std::env::temp_dir().join(format!("millpond-drawn-{}-%n.mpr", std::process::id()));
+    crate::Snapshots::new()
+        .every(std::time::Duration::ZERO)
+        .most_files(1000)
+        .on_out_of_memory(path);
+    let builder = |limit| Pool::builder().trim_every(None).track(None).limit(limit);
+    let below = builder(16 << 20)
+        .over(Box::new(Plain::default()))
+        .expect("a pool");
+    let pool = builder(1 << 30).over(Box::new(Drawn(below))).expect("a pool");
+    let refused = pool.heap().allocate(40 << 20, 64).expect_err("too much");
+    // Other tests are refused as well, and one file is written at a time.
+    if let Some(path) = refused.snapshot() {
+        let history = millpond_trace::history::History::open(path, &Default::default()).expect("it opens");
+        assert_eq!(history.end, Some(millpond_trace::recording::End::Closed));
+        std::fs::remove_file(path).expect("a file");
+    }
+    crate::Snapshots::never_on_out_of_memory();
+    let raw = take(&pool, 8 << 20, 7);
+    give(&pool, raw, 7);
+}

@@ -40,7 +40,7 @@ impl Heap {
         {
             // No memory to remember it by.
             self.free(taken, requested);
-            return Err(self.refuse_tables(requested));
+            return Err(self.refused_finally(requested, self.refuse_tables(requested)));
         }
         Ok(taken)
     }

@@ -21,6 +21,12 @@ impl Heap {
     #[cold]
     #[inline(never)]
     pub(crate) fn allocate_slowly(&'static self, ask: Ask) -> Result<Taken, AllocError> {
+        self.allocate_or_wait(ask)
+            .map_err(|error| self.refused_finally(ask.requested, error))
+    }
+
+    /// The same, where a refusal may not be the last word.
+    pub(super) fn allocate_or_wait(&'static self, ask: Ask) -> Result<Taken, AllocError> {
         match self.allocate_watched(&ask) {
             Some(taken) => Ok(taken),
             None => self.allocate_anyhow(ask),

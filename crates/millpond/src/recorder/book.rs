@@ -160,7 +160,7 @@ impl<W: Write> Book<W> {
     }
 
     /// The number of a stack, which is defined where it is new; 0 where there is none, or there are too many.
-    fn stack(&mut self, stack: &[u64]) -> Result<u32, RecordingError> {
+    pub(super) fn stack(&mut self, stack: &[u64]) -> Result<u32, RecordingError> {
         if stack.is_empty() {
             return Ok(0);
         }
@@ -181,7 +181,7 @@ impl<W: Write> Book<W> {
     }
 
     #[inline]
-    fn define_tag(&mut self, tag: u32) -> Result<(), RecordingError> {
+    pub(super) fn define_tag(&mut self, tag: u32) -> Result<(), RecordingError> {
         match self.tags.get(tag as usize) {
             Some(true) => Ok(()),
             _ => self.define_new_tag(tag),
@@ -201,6 +201,25 @@ impl<W: Write> Book<W> {
             ..Row::new(Kind::DefineTag, self.last)
         };
         self.writer.say(&row, Some(Tag::of_number(tag).name()), None)
+    }
+
+    /// Says what a number is called that no tag of the process has.
+    pub(super) fn say_tag(&mut self, tag: u32, name: &str) -> Result<(), RecordingError> {
+        let row = Row {
+            tag,
+            ..Row::new(Kind::DefineTag, self.last)
+        };
+        self.writer.say(&row, Some(name), None)
+    }
+
+    /// Enters a row as it is.
+    pub(super) fn push(&mut self, row: &Row) -> Result<(), RecordingError> {
+        self.writer.push(row)
+    }
+
+    /// The same with words.
+    pub(super) fn say(&mut self, row: &Row, text: &str) -> Result<(), RecordingError> {
+        self.writer.say(row, Some(text), None)
     }
 
     /// Says what a pool's number means.

@@ -283,7 +283,7 @@ impl<W: Write> Scribe<W> {
 }
 
 /// What pools have by their own accounts, which are exact whatever was lost; and the process and the devices; and when that was.
-fn measure() -> (u64, Vec<Measured>) {
+pub(super) fn measure() -> (u64, Vec<Measured>) {
     let mut measured = Vec::new();
     for heap in crate::pool::all_heaps() {
         measure_pool(heap.number(), &heap.stats(), &mut measured);

@@ -1,6 +1,6 @@
 //! Programs recorded, and their files read again.
 
-use super::{RecordError, RecordReport, RecordStacks, Recorder, mark, step};
+use super::{RecordError, RecordReport, RecordStacks, Recorder, Snapshots, mark, step};
 use crate::{Pool, tag};
 use millpond_trace::history::{Flow, History};
 use millpond_trace::recording::{End, Gauge, Kind, Row};
@@ -8,19 +8,21 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A process has one recording at a time, so these tests take turns; other tests' pools are in the files as well.
-fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
+    // Other tests' pools are refused things.
+    Snapshots::never_on_out_of_memory();
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Scratch(PathBuf);
+pub(super) struct Scratch(pub(super) PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         Self(std::env::temp_dir().join(format!("millpond-recorder-{}-{name}.mpr", std::process::id())))
     }
 
-    fn read(&self) -> History {
+    pub(super) fn read(&self) -> History {
         History::open(&self.0, &millpond_trace::ReadOptions::default()).expect("a recording")
     }
 }
@@ -32,14 +34,14 @@ impl Drop for Scratch {
 }
 
 /// The number of the pool with a name.
-fn number(history: &History, name: &str) -> u32 {
+pub(super) fn number(history: &History, name: &str) -> u32 {
     let pools = history.definitions.pools();
     let found = pools.iter().find(|(_, pool)| pool.name == name);
     found.expect("it is defined").0
 }
 
 /// All rows of one pool.
-fn rows(history: &History, pool: u32) -> Vec<Row> {
+pub(super) fn rows(history: &History, pool: u32) -> Vec<Row> {
     let mut rows = Vec::new();
     let walked = history.walk(|row, _| {
         if row.pool == pool {

@@ -4,7 +4,7 @@ use crate::{POOL, Stamped, child, stats};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::unix::process::CommandExt;
 
-fn limit(resource: Resource, bytes: u64) {
+pub(crate) fn limit(resource: Resource, bytes: u64) {
     let before = getrlimit(resource);
     let lower = Rlimit {
         current: Some(bytes),
@@ -14,7 +14,7 @@ fn limit(resource: Resource, bytes: u64) {
 }
 
 /// Bytes of this process that count against `RLIMIT_DATA`.
-fn data() -> u64 {
+pub(crate) fn data() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("status");
     let line = status.lines().find_map(|line| line.strip_prefix("VmData:"));
     let kib: u64 = line

@@ -8,6 +8,8 @@ mod limits;
 #[path = "../support/child.rs"]
 mod parts;
 mod pools;
+#[cfg(feature = "record")]
+mod snapshots;
 mod work;
 
 use millpond::{GlobalPool, PoolStats};

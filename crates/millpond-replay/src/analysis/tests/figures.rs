@@ -335,3 +335,28 @@ fn hostile_names_and_sizes_are_only_data() {
     let examined = examine(&history, &history.definitions, Window::ALL, 3, steps.as_ref());
     assert_eq!(examined.expect("it is there").0.peak.sum, found.peak.sum);
 }
+
+#[test]
+fn what_a_snapshot_lacks_is_said() {
+    let mut made = Made::new(1);
+    made.alloc(1, 100);
+    for text in [
+        "half",
+        "snapshot: \u{1b}[2Jpool 1 keeps no account\nof its blocks",
+    ] {
+        made.say(&Row::new(Kind::Mark, 5), text, None);
+    }
+    for number in 0..100 {
+        let text = format!("snapshot: {number} {}", "x".repeat(10_000));
+        made.say(&Row::new(Kind::Mark, 5), &text, None);
+    }
+    let (_file, history) = made.history();
+    let said = of(&history, Window::ALL).loss.sentences;
+    assert_eq!(said[0], "snapshot: [2Jpool 1 keeps no accountof its blocks");
+    assert!(
+        said.len() == 8 && said.iter().all(|line| line.len() <= 300),
+        "{said:?}"
+    );
+    let steps = recorded_steps(&history).expect("it is there");
+    assert!(steps.is_none(), "what it says of itself makes no steps");
+}

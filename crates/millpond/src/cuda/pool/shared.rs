@@ -277,6 +277,11 @@ impl Shared {
             }
         }
         self.tell_flow();
+        #[cfg(feature = "record")]
+        let outcome = outcome.map_err(|error| {
+            let label = || self.watchers().pool().clone();
+            crate::recorder::refused_finally(label, bytes, 0, error)
+        });
         outcome
     }
 

@@ -1,0 +1,334 @@
+//! Snapshots by themselves: when a request has been refused for good, on the thread that asked.
+//!
+//! Whose turn it is is decided under one lock, under which nothing else is done: the first refusal of each cause, some time after
+//! the last file, and so many files in all. A file is whole when the refusal is answered, so it is there even where the answer ends
+//! the process.
+
+use super::{SnapshotReport, Snapshots};
+use crate::error::AllocError;
+use crate::event::PoolLabel;
+use crate::os;
+use crate::pool::by_a_source;
+use crate::ranked::{Locked, Rank, Ranked};
+use crate::recorder::session::quiet;
+use crate::recorder::{RecordError, facts, recorded_to};
+use crate::thread::{self, COUNTING};
+use crate::time::Time;
+use foldhash::fast::FixedState;
+use memmap2::MmapMut;
+use std::hash::BuildHasher;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const VARIABLE: &str = "MILLPOND_OOM_SNAPSHOT";
+/// What the variable says where there are to be none.
+const NONE: &str = "none";
+/// Addresses that are kept for the time when there are no more.
+const RESERVE: usize = 48 << 20;
+
+/// A request that was refused.
+pub(super) struct Refusal<'a> {
+    pub(super) pool: PoolLabel,
+    pub(super) requested: u64,
+    pub(super) stream: u32,
+    pub(super) error: &'a AllocError,
+}
+
+/// Where files go.
+#[derive(Clone, Debug)]
+enum Place {
+    /// Beside the recording while there is one.
+    Beside,
+    To(PathBuf),
+    Nowhere,
+}
+
+struct Turns {
+    /// As the program has said, or else the environment.
+    settings: Option<(Snapshots, Place)>,
+    /// What is known of this run: the environment is not read while memory is short.
+    facts: Vec<(String, String)>,
+    /// Those that have a file.
+    causes: Vec<u64>,
+    files: u32,
+    /// When the last one was written.
+    last: Option<Time>,
+    /// The process in which a file is being written.
+    writing: Option<u32>,
+    reserve: Option<MmapMut>,
+}
+
+/// Before all locks of pools.
+static TURNS: Ranked<Turns> = Ranked::new(
+    Rank::Snapshots,
+    Turns {
+        settings: None,
+        facts: Vec::new(),
+        causes: Vec::new(),
+        files: 0,
+        last: None,
+        writing: None,
+        reserve: None,
+    },
+);
+/// Whether there may be anything to do.
+static ARMED: AtomicBool = AtomicBool::new(false);
+
+/// As long as it is held no turn is decided: taken around a fork.
+pub(crate) struct NoSnapshots(#[expect(dead_code, reason = "held")] Locked<'static, Turns>);
+
+pub(crate) fn no_snapshots() -> NoSnapshots {
+    NoSnapshots(TURNS.lock())
+}
+
+impl Snapshots {
+    /// Writes a snapshot whenever memory has run out: when a request to any pool was refused in the end, after all that could be
+    /// given back was. In the path `%p` is the number of the process and `%n` that of the file; without `%n` there is one file. The file
+    /// has the request and the words of the error, and the error names the file.
+    ///
+    /// One file for each cause, which is a pool or the budget that refused, [so many](Self::most_files) in all and not
+    /// [too often](Self::every). It is written by the thread that asked, before it is answered.
+    ///
+    /// The environment variable `MILLPOND_OOM_SNAPSHOT=oom.%p-%n.mpr` does the same, unless the program says something itself. Where
+    /// neither does, and the process is [recorded](crate::Recorder), files are written beside the recording: `run.oom-1.mpr` beside
+    /// `run.mpr`; the variable's value `none` has none of them written.
+    pub fn on_out_of_memory(self, path: impl Into<PathBuf>) {
+        let _quiet = quiet();
+        set(self, Place::To(path.into()), true);
+    }
+
+    /// Writes none by themselves from now on, not beside a recording either.
+    pub fn never_on_out_of_memory() {
+        let _quiet = quiet();
+        set(Self::new(), Place::Nowhere, true);
+    }
+}
+
+/// `over` says that it takes the place of what was said before.
+fn set(snapshots: Snapshots, place: Place, over: bool) {
+    let facts = facts();
+    let reserve = MmapMut::map_anon(RESERVE).ok();
+    let mut turns = TURNS.lock();
+    if !over && turns.settings.is_some() {
+        return;
+    }
+    turns.settings = Some((snapshots, place));
+    let before = std::mem::replace(&mut turns.facts, facts);
+    let reserve = std::mem::replace(&mut turns.reserve, reserve);
+    drop(turns);
+    drop((before, reserve));
+    ARMED.store(true, Ordering::Release);
+}
+
+/// Does what the environment says, once in the life of a process.
+pub(in crate::recorder) fn look_at_environment() {
+    static LOOKED: AtomicBool = AtomicBool::new(false);
+    if LOOKED.load(Ordering::Relaxed) || LOOKED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let _quiet = quiet();
+    if let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
+        let place = if path == NONE {
+            Place::Nowhere
+        } else {
+            Place::To(path.into())
+        };
+        set(Snapshots::new(), place, false);
+    }
+}
+
+/// A recording has begun, beside which there is a place.
+pub(in crate::recorder) fn recording_begins() {
+    look_at_environment();
+    set(Snapshots::new(), Place::Beside, false);
+}
+
+/// A file that is to be written.
+struct Turn {
+    snapshots: Snapshots,
+    path: PathBuf,
+    facts: Vec<(String, String)>,
+    cause: u64,
+}
+
+impl Turns {
+    /// The turn of a refusal, if it has one.
+    fn take(&mut self, cause: u64, now: Time) -> Option<Turn> {
+        let (snapshots, place) = self.settings.as_ref()?;
+        let here = std::process::id();
+        let rests = self.last.is_some_and(|last| now.since(last) < snapshots.every);
+        if self.writing == Some(here) || rests || self.causes.contains(&cause) {
+            return None;
+        }
+        let number = self.files + 1;
+        if number > snapshots.most_files {
+            return None;
+        }
+        let path = match place {
+            Place::Nowhere => return None,
+            Place::Beside => beside(&recorded_to()?, number),
+            Place::To(path) => named(path, number)?,
+        };
+        let turn = Turn {
+            snapshots: snapshots.clone(),
+            path,
+            facts: self.facts.clone(),
+            cause,
+        };
+        self.writing = Some(here);
+        self.reserve = None;
+        Some(turn)
+    }
+
+    fn done(&mut self, turn: &Turn, written: bool, now: Time) {
+        self.writing = None;
+        self.reserve = MmapMut::map_anon(RESERVE).ok();
+        if written {
+            self.files += 1;
+            self.causes.push(turn.cause);
+        }
+        // Also where it could not be written: it would not be the next moment either.
+        self.last = Some(now);
+    }
+}
+
+/// The file beside a recording.
+fn beside(recording: &Path, number: u32) -> PathBuf {
+    let stem = recording.file_stem().unwrap_or_default().to_string_lossy();
+    recording.with_file_name(format!("{stem}.oom-{number}.mpr"))
+}
+
+/// The file of a number; none where the path names only one, and there is one.
+fn named(path: &Path, number: u32) -> Option<PathBuf> {
+    let path = crate::recorder::with_process(path);
+    match path.to_str() {
+        Some(text) if text.contains("%n") => Some(text.replace("%n", &number.to_string()).into()),
+        _ if number > 1 => None,
+        _ => Some(path),
+    }
+}
+
+/// What refused: a pool, or a budget, whose pools are refused for one reason.
+fn cause(pool: u64, error: &AllocError) -> u64 {
+    let budget = error.post_mortem().and_then(|why| why.budget.as_ref());
+    match budget {
+        Some(budget) => FixedState::with_seed(0).hash_one(budget.path.as_str()),
+        None => pool,
+    }
+}
+
+/// A request was refused for good: has it written down if it is its turn, and answers the error, which names the file then. No
+/// lock of a pool is held, unless a source of another pool has asked.
+#[cold]
+#[inline(never)]
+pub(crate) fn told(
+    label: impl FnOnce() -> PoolLabel,
+    requested: u64,
+    stream: u32,
+    error: AllocError,
+) -> AllocError {
+    if !ARMED.load(Ordering::Acquire) || !error.is_out_of_memory() || error.snapshot().is_some() {
+        return error;
+    }
+    // Asked by a source, which is under its pool's lock: that pool's own refusal follows. And what is our own is nobody's request.
+    if by_a_source() || thread::inside() & COUNTING != 0 {
+        return error;
+    }
+    let _quiet = quiet();
+    let pool = label();
+    // The clock comes before the lock.
+    let now = Time::now();
+    let turn = TURNS.lock().take(cause(pool.id, &error), now);
+    let Some(turn) = turn else { return error };
+    let refusal = Refusal {
+        pool,
+        requested,
+        stream,
+        error: &error,
+    };
+    let written = write(&turn, &refusal);
+    let now = Time::now();
+    TURNS.lock().done(&turn, written.is_ok(), now);
+    match written {
+        Ok(_) => error.with_snapshot(turn.path),
+        Err(why) => {
+            os::say(&format!("millpond: no snapshot of memory that ran out: {why}\n"));
+            error
+        }
+    }
+}
+
+fn write(turn: &Turn, refusal: &Refusal<'_>) -> Result<SnapshotReport, RecordError> {
+    let mut facts = turn.facts.clone();
+    facts.retain(|(name, _)| name != "pid");
+    facts.push(("pid".to_owned(), std::process::id().to_string()));
+    facts.push(("snapshot".to_owned(), "out of memory".to_owned()));
+    turn.snapshots.write_with(&turn.path, facts, Some(refusal))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn turns(snapshots: Snapshots, place: Place) -> Turns {
+        Turns {
+            settings: Some((snapshots, place)),
+            facts: Vec::new(),
+            causes: Vec::new(),
+            files: 0,
+            last: None,
+            writing: None,
+            reserve: None,
+        }
+    }
+
+    fn second(number: u64) -> Time {
+        Time::from_nanos(1_000_000_000 * number)
+    }
+
+    #[test]
+    fn each_cause_has_its_turn_once_and_not_too_often() {
+        let to = Place::To("oom-%n.mpr".into());
+        let mut turns = turns(Snapshots::new().most_files(3), to);
+        let mut at = |cause, time| {
+            let turn = turns.take(cause, second(time))?;
+            assert!(turns.take(99, second(time)).is_none(), "one at a time");
+            turns.done(&turn, true, second(time));
+            Some(turn.path.display().to_string())
+        };
+        assert_eq!(at(1, 0).as_deref(), Some("oom-1.mpr"));
+        assert_eq!(at(1, 100), None, "it has one");
+        assert_eq!(at(2, 59), None, "too soon");
+        assert_eq!(at(2, 60).as_deref(), Some("oom-2.mpr"));
+        assert_eq!(at(3, 200).as_deref(), Some("oom-3.mpr"));
+        assert_eq!(at(4, 1000), None, "as many as there may be");
+    }
+
+    #[test]
+    fn what_could_not_be_written_has_another_turn_later() {
+        let to = Place::To("oom-%n.mpr".into());
+        let mut turns = turns(Snapshots::new().every(Duration::from_secs(5)), to);
+        let turn = turns.take(1, second(0)).expect("the first");
+        turns.done(&turn, false, second(0));
+        assert!(turns.take(1, second(4)).is_none());
+        let turn = turns.take(1, second(5)).expect("again");
+        assert_eq!(turn.path, Path::new("oom-1.mpr"));
+    }
+
+    #[test]
+    fn files_are_named() {
+        assert_eq!(
+            beside(Path::new("/a/run.7.mpr"), 2),
+            Path::new("/a/run.7.oom-2.mpr")
+        );
+        assert_eq!(beside(Path::new("run"), 1), Path::new("run.oom-1.mpr"));
+        let here = std::process::id();
+        let expected = PathBuf::from(format!("a-{here}-3.mpr"));
+        assert_eq!(named(Path::new("a-%p-%n.mpr"), 3), Some(expected));
+        assert_eq!(named(Path::new("a.mpr"), 1), Some("a.mpr".into()));
+        assert_eq!(named(Path::new("a.mpr"), 2), None, "it would be written over");
+        let mut turns = turns(Snapshots::new(), Place::Nowhere);
+        assert!(turns.take(1, second(0)).is_none());
+    }
+}
