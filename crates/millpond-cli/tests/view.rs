@@ -157,6 +157,10 @@ fn hostile(folder: &Path) -> String {
             ..Row::new(Kind::Alloc, id * 10)
         };
         writer.push(&row).expect("memory");
+        if id == 20_000 {
+            // What was written by then is there in a file that is cut later.
+            writer.flush().expect("memory");
+        }
     }
     let path = folder.join("evil<img src=x>.mpr");
     std::fs::write(&path, writer.finish(400_000).expect("memory")).expect("room");
@@ -285,10 +289,17 @@ fn clients_that_mean_harm_do_not_take_it_down() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
 fn an_interrupt_ends_it_and_frees_its_port() {
     let folder = folder("view-interrupt");
     let file = small(&folder, "small.csv");
-    let mut served = Served::start(&[&file]);
+    // Tests may run where interrupts are ignored, as shells do in the background.
+    let mut command = Command::new("env");
+    command
+        .arg("--default-signal=INT")
+        .arg(env!("CARGO_BIN_EXE_millpond"))
+        .args(["view", "--no-open", "--quiet", &file]);
+    let mut served = Served::of(&mut command);
     let port = served.host.rsplit(':').next().expect("a port").to_owned();
     let process = served.child.id().to_string();
     let killed = Command::new("kill").args(["-INT", &process]).status();
@@ -420,7 +431,7 @@ fn a_browser_shows_it_whatever_names_and_numbers_say() {
     assert!(
         said["holders"]
             .as_str()
-            .is_some_and(|text| text.contains("<img src=x")),
+            .is_some_and(|text| text.contains("</script>")),
         "{said}"
     );
     let file = small(&folder, "small.csv");
