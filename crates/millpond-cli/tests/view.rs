@@ -26,7 +26,11 @@ impl Served {
     fn start(files: &[&str]) -> Self {
         let mut args = vec!["view", "--no-open", "--quiet"];
         args.extend(files);
-        let mut child = command(&args).stdout(Stdio::piped()).spawn().expect("it starts");
+        Self::of(&mut command(&args))
+    }
+
+    fn of(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("a pipe"))
             .read_line(&mut line)
@@ -294,12 +298,12 @@ fn an_interrupt_ends_it_and_frees_its_port() {
     let folder = folder("view-interrupt");
     let file = small(&folder, "small.csv");
     // Tests may run where interrupts are ignored, as shells do in the background.
-    let mut command = Command::new("env");
-    command
+    let mut interrupted = Command::new("env");
+    interrupted
         .arg("--default-signal=INT")
         .arg(env!("CARGO_BIN_EXE_millpond"))
         .args(["view", "--no-open", "--quiet", &file]);
-    let mut served = Served::of(&mut command);
+    let mut served = Served::of(&mut interrupted);
     let port = served.host.rsplit(':').next().expect("a port").to_owned();
     let process = served.child.id().to_string();
     let killed = Command::new("kill").args(["-INT", &process]).status();
