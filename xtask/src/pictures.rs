@@ -29,17 +29,18 @@ pub(crate) fn run() -> Result<(), String> {
     let (report, view) = (text(&pages.join("report.html"))?, text(&pages.join("view.html"))?);
     step(&program, &["replay", trace, "--quiet", "--html", &report])?;
     step(&program, &["view", trace, "--quiet", "--html", &view])?;
-    let picture = |page: &str, out: &str, height: u32, more: &str| {
+    let picture = |page: &str, out: &str, (width, height): (u32, u32), more: &str| {
         format!(
-            r#"{{"url":"file://{page}","out":"docs/{out}","width":1280,"height":{height},"scheme":"light"{more}}}"#
+            r#"{{"url":"file://{page}","out":"docs/{out}","width":{width},"height":{height},"scheme":"light"{more}}}"#
         )
     };
-    let near_the_peak =
-        r#","keys":["]","+","+","+","+","+","+","+","+","+","+","+"],"click":["canvas.timeline",440,215]"#;
+    // From the moment of the peak thirteen times closer, and the block there.
+    let closer = vec![r#""+""#; 13].join(",");
+    let near_the_peak = format!(r#","keys":["]",{closer}],"click":["canvas.timeline",500,215]"#);
     let all = format!(
         "[{},{}]",
-        picture(&report, "report.png", 1130, ""),
-        picture(&view, "view.png", 1180, near_the_peak)
+        picture(&report, "report.png", (1200, 1560), ""),
+        picture(&view, "view.png", (1280, 1100), &near_the_peak)
     );
     step("node", &["xtask/src/pictures/take.js", &all])
 }

@@ -2,6 +2,7 @@
 
 use crate::args::DiffArgs;
 use crate::exit::{CliError, Exit, complain};
+use crate::symbols::ModuleSymbols;
 use crate::table::{Align, Grid, Row};
 use crate::terminal::{bold, green, red, width, yellow};
 use crate::text::{counted, item, number, percent, short, size};
@@ -63,8 +64,8 @@ fn side(path: &Path, moment: Moment, quiet: bool) -> Result<Side, CliError> {
         path: path.to_owned(),
         source,
     };
-    let symbols = &history.definitions;
-    let at = at(&history, symbols, Lines::LeftOut, Window::ALL, moment, 0).map_err(failed)?;
+    let symbols = ModuleSymbols::new(&history.definitions);
+    let at = at(&history, &symbols, Lines::LeftOut, Window::ALL, moment, 0).map_err(failed)?;
     let name = path.file_name().unwrap_or(path.as_os_str());
     Ok(Side {
         name: name.to_string_lossy().into_owned(),

@@ -5,10 +5,10 @@ mod sections;
 
 use crate::args::ReportArgs;
 use crate::exit::{CliError, Exit};
+use crate::symbols::ModuleSymbols;
 use crate::{files, output, plot};
 use millpond_replay::analysis::{
-    AnalysisError, At, Finding, Lines, RecordedSteps, Timeline, TimelineOptions, Window, at, examine,
-    recorded_steps, timeline,
+    AnalysisError, At, Finding, Lines, RecordedSteps, Timeline, TimelineOptions, Window, at, report,
 };
 use millpond_trace::history::History;
 use std::path::Path;
@@ -29,6 +29,8 @@ pub(crate) struct Told<'a> {
     pub(crate) at: At,
     /// Beyond what is held at a moment; none where only that was asked for.
     pub(crate) whole: Option<Whole>,
+    /// Code that has no names, and why, in sentences.
+    pub(crate) nameless: Vec<String>,
 }
 
 /// What is told of a window.
@@ -76,19 +78,17 @@ fn failed(path: &Path) -> impl Fn(AnalysisError) -> CliError {
 }
 
 fn tell<'a>(args: &'a ReportArgs, history: &'a History, window: Window) -> Result<Told<'a>, AnalysisError> {
-    let symbols = &history.definitions;
+    let symbols = ModuleSymbols::new(&history.definitions);
     let (at, whole) = match args.at {
-        Some(moment) => (at(history, symbols, Lines::Told, window, moment, LARGEST)?, None),
+        Some(moment) => (at(history, &symbols, Lines::Told, window, moment, LARGEST)?, None),
         None => {
-            let steps = recorded_steps(history)?;
-            let (summary, findings) = examine(history, symbols, window, LARGEST, steps.as_ref())?;
-            let timeline = timeline(history, symbols, &summary, &options(args))?;
+            let report = report(history, &symbols, window, LARGEST, &options(args))?;
             let whole = Whole {
-                steps,
-                findings,
-                timeline,
+                steps: report.steps,
+                findings: report.findings,
+                timeline: report.timeline,
             };
-            (At::peak(summary), Some(whole))
+            (At::peak(report.summary), Some(whole))
         }
     };
     let name = args.file.file_name().unwrap_or(args.file.as_os_str());
@@ -98,6 +98,7 @@ fn tell<'a>(args: &'a ReportArgs, history: &'a History, window: Window) -> Resul
         history,
         at,
         whole,
+        nameless: symbols.cautions(),
     })
 }
 

@@ -6,9 +6,7 @@
 //!
 //! With a second word the recording is only written, to the file of that name.
 
-use millpond_replay::analysis::{
-    By, Lines, Moment, TimelineOptions, Window, at, examine, recorded_steps, timeline,
-};
+use millpond_replay::analysis::{By, Lines, Moment, TimelineOptions, Window, at, report};
 use millpond_trace::ReadOptions;
 use millpond_trace::history::History;
 use millpond_trace::recording::{Kind, Row, Writer};
@@ -71,22 +69,18 @@ fn look(path: &Path) -> Result<(), Box<dyn Error>> {
             at(&history, symbols, Lines::Told, Window::ALL, moment, 5)
         })?;
     }
-    let steps = timed("steps", || recorded_steps(&history))?;
-    let (whole, found) = timed("summary and findings", || {
-        examine(&history, symbols, Window::ALL, 5, steps.as_ref())
-    })?;
     let options = TimelineOptions {
         by: By::Tag,
         columns: 1000,
         bands: 8,
     };
-    timed("timeline", || timeline(&history, symbols, &whole, &options))?;
+    let told = timed("report", || report(&history, symbols, Window::ALL, 5, &options))?;
     println!(
         "{} rows, {} blocks at the peak, {} steps, {} findings",
         history.len,
-        whole.peak.sum.blocks,
-        steps.map_or(0, |known| known.steps.len()),
-        found.len()
+        told.summary.peak.sum.blocks,
+        told.steps.map_or(0, |known| known.steps.len()),
+        told.findings.len()
     );
     Ok(())
 }
@@ -102,7 +96,7 @@ fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Seconds that this thread has had a processor, where the system tells: the other time was others'.
+/// Seconds that this thread has had a processor, where the system tells: the other time was others', or other threads'.
 fn on_processor() -> f64 {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanoseconds = told.split(' ').next().and_then(|text| text.parse::<f64>().ok());

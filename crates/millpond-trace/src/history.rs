@@ -1,6 +1,6 @@
 //! A recording as rows, whatever file it came in, to be walked as often as it takes.
 //!
-//! A recording of Millpond's stays in its file: walking it takes memory for one batch, so files may be larger than memory. Other formats are
+//! A recording of Millpond's stays in its file: walking it takes memory for a few batches, so files may be larger than memory. Other formats are
 //! read whole and walked as the same rows, so that whatever is said, drawn or written of a recording works for all of them.
 
 mod define;
@@ -22,7 +22,13 @@ use index::Index;
 use std::fs::File;
 use std::io::BufReader;
 use std::ops::Range;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread::Builder;
+
+/// Batches of a file that is not worth a thread.
+const SMALL: usize = 4;
 
 /// A recording that could not be opened or walked.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +110,7 @@ impl History {
     }
 
     fn of_file(path: &Path, mut watch: impl FnMut(&Row, &Definitions)) -> Result<Self, HistoryError> {
-        let mut reader = open(path)?;
+        let reader = open(path)?;
         let mut history = Self {
             facts: reader.facts().to_vec(),
             rows: Source::File {
@@ -121,20 +127,17 @@ impl History {
             older: Vec::new(),
         };
         let mut index = Index::default();
-        loop {
-            let before = reader.bytes();
-            let Some(batch) = reader.next_batch()? else {
-                break;
-            };
+        let reader = batches(reader, u64::MAX, |before, batch| {
             index.begin_batch(before, history.len);
             let mut rows = batch.rows();
             while let Some(row) = rows.next() {
                 history.len += 1;
                 index.note(&row);
-                history.note(&row, &batch, rows.place());
+                history.note(&row, batch, rows.place());
                 watch(&row, &history.definitions);
             }
-        }
+            Flow::On
+        })?;
         history.rows = Source::File {
             path: path.to_owned(),
             bytes: reader.bytes(),
@@ -205,11 +208,9 @@ impl History {
                 return Ok(());
             }
         }
+        let mut stopped = false;
         // What was added since is not walked: all walks see the same rows.
-        while reader.bytes() < bytes {
-            let Some(batch) = reader.next_batch()? else {
-                break;
-            };
+        let reader = batches(reader, bytes, |_, batch| {
             let mut rows = batch.rows();
             while let Some(row) = rows.next() {
                 let text = match row.kind {
@@ -217,11 +218,13 @@ impl History {
                     _ => None,
                 };
                 if each(&row, text) == Flow::Stop {
-                    return Ok(());
+                    stopped = true;
+                    return Flow::Stop;
                 }
             }
-        }
-        if reader.bytes() < bytes {
+            Flow::On
+        })?;
+        if !stopped && reader.bytes() < bytes {
             return Err(HistoryError::Changed);
         }
         Ok(())
@@ -251,6 +254,51 @@ pub enum Flow {
     On,
     /// It ends here.
     Stop,
+}
+
+/// Goes through the batches in the first so many bytes of a file, each with the bytes before it, and answers the reader where it stands
+/// then. Large files are decoded in a thread of its own, one batch ahead.
+fn batches(
+    mut reader: Reader<BufReader<File>>,
+    bytes: u64,
+    mut each: impl FnMut(u64, &Batch) -> Flow,
+) -> Result<Reader<BufReader<File>>, RecordingError> {
+    for _ in 0..SMALL {
+        if reader.bytes() >= bytes {
+            return Ok(reader);
+        }
+        let before = reader.bytes();
+        let Some(batch) = reader.next_batch()? else {
+            return Ok(reader);
+        };
+        if each(before, &batch) == Flow::Stop {
+            return Ok(reader);
+        }
+    }
+    std::thread::scope(|scope| {
+        let (decoded, next) = mpsc::sync_channel(1);
+        let decode = move || {
+            while reader.bytes() < bytes {
+                let before = reader.bytes();
+                let Some(batch) = reader.next_batch()? else {
+                    break;
+                };
+                if decoded.send((before, batch)).is_err() {
+                    break;
+                }
+            }
+            Ok(reader)
+        };
+        let thread = Builder::new().spawn_scoped(scope, decode)?;
+        while let Ok((before, batch)) = next.recv() {
+            if each(before, &batch) == Flow::Stop {
+                break;
+            }
+        }
+        // Whoever decodes ends with the next batch.
+        drop(next);
+        thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
 }
 
 fn open(path: &Path) -> Result<Reader<BufReader<File>>, RecordingError> {

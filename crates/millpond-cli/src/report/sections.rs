@@ -26,7 +26,7 @@ pub(super) fn plot_columns() -> usize {
 /// The whole report.
 pub(super) fn text(told: &Told<'_>) -> String {
     let mut out = head(told);
-    for missing in &told.at.summary.loss.sentences {
+    for missing in told.at.summary.loss.sentences.iter().chain(&told.nameless) {
         out.push_str(&format!("{}\n", item(&yellow("!"), missing, width())));
     }
     match &told.whole {

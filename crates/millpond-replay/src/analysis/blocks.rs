@@ -350,7 +350,9 @@ impl Table<'_> {
             parked,
         ];
         let head = std::iter::once(head.to_string().into_bytes());
-        let sections = head.chain(columns.into_iter().map(Column::into_bytes)).collect();
+        let sections = head
+            .chain(columns.iter().map(|column| column.bytes().to_vec()))
+            .collect();
         if let Err(error) = (self.take)(sections) {
             self.failed = Some(error);
         }

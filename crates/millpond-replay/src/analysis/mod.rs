@@ -9,6 +9,7 @@
 //!                 ├─▶ steps.rs     the steps of the program, and what each holds
 //!                 └─▶ findings/    what is worth changing, one file for each kind, in the walk of a summary
 //!   History ──▶ overview.rs    a glance straight from its rows
+//!               report.rs      all of it of a window, side by side
 //!               diff.rs, gate.rs   two of them side by side, and conditions that they must not meet
 //! ```
 //!
@@ -24,6 +25,7 @@ mod held;
 mod ledger;
 mod moment;
 mod overview;
+mod report;
 mod steps;
 mod summary;
 mod tally;
@@ -41,6 +43,7 @@ pub use groups::{By, Lines};
 pub use held::{Group, Held, HeldBlock, Sum, Top, top};
 pub use moment::{At, Moment, MomentError, at};
 pub use overview::{Keeping, Overview, Sizes, Strand, Strands, open, overview};
+pub use report::{Report, report};
 pub use steps::{RecordedStep, RecordedSteps, StepSource, recorded_steps};
 pub use summary::{Hits, Lifetimes, Loss, Peak, PoolSummary, Summary, missing, summary};
 pub use timeline::{Band, Sample, Timeline, TimelineOptions, timeline};

@@ -29,10 +29,6 @@ impl Column {
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
-
-    pub(crate) fn into_bytes(self) -> Vec<u8> {
-        self.0
-    }
 }
 
 /// 0, -1, 1, -2, … as 0, 1, 2, 3, …

@@ -296,3 +296,39 @@ impl Known {
         Flow::On
     }
 }
+
+/// A file of more batches than are read without a thread of their own: all rows come, in order, and a walk stops where it is told to.
+#[test]
+fn many_batches_are_walked_in_order() {
+    const ROWS: u64 = 40;
+    let mut writer = Writer::new(Vec::new(), &[]).expect("memory");
+    for id in 1..=ROWS {
+        writer.push(&alloc(id * 10, id, 512)).expect("memory");
+        writer.flush().expect("memory");
+    }
+    let whole = writer.finish(ROWS * 10).expect("memory");
+    let file = Scratch::new("many.mpr", &whole);
+    let mut watched = Vec::new();
+    let history = History::open_and_watch(&file.0, &ReadOptions::default(), |row, _| watched.push(row.id))
+        .expect("a recording");
+    let ids: Vec<u64> = (1..=ROWS).collect();
+    assert_eq!(watched[..ROWS as usize], ids);
+    for last in [1, 4, 5, 6, 39, ROWS] {
+        let mut walked = Vec::new();
+        let outcome = history.walk(|row, _| {
+            walked.push(row.id);
+            if row.id == last { Flow::Stop } else { Flow::On }
+        });
+        assert!(outcome.is_ok());
+        assert_eq!(walked, ids[..last as usize]);
+    }
+    // Shorter by most of it, and by its last byte.
+    for bytes in [whole.len() / 2, whole.len() - 9] {
+        std::fs::write(&file.0, &whole[..bytes]).expect("room for a small file");
+        let outcome = history.walk(|_, _| Flow::On);
+        assert!(matches!(outcome, Err(HistoryError::Changed)), "{outcome:?}");
+    }
+    std::fs::write(&file.0, &whole[..whole.len() / 2]).expect("room for a small file");
+    let cut = History::open(&file.0, &ReadOptions::default()).expect("a recording");
+    assert!(matches!(cut.end, Some(End::Cut { .. })) && cut.len > 5 && cut.len < ROWS);
+}

@@ -104,8 +104,34 @@ pub fn examine(
         ledger: &ledger,
     };
     let mut found: Vec<Finding> = both.lints.iter().filter_map(|lint| lint.told(&seen)).collect();
-    found.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(b.name)));
+    sort(&mut found);
     Ok((summary, found))
+}
+
+/// Growth alone, in a window whose summary is known.
+///
+/// # Errors
+/// As of [`examine`].
+pub(super) fn growth(
+    history: &History,
+    window: Window,
+    summary: &Summary,
+    steps: &RecordedSteps,
+) -> Result<Option<Finding>, HistoryError> {
+    let groups = Groups::new(&history.definitions, &history.definitions, Lines::Told);
+    let mut growth = growth::Growth::new(Some(steps));
+    let ledger = walk(history, groups, window, &mut growth)?;
+    let seen = Seen {
+        history,
+        summary,
+        ledger: &ledger,
+    };
+    Ok(growth.told(&seen))
+}
+
+/// The most bytes first.
+pub(super) fn sort(found: &mut [Finding]) {
+    found.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(b.name)));
 }
 
 /// A summary and all kinds of findings, told of the same changes.

@@ -80,19 +80,40 @@ class Addresses {
     }
   }
 
+  // The blocks of the window, or the largest of them where there are too many: by classes of sizes, because to sort millions takes
+  // seconds.
+  largest(table, first, end) {
+    const { death, address, bytes } = table;
+    const born = table.bornBefore(end);
+    const counts = new Uint32Array(64 * 8);
+    const isThere = (block) => death[block] >= first && address[block] > 0;
+    let all = 0;
+    for (let block = 0; block < born; block++) {
+      if (!isThere(block)) continue;
+      counts[sizeClass(bytes[block])]++;
+      all++;
+    }
+    let least = counts.length;
+    let room = MOST_DRAWN;
+    while (least > 0 && room > 0) room -= counts[--least];
+    // Of the smallest class as many as there is room for.
+    let some = counts[least] + Math.min(room, 0);
+    const found = [];
+    for (let block = 0; block < born; block++) {
+      if (!isThere(block)) continue;
+      const of = sizeClass(bytes[block]);
+      if (of > least || (of === least && some-- > 0)) found.push(block);
+    }
+    this.left = all - found.length;
+    return found;
+  }
+
   // The blocks of the window and where they are drawn: ranges that no block of the window touches take no room.
   lay() {
     const { look } = this;
     const { table } = look.recording;
     const [first, end] = look.recording.range(look);
-    let found = [];
-    const born = table.bornBefore(end);
-    for (let block = 0; block < born; block++) {
-      if (table.death[block] >= first && table.address[block] > 0) found.push(block);
-    }
-    const all = found.length;
-    if (all > MOST_DRAWN) found = found.sort((a, b) => table.bytes[b] - table.bytes[a]).slice(0, MOST_DRAWN);
-    this.left = all - found.length;
+    const found = this.largest(table, first, end);
     found.sort((a, b) => table.address[a] - table.address[b]);
     this.blocks = found;
     this.spots = new Float64Array(found.length);
@@ -269,4 +290,9 @@ class Addresses {
       },
     });
   }
+}
+
+// Eight classes between a power of two and the next.
+function sizeClass(bytes) {
+  return Math.min(Math.floor(Math.log2(Math.max(bytes, 1)) * 8), 511);
 }

@@ -1,5 +1,7 @@
 // Sums as a tree of calls: by the stack of each allocation, the outermost function first, or by the parts of its tag.
 
+// Frames of a stack, the innermost.
+const MOST_DEEP = 200;
 const UNKNOWN = { name: '(stack not known)', file: '', line: 0 };
 
 // The functions of all stacks, as `stacks.rs` tells them.
@@ -8,6 +10,8 @@ class Stacks {
     this.frames = (told?.frames ?? []).map(([name, file, line]) => ({ name, file, line }));
     this.byNumber = new Map(told?.stacks ?? []);
     this.more = told?.more ?? 0;
+    // Paths of origins, each made once.
+    this.paths = { stack: [], tag: [] };
   }
 
   // The innermost first; empty where the block has no stack.
@@ -49,6 +53,11 @@ function hasStacks(table, stacks) {
   return false;
 }
 
+// The names on the way to an origin, the outermost first.
+function pathOf(table, stacks, way, origin) {
+  return (stacks.paths[way][origin] ??= way === 'stack' ? stackOf(table, stacks, origin).slice(0, MOST_DEEP).map(frameText).reverse() : tagPath(table, origin).slice(0, MOST_DEEP));
+}
+
 function frameText({ name, file, line }) {
   const place = file.split('/').pop();
   return place ? `${name} (${place}${line ? `:${line}` : ''})` : name;
@@ -60,9 +69,9 @@ function treeOf(sums, stacks, way) {
   const root = { name: 'all', bytes: sums.total, blocks: sums.count, children: new Map(), depth: 0 };
   for (let origin = 0; origin < sums.bytes.length; origin++) {
     if (sums.blocks[origin] === 0) continue;
-    const path = way === 'stack' ? stackOf(table, stacks, origin).map(frameText).reverse() : tagPath(table, origin);
+    const path = pathOf(table, stacks, way, origin);
     let node = root;
-    for (const name of path.length > 0 ? path.slice(0, 200) : ['(no stack recorded)']) {
+    for (const name of path.length > 0 ? path : ['(no stack recorded)']) {
       let child = node.children.get(name);
       if (!child) {
         child = { name, bytes: 0, blocks: 0, children: new Map(), depth: node.depth + 1, parent: node };
