@@ -2,7 +2,7 @@
 
 use super::{Finding, examine};
 use crate::analysis::tests::made::Made;
-use crate::analysis::{Window, recorded_steps};
+use crate::analysis::{By, TimelineOptions, Window, recorded_steps, report, timeline};
 use millpond_trace::recording::{Kind, Row};
 
 const MIB: u64 = 1 << 20;
@@ -11,7 +11,20 @@ fn found(made: Made) -> Vec<Finding> {
     let (_file, history) = made.history();
     let steps = recorded_steps(&history).expect("it is there");
     let examined = examine(&history, &history.definitions, Window::ALL, 3, steps.as_ref());
-    examined.expect("it is there").1
+    let (summary, found) = examined.expect("it is there");
+    // Side by side it is the same.
+    let options = TimelineOptions {
+        by: By::Tag,
+        columns: 10,
+        bands: 2,
+    };
+    let told = report(&history, &history.definitions, Window::ALL, 3, &options).expect("it is there");
+    let drawn = timeline(&history, &history.definitions, &summary, &options).expect("it is there");
+    assert_eq!(
+        (told.steps, &told.findings, told.timeline),
+        (steps, &found, drawn)
+    );
+    found
 }
 
 fn one(made: Made, name: &str) -> Finding {
