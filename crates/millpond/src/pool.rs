@@ -310,9 +310,9 @@ pub(crate) fn expect_time(every: Option<Duration>) -> Result<(), ConfError> {
     Ok(())
 }
 
-#[cfg(feature = "cuda")]
 #[cfg(feature = "record")]
 pub(crate) use ask::by_a_source;
+#[cfg(feature = "cuda")]
 pub(crate) use builder::{budgets, limit_of};
 #[cfg(feature = "cuda")]
 pub(crate) use charged::Charged;

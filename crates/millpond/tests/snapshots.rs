@@ -392,3 +392,27 @@ fn the_readme_shows_what_is_printed() {
     }
     assert_eq!(shown, printed);
 }
+
+/// However many blocks there are, a file stays within what it may take, and names the largest.
+#[test]
+fn a_file_is_as_large_as_it_may_be() {
+    let folder = Folder::new("bounded");
+    let pool = Pool::builder().name("many").track(Some(Tracking::All));
+    let pool = pool.host().expect("addresses");
+    let block = |at: usize| pool.alloc_zeroed::<u8>(1 + at * 7919 % 1000).expect("room");
+    let held: Vec<_> = (0..200_000).map(block).collect();
+    for most in [64 << 10, 1 << 20, 64 << 20] {
+        let path = folder.0.join("now.mpr");
+        let begun = std::time::Instant::now();
+        let report = Snapshots::new()
+            .most_bytes(most)
+            .write(&path)
+            .expect("it is written");
+        println!("{report:?} in {:?}", begun.elapsed());
+        assert!(report.file_bytes <= most, "{report:?} of {most}");
+        // Others hold some as well.
+        assert!(report.blocks + report.summed_blocks >= held.len() as u64);
+        assert!(report.blocks >= (most / 64).min(held.len() as u64), "{report:?}");
+        open(&path);
+    }
+}
