@@ -110,7 +110,7 @@
 //! | `ndarray` | views of tensors as ndarray's, and of its arrays as ours |
 //! | `num-complex` | its numbers as elements |
 //! | `rayon` | large operations, and functions over elements, on several threads |
-//! | `record` | recordings of all pools, [`Recorder`] and `MILLPOND_RECORD`, as Arrow files; with `stacks` |
+//! | `record` | recordings of all pools, [`Recorder`] and `MILLPOND_RECORD`, and snapshots, [`snapshot`] and `MILLPOND_OOM_SNAPSHOT`, as Arrow files; with `stacks` |
 //! | `safetensors` | files of tensors by name, loaded or mapped |
 //! | `serde` | tensors and types of elements written and read |
 //! | `stacks` | stacks in the account of live blocks |

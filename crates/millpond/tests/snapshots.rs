@@ -283,6 +283,7 @@ fn forks_and_runs_out() {
         .on_out_of_memory("oom-%p-%n.mpr");
     let pool = pool("one");
     let over = std::sync::atomic::AtomicBool::new(false);
+    let mut ends = Vec::new();
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -306,10 +307,11 @@ fn forks_and_runs_out() {
             let mut status = -1;
             // SAFETY: waits for the child just made; the status is ours.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
-            assert_eq!(status, 0);
+            ends.push(status);
         }
         over.store(true, std::sync::atomic::Ordering::Relaxed);
     });
+    assert_eq!(ends, [0; 30]);
 }
 
 #[test]
@@ -389,4 +391,28 @@ fn the_readme_shows_what_is_printed() {
         return;
     }
     assert_eq!(shown, printed);
+}
+
+/// However many blocks there are, a file stays within what it may take, and names the largest.
+#[test]
+fn a_file_is_as_large_as_it_may_be() {
+    let folder = Folder::new("bounded");
+    let pool = Pool::builder().name("many").track(Some(Tracking::All));
+    let pool = pool.host().expect("addresses");
+    let block = |at: usize| pool.alloc_zeroed::<u8>(1 + at * 7919 % 1000).expect("room");
+    let held: Vec<_> = (0..200_000).map(block).collect();
+    for most in [64 << 10, 1 << 20, 64 << 20] {
+        let path = folder.0.join("now.mpr");
+        let begun = std::time::Instant::now();
+        let report = Snapshots::new()
+            .most_bytes(most)
+            .write(&path)
+            .expect("it is written");
+        println!("{report:?} in {:?}", begun.elapsed());
+        assert!(report.file_bytes <= most, "{report:?} of {most}");
+        // Others hold some as well.
+        assert!(report.blocks + report.summed_blocks >= held.len() as u64);
+        assert!(report.blocks >= (most / 64).min(held.len() as u64), "{report:?}");
+        open(&path);
+    }
 }
