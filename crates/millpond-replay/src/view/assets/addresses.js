@@ -204,7 +204,11 @@ class Addresses {
       largest = Math.max(largest, after);
     }
     byId('fullness-title').textContent = look.moment === null ? 'How full it is at the peak' : 'How full it is here';
-    const facts = [
+    // Where not all blocks are drawn, what lies between these is not all free.
+    const facts = this.left > 0 ? [
+      ['blocks drawn', size(held), count(blocks)],
+      ['free or not drawn', size(free), percent(free, held + free)],
+    ] : [
       ['blocks', size(held), count(blocks)],
       ['between them', size(free), percent(free, held + free)],
       ['largest hole', size(largest), `of ${count(holes)}`],

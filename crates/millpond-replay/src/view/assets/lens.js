@@ -175,8 +175,10 @@ class Lens {
           at = this.highEvent[chunk] + 1;
         }
         event += CHUNK;
-        now.set(this.before.subarray((chunk + 1) * LINES, (chunk + 2) * LINES));
-        total = sum(now);
+        if (event + CHUNK > end) {
+          now.set(this.before.subarray((chunk + 1) * LINES, (chunk + 2) * LINES));
+          total = sum(now);
+        }
         continue;
       }
       total += this.change(event, now);

@@ -35,8 +35,15 @@ class Holders {
     this.look = look;
     this.rows = new Rows(byId('holders'), (group) => look.set({ lit: look.lit === group ? null : group }));
     look.listen((changed) => {
-      if (['moment', 'window', 'way', 'data', 'theme', 'lit', 'exact'].some((key) => changed.has(key))) this.show();
+      if (['moment', 'way', 'data', 'theme', 'lit', 'exact'].some((key) => changed.has(key))) this.show();
+      else if (changed.has('window')) this.later();
     });
+  }
+
+  // Who holds the peak of a window follows when it rests.
+  later() {
+    clearTimeout(this.rest);
+    this.rest = setTimeout(() => this.show(), 90);
   }
 
   show() {
