@@ -1,9 +1,11 @@
-//! The pictures in the README, taken of real pages in a real browser; and how fast such a page is.
+//! The pictures in the README, taken of real pages in a real browser and of a terminal; and how fast such a page is.
 //!
-//! Both take `chromium`, `chromedriver` and `node`, which most machines that build this have not: without them they say so and end.
+//! Pages take `chromium`, `chromedriver` and `node`, which most machines that build this have not: without them they say so and end.
 
 use crate::shell::{root, step, target, works};
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Whether there is what it takes.
 fn can_look() -> bool {
@@ -19,10 +21,11 @@ fn can_look() -> bool {
 
 /// Takes the pictures anew.
 pub(crate) fn run() -> Result<(), String> {
+    let program = program()?;
+    top(&program)?;
     if !can_look() {
         return Ok(());
     }
-    let program = program()?;
     let pages = target().join("pictures");
     std::fs::create_dir_all(&pages).map_err(|e| format!("{}: {e}", pages.display()))?;
     let trace = "traces/llama1b_train_varlen.csv.zst";
@@ -43,6 +46,48 @@ pub(crate) fn run() -> Result<(), String> {
         picture(&view, "view.png", (1280, 1100), &near_the_peak)
     );
     step("node", &["xtask/src/pictures/take.js", &all])
+}
+
+/// Seconds that the example has run when it is looked at: its budget is nearly used up by then.
+const LOOK_AFTER: u64 = 27;
+
+/// Puts what `millpond top` shows of the example `live` into the README.
+fn top(program: &str) -> Result<(), String> {
+    let example = "build --release --quiet -p millpond --example live";
+    step("cargo", &example.split(' ').collect::<Vec<_>>())?;
+    let live = target().join("release/examples/live");
+    let mut live = Command::new(root().join(live))
+        .arg((LOOK_AFTER + 10).to_string())
+        .stdout(Stdio::null())
+        .spawn()
+        .map_err(|e| format!("the example 'live' could not start: {e}"))?;
+    std::thread::sleep(Duration::from_secs(LOOK_AFTER));
+    let pid = live.id().to_string();
+    let looked = Command::new(program)
+        .args(["top", &pid, "--once"])
+        .env("COLUMNS", "100")
+        .output();
+    let _ = live.kill();
+    let _ = live.wait();
+    let looked = looked.map_err(|e| format!("{program}: {e}"))?;
+    if !looked.status.success() {
+        return Err(String::from_utf8_lossy(&looked.stderr).into_owned());
+    }
+    renew("top", &String::from_utf8_lossy(&looked.stdout))
+}
+
+/// Replaces the text that a picture in the README has.
+fn renew(name: &str, text: &str) -> Result<(), String> {
+    let path = root().join("README.md");
+    let told = |e| format!("{}: {e}", path.display());
+    let readme = std::fs::read_to_string(&path).map_err(told)?;
+    let begin = format!("<!-- taken: {name} -->\n```text\n");
+    let parts = readme.split_once(&begin).and_then(|(before, rest)| {
+        let (_, after) = rest.split_once("```\n<!-- end -->")?;
+        Some((before, after))
+    });
+    let (before, after) = parts.ok_or_else(|| format!("README.md has no picture called {name}"))?;
+    std::fs::write(&path, format!("{before}{begin}{text}```\n<!-- end -->{after}")).map_err(told)
 }
 
 /// Measures the page of a recording of ten million events, or of as many as are asked for.

@@ -69,7 +69,7 @@ pub(super) fn walk(most: usize, visit: &mut impl FnMut(usize)) -> bool {
             return false;
         };
         if walker.walk(most.min(MOST)).is_err() {
-            walker.last.clear();
+            walker.forget();
             return false;
         }
         for frame in walker.last.iter().take(most) {
@@ -211,8 +211,8 @@ impl Walker {
         };
         let bp = registers.bp();
         let bp_at = match reads.iter().take(count).find(|(_, word)| *word == bp) {
-            _ if bp == before => 0,
             Some((at, _)) => *at,
+            None if bp == before => 0,
             None => return Err(Lost),
         };
         let sp = registers.sp();
@@ -250,9 +250,15 @@ impl Walker {
         if self.code.is_old() {
             self.code = Code::current().ok_or(Lost)?;
             self.near = 0..0;
-            self.last.clear();
+            self.forget();
         }
         Ok(LOOK)
+    }
+
+    /// The next walk begins anew.
+    fn forget(&mut self) {
+        self.last.clear();
+        self.ended = false;
     }
 }
 
@@ -284,4 +290,24 @@ fn this_stack() -> Option<Range<u64>> {
     unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
     let from = lowest.addr() as u64;
     (read == 0 && bytes >= 4096).then_some(from..from.checked_add(bytes as u64)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_forgotten_is_found_again() {
+        let mut walker = Walker::new().expect("nobody reads the code for long");
+        let mut found = Vec::new();
+        for turn in 0..4 {
+            assert!(walker.walk(MOST).is_ok());
+            assert!(walker.ended && walker.last.len() > 3);
+            found.push(walker.last.clone());
+            if turn % 2 == 1 {
+                walker.forget();
+            }
+        }
+        assert!(found.iter().all(|frames| *frames == found[0]));
+    }
 }
