@@ -303,7 +303,8 @@ mod tests {
         for turn in 0..4 {
             assert!(walker.walk(MOST).is_ok());
             assert!(walker.ended && walker.last.len() > 3);
-            found.push(walker.last.clone());
+            // All but this function's own place, which is another one in each turn of a loop that was unrolled.
+            found.push(walker.last[1..].to_vec());
             if turn % 2 == 1 {
                 walker.forget();
             }

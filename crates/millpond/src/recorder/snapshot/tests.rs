@@ -230,8 +230,16 @@ fn snapshots_are_written_while_others_are_at_work() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let file = Scratch::new("beside");
     let pool = pool("beside", Some(Ledger::builder(Tracking::All).times(true)));
+    /// Ends the others where an assertion fails too.
+    struct Ends<'a>(&'a AtomicBool);
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _ends = Ends(&over);
         for _ in 0..2 {
             scope.spawn(|| {
                 let mut held = std::collections::VecDeque::new();
@@ -257,7 +265,6 @@ fn snapshots_are_written_while_others_are_at_work() {
                 read.blocks.iter().filter(|row| row.address != 0).count() > 100 || read.blocks.len() < 100
             );
         }
-        over.store(true, Ordering::Relaxed);
     });
 }
 
