@@ -6,6 +6,7 @@
 use framehop::x86_64::UnwinderX86_64;
 use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, RwLock, TryLockError};
 
 /// A copy of a table.
@@ -23,19 +24,15 @@ pub(super) struct Code {
 }
 
 impl Code {
-    /// That of the process as it is now; none where another thread is reading it anew.
+    /// That of the process as it is now, or as it was when this process was forked from it; none where another thread is reading it anew.
     pub(super) fn current() -> Option<Arc<Self>> {
         static CURRENT: RwLock<Option<Arc<Code>>> = RwLock::new(None);
-        let changes = changes();
-        match CURRENT.try_read() {
-            Ok(current) => {
-                if let Some(current) = &*current
-                    && current.changes == changes
-                {
-                    return Some(Arc::clone(current));
-                }
-            }
+        let known = match CURRENT.try_read() {
+            Ok(current) => current.clone(),
             Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => return None,
+        };
+        if !may_ask() || known.as_ref().is_some_and(|known| known.changes == changes()) {
+            return known;
         }
         let mut current = CURRENT.try_write().ok()?;
         let code = Arc::new(Self::read());
@@ -78,7 +75,7 @@ impl Code {
 
     /// Whether code has been loaded or unloaded since.
     pub(super) fn is_old(&self) -> bool {
-        self.changes != changes()
+        may_ask() && self.changes != changes()
     }
 
     /// Where the code with this address is, if it has a table.
@@ -86,6 +83,17 @@ impl Code {
         let after = self.ranges.partition_point(|range| range.start <= address);
         let range = self.ranges.get(after.checked_sub(1)?)?;
         range.contains(&address).then(|| range.clone())
+    }
+}
+
+/// Whether the loader can be asked. It has a lock, which another thread may have held when this process was forked: in a child it would be
+/// waited for for ever.
+fn may_ask() -> bool {
+    static FIRST: AtomicU32 = AtomicU32::new(0);
+    let this = std::process::id();
+    match FIRST.compare_exchange(0, this, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => true,
+        Err(first) => first == this,
     }
 }
 
@@ -225,6 +233,47 @@ mod tests {
             None,
             "the stack is no code"
         );
+    }
+
+    #[test]
+    fn a_child_of_a_fork_does_not_wait_for_the_loader() {
+        use std::sync::atomic::AtomicBool;
+        assert!(Code::current().is_some());
+        let (holds, over) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                each_object(&mut |_| {
+                    holds.store(true, Ordering::Release);
+                    while !over.load(Ordering::Acquire) {
+                        std::thread::yield_now();
+                    }
+                    false
+                });
+            });
+            // A thread that has walked nothing yet.
+            let status = scope.spawn(|| {
+                while !holds.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                // SAFETY: the child leaves by `_exit`; what it calls before is what is tested.
+                let child = unsafe { libc::fork() };
+                if child == 0 {
+                    // SAFETY: takes a number.
+                    unsafe { libc::alarm(10) };
+                    let mut frames = 0;
+                    super::super::walk(10, |_| frames += 1);
+                    // SAFETY: ends the child without running what is the parent's.
+                    unsafe { libc::_exit(i32::from(frames == 0)) };
+                }
+                let mut status = -1;
+                // SAFETY: the child is ours, and the number lives through the call.
+                unsafe { libc::waitpid(child, &raw mut status, 0) };
+                status
+            });
+            let status = status.join();
+            over.store(true, Ordering::Release);
+            assert_eq!(status.ok(), Some(0), "the child hung or found nothing");
+        });
     }
 
     #[test]
