@@ -169,10 +169,9 @@ fn a_planted_leak_is_found_by_tag_size_and_place() {
     let said = run("leak_hunt");
     assert!(said.contains("found by tag and size: proven"), "{said}");
     if cfg!(feature = "stacks") {
-        assert!(
-            said.contains("found by place: proven, in leak_hunt::attention"),
-            "{said}"
-        );
+        // With line tables only the name has no path.
+        let found = said.contains("found by place: proven, in ") && said.contains("attention\n");
+        assert!(found, "{said}");
     }
 }
 

@@ -40,7 +40,7 @@ fn what_is_held_at_the_end_is_told_once_in_debug_builds() {
     let rows = error.contains("in 2 blocks: rows") || error.matches("in 1 block: rows").count() == 2;
     assert!(rows && error.contains("in 1 block: columns"), "{error}");
     assert!(
-        error.contains(", oldest ") && error.contains("thread "),
+        (error.contains(", oldest ") || error.contains(", age ")) && error.contains("thread "),
         "{error}"
     );
     assert!(
