@@ -8,7 +8,8 @@ use crate::exit::{CliError, Exit};
 use crate::symbols::ModuleSymbols;
 use crate::{files, output, plot};
 use millpond_replay::analysis::{
-    AnalysisError, At, Finding, Lines, RecordedSteps, Timeline, TimelineOptions, Window, at, report,
+    AnalysisError, At, Finding, Lines, RecordedSteps, Timeline, TimelineOptions, Window, at,
+    report_with_timeline,
 };
 use millpond_trace::history::History;
 use std::path::Path;
@@ -82,11 +83,12 @@ fn tell<'a>(args: &'a ReportArgs, history: &'a History, window: Window) -> Resul
     let (at, whole) = match args.at {
         Some(moment) => (at(history, &symbols, Lines::Told, window, moment, LARGEST)?, None),
         None => {
-            let report = report(history, &symbols, window, LARGEST, &options(args))?;
+            let (report, timeline) =
+                report_with_timeline(history, &symbols, window, LARGEST, &options(args))?;
             let whole = Whole {
                 steps: report.steps,
                 findings: report.findings,
-                timeline: report.timeline,
+                timeline,
             };
             (At::peak(report.summary), Some(whole))
         }

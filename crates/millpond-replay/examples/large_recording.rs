@@ -74,7 +74,9 @@ fn look(path: &Path) -> Result<(), Box<dyn Error>> {
         columns: 1000,
         bands: 8,
     };
-    let told = timed("report", || report(&history, symbols, Window::ALL, 5, &options))?;
+    let (told, _) = timed("report", || {
+        report_with_timeline(&history, symbols, Window::ALL, 5, &options)
+    })?;
     println!(
         "{} rows, {} blocks at the peak, {} steps, {} findings",
         history.len,

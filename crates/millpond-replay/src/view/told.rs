@@ -1,7 +1,7 @@
 //! What is told of a recording beside its blocks, as JSON for the page.
 
 use super::COLUMNS;
-use crate::analysis::{self, AnalysisError, Overview, Window, examine, missing, recorded_steps};
+use crate::analysis::{self, AnalysisError, Overview, Window, missing, report};
 use millpond_trace::ReadOptions;
 use millpond_trace::history::{History, HistoryError, Symbols};
 use serde_json::{Value, json};
@@ -36,9 +36,9 @@ pub fn glance(history: &History, overview: &Overview) -> Value {
 /// # Errors
 /// The recording cannot be walked any more.
 pub fn told(history: &History, symbols: &dyn Symbols) -> Result<Value, AnalysisError> {
-    let steps = recorded_steps(history)?;
-    let (summary, findings) = examine(history, symbols, Window::ALL, LARGEST, steps.as_ref())?;
-    let steps = steps.map(|known| {
+    let report = report(history, symbols, Window::ALL, LARGEST)?;
+    let summary = &report.summary;
+    let steps = report.steps.as_ref().map(|known| {
         let told = known.steps.iter().take(MOST_STEPS);
         json!({
             "source": known.source,
@@ -49,7 +49,7 @@ pub fn told(history: &History, symbols: &dyn Symbols) -> Result<Value, AnalysisE
     let mut value = json!({
         "facts": history.facts,
         "missing": summary.loss.sentences,
-        "findings": findings,
+        "findings": report.findings,
         "steps": steps,
         "peak": [summary.peak.time, summary.peak.sum.shown()],
         "requested": summary.peak_requested.bytes,

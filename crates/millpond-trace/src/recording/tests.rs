@@ -77,7 +77,7 @@ fn what_is_written_is_read() {
     assert_eq!(end, End::Closed);
     assert_eq!(read.len(), rows.len());
     assert!(read == rows, "rows differ");
-    assert!(file.len() < 17 * rows.len(), "{} bytes", file.len());
+    assert!(file.len() < 14 * rows.len(), "{} bytes", file.len());
 }
 
 #[test]

@@ -15,8 +15,8 @@ mod walker;
 
 /// Shows return addresses of the caller, from the innermost, as many as `most` at most.
 ///
-/// May allocate: to be called where that is neither told nor served by a pool that is looked at. Waits for no lock, as a child of a
-/// fork would wait for ever for one that another thread held.
+/// May allocate: to be called where that is neither told nor served by a pool that is looked at. Takes no lock but, now and then, the
+/// loader's, and that never in a child of a fork, which would wait for ever for one that another thread held.
 #[cfg(feature = "stacks")]
 pub(crate) fn walk(most: usize, mut visit: impl FnMut(usize)) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

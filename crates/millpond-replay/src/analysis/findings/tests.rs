@@ -2,7 +2,7 @@
 
 use super::{Finding, examine};
 use crate::analysis::tests::made::Made;
-use crate::analysis::{By, TimelineOptions, Window, recorded_steps, report, timeline};
+use crate::analysis::{By, TimelineOptions, Window, recorded_steps, report_with_timeline, timeline};
 use millpond_trace::recording::{Kind, Row};
 
 const MIB: u64 = 1 << 20;
@@ -18,12 +18,10 @@ fn found(made: Made) -> Vec<Finding> {
         columns: 10,
         bands: 2,
     };
-    let told = report(&history, &history.definitions, Window::ALL, 3, &options).expect("it is there");
+    let told = report_with_timeline(&history, &history.definitions, Window::ALL, 3, &options);
+    let (told, drawn_beside) = told.expect("it is there");
     let drawn = timeline(&history, &history.definitions, &summary, &options).expect("it is there");
-    assert_eq!(
-        (told.steps, &told.findings, told.timeline),
-        (steps, &found, drawn)
-    );
+    assert_eq!((told.steps, &told.findings, drawn_beside), (steps, &found, drawn));
     found
 }
 
