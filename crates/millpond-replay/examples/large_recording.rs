@@ -6,7 +6,7 @@
 //!
 //! With a second word the recording is only written, to the file of that name.
 
-use millpond_replay::analysis::{By, Lines, Moment, TimelineOptions, Window, at, report};
+use millpond_replay::analysis::{By, Lines, Moment, TimelineOptions, Window, at, report_with_timeline};
 use millpond_trace::ReadOptions;
 use millpond_trace::history::History;
 use millpond_trace::recording::{Kind, Row, Writer};
