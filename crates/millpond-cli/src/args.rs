@@ -52,8 +52,7 @@ Examples:
 
 A recording is a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot),
 an RMM log, a chrome trace of torch.profiler or Millpond CSV, plain, gzip or
-zstd; for report, diff and view also Millpond's own (.mpr). Nothing in it is ever
-executed.
+zstd, or Millpond's own (.mpr). Nothing in it is ever executed.
 
 Exit status: 0 done, 1 a run or a limit failed, 2 bad input, 3 no policy fits the device.";
 

@@ -118,6 +118,7 @@ fn format_name(format: Format) -> &'static str {
         Format::RmmCsv => "RMM log",
         Format::MillpondCsv => "Millpond CSV",
         Format::ChromeTrace => "chrome trace",
+        Format::MillpondRecording => "Millpond recording",
     }
 }
 

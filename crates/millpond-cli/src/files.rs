@@ -3,7 +3,7 @@
 use crate::exit::CliError;
 use crate::progress::Progress;
 use millpond_trace::history::{History, HistoryError};
-use millpond_trace::{ReadError, ReadOptions, Recording, read_from};
+use millpond_trace::{ReadError, ReadOptions, Recording, read, read_from};
 use std::fs::{File, Metadata};
 use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -94,16 +94,15 @@ pub(crate) fn check_regular(path: &Path) -> Result<(), CliError> {
     Err(open(Error::new(ErrorKind::InvalidInput, why)))
 }
 
-/// Opens a file, or a pipe that somebody writes to, as a shell's `<(command)` is one; answers its length too, where
-/// it has one.
+/// Opens a pipe that somebody writes to, as a shell's `<(command)` is one; none where it is a file.
 ///
 /// Devices and sockets are refused: they have no end, or no content. So is a named pipe that nobody opens for
 /// writing: opening it would wait for ever.
-fn open_recording(path: &Path) -> std::io::Result<(File, Option<u64>)> {
+fn open_pipe(path: &Path) -> std::io::Result<Option<File>> {
     let metadata = std::fs::metadata(path)?;
     let refused = |why: &str| Err(Error::new(ErrorKind::InvalidInput, why));
     if metadata.is_file() {
-        return Ok((File::open(path)?, Some(metadata.len())));
+        return Ok(None);
     }
     if !is_pipe(&metadata) {
         return refused("it is no file, but a device or a socket");
@@ -113,7 +112,7 @@ fn open_recording(path: &Path) -> std::io::Result<(File, Option<u64>)> {
     // Where nobody comes the thread waits on until the program ends.
     std::thread::spawn(move || opened.send(File::open(named)));
     match wait.recv_timeout(WRITER_PATIENCE) {
-        Ok(file) => Ok((file?, None)),
+        Ok(file) => Ok(Some(file?)),
         Err(_) => refused("it is a pipe that nobody writes to"),
     }
 }
@@ -147,9 +146,14 @@ pub(crate) fn load(path: &Path, quiet: bool) -> Result<Recording, CliError> {
         path: path.to_owned(),
         source,
     };
-    let (file, total) = open_recording(path).map_err(open)?;
-    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-    read_from(file, &name, total, &options).map_err(|source| match source {
+    let read = match open_pipe(path).map_err(open)? {
+        None => read(path, &options),
+        Some(pipe) => {
+            let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+            read_from(pipe, &name, None, &options)
+        }
+    };
+    read.map_err(|source| match source {
         ReadError::Io { source, .. } => CliError::Open {
             path: path.to_owned(),
             source,

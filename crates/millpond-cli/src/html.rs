@@ -4,8 +4,8 @@ use crate::exit::CliError;
 use crate::output;
 use crate::side_by_side::{self, Shown};
 use millpond_replay::page::{self, Page};
-use millpond_replay::{Placement, Report};
-use millpond_trace::{Format, Trace};
+use millpond_replay::{Placement, Report, usual_policy};
+use millpond_trace::Trace;
 use std::path::{Path, PathBuf};
 
 /// Where a report's page goes: the file named, or beside it with the recording's name in it where there
@@ -74,11 +74,7 @@ pub(crate) fn write(
 
 /// The policy the program ran under, as far as the recording or habit tells.
 fn in_use(report: &Report, trace: &Trace) -> Option<usize> {
-    let usual = if trace.origin.format == Format::RmmCsv {
-        "rmm-pool"
-    } else {
-        "torch-native"
-    };
+    let usual = usual_policy(trace.origin.format);
     let named = report
         .recorded
         .as_ref()

@@ -120,14 +120,9 @@ fn from_environment() -> Result<Option<String>, CliError> {
 ///
 /// A person who names a policy and contradicts it is told; one who names none only wants the rest.
 pub(crate) fn choose(named: &[String], settings: &Settings, quiet: bool) -> Result<Vec<String>, CliError> {
-    let mut chosen: Vec<String> = Vec::new();
-    for name in named {
-        let name = name.trim();
-        known(name)?;
+    let mut chosen = once(named)?;
+    for name in &chosen {
         check_settings(name, settings)?;
-        if !chosen.iter().any(|other| other == name) {
-            chosen.push(name.to_owned());
-        }
     }
     if named.is_empty() {
         for name in policies::names() {
@@ -135,6 +130,19 @@ pub(crate) fn choose(named: &[String], settings: &Settings, quiet: bool) -> Resu
                 Ok(()) => chosen.push(name.to_owned()),
                 Err(error) => note(quiet, &format!("{name} is left out: {error}")),
             }
+        }
+    }
+    Ok(chosen)
+}
+
+/// The policies that are named, each once.
+pub(crate) fn once(named: &[String]) -> Result<Vec<String>, CliError> {
+    let mut chosen: Vec<String> = Vec::new();
+    for name in named {
+        let name = name.trim();
+        known(name)?;
+        if !chosen.iter().any(|other| other == name) {
+            chosen.push(name.to_owned());
         }
     }
     Ok(chosen)

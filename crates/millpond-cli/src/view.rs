@@ -14,7 +14,7 @@ use crate::args::ViewArgs;
 use crate::exit::{CliError, Exit};
 use crate::symbols::ModuleSymbols;
 use crate::text::{counted, number, size};
-use crate::{files, output};
+use crate::{files, output, settings};
 use millpond_replay::analysis::{Overview, TableError};
 use millpond_replay::view::{Embedded, MOST_SERVED, embed, open as open_recording};
 use millpond_trace::history::History;
@@ -42,6 +42,7 @@ pub(crate) fn command(args: &ViewArgs) -> Result<Exit, CliError> {
     if let Some(path) = &args.html {
         output::check_writable(path)?;
     }
+    let policies = settings::once(&args.policy)?;
     let histories = args
         .files
         .iter()
@@ -49,8 +50,8 @@ pub(crate) fn command(args: &ViewArgs) -> Result<Exit, CliError> {
     let opened = histories.collect::<Result<Vec<Opened>, CliError>>()?;
     let names: Vec<String> = args.files.iter().map(|path| name(path)).collect();
     match &args.html {
-        Some(path) => write(args, &names, &opened, path),
-        None => serve(args, names, opened),
+        Some(path) => write(args, &names, &opened, &policies, path),
+        None => serve(args, names, opened, &policies),
     }
 }
 
@@ -61,7 +62,13 @@ fn name(path: &Path) -> String {
         .into_owned()
 }
 
-fn write(args: &ViewArgs, names: &[String], opened: &[Opened], path: &Path) -> Result<Exit, CliError> {
+fn write(
+    args: &ViewArgs,
+    names: &[String],
+    opened: &[Opened],
+    policies: &[String],
+    path: &Path,
+) -> Result<Exit, CliError> {
     let symbols: Vec<ModuleSymbols<'_>> = opened
         .iter()
         .map(|(history, _)| ModuleSymbols::new(&history.definitions))
@@ -75,6 +82,7 @@ fn write(args: &ViewArgs, names: &[String], opened: &[Opened], path: &Path) -> R
             history,
             overview,
             symbols,
+            policies,
         })
         .collect();
     let mut outcome = None;
@@ -118,11 +126,17 @@ fn write(args: &ViewArgs, names: &[String], opened: &[Opened], path: &Path) -> R
     }
 }
 
-fn serve(args: &ViewArgs, names: Vec<String>, opened: Vec<Opened>) -> Result<Exit, CliError> {
+fn serve(
+    args: &ViewArgs,
+    names: Vec<String>,
+    opened: Vec<Opened>,
+    policies: &[String],
+) -> Result<Exit, CliError> {
     let failed = |source| CliError::Serve { source };
     let listener = server::listen(args.port.unwrap_or(0)).map_err(failed)?;
     let port = listener.local_addr().map_err(failed)?.port();
-    let site = Site::new(names, opened, args.blocks.unwrap_or(MOST_SERVED)).map_err(failed)?;
+    let most = args.blocks.unwrap_or(MOST_SERVED);
+    let site = Site::new(&names, opened, policies, most).map_err(failed)?;
     let address = format!("http://127.0.0.1:{port}/{}/", site.token());
     output::print_line(&address)?;
     output::note(args.quiet, "serving on this machine alone; ctrl-c ends it");

@@ -9,7 +9,7 @@ use std::net::{Shutdown, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{command, folder, run, small};
+use support::{command, folder, run, small, trace};
 
 const EVIL: &str = "</script><img src=x onerror=alert(1)><!--<script>";
 
@@ -363,13 +363,97 @@ fn names_in_a_file_cannot_run_and_large_numbers_do_no_harm() {
     let served = Served::start(&[&evil]);
     let (_, page) = served.get("");
     assert!(!String::from_utf8_lossy(&page).contains("<img"));
-    let text = served.json("0/glance").to_string() + &served.json("0/told").to_string();
+    let things =
+        ["glance", "told", "replay-none"].map(|thing| served.json(&format!("0/{thing}")).to_string());
+    let text = things.concat();
     let largest = text
         .split(|letter: char| !letter.is_ascii_digit())
         .filter_map(|digits| digits.parse::<u64>().ok());
     assert!(
         largest.max() <= Some((1 << 53) - 1),
         "a number that no script can hold"
+    );
+}
+
+#[test]
+fn what_other_policies_would_have_taken_is_what_a_replay_says() {
+    let file = trace("gnn_sage_sampled");
+    let named = "millpond,torch-native,none";
+    let (code, said, stderr) = run(&["replay", &file, "-p", named, "--json", "--quiet"]);
+    assert_eq!(code, 0, "{stderr}");
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    let folder = folder("view-replays");
+    let ours = folder.join("run.mpr").display().to_string();
+    assert_eq!(run(&["convert", &file, &ours]).0, 0);
+    // Millpond's own recordings are replayed as they are.
+    let (code, again, stderr) = run(&["replay", &ours, "-p", named, "--json", "--quiet"]);
+    assert_eq!(code, 0, "{stderr}");
+    let again: Value = serde_json::from_str(&again).expect("JSON");
+    let peaks = |of: &Value| {
+        let results = of["results"].as_array().expect("a list").iter();
+        results.map(|result| result["peak_reserved_bytes"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(peaks(&again), peaks(&said));
+    assert_eq!(again["peak_requested_bytes"], said["peak_requested_bytes"]);
+    let served = Served::start(&[&file, &ours]);
+    for result in said["results"].as_array().expect("a list") {
+        let policy = result["policy"].as_str().expect("a name");
+        let line = served.json(&format!("0/replay-{policy}"));
+        assert_eq!(line["peak"], result["peak_reserved_bytes"], "{policy}");
+        let bytes = line["bytes"].as_array().expect("a list");
+        assert_eq!(
+            bytes.iter().max_by_key(|bytes| bytes.as_u64()),
+            Some(&line["peak"])
+        );
+        assert_eq!(bytes.len(), line["times"].as_array().expect("a list").len());
+        assert_eq!(served.json(&format!("1/replay-{policy}")), line, "{policy}");
+    }
+    for nothing in ["0/replay-nobody", "2/replay-millpond"] {
+        let (head, _) = served.get(nothing);
+        assert!(head.starts_with("HTTP/1.1 404"), "{head}");
+    }
+}
+
+#[test]
+fn a_file_has_the_policies_that_are_named() {
+    let folder = folder("view-policies");
+    let file = small(&folder, "small.csv");
+    let out = folder.join("page.html").display().to_string();
+    assert_eq!(
+        run(&["view", &file, "--html", &out, "-p", "bfc,planned,bfc"]).0,
+        0
+    );
+    let html = std::fs::read_to_string(&out).expect("a page");
+    for policy in ["bfc", "planned"] {
+        assert_eq!(html.matches(&format!("id=\"replay-{policy}-0\"")).count(), 1);
+    }
+    assert_eq!(html.matches("id=\"replay-").count(), 2);
+    let (code, _, stderr) = run(&["view", &file, "--html", &out, "-p", "bfcc"]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("did you mean 'bfc'"), "{stderr}");
+}
+
+#[test]
+fn a_browser_draws_other_policies_and_compares_steps() {
+    let served = Served::start(&["-p", "torch-native", &trace("llama8b_fsdp_streams")]);
+    let Some(said) = looked_at(&format!("http://{}{}", served.host, served.path)) else {
+        return;
+    };
+    let replays = said["replays"].as_str().expect("text");
+    // The one that was named and the first two of the others.
+    for policy in ["torch-native", "millpond", "planned"] {
+        assert!(replays.contains(policy), "{replays}");
+        let peak = served.json(&format!("0/replay-{policy}"))["peak"].as_f64();
+        let shown = format!("{:.2} GiB", peak.expect("a number") / f64::from(1 << 30));
+        assert!(replays.contains(&shown), "{shown} is not in {replays}");
+    }
+    let steps = said["steps"].as_str().expect("there are steps");
+    let told = served.json("0/told");
+    let peak = told["steps"]["steps"][1][3].as_f64().expect("a number") / f64::from(1 << 30);
+    assert!(steps.contains("step 1"), "{steps}");
+    assert!(
+        steps.contains(&format!("{peak:.2} GiB")),
+        "{peak} is not in {steps}"
     );
 }
 

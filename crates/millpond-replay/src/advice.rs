@@ -41,12 +41,17 @@ fn in_use<'a>(report: &'a Report, trace: &Trace, options: &Options) -> Option<&'
         .recorded
         .as_ref()
         .and_then(|recorded| find(report, &recorded.policy));
-    let torch = matches!(
-        trace.origin.format,
-        Format::TorchSnapshot | Format::MillpondCsv | Format::ChromeTrace
-    );
-    let usual = if torch { "torch-native" } else { "rmm-pool" };
-    named.or_else(|| find(report, usual))
+    named.or_else(|| find(report, usual_policy(trace.origin.format)))
+}
+
+/// The policy that programs mostly run under of which there are recordings of this format.
+#[must_use]
+pub fn usual_policy(format: Format) -> &'static str {
+    match format {
+        Format::TorchSnapshot | Format::MillpondCsv | Format::ChromeTrace => "torch-native",
+        Format::RmmCsv => "rmm-pool",
+        Format::MillpondRecording => "millpond",
+    }
 }
 
 fn on_device(report: &Report, options: &Options) -> Option<String> {

@@ -44,6 +44,7 @@ mod verify;
 #[cfg(feature = "recording")]
 pub mod view;
 
+pub use advice::usual_policy;
 pub use cards::{Card, DeviceSize, cards, parse_device};
 pub use error::ReplayError;
 pub use failure::holders;

@@ -1,6 +1,6 @@
 //! A recording made ready: what every policy's run of it shares, and the report of all.
 
-use crate::advice::advise;
+use crate::advice::{advise, usual_policy};
 use crate::error::ReplayError;
 use crate::failure::explain;
 use crate::outcome::{PolicyResult, Recorded, Report, SCHEMA};
@@ -12,7 +12,7 @@ use crate::steps::{StepClock, Steps, Threaded, occurs};
 use crate::ticks::Ticks;
 use crate::verify::verify;
 use millpond_engine::{Simulated, TorchBackend, display_size, policies};
-use millpond_trace::{Caution, Trace};
+use millpond_trace::{Caution, Format, Trace};
 use std::sync::PoisonError;
 
 /// A recording, and options that were found to suit it.
@@ -204,10 +204,10 @@ fn recorded(trace: &Trace, with_verification: bool) -> Result<Option<Recorded>, 
         return Ok(None);
     };
     let expandable = trace.settings.expandable_segments.unwrap_or(false);
-    let policy = if expandable {
-        "torch-expandable"
-    } else {
-        "torch-native"
+    let policy = match trace.origin.format {
+        Format::MillpondRecording => usual_policy(Format::MillpondRecording),
+        _ if expandable => "torch-expandable",
+        _ => "torch-native",
     };
     Ok(Some(Recorded {
         policy: policy.to_owned(),

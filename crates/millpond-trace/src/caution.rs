@@ -24,6 +24,11 @@ pub enum Caution {
         /// Bytes that were read, decompressed.
         bytes: u64,
     },
+    /// Events that the recording itself says are missing from it.
+    EventsLost {
+        /// How many.
+        count: u64,
+    },
     /// Frees of blocks that were not allocated in the recording.
     UnknownFrees {
         /// How many.
@@ -121,6 +126,10 @@ impl Caution {
                 "So nothing can be said about the time after: the peak, the smallest device and the first failure hold \
                  for the part that was read.",
             ),
+            Self::EventsLost { .. } => Some(
+                "So blocks may end later than they did, or be missing: where the recording lists what was live, it is right \
+                 again.",
+            ),
             _ => None,
         }
     }
@@ -168,6 +177,13 @@ impl fmt::Display for Caution {
                 "the file is cut after {}; what is whole before that was read",
                 size(bytes)
             ),
+            Self::EventsLost { count: n } => {
+                write!(
+                    f,
+                    "{} lost by the recorder, which had no room for them",
+                    was(n, "event")
+                )
+            }
             Self::UnknownFrees { count: n } => {
                 write!(
                     f,

@@ -16,7 +16,7 @@ pub enum ReadError {
     },
     /// No reader knows this content.
     #[error(
-        "{found}; accepted are PyTorch memory snapshots (pickle), RMM logs (CSV), Millpond CSV and chrome traces (JSON), plain or compressed with gzip or zstd"
+        "{found}; accepted are PyTorch memory snapshots (pickle), RMM logs (CSV), Millpond CSV and chrome traces (JSON), plain or compressed with gzip or zstd, and Millpond's own recordings"
     )]
     UnknownFormat {
         /// What the content looks like.
@@ -100,6 +100,12 @@ pub enum ReadError {
         /// The format it was read as.
         format: Format,
     },
+    /// A recording of Millpond's that cannot be read as one.
+    #[error("{what}")]
+    Recording {
+        /// Why.
+        what: String,
+    },
     /// A recording with more allocations than serial numbers.
     #[error("more than {limit} allocations; split the recording")]
     TooManyAllocations {
@@ -120,7 +126,9 @@ fn hint(format: Format) -> &'static str {
             "call torch.cuda.memory._record_memory_history() before the program allocates"
         }
         Format::ChromeTrace => "record with torch.profiler.profile(profile_memory=True)",
-        Format::RmmCsv | Format::MillpondCsv => "it may have been closed before the program allocated",
+        Format::RmmCsv | Format::MillpondCsv | Format::MillpondRecording => {
+            "it may have been closed before the program allocated"
+        }
     }
 }
 

@@ -3,10 +3,11 @@
 //! ```text
 //!  History   --events-->  allocations and frees that agree with each other, of one device or a stretch of time
 //!                 |--> written as they come:  perfetto  snapshot  heaptrack  chrome  csv  recording
-//!                 '--> summed up by stack:    pprof  speedscope  folded  dhat
+//!                 |--> summed up by stack:    pprof  speedscope  folded  dhat
+//!                 '--> held in memory:        traces
 //! ```
 //!
-//! Events are never held: what a writer keeps is the live blocks, the stacks and the sums of its format. Names and tags come from files of
+//! Events are never held but for a replay: what a writer keeps is the live blocks, the stacks and the sums of its format. Names and tags come from files of
 //! strangers, so control characters in them become blanks, and those longer than any format is at ease with are cut.
 
 mod chrome;
@@ -26,8 +27,10 @@ mod snapshot;
 mod speedscope;
 mod stacks;
 mod target;
+mod traces;
 
 pub use target::{Dialect, Packing, Target};
+pub use traces::{Traces, traces};
 
 use crate::history::{History, HistoryError, Symbols};
 use crate::recording::{RecordingError, Row};
@@ -99,6 +102,12 @@ pub enum ExportError {
     /// Nothing is there to write; what was asked for stands behind.
     #[error("the recording has no memory events{0}")]
     Nothing(String),
+    /// There is more of it than a trace has numbers for.
+    #[error("the recording has more than {limit} allocations; take a stretch of it")]
+    TooMany {
+        /// How many a trace can have.
+        limit: u32,
+    },
 }
 
 /// Walks what the options ask for, as events that agree with each other: a free repeats its allocation's facts, keyframes are resolved.

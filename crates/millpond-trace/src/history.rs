@@ -307,7 +307,7 @@ fn open(path: &Path) -> Result<Reader<BufReader<File>>, RecordingError> {
 }
 
 /// Whether a file begins as an Arrow stream does.
-fn is_ours(path: &Path) -> Result<bool, HistoryError> {
+pub(crate) fn is_ours(path: &Path) -> Result<bool, ReadError> {
     use std::io::Read;
     let io_error = |source| ReadError::Io {
         name: path.display().to_string(),

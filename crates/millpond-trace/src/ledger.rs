@@ -137,6 +137,12 @@ impl Ledger {
         !self.tape.is_empty()
     }
 
+    /// How many events it has.
+    #[cfg(feature = "recording")]
+    pub(crate) fn events(&self) -> usize {
+        self.tape.len()
+    }
+
     /// The index of a stream handle; the default stream where there are too many.
     #[inline]
     pub(crate) fn stream(&mut self, handle: u64) -> u16 {

@@ -70,6 +70,8 @@ pub enum Format {
     MillpondCsv,
     /// Memory events in a chrome trace of `torch.profiler`.
     ChromeTrace,
+    /// A recording of Millpond's: an Arrow stream.
+    MillpondRecording,
 }
 
 /// Where a trace came from.

@@ -9,7 +9,7 @@ use std::path::Path;
 /// Reads the recording in a file.
 ///
 /// The format is told by content: plain, gzip or zstd, and in it a PyTorch snapshot, RMM's CSV, Millpond
-/// CSV or a chrome trace. Every file may be hostile: nothing in it is executed, no number in it sizes a
+/// CSV or a chrome trace; with the feature `recording` a recording of Millpond's too, if it is a regular, plain file. Every file may be hostile: nothing in it is executed, no number in it sizes a
 /// buffer, nesting and cycles cost no stack, and memory stays within a small multiple of the content.
 /// What is odd and not fatal is counted in [`crate::Trace::cautions`].
 pub fn read(path: &Path, options: &ReadOptions<'_>) -> Result<Recording, ReadError> {
@@ -21,6 +21,10 @@ pub fn read(path: &Path, options: &ReadOptions<'_>) -> Result<Recording, ReadErr
     let metadata = file.metadata().map_err(io_error)?;
     let total = metadata.is_file().then_some(metadata.len());
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    #[cfg(feature = "recording")]
+    if metadata.is_file() && crate::history::is_ours(path)? {
+        return recording(path, &name, options);
+    }
     read_from(file, &name, total, options)
 }
 
@@ -49,11 +53,46 @@ pub fn read_from(
         Format::TorchSnapshot => torch::read(&mut source, name),
         Format::RmmCsv => rmm::read(&mut source, name),
         Format::ChromeTrace => chrome::read(&mut source, name),
+        // From a file it is read another way.
+        Format::MillpondRecording => Err(ReadError::Recording {
+            what: PLAIN.to_owned(),
+        }),
     }
 }
 
+/// A recording of Millpond's, whose file is walked twice: for what its numbers mean, and for the rows.
+#[cfg(feature = "recording")]
+fn recording(path: &Path, name: &str, options: &ReadOptions<'_>) -> Result<Recording, ReadError> {
+    use crate::export::{ExportError, ExportOptions, traces};
+    use crate::history::{History, HistoryError};
+    let refused = |error: HistoryError| match error {
+        HistoryError::Read(error) => error,
+        error => ReadError::Recording {
+            what: error.to_string(),
+        },
+    };
+    let history = History::open(path, options).map_err(refused)?;
+    let found = traces(&history, base_name(name), &ExportOptions::default());
+    match found {
+        Ok(found) => Ok(found.recording),
+        Err(ExportError::History(error)) => Err(refused(error)),
+        Err(ExportError::Nothing(_)) => Err(ReadError::NoMemoryEvents {
+            format: Format::MillpondRecording,
+        }),
+        Err(error) => Err(ReadError::Recording {
+            what: error.to_string(),
+        }),
+    }
+}
+
+#[cfg(feature = "recording")]
+const PLAIN: &str = "a recording of Millpond's (.mpr) is read from a plain file only, as it is walked several times: save it as one, \
+                     uncompressed";
+#[cfg(not(feature = "recording"))]
+const PLAIN: &str = "this program was built without what reads recordings of Millpond's (.mpr): write Millpond CSV with `millpond convert`";
+
 fn base_name(mut name: &str) -> &str {
-    for ending in [".zst", ".gz", ".csv", ".pickle", ".pkl", ".json"] {
+    for ending in [".zst", ".gz", ".csv", ".pickle", ".pkl", ".json", ".mpr"] {
         name = name
             .strip_suffix(ending)
             .filter(|rest| !rest.is_empty())

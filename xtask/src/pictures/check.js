@@ -35,6 +35,18 @@ const SAID = `
     await browser.click('canvas.timeline', 400, 300);
     await browser.click('#flame', 300, 30);
     await browser.point('canvas.timeline', 500, 300);
+    const policies = await browser.run("return [...document.querySelectorAll('#what-if option')].map((option) => option.value).filter(Boolean)");
+    for (const policy of policies.slice(0, 2)) {
+      await browser.run("const list = document.getElementById('what-if'); list.value = arguments[0]; list.dispatchEvent(new Event('change'))", policy);
+      const shown = "document.getElementById('what-if-list').innerText";
+      await browser.until(`${shown}.includes('${policy}') && !${shown}.includes('…')`);
+    }
+    said.replays = await browser.run("return document.getElementById('what-if-list').innerText");
+    if (await browser.run("return !document.getElementById('by-step').hidden")) {
+      await browser.click('#step-peaks', 300, 60);
+      await browser.run("const step = document.getElementById('step-a'); step.value = 1; step.dispatchEvent(new Event('change'))");
+      said.steps = await browser.run("return document.getElementById('step-head').innerText + '\\n' + document.getElementById('step-rows').innerText");
+    }
     for (const scheme of ['dark', 'light']) {
       await browser.scheme(scheme);
       for (const [width, height] of [[1280, 900], [390, 844]]) {

@@ -175,6 +175,10 @@ pub(crate) struct ViewArgs {
     #[arg(long)]
     pub(crate) no_open: bool,
 
+    /// Also draw what these policies would have taken, comma-separated; the served page offers all of them
+    #[arg(long, short = 'p', value_name = "NAME,…", value_delimiter = ',')]
+    pub(crate) policy: Vec<String>,
+
     /// Blocks that are told one by one at most, the largest; the others are one sum [default: 8,000,000; in a page
     /// 1,000,000]
     #[arg(long, value_name = "N")]
@@ -190,5 +194,6 @@ Examples:
   millpond view run.mpr                      in the browser, until ctrl-c
   millpond view run.pickle --html run.html   one file to keep or to send
   millpond view before.mpr after.mpr         both on one clock, and what differs
+  millpond view run.pickle -p millpond       beside what another policy would have taken
 
 The page is served on 127.0.0.1 alone, under an address that nobody can guess.";

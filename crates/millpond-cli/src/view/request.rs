@@ -128,14 +128,7 @@ fn asked(path: &str, recordings: usize) -> Option<Asked> {
     }
     let (index, thing) = path.split_once('/')?;
     let index = index.parse().ok().filter(|index| *index < recordings)?;
-    let thing = match thing {
-        "glance" => Thing::Glance,
-        "blocks" => Thing::Blocks,
-        "stacks" => Thing::Stacks,
-        "told" => Thing::Told,
-        _ => return None,
-    };
-    Some(Asked::Of(index, thing))
+    Some(Asked::Of(index, Thing::named(thing)?))
 }
 
 #[cfg(test)]
@@ -157,6 +150,7 @@ mod tests {
             ("1/blocks", Asked::Of(1, Thing::Blocks)),
             ("0/stacks", Asked::Of(0, Thing::Stacks)),
             ("1/told", Asked::Of(1, Thing::Told)),
+            ("1/replay-planned", Asked::Of(1, Thing::Replay(1))),
         ] {
             assert_eq!(ask(&format!("GET /{TOKEN}/{path}"), host), Ok(asked));
         }
@@ -187,6 +181,8 @@ mod tests {
                 host,
                 Refusal::NotFound,
             ),
+            (&format!("GET /{TOKEN}/0/replay-nothing"), host, Refusal::NotFound),
+            (&format!("GET /{TOKEN}/0/replay-"), host, Refusal::NotFound),
             (&format!("POST /{TOKEN}/"), host, Refusal::Method),
             (&format!("OPTIONS /{TOKEN}/"), host, Refusal::Method),
             (&page, "Host: evil.example:4000", Refusal::Foreign),

@@ -1,8 +1,9 @@
 //! The recordings of a page, and what is told of them. What takes a walk is made when it is first asked for, and kept.
 
 use crate::symbols::ModuleSymbols;
+use millpond_engine::policies;
 use millpond_replay::analysis::{Overview, TableError, blocks};
-use millpond_replay::view::{Served, glance, policy, served, stacks, told};
+use millpond_replay::view::{Served, WhatIf, glance, policy, served, stacks, told};
 use millpond_trace::history::History;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -19,6 +20,26 @@ pub(super) enum Thing {
     Stacks,
     /// Findings, steps, what is missing.
     Told,
+    /// What the policy of this number would have taken.
+    Replay(usize),
+}
+
+impl Thing {
+    /// What is meant by the last part of an address.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        if let Some(policy) = name.strip_prefix("replay-") {
+            return policies::names()
+                .position(|known| known == policy)
+                .map(Self::Replay);
+        }
+        match name {
+            "glance" => Some(Self::Glance),
+            "blocks" => Some(Self::Blocks),
+            "stacks" => Some(Self::Stacks),
+            "told" => Some(Self::Told),
+            _ => None,
+        }
+    }
 }
 
 /// Text as it was made, or why it could not be.
@@ -31,6 +52,21 @@ struct Shown {
     glance: OnceLock<Made>,
     stacks: OnceLock<Made>,
     told: OnceLock<Made>,
+    what_if: OnceLock<Result<WhatIf, String>>,
+    replays: Vec<OnceLock<Made>>,
+}
+
+impl Shown {
+    /// The recording under the policy of this number.
+    fn replayed(&self, number: usize) -> Made {
+        let what_if = self
+            .what_if
+            .get_or_init(|| WhatIf::new(&self.history).map_err(|error| error.to_string()));
+        let what_if = what_if.as_ref().map_err(Clone::clone)?;
+        let policy = policies::names().nth(number).unwrap_or_default();
+        let line = what_if.under(policy).map_err(|error| error.to_string())?;
+        Ok(line.to_string())
+    }
 }
 
 /// All that is served.
@@ -44,13 +80,15 @@ pub(super) struct Site {
 
 impl Site {
     pub(super) fn new(
-        names: Vec<String>,
+        names: &[String],
         opened: Vec<(History, Overview)>,
+        policies: &[String],
         most_blocks: u64,
     ) -> io::Result<Self> {
         let page = served(&Served {
-            names: &names,
+            names,
             version: super::VERSION,
+            policies,
         });
         let recordings = opened.into_iter().map(|(history, overview)| Shown {
             history,
@@ -58,6 +96,8 @@ impl Site {
             glance: OnceLock::new(),
             stacks: OnceLock::new(),
             told: OnceLock::new(),
+            what_if: OnceLock::new(),
+            replays: policies::names().map(|_| OnceLock::new()).collect(),
         });
         Ok(Self {
             token: token()?,
@@ -104,6 +144,10 @@ impl Site {
                 told.map(|told| told.to_string())
                     .map_err(|error| error.to_string())
             }),
+            Thing::Replay(number) => match of.replays.get(number) {
+                Some(made) => made.get_or_init(|| of.replayed(number)),
+                None => return Err("there is no such policy"),
+            },
             Thing::Blocks => return Err("blocks are told in parts"),
         };
         made.as_deref().map_err(String::as_str)

@@ -3,12 +3,13 @@
 //! The glance stands before the table, so that it is painted while the table is still being read.
 
 use super::page::{Served, write};
-use super::{MOST_EMBEDDED, glance, stacks, told};
+use super::{MOST_EMBEDDED, WhatIf, WhatIfError, glance, stacks, told};
 use crate::analysis::{AnalysisError, Overview, TableError, TableSize, blocks};
 use crate::page::encode::Blob;
 use crate::page::text::Json;
+use millpond_trace::export::ExportError;
 use millpond_trace::history::{History, HistoryError, Symbols};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::{self, Write};
 
 /// A recording that is put into a page.
@@ -22,6 +23,8 @@ pub struct Embedded<'a> {
     pub overview: &'a Overview,
     /// Names for its addresses.
     pub symbols: &'a dyn Symbols,
+    /// Policies it is replayed under.
+    pub policies: &'a [String],
 }
 
 /// What a recording has become in a page.
@@ -41,6 +44,7 @@ pub fn embed(
     let page = Served {
         names: &names,
         version,
+        policies: recordings.first().map_or(&[], |of| of.policies),
     };
     let most = most.unwrap_or(MOST_EMBEDDED) / (recordings.len() as u64).max(1);
     let mut outcome = Ok(Vec::new());
@@ -65,6 +69,9 @@ fn recording(
     let told = told(of.history, of.symbols).map_err(walked)?;
     text(out, &format!("told-{index}"), &told)?;
     compressed(out, &format!("stacks-{index}"), &stacks(of.history, of.symbols))?;
+    for (policy, line) in replayed(of)? {
+        compressed(out, &format!("replay-{policy}-{index}"), &line)?;
+    }
     write!(
         out,
         "<script type=\"application/octet-stream\" id=\"blocks-{index}\">"
@@ -81,6 +88,26 @@ fn recording(
     )?;
     writeln!(out, "</script>")?;
     Ok(size)
+}
+
+/// The recording under each of its policies; what cannot be replayed is told in the place of a line.
+fn replayed<'a>(of: &Embedded<'a>) -> Result<Vec<(&'a str, Value)>, TableError> {
+    if of.policies.is_empty() {
+        return Ok(Vec::new());
+    }
+    let what_if = match WhatIf::new(of.history) {
+        Err(WhatIfError::Traces(ExportError::History(error))) => return Err(error.into()),
+        other => other,
+    };
+    let line = |policy: &'a String| {
+        let line = match &what_if {
+            Ok(what_if) => what_if.under(policy).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        let line = line.unwrap_or_else(|why| json!({ "policy": policy, "failed": why }));
+        (policy.as_str(), line)
+    };
+    Ok(of.policies.iter().map(line).collect())
 }
 
 fn walked(error: AnalysisError) -> TableError {

@@ -4,6 +4,7 @@
 //!   History ──▶ analysis::overview   a glance, taken while the file is opened, painted first
 //!               analysis::blocks     the table of blocks, in parts, while the recording is walked
 //!               told.rs, stacks.rs   findings, steps, what is missing; names of functions, when asked for
+//!               replayed.rs          what other policies would have taken, when asked for
 //!                     │
 //!                     ▼
 //!               page.rs, assets/     one page for both: it asks a server for these, or carries them (`embed.rs`)
@@ -14,11 +15,13 @@
 
 mod embed;
 mod page;
+mod replayed;
 mod stacks;
 mod told;
 
 pub use embed::{Embedded, embed};
 pub use page::{Served, policy, served};
+pub use replayed::{WhatIf, WhatIfError};
 pub use stacks::stacks;
 pub use told::{glance, open, told};
 

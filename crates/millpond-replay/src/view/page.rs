@@ -6,6 +6,7 @@
 use crate::page::encode::base64;
 use crate::page::html::LOGO;
 use crate::page::text::{Json, Text};
+use millpond_engine::policies;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::io::{self, Write};
@@ -37,6 +38,7 @@ const SCRIPT: &str = concat!(
     include_str!("assets/tree.js"),
     include_str!("assets/source.js"),
     include_str!("assets/look.js"),
+    include_str!("assets/whatif.js"),
     include_str!("assets/timeline.js"),
     include_str!("assets/strip.js"),
     include_str!("assets/addresses.js"),
@@ -45,6 +47,7 @@ const SCRIPT: &str = concat!(
     include_str!("assets/card.js"),
     include_str!("assets/telling.js"),
     include_str!("assets/compare.js"),
+    include_str!("assets/steps.js"),
     include_str!("assets/keys.js"),
     include_str!("assets/start.js"),
     "})();\n",
@@ -57,6 +60,8 @@ pub struct Served<'a> {
     pub names: &'a [String],
     /// Name and version of the program.
     pub version: &'a str,
+    /// Policies under which the recordings are replayed from the beginning.
+    pub policies: &'a [String],
 }
 
 /// The policy of a page: nothing runs or loads but what is its own. A served page may ask its server.
@@ -113,7 +118,19 @@ pub(super) fn write(
         }
     )?;
     out.write_all(include_str!("assets/help.html").as_bytes())?;
-    let meta: Value = json!({ "names": page.names, "served": is_served });
+    // A server can replay under any.
+    let known: Vec<&str> = if is_served {
+        policies::names().collect()
+    } else {
+        page.policies.iter().map(String::as_str).collect()
+    };
+    let meta: Value = json!({
+        "names": page.names,
+        "served": is_served,
+        "policies": known,
+        "shown": page.policies,
+        "inks": policies::names().collect::<Vec<_>>(),
+    });
     writeln!(
         out,
         "<script type=\"application/json\" id=\"meta\">{}</script>\n<script>{SCRIPT}</script>",

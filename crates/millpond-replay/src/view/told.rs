@@ -63,7 +63,7 @@ pub fn told(history: &History, symbols: &dyn Symbols) -> Result<Value, AnalysisE
 }
 
 /// Numbers that no script can hold become the largest that it can.
-fn tame(value: &mut Value) {
+pub(super) fn tame(value: &mut Value) {
     match value {
         Value::Number(number) if number.as_u64().is_some_and(|number| number > MOST_NUMBER) => {
             *value = MOST_NUMBER.into();

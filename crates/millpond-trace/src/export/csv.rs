@@ -52,7 +52,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
     })
 }
 
-fn action(event: &Event<'_>) -> Option<Action> {
+pub(super) fn action(event: &Event<'_>) -> Option<Action> {
     Some(match event.row.kind {
         Kind::Alloc => Action::Alloc,
         Kind::Free => Action::Free,

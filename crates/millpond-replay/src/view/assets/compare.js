@@ -17,22 +17,28 @@ class Compare {
 
   show() {
     const { look } = this;
-    const { recordings, way } = look;
+    const { recordings } = look;
     if (recordings.length < 2 || !recordings.every((recording) => recording.ready)) return;
-    const size = look.exact ? exact : human;
     const sums = recordings.map((recording) => recording.part(look).held);
-    const rows = differences(sums, way);
-    const change = (first, last) => `${last >= first ? '+' : '−'}${size(Math.abs(last - first))}`;
-    const line = (name, bytes, props = {}) => h('tr', props, h('th', { scope: 'row', title: name }, name), ...bytes.map((value) => h('td', {}, size(value))), h('td', {}, change(bytes[0], bytes[bytes.length - 1])));
-    byId('compare-head').replaceChildren(h('tr', {}, h('th', { scope: 'col' }, WAY_NAMES[way]), ...recordings.map((recording) => h('th', { scope: 'col' }, recording.name)), h('th', { scope: 'col' }, 'change')));
-    byId('compare-rows').replaceChildren(
-      line('all', sums.map((of) => of.total + of.others), { class: 'total' }),
-      ...rows.slice(0, LISTED).map((row) => line(row.name || '(no name)', row.bytes)),
-    );
-    const rest = rows.slice(LISTED);
-    const all = recordings.map((_, i) => rest.reduce((sum, row) => sum + row.bytes[i], 0));
-    byId('compare-rest').textContent = rest.length > 0 ? `${count(rest.length)} other groups: ${all.map(size).join(', ')}` : '';
+    showDifferences('compare', recordings.map((recording) => recording.name), sums, look);
   }
+}
+
+// The table of what differs between several sums, each under its title; its elements begin with `id`.
+function showDifferences(id, titles, sums, look) {
+  const { way } = look;
+  const size = look.exact ? exact : human;
+  const rows = differences(sums, way);
+  const change = (first, last) => (last === first ? '–' : `${last > first ? '+' : '−'}${size(Math.abs(last - first))}`);
+  const line = (name, bytes, props = {}) => h('tr', props, h('th', { scope: 'row', title: name }, name), ...bytes.map((value) => h('td', {}, size(value))), h('td', {}, change(bytes[0], bytes[bytes.length - 1])));
+  byId(`${id}-head`).replaceChildren(h('tr', {}, h('th', { scope: 'col' }, WAY_NAMES[way]), ...titles.map((title) => h('th', { scope: 'col' }, title)), h('th', { scope: 'col' }, 'change')));
+  byId(`${id}-rows`).replaceChildren(
+    line('all', sums.map((of) => of.total + of.others), { class: 'total' }),
+    ...rows.slice(0, LISTED).map((row) => line(row.name || '(no name)', row.bytes)),
+  );
+  const rest = rows.slice(LISTED);
+  const all = sums.map((_, i) => rest.reduce((sum, row) => sum + row.bytes[i], 0));
+  byId(`${id}-rest`).textContent = rest.length > 0 ? `${count(rest.length)} other groups: ${all.map(size).join(', ')}` : '';
 }
 
 // Groups by name, with their bytes in each of several sums: what differs most between the first and the last is first.

@@ -81,6 +81,7 @@ function keyboard(look, telling, swapTheme) {
     p: () => look.set({ pinned: null, hover: null }),
     r: () => byId('shows-reserved').click(),
     u: () => byId('shows-unexplained').click(),
+    v: () => byId('what-if').focus(),
     m: () => byId('shows-notes').click(),
     s: () => look.set({ tree: next(['stack', 'tag'], look.tree) }),
     t: () => !byId('axis').hidden && look.turn(next(['time', 'event'], look.axis)),
@@ -94,6 +95,8 @@ function keyboard(look, telling, swapTheme) {
   document.addEventListener('keydown', (key) => {
     if (key.ctrlKey || key.metaKey || key.altKey) return;
     if (help.open && key.key !== '?') return;
+    // What is typed into a field is its own.
+    if (['INPUT', 'SELECT'].includes(document.activeElement?.tagName)) return;
     // Home and the arrows belong to the page unless a picture has the focus.
     const picture = document.activeElement?.tagName === 'CANVAS' || document.activeElement === document.body;
     if (['Home', 'ArrowLeft', 'ArrowRight'].includes(key.key) && !picture) return;

@@ -35,7 +35,7 @@ class Holders {
     this.look = look;
     this.rows = new Rows(byId('holders'), (group) => look.set({ lit: look.lit === group ? null : group }));
     look.listen((changed) => {
-      if (['moment', 'way', 'data', 'theme', 'lit', 'exact'].some((key) => changed.has(key))) this.show();
+      if (['moment', 'way', 'data', 'theme', 'lit', 'exact', 'replays'].some((key) => changed.has(key))) this.show();
       else if (changed.has('window')) this.later();
     });
   }
@@ -69,6 +69,7 @@ class Holders {
       ['reserved', at(table.reserved), size],
       ['waits for streams', at(table.parked), size],
       ['unexplained', at(table.unexplained), size],
+      ...look.replays.map((policy) => [`under ${policy}`, recording.replays.get(policy) instanceof Replay ? at(recording.replays.get(policy)) : null, size]),
     ].filter(([, value]) => value !== null);
     byId('moment').replaceChildren(...facts.map(([name, value, how], i) => (i === 0 ? h('b', {}, `${name}: ${value}`) : h('span', {}, h('small', {}, `${name} `), how ? how(value) : value))));
     byId('moment').append(h('small', { class: 'hint' }, look.pinned !== null && look.hover === null ? 'Esc releases the pin' : ''));

@@ -21,6 +21,8 @@ class Look extends Watched {
     // Whether recordings that are compared have one scale.
     this.shared = true;
     this.shows = { reserved: true, unexplained: true, parked: true, notes: true };
+    // Policies whose lines are drawn.
+    this.replays = [];
     this.sums = 'held';
     this.tree = 'stack';
   }

@@ -90,6 +90,8 @@ class Recording {
     this.lenses = new Map();
     this.stacks = null;
     this.told = null;
+    // Lines of other policies, by name.
+    this.replays = new Map();
     this.failed = null;
   }
 

@@ -17,6 +17,8 @@ new Addresses(look, axis);
 new WindowSums(look, new Flame(look));
 new Card(look);
 new Compare(look);
+new StepByStep(look);
+const whatIf = new WhatIf(look);
 const telling = new Telling(look);
 switches(look);
 keyboard(look, telling, swapTheme);
@@ -59,6 +61,7 @@ document.addEventListener('DOMContentLoaded', async () => {
       changed('failed');
     }
   }
+  whatIf.ask();
   for (const recording of recordings.filter((recording) => recording.ready)) {
     const changed = arrived(recording);
     try {

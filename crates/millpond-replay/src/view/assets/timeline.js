@@ -13,7 +13,7 @@ class Timeline {
     this.surface = new Surface(canvas, (context, width, height) => this.draw(context, width, height));
     this.gestures();
     look.listen((changed) => {
-      if (['window', 'way', 'data', 'glance', 'theme', 'shows', 'lit', 'scale', 'shared', 'told'].some((key) => changed.has(key))) this.stale = true;
+      if (['window', 'way', 'data', 'glance', 'theme', 'shows', 'lit', 'scale', 'shared', 'told', 'replays'].some((key) => changed.has(key))) this.stale = true;
       if (changed.has('window') || changed.has('data') || changed.has('way')) this.settle();
       if (this.stale || ['moment', 'under', 'block', 'brush', 'focus'].some((key) => changed.has(key))) this.surface.paint();
     });
@@ -110,6 +110,23 @@ class Timeline {
     return this.besides;
   }
 
+  // What other policies reserve in each column, up to where they could not go on.
+  replayed(columns) {
+    const { recording, look } = this;
+    const key = [look.from, look.to, look.axis, columns, look.replays.map((policy) => `${policy} ${recording.replays.get(policy)?.length ?? 0}`)].join();
+    if (this.replays?.key === key) return this.replays.lines;
+    const lines = [];
+    for (const policy of look.replays) {
+      const replay = recording.replays.get(policy);
+      if (!(replay instanceof Replay)) continue;
+      const values = this.figure(replay, columns);
+      const last = ((replay.stop(look.axis) - look.from) / (look.to - look.from)) * columns;
+      if (values) lines.push({ policy, values: values.subarray(0, Math.max(Math.min(Math.ceil(last), columns), 0)) });
+    }
+    this.replays = { key, lines };
+    return lines;
+  }
+
   // The highest that the picture has to show.
   highest(span) {
     const { totals, columns } = this.measure(span);
@@ -121,6 +138,7 @@ class Timeline {
       const base = Math.max(held, shows.reserved && reserved ? reserved[i] : 0);
       most = Math.max(most, base + (shows.unexplained && unexplained ? unexplained[i] : 0));
     }
+    for (const { values } of this.replayed(columns)) for (const value of values) most = Math.max(most, value);
     return most;
   }
 
@@ -161,6 +179,7 @@ class Timeline {
     if (look.shows.reserved && beside.reserved) this.drawReserved(pen, beside.reserved, floor);
     this.drawStack(pen, measured, floor);
     this.drawBeside(pen, measured, beside);
+    this.drawReplayed(pen, measured.columns);
     this.visible = null;
     if (this.rests && measured.exact) this.outline(pen, measured);
     pen.restore();
@@ -204,11 +223,27 @@ class Timeline {
     pen.stroke(path);
   }
 
+  // Lines above all, with an edge in the colour of the ground, so that they are seen on any band.
+  drawReplayed(pen, columns) {
+    pen.save();
+    pen.lineJoin = 'round';
+    for (const { policy, values } of this.replayed(columns)) {
+      const path = this.outlineOf(values, columns);
+      pen.strokeStyle = ink.panel;
+      pen.lineWidth = 4;
+      pen.stroke(path);
+      pen.strokeStyle = replayInk(policy);
+      pen.lineWidth = 2;
+      pen.stroke(path);
+    }
+    pen.restore();
+  }
+
   // A line along the tops of columns, with corners.
-  outlineOf(values) {
+  outlineOf(values, columns = values.length) {
     const { scale } = this;
     const path = new Path2D();
-    const wide = scale.span / values.length;
+    const wide = scale.span / columns;
     for (let i = 0; i < values.length; i++) {
       const y = this.y(values[i]);
       path.lineTo(scale.left + i * wide, y);

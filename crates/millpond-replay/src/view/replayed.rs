@@ -1,0 +1,198 @@
+//! What a recorded program would have taken from its devices under other policies, as lines over the recording.
+
+use super::told::tame;
+use crate::error::ReplayError;
+use crate::prepared::Prepared;
+use crate::program::Op;
+use crate::replay::Options;
+use crate::run::Observer;
+use millpond_engine::{Engine, Simulated, policies};
+use millpond_trace::export::{ExportError, ExportOptions, Traces, traces};
+use millpond_trace::history::History;
+use serde_json::{Value, json};
+
+/// Changes of a line at most; of one with more, the most in each of so many stretches is told.
+const MOST_CHANGES: usize = 1 << 16;
+
+/// A recording that cannot be replayed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WhatIfError {
+    /// It could not be drawn from its rows.
+    #[error(transparent)]
+    Traces(#[from] ExportError),
+    /// A policy cannot replay it.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+}
+
+/// A recording made ready to be replayed, all of it in memory.
+#[derive(Debug)]
+pub struct WhatIf {
+    traces: Traces,
+}
+
+/// What is taken from all devices together, where it changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Line {
+    /// Times in nanoseconds since the recording began, and the bytes from then on.
+    changes: Vec<(u64, u64)>,
+    /// The most of it.
+    peak: u64,
+    /// When the policy could not go on, if it could not.
+    stopped: Option<u64>,
+}
+
+impl WhatIf {
+    /// Draws what allocators were asked for from a recording.
+    ///
+    /// # Errors
+    /// It cannot be walked any more, or has no events of memory.
+    pub fn new(history: &History) -> Result<Self, WhatIfError> {
+        let traces = traces(history, "recording", &ExportOptions::default())?;
+        Ok(Self { traces })
+    }
+
+    /// Replays it under a policy, each device by itself and without a limit: the line of what is reserved, as JSON for the page.
+    ///
+    /// # Errors
+    /// There is no such policy, or nothing to replay.
+    pub fn under(&self, policy: &str) -> Result<Value, WhatIfError> {
+        let options = Options {
+            policies: vec![policy.to_owned()],
+            ..Options::default()
+        };
+        let built = policies::build(policy, &options.settings).map_err(ReplayError::from)?;
+        let mut lines = Vec::new();
+        for (trace, times) in self.traces.recording.traces.iter().zip(&self.traces.times) {
+            let prepared = match Prepared::new(trace, &options) {
+                // A device of which only ranges are known.
+                Err(ReplayError::NothingToReplay { .. }) => continue,
+                other => other?,
+            };
+            let mut pen = Pen::new(times);
+            let (_, run) = prepared.run_on(policy, options.device.source(), &mut pen)?;
+            let stop = run.stop.and_then(|stop| prepared.program().ops.get(stop.op));
+            pen.line.stopped = stop.map(|op| pen.time(op));
+            // What is taken within one call and given back in it is in no change.
+            pen.line.peak = run.stats.reserved.peak;
+            lines.push(pen.line);
+        }
+        let line = together(lines);
+        let (changes, coarse) = thinned(&line.changes, MOST_CHANGES);
+        let mut told = json!({
+            "policy": policy,
+            "fidelity": built.fidelity().as_str(),
+            "peak": line.peak,
+            "stopped": line.stopped,
+            "coarse": coarse,
+            "times": changes.iter().map(|(time, _)| time).collect::<Vec<_>>(),
+            "bytes": changes.iter().map(|(_, bytes)| bytes).collect::<Vec<_>>(),
+        });
+        tame(&mut told);
+        Ok(told)
+    }
+}
+
+/// The sum of all devices' lines, up to where the first of them ends: a program of which one device is full stops.
+fn together(mut lines: Vec<Line>) -> Line {
+    if lines.len() == 1 {
+        return lines.pop().unwrap_or_default();
+    }
+    let stopped = lines.iter().filter_map(|line| line.stopped).min();
+    let mut all: Vec<(u64, usize, u64)> = Vec::new();
+    for (device, line) in lines.iter().enumerate() {
+        let before = line
+            .changes
+            .iter()
+            .take_while(|(time, _)| stopped.is_none_or(|end| *time <= end));
+        all.extend(before.map(|(time, bytes)| (*time, device, *bytes)));
+    }
+    // Each device's changes stay in their order.
+    all.sort_by_key(|(time, ..)| *time);
+    let mut now = vec![0; lines.len()];
+    let (mut sum, mut peak) = (0u64, 0);
+    let mut changes: Vec<(u64, u64)> = Vec::new();
+    for (time, device, bytes) in all {
+        sum = sum.saturating_sub(now[device]).saturating_add(bytes);
+        now[device] = bytes;
+        peak = peak.max(sum);
+        changes.push((time, sum));
+    }
+    Line {
+        changes,
+        peak,
+        stopped,
+    }
+}
+
+/// A line of at most so many changes, and whether it is less than the whole: of each stretch the most, from its beginning on.
+fn thinned(changes: &[(u64, u64)], most: usize) -> (Vec<(u64, u64)>, bool) {
+    let stretch = changes.len().div_ceil(most).max(1);
+    let highest = |some: &[(u64, u64)]| {
+        let bytes = some.iter().map(|(_, bytes)| *bytes).max();
+        (some[0].0, bytes.unwrap_or(0))
+    };
+    (changes.chunks(stretch).map(highest).collect(), stretch > 1)
+}
+
+/// Draws what one device's policy has reserved.
+struct Pen<'a> {
+    times: &'a [u64],
+    line: Line,
+}
+
+impl<'a> Pen<'a> {
+    fn new(times: &'a [u64]) -> Self {
+        Self {
+            times,
+            line: Line::default(),
+        }
+    }
+
+    /// When a call was made; those before the recording at its beginning.
+    fn time(&self, op: &Op) -> u64 {
+        self.times.get(op.event as usize).copied().unwrap_or(0)
+    }
+}
+
+impl Observer for Pen<'_> {
+    fn stepped(&mut self, op: &Op, engine: &mut Engine<Simulated>) {
+        let reserved = engine.stats().reserved.current;
+        let last = self.line.changes.last().map_or(0, |(_, bytes)| *bytes);
+        if last != reserved {
+            self.line.changes.push((self.time(op), reserved));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_devices_are_added_up_to_where_one_ends() {
+        let line = |changes: &[(u64, u64)], stopped| Line {
+            changes: changes.to_vec(),
+            peak: changes.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0),
+            stopped,
+        };
+        let first = line(&[(1, 10), (4, 30), (9, 5)], None);
+        let second = line(&[(2, 100), (4, 50), (6, 70)], Some(6));
+        let sum = together(vec![first.clone(), second]);
+        assert_eq!(sum.changes, [(1, 10), (2, 110), (4, 130), (4, 80), (6, 100)]);
+        assert_eq!((sum.peak, sum.stopped), (130, Some(6)));
+        assert_eq!(together(vec![first.clone()]), first);
+        assert_eq!(together(Vec::new()), Line::default());
+    }
+
+    #[test]
+    fn a_line_of_many_changes_keeps_the_most_of_each_stretch() {
+        let changes: Vec<(u64, u64)> = (0..10).map(|time| (time, [7, 1, 9][time as usize % 3])).collect();
+        assert_eq!(thinned(&changes, 10), (changes.clone(), false));
+        let (few, coarse) = thinned(&changes, 4);
+        assert!(coarse);
+        assert_eq!(few, [(0, 9), (3, 9), (6, 9), (9, 7)]);
+        assert_eq!(thinned(&[], 4), (Vec::new(), false));
+    }
+}
