@@ -3,6 +3,7 @@
 
 mod cuda_seeds;
 mod cuda_suite;
+mod debian;
 mod dialects;
 mod figures;
 mod fuzz;

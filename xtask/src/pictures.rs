@@ -32,6 +32,12 @@ pub(crate) fn run() -> Result<(), String> {
     let (report, view) = (text(&pages.join("report.html"))?, text(&pages.join("view.html"))?);
     step(&program, &["replay", trace, "--quiet", "--html", &report])?;
     step(&program, &["view", trace, "--quiet", "--html", &view])?;
+    let what_if = text(&pages.join("what-if.html"))?;
+    let policies = "torch-native,torch-expandable,millpond";
+    step(
+        &program,
+        &["view", trace, "--quiet", "--html", &what_if, "-p", policies],
+    )?;
     let picture = |page: &str, out: &str, (width, height): (u32, u32), more: &str| {
         format!(
             r#"{{"url":"file://{page}","out":"docs/{out}","width":{width},"height":{height},"scheme":"light"{more}}}"#
@@ -41,9 +47,10 @@ pub(crate) fn run() -> Result<(), String> {
     let closer = vec![r#""+""#; 13].join(",");
     let near_the_peak = format!(r#","keys":["]",{closer}],"click":["canvas.timeline",500,215]"#);
     let all = format!(
-        "[{},{}]",
+        "[{},{},{}]",
         picture(&report, "report.png", (1200, 1560), ""),
-        picture(&view, "view.png", (1280, 1100), &near_the_peak)
+        picture(&view, "view.png", (1280, 1100), &near_the_peak),
+        picture(&what_if, "what-if.png", (1280, 880), "")
     );
     step("node", &["xtask/src/pictures/take.js", &all])
 }

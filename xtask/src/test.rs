@@ -15,7 +15,12 @@ pub(crate) fn run() -> Result<(), String> {
         &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
     )?;
     crate::ptx::offer();
-    step("cargo", &["test", "--workspace"])?;
+    let found = crate::debian::offer();
+    let found: Vec<_> = found
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    step_with("cargo", &["test", "--workspace"], &found)?;
     features()?;
     peers()?;
     // A folder of its own, because other flags build everything anew.

@@ -391,7 +391,9 @@ fn what_other_policies_would_have_taken_is_what_a_replay_says() {
     let again: Value = serde_json::from_str(&again).expect("JSON");
     let peaks = |of: &Value| {
         let results = of["results"].as_array().expect("a list").iter();
-        results.map(|result| result["peak_reserved_bytes"].clone()).collect::<Vec<_>>()
+        results
+            .map(|result| result["peak_reserved_bytes"].clone())
+            .collect::<Vec<_>>()
     };
     assert_eq!(peaks(&again), peaks(&said));
     assert_eq!(again["peak_requested_bytes"], said["peak_requested_bytes"]);

@@ -1,0 +1,102 @@
+//! Programs that tests look with, from Debian's packages where they are not there yet: tests skip what they do not find.
+//!
+//! A package that is one program is unpacked into the target folder, which takes no rights. A browser takes libraries of its own, so it
+//! is installed, and only by root: who works as root on Debian mostly does so in a container.
+
+use crate::shell::{step, target, works};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Where tests look for Prometheus beside the path.
+const PROMETHEUS: &str = "MILLPOND_PROMETHEUS";
+
+/// Programs that look at pages, and their packages.
+const BROWSER: [(&str, &str); 3] = [
+    ("chromium", "chromium"),
+    ("chromedriver", "chromium-driver"),
+    ("node", "nodejs"),
+];
+
+/// Gets what is missing, or says what is skipped; answers what tests have to be told of it.
+pub(crate) fn offer() -> Vec<(&'static str, String)> {
+    if let Err(why) = browser() {
+        eprintln!("skipped: tests of pages in a browser: {why}");
+    }
+    match prometheus() {
+        Ok(None) => Vec::new(),
+        Ok(Some(folder)) => vec![(PROMETHEUS, folder.display().to_string())],
+        Err(why) => {
+            eprintln!("skipped: the test with Prometheus: {why}");
+            Vec::new()
+        }
+    }
+}
+
+fn browser() -> Result<(), String> {
+    let missing: Vec<&str> = BROWSER
+        .into_iter()
+        .filter(|(program, _)| !works(program, &["--version"]))
+        .map(|(_, package)| package)
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if !works("apt-get", &["--version"]) || !is_root() {
+        return Err(format!("install {}", missing.join(" and ")));
+    }
+    let install = [
+        &["install", "--yes", "--no-install-recommends"],
+        missing.as_slice(),
+    ]
+    .concat();
+    step("apt-get", &install)
+        .or_else(|_| step("apt-get", &["update"]).and_then(|()| step("apt-get", &install)))
+}
+
+/// The folder with Prometheus; none where it is on the path, or the tests know already.
+fn prometheus() -> Result<Option<PathBuf>, String> {
+    if std::env::var_os(PROMETHEUS).is_some() || works("prometheus", &["--version"]) {
+        return Ok(None);
+    }
+    let folder = target().join("debian");
+    let programs = folder.join("usr/bin");
+    if !programs.join("prometheus").is_file() {
+        unpack("prometheus", &folder)?;
+    }
+    Ok(Some(programs))
+}
+
+/// Puts a package's files into a folder.
+fn unpack(package: &str, folder: &PathBuf) -> Result<(), String> {
+    if !works("apt-get", &["--version"]) || !works("dpkg-deb", &["--version"]) {
+        return Err(format!("install {package}"));
+    }
+    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+    fs::create_dir_all(folder).map_err(failed)?;
+    let download = || {
+        let run = Command::new("apt-get")
+            .args(["download", package])
+            .current_dir(folder)
+            .status();
+        run.is_ok_and(|status| status.success())
+    };
+    let again = || is_root() && step("apt-get", &["update"]).is_ok() && download();
+    if !(download() || again()) {
+        return Err(format!("apt-get cannot download {package}"));
+    }
+    let files = fs::read_dir(folder).map_err(failed)?.flatten();
+    let of_it = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(&format!("{package}_")) && name.ends_with(".deb")
+    };
+    let file = files.map(|entry| entry.path()).find(of_it);
+    let file = file.ok_or_else(|| format!("apt-get downloaded no {package}"))?;
+    let (file, folder) = (file.display().to_string(), folder.display().to_string());
+    step("dpkg-deb", &["--extract", &file, &folder])
+}
+
+fn is_root() -> bool {
+    let told = Command::new("id").arg("-u").output();
+    told.is_ok_and(|told| told.stdout.trim_ascii() == b"0")
+}
