@@ -9,33 +9,66 @@ pub struct Live {
     blocks: Map<u64, Row>,
     requested: u64,
     bytes: u64,
-    /// Whether a keyframe's rows come in: they are all there is.
-    keyframe: bool,
+    keyframe: Option<Keyframe>,
+}
+
+/// A list of all that lives, as it comes in.
+#[derive(Clone, Debug, Default)]
+struct Keyframe {
+    /// Rows that are still to come.
+    left: u64,
+    named: Map<u64, ()>,
 }
 
 impl Live {
     /// Takes in a row. Answers the allocation that it ends, if it ends one.
     ///
-    /// A keyframe takes the place of all that was known: where events were lost before it, it is right again.
+    /// A keyframe takes the place of all that was known: where events were lost before it, it is right again. Until all of it has come
+    /// in, and where it is cut for good, what it names is added, and nothing is taken away.
     #[inline]
     pub fn note(&mut self, row: &Row) -> Option<Row> {
         match row.kind {
             Kind::Alloc => drop(self.insert(*row)),
             Kind::Free | Kind::FreeRequested => return self.remove(row.id),
             Kind::Keyframe => {
-                self.blocks.clear();
-                (self.requested, self.bytes) = (0, 0);
-                self.keyframe = true;
-            }
-            Kind::Live if self.keyframe => {
-                self.insert(Row {
-                    kind: Kind::Alloc,
-                    ..*row
+                self.keyframe = Some(Keyframe {
+                    left: row.bytes,
+                    ..Keyframe::default()
                 });
+                self.end_keyframe();
             }
+            Kind::Live => self.name(row),
             _ => {}
         }
         None
+    }
+
+    /// A keyframe names a block.
+    fn name(&mut self, row: &Row) {
+        let Some(keyframe) = &mut self.keyframe else {
+            return;
+        };
+        keyframe.left = keyframe.left.saturating_sub(1);
+        keyframe.named.insert(row.id, ());
+        self.insert(Row {
+            kind: Kind::Alloc,
+            ..*row
+        });
+        self.end_keyframe();
+    }
+
+    /// Once a keyframe is whole, what it does not name is gone.
+    fn end_keyframe(&mut self) {
+        let Some(keyframe) = self.keyframe.take_if(|keyframe| keyframe.left == 0) else {
+            return;
+        };
+        if keyframe.named.len() == self.blocks.len() {
+            return;
+        }
+        let gone = self.blocks.keys().filter(|id| !keyframe.named.contains_key(*id));
+        for id in gone.copied().collect::<Vec<_>>() {
+            self.remove(id);
+        }
     }
 
     fn insert(&mut self, row: Row) -> Option<Row> {

@@ -332,3 +332,40 @@ fn many_batches_are_walked_in_order() {
     let cut = History::open(&file.0, &ReadOptions::default()).expect("a recording");
     assert!(matches!(cut.end, Some(End::Cut { .. })) && cut.len > 5 && cut.len < ROWS);
 }
+
+#[test]
+fn a_keyframe_that_is_cut_takes_nothing_away() {
+    let block = |kind, id| Row {
+        id,
+        requested: 10,
+        bytes: 16,
+        ..Row::new(kind, 1)
+    };
+    let keyframe = |rows| Row {
+        bytes: rows,
+        ..Row::new(Kind::Keyframe, 2)
+    };
+    let told = |rows: &[Row]| {
+        let mut live = Live::default();
+        for row in rows {
+            live.note(row);
+        }
+        let mut ids: Vec<u64> = live.blocks().map(|row| row.id).collect();
+        ids.sort_unstable();
+        assert_eq!(live.requested(), 10 * ids.len() as u64);
+        assert_eq!(live.bytes(), 16 * ids.len() as u64);
+        ids
+    };
+    let (alloc, named) = (|id| block(Kind::Alloc, id), |id| block(Kind::Live, id));
+    // What it does not name is gone when it is whole, and not before.
+    assert_eq!(
+        told(&[alloc(1), alloc(2), keyframe(2), named(2), named(3)]),
+        [2, 3]
+    );
+    assert_eq!(told(&[alloc(1), alloc(2), keyframe(2), named(3)]), [1, 2, 3]);
+    let cut = [alloc(1), keyframe(9), named(3), alloc(4), block(Kind::Free, 1)];
+    assert_eq!(told(&cut), [3, 4]);
+    assert_eq!(told(&[alloc(1), keyframe(0)]), [0; 0]);
+    // Rows of a list that nothing announces name nothing.
+    assert_eq!(told(&[alloc(1), named(5)]), [1]);
+}
