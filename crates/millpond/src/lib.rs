@@ -73,6 +73,7 @@
 //!
 //! A structure of arrays has a pooled buffer for each field, written by a derive:
 //!
+#![cfg_attr(loom, allow(unused, reason = "models take a part of the crate"))]
 #![cfg_attr(feature = "derive", doc = "```")]
 #![cfg_attr(not(feature = "derive"), doc = "```ignore")]
 //! use millpond::Soa;
