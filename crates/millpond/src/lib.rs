@@ -73,7 +73,6 @@
 //!
 //! A structure of arrays has a pooled buffer for each field, written by a derive:
 //!
-#![cfg_attr(loom, allow(unused, reason = "models take a part of the crate"))]
 #![cfg_attr(feature = "derive", doc = "```")]
 #![cfg_attr(not(feature = "derive"), doc = "```ignore")]
 //! use millpond::Soa;
@@ -119,6 +118,7 @@
 //!
 //! Only this crate turns an address into memory, and it calls the system about memory in one place, `os`; files are mapped by
 //! `memmap2`, where a data set is.
+#![cfg_attr(loom, allow(unused, reason = "models take a part of the crate"))]
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub use millpond_engine as engine;
