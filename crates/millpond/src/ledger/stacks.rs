@@ -16,7 +16,7 @@ use std::mem;
 use std::num::NonZeroU32;
 
 /// Frames of a stack that are kept, from the innermost.
-const FRAMES: usize = 32;
+pub(super) const FRAMES: usize = 32;
 const SHARDS: usize = 16;
 const MOST_IN_SHARD: usize = (1 << 18) / SHARDS;
 
