@@ -291,6 +291,17 @@ impl Ledger {
         self.lost.store(0, Ordering::Relaxed);
     }
 
+    /// Gives its tables back, with whatever is in them. Nobody asks for a stack that it had, and it may be of use again.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn give_back(&self) {
+        for shard in &self.shards {
+            let gone = mem::replace(&mut *lock(&shard.0), Shard::new(0));
+            // Outside the lock.
+            drop(gone);
+        }
+        self.stacks.give_back();
+    }
+
     fn stack_here(&self) -> Option<stacks::StackId> {
         if !self.settings.stacks {
             return None;

@@ -148,6 +148,16 @@ impl Stacks {
         }
     }
 
+    /// Gives its tables back, with all stacks.
+    #[cfg(target_os = "linux")]
+    pub(super) fn give_back(&self) {
+        for shard in &self.0 {
+            let gone = mem::take(&mut *lock(&shard.0));
+            // Outside the lock.
+            drop(gone);
+        }
+    }
+
     pub(super) fn clear(&mut self) {
         drop(mem::take(&mut self.0));
     }
