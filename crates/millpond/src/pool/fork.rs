@@ -70,6 +70,8 @@ struct Held {
     _names: NoNames,
     _sets: NoSets,
     _clock: NoClock,
+    #[cfg(feature = "record")]
+    recording: crate::recorder::NoRecording,
     /// Who forks.
     parent: u32,
 }
@@ -135,6 +137,8 @@ extern "C" fn prepare() {
         return;
     }
     take_all_of_a_kind(true);
+    #[cfg(feature = "record")]
+    let recording = crate::recorder::no_recording();
     let clock = no_clock();
     let sets = no_sets();
     // Before the pools: whoever adds a name may need the program's pool.
@@ -169,6 +173,8 @@ extern "C" fn prepare() {
         _names: names,
         _sets: sets,
         _clock: clock,
+        #[cfg(feature = "record")]
+        recording,
         parent: std::process::id(),
     };
     HELD.set(Some(ManuallyDrop::new(held)));
@@ -183,7 +189,7 @@ extern "C" fn resume() {
         held.heaps.iter_mut().for_each(Rest::forget_line);
         held.budgets.forget_others();
         #[cfg(feature = "record")]
-        crate::recorder::forget_in_child();
+        held.recording.forget_in_child();
     }
     drop(held);
     take_all_of_a_kind(false);
