@@ -38,23 +38,24 @@ const MOST: i64 = 12 << 10;
 /// The locks and the empty tables of an account that is a pool's for life.
 const ACCOUNT: i64 = 12 << 10;
 
+/// Does something on a thread, and waits until that has ended with all it had.
+fn on_another_thread(work: impl FnOnce() + Send) {
+    std::thread::scope(|scope| scope.spawn(work).join().expect("no panic"));
+}
+
 /// Uses a pool on two threads, and closes it with a block in a third one's hands.
 fn use_up(pool: Pool) {
     let kept = pool.alloc_zeroed::<u8>(3000).expect("room");
     for bytes in [64, 5000, 300_000] {
         drop(pool.alloc_zeroed::<u8>(bytes).expect("room"));
     }
-    std::thread::scope(|scope| {
-        scope.spawn(|| drop(pool.alloc_zeroed::<u8>(64).expect("room")));
-    });
+    on_another_thread(|| drop(pool.alloc_zeroed::<u8>(64).expect("room")));
     let of = kept.pool().expect("a pool's");
     if let Some(ledger) = pool.ledger() {
         assert!(ledger.blocks() <= 1, "what was freed is in no account");
     }
     drop(pool);
-    std::thread::scope(|scope| {
-        scope.spawn(|| drop(kept));
-    });
+    on_another_thread(|| drop(kept));
     let stats = of.stats();
     assert_eq!((stats.requested.current, stats.reserved.current), (0, 0));
     assert_eq!(stats.allocations, stats.frees, "its figures are still there");

@@ -198,7 +198,7 @@ fn a_thread_that_ends_after_its_pool_is_counted_once() {
     let done = Barrier::new(2);
     std::thread::scope(|scope| {
         let (theirs, done) = (pool.clone(), &done);
-        scope.spawn(move || {
+        let other = scope.spawn(move || {
             // Freed by another thread: by itself this one's part is not nothing.
             sender.send(take(&theirs, 3000, 7)).expect("open");
             drop(theirs);
@@ -213,6 +213,8 @@ fn a_thread_that_ends_after_its_pool_is_counted_once() {
             "no cache outlives the pool"
         );
         done.wait();
+        // With what it drops at its very end.
+        other.join().expect("no panic");
     });
     let stats = heap.stats();
     assert_eq!(
@@ -231,7 +233,8 @@ fn subscribers_go_with_a_pool_that_has_its_blocks_back() {
     });
     // A thread knows of those who watch it until its end, or until it knows better.
     std::thread::scope(|scope| {
-        scope.spawn(|| drop(pool.alloc_zeroed::<u8>(64)));
+        let other = scope.spawn(|| drop(pool.alloc_zeroed::<u8>(64)));
+        other.join().expect("no panic");
     });
     drop(pool);
     assert_eq!(Arc::strong_count(&owned), 1);
