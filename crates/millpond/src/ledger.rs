@@ -8,6 +8,7 @@
 //!   shard       one part of the account, by address: blocks, sums by tag, what was freed last
 //!   stacks      where from: addresses, each stack kept once
 //!   stack       a stack that a person can read
+//!   places      which stacks are of one place in the program
 //!   wrong       a free that is wrong, and who was there first
 //!   leak        what is live, as values
 //!   report      the same, as a person wants to read it
@@ -18,6 +19,7 @@
 //! allocates for itself, outside its locks, is not entered in any account.
 
 mod leak;
+mod places;
 mod record;
 mod report;
 mod sampling;
@@ -30,6 +32,7 @@ mod tests;
 mod wrong;
 
 pub use leak::{Leak, Mark, TagTotal};
+pub(crate) use places::Places;
 pub use record::Record;
 pub use report::{LeakGroup, LeakReport};
 pub use sampling::{Sampler, Tracking};
@@ -286,6 +289,17 @@ impl Ledger {
         }
         self.serial.store(0, Ordering::Relaxed);
         self.lost.store(0, Ordering::Relaxed);
+    }
+
+    /// Gives its tables back, with whatever is in them. Nobody asks for a stack that it had, and it may be of use again.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn give_back(&self) {
+        for shard in &self.shards {
+            let gone = mem::replace(&mut *lock(&shard.0), Shard::new(0));
+            // Outside the lock.
+            drop(gone);
+        }
+        self.stacks.give_back();
     }
 
     fn stack_here(&self) -> Option<stacks::StackId> {

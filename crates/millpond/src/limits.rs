@@ -44,7 +44,7 @@
 //! |---|---|
 //! | [`peak`](Limits::peak) | bytes that are live at once |
 //! | [`total`](Limits::total) | bytes of all blocks together |
-//! | [`leaked`](Limits::leaked) | bytes that are live at the end: in all; [`leaked_at_one_place`](Limits::leaked_at_one_place): with one tag and stack |
+//! | [`leaked`](Limits::leaked) | bytes that are live at the end: in all; [`leaked_at_one_place`](Limits::leaked_at_one_place): with one tag, from one place |
 //! | [`allocations`](Limits::allocations) | blocks that were allocated |
 //! | [`temporary`](Limits::temporary) | blocks that were freed as the very next thing that their thread did with memory |
 //!

@@ -25,4 +25,4 @@ pub(crate) use fork::around_fork;
 pub(crate) use map::{Errno, Map, Part};
 pub(crate) use say::say;
 #[cfg(feature = "stacks")]
-pub(crate) use stack::walk;
+pub(crate) use stack::{may_ask_loader, walk};

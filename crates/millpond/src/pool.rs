@@ -46,6 +46,7 @@ mod raw;
 mod shelf;
 mod slow;
 mod stats;
+mod still;
 mod sync;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! The profiler: what all threads do with memory between two moments, in the process that does it.
 //!
-//! It is a scope of every thread, as [`limits`](mod@crate::limits) has one of some: figures by tag and stack with an exact peak,
+//! It is a scope of every thread, as [`limits`](mod@crate::limits) has one of some: figures by tag and place with an exact peak,
 //! over the accounts of live blocks, which pools keep for it as long as it is on.
 
 mod report;

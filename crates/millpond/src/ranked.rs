@@ -21,6 +21,9 @@ use std::time::Duration;
 /// What a lock is for. Locks are taken from above to below, as a fork takes them (`pool/fork.rs`, `Heap::rest`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
+    /// A recording begins or ends.
+    #[cfg(feature = "record")]
+    Recording,
     /// The clock is being set up.
     Clock,
     /// The default set of pools; read by whoever looks into any set.
@@ -82,6 +85,8 @@ pub(crate) enum Rank {
 #[cfg(debug_assertions)]
 impl Rank {
     const ALL: [Self; Self::Tables as usize + 1] = [
+        #[cfg(feature = "record")]
+        Self::Recording,
         Self::Clock,
         Self::Sets,
         Self::Set,

@@ -33,6 +33,7 @@ pub use snapshot::{SnapshotReport, Snapshots, snapshot, snapshot_on_oom};
 
 use crate::os;
 use crate::pool::{self, PoolHeap};
+use crate::ranked::{Locked, Rank, Ranked};
 use crate::time::Time;
 use book::Book;
 use millpond_trace::recording::{RecordingError, Writer};
@@ -42,8 +43,8 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -130,8 +131,11 @@ impl RecorderBuilder {
     pub fn start(self, path: impl AsRef<Path>) -> Result<Recorder, RecordError> {
         let _quiet = quiet();
         let path = with_process(path.as_ref());
+        // Nobody may have made a pool yet.
+        pool::watch_forks();
         let mut current = current();
         if let Some(running) = current
+            .running
             .as_ref()
             .filter(|running| running.process == process::id())
         {
@@ -140,7 +144,7 @@ impl RecorderBuilder {
             });
         }
         let session = self.begin(&path)?;
-        *current = Some(session);
+        current.running = Some(session);
         RECORDS.store(true, Ordering::Release);
         drop(current);
         snapshot::recording_begins();
@@ -274,12 +278,48 @@ struct Running {
     process: u32,
 }
 
-static CURRENT: Mutex<Option<Running>> = Mutex::new(None);
+/// The recordings of this process.
+struct Recordings {
+    running: Option<Running>,
+    /// Those that are about to end: pools may still tell them.
+    ending: Vec<Arc<Session>>,
+}
+
+static CURRENT: Ranked<Recordings> = Ranked::new(
+    Rank::Recording,
+    Recordings {
+        running: None,
+        ending: Vec::new(),
+    },
+);
 /// Whether there is one, to be looked at without a lock.
 static RECORDS: AtomicBool = AtomicBool::new(false);
 
-fn current() -> MutexGuard<'static, Option<Running>> {
-    CURRENT.lock().unwrap_or_else(PoisonError::into_inner)
+fn current() -> Locked<'static, Recordings> {
+    CURRENT.lock()
+}
+
+/// As long as it is held no recording begins or ends: taken around a fork.
+pub(crate) struct NoRecording(Locked<'static, Recordings>);
+
+pub(crate) fn no_recording() -> NoRecording {
+    NoRecording(current())
+}
+
+impl NoRecording {
+    /// This is a child of a fork: nobody writes here. Locks of a recording may be held by threads that are its parent's only, and
+    /// nobody asks for them any more.
+    pub(crate) fn forget_in_child(&mut self) {
+        RECORDS.store(false, Ordering::Release);
+        if let Some(running) = self.0.running.take() {
+            running.session.deactivate();
+            // There is no such thread here, and the next one may have its number: that must not be let go as if it were this one.
+            std::mem::forget(running.thread);
+        }
+        for session in self.0.ending.drain(..) {
+            session.deactivate();
+        }
+    }
 }
 
 fn session() -> Option<Arc<Session>> {
@@ -287,7 +327,11 @@ fn session() -> Option<Arc<Session>> {
         return None;
     }
     let _quiet = quiet();
-    current().as_ref().map(|running| Arc::clone(&running.session))
+    let current = current();
+    current
+        .running
+        .as_ref()
+        .map(|running| Arc::clone(&running.session))
 }
 
 /// Has a new pool recorded, if there is a recording. Also where the environment asks for one and nobody has begun it. Under no
@@ -332,9 +376,17 @@ fn change_all(change: impl Fn(&crate::event::Watchers) -> crate::event::Watchers
 
 fn stop() -> Result<RecordReport, RecordError> {
     let _quiet = quiet();
-    RECORDS.store(false, Ordering::Release);
-    let running = current().take();
-    let Some(running) = running.filter(|running| running.process == process::id()) else {
+    let running = {
+        let mut current = current();
+        RECORDS.store(false, Ordering::Release);
+        let running = current.running.take();
+        let running = running.filter(|running| running.process == process::id());
+        current
+            .ending
+            .extend(running.as_ref().map(|running| Arc::clone(&running.session)));
+        running
+    };
+    let Some(running) = running else {
         return Ok(RecordReport::default());
     };
     change_all(|watchers| match watchers.sink() {
@@ -342,17 +394,11 @@ fn stop() -> Result<RecordReport, RecordError> {
         _ => watchers.clone(),
     });
     running.session.stop();
-    running.thread.join().unwrap_or(Err(RecordError::Panicked))
-}
-
-/// This is a child of a fork: nobody writes here.
-pub(crate) fn forget_in_child() {
-    if RECORDS.swap(false, Ordering::AcqRel)
-        && let Ok(current) = CURRENT.try_lock()
-        && let Some(running) = current.as_ref()
-    {
-        running.session.deactivate();
-    }
+    let report = running.thread.join().unwrap_or(Err(RecordError::Panicked));
+    current()
+        .ending
+        .retain(|ending| !Arc::ptr_eq(ending, &running.session));
+    report
 }
 
 /// Has a recording closed when the process ends.
@@ -377,8 +423,8 @@ fn watch_exit() {
 
 /// Where this process is recorded to, if it is. Waits for nobody.
 fn recorded_to() -> Option<PathBuf> {
-    let current = CURRENT.try_lock().ok()?;
-    let running = current.as_ref()?;
+    let current = CURRENT.try_lock()?;
+    let running = current.running.as_ref()?;
     (running.process == process::id()).then(|| running.path.clone())
 }
 

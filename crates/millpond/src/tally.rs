@@ -27,4 +27,4 @@ pub(crate) use place::{Charged, Entered, current, enter, here};
 pub(crate) use scopes::{NoScopes, no_scopes};
 pub(crate) use scopes::{Outcome, allocated, begin, begin_profile, end, freed, so_far};
 pub use sites::Site;
-pub(crate) use sites::{Figures, at_peak};
+pub(crate) use sites::{Figures, at_peak, by_place};

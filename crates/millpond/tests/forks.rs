@@ -2,10 +2,17 @@
 
 #![cfg(target_os = "linux")]
 
+#[cfg(feature = "record")]
+#[path = "support/child.rs"]
+mod child;
+
+#[cfg(feature = "record")]
+use millpond::Recorder;
 use millpond::limits::Limits;
 use millpond::{__TagSite as Site, Budget, Measure, Pool, Tenant, is_pinned, profiler};
 use std::cell::Cell;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,7 +27,8 @@ fn in_child(work: impl FnOnce() -> bool) -> i32 {
     if child == 0 {
         // SAFETY: takes a number.
         unsafe { libc::alarm(10) };
-        let fine = work();
+        // A panic must not go on to whoever has threads that the child has not.
+        let fine = catch_unwind(AssertUnwindSafe(work)).unwrap_or(false);
         // SAFETY: ends the child at once.
         unsafe { libc::_exit(i32::from(!fine)) };
     }
@@ -246,4 +254,72 @@ fn a_child_of_those_who_count_can_count_itself() {
         counted
     });
     assert_eq!(ends, [0; 60]);
+}
+
+#[cfg(feature = "record")]
+#[test]
+fn a_child_of_those_who_begin_and_end_recordings_waits_for_none() {
+    let path = std::env::temp_dir().join(format!("millpond-forks-{}.mpr", std::process::id()));
+    let pool = Pool::builder().trim_every(None).host().expect("a pool");
+    let work = || {
+        // One at a time: the other thread is refused.
+        let recorder = Recorder::start(&path);
+        // Its first event is told by a thread that the recording does not know yet.
+        thread::scope(|scope| drop(scope.spawn(|| drop(pool.alloc_zeroed::<u8>(5000)))));
+        drop(recorder);
+    };
+    let child = || {
+        // It gets as far as the file: a thread cannot be begun safely in a child of a process whose threads begin and end.
+        let refused = Recorder::start("/dev/null/a file").is_err();
+        millpond::mark("nobody writes it down");
+        refused && pool.alloc_raw(100, 64).is_ok() && Pool::host().is_ok()
+    };
+    let ends = beside(60, work, child);
+    let _ = std::fs::remove_file(&path);
+    assert_eq!(ends, [0; 60]);
+}
+
+#[cfg(feature = "record")]
+#[test]
+fn a_child_of_a_process_that_is_recorded_can_record_itself() {
+    let program = std::env::current_exe().expect("this program");
+    let mut command = std::process::Command::new(program);
+    command.args([
+        "--ignored",
+        "--exact",
+        "--test-threads=1",
+        "alone_forks_while_it_is_recorded",
+    ]);
+    let output = child::ends(&mut command).output().expect("a child");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stdout)
+    );
+}
+
+/// No other thread begins or ends while it forks.
+#[cfg(feature = "record")]
+#[test]
+#[ignore = "for a process of its own"]
+fn alone_forks_while_it_is_recorded() {
+    let path = std::env::temp_dir().join(format!("millpond-forks-own-{}.mpr", std::process::id()));
+    let theirs = path.with_extension("child.mpr");
+    let pool = Pool::builder().trim_every(None).host().expect("a pool");
+    let recorder = Recorder::start(&path).expect("a recording");
+    let end = in_child(|| {
+        // Of no recording.
+        drop(pool.alloc_zeroed::<u8>(5000).expect("room"));
+        let recorder = Recorder::start(&theirs).expect("a recording of its own");
+        drop(pool.alloc_zeroed::<u8>(5000).expect("room"));
+        let report = recorder.stop().expect("it is written");
+        report.events == 2 && report.lost == 0
+    });
+    drop(pool.alloc_zeroed::<u8>(5000).expect("room"));
+    let report = recorder.stop().expect("it is written");
+    for path in [&path, &theirs] {
+        std::fs::remove_file(path).expect("a file");
+    }
+    assert_eq!((end, report.lost), (0, 0));
+    assert!(report.events >= 2, "{report:?}");
 }

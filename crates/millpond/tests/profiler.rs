@@ -64,6 +64,9 @@ fn what_all_threads_do_while_it_is_on() {
     assert_eq!(by_tag.iter().map(|(_, peak, _)| peak).sum::<u64>(), report.peak);
     assert_eq!(report.at_peak().bytes, report.peak);
     assert_eq!(report.most_temporary(1)[0].tag, Tag::new("scratch"));
+    let scratch = report.sites.iter().filter(|site| site.tag.name() == "scratch");
+    // The first one was made, the others were kept by the thread: all from one line.
+    assert_eq!(scratch.count(), 1);
     assert_eq!(report.most_allocated(1)[0].tag, Tag::new("weights"));
 
     let largest = profiler().largest(1);

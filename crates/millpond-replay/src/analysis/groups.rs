@@ -226,7 +226,7 @@ impl<'a> Groups<'a> {
     fn site(&self, row: &Row) -> String {
         if row.stack != 0 {
             let stack = self.symbols.stack(self.definitions.stack(row.stack));
-            let own = stack.iter().find(|frame| !is_machinery(&frame.function));
+            let own = stack.iter().find(|frame| !is_machinery(frame));
             return match own.or(stack.first()) {
                 Some(frame) => self.frame(frame),
                 None => "(stack not known)".to_owned(),
@@ -262,21 +262,42 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Whether a function is one of allocators or of Rust's own collections, and not the program's.
-fn is_machinery(function: &str) -> bool {
-    let name = function.trim_start_matches('<');
-    [
-        "millpond::",
-        "alloc::",
-        "core::",
-        "std::",
-        "hashbrown::",
-        "__rust",
-        "__rdl",
-        "__rg",
-    ]
-    .iter()
-    .any(|of| name.starts_with(of))
+/// Functions of allocators and of Rust's own collections.
+const MACHINERY: [&str; 8] = [
+    "millpond::",
+    "alloc::",
+    "core::",
+    "std::",
+    "hashbrown::",
+    "__rust",
+    "__rdl",
+    "__rg",
+];
+/// The packages of those, beside the standard library.
+const PACKAGES: [&str; 3] = ["millpond", "millpond-engine", "hashbrown"];
+
+/// Whether a frame is of allocators or of Rust's own collections, and not of the program. In a program with line tables only, functions
+/// that were inlined have names without a path: they are told by their files.
+fn is_machinery(frame: &Frame) -> bool {
+    let name = frame.function.trim_start_matches('<');
+    let path = name.split('<').next().unwrap_or_default();
+    let is_bare = !path.is_empty() && !path.contains("::");
+    MACHINERY.iter().any(|of| name.starts_with(of)) || (is_bare && is_machinery_file(&frame.file))
+}
+
+fn is_machinery_file(file: &str) -> bool {
+    if file.starts_with("/rustc/") && file.contains("/library/") {
+        return true;
+    }
+    let folders: Vec<&str> = file.split('/').collect();
+    folders.windows(2).any(|pair| {
+        let of = |name: &&str| {
+            let rest = pair[0].strip_prefix(*name);
+            let version = rest.and_then(|rest| rest.strip_prefix('-'));
+            rest == Some("") || version.is_some_and(|of| of.starts_with(|c: char| c.is_ascii_digit()))
+        };
+        pair[1] == "src" && PACKAGES.iter().any(of)
+    })
 }
 
 /// The name of a pool for people: its own, and where its memory is.
@@ -298,5 +319,37 @@ pub(super) fn kind_name(pool: Option<&Pool>) -> String {
         Some(pool) if pool.memory.is_empty() => "(kind not recorded)".to_owned(),
         Some(pool) if pool.device < 0 => pool.memory.clone(),
         Some(pool) => format!("{}:{}", pool.memory, pool.device),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inlined_functions_of_the_library_are_not_the_programs() {
+        let frames = [
+            (
+                "walk<millpond::ledger::stacks::walk>",
+                "/home/me/crates/millpond/src/os/stack.rs",
+            ),
+            (
+                "place",
+                "/home/me/.cargo/registry/src/index/millpond-engine-0.1.0/src/engine.rs",
+            ),
+            ("<millpond::pool::Pool>::alloc_zeroed::<u8>", ""),
+            ("with_capacity<u8>", "/rustc/0123/library/alloc/src/vec/mod.rs"),
+            ("load<alloc::vec::Vec<u8>>", "/home/me/app/src/model.rs"),
+            ("millpond_of_mine", "/home/me/millpond-tools/src/main.rs"),
+            ("app::main", "/home/me/crates/millpond/src/main.rs"),
+        ];
+        let is_own = frames.map(|(function, file)| {
+            !is_machinery(&Frame {
+                function: function.to_owned(),
+                file: file.to_owned(),
+                line: 1,
+            })
+        });
+        assert_eq!(is_own, [false, false, false, false, true, true, true]);
     }
 }

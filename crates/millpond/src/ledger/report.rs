@@ -2,11 +2,12 @@
 
 use super::Ledger;
 use super::leak::{Leak, Mark};
+use super::places::Places;
 use super::stack::{Frame, Stack};
 use crate::tag::Tag;
 use millpond_engine::display_size;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -14,13 +15,14 @@ use std::time::Duration;
 const GROUPS: usize = 10;
 const FRAMES: usize = 8;
 
-/// Live blocks with one tag and one stack.
+/// Live blocks with one tag, from one place: the same frames of the program, by function and line, whichever way the library took
+/// from there. Where names are not known, the same addresses.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LeakGroup {
     /// The tag.
     pub tag: Tag,
-    /// Where they were allocated, if stacks are kept.
+    /// Where they were allocated, if stacks are kept: the stack of one of them.
     pub stack: Option<Stack>,
     /// Bytes of the blocks.
     pub bytes: u64,
@@ -34,7 +36,8 @@ pub struct LeakGroup {
     pub threads: (u32, u32),
 }
 
-/// The live blocks by tag and stack, largest first. Writing it looks up the names of the stacks that it shows.
+/// The live blocks by tag and place, largest first. Making it looks up the names on their stacks, if these are kept; writing it
+/// looks up those that it shows.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LeakReport {
@@ -42,7 +45,7 @@ pub struct LeakReport {
     pub bytes: u64,
     /// How many there are.
     pub blocks: u64,
-    /// By tag and stack, most bytes first.
+    /// By tag and place, most bytes first.
     pub groups: Vec<LeakGroup>,
     /// Allocations for which one entry stands; figures are estimates where it is more than 1.
     pub weight: u64,
@@ -55,13 +58,13 @@ pub struct LeakReport {
 }
 
 impl Ledger {
-    /// All live blocks, by tag and stack.
+    /// All live blocks, by tag and place.
     #[must_use]
     pub fn leak_report(&self) -> LeakReport {
         self.report(&self.leaks())
     }
 
-    /// Live blocks that were allocated after the mark, by tag and stack.
+    /// Live blocks that were allocated after the mark, by tag and place.
     #[must_use]
     pub fn leak_report_since(&self, mark: &Mark) -> LeakReport {
         self.report(&self.leaks_since(mark))
@@ -78,7 +81,7 @@ impl Ledger {
 }
 
 impl LeakGroup {
-    /// With the blocks of another one of the same tag and stack.
+    /// With the blocks of another one of the same tag and place.
     fn join(&mut self, other: &Self) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.blocks = self.blocks.saturating_add(other.blocks);
@@ -93,37 +96,25 @@ impl LeakGroup {
 
 impl LeakReport {
     pub(super) fn new(leaks: &[Leak], weight: u64, lost: u64) -> Self {
-        let mut groups: BTreeMap<_, LeakGroup> = BTreeMap::new();
-        let (mut meant_bytes, mut meant) = (0u64, 0u64);
-        for leak in leaks {
-            if leak.leaked {
-                meant_bytes = meant_bytes.saturating_add((leak.bytes as u64).saturating_mul(weight));
-                meant = meant.saturating_add(weight);
-                continue;
-            }
-            let group = groups.entry((leak.tag, leak.record.stack)).or_insert(LeakGroup {
-                tag: leak.tag,
-                stack: leak.stack().cloned(),
-                bytes: 0,
-                blocks: 0,
-                largest: 0,
-                oldest: None,
-                threads: (leak.thread, leak.thread),
-            });
-            group.bytes = group
-                .bytes
-                .saturating_add((leak.bytes as u64).saturating_mul(weight));
-            group.blocks = group.blocks.saturating_add(weight);
-            group.largest = group.largest.max(leak.bytes as u64);
-            group.oldest = group.oldest.max(leak.age);
-            group.threads = (group.threads.0.min(leak.thread), group.threads.1.max(leak.thread));
-        }
+        let bytes = |leak: &Leak| (leak.bytes as u64).saturating_mul(weight);
+        let meant = leaks.iter().filter(|leak| leak.leaked);
+        let live = leaks.iter().filter(|leak| !leak.leaked);
+        let places = Places::of(live.clone().filter_map(Leak::stack));
+        let groups = live.map(|leak| LeakGroup {
+            tag: leak.tag,
+            stack: leak.stack().cloned(),
+            bytes: bytes(leak),
+            blocks: weight,
+            largest: leak.bytes as u64,
+            oldest: leak.age,
+            threads: (leak.thread, leak.thread),
+        });
         Self {
             weight,
             lost,
-            meant_bytes,
-            meant,
-            ..Self::of(groups.into_values())
+            meant_bytes: meant.clone().map(bytes).fold(0, u64::saturating_add),
+            meant: (meant.count() as u64).saturating_mul(weight),
+            ..Self::of(by_place(&places, groups))
         }
     }
 
@@ -142,26 +133,19 @@ impl LeakReport {
         }
     }
 
-    /// Of several pools' in one: what has one tag and one stack is one group.
+    /// Of several pools' in one: what has one tag and one place is one group.
     pub(crate) fn all(reports: impl IntoIterator<Item = Self>) -> Self {
         let mut groups: Vec<LeakGroup> = Vec::new();
-        let mut places = HashMap::new();
         let mut sums = Self::of([]);
         for report in reports {
             sums.weight = sums.weight.max(report.weight);
             sums.lost += report.lost;
             sums.meant_bytes = sums.meant_bytes.saturating_add(report.meant_bytes);
             sums.meant = sums.meant.saturating_add(report.meant);
-            for group in report.groups {
-                let place = *places
-                    .entry((group.tag, group.stack.clone()))
-                    .or_insert(groups.len());
-                match groups.get_mut(place) {
-                    Some(there) => there.join(&group),
-                    None => groups.push(group),
-                }
-            }
+            groups.extend(report.groups);
         }
+        let places = Places::of(groups.iter().filter_map(|group| group.stack.as_ref()));
+        let groups = by_place(&places, groups);
         sums.with_groups(groups)
     }
 
@@ -240,6 +224,23 @@ impl LeakReport {
         }
         Ok(())
     }
+}
+
+/// What has one tag and one place is one group, where the first of them is.
+fn by_place(places: &Places, groups: impl IntoIterator<Item = LeakGroup>) -> Vec<LeakGroup> {
+    let mut found = HashMap::new();
+    let mut joined: Vec<LeakGroup> = Vec::new();
+    for mut group in groups {
+        group.stack = group.stack.map(|stack| places.place_of(&stack));
+        let place = *found
+            .entry((group.tag, group.stack.clone()))
+            .or_insert(joined.len());
+        match joined.get_mut(place) {
+            Some(there) => there.join(&group),
+            None => joined.push(group),
+        }
+    }
+    joined
 }
 
 fn sum(groups: &[LeakGroup], of: impl Fn(&LeakGroup) -> u64) -> u64 {

@@ -109,6 +109,18 @@ impl Filter {
         Self(counts.try_into().ok())
     }
 
+    /// How many have this one.
+    pub(crate) fn holders(&self) -> usize {
+        self.0.as_ref().map_or(0, Arc::strong_count)
+    }
+
+    /// Begins anew, without entries. Nobody else has it.
+    pub(crate) fn renew(&self) {
+        for count in self.0.iter().flat_map(|counts| counts.iter()) {
+            count.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// It holds everything possible.
     pub(super) fn everything() -> Self {
         Self(None)

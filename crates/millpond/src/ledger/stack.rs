@@ -1,6 +1,7 @@
 //! A stack that a person can read.
 
 use std::fmt;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -147,10 +148,11 @@ fn is_of_package(frame: &Frame) -> bool {
     })
 }
 
-fn trim(mut frames: Vec<Frame>) -> Vec<Frame> {
+/// Which of these frames are the program's.
+pub(super) fn user_part(frames: &[&Frame]) -> Range<usize> {
     let allocates =
         |frame: &Frame| has(frame, ALLOCATOR) || bare(frame).is_some_and(|name| ALLOCATES.contains(&name));
-    let ours = |frame: &&Frame| {
+    let ours = |frame: &&&Frame| {
         begins(frame, &INNER) || allocates(frame) || is_of_package(frame) || is_of_std(frame)
     };
     let inner = frames.iter().take_while(ours).count();
@@ -165,14 +167,27 @@ fn trim(mut frames: Vec<Frame>) -> Vec<Frame> {
     }
     if inner >= outer {
         // Nothing but ours: better than nothing.
-        return frames;
+        return 0..frames.len();
     }
-    frames.truncate(outer);
-    frames.split_off(inner)
+    inner..outer
+}
+
+fn trim(mut frames: Vec<Frame>) -> Vec<Frame> {
+    let part = user_part(&frames.iter().collect::<Vec<_>>());
+    frames.truncate(part.end);
+    frames.split_off(part.start)
+}
+
+/// Whether names can be looked up here, which asks the loader.
+pub(super) fn may_resolve() -> bool {
+    #[cfg(all(feature = "stacks", target_os = "linux"))]
+    return crate::os::may_ask_loader();
+    #[cfg(not(all(feature = "stacks", target_os = "linux")))]
+    return cfg!(feature = "stacks");
 }
 
 #[cfg(feature = "stacks")]
-fn resolve(address: usize) -> Vec<Frame> {
+pub(super) fn resolve(address: usize) -> Vec<Frame> {
     let mut frames = Vec::new();
     let looked_up = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         backtrace::resolve(std::ptr::without_provenance_mut(address), |symbol| {
@@ -191,7 +206,7 @@ fn resolve(address: usize) -> Vec<Frame> {
 }
 
 #[cfg(not(feature = "stacks"))]
-fn resolve(address: usize) -> Vec<Frame> {
+pub(super) fn resolve(address: usize) -> Vec<Frame> {
     unnamed(address)
 }
 

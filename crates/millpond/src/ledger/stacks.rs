@@ -16,7 +16,7 @@ use std::mem;
 use std::num::NonZeroU32;
 
 /// Frames of a stack that are kept, from the innermost.
-const FRAMES: usize = 32;
+pub(super) const FRAMES: usize = 32;
 const SHARDS: usize = 16;
 const MOST_IN_SHARD: usize = (1 << 18) / SHARDS;
 
@@ -145,6 +145,16 @@ impl Stacks {
     pub(super) fn rest(&self) -> Rest<'_> {
         Rest {
             _shards: std::array::from_fn(|at| lock(&self.0[at].0)),
+        }
+    }
+
+    /// Gives its tables back, with all stacks.
+    #[cfg(target_os = "linux")]
+    pub(super) fn give_back(&self) {
+        for shard in &self.0 {
+            let gone = mem::take(&mut *lock(&shard.0));
+            // Outside the lock.
+            drop(gone);
         }
     }
 

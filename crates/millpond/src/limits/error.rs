@@ -2,7 +2,7 @@
 
 use super::usage::Usage;
 use crate::ledger::LeakReport;
-use crate::tally::Site;
+use crate::tally::{Site, by_place};
 use millpond_engine::{ParseSizeError, display_size};
 use std::cmp::Reverse;
 use std::fmt;
@@ -62,7 +62,7 @@ pub enum Exceeded {
         /// What there was.
         measured: u64,
     },
-    /// Bytes that are live at the end, with one tag and one stack.
+    /// Bytes that are live at the end, with one tag and from one place.
     LeakedAtOnePlace {
         /// The most there may be.
         limit: u64,
@@ -194,12 +194,8 @@ impl fmt::Display for LimitsExceeded {
 }
 
 /// The places that have most of something.
-pub(crate) fn most(
-    f: &mut fmt::Formatter<'_>,
-    sites: &[Site],
-    what: &str,
-    of: impl Fn(&Site) -> u64,
-) -> fmt::Result {
+fn most(f: &mut fmt::Formatter<'_>, sites: &[Site], what: &str, of: impl Fn(&Site) -> u64) -> fmt::Result {
+    let sites = by_place(sites);
     let mut sites: Vec<&Site> = sites.iter().filter(|site| of(site) > 0).collect();
     sites.sort_by_key(|site| Reverse(of(site)));
     write!(f, "\nmost {what}:")?;

@@ -1,7 +1,7 @@
 //! What was measured.
 
 use crate::ledger::LeakReport;
-use crate::tally::{Site, at_peak};
+use crate::tally::{Site, at_peak, by_place};
 
 /// What a scope has done with memory.
 #[derive(Clone, Debug)]
@@ -15,18 +15,18 @@ pub struct Usage {
     pub allocations: u64,
     /// Those that were freed as the very next thing that their thread did with memory.
     pub temporary: u64,
-    /// What is live at the end, by tag and stack, without what is ignored.
+    /// What is live at the end, by tag and place, without what is ignored.
     pub leaked: LeakReport,
-    /// Where blocks were allocated; those first that held most bytes at the peak. What is beyond the room for sites is one of
-    /// [`Tag::OTHERS`](crate::Tag::OTHERS).
+    /// Where blocks were allocated, by tag and stack; those first that held most bytes at the peak. What is beyond the room for sites is
+    /// one of [`Tag::OTHERS`](crate::Tag::OTHERS).
     pub sites: Vec<Site>,
 }
 
 impl Usage {
-    /// What was live at the peak, by tag and stack.
+    /// What was live at the peak, by tag and place.
     #[must_use]
     pub fn at_peak(&self) -> LeakReport {
-        at_peak(&self.sites)
+        at_peak(&by_place(&self.sites))
     }
 }
 

@@ -13,6 +13,9 @@ mod code;
 #[cfg(all(feature = "stacks", target_arch = "x86_64", not(miri)))]
 mod walker;
 
+#[cfg(feature = "stacks")]
+use std::sync::atomic::{AtomicU32, Ordering};
+
 /// Shows return addresses of the caller, from the innermost, as many as `most` at most.
 ///
 /// May allocate: to be called where that is neither told nor served by a pool that is looked at. Takes no lock but, now and then, the
@@ -26,7 +29,19 @@ pub(crate) fn walk(most: usize, mut visit: impl FnMut(usize)) {
     trace(most, visit);
 }
 
-/// The same by `backtrace`.
+/// Whether the loader can be asked. It has a lock, which another thread may have held when this process was forked: in a child it would be
+/// waited for for ever.
+#[cfg(feature = "stacks")]
+pub(crate) fn may_ask_loader() -> bool {
+    static FIRST: AtomicU32 = AtomicU32::new(0);
+    let this = std::process::id();
+    match FIRST.compare_exchange(0, this, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => true,
+        Err(first) => first == this,
+    }
+}
+
+/// The return addresses by `backtrace`, as [`walk`] shows them.
 #[cfg(feature = "stacks")]
 fn trace(most: usize, mut visit: impl FnMut(usize)) {
     let mut left = most;

@@ -10,6 +10,7 @@ use super::keeper;
 use crate::budget::{NoBudgets, no_budgets};
 use crate::global::{NoTables, inside, no_tables};
 use crate::host::locking::{self, Locking};
+use crate::ledger::Filter;
 use crate::pinned::{NoPinning, no_pinning};
 use crate::pools::{NoSets, no_sets};
 use crate::profiler::{NoProfiling, no_profiling};
@@ -22,8 +23,35 @@ use std::mem::ManuallyDrop;
 use std::sync::RwLockWriteGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Every pool that has memory.
-static HEAPS: Ranked<Vec<&'static Heap>> = Ranked::new(Rank::Heaps, Vec::new());
+static LISTS: Ranked<Lists> = Ranked::new(
+    Rank::Heaps,
+    Lists {
+        heaps: Vec::new(),
+        filters: Vec::new(),
+    },
+);
+
+/// What outlives a pool.
+struct Lists {
+    /// Every pool that has memory.
+    heaps: Vec<&'static Heap>,
+    /// The tables of 64 KiB that say of most blocks that they are in no account, of all pools there were. One that no account has
+    /// is had by the next pool: a late and wrong free may still look into it.
+    filters: Vec<&'static Filter>,
+}
+
+impl Lists {
+    /// A table that no account has, without entries.
+    fn spare_filter(&mut self) -> &'static Filter {
+        if let Some(spare) = self.filters.iter().find(|filter| filter.holders() == 1) {
+            spare.renew();
+            return spare;
+        }
+        let made: &'static Filter = Box::leak(Box::new(Filter::new()));
+        self.filters.push(made);
+        made
+    }
+}
 
 /// What is held while a fork is under way, by the thread that forks: last taken, first let go.
 struct Held {
@@ -34,7 +62,7 @@ struct Held {
     _profiling: NoProfiling,
     _scopes: NoScopes,
     heaps: Vec<Rest>,
-    _list: Locked<'static, Vec<&'static Heap>>,
+    _lists: Locked<'static, Lists>,
     #[cfg(feature = "record")]
     _snapshots: crate::recorder::NoSnapshots,
     _counting: NoCounting,
@@ -42,6 +70,8 @@ struct Held {
     _names: NoNames,
     _sets: NoSets,
     _clock: NoClock,
+    #[cfg(feature = "record")]
+    recording: crate::recorder::NoRecording,
     /// Who forks.
     parent: u32,
 }
@@ -51,14 +81,14 @@ thread_local! {
     static HELD: Cell<Option<ManuallyDrop<Held>>> = const { Cell::new(None) };
 }
 
-fn list() -> Locked<'static, Vec<&'static Heap>> {
-    HEAPS.lock()
+fn lists() -> Locked<'static, Lists> {
+    LISTS.lock()
 }
 
 /// As long as it is held no fork begins, once pools are [watched](watch): for what is set once and without a lock of its own.
 /// Comes before every pool's locks.
 pub(crate) fn no_forks() -> impl Sized {
-    list()
+    lists()
 }
 
 /// Is called around every fork from now on.
@@ -75,19 +105,27 @@ pub(crate) fn watch() {
 /// Has a pool looked after from now on.
 pub(crate) fn register(heap: &'static Heap) {
     watch();
-    list().push(heap);
+    lists().heaps.push(heap);
 }
 
 /// Every pool that has memory now.
 pub(crate) fn all() -> Vec<&'static Heap> {
     // Not from the program's pool: nobody is told of anything under the list's lock.
     let _inside = inside();
-    list().clone()
+    lists().heaps.clone()
 }
 
 /// The pool has no memory any more.
 pub(crate) fn forget(heap: &Heap) {
-    list().retain(|other| !std::ptr::eq(*other, heap));
+    lists().heaps.retain(|other| !std::ptr::eq(*other, heap));
+}
+
+/// The table that says of most of a pool's blocks that they are in no account, from the first account of some blocks on.
+pub(super) fn filter_of(heap: &Heap) -> Filter {
+    let _inside = inside();
+    // Under the lock of the lists, so that nobody begins to use a table while it is made empty for another.
+    let mut lists = lists();
+    Filter::clone(heap.filter.get_or_init(|| lists.spare_filter()))
 }
 
 extern "C" fn prepare() {
@@ -99,6 +137,8 @@ extern "C" fn prepare() {
         return;
     }
     take_all_of_a_kind(true);
+    #[cfg(feature = "record")]
+    let recording = crate::recorder::no_recording();
     let clock = no_clock();
     let sets = no_sets();
     // Before the pools: whoever adds a name may need the program's pool.
@@ -107,10 +147,10 @@ extern "C" fn prepare() {
     let counting = no_counting();
     #[cfg(feature = "record")]
     let snapshots = crate::recorder::no_snapshots();
-    let list = list();
+    let lists = lists();
     // The program's own pool is the oldest and comes last: what a source of another pool has dropped goes back to it
     // at the end of a cold path, when the thread may still be in its cache of that other pool.
-    let mut heaps: Vec<Rest> = list.iter().rev().map(|heap| heap.rest()).collect();
+    let mut heaps: Vec<Rest> = lists.heaps.iter().rev().map(|heap| heap.rest()).collect();
     heaps.iter_mut().for_each(Rest::take_accounts);
     let scopes = no_scopes();
     let profiling = no_profiling();
@@ -125,7 +165,7 @@ extern "C" fn prepare() {
         _profiling: profiling,
         _scopes: scopes,
         heaps,
-        _list: list,
+        _lists: lists,
         #[cfg(feature = "record")]
         _snapshots: snapshots,
         _counting: counting,
@@ -133,6 +173,8 @@ extern "C" fn prepare() {
         _names: names,
         _sets: sets,
         _clock: clock,
+        #[cfg(feature = "record")]
+        recording,
         parent: std::process::id(),
     };
     HELD.set(Some(ManuallyDrop::new(held)));
@@ -147,7 +189,7 @@ extern "C" fn resume() {
         held.heaps.iter_mut().for_each(Rest::forget_line);
         held.budgets.forget_others();
         #[cfg(feature = "record")]
-        crate::recorder::forget_in_child();
+        held.recording.forget_in_child();
     }
     drop(held);
     take_all_of_a_kind(false);

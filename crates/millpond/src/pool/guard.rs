@@ -41,7 +41,7 @@ use crate::ranked::{Locked, Order, Rank, Ranked};
 use crate::time::Time;
 use book::{Book, Entry, Shape};
 use bytes::{AROUND, FREED, fill, first_other};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// Bytes of pages that stay in quarantine, unless something else is said.
 pub(crate) const QUARANTINE: u64 = 64 << 20;
@@ -50,7 +50,7 @@ pub(crate) const QUARANTINE: u64 = 64 << 20;
 pub(crate) struct Guard {
     book: Ranked<Book>,
     /// Makes the records and keeps the stacks; has no blocks.
-    scribe: Ledger,
+    scribe: Arc<Ledger>,
     quarantine: usize,
     /// What was found under locks, and is not told yet.
     found: Ranked<Vec<WrongFree>>,
@@ -73,7 +73,7 @@ impl Guard {
         let scribe = Ledger::builder(Tracking::All).times(true).stacks(stacks);
         Self {
             book: order.lock(Rank::Book, Book::default()),
-            scribe: scribe.remember_freed(0).build(),
+            scribe: Arc::new(scribe.remember_freed(0).build()),
             quarantine: usize::try_from(quarantine).unwrap_or(usize::MAX),
             found: order.lock(Rank::Found, Vec::new()),
             page: (os::page_bytes() as usize).max(PAGE),
@@ -95,7 +95,7 @@ impl Guard {
         self.book.try_lock().is_some() || self.found.try_lock().is_some()
     }
 
-    pub(crate) fn scribe(&self) -> &Ledger {
+    pub(crate) fn scribe(&self) -> &Arc<Ledger> {
         &self.scribe
     }
 

@@ -11,12 +11,13 @@ use super::fork;
 use super::guard::{self, Guard};
 use super::local;
 use super::shelf::Shelf;
+use super::still::StillLedger;
 use super::watch::Flow;
 use crate::budget::{Budget, Charge};
 use crate::error::AllocError;
 use crate::event::{PoolLabel, Watchers};
 use crate::global::inside;
-use crate::ledger::{self, Filter, Ledger};
+use crate::ledger::{Filter, Ledger};
 use crate::memory::MemoryKind;
 use crate::ranked::{Locked, Order, Rank, Ranked, SHELVES};
 use millpond_engine::{Limit, RetainConf};
@@ -46,7 +47,8 @@ impl Roll {
     }
 }
 
-/// See the module. Never freed: blocks may outlive every handle of the pool, and find their way back by it.
+/// See the module. Never freed: blocks may outlive every handle of the pool, and find their way back by it. What is large of it goes
+/// when the pool has ended: no handle is left, and no block.
 pub(crate) struct Heap {
     number: u64,
     pub(super) closed: AtomicBool,
@@ -63,11 +65,11 @@ pub(crate) struct Heap {
     pub(super) watchers: Ranked<Arc<Watchers>>,
     pub(super) watch_changes: AtomicU64,
     pub(super) flow: Arc<Flow>,
-    /// Accounts of live blocks that were ever kept, and that of blocks handed out by hand.
-    pub(super) ledgers: Ranked<Vec<&'static Arc<Ledger>>>,
-    pub(super) hands: OnceLock<Ledger>,
-    /// Which blocks may be in an account that has some of them.
-    pub(super) filter: OnceLock<Filter>,
+    /// Accounts of live blocks that somebody may still have, and that of blocks handed out by hand.
+    pub(super) ledgers: Ranked<Vec<Arc<Ledger>>>,
+    pub(super) hands: OnceLock<Arc<Ledger>>,
+    /// Which blocks may be in an account that has some of them. Of another pool once this one has ended.
+    pub(super) filter: OnceLock<&'static Filter>,
     /// What each block is charged to, and what is reserved.
     pub(super) budget: Option<Budget>,
     pub(super) reserved: Option<Budget>,
@@ -110,9 +112,9 @@ pub(crate) struct Parts {
 pub(crate) struct Rest {
     heap: &'static Heap,
     // In the order in which they are let go.
-    accounts: Vec<ledger::Rest<'static>>,
+    accounts: Vec<StillLedger>,
     line: AtRest,
-    ledgers: Locked<'static, Vec<&'static Arc<Ledger>>>,
+    ledgers: Locked<'static, Vec<Arc<Ledger>>>,
     _watchers: Locked<'static, Arc<Watchers>>,
     _retain: Locked<'static, RetainConf>,
     _charges: Locked<'static, HashMap<usize, Charge>>,
@@ -127,11 +129,11 @@ impl Rest {
     /// Takes the locks of the pool's accounts of live blocks as well: after those of all pools.
     pub(super) fn take_accounts(&mut self) {
         let heap = self.heap;
-        let ledgers = self.ledgers.iter().map(|ledger| &***ledger);
+        let ledgers = self.ledgers.iter();
         let ledgers = ledgers
             .chain(heap.hands.get())
             .chain(heap.guard.as_ref().map(Guard::scribe));
-        self.accounts = ledgers.map(Ledger::rest).collect();
+        self.accounts = ledgers.map(StillLedger::of).collect();
     }
 
     /// In a child of a fork: those who waited were other threads, which it does not have.
@@ -323,9 +325,13 @@ impl Heap {
     pub(crate) fn retire(&self, cache: &Arc<Cache>) {
         // Under this lock nobody else wants the cache, but for a pool that is closed: that has drained it.
         let mut roll = lock(&self.roll);
+        let Some(place) = roll.caches.iter().position(|other| Arc::ptr_eq(other, cache)) else {
+            // The pool has ended, and has its part already.
+            return;
+        };
         cache.with(|stacks| self.take_all(stacks));
         cache.tally.tell(&self.totals, false);
-        roll.caches.retain(|other| !Arc::ptr_eq(other, cache));
+        roll.caches.remove(place);
         roll.ended.absorb(&cache.tally);
     }
 

@@ -1,26 +1,16 @@
 //! What a pool tells of its blocks: to subscribers as it happens, and to whoever asks who holds what.
 
 use super::Pool;
+use super::fork;
+use super::guard::Guard;
 use super::heap::{Heap, lock};
 use crate::event::{Context, Subscriber, SubscriptionId};
 use crate::global::inside;
-use crate::ledger::{Filter, Leak, LeakReport, Ledger, LedgerBuilder, Tracking};
+use crate::ledger::{Leak, LeakReport, Ledger, LedgerBuilder, Tracking};
+use std::mem;
 use std::sync::Arc;
 
 impl Heap {
-    /// The table that says of most blocks that they are in no account, made when it is first needed.
-    fn filter(&self) -> Filter {
-        if let Some(filter) = self.filter.get() {
-            return filter.clone();
-        }
-        let _inside = inside();
-        let made = Filter::new();
-        // As with the account of blocks by hand, a fork holds this lock: else its child would wait for ever for a thread
-        // that was at it.
-        let _ledgers = lock(&self.ledgers);
-        self.filter.get_or_init(|| made).clone()
-    }
-
     /// Keeps an account of live blocks from now on, or none.
     pub(crate) fn track(&self, ledger: Option<LedgerBuilder>) {
         let ledger = ledger.map(|builder| self.account(builder));
@@ -29,14 +19,32 @@ impl Heap {
 
     /// An account that a fork brings to rest.
     fn account(&self, builder: LedgerBuilder) -> Arc<Ledger> {
-        let filter = builder.samples().then(|| self.filter());
+        let filter = builder.samples().then(|| fork::filter_of(self));
         let ledger = Arc::new(builder.build_with(filter));
         // The pool may be the program's own: what the list takes would be told, and asked of it, under its lock.
         let _inside = inside();
-        // Its locks are taken around a fork, for which it has to be there for good.
-        let kept: &'static Arc<Ledger> = Box::leak(Box::new(Arc::clone(&ledger)));
-        lock(&self.ledgers).push(kept);
+        let mut ledgers = lock(&self.ledgers);
+        let (kept, gone): (Vec<_>, Vec<_>) = mem::take(&mut *ledgers)
+            .into_iter()
+            .partition(|ledger| ledger.is_passing() || Arc::strong_count(ledger) > 1);
+        *ledgers = kept;
+        ledgers.push(Arc::clone(&ledger));
+        drop(ledgers);
+        // Outside the lock.
+        drop(gone);
         ledger
+    }
+
+    /// The pool has ended: nobody asks for its accounts any more but who has one.
+    pub(super) fn forget_accounts(&self) {
+        self.change_watchers(|watchers| (watchers.with_ledger(None), ()));
+        let gone = mem::take(&mut *lock(&self.ledgers));
+        // Outside the lock.
+        drop(gone);
+        let others = self.hands.get().into_iter();
+        others
+            .chain(self.guard.as_ref().map(Guard::scribe))
+            .for_each(|ledger| ledger.give_back());
     }
 
     /// Begins an account of all blocks, for as long as somebody counts, unless there is one.
@@ -57,9 +65,8 @@ impl Heap {
         let spare = {
             let _inside = inside();
             let ledgers = lock(&self.ledgers);
-            let spare =
-                |ledger: &&&'static Arc<Ledger>| ledger.is_passing() && Arc::strong_count(ledger) == 1;
-            ledgers.iter().find(spare).map(|ledger| Arc::clone(ledger))
+            let spare = |ledger: &&Arc<Ledger>| ledger.is_passing() && Arc::strong_count(ledger) == 1;
+            ledgers.iter().find(spare).map(Arc::clone)
         };
         if let Some(spare) = spare {
             spare.renew();
@@ -207,7 +214,7 @@ impl Pool {
         self.ledger().map(|ledger| ledger.larger_than(bytes))
     }
 
-    /// What is held now, for people: blocks by tag and stack, largest first. None without an account.
+    /// What is held now, for people: blocks by tag and place, largest first. None without an account.
     #[must_use]
     pub fn leak_report(&self) -> Option<LeakReport> {
         self.ledger().map(|ledger| ledger.leak_report())

@@ -191,6 +191,56 @@ fn the_last_block_goes_in_another_thread_after_the_pool() {
 }
 
 #[test]
+fn a_thread_that_ends_after_its_pool_is_counted_once() {
+    let pool = pool();
+    let heap = pool.heap();
+    let (sender, receiver) = mpsc::channel::<Raw>();
+    let done = Barrier::new(2);
+    std::thread::scope(|scope| {
+        let (theirs, done) = (pool.clone(), &done);
+        let other = scope.spawn(move || {
+            // Freed by another thread: by itself this one's part is not nothing.
+            sender.send(take(&theirs, 3000, 7)).expect("open");
+            drop(theirs);
+            drop(sender);
+            done.wait();
+        });
+        give(&pool, receiver.recv().expect("a block"), 7);
+        assert!(receiver.recv().is_err(), "the other handle is gone");
+        drop(pool);
+        assert!(
+            heap::lock(&heap.roll).caches.is_empty(),
+            "no cache outlives the pool"
+        );
+        done.wait();
+        // With what it drops at its very end.
+        other.join().expect("no panic");
+    });
+    let stats = heap.stats();
+    assert_eq!(
+        (stats.allocations, stats.frees, stats.requested.current),
+        (1, 1, 0)
+    );
+}
+
+#[test]
+fn subscribers_go_with_a_pool_that_has_its_blocks_back() {
+    let pool = pool();
+    let owned = Arc::new(());
+    let theirs = Arc::clone(&owned);
+    pool.subscribe(move |_: &crate::Event<'_>| {
+        let _ = &theirs;
+    });
+    // A thread knows of those who watch it until its end, or until it knows better.
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| drop(pool.alloc_zeroed::<u8>(64)));
+        other.join().expect("no panic");
+    });
+    drop(pool);
+    assert_eq!(Arc::strong_count(&owned), 1);
+}
+
+#[test]
 fn who_waits_gets_what_another_thread_frees() {
     let builder = Pool::builder().limit(26 << 20).trim_every(None);
     let pool = builder.over(Box::new(Plain::default())).expect("a pool");

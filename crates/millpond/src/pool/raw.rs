@@ -7,11 +7,12 @@ use crate::event::Facts;
 use crate::global::inside;
 use crate::ledger::{Ledger, Tracking, WrongFree};
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 impl Heap {
     /// The account of blocks that were handed out by hand. It has to be complete: a block's size is known here only.
     pub(crate) fn hands(&self) -> &Ledger {
-        let new = || Ledger::builder(Tracking::All).complete(true).build();
+        let new = || Arc::new(Ledger::builder(Tracking::All).complete(true).build());
         if let Some(hands) = self.hands.get() {
             return hands;
         }

@@ -11,8 +11,10 @@ use super::fork;
 use super::heap::{Heap, lock};
 use super::keeper;
 use super::shelf::Shelf;
+use crate::event::Watchers;
 use crate::global::inside;
 use millpond_engine::{Compaction, ConfError, Mark, RetainConf};
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -254,6 +256,13 @@ impl Heap {
 
     /// The last handle is gone: memory goes back now, or with the last block.
     pub(crate) fn close(&self) {
+        if self.close_inside() {
+            // Nobody is told anything any more. What subscribers have is dropped here, where nothing is held.
+            self.change_watchers(|watchers| (Watchers::new(watchers.pool().clone()), ()));
+        }
+    }
+
+    fn close_inside(&self) -> bool {
         let _inside = inside();
         {
             let roll = lock(&self.roll);
@@ -267,28 +276,34 @@ impl Heap {
                 cache.keep_wanted(|stacks| self.take_all(stacks));
             }
         }
-        self.end_if_empty();
+        self.end_if_empty()
     }
 
-    pub(super) fn end_if_empty(&self) {
+    /// Ends a closed pool, if no block of it is in anybody's hands; answers whether that is so.
+    pub(super) fn end_if_empty(&self) -> bool {
         // Nothing is handed out any more: what is zero stays so. Every address is forgotten before the memory goes.
-        if self.live() == (0, 0) {
-            for shelf in &self.shelves {
-                *lock(shelf) = Shelf::default();
-            }
-            self.forget_guarded();
-            let core = {
-                let roll = lock(&self.roll);
-                let core = lock(&self.core).take();
-                // What was freed past the caches stays in the account.
-                if let Some(core) = &core {
-                    roll.ended.absorb(&core.tally);
-                }
-                core
-            };
-            // Outside the locks.
-            drop(core);
-            fork::forget(self);
+        if self.live() != (0, 0) {
+            return false;
         }
+        for shelf in &self.shelves {
+            *lock(shelf) = Shelf::default();
+        }
+        self.forget_guarded();
+        let gone = {
+            let mut roll = lock(&self.roll);
+            let core = lock(&self.core).take();
+            let caches = mem::take(&mut roll.caches);
+            // What was freed past the caches stays in the account, and what their threads have counted.
+            let tallies = caches.iter().map(|cache| &cache.tally);
+            for tally in tallies.chain(core.as_ref().map(|core| &core.tally)) {
+                roll.ended.absorb(tally);
+            }
+            (core, caches)
+        };
+        // Outside the locks.
+        drop(gone);
+        fork::forget(self);
+        self.forget_accounts();
+        true
     }
 }

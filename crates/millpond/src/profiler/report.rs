@@ -8,7 +8,7 @@ use crate::memory::MemoryKind;
 use crate::pool::PoolStats;
 use crate::pools::PoolsBlock;
 use crate::tag::Tag;
-use crate::tally::{Figures, Outcome, at_peak, each_pool};
+use crate::tally::{Figures, Outcome, at_peak, by_place, each_pool};
 use millpond_engine::display_size;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -79,7 +79,7 @@ pub struct ProfilerReport {
     pub allocations: u64,
     /// Those that were freed as the very next thing that their thread did.
     pub temporary: u64,
-    /// Where blocks were allocated; those first that held most bytes at the peak.
+    /// Where blocks were allocated, by tag and place; those first that held most bytes at the peak.
     pub sites: Vec<Site>,
     /// The pools there are now. Of one that was made meanwhile, since then.
     pub pools: Vec<PoolUse>,
@@ -99,7 +99,7 @@ impl ProfilerReport {
             total: total.bytes,
             allocations: total.blocks,
             temporary,
-            sites: outcome.map(|of| of.sites.clone()).unwrap_or_default(),
+            sites: outcome.map(|of| by_place(&of.sites)).unwrap_or_default(),
             pools: pools(before),
         }
     }
@@ -128,7 +128,7 @@ impl ProfilerReport {
         tags
     }
 
-    /// What was live at the peak, by tag and stack.
+    /// What was live at the peak, by tag and place.
     #[must_use]
     pub fn at_peak(&self) -> LeakReport {
         at_peak(&self.sites)

@@ -5,12 +5,13 @@
 //!
 //! Room for sites is made once. What comes when they are used up is added up as one site more: sums stay exact.
 
-use crate::ledger::{LeakGroup, LeakReport, Ledger, Record, Stack, StackId};
+use crate::ledger::{LeakGroup, LeakReport, Ledger, Places, Record, Stack, StackId};
 use crate::tag::Tag;
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::collections::btree_map::{BTreeMap, Entry as Slot};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
@@ -80,6 +81,24 @@ pub struct Site {
     pub largest: u64,
     /// The threads that allocated them: the lowest number and the highest.
     pub threads: (u32, u32),
+}
+
+impl Site {
+    /// With what another one of the same tag and place comes to.
+    fn join(&mut self, other: &Self) {
+        self.allocations += other.allocations;
+        self.total = self.total.saturating_add(other.total);
+        self.temporary += other.temporary;
+        self.peak_bytes = self.peak_bytes.saturating_add(other.peak_bytes);
+        self.peak_blocks += other.peak_blocks;
+        self.live_bytes = self.live_bytes.saturating_add(other.live_bytes);
+        self.live_blocks += other.live_blocks;
+        self.largest = self.largest.max(other.largest);
+        self.threads = (
+            self.threads.0.min(other.threads.0),
+            self.threads.1.max(other.threads.1),
+        );
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -305,40 +324,56 @@ impl Tally {
                 .zip(entry.key.stack)
                 .and_then(|(account, id)| account.stack(id));
             let addresses = stack.as_ref().map(|stack| stack.addresses().to_vec());
-            let site = sites.entry((entry.key.tag, addresses)).or_insert(Site {
+            let at_peak = entry.live_at(self.peak_at);
+            let told = Site {
                 tag: entry.key.tag,
                 stack,
-                allocations: 0,
-                total: 0,
-                temporary: 0,
-                peak_bytes: 0,
-                peak_blocks: 0,
-                live_bytes: 0,
-                live_blocks: 0,
-                largest: 0,
-                threads: (u32::MAX, 0),
-            });
-            let at_peak = entry.live_at(self.peak_at);
-            site.allocations += entry.total.blocks;
-            site.total += entry.total.bytes;
-            site.temporary += entry.temporary;
-            site.peak_bytes += at_peak.bytes;
-            site.peak_blocks += at_peak.blocks;
-            site.live_bytes += entry.live.bytes;
-            site.live_blocks += entry.live.blocks;
-            site.largest = site.largest.max(entry.largest);
-            site.threads = (
-                site.threads.0.min(entry.threads.0),
-                site.threads.1.max(entry.threads.1),
-            );
+                allocations: entry.total.blocks,
+                total: entry.total.bytes,
+                temporary: entry.temporary,
+                peak_bytes: at_peak.bytes,
+                peak_blocks: at_peak.blocks,
+                live_bytes: entry.live.bytes,
+                live_blocks: entry.live.blocks,
+                largest: entry.largest,
+                threads: entry.threads,
+            };
+            match sites.entry((entry.key.tag, addresses)) {
+                Slot::Occupied(mut there) => there.get_mut().join(&told),
+                Slot::Vacant(slot) => {
+                    slot.insert(told);
+                }
+            }
         }
-        let mut sites: Vec<Site> = sites.into_values().collect();
-        sites.sort_by_key(|site| Reverse((site.peak_bytes, site.total)));
-        sites
+        most_at_peak_first(sites.into_values().collect())
     }
 }
 
-/// What these sites held at the peak.
+fn most_at_peak_first(mut sites: Vec<Site>) -> Vec<Site> {
+    sites.sort_by_key(|site| Reverse((site.peak_bytes, site.total)));
+    sites
+}
+
+/// These sites by tag and [place](crate::ledger::Places) instead of by tag and stack. Looks up names.
+pub(crate) fn by_place(sites: &[Site]) -> Vec<Site> {
+    let places = Places::of(sites.iter().filter_map(|site| site.stack.as_ref()));
+    let mut found = HashMap::new();
+    let mut joined: Vec<Site> = Vec::new();
+    for site in sites {
+        let stack = site.stack.as_ref().map(|stack| places.place_of(stack));
+        let place = *found.entry((site.tag, stack.clone())).or_insert(joined.len());
+        match joined.get_mut(place) {
+            Some(there) => there.join(site),
+            None => joined.push(Site {
+                stack,
+                ..site.clone()
+            }),
+        }
+    }
+    most_at_peak_first(joined)
+}
+
+/// What these sites held at the peak, a group each.
 pub(crate) fn at_peak(sites: &[Site]) -> LeakReport {
     let groups = sites.iter().filter(|site| site.peak_blocks > 0);
     LeakReport::of(groups.map(|site| LeakGroup {

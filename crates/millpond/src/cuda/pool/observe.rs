@@ -124,7 +124,7 @@ impl DevicePool {
         self.ledger().map(|ledger| ledger.larger_than(bytes))
     }
 
-    /// What is held now, for people: blocks by tag and stack, largest first. None without an account.
+    /// What is held now, for people: blocks by tag and place, largest first. None without an account.
     #[must_use]
     pub fn leak_report(&self) -> Option<LeakReport> {
         self.ledger().map(|ledger| ledger.leak_report())

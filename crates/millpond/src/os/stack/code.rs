@@ -3,10 +3,10 @@
 //! The tables that say so are copied while the loader's lock is held. So a table is never read that has been unloaded; rules for code that
 //! was replaced since may be wrong, until somebody notices by [`changes`].
 
+use super::may_ask_loader;
 use framehop::x86_64::UnwinderX86_64;
 use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, RwLock, TryLockError};
 
 /// A copy of a table.
@@ -31,7 +31,7 @@ impl Code {
             Ok(current) => current.clone(),
             Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => return None,
         };
-        if !may_ask() || known.as_ref().is_some_and(|known| known.changes == changes()) {
+        if !may_ask_loader() || known.as_ref().is_some_and(|known| known.changes == changes()) {
             return known;
         }
         let mut current = CURRENT.try_write().ok()?;
@@ -75,7 +75,7 @@ impl Code {
 
     /// Whether code has been loaded or unloaded since.
     pub(super) fn is_old(&self) -> bool {
-        may_ask() && self.changes != changes()
+        may_ask_loader() && self.changes != changes()
     }
 
     /// Where the code with this address is, if it has a table.
@@ -83,17 +83,6 @@ impl Code {
         let after = self.ranges.partition_point(|range| range.start <= address);
         let range = self.ranges.get(after.checked_sub(1)?)?;
         range.contains(&address).then(|| range.clone())
-    }
-}
-
-/// Whether the loader can be asked. It has a lock, which another thread may have held when this process was forked: in a child it would be
-/// waited for for ever.
-fn may_ask() -> bool {
-    static FIRST: AtomicU32 = AtomicU32::new(0);
-    let this = std::process::id();
-    match FIRST.compare_exchange(0, this, Ordering::Relaxed, Ordering::Relaxed) {
-        Ok(_) => true,
-        Err(first) => first == this,
     }
 }
 
@@ -248,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_child_of_a_fork_does_not_wait_for_the_loader() {
-        use std::sync::atomic::AtomicBool;
+        use std::sync::atomic::{AtomicBool, Ordering};
         patient(Code::current);
         let (holds, over) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|scope| {
