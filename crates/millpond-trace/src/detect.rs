@@ -32,7 +32,8 @@ fn format_of(bytes: &[u8]) -> Result<Format, &'static str> {
         [b'(' | b']' | b'}', ..] => return Ok(Format::TorchSnapshot),
         [b'P', b'K', 3, 4, ..] => return Err("the file is a zip archive"),
         [b'A', b'R', b'R', b'O', b'W', b'1', ..] => return Err("the file is an Arrow file"),
-        [0xff, 0xff, 0xff, 0xff, ..] => return Ok(Format::MillpondRecording),
+        // An Arrow stream begins so, with the length of its schema.
+        [0xff, 0xff, 0xff, 0xff, _, _, _, 0, ..] => return Ok(Format::MillpondRecording),
         _ => {}
     }
     match text {
