@@ -60,11 +60,13 @@ const WORDS: usize = 6;
 pub(super) const FRAMES: usize = 64;
 
 impl Told {
-    fn words(&self, frames: usize) -> [u64; WORDS] {
+    /// What it is written as, at this time.
+    #[inline]
+    fn words(&self, time: u64, frames: usize) -> [u64; WORDS] {
         let head = self.what as u64 | (frames as u64) << 8 | u64::from(self.stream) << 32;
         [
             head,
-            self.time,
+            time,
             self.address,
             self.requested,
             self.bytes,
@@ -153,32 +155,41 @@ impl Ring {
         }
     }
 
-    /// Puts an event in, at the time it is now; `hurry` is called where that leaves less than half the room. Only ever called by one
-    /// thread.
+    /// Puts an event in, at the time it is now, whatever time it says; `hurry` is called where that leaves less than half the room. Only
+    /// ever called by one thread. The event is read where it lies: a copy of what was written just before would wait for that.
     #[inline]
-    pub(super) fn put(&self, mut told: Told, frames: &[u64], hurry: impl FnOnce()) {
+    pub(super) fn put(&self, told: &Told, frames: &[u64], hurry: impl FnOnce()) {
         let put = &self.put.0;
         // Before the time is read: see `busy`.
         put.busy.store(true, Ordering::Relaxed);
-        told.time = Time::now().nanos();
+        let time = Time::now().nanos();
         let at = put.words.load(Ordering::Relaxed);
         let len = WORDS + frames.len();
         let end = at.wrapping_add(len);
         if end.wrapping_sub(put.known_taken.load(Ordering::Relaxed)) > self.words.len() / 2 {
-            self.look_for_room(&told, end, hurry);
+            self.look_for_room(told, end, hurry);
             if end.wrapping_sub(put.known_taken.load(Ordering::Relaxed)) > self.words.len() {
                 put.busy.store(false, Ordering::Release);
                 return;
             }
         }
-        self.store(at, &told.words(frames.len()));
-        self.store(at.wrapping_add(WORDS), frames);
+        let words = told.words(time, frames.len());
+        let place = at & (self.words.len() - 1);
+        if let Some(places) = self.words.get(place..place.wrapping_add(WORDS)) {
+            for (place, word) in places.iter().zip(words) {
+                place.store(word, Ordering::Relaxed);
+            }
+        } else {
+            self.store(at, &words);
+        }
+        if !frames.is_empty() {
+            self.store(at.wrapping_add(WORDS), frames);
+        }
         put.words.store(end, Ordering::Release);
         put.busy.store(false, Ordering::Release);
     }
 
     /// Writes words from a place on, and further from the beginning where they come to the end.
-    #[inline(always)]
     fn store(&self, at: usize, words: &[u64]) {
         let at = at & (self.words.len() - 1);
         let places = self.words.get(at..).unwrap_or_default();
@@ -298,7 +309,7 @@ mod tests {
         let mut stack = Vec::new();
         for number in 0..1000_u64 {
             let frames: Vec<u64> = (0..number % 64).collect();
-            ring.put(told(number), &frames, || ());
+            ring.put(&told(number), &frames, || ());
             let (found, len) = ring.next().expect("one");
             ring.take(len, &mut stack);
             assert_eq!(stack, frames);
@@ -320,7 +331,7 @@ mod tests {
         let room = ring.words.len() / WORDS;
         let hurries = AtomicU32::new(0);
         for number in 0..room as u64 + 5 {
-            ring.put(told(number), &[], || {
+            ring.put(&told(number), &[], || {
                 hurries.fetch_add(1, Ordering::Relaxed);
             });
         }
@@ -348,7 +359,7 @@ mod tests {
             let ring = Arc::clone(&ring);
             std::thread::spawn(move || {
                 for number in 0..many {
-                    ring.put(told(number), &[number, !number], || ());
+                    ring.put(&told(number), &[number, !number], || ());
                 }
                 ring.close();
             })

@@ -192,11 +192,11 @@ impl Session {
             stream: 0,
             tag: Tag::current().number(),
         };
-        self.tell(told);
+        self.tell(&told);
     }
 
     #[inline]
-    fn tell(&self, told: Told) {
+    fn tell(&self, told: &Told) {
         if !self.is_active() {
             return;
         }
@@ -216,12 +216,12 @@ impl Session {
             true
         });
         if put != Ok(true) {
-            self.tell_late(&told);
+            self.tell_late(told);
         }
     }
 
     #[inline]
-    fn put(&self, mine: &mut Mine, told: Told) {
+    fn put(&self, mine: &mut Mine, told: &Told) {
         if self.stacks != RecordStacks::Never
             && told.what == What::Alloc
             && self.wants_stack(mine, told.requested)
@@ -244,7 +244,7 @@ impl Session {
     }
 
     #[inline(never)]
-    fn put_with_stack(&self, mine: &Mine, told: Told) {
+    fn put_with_stack(&self, mine: &Mine, told: &Told) {
         let _quiet = quiet();
         let mut frames = [0; FRAMES];
         let mut len = 0;
@@ -306,7 +306,7 @@ impl Sink {
 
     #[inline]
     fn tell(&self, what: What, facts: &Facts) {
-        self.session.tell(Told {
+        self.session.tell(&Told {
             what,
             time: 0,
             address: facts.address as u64,
