@@ -57,28 +57,11 @@ class History {
       context.drawImage(this.image, this.scale.x(from), 0, this.scale.x(to) - this.scale.x(from), bottom);
       context.restore();
     }
-    this.drawAxis(context, places, height, bottom);
+    byteMarks(context, this.scale, bottom, places.extent);
+    axisMarks(context, this.axis, this.scale, height - 6);
     this.drawBlock(context, places, bottom);
     const event = this.state.moment;
     if (event >= this.state.from && event <= this.state.to) crosshair(context, this.scale.x(event), 7, bottom, this.state);
-  }
-
-  drawAxis(context, places, height, bottom) {
-    const { left, span } = this.scale;
-    context.fillStyle = ink.muted;
-    context.textAlign = 'right';
-    context.textBaseline = 'middle';
-    const step = niceStep(places.extent / Math.max(bottom / 56, 2), 2);
-    for (let value = 0; value <= places.extent; value += step) {
-      const y = bottom - (value / places.extent) * bottom;
-      if (y > 6) context.fillText(value === 0 ? '0' : shortBytes(value, step), left - 8, Math.min(y, bottom - 4));
-    }
-    context.textAlign = 'center';
-    context.textBaseline = 'alphabetic';
-    for (const tick of this.axis.ticks(span)) {
-      const x = this.scale.x(tick.event);
-      if (x > left + 12 && x < left + span - 12) context.fillText(tick.text, x, height - 6);
-    }
   }
 
   drawBlock(context, places, bottom) {

@@ -60,6 +60,8 @@ class Surface {
   }
 
   paint() {
+    // One that has no place on the page yet, or is hidden, is drawn when it has one.
+    if (this.width < 2 || this.height < 2) return;
     this.context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     this.context.clearRect(0, 0, this.width, this.height);
     this.draw(this.context, this.width, this.height);

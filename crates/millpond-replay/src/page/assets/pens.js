@@ -97,6 +97,49 @@ function dot(context, x, y, colour, radius) {
   context.stroke();
 }
 
+// How text beside an axis is written.
+function axisText(context, align, baseline) {
+  context.font = `11px ${ink.font}`;
+  context.fillStyle = ink.muted;
+  context.textAlign = align;
+  context.textBaseline = baseline;
+}
+
+// Lines at round numbers of bytes between two, with the numbers at their left: as many as have room in a picture with so many rows.
+function byteLines(context, { left, span }, y, lo, hi, rows) {
+  axisText(context, 'right', 'middle');
+  context.strokeStyle = ink.rule;
+  context.lineWidth = 1;
+  const step = niceStep((hi - lo) / Math.max(rows, 2), 2);
+  for (let value = Math.ceil(lo / step) * step; value <= hi; value += step) {
+    const at = Math.round(y(value)) + 0.5;
+    context.beginPath();
+    context.moveTo(left, at);
+    context.lineTo(left + span, at);
+    context.stroke();
+    context.fillText(value === 0 ? '0' : shortBytes(value, step), left - 8, at);
+  }
+}
+
+// Bytes of addresses at their left, from 0 at `bottom` up to `extent` at the top.
+function byteMarks(context, { left }, bottom, extent) {
+  axisText(context, 'right', 'middle');
+  const step = niceStep(extent / Math.max(bottom / 56, 2), 2);
+  for (let value = 0; value <= extent; value += step) {
+    const y = bottom - (value / extent) * bottom;
+    if (y > 6) context.fillText(value === 0 ? '0' : shortBytes(value, step), left - 8, Math.min(y, bottom - 4));
+  }
+}
+
+// What the horizontal axis says, at a height; nothing so near to an end that it would be cut.
+function axisMarks(context, axis, scale, y) {
+  axisText(context, 'center', 'alphabetic');
+  for (const tick of axis.ticks(scale.span)) {
+    const x = scale.x(tick.event);
+    if (x >= scale.left + 12 && x <= scale.left + scale.span - 12) context.fillText(tick.text, x, y);
+  }
+}
+
 function shortBytes(value, step) {
   let unit = 0;
   while (unit < UNITS.length - 1 && value >= 1024 ** (unit + 1)) unit++;

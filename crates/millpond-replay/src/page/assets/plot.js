@@ -122,28 +122,8 @@ class Plot {
 
   drawGrid(pen, width, height, lo, hi, y) {
     const { scale } = this;
-    pen.font = `11px ${ink.font}`;
-    pen.fillStyle = ink.muted;
-    pen.strokeStyle = ink.rule;
-    pen.lineWidth = 1;
-    pen.textAlign = 'right';
-    pen.textBaseline = 'middle';
-    const step = niceStep((hi - lo) / Math.max(height / 64, 2), 2);
-    for (let value = Math.ceil(lo / step) * step; value <= hi; value += step) {
-      const at = Math.round(y(value)) + 0.5;
-      pen.beginPath();
-      pen.moveTo(scale.left, at);
-      pen.lineTo(scale.left + scale.span, at);
-      pen.stroke();
-      pen.fillText(value === 0 ? '0' : shortBytes(value, step), scale.left - 8, at);
-    }
-    pen.textAlign = 'center';
-    pen.textBaseline = 'alphabetic';
-    for (const tick of this.axis.ticks(scale.span)) {
-      const x = scale.x(tick.event);
-      if (x < scale.left + 12 || x > scale.left + scale.span - 12) continue;
-      pen.fillText(tick.text, x, height - 8);
-    }
+    byteLines(pen, scale, y, lo, hi, height / 64);
+    axisMarks(pen, this.axis, scale, height - 8);
     if (lo > 0) {
       pen.textAlign = 'left';
       pen.fillText(`axis starts at ${human(lo)}`, scale.left + 4, height - BOTTOM - 6);

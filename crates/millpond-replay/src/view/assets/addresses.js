@@ -55,28 +55,10 @@ class Addresses {
     context.drawImage(this.image, this.scale.x(from), 0, this.scale.x(to) - this.scale.x(from), bottom);
     for (const block of [look.block, look.under]) if (block !== null) this.frame(context, block, bottom);
     context.restore();
-    this.drawAxis(context, height, bottom);
+    byteMarks(context, this.scale, bottom, this.extent);
+    axisMarks(context, this.axis, this.scale, height - 6);
     if (look.moment !== null && look.moment >= look.from && look.moment <= look.to) {
       crosshair(context, this.scale.x(look.moment), 7, bottom, look);
-    }
-  }
-
-  drawAxis(context, height, bottom) {
-    const { left, span } = this.scale;
-    context.font = `11px ${ink.font}`;
-    context.fillStyle = ink.muted;
-    context.textAlign = 'right';
-    context.textBaseline = 'middle';
-    const step = niceStep(this.extent / Math.max(bottom / 56, 2), 2);
-    for (let value = 0; value <= this.extent; value += step) {
-      const y = bottom - (value / this.extent) * bottom;
-      if (y > 6) context.fillText(value === 0 ? '0' : shortBytes(value, step), left - 8, Math.min(y, bottom - 4));
-    }
-    context.textAlign = 'center';
-    context.textBaseline = 'alphabetic';
-    for (const tick of this.axis.ticks(span)) {
-      const x = this.scale.x(tick.event);
-      if (x > left + 12 && x < left + span - 12) context.fillText(tick.text, x, height - 6);
     }
   }
 

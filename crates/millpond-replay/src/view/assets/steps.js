@@ -107,6 +107,8 @@ class StepByStep {
     const all = Math.max(...known.map((recording) => this.steps(recording.index).length));
     const top = Math.max(...known.flatMap((recording) => this.steps(recording.index).map((step) => step[3])), 1) * 1.08;
     this.scale = {
+      left: MARGIN.left,
+      span,
       x: (at) => MARGIN.left + ((at + 0.5) / all) * span,
       at: (x) => Math.round(((x - MARGIN.left) / span) * all - 0.5),
       y: (bytes) => floor - (bytes / top) * (floor - HEAD),
@@ -118,23 +120,8 @@ class StepByStep {
 
   drawGrid(context, width, height, top, all) {
     const { scale } = this;
-    context.font = `11px ${ink.font}`;
-    context.fillStyle = ink.muted;
-    context.strokeStyle = ink.rule;
-    context.lineWidth = 1;
-    context.textAlign = 'right';
-    context.textBaseline = 'middle';
-    const step = niceStep(top / Math.max(height / 48, 2), 2);
-    for (let value = 0; value <= top; value += step) {
-      const y = Math.round(scale.y(value)) + 0.5;
-      context.beginPath();
-      context.moveTo(MARGIN.left, y);
-      context.lineTo(width - MARGIN.right, y);
-      context.stroke();
-      context.fillText(value === 0 ? '0' : shortBytes(value, step), MARGIN.left - 8, y);
-    }
-    context.textAlign = 'center';
-    context.textBaseline = 'alphabetic';
+    byteLines(context, scale, scale.y, 0, top, height / 48);
+    axisText(context, 'center', 'alphabetic');
     const stride = Math.max(niceStep(all / Math.max(width / 90, 2), 10), 1);
     const longest = this.steps(this.known.reduce((a, b) => (this.steps(b.index).length > this.steps(a.index).length ? b : a)).index);
     for (let at = 0; at < all; at += stride) context.fillText(count(longest[at][0]), scale.x(at), height - 8);

@@ -169,7 +169,8 @@ class Timeline {
     const top = Math.max(...scaled.map((timeline) => timeline.highest(scale.span)), 1) * 1.06;
     this.y = (bytes) => floor - (bytes / top) * (floor - HEAD);
     this.perPixel = top / (floor - HEAD);
-    this.drawGrid(pen, width, height, top);
+    byteLines(pen, scale, this.y, 0, top, height / 64);
+    axisMarks(pen, this.axis, scale, height - 8);
     pen.save();
     pen.beginPath();
     pen.rect(scale.left, 0, scale.span + 1, floor + 1);
@@ -184,31 +185,6 @@ class Timeline {
     if (this.rests && measured.exact) this.outline(pen, measured);
     pen.restore();
     if (look.shows.notes) this.drawNotes(pen, height);
-  }
-
-  drawGrid(pen, width, height, top) {
-    const { scale } = this;
-    pen.font = `11px ${ink.font}`;
-    pen.fillStyle = ink.muted;
-    pen.strokeStyle = ink.rule;
-    pen.lineWidth = 1;
-    pen.textAlign = 'right';
-    pen.textBaseline = 'middle';
-    const step = niceStep(top / Math.max(height / 64, 2), 2);
-    for (let value = 0; value <= top; value += step) {
-      const at = Math.round(this.y(value)) + 0.5;
-      pen.beginPath();
-      pen.moveTo(scale.left, at);
-      pen.lineTo(scale.left + scale.span, at);
-      pen.stroke();
-      pen.fillText(value === 0 ? '0' : shortBytes(value, step), scale.left - 8, at);
-    }
-    pen.textAlign = 'center';
-    pen.textBaseline = 'alphabetic';
-    for (const tick of this.axis.ticks(scale.span)) {
-      const x = scale.x(tick.event);
-      if (x >= scale.left + 12 && x <= scale.left + scale.span - 12) pen.fillText(tick.text, x, height - 8);
-    }
   }
 
   drawReserved(pen, reserved, floor) {
