@@ -4,6 +4,7 @@
 use millpond_replay::analysis::{
     At, By, Lines, Moment, TimelineOptions, Window, at, diff, examine, recorded_steps, timeline,
 };
+use millpond_replay::view::{WhatIf, WhatIfError};
 use millpond_trace::ReadOptions;
 use millpond_trace::export::{Dialect, ExportError, ExportOptions, Packing, Target, export};
 use millpond_trace::history::{Flow, History};
@@ -45,6 +46,7 @@ pub(crate) fn walk(path: &Path, most_written: u64) -> bool {
         .expect("it is as it was when it was opened");
     assert_eq!(rows, history.len, "all walks see the same rows");
     look(&history);
+    replay(&history);
     for dialect in Dialect::ALL {
         let target = Target {
             dialect,
@@ -63,6 +65,25 @@ pub(crate) fn walk(path: &Path, most_written: u64) -> bool {
         }
     }
     true
+}
+
+/// What the viewer draws of other policies.
+fn replay(history: &History) {
+    let what_if = match WhatIf::new(history) {
+        Ok(what_if) => what_if,
+        Err(WhatIfError::Traces(ExportError::Nothing(_))) => return,
+        Err(error) => panic!("{error}"),
+    };
+    for policy in ["millpond", "torch-native"] {
+        let line = match what_if.under(policy) {
+            Ok(line) => line,
+            Err(WhatIfError::Beyond) => continue,
+            Err(error) => panic!("{error}"),
+        };
+        let times = line["times"].as_array().expect("a list");
+        assert!(times.is_sorted_by_key(|time| time.as_u64()), "times go back");
+        assert_eq!(Some(times.len()), line["bytes"].as_array().map(Vec::len));
+    }
 }
 
 fn look(history: &History) {
