@@ -147,9 +147,6 @@ pub(crate) fn run(plan: Plan) -> Result<bool, Box<dyn Error>> {
     let set = Pools::new();
     let _scope = set.enter();
     let pool = set.host()?;
-    // An account of live blocks keeps each stack that it meets, in the program's memory, and it may meet a rare one at any time: what is
-    // measured here is what the network takes.
-    pool.configure("track:off")?;
     let digits = Digits::write(plan.rows, TEST_ROWS)?;
     let data = Npy::open(&digits.to_learn)?.rows::<f32>()?;
     let test = Npy::open(&digits.to_test)?.tensor_in(&pool)?;
