@@ -7,8 +7,8 @@
 //!                 '--> held in memory:        traces
 //! ```
 //!
-//! Events are never held but for a replay: what a writer keeps is the live blocks, the stacks and the sums of its format. Names and tags come from files of
-//! strangers, so control characters in them become blanks, and those longer than any format is at ease with are cut.
+//! Events are never held but for a replay: what a writer keeps is the live blocks, the stacks and the sums of its format. Names and tags
+//! come from files of strangers, so control characters in them become blanks, and those longer than any format is at ease with are cut.
 
 mod chrome;
 mod csv;
