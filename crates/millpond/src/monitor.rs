@@ -47,6 +47,7 @@ pub use snapshot::{
 pub use threshold::{Crossing, Signal, Threshold};
 pub use timeline::{Timeline, TimelinePoint, TimelineSeries};
 
+use crate::global::has_reserve;
 use identity::Identity;
 use log::Log;
 use serve::Server;
@@ -145,9 +146,10 @@ struct Sample {
 const ROOM: usize = 1 << 20;
 
 /// Whether there is memory to work with. A program that runs out of it may live on, which it could not if a thread of ours asked for
-/// more in the ordinary way; between the question and the work others may still take what was there.
+/// more in the ordinary way. Where the program's allocator is a pool, the work itself is done [inside](crate::global::inside), with
+/// the reserve that tables have; where it is another, others may take what was there between the question and the work.
 fn has_room() -> bool {
-    Vec::<u8>::new().try_reserve_exact(ROOM).is_ok()
+    has_reserve() && Vec::<u8>::new().try_reserve_exact(ROOM).is_ok()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

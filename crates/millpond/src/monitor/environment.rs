@@ -1,6 +1,7 @@
 //! `MILLPOND_MONITOR`: a monitor in a process that says nothing of monitors.
 
 use super::{Monitor, MonitorBuilder};
+use crate::global::inside;
 use crate::os;
 use crate::pool::duration;
 use std::net::SocketAddr;
@@ -71,6 +72,8 @@ pub(crate) fn start() {
 }
 
 fn start_by(said: &str) {
+    // The program may have run out of memory before this thread got to work.
+    let _inside = inside();
     let rules = match read(said) {
         Ok(Some(rules)) => rules,
         Ok(None) => return,

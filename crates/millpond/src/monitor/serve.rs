@@ -16,6 +16,7 @@ pub use place::socket_folders;
 
 use super::Shared;
 use super::builder::Place;
+use crate::global::inside;
 use client::{Client, Doing, Stream};
 use place::Listening;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -182,6 +183,7 @@ struct Loop {
 impl Loop {
     fn run(mut self) {
         while !self.wait() {
+            let _inside = inside();
             self.take_clients();
             let shared = &self.shared;
             self.clients.retain_mut(|client| client.go_on(shared));
@@ -190,6 +192,7 @@ impl Loop {
 
     /// Sleeps until there is something to do; answers whether it is to stop.
     fn wait(&mut self) -> bool {
+        let _inside = inside();
         let now = Instant::now();
         self.pause = self.pause.filter(|until| *until > now);
         let mut places = vec![PollFd::new(&self.told, PollFlags::IN)];

@@ -6,6 +6,7 @@ use super::log::Log;
 use super::read::Reader;
 use super::threshold::{Crossing, Guard, Signal, Threshold};
 use super::{Call, MOST_CROSSINGS, Sample, Shared, State, has_room, lock};
+use crate::global::inside;
 use crate::pressure::Share;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
@@ -79,14 +80,17 @@ impl Sampler {
 
     /// Samples until told to stop, and once more then.
     pub(super) fn run(mut self) {
-        let first = Arc::clone(&lock(&self.shared.state).last);
-        let crossed = self.hold_against(&first);
+        let crossed = {
+            let _inside = inside();
+            let first = Arc::clone(&lock(&self.shared.state).last);
+            self.hold_against(&first)
+        };
         self.tell(crossed);
-        drop(first);
         let mut next = Instant::now() + self.shared.interval;
         loop {
             let stop = self.shared.sleep_until(next);
-            self.sample();
+            let crossed = self.sample();
+            self.tell(crossed);
             if stop {
                 return;
             }
@@ -95,11 +99,13 @@ impl Sampler {
         }
     }
 
-    fn sample(&mut self) {
+    /// Answers the thresholds that are passed.
+    fn sample(&mut self) -> Vec<(usize, Crossing)> {
         if !has_room() {
             lock(&self.shared.state).missed += 1;
-            return;
+            return Vec::new();
         }
+        let _inside = inside();
         let began = Instant::now();
         let snapshot = self.reader.read();
         let mut sample = Sample {
@@ -118,7 +124,7 @@ impl Sampler {
         state.last = Arc::new(sample);
         drop(state);
         drop(before);
-        self.tell(crossed);
+        crossed
     }
 
     fn passed(&self) -> Vec<Crossing> {

@@ -256,7 +256,11 @@ fn look_after(due: Vec<Due>, now: Instant) {
         if passes {
             ward.pass_time();
         }
-        let scarce = |lookout: Lookout| ward.idle_bytes() >= WORTH && ward.is_scarce(&lookout, &mut last);
+        let scarce = |lookout: Lookout| {
+            // To find that memory is scarce must not take any.
+            let _inside = inside();
+            ward.idle_bytes() >= WORTH && ward.is_scarce(&lookout, &mut last)
+        };
         if lookout.is_some_and(scarce) && ward.relieve() {
             let mut state = state();
             if let Some(place) = state.find(ward.key()) {

@@ -3,6 +3,7 @@
 use crate::{POOL, Stamped, child, stats};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::unix::process::CommandExt;
+use std::time::{Duration, Instant};
 
 pub(crate) fn limit(resource: Resource, bytes: u64) {
     let before = getrlimit(resource);
@@ -69,6 +70,24 @@ fn runs_out_of_data() {
 
 #[test]
 #[ignore = "a child of another test"]
+fn is_watched_from_beside() {
+    let asked = || stats().allocations;
+    // The monitor is started by a thread of its own.
+    let (began, before) = (Instant::now(), asked());
+    while asked() == before {
+        assert!(began.elapsed().as_secs() < 60, "nobody looks");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let (began, before) = (Instant::now(), asked());
+    std::thread::sleep(Duration::from_millis(500));
+    let (looks, asked) = (began.elapsed().as_millis() as u64 / 10 + 2, asked() - before);
+    // Each look asks whether there is room; to look from within the pool took eighty blocks.
+    assert!((1..=2 * looks).contains(&asked), "{asked} in {looks} looks");
+}
+
+#[test]
+#[ignore = "a child of another test"]
 fn runs_out_of_its_share() {
     let most = stats().reserved.peak + (1 << 20);
     run_out(8 << 20);
@@ -105,6 +124,13 @@ fn a_program_outlives_that_memory_runs_out() {
     let share = f64::from(64 << 20) / total as f64;
     child("limits::runs_out_of_its_share", |command| {
         command.env("MILLPOND_CONF", format!("memory-fraction:{share:.6}"));
+    });
+}
+
+#[test]
+fn a_monitor_asks_the_programs_pool_for_nothing() {
+    child("limits::is_watched_from_beside", |command| {
+        command.env("MILLPOND_MONITOR", "1,interval=10ms");
     });
 }
 
@@ -169,10 +195,10 @@ fn is_told_to_give_back() {
     );
     drop(Stamped::new(32 << 20, 1));
     let held = stats().reserved.current;
-    let wait = std::time::Instant::now();
+    let wait = Instant::now();
     while stats().reserved.current + (16 << 20) > held {
         assert!(wait.elapsed().as_secs() < 60, "{:?}", stats());
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

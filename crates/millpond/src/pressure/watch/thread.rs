@@ -5,6 +5,7 @@ use super::calls::Changed;
 use super::hysteresis::Hysteresis;
 use super::{Change, DeviceChange, Shared, WatchBuilder};
 use crate::device::Device;
+use crate::global::inside;
 use crate::pressure::{Cause, Events, Level, Pressure, Thresholds, level};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -58,10 +59,7 @@ impl Watcher {
     }
 
     fn look(&mut self, woken: Woken) {
-        let now = Arc::new(self.rules.readings.pressure(&self.rules.thresholds));
-        if self.alarm.follow(&now) {
-            self.shared.set_means(self.alarm.means());
-        }
+        let (now, events) = self.read();
         let (mut met, mut cause) = (now.level(), now.cause());
         let mut raise = |level, by| {
             if level > met {
@@ -71,7 +69,7 @@ impl Watcher {
         if let Woken::Trigger(scope) = woken {
             raise(Level::High, Cause::Trigger(scope));
         }
-        raise(self.events(&now), Cause::Events);
+        raise(events, Cause::Events);
         let falling = level(&now.evidence, &self.lower).0.max(met);
         let change = self.hysteresis.step(met, falling, Instant::now());
         self.shared.set(change.map(|(_, to)| to), Arc::clone(&now));
@@ -84,6 +82,17 @@ impl Watcher {
             }));
         }
         self.look_at_devices(&now);
+    }
+
+    /// What is read now, and the level by the limits' events. To find that memory is scarce must not take any of the program's.
+    fn read(&mut self) -> (Arc<Pressure>, Level) {
+        let _inside = inside();
+        let now = Arc::new(self.rules.readings.pressure(&self.rules.thresholds));
+        if self.alarm.follow(&now) {
+            self.shared.set_means(self.alarm.means());
+        }
+        let events = self.events(&now);
+        (now, events)
     }
 
     fn look_at_devices(&mut self, now: &Pressure) {
