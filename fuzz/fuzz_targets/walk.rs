@@ -1,6 +1,7 @@
 //! What must hold of every file that is opened as a recording, whoever made it: all that `report`, `diff` and `convert` do with one
 //! ends, and its figures agree with each other.
 
+use millpond_replay::ReplayError;
 use millpond_replay::analysis::{
     At, By, Lines, Moment, TimelineOptions, Window, at, diff, examine, recorded_steps, timeline,
 };
@@ -77,7 +78,7 @@ fn replay(history: &History) {
     for policy in ["millpond", "torch-native"] {
         let line = match what_if.under(policy) {
             Ok(line) => line,
-            Err(WhatIfError::Beyond) => continue,
+            Err(WhatIfError::Replay(ReplayError::Beyond { .. })) => continue,
             Err(error) => panic!("{error}"),
         };
         let times = line["times"].as_array().expect("a list");

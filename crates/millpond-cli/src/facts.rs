@@ -182,7 +182,7 @@ fn history(trace: &Trace) -> History {
         .map(|event| event.time_us)
         .max()
         .unwrap_or(first);
-    let program = Program::new(trace, Selection::default()).ok();
+    let program = Program::as_recorded(trace, Selection::default()).ok();
     let peak_event = program
         .as_ref()
         .and_then(|p| p.ops.get(p.peak_op))
@@ -205,9 +205,9 @@ fn history(trace: &Trace) -> History {
         private_pools: trace.pools.len().saturating_sub(1) as u64,
         tags: trace.tags.len().saturating_sub(1) as u64,
         initial_segments: trace.initial_segments.len() as u64,
-        initial_segment_bytes: trace.initial_segments.iter().map(|s| s.bytes).sum(),
+        initial_segment_bytes: total(trace.initial_segments.iter().map(|s| s.bytes)),
         initial_blocks: trace.initial_blocks.len() as u64,
-        initial_block_bytes: trace.initial_blocks.iter().map(|b| b.requested).sum(),
+        initial_block_bytes: total(trace.initial_blocks.iter().map(|b| b.requested)),
         peak_requested_bytes: program.as_ref().map_or(0, |p| p.peak_requested),
         peak_event: peak_event.map(u64::from),
         peak_time_us: at
@@ -219,10 +219,15 @@ fn history(trace: &Trace) -> History {
                 .map(|holder| (holder.tag, holder.bytes))
                 .collect()
         }),
-        held_at_end_bytes: held.iter().map(|op| op.bytes).sum(),
+        held_at_end_bytes: total(held.iter().map(|op| op.bytes)),
         held_at_end_blocks: held.len() as u64,
         recorded_peak_reserved_bytes: trace.recorded_peak_reserved,
     }
+}
+
+/// Numbers of a damaged file may come to more than fits.
+fn total(bytes: impl Iterator<Item = u64>) -> u64 {
+    bytes.fold(0, u64::saturating_add)
 }
 
 fn by_kind(trace: &Trace) -> Vec<(&'static str, u64)> {

@@ -4,6 +4,7 @@ mod support;
 
 use serde_json::Value;
 use std::io::Read;
+use std::path::Path;
 use std::process::Stdio;
 use support::{command, folder, growing, json, run, small, state_only, trace};
 
@@ -37,12 +38,32 @@ fn one_policy_that_fits_is_enough() {
     assert_eq!(native.0, 3, "{}", native.1);
 }
 
+/// A recording with a number that no device has.
+fn beyond(dir: &Path) -> String {
+    let path = dir.join("damaged.csv");
+    let rows = "0,alloc,1,100\n10,alloc,2,1125899906842624\n20,free,2,1125899906842624\n30,alloc,3,64\n";
+    std::fs::write(&path, format!("time_us,action,id,bytes\n{rows}")).expect("written");
+    path.display().to_string()
+}
+
+#[test]
+fn what_no_device_holds_is_told_and_left_out() {
+    let damaged = beyond(&folder("beyond"));
+    let (code, facts, stderr) = run(&["info", &damaged]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(facts.contains("peak requested  1.00 PiB at event 1"), "{facts}");
+    let (code, report, stderr) = run(&["replay", &damaged, "--time-window", "25us.."]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(report.contains("peak requested 164 B"), "{report}");
+}
+
 #[test]
 fn bad_input_is_one_line_on_stderr() {
     let dir = folder("bad_input");
     let file = small(&dir, "run.csv");
     let empty = folder("bad_input_empty").display().to_string();
     let state = state_only(&dir);
+    let damaged = beyond(&dir);
     let unwritable = dir.join("no/such/folder/page.html").display().to_string();
     let cases: &[(&[&str], &str)] = &[
         (&["replay"], "<FILE>"),
@@ -126,6 +147,9 @@ fn bad_input_is_one_line_on_stderr() {
         (&["replay", &file, "--verify"], "cannot be verified"),
         (&["replay", &state], "no history"),
         (&["tune", &state], "no history"),
+        (&["replay", &damaged], "1.00 PiB at its event 1"),
+        (&["tune", &damaged], "1.00 PiB at its event 1"),
+        (&["plan", &damaged], "1.00 PiB at its event 1"),
         (&["tune", &file, "--policy", "nope"], "'nope'"),
         (&["frobnicate"], "frobnicate"),
     ];

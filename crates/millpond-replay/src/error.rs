@@ -1,6 +1,7 @@
 //! Why a recording could not be replayed.
 
-use millpond_engine::{ConfError, policies::UnknownPolicy};
+use crate::program::MOST_HELD;
+use millpond_engine::{ConfError, display_size, policies::UnknownPolicy};
 use thiserror::Error;
 
 /// Bad input to a replay; each message is one sentence that says what to do.
@@ -15,6 +16,22 @@ pub enum ReplayError {
         trace: String,
         /// Whether a time window was asked for.
         window: bool,
+    },
+    /// It holds more than any device has: policies that map pages would keep a record of each.
+    #[error(
+        "{trace} holds {} {}, more than any device has and than a replay goes up to ({}): if a number in it was \
+         damaged, --time-window can leave it out",
+        display_size(*.held),
+        .event.map_or("before its first event".to_owned(), |event| format!("at its event {event}")),
+        display_size(MOST_HELD)
+    )]
+    Beyond {
+        /// The recording.
+        trace: String,
+        /// The most bytes held at once.
+        held: u64,
+        /// The position of the event that reaches it; none where blocks that lived before the first do.
+        event: Option<u32>,
     },
     /// A policy's name is not known.
     #[error(transparent)]

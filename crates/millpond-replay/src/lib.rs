@@ -55,7 +55,7 @@ pub use outcome::{
 pub use paced::Paced;
 pub use placement::{Placement, PlacementRecorder, SegmentSpan};
 pub use prepared::Prepared;
-pub use program::{BEFORE, Op, OpKind, Program, Selection};
+pub use program::{BEFORE, MOST_HELD, Op, OpKind, Program, Selection};
 pub use real::{Meet, Real};
 pub use replay::{Options, Replayed, check_settings, replay};
 pub use run::{Device, Observer, Run, Stop, request, run};

@@ -41,6 +41,9 @@ pub struct Op {
 /// The event number of blocks that lived before the recording.
 pub const BEFORE: u32 = u32::MAX;
 
+/// Bytes that a program may hold at once: 16 TiB.
+pub const MOST_HELD: u64 = 1 << 44;
+
 /// How a program is drawn from a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
@@ -72,11 +75,27 @@ pub struct Program {
 }
 
 impl Program {
-    /// Draws the program from a recording.
+    /// Draws the program from a recording, to be replayed.
+    ///
+    /// # Errors
+    /// When the selection leaves nothing to replay, or holds more than [`MOST_HELD`] at once.
+    pub fn new(trace: &Trace, selection: Selection) -> Result<Self, ReplayError> {
+        let program = Self::as_recorded(trace, selection)?;
+        if program.peak_requested > MOST_HELD {
+            return Err(ReplayError::Beyond {
+                trace: trace.origin.name.clone(),
+                held: program.peak_requested,
+                event: program.ops.get(program.peak_op).and_then(Op::event),
+            });
+        }
+        Ok(program)
+    }
+
+    /// The same whatever it holds, for facts about it.
     ///
     /// # Errors
     /// When the selection leaves nothing to replay.
-    pub fn new(trace: &Trace, selection: Selection) -> Result<Self, ReplayError> {
+    pub fn as_recorded(trace: &Trace, selection: Selection) -> Result<Self, ReplayError> {
         let mut ops = Vec::with_capacity(trace.events.len() + trace.initial_blocks.len());
         for block in &trace.initial_blocks {
             let op = Op {

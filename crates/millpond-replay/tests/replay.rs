@@ -4,8 +4,8 @@ mod support;
 
 use millpond_engine::{Settings, Simulated, policies};
 use millpond_replay::{
-    Device, Options, PlacementRecorder, Program, Selection, Steps, TickEvery, Ticks, replay, run,
-    smallest_device,
+    Device, MOST_HELD, Options, PlacementRecorder, Program, ReplayError, Selection, Steps, TickEvery, Ticks,
+    replay, run, smallest_device,
 };
 use millpond_trace::{Action, ReadOptions, Recording, read_bytes};
 use proptest::prelude::*;
@@ -28,6 +28,37 @@ fn options(policies: &[&str], device: Option<u64>) -> Options {
             paged: true,
         },
         ..Options::default()
+    }
+}
+
+#[test]
+fn what_no_device_holds_is_not_replayed() {
+    // Policies that map pages would keep a record of each.
+    let damaged = read(
+        "0,alloc,1,100,0,\n10,alloc,2,1125899906842624,0,\n20,free,2,1125899906842624,0,\n30,alloc,3,64,0,\n",
+    );
+    let trace = &damaged.traces[0];
+    let error = Program::new(trace, Selection::default()).expect_err("a pebibyte");
+    let beyond = ReplayError::Beyond {
+        trace: "tiny".to_owned(),
+        held: (1 << 50) + 100,
+        event: Some(1),
+    };
+    assert_eq!(error, beyond);
+    assert!(error.to_string().contains("at its event 1, more than"), "{error}");
+    let after = Selection {
+        window_us: Some((25, 30)),
+        ..Selection::default()
+    };
+    let program = Program::new(trace, after).expect("it is left out");
+    assert_eq!(program.peak_requested, 164);
+
+    let most = read(&format!("0,alloc,1,{MOST_HELD},0,\n"));
+    let paged = options(&["millpond", "torch-expandable", "cuda-async"], None);
+    let replayed = replay(&most.traces[0], &paged, &|_, _| {}).expect("replayed");
+    for result in &replayed.report.results {
+        let served = result.first_failure.is_none() && result.peak_reserved_bytes >= MOST_HELD;
+        assert!(served, "{result:?}");
     }
 }
 

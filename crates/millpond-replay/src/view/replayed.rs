@@ -13,8 +13,6 @@ use serde_json::{Value, json};
 
 /// Changes of a line at most; of one with more, the most in each of so many stretches is told.
 const MOST_CHANGES: usize = 1 << 16;
-/// Bytes that a program may hold at once: 16 TiB.
-const MOST_HELD: u64 = 1 << 44;
 
 /// A recording that cannot be replayed.
 #[derive(Debug, thiserror::Error)]
@@ -26,12 +24,6 @@ pub enum WhatIfError {
     /// A policy cannot replay it.
     #[error(transparent)]
     Replay(#[from] ReplayError),
-    /// It holds more than any device has: policies that map pages would keep a record of each.
-    #[error(
-        "it holds more than {} at once, as no device does",
-        millpond_engine::display_size(MOST_HELD)
-    )]
-    Beyond,
 }
 
 /// A recording made ready to be replayed, all of it in memory.
@@ -64,7 +56,7 @@ impl WhatIf {
     /// Replays it under a policy, each device by itself and without a limit: the line of what is reserved, as JSON for the page.
     ///
     /// # Errors
-    /// There is no such policy, or the recording holds more than 16 TiB at once.
+    /// There is no such policy, or the recording holds more than [`MOST_HELD`](crate::MOST_HELD) at once.
     pub fn under(&self, policy: &str) -> Result<Value, WhatIfError> {
         let options = Options {
             policies: vec![policy.to_owned()],
@@ -78,9 +70,6 @@ impl WhatIf {
                 Err(ReplayError::NothingToReplay { .. }) => continue,
                 other => other?,
             };
-            if prepared.program().peak_requested > MOST_HELD {
-                return Err(WhatIfError::Beyond);
-            }
             let mut pen = Pen::new(times);
             let (_, run) = prepared.run_on(policy, options.device.source(), &mut pen)?;
             let stop = run.stop.and_then(|stop| prepared.program().ops.get(stop.op));
