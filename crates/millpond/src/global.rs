@@ -53,8 +53,8 @@ pub(crate) fn has_reserve() -> bool {
 /// allocated, also at their very end. *Forks*: the child may allocate and free, though other threads were at it.
 ///
 /// The pool's own tables do not come from the pool but from an arena of their own, whose bytes
-/// [`metadata_bytes`](Self::metadata_bytes) tells; so do those of any other pool in such a program. As every allocator, it must not
-/// be called from a signal handler.
+/// [`metadata_bytes`](Self::metadata_bytes) tells; so do those of any other pool in such a program, and the accounts of live
+/// blocks. As every allocator, it must not be called from a signal handler.
 ///
 /// Values for its use by hand, as [`GlobalAlloc`], serve the same pool.
 #[derive(Debug, Default)]

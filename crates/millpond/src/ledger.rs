@@ -81,7 +81,8 @@ pub struct LedgerBuilder {
 
 impl LedgerBuilder {
     /// Whether to note the stack of each allocation and free that is entered, 32 frames of it. It takes the feature
-    /// `stacks`, without which nothing is noted, and about 2 µs each time.
+    /// `stacks`, without which nothing is noted, and each time about 2 µs; on x86-64 a twentieth of that as long as a thread's
+    /// stacks are much alike.
     #[must_use]
     pub fn stacks(mut self, on: bool) -> Self {
         self.stacks = on;

@@ -76,7 +76,7 @@ impl Profiler {
     /// with stacks where the feature is there; one of some blocks is taken as it is, and figures are estimates then. Does
     /// nothing where it is on.
     ///
-    /// While it is on an allocation takes as long as the account of live blocks does (2 µs with stacks), and all threads meet
+    /// While it is on an allocation takes as long as the account of live blocks does (with stacks up to 2 µs), and all threads meet
     /// at one lock for each.
     pub fn enable(&self) {
         let watching = Watching::begin();

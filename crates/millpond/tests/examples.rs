@@ -133,15 +133,7 @@ fn batches_are_views_and_work_in_place_allocates_nothing() {
 
 #[test]
 fn a_network_learns_and_its_steps_ask_for_nothing() {
-    // An account keeps each stack that it meets, in the program's memory, and may meet a rare one at any time.
-    let output = Command::new(example("network"))
-        .arg("--quick")
-        .env("MILLPOND_CONF", "track:off")
-        .output()
-        .expect("it starts");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}{error}");
+    let said = run_with("network", &["--quick"]);
     assert!(
         said.contains("0 by the 281 others;")
             && said.contains("yes  the gradients are those of the loss")

@@ -1,13 +1,11 @@
 //! Where blocks come from: stacks as addresses, each kept once.
 //!
 //! A stack is looked up by its addresses and gets a number. At most 2^18 are kept, which takes 70 MB; what is new then has
-//! none. With the feature `stacks` they come from `backtrace`, about 2 µs for each. A faster walker (`framehop` needs a
-//! fifteenth) reads the stack as raw memory, keeps its own list of loaded modules and needs unsafe code for both; it would
-//! take the place of `walk`, and nothing else.
+//! none. They come from the [walker](crate::os::walk), with the feature `stacks`.
 
 use super::lock;
 use super::stack::Stack;
-use super::table::{Line, grow, has_room};
+use super::table::{Line, beside_pools, grow, has_room};
 use crate::ranked::{Locked, Rank, Ranked};
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
@@ -165,6 +163,7 @@ impl Stacks {
 
 /// Makes room for more stacks, allocating nothing under the lock; answers whether it could.
 fn more_room(shard: &Ranked<Shard>, len: usize) -> bool {
+    let _beside = beside_pools();
     let mut larger = Vec::new();
     if larger.try_reserve_exact((len * 2).max(16)).is_err() {
         return false;

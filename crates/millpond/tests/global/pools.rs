@@ -1,8 +1,10 @@
 //! Other pools in a program whose allocator is a pool.
 
-use crate::{POOL, Stamped, stats};
+use crate::{POOL, Stamped, child, stats};
 use millpond::engine::{Logged, SourceEvent};
-use millpond::{AllocError, Buffer, Device, Event, Host, MemoryKind, Pool, PoolError, Pools, pools};
+use millpond::{
+    AllocError, Buffer, Device, Event, Host, MemoryKind, Pool, PoolError, Pools, Tracking, pools,
+};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 fn churn(pool: &Pool, rounds: usize) {
@@ -36,6 +38,40 @@ fn another_pool_has_its_tables_beside_this_one() {
     assert_eq!(pool.stats().reserved.current, 0);
     drop(pool);
     assert!(POOL.metadata_bytes() >= metadata.max(1 << 20));
+}
+
+#[test]
+fn an_account_has_its_tables_beside_this_pool() {
+    child("pools::accounts_for_many_blocks_of_many_places", |_| {});
+}
+
+#[inline(never)]
+fn deeper(calls: u32, pool: &Pool, held: &mut Vec<Buffer<u8>>) {
+    if calls > 0 {
+        deeper(calls - 1, pool, held);
+    } else {
+        held.extend((0..200).map(|_| pool.alloc_zeroed(64).expect("room")));
+    }
+    std::hint::black_box(calls);
+}
+
+#[test]
+#[ignore = "a child of another test"]
+fn accounts_for_many_blocks_of_many_places() {
+    let pool = Pool::builder().track(Some(Tracking::All)).host().expect("a pool");
+    let mut held = Vec::with_capacity(100 * 200);
+    deeper(0, &pool, &mut held);
+    let before = stats();
+    for calls in 1..100 {
+        deeper(calls, &pool, &mut held);
+    }
+    let after = stats();
+    let blocks = pool.ledger().map(|ledger| (ledger.blocks(), ledger.lost()));
+    assert_eq!(blocks, Some((20_000, 0)));
+    assert_eq!(
+        (after.allocations, after.allocated.current),
+        (before.allocations, before.allocated.current)
+    );
 }
 
 #[test]
