@@ -49,7 +49,8 @@ pub(crate) fn has_reserve() -> bool {
 /// them at most.
 ///
 /// *Addresses* are multiples of 64, and a block takes at least 64 bytes. *Out of memory* is a null pointer, from which
-/// the standard library makes an error (`try_reserve`) or ends the program. *Threads* may free what others have
+/// the standard library makes an error (`try_reserve`) or ends the program; a block can
+/// be made smaller all the same, to 64 KiB or less. *Threads* may free what others have
 /// allocated, also at their very end. *Forks*: the child may allocate and free, though other threads were at it.
 ///
 /// The pool's own tables do not come from the pool but from an arena of their own, whose bytes
@@ -250,7 +251,10 @@ unsafe impl GlobalAlloc for GlobalPool {
             return block;
         }
         // SAFETY: the caller asks for some bytes.
-        let new = unsafe { self.alloc(wanted) };
+        let mut new = unsafe { self.alloc(wanted) };
+        if new.is_null() && bytes <= layout.size() {
+            new = ARENA.spare(wanted);
+        }
         if new.is_null() {
             return new;
         }

@@ -12,7 +12,8 @@
 //!
 //! What is open runs ahead of what is handed out by a reserve, in proportion to the largest table. When the system has no
 //! more memory for it, a pool first gives back what it can and then refuses to grow ([`has_reserve`](Arena::has_reserve)),
-//! and the reserve is there for the tables of what the pool has handed out.
+//! and the reserve is there for the tables of what the pool has handed out. Half of it is spared for small blocks that the program
+//! could not do without ([`spare`](Arena::spare)).
 
 use crate::os::{self, Map, Part};
 use crate::ranked::{Locked, Rank, Ranked};
@@ -30,6 +31,8 @@ const ALIGN: u64 = 2 << 20;
 const STEP: u64 = 1 << 20;
 /// Free blocks of at least so many bytes give their memory back.
 const LARGE: u64 = 256 << 10;
+/// The largest block that is had for something else than a table.
+const SPARE: u64 = 64 << 10;
 /// Fewer addresses than that are no use.
 const LEAST_BYTES: u64 = 16 << 20;
 
@@ -175,6 +178,21 @@ impl Space {
         self.address(offset)
     }
 
+    /// A block that tables can do without: half of their reserve stays, or it is one that is free anyway.
+    fn spare(&mut self, layout: Layout) -> Option<usize> {
+        let (bytes, size) = size_of_block(layout)?;
+        if bytes > SPARE {
+            return None;
+        }
+        let cut = |this: &mut Self| {
+            // To begin at a multiple of the block may pass over as much again.
+            this.open(2 * bytes + STEP / 2 + 4 * this.largest)?;
+            this.cut(bytes)
+        };
+        let offset = self.pop(size).or_else(|| cut(self))?;
+        self.address(offset)
+    }
+
     fn give(&mut self, address: usize, layout: Layout) {
         let (Some((bytes, size)), Some(map)) = (size_of_block(layout), self.map.as_ref()) else {
             return;
@@ -240,6 +258,15 @@ impl Arena {
             self.bytes.store(space.bytes as usize, Ordering::Relaxed);
         }
         ptr::with_exposed_provenance_mut(address)
+    }
+
+    /// A block for something else than a table, where the pool has none; null where tables would miss it.
+    pub(super) fn spare(&self, layout: Layout) -> *mut u8 {
+        let mut space = self.lock();
+        // Whoever has a block of the pool has seen where the arena is: it is there before the pool.
+        let taken = space.spare(layout);
+        self.short.store(!space.keep_reserve(), Ordering::Relaxed);
+        taken.map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut)
     }
 
     /// Whether there is room for what may not be refused; asks the system once more if there was not.
@@ -345,6 +372,26 @@ mod tests {
         let small: Vec<usize> = std::iter::from_fn(|| space.take(layout(4096, 8))).collect();
         assert_eq!(small.len(), 256);
         assert!(small.iter().all(|at| (held[3]..held[3] + (1 << 20)).contains(at)));
+    }
+
+    #[test]
+    fn what_tables_need_is_not_spared() {
+        let mut space = Space {
+            bytes: LEAST_BYTES,
+            map: Map::new(LEAST_BYTES, ALIGN).ok(),
+            ..Space::new()
+        };
+        let table = layout(256 << 10, 8);
+        let first = space.take(table).expect("room");
+        assert_eq!(space.spare(layout(SPARE as usize + 1, 8)), None, "too large");
+        let spared: Vec<usize> = std::iter::from_fn(|| space.spare(layout(1000, 8))).collect();
+        assert!(spared.len() > 1000, "{}", spared.len());
+        // One that is free is spared whatever there is.
+        space.give(spared[7], layout(1000, 8));
+        assert_eq!(space.spare(layout(1000, 8)), Some(spared[7]));
+        assert_eq!(space.spare(layout(1000, 8)), None);
+        assert!(space.take(layout(1 << 20, 8)).is_some(), "tables have their half");
+        space.give(first, table);
     }
 
     #[test]

@@ -32,7 +32,13 @@ pub(crate) fn data() -> u64 {
 fn take_all(bytes: usize, most: usize) -> Vec<Vec<u8>> {
     let mut held = Vec::new();
     held.try_reserve_exact(most).expect("room for the list");
-    while held.len() < most {
+    take_more(&mut held, bytes);
+    held
+}
+
+/// The same into a list that has room.
+fn take_more(held: &mut Vec<Vec<u8>>, bytes: usize) {
+    while held.len() < held.capacity() {
         let mut block = Vec::new();
         if block.try_reserve_exact(bytes).is_err() {
             break;
@@ -40,7 +46,6 @@ fn take_all(bytes: usize, most: usize) -> Vec<Vec<u8>> {
         block.resize(bytes, 7);
         held.push(block);
     }
-    held
 }
 
 /// Runs out of memory with blocks of several sizes, and lives on.
@@ -66,6 +71,34 @@ fn run_out(least: usize) {
 fn runs_out_of_data() {
     limit(Resource::Data, data() + (96 << 20));
     run_out(16 << 20);
+}
+
+#[test]
+#[ignore = "a child of another test"]
+fn makes_blocks_smaller_where_there_is_no_more() {
+    limit(Resource::Data, data() + (96 << 20));
+    let larger = |n: u8| {
+        let mut block = Vec::with_capacity(100_000);
+        block.resize(40 * usize::from(n) + 1, n);
+        block
+    };
+    let mut blocks: Vec<Vec<u8>> = (0..100).map(larger).collect();
+    let mut smaller: Vec<Box<[u8]>> = Vec::with_capacity(blocks.len());
+    let mut held = Vec::with_capacity(1 << 20);
+    while let Some(block) = blocks.pop() {
+        for bytes in [1 << 20, 100_000, 40_000, 2000, 64] {
+            take_more(&mut held, bytes);
+        }
+        // The standard library would end the program.
+        smaller.push(block.into_boxed_slice());
+    }
+    let is_full = held.len() == held.capacity();
+    drop(held);
+    assert!(!is_full);
+    for (block, n) in smaller.iter().zip((0..100u8).rev()) {
+        assert_eq!(block.len(), 40 * usize::from(n) + 1);
+        assert!(block.iter().all(|byte| *byte == n));
+    }
 }
 
 #[test]
@@ -115,6 +148,7 @@ fn has_few_addresses() {
 #[test]
 fn a_program_outlives_that_memory_runs_out() {
     child("limits::runs_out_of_data", |_| {});
+    child("limits::makes_blocks_smaller_where_there_is_no_more", |_| {});
     // Nor does it end by who watches it.
     child("limits::runs_out_of_data", |command| {
         command.env("MILLPOND_MONITOR", "1,interval=10ms");
