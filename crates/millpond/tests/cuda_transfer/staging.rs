@@ -1,6 +1,6 @@
 //! A staging whose function that copies asks for more, and one on a stream that is captured.
 
-use crate::{emulator, in_children};
+use crate::support::emulator::{self, in_children};
 use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool, Staging};
 use std::sync::{Arc, Mutex, OnceLock};
 

@@ -1,0 +1,212 @@
+//! All of it in one program: with each call of the driver failing, in any order of work, and with what is planted in it.
+
+use crate::files::Folder;
+use crate::passes::{data_of, through};
+use crate::support::emulator::{self, in_any_order, in_children};
+use crate::{LEN, Outcome, Place, numbers, ordinary};
+use millpond::cuda::{
+    Advice, CudaDevice, CudaManaged, CudaStream, DeviceBuffer, Registered, Staging, Transfer,
+};
+use millpond::{DataSet, Device, Unpooled};
+
+/// All there is of this module, once.
+fn program(place: &Place, data: &DataSet<u32>, managed: &Unpooled) -> Outcome {
+    let Place {
+        device,
+        pool,
+        pinned,
+        first,
+        second,
+    } = place;
+    let sent = numbers(LEN);
+    let there = pool.alloc_zeroed::<u32>(LEN, first)?;
+    let (host, there) = second.upload(pinned.alloc_from(&sent)?, there)?.wait()?;
+    let other = pool.alloc::<u32>(LEN, second)?;
+    let (there, mut other) = first.copy(there, other)?.wait()?;
+    let (host, mut there) = second.upload(host, there)?.split()?;
+    there.fill_zero()?;
+    drop(host);
+    let registered = Registered::new(device, ordinary(&sent))?;
+    let (registered, back) = second.download(other, registered)?.wait()?;
+    assert_eq!(registered[..], sent);
+    other = back;
+    let staging = Staging::with_slots(device, 2, 400_000)?;
+    staging.upload(&registered.into_buffer(), &mut other)?;
+    let mut back = vec![0u32; LEN];
+    staging.download(&other, &mut back)?;
+    assert_eq!(back, sent);
+    let (back, _) = staging.upload_owned(back, other)?.wait()?;
+    let mut table = managed.alloc_from(&back)?;
+    device.advise(&table, Advice::Prefer(Device::Cuda(0)))?;
+    table = second.prefetch(table, Device::Cuda(0))?.wait()?;
+    assert_eq!(table[..], sent);
+    assert_eq!(
+        through(place, data, 1, 2)?,
+        numbers(data.rows() as usize * data.row())
+    );
+    pool.compact();
+    pinned.compact();
+    Ok(())
+}
+
+fn whole(place: &Place, managed: &Unpooled) {
+    let device = place.pool.stats();
+    assert_eq!(
+        (device.requested.current, device.allocations),
+        (0, device.frees),
+        "on the device"
+    );
+    let pinned = place.pinned.stats();
+    assert_eq!(
+        (pinned.requested.current, pinned.allocations),
+        (0, pinned.frees),
+        "pinned"
+    );
+    assert_eq!(managed.held_bytes(), 0);
+}
+
+/// Each call of the driver that the program makes fails once: it is told, nothing is lost, and all of it serves afterwards.
+#[test]
+fn each_call_fails_in_turn() {
+    let options = ["strict:on", "streams:seeded,seed:5,strict:on"].map(str::to_owned);
+    in_children("program::each_call_fails_in_turn", options.into_iter(), || {
+        let place = Place::on(CudaDevice::get(0).expect("a device"));
+        let folder = Folder::new("cuda-faults");
+        let data = data_of(&folder, 300, 1);
+        let managed = Unpooled::over(Box::new(CudaManaged::new(&place.device).expect("managed memory")));
+        program(&place, &data, &managed).expect("nothing fails");
+        let before = emulator::calls(None);
+        program(&place, &data, &managed).expect("nothing fails");
+        let calls = emulator::calls(None) - before;
+        whole(&place, &managed);
+        let free = place.device.memory().expect("figures").free;
+        let (mut told, mut mended) = (0, 0);
+        for nth in 1..=calls {
+            emulator::fail(Some(nth));
+            match program(&place, &data, &managed) {
+                Ok(()) => mended += 1,
+                Err(_) => told += 1,
+            }
+            emulator::fail(None);
+            whole(&place, &managed);
+            assert_eq!(place.pool.lost(), None, "call {nth} of {calls}");
+            program(&place, &data, &managed)
+                .unwrap_or_else(|error| panic!("after call {nth} of {calls} failed: {error}"));
+            whole(&place, &managed);
+        }
+        assert_eq!(place.device.memory().expect("figures").free, free);
+        assert_eq!(place.pinned.stats().reserved.current, 0);
+        assert_eq!(millpond::pinned_bytes(), 0);
+        println!("{calls} calls: {told} failures told, {mended} made good");
+        assert!(calls > 200 && told > 50 && mended > 50);
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
+/// Work as late and as interleaved as CUDA allows: every byte is right, and nothing is used that is not ordered.
+#[test]
+fn any_order_of_work_is_right() {
+    in_any_order("program::any_order_of_work_is_right", 100, || {
+        let place = Place::on(CudaDevice::get(0).expect("a device"));
+        let folder = Folder::new("cuda-orders");
+        let data = data_of(&folder, 1000, 1);
+        let managed = Unpooled::over(Box::new(CudaManaged::new(&place.device).expect("managed memory")));
+        for _ in 0..2 {
+            program(&place, &data, &managed).expect("nothing fails");
+            whole(&place, &managed);
+        }
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
+/// A transfer comes after what others do with the device's end, if they were recorded; and one that is dropped keeps the host's until
+/// it is done.
+#[test]
+fn transfers_wait_for_others_and_others_for_them() {
+    in_any_order(
+        "program::transfers_wait_for_others_and_others_for_them",
+        20,
+        || {
+            let Place {
+                pool,
+                pinned,
+                first,
+                second,
+                device,
+            } = Place::on(CudaDevice::get(0).expect("a device"));
+            let third = CudaStream::new(&device).expect("a stream");
+            let mut there: DeviceBuffer<u32> = pool.alloc_zeroed(LEN, &first).expect("memory");
+            third.wait_for(&first).expect("it waits");
+            emulator::set_bytes(there.address(), 7, 4 * LEN, third.as_raw());
+            there.record_use(&third).expect("its device");
+            let host = pinned.alloc_zeroed::<u32>(LEN).expect("memory");
+            let coming = second.download(there, host).and_then(Transfer::wait);
+            let (host, there) = coming.expect("a copy");
+            assert!(host.iter().all(|n| *n == 0x0707_0707));
+
+            let (going, there) = second
+                .upload(host, there)
+                .and_then(Transfer::split)
+                .expect("it begins");
+            drop(going);
+            let next = pinned.alloc_from(&vec![1u32; LEN]).expect("memory");
+            assert!(there.to_vec().expect("a copy").iter().all(|n| *n == 0x0707_0707));
+            assert_eq!(next[0], 1);
+            assert_eq!(emulator::findings(), (0, String::new()));
+        },
+    );
+}
+
+/// Whatever the driver gave for all of that it has back.
+#[test]
+fn what_the_driver_gave_goes_back() {
+    in_children(
+        "program::what_the_driver_gave_goes_back",
+        std::iter::once(String::new()),
+        || {
+            let device = CudaDevice::get(0).expect("a device");
+            let folder = Folder::new("cuda-balance");
+            let data = data_of(&folder, 300, 1);
+            let managed = Unpooled::over(Box::new(CudaManaged::new(&device).expect("managed memory")));
+            let place = Place::on(device);
+            program(&place, &data, &managed).expect("nothing fails");
+            drop((place, managed));
+            for (given, back) in [
+                (c"cuMemHostAlloc", c"cuMemFreeHost"),
+                (c"cuMemHostRegister", c"cuMemHostUnregister"),
+                (c"cuMemAllocManaged", c"cuMemFree"),
+                (c"cuEventCreate", c"cuEventDestroy"),
+                (c"cuStreamCreate", c"cuStreamDestroy"),
+            ] {
+                let calls = [given, back].map(|name| emulator::calls(Some(name)));
+                assert!(calls[0] > 0 && calls[0] == calls[1], "{given:?}: {calls:?}");
+            }
+        },
+    );
+}
+
+/// What is planted is found: another stream writes what a transfer copies, and waits for nothing.
+#[test]
+fn a_missing_wait_is_found() {
+    let options = std::iter::once("streams:seeded,seed:1,strict:on".to_owned());
+    in_children("program::a_missing_wait_is_found", options, || {
+        let Place {
+            pool,
+            pinned,
+            first,
+            second,
+            ..
+        } = Place::on(CudaDevice::get(0).expect("a device"));
+        let there: DeviceBuffer<u32> = pool.alloc_zeroed(LEN, &first).expect("memory");
+        let (address, host) = (there.address(), pinned.alloc_from(&numbers(LEN)).expect("memory"));
+        let (host, there) = second
+            .upload(host, there)
+            .and_then(Transfer::split)
+            .expect("it begins");
+        assert_eq!(emulator::findings(), (0, String::new()), "all of that is ordered");
+        let third = CudaStream::new(there.stream().device()).expect("a stream");
+        emulator::set_bytes(address, 7, 4 * LEN, third.as_raw());
+        drop((host, there));
+        assert!(emulator::findings().0 > 0, "the planted race was not found");
+    });
+}
