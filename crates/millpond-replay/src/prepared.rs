@@ -204,8 +204,9 @@ fn recorded(trace: &Trace, with_verification: bool) -> Result<Option<Recorded>, 
         return Ok(None);
     };
     let expandable = trace.settings.expandable_segments.unwrap_or(false);
-    let policy = match trace.origin.format {
-        Format::MillpondRecording => usual_policy(Format::MillpondRecording),
+    let policy = match (&trace.settings.policy, trace.origin.format) {
+        (Some(policy), _) => policy,
+        (None, Format::MillpondRecording) => usual_policy(Format::MillpondRecording),
         _ if expandable => "torch-expandable",
         _ => "torch-native",
     };

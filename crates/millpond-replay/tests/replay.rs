@@ -63,6 +63,21 @@ fn what_no_device_holds_is_not_replayed() {
 }
 
 #[test]
+fn the_recorded_policy_is_the_one_that_is_named() {
+    let rows = "time_us,action,id,bytes,stream,tag\n0,segment_alloc,9,2097152,0,\n1,alloc,1,100,0,\n";
+    let under = |header: &str| {
+        let text = format!("{header}{rows}");
+        let recording = read_bytes(text.as_bytes(), "tiny.csv", &ReadOptions::default()).expect("valid");
+        let replayed = replay(&recording.traces[0], &options(&["bfc"], None), &|_, _| {}).expect("replayed");
+        let recorded = replayed.report.recorded.expect("it names what was reserved");
+        (recorded.policy, recorded.peak_reserved_bytes)
+    };
+    let named = under("# {\"millpond\": {\"policy\": \"bfc\"}}\n");
+    assert_eq!(named, ("bfc".to_owned(), 2 * MIB));
+    assert_eq!(under(""), ("torch-native".to_owned(), 2 * MIB));
+}
+
+#[test]
 fn a_window_begins_with_what_lived_then() {
     let recording =
         read("0,alloc,1,100,0,\n10,alloc,2,200,0,\n20,free,1,100,0,\n30,alloc,3,300,0,\n40,free,2,200,0,\n");

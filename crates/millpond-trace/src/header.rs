@@ -72,6 +72,9 @@ impl Header {
                 .as_array()
                 .map(|pairs| pairs.iter().take(64).filter_map(pair).collect())
                 .unwrap_or_default(),
+            policy: value["policy"]
+                .as_str()
+                .map(|policy| policy.chars().take(200).collect()),
         };
     }
 }
@@ -106,9 +109,14 @@ pub(crate) fn write(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
     out.write_all(b"}\n")
 }
 
-/// Writes the header line of a recording that facts are known of.
+/// Writes the header line of a recording that facts are known of, and the policy of all its pools.
 #[cfg(feature = "recording")]
-pub(crate) fn write_facts(name: &str, facts: &[(String, String)], out: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn write_facts(
+    name: &str,
+    facts: &[(String, String)],
+    policy: Option<&str>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let mut bytes = name.len() + PAIR;
     write!(out, "# {{\"trace\": {}", Value::from(name))?;
     for (key, value) in facts {
@@ -124,6 +132,10 @@ pub(crate) fn write_facts(name: &str, facts: &[(String, String)], out: &mut dyn 
             Value::from(value.as_str())
         )?;
     }
+    if let Some(policy) = policy {
+        let ours = json!({ "policy": policy });
+        write!(out, ", {}: {ours}", Value::from(OURS))?;
+    }
     out.write_all(b"}\n")
 }
 
@@ -137,6 +149,7 @@ fn ours(trace: &Trace) -> Value {
         "max_split_size": settings.max_split_size,
         "garbage_collection_threshold": settings.garbage_collection_threshold,
         "roundup_power2_divisions": settings.roundup_power2_divisions,
+        "policy": settings.policy,
     });
     if let Some(object) = value.as_object_mut() {
         object.retain(|_, value| !matches!(value, Value::Null | Value::Bool(false)) && value != &json!([]));

@@ -100,6 +100,8 @@ pub struct Settings {
     pub garbage_collection_threshold: Option<f64>,
     /// `roundup_power2_divisions` as (lower bound of the size range in bytes, divisions).
     pub roundup_power2_divisions: Vec<(u64, u64)>,
+    /// The policy that placed the blocks, where a recording of Millpond's names one for all of the device's pools.
+    pub policy: Option<String>,
 }
 
 /// A segment that was reserved before the first event.

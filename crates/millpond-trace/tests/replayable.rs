@@ -98,6 +98,45 @@ fn unclosed() -> Vec<u8> {
 }
 
 #[test]
+fn the_policy_is_that_of_all_pools_of_a_device() {
+    let of = |pools: &[&str]| {
+        let mut writer = Writer::new(Vec::new(), &[]).expect("a vector takes all");
+        for (text, pool) in pools.iter().zip(1..) {
+            let define = Row {
+                pool,
+                ..Row::new(Kind::DefinePool, 0)
+            };
+            let said = writer.say(&define, Some(text), Some(&[0]));
+            said.expect("it is a row");
+            let block = Row {
+                id: u64::from(pool),
+                requested: 1 << 20,
+                pool,
+                ..Row::new(Kind::Alloc, 1)
+            };
+            writer.push(&block).expect("it is a row");
+        }
+        let file = Scratch::new("policies.mpr", &writer.finish(2).expect("a vector takes all"));
+        let history = open(&file);
+        let found = traces(&history, "policies", &ExportOptions::default()).expect("a block is there");
+        let policy = found.recording.traces[0].settings.policy.clone();
+        let (csv, _) = converted(&history, "policies.csv", &ExportOptions::default());
+        let read = read_bytes(&csv, "policies.csv", &ReadOptions::default()).expect("we wrote it");
+        assert_eq!(read.traces[0].settings.policy, policy);
+        policy
+    };
+    let known = |name: &str| Some(name.to_owned());
+    assert_eq!(of(&["cuda\na\nbuckets"]), known("buckets"));
+    assert_eq!(of(&["cuda\na\nbuckets", "cuda\n\nbuckets"]), known("buckets"));
+    assert_eq!(
+        of(&["cuda\na\nbuckets", "cuda\nb\nmillpond", "cuda\nc\nbuckets"]),
+        None
+    );
+    assert_eq!(of(&["cuda\na\nbuckets", "cuda\nb"]), None);
+    assert_eq!(of(&["cuda\na"]), None);
+}
+
+#[test]
 fn what_is_missing_from_a_recording_is_said() {
     let file = Scratch::new("cut.mpr", &unclosed());
     let found = traces(&open(&file), "cut", &ExportOptions::default()).expect("a part is there");

@@ -80,6 +80,8 @@ pub struct PoolLabel {
     pub kind: MemoryKind,
     /// The device it is on; 0 for the host's memory.
     pub device: u32,
+    /// The policy that places its blocks; empty where there is none.
+    pub policy: Arc<str>,
 }
 
 impl PoolLabel {
@@ -91,7 +93,15 @@ impl PoolLabel {
             name: name.into(),
             kind,
             device,
+            policy: "".into(),
         }
+    }
+
+    /// The same of a pool under this policy.
+    #[must_use]
+    pub fn under(mut self, policy: &str) -> Self {
+        self.policy = policy.into();
+        self
     }
 }
 

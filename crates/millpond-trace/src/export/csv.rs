@@ -10,8 +10,17 @@ use crate::strings::Map;
 use crate::{Action, header};
 use std::io::Write;
 
+/// The policy of all pools, if they have the same.
+fn policy(source: &Source<'_>) -> Option<String> {
+    let pools = source.history.definitions.pools();
+    let (_, first) = pools.first()?;
+    let same = pools.iter().all(|(_, pool)| pool.policy == first.policy);
+    (same && !first.policy.is_empty()).then(|| clean(&first.policy).into_owned())
+}
+
 pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported, ExportError> {
-    header::write_facts(source.program(), &source.history.facts, out)?;
+    let policy = policy(source);
+    header::write_facts(source.program(), &source.history.facts, policy.as_deref(), out)?;
     writeln!(out, "time_us,action,id,bytes,stream,address,pool,device,tag")?;
     let pools = pools(source);
     let mut tags: Map<u32, String> = Map::default();

@@ -66,7 +66,7 @@ impl<W: Write> Told<'_, '_, W> {
         if let Some(pool) = definitions.pool(row.pool)
             && self.is_new(Kind::DefinePool, row.pool)
         {
-            let text = format!("{}\n{}", pool.memory, pool.name);
+            let text = format!("{}\n{}\n{}", pool.memory, pool.name, pool.policy);
             let define = Row {
                 pool: row.pool,
                 ..at(Kind::DefinePool)

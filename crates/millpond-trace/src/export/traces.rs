@@ -50,7 +50,9 @@ pub fn traces(history: &History, name: &str, options: &ExportOptions<'_>) -> Res
             continue;
         }
         device.ledger.cautions = cautions.clone();
-        traces.push(finished(device.ledger, name, number, history));
+        let mut trace = finished(device.ledger, name, number, history);
+        trace.settings.policy = device.policy.flatten();
+        traces.push(trace);
         times.push(device.times);
     }
     Ok(Traces {
@@ -84,6 +86,22 @@ struct Device {
     ledger: Ledger,
     times: Vec<u64>,
     tags: Map<u32, u32>,
+    pools: Map<u32, ()>,
+    /// That of its pools so far; none within where they differ, or one says none.
+    policy: Option<Option<String>>,
+}
+
+impl Device {
+    /// Takes in a pool's policy.
+    fn meet(&mut self, pool: u32, history: &History) {
+        if self.pools.insert(pool, ()).is_some() {
+            return;
+        }
+        let known = history.definitions.pool(pool).map(|pool| pool.policy.clone());
+        let policy = known.filter(|name| !name.is_empty());
+        let same = self.policy.as_ref().is_none_or(|before| *before == policy);
+        self.policy = Some(policy.filter(|_| same));
+    }
 }
 
 struct Devices {
@@ -105,7 +123,10 @@ impl Devices {
                 ledger: Ledger::new(),
                 times: Vec::new(),
                 tags: Map::default(),
+                pools: Map::default(),
+                policy: None,
             });
+        device.meet(row.pool, source.history);
         let ledger = &mut device.ledger;
         let tag = *device.tags.entry(row.tag).or_insert_with(|| {
             let text = clean(source.history.definitions.tag(row.tag));

@@ -15,6 +15,8 @@ pub struct Pool {
     pub memory: String,
     /// The device it is on; -1 for the host's memory.
     pub device: i32,
+    /// The policy that places its blocks; empty where that is not known.
+    pub policy: String,
 }
 
 /// A function on a stack, as far as it is known.
@@ -79,14 +81,16 @@ impl Definitions {
         }
     }
 
-    /// The name and the kind of memory, one a line.
+    /// The kind of memory, the name and the policy, one a line.
     fn define_pool(&mut self, number: u32, text: &str, list: &[u64]) {
-        let (memory, name) = text.split_once('\n').unwrap_or(("", text));
+        let (memory, rest) = text.split_once('\n').unwrap_or(("", text));
+        let (name, policy) = rest.split_once('\n').unwrap_or((rest, ""));
         let device = list.first().map_or(-1, |device| *device as i32);
         let pool = Pool {
             name: name.to_owned(),
             memory: memory.to_owned(),
             device,
+            policy: policy.to_owned(),
         };
         self.pools.insert(number, pool);
     }

@@ -36,7 +36,8 @@ pub enum Kind {
     Live = 13,
     /// `tag` is called `text`.
     DefineTag = 16,
-    /// `pool` is of the kind of memory and has the name in `text`, one a line; `list` has its device.
+    /// `pool` is of the kind of memory, has the name and places blocks by the policy in `text`, one a line, of which the last may be missing;
+    /// `list` has its device.
     DefinePool = 17,
     /// `thread` is called `text`.
     DefineThread = 18,

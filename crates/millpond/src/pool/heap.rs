@@ -206,23 +206,22 @@ impl Heap {
         let number = next_number();
         let order = Order::new();
         let parts = parts(number, order)?;
+        let policy = parts.memory.policy().name();
+        let label = PoolLabel::new(number, &parts.name, parts.kind, 0).under(policy);
         let heap = Box::leak(Box::new(Self {
             number,
             closed: AtomicBool::new(false),
             alone: AtomicBool::new(true),
             totals: Totals::default(),
             shelves: std::array::from_fn(|class| order.nth(Rank::Shelf, class, Shelf::default())),
-            policy: parts.memory.policy().name(),
+            policy,
             core: order.lock(Rank::Core, Some(Core::new(parts.memory))),
             roll: order.lock(Rank::Roll, Roll::default()),
             detours: AtomicU32::new(
                 Detour::Charged.if_so(parts.budget.is_some()) | Detour::Guarded.if_so(parts.guard.is_some()),
             ),
             line: Line::new(order),
-            watchers: order.lock(
-                Rank::Watchers,
-                Arc::new(Watchers::new(PoolLabel::new(number, &parts.name, parts.kind, 0))),
-            ),
+            watchers: order.lock(Rank::Watchers, Arc::new(Watchers::new(label))),
             watch_changes: AtomicU64::new(0),
             flow: parts.flow,
             ledgers: order.lock(Rank::Ledgers, Vec::new()),

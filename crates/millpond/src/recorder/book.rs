@@ -234,7 +234,9 @@ impl<W: Write> Book<W> {
             pool: pool.id as u32,
             ..Row::new(Kind::DefinePool, self.last)
         };
-        let text = format!("{memory}\n{}", pool.name);
+        // One a line.
+        let name = pool.name.replace('\n', " ");
+        let text = format!("{memory}\n{name}\n{}", pool.policy);
         self.writer.say(&row, Some(&text), Some(&[device as u64]))
     }
 

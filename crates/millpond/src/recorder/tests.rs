@@ -63,7 +63,9 @@ fn what_a_program_does_is_in_the_file() {
     let file = Scratch::new("does");
     let before = named("made before");
     let recorder = Recorder::start(&file.0).expect("a file");
-    let later = named("made later");
+    // A name of two lines is one of one in the file, where the policy comes after it.
+    let later = Pool::builder().name("made\nlater").policy("bfc").track(None);
+    let later = later.host().expect("addresses");
     let (mut kept, mut sum) = (Vec::new(), 0);
     for (round, pool) in [&before, &later].into_iter().cycle().take(100).enumerate() {
         let _scope = tag(if round % 3 == 0 { "third" } else { "rest" });
@@ -99,6 +101,8 @@ fn what_a_program_does_is_in_the_file() {
         .live_at(half.expect("the mark"))
         .expect("the file is there");
     let pools = ["made before", "made later"].map(|name| number(&history, name));
+    let policies = pools.map(|pool| history.definitions.pool(pool).expect("defined").policy.as_str());
+    assert_eq!(policies, ["millpond", "bfc"]);
     let live_in = |pool: u32| {
         live.blocks()
             .filter(|row| row.pool == pool)

@@ -23,6 +23,7 @@ fn live(history: &History, rows: &[Row], name: &str) -> Vec<Row> {
     let pools = history.definitions.pools();
     let of = pools.iter().find(|(_, pool)| pool.name == name).expect("defined");
     assert_eq!((of.1.memory.as_str(), of.1.device), ("cuda", 0));
+    assert_eq!(of.1.policy, "millpond");
     let live = rows
         .iter()
         .filter(|row| row.kind == Kind::Live && row.pool == of.0);

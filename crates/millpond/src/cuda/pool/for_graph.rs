@@ -8,7 +8,7 @@ use crate::event::PoolLabel;
 use crate::memory::MemoryKind;
 use crate::pool::{Charged, next_number};
 use millpond_engine::policies::Millpond;
-use millpond_engine::{Engine, MillpondConf};
+use millpond_engine::{Engine, MillpondConf, Policy};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -23,6 +23,7 @@ impl DevicePool {
         let charged = Charged::new(source, of.limit.clone(), of.reserved.clone(), Arc::clone(&flow));
         let name = format!("{}, a graph", of.name);
         let label = PoolLabel::new(number, &name, MemoryKind::Device, of.device.number());
+        let label = label.under(policy.name());
         let made = Shared::new(Parts {
             device: of.device.clone(),
             memory: of.memory,

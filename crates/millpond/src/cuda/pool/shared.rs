@@ -117,7 +117,8 @@ impl Shared {
             &parts.name,
             MemoryKind::Device,
             parts.device.number(),
-        );
+        )
+        .under(parts.engine.policy().name());
         let shared = Arc::new(Self {
             parts: Fixed {
                 device: parts.device,
