@@ -86,7 +86,7 @@ fn families(named: &[String]) -> Result<Vec<Family>, CliError> {
 fn heaviest(traces: Vec<Trace>, quiet: bool) -> Result<Trace, CliError> {
     let several = traces.len() > 1;
     let peak = |trace: &Trace| {
-        millpond_replay::Program::new(trace, millpond_replay::Selection::default())
+        millpond_replay::Program::as_recorded(trace, millpond_replay::Selection::default())
             .map_or(0, |p| p.peak_requested)
     };
     let heaviest = traces.into_iter().rev().max_by_key(peak);

@@ -91,7 +91,7 @@ impl Program {
         Ok(program)
     }
 
-    /// The same whatever it holds, for facts about it.
+    /// The same whatever it holds: for facts about it, and for replays that make it smaller.
     ///
     /// # Errors
     /// When the selection leaves nothing to replay.

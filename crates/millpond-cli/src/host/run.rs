@@ -106,7 +106,7 @@ fn measure(trace: &Trace, several: bool, args: &ReplayArgs, rules: &Rules) -> Re
         true => format!("{} (device {})", trace.origin.name, trace.origin.device),
         false => trace.origin.name.clone(),
     };
-    let program = Program::new(trace, replay::selection(&args.selection))?;
+    let program = Program::as_recorded(trace, replay::selection(&args.selection))?;
     if args.selection.time_window.is_some() && program.events == 0 {
         // What lived then would be replayed, and its figures taken for those of a part of the run.
         return Err(ReplayError::NothingToReplay {
