@@ -1,0 +1,165 @@
+//! The report as JSON.
+
+use crate::support::{folder, json, run, small, trace};
+use serde_json::Value;
+
+fn keys(value: &Value) -> Vec<&str> {
+    value
+        .as_object()
+        .expect("an object")
+        .keys()
+        .map(String::as_str)
+        .collect()
+}
+
+fn sorted<const N: usize>(mut keys: [&'static str; N]) -> Vec<&'static str> {
+    keys.sort_unstable();
+    keys.to_vec()
+}
+
+#[test]
+fn the_json_has_exactly_these_keys() {
+    let file = small(&folder("keys"), "run.csv");
+    let (code, stdout, _) = run(&[
+        "replay",
+        &file,
+        "--json",
+        "--fit",
+        "-d",
+        "48MiB",
+        "-p",
+        "torch-native",
+    ]);
+    assert_eq!(code, 3);
+    let report: Value = serde_json::from_str(&stdout).expect("JSON");
+    let top = sorted([
+        "schema",
+        "trace",
+        "device",
+        "events",
+        "allocations",
+        "initial_blocks",
+        "peak_requested_bytes",
+        "recorded",
+        "settings",
+        "cautions",
+        "results",
+        "advice",
+    ]);
+    assert_eq!(keys(&report), top);
+    let result = &report["results"][0];
+    let of_result = sorted([
+        "policy",
+        "fidelity",
+        "peak_reserved_bytes",
+        "peak_allocated_bytes",
+        "overhead",
+        "hit_rate",
+        "smallest_device_bytes",
+        "fit",
+        "driver_calls",
+        "stalls",
+        "moved_bytes",
+        "handle_operations",
+        "cross_stream_waits",
+        "modelled_driver_ms",
+        "ns_per_event",
+        "steps",
+        "plans",
+        "first_failure",
+    ]);
+    assert_eq!(keys(result), of_result);
+    let of_fit = sorted([
+        "stalls",
+        "stalls_per_allocation",
+        "modelled_driver_ms",
+        "moved_bytes",
+    ]);
+    assert_eq!(keys(&result["fit"]), of_fit);
+    let of_calls = sorted([
+        "malloc",
+        "free",
+        "create",
+        "map",
+        "set_access",
+        "unmap",
+        "release",
+        "reserve",
+        "event_record",
+        "event_wait",
+    ]);
+    assert_eq!(keys(&result["driver_calls"]), of_calls);
+    let of_failure = sorted([
+        "event",
+        "bytes",
+        "stream",
+        "tag",
+        "held_bytes",
+        "free_bytes",
+        "largest_hole_bytes",
+        "cached_bytes",
+        "holders",
+        "remedy",
+    ]);
+    assert_eq!(keys(&result["first_failure"]), of_failure);
+    assert_eq!(
+        keys(&result["first_failure"]["holders"][0]),
+        sorted(["tag", "bytes", "blocks"])
+    );
+    assert_eq!(report["schema"], 1);
+    assert_eq!(report["peak_requested_bytes"], 60 << 20);
+    assert_eq!(result["first_failure"]["event"], 1);
+    assert_eq!(result["first_failure"]["held_bytes"], 30 << 20);
+}
+
+/// The figures of one report without the one that is a measurement.
+fn timeless(mut report: Value) -> Value {
+    for result in report["results"].as_array_mut().expect("results") {
+        assert!(
+            result
+                .as_object_mut()
+                .expect("a result")
+                .remove("ns_per_event")
+                .is_some()
+        );
+    }
+    report
+}
+
+#[test]
+fn runs_and_threads_change_no_figure() {
+    let file = trace("cpu_tiny_gpt_varlen");
+    let with = |threads: &str| {
+        timeless(json(&[
+            "replay",
+            &file,
+            "--json",
+            "--device",
+            "160MiB",
+            "--threads",
+            threads,
+        ]))
+    };
+    let one = with("1");
+    assert_eq!(one, with("1"));
+    assert_eq!(one, with("4"));
+}
+
+#[test]
+fn what_cannot_be_said_is_in_the_json() {
+    let file = folder("cut").join("run.csv");
+    std::fs::write(
+        &file,
+        "time_us,action,id,bytes,stream,tag\n0,alloc,1,31457280,0,a\n1,free,1,31457280,0,\n2,all",
+    )
+    .expect("written");
+    let report = json(&["replay", &file.display().to_string(), "--json", "-p", "none"]);
+    let cautions = report["cautions"].as_array().expect("cautions");
+    assert_eq!(cautions.len(), 2, "{cautions:?}");
+    assert!(cautions[0].to_string().contains("cut after"));
+    assert!(
+        cautions[1]
+            .to_string()
+            .contains("nothing can be said about the time after")
+    );
+}
