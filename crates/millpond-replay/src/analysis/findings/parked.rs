@@ -1,9 +1,11 @@
-//! Memory that was given back and waits for a stream, from the request to free it to its completion.
+//! Memory that was given back and waits for a stream: from the request to free it to its completion, where these are recorded; else as
+//! pools have it in their accounts whenever these are looked at.
 
 use super::super::shown;
-use super::{By, Finding, Lint, Map, Seen, percent, size, who};
+use super::{By, Finding, Lint, Map, Seen, Who, largest, percent, size, who};
+use crate::analysis::groups::pool_name;
 use crate::analysis::ledger::{Ledger, Parked, Watch};
-use millpond_trace::recording::{Kind, Row};
+use millpond_trace::recording::{Gauge, Kind, Row};
 
 /// Bytes waiting at once that are worth a word.
 const LEAST_BYTES: u128 = 1 << 20;
@@ -19,6 +21,12 @@ pub(super) struct ParkedLong {
     /// What was waiting when `by_tag` was counted.
     counted: u128,
     longest: u64,
+    /// Of pools that tell it: what blocks in callers' hands have, and what waits besides.
+    told: Map<u32, (u64, u64)>,
+    /// Of what time they are telling, until they have done.
+    telling: Option<u64>,
+    /// What waited in each of them when the most waited in all, if that is more than requests show.
+    by_pool: Vec<(u32, u64)>,
 }
 
 impl ParkedLong {
@@ -29,6 +37,7 @@ impl ParkedLong {
         }
         self.most = waiting;
         self.at = ledger.time;
+        self.by_pool.clear();
         // Counting takes a look at each block: not at each byte more.
         if waiting < self.counted + self.counted / 32 {
             return;
@@ -44,6 +53,46 @@ impl ParkedLong {
             of.1 += 1;
         }
     }
+
+    /// Accounts of pools come as one gauge after the other, all of one time.
+    fn measure(&mut self, row: &Row) {
+        let told = self.told.entry(row.pool).or_default();
+        match Gauge::from_number(row.tag) {
+            Some(Gauge::Allocated) => told.0 = row.bytes,
+            Some(Gauge::Active) => {
+                told.1 = row.bytes.saturating_sub(told.0);
+                self.telling = Some(row.time);
+            }
+            _ => {}
+        }
+    }
+
+    /// All pools have told what they had at a time.
+    fn add_up(&mut self, time: u64) {
+        let waiting = self.told.values().map(|(_, waits)| u128::from(*waits)).sum();
+        if waiting > self.most {
+            self.most = waiting;
+            self.at = time;
+            self.by_pool = self
+                .told
+                .iter()
+                .map(|(pool, (_, waits))| (*pool, *waits))
+                .collect();
+        }
+    }
+
+    fn who(&self, seen: &Seen<'_>) -> Vec<Who> {
+        if self.by_pool.is_empty() {
+            return who(seen.ledger, By::Tag, &self.by_tag);
+        }
+        let name = |pool: u32| pool_name(pool, seen.history.definitions.pool(pool));
+        let pools = self.by_pool.iter();
+        largest(
+            pools
+                .map(|(pool, waits)| (u128::from(*waits), name(*pool), 0))
+                .collect(),
+        )
+    }
 }
 
 impl Watch for ParkedLong {
@@ -56,8 +105,16 @@ impl Watch for ParkedLong {
     }
 
     fn row(&mut self, ledger: &Ledger<'_>, row: &Row, _: Option<&str>) {
-        if row.kind == Kind::FreeRequested {
-            self.look(ledger);
+        if let Some(time) = self.telling
+            && (row.kind != Kind::Gauge || row.time != time)
+        {
+            self.telling = None;
+            self.add_up(time);
+        }
+        match row.kind {
+            Kind::FreeRequested => self.look(ledger),
+            Kind::Gauge if row.pool != 0 => self.measure(row),
+            _ => {}
         }
     }
 }
@@ -69,6 +126,7 @@ impl Lint for ParkedLong {
             return None;
         }
         let longest = match self.longest {
+            _ if !self.by_pool.is_empty() => " when pools were looked at".to_owned(),
             0 => String::new(),
             time => format!("; the longest waited {:.3} ms", time as f64 / 1e6),
         };
@@ -81,7 +139,7 @@ impl Lint for ParkedLong {
                 percent(self.most, peak),
             ),
             when: Some((self.at, self.at)),
-            who: who(seen.ledger, By::Tag, &self.by_tag),
+            who: self.who(seen),
             remedy: "Free on the stream that used the block last, or let that stream wait for the other one's event before the free.",
         })
     }

@@ -3,7 +3,7 @@
 use super::{Finding, examine};
 use crate::analysis::tests::made::Made;
 use crate::analysis::{By, TimelineOptions, Window, recorded_steps, report_with_timeline, timeline};
-use millpond_trace::recording::{Kind, Row};
+use millpond_trace::recording::{Gauge, Kind, Row};
 
 const MIB: u64 = 1 << 20;
 
@@ -158,6 +158,46 @@ fn memory_that_waits_for_streams_is_told() {
     assert!(finding.evidence.contains("0.004 ms"), "{}", finding.evidence);
     none(parked(8 * MIB, 400 * MIB));
     none(parked(1000, 2000));
+}
+
+/// Two pools whose accounts are looked at now and then.
+fn waiting(bytes: [u64; 3], others: u64) -> Made {
+    let mut made = Made::new(2);
+    let held = made.alloc(1, others);
+    for (round, waits) in (1..).zip(bytes) {
+        // What waits in one pool when it was looked at has gone from the other.
+        let first = if round % 2 == 0 { waits } else { 0 };
+        for (pool, allocated, waits) in [(1, others, first), (2, 0, waits - first)] {
+            for (gauge, bytes) in [(Gauge::Allocated, allocated), (Gauge::Active, allocated + waits)] {
+                made.row(Row {
+                    pool,
+                    bytes,
+                    tag: gauge as u32,
+                    ..Row::new(Kind::Gauge, held.time + round * 1_000_000)
+                });
+            }
+        }
+    }
+    made.free(held);
+    made
+}
+
+#[test]
+fn memory_that_waits_as_pools_tell_is_told() {
+    let finding = one(
+        waiting([6 * MIB, 8 * MIB, 0], 16 * MIB),
+        "memory parked by streams",
+    );
+    assert_eq!(finding.bytes, 8 * MIB);
+    assert_eq!(
+        (finding.who[0].name.as_str(), finding.who[0].bytes),
+        ("device (cuda:0)", 8 * MIB)
+    );
+    assert_eq!(finding.who.len(), 1);
+    assert!(finding.evidence.contains("looked at"), "{}", finding.evidence);
+    none(waiting([8 * MIB, 0, 0], 400 * MIB));
+    none(waiting([1000, 0, 0], 2000));
+    none(waiting([0, 0, 0], 16 * MIB));
 }
 
 fn reserved(bytes: u64, used: u64, later: u64) -> Made {
