@@ -75,6 +75,8 @@ fn the_recorded_policy_is_the_one_that_is_named() {
     let named = under("# {\"millpond\": {\"policy\": \"bfc\"}}\n");
     assert_eq!(named, ("bfc".to_owned(), 2 * MIB));
     assert_eq!(under(""), ("torch-native".to_owned(), 2 * MIB));
+    let hostile = under("# {\"millpond\": {\"policy\": \"b\\u001b[2Jfc\"}}\n");
+    assert_eq!(hostile.0, "b[2Jfc");
 }
 
 #[test]

@@ -72,11 +72,14 @@ impl Header {
                 .as_array()
                 .map(|pairs| pairs.iter().take(64).filter_map(pair).collect())
                 .unwrap_or_default(),
-            policy: value["policy"]
-                .as_str()
-                .map(|policy| policy.chars().take(200).collect()),
+            policy: value["policy"].as_str().map(name),
         };
     }
+}
+
+/// A name that is shown as it is.
+fn name(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(200).collect()
 }
 
 /// A device number as files write it: `0`, `-1`, `cuda:0`.

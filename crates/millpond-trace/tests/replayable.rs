@@ -134,6 +134,8 @@ fn the_policy_is_that_of_all_pools_of_a_device() {
     );
     assert_eq!(of(&["cuda\na\nbuckets", "cuda\nb"]), None);
     assert_eq!(of(&["cuda\na"]), None);
+    // It is shown in terminals.
+    assert_eq!(of(&["cuda\na\nx\u{1b}[2J"]), known("x [2J"));
 }
 
 #[test]

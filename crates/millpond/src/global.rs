@@ -49,9 +49,9 @@ pub(crate) fn has_reserve() -> bool {
 /// them at most.
 ///
 /// *Addresses* are multiples of 64, and a block takes at least 64 bytes. *Out of memory* is a null pointer, from which
-/// the standard library makes an error (`try_reserve`) or ends the program; a block can
-/// be made smaller all the same, to 64 KiB or less. *Threads* may free what others have
-/// allocated, also at their very end. *Forks*: the child may allocate and free, though other threads were at it.
+/// the standard library makes an error (`try_reserve`) or ends the program; a block can be made smaller all the same, to
+/// 64 KiB or less. *Threads* may free what others have allocated, also at their very end. *Forks*: the child may allocate
+/// and free, though other threads were at it.
 ///
 /// The pool's own tables do not come from the pool but from an arena of their own, whose bytes
 /// [`metadata_bytes`](Self::metadata_bytes) tells; so do those of any other pool in such a program, and the accounts of live

@@ -97,8 +97,9 @@ impl Device {
         if self.pools.insert(pool, ()).is_some() {
             return;
         }
-        let known = history.definitions.pool(pool).map(|pool| pool.policy.clone());
-        let policy = known.filter(|name| !name.is_empty());
+        let known = history.definitions.pool(pool);
+        let policy = known.map(|pool| clean(&pool.policy).into_owned());
+        let policy = policy.filter(|name| !name.is_empty());
         let same = self.policy.as_ref().is_none_or(|before| *before == policy);
         self.policy = Some(policy.filter(|_| same));
     }

@@ -1,7 +1,7 @@
 //! Where blocks come from: stacks as addresses, each kept once.
 //!
 //! A stack is looked up by its addresses and gets a number. At most 2^18 are kept, which takes 70 MB; what is new then has
-//! none. They come from the [walker](crate::os::walk), with the feature `stacks`.
+//! none. They come from the walker (`os/stack.rs`), with the feature `stacks`.
 
 use super::lock;
 use super::stack::Stack;
