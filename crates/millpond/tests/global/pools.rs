@@ -68,10 +68,10 @@ fn accounts_for_many_blocks_of_many_places() {
     let after = stats();
     let blocks = pool.ledger().map(|ledger| (ledger.blocks(), ledger.lost()));
     assert_eq!(blocks, Some((20_000, 0)));
-    assert_eq!(
-        (after.allocations, after.allocated.current),
-        (before.allocations, before.allocated.current)
-    );
+    // What runs the tests may still be at work on its own thread. The account of these takes hundreds of blocks and megabytes.
+    let asked = after.allocations - before.allocations;
+    let more = after.allocated.current.saturating_sub(before.allocated.current);
+    assert!(asked < 32 && more < 64 << 10, "{asked} blocks, {more} bytes");
 }
 
 #[test]
