@@ -1,6 +1,7 @@
 //! Recordings: what happens to the memory of every pool, written to a file while the program runs.
 //!
 //! ```text
+//!   told      one event as a thread tells it
 //!   ring      what one thread tells, on its way: nobody waits, and what has no room is counted
 //!   session   one recording while it runs; each pool has its sink among those who watch
 //!   scribe    the thread that writes: all threads' events in one order
@@ -21,12 +22,13 @@ mod setting;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+mod told;
 #[cfg(test)]
 pub(crate) use tests::alone as tests_alone;
 
 pub use scribe::RecordReport;
 pub use session::RecordStacks;
-pub(crate) use session::Sink;
+pub(crate) use session::{Sink, Way, tell_short};
 pub use setting::RecordSettingError;
 pub(crate) use snapshot::{NoSnapshots, no_snapshots, refused_finally};
 pub use snapshot::{SnapshotReport, Snapshots, snapshot, snapshot_on_oom};
@@ -93,8 +95,8 @@ pub struct RecorderBuilder {
 }
 
 impl RecorderBuilder {
-    /// Room for what one thread has told and is not written yet; 4 MiB unless something else is said. More loses less of a sudden
-    /// burst on a machine that is busy.
+    /// Room for what one thread has told and is not written yet; 4 MiB unless something else is said, of which a thread takes as
+    /// much as it needs. More loses less of a sudden burst on a machine that is busy.
     #[must_use]
     pub fn ring_bytes(mut self, bytes: usize) -> Self {
         self.ring_bytes = bytes;
@@ -319,6 +321,7 @@ impl NoRecording {
         for session in self.0.ending.drain(..) {
             session.deactivate();
         }
+        session::forget_way();
     }
 }
 

@@ -4,41 +4,69 @@
 //! the system's clock takes. The first look sets the clock up, which takes about a millisecond.
 
 use crate::ranked::{Locked, Rank, Ranked, might_take};
-use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Nanoseconds of the processor's counter. Not by `quanta::Instant::now`, which looks at a thread local with a destructor
-/// and so panics where memory is freed at the end of a thread.
+/// The processor's counter. Not by `quanta::Instant::now`, which looks at a thread local with a destructor and so panics
+/// where memory is freed at the end of a thread.
 #[cfg(all(feature = "quanta", not(miri)))]
-#[inline]
-fn nanos() -> u64 {
+mod clock {
+    use super::no_clock;
+    use std::sync::OnceLock;
+
+    /// The clock, and where it stood at first.
     static CLOCK: OnceLock<(quanta::Clock, u64)> = OnceLock::new();
-    let (clock, start) = match CLOCK.get() {
-        Some(set) => set,
-        None => {
-            let _alone = no_clock();
-            CLOCK.get_or_init(|| {
-                // If setting it up allocates, that must not ask for the time.
-                let _inside = crate::thread::enter(crate::thread::COUNTING);
-                let clock = quanta::Clock::new();
-                let start = clock.raw();
-                (clock, start)
-            })
+
+    #[inline]
+    fn set() -> &'static (quanta::Clock, u64) {
+        match CLOCK.get() {
+            Some(set) => set,
+            None => set_up(),
         }
-    };
-    clock.delta_as_nanos(*start, clock.raw())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn set_up() -> &'static (quanta::Clock, u64) {
+        let _alone = no_clock();
+        CLOCK.get_or_init(|| {
+            // If setting it up allocates, that must not ask for the time.
+            let _inside = crate::thread::enter(crate::thread::COUNTING);
+            let clock = quanta::Clock::new();
+            let start = clock.raw();
+            (clock, start)
+        })
+    }
+
+    #[inline]
+    pub(super) fn ticks() -> u64 {
+        set().0.raw()
+    }
+
+    #[inline]
+    pub(super) fn nanos_at(ticks: u64) -> u64 {
+        let (clock, start) = set();
+        clock.delta_as_nanos(*start, ticks)
+    }
 }
 
 #[cfg(not(all(feature = "quanta", not(miri))))]
-fn nanos() -> u64 {
+mod clock {
+    use super::no_clock;
+    use std::sync::OnceLock;
     use std::time::Instant;
 
-    static START: OnceLock<Instant> = OnceLock::new();
-    let start = START.get().copied().unwrap_or_else(|| {
-        let _alone = no_clock();
-        *START.get_or_init(Instant::now)
-    });
-    start.elapsed().as_nanos() as u64
+    pub(super) fn ticks() -> u64 {
+        static START: OnceLock<Instant> = OnceLock::new();
+        let start = START.get().copied().unwrap_or_else(|| {
+            let _alone = no_clock();
+            *START.get_or_init(Instant::now)
+        });
+        start.elapsed().as_nanos() as u64
+    }
+
+    pub(super) fn nanos_at(ticks: u64) -> u64 {
+        ticks
+    }
 }
 
 /// As long as it is held nobody sets the clock up: taken around a fork, or the child would wait for ever for a thread that
@@ -60,7 +88,7 @@ impl Time {
     #[must_use]
     pub fn now() -> Self {
         might_take(Rank::Clock);
-        Self(nanos())
+        Self(clock::nanos_at(clock::ticks()))
     }
 
     /// A moment of a recording, or of a test.
@@ -79,5 +107,26 @@ impl Time {
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// A moment as the clock counts: half the work of a [`Time`], which it can be made into later and by another thread.
+#[cfg(all(feature = "record", target_os = "linux"))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticks(pub(crate) u64);
+
+#[cfg(all(feature = "record", target_os = "linux"))]
+impl Ticks {
+    /// Now.
+    #[inline]
+    pub(crate) fn now() -> Self {
+        might_take(Rank::Clock);
+        Self(clock::ticks())
+    }
+
+    /// The time it was then.
+    #[inline]
+    pub(crate) fn time(self) -> Time {
+        Time(clock::nanos_at(self.0))
     }
 }

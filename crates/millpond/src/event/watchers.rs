@@ -181,16 +181,17 @@ impl Watchers {
         false
     }
 
+    /// Whether a recording is all that is told.
+    pub(crate) fn only_record(&self) -> bool {
+        self.is_recorded() && self.ledger.is_none() && self.subscribers.is_empty()
+    }
+
     /// Tells the recording, if there is one.
     #[inline(always)]
     fn record(&self, _kind: EventKind, _facts: &Facts) {
         #[cfg(all(feature = "record", target_os = "linux"))]
         if let Some(sink) = &self.sink {
-            match _kind {
-                EventKind::Allocated => sink.allocated(_facts),
-                EventKind::Freed => sink.freed(_facts),
-                kind => sink.note(kind, _facts),
-            }
+            sink.note(_kind, _facts, self.change);
         }
     }
 

@@ -50,7 +50,7 @@ impl Pool {
             nowhere(layout)
         } else {
             let align = self.align_for(layout);
-            let taken = match self.heap().allocate_hot(layout.size(), align) {
+            let taken = match self.heap().allocate_kept(layout.size(), align) {
                 Some(taken) => taken,
                 None => self.heap().allocate_slowly(Ask::new(layout.size(), align))?,
             };

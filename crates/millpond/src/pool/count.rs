@@ -1,7 +1,6 @@
 //! How calls are counted: by the thread's cache, or under the pool's lock where the thread has none.
 
 use super::account::{Tally, bump};
-use super::ask::Ask;
 use super::cache::Cache;
 use super::core::Core;
 use super::heap::{Heap, Taken, lock};
@@ -18,7 +17,7 @@ impl Heap {
                 self.say_wrong(&wrong);
                 return false;
             }
-            self.tell_allocated(&Ask::new(to.0, to.1), &Ok(taken));
+            self.tell_allocated(taken, to.0, to.1);
         } else if self.may_be_sampled(taken.address)
             && let Some(ledger) = self.ledger()
             && let Err(wrong) = ledger.resize(taken.address, from, to)

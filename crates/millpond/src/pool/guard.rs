@@ -207,7 +207,7 @@ impl Heap {
             address: place.address,
             bytes: requested,
         };
-        let zeros = place.address + self.zeros(taken, ask);
+        let zeros = place.address + self.zeros(taken, ask.requested, ask.zeroed);
         for (start, end) in written {
             let (start, end) = (start.max(place.address), end.min(zeros));
             // SAFETY: of the block, which is on its way to the caller.

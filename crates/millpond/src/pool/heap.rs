@@ -61,7 +61,7 @@ pub(crate) struct Heap {
     /// Why calls leave the fast way; changed under the lock of the roll.
     pub(super) detours: AtomicU32,
     pub(super) line: Line,
-    /// Those who watch, how often they have changed, and what they were not told yet.
+    /// Those who watch, the number of their last change, and what they were not told yet.
     pub(super) watchers: Ranked<Arc<Watchers>>,
     pub(super) watch_changes: AtomicU64,
     pub(super) flow: Arc<Flow>,
@@ -372,9 +372,21 @@ impl Heap {
     /// Hands a block out.
     #[inline]
     pub(crate) fn allocate(&'static self, bytes: usize, align: usize) -> Result<Taken, AllocError> {
-        match self.allocate_hot(bytes, align) {
+        match self.allocate_kept(bytes, align) {
             Some(taken) => Ok(taken),
             None => self.allocate_slowly(Ask::new(bytes, align)),
+        }
+    }
+
+    /// Hands a block out that this thread keeps, if there is one and nothing else to do than to tell of it.
+    #[inline]
+    pub(super) fn allocate_kept(&'static self, requested: usize, align: usize) -> Option<Taken> {
+        match self.allocate_hot(requested, align) {
+            Some(taken) => Some(taken),
+            None => {
+                let taken = self.allocate_watched(requested, align, false);
+                (taken.address != 0).then_some(taken)
+            }
         }
     }
 

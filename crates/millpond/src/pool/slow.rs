@@ -21,16 +21,26 @@ impl Heap {
     #[cold]
     #[inline(never)]
     pub(crate) fn allocate_slowly(&'static self, ask: Ask) -> Result<Taken, AllocError> {
-        self.allocate_or_wait(ask)
+        let taken = self.allocate_watched(ask.requested, ask.align, ask.zeroed);
+        if taken.address != 0 {
+            return Ok(taken);
+        }
+        self.allocate_finally(ask)
+    }
+
+    #[inline(never)]
+    fn allocate_finally(&'static self, ask: Ask) -> Result<Taken, AllocError> {
+        self.allocate_anyhow(ask)
             .map_err(|error| self.refused_finally(ask.requested, error))
     }
 
     /// The same, where a refusal may not be the last word.
     pub(super) fn allocate_or_wait(&'static self, ask: Ask) -> Result<Taken, AllocError> {
-        match self.allocate_watched(&ask) {
-            Some(taken) => Ok(taken),
-            None => self.allocate_anyhow(ask),
+        let taken = self.allocate_watched(ask.requested, ask.align, ask.zeroed);
+        if taken.address != 0 {
+            return Ok(taken);
         }
+        self.allocate_anyhow(ask)
     }
 
     #[inline(never)]
@@ -38,7 +48,10 @@ impl Heap {
         let picked = self.picks();
         let outcome = self.allocate_inside(ask);
         if self.detours(Detour::Watched) {
-            self.tell_allocated(&ask, &outcome);
+            match outcome {
+                Ok(taken) => self.tell_allocated(taken, ask.requested, ask.align),
+                Err(_) => self.tell_refused(&ask),
+            }
         } else if picked && let Ok(taken) = outcome {
             self.tell_picked(&ask, taken);
         }
@@ -86,11 +99,11 @@ impl Heap {
     }
 
     /// How many bytes of a block are to read as zero.
-    pub(super) fn zeros(&self, taken: Taken, ask: Ask) -> usize {
+    pub(super) fn zeros(&self, taken: Taken, requested: usize, zeroed: bool) -> usize {
         if self.detours(Detour::Cleared) {
             taken.bytes
-        } else if ask.zeroed {
-            ask.requested
+        } else if zeroed {
+            requested
         } else {
             0
         }
@@ -98,7 +111,7 @@ impl Heap {
 
     fn wipe(&self, taken: Taken, ask: Ask) {
         // SAFETY: the block was just taken from the cache or the shelf, and is on its way to the caller.
-        unsafe { clear(taken.address, self.zeros(taken, ask)) };
+        unsafe { clear(taken.address, self.zeros(taken, ask.requested, ask.zeroed)) };
     }
 
     fn kept_small(&'static self, class: usize, requested: usize, bytes: usize) -> Option<Taken> {
@@ -288,7 +301,7 @@ impl Heap {
         })?;
         self.count_allocation(ask.requested, bytes, missed);
         let taken = Taken { address, bytes };
-        let zeros = address + self.zeros(taken, ask);
+        let zeros = address + self.zeros(taken, ask.requested, ask.zeroed);
         for (start, end) in written {
             // SAFETY: a part of the block, which is on its way to the caller.
             unsafe { clear(start, end.min(zeros).saturating_sub(start)) };

@@ -5,7 +5,6 @@ use super::cache::Cache;
 use super::detour::Detour;
 use super::heap::{Heap, Taken, lock};
 use super::local;
-use crate::error::AllocError;
 use crate::event::{EventKind, Facts, Sees, Watchers};
 use crate::global::inside;
 use crate::ledger::{Ledger, WrongFree};
@@ -62,6 +61,28 @@ impl Said<'_> {
     }
 }
 
+/// What there is to tell of a block.
+#[inline(always)]
+fn facts(taken: Taken, requested: usize, align: usize) -> Facts {
+    Facts {
+        address: taken.address,
+        requested,
+        bytes: taken.bytes,
+        align,
+        ..Facts::default()
+    }
+}
+
+/// The number of the next change of those who watch. Its last bit says whether a recording is all that is told.
+fn change_after(change: u64, only_record: bool) -> u64 {
+    (change | 1) + 1 + u64::from(only_record)
+}
+
+#[inline(always)]
+fn only_recorded(change: u64) -> bool {
+    change & 1 == 1
+}
+
 impl Heap {
     /// Those who watch, as they are now.
     pub(crate) fn watchers(&self) -> Arc<Watchers> {
@@ -78,7 +99,7 @@ impl Heap {
             let (made, answer) = change(&now);
             let sees = made.sees();
             let sampled = matches!(sees, Sees::OneIn(_));
-            let change = self.watch_changes.load(Ordering::Relaxed) + 1;
+            let change = change_after(self.watch_changes.load(Ordering::Relaxed), made.only_record());
             let before = std::mem::replace(&mut *now, Arc::new(made.of_change(change)));
             self.watch_changes.store(change, Ordering::Release);
             if sampled {
@@ -114,6 +135,29 @@ impl Heap {
         answer
     }
 
+    /// Tells a recording in the shortest way, where nobody else watches. False where that is not so, and nothing was told.
+    #[inline(always)]
+    fn record<const ALLOCATED: bool>(&self, taken: Taken, requested: usize) -> bool {
+        let change = self.watch_changes.load(Ordering::Acquire);
+        only_recorded(change) && self.record_now::<ALLOCATED>(change, taken, requested)
+    }
+
+    /// Once in the program for each thing that can happen, so that all on the way is a part of it and facts stay in registers.
+    #[cfg(feature = "record")]
+    #[inline(never)]
+    fn record_now<const ALLOCATED: bool>(&self, change: u64, taken: Taken, requested: usize) -> bool {
+        use crate::recorder::{Way, tell_short};
+        use crate::thread::{self, COUNTING};
+        let pool = self.number();
+        thread::inside() & COUNTING != 0
+            || tell_short::<ALLOCATED>(Way { pool, change }, &facts(taken, requested, 0))
+    }
+
+    #[cfg(not(feature = "record"))]
+    fn record_now<const ALLOCATED: bool>(&self, _: u64, _: Taken, _: usize) -> bool {
+        false
+    }
+
     #[cold]
     #[inline(never)]
     fn get_to_know(&self, before: Option<Arc<Watchers>>) -> Arc<Watchers> {
@@ -121,40 +165,46 @@ impl Heap {
         self.watchers()
     }
 
-    /// Tells of a block that was handed out, or of a request that was refused.
-    #[inline]
-    pub(super) fn tell_allocated(&self, ask: &Ask, outcome: &Result<Taken, AllocError>) {
-        let facts = |taken: Option<Taken>| Facts {
-            address: taken.map_or(0, |taken| taken.address),
-            requested: ask.requested,
-            bytes: taken.map_or(0, |taken| taken.bytes),
-            align: ask.align,
-            ..Facts::default()
-        };
+    /// Tells of a block that was handed out.
+    #[inline(always)]
+    pub(super) fn tell_allocated(&self, taken: Taken, requested: usize, align: usize) {
+        if !self.record::<true>(taken, requested) {
+            self.say_allocated(taken, requested, align);
+        }
+        self.tell_flow();
+    }
+
+    #[inline(never)]
+    fn say_allocated(&self, taken: Taken, requested: usize, align: usize) {
         // No allocation is wrong.
-        let _ = match outcome {
-            Ok(taken) => self.say(Said::Allocated, facts(Some(*taken))),
-            Err(_) => self.say(Said::Other(EventKind::Refused), facts(None)),
-        };
+        let _ = self.say(Said::Allocated, facts(taken, requested, align));
+    }
+
+    /// Tells of a request that was refused.
+    pub(super) fn tell_refused(&self, ask: &Ask) {
+        let nothing = Taken { address: 0, bytes: 0 };
+        let facts = facts(nothing, ask.requested, ask.align);
+        let _ = self.say(Said::Other(EventKind::Refused), facts);
         self.tell_flow();
     }
 
     /// Tells of a block that comes back, before anyone else can be given it. An alignment of 0: the caller does not say.
-    #[inline]
+    #[inline(always)]
     pub(super) fn tell_freed(
         &self,
         taken: Taken,
         requested: usize,
         align: usize,
     ) -> Result<(), Box<WrongFree>> {
-        let facts = Facts {
-            address: taken.address,
-            requested,
-            bytes: taken.bytes,
-            align,
-            ..Facts::default()
-        };
-        self.say(Said::Freed, facts)
+        if self.record::<false>(taken, requested) {
+            return Ok(());
+        }
+        self.say_freed(taken, requested, align)
+    }
+
+    #[inline(never)]
+    fn say_freed(&self, taken: Taken, requested: usize, align: usize) -> Result<(), Box<WrongFree>> {
+        self.say(Said::Freed, facts(taken, requested, align))
     }
 
     /// Says on standard error what is wrong with a block, for callers that cannot be answered. Outside every lock.
@@ -215,15 +265,8 @@ impl Heap {
     #[cold]
     #[inline(never)]
     pub(super) fn tell_picked(&self, ask: &Ask, taken: Taken) {
-        let facts = Facts {
-            address: taken.address,
-            requested: ask.requested,
-            bytes: taken.bytes,
-            align: ask.align,
-            ..Facts::default()
-        };
         // No allocation is wrong.
-        let _ = self.say(Said::Picked, facts);
+        let _ = self.say(Said::Picked, facts(taken, ask.requested, ask.align));
     }
 
     /// Whether a block may be in an account that has some of them.

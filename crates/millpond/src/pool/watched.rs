@@ -4,34 +4,32 @@
 //! does, without a fence and without a lock, and tells when it is out again. Where there is any other reason too, or the
 //! cache cannot serve, it is the slow way after all.
 
-use super::ask::Ask;
 use super::classes::{KEPT, LEAST, SMALL};
 use super::heap::{Heap, Taken};
 use super::zeroed::clear;
 
 impl Heap {
-    /// Hands out a block that this thread keeps, and tells of it.
-    #[inline]
-    pub(super) fn allocate_watched(&'static self, ask: &Ask) -> Option<Taken> {
-        if !self.is_watched() {
-            return None;
+    /// Hands out a block that this thread keeps, and tells of it; one at 0 where that is not the way. In two words, which come back in
+    /// registers: read from memory in which they were just written, the caller would wait for that.
+    #[inline(never)]
+    pub(super) fn allocate_watched(&'static self, requested: usize, align: usize, zeroed: bool) -> Taken {
+        let nothing = Taken { address: 0, bytes: 0 };
+        if !self.is_watched() || align > LEAST {
+            return nothing;
         }
-        let taken = if ask.align > LEAST {
-            return None;
-        } else if ask.requested <= SMALL {
-            self.pop_small_despite::<true>(ask.requested)
-        } else if ask.requested <= KEPT {
-            self.pop_large_despite::<true>(ask.requested)
+        let taken = if requested <= SMALL {
+            self.pop_small_despite::<true>(requested)
+        } else if requested <= KEPT {
+            self.pop_large_despite::<true>(requested)
         } else {
-            return None;
+            return nothing;
         };
-        if taken.address == 0 {
-            return None;
+        if taken.address != 0 {
+            // SAFETY: the block was just taken from the cache, and is on its way to the caller.
+            unsafe { clear(taken.address, self.zeros(taken, requested, zeroed)) };
+            self.tell_allocated(taken, requested, align);
         }
-        // SAFETY: the block was just taken from the cache, and is on its way to the caller.
-        unsafe { clear(taken.address, self.zeros(taken, *ask)) };
-        self.tell_allocated(ask, &Ok(taken));
-        Some(taken)
+        taken
     }
 
     /// Tells of a block and takes it back. False where that is not the way, and nothing was done.

@@ -1,7 +1,7 @@
 //! What is told, in order, becomes rows: allocations get serial numbers, frees the facts of their allocations, and every number is
 //! defined before it is used.
 
-use super::ring::{Lost, Told, What};
+use super::told::{Lost, Told, What};
 use crate::event::PoolLabel;
 use crate::memory::MemoryKind;
 use crate::tag::Tag;

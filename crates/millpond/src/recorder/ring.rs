@@ -1,93 +1,47 @@
-//! What one thread tells, on its way to the thread that writes: words in a circle, put in by one thread and taken out by another.
+//! What one thread tells, on its way to the thread that writes: words in segments, put in by one thread and taken out by another.
 //!
 //! ```text
-//!         taken                  put
-//!    ......|=== events =========>|......      both only grow; a word's place is its number modulo the length
+//!    order     3     0     1
+//!           [..===][=====][==...]      [     ][     ]
+//!              taken         put         free: a bit each
 //! ```
 //!
 //! Who puts in never waits: what has no room is counted, with its bytes, and is lost. Words are atomic and written without
-//! order; `put` is released when an event is whole, so whoever has acquired it reads what was written.
+//! order; the place up to which is put in is released when an event is whole, so whoever has acquired it reads what was written.
+//!
+//! It is made so that two processors seldom want the same line of memory, and that the lines stay in their caches. Who takes out
+//! looks once for many events at how far there is something, and says that a segment is free when it has left it; who puts in
+//! looks for that when a segment is full, and takes the free one with the lowest number: as long as the other one keeps up, a few
+//! segments are all that is ever touched, and all that is ever allocated.
 
-use crate::time::Time;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use super::told::{Lost, Told, What};
+use crate::global::quiet;
+use crate::time::Ticks;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-/// What happened, as a number in a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum What {
-    Alloc,
-    Free,
-    Reserve,
-    Release,
-    Refused,
-    /// The mark with the number in `requested`.
-    Mark,
-    /// Of a thread's whole run of steps, the one with the number in `requested`.
-    Step,
-}
-
-impl What {
-    fn of(number: u8) -> Option<Self> {
-        let all = [
-            Self::Alloc,
-            Self::Free,
-            Self::Reserve,
-            Self::Release,
-            Self::Refused,
-            Self::Mark,
-            Self::Step,
-        ];
-        all.get(usize::from(number)).copied()
-    }
-}
-
-/// One event, but for its stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Told {
-    pub(super) what: What,
-    pub(super) time: u64,
-    pub(super) address: u64,
-    pub(super) requested: u64,
-    pub(super) bytes: u64,
-    pub(super) pool: u32,
-    pub(super) stream: u32,
-    pub(super) tag: u32,
-}
-
-/// Words of an event without a stack.
-const WORDS: usize = 6;
+/// Segments of a ring at the most: each has a bit.
+const SEGMENTS: usize = 64;
+/// Words of a segment at the least: some events with whole stacks.
+const LEAST: usize = 512;
+/// Words of an event whose neighbours say the rest: what it is and how long after the last one, where, and how large.
+const SHORT: usize = 3;
+/// Words of an event at the most, but for its stack.
+const LONG: usize = 8;
 /// Addresses of a stack that are kept, from the innermost.
 pub(super) const FRAMES: usize = 64;
 
-impl Told {
-    /// What it is written as, at this time.
-    #[inline]
-    fn words(&self, time: u64, frames: usize) -> [u64; WORDS] {
-        let head = self.what as u64 | (frames as u64) << 8 | u64::from(self.stream) << 32;
-        [
-            head,
-            time,
-            self.address,
-            self.requested,
-            self.bytes,
-            u64::from(self.pool) | u64::from(self.tag) << 32,
-        ]
-    }
-
-    fn of(words: [u64; WORDS]) -> Option<(Self, usize)> {
-        let [head, time, address, requested, bytes, whose] = words;
-        let told = Self {
-            what: What::of(head as u8)?,
-            time,
-            address,
-            requested,
-            bytes,
-            pool: whose as u32,
-            stream: (head >> 32) as u32,
-            tag: (whose >> 32) as u32,
-        };
-        Some((told, (head >> 8) as u8 as usize))
-    }
+/// What follows the first three words, as bits of the first one.
+mod form {
+    /// A word with the pool and the tag, which are others than the last event's.
+    pub(super) const WHOSE: u64 = 1 << 16;
+    /// A word with the stream, which is another.
+    pub(super) const STREAM: u64 = 1 << 17;
+    /// Two words with the sizes, which are too large for one.
+    pub(super) const LARGE: u64 = 1 << 18;
+    /// A word with the time: the last event was long ago.
+    pub(super) const LATE: u64 = 1 << 19;
+    pub(super) const ANY: u64 = WHOSE | STREAM | LARGE | LATE;
 }
 
 /// Alone on its line of the processor's cache, so that two threads' counts do not disturb each other.
@@ -95,45 +49,87 @@ impl Told {
 #[repr(align(128))]
 struct Own<T>(T);
 
-/// Events that had no room.
+#[derive(Debug, Default)]
+struct Segment(Vec<AtomicU64>);
+
+/// How far something is put in or taken out: the word in a segment, and above that the segment in the order of their use, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Lost {
-    pub(super) events: u64,
-    /// Bytes that were asked for in those that are allocations.
-    pub(super) allocated: u64,
-    /// Those in frees.
-    pub(super) freed: u64,
+struct Place(u64);
+
+impl Place {
+    /// With it: an event is being put in there. Segments are shorter.
+    const BUSY: u64 = 1 << 31;
+
+    fn turn(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    fn at(self) -> usize {
+        (self.0 & (Self::BUSY - 1)) as usize
+    }
+
+    /// So many words further in the same segment, which has that many.
+    fn after(self, words: usize) -> Self {
+        Self(self.0 + words as u64)
+    }
+
+    /// The beginning of the segment of the next turn.
+    fn next_turn(self) -> Self {
+        Self(u64::from(self.turn().wrapping_add(1)) << 32)
+    }
 }
 
-impl Lost {
-    /// What was lost since.
-    pub(super) fn since(self, before: Self) -> Self {
-        Self {
-            events: self.events - before.events,
-            allocated: self.allocated - before.allocated,
-            freed: self.freed - before.freed,
-        }
-    }
+/// What an event need not say if the one before it on its thread said the same.
+#[derive(Clone, Copy, Debug, Default)]
+struct Before {
+    /// In the clock's ticks, as all times on the way.
+    time: u64,
+    pool: u32,
+    stream: u32,
+    tag: u32,
 }
 
 /// Written by the thread that puts in.
 #[derive(Debug, Default)]
 struct Put {
-    /// Words put in so far.
-    words: AtomicUsize,
-    /// Words known to have been taken out: read anew only where there seems to be no room.
-    known_taken: AtomicUsize,
-    /// Whether an event is being put in.
-    busy: AtomicBool,
+    /// Up to where events are whole, and whether one is being put in.
+    place: AtomicU64,
     lost: [AtomicU64; 3],
 }
 
-/// See the module.
+impl Put {
+    /// An event is being put in from here on. Before its time is read: see `is_busy`. Released as the last one's end, in the place of which
+    /// it may be read.
+    fn begin(&self, place: Place) {
+        self.place.store(place.0 | Place::BUSY, Ordering::Release);
+    }
+
+    /// It is whole, or none came of it.
+    fn end(&self, place: Place) {
+        self.place.store(place.0, Ordering::Release);
+    }
+
+    fn is_busy(&self) -> bool {
+        self.place.load(Ordering::Acquire) & Place::BUSY != 0
+    }
+
+    fn place(&self) -> Place {
+        Place(self.place.load(Ordering::Acquire) & !Place::BUSY)
+    }
+}
+
+/// What both threads have of it.
 #[derive(Debug)]
 pub(super) struct Ring {
-    words: Box<[AtomicU64]>,
     put: Own<Put>,
-    taken: Own<AtomicUsize>,
+    /// Segments that hold nothing, a bit each. Set by the thread that takes out, cleared by the other.
+    free: Own<AtomicU64>,
+    /// Each is allocated when it is first needed.
+    segments: Box<[OnceLock<Arc<Segment>>]>,
+    /// Which segment is used in which turn, modulo their number: each that is in use has a place, since it is in use once.
+    order: Box<[AtomicU8]>,
+    /// Words of a segment.
+    len: usize,
     /// The thread that puts in is gone.
     closed: AtomicBool,
     /// That thread's number, and what the system knows it by.
@@ -142,89 +138,37 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Room for events of at least so many words: a power of two.
+    /// Room for so many words, or some more.
     pub(super) fn new(words: usize, thread: u32) -> Self {
-        let len = words.max(4 * (WORDS + FRAMES)).next_power_of_two();
+        let words = words.clamp(2 * LEAST, 1 << 32).next_power_of_two();
+        let segments = (words / LEAST).min(SEGMENTS);
         Self {
-            words: std::iter::repeat_with(AtomicU64::default).take(len).collect(),
             put: Own::default(),
-            taken: Own::default(),
+            free: Own(AtomicU64::new(u64::MAX >> (SEGMENTS - segments))),
+            segments: std::iter::repeat_with(OnceLock::new).take(segments).collect(),
+            order: std::iter::repeat_with(AtomicU8::default).take(segments).collect(),
+            len: words / segments,
             closed: AtomicBool::new(false),
             thread,
             task: crate::os::task(),
         }
     }
 
-    /// Puts an event in, at the time it is now, whatever time it says; `hurry` is called where that leaves less than half the room. Only
-    /// ever called by one thread. The event is read where it lies: a copy of what was written just before would wait for that.
-    #[inline]
-    pub(super) fn put(&self, told: &Told, frames: &[u64], hurry: impl FnOnce()) {
-        let put = &self.put.0;
-        // Before the time is read: see `busy`.
-        put.busy.store(true, Ordering::Relaxed);
-        let time = Time::now().nanos();
-        let at = put.words.load(Ordering::Relaxed);
-        let len = WORDS + frames.len();
-        let end = at.wrapping_add(len);
-        if end.wrapping_sub(put.known_taken.load(Ordering::Relaxed)) > self.words.len() / 2 {
-            self.look_for_room(told, end, hurry);
-            if end.wrapping_sub(put.known_taken.load(Ordering::Relaxed)) > self.words.len() {
-                put.busy.store(false, Ordering::Release);
-                return;
-            }
+    /// A segment, unless there is no memory for it.
+    fn segment(&self, number: u32) -> Option<Arc<Segment>> {
+        let place = self.segments.get(number as usize)?;
+        if let Some(segment) = place.get() {
+            return Some(Arc::clone(segment));
         }
-        let words = told.words(time, frames.len());
-        let place = at & (self.words.len() - 1);
-        if let Some(places) = self.words.get(place..place.wrapping_add(WORDS)) {
-            for (place, word) in places.iter().zip(words) {
-                place.store(word, Ordering::Relaxed);
-            }
-        } else {
-            self.store(at, &words);
-        }
-        if !frames.is_empty() {
-            self.store(at.wrapping_add(WORDS), frames);
-        }
-        put.words.store(end, Ordering::Release);
-        put.busy.store(false, Ordering::Release);
+        let _quiet = quiet();
+        let mut words = Vec::new();
+        words.try_reserve_exact(self.len).ok()?;
+        words.resize_with(self.len, AtomicU64::default);
+        Some(Arc::clone(place.get_or_init(|| Arc::new(Segment(words)))))
     }
 
-    /// Writes words from a place on, and further from the beginning where they come to the end.
-    fn store(&self, at: usize, words: &[u64]) {
-        let at = at & (self.words.len() - 1);
-        let places = self.words.get(at..).unwrap_or_default();
-        let (here, rest) = words.split_at(words.len().min(places.len()));
-        for (place, word) in places.iter().zip(here) {
-            place.store(*word, Ordering::Relaxed);
-        }
-        for (place, word) in self.words.iter().zip(rest) {
-            place.store(*word, Ordering::Relaxed);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn look_for_room(&self, told: &Told, end: usize, hurry: impl FnOnce()) {
-        let put = &self.put.0;
-        let taken = self.taken.0.load(Ordering::Acquire);
-        put.known_taken.store(taken, Ordering::Relaxed);
-        let used = end.wrapping_sub(taken);
-        if used > self.words.len() / 2 {
-            hurry();
-        }
-        if used > self.words.len() {
-            let [events, allocated, freed] = &put.lost;
-            let add = |to: &AtomicU64, much: u64| {
-                // One thread writes it.
-                to.store(to.load(Ordering::Relaxed).wrapping_add(much), Ordering::Relaxed);
-            };
-            add(events, 1);
-            match told.what {
-                What::Alloc => add(allocated, told.requested),
-                What::Free => add(freed, told.requested),
-                _ => {}
-            }
-        }
+    fn turn(&self, turn: u32) -> Option<&AtomicU8> {
+        self.order.get(turn as usize & (self.order.len() - 1))
     }
 
     /// What had no room so far.
@@ -244,50 +188,359 @@ impl Ring {
 
     /// Whether an event is being put in: its time may be read already, and it cannot be taken yet.
     pub(super) fn is_busy(&self) -> bool {
-        self.put.0.busy.load(Ordering::Acquire)
+        self.put.0.is_busy()
     }
+}
 
-    /// The thread that puts in will put in no more.
-    pub(super) fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-    }
+/// The thread's side that puts in. When it is dropped it will put in no more.
+#[derive(Debug)]
+pub(super) struct Putter {
+    ring: Arc<Ring>,
+    segment: Arc<Segment>,
+    place: Place,
+    before: Before,
+}
 
-    /// Whether it never has anything again.
-    pub(super) fn is_over(&self) -> bool {
-        self.closed.load(Ordering::Acquire) && self.is_empty()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.taken.0.load(Ordering::Relaxed) == self.put.0.words.load(Ordering::Acquire)
-    }
-
-    fn word(&self, at: usize) -> u64 {
-        let place = self.words.get(at & (self.words.len() - 1));
-        place.map_or(0, |word| word.load(Ordering::Relaxed))
-    }
-
-    /// The next event that is to be taken, and the number of addresses of its stack. Only ever called by one thread, as is `take`.
-    pub(super) fn next(&self) -> Option<(Told, usize)> {
-        let at = self.taken.0.load(Ordering::Relaxed);
-        if at == self.put.0.words.load(Ordering::Acquire) {
-            return None;
+impl Putter {
+    pub(super) fn new(ring: &Arc<Ring>) -> Self {
+        Self {
+            ring: Arc::clone(ring),
+            // One that has no room.
+            segment: Arc::default(),
+            place: Place::default(),
+            before: Before::default(),
         }
-        Told::of(std::array::from_fn(|index| self.word(at.wrapping_add(index))))
+    }
+
+    /// Puts an event in at the time it is now, whatever time it says, if it can be told in few words and there is room for them. Nearly
+    /// all can: part of its callers, so that what is told need not be written down before.
+    #[inline(always)]
+    pub(super) fn put_short(&mut self, told: &Told) -> bool {
+        let before = &mut self.before;
+        let at = self.place.at();
+        if (told.requested | told.bytes) >> 32 != 0
+            || told.pool != before.pool
+            || told.stream != before.stream
+            || (told.what != What::Free && told.tag != before.tag)
+        {
+            return false;
+        }
+        let Some([head, address, sizes]) = self.segment.0.get(at..at + SHORT) else {
+            return false;
+        };
+        let put = &self.ring.put.0;
+        put.begin(self.place);
+        let time = Ticks::now().0;
+        let since = time.wrapping_sub(before.time);
+        if since >> 32 != 0 {
+            put.end(self.place);
+            return false;
+        }
+        head.store(told.what as u64 | since << 32, Ordering::Relaxed);
+        address.store(told.address, Ordering::Relaxed);
+        sizes.store(told.requested | told.bytes << 32, Ordering::Relaxed);
+        before.time = time;
+        self.place = self.place.after(SHORT);
+        put.end(self.place);
+        true
+    }
+
+    /// Puts any event in, with the addresses of its stack; `hurry` is called where not much room is left.
+    #[inline(never)]
+    pub(super) fn put(&mut self, told: &Told, frames: &[u64], hurry: impl FnOnce()) {
+        self.ring.put.0.begin(self.place);
+        let (words, before) = self.words(told, Ticks::now().0, frames.len());
+        let len = words.len() + frames.len();
+        if self.place.at() + len <= self.segment.0.len() || self.go_on(hurry) {
+            let places = self.segment.0.get(self.place.at()..).unwrap_or_default();
+            for (place, word) in places.iter().zip(words.iter().chain(frames)) {
+                place.store(*word, Ordering::Relaxed);
+            }
+            self.before = before;
+            self.place = self.place.after(len);
+        } else {
+            self.lose(told);
+        }
+        self.ring.put.0.end(self.place);
+    }
+
+    /// What an event is written as, and what the one after it need not say.
+    fn words(&self, told: &Told, time: u64, frames: usize) -> (Words, Before) {
+        let before = self.before;
+        let tag = if told.what == What::Free {
+            before.tag
+        } else {
+            told.tag
+        };
+        let mut words = Words::default();
+        let mut form = 0;
+        let mut sizes = [told.requested, told.bytes];
+        let mut since = time.wrapping_sub(before.time);
+        for _ in 0..SHORT {
+            words.push(0);
+        }
+        if (told.pool, tag) != (before.pool, before.tag) {
+            form |= form::WHOSE;
+            words.push(u64::from(told.pool) | u64::from(tag) << 32);
+        }
+        if told.stream != before.stream {
+            form |= form::STREAM;
+            words.push(u64::from(told.stream));
+        }
+        if sizes.iter().any(|size| size >> 32 > 0) {
+            form |= form::LARGE;
+            words.push(told.requested);
+            words.push(told.bytes);
+            sizes = [0; 2];
+        }
+        if since >> 32 > 0 {
+            form |= form::LATE;
+            words.push(time);
+            since = 0;
+        }
+        let [requested, bytes] = sizes;
+        words.words[0] = told.what as u64 | (frames as u64) << 8 | form | since << 32;
+        words.words[1] = told.address;
+        words.words[2] = requested | bytes << 32;
+        let now = Before {
+            time,
+            pool: told.pool,
+            stream: told.stream,
+            tag,
+        };
+        (words, now)
+    }
+
+    /// Goes on in another segment, if one is free.
+    #[cold]
+    fn go_on(&mut self, hurry: impl FnOnce()) -> bool {
+        let ring = &*self.ring;
+        let free = ring.free.0.load(Ordering::Acquire);
+        if free.count_ones() as usize <= ring.segments.len() / 2 {
+            hurry();
+        }
+        let number = free.trailing_zeros();
+        // There is none with the number 64.
+        let Some(segment) = ring.segment(number) else {
+            return false;
+        };
+        ring.free.0.fetch_and(!(1 << number), Ordering::Relaxed);
+        // Nothing begins with it: the event is in the next one.
+        if let Some(rest) = self.segment.0.get(self.place.at()) {
+            rest.store(0, Ordering::Relaxed);
+        }
+        self.segment = segment;
+        self.place = self.place.next_turn();
+        if let Some(turn) = ring.turn(self.place.turn()) {
+            turn.store(number as u8, Ordering::Relaxed);
+        }
+        true
+    }
+
+    #[cold]
+    fn lose(&self, told: &Told) {
+        let [events, allocated, freed] = &self.ring.put.0.lost;
+        let add = |to: &AtomicU64, much: u64| {
+            // One thread writes it.
+            to.store(to.load(Ordering::Relaxed).wrapping_add(much), Ordering::Relaxed);
+        };
+        add(events, 1);
+        match told.what {
+            What::Alloc => add(allocated, told.requested),
+            What::Free => add(freed, told.requested),
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Putter {
+    fn drop(&mut self) {
+        self.ring.closed.store(true, Ordering::Release);
+    }
+}
+
+/// A few words in a row.
+#[derive(Default)]
+struct Words {
+    words: [u64; LONG],
+    len: usize,
+}
+
+impl Words {
+    fn push(&mut self, word: u64) {
+        if let Some(place) = self.words.get_mut(self.len) {
+            *place = word;
+            self.len += 1;
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &u64> {
+        self.words.iter().take(self.len)
+    }
+}
+
+/// The side of the thread that takes out.
+#[derive(Debug)]
+pub(super) struct Taker {
+    pub(super) ring: Arc<Ring>,
+    segment: Arc<Segment>,
+    /// What the segment is known by, if it is one of the ring's.
+    number: Option<u8>,
+    place: Place,
+    /// Up to where there is something, as was last looked.
+    end: Place,
+    before: Before,
+    /// The next event, and the number of addresses of its stack, which are the next words.
+    head: Option<(Told, usize)>,
+}
+
+impl Taker {
+    pub(super) fn new(ring: Arc<Ring>) -> Self {
+        Self {
+            ring,
+            segment: Arc::default(),
+            number: None,
+            place: Place::default(),
+            end: Place::default(),
+            before: Before::default(),
+            head: None,
+        }
+    }
+
+    /// Looks how far there is something by now: what comes later is not taken before this is called again.
+    pub(super) fn look(&mut self) {
+        self.end = self.ring.put.0.place();
+        if self.head.is_none() {
+            self.head = self.read();
+        }
+    }
+
+    /// The time of the next event.
+    #[inline]
+    pub(super) fn time(&self) -> Option<u64> {
+        self.head.map(|(told, _)| told.time)
     }
 
     /// Takes the next event out, with its stack.
-    pub(super) fn take(&self, frames: usize, stack: &mut Vec<u64>) {
-        let at = self.taken.0.load(Ordering::Relaxed).wrapping_add(WORDS);
+    #[inline]
+    pub(super) fn take(&mut self, stack: &mut Vec<u64>) -> Option<Told> {
+        let (told, frames) = self.head?;
         stack.clear();
-        stack.extend((0..frames).map(|index| self.word(at.wrapping_add(index))));
-        self.taken.0.store(at.wrapping_add(frames), Ordering::Release);
+        if frames > 0 {
+            let at = self.place.at();
+            let words = self.segment.0.get(at..at + frames).unwrap_or_default();
+            stack.extend(words.iter().map(|word| word.load(Ordering::Relaxed)));
+            self.place = self.place.after(frames);
+        }
+        self.head = self.read();
+        Some(told)
     }
+
+    /// Whether there is never anything again.
+    pub(super) fn is_over(&mut self) -> bool {
+        self.ring.closed.load(Ordering::Acquire) && {
+            self.look();
+            self.head.is_none()
+        }
+    }
+
+    /// The event at the place.
+    #[inline]
+    fn read(&mut self) -> Option<(Told, usize)> {
+        loop {
+            let is_last = self.place.turn() == self.end.turn();
+            let len = if is_last {
+                self.end.at()
+            } else {
+                self.segment.0.len()
+            };
+            let places = self.segment.0.get(self.place.at()..len);
+            if let Some([head, address, sizes, rest @ ..]) = places
+                && let head = head.load(Ordering::Relaxed)
+                && let Some(what) = What::of(head as u8)
+            {
+                let sizes = sizes.load(Ordering::Relaxed);
+                let mut time = self.before.time.wrapping_add(head >> 32);
+                let mut told = Told {
+                    what,
+                    time: 0,
+                    address: address.load(Ordering::Relaxed),
+                    requested: sizes & u64::from(u32::MAX),
+                    bytes: sizes >> 32,
+                    pool: self.before.pool,
+                    stream: self.before.stream,
+                    tag: self.before.tag,
+                };
+                let more = if head & form::ANY == 0 {
+                    0
+                } else {
+                    tell_more(&mut told, &mut time, head, rest)
+                };
+                self.place = self.place.after(SHORT + more);
+                told.time = Ticks(time).time().nanos();
+                self.before = Before {
+                    time,
+                    pool: told.pool,
+                    stream: told.stream,
+                    tag: told.tag,
+                };
+                return Some((told, usize::from((head >> 8) as u8)));
+            }
+            if is_last {
+                return None;
+            }
+            self.go_on();
+        }
+    }
+
+    /// Goes on in the segment of the next turn: nobody takes anything from this one any more.
+    #[cold]
+    fn go_on(&mut self) {
+        if let Some(number) = self.number {
+            self.ring.free.0.fetch_or(1 << number, Ordering::Release);
+        }
+        self.place = self.place.next_turn();
+        let turn = self.ring.turn(self.place.turn());
+        self.number = turn.map(|turn| turn.load(Ordering::Relaxed));
+        let place = self
+            .number
+            .and_then(|number| self.ring.segments.get(usize::from(number)));
+        self.segment = place.and_then(OnceLock::get).cloned().unwrap_or_default();
+    }
+}
+
+/// What an event says in the words after its first three; how many those are.
+fn tell_more(told: &mut Told, time: &mut u64, head: u64, words: &[AtomicU64]) -> usize {
+    let mut next = 0;
+    let mut word = || {
+        let word = words.get(next).map_or(0, |word| word.load(Ordering::Relaxed));
+        next += 1;
+        word
+    };
+    if head & form::WHOSE != 0 {
+        let whose = word();
+        (told.pool, told.tag) = (whose as u32, (whose >> 32) as u32);
+    }
+    if head & form::STREAM != 0 {
+        told.stream = word() as u32;
+    }
+    if head & form::LARGE != 0 {
+        (told.requested, told.bytes) = (word(), word());
+    }
+    if head & form::LATE != 0 {
+        *time = word();
+    }
+    next
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
+    use crate::time::Time;
     use std::sync::atomic::AtomicU32;
 
     fn told(address: u64) -> Told {
@@ -296,87 +549,215 @@ mod tests {
             time: 0,
             address,
             requested: 3,
-            bytes: u64::MAX,
-            pool: u32::MAX,
+            bytes: 4,
+            pool: 5,
             stream: 7,
             tag: 9,
         }
     }
 
+    fn ends(words: usize) -> (Putter, Taker) {
+        let ring = Arc::new(Ring::new(words, 1));
+        (Putter::new(&ring), Taker::new(ring))
+    }
+
+    fn put(putter: &mut Putter, told: &Told) {
+        if !putter.put_short(told) {
+            putter.put(told, &[], || ());
+        }
+    }
+
+    /// Takes the next one out, at whatever time it was.
+    fn take(taker: &mut Taker, stack: &mut Vec<u64>) -> Option<Told> {
+        taker.look();
+        taker.take(stack).map(|told| Told { time: 0, ..told })
+    }
+
     #[test]
     fn what_is_put_in_is_taken_out() {
-        let ring = Ring::new(512, 1);
+        let (mut putter, mut taker) = ends(0);
         let mut stack = Vec::new();
-        for number in 0..1000_u64 {
-            let frames: Vec<u64> = (0..number % 64).collect();
-            ring.put(&told(number), &frames, || ());
-            let (found, len) = ring.next().expect("one");
-            ring.take(len, &mut stack);
-            assert_eq!(stack, frames);
-            let expected = Told {
-                time: found.time,
-                ..told(number)
+        // Each way in which an event can be another one's neighbour.
+        let sizes = [0, 3, u64::from(u32::MAX), 1 << 32, u64::MAX];
+        for number in 0..if cfg!(miri) { 130 } else { 1000_u64 } {
+            let of = |sizes: &[u64]| sizes[number as usize / 7 % sizes.len()];
+            let put = Told {
+                what: if number % 3 == 0 { What::Step } else { What::Alloc },
+                requested: of(&sizes),
+                bytes: of(&sizes[1..]),
+                pool: (number / 2 % 2) as u32 * u32::MAX,
+                stream: (number / 4 % 3) as u32 * (u32::MAX / 2),
+                tag: (number / 5 % 2) as u32 * u32::MAX,
+                ..told(number << 40)
             };
-            assert_eq!(found, expected);
-            assert_eq!(ring.next(), None);
+            let frames: Vec<u64> = (0..number % 65).collect();
+            let before = Time::now().nanos();
+            putter.put(&put, &frames, || ());
+            taker.look();
+            let time = taker.time().expect("one");
+            assert!((before..=Time::now().nanos()).contains(&time));
+            assert_eq!(take(&mut taker, &mut stack), Some(put));
+            assert_eq!(stack, frames);
+            assert_eq!(take(&mut taker, &mut stack), None);
         }
-        assert_eq!(ring.lost(), Lost::default());
-        ring.close();
-        assert!(ring.is_over());
+        assert_eq!(taker.ring.lost(), Lost::default());
+        assert!(!taker.is_over());
+        drop(putter);
+        assert!(taker.is_over());
+    }
+
+    #[test]
+    fn a_free_has_no_tag_of_its_own() {
+        let (mut putter, mut taker) = ends(0);
+        let mut stack = Vec::new();
+        let free = |pool| Told {
+            what: What::Free,
+            pool,
+            tag: 1,
+            ..told(0)
+        };
+        // The first one says all there is to say.
+        put(&mut putter, &told(0));
+        assert_eq!(take(&mut taker, &mut stack), Some(told(0)));
+        let begin = putter.place.at();
+        let all = [told(1), free(5), told(2), free(6), told(3)];
+        for told in &all {
+            put(&mut putter, told);
+        }
+        // The pool is another one twice.
+        assert_eq!(putter.place.at() - begin, SHORT * all.len() + 2);
+        for told in all {
+            assert_eq!(take(&mut taker, &mut stack), Some(Told { tag: 9, ..told }));
+        }
+    }
+
+    #[test]
+    fn what_comes_late_has_its_time() {
+        let (mut putter, mut taker) = ends(0);
+        put(&mut putter, &told(0));
+        // As if five seconds had passed; and as if the clock had gone back.
+        for shift in [5_000_000_000, 5_000_000_000_u64.wrapping_neg()] {
+            putter.before.time = Ticks::now().0.wrapping_sub(shift);
+            let before = Time::now().nanos();
+            assert!(!putter.put_short(&told(1)));
+            put(&mut putter, &told(1));
+            assert!(putter.put_short(&told(2)));
+            let after = Time::now().nanos();
+            let mut times = Vec::new();
+            let mut stack = Vec::new();
+            taker.look();
+            while let Some(told) = taker.take(&mut stack) {
+                times.push(told.time);
+            }
+            assert!(
+                times
+                    .iter()
+                    .rev()
+                    .take(2)
+                    .all(|time| (before..=after).contains(time))
+            );
+        }
     }
 
     #[test]
     fn what_has_no_room_is_counted() {
-        let ring = Ring::new(0, 1);
-        let room = ring.words.len() / WORDS;
-        let hurries = AtomicU32::new(0);
-        for number in 0..room as u64 + 5 {
-            ring.put(&told(number), &[], || {
-                hurries.fetch_add(1, Ordering::Relaxed);
-            });
-        }
-        let lost = Lost {
-            events: 5,
-            allocated: 15,
-            freed: 0,
-        };
-        assert_eq!(ring.lost(), lost);
-        assert!(hurries.into_inner() as usize >= room / 2);
+        let (mut putter, mut taker) = ends(0);
         let mut stack = Vec::new();
-        let mut addresses = 0..room as u64;
-        while let Some((told, frames)) = ring.next() {
-            assert_eq!(Some(told.address), addresses.next());
-            ring.take(frames, &mut stack);
+        let hurries = AtomicU32::new(0);
+        let (mut told_of, mut seen) = (0, 0);
+        for _ in 0..3 {
+            // More than the two segments hold.
+            for number in told_of..told_of + 400 {
+                let told = told(number);
+                if !putter.put_short(&told) {
+                    putter.put(&told, &[], || {
+                        hurries.fetch_add(1, Ordering::Relaxed);
+                    });
+                }
+            }
+            told_of += 400;
+            let lost = taker.ring.lost();
+            let (freed, allocated) = (0, 3 * lost.events);
+            assert_eq!(
+                lost,
+                Lost {
+                    allocated,
+                    freed,
+                    ..lost
+                }
+            );
+            let before = seen;
+            taker.look();
+            let first = taker.head.map(|(told, _)| told.address);
+            while let Some(told) = taker.take(&mut stack) {
+                assert_eq!(Some(told.address), first.map(|first| first + seen - before));
+                seen += 1;
+            }
+            assert_eq!(seen + lost.events, told_of);
+            // One segment at the least: the other is still this thread's, which may have left a part of it.
+            assert!((170..=341).contains(&(seen - before)), "{seen} after {before}");
         }
-        assert_eq!(addresses.next(), None);
+        assert!(hurries.into_inner() >= 3);
+        put(
+            &mut putter,
+            &Told {
+                what: What::Free,
+                ..told(0)
+            },
+        );
+        taker.look();
+        assert!(taker.head.is_some());
+    }
+
+    #[test]
+    fn no_more_segments_are_made_than_are_needed() {
+        let (mut putter, mut taker) = ends(8 * LEAST);
+        let mut stack = Vec::new();
+        let many = if cfg!(miri) { 2 } else { 100 };
+        let in_one = taker.ring.len / SHORT;
+        for number in 0..many * in_one {
+            put(&mut putter, &told(number as u64));
+            if number % (in_one / 3) == 0 {
+                taker.look();
+                while taker.take(&mut stack).is_some() {}
+            }
+        }
+        let made = |ring: &Ring| {
+            ring.segments
+                .iter()
+                .filter(|segment| segment.get().is_some())
+                .count()
+        };
+        assert_eq!(made(&taker.ring), 2);
     }
 
     #[test]
     fn two_threads_agree() {
-        let ring = Arc::new(Ring::new(1 << 12, 1));
+        let (mut putter, mut taker) = ends(1 << 12);
         let many: u64 = if cfg!(miri) { 300 } else { 200_000 };
-        let putter = {
-            let ring = Arc::clone(&ring);
-            std::thread::spawn(move || {
-                for number in 0..many {
-                    ring.put(&told(number), &[number, !number], || ());
+        let thread = std::thread::spawn(move || {
+            for number in 0..many {
+                let pool = (number / 3) as u32;
+                let told = Told { pool, ..told(number) };
+                // A stack for each other one.
+                if number % 2 == 0 || !putter.put_short(&told) {
+                    putter.put(&told, &[number, !number], || ());
                 }
-                ring.close();
-            })
-        };
+            }
+        });
         let (mut last, mut seen, mut stack) = (None, 0, Vec::new());
-        while !ring.is_over() {
-            let Some((told, frames)) = ring.next() else {
-                std::thread::yield_now();
-                continue;
-            };
-            ring.take(frames, &mut stack);
-            assert!(last < Some(told.address), "in order");
-            assert_eq!(stack, [told.address, !told.address]);
-            last = Some(told.address);
-            seen += 1;
+        while !taker.is_over() {
+            taker.look();
+            while let Some(told) = taker.take(&mut stack) {
+                assert!(last < Some(told.address), "in order");
+                assert!(stack.is_empty() || stack == [told.address, !told.address]);
+                assert_eq!(told.pool, (told.address / 3) as u32);
+                last = Some(told.address);
+                seen += 1;
+            }
+            std::thread::yield_now();
         }
-        putter.join().expect("it does not panic");
-        assert_eq!(seen + ring.lost().events, many);
+        thread.join().expect("it does not panic");
+        assert_eq!(seen + taker.ring.lost().events, many);
     }
 }

@@ -7,8 +7,9 @@
 use super::RecordError;
 use super::book::{Book, Measured};
 use super::modules;
-use super::ring::{Lost, Ring, Told};
+use super::ring::Taker;
 use super::session::{Session, quiet};
+use super::told::Lost;
 use crate::pool::PoolStats;
 use crate::time::Time;
 use millpond_trace::recording::{Gauge, RecordingError};
@@ -41,9 +42,7 @@ pub struct RecordReport {
 
 /// A ring, and how far it was seen.
 struct Known {
-    ring: Arc<Ring>,
-    /// The next event.
-    head: Option<(Told, usize)>,
+    taker: Taker,
     /// When it was last seen not to be busy.
     quiet: u64,
     lost: Lost,
@@ -158,7 +157,7 @@ impl<W: Write> Scribe<W> {
     /// Nobody begins to tell anything any more.
     fn end(&mut self) -> Result<(), RecordingError> {
         let until = now().saturating_add(PATIENCE);
-        while self.rings.iter().any(|known| known.ring.is_busy()) && now() < until {
+        while self.rings.iter().any(|known| known.taker.ring.is_busy()) && now() < until {
             std::thread::yield_now();
         }
         self.meet()?;
@@ -192,8 +191,7 @@ impl<W: Write> Scribe<W> {
             self.book
                 .define_thread(ring.thread, &crate::os::task_name(ring.task))?;
             self.rings.push(Known {
-                ring,
-                head: None,
+                taker: Taker::new(ring),
                 quiet: 0,
                 lost: Lost::default(),
             });
@@ -204,7 +202,7 @@ impl<W: Write> Scribe<W> {
     /// Up to when nothing can be told any more that is not there.
     fn limit(&mut self, now: u64) -> u64 {
         for known in &mut self.rings {
-            if !known.ring.is_busy() {
+            if !known.taker.ring.is_busy() {
                 known.quiet = now;
             }
         }
@@ -216,18 +214,18 @@ impl<W: Write> Scribe<W> {
     fn merge(&mut self, limit: u64) -> Result<bool, RecordingError> {
         let mut any = false;
         for known in &mut self.rings {
-            known.head = known.ring.next();
+            known.taker.look();
         }
         loop {
             // The ring with the earliest event, and when another one has to be looked at.
             let (mut first, mut first_time, mut other) = (None, u64::MAX, u64::MAX);
             for (at, known) in self.rings.iter().enumerate() {
-                let Some((told, _)) = known.head else { continue };
-                if first.is_none() || told.time < first_time {
+                let Some(time) = known.taker.time() else { continue };
+                if first.is_none() || time < first_time {
                     other = first_time;
-                    (first, first_time) = (Some(at), told.time);
+                    (first, first_time) = (Some(at), time);
                 } else {
-                    other = other.min(told.time);
+                    other = other.min(time);
                 }
             }
             let Some(known) = first.and_then(|at| self.rings.get_mut(at)) else {
@@ -237,25 +235,24 @@ impl<W: Write> Scribe<W> {
                 return Ok(any);
             }
             any = true;
-            while let Some((told, frames)) = known.head
-                && told.time <= other.min(limit)
+            let thread = known.taker.ring.thread;
+            while known.taker.time().is_some_and(|time| time <= other.min(limit))
+                && let Some(told) = known.taker.take(&mut self.stack)
             {
-                known.ring.take(frames, &mut self.stack);
                 let session = &self.session;
                 let mark = |number| session.mark_of(number);
-                self.book.enter(&told, known.ring.thread, &self.stack, mark)?;
-                known.head = known.ring.next();
+                self.book.enter(&told, thread, &self.stack, mark)?;
             }
         }
     }
 
     fn count_losses(&mut self) -> Result<(), RecordingError> {
         for known in &mut self.rings {
-            let lost = known.ring.lost();
+            let lost = known.taker.ring.lost();
             let since = lost.since(known.lost);
             if since.events > 0 {
                 known.lost = lost;
-                self.book.lose(since, known.ring.thread)?;
+                self.book.lose(since, known.taker.ring.thread)?;
             }
         }
         let late = self.session.late();
@@ -264,7 +261,7 @@ impl<W: Write> Scribe<W> {
             self.late = late;
             self.book.lose(since, 0)?;
         }
-        self.rings.retain(|known| !known.ring.is_over());
+        self.rings.retain_mut(|known| !known.taker.is_over());
         Ok(())
     }
 

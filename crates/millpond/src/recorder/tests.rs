@@ -249,6 +249,33 @@ fn stacks_are_there_and_code_is_defined() {
     );
 }
 
+/// Blocks that need no stack take a shorter way than those that do, and count all the same.
+#[test]
+fn one_stack_is_there_for_so_many_bytes() {
+    let _alone = alone();
+    let file = Scratch::new("sampled");
+    let pool = named("sampled");
+    for _ in 0..2 {
+        let recorder = Recorder::builder()
+            .stacks(RecordStacks::Bytes(1000))
+            .start(&file.0)
+            .expect("a file");
+        for _ in 0..100 {
+            drop(pool.alloc_zeroed::<u8>(100).expect("room"));
+        }
+        let large = pool.alloc_zeroed::<u8>(1000).expect("room");
+        recorder.stop().expect("it is written");
+        drop(large);
+        let history = file.read();
+        let rows = rows(&history, number(&history, "sampled"));
+        let allocations = rows.iter().filter(|row| row.kind == Kind::Alloc);
+        let with: Vec<bool> = allocations.map(|row| row.stack != 0).collect();
+        let expected: Vec<bool> = (0..101).map(|at| at % 10 == 0).collect();
+        assert_eq!(with, expected);
+        assert_eq!(rows.iter().filter(|row| row.kind == Kind::Free).count(), 100);
+    }
+}
+
 #[test]
 fn there_is_one_recording_at_a_time() {
     let _alone = alone();
