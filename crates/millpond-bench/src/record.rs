@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// Pairs of a round.
 const PAIRS: u32 = 20_000;
+/// Pairs before a round, one at a time.
+const NOW_AND_THEN: u32 = 100;
 /// Frames between the bench and the allocations whose stacks are written down.
 const DEPTH: u32 = 20;
 /// Events a second that are to be had without a loss.
@@ -61,12 +63,12 @@ pub fn run(
 }
 
 #[inline(never)]
-fn at_depth(depth: u32, pool: &Pool) {
+fn at_depth(depth: u32, pool: &Pool, pairs: u32) {
     if depth > 0 {
-        at_depth(black_box(depth - 1), pool);
+        at_depth(black_box(depth - 1), pool, pairs);
         black_box(());
     } else {
-        for _ in 0..PAIRS {
+        for _ in 0..pairs {
             drop(black_box(pool.alloc::<u8>(black_box(64))));
         }
     }
@@ -83,10 +85,14 @@ fn measure(
         Some(stacks) => Some(builder.stacks(stacks).start(&file.0)?),
         None => None,
     };
-    // What happens once is not a pair's.
-    drop(pool.alloc::<u8>(64)?);
+    // What happens once is not a pair's: as many before, and then some now and then, so that the thread that writes is at work.
+    at_depth(DEPTH, pool, PAIRS);
+    for _ in 0..NOW_AND_THEN {
+        std::thread::sleep(Duration::from_micros(50));
+        at_depth(DEPTH, pool, 1);
+    }
     let clock = CpuClock::start();
-    at_depth(DEPTH, pool);
+    at_depth(DEPTH, pool, PAIRS);
     let time = clock.nanoseconds() / f64::from(2 * PAIRS);
     let report = recorder.map_or(Ok(RecordReport::default()), Recorder::stop)?;
     Ok((time, report))
