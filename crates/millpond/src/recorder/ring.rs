@@ -140,7 +140,7 @@ pub(super) struct Ring {
 impl Ring {
     /// Room for so many words, or some more.
     pub(super) fn new(words: usize, thread: u32) -> Self {
-        let words = words.clamp(2 * LEAST, 1 << 32).next_power_of_two();
+        let words = words.clamp(2 * LEAST, 1 << 28).next_power_of_two();
         let segments = (words / LEAST).min(SEGMENTS);
         Self {
             put: Own::default(),
