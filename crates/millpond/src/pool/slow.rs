@@ -21,16 +21,7 @@ impl Heap {
     #[cold]
     #[inline(never)]
     pub(crate) fn allocate_slowly(&'static self, ask: Ask) -> Result<Taken, AllocError> {
-        let taken = self.allocate_watched(ask.requested, ask.align, ask.zeroed);
-        if taken.address != 0 {
-            return Ok(taken);
-        }
-        self.allocate_finally(ask)
-    }
-
-    #[inline(never)]
-    fn allocate_finally(&'static self, ask: Ask) -> Result<Taken, AllocError> {
-        self.allocate_anyhow(ask)
+        self.allocate_or_wait(ask)
             .map_err(|error| self.refused_finally(ask.requested, error))
     }
 

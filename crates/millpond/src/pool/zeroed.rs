@@ -32,6 +32,10 @@ impl Heap {
             unsafe { clear(taken.address, requested) };
             return Ok(taken);
         }
+        let taken = self.allocate_watched(requested, align, true);
+        if taken.address != 0 {
+            return Ok(taken);
+        }
         self.allocate_slowly(Ask::new(requested, align).zeroed())
     }
 }
