@@ -3,23 +3,23 @@
 use crate::exit::CliError;
 use crate::terminal::colours;
 use crate::text::harmless;
+use atomic_write_file::AtomicWriteFile;
 use serde::Serialize;
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, Error, ErrorKind, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// How everything begins that this program writes to files, by which one is known that may be replaced: pages,
-/// pictures and plans.
-const OURS: [&[u8]; 4] = [
-    b"<!doctype html>",
-    b"<svg xmlns=",
-    b"millpond-plan ",
-    b"\x89png\r\n\x1a\n",
+/// The first bytes of the kinds of file that this program writes and may therefore replace, and a mark of this program that follows
+/// soon after them. Other programs write pages and pictures too, without the mark.
+const OURS: [(&[u8], &[u8]); 4] = [
+    (b"<!doctype html>", b"<meta name=\"generator\" content=\"millpond"),
+    (b"<svg xmlns=", b"<metadata>millpond"),
+    (b"\x89PNG\r\n\x1a\n", b"Software\0millpond"),
+    (b"millpond-plan ", b""),
 ];
 
-/// As much of a file as tells.
-const START: u64 = 16;
+/// The number of bytes in which the mark is found.
+const START: u64 = 512;
 
 /// Prints a finished text.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
@@ -59,39 +59,34 @@ pub(crate) fn note(quiet: bool, text: &str) {
     }
 }
 
-/// Writes a file beside its place and then puts it there, so that nobody ever sees half of it.
+/// Writes a file that gets its name when it is complete, so that nobody ever sees half of it.
+///
+/// Where the file system can, the file has no name until then, and an interrupted run leaves nothing behind.
 pub(crate) fn write_file(
     path: &Path,
-    write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
+    write: impl FnOnce(&mut BufWriter<AtomicWriteFile>) -> std::io::Result<()>,
 ) -> Result<(), CliError> {
-    let failed = |source| CliError::Write {
+    let fill = || {
+        check_replaceable(path)?;
+        let mut out = BufWriter::with_capacity(1 << 20, AtomicWriteFile::open(path)?);
+        write(&mut out)?;
+        let file = out.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+        file.commit()
+    };
+    fill().map_err(|source| CliError::Write {
         what: path.display().to_string(),
         source,
-    };
-    check_replaceable(path).map_err(failed)?;
-    let beside = beside(path).map_err(failed)?;
-    let fill = || {
-        let mut out = BufWriter::with_capacity(1 << 20, File::create(&beside)?);
-        write(&mut out)?;
-        out.into_inner().map_err(std::io::IntoInnerError::into_error)?;
-        std::fs::rename(&beside, path)
-    };
-    fill().map_err(|source| {
-        let _ = std::fs::remove_file(&beside);
-        failed(source)
     })
 }
 
-/// Whether a file can be written there, before the work that fills it.
+/// Checks that a file can be written there, before the work that fills it.
 pub(crate) fn check_writable(path: &Path) -> Result<(), CliError> {
-    let failed = |source| CliError::Write {
-        what: path.display().to_string(),
-        source,
-    };
-    check_replaceable(path).map_err(failed)?;
-    let beside = beside(path).map_err(failed)?;
-    File::create(&beside).map_err(failed)?;
-    std::fs::remove_file(&beside).map_err(failed)
+    check_replaceable(path)
+        .and_then(|()| AtomicWriteFile::open(path)?.discard())
+        .map_err(|source| CliError::Write {
+            what: path.display().to_string(),
+            source,
+        })
 }
 
 /// Whether nothing is there yet, or something that this program wrote and may be replaced.
@@ -115,8 +110,7 @@ fn check_replaceable(path: &Path) -> std::io::Result<()> {
     }
     let mut start = Vec::new();
     File::open(path)?.take(START).read_to_end(&mut start)?;
-    start.make_ascii_lowercase();
-    if start.is_empty() || OURS.iter().any(|ours| start.starts_with(ours)) {
+    if start.is_empty() || is_ours(&start) {
         return Ok(());
     }
     Err(Error::new(
@@ -125,13 +119,10 @@ fn check_replaceable(path: &Path) -> std::io::Result<()> {
     ))
 }
 
-/// The name under which a file is filled.
-fn beside(path: &Path) -> std::io::Result<PathBuf> {
-    let Some(name) = path.file_name() else {
-        return Err(Error::new(ErrorKind::InvalidInput, "this names no file"));
-    };
-    let mut beside = OsString::from(".");
-    beside.push(name);
-    beside.push(format!(".{}.part", std::process::id()));
-    Ok(path.with_file_name(beside))
+/// Whether a file that starts like this was written by this program.
+fn is_ours(start: &[u8]) -> bool {
+    OURS.iter().any(|(begin, mark)| {
+        let rest = start.strip_prefix(*begin);
+        rest.is_some_and(|rest| mark.is_empty() || rest.windows(mark.len()).any(|bytes| bytes == *mark))
+    })
 }

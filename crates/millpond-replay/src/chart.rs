@@ -227,6 +227,11 @@ fn seconds(nanoseconds: f64) -> String {
     }
 }
 
+/// A name from a file as the text of an element of SVG: see [`one_line`] for what is left out.
+pub(crate) fn svg_text(text: &str, most: usize) -> String {
+    svg::escaped(&one_line(text, most))
+}
+
 /// A name from a file on one line of at most so many letters; what steers or cannot be seen is left out.
 fn one_line(text: &str, most: usize) -> String {
     let hidden = |c: char| {

@@ -1,5 +1,6 @@
 //! Pictures of a plan: address by time, as text and as SVG.
 
+use crate::chart::svg_text;
 use millpond_engine::plan::Plan;
 use std::fmt::Write;
 
@@ -68,12 +69,9 @@ pub fn svg(plan: &Plan, title: &str) -> String {
     const TALL: f64 = 700.0;
     let across = WIDE / plan.step.period().max(1) as f64;
     let up = TALL / plan.height.max(1) as f64;
-    let title = title
-        .replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;");
+    let title = svg_text(title, 120);
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"-10 -40 {} {}\" font-family=\"sans-serif\" font-size=\"14\">\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"-10 -40 {} {}\" font-family=\"sans-serif\" font-size=\"14\">\n<metadata>millpond</metadata>\n\
          <text y=\"-16\">{title}: one step, {} allocations from left to right, {} bytes from bottom to top</text>\n\
          <rect width=\"{WIDE}\" height=\"{TALL}\" fill=\"#f4f4f0\"/>\n",
         WIDE + 20.0,
@@ -130,8 +128,10 @@ mod tests {
 
     #[test]
     fn the_picture_has_a_rectangle_for_each_stretch_and_no_markup_from_names() {
-        let svg = svg(&plan(), "a<b>&c");
+        let svg = svg(&plan(), "a<b>&c\u{1b}[2J\u{0}");
         assert_eq!(svg.matches("<rect").count(), 1 + 5);
         assert!(svg.contains("a&lt;b&gt;&amp;c") && svg.ends_with("</svg>\n"));
+        // XML has no control characters, not even as references.
+        assert!(!svg.contains(|c: char| c.is_control() && c != '\n'), "{svg:?}");
     }
 }

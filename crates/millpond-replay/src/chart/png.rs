@@ -45,6 +45,7 @@ impl Png {
         // Eight bits, red, green and blue; the one compression and filter there is; not interlaced.
         header.extend([8, 2, 0, 0, 0]);
         chunk(&mut out, *b"IHDR", &header);
+        chunk(&mut out, *b"tEXt", b"Software\0millpond");
         let mut rows = ZlibEncoder::new(Vec::new(), Compression::default());
         for row in self.pixels.chunks_exact(self.wide * 3) {
             rows.write_all(&[0])?;

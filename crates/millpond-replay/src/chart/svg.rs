@@ -10,7 +10,7 @@ pub(super) struct Svg {
 impl Svg {
     pub(super) fn new(wide: f64, tall: f64) -> Self {
         let mut text = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {wide} {tall}\" font-family=\"sans-serif\" font-size=\"13\">\n"
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {wide} {tall}\" font-family=\"sans-serif\" font-size=\"13\">\n<metadata>millpond</metadata>\n"
         );
         let _ = writeln!(text, "<rect width=\"{wide}\" height=\"{tall}\" fill=\"#fff\"/>");
         Self { text }
@@ -72,7 +72,7 @@ impl Canvas for Svg {
             self.text,
             "<path d=\"{path}Z\" fill=\"{}\"><title>{}</title></path>",
             hex(colour),
-            escaped(&super::one_line(name, 200))
+            super::svg_text(name, 200)
         );
     }
 
