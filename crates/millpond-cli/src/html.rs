@@ -6,30 +6,45 @@ use crate::side_by_side::{self, Shown};
 use millpond_replay::page::{self, Page};
 use millpond_replay::{Placement, Report, usual_policy};
 use millpond_trace::Trace;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-/// Where a report's page goes: the file named, or beside it with the recording's name in it where there
-/// are several.
-pub(crate) fn place(named: &Path, label: &str, several: bool) -> PathBuf {
-    if !several {
-        return named.to_owned();
+/// The names of the pages of one run of the command.
+#[derive(Debug)]
+pub(crate) struct Pages<'a> {
+    named: &'a Path,
+    /// The names given so far, in lower case: some file systems do not tell `a` and `A` apart.
+    given: HashSet<String>,
+}
+
+impl<'a> Pages<'a> {
+    /// Pages at `named`, or beside it.
+    pub(crate) fn new(named: &'a Path) -> Self {
+        Self {
+            named,
+            given: HashSet::new(),
+        }
     }
-    let safe: String = label
-        .chars()
-        .map(|c| {
-            if c.is_alphanumeric() || "._-".contains(c) {
-                c
-            } else {
-                '-'
-            }
-        })
-        .collect();
-    let safe = safe.trim_matches('-').replace("--", "-");
-    let stem = named.file_stem().unwrap_or_default().to_string_lossy();
-    let ending = named
-        .extension()
-        .map_or_else(|| "html".into(), |ending| ending.to_string_lossy());
-    named.with_file_name(format!("{stem}-{safe}.{ending}"))
+
+    /// Returns where the page of a report goes: the file named, or where there are several a file beside it with the report's
+    /// label in its name. No two reports get the same file.
+    pub(crate) fn place(&mut self, label: &str, several: bool) -> PathBuf {
+        if !several {
+            return self.named.to_owned();
+        }
+        let plain = |c: char| c.is_alphanumeric() || "._-".contains(c);
+        let safe: String = label.chars().map(|c| if plain(c) { c } else { '-' }).collect();
+        let safe = safe.trim_matches('-').replace("--", "-");
+        let stem = self.named.file_stem().unwrap_or_default().to_string_lossy();
+        let ending = self
+            .named
+            .extension()
+            .map_or_else(|| "html".into(), |ending| ending.to_string_lossy());
+        let numbers = (2..).map(|number: u64| format!("{stem}-{safe}-{number}.{ending}"));
+        let mut names = std::iter::once(format!("{stem}-{safe}.{ending}")).chain(numbers);
+        let new = names.find(|name| self.given.insert(name.to_lowercase()));
+        self.named.with_file_name(new.unwrap_or_default())
+    }
 }
 
 /// Writes the page of one report.
@@ -88,12 +103,21 @@ mod tests {
 
     #[test]
     fn several_reports_get_names_of_their_own() {
-        let place = |label, several| place(Path::new("out/report.html"), label, several);
-        assert_eq!(place("rank0", false), Path::new("out/report.html"));
+        let mut pages = Pages::new(Path::new("out/report.html"));
+        let mut place = |label, several| pages.place(label, several).display().to_string();
+        assert_eq!(place("rank0", false), "out/report.html");
+        assert_eq!(place("rank0 (device 1)", true), "out/report-rank0-device-1.html");
+        assert_eq!(place("../../etc", true), "out/report-..-..-etc.html");
+        let alike = ["a b", "a-b", "a?b", "A b", "a-b-2"].map(|label| place(label, true));
         assert_eq!(
-            place("rank0 (device 1)", true),
-            Path::new("out/report-rank0-device-1.html")
+            alike,
+            [
+                "out/report-a-b.html",
+                "out/report-a-b-2.html",
+                "out/report-a-b-3.html",
+                "out/report-A-b-4.html",
+                "out/report-a-b-2-2.html",
+            ]
         );
-        assert_eq!(place("../../etc", true), Path::new("out/report-..-..-etc.html"));
     }
 }

@@ -2,11 +2,12 @@
 
 use crate::args::{ReplayArgs, SelectionArgs, Streams};
 use crate::exit::{CliError, Exit, complain};
+use crate::html::{self, Pages};
 use crate::progress::Progress;
 use crate::ranks::{self, Labelled};
 use crate::side_by_side::{self, Shown};
 use crate::values::SourceKind;
-use crate::{cuda, device, files, host, html, output, settings};
+use crate::{cuda, device, files, host, output, settings};
 use millpond_replay::{Options, Program, Redactor, ReplayError, Report, Selection, page, replay};
 use millpond_trace::{Caution, Trace};
 use std::path::Path;
@@ -34,10 +35,11 @@ pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
         output::check_writable(page)?;
     }
     let mut redactor = args.output.redact.then(Redactor::default);
+    let mut pages = args.html.as_deref().map(Pages::new);
     let mut done = Vec::new();
     let mut failed = 0;
     for path in &paths {
-        match file(path, paths.len() == 1, args, &options, &mut redactor) {
+        match file(path, paths.len() == 1, args, &options, &mut redactor, &mut pages) {
             Ok(reports) => done.extend(reports),
             Err(error) if paths.len() == 1 => return Err(error),
             Err(error) => {
@@ -131,6 +133,7 @@ fn file(
     args: &ReplayArgs,
     options: &Options,
     redactor: &mut Option<Redactor>,
+    pages: &mut Option<Pages<'_>>,
 ) -> Result<Vec<Done>, CliError> {
     let quiet = args.output.quiet;
     let traces = traces(path, quiet, &options.selection)?;
@@ -161,8 +164,8 @@ fn file(
             report: replayed.report,
             label,
         };
-        if let Some(named) = &args.html {
-            let place = html::place(named, &one.label, several || !alone);
+        if let Some(pages) = pages {
+            let place = pages.place(&one.label, several || !alone);
             let (part, placements);
             let (trace, placements) = if options.selection.window_us.is_some() {
                 let program = Program::new(&trace, options.selection)?;

@@ -133,3 +133,66 @@ fn the_page_of_a_window_shows_the_window() {
         "not the four of the recording"
     );
 }
+
+#[test]
+fn recordings_with_like_names_get_pages_of_their_own() {
+    let dir = folder("like-names");
+    let recordings = dir.join("recordings");
+    std::fs::create_dir(&recordings).expect("a folder");
+    for name in ["a b.csv", "a-b.csv", "a?b.csv"] {
+        small(&recordings, name);
+    }
+    let page = dir.join("page.html").display().to_string();
+    let recordings = recordings.display().to_string();
+    assert_eq!(run(&["replay", &recordings, "--html", &page, "-p", "none"]).0, 0);
+    let mut pages: Vec<String> = std::fs::read_dir(&dir)
+        .expect("a folder")
+        .flatten()
+        .map(|file| file.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.starts_with("page"))
+        .collect();
+    pages.sort();
+    assert_eq!(pages, ["page-a-b-2.html", "page-a-b-3.html", "page-a-b.html"]);
+}
+
+#[test]
+fn pages_and_pictures_of_other_programs_are_not_replaced() {
+    let dir = folder("foreign");
+    let file = small(&dir, "run.csv");
+    let png = [b"\x89PNG\r\n\x1a\n".as_slice(), &[0; 100]].concat();
+    let foreign: [(&str, &[u8]); 3] = [
+        (
+            "thesis.html",
+            b"<!doctype html>\n<html lang=\"en\"><head><title>Millpond</title>",
+        ),
+        (
+            "drawing.svg",
+            b"<svg xmlns=\"http://www.w3.org/2000/svg\"><text>millpond</text></svg>",
+        ),
+        ("photo.png", &png),
+    ];
+    for (name, content) in foreign {
+        let path = dir.join(name);
+        std::fs::write(&path, content).expect("a file");
+        let named = path.display().to_string();
+        let args = match name {
+            "thesis.html" => vec!["replay", &file, "-p", "none", "--html", &named],
+            _ => vec!["report", &file, "--plot", &named],
+        };
+        let (code, _, stderr) = run(&args);
+        assert_eq!(code, 2, "{name}: {stderr}");
+        assert!(
+            stderr.contains("millpond did not write is there"),
+            "{name}: {stderr}"
+        );
+        assert_eq!(std::fs::read(&path).expect("still there"), content, "{name}");
+    }
+    // Its own are, each of them twice.
+    for name in ["own.svg", "own.png"] {
+        let named = dir.join(name).display().to_string();
+        for _ in 0..2 {
+            let (code, _, stderr) = run(&["report", &file, "--plot", &named]);
+            assert_eq!(code, 0, "{name}: {stderr}");
+        }
+    }
+}
