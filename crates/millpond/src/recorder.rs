@@ -5,6 +5,7 @@
 //!   ring      what one thread tells, on its way: nobody waits, and what has no room is counted
 //!   session   one recording while it runs; each pool has its sink among those who watch
 //!   scribe    the thread that writes: all threads' events in one order
+//!   file      creates the files: replaces older recordings, and nothing else
 //!   snapshot  one moment in a file of its own: when somebody asks, and when memory has run out
 //!   book      serial numbers, frees with the facts of their allocations, definitions, keyframes
 //! ```
@@ -14,6 +15,7 @@
 //! them whether anybody watches.
 
 mod book;
+mod file;
 mod modules;
 mod ring;
 mod scribe;
@@ -41,7 +43,6 @@ use book::Book;
 use millpond_trace::recording::{RecordingError, Writer};
 use scribe::{Counted, Scribe};
 use session::{RING_BYTES, Session, quiet};
-use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process;
@@ -161,7 +162,7 @@ impl RecorderBuilder {
             path: path.to_owned(),
             source,
         };
-        let file = File::create(path).map_err(file_error)?;
+        let file = file::create(path).map_err(file_error)?;
         let mut facts = facts();
         facts.extend(self.facts);
         let file = Counted {

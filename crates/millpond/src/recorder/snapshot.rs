@@ -30,7 +30,6 @@ use memmap2::MmapMut;
 use millpond_trace::recording::Writer;
 use refused::Refusal;
 use state::State;
-use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -187,7 +186,7 @@ impl Snapshots {
         let (now, measured) = measure();
         facts.extend(self.facts.iter().cloned());
         begin_with_the_process(&mut facts, now);
-        let file = File::create(path).map_err(|source| RecordError::File {
+        let file = super::file::create(path).map_err(|source| RecordError::File {
             path: path.to_owned(),
             source,
         })?;

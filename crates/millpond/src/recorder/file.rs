@@ -1,0 +1,104 @@
+//! Creates the files of recordings and snapshots.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{Error, ErrorKind, Read, Result};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// The bytes at the beginning of a file in which the schema of a recording names its version.
+const START: u64 = 64 << 10;
+
+/// Creates a file for a recording. An older recording at the path is replaced, unless a process is still writing it.
+///
+/// # Errors
+/// [`ErrorKind::AlreadyExists`] where the path names anything but a recording or an empty file: a mistake in a path must not cost
+/// another file. The file stays as it is.
+pub(super) fn create(path: &Path) -> Result<File> {
+    let create = || OpenOptions::new().write(true).create_new(true).open(path);
+    let file = match create() {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let replaced = check_replaceable(path)?;
+            fs::remove_file(path)?;
+            let file = create()?;
+            file.set_permissions(replaced.metadata()?.permissions())?;
+            file
+        }
+        outcome => outcome?,
+    };
+    // The lock tells other processes that this file is being written. Some file systems have no locks.
+    let _ = file.try_lock();
+    Ok(file)
+}
+
+/// Opens the file at a path if it may be replaced.
+fn check_replaceable(path: &Path) -> Result<File> {
+    let refused = |why: &str| Err(Error::new(ErrorKind::AlreadyExists, why));
+    if !fs::symlink_metadata(path)?.is_file() {
+        return refused("it exists and is not a regular file; choose another path");
+    }
+    // Another process may put a link or a named pipe there between the two calls.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return refused("it exists and is not a regular file; choose another path");
+    }
+    if let Err(TryLockError::WouldBlock) = file.try_lock() {
+        return refused(
+            "another process is recording to it; write %p in the path, which becomes the number of the process",
+        );
+    }
+    let mut start = Vec::new();
+    Read::by_ref(&mut &file).take(START).read_to_end(&mut start)?;
+    if !start.is_empty() && !is_recording(&start) {
+        return refused("it exists and is not a recording; choose another path or remove it");
+    }
+    Ok(file)
+}
+
+/// Whether a file that starts like this is a recording: a stream of Arrow whose schema names our version.
+fn is_recording(start: &[u8]) -> bool {
+    let version = b"millpond.version";
+    start.starts_with(&[0xff; 4]) && start.windows(version.len()).any(|bytes| bytes == version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+    use std::process::Command;
+
+    #[test]
+    fn only_recordings_and_empty_files_are_replaced() {
+        let folder = std::env::temp_dir().join(format!("millpond-record-file-{}", std::process::id()));
+        fs::create_dir(&folder).expect("a new folder");
+        let at = |name: &str| folder.join(name);
+        let why = |name: &str| create(&at(name)).expect_err(name).to_string();
+
+        fs::write(at("notes"), "a year of work").expect("a file");
+        assert!(why("notes").contains("not a recording"));
+        assert_eq!(
+            fs::read_to_string(at("notes")).expect("still there"),
+            "a year of work"
+        );
+
+        symlink(at("nowhere"), at("link")).expect("a link");
+        assert!(why("link").contains("not a regular file"));
+        assert!(!at("nowhere").exists());
+
+        let made = Command::new("mkfifo").arg(at("pipe")).status();
+        assert!(made.expect("mkfifo runs").success());
+        assert!(why("pipe").contains("not a regular file"));
+
+        fs::write(at("empty"), "").expect("a file");
+        drop(create(&at("empty")).expect("empty files are replaced"));
+        fs::write(at("old.mpr"), b"\xff\xff\xff\xff\0\x01\0\0..millpond.version..").expect("a file");
+        let open = create(&at("old.mpr")).expect("recordings are replaced");
+        assert_eq!(fs::read(at("old.mpr")).expect("still there"), b"");
+        assert!(why("old.mpr").contains("another process is recording"));
+        drop(open);
+        drop(create(&at("old.mpr")).expect("nobody writes it any more"));
+        fs::remove_dir_all(&folder).expect("our folder");
+    }
+}
