@@ -380,13 +380,15 @@ impl Exposition {
     }
 }
 
-/// A label's value as both formats have it. Other control characters stand for themselves.
+/// Writes a label's value as both formats have it. Other control characters have no escape there; a terminal that shows the text must
+/// not obey them, so each becomes U+FFFD.
 fn escape(text: &mut String, value: &str) {
     for c in value.chars() {
         match c {
             '\\' => text.push_str("\\\\"),
             '"' => text.push_str("\\\""),
             '\n' => text.push_str("\\n"),
+            c if c.is_control() => text.push(char::REPLACEMENT_CHARACTER),
             c => text.push(c),
         }
     }
@@ -399,8 +401,8 @@ mod tests {
     #[test]
     fn labels_cannot_end_early() {
         let mut text = String::new();
-        escape(&mut text, "a\"b\\c\nd\u{e9}");
-        assert_eq!(text, "a\\\"b\\\\c\\nd\u{e9}");
+        escape(&mut text, "a\"b\\c\nd\u{e9}\u{1b}[2J\u{9b}");
+        assert_eq!(text, "a\\\"b\\\\c\\nd\u{e9}\u{fffd}[2J\u{fffd}");
     }
 
     #[test]

@@ -2,11 +2,14 @@
 
 use super::ServeError;
 use crate::monitor::builder::Place;
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A socket that is ours.
 #[derive(Debug)]
@@ -80,25 +83,41 @@ fn listen_in(folder: &Path, process: u32) -> Result<(Listening, UnixListener), S
     outcome
 }
 
+/// Listens on a socket that appears under its name when it is listening, readable by this user alone.
+///
+/// Another process takes a socket that refuses connections for a stale one and removes it, so the name must not exist between `bind`
+/// and `listen`.
 fn listen_at(path: PathBuf) -> Result<(Listening, UnixListener), ServeError> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
     let failed = |source| ServeError::Socket {
         path: path.clone(),
         source,
     };
-    let listener = match UnixListener::bind(&path) {
-        Err(error) if error.kind() == ErrorKind::AddrInUse => {
-            if !is_stale(&path) {
-                return Err(ServeError::Taken(path));
-            }
-            fs::remove_file(&path).map_err(failed)?;
-            UnixListener::bind(&path).map_err(failed)?
+    if fs::symlink_metadata(&path).is_ok() && !is_stale(&path) {
+        return Err(ServeError::Taken(path));
+    }
+    // Short: the path of a socket has at most 107 bytes.
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let unnamed = path.with_file_name(format!(".{}.{number}", std::process::id()));
+    // A process of the same number may have been killed here.
+    let _ = fs::remove_file(&unnamed);
+    let listener = UnixListener::bind(&unnamed).map_err(failed)?;
+    let named = || {
+        listener.set_nonblocking(true)?;
+        fs::set_permissions(&unnamed, Permissions::from_mode(0o600))?;
+        if is_stale(&path) {
+            fs::remove_file(&path)?;
         }
-        outcome => outcome.map_err(failed)?,
+        fs::hard_link(&unnamed, &path)?;
+        inode(&path)
     };
-    listener.set_nonblocking(true).map_err(failed)?;
-    fs::set_permissions(&path, Permissions::from_mode(0o600)).map_err(failed)?;
-    let inode = inode(&path).map_err(failed)?;
-    Ok((Listening { path, inode }, listener))
+    let outcome = named();
+    let _ = fs::remove_file(&unnamed);
+    match outcome {
+        Ok(inode) => Ok((Listening { path, inode }, listener)),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(ServeError::Taken(path)),
+        Err(error) => Err(failed(error)),
+    }
 }
 
 /// Makes the folder, or sees to it that it is the user's and nobody else's.
@@ -129,11 +148,18 @@ fn prepare(folder: &Path) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// Whether it is a socket to which nobody listens.
+/// Whether a path is a socket to which nobody listens.
+///
+/// A process that is stopped listens: connections wait in its queue. Where the queue is full this does not wait for room.
 fn is_stale(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|of| of.file_type().is_socket());
-    let refused = |error: io::Error| error.kind() == ErrorKind::ConnectionRefused;
-    is_socket && UnixStream::connect(path).err().is_some_and(refused)
+    is_socket && matches!(connect(path), Err(Errno::CONNREFUSED))
+}
+
+fn connect(path: &Path) -> Result<(), Errno> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)
 }
 
 /// Takes away what processes have left that were killed.
@@ -159,6 +185,7 @@ fn process_of(path: &Path) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
 
     struct Scratch(PathBuf);
 
@@ -207,6 +234,46 @@ mod tests {
         ours.remove();
         assert!(ours.path().exists(), "what is not ours stays");
         drop((listener, used));
+    }
+
+    #[test]
+    fn a_stopped_process_with_a_full_queue_is_left_alone_and_not_waited_for() {
+        let scratch = Scratch::new("full");
+        let at = |name: &str| scratch.0.join(name);
+        let stopped = UnixListener::bind(at("1.sock")).expect("a socket");
+        let mut waiting = 0;
+        while connect(&at("1.sock")).is_ok() && waiting < 100_000 {
+            // The queue keeps a connection whose client has gone.
+            waiting += 1;
+        }
+        assert_eq!(connect(&at("1.sock")), Err(Errno::AGAIN), "after {waiting}");
+        remove_stale(&scratch.0);
+        assert!(at("1.sock").exists());
+        drop(listen_in(&scratch.0, 2).expect("a socket"));
+        drop(stopped);
+    }
+
+    #[test]
+    fn a_socket_has_its_name_only_while_it_listens() {
+        let scratch = Scratch::new("race");
+        let folder = &scratch.0;
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let removing = scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    remove_stale(folder);
+                }
+            });
+            for round in 0..300 {
+                let (at, listener) = listen_in(folder, 1).expect("a socket");
+                assert!(at.path().exists(), "removed in round {round}");
+                at.remove();
+                drop(listener);
+            }
+            stop.store(true, Ordering::Relaxed);
+            removing.join().expect("no panic");
+        });
+        assert_eq!(fs::read_dir(folder).expect("a folder").count(), 0);
     }
 
     #[test]
