@@ -142,13 +142,16 @@ pub(crate) fn size(bytes: u64) -> String {
     display_size(bytes).to_string()
 }
 
+/// Whether a character would steer a terminal or turn the direction of text.
+pub(crate) fn steers(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// The text without what would steer a terminal: names and tags come from files of strangers.
 ///
 /// Of escape sequences only the styles of this program stay, and those only where it uses any.
 pub(crate) fn harmless(text: &str, styled: bool) -> String {
-    let steers = |c: char| {
-        (c.is_control() && c != '\n') || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
+    let steers = |c: char| c != '\n' && steers(c);
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find(steers) {

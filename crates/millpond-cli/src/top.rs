@@ -44,7 +44,7 @@ fn json(target: Option<&Target>) -> Result<Exit, CliError> {
         output::print_json(&find::processes())?;
         return Ok(Exit::Done);
     };
-    let body = fetch::body(target).map_err(|why| gone(target, &why))?;
+    let body = fetch::json(target).map_err(|why| gone(target, &why))?;
     output::print_line(&body)?;
     Ok(Exit::Done)
 }

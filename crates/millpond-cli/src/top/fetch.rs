@@ -2,17 +2,20 @@
 
 use super::find::Target;
 use super::stats::{Stats, VERSION};
+use crate::text::short;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// For each step of a look. A monitor answers at once, or its process is stopped.
+/// For a look, from the connection to the end of the answer. A monitor answers at once, or its process is stopped.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
 /// Bytes of an answer at most.
-const MOST: u64 = 64 << 20;
+const MOST: usize = 64 << 20;
 
 /// Why there is nothing to show.
 #[derive(Debug, Error)]
@@ -53,9 +56,13 @@ pub(crate) fn stats(target: &Target) -> Result<Stats, FetchError> {
 }
 
 fn read(body: &str) -> Result<Stats, FetchError> {
-    let stats: Stats = serde_json::from_str(body).map_err(|error| FetchError::Other(error.to_string()))?;
+    let stats: Stats =
+        serde_json::from_str(body).map_err(|error| FetchError::Other(excerpt(&error.to_string())))?;
     if stats.schema != "millpond-stats" {
-        return Err(FetchError::Other(format!("it says it is '{}'", stats.schema)));
+        return Err(FetchError::Other(format!(
+            "it says it is '{}'",
+            excerpt(&stats.schema)
+        )));
     }
     if stats.version != VERSION {
         return Err(FetchError::Version(stats.version));
@@ -63,19 +70,26 @@ fn read(body: &str) -> Result<Stats, FetchError> {
     Ok(stats)
 }
 
-/// The JSON of what a process has, as it sent it.
-pub(crate) fn body(target: &Target) -> Result<String, FetchError> {
+/// The beginning of a text that somebody else chose, short enough for an error.
+fn excerpt(text: &str) -> String {
+    short(&text.chars().take(81).collect::<String>(), 80)
+}
+
+/// Returns the JSON of what a process has, as it sent it.
+pub(crate) fn json(target: &Target) -> Result<String, FetchError> {
+    let body = body(target)?;
+    read(&body).map(|_| body)
+}
+
+fn body(target: &Target) -> Result<String, FetchError> {
+    let end = Instant::now() + PATIENCE;
     if let Target::Address(address) = target {
-        return ask_address(*address);
+        return ask(TcpStream::connect_timeout(address, PATIENCE)?, end);
     }
     let mut last = FetchError::Nobody;
     for socket in target.sockets() {
-        match UnixStream::connect(&socket) {
-            Ok(stream) => {
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
-                return ask(stream);
-            }
+        match connect(&socket) {
+            Ok(stream) => return ask(stream, end),
             Err(error) if matches!(last, FetchError::Nobody) => last = error.into(),
             Err(_) => {}
         }
@@ -83,24 +97,68 @@ pub(crate) fn body(target: &Target) -> Result<String, FetchError> {
     Err(last)
 }
 
-fn ask_address(address: SocketAddr) -> Result<String, FetchError> {
-    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    ask(stream)
+/// Connects to a Unix socket without waiting: where the queue of a process that is stopped is full, the error is `WouldBlock`.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
-fn ask(mut stream: impl Read + Write) -> Result<String, FetchError> {
+/// A connection whose reads and writes can be limited in time.
+trait Limited: Read + Write {
+    fn limit(&self, time: Duration) -> io::Result<()>;
+}
+
+impl Limited for TcpStream {
+    fn limit(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time))?;
+        self.set_write_timeout(Some(time))
+    }
+}
+
+impl Limited for UnixStream {
+    fn limit(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time))?;
+        self.set_write_timeout(Some(time))
+    }
+}
+
+/// Sends the request and reads the answer, all of it before `end`.
+fn ask(mut stream: impl Limited, end: Instant) -> Result<String, FetchError> {
+    let limit = |stream: &dyn Limited| {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(FetchError::Silent);
+        }
+        stream.limit(left).map_err(FetchError::Io)
+    };
+    limit(&stream)?;
     stream.write_all(b"GET /stats HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
-    let mut text = String::new();
-    stream.take(MOST).read_to_string(&mut text)?;
+    let mut answer = Vec::new();
+    let mut some = vec![0; 1 << 16];
+    loop {
+        limit(&stream)?;
+        match stream.read(&mut some) {
+            Ok(0) => break,
+            Ok(count) => answer.extend_from_slice(&some[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+        if answer.len() > MOST {
+            return Err(FetchError::Other("its answer does not end".to_owned()));
+        }
+    }
     let other = |why: &str| FetchError::Other(why.to_owned());
+    let text = String::from_utf8(answer).map_err(|_| other("its answer is not UTF-8"))?;
     let (head, body) = text
         .split_once("\r\n\r\n")
         .ok_or_else(|| other("its answer is cut"))?;
     let status = head.lines().next().unwrap_or_default();
     if status.split(' ').nth(1) != Some("200") {
-        return Err(FetchError::Other(status.chars().take(80).collect()));
+        return Err(FetchError::Other(excerpt(status)));
     }
     Ok(body.to_owned())
 }
@@ -108,6 +166,7 @@ fn ask(mut stream: impl Read + Write) -> Result<String, FetchError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixListener;
 
     #[test]
     fn what_is_no_monitor_is_told_apart() {
@@ -116,5 +175,70 @@ mod tests {
         assert!(of(r#"{"schema":"other","version":1,"process":{"id":1}}"#).contains("'other'"));
         assert!(of(r#"{"schema":"millpond-stats","version":2,"process":{"id":1}}"#).contains("version 2"));
         assert!(read(r#"{"schema":"millpond-stats","version":1,"process":{"id":1},"new":[]}"#).is_ok());
+    }
+
+    #[test]
+    fn an_error_holds_an_excerpt_of_a_hostile_answer() {
+        let schema = "x".repeat(1 << 20);
+        let body = format!(r#"{{"schema":"{schema}","version":1,"process":{{"id":1}}}}"#);
+        assert!(read(&body).expect_err("another schema").to_string().len() < 200);
+        assert!(read(&schema).expect_err("no JSON").to_string().len() < 200);
+    }
+
+    /// Answers one connection on a socket of its own with `serve`, and returns what asking it comes to.
+    fn asked(name: &str, serve: impl FnOnce(UnixStream) + Send) -> Result<String, FetchError> {
+        let path = std::env::temp_dir().join(format!("millpond-fetch-{name}-{}.sock", std::process::id()));
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let outcome = std::thread::scope(|scope| {
+            scope.spawn(|| serve(listener.accept().expect("a client").0));
+            json(&Target::Socket(path.clone()))
+        });
+        std::fs::remove_file(path).expect("our socket");
+        outcome
+    }
+
+    #[test]
+    fn a_server_that_sends_a_byte_at_a_time_is_given_up() {
+        let outcome = asked("slow", |mut client| {
+            // Each byte comes well within the time of one read. Ends when the client hangs up.
+            while client.write_all(b"H").is_ok() {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        assert!(matches!(outcome, Err(FetchError::Silent)), "{outcome:?}");
+    }
+
+    #[test]
+    fn json_is_passed_on_only_if_it_is_the_monitors() {
+        let answer = |body: &'static str| {
+            asked("json", move |mut client| {
+                // What is closed with bytes unread is reset.
+                let mut request = [0; 100];
+                let mut length = 0;
+                while !request[..length].ends_with(b"\r\n\r\n") {
+                    length += client.read(&mut request[length..]).expect("a request");
+                }
+                let _ = write!(client, "HTTP/1.0 200 OK\r\n\r\n{body}");
+            })
+        };
+        assert!(matches!(answer("\u{1b}[2J"), Err(FetchError::Other(_))));
+        assert!(matches!(answer("{}"), Err(FetchError::Other(_))));
+        let stats = r#"{"schema":"millpond-stats","version":1,"process":{"id":1}}"#;
+        assert_eq!(answer(stats).expect("a monitor's"), stats);
+    }
+
+    #[test]
+    fn a_process_that_accepts_nobody_is_given_up() {
+        let path = std::env::temp_dir().join(format!("millpond-fetch-full-{}.sock", std::process::id()));
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let mut waiting = Vec::new();
+        while let Ok(stream) = connect(&path) {
+            waiting.push(stream);
+            assert!(waiting.len() < 100_000, "the queue has no end");
+        }
+        let outcome = json(&Target::Socket(path.clone()));
+        assert!(matches!(outcome, Err(FetchError::Silent)), "{outcome:?}");
+        std::fs::remove_file(path).expect("our socket");
+        drop(listener);
     }
 }

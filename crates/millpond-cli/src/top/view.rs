@@ -9,6 +9,7 @@ mod process;
 mod row;
 
 use super::app::App;
+use crate::text::steers;
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -171,6 +172,13 @@ fn render(app: &App, area: Rect, buffer: &mut Buffer, keys: bool) {
     if app.help && keys {
         help::draw(area, buffer, palette);
     }
+    // Names come from other processes. A mark without a width of its own stands in the cell of the character before it.
+    for cell in &mut buffer.content {
+        if cell.symbol().contains(steers) {
+            let plain: String = cell.symbol().chars().filter(|c| !steers(*c)).collect();
+            cell.set_symbol(if plain.is_empty() { " " } else { &plain });
+        }
+    }
 }
 
 /// As many lines of each section as there is room for: what comes later is cut first, down to the least it can do with. Where that
@@ -312,10 +320,11 @@ mod tests {
         let watched = app.watched.as_mut().expect("it is watched");
         let now = watched.now.as_mut().expect("it was seen");
         now.pools[0].name = "\u{1b}[2Jnasty\r\n\u{202e}".to_owned();
-        let text = plain(&app, 100);
-        assert!(
-            text.contains("nasty") && !text.contains('\u{1b}') && !text.contains('\r'),
-            "{text:?}"
-        );
+        let mut live = Buffer::empty(Rect::new(0, 0, 100, 30));
+        render(&app, live.area, &mut live, true);
+        for text in [plain(&app, 100), text_of(&live)] {
+            assert!(text.contains("nasty"), "{text:?}");
+            assert!(!text.contains(|c| c != '\n' && steers(c)), "{text:?}");
+        }
     }
 }
