@@ -4,8 +4,10 @@
 //!   site.rs      the recordings, and what is told of them, each when it is first asked for
 //!   request.rs   what a client may ask, and who may ask
 //!   server.rs    connections: their number, their time, their size
+//!   redirect.rs  the file that leads a browser to the page
 //! ```
 
+mod redirect;
 mod request;
 mod server;
 mod site;
@@ -18,6 +20,7 @@ use crate::{files, output, settings};
 use millpond_replay::analysis::{Overview, TableError};
 use millpond_replay::view::{Embedded, MOST_SERVED, embed, open as open_recording};
 use millpond_trace::history::History;
+use redirect::Redirect;
 use site::Site;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -141,13 +144,13 @@ fn serve(
     output::print_line(&address)?;
     output::note(args.quiet, "serving on this machine alone; ctrl-c ends it");
     if !args.no_open {
-        open(&address);
+        open(&address, &site);
     }
     server::run(&listener, port, site)
 }
 
 /// Shows the page in the browser of the desktop, if there is one.
-fn open(address: &str) {
+fn open(address: &str, site: &Site) {
     let program = if cfg!(target_os = "macos") {
         "open"
     } else {
@@ -160,10 +163,16 @@ fn open(address: &str) {
         "xdg-open"
     };
     // The address is on the screen: nothing is lost where no browser comes.
-    let _ = Command::new(program)
-        .arg(address)
+    let Ok(redirect) = Redirect::new(address) else {
+        return;
+    };
+    let started = Command::new(program)
+        .arg(redirect.path())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
+    if started.is_ok() {
+        site.set_redirect(redirect);
+    }
 }

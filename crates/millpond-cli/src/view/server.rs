@@ -8,8 +8,7 @@ use super::site::{Site, Thing};
 use crate::exit::{CliError, Exit};
 use std::io::{self, BufWriter, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -32,19 +31,18 @@ pub(super) fn listen(port: u16) -> io::Result<TcpListener> {
 /// Serves until the program ends.
 pub(super) fn run(listener: &TcpListener, port: u16, site: Site) -> Result<Exit, CliError> {
     let site = Arc::new(site);
-    let clients = Arc::new(AtomicUsize::new(0));
+    let clients = Arc::new(Clients::default());
     loop {
         match listener.accept() {
             Ok((stream, _)) => {
-                // Where there are too many already, this connection closes.
-                let Some(place) = Place::take(&clients) else {
+                // Without a place this connection closes.
+                let Some(place) = Clients::admit(&clients, stream) else {
                     continue;
                 };
                 let site = Arc::clone(&site);
                 let serve = move || {
                     // A client that has gone is no error of anybody's here.
-                    let _ = answer(&stream, port, &site);
-                    drop(place);
+                    let _ = answer(&place, port, &site);
                 };
                 // Where no thread can be had the connection closes.
                 if Builder::new()
@@ -66,27 +64,79 @@ pub(super) fn run(listener: &TcpListener, port: u16, site: Site) -> Result<Exit,
     }
 }
 
-/// One of the places for clients, which is free again when this is dropped.
-struct Place(Arc<AtomicUsize>);
+/// The connections that are served at the moment, the oldest first.
+#[derive(Debug, Default)]
+struct Clients(Mutex<Vec<Connection>>);
+
+#[derive(Debug)]
+struct Connection {
+    stream: Arc<TcpStream>,
+    /// Whether a request of somebody who knows the token has arrived.
+    is_known: bool,
+}
+
+impl Clients {
+    /// Takes a connection among those that are served. Where there are too many, the oldest one that has not sent a valid request
+    /// is closed for it: connections that stay silent must not keep the owner out.
+    fn admit(clients: &Arc<Self>, stream: TcpStream) -> Option<Place> {
+        let stream = Arc::new(stream);
+        let mut all = clients.all();
+        if all.len() >= MOST_CLIENTS {
+            let oldest = all.iter().position(|client| !client.is_known)?;
+            // Its thread reads the end of the stream and ends.
+            let _ = all.remove(oldest).stream.shutdown(Shutdown::Both);
+        }
+        all.push(Connection {
+            stream: Arc::clone(&stream),
+            is_known: false,
+        });
+        Some(Place {
+            clients: Arc::clone(clients),
+            stream,
+        })
+    }
+
+    /// A thread that panicked has left the list whole: nothing panics while it is changed.
+    fn all(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection among those that are served, until this is dropped.
+#[derive(Debug)]
+struct Place {
+    clients: Arc<Clients>,
+    stream: Arc<TcpStream>,
+}
 
 impl Place {
-    fn take(clients: &Arc<AtomicUsize>) -> Option<Self> {
-        let place = Self(Arc::clone(clients));
-        (clients.fetch_add(1, Ordering::Relaxed) < MOST_CLIENTS).then_some(place)
+    fn set_known(&self) {
+        for client in self.clients.all().iter_mut() {
+            client.is_known |= Arc::ptr_eq(&client.stream, &self.stream);
+        }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let mut all = self.clients.all();
+        all.retain(|client| !Arc::ptr_eq(&client.stream, &self.stream));
     }
 }
 
-fn answer(stream: &TcpStream, port: u16, site: &Site) -> io::Result<()> {
+fn answer(place: &Place, port: u16, site: &Site) -> io::Result<()> {
+    let stream = &*place.stream;
     stream.set_write_timeout(Some(READERS_PATIENCE))?;
     stream.set_nodelay(true)?;
-    match head(stream).and_then(|head| read(&head, port, site.token(), site.len())) {
-        Ok(Asked::Page) => whole(stream, site, "200 OK", "text/html; charset=utf-8", site.page()),
+    let asked = head(stream).and_then(|head| read(&head, port, site.token(), site.len()));
+    if asked.is_ok() {
+        place.set_known();
+    }
+    match asked {
+        Ok(Asked::Page) => {
+            site.remove_redirect();
+            whole(stream, site, "200 OK", "text/html; charset=utf-8", site.page())
+        }
         Ok(Asked::Of(index, Thing::Blocks)) => parts(stream, site, index),
         Ok(Asked::Of(index, thing)) => match site.text(index, thing) {
             Ok(text) => whole(stream, site, "200 OK", "application/json", text),

@@ -1,5 +1,6 @@
 //! The recordings of a page, and what is told of them. What takes a walk is made when it is first asked for, and kept.
 
+use super::redirect::Redirect;
 use crate::symbols::ModuleSymbols;
 use millpond_engine::policies;
 use millpond_replay::analysis::{Overview, TableError, blocks};
@@ -7,7 +8,7 @@ use millpond_replay::view::{Served, WhatIf, glance, policy, served, stacks, told
 use millpond_trace::history::History;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// A kind of thing that is told of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +77,7 @@ pub(super) struct Site {
     policy: String,
     recordings: Vec<Shown>,
     most_blocks: u64,
+    redirect: Mutex<Option<Redirect>>,
 }
 
 impl Site {
@@ -105,12 +107,26 @@ impl Site {
             policy: format!("{}; frame-ancestors 'none'", policy(true)),
             recordings: recordings.collect(),
             most_blocks,
+            redirect: Mutex::new(None),
         })
     }
 
     /// What every address begins with: who does not know it gets nothing.
     pub(super) fn token(&self) -> &str {
         &self.token
+    }
+
+    /// Keeps the file that leads a browser here until the page is asked for.
+    pub(super) fn set_redirect(&self, redirect: Redirect) {
+        *self.redirect.lock().unwrap_or_else(PoisonError::into_inner) = Some(redirect);
+    }
+
+    /// Removes that file.
+    pub(super) fn remove_redirect(&self) {
+        self.redirect
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
     }
 
     pub(super) fn page(&self) -> &str {
@@ -183,7 +199,7 @@ fn length_of(bytes: usize) -> io::Result<[u8; 4]> {
 }
 
 /// 128 bits that nobody can guess, from the system, as text.
-fn token() -> io::Result<String> {
+pub(super) fn token() -> io::Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
