@@ -219,12 +219,11 @@ mod tests {
 
     /// The old check, over all pairs: what the sweep must agree with.
     fn overlaps(plan: &Plan) -> bool {
-        let place = |i: usize| plan.places[i].map(|p| (p.region, p.offset, p.offset + plan.step.slots[i].bytes));
+        let place =
+            |i: usize| plan.places[i].map(|p| (p.region, p.offset, p.offset + plan.step.slots[i].bytes));
         (0..plan.places.len()).any(|i| {
             (i + 1..plan.places.len()).any(|j| match (place(i), place(j)) {
-                (Some(a), Some(b)) => {
-                    a.0 == b.0 && a.1 < b.2 && b.1 < a.2 && plan.step.together(i, j)
-                }
+                (Some(a), Some(b)) => a.0 == b.0 && a.1 < b.2 && b.1 < a.2 && plan.step.together(i, j),
                 _ => false,
             })
         })
