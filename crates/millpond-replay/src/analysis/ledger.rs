@@ -12,6 +12,9 @@ use std::ops::Range;
 /// What a block that lives takes: an entry here, one in the tables of who watches, and as much again while the tables grow.
 const LIVING: u64 = 2 * size_of::<(u64, Block)>() as u64 + 64;
 
+/// What a pool takes, in the same way.
+const POOL: u64 = 2 * size_of::<(u32, PoolState)>() as u64;
+
 /// A block in callers' hands.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
@@ -131,9 +134,10 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// Blocks in the tables.
-    fn living(&self) -> u64 {
-        (self.live.len() + self.parked.len() + self.keyframe.new.len()) as u64
+    /// Bytes that the tables take.
+    fn kept(&self) -> u64 {
+        let blocks = self.live.len() + self.parked.len() + self.keyframe.new.len();
+        LIVING * blocks as u64 + POOL * (self.pools.len() + self.devices.len()) as u64
     }
 
     /// Takes in a row.
@@ -383,7 +387,7 @@ pub(super) fn walk<'a>(
             ledger.note(row, text, &mut Nobody);
         }
         number += 1;
-        allowed = allowance.check("the blocks that live at once", LIVING * ledger.living());
+        allowed = allowance.check("the blocks and pools that are there at once", ledger.kept());
         if allowed.is_err() { Flow::Stop } else { Flow::On }
     })?;
     allowed?;

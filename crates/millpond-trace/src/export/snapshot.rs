@@ -24,6 +24,8 @@ const MOST_CATEGORIES: u32 = 9;
 const UNKNOWN: &str = "unknown";
 /// Events of several devices that are written from one walk; a device of more has a walk of its own.
 const GATHERED: u64 = 1 << 19;
+/// What is kept of the blocks of one origin.
+const ORIGIN: u64 = 256;
 /// What the ranges around a block take.
 const RANGE: u64 = 64;
 /// The largest integer that the viewer takes for what it is.
@@ -404,6 +406,7 @@ impl Snapshot<'_, '_> {
             .pair(self.pools.get(&row.pool).copied().unwrap_or_default())?;
         let origin = Origin::of(row);
         if !self.said.contains_key(&origin) {
+            self.source.keep(ORIGIN);
             let said = (self.words(origin), self.category(origin.tag));
             self.said.insert(origin, said);
         }
