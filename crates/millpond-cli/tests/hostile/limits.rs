@@ -1,6 +1,7 @@
 //! The command as a child process with a limit of address space and of time.
 
-use std::io::{self, Read};
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -57,23 +58,23 @@ pub(crate) fn limited(arguments: &[String]) -> Ran {
     let mut child = command.spawn().expect("the program starts");
     let stdout = reader(child.stdout.take().expect("piped"));
     let stderr = reader(child.stderr.take().expect("piped"));
-    let (status, memory) = loop {
-        match ended(child.id()).expect("it is our child") {
-            Some(ended) => break ended,
-            None if begun.elapsed() > PATIENCE => {
-                let _ = child.kill();
-                let _ = ended(child.id());
-                panic!("{arguments:?} takes longer than {PATIENCE:?}");
-            }
-            None => std::thread::sleep(Duration::from_millis(5)),
+    let mut memory = 0;
+    let status = loop {
+        memory = memory.max(high_water(child.id()));
+        if let Some(status) = child.try_wait().expect("it is our child") {
+            break status;
         }
+        if begun.elapsed() > PATIENCE {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("{arguments:?} takes longer than {PATIENCE:?}");
+        }
+        std::thread::sleep(Duration::from_millis(2));
     };
     let took = begun.elapsed();
-    let code = if libc::WIFEXITED(status) {
-        libc::WEXITSTATUS(status)
-    } else {
-        128 + libc::WTERMSIG(status)
-    };
+    let code = status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     Ran {
         code,
         took,
@@ -91,19 +92,12 @@ fn reader(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<Strin
     })
 }
 
-/// How a child has ended and the most bytes it had in main memory; none while it runs.
-fn ended(child: u32) -> io::Result<Option<(i32, u64)>> {
-    let mut status = 0;
-    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: both pointers are to values of ours that live through the call, of the types that wait4(2) writes.
-    let found = unsafe { libc::wait4(child as i32, &raw mut status, libc::WNOHANG, usage.as_mut_ptr()) };
-    match found {
-        0 => Ok(None),
-        -1 => Err(io::Error::last_os_error()),
-        _ => {
-            // SAFETY: it is a struct of numbers, for which all zeroes is a value, and wait4 has written it since.
-            let usage = unsafe { usage.assume_init() };
-            Ok(Some((status, (usage.ru_maxrss as u64) << 10)))
-        }
-    }
+/// The most bytes that a child has had in main memory since it began to run its program; 0 where it has ended.
+///
+/// What wait4(2) tells instead is at least what this process had when it started the child.
+fn high_water(child: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kibibytes.unwrap_or(0) << 10
 }
