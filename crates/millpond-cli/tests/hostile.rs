@@ -2,6 +2,8 @@
 //!
 //! What each run took is printed: `cargo test -p millpond-cli --test hostile -- --nocapture`.
 
+#![cfg(target_os = "linux")]
+
 mod support;
 
 #[path = "hostile/build.rs"]
