@@ -2,11 +2,14 @@
 
 use crate::args::{DeviceArgs, Paged};
 use crate::exit::{CliError, Exit};
-use crate::output;
 use crate::table::{Align, Grid};
 use crate::text::size;
+use crate::{files, output};
 use millpond_engine::Costs;
 use millpond_replay::{Device, cards};
+
+/// Bytes of a table of costs: the longest there is has a hundredth of it.
+const LONGEST_COSTS: u64 = 1 << 20;
 
 /// A device smaller than this is a number without its unit.
 const LEAST: u64 = 1 << 20;
@@ -80,7 +83,7 @@ pub(crate) fn costs(args: &DeviceArgs) -> Result<Costs, CliError> {
     let Some(path) = &args.costs else {
         return Ok(Costs::default());
     };
-    let text = std::fs::read_to_string(path).map_err(|source| CliError::Open {
+    let text = files::small_text(path, LONGEST_COSTS).map_err(|source| CliError::Open {
         path: path.clone(),
         source,
     })?;

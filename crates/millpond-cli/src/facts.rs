@@ -226,7 +226,7 @@ fn history(trace: &Trace) -> History {
 }
 
 /// Numbers of a damaged file may come to more than fits.
-fn total(bytes: impl Iterator<Item = u64>) -> u64 {
+pub(crate) fn total(bytes: impl Iterator<Item = u64>) -> u64 {
     bytes.fold(0, u64::saturating_add)
 }
 

@@ -4,8 +4,8 @@ use crate::exit::CliError;
 use crate::progress::Progress;
 use millpond_trace::history::{History, HistoryError};
 use millpond_trace::{ReadError, ReadOptions, Recording, read, read_from};
-use std::fs::{File, Metadata};
-use std::io::{Error, ErrorKind};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{Error, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -115,6 +115,42 @@ fn open_pipe(path: &Path) -> std::io::Result<Option<File>> {
         Ok(file) => Ok(Some(file?)),
         Err(_) => refused("it is a pipe that nobody writes to"),
     }
+}
+
+/// Opens a regular file without waiting for anybody: a pipe that took its place meanwhile would else wait for a writer.
+pub(crate) fn open_regular(path: &Path) -> std::io::Result<File> {
+    let refused = || Error::new(ErrorKind::InvalidInput, "it is no regular file");
+    // Some devices do something when they are opened, so they are told before.
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(refused());
+    }
+    let mut options = OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK | libc::O_NOCTTY);
+    let file = options.open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(refused()),
+    }
+}
+
+/// The text of a small file, or of a pipe that somebody writes to: a plan, a table of costs.
+///
+/// # Errors
+/// It cannot be read, is no text, or has more than `most` bytes.
+pub(crate) fn small_text(path: &Path, most: u64) -> std::io::Result<String> {
+    let file = match open_pipe(path)? {
+        Some(pipe) => pipe,
+        None => open_regular(path)?,
+    };
+    let mut bytes = Vec::new();
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        let why = format!("it has more than {most} bytes, so it is another file than was meant");
+        return Err(Error::new(ErrorKind::InvalidData, why));
+    }
+    String::from_utf8(bytes).map_err(|_| Error::new(ErrorKind::InvalidData, "it is no text"))
 }
 
 #[cfg(unix)]

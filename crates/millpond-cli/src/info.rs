@@ -2,7 +2,7 @@
 
 use crate::args::InfoArgs;
 use crate::exit::{CliError, Exit, complain};
-use crate::facts::{DeviceFacts, FileFacts, History, PoolFacts, gather};
+use crate::facts::{DeviceFacts, FileFacts, History, PoolFacts, gather, total};
 use crate::table::{Align, Grid};
 use crate::terminal::{bold, width, yellow};
 use crate::text::{Unit, counted, duration_us, item, number, short, size, wrap};
@@ -213,13 +213,13 @@ fn state_text(facts: &DeviceFacts) -> String {
     let mut grid = Grid::new();
     let total = PoolFacts {
         pool: "together".to_owned(),
-        segments: facts.state.iter().map(|p| p.segments).sum(),
-        blocks: facts.state.iter().map(|p| p.blocks).sum(),
-        pending_blocks: facts.state.iter().map(|p| p.pending_blocks).sum(),
-        requested_bytes: facts.state.iter().map(|p| p.requested_bytes).sum(),
-        allocated_bytes: facts.state.iter().map(|p| p.allocated_bytes).sum(),
-        active_bytes: facts.state.iter().map(|p| p.active_bytes).sum(),
-        reserved_bytes: facts.state.iter().map(|p| p.reserved_bytes).sum(),
+        segments: total(facts.state.iter().map(|p| p.segments)),
+        blocks: total(facts.state.iter().map(|p| p.blocks)),
+        pending_blocks: total(facts.state.iter().map(|p| p.pending_blocks)),
+        requested_bytes: total(facts.state.iter().map(|p| p.requested_bytes)),
+        allocated_bytes: total(facts.state.iter().map(|p| p.allocated_bytes)),
+        active_bytes: total(facts.state.iter().map(|p| p.active_bytes)),
+        reserved_bytes: total(facts.state.iter().map(|p| p.reserved_bytes)),
     };
     let column =
         |of: &dyn Fn(&PoolFacts) -> String| facts.state.iter().chain([&total]).map(of).collect::<Vec<_>>();

@@ -4,20 +4,19 @@ use crate::args::PlanArgs;
 use crate::exit::{CliError, Exit};
 use crate::terminal::{bold, width};
 use crate::text::{number, size, wrap};
-use crate::{output, replay};
+use crate::{files, output, replay};
 use millpond_engine::plan::{Plan, PlanError, solve};
 use millpond_replay::{Program, Redactor, Steps, picture};
 use serde::Serialize;
-use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::time::Instant;
 
 /// Rows of the picture.
 const ROWS: usize = 20;
 
-/// More than the longest plan there can be: a recording named by mistake is not read whole.
-const LONGEST: u64 = 1 << 27;
+/// More than the longest plan there can be, of 2^20 lines: a recording named by mistake is not read whole.
+const LONGEST: u64 = 64 << 20;
 
 /// What the JSON says.
 #[derive(Serialize)]
@@ -107,18 +106,18 @@ pub(crate) fn command(args: &PlanArgs) -> Result<Exit, CliError> {
 
 /// Reads a saved plan.
 pub(crate) fn load(path: &Path) -> Result<Plan, CliError> {
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes));
-    read.map_err(|source| CliError::Open {
+    let refused = |source| CliError::Plan {
         path: path.to_owned(),
         source,
-    })?;
-    let text = String::from_utf8(bytes).map_err(|_| PlanError::NotAPlan);
-    text.and_then(|text| Plan::from_text(&text))
-        .map_err(|source| CliError::Plan {
+    };
+    match files::small_text(path, LONGEST) {
+        Ok(text) => Plan::from_text(&text).map_err(refused),
+        Err(error) if error.kind() == ErrorKind::InvalidData => Err(refused(PlanError::NotAPlan)),
+        Err(source) => Err(CliError::Open {
             path: path.to_owned(),
             source,
-        })
+        }),
+    }
 }
 
 fn facts(steps: &Steps, plan: &Plan, solve_ms: f64) -> StepFacts {

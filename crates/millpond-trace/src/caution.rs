@@ -111,6 +111,11 @@ pub enum Caution {
         /// How many.
         count: u64,
     },
+    /// Allocations after which more than 2^64 bytes were held: sums stop there.
+    SumsCapped {
+        /// How many.
+        count: u64,
+    },
 }
 
 impl Caution {
@@ -288,6 +293,13 @@ impl fmt::Display for Caution {
                     was(n, "free")
                 )
             }
+            Self::SumsCapped { count: n } => {
+                write!(
+                    f,
+                    "more than 2^64 bytes were held after {}; sums stop at that number",
+                    count(n, "allocation")
+                )
+            }
         }
     }
 }
@@ -348,12 +360,13 @@ pub(crate) struct Findings {
     pub(crate) tags_dropped: u64,
     pub(crate) streams_folded: u64,
     pub(crate) frees_not_completed: u64,
+    pub(crate) sums_capped: u64,
 }
 
 impl Findings {
     pub(crate) fn cautions(&self) -> Vec<Caution> {
         type Make = fn(u64) -> Caution;
-        let all: [(u64, Make); 16] = [
+        let all: [(u64, Make); 17] = [
             (self.state_disagrees, |count| Caution::StateDisagrees { count }),
             (self.blocks_misplaced, |count| Caution::BlocksMisplaced { count }),
             (self.segments_misshapen, |count| Caution::SegmentsMisshapen {
@@ -376,6 +389,7 @@ impl Findings {
             (self.times_backwards, |count| Caution::TimesBackwards { count }),
             (self.tags_dropped, |count| Caution::TagsDropped { count }),
             (self.streams_folded, |count| Caution::StreamsFolded { count }),
+            (self.sums_capped, |count| Caution::SumsCapped { count }),
         ];
         all.into_iter()
             .filter(|(count, _)| *count > 0)

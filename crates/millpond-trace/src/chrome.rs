@@ -8,6 +8,7 @@ use crate::json::{Json, Stop};
 use crate::ledger::{Ledger, Row};
 use crate::lines::MOST_BYTES;
 use crate::source::Source;
+use crate::strings::Shared;
 use crate::{Caution, Format, ReadError, Recording, Settings};
 use std::collections::BTreeMap;
 
@@ -150,12 +151,15 @@ fn recording(samples: Samples, cut: Option<u64>, name: &str) -> Result<Recording
     let Samples { mut list, unreadable } = samples;
     // Stable: events of one moment stay as they stand.
     list.sort_by(|a, b| a.time_us.total_cmp(&b.time_us));
+    let texts = Shared::default();
     let mut ledgers: BTreeMap<i32, Ledger> = BTreeMap::new();
     for sample in list {
         if ledgers.len() == MOST_DEVICES && !ledgers.contains_key(&sample.device) {
             return Err(ReadError::TooManyDevices { limit: MOST_DEVICES });
         }
-        let ledger = ledgers.entry(sample.device).or_insert_with(Ledger::new);
+        let ledger = ledgers
+            .entry(sample.device)
+            .or_insert_with(|| Ledger::new(&texts));
         let row = Row {
             // Digits below a microsecond order the events, and the order is kept.
             time_us: sample.time_us as u64,

@@ -11,9 +11,9 @@ use std::io::{self, Write};
 const OURS: &str = "millpond";
 
 /// What all pairs may take: every device of the file keeps them.
-const MOST_BYTES: usize = 64 << 10;
+pub(crate) const MOST_BYTES: usize = 64 << 10;
 /// What a pair costs beside its text.
-const PAIR: usize = 64;
+pub(crate) const PAIR: usize = 64;
 
 #[derive(Default)]
 pub(crate) struct Header {

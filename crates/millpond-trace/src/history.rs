@@ -3,7 +3,9 @@
 //! A recording of Millpond's stays in its file: walking it takes memory for a few batches, so files may be larger than memory. Other formats are
 //! read whole and walked as the same rows, so that whatever is said, drawn or written of a recording works for all of them.
 
+mod allowance;
 mod define;
+mod file;
 mod from_traces;
 mod index;
 mod live;
@@ -11,6 +13,7 @@ mod symbols;
 #[cfg(test)]
 mod tests;
 
+pub use allowance::Allowance;
 pub use define::{Definitions, Frame, Module, Pool};
 pub use index::Start;
 pub use live::Live;
@@ -18,12 +21,12 @@ pub use symbols::Symbols;
 
 use crate::recording::{Batch, End, Kind, Reader, RecordingError, Row};
 use crate::{Caution, ReadError, ReadOptions, read};
+use define::cut;
+use file::{FromStart, Opened};
 use index::Index;
 use std::fs::File;
-use std::io::BufReader;
 use std::ops::Range;
-use std::panic::resume_unwind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc;
 use std::thread::Builder;
 
@@ -41,8 +44,28 @@ pub enum HistoryError {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// It has changed since it was opened.
-    #[error("the recording has become shorter since it was opened; open it again")]
+    #[error("the recording has become shorter, or was written over, since it was opened; open it again")]
     Changed,
+    /// What it describes would take more memory than the recording of any program of that size.
+    #[error(
+        "refused: {what} would take more than {limit} bytes of memory, and the file has {file} bytes, as no recording of a program"
+    )]
+    TooMuch {
+        /// What takes it.
+        what: &'static str,
+        /// The most that it may take.
+        limit: u64,
+        /// Bytes of the file.
+        file: u64,
+    },
+    /// A small file of very many rows.
+    #[error("refused: more than {rows} rows in {file} bytes, as in no recording of a program")]
+    TooDense {
+        /// How many there are, and more.
+        rows: u64,
+        /// Bytes of the file up to there.
+        file: u64,
+    },
 }
 
 /// What is known of a recording before it is walked.
@@ -71,7 +94,7 @@ pub struct History {
 enum Source {
     /// A recording of Millpond's, the bytes of it that were there when it was opened, and where walks can begin.
     File {
-        path: PathBuf,
+        file: Opened,
         bytes: u64,
         starts: Vec<Start>,
     },
@@ -110,14 +133,11 @@ impl History {
     }
 
     fn of_file(path: &Path, mut watch: impl FnMut(&Row, &Definitions)) -> Result<Self, HistoryError> {
-        let reader = open(path)?;
+        let file = Opened::new(path).map_err(RecordingError::from)?;
+        let reader = Reader::new(file.from_start())?;
         let mut history = Self {
             facts: reader.facts().to_vec(),
-            rows: Source::File {
-                path: path.to_owned(),
-                bytes: 0,
-                starts: Vec::new(),
-            },
+            rows: Source::Rows(Vec::new()),
             definitions: Definitions::default(),
             duration: 0,
             len: 0,
@@ -127,36 +147,71 @@ impl History {
             older: Vec::new(),
         };
         let mut index = Index::default();
-        let reader = batches(reader, u64::MAX, |before, batch| {
-            index.begin_batch(before, history.len);
+        let mut refused = Ok(());
+        let reader = batches(reader, u64::MAX, |places, batch| {
+            let allowance = Allowance::of_file(places.end);
+            refused = allowance.check_rows(history.len.saturating_add(batch.len() as u64));
+            if refused.is_err() {
+                return Flow::Stop;
+            }
+            index.begin_batch(places.start, history.len);
             let mut rows = batch.rows();
             while let Some(row) = rows.next() {
                 history.len += 1;
                 index.note(&row);
-                history.note(&row, batch, rows.place());
+                refused = history.note(&row, batch, rows.place(), allowance);
+                if refused.is_err() {
+                    return Flow::Stop;
+                }
                 watch(&row, &history.definitions);
             }
             Flow::On
         })?;
+        refused?;
+        history.end = reader.end().cloned();
+        if let (0, Some(End::Damaged { what, .. })) = (history.len, &history.end) {
+            return Err(RecordingError::NotOurs(what.clone()).into());
+        }
         history.rows = Source::File {
-            path: path.to_owned(),
-            bytes: reader.bytes(),
+            file,
+            bytes: match history.end {
+                // What is whole of it: what is added to a batch later would be walked once, and not the other time.
+                Some(End::Cut { bytes } | End::Damaged { bytes, .. }) => bytes,
+                _ => reader.bytes(),
+            },
             starts: index.finish(),
         };
-        history.end = reader.end().cloned();
+        history.definitions.check_stacks(history.allowance())?;
         Ok(history)
     }
 
-    fn note(&mut self, row: &Row, batch: &Batch, place: usize) {
+    /// How much memory what is kept of it may take.
+    #[must_use]
+    pub fn allowance(&self) -> Allowance {
+        match &self.rows {
+            Source::File { bytes, .. } => Allowance::of_file(*bytes).beside(self.definitions.bytes()),
+            Source::Rows(_) => Allowance::unlimited(),
+        }
+    }
+
+    fn note(
+        &mut self,
+        row: &Row,
+        batch: &Batch,
+        place: usize,
+        allowance: Allowance,
+    ) -> Result<(), HistoryError> {
         match row.kind {
-            Kind::Live => return,
+            Kind::Live => return Ok(()),
             Kind::Lost => self.lost = self.lost.saturating_add(row.id),
             kind if kind as u8 >= Kind::DefineTag as u8 => {
                 self.definitions.note(row, batch.text(place), batch.list(place));
+                self.definitions.check(allowance)?;
             }
             _ => {}
         }
         self.duration = self.duration.max(row.time);
+        Ok(())
     }
 
     /// Walks all rows in order, with what marks say; stops where `each` says so.
@@ -188,7 +243,7 @@ impl History {
         start: &Start,
         mut each: impl FnMut(&Row, Option<&str>) -> Flow,
     ) -> Result<(), HistoryError> {
-        let (path, bytes) = match &self.rows {
+        let (file, bytes) = match &self.rows {
             Source::Rows(rows) => {
                 for row in rows {
                     if each(row, None) == Flow::Stop {
@@ -197,12 +252,13 @@ impl History {
                 }
                 return Ok(());
             }
-            Source::File { path, bytes, .. } => (path, *bytes),
+            Source::File { file, bytes, .. } => (file, *bytes),
         };
-        let mut reader = open(path)?;
+        let mut reader = Reader::new(file.from_start())?;
         if start.bytes > 0 {
             reader.skip_to(start.bytes)?;
         }
+        let mut rows = start.row + start.figures.len() as u64;
         for row in &start.figures {
             if each(row, None) == Flow::Stop {
                 return Ok(());
@@ -211,10 +267,11 @@ impl History {
         let mut stopped = false;
         // What was added since is not walked: all walks see the same rows.
         let reader = batches(reader, bytes, |_, batch| {
-            let mut rows = batch.rows();
-            while let Some(row) = rows.next() {
+            let mut found = batch.rows();
+            while let Some(row) = found.next() {
+                rows += 1;
                 let text = match row.kind {
-                    Kind::Mark => batch.text(rows.place()),
+                    Kind::Mark => batch.text(found.place()).map(cut),
                     _ => None,
                 };
                 if each(&row, text) == Flow::Stop {
@@ -224,7 +281,8 @@ impl History {
             }
             Flow::On
         })?;
-        if !stopped && reader.bytes() < bytes {
+        let is_other = !stopped && (reader.bytes() < bytes || rows != self.len);
+        if is_other || file.is_written_over().map_err(RecordingError::from)? {
             return Err(HistoryError::Changed);
         }
         Ok(())
@@ -236,13 +294,17 @@ impl History {
     /// As of [`walk`](Self::walk).
     pub fn live_at(&self, time: u64) -> Result<Live, HistoryError> {
         let mut live = Live::default();
+        let allowance = self.allowance();
+        let mut allowed = Ok(());
         self.walk_from(&self.start_before(time.saturating_add(1)), |row, _| {
             if row.kind != Kind::Live && row.time > time {
                 return Flow::Stop;
             }
             live.note(row);
-            Flow::On
+            allowed = allowance.check("the blocks that live at once", live.bytes_kept());
+            if allowed.is_err() { Flow::Stop } else { Flow::On }
         })?;
+        allowed?;
         Ok(live)
     }
 }
@@ -256,13 +318,13 @@ pub enum Flow {
     Stop,
 }
 
-/// Goes through the batches in the first so many bytes of a file, each with the bytes before it, and answers the reader where it stands
+/// Goes through the batches in the first so many bytes of a file, each with where it is there, and answers the reader where it stands
 /// then. Large files are decoded in a thread of its own, one batch ahead.
 fn batches(
-    mut reader: Reader<BufReader<File>>,
+    mut reader: Reader<FromStart>,
     bytes: u64,
-    mut each: impl FnMut(u64, &Batch) -> Flow,
-) -> Result<Reader<BufReader<File>>, RecordingError> {
+    mut each: impl FnMut(Range<u64>, &Batch) -> Flow,
+) -> Result<Reader<FromStart>, RecordingError> {
     for _ in 0..SMALL {
         if reader.bytes() >= bytes {
             return Ok(reader);
@@ -271,39 +333,35 @@ fn batches(
         let Some(batch) = reader.next_batch()? else {
             return Ok(reader);
         };
-        if each(before, &batch) == Flow::Stop {
+        if each(before..reader.bytes(), &batch) == Flow::Stop {
             return Ok(reader);
         }
     }
     std::thread::scope(|scope| {
-        let (decoded, next) = mpsc::sync_channel(1);
+        // No batch waits between the two threads: each may be as large as a batch can be.
+        let (decoded, next) = mpsc::sync_channel(0);
         let decode = move || {
             while reader.bytes() < bytes {
                 let before = reader.bytes();
                 let Some(batch) = reader.next_batch()? else {
                     break;
                 };
-                if decoded.send((before, batch)).is_err() {
+                if decoded.send((before..reader.bytes(), batch)).is_err() {
                     break;
                 }
             }
             Ok(reader)
         };
         let thread = Builder::new().spawn_scoped(scope, decode)?;
-        while let Ok((before, batch)) = next.recv() {
-            if each(before, &batch) == Flow::Stop {
+        while let Ok((places, batch)) = next.recv() {
+            if each(places, &batch) == Flow::Stop {
                 break;
             }
         }
         // Whoever decodes ends with the next batch.
         drop(next);
-        thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+        thread.join().unwrap_or_else(|_| Err(RecordingError::Panicked))
     })
-}
-
-fn open(path: &Path) -> Result<Reader<BufReader<File>>, RecordingError> {
-    let file = File::open(path)?;
-    Reader::new(BufReader::with_capacity(1 << 20, file))
 }
 
 /// Whether a file begins as an Arrow stream does.

@@ -138,7 +138,8 @@ impl<'s, 'a> Json<'s, 'a> {
         self.text.clear();
         loop {
             let buffered = self.source.buffered();
-            let end = memchr::memchr2(b'"', b'\\', buffered);
+            // A zero byte is in no text: what follows is a hole in the file.
+            let end = memchr::memchr3(b'"', b'\\', 0, buffered);
             let length = end.unwrap_or(buffered.len());
             let keep = length.min(KEPT.saturating_sub(self.text.len()));
             self.text.extend_from_slice(&buffered[..keep]);
@@ -150,6 +151,10 @@ impl<'s, 'a> Json<'s, 'a> {
                 Some(b'"') => {
                     self.source.consume(length + 1);
                     return Ok(());
+                }
+                Some(0) => {
+                    self.source.consume(length);
+                    return Err(self.unexpected(b'"'));
                 }
                 Some(_) => {
                     self.source.consume(length);
@@ -169,6 +174,11 @@ impl<'s, 'a> Json<'s, 'a> {
                 |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b'}' | b']' | b':' | b'"');
             let end = buffered.iter().position(ends);
             let length = end.unwrap_or(buffered.len());
+            // A file with a hole in it would else be one word as long as the hole.
+            if let Some(other) = buffered[..length].iter().position(|byte| !is_of_word(*byte)) {
+                self.source.consume(other);
+                return Err(self.unexpected(b','));
+            }
             let keep = length.min(KEPT.saturating_sub(self.text.len()));
             self.text.extend_from_slice(&buffered[..keep]);
             self.source.consume(length);
@@ -215,4 +225,9 @@ impl<'s, 'a> Json<'s, 'a> {
             Ok(())
         }
     }
+}
+
+/// Whether a byte can be part of a number, `true`, `false`, `null` or what some writers have for numbers that are none.
+fn is_of_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.' | b'_')
 }

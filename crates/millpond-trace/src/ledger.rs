@@ -7,7 +7,7 @@
 use crate::caution::Findings;
 use crate::lines::MOST_BYTES;
 use crate::model::{InitialBlock, InitialSegment, NO_ALLOCATION};
-use crate::strings::{Interner, Map};
+use crate::strings::{Interner, Map, Shared};
 use crate::tape::Tape;
 use crate::{Action, Allocation, Caution, Event, Format, Origin, ReadError, Settings, Trace};
 use std::hash::Hash;
@@ -98,6 +98,8 @@ pub(crate) struct Ledger {
     allocations: u32,
     last_time: u64,
     has_times: bool,
+    /// Bytes in the program's hands.
+    held: u128,
     pub(crate) tags: Interner,
     pub(crate) streams: Index<u64>,
     pub(crate) pools: Index<(u64, u64)>,
@@ -113,14 +115,16 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    pub(crate) fn new() -> Self {
+    /// One whose tags share their room with those of the file's other devices.
+    pub(crate) fn new(texts: &Shared) -> Self {
         Self {
             tape: Tape::default(),
             live: Map::default(),
             allocations: 0,
             last_time: 0,
             has_times: false,
-            tags: Interner::new(Interner::TAG_BYTES),
+            held: 0,
+            tags: Interner::new(texts),
             streams: Index::new(0),
             pools: Index::new((0, 0)),
             initial_segments: Vec::new(),
@@ -169,6 +173,9 @@ impl Ledger {
         }
         block.allocation = self.number()?;
         let live = self.begin(block.pending)?;
+        if !block.pending {
+            self.hold(block.requested);
+        }
         self.live.insert(key, live);
         self.initial_blocks.push(block);
         Ok(())
@@ -191,11 +198,19 @@ impl Ledger {
             let live = self.begin(false)?;
             self.live.insert(row.key, live);
         }
+        self.hold(row.bytes);
         self.push(Event {
             allocation,
             ..event(row, Action::Alloc)
         });
         Ok(())
+    }
+
+    /// A block more is in the program's hands.
+    #[inline]
+    fn hold(&mut self, bytes: u64) {
+        self.held += u128::from(bytes);
+        self.findings.sums_capped += u64::from(self.held > u128::from(u64::MAX));
     }
 
     /// The block is given back; `bytes` of none, or 0, means the row does not tell.
@@ -287,6 +302,9 @@ impl Ledger {
             pool: begun.pool,
             ..row
         };
+        if action != Action::FreeCompleted {
+            self.held = self.held.saturating_sub(u128::from(begun.bytes));
+        }
         self.push(Event {
             allocation: begun.allocation,
             ..event(row, action)

@@ -8,6 +8,7 @@ use crate::error::quoted;
 use crate::ledger::{Ledger, Row};
 use crate::lines::{BadLine, Line, Lines, PassedOver, Size, hexadecimal, size};
 use crate::source::Source;
+use crate::strings::Shared;
 use crate::{Action, Caution, Format, ReadError, Recording, Settings};
 
 const DAY_US: u64 = 24 * 3600 * 1_000_000;
@@ -91,7 +92,7 @@ pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, Rea
     let mut columns = None;
     let mut passed_over = PassedOver::default();
     let mut clock = Clock::default();
-    let mut ledger = Ledger::new();
+    let mut ledger = Ledger::new(&Shared::default());
     let cut = loop {
         let (line, last) = match lines.next()? {
             Line::Whole(line) => (line, false),

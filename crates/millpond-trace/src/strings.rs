@@ -5,7 +5,9 @@
 
 use crate::texts::Texts;
 use foldhash::fast::SeedableRandomState;
+use std::cell::Cell;
 use std::hash::BuildHasher;
+use std::rc::Rc;
 
 /// Strings stored once; index 0 is always the empty string.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,11 +98,36 @@ impl BuildHasher for Seeded {
 /// A hash map keyed by numbers out of a file.
 pub(crate) type Map<K, V> = hashbrown::HashMap<K, V, Seeded>;
 
+/// Bytes that several [`Interner`]s may still take together: each device of a file has one.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared(Rc<Cell<usize>>);
+
+impl Shared {
+    /// So many bytes.
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self(Rc::new(Cell::new(bytes)))
+    }
+
+    /// Takes some of them, if there are as many.
+    fn take(&self, bytes: usize) -> bool {
+        let left = self.0.get().checked_sub(bytes);
+        self.0.set(left.unwrap_or(self.0.get()));
+        left.is_some()
+    }
+}
+
+impl Default for Shared {
+    /// For the tags of one file.
+    fn default() -> Self {
+        Self::new(Interner::TAG_BYTES)
+    }
+}
+
 /// Builds [`Strings`].
 pub(crate) struct Interner {
     strings: Strings,
     found: Texts,
-    limit: usize,
+    left: Shared,
     /// The string asked for last: often it is the next one too.
     last: u32,
     /// How often a string was replaced by the empty one because the cap was reached.
@@ -108,14 +135,14 @@ pub(crate) struct Interner {
 }
 
 impl Interner {
-    /// The cap on the text of one trace's tags: a thousand times what the recordings at hand need.
+    /// The cap on the text of the tags of one file's traces: a thousand times what the recordings at hand need.
     pub(crate) const TAG_BYTES: usize = 96 << 20;
 
-    pub(crate) fn new(limit: usize) -> Self {
+    pub(crate) fn new(left: &Shared) -> Self {
         Self {
             strings: Strings::new(),
             found: Texts::default(),
-            limit,
+            left: left.clone(),
             last: 0,
             dropped: 0,
         }
@@ -153,8 +180,7 @@ impl Interner {
             return self.intern(String::from_utf8_lossy(bytes).as_bytes());
         };
         // Sixteen bytes stand for an entry's own cost, so that short strings are capped as well.
-        let cost = self.strings.text.len() + text.len() + 16 * self.strings.len();
-        if cost > self.limit {
+        if !self.left.take(text.len() + 16) {
             self.dropped += 1;
             return 0;
         }

@@ -1,6 +1,6 @@
 //! The functions of one module, by where they are in its file's own addresses.
 
-use super::elf::{Elf, Files, Parsed, Refused, section};
+use super::elf::{Elf, Files, Parsed, Refused, Room, section};
 use addr2line::Context;
 use gimli::{DwarfSections, EndianArcSlice, RunTimeEndian};
 use millpond_trace::history::Frame;
@@ -118,7 +118,8 @@ fn lines(file: &Parsed<'_>) -> Option<Context<Bytes>> {
     } else {
         RunTimeEndian::Big
     };
-    let load = |id: gimli::SectionId| Ok::<Arc<[u8]>, gimli::Error>(section(file, id.name()));
+    let room = Room::of(file);
+    let load = |id: gimli::SectionId| Ok::<Arc<[u8]>, gimli::Error>(section(file, id.name(), &room));
     let sections = DwarfSections::load(load).ok()?;
     let dwarf = sections.borrow(|bytes| EndianArcSlice::new(Arc::clone(bytes), endian));
     Context::from_dwarf(dwarf).ok()
@@ -127,11 +128,15 @@ fn lines(file: &Parsed<'_>) -> Option<Context<Bytes>> {
 fn functions(file: &Parsed<'_>) -> Vec<Function> {
     let symbols = file.symbols().chain(file.dynamic_symbols());
     let functions = symbols.filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0);
+    let room = Room::of(file);
     let function = |symbol: object::read::elf::ElfSymbol64<'_, '_, _, _>| {
+        let name = symbol.name().ok()?;
+        // All symbols may have the same name, as long as the file.
+        room.take(name.len() as u64)?;
         Some(Function {
             address: symbol.address(),
             bytes: symbol.size(),
-            name: symbol.name().ok()?.to_owned(),
+            name: name.to_owned(),
         })
     };
     functions.take(MOST_FUNCTIONS).filter_map(function).collect()

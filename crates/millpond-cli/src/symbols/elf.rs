@@ -1,18 +1,25 @@
 //! The files that hold a module's names, and their sections. Any file may be hostile: nothing in one sizes a buffer beyond what is written
 //! here, and what cannot be understood gives no names.
 
+use crate::files;
 use flate2::read::ZlibDecoder;
 use millpond_trace::history::Module;
 use object::read::elf::ElfFile64;
-use object::{CompressionFormat, Endianness, Object, ObjectSection, ReadCache};
+use object::{CompressionFormat, Endianness, Object, ObjectSection, ReadCache, ReadRef};
+use std::cell::Cell;
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Of one section, decompressed: PyTorch's largest is below half of it.
-pub(super) const MOST_SECTION: u64 = 2 << 30;
+/// Of all sections of a file that are read, decompressed: PyTorch's largest library has half of it.
+const MOST_SECTIONS: u64 = 4 << 30;
+/// What sections of any file may come to, however small it is.
+const SHARE: u64 = 64 << 20;
+/// What they may come to beside that for each byte of the file: compressed lines of code become four times as long, and names that are
+/// shared are copied.
+const PER_BYTE: u64 = 16;
 /// Where distributions put what they strip off, by build id.
 const DEBUG: &str = "/usr/lib/debug/.build-id";
 
@@ -63,9 +70,11 @@ pub(super) type Parsed<'a> = ElfFile64<'a, Endianness, &'a ReadCache<File>>;
 
 impl Elf {
     pub(super) fn open(path: &Path) -> Option<Self> {
-        // Devices and pipes have no end.
-        let file = File::open(path).ok()?;
-        file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        // The path may come from a recording. One that is not absolute is of another folder than ours; devices and pipes have no end.
+        if !path.is_absolute() {
+            return None;
+        }
+        let file = files::open_regular(path).ok()?;
         Some(Self {
             cache: ReadCache::new(file),
         })
@@ -120,28 +129,44 @@ fn debug_file(id: &str) -> Option<PathBuf> {
     Some(Path::new(DEBUG).join(first).join(format!("{rest}.debug")))
 }
 
-/// The bytes of a section, decompressed; empty where there is none, or too much of it.
-pub(super) fn section(file: &Parsed<'_>, name: &str) -> Arc<[u8]> {
-    bytes(file, name).unwrap_or_default().into()
+/// How many bytes may still be taken out of a file, all sections together: what a file of little more than nothing says of its sections
+/// may come to gigabytes for each of them.
+pub(super) struct Room(Cell<u64>);
+
+impl Room {
+    pub(super) fn of(file: &Parsed<'_>) -> Self {
+        let bytes = ReadRef::len(file.data()).unwrap_or(0);
+        let room = SHARE.saturating_add(bytes.saturating_mul(PER_BYTE));
+        Self(Cell::new(room.min(MOST_SECTIONS)))
+    }
+
+    /// Takes so many bytes of it, if there are as many.
+    pub(super) fn take(&self, bytes: u64) -> Option<()> {
+        self.0.set(self.0.get().checked_sub(bytes)?);
+        Some(())
+    }
 }
 
-fn bytes(file: &Parsed<'_>, name: &str) -> Option<Vec<u8>> {
+/// The bytes of a section, decompressed; empty where there is none, or no room for it.
+pub(super) fn section(file: &Parsed<'_>, name: &str, room: &Room) -> Arc<[u8]> {
+    bytes(file, name, room).unwrap_or_default().into()
+}
+
+fn bytes(file: &Parsed<'_>, name: &str, room: &Room) -> Option<Vec<u8>> {
     let section = file.section_by_name(name)?;
     let range = section.compressed_file_range().ok()?;
-    if range.compressed_size > MOST_SECTION || range.uncompressed_size > MOST_SECTION {
-        return None;
-    }
+    room.take(range.uncompressed_size)?;
     let data = section.compressed_data().ok()?;
     let mut plain = Vec::new();
     match data.format {
         CompressionFormat::None => plain.extend_from_slice(data.data),
         CompressionFormat::Zlib => {
-            let limited = ZlibDecoder::new(data.data).take(MOST_SECTION);
+            let limited = ZlibDecoder::new(data.data).take(range.uncompressed_size);
             read(limited, &mut plain)?;
         }
         CompressionFormat::Zstandard => {
-            let limited = zstd::Decoder::with_buffer(data.data).ok()?.take(MOST_SECTION);
-            read(limited, &mut plain)?;
+            let limited = zstd::Decoder::with_buffer(data.data).ok()?;
+            read(limited.take(range.uncompressed_size), &mut plain)?;
         }
         _ => return None,
     }

@@ -13,6 +13,7 @@
 
 use super::{Place, Plan, Slot, Step};
 use crate::policy::Stream;
+use std::collections::BTreeMap;
 use thiserror::Error;
 
 const FIRST_LINE: &str = "millpond-plan 1";
@@ -100,26 +101,45 @@ impl Plan {
     }
 
     /// Two slots that live at once and share memory, if there are any.
+    ///
+    /// Goes around the circle of time twice with the slots that live, ordered by offset: a slot that comes is held against its
+    /// two neighbours only, so many slots that share one place one after the other cost no more than others.
     pub(super) fn overlap(&self) -> Option<(usize, usize)> {
-        let placed = self.places.iter().zip(&self.step.slots).enumerate();
-        let mut all: Vec<(u32, u64, u64, usize)> = placed
-            .filter_map(|(i, (place, slot))| place.map(|p| (p.region, p.offset, p.offset + slot.bytes, i)))
-            .collect();
-        all.sort_unstable();
-        for (n, &(region, _, end, i)) in all.iter().enumerate() {
-            let beside = all[n + 1..]
-                .iter()
-                .take_while(|other| other.0 == region && other.1 < end);
-            if let Some(other) = beside
-                .filter(|other| self.step.together(i, other.3))
-                .map(|o| o.3)
-                .next()
-            {
-                return Some((i, other));
+        let period = self.step.period();
+        // Two rounds, because what lives when a step ends meets what the next one begins with.
+        let mut ends: Vec<Vec<usize>> = vec![Vec::new(); 2 * period];
+        let mut live: BTreeMap<(u32, u64), usize> = BTreeMap::new();
+        for (time, slot) in (0..period).chain(0..period).enumerate() {
+            for ended in std::mem::take(&mut ends[time]) {
+                if let Some(place) = self.places[ended] {
+                    live.remove(&(place.region, place.offset));
+                }
+            }
+            let life = self.step.slots[slot].life as usize;
+            let Some(place) = self.places[slot].filter(|_| life > 0) else {
+                continue;
+            };
+            let end = |slot: usize| place_end(self.places[slot], &self.step.slots[slot]);
+            let before = live.range(..=(place.region, place.offset)).next_back();
+            let after = live.range((place.region, place.offset)..).next();
+            let beside = before
+                .filter(|((region, _), other)| *region == place.region && end(**other) > place.offset)
+                .or(after.filter(|((region, offset), _)| *region == place.region && *offset < end(slot)));
+            if let Some((_, &other)) = beside {
+                return Some((slot.min(other), slot.max(other)));
+            }
+            live.insert((place.region, place.offset), slot);
+            if let Some(ended) = ends.get_mut(time + life) {
+                ended.push(slot);
             }
         }
         None
     }
+}
+
+/// Where in its region a slot ends.
+fn place_end(place: Option<Place>, slot: &Slot) -> u64 {
+    place.map_or(0, |place| place.offset.saturating_add(slot.bytes))
 }
 
 fn top(step: &Step, places: &[Option<Place>]) -> u64 {
@@ -195,6 +215,61 @@ mod tests {
         let text = "millpond-plan 1\n512 0 2 0\n512 0 1 256\n";
         assert_eq!(Plan::from_text(text), Err(PlanError::Overlap(0, 1)));
         assert!(Plan::from_text(&text.replace(" 256\n", " 512\n")).is_ok());
+    }
+
+    /// The old check, over all pairs: what the sweep must agree with.
+    fn overlaps(plan: &Plan) -> bool {
+        let place =
+            |i: usize| plan.places[i].map(|p| (p.region, p.offset, p.offset + plan.step.slots[i].bytes));
+        (0..plan.places.len()).any(|i| {
+            (i + 1..plan.places.len()).any(|j| match (place(i), place(j)) {
+                (Some(a), Some(b)) => a.0 == b.0 && a.1 < b.2 && b.1 < a.2 && plan.step.together(i, j),
+                _ => false,
+            })
+        })
+    }
+
+    #[test]
+    fn an_overlap_is_found_exactly_where_two_slots_meet_in_time_and_place() {
+        let mut state = 1u64;
+        let mut below = |most: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % most
+        };
+        let mut found = 0;
+        for _ in 0..2_000 {
+            let period = 1 + below(7);
+            let mut plan = Plan {
+                step: Step::default(),
+                places: Vec::new(),
+                height: 0,
+                lower_bound: 0,
+            };
+            for _ in 0..period {
+                let life = below(period + 1) as u32;
+                plan.step.slots.push(Slot {
+                    bytes: 256 * (1 + below(2)),
+                    stream: Stream(0),
+                    life,
+                });
+                let (region, offset) = (below(2) as u32, 256 * below(4));
+                plan.places.push((life > 0).then_some(Place { region, offset }));
+            }
+            let pair = plan.overlap();
+            assert_eq!(pair.is_some(), overlaps(&plan), "{plan:?}");
+            if let Some((a, b)) = pair {
+                assert!(a < b && plan.step.together(a, b), "{plan:?}");
+                found += 1;
+            }
+        }
+        assert!((200..1_800).contains(&found), "{found}");
+    }
+
+    /// One place that half a million blocks have one after the other: each pair of them would be 10^11 comparisons.
+    #[test]
+    fn many_slots_at_one_place_are_checked_without_comparing_all_pairs() {
+        let text = format!("{FIRST_LINE}\n{}", "512 0 1 0\n".repeat(500_000));
+        assert_eq!(Plan::from_text(&text).map(|plan| plan.height), Ok(512));
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub enum Lines {
 }
 
 /// Groups of one way; more names than this become one group, so that a hostile file cannot make tables without end.
-const MOST: usize = 1 << 20;
+const MOST: usize = 1 << 18;
 const BEYOND: &str = "(more groups than are told apart)";
 
 /// Group numbers of blocks, made as blocks come.

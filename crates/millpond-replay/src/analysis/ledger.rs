@@ -9,6 +9,12 @@ use millpond_trace::history::{Flow, History, HistoryError, Start};
 use millpond_trace::recording::{Gauge, Kind, Row};
 use std::ops::Range;
 
+/// What a block that lives takes: an entry here, one in the tables of who watches, and as much again while the tables grow.
+const LIVING: u64 = 2 * size_of::<(u64, Block)>() as u64 + 64;
+
+/// What a pool takes, in the same way.
+const POOL: u64 = 2 * size_of::<(u32, PoolState)>() as u64;
+
 /// A block in callers' hands.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
@@ -126,6 +132,12 @@ impl<'a> Ledger<'a> {
             older: &history.older,
             keyframe: Keyframe::default(),
         }
+    }
+
+    /// Bytes that the tables take.
+    fn kept(&self) -> u64 {
+        let blocks = self.live.len() + self.parked.len() + self.keyframe.new.len();
+        LIVING * blocks as u64 + POOL * (self.pools.len() + self.devices.len()) as u64
     }
 
     /// Takes in a row.
@@ -353,6 +365,8 @@ pub(super) fn walk<'a>(
     ledger.order = start.row;
     let mut begun = false;
     let mut number = start.row;
+    let allowance = history.allowance();
+    let mut allowed = Ok(());
     history.walk_from(&start, |row, text| {
         // A live row tells of an earlier time.
         let timed = row.kind != Kind::Live;
@@ -373,8 +387,10 @@ pub(super) fn walk<'a>(
             ledger.note(row, text, &mut Nobody);
         }
         number += 1;
-        Flow::On
+        allowed = allowance.check("the blocks and pools that are there at once", ledger.kept());
+        if allowed.is_err() { Flow::Stop } else { Flow::On }
     })?;
+    allowed?;
     if begun {
         ledger.settle(watch);
     } else {

@@ -7,7 +7,7 @@ use crate::ledger::{Ledger, Row};
 use crate::lines::{BadLine, Line, Lines, PassedOver, Size, number, size};
 use crate::model::{InitialBlock, InitialSegment};
 use crate::source::Source;
-use crate::strings::Map;
+use crate::strings::{Map, Shared};
 use crate::{Action, Caution, Format, ReadError, Recording};
 
 /// More devices than any machine has.
@@ -105,6 +105,8 @@ struct Devices {
     ledgers: Vec<(i32, Ledger)>,
     index: Map<i32, usize>,
     last: usize,
+    /// Text of all devices' tags.
+    texts: Shared,
 }
 
 impl Devices {
@@ -118,7 +120,7 @@ impl Devices {
                 return Err(ReadError::TooManyDevices { limit: MOST_DEVICES });
             }
             self.last = *self.index.entry(device).or_insert_with(|| {
-                self.ledgers.push((device, Ledger::new()));
+                self.ledgers.push((device, Ledger::new(&self.texts)));
                 self.ledgers.len() - 1
             });
         }
@@ -135,6 +137,7 @@ pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, Rea
         ledgers: Vec::new(),
         index: Map::default(),
         last: 0,
+        texts: Shared::default(),
     };
     let cut = loop {
         let (line, last) = match lines.next()? {

@@ -12,6 +12,8 @@ use std::cell::Cell;
 
 /// Rows between two words on progress.
 const PROGRESS: u64 = 1 << 16;
+/// What a block that lives takes: an entry here, one in the table of who writes it, and as much again while the tables grow.
+const LIVING: u64 = 2 * size_of::<(u64, Row)>() as u64 + 40;
 
 /// One event.
 pub(super) struct Event<'a> {
@@ -30,6 +32,8 @@ pub(super) struct Source<'a> {
     pub(super) options: &'a ExportOptions<'a>,
     /// What the last walk met with.
     told: Cell<Told>,
+    /// Bytes that whoever is written for keeps of the events.
+    kept: Cell<u64>,
 }
 
 /// What does not go together in a recording, counted.
@@ -53,7 +57,13 @@ impl<'a> Source<'a> {
             symbols,
             options,
             told: Cell::default(),
+            kept: Cell::default(),
         }
+    }
+
+    /// So many bytes more are kept of the events from now on; the walk ends where they are more than the recording may take.
+    pub(super) fn keep(&self, bytes: u64) {
+        self.kept.set(self.kept.get().saturating_add(bytes));
     }
 
     /// The device of a pool; -1 where it is not known.
@@ -165,6 +175,7 @@ impl<'a> Source<'a> {
         };
         let until = self.options.to.unwrap_or(u64::MAX);
         let all = self.history.len;
+        let allowance = self.history.allowance();
         let mut rows = 0;
         let mut failed = None;
         self.history.walk(|row, text| {
@@ -177,7 +188,10 @@ impl<'a> Source<'a> {
             if row.kind != Kind::Live && row.time > until {
                 return Flow::Stop;
             }
-            match sorted.row(row, text) {
+            let told = sorted.row(row, text);
+            let bytes = self.kept.get().saturating_add(LIVING * sorted.living());
+            let kept = allowance.check("its events and the blocks that live at once", bytes);
+            match told.and(kept.map_err(ExportError::from)) {
                 Ok(()) => Flow::On,
                 Err(error) => {
                     failed = Some(error);
@@ -216,6 +230,12 @@ struct Sorted<'a, 's, E> {
 }
 
 impl<E: FnMut(&Event<'_>) -> Result<(), ExportError>> Sorted<'_, '_, E> {
+    /// Blocks in the tables.
+    fn living(&self) -> u64 {
+        let named = self.keyframe.as_ref().map_or(0, |keyframe| keyframe.found.len());
+        (self.live.len() + self.waiting.len() + named) as u64
+    }
+
     fn row(&mut self, row: &Row, text: Option<&str>) -> Result<(), ExportError> {
         if row.kind == Kind::Live {
             if let Some(keyframe) = &mut self.keyframe

@@ -6,6 +6,9 @@ use super::{At, ExportError};
 use crate::recording::Kind;
 use crate::strings::Map;
 
+/// What a site takes, and its place in the table.
+const SITE: u64 = 2 * (size_of::<Site>() + size_of::<(Origin, usize)>()) as u64;
+
 /// Bytes asked for, and the blocks they are in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sum {
@@ -84,7 +87,9 @@ impl Profile {
         let mut places: Map<Origin, usize> = Map::default();
         let mut step = 0;
         source.walk(|event| {
+            let before = profile.sites.len();
             profile.enter(event, &mut places);
+            source.keep(SITE * (profile.sites.len() - before) as u64);
             if step == peak {
                 profile.snapshot(event.row.time);
             }

@@ -6,7 +6,7 @@
 
 use super::csv::pools;
 use super::events::{Event, Source};
-use super::pickle::Pickle;
+use super::pickle::{List, Pickle};
 use super::segments::{Block, Places, Ranges, Segment, size};
 use super::stacks::{Numbers, Origin, clean};
 use super::{ExportError, Exported};
@@ -22,13 +22,18 @@ const MOST_DEVICES: i32 = 1024;
 const MOST_CATEGORIES: u32 = 9;
 /// The category that must be there where there are any: without it one version of the viewer throws.
 const UNKNOWN: &str = "unknown";
+/// Events of several devices that are written from one walk; a device of more has a walk of its own.
+const GATHERED: u64 = 1 << 19;
+/// What is kept of the blocks of one origin.
+const ORIGIN: u64 = 256;
+/// What the ranges around a block take.
+const RANGE: u64 = 64;
 /// The largest integer that the viewer takes for what it is.
 const EXACT: u64 = 1 << 53;
 
 pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported, ExportError> {
     let devices = look(source)?;
     let slots = slots(&devices);
-    let mut events = 0;
     let mut lost = vec!["threads, times below a microsecond, gauges and marks".to_owned()];
     let mut snapshot = Snapshot {
         source,
@@ -41,20 +46,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
     let pickle = &mut snapshot.pickle;
     pickle.begin_dict()?;
     pickle.text("device_traces")?;
-    let mut traces = pickle.begin_list()?;
-    let count = slots.values().max().map_or(0, |last| last + 1);
-    for slot in 0..count {
-        snapshot.pickle.item(&mut traces)?;
-        let device = slots.iter().find(|(_, of)| **of == slot);
-        match device.and_then(|(device, _)| Some((*device, devices.get(device)?))) {
-            Some((device, seen)) => events += snapshot.trace(device, seen)?,
-            None => {
-                let empty = snapshot.pickle.begin_list()?;
-                snapshot.pickle.end_list(empty)?;
-            }
-        }
-    }
-    snapshot.pickle.end_list(traces)?;
+    let events = snapshot.traces(&devices, &slots)?;
     snapshot.pickle.text("segments")?;
     let mut segments = snapshot.pickle.begin_list()?;
     for (device, seen) in devices {
@@ -149,6 +141,44 @@ impl Seen {
     }
 }
 
+/// A device's trace in the making.
+struct Trace<'a> {
+    device: i32,
+    seen: &'a Seen,
+    places: Places,
+    /// Events that are not written, and those met with so far.
+    passed: u64,
+    met: u64,
+    /// Those to be written, with their addresses, where several devices are written from one walk.
+    rows: Vec<(Row, u64)>,
+}
+
+impl<'a> Trace<'a> {
+    fn new(device: i32, seen: &'a Seen, source: &Source<'_>) -> Self {
+        Self {
+            device,
+            seen,
+            places: Places::default(),
+            passed: seen
+                .events
+                .saturating_sub(source.options.last.unwrap_or(u64::MAX)),
+            met: 0,
+            rows: Vec::new(),
+        }
+    }
+
+    /// Takes in an event of the device; answers it with its address where it is to be written.
+    fn take(&mut self, row: &Row) -> Option<(Row, u64)> {
+        let action = action(row)?;
+        let address = match action {
+            Action::Reserved(_) => row.address,
+            _ => self.places.of(row),
+        };
+        self.met += 1;
+        (self.met > self.passed && shown(action, self.seen)).then_some((*row, address))
+    }
+}
+
 /// The entries that an event makes in a trace.
 #[derive(Clone, Copy)]
 enum Action {
@@ -185,6 +215,7 @@ fn look(source: &Source<'_>) -> Result<BTreeMap<i32, Seen>, ExportError> {
     source.walk(|event| {
         let row = &event.row;
         if action(row).is_some() {
+            source.keep(if row.kind == Kind::Alloc { RANGE } else { 0 });
             devices.entry(source.device(row.pool)).or_default().enter(event);
         } else if row.kind == Kind::Alloc {
             devices.entry(source.device(row.pool)).or_default().empty += 1;
@@ -224,54 +255,132 @@ struct Snapshot<'a, 's> {
 }
 
 impl Snapshot<'_, '_> {
-    /// A device's trace; answers how many events are in it.
-    fn trace(&mut self, device: i32, seen: &Seen) -> Result<u64, ExportError> {
-        let passed = seen
-            .events
-            .saturating_sub(self.source.options.last.unwrap_or(u64::MAX));
-        let mut places = Places::default();
-        let mut trace = self.pickle.begin_list()?;
-        let (mut met, mut written) = (0, 0);
+    /// The traces of all devices, by their numbers; answers how many events are in them.
+    fn traces(
+        &mut self,
+        devices: &BTreeMap<i32, Seen>,
+        slots: &BTreeMap<i32, u64>,
+    ) -> Result<u64, ExportError> {
+        let count = slots.values().max().map_or(0, |last| last + 1);
+        let mut in_slots: Vec<Option<Trace<'_>>> = (0..count).map(|_| None).collect();
+        for (device, slot) in slots {
+            if let (Some(seen), Some(place)) = (devices.get(device), in_slots.get_mut(*slot as usize)) {
+                *place = Some(Trace::new(*device, seen, self.source));
+            }
+        }
+        let mut list = self.pickle.begin_list()?;
+        let mut events = 0;
+        let mut rest = in_slots.as_mut_slice();
+        while !rest.is_empty() {
+            // A walk for each device would be one of all events for each device, and there may be a thousand of few events each.
+            let mut sum = 0_u64;
+            let fits = |trace: &&Option<Trace<'_>>| {
+                sum = sum.saturating_add(trace.as_ref().map_or(0, |trace| trace.seen.events));
+                sum <= GATHERED
+            };
+            let together = rest.iter().take_while(fits).count().max(1);
+            let (group, behind) = rest.split_at_mut(together);
+            rest = behind;
+            if let [Some(trace)] = group {
+                self.pickle.item(&mut list)?;
+                events += self.streamed(trace)?;
+                continue;
+            }
+            self.gather(group)?;
+            for trace in group {
+                self.pickle.item(&mut list)?;
+                events += self.gathered(trace.take())?;
+            }
+        }
+        self.pickle.end_list(list)?;
+        Ok(events)
+    }
+
+    /// Writes a device's trace as its events come.
+    fn streamed(&mut self, trace: &mut Trace<'_>) -> Result<u64, ExportError> {
+        let mut list = self.pickle.begin_list()?;
         let source = self.source;
-        let start = source.start();
-        let mut end = start;
+        let (mut written, mut last) = (0, 0);
         source.walk(|event| {
-            let row = &event.row;
-            let Some(action) = action(row).filter(|_| source.device(row.pool) == device) else {
-                return Ok(());
-            };
-            let address = match action {
-                Action::Reserved(_) => row.address,
-                _ => places.of(row),
-            };
-            met += 1;
-            if met <= passed || !shown(action, seen) {
+            if source.device(event.row.pool) != trace.device {
                 return Ok(());
             }
-            written += 1;
-            end = start.saturating_add(row.time);
-            let words: &[&str] = match action {
-                Action::One(word) => &[word],
-                Action::Both => &["free_requested", "free_completed"],
-                Action::Reserved(more) => match (seen.ranges.paged, more) {
-                    (false, true) => &["segment_alloc"],
-                    (false, false) => &["segment_free"],
-                    (true, true) => &["segment_map"],
-                    (true, false) => &["segment_unmap"],
-                },
-            };
-            for word in words {
-                self.pickle.item(&mut trace)?;
-                self.entry(word, row, address, end / 1_000)?;
+            if let Some((row, address)) = trace.take(&event.row) {
+                (written, last) = (written + 1, row.time);
+                self.event(&mut list, trace.seen, &row, address)?;
             }
             Ok(())
         })?;
-        if written > 0 {
-            self.pickle.item(&mut trace)?;
-            self.snapshot_entry(end / 1_000)?;
-        }
-        self.pickle.end_list(trace)?;
+        self.end_trace(list, written, last)?;
         Ok(written)
+    }
+
+    /// Keeps the events of several devices.
+    fn gather(&self, group: &mut [Option<Trace<'_>>]) -> Result<(), ExportError> {
+        let places = group.iter().enumerate();
+        let places: Map<i32, usize> = places
+            .filter_map(|(place, trace)| Some((trace.as_ref()?.device, place)))
+            .collect();
+        if places.is_empty() {
+            return Ok(());
+        }
+        let source = self.source;
+        source.walk(|event| {
+            let place = places.get(&source.device(event.row.pool));
+            if let Some(Some(trace)) = place.and_then(|place| group.get_mut(*place)) {
+                let told = trace.take(&event.row);
+                trace.rows.extend(told);
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes what was kept of a device; an empty trace for none.
+    fn gathered(&mut self, trace: Option<Trace<'_>>) -> Result<u64, ExportError> {
+        let mut list = self.pickle.begin_list()?;
+        let (mut written, mut last) = (0, 0);
+        if let Some(trace) = trace {
+            for (row, address) in &trace.rows {
+                (written, last) = (written + 1, row.time);
+                self.event(&mut list, trace.seen, row, *address)?;
+            }
+        }
+        self.end_trace(list, written, last)?;
+        Ok(written)
+    }
+
+    fn event(&mut self, list: &mut List, seen: &Seen, row: &Row, address: u64) -> io::Result<()> {
+        let Some(action) = action(row) else {
+            return Ok(());
+        };
+        let words: &[&str] = match action {
+            Action::One(word) => &[word],
+            Action::Both => &["free_requested", "free_completed"],
+            Action::Reserved(more) => match (seen.ranges.paged, more) {
+                (false, true) => &["segment_alloc"],
+                (false, false) => &["segment_free"],
+                (true, true) => &["segment_map"],
+                (true, false) => &["segment_unmap"],
+            },
+        };
+        for word in words {
+            self.pickle.item(list)?;
+            self.entry(word, row, address, self.time_us(row.time))?;
+        }
+        Ok(())
+    }
+
+    fn end_trace(&mut self, mut list: List, written: u64, last: u64) -> io::Result<()> {
+        if written > 0 {
+            self.pickle.item(&mut list)?;
+            self.snapshot_entry(self.time_us(last))?;
+        }
+        self.pickle.end_list(list)
+    }
+
+    /// A time of the recording, in microseconds since 1970.
+    fn time_us(&self, time: u64) -> u64 {
+        self.source.start().saturating_add(time) / 1_000
     }
 
     fn entry(&mut self, word: &str, row: &Row, address: u64, time_us: u64) -> io::Result<()> {
@@ -297,6 +406,7 @@ impl Snapshot<'_, '_> {
             .pair(self.pools.get(&row.pool).copied().unwrap_or_default())?;
         let origin = Origin::of(row);
         if !self.said.contains_key(&origin) {
+            self.source.keep(ORIGIN);
             let said = (self.words(origin), self.category(origin.tag));
             self.said.insert(origin, said);
         }

@@ -12,6 +12,11 @@ use std::hash::Hash;
 
 /// Bytes of a name that are written: viewers are at ease with these, and no real name is as long.
 const MOST_NAME: usize = 4096;
+/// What a frame takes beside its names.
+const FRAME: usize = size_of::<Frame>();
+/// Of the names of a stack that is written for one more origin, so much is taken to be kept: they are written rather than kept, and
+/// that takes time.
+const WRITTEN: u64 = 16;
 
 /// What tells blocks of one origin from those of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,7 +73,13 @@ impl Source<'_> {
     pub(super) fn frames(&self, origin: Origin) -> Vec<Frame> {
         let addresses = self.history.definitions.stack(origin.stack);
         if !addresses.is_empty() {
-            return self.symbols.stack(addresses).into_iter().map(cleaned).collect();
+            let frames: Vec<Frame> = self.symbols.stack(addresses).into_iter().map(cleaned).collect();
+            let bytes = frames
+                .iter()
+                .map(|frame| (FRAME + frame.function.len() + frame.file.len()) as u64);
+            // Tags and pools tell origins of one stack apart, each with all of its names.
+            self.keep(bytes.sum::<u64>() / WRITTEN);
+            return frames;
         }
         let (words, calls) = self.tag(origin.tag);
         let mut frames = calls;

@@ -8,9 +8,12 @@ use crate::history::History;
 use crate::ledger::{Ledger, Row};
 use crate::model::NO_ALLOCATION;
 use crate::recording::{End, Kind};
-use crate::strings::Map;
+use crate::strings::{Map, Shared};
 use crate::{Action, Caution, Format, ReadError, Recording, Trace};
 use std::collections::BTreeMap;
+
+/// What an event takes, with its time.
+const EVENT: u64 = size_of::<crate::Event>() as u64 + 2 * size_of::<u64>() as u64;
 
 /// A recording that can be replayed.
 #[derive(Clone, Debug)]
@@ -32,6 +35,7 @@ pub fn traces(history: &History, name: &str, options: &ExportOptions<'_>) -> Res
     let mut devices = Devices {
         numbers: pools(&source),
         devices: BTreeMap::new(),
+        texts: Shared::default(),
     };
     source.walk(|event| devices.take(&source, event))?;
     if source.is_empty() {
@@ -109,6 +113,8 @@ struct Devices {
     /// What traces call the pools.
     numbers: Map<u32, (u64, u64)>,
     devices: BTreeMap<i32, Device>,
+    /// Text of all devices' tags.
+    texts: Shared,
 }
 
 impl Devices {
@@ -121,7 +127,7 @@ impl Devices {
             .devices
             .entry(source.device(row.pool))
             .or_insert_with(|| Device {
-                ledger: Ledger::new(),
+                ledger: Ledger::new(&self.texts),
                 times: Vec::new(),
                 tags: Map::default(),
                 pools: Map::default(),
@@ -152,6 +158,8 @@ impl Devices {
             Action::FreeRequested => ledger.free_requested(told),
             other => ledger.other(told, other),
         }
+        let more = ledger.events() - device.times.len();
+        source.keep(EVENT * more as u64);
         // What the ledger passes over has no time either.
         device.times.resize(ledger.events(), row.time);
         Ok(())

@@ -1,10 +1,33 @@
 //! What the numbers in rows mean.
 
+use super::{Allowance, HistoryError};
+use crate::ReadError;
 use crate::recording::{Kind, Row};
 use crate::strings::Map;
+use std::sync::Arc;
 
 /// What `text` and names of a file may come to: more is left out.
 const MOST_TEXT: usize = 512 << 20;
+/// Bytes of one name: of longer ones only the beginning is kept, for each is copied wherever it is used.
+const MOST_NAME: usize = 8 << 10;
+/// Functions that are inlined into each other at one address.
+const MOST_INLINED: usize = 256;
+/// Addresses of a stack: of deeper ones the innermost are kept.
+const MOST_DEEP: usize = 4 << 10;
+/// More devices than any machine has.
+const MOST_DEVICES: usize = 1024;
+/// What an entry takes beside its text, in any of the tables here.
+const ENTRY: usize = 64;
+/// What a frame takes beside its text.
+const FRAME: usize = size_of::<Frame>() + 48;
+/// Stacks are read a few times with the names of all their addresses, which many of them share: how much larger that may be than what
+/// is kept.
+const SHARED: u64 = 4;
+
+/// The beginning of a name, as much of it as is kept.
+pub(super) fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MOST_NAME)]
+}
 
 /// A pool of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,33 +75,90 @@ pub struct Definitions {
     pools: Map<u32, Pool>,
     threads: Map<u32, String>,
     stacks: Map<u32, Box<[u64]>>,
-    frames: Map<u64, Vec<Frame>>,
+    /// Many addresses may have the same.
+    frames: Map<u64, Arc<[Frame]>>,
     modules: Vec<Module>,
+    devices: Map<i32, ()>,
     text: usize,
-    /// Names left out because they are too many.
+    /// Names that were left out or cut because they are too many or too long.
     pub dropped: u64,
 }
 
 impl Definitions {
     /// Takes in a row that defines something; others are passed over.
     pub fn note(&mut self, row: &Row, text: Option<&str>, list: Option<Vec<u64>>) {
-        let cost = text.map_or(0, str::len) + list.as_ref().map_or(0, |list| 8 * list.len()) + 64;
+        let mut list = list.unwrap_or_default();
+        let text = text.unwrap_or_default();
+        let is_deep = row.kind == Kind::DefineStack && list.len() > MOST_DEEP;
+        self.dropped += u64::from(is_deep);
+        list.truncate(if is_deep { MOST_DEEP } else { list.len() });
+        let cost = match row.kind {
+            // Text is shared by all addresses.
+            Kind::DefineFrame => ENTRY * list.len() + text.len().min(2 * MOST_INLINED * MOST_NAME),
+            _ => text.len().min(3 * MOST_NAME) + 8 * list.len() + ENTRY,
+        };
         if self.text + cost > MOST_TEXT {
             self.dropped += 1;
             return;
         }
         self.text += cost;
-        let text = text.unwrap_or_default().to_owned();
-        let list = list.unwrap_or_default();
         match row.kind {
-            Kind::DefineTag => drop(self.tags.insert(row.tag, text)),
-            Kind::DefineThread => drop(self.threads.insert(row.thread, text)),
+            Kind::DefineTag => {
+                let name = self.name(text);
+                self.tags.insert(row.tag, name);
+            }
+            Kind::DefineThread => {
+                let name = self.name(text);
+                self.threads.insert(row.thread, name);
+            }
             Kind::DefineStack => drop(self.stacks.insert(row.stack, list.into())),
-            Kind::DefinePool => self.define_pool(row.pool, &text, &list),
-            Kind::DefineModule => self.define_module(row, &text, &list),
-            Kind::DefineFrame => self.define_frame(&text, &list),
+            Kind::DefinePool => self.define_pool(row.pool, text, &list),
+            Kind::DefineModule => self.define_module(row, text, &list),
+            Kind::DefineFrame => self.define_frame(text, &list),
             _ => {}
         }
+    }
+
+    /// Makes sure that they are not more than a recording may have.
+    ///
+    /// # Errors
+    /// They are.
+    pub(super) fn check(&self, allowance: Allowance) -> Result<(), HistoryError> {
+        if self.devices.len() > MOST_DEVICES {
+            return Err(ReadError::TooManyDevices { limit: MOST_DEVICES }.into());
+        }
+        allowance.check("its names and stacks", self.bytes())
+    }
+
+    /// Bytes that they take, and those of the names of groups that are made of them.
+    pub(super) fn bytes(&self) -> u64 {
+        2 * self.text as u64
+    }
+
+    /// Makes sure that all stacks can be read with the names of their addresses.
+    ///
+    /// # Errors
+    /// Few names and many stacks that share them would take too long, and too much where each stack is kept with its names.
+    pub(super) fn check_stacks(&self, allowance: Allowance) -> Result<(), HistoryError> {
+        let of_frame = |frame: &Frame| (FRAME + frame.function.len() + frame.file.len()) as u64;
+        let of_address = |address: &u64| {
+            let frames = self.frames(*address).iter();
+            ENTRY as u64 + frames.map(of_frame).fold(0, u64::saturating_add)
+        };
+        let mut named = 0_u64;
+        for addresses in self.stacks.values() {
+            let bytes = addresses.iter().map(of_address);
+            named = named.saturating_add(bytes.fold(0, u64::saturating_add));
+            allowance.check("its stacks with their names", named / SHARED)?;
+        }
+        Ok(())
+    }
+
+    /// A name, cut where it is longer than any is kept.
+    fn name(&mut self, text: &str) -> String {
+        let kept = cut(text);
+        self.dropped += u64::from(kept.len() < text.len());
+        kept.to_owned()
     }
 
     /// The kind of memory, the name and the policy, one a line.
@@ -87,37 +167,46 @@ impl Definitions {
         let (name, policy) = rest.split_once('\n').unwrap_or((rest, ""));
         let device = list.first().map_or(-1, |device| *device as i32);
         let pool = Pool {
-            name: name.to_owned(),
-            memory: memory.to_owned(),
+            name: self.name(name),
+            memory: self.name(memory),
             device,
-            policy: policy.to_owned(),
+            policy: self.name(policy),
         };
+        self.devices.insert(device, ());
         self.pools.insert(number, pool);
     }
 
     /// The build id and the path, one a line.
     fn define_module(&mut self, row: &Row, text: &str, list: &[u64]) {
         let (build_id, path) = text.split_once('\n').unwrap_or(("", text));
+        let (path, build_id) = (self.name(path), self.name(build_id));
         self.modules.push(Module {
             address: row.address,
             bytes: row.bytes,
-            path: path.to_owned(),
+            path,
             base: list.first().copied().unwrap_or(row.address),
-            build_id: build_id.to_owned(),
+            build_id,
         });
     }
 
     /// Function, file and line, one a line; three more for each function that it was inlined into.
     fn define_frame(&mut self, text: &str, list: &[u64]) {
-        let lines: Vec<&str> = text.split('\n').collect();
-        let frame = |of: &[&str]| Frame {
-            function: of.first().copied().unwrap_or_default().to_owned(),
-            file: of.get(1).copied().unwrap_or_default().to_owned(),
-            line: of.get(2).and_then(|line| line.parse().ok()).unwrap_or(0),
-        };
-        let frames: Vec<Frame> = lines.chunks(3).map(frame).collect();
+        let mut lines = text.split('\n');
+        let mut frames = Vec::new();
+        while let Some(function) = lines.next() {
+            if frames.len() == MOST_INLINED {
+                self.dropped += 1;
+                break;
+            }
+            frames.push(Frame {
+                function: self.name(function),
+                file: self.name(lines.next().unwrap_or_default()),
+                line: lines.next().and_then(|line| line.parse().ok()).unwrap_or(0),
+            });
+        }
+        let frames: Arc<[Frame]> = frames.into();
         for address in list {
-            self.frames.insert(*address, frames.clone());
+            self.frames.insert(*address, Arc::clone(&frames));
         }
     }
 
@@ -143,7 +232,7 @@ impl Definitions {
 
     /// What an address of a stack is called, the innermost function first, where the recording itself tells.
     pub fn frames(&self, address: u64) -> &[Frame] {
-        self.frames.get(&address).map_or(&[], Vec::as_slice)
+        self.frames.get(&address).map_or(&[], |frames| frames)
     }
 
     /// Code of the recorded process.

@@ -7,6 +7,8 @@ use crate::recording::{Gauge, Kind, Row};
 
 /// Pools and devices whose figures are kept; a recording of more is walked from its beginning.
 const MOST_FIGURES: usize = 256;
+/// Figures kept at all places together, 72 bytes each; keyframes behind are not noted as places.
+const MOST_KEPT: usize = 1 << 18;
 
 /// Where a walk begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub(super) struct Index {
     /// Blocks that streams still use: a keyframe does not name them.
     parked: u64,
     latest: u64,
+    /// Figures at all of `starts`.
+    kept: usize,
     /// Of the batch that is walked.
     batch: Start,
 }
@@ -74,12 +78,14 @@ impl Index {
             .starts
             .last()
             .is_some_and(|last| last.bytes == self.batch.bytes);
-        if self.parked > 0 || self.has_too_many || is_noted {
+        if self.parked > 0 || self.has_too_many || is_noted || self.kept > MOST_KEPT {
             return;
         }
         let mut start = std::mem::take(&mut self.batch);
         start.latest = self.latest;
         self.batch.bytes = start.bytes;
+        // A place takes as much as a figure or two by itself.
+        self.kept += start.figures.len() + 2;
         self.starts.push(start);
     }
 

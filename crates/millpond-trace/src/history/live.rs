@@ -86,6 +86,11 @@ impl Live {
         Some(row)
     }
 
+    /// Bytes that this takes, and as much again while the table grows.
+    pub(super) fn bytes_kept(&self) -> u64 {
+        2 * (self.blocks.len() * size_of::<(u64, Row)>()) as u64
+    }
+
     /// Bytes asked for in them.
     pub fn requested(&self) -> u64 {
         self.requested

@@ -2,12 +2,16 @@
 
 use super::{Definitions, Frame};
 
+/// Functions of a stack, inlined ones included.
+const MOST_FRAMES: usize = 4 << 10;
+
 /// Whoever can say which functions an address of a recording lies in.
 pub trait Symbols {
     /// The functions at an address of a stack, the innermost first where some were inlined; none where nobody knows.
     fn frames(&self, address: u64) -> Vec<Frame>;
 
-    /// A whole stack, the innermost function first. What has no name is called by its address.
+    /// A whole stack, the innermost function first. What has no name is called by its address. Of more functions than anybody reads the
+    /// innermost are told.
     fn stack(&self, addresses: &[u64]) -> Vec<Frame> {
         let named = |address: &u64| match self.frames(*address) {
             frames if frames.is_empty() => vec![Frame {
@@ -16,7 +20,7 @@ pub trait Symbols {
             }],
             frames => frames,
         };
-        addresses.iter().flat_map(named).collect()
+        addresses.iter().flat_map(named).take(MOST_FRAMES).collect()
     }
 }
 

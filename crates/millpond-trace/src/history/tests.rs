@@ -333,6 +333,72 @@ fn many_batches_are_walked_in_order() {
     assert!(matches!(cut.end, Some(End::Cut { .. })) && cut.len > 5 && cut.len < ROWS);
 }
 
+/// The numbers of blocks that a walk tells of.
+fn walked(history: &History) -> Result<Vec<u64>, HistoryError> {
+    let mut ids = Vec::new();
+    history.walk(|row, _| {
+        ids.push(row.id);
+        Flow::On
+    })?;
+    Ok(ids)
+}
+
+/// A recording of so many blocks, each in a batch of its own.
+fn blocks(ids: std::ops::RangeInclusive<u64>) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), &[]).expect("memory");
+    for id in ids.clone() {
+        writer.push(&alloc(id * 10, id, 512)).expect("memory");
+        writer.flush().expect("memory");
+    }
+    writer.finish(ids.end() * 10).expect("memory")
+}
+
+#[test]
+fn a_file_that_takes_the_name_of_an_open_recording_is_not_read_in_its_place() {
+    let file = Scratch::new("named.mpr", &blocks(1..=3));
+    let history = History::open(&file.0, &ReadOptions::default()).expect("a recording");
+    let other = Scratch::new("other.mpr", &blocks(1..=30));
+    std::fs::rename(&other.0, &file.0).expect("one folder");
+    assert_eq!(walked(&history).expect("it is open"), [1, 2, 3, 0]);
+}
+
+#[test]
+fn a_recording_that_is_written_over_is_noticed() {
+    let whole = blocks(1..=3);
+    let file = Scratch::new("over.mpr", &whole);
+    let history = History::open(&file.0, &ReadOptions::default()).expect("a recording");
+    // Longer than the clock of any file system takes to go on.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    std::fs::write(&file.0, &whole).expect("room for a small file");
+    assert!(matches!(walked(&history), Err(HistoryError::Changed)));
+    // A longer one of other batches does not have the rows that there were.
+    let file = Scratch::new("longer.mpr", &whole);
+    let history = History::open(&file.0, &ReadOptions::default()).expect("a recording");
+    std::fs::write(&file.0, rows_in_one_batch(2_000)).expect("room for a small file");
+    assert!(walked(&history).is_err());
+}
+
+fn rows_in_one_batch(rows: u64) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), &[]).expect("memory");
+    for id in 1..=rows {
+        writer
+            .push(&alloc(id * id % 1_000, id, 1 + id * id))
+            .expect("memory");
+    }
+    writer.finish(rows).expect("memory")
+}
+
+#[test]
+fn a_batch_that_becomes_whole_later_is_in_no_walk() {
+    let whole = blocks(1..=10);
+    let file = Scratch::new("grows.mpr", &whole[..whole.len() / 2]);
+    let history = History::open(&file.0, &ReadOptions::default()).expect("a recording");
+    let before = walked(&history).expect("as it was");
+    assert!(matches!(history.end, Some(End::Cut { .. })) && before.len() as u64 == history.len);
+    std::fs::write(&file.0, &whole).expect("room for a small file");
+    assert_eq!(walked(&history).expect("it only grew"), before);
+}
+
 #[test]
 fn a_keyframe_that_is_cut_takes_nothing_away() {
     let block = |kind, id| Row {

@@ -4,7 +4,7 @@
 
 use super::containers::{Containers, Held, Items, Span};
 use super::value::{DICT, FLOAT, INT, LIST, STRING, TUPLE, Value};
-use crate::strings::Interner;
+use crate::strings::{Interner, Shared};
 
 /// Why a value could not be added.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(crate) struct Arena {
 impl Arena {
     /// Empty but for `words`, whose numbers begin at 1; with room for what `expected` bytes hold.
     pub(super) fn new(words: &[&str], expected: usize) -> Self {
-        let mut strings = Interner::new(usize::MAX);
+        let mut strings = Interner::new(&Shared::new(usize::MAX));
         strings.reserve(expected / 512, expected / 8);
         for word in words {
             strings.intern(word.as_bytes());

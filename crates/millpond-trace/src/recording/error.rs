@@ -18,6 +18,9 @@ pub enum RecordingError {
         /// The latest that can be read.
         known: u32,
     },
+    /// The thread that reads it panicked.
+    #[error("the recording cannot be read: its reader failed on what it holds")]
+    Panicked,
     /// Rows could not be put together: not for a caller's doing.
     #[error("rows could not be written: {0}")]
     Encode(#[from] arrow_schema::ArrowError),

@@ -11,12 +11,11 @@ use std::io::{self, Read};
 
 /// Of a message's description: a schema with its facts, or the places of a few dozen buffers.
 const MOST_DESCRIBED: usize = 4 << 20;
-/// Of a batch, in the file.
-const MOST_BODY: u64 = 1 << 30;
-/// Of one column of a batch, decompressed.
-const MOST_COLUMN: i64 = 256 << 20;
-/// Of all columns.
-const MOST_DECOMPRESSED: i64 = 1 << 30;
+/// Of a batch, in the file: a little more than [`MOST_DECOMPRESSED`], which data that does not compress comes to.
+const MOST_BODY: u64 = 96 << 20;
+/// Of all columns of a batch, decompressed: [`MOST_ROWS`](super::read::MOST_ROWS) rows, or fewer with texts. Two batches are in memory
+/// at a time. Our writer ends a batch at a tenth of it.
+const MOST_DECOMPRESSED: i64 = 80 << 20;
 /// What each column's compressed bytes begin with: how many they are otherwise.
 const PREFIX: usize = 8;
 /// In its place: they are not compressed.
@@ -121,7 +120,9 @@ pub(super) fn check(message: &Message, most_rows: i64) -> Result<(), String> {
     }
     let nodes = batch.nodes().into_iter().flatten();
     for node in nodes {
-        if !(0..=MOST_COLUMN).contains(&node.length()) || !(0..=node.length()).contains(&node.null_count()) {
+        if !(0..=MOST_DECOMPRESSED).contains(&node.length())
+            || !(0..=node.length()).contains(&node.null_count())
+        {
             return Err(format!("a column claims to have {} values", node.length()));
         }
     }
@@ -137,8 +138,8 @@ pub(super) fn check(message: &Message, most_rows: i64) -> Result<(), String> {
             },
             _ => bytes.len() as i64,
         };
-        sum += claimed.clamp(0, MOST_COLUMN);
-        if !(0..=MOST_COLUMN).contains(&claimed) || sum > MOST_DECOMPRESSED {
+        sum += claimed.clamp(0, MOST_DECOMPRESSED);
+        if !(0..=MOST_DECOMPRESSED).contains(&claimed) || sum > MOST_DECOMPRESSED {
             return Err(format!("a column claims to have {claimed} bytes"));
         }
     }

@@ -1,6 +1,7 @@
 //! The one table of a recording.
 
 use super::RecordingError;
+use crate::header;
 use arrow_schema::{DataType, Field, Schema};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -90,9 +91,22 @@ pub(super) fn columns_of(schema: &Schema) -> Result<[usize; COLUMNS.len()], Reco
 }
 
 /// Facts about the recording, by name.
-pub(super) fn facts(schema: &Schema) -> Vec<(String, String)> {
+///
+/// # Errors
+/// They are longer than any reader keeps them.
+pub(super) fn facts(schema: &Schema) -> Result<Vec<(String, String)>, RecordingError> {
     let fact = |(key, value): (&String, &String)| Some((key.strip_prefix(FACT)?.to_owned(), value.clone()));
     let mut facts: Vec<_> = schema.metadata().iter().filter_map(fact).collect();
+    let bytes = facts
+        .iter()
+        .map(|(key, value)| key.len() + value.len() + header::PAIR);
+    let bytes: usize = bytes.sum();
+    if bytes > header::MOST_BYTES {
+        return Err(RecordingError::NotOurs(format!(
+            "its facts have {bytes} bytes, and at most {} are read",
+            header::MOST_BYTES
+        )));
+    }
     facts.sort();
-    facts
+    Ok(facts)
 }

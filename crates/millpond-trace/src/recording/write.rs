@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 /// Rows of a batch: enough to compress well, few enough to lose little of a process that dies.
 const ROWS: usize = 64 << 10;
+/// Bytes of texts and lists that end a batch: readers refuse batches of ten times as many.
+const SAID: usize = 8 << 20;
 /// What compresses best in the time there is: more would win nothing with columns of differences, and less, as -4, makes files a fourth
 /// larger for an eighth of the time.
 const LEVEL: i32 = 1;
@@ -54,6 +56,8 @@ struct Columns {
     stack: Vec<u32>,
     /// Rows that say something in words or lists; few.
     said: Vec<(usize, Option<String>, Option<Vec<u64>>)>,
+    /// Bytes of those words and lists.
+    said_bytes: usize,
 }
 
 impl<W: Write> std::fmt::Debug for Writer<W> {
@@ -103,7 +107,12 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// A batch could not be written.
     pub fn say(&mut self, row: &Row, text: Option<&str>, list: Option<&[u64]>) -> Result<(), RecordingError> {
+        let bytes = text.map_or(0, str::len) + list.map_or(0, |list| 8 * list.len());
+        if self.columns.said_bytes.saturating_add(bytes) > SAID {
+            self.flush()?;
+        }
         self.push(row)?;
+        self.columns.said_bytes += bytes;
         let at = self.columns.kind.len() - 1;
         self.columns
             .said

@@ -11,7 +11,7 @@ use crate::ledger::{Ledger, Row};
 use crate::lines::MOST_BYTES;
 use crate::model::{DeviceState, InitialBlock, InitialSegment, NO_ALLOCATION, PoolState};
 use crate::pickle::Value;
-use crate::strings::Map;
+use crate::strings::{Map, Shared};
 use crate::{Action, Caution, Event, Format, ReadError, Trace};
 
 /// What one device gave.
@@ -35,8 +35,13 @@ pub(super) struct Gathered {
 }
 
 /// Takes what one device has out of the values; they are not needed any more.
-pub(super) fn gather(walk: &Walk<'_>, device: &Device, tags: &mut Tags) -> Result<Gathered, ReadError> {
-    let mut ledger = Ledger::new();
+pub(super) fn gather(
+    walk: &Walk<'_>,
+    device: &Device,
+    tags: &mut Tags,
+    texts: &Shared,
+) -> Result<Gathered, ReadError> {
+    let mut ledger = Ledger::new(texts);
     tags.forget();
     let (end, pools) = state::read(walk, &device.segments, tags, &mut ledger)?;
     let mut entries = Entries::default();

@@ -20,6 +20,7 @@ mod tags;
 
 use crate::pickle;
 use crate::source::Source;
+use crate::strings::Shared;
 use crate::{Format, ReadError, Recording};
 use history::Gathered;
 use schema::{WORDS, Walk};
@@ -62,7 +63,8 @@ fn parse(source: &mut Source<'_>) -> Result<(Vec<Gathered>, Option<SettingsRead>
     let walk = Walk::new(&arena, &records);
     let mut tags = Tags::new(frames);
     let found = devices::find(&walk, top)?;
-    let gather = |device| history::gather(&walk, device, &mut tags);
+    let texts = Shared::default();
+    let gather = |device| history::gather(&walk, device, &mut tags, &texts);
     let devices: Result<_, _> = found.devices.iter().map(gather).collect();
     Ok((devices?, found.settings))
 }
