@@ -5,12 +5,15 @@ mod recording;
 pub(crate) use recording::{DiffArgs, Moments, ReportArgs, ViewArgs};
 
 use crate::convert::CONVERT_HELP;
+use crate::text::nearest;
 use crate::values::{
     Scale, SourceKind, parse_cuda, parse_scale, parse_source, parse_tick, parse_time, parse_time_window,
+    parse_window,
 };
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use millpond_engine::{ParseSizeError, parse_size};
-use millpond_replay::{DeviceSize, TickEvery, parse_device};
+use millpond_replay::{DeviceSize, TickEvery, cards, cards_like, parse_device};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -130,8 +133,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = REPLAY_EXAMPLES, max_term_width = 100)]
 pub(crate) struct ReplayArgs {
-    /// Recordings; a folder stands for all files in it
-    #[arg(required = true, value_name = "FILE")]
+    /// Recordings; a folder stands for all files in it, - for standard input
+    #[arg(required = true, value_name = "FILE", value_parser = recording())]
     pub(crate) files: Vec<PathBuf>,
 
     /// Policies to replay, comma-separated [default: all; see `millpond policies`]
@@ -197,7 +200,8 @@ Exit status: 0 replayed, 1 an allocator of --source host or the driver of --sour
 /// The device, and what is known about its driver.
 #[derive(Debug, Args)]
 pub(crate) struct DeviceArgs {
-    /// Memory of the device: 80GiB, 80GB, 24G (= GiB), or a card (see `millpond cards`) [default: unlimited]
+    /// Memory of the device: 80GiB, 24G (= GiB), 80GB (powers of ten), or a card (see `millpond cards`) [default:
+    /// unlimited]
     #[arg(long, short = 'd', value_name = "SIZE", value_parser = device)]
     pub(crate) device: Option<DeviceSize>,
 
@@ -233,24 +237,26 @@ pub(crate) enum Paged {
     Off,
 }
 
+/// Where `--help` lists them: each one says so, because a heading of the group would go on to what follows the group.
+const HOST: &str = "With --source host";
+
 /// How a recording is replayed on real memory.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "With --source host")]
 pub(crate) struct HostArgs {
     /// What is written to each block: nothing, one byte of each 4 KiB page, or all of it [default: page]
-    #[arg(long, value_enum, value_name = "none|page|full", hide_possible_values = true)]
+    #[arg(long, help_heading = HOST, value_enum, value_name = "none|page|full", hide_possible_values = true)]
     pub(crate) touch: Option<Touched>,
 
     /// Mark the first and last byte of each block, and see at its free that they are still there
-    #[arg(long)]
+    #[arg(long, help_heading = HOST)]
     pub(crate) check: bool,
 
     /// Divide every size by N [default: auto, so that the peak fits a quarter of the memory that is free]
-    #[arg(long, value_name = "N|auto", value_parser = parse_scale)]
+    #[arg(long, help_heading = HOST, value_name = "N|auto", value_parser = parse_scale)]
     pub(crate) scale: Option<Scale>,
 
     /// Runs of each allocator, in turn, a process for each [default: 3]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, help_heading = HOST, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: Option<u16>,
 }
 
@@ -310,8 +316,8 @@ pub(crate) struct OutputArgs {
 #[derive(Debug, Args)]
 #[command(max_term_width = 100)]
 pub(crate) struct TuneArgs {
-    /// The recording
-    #[arg(value_name = "FILE")]
+    /// The recording; - is standard input
+    #[arg(value_name = "FILE", value_parser = recording())]
     pub(crate) file: PathBuf,
 
     /// Whose settings to search, comma-separated: torch, millpond [default: both]
@@ -328,15 +334,15 @@ pub(crate) struct TuneArgs {
     pub(crate) output: OutputArgs,
 
     /// Rows to show
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value_t = 8, allow_negative_numbers = true)]
     pub(crate) top: usize,
 }
 
 /// `millpond info`.
 #[derive(Debug, Args)]
 pub(crate) struct InfoArgs {
-    /// Recordings; a folder stands for all files in it
-    #[arg(required = true, value_name = "FILE")]
+    /// Recordings; a folder stands for all files in it, - for standard input
+    #[arg(required = true, value_name = "FILE", value_parser = recording())]
     pub(crate) files: Vec<PathBuf>,
 
     /// Print the result as JSON, and nothing else
@@ -353,7 +359,7 @@ pub(crate) struct InfoArgs {
 #[command(after_help = CONVERT_HELP, max_term_width = 100)]
 pub(crate) struct ConvertArgs {
     /// A recording
-    #[arg(value_name = "IN")]
+    #[arg(value_name = "IN", value_parser = recording())]
     pub(crate) input: PathBuf,
 
     /// The file to write; its ending says the format
@@ -378,12 +384,16 @@ pub(crate) struct ConvertArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) device: Option<i32>,
 
-    /// Only what is from then on, counted from the first event: 1.5s
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    /// Only this part, counted from the first event: 1.5s..3s, 200ms.., ..2s
+    #[arg(long, value_name = "FROM..TO", value_parser = parse_window, conflicts_with_all = ["from", "to_time"])]
+    pub(crate) time_window: Option<(u64, u64)>,
+
+    /// The older spelling of `--time-window FROM..`
+    #[arg(long, value_name = "TIME", value_parser = parse_time, hide = true)]
     pub(crate) from: Option<u64>,
 
-    /// Only what is until then
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    /// The older spelling of `--time-window ..TO`
+    #[arg(long, value_name = "TIME", value_parser = parse_time, hide = true)]
     pub(crate) to_time: Option<u64>,
 
     /// At most so many of the last events of each device, in a .pickle
@@ -409,8 +419,8 @@ pub(crate) enum Counted {
 /// `millpond plan`.
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
-    /// A recording
-    #[arg(value_name = "FILE")]
+    /// A recording; - is standard input
+    #[arg(value_name = "FILE", value_parser = recording())]
     pub(crate) file: PathBuf,
 
     #[command(flatten)]
@@ -541,11 +551,29 @@ registered by name: no foreign code is run.
 
 Exit status: that of the command; 2 if it could not be started.";
 
+/// A recording's path; `-` is standard input. What reads a recording several times refuses it where it is a pipe.
+fn recording() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().map(|path| match path.as_os_str() == "-" {
+        true => PathBuf::from("/dev/stdin"),
+        false => path,
+    })
+}
+
 fn size(text: &str) -> Result<u64, ParseSizeError> {
     parse_size(text)
 }
 
 /// A size or a card; the message names both, because a person may have meant either.
 fn device(text: &str) -> Result<DeviceSize, String> {
-    parse_device(text).map_err(|error| format!("{error}; or name a card, see `millpond cards`"))
+    parse_device(text).map_err(|error| {
+        let names: Vec<&str> = cards_like(text).iter().map(|card| card.name).collect();
+        let names = match names.as_slice() {
+            [] => nearest(text, cards().iter().map(|card| card.name)).map(str::to_owned),
+            several => Some(several.join(" or ")),
+        };
+        match names {
+            Some(names) => format!("{error}; did you mean {names}? `millpond cards` lists all cards"),
+            None => format!("{error}; or name a card, see `millpond cards`"),
+        }
+    })
 }

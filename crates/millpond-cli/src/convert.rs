@@ -32,7 +32,7 @@ Formats, by the ending of OUT (.gz and .zst behind it compress all but .mpr and 
 Examples:
   millpond convert run.mpr run.perfetto-trace
   millpond convert run.mpr leaks.folded --at end
-  millpond convert run.pickle part.mpr --device 0 --from 1.5s --to-time 3s";
+  millpond convert run.pickle part.mpr --device 0 --time-window 1.5s..3s";
 
 /// The one format that this program writes itself.
 const PARQUET: &str = "parquet";
@@ -72,8 +72,8 @@ pub(crate) fn command(args: &ConvertArgs) -> Result<Exit, CliError> {
             Counted::End => At::End,
         },
         device: args.device,
-        from: args.from,
-        to: args.to_time,
+        from: args.time_window.map(|(from, _)| from).or(args.from),
+        to: args.time_window.map(|(_, to)| to).or(args.to_time),
         last: args.last,
         progress: Some(&report),
     };

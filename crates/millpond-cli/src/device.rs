@@ -3,10 +3,11 @@
 use crate::args::{DeviceArgs, Paged};
 use crate::exit::{CliError, Exit};
 use crate::table::{Align, Grid};
-use crate::text::size;
+use crate::terminal::width;
+use crate::text::{size, wrap};
 use crate::{files, output};
 use millpond_engine::Costs;
-use millpond_replay::{Device, cards};
+use millpond_replay::{Device, DeviceSize, cards, cards_like};
 
 /// Bytes of a table of costs: the longest there is has a hundredth of it.
 const LONGEST_COSTS: u64 = 1 << 20;
@@ -24,8 +25,13 @@ pub(crate) fn device(args: &DeviceArgs) -> Result<Device, CliError> {
         return Ok(Device { bytes: None, paged });
     };
     if named.total < LEAST {
+        let cards = cards_like(&named.name);
+        let card = match cards.as_slice() {
+            [card] => format!(", or the card {}", card.name),
+            _ => String::new(),
+        };
         return Err(CliError::Usage(format!(
-            "a device of {} holds nothing: --device takes bytes unless a unit follows, as in {}GiB",
+            "a device of {} holds nothing: --device takes bytes unless a unit follows, as in {}GiB{card}",
             size(named.total),
             named.name
         )));
@@ -67,15 +73,35 @@ pub(crate) fn describe(args: &DeviceArgs, device: Device) -> String {
         less.push(format!("{} reserved", size(reserve)));
     }
     if less.is_empty() {
-        return format!("device: {}{pages}", size(bytes));
+        return format!("device: {}{}{pages}", size(bytes), decimal(named));
     }
     format!(
-        "device: {}, {} less {} = {} for the program{pages}",
+        "device: {}, {}{} less {} = {} for the program{pages}",
         named.name,
         size(named.total),
+        decimal(named),
         less.join(" and "),
         size(bytes)
     )
+}
+
+/// A word on a size in powers of ten, which is smaller than it looks beside sizes in powers of two.
+fn decimal(named: &DeviceSize) -> String {
+    let unit = named.name.trim_start_matches(|c: char| !c.is_ascii_alphabetic());
+    let is_decimal = ["kb", "mb", "gb", "tb"]
+        .iter()
+        .any(|of| unit.eq_ignore_ascii_case(of));
+    match unit.get(..1).filter(|_| is_decimal) {
+        None => String::new(),
+        Some(letter) => {
+            let digits = named.name.trim_end_matches(|c: char| !c.is_ascii_digit());
+            format!(
+                " ({} is in powers of ten; {digits}{}iB is larger)",
+                named.name,
+                letter.to_uppercase()
+            )
+        }
+    }
 }
 
 /// What driver calls cost.
@@ -105,8 +131,9 @@ pub(crate) fn cards_command() -> Result<Exit, CliError> {
         Align::Right,
         column(&|card| size(card.total - card.context)),
     );
-    let note =
-        "memory: what the driver reports; context: what a process takes before its first allocation, assumed";
-    output::print(&format!("{}\n{note}\n", grid.render(&[])))?;
+    let note = "memory: what drivers report to programs, as users of these cards have published it in PyTorch's \
+                out-of-memory messages; it differs by up to 2 % between drivers and settings such as ECC, and --device takes \
+                a size instead; context: what a process takes before its first allocation, assumed";
+    output::print(&format!("{}\n{}\n", grid.render(&[]), wrap(note, width(), 0)))?;
     Ok(Exit::Done)
 }

@@ -58,6 +58,16 @@ struct Side {
     at: At,
 }
 
+impl Side {
+    /// When that was.
+    fn moment(&self, asked: Moment) -> String {
+        if self.at.summary.state_only {
+            return "the moment of its snapshot".to_owned();
+        }
+        moment(asked)
+    }
+}
+
 fn side(path: &Path, moment: Moment, quiet: bool) -> Result<Side, CliError> {
     let history = files::open_history(path, quiet)?;
     let failed = |source| CliError::Analysis {
@@ -141,9 +151,9 @@ fn text(args: &DiffArgs, sides: &[Side; 2], compared: &Diff, gates: &[Judged]) -
     let mut out = format!(
         "{} at {} against {} at {}\n",
         bold(&before.name),
-        moment(args.at.first),
+        before.moment(args.at.first),
         bold(&after.name),
-        moment(args.at.second)
+        after.moment(args.at.second)
     );
     for side in sides {
         for missing in &side.at.summary.loss.sentences {

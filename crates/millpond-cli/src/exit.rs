@@ -54,10 +54,14 @@ pub(crate) enum CliError {
     EmptyFolder(PathBuf),
     /// A snapshot with a state and no history.
     #[error(
-        "{} holds the allocator's state and no history, so there is nothing to replay: see it with `millpond info`, \
-         and call torch.cuda.memory._record_memory_history() before the next dump", .0.display()
+        "{} holds the allocator's state and no history, so {nothing}: {instead}, \
+         and call torch.cuda.memory._record_memory_history() before the next dump", path.display()
     )]
-    NoHistory(PathBuf),
+    NoHistory {
+        path: PathBuf,
+        nothing: &'static str,
+        instead: &'static str,
+    },
     /// A name that is no policy.
     #[error("unknown policy '{name}';{hint} there are {known}")]
     UnknownPolicy {
@@ -134,6 +138,11 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
         .map(str::trim)
         .take_while(|line| !line.starts_with("Usage:"));
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
+    // What to do stands on a line of its own, which ends the one before.
+    let lines = lines.map(|line| match line.strip_prefix("tip: ") {
+        Some(tip) => format!("({tip})"),
+        None => line.to_owned(),
+    });
     let joined = lines.collect::<Vec<_>>().join(" ");
     complain(&format!(
         "{}; see --help",

@@ -1,8 +1,9 @@
 //! What a recording holds, in the shape of the JSON of `millpond info`.
 
-use millpond_replay::{Program, Selection, holders};
-use millpond_trace::{Action, Caution, Format, PoolState, Recording, Settings, Trace};
+use millpond_replay::{Program, Selection, holders, tag_group};
+use millpond_trace::{Action, Caution, Format, OLDER, PoolState, Recording, Settings, Trace};
 use serde::Serialize;
+use std::collections::HashSet;
 
 /// Version of the JSON.
 const SCHEMA: u32 = 1;
@@ -42,7 +43,10 @@ pub(crate) struct History {
     pub(crate) time_span_us: Option<u64>,
     pub(crate) streams: Vec<u64>,
     pub(crate) private_pools: u64,
+    /// Different texts.
     pub(crate) tags: u64,
+    /// What reports and views call by one name: tags of blocks, without what differs in numbers only.
+    pub(crate) tag_groups: u64,
     pub(crate) initial_segments: u64,
     pub(crate) initial_segment_bytes: u64,
     pub(crate) initial_blocks: u64,
@@ -204,6 +208,7 @@ fn history(trace: &Trace) -> History {
         streams: trace.streams.clone(),
         private_pools: trace.pools.len().saturating_sub(1) as u64,
         tags: trace.tags.len().saturating_sub(1) as u64,
+        tag_groups: tag_groups(trace),
         initial_segments: trace.initial_segments.len() as u64,
         initial_segment_bytes: total(trace.initial_segments.iter().map(|s| s.bytes)),
         initial_blocks: trace.initial_blocks.len() as u64,
@@ -223,6 +228,18 @@ fn history(trace: &Trace) -> History {
         held_at_end_blocks: held.len() as u64,
         recorded_peak_reserved_bytes: trace.recorded_peak_reserved,
     }
+}
+
+/// Groups of the blocks that were handed out.
+fn tag_groups(trace: &Trace) -> u64 {
+    let older = trace.initial_blocks.iter().map(|block| match block.tag {
+        0 => OLDER.to_owned(),
+        tag => tag_group(trace.tags.get(tag)),
+    });
+    let allocated = trace.events.iter().filter(|event| event.action == Action::Alloc);
+    let tags: HashSet<u32> = allocated.map(|event| event.tag).collect();
+    let newer = tags.into_iter().map(|tag| tag_group(trace.tags.get(tag)));
+    older.chain(newer).collect::<HashSet<String>>().len() as u64
 }
 
 /// Numbers of a damaged file may come to more than fits.

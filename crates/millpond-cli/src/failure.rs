@@ -50,7 +50,7 @@ fn group(failure: &Failure, results: &[&PolicyResult], most: usize, width: usize
         out.push_str("  the program held nothing yet\n");
     } else {
         out.push_str(&format!(
-            "  held by the program: {}, most of it by\n",
+            "  held by the program: {}; the largest groups:\n",
             bold(&size(failure.held_bytes))
         ));
     }

@@ -147,7 +147,8 @@ fn history_text(out: &mut String, history: &History) {
     if history.private_pools > 0 {
         fact(out, "private pools", &number(history.private_pools));
     }
-    fact(out, "tags", &number(history.tags));
+    let groups = counted(history.tag_groups, "group");
+    fact(out, "tags", &format!("{}, in {groups}", number(history.tags)));
     if history.initial_segments + history.initial_blocks > 0 {
         let before = format!(
             "{} in {}, {} in {}; a replay allocates these blocks first",

@@ -34,6 +34,10 @@ struct StepFacts {
     steps: usize,
     first_events: Vec<usize>,
     allocations: usize,
+    /// Whether they are rounds of a loop that stays far below the program's peak, which `report` does not count as steps.
+    is_loop: bool,
+    peak_bytes: u64,
+    program_peak_bytes: u64,
     /// Allocations without a place: they outlive a whole step.
     unplanned: usize,
     /// Bytes that live when a step begins, and stay where they are.
@@ -126,6 +130,9 @@ fn facts(steps: &Steps, plan: &Plan, solve_ms: f64) -> StepFacts {
         steps: first_events.len(),
         first_events: first_events.to_vec(),
         allocations: plan.step.period(),
+        is_loop: steps.are_a_loop(),
+        peak_bytes: steps.peak,
+        program_peak_bytes: steps.program_peak,
         unplanned: plan.step.slots.iter().filter(|s| !s.is_planned()).count(),
         base_bytes: steps.base,
         lower_bound_bytes: plan.lower_bound,
@@ -139,7 +146,8 @@ fn text(facts: &Facts, plan: Option<&Plan>) -> String {
     let mut out = format!("{}\n", bold(&facts.trace));
     let (Some(step), Some(plan)) = (&facts.step, plan) else {
         let none = "No step repeats here: the program's allocations never come twice in the same order with the same \
-                    bytes, for a whole step. The policy planned serves it as millpond does.";
+                    bytes, for a whole step. The policy planned serves it without a plan, by the rules of millpond; its driver \
+                    calls differ, for it keeps to small pages while it still looks for a step.";
         out.push_str(&format!(
             "  {}\n",
             wrap(none, width().saturating_sub(2), 0).replace('\n', "\n  ")
@@ -152,13 +160,24 @@ fn text(facts: &Facts, plan: Option<&Plan>) -> String {
         some => format!(", {} without a place", number(some as u64)),
     };
     line(
-        "steps",
+        if step.is_loop { "rounds" } else { "steps" },
         format!(
             "{} alike, {} allocations each{unplanned}",
             number(step.steps as u64),
             number(step.allocations as u64)
         ),
     );
+    if step.is_loop {
+        line(
+            "a loop",
+            format!(
+                "{} at most, where the program holds {}: `report` does not count",
+                size(step.peak_bytes),
+                size(step.program_peak_bytes)
+            ),
+        );
+        line("", "these rounds as steps".to_owned());
+    }
     line(
         "held across",
         format!(

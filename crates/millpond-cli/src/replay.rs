@@ -110,7 +110,11 @@ pub(crate) fn selection(args: &SelectionArgs) -> Selection {
 pub(crate) fn traces(path: &Path, quiet: bool, selection: &Selection) -> Result<Vec<Trace>, CliError> {
     let recording = files::load(path, quiet)?;
     if recording.traces.is_empty() {
-        return Err(CliError::NoHistory(path.to_owned()));
+        return Err(CliError::NoHistory {
+            path: path.to_owned(),
+            nothing: "there is nothing to replay",
+            instead: "see what it held with `millpond report`",
+        });
     }
     let timeless = |trace: &Trace| {
         trace

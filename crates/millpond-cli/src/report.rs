@@ -8,7 +8,7 @@ use crate::exit::{CliError, Exit};
 use crate::symbols::ModuleSymbols;
 use crate::{files, output, plot};
 use millpond_replay::analysis::{
-    AnalysisError, At, Finding, Lines, RecordedSteps, Timeline, TimelineOptions, Window, at,
+    AnalysisError, At, Finding, Lines, Moment, RecordedSteps, Timeline, TimelineOptions, Window, at,
     report_with_timeline,
 };
 use millpond_trace::history::History;
@@ -48,6 +48,13 @@ pub(crate) fn command(args: &ReportArgs) -> Result<Exit, CliError> {
         plot::check(path)?;
     }
     let history = files::open_history(&args.file, args.quiet)?;
+    if history.state_only && args.plot.is_some() {
+        return Err(CliError::NoHistory {
+            path: args.file.clone(),
+            nothing: "--plot has nothing to draw",
+            instead: "see the state without --plot",
+        });
+    }
     let told = tell(args, &history, window).map_err(failed(&args.file))?;
     if let Some((path, whole)) = args.plot.as_ref().zip(told.whole.as_ref()) {
         plot::write(path, &whole.timeline, &told.name)?;
@@ -63,7 +70,9 @@ pub(crate) fn command(args: &ReportArgs) -> Result<Exit, CliError> {
 
 /// The part of the recording that is meant.
 fn window(args: &ReportArgs) -> Result<Window, CliError> {
-    let (from, to) = (args.from.unwrap_or(0), args.to.unwrap_or(u64::MAX));
+    let (from, to) = args
+        .time_window
+        .unwrap_or((args.from.unwrap_or(0), args.to.unwrap_or(u64::MAX)));
     if from > to {
         return Err(CliError::Usage("--to is before --from".to_owned()));
     }
@@ -80,7 +89,9 @@ fn failed(path: &Path) -> impl Fn(AnalysisError) -> CliError {
 
 fn tell<'a>(args: &'a ReportArgs, history: &'a History, window: Window) -> Result<Told<'a>, AnalysisError> {
     let symbols = ModuleSymbols::new(&history.definitions);
-    let (at, whole) = match args.at {
+    // Of what stood at one moment there is no more to tell.
+    let moment = args.at.or(history.state_only.then_some(Moment::End));
+    let (at, whole) = match moment {
         Some(moment) => (at(history, &symbols, Lines::Told, window, moment, LARGEST)?, None),
         None => {
             let (report, timeline) =

@@ -69,7 +69,7 @@ impl<'a> ModuleSymbols<'a> {
         };
         let code = loaded
             .code
-            .get_or_init(|| find(loaded.module).and_then(Code::new));
+            .get_or_init(|| find(loaded.module).and_then(|files| Code::new(files, loaded.module)));
         match code {
             Ok(code) => code.frames(call.wrapping_sub(loaded.module.base)),
             Err(_) => Vec::new(),

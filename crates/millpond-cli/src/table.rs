@@ -1,7 +1,7 @@
 //! Tables that fit the terminal: columns are dealt out over as many tables as it takes.
 
 use crate::terminal;
-use comfy_table::{Attribute, Cell, CellAlignment, Color, LineStyle, Table, TableStyle};
+use comfy_table::{Cell, CellAlignment, LineStyle, Table, TableStyle};
 
 /// On which side a column's text stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,11 +175,8 @@ fn draw(columns: &[&Column], rows: &[Row]) -> String {
     let mut table = Table::new();
     let line = LineStyle::none().fill('─').junction('─');
     table.load_style(TableStyle::new().header_separator(line));
-    if terminal::colours() {
-        table.enforce_styling();
-    } else {
-        table.force_no_tty();
-    }
+    // Styles come from `terminal` alone: it is what `text::harmless` lets pass.
+    table.force_no_tty();
     let aligned = |text: String, align: Align| {
         let side = if align == Align::Left {
             CellAlignment::Left
@@ -196,10 +193,10 @@ fn draw(columns: &[&Column], rows: &[Row]) -> String {
         .unwrap_or(1);
     table.set_header(columns.iter().map(|column| {
         let missing = height - column.head.lines().count().max(1);
-        let head = format!("{}{}", "\n".repeat(missing), column.head);
-        aligned(head, column.align).add_attribute(Attribute::Bold)
+        aligned(format!("{}{}", "\n".repeat(missing), column.head), column.align)
     }));
     let count = columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
+    let mut looks = Vec::with_capacity(count);
     for row in 0..count {
         // A bound says nothing where it has no figure.
         if columns
@@ -209,23 +206,35 @@ fn draw(columns: &[&Column], rows: &[Row]) -> String {
         {
             continue;
         }
-        let look = rows.get(row).copied().unwrap_or_default();
-        table.add_row(columns.iter().map(|column| {
-            let cell = aligned(column.cells.get(row).cloned().unwrap_or_default(), column.align);
-            match look {
-                Row::Plain => cell,
-                Row::Best => cell.fg(Color::Green).add_attribute(Attribute::Bold),
-                Row::Bound => cell.add_attribute(Attribute::Dim),
-                Row::Failed => cell.fg(Color::Red),
-            }
-        }));
+        looks.push(rows.get(row).copied().unwrap_or_default());
+        // One line for each row, whatever a name has in it.
+        let cell = |column: &Column| {
+            column
+                .cells
+                .get(row)
+                .map_or_else(String::new, |cell| cell.replace('\n', " "))
+        };
+        table.add_row(columns.iter().map(|column| aligned(cell(column), column.align)));
     }
     let last = columns.len().saturating_sub(1);
     for (index, column) in table.column_iter_mut().enumerate() {
         // The junction of the line under the heads takes one blank of each gap.
         column.set_padding((0, if index == last { 0 } else { GAP as u16 - 1 }));
     }
-    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    let paint = |(at, line): (usize, String)| {
+        let line = line.trim_end();
+        if at < height {
+            return terminal::bold(line);
+        }
+        // The line under the heads stands between.
+        match at.checked_sub(height + 1).and_then(|row| looks.get(row)) {
+            None | Some(Row::Plain) => line.to_owned(),
+            Some(Row::Best) => terminal::green(line),
+            Some(Row::Bound) => terminal::dim(line),
+            Some(Row::Failed) => terminal::red(line),
+        }
+    };
+    let lines: Vec<String> = table.lines().enumerate().map(paint).collect();
     lines.join("\n")
 }
 

@@ -4,13 +4,26 @@ use crate::args::Moments;
 use millpond_replay::TickEvery;
 use millpond_replay::analysis::Moment;
 
-/// Reads `1.5s..3s` as microseconds; an end left out is open, one without a unit has the other's.
+/// Reads `1.5s..3s` as microseconds, for recordings whose times are.
 pub(crate) fn parse_time_window(text: &str) -> Result<(u64, u64), String> {
-    let shape = || "write two times with a unit (us, ms, s, min), such as 1.5s..3s".to_owned();
+    let micros = |nanos: u64| match nanos {
+        u64::MAX => u64::MAX,
+        nanos => nanos / 1000,
+    };
+    let (from, to) = parse_window(text)?;
+    if micros(from) == micros(to) {
+        return Err("the window is empty: it is shorter than a microsecond".to_owned());
+    }
+    Ok((micros(from), micros(to)))
+}
+
+/// Reads `1.5s..3s` as nanoseconds; an end left out is open, one without a unit has the other's.
+pub(crate) fn parse_window(text: &str) -> Result<(u64, u64), String> {
+    let shape = || "write two times with a unit (ns, us, ms, s, min), such as 1.5s..3s".to_owned();
     let (from, to) = text.split_once("..").ok_or_else(shape)?;
     let (from, to) = (from.trim(), to.trim());
     let unit = |end: &str| {
-        micros_of(
+        nanos_of(
             end.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.')
                 .trim(),
         )
@@ -25,12 +38,12 @@ pub(crate) fn parse_time_window(text: &str) -> Result<(u64, u64), String> {
             .unwrap_or(end.len());
         let (number, name) = end.split_at(digits);
         let number: f64 = number.parse().map_err(|_| shape())?;
-        let micros = match name.trim() {
+        let nanos = match name.trim() {
             "" if number == 0.0 => shared.or(Some(1.0)),
             "" => shared,
-            name => micros_of(name),
+            name => nanos_of(name),
         };
-        Ok((number * micros.ok_or_else(shape)?) as u64)
+        Ok((number * nanos.ok_or_else(shape)?).round() as u64)
     };
     let window = (time(from, 0)?, time(to, u64::MAX)?);
     if window.0 == window.1 {
@@ -53,8 +66,7 @@ pub(crate) fn parse_time(text: &str) -> Result<u64, String> {
     let number: f64 = number.parse().map_err(|_| shape())?;
     let nanoseconds = match unit.trim() {
         "" if number == 0.0 => 1.0,
-        "ns" => 1.0,
-        unit => micros_of(unit).ok_or_else(shape)? * 1e3,
+        unit => nanos_of(unit).ok_or_else(shape)?,
     };
     Ok((number * nanoseconds).round() as u64)
 }
@@ -149,13 +161,14 @@ pub(crate) fn parse_tick(text: &str) -> Result<TickEvery, String> {
     }
 }
 
-fn micros_of(unit: &str) -> Option<f64> {
+fn nanos_of(unit: &str) -> Option<f64> {
     match unit {
-        "us" | "µs" | "μs" => Some(1.0),
-        "ms" => Some(1e3),
-        "s" => Some(1e6),
-        "m" | "min" => Some(60e6),
-        "h" => Some(3600e6),
+        "ns" => Some(1.0),
+        "us" | "µs" | "μs" => Some(1e3),
+        "ms" => Some(1e6),
+        "s" => Some(1e9),
+        "m" | "min" => Some(60e9),
+        "h" => Some(3600e9),
         _ => None,
     }
 }
@@ -176,6 +189,9 @@ mod tests {
         ] {
             assert_eq!(parse_time_window(text), Ok(window), "{text}");
         }
+        assert_eq!(parse_window("1500ns..2.5us"), Ok((1500, 2500)));
+        assert_eq!(parse_window("..3s"), Ok((0, 3_000_000_000)));
+        assert!(parse_time_window("100ns..200ns").is_err());
     }
 
     #[test]

@@ -179,6 +179,11 @@ fn blocks_older_than_the_recording_are_named_and_counted_alike() {
     let file = file.display().to_string();
     let (_, info, _) = run(&["info", &file]);
     assert!(info.contains("(older than the recording)"), "{info}");
+    let (_, report, _) = run(&["report", &file]);
+    assert!(
+        report.contains("(older than the recording)") && !report.contains("(no tag)"),
+        "{report}"
+    );
     assert!(
         info.contains("1 block of 2.85 GiB already lived") && !info.contains("3064418304"),
         "{info}"
@@ -189,4 +194,81 @@ fn blocks_older_than_the_recording_are_named_and_counted_alike() {
         replay.contains("2 allocations (1 of them older than the first event)"),
         "{replay}"
     );
+}
+
+#[test]
+fn help_lists_each_option_where_it_belongs() {
+    let (code, help, _) = run(&["replay", "--help"]);
+    assert_eq!(code, 0);
+    let (common, host) = help.split_once("With --source host:").expect("its own heading");
+    for option in ["--fit", "--json", "--html", "--time-window", "--conf"] {
+        assert!(
+            common.contains(&format!("{option} ")) || common.contains(&format!("{option}\n")),
+            "{option}: {help}"
+        );
+    }
+    for option in ["--touch", "--check", "--scale", "--rounds"] {
+        assert!(
+            host.contains(option) && !common.contains(&format!("{option} ")),
+            "{option}: {help}"
+        );
+    }
+    for command in ["report", "convert", "replay", "tune", "plan"] {
+        let (_, help, _) = run(&[command, "--help"]);
+        assert!(help.contains("--time-window <FROM..TO>"), "{help}");
+        assert!(!help.contains("--from") && !help.contains("--to-time"), "{help}");
+    }
+    let (code, help, _) = run(&["bench", "host", "--help"]);
+    assert_eq!(code, 0);
+    for group in [
+        "w1  ", "w2  ", "w3  ", "w4  ", "w5  ", "w6  ", "half  ", "seeds  ",
+    ] {
+        assert!(
+            help.lines().any(|line| line.trim_start().starts_with(group)),
+            "{group}: {help}"
+        );
+    }
+}
+
+#[test]
+fn a_device_is_understood_or_the_nearest_cards_are_named() {
+    let file = small(&folder("devices"), "run.csv");
+    let replay = |device: &str| run(&["replay", &file, "-p", "none", "--device", device]);
+    for (device, shown) in [
+        ("rtx 4090", "rtx4090, 23.6 GiB less"),
+        ("A100-80G", "a100-80g, 79.1 GiB less"),
+        ("h100", "h100, 79.1 GiB less"),
+        (
+            "24GB",
+            "device: 22.4 GiB (24GB is in powers of ten; 24GiB is larger)",
+        ),
+        ("24GiB", "device: 24.0 GiB "),
+    ] {
+        let (code, stdout, stderr) = replay(device);
+        let stdout = stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(code == 0 && stdout.contains(shown), "{device}: {stdout}{stderr}");
+    }
+    for (device, hint) in [
+        ("a100", "did you mean a100-40g or a100-80g?"),
+        ("rtx4091", "did you mean rtx4090?"),
+        ("4090", "or the card rtx4090"),
+        ("80GX", "see `millpond cards`"),
+    ] {
+        let (code, _, stderr) = replay(device);
+        assert!(code == 2 && stderr.contains(hint), "{device}: {stderr}");
+    }
+    let (_, _, stderr) = run(&["report", &file, "--top", "-5"]);
+    assert!(stderr.contains("invalid value '-5' for '--top <N>'"), "{stderr}");
+    let (_, _, stderr) = run(&["replay", &file, "-5"]);
+    assert!(stderr.contains("found (to pass '-5' as a value"), "{stderr}");
+}
+
+#[test]
+fn info_counts_the_groups_that_a_report_has() {
+    let file = trace("cpu_tiny_gpt_varlen");
+    let history = &json(&["info", &file, "--json"])["devices"][0]["history"];
+    let groups = &json(&["report", &file, "--json", "--top", "100000"])["allocated_by"]["rows"];
+    let groups = groups.as_array().expect("rows").len();
+    assert_eq!(history["tag_groups"], groups);
+    assert!(history["tags"].as_u64() >= Some(groups as u64 - 1));
 }

@@ -63,10 +63,8 @@ fn a_part_of_a_recording_is_a_recording() {
         "convert",
         &input,
         text(&output),
-        "--from",
-        "10ms",
-        "--to-time",
-        "2s",
+        "--time-window",
+        "10ms..2s",
         "-q",
     ]);
     assert_eq!((code, &*stderr), (0, ""));

@@ -56,6 +56,37 @@ fn a_step_is_found_solved_drawn_and_saved() {
     assert!(text.contains("lower bound") && text.contains('█'), "{text}");
 }
 
+/// A loop after the program held much more is no step, for `plan` as for `report`.
+#[test]
+fn a_loop_far_below_the_peak_is_called_one() {
+    let dir = folder("plan_loop");
+    let file = repeating(&dir, 6);
+    let (of_steps, _, _) = run(&["report", &file, "--at", "step:2"]);
+    assert_eq!(of_steps, 0);
+    assert_eq!(json(&["plan", &file, "--json"])["step"]["is_loop"], false);
+    let csv = std::fs::read_to_string(&file).expect("written");
+    let (head, rest) = csv.split_once('\n').expect("a head");
+    let large = "0,alloc,1000000,900000000,0,init\n0,free,1000000,900000000,0,\n";
+    let looping = dir.join("loop.csv");
+    std::fs::write(&looping, format!("{head}\n{large}{rest}")).expect("writable");
+    let looping = looping.display().to_string();
+    let step = &json(&["plan", &looping, "--json"])["step"];
+    assert_eq!(
+        (&step["is_loop"], &step["program_peak_bytes"]),
+        (&true.into(), &900_000_000.into())
+    );
+    let (code, text, _) = run(&["plan", &looping]);
+    assert!(
+        code == 0 && text.contains("rounds ") && !text.contains("  steps "),
+        "{text}"
+    );
+    let (code, _, stderr) = run(&["report", &looping, "--at", "step:2"]);
+    assert!(
+        code == 2 && stderr.contains("do not repeat up to its peak"),
+        "{stderr}"
+    );
+}
+
 #[test]
 fn a_program_without_a_step_is_told_so() {
     let dir = folder("plan_none");

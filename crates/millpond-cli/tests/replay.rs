@@ -49,7 +49,7 @@ fn a_state_without_history_names_the_command_that_shows_it() {
     let state = state_only(&folder("state_only"));
     let (code, _, stderr) = run(&["replay", &state]);
     assert_eq!(code, 2);
-    assert!(stderr.contains("`millpond info`"), "{stderr}");
+    assert!(stderr.contains("`millpond report`"), "{stderr}");
     let (code, stdout, _) = run(&["info", &state]);
     assert_eq!(code, 0);
     assert!(stdout.contains("when the snapshot was written"), "{stdout}");
@@ -185,14 +185,21 @@ fn a_pipe_is_read_where_somebody_writes_to_it() {
     assert_eq!(code, 0, "{stderr}");
     assert!(stdout.contains("4 events"), "{stdout}");
     writer.join().expect("it ends").expect("it wrote");
-    let mut child = command(&["replay", "/dev/stdin", "-p", "none"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    let text = std::fs::read(&file).expect("a recording");
-    std::io::Write::write_all(&mut child.stdin.take().expect("piped"), &text).expect("it reads");
-    assert!(child.wait_with_output().expect("it ends").status.success());
+    for name in ["/dev/stdin", "-"] {
+        let mut child = command(&["replay", name, "-p", "none"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let text = std::fs::read(&file).expect("a recording");
+        std::io::Write::write_all(&mut child.stdin.take().expect("piped"), &text).expect("it reads");
+        assert!(child.wait_with_output().expect("it ends").status.success());
+    }
+    let (code, _, stderr) = run(&["report", "-"]);
+    assert!(
+        code == 2 && stderr.contains("write it to a file first"),
+        "{stderr}"
+    );
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod support;
 
 use millpond_trace::recording::{Kind, Row, Writer};
 use std::path::{Path, PathBuf};
-use support::{command, folder, json, run, trace};
+use support::{command, folder, json, run, shared, state_only, trace};
 
 /// A recording of blocks that stay, each with a tag of its own.
 fn recording(path: &Path, blocks: &[(&str, u64)]) -> Vec<u8> {
@@ -89,10 +89,14 @@ fn moments_and_windows_are_what_they_say() {
     let part = json(&["report", &file, "--json", "--from", "1500us", "--to", "2.5ms"]);
     assert_eq!(part["summary"]["begin"]["bytes"], 1 << 20);
     assert_eq!(part["kept_by"]["rows"][0]["name"], "b");
+    let alike = json(&["report", &file, "--json", "--time-window", "1500us..2.5ms"]);
+    assert_eq!(alike["summary"], part["summary"]);
     for wrong in [
         &["--at", "step:1"][..],
         &["--at", "soon"],
         &["--from", "2s", "--to", "1s"],
+        &["--time-window", "2s..1s"],
+        &["--time-window", "1s..2s", "--from", "1s"],
         &["--by", "colour"],
         &["--plot", "run.gif"],
     ] {
@@ -260,4 +264,81 @@ fn two_moments_of_one_recording() {
     let value = json(&["diff", &shown(&a), "--at", "1ms,end", "--json"]);
     assert_eq!(value["groups"][0]["name"], "state");
     assert_eq!(value["total"]["before"]["bytes"], 100 << 20);
+}
+
+/// What a snapshot without a history holds is what stood when it was written: no peak, no traffic, no verdict on what to change.
+#[test]
+fn a_state_without_a_history_is_shown_and_no_more_is_claimed() {
+    let folder = folder("report_state");
+    let state = state_only(&folder);
+    let (code, report, stderr) = run(&["report", &state]);
+    assert_eq!(code, 0, "{stderr}");
+    for part in [
+        "what the allocator held when the snapshot was written",
+        "device 0 was recorded without a history",
+        "_record_memory_history()",
+        "512 B in 1 block, 500 B of it asked for",
+        "2.00 MiB then",
+        "(older than the recording)",
+    ] {
+        let flat = report.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flat.contains(part), "{part}: {report}");
+    }
+    for claim in [
+        "Nothing found",
+        "peak  ",
+        "traffic",
+        "lifetimes",
+        "held     0 us",
+        "over 0",
+    ] {
+        assert!(!report.contains(claim), "{claim}: {report}");
+    }
+    let told = json(&["report", &state, "--json"]);
+    assert_eq!(
+        (&told["at"]["bytes"], &told["summary"]),
+        (&512.into(), &serde_json::Value::Null)
+    );
+    let plot = shown(&folder.join("state.svg"));
+    let (code, _, stderr) = run(&["report", &state, "--plot", &plot]);
+    assert!(
+        code == 2 && stderr.contains("--plot has nothing to draw"),
+        "{stderr}"
+    );
+
+    let (code, diff, stderr) = run(&["diff", &state, &state]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(diff.contains("at the moment of its snapshot"), "{diff}");
+    let figures: Vec<&str> = diff
+        .lines()
+        .filter(|line| line.starts_with("  ") && line.contains(" B "))
+        .collect();
+    assert!(
+        figures.iter().any(|line| line.trim_start().starts_with("end  ")),
+        "{diff}"
+    );
+    assert!(
+        !diff.lines().any(|line| line.trim_start().starts_with("peak ")),
+        "{diff}"
+    );
+    for gate in ["peak>+2%", "leaks>0"] {
+        let (code, _, stderr) = run(&["diff", &state, &state, "--fail-if", gate]);
+        assert!(
+            code == 2 && stderr.contains("cannot be judged"),
+            "{gate}: {stderr}"
+        );
+    }
+    assert_eq!(run(&["diff", &state, &state, "--fail-if", "end>+2%"]).0, 0);
+}
+
+#[test]
+fn a_state_of_gibibytes_is_told_as_that() {
+    let Some(shared) = shared() else { return };
+    let state = shown(&shared.join("snapshots/rl_private_pools_state_only.pickle"));
+    let info = json(&["info", &state, "--json"]);
+    let pools = info["devices"][0]["state"].as_array().expect("pools");
+    let sum = |key: &str| pools.iter().filter_map(|pool| pool[key].as_u64()).sum::<u64>();
+    let told = json(&["report", &state, "--json"]);
+    assert_eq!(told["at"]["bytes"], sum("allocated_bytes"));
+    assert_eq!(told["at"]["reserved_bytes"], sum("reserved_bytes"));
 }

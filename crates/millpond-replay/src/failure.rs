@@ -6,14 +6,11 @@ use crate::replay::Options;
 use crate::run::{Run, Stop};
 use crate::tags::tag_group;
 use millpond_engine::display_size;
-use millpond_trace::Trace;
+use millpond_trace::{OLDER, Trace};
 use std::collections::HashMap;
 
 /// Groups shown at most.
 const HOLDERS: usize = 8;
-
-/// The group of blocks of which nothing is known but that they lived before the first event.
-const OLDER: &str = "(older than the recording)";
 
 /// Explains where a replay stopped.
 pub(crate) fn explain(

@@ -45,7 +45,7 @@ mod verify;
 pub mod view;
 
 pub use advice::usual_policy;
-pub use cards::{Card, DeviceSize, cards, parse_device};
+pub use cards::{Card, DeviceSize, cards, cards_like, parse_device};
 pub use error::ReplayError;
 pub use failure::holders;
 pub use fit::{Smallest, smallest_device};

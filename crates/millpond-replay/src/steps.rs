@@ -5,6 +5,7 @@ use crate::run::Observer;
 use millpond_engine::plan::{Detector, Found, Plan, Planner, Slot, Step, solve};
 use millpond_engine::{Calls, Engine, Source, Stream};
 use serde::Serialize;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -21,6 +22,15 @@ pub struct Steps {
     pub starts: Vec<usize>,
     /// Bytes that live when a step begins.
     pub base: u64,
+    /// The most that lives at once in any of them.
+    pub peak: u64,
+    /// The most that lives at once in the whole program.
+    pub program_peak: u64,
+}
+
+/// Whether what repeats is a loop in a program and not its step: it stays far below the most that the program holds.
+pub(crate) fn is_loop(peak: u128, program_peak: u128) -> bool {
+    peak * 10 < program_peak * 9
 }
 
 impl Steps {
@@ -63,12 +73,39 @@ impl Steps {
         }
         let found = found?;
         let starts = starts(program, &calls, &found.step, found.begins as usize);
+        let (first, end) = (*starts.first()?, *starts.last()?);
+        let (peak, program_peak) = peaks(program, first..end);
         (starts.len() > 1).then_some(Self {
             step: found.step,
             starts,
             base,
+            peak,
+            program_peak,
         })
     }
+
+    /// Whether they are rounds of a loop in the program and not its steps: they stay far below the most that it holds.
+    #[must_use]
+    pub fn are_a_loop(&self) -> bool {
+        is_loop(self.peak.into(), self.program_peak.into())
+    }
+}
+
+/// The most that the program holds during these calls, and the most at all.
+fn peaks(program: &Program, calls: Range<usize>) -> (u64, u64) {
+    let (mut live, mut peak, mut most) = (0u64, 0, 0);
+    for (at, op) in program.ops.iter().enumerate() {
+        match op.kind {
+            OpKind::Alloc => live = live.saturating_add(op.bytes),
+            OpKind::Free | OpKind::FreeRequested => live = live.saturating_sub(op.bytes),
+            OpKind::FreeCompleted | OpKind::SegmentFree => {}
+        }
+        most = most.max(live);
+        if calls.contains(&at) {
+            peak = peak.max(live);
+        }
+    }
+    (peak, most)
 }
 
 fn rounded(op: &Op) -> u64 {

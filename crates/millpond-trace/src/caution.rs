@@ -2,6 +2,7 @@
 //!
 //! A finding is never silent and never fatal: the person who reads a report must know what it rests on.
 
+use crate::torch::FRAMES;
 use std::fmt;
 
 /// Something a reader noticed that limits what can be said from this recording.
@@ -106,6 +107,16 @@ pub enum Caution {
         /// How many.
         count: u64,
     },
+    /// Stacks of which a tag names the innermost frames only.
+    StacksCut {
+        /// How many different ones.
+        count: u64,
+    },
+    /// A device of a snapshot that has a state and no history.
+    NoHistory {
+        /// Its number; -1 is the host.
+        device: i32,
+    },
     /// Frees the recorder did not split into request and completion.
     FreesNotCompleted {
         /// How many.
@@ -134,6 +145,10 @@ impl Caution {
             Self::EventsLost { .. } => Some(
                 "So blocks may end later than they did, or be missing: where the recording lists what was live, it is right \
                  again.",
+            ),
+            Self::NoHistory { .. } => Some(
+                "So nothing can be said about its peak, or about what was allocated and freed before: call \
+                 torch.cuda.memory._record_memory_history() before the next dump.",
             ),
             _ => None,
         }
@@ -279,6 +294,20 @@ impl fmt::Display for Caution {
                 "{} left out because all tags together grew too long",
                 was(n, "tag")
             ),
+            Self::StacksCut { count: n } => write!(
+                f,
+                "{} cut to the {FRAMES} innermost frames: the callers of these are not shown",
+                was(n, "stack")
+            ),
+            Self::NoHistory { device } => {
+                match device {
+                    ..0 => f.write_str("the host")?,
+                    device => write!(f, "device {device}")?,
+                }
+                f.write_str(
+                    " was recorded without a history: shown is what its allocator held when the snapshot was written",
+                )
+            }
             Self::StreamsFolded { count: n } => {
                 write!(
                     f,
@@ -361,6 +390,7 @@ pub(crate) struct Findings {
     pub(crate) streams_folded: u64,
     pub(crate) frees_not_completed: u64,
     pub(crate) sums_capped: u64,
+    pub(crate) stacks_cut: u64,
 }
 
 impl Findings {
@@ -390,6 +420,7 @@ impl Findings {
             (self.tags_dropped, |count| Caution::TagsDropped { count }),
             (self.streams_folded, |count| Caution::StreamsFolded { count }),
             (self.sums_capped, |count| Caution::SumsCapped { count }),
+            (self.stacks_cut, |count| Caution::StacksCut { count }),
         ];
         all.into_iter()
             .filter(|(count, _)| *count > 0)

@@ -192,6 +192,7 @@ fn recording(samples: Samples, cut: Option<u64>, name: &str) -> Result<Recording
         format: Format::ChromeTrace,
         traces,
         states: Vec::new(),
+        standing: Vec::new(),
         settings: Settings::default(),
         cautions: Vec::new(),
     })

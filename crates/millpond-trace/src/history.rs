@@ -88,6 +88,8 @@ pub struct History {
     pub cautions: Vec<Caution>,
     /// Serial numbers of blocks that are older than the recording, though a row at its beginning hands them out.
     pub older: Vec<Range<u64>>,
+    /// Whether it is what an allocator held at one moment, without a history.
+    pub state_only: bool,
 }
 
 #[derive(Debug)]
@@ -145,6 +147,7 @@ impl History {
             end: None,
             cautions: Vec::new(),
             older: Vec::new(),
+            state_only: false,
         };
         let mut index = Index::default();
         let mut refused = Ok(());

@@ -35,8 +35,8 @@ pub use caution::Caution;
 pub use csv::write_csv;
 pub use error::ReadError;
 pub use model::{
-    Action, Allocation, DeviceState, Event, Format, InitialBlock, InitialSegment, NO_ALLOCATION, Origin,
-    PoolState, Recording, Settings, Trace,
+    Action, Allocation, DeviceState, Event, Format, InitialBlock, InitialSegment, NO_ALLOCATION, OLDER,
+    Origin, PoolState, Recording, Settings, Trace,
 };
 pub use options::{Progress, ReadOptions};
 pub use read::{read, read_bytes, read_from};

@@ -121,6 +121,9 @@ pub struct InitialSegment {
     pub expandable: bool,
 }
 
+/// What blocks are for of which nothing is known but that they are older than the recording.
+pub const OLDER: &str = "(older than the recording)";
+
 /// A block that lived, or waited for a stream, before the first event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InitialBlock {
@@ -238,6 +241,9 @@ pub struct Recording {
     /// The final state of each device, where the format has one. A device listed here and not in `traces`
     /// was recorded without history: it can be looked at, and not replayed.
     pub states: Vec<DeviceState>,
+    /// What each device without a history held when the snapshot was written: blocks and segments as the state before a first event that
+    /// never came.
+    pub standing: Vec<Trace>,
     /// Settings of the recorded allocator, as in each trace.
     pub settings: Settings,
     /// Findings where there is no trace to carry them.

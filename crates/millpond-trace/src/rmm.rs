@@ -134,6 +134,7 @@ pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, Rea
         format: Format::RmmCsv,
         traces: vec![ledger.finish(name, Format::RmmCsv, 0, Vec::new())],
         states: Vec::new(),
+        standing: Vec::new(),
         settings: Settings::default(),
         cautions: Vec::new(),
     })

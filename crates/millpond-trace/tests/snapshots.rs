@@ -588,3 +588,47 @@ fn same(left: &Trace, right: &Trace) {
         );
     }
 }
+
+/// A recording says how many of its stacks it shows in part, and which devices have no history.
+#[test]
+fn what_is_left_out_of_stacks_and_histories_is_told() {
+    let frame = |line: i32| dict! { "filename" => "m.py", "name" => "f", "line" => line };
+    let stack = |frames: i32| (0..frames).map(frame).collect::<Vec<Py>>();
+    let cut = |frames: i32| {
+        let event = with(entry("alloc", BASE, 8, 0, 1), "frames", stack(frames));
+        let again = with(entry("alloc", BASE + 8, 8, 0, 2), "frames", stack(3));
+        let recording = read_py(&snapshot(vec![], vec![event, again]));
+        let trace = &recording.traces[0];
+        let frames = trace.tags.get(trace.events[0].tag).matches("m.py").count();
+        (frames, trace.cautions.contains(&Caution::StacksCut { count: 1 }))
+    };
+    assert_eq!(
+        [cut(7), cut(8), cut(9), cut(40)],
+        [(7, false), (8, false), (8, true), (8, true)]
+    );
+    let sentence = Caution::StacksCut { count: 2 }.to_string();
+    assert_eq!(
+        sentence,
+        "2 stacks were cut to the 8 innermost frames: the callers of these are not shown"
+    );
+
+    let blocks = vec![
+        block(BASE, 2 * MIB, 2 * MIB - 5, "active_allocated"),
+        block(BASE + 2 * MIB, MIB, MIB, "active_pending_free"),
+        block(BASE + 3 * MIB, 17 * MIB, 0, "inactive"),
+    ];
+    let recording = read_py(&snapshot(vec![segment(BASE, 20 * MIB, "large", blocks)], vec![]));
+    assert!(recording.traces.is_empty(), "nothing of it can be replayed");
+    let [standing] = recording.standing.as_slice() else {
+        panic!("one device")
+    };
+    assert_eq!(
+        initial(standing),
+        [
+            (BASE, 2 * MIB - 5, Some(2 * MIB), false),
+            (BASE + 2 * MIB, MIB, Some(MIB), true)
+        ]
+    );
+    assert_eq!(standing.initial_segments[0].bytes, 20 * MIB);
+    assert_eq!(standing.cautions, [Caution::NoHistory { device: 0 }]);
+}

@@ -1,6 +1,6 @@
 //! Commands that look at what a recording holds.
 
-use crate::values::{parse_moment, parse_moments, parse_time};
+use crate::values::{parse_moment, parse_moments, parse_time, parse_window};
 use clap::{Args, ValueEnum};
 use millpond_replay::analysis::{By, Gate, Moment};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 #[command(after_help = REPORT_EXAMPLES, max_term_width = 100)]
 pub(crate) struct ReportArgs {
     /// The recording
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", value_parser = super::recording())]
     pub(crate) file: PathBuf,
 
     /// What held bytes are grouped by
@@ -24,19 +24,23 @@ pub(crate) struct ReportArgs {
     pub(crate) by: GroupedBy,
 
     /// Only what is held at a moment: peak, end, a time such as 1.5s, or the peak of a step
-    #[arg(long, value_name = "peak|end|TIME|step:K", value_parser = parse_moment, conflicts_with_all = ["from", "to", "plot"])]
+    #[arg(long, value_name = "peak|end|TIME|step:K", value_parser = parse_moment, conflicts_with_all = ["time_window", "from", "to", "plot"])]
     pub(crate) at: Option<Moment>,
 
-    /// Begin at this time, counted from the recording's beginning: 1.5s, 200ms
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    /// Only this part, counted from the recording's beginning: 1.5s..3s, 200ms.., ..2s
+    #[arg(long, value_name = "FROM..TO", value_parser = parse_window, conflicts_with_all = ["from", "to"])]
+    pub(crate) time_window: Option<(u64, u64)>,
+
+    /// The older spelling of `--time-window FROM..`
+    #[arg(long, value_name = "TIME", value_parser = parse_time, hide = true)]
     pub(crate) from: Option<u64>,
 
-    /// End at this time
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    /// The older spelling of `--time-window ..TO`
+    #[arg(long, value_name = "TIME", value_parser = parse_time, hide = true)]
     pub(crate) to: Option<u64>,
 
     /// Groups to show; the others are one row
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value_t = 10, allow_negative_numbers = true)]
     pub(crate) top: usize,
 
     /// Also draw bytes by group over time to this file
@@ -57,7 +61,7 @@ Examples:
   millpond report run.mpr                    who held what at the peak, and what to change
   millpond report run.pickle --by site       the same by the function that asked
   millpond report run.mpr --at step:12       what is held at the peak of a step
-  millpond report run.mpr --from 2s --to 4s  a part of it: its peak, its leaks
+  millpond report run.mpr --time-window 2s..4s  a part of it: its peak, its leaks
   millpond report run.mpr --plot run.svg     bytes by tag over time";
 
 /// `millpond diff`.
@@ -65,11 +69,11 @@ Examples:
 #[command(after_help = DIFF_EXAMPLES, max_term_width = 100)]
 pub(crate) struct DiffArgs {
     /// The first recording
-    #[arg(value_name = "FIRST")]
+    #[arg(value_name = "FIRST", value_parser = super::recording())]
     pub(crate) first: PathBuf,
 
     /// The second; without it two moments of the first are compared
-    #[arg(value_name = "SECOND")]
+    #[arg(value_name = "SECOND", value_parser = super::recording())]
     pub(crate) second: Option<PathBuf>,
 
     /// When: peak, end, a time or the peak of a step; two of them, with a comma, for two moments
@@ -87,7 +91,7 @@ pub(crate) struct DiffArgs {
     pub(crate) by: GroupedBy,
 
     /// Groups to show; the others are one row
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value_t = 10, allow_negative_numbers = true)]
     pub(crate) top: usize,
 
     /// Fail if this holds, as peak>+2%, peak>24GiB, leaks>0 or allocations>+5%; may be given several times
@@ -160,7 +164,7 @@ impl From<GroupedBy> for By {
 #[command(after_help = VIEW_EXAMPLES, max_term_width = 100)]
 pub(crate) struct ViewArgs {
     /// The recordings; several are shown beneath each other on one clock
-    #[arg(required = true, value_name = "FILE")]
+    #[arg(required = true, value_name = "FILE", value_parser = super::recording())]
     pub(crate) files: Vec<PathBuf>,
 
     /// Write one HTML page that needs no network, instead of serving it

@@ -39,11 +39,14 @@ pub(super) fn text(told: &Told<'_>) -> String {
 fn head(told: &Told<'_>) -> String {
     let history = told.history;
     let summary = &told.at.summary;
-    let mut facts = format!(
-        "{} over {}",
-        counted(history.len, "row"),
-        nanoseconds(history.duration)
-    );
+    let mut facts = match history.state_only {
+        true => "what the allocator held when the snapshot was written".to_owned(),
+        false => format!(
+            "{} over {}",
+            counted(history.len, "row"),
+            nanoseconds(history.duration)
+        ),
+    };
     let part = match summary.window {
         Window::Times {
             from: 0,
@@ -67,7 +70,7 @@ fn moment_text(out: &mut String, told: &Told<'_>) {
     fact(out, "held", &held_sentence(held));
     sources(out, held);
     out.push_str(&held_by(held, told.args.by.into(), told.args.top, "Held then"));
-    out.push_str(&largest(held, told.args.by.into()));
+    out.push_str(&largest(held, told.args.by.into(), !told.history.state_only));
 }
 
 fn window_text(out: &mut String, told: &Told<'_>, whole: &Whole) {
@@ -99,7 +102,7 @@ fn window_text(out: &mut String, told: &Told<'_>, whole: &Whole) {
         out.push_str(&pools(summary));
     }
     out.push_str(&held_by(&summary.peak, by, told.args.top, "Held at the peak"));
-    out.push_str(&largest(&summary.peak, by));
+    out.push_str(&largest(&summary.peak, by, true));
     out.push_str(&kept(summary, by, told.args.top));
     out.push_str(&findings(&whole.findings));
 }
@@ -297,16 +300,20 @@ fn plain(name: &str) -> String {
     name.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn largest(held: &Held, by: By) -> String {
+/// Some blocks, and for how long each was held where times are known.
+fn largest(held: &Held, by: By, timed: bool) -> String {
     if held.largest.is_empty() {
         return String::new();
     }
     let mut out = format!("\n{}\n", bold("The largest blocks"));
     for block in &held.largest {
+        let since = match timed {
+            true => format!("held {:>8}  ", nanoseconds(held.time.saturating_sub(block.since))),
+            false => String::new(),
+        };
         let line = format!(
-            "  {:>9}  held {:>8}  {}",
+            "  {:>9}  {since}{}",
             size(block.bytes),
-            nanoseconds(held.time.saturating_sub(block.since)),
             plain(if by == By::Site { &block.site } else { &block.tag })
         );
         out.push_str(&format!("{}\n", short(&line, width())));

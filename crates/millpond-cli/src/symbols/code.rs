@@ -3,8 +3,8 @@
 use super::elf::{Elf, Files, Parsed, Refused, Room, section};
 use addr2line::Context;
 use gimli::{DwarfSections, EndianArcSlice, RunTimeEndian};
-use millpond_trace::history::Frame;
-use object::elf::PT_LOAD;
+use millpond_trace::history::{Frame, Module};
+use object::elf::{PF_X, PT_LOAD};
 use object::read::elf::ProgramHeader;
 use object::{Object, ObjectSymbol, SymbolKind};
 use std::sync::Arc;
@@ -13,6 +13,8 @@ use std::sync::Arc;
 const MOST_FUNCTIONS: usize = 8 << 20;
 /// Functions inlined into each other at one place.
 const MOST_INLINED: usize = 256;
+/// Mappings begin and end at multiples of it.
+const PAGE: u64 = 4096;
 /// Bytes of a name: demangled ones of templates can be as long as memory.
 const MOST_NAME: usize = 64 << 10;
 
@@ -24,8 +26,15 @@ pub(super) struct Code {
     lines: Option<Context<Bytes>>,
     /// Functions of its symbol tables, by address.
     functions: Vec<Function>,
-    /// What the first byte of the file is called in the file's own addresses.
-    first: u64,
+    /// Which part of the file has which of its own addresses.
+    segments: Vec<Segment>,
+}
+
+/// A part of a file that is mapped as a whole. Linkers shift each of them against its place in the file as they like.
+struct Segment {
+    offset: u64,
+    bytes: u64,
+    address: u64,
 }
 
 struct Function {
@@ -35,7 +44,7 @@ struct Function {
 }
 
 impl Code {
-    pub(super) fn new(files: Files) -> Result<Self, Refused> {
+    pub(super) fn new(files: Files, module: &Module) -> Result<Self, Refused> {
         let all = [&files.own, &files.debug];
         let parsed = all.map(|elf| elf.as_ref().and_then(Elf::parse));
         let [own, debug] = &parsed;
@@ -49,13 +58,24 @@ impl Code {
         Ok(Self {
             lines,
             functions,
-            first: first(any),
+            segments: segments(any, module),
         })
     }
 
-    /// The functions at an offset from the file's first byte in memory, the innermost first.
+    /// The functions at an offset in the file, the innermost first.
     pub(super) fn frames(&self, offset: u64) -> Vec<Frame> {
-        let address = offset.wrapping_add(self.first);
+        let of = |segment: &Segment| {
+            Some((
+                segment.address,
+                offset.checked_sub(segment.offset)?,
+                segment.bytes,
+            ))
+        };
+        let mut places = self.segments.iter().filter_map(of);
+        let place = places.find(|(_, into, bytes)| into < bytes);
+        let Some(address) = place.and_then(|(address, into, _)| address.checked_add(into)) else {
+            return Vec::new();
+        };
         let mut frames = self.lined(address).unwrap_or_default();
         if let Some(function) = self.function(address) {
             match frames.last_mut() {
@@ -142,14 +162,37 @@ fn functions(file: &Parsed<'_>) -> Vec<Function> {
     functions.take(MOST_FUNCTIONS).filter_map(function).collect()
 }
 
-/// What a file's first byte would be called in its own addresses: 0 for one that can be loaded anywhere.
-fn first(file: &Parsed<'_>) -> u64 {
+/// The parts of a file that are mapped as code.
+fn segments(file: &Parsed<'_>, module: &Module) -> Vec<Segment> {
     let endian = file.endian();
-    let loaded = file
-        .elf_program_headers()
-        .iter()
-        .find(|header| header.p_type(endian) == PT_LOAD);
-    loaded.map_or(0, |header| {
-        header.p_vaddr(endian).wrapping_sub(header.p_offset(endian))
-    })
+    let headers = file.elf_program_headers().iter();
+    let code: Vec<_> = headers
+        .filter(|header| header.p_type(endian) == PT_LOAD && header.p_flags(endian).contains(PF_X))
+        .collect();
+    match code.as_slice() {
+        // What was stripped off a file has no code, and nothing of where that was in the file. Where there is one part of it, and the
+        // mapping is as large as that, the mapping begins where it does.
+        [one] if one.p_filesz(endian) == 0 => {
+            let (from, bytes) = (one.p_vaddr(endian), one.p_memsz(endian));
+            let first = from - from % PAGE;
+            let end = from
+                .checked_add(bytes)
+                .and_then(|end| end.checked_next_multiple_of(PAGE));
+            let whole = end.is_some_and(|end| end - first == module.bytes);
+            let segment = Segment {
+                offset: module.address.wrapping_sub(module.base),
+                bytes: module.bytes,
+                address: first,
+            };
+            Vec::from_iter(whole.then_some(segment))
+        }
+        several => several
+            .iter()
+            .map(|header| Segment {
+                offset: header.p_offset(endian),
+                bytes: header.p_filesz(endian),
+                address: header.p_vaddr(endian),
+            })
+            .collect(),
+    }
 }

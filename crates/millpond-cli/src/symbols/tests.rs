@@ -1,34 +1,44 @@
 //! Names for addresses of this very process, which has modules, lines and a build id like any that is recorded.
 
 use super::ModuleSymbols;
-use super::elf::Elf;
-use millpond_trace::history::{Definitions, Symbols};
+use super::code::Code;
+use super::elf::{Elf, Files};
+use millpond_trace::history::{Definitions, Frame, Symbols};
 use millpond_trace::recording::{Kind, Row};
 use object::Object;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 #[inline(never)]
 fn a_function_of_this_test() -> u64 {
     std::hint::black_box(7)
 }
 
-/// Where this program's code is: the mappings of its file.
-fn mapped() -> (PathBuf, u64, u64) {
-    let path = std::env::current_exe().expect("it runs");
-    let maps = std::fs::read_to_string("/proc/self/maps").expect("a Linux");
+/// A mapping of code: from, to, and where in the file.
+type Mapping = (u64, u64, u64);
+
+/// Where the code of a file is, by what a process says of its mappings.
+fn code_of(path: &Path, maps: &str) -> Vec<Mapping> {
+    let number = |text: &str| u64::from_str_radix(text, 16).ok();
+    let mapping = |line: &str| {
+        let mut fields = line.split_ascii_whitespace();
+        let (from, to) = fields.next()?.split_once('-')?;
+        let is_code = fields.next()?.contains('x');
+        let offset = number(fields.next()?)?;
+        is_code.then_some((number(from)?, number(to)?, offset))
+    };
     let of_it = maps
         .lines()
         .filter(|line| line.ends_with(path.to_str().expect("UTF-8")));
-    let range = |line: &str| {
-        let (from, to) = line.split_once(' ')?.0.split_once('-')?;
-        Some((
-            u64::from_str_radix(from, 16).ok()?,
-            u64::from_str_radix(to, 16).ok()?,
-        ))
-    };
-    let ranges: Vec<_> = of_it.filter_map(range).collect();
-    let (first, last) = (ranges.first().expect("mapped"), ranges.last().expect("mapped"));
-    (path, first.0, last.1)
+    of_it.filter_map(mapping).collect()
+}
+
+/// Where this program's code is.
+fn mapped() -> (PathBuf, Vec<Mapping>) {
+    let path = std::env::current_exe().expect("it runs");
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("a Linux");
+    let code = code_of(&path, &maps);
+    (path, code)
 }
 
 fn build_id(path: &Path) -> String {
@@ -38,21 +48,25 @@ fn build_id(path: &Path) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn definitions(build_id: &str, path: &str, base: u64, bytes: u64) -> Definitions {
+/// What the recorder says of a file: each mapping of code, and where the file's first byte would be.
+fn definitions(build_id: &str, path: &str, code: &[Mapping]) -> Definitions {
     let mut definitions = Definitions::default();
-    let row = Row {
-        address: base,
-        bytes,
-        ..Row::new(Kind::DefineModule, 0)
-    };
-    definitions.note(&row, Some(&format!("{build_id}\n{path}")), Some(vec![base]));
+    for (from, to, offset) in code {
+        let row = Row {
+            address: *from,
+            bytes: to - from,
+            ..Row::new(Kind::DefineModule, 0)
+        };
+        let base = from.wrapping_sub(*offset);
+        definitions.note(&row, Some(&format!("{build_id}\n{path}")), Some(vec![base]));
+    }
     definitions
 }
 
 #[test]
 fn an_address_is_named_with_its_line() {
-    let (path, base, end) = mapped();
-    let definitions = definitions(&build_id(&path), path.to_str().expect("UTF-8"), base, end - base);
+    let (path, code) = mapped();
+    let definitions = definitions(&build_id(&path), path.to_str().expect("UTF-8"), &code);
     let symbols = ModuleSymbols::new(&definitions);
     let function = a_function_of_this_test as fn() -> u64;
     // A call from within returns behind its first byte.
@@ -67,13 +81,14 @@ fn an_address_is_named_with_its_line() {
         "{frames:?}"
     );
     assert!(symbols.cautions().is_empty());
-    assert!(symbols.frames(base - 1).is_empty() && symbols.frames(0).is_empty());
+    let first = code.iter().map(|(from, ..)| *from).min().expect("code");
+    assert!(symbols.frames(first).is_empty() && symbols.frames(0).is_empty());
 }
 
 /// A name is never guessed: whatever differs, there is none, and why is said.
 #[test]
 fn what_differs_has_no_names() {
-    let (path, base, end) = mapped();
+    let (path, code) = mapped();
     let path = path.to_str().expect("UTF-8");
     let own = build_id(Path::new(path));
     let at = (a_function_of_this_test as fn() -> u64) as usize as u64 + 1;
@@ -84,7 +99,7 @@ fn what_differs_has_no_names() {
         (&*own, "/dev/zero", "not on this machine"),
         ("../../../..", path, "another build id"),
     ] {
-        let definitions = definitions(id, path, base, end - base);
+        let definitions = definitions(id, path, &code);
         let symbols = ModuleSymbols::new(&definitions);
         assert!(symbols.frames(at).is_empty(), "{id} {path}");
         let cautions = symbols.cautions();
@@ -95,15 +110,15 @@ fn what_differs_has_no_names() {
 /// Files that are no ELF, or are damaged anywhere near their beginning, give no names and end nothing.
 #[test]
 fn damaged_files_give_no_names() {
-    let (path, base, end) = mapped();
+    let (path, code) = mapped();
     let own = build_id(&path);
     let place = std::env::temp_dir().join(format!("millpond-symbols-{}", std::process::id()));
     let text = "no ELF at all".repeat(100);
     std::fs::write(&place, text).expect("room");
-    let of = |id: &str| definitions(id, place.to_str().expect("UTF-8"), base, end - base);
+    let of = |id: &str| definitions(id, place.to_str().expect("UTF-8"), &code);
     let refused = of(&own);
     let symbols = ModuleSymbols::new(&refused);
-    assert!(symbols.frames(base + 1).is_empty());
+    assert!(symbols.frames(code[0].0 + 1).is_empty());
     assert!(symbols.cautions()[0].contains("cannot be read"));
     let whole = std::fs::read(&path).expect("it is there");
     let at = (a_function_of_this_test as fn() -> u64) as usize as u64 + 1;
@@ -125,11 +140,144 @@ fn damaged_files_give_no_names() {
 /// Names that the recording itself has hold, whatever files there are.
 #[test]
 fn recorded_names_hold() {
-    let mut definitions = definitions("00", "/nowhere", 0x1000, 0x1000);
+    let mut definitions = definitions("00", "/nowhere", &[(0x1000, 0x2000, 0)]);
     let row = Row::new(Kind::DefineFrame, 0);
     definitions.note(&row, Some("f\nf.rs\n3"), Some(vec![0x1004]));
     let symbols = ModuleSymbols::new(&definitions);
     let frames = symbols.frames(0x1004);
     assert_eq!((frames.len(), &*frames[0].function, frames[0].line), (1, "f", 3));
     assert!(symbols.cautions().is_empty(), "no file was asked for");
+}
+
+/// A program that says where its function `known` is, and its mappings.
+const PROGRAM: &str = r#"use std::fs::read_to_string;
+#[inline(never)]
+fn known(n: u64) -> u64 { std::hint::black_box(n) }
+fn main() {
+    println!("{}", known as fn(u64) -> u64 as usize);
+    print!("{}", read_to_string("/proc/self/maps").unwrap());
+}
+"#;
+/// The line of `known`.
+const LINE: u32 = 3;
+
+/// Where the function of a linked program is, and its mappings of code; none where this machine cannot link so.
+fn linked(program: &Path, options: &[&str]) -> Option<(u64, Vec<Mapping>)> {
+    let source = program.with_extension("rs");
+    std::fs::write(&source, PROGRAM).expect("room");
+    let built = Command::new("rustc")
+        .args([
+            "--edition=2021",
+            "-Cdebuginfo=line-tables-only",
+            "-Clink-arg=-Wl,--build-id",
+        ])
+        .args(options)
+        .arg("-o")
+        .args([program, &source])
+        .output();
+    let error = match built {
+        Ok(built) if built.status.success() => None,
+        Ok(built) => Some(String::from_utf8_lossy(&built.stderr).into_owned()),
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(error) = error {
+        eprintln!("skipped: {options:?} cannot be linked here: {error}");
+        return None;
+    }
+    let said = Command::new(program).output().expect("it runs").stdout;
+    let said = String::from_utf8(said).expect("UTF-8");
+    let (address, maps) = said.split_once('\n').expect("an address and mappings");
+    Some((address.parse().expect("a number"), code_of(program, maps)))
+}
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("millpond-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("room");
+        Self(path.canonicalize().expect("it is there"))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn is_known(frames: &[Frame]) -> bool {
+    let [frame] = frames else {
+        return false;
+    };
+    frame.function.ends_with("::known") && frame.file.ends_with(".rs") && frame.line == LINE
+}
+
+/// Linkers shift each part of a file against its place in the file as they like: lld shifts each by a page more than the one before, GNU ld
+/// none of a program that can be loaded anywhere, and all alike of one that cannot.
+#[test]
+fn functions_are_found_whoever_linked_the_program() {
+    let folder = Folder::new("linked");
+    let (lld, gnu) = ("-Clink-arg=-fuse-ld=lld", "-Clink-arg=-fuse-ld=bfd");
+    let fixed = "-Crelocation-model=static";
+    for (name, options) in [
+        ("lld", &[lld][..]),
+        ("lld-fixed", &[lld, fixed]),
+        ("gnu", &[gnu]),
+        ("gnu-fixed", &[gnu, fixed]),
+    ] {
+        let program = folder.0.join(name);
+        let Some((known, code)) = linked(&program, options) else {
+            continue;
+        };
+        let id = build_id(&program);
+        let path = program.to_str().expect("UTF-8");
+        let definitions = definitions(&id, path, &code);
+        let symbols = ModuleSymbols::new(&definitions);
+        // A call from within returns behind its first byte.
+        let frames = symbols.frames(known + 1);
+        assert!(is_known(&frames), "{name}: {frames:?}; {:?}", symbols.cautions());
+    }
+}
+
+/// What was stripped off a program and lies among debug files has its names, though not where its code was in the file.
+#[test]
+fn debug_files_alone_name_functions() {
+    let folder = Folder::new("stripped");
+    for (name, options) in [("default", &[][..]), ("gnu", &["-Clink-arg=-fuse-ld=bfd"])] {
+        let program = folder.0.join(name);
+        let Some((known, code)) = linked(&program, options) else {
+            continue;
+        };
+        let debug = program.with_extension("debug");
+        let stripped = Command::new("objcopy")
+            .arg("--only-keep-debug")
+            .args([&program, &debug])
+            .status();
+        if !stripped.is_ok_and(|status| status.success()) {
+            eprintln!("skipped: there is no objcopy here");
+            return;
+        }
+        let definitions = definitions("00", program.to_str().expect("UTF-8"), &code);
+        let module = &definitions.modules()[0];
+        let named = |bytes| {
+            let files = Files {
+                own: None,
+                debug: Elf::open(&debug),
+            };
+            let module = millpond_trace::history::Module {
+                bytes,
+                ..module.clone()
+            };
+            let code = Code::new(files, &module).unwrap_or_else(|why| panic!("{why}"));
+            code.frames(known - module.base)
+        };
+        let frames = named(module.bytes);
+        assert!(is_known(&frames), "{name}: {frames:?}");
+        assert!(
+            named(module.bytes + 4096).is_empty(),
+            "{name}: another mapping tells nothing"
+        );
+    }
 }

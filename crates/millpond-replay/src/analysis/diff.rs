@@ -126,11 +126,15 @@ pub(super) const FIGURES: [Figure; 9] = [
 ];
 
 fn measures([before, after]: [&Summary; 2]) -> Vec<Measure> {
-    let measure = |(name, is_bytes, of): Figure| Measure {
-        name,
-        before: of(before),
-        after: of(after),
-        is_bytes,
+    let measure = |(name, is_bytes, of): Figure| {
+        // What an allocator holds at one moment says nothing of the time before.
+        let told = |summary: &Summary| of(summary).filter(|_| !summary.state_only || name == "end");
+        Measure {
+            name,
+            before: told(before),
+            after: told(after),
+            is_bytes,
+        }
     };
     FIGURES.into_iter().map(measure).collect()
 }

@@ -29,7 +29,7 @@ pub enum Moment {
 pub enum MomentError {
     /// No steps at all.
     #[error(
-        "no steps are known in {recording}: it names none, and its allocations do not repeat; name a time instead, as in --at 2s"
+        "no steps are known in {recording}: it names none, and its allocations do not repeat up to its peak; name a time instead, as in --at 2s"
     )]
     NoSteps {
         /// Name of the recording.

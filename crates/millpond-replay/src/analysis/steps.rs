@@ -5,7 +5,7 @@ use super::groups::{Groups, Lines};
 use super::ledger::{Block, Ledger, Watch, walk};
 use super::summary::Peak;
 use super::{Window, shown};
-use crate::steps::Matcher;
+use crate::steps::{Matcher, is_loop};
 use millpond_engine::Stream;
 use millpond_engine::plan::{Detector, Step};
 use millpond_trace::history::{Flow, History, HistoryError};
@@ -103,8 +103,8 @@ pub fn recorded_steps(history: &History) -> Result<Option<RecordedSteps>, Histor
     begins.truncate(MOST);
     let (steps, most) = measure(history, &begins, end)?;
     let highest = steps.iter().map(|step| step.peak.bytes).max().unwrap_or(0);
-    let is_loop = matches!(source, StepSource::Pattern(_)) && u128::from(highest) * 10 < most * 9;
-    Ok((!is_loop).then_some(RecordedSteps { source, steps, more }))
+    let of_loop = matches!(source, StepSource::Pattern(_)) && is_loop(highest.into(), most);
+    Ok((!of_loop).then_some(RecordedSteps { source, steps, more }))
 }
 
 /// All in a recording that tells of steps.

@@ -94,6 +94,8 @@ pub struct PoolSummary {
 pub struct Summary {
     /// The window.
     pub window: Window,
+    /// Whether it is what an allocator held at one moment, without a history: then only what is held is known.
+    pub state_only: bool,
     /// Whether names of sites have lines of code.
     #[serde(skip)]
     pub lines: Lines,
@@ -320,6 +322,7 @@ impl Gathering {
         kept.time = to;
         Summary {
             window,
+            state_only: history.state_only,
             lines,
             rows: self.rows,
             from,

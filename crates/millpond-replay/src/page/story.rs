@@ -24,6 +24,8 @@ pub(crate) struct Life {
     pub(crate) tag: u32,
     stream: u16,
     seen: bool,
+    /// Whether the program had given it back before the first event, so that no event takes it out of its hands.
+    waiting: bool,
 }
 
 impl Life {
@@ -53,6 +55,7 @@ pub(crate) fn lives(trace: &Trace) -> Vec<Life> {
                 tag: block.tag,
                 stream: block.stream,
                 seen: true,
+                waiting: block.pending,
             };
         }
     }
@@ -87,17 +90,19 @@ pub(crate) fn lives(trace: &Trace) -> Vec<Life> {
 /// Sum of `bytes` over the allocations in the program's hands, after every event.
 pub(crate) fn held(trace: &Trace, lives: &[Life], bytes: impl Fn(usize) -> u64) -> Vec<u64> {
     let older = trace.initial_blocks.iter().filter(|block| !block.pending);
-    let mut now: u64 = older.map(|block| bytes(block.allocation as usize)).sum();
+    let mut now = older.fold(0u64, |now, block| {
+        now.saturating_add(bytes(block.allocation as usize))
+    });
     let mut after = Vec::with_capacity(trace.events.len());
     for (index, event) in trace.events.iter().enumerate() {
         let serial = event.allocation as usize;
         if let Some(life) = lives.get(serial) {
             if event.action == Action::Alloc {
                 if life.birth as usize == index {
-                    now += bytes(serial);
+                    now = now.saturating_add(bytes(serial));
                 }
-            } else if life.death as usize == index {
-                now -= bytes(serial);
+            } else if life.death as usize == index && !life.waiting {
+                now = now.saturating_sub(bytes(serial));
             }
         }
         after.push(now);

@@ -192,6 +192,7 @@ pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, Rea
         format: Format::MillpondCsv,
         traces,
         states: Vec::new(),
+        standing: Vec::new(),
         settings: header.settings,
         cautions: Vec::new(),
     })

@@ -65,6 +65,7 @@ pub fn traces(history: &History, name: &str, options: &ExportOptions<'_>) -> Res
             format: Format::MillpondRecording,
             traces,
             states: Vec::new(),
+            standing: Vec::new(),
             settings: crate::Settings::default(),
             cautions: Vec::new(),
         },

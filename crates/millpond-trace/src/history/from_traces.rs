@@ -1,7 +1,7 @@
 //! Recordings of other formats as rows.
 
 use super::{Definitions, History, Source};
-use crate::model::NO_ALLOCATION;
+use crate::model::{NO_ALLOCATION, OLDER};
 use crate::recording::{Kind, Row};
 use crate::{Action, Recording, Trace};
 
@@ -12,7 +12,8 @@ pub(super) fn history(recording: &Recording) -> History {
     let mut rows = Vec::new();
     let mut base = Base::default();
     let mut older = Vec::new();
-    for trace in &recording.traces {
+    // A device without a history held all along what it held when the snapshot was written.
+    for trace in recording.traces.iter().chain(&recording.standing) {
         let first = base.id + 1;
         older.push(first..first + trace.initial_blocks.len() as u64);
         base = add(trace, base, &mut rows, &mut definitions);
@@ -20,7 +21,8 @@ pub(super) fn history(recording: &Recording) -> History {
     // Each device's rows stay in their order.
     rows.sort_by_key(|row: &Row| row.time);
     let mut cautions = recording.cautions.clone();
-    cautions.extend(recording.traces.iter().flat_map(|trace| trace.cautions.clone()));
+    let traces = recording.traces.iter().chain(&recording.standing);
+    cautions.extend(traces.flat_map(|trace| trace.cautions.clone()));
     let mut facts = vec![("program".to_owned(), recording.name.clone())];
     facts.extend(
         recording
@@ -39,6 +41,7 @@ pub(super) fn history(recording: &Recording) -> History {
         end: None,
         cautions,
         older,
+        state_only: recording.traces.is_empty() && !recording.standing.is_empty(),
     }
 }
 
@@ -78,7 +81,31 @@ fn add(trace: &Trace, base: Base, rows: &mut Vec<Row>, definitions: &mut Definit
         definitions.note(&row, Some(tag), None);
     }
     let begun = trace.events.first().map_or(0, |event| event.time_us);
-    let tag = |tag: u32| if tag == 0 { 0 } else { base.tag + tag };
+    // They are named, and their frees with them, like every block whose tag is known.
+    let older = base.tag + trace.tags.len() as u32;
+    if trace.initial_blocks.iter().any(|block| block.tag == 0) {
+        let row = Row {
+            tag: older,
+            ..Row::new(Kind::DefineTag, 0)
+        };
+        definitions.note(&row, Some(OLDER), None);
+    }
+    let mut untagged = vec![false; trace.initial_blocks.len()];
+    for block in &trace.initial_blocks {
+        if let Some(slot) = untagged.get_mut(block.allocation as usize) {
+            *slot = block.tag == 0;
+        }
+    }
+    let is_older = |allocation: u32| {
+        untagged
+            .get(allocation as usize)
+            .is_some_and(|untagged| *untagged)
+    };
+    let tag = |tag: u32, allocation: u32| match tag {
+        0 if is_older(allocation) => older,
+        0 => 0,
+        tag => base.tag + tag,
+    };
     for segment in &trace.initial_segments {
         rows.push(Row {
             address: segment.address,
@@ -99,7 +126,7 @@ fn add(trace: &Trace, base: Base, rows: &mut Vec<Row>, definitions: &mut Definit
             bytes: block.bytes.unwrap_or(block.requested),
             pool: base.pool + 1 + u32::from(block.pool),
             stream: base.stream + u32::from(block.stream),
-            tag: tag(block.tag),
+            tag: tag(block.tag, block.allocation),
             ..Row::new(Kind::Alloc, 0)
         };
         rows.push(row);
@@ -126,12 +153,12 @@ fn add(trace: &Trace, base: Base, rows: &mut Vec<Row>, definitions: &mut Definit
             bytes: event.bytes,
             pool: base.pool + 1 + u32::from(event.pool),
             stream: base.stream + u32::from(event.stream),
-            tag: tag(event.tag),
+            tag: tag(event.tag, event.allocation),
             ..Row::new(kind, time)
         });
     }
     Base {
-        tag: base.tag + trace.tags.len() as u32,
+        tag: older + 1,
         pool: base.pool + trace.pools.len() as u32,
         stream: base.stream + trace.streams.len() as u32,
         id: base.id + u64::from(trace.allocations),

@@ -1,7 +1,7 @@
 //! One device's history as a [`Trace`].
 
 use super::devices::Device;
-use super::rewind::{Rewind, overlaps};
+use super::rewind::{Block, Rewind, Segment, overlaps};
 use super::schema::Walk;
 use super::settings::SettingsRead;
 use super::sieve::{Field, Record};
@@ -13,6 +13,7 @@ use crate::model::{DeviceState, InitialBlock, InitialSegment, NO_ALLOCATION, Poo
 use crate::pickle::Value;
 use crate::strings::{Map, Shared};
 use crate::{Action, Caution, Event, Format, ReadError, Trace};
+use std::collections::BTreeMap;
 
 /// What one device gave.
 pub(super) struct DeviceRead {
@@ -20,6 +21,8 @@ pub(super) struct DeviceRead {
     pub(super) trace: Option<Trace>,
     /// Where it has segments.
     pub(super) state: Option<DeviceState>,
+    /// The same block by block, where it has no history.
+    pub(super) standing: Option<Trace>,
     /// Those that no trace carries.
     pub(super) cautions: Vec<Caution>,
 }
@@ -48,6 +51,7 @@ pub(super) fn gather(
     for &trace in &device.traces {
         entries.read(walk, trace, tags, &mut ledger)?;
     }
+    ledger.findings.stacks_cut += tags.cut();
     Ok(Gathered {
         ordinal: device.ordinal,
         has_segments: !device.segments.is_empty(),
@@ -77,8 +81,13 @@ pub(super) fn rebuild(
         let mut cautions = ledger.findings.cautions();
         // A state is always written with a mark of its own; only other marks are worth a word.
         cautions.retain(|caution| !matches!(caution, Caution::OtherEvents { .. }));
+        initial_state(&mut ledger, &end.segments, end.blocks, false)?;
+        let mut standing = ledger.finish(name, Format::TorchSnapshot, ordinal, Vec::new());
+        // The reader's other findings are about a history, or are the recording's already.
+        standing.cautions = vec![Caution::NoHistory { device: ordinal }];
         return Ok(DeviceRead {
             trace: None,
+            standing: shown.is_some().then_some(standing),
             state: shown,
             cautions,
         });
@@ -106,6 +115,34 @@ pub(super) fn rebuild(
     rewind.all(&mut events);
     let Rewind { segments, blocks, .. } = rewind;
 
+    initial_state(&mut ledger, &segments, blocks, requests_left_out)?;
+    ledger.tape.load(events);
+    forward(&mut ledger)?;
+
+    ledger.final_reserved_bytes = final_reserved;
+    ledger.ring_full = settings.is_some_and(|read| {
+        read.overflowed || read.most_entries.is_some_and(|most| most > 0 && count >= most)
+    });
+    ledger.settings = settings.map(|read| read.settings.clone()).unwrap_or_default();
+    if has_expandable {
+        ledger.settings.expandable_segments = Some(true);
+    }
+    let trace = ledger.finish(name, Format::TorchSnapshot, ordinal, Vec::new());
+    Ok(DeviceRead {
+        trace: Some(trace),
+        state: shown,
+        standing: None,
+        cautions: Vec::new(),
+    })
+}
+
+/// Takes in what stands before the first event.
+fn initial_state(
+    ledger: &mut Ledger,
+    segments: &BTreeMap<u64, Segment>,
+    blocks: Map<u64, Block>,
+    requests_left_out: bool,
+) -> Result<(), ReadError> {
     ledger.initial_segments = segments
         .iter()
         .map(|(&address, segment)| InitialSegment {
@@ -122,7 +159,7 @@ pub(super) fn rebuild(
     let mut end_of_last = 0;
     for (address, block) in blocks {
         let bytes = block.bytes.unwrap_or(block.requested);
-        if address < end_of_last || (!segments.is_empty() && !overlaps(&segments, address, bytes.max(1))) {
+        if address < end_of_last || (!segments.is_empty() && !overlaps(segments, address, bytes.max(1))) {
             ledger.findings.blocks_misplaced += 1;
         }
         end_of_last = address.saturating_add(bytes);
@@ -138,28 +175,12 @@ pub(super) fn rebuild(
         };
         ledger.initial(address, block)?;
     }
-    ledger.tape.load(events);
-    forward(&mut ledger)?;
-
-    ledger.final_reserved_bytes = final_reserved;
-    ledger.ring_full = settings.is_some_and(|read| {
-        read.overflowed || read.most_entries.is_some_and(|most| most > 0 && count >= most)
-    });
-    ledger.settings = settings.map(|read| read.settings.clone()).unwrap_or_default();
-    if has_expandable {
-        ledger.settings.expandable_segments = Some(true);
-    }
-    let trace = ledger.finish(name, Format::TorchSnapshot, ordinal, Vec::new());
-    Ok(DeviceRead {
-        trace: Some(trace),
-        state: shown,
-        cautions: Vec::new(),
-    })
+    Ok(())
 }
 
 /// Some recorders are told to leave completions out. If no free ever completes and no block waits at the
 /// end, requests are completions. The number of events changed.
-fn complete_requests(events: &mut [Event], end: &Map<u64, super::rewind::Block>) -> u64 {
+fn complete_requests(events: &mut [Event], end: &Map<u64, Block>) -> u64 {
     let completed = events.iter().any(|event| event.action == Action::FreeCompleted);
     if completed || end.values().any(|block| block.pending) {
         return 0;

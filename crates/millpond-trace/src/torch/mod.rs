@@ -28,6 +28,8 @@ use settings::SettingsRead;
 use sieve::Sieve;
 use tags::Tags;
 
+pub(crate) use tags::FRAMES;
+
 pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, ReadError> {
     let (devices, settings) = parse(source)?;
     let mut recording = Recording {
@@ -35,6 +37,7 @@ pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, Rea
         format: Format::TorchSnapshot,
         traces: Vec::new(),
         states: Vec::new(),
+        standing: Vec::new(),
         settings: settings
             .as_ref()
             .map(|read| read.settings.clone())
@@ -45,6 +48,7 @@ pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, Rea
         let read = history::rebuild(device, settings.as_ref(), name)?;
         recording.traces.extend(read.trace);
         recording.states.extend(read.state);
+        recording.standing.extend(read.standing);
         recording.cautions.extend(read.cautions);
     }
     if recording.traces.is_empty() && recording.states.is_empty() {

@@ -150,7 +150,8 @@ impl Sieve {
                 Kind::Native if python > 0 => continue,
                 Kind::Native => &mut native,
             };
-            if *counted < FRAMES {
+            // One more than a tag names, which shows that there are more.
+            if *counted <= FRAMES {
                 *counted += 1;
                 items[kept] = items[at];
                 kept += 1;

@@ -11,7 +11,7 @@ use crate::pickle::{Arena, Value};
 use crate::strings::{Interner, Map};
 
 /// Frames that a tag names at most.
-pub(super) const FRAMES: usize = 8;
+pub(crate) const FRAMES: usize = 8;
 
 /// Places for tags asked for lately.
 const RECENT: usize = 512;
@@ -27,6 +27,8 @@ pub(super) struct Tags {
     frames: Frames,
     /// Text of the tag in the making.
     text: String,
+    /// Stacks of which frames are left out.
+    cut: u64,
 }
 
 impl Tags {
@@ -37,6 +39,7 @@ impl Tags {
             recent: vec![(0, 0); RECENT],
             frames,
             text: String::new(),
+            cut: 0,
         }
     }
 
@@ -44,6 +47,12 @@ impl Tags {
     pub(super) fn forget(&mut self) {
         self.known.clear();
         self.recent.fill((0, 0));
+        self.cut = 0;
+    }
+
+    /// Different stacks since the last [`forget`](Self::forget) that have more frames than their tags.
+    pub(super) fn cut(&self) -> u64 {
+        self.cut
     }
 
     /// The tag of an event or block.
@@ -98,11 +107,12 @@ impl Tags {
                 Kind::Python => python.push(item),
                 Kind::Native => native.push(item),
             }
-            if python.count == FRAMES {
+            if python.is_cut {
                 break;
             }
         }
         let named = if python.count > 0 { &python } else { &native };
+        self.cut += u64::from(named.is_cut);
         for (at, &frame) in named.frames[..named.count].iter().enumerate() {
             if at > 0 {
                 text.push('<');
@@ -124,6 +134,8 @@ fn place(key: u128) -> usize {
 struct Short {
     frames: [Value; FRAMES],
     count: usize,
+    /// Whether there were more.
+    is_cut: bool,
 }
 
 impl Default for Short {
@@ -131,15 +143,19 @@ impl Default for Short {
         Self {
             frames: [Value::NONE; FRAMES],
             count: 0,
+            is_cut: false,
         }
     }
 }
 
 impl Short {
     fn push(&mut self, frame: Value) {
-        if let Some(place) = self.frames.get_mut(self.count) {
-            *place = frame;
-            self.count += 1;
+        match self.frames.get_mut(self.count) {
+            Some(place) => {
+                *place = frame;
+                self.count += 1;
+            }
+            None => self.is_cut = true,
         }
     }
 }

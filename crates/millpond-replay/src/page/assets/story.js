@@ -107,7 +107,8 @@ class Story {
       if (serial >= 0) {
         if (this.actions[event] === ALLOC) {
           if (this.birth[serial] === event) now += bytesOf(serial);
-        } else if (this.death[serial] === event) {
+        } else if (this.death[serial] === event && !this.meta.older[serial]) {
+          // An older block that waited was in nobody's hands: only its place ends here.
           now -= bytesOf(serial);
         }
       }

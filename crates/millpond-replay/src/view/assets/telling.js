@@ -29,7 +29,7 @@ class Telling {
     if (recording.ready) {
       const pools = table.names.pool.length;
       if (pools > 1) facts.push(`${count(pools)} pools`);
-      facts.push(`${count(table.names.tag.length)} tags`);
+      facts.push(`tags in ${count(table.names.tag.length)} groups`);
     }
     if (told?.refused > 0) facts.push(`${count(told.refused)} refused`);
     if (told?.steps) facts.push(`${count(told.steps.steps.length + told.steps.more)} steps ${stepSource(told.steps.source)}`);

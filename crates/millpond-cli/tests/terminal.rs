@@ -1,0 +1,446 @@
+//! Every command of the README on a terminal with colours, at three widths: what a person sees there is what a pipe gets.
+#![cfg(unix)]
+
+mod support;
+
+use nix::pty::{Winsize, openpty};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{Read, Write as _};
+use std::num::NonZeroU16;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::thread::JoinHandle;
+use support::folder;
+
+/// Long enough for all that any command prints: nothing scrolls away.
+const ROWS: u16 = 2000;
+
+/// Commands of the README that are not this program's.
+const OTHERS: [&str; 2] = ["cargo xtask", "cargo build"];
+
+/// Recordings that take seconds to replay without optimisation, and one that does not.
+const SMALLER: [(&str, &str); 3] = [
+    ("traces/llama1b_train_varlen.csv.zst", "run.pickle"),
+    ("traces/cpu_tiny_gpt_varlen.csv.zst", "run.pickle"),
+    ("traces/gnn_sage_sampled.csv.zst", "run.pickle"),
+];
+
+/// Measurements that take minutes, and shorter ones of the same.
+const SHORTER: [(&str, &str); 3] = [
+    ("bench seeds", "bench seeds --quick --rounds 1"),
+    ("bench host w2 w3 --rounds 5", "bench host w5 --rounds 1"),
+    (
+        "bench record TRACE",
+        "bench record run.csv --rounds 1 --events 1000",
+    ),
+];
+
+/// What of two runs is the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Same {
+    /// All.
+    Text,
+    /// All words, of a table that has measured figures in it.
+    Words,
+    /// Nothing but that it can be read: every figure is measured, and sentences depend on them.
+    Nothing,
+}
+
+fn same(arguments: &[String]) -> Same {
+    let has = |word: &str| arguments.iter().any(|argument| argument == word);
+    match arguments.first().map(String::as_str) {
+        Some("bench" | "doctor" | "cuda-emu") => Same::Nothing,
+        Some("replay") if has("host") || has("cuda:0") => Same::Nothing,
+        Some("replay" | "tune" | "plan") => Same::Words,
+        _ => Same::Text,
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The README's commands of this program, each once: lines of its blocks, and what stands between backquotes.
+fn commands() -> Vec<Vec<String>> {
+    let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
+    let mut found = Vec::new();
+    let mut is_code = false;
+    for line in readme.lines() {
+        if line.starts_with("```") {
+            is_code = !is_code;
+            continue;
+        }
+        if is_code {
+            found.extend(line.strip_prefix("$ ").map(str::to_owned));
+            if line.starts_with("millpond ") && !line.contains("  pid ") {
+                found.push(line.to_owned());
+            }
+        } else {
+            let spans = line.split('`').skip(1).step_by(2);
+            found.extend(
+                spans
+                    .filter(|span| span.starts_with("millpond "))
+                    .map(str::to_owned),
+            );
+        }
+    }
+    let mut all: Vec<Vec<String>> = Vec::new();
+    for mut line in found {
+        if OTHERS.iter().any(|other| line.starts_with(other)) {
+            continue;
+        }
+        for (long, short) in SMALLER.into_iter().chain(SHORTER) {
+            line = line.replace(long, short);
+        }
+        let mut words = words(&line);
+        let begin = match words.first().map(String::as_str) {
+            Some("millpond" | "target/debug/millpond") => 1,
+            Some("cargo") => words
+                .iter()
+                .position(|word| word == "--")
+                .map_or(words.len(), |at| at + 1),
+            other => panic!("the README has a command that this test does not know: {other:?} in {line}"),
+        };
+        words.drain(..begin);
+        for word in &mut words {
+            if word == "target/debug/millpond" {
+                *word = env!("CARGO_BIN_EXE_millpond").to_owned();
+            }
+        }
+        if !all.contains(&words) {
+            all.push(words);
+        }
+    }
+    all
+}
+
+/// A line as a shell reads it, up to a comment or a redirection.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
+    for c in line.chars() {
+        match (c, quote) {
+            ('\'' | '"', None) => quote = Some(c),
+            (c, Some(open)) if c == open => quote = None,
+            ('#' | '>', None) if word.is_empty() => break,
+            (' ', None) => {
+                if !word.is_empty() {
+                    words.push(std::mem::take(&mut word));
+                }
+            }
+            (c, _) => word.push(c),
+        }
+    }
+    words.extend((!word.is_empty()).then_some(word));
+    words
+}
+
+/// A program of a step that repeats, whose blocks have tags; a larger one has more in each step.
+fn recording(layers: u64) -> String {
+    let mut csv =
+        String::from("time_us,action,id,bytes,stream,tag\n0,alloc,1,9000000,0,init;weights;empty\n");
+    let (mut id, mut time) = (1, 0);
+    for _ in 0..60 {
+        let mut kept = Vec::new();
+        for layer in 0..layers {
+            let (scratch, block) = (id + 1, id + 2);
+            let bytes = 4096 * (1 + layer % 7);
+            let _ = write!(
+                csv,
+                "{time},alloc,{scratch},65536,0,fwd;layers.{layer}.mlp;mm;model.py:forward:12<train.py:step:3\n\
+                 {time},alloc,{block},{bytes},0,fwd;layers.{layer}.attn;add;model.py:forward:14<train.py:step:3\n\
+                 {time},free,{scratch},65536,0,\n"
+            );
+            kept.push((block, bytes));
+            id += 2;
+            time += 10;
+        }
+        for (block, bytes) in kept.into_iter().rev() {
+            let _ = writeln!(csv, "{time},free,{block},{bytes},0,");
+            time += 10;
+        }
+    }
+    csv
+}
+
+/// A folder with all files that the README's commands name.
+fn place(name: &str) -> PathBuf {
+    let place = folder(name);
+    std::fs::write(place.join("run.csv"), recording(20)).expect("room");
+    std::fs::write(place.join("larger.csv"), recording(24)).expect("room");
+    for (from, to) in [
+        ("run.csv", "run.pickle"),
+        ("run.csv", "run.mpr"),
+        ("larger.csv", "new.mpr"),
+    ] {
+        let (from, to) = (place.join(from), place.join(to));
+        let args = [
+            "convert",
+            from.to_str().expect("UTF-8"),
+            to.to_str().expect("UTF-8"),
+        ];
+        let (code, _, stderr) = support::run(&args);
+        assert_eq!(code, 0, "{stderr}");
+    }
+    let copies = [
+        "old.mpr",
+        "before.mpr",
+        "a.mpr",
+        "run.4711.mpr",
+        "run.oom-1.mpr",
+        "oom.4711-1.mpr",
+    ];
+    for copy in copies {
+        std::fs::copy(place.join("run.mpr"), place.join(copy)).expect("room");
+    }
+    for copy in ["after.mpr", "b.mpr"] {
+        std::fs::copy(place.join("new.mpr"), place.join(copy)).expect("room");
+    }
+    std::fs::create_dir(place.join("ranks")).expect("room");
+    for rank in 0..2 {
+        std::fs::copy(place.join("run.csv"), place.join(format!("ranks/rank{rank}.csv"))).expect("room");
+    }
+    let costs = root().join("../shared/costs.toml");
+    if std::fs::copy(costs, place.join("costs.toml")).is_err() {
+        eprintln!(
+            "--costs is seen to refuse a file that is not there: no table of costs lies beside the repository"
+        );
+    }
+    std::os::unix::fs::symlink(root().join("traces"), place.join("traces")).expect("a link");
+    place
+}
+
+fn command(place: &Path, arguments: &[String]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millpond"));
+    command.args(arguments).current_dir(place).stdin(Stdio::null());
+    // Programs of others that can be watched are no part of this.
+    command.env("XDG_RUNTIME_DIR", place).env("TMPDIR", place);
+    for name in [
+        "NO_COLOR",
+        "CLICOLOR",
+        "CLICOLOR_FORCE",
+        "COLUMNS",
+        "LINES",
+        "MILLPOND_CONF",
+    ] {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn piped(place: &Path, arguments: &[String], columns: u16) -> Output {
+    let mut command = command(place, arguments);
+    command
+        .env("COLUMNS", columns.to_string())
+        .output()
+        .expect("it runs")
+}
+
+/// A terminal: the side of the program, and that of the person.
+fn terminal(columns: u16) -> (OwnedFd, File) {
+    let size = Winsize {
+        ws_row: 24,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    let pair = openpty(&size, None).expect("a terminal");
+    (pair.slave, File::from(pair.master))
+}
+
+/// All that a program writes to a terminal, while it runs.
+fn watch(mut screen: File) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut all = Vec::new();
+        // The end is an error here: nobody has the other side open.
+        let _ = screen.read_to_end(&mut all);
+        all
+    })
+}
+
+/// Exit code, and the bytes of stdout and stderr, each on a terminal of its own.
+fn on_terminals(place: &Path, arguments: &[String], columns: u16) -> (Option<i32>, [Vec<u8>; 2]) {
+    let [(out, results), (errors, notes)] = [terminal(columns), terminal(columns)];
+    let mut command = command(place, arguments);
+    command.env("TERM", "xterm-256color").stdout(out).stderr(errors);
+    let mut child = command.spawn().expect("it runs");
+    // A terminal ends with the last handle of its program's side.
+    drop(command);
+    let readers = [results, notes].map(watch);
+    let status = child.wait().expect("it ends");
+    (status.code(), readers.map(|reader| reader.join().expect("read")))
+}
+
+/// What a terminal does not know.
+#[derive(Default)]
+struct Strays(Vec<String>);
+
+impl vt100::Callbacks for Strays {
+    fn unhandled_char(&mut self, _: &mut vt100::Screen, c: char) {
+        self.0.push(format!("{c:?}"));
+    }
+    fn unhandled_control(&mut self, _: &mut vt100::Screen, byte: u8) {
+        self.0.push(format!("control {byte:#x}"));
+    }
+    fn unhandled_escape(&mut self, _: &mut vt100::Screen, _: Option<u8>, _: Option<u8>, byte: u8) {
+        self.0.push(format!("escape {byte:#x}"));
+    }
+    fn unhandled_csi(&mut self, _: &mut vt100::Screen, _: Option<u8>, _: Option<u8>, _: &[&[u16]], c: char) {
+        self.0.push(format!("CSI … {c}"));
+    }
+    fn unhandled_osc(&mut self, _: &mut vt100::Screen, _: &[&[u8]]) {
+        self.0.push("OSC".to_owned());
+    }
+}
+
+/// What a person sees of these bytes, without empty lines; nothing in them is astray.
+fn seen(bytes: &[u8], columns: u16, what: &str) -> Vec<String> {
+    let text = std::str::from_utf8(bytes).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert!(!text.contains(char::REPLACEMENT_CHARACTER), "{what}: {text}");
+    let size = |n| NonZeroU16::new(n).expect("not nought");
+    let mut parser = vt100::Parser::new_with_callbacks(size(ROWS), size(columns), 0, Strays::default());
+    parser.process(bytes);
+    assert!(
+        parser.callbacks().0.is_empty(),
+        "{what}: {:?}\n{text:?}",
+        parser.callbacks().0
+    );
+    lines(&parser.screen().contents())
+}
+
+fn lines(text: &str) -> Vec<String> {
+    let lines = text.lines().map(|line| line.trim_end().to_owned());
+    lines.filter(|line| !line.is_empty()).collect()
+}
+
+/// The words of some lines, each figure with its unit as one sign.
+fn signs(lines: &[String]) -> BTreeSet<String> {
+    let is_unit =
+        |word: &str| ["us", "ms", "s", "min", "ns", "B", "KiB", "MiB", "GiB", "TiB", "%"].contains(&word);
+    let words = lines.iter().flat_map(|line| line.split_whitespace());
+    let signs = words.filter(|word| !is_unit(word)).map(|word| {
+        let plain: String = word
+            .chars()
+            .filter(|c| !c.is_ascii_digit() && !matches!(c, '.' | ','))
+            .collect();
+        plain
+    });
+    // Bars and lines are as long as there is room.
+    signs
+        .filter(|sign| sign.chars().any(char::is_alphabetic))
+        .collect()
+}
+
+fn all_commands_at(columns: u16) {
+    let place = place(&format!("terminal-{columns}"));
+    let mut painted = 0;
+    let all = commands();
+    assert!(all.len() > 30, "the README has more commands: {all:?}");
+    for arguments in &all {
+        if is_endless(arguments) {
+            continue;
+        }
+        let what = format!("millpond {} at {columns} columns", arguments.join(" "));
+        let expected = piped(&place, arguments, columns);
+        let (code, bytes) = on_terminals(&place, arguments, columns);
+        assert_eq!(
+            code,
+            expected.status.code(),
+            "{what}: {}",
+            String::from_utf8_lossy(&bytes[1])
+        );
+        painted += usize::from(bytes[0].windows(2).any(|pair| pair == b"\x1b["));
+        for (seen_of, piped) in bytes.iter().zip([expected.stdout, expected.stderr]) {
+            let seen = seen(seen_of, columns, &what);
+            let piped = lines(&String::from_utf8(piped).expect("UTF-8"));
+            match same(arguments) {
+                Same::Text => assert_eq!(seen, piped, "{what}"),
+                Same::Words => assert_eq!(signs(&seen), signs(&piped), "{what}:\n{}", seen.join("\n")),
+                Same::Nothing => {}
+            }
+        }
+    }
+    assert!(
+        painted > 10,
+        "only {painted} of {} commands use colours here",
+        all.len()
+    );
+}
+
+/// Whether a command goes on until it is ended.
+fn is_endless(arguments: &[String]) -> bool {
+    let has = |word: &str| arguments.iter().any(|argument| argument == word);
+    match arguments.first().map(String::as_str) {
+        Some("top") => !has("--once") && !has("--json"),
+        Some("view") => !has("--html") && arguments.len() > 1,
+        _ => false,
+    }
+}
+
+#[test]
+fn every_command_of_the_readme_is_the_same_on_a_terminal_of_60_columns() {
+    all_commands_at(60);
+}
+
+#[test]
+fn every_command_of_the_readme_is_the_same_on_a_terminal_of_80_columns() {
+    all_commands_at(80);
+}
+
+#[test]
+fn every_command_of_the_readme_is_the_same_on_a_terminal_of_120_columns() {
+    all_commands_at(120);
+}
+
+/// Reads until a program has written something, or has ended.
+fn read_until(screen: &mut File, end: &[u8]) -> Vec<u8> {
+    let (mut all, mut part) = (Vec::new(), [0; 4096]);
+    while !all.windows(end.len()).any(|bytes| bytes == end) {
+        match screen.read(&mut part) {
+            Ok(bytes @ 1..) => all.extend(&part[..bytes]),
+            Ok(0) | Err(_) => break,
+        }
+    }
+    all
+}
+
+/// Commands that go on until they are ended: `view` by its user, `top` by a key.
+#[test]
+fn commands_that_go_on_write_nothing_astray() {
+    let place = place("terminal-endless");
+    let all = commands();
+    let endless: Vec<_> = all.iter().filter(|arguments| is_endless(arguments)).collect();
+    assert!(endless.len() > 3, "{endless:?}");
+    for arguments in endless {
+        for columns in [60, 80, 120] {
+            let what = format!("millpond {} at {columns} columns", arguments.join(" "));
+            let is_view = arguments[0] == "view";
+            let (side, mut screen) = terminal(columns);
+            let [input, errors] = [(); 2].map(|()| side.try_clone().expect("a handle"));
+            let mut command = command(&place, arguments);
+            command
+                .env("TERM", "xterm-256color")
+                .stdin(input)
+                .stdout(side)
+                .stderr(errors);
+            if is_view {
+                command.arg("--no-open");
+            }
+            let mut child = command.spawn().expect("it runs");
+            drop(command);
+            // The address of the page, or the first line of the screen.
+            let begun: &[u8] = if is_view { b"\n" } else { b"millpond" };
+            let mut bytes = read_until(&mut screen, begun);
+            if is_view {
+                let _ = child.kill();
+            } else {
+                let _ = screen.write_all(b"q");
+            }
+            let _ = screen.read_to_end(&mut bytes);
+            child.wait().expect("it ends");
+            seen(&bytes, columns, &what);
+        }
+    }
+}
