@@ -235,13 +235,13 @@ pub(crate) enum Paged {
 
 /// How a recording is replayed on real memory.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "With --source host")]
+#[command(next_help_heading = "With --source host (--check with cuda:N too)")]
 pub(crate) struct HostArgs {
     /// What is written to each block: nothing, one byte of each 4 KiB page, or all of it [default: page]
     #[arg(long, value_enum, value_name = "none|page|full", hide_possible_values = true)]
     pub(crate) touch: Option<Touched>,
 
-    /// Mark the first and last byte of each block, and see at its free that they are still there
+    /// Mark each block at both ends, on a CUDA device in each 2 MiB too, and see at its free that the marks are still there
     #[arg(long)]
     pub(crate) check: bool,
 
