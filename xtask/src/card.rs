@@ -10,13 +10,17 @@ use std::process::Command;
 const RECORDINGS: [&str; 2] = ["gnn_sage_sampled", "llama8b_fsdp_streams"];
 /// Functions that only the emulated driver has begin with it.
 const OWN: &[u8] = b"millpond_emu_";
+/// Those that stand for the code of kernels, which a card runs and the emulated driver does not: a test that would run on a card needs
+/// them in a rehearsal.
+const KERNELS: [&[u8]; 3] = [b"register\0", b"read\0", b"write\0"];
 /// As long, and nobody looks for it.
 const HIDDEN: &[u8] = b"millpond_hid_";
-/// Megabytes that the folder may have compressed.
+/// What programs ask the loader for.
+const DRIVER: &str = "libcuda.so.1";
+/// Bytes that the folder may have compressed.
 const MOST: u64 = 48 << 20;
 
-const USAGE: &str =
-    "usage: cargo xtask card [--build] [--rehearse] [--quick] [--dev] [--steps 1,3,6] [--minutes N]";
+const USAGE: &str = "usage: cargo xtask card [--build] [--rehearse] [--quick] [--dev] [--nvrtc] [--steps 1,3,6] [--minutes N]";
 
 /// What is asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -24,6 +28,8 @@ struct Wanted {
     build_only: bool,
     rehearse: bool,
     dev: bool,
+    /// Carries NVRTC along, for a machine without it.
+    nvrtc: bool,
     /// Goes on to the runner.
     more: Vec<String>,
 }
@@ -36,6 +42,7 @@ fn wanted(args: &[String]) -> Result<Wanted, String> {
             "--build" => wanted.build_only = true,
             "--rehearse" => wanted.rehearse = true,
             "--dev" => wanted.dev = true,
+            "--nvrtc" => wanted.nvrtc = true,
             "--quick" => wanted.more.push(arg.clone()),
             "--steps" | "--minutes" => {
                 let value = args.next().ok_or(USAGE)?;
@@ -54,6 +61,9 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let wanted = wanted(args)?;
     let folder = target().join("card");
     build(&folder, wanted.dev)?;
+    if wanted.nvrtc {
+        nvrtc(&folder.join("lib"))?;
+    }
     let bytes = compressed(&folder)?;
     println!(
         "{}: {:.1} MiB compressed",
@@ -140,6 +150,22 @@ fn build(folder: &Path, dev: bool) -> Result<(), String> {
     copy(&root().join("xtask/card/run"), &folder.join("run"))
 }
 
+/// Takes NVRTC along, which `cargo xtask ptx` gets from its Python package. It is not part of this repository.
+fn nvrtc(to: &Path) -> Result<(), String> {
+    crate::ptx::offer();
+    let library = crate::ptx::installed().ok_or("NVRTC could not be had")?;
+    let from = library.parent().unwrap_or(&library);
+    fs::create_dir_all(to).map_err(|e| format!("{}: {e}", to.display()))?;
+    let files = fs::read_dir(from).map_err(|e| format!("{}: {e}", from.display()))?;
+    for file in files.flatten().map(|file| file.path()) {
+        let name = file.file_name().map(|name| name.to_string_lossy().into_owned());
+        if let Some(name) = name.filter(|name| name.starts_with("libnvrtc")) {
+            copy(&file, &to.join(name))?;
+        }
+    }
+    Ok(())
+}
+
 /// Builds the test programs of CUDA devices and answers their names and places.
 fn tests() -> Result<Vec<(String, PathBuf)>, String> {
     let arguments: Vec<&str> = crate::test::CUDA.split(' ').collect();
@@ -216,10 +242,15 @@ fn emulated(stage: &Path) -> Result<PathBuf, String> {
     let bytes = fs::read(&library).map_err(|e| format!("{}: {e}", library.display()))?;
     let write =
         |path: &Path, bytes: &[u8]| fs::write(path, bytes).map_err(|e| format!("{}: {e}", path.display()));
-    let driver = stage.join("libcuda.so.1");
-    write(&driver, &bytes)?;
-    write(&bare.join("libcuda.so.1"), &hide(bytes))?;
-    Ok(driver)
+    let hidden = hide(bytes.clone());
+    for (folder, bytes) in [(stage, &bytes), (bare.as_path(), &hidden)] {
+        write(&folder.join(DRIVER), bytes)?;
+        // One file by both names: two would be two drivers.
+        let link = folder.join("libcuda.so");
+        let _ = fs::remove_file(&link);
+        std::os::unix::fs::symlink(DRIVER, &link).map_err(|e| format!("{}: {e}", link.display()))?;
+    }
+    Ok(stage.join(DRIVER))
 }
 
 /// The library with its own functions under names that nobody looks for.
@@ -229,6 +260,10 @@ fn hide(mut library: Vec<u8>) -> Vec<u8> {
         .enumerate()
         .filter(|(_, bytes)| *bytes == OWN)
         .map(|(at, _)| at)
+        .filter(|at| {
+            let rest = &library[at + OWN.len()..];
+            !KERNELS.iter().any(|name| rest.starts_with(name))
+        })
         .collect();
     for at in places {
         library[at..at + OWN.len()].copy_from_slice(HIDDEN);
@@ -261,8 +296,11 @@ mod tests_of_card {
     #[test]
     fn functions_are_hidden_by_names_of_the_same_length() {
         assert_eq!(OWN.len(), HIDDEN.len());
-        let hidden = hide(b"x millpond_emu_calls y millpond_emu_fail".to_vec());
-        assert_eq!(hidden, b"x millpond_hid_calls y millpond_hid_fail");
+        let hidden = hide(b"\0millpond_emu_calls\0millpond_emu_read\0millpond_emu_resident\0".to_vec());
+        assert_eq!(
+            hidden,
+            b"\0millpond_hid_calls\0millpond_emu_read\0millpond_hid_resident\0"
+        );
     }
 
     #[test]

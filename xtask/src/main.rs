@@ -34,10 +34,11 @@ cargo xtask COMMAND
   cuda-seeds [--seeds N]
                     our own CUDA tests on it, strict and in the order of 100 seeds, and on
                     drivers that lack virtual memory management or pools
-  card [--build | --rehearse] [--quick] [--dev] [--steps 1,3,6] [--minutes N]
+  card [--build | --rehearse] [--quick] [--dev] [--nvrtc] [--steps 1,3,6] [--minutes N]
                     everything that a real card can tell: builds target/card, which runs there
                     without Rust or a network, and runs it where there is a card; --build only
-                    builds, --rehearse runs it on the emulated driver, --dev builds quickly
+                    builds, --rehearse runs it on the emulated driver, --quick with few rounds,
+                    --dev builds quickly, --nvrtc takes NVRTC along
   dialects          what `millpond convert` writes, read by the programs it is written for;
                     fetches those that can be had
   pictures          the pictures in the README, taken anew: of real pages in chromium

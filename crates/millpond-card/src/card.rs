@@ -80,9 +80,14 @@ impl Card {
         })
     }
 
-    /// One of two numbers: that for a quick run, or the other.
+    /// How many rounds of something are made: the first number on a card, the second in a quick run. The emulated driver is no
+    /// faster than its host, so it has a fiftieth.
     pub(crate) fn rounds(&self, full: u32, quick: u32) -> u32 {
-        if self.quick { quick } else { full }
+        match (self.quick, self.emulated) {
+            (true, _) => quick,
+            (false, true) => (full / 50).max(quick),
+            (false, false) => full,
+        }
     }
 
     pub(crate) fn attribute(&self, number: i32) -> Option<i32> {

@@ -40,9 +40,19 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
     let slots = Slots::default();
     for kind in kinds() {
         // The first call of a kind may be longer than all others.
-        idle(card, &kind, &slots)?;
-        let quiet = idle(card, &kind, &slots)?;
-        let (code, taken, running) = busy(card, &kind, &slots, &kernels, stream, time)?;
+        let first = idle(card, &kind, &slots);
+        let seen = first.and_then(|_| {
+            let quiet = idle(card, &kind, &slots)?;
+            Ok((quiet, busy(card, &kind, &slots, &kernels, stream, time)?))
+        });
+        let (quiet, (code, taken, running)) = match seen {
+            Ok(seen) => seen,
+            // One that cannot be tried does not keep the others from it.
+            Err(failed) => {
+                say::row(TABLE, &[json!(kind.name), json!(failed.0)]);
+                continue;
+            }
+        };
         let state = if running { "runs" } else { "is over" };
         say::row(
             TABLE,

@@ -94,7 +94,14 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
                             sent.ok().and_then(|()| answers.recv().ok()).unwrap_or(-2)
                         }
                     };
-                    let (code, lives) = during(card, kind, slots, number, call)?;
+                    // One that cannot be tried does not keep the others from it.
+                    let (code, lives) = match during(card, kind, slots, number, call) {
+                        Ok(seen) => seen,
+                        Err(failed) => {
+                            cells.push(json!(failed.0));
+                            continue;
+                        }
+                    };
                     let state = if lives { "lives" } else { "lost" };
                     cells.push(json!(format!("{} {state}", card.driver.name(code))));
                     if how.relaxed && !(lives && code == SUCCESS) {

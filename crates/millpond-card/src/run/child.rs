@@ -58,7 +58,7 @@ impl Program {
         let own = session.folder.join(path);
         let mut command = Command::new(if own.exists() { own } else { PathBuf::from(path) });
         // What the driver compiles is kept here, so that its first time is the first.
-        command.env("CUDA_CACHE_PATH", session.out.join("cache"));
+        command.env("CUDA_CACHE_PATH", session.work.join("cache"));
         if let Some(folder) = session.driver_folder() {
             let mut folders = OsString::from(folder);
             if let Some(others) = std::env::var_os("LD_LIBRARY_PATH") {
@@ -100,9 +100,8 @@ impl Program {
 
     /// Runs it to its end or its limit.
     pub(super) fn run(mut self, session: &Session) -> Result<Ran, String> {
-        let logs = session.out.join("logs");
+        let logs = session.work.join("logs");
         let failed = |error: std::io::Error| format!("{}: {error}", logs.display());
-        std::fs::create_dir_all(&logs).map_err(failed)?;
         let (out, err) = (
             logs.join(format!("{}.out", self.name)),
             logs.join(format!("{}.err", self.name)),
@@ -161,6 +160,25 @@ impl Program {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+}
+
+/// Puts what the programs printed into one file beside the result, and clears their folder away.
+pub(super) fn pack(session: &Session) {
+    let packed = Command::new("tar")
+        .arg("-czf")
+        .arg(session.out.join("logs.tar.gz"))
+        .arg("-C")
+        .arg(&session.work)
+        .arg("logs")
+        .status();
+    if packed.is_ok_and(|status| status.success()) {
+        let _ = std::fs::remove_dir_all(&session.work);
+    } else {
+        println!(
+            "there is no tar: the output of the programs is in {}",
+            session.work.display()
+        );
     }
 }
 

@@ -16,10 +16,14 @@ pub(crate) struct Session {
     /// Where this program and what it runs lie.
     folder: PathBuf,
     out: PathBuf,
+    /// What programs leave on their way: their output, and what the driver compiled. Packed at the end.
+    work: PathBuf,
     driver: String,
     rehearse: bool,
     quick: bool,
     ends: Instant,
+    /// The version of CUDA that the driver serves, such as 12080.
+    cuda: u64,
 }
 
 /// Minutes in all, where nothing is said: a little less than what a borrowed machine gives a command.
@@ -76,8 +80,11 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
     let folder = here.parent().unwrap_or(Path::new(".")).to_path_buf();
     let out = out.unwrap_or_else(|| folder.join("out"));
     std::fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
-    let session = Session {
+    let work = std::env::temp_dir().join(format!("millpond-card-{}", std::process::id()));
+    std::fs::create_dir_all(work.join("logs")).map_err(|error| format!("{}: {error}", work.display()))?;
+    let mut session = Session {
         folder,
+        work,
         out: out
             .canonicalize()
             .map_err(|error| format!("{}: {error}", out.display()))?,
@@ -85,8 +92,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
         rehearse: options.rehearse,
         quick: options.quick,
         ends: Instant::now() + Duration::from_secs_f64(minutes * 60.0),
+        cuda: 0,
     };
     let mut report = Report::begin(&session)?;
+    session.cuda = report.cuda();
     for plan in steps::ALL.iter().filter(|plan| chosen.contains(&plan.number)) {
         let begun = Instant::now();
         let mut step = Step::new(plan.number, plan.name);
@@ -113,6 +122,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
         // What there is so far is kept, whatever becomes of the next step.
         report.write(&session)?;
     }
+    child::pack(&session);
     println!("{}", session.out.join("card.md").display());
     Ok(report.is_complete())
 }

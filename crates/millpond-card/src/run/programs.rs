@@ -44,12 +44,110 @@ fn bench(session: &Session, step: &mut Step, what: &str, more: &[&str], seconds:
 
 pub(super) fn bench_alloc(session: &Session, step: &mut Step, seconds: u64) {
     let rounds: &[&str] = if session.quick { &["--rounds", "1"] } else { &[] };
-    bench(session, step, "alloc", rounds, seconds);
+    let Some(text) = bench(session, step, "alloc", rounds, seconds) else {
+        return;
+    };
+    let pairs = rows(&text, "cuMemAllocAsync");
+    let slowest = pairs
+        .iter()
+        .filter_map(|row| nanoseconds(row.get(1)?))
+        .reduce(f64::max);
+    step.check(
+        "a hot pair takes at most 100 ns",
+        slowest.is_some_and(|time| time <= 100.0),
+        told(slowest, "ns, the slowest of the sizes"),
+    );
+    let least = pairs
+        .iter()
+        .filter_map(|row| number(row.last()?))
+        .reduce(f64::min);
+    step.check(
+        "a hot pair is at least 10 times faster than cuMemAllocAsync",
+        least.is_some_and(|ratio| ratio >= 10.0),
+        told(least, "times, the least of the sizes"),
+    );
+    let loops = text
+        .split_once("Unpooled took ")
+        .and_then(|(_, rest)| number(rest));
+    step.check(
+        "a loop of 1 MiB buffers is more than 19.6 times faster with a pool",
+        loops.is_some_and(|factor| factor > 19.6),
+        told(loops, "times"),
+    );
 }
 
 pub(super) fn bench_transfer(session: &Session, step: &mut Step, seconds: u64) {
     let more: &[&str] = if session.quick { &["--quick"] } else { &[] };
-    bench(session, step, "transfer", more, seconds);
+    let Some(text) = bench(session, step, "transfer", more, seconds) else {
+        return;
+    };
+    let sizes = rows(&text, "pinned up");
+    let largest: Vec<f64> = sizes
+        .last()
+        .map(|row| row.iter().skip(1).filter_map(|cell| number(cell)).collect())
+        .unwrap_or_default();
+    let link = text.split_once("The link: ").and_then(|(_, rest)| number(rest));
+    let shares = match largest[..] {
+        [up, staged_up, _, down, staged_down, ..] => {
+            Some((up.min(down), (staged_up / up).min(staged_down / down)))
+        }
+        _ => None,
+    };
+    let of_link = link.zip(shares).map(|(link, (pinned, _))| 100.0 * pinned / link);
+    step.check(
+        "pinned copies have at least 90 % of the link",
+        of_link.is_some_and(|share| share >= 90.0),
+        told(of_link, "% of what the system says of the link"),
+    );
+    let staged = shares.map(|(_, staged)| 100.0 * staged);
+    step.check(
+        "staged copies have at least 90 % of pinned ones",
+        staged.is_some_and(|share| share >= 90.0),
+        told(staged, "%"),
+    );
+}
+
+fn told(value: Option<f64>, unit: &str) -> String {
+    value.map_or_else(|| "not printed".to_owned(), |value| format!("{value:.1} {unit}"))
+}
+
+/// Cells of the rows below the head that has this column, up to an empty line. Columns are two spaces apart.
+fn rows<'a>(text: &'a str, column: &str) -> Vec<Vec<&'a str>> {
+    let cells = |line: &'a str| -> Vec<&'a str> {
+        line.split("  ")
+            .map(str::trim)
+            .filter(|cell| !cell.is_empty())
+            .collect()
+    };
+    let below = text
+        .lines()
+        .skip_while(|line| !cells(line).contains(&column))
+        .skip(1);
+    below
+        .take_while(|line| !line.trim().is_empty())
+        .map(cells)
+        .collect()
+}
+
+/// The number at the beginning of a text.
+fn number(text: &str) -> Option<f64> {
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    text[..end].parse().ok()
+}
+
+/// A time with its unit.
+fn nanoseconds(text: &str) -> Option<f64> {
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let by = match unit {
+        "ns" => 1.0,
+        "us" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        _ => return None,
+    };
+    Some(number(text)? * by)
 }
 
 pub(super) fn bench_driver(session: &Session, step: &mut Step, seconds: u64) {
@@ -183,7 +281,7 @@ pub(super) fn torch(session: &Session, step: &mut Step, seconds: u64) {
         let Some(path) = recording(session, name) else {
             continue;
         };
-        let csv = session.out.join(format!("{name}.csv"));
+        let csv = session.work.join(format!("{name}.csv"));
         let (path, csv) = (path.to_string_lossy(), csv.to_string_lossy());
         let converted = millpond(session, &format!("convert-{name}"), seconds)
             .args(["convert", &path, &csv])
@@ -235,16 +333,48 @@ pub(super) fn machine_library(session: &Session, name: &str) -> Option<PathBuf> 
         let libraries = std::fs::read_dir(package).into_iter().flatten().flatten();
         folders.extend(libraries.map(|library| library.path().join("lib")));
     }
-    let mut found: Vec<PathBuf> = folders
+    let files = folders
         .iter()
         .flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten())
-        .map(|file| file.path())
-        .filter(|path| {
-            let file = path.file_name().map(|name| name.to_string_lossy().into_owned());
-            // Such as libnvrtc.so.12, and not libnvrtc-builtins.so.12.1.
-            file.is_some_and(|file| file.starts_with(&format!("{name}.")))
-        })
+        .map(|file| file.path());
+    let mut found: Vec<(u64, PathBuf)> = files
+        .filter_map(|path| Some((major(&path.file_name()?.to_string_lossy(), name)?, path)))
+        // A newer one writes what this driver does not read.
+        .filter(|(major, _)| *major <= session.cuda / 1000)
         .collect();
     found.sort();
-    found.pop()
+    found.pop().map(|(_, path)| path)
+}
+
+/// The version of a library's file, such as 12 of `libnvrtc.so.12` and of `libnvrtc.so.12.1.105`.
+fn major(file: &str, name: &str) -> Option<u64> {
+    let version = file.strip_prefix(name)?.strip_prefix('.')?;
+    version.split('.').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn the_version_of_a_library_is_in_its_name() {
+        assert_eq!(major("libnvrtc.so.12", "libnvrtc.so"), Some(12));
+        assert_eq!(major("libnvrtc.so.13.0.88", "libnvrtc.so"), Some(13));
+        assert_eq!(major("libnvrtc-builtins.so.12.1", "libnvrtc.so"), None);
+        assert_eq!(major("libnvrtc.so", "libnvrtc.so"), None);
+    }
+
+    #[test]
+    fn figures_are_read_from_what_a_bench_prints() {
+        let text = "cuda:0, medians of 9 rounds\n\nHot pairs\n\nsize     pool   two  cuMemAlloc            ratio  cuMemAllocAsync           ratio\n\
+            4 KiB    56ns  90ns       2.1us  37.5 (30 to 40)            900ns  16.1 (15 to 18)\n16 MiB  1.2us  90ns       2.1us  37.5 (30 to 40)            900ns  9.50 (9 to 18)\n\nafter\n";
+        let pairs = rows(text, "cuMemAllocAsync");
+        assert_eq!(pairs.len(), 2);
+        assert_eq!(nanoseconds(pairs[0][1]), Some(56.0));
+        assert_eq!(nanoseconds(pairs[1][1]), Some(1200.0));
+        assert_eq!(pairs[1].last().and_then(|cell| number(cell)), Some(9.5));
+        assert_eq!(number("19.7 times"), Some(19.7));
+        assert_eq!(number("-"), None);
+        assert!(rows(text, "no such column").is_empty());
+    }
 }

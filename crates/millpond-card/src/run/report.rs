@@ -209,6 +209,11 @@ impl Report {
         })
     }
 
+    /// The version of CUDA that the driver serves.
+    pub(super) fn cuda(&self) -> u64 {
+        self.device["driver_version"].as_u64().unwrap_or(0)
+    }
+
     pub(super) fn add(&mut self, step: Step) {
         self.steps.push(step);
     }
@@ -224,7 +229,9 @@ impl Report {
         };
         put("card.json", &format!("{:#}\n", self.json()))?;
         put("card.md", &self.markdown())?;
-        for (name, text) in self.steps.iter().flat_map(|step| &step.files) {
+        let files = self.steps.iter().flat_map(|step| &step.files);
+        // What is text for people is in the tables already.
+        for (name, text) in files.filter(|(name, _)| !name.ends_with(".txt")) {
             put(name, text)?;
         }
         Ok(())
