@@ -64,10 +64,10 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     if wanted.nvrtc {
         nvrtc(&folder.join("lib"))?;
     }
-    let bytes = compressed(&folder)?;
+    let bytes = pack(&folder)?;
     println!(
-        "{}: {:.1} MiB compressed",
-        folder.display(),
+        "{}: {:.1} MiB",
+        folder.with_extension("tar.gz").display(),
         bytes as f64 / f64::from(1 << 20)
     );
     if bytes > MOST {
@@ -213,8 +213,8 @@ fn strip(from: &Path, to: &Path) -> Result<(), String> {
     }
 }
 
-/// Bytes of the folder as a compressed archive.
-fn compressed(folder: &Path) -> Result<u64, String> {
+/// Packs the folder into an archive beside it, which is what travels, and answers its bytes.
+fn pack(folder: &Path) -> Result<u64, String> {
     let archive = folder.with_extension("tar.gz");
     let made = Command::new("tar")
         .arg("-czf")
@@ -228,7 +228,6 @@ fn compressed(folder: &Path) -> Result<u64, String> {
         Ok(status) => return Err(format!("tar failed ({status})")),
         Err(error) => Err(error),
     };
-    let _ = fs::remove_file(&archive);
     bytes.map_err(|e| format!("{}: {e}", archive.display()))
 }
 
