@@ -1,6 +1,7 @@
 //! The project's task runner: `cargo xtask` lists what there is.
 #![forbid(unsafe_code)]
 
+mod card;
 mod cuda_seeds;
 mod cuda_suite;
 mod debian;
@@ -33,6 +34,11 @@ cargo xtask COMMAND
   cuda-seeds [--seeds N]
                     our own CUDA tests on it, strict and in the order of 100 seeds, and on
                     drivers that lack virtual memory management or pools
+  card [--build | --rehearse] [--quick] [--dev] [--nvrtc] [--steps 1,3,6] [--minutes N]
+                    everything that a real card can tell: builds target/card, which runs there
+                    without Rust or a network, and runs it where there is a card; --build only
+                    builds, --rehearse runs it on the emulated driver, --quick with few rounds,
+                    --dev builds quickly, --nvrtc takes NVRTC along
   dialects          what `millpond convert` writes, read by the programs it is written for;
                     fetches those that can be had
   pictures          the pictures in the README, taken anew: of real pages in chromium
@@ -50,6 +56,7 @@ fn main() -> ExitCode {
         Some("soak") => soak::run(&args.collect::<Vec<_>>()),
         Some("figures") => figures::run(args.next().as_deref()),
         Some("global") => global::run(),
+        Some("card") => card::run(&args.collect::<Vec<_>>()),
         Some("cuda-seeds") => cuda_seeds::run(&args.collect::<Vec<_>>()),
         Some("cuda-suite") => cuda_suite::run(),
         Some("dialects") => dialects::run(),

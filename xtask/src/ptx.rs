@@ -38,7 +38,7 @@ struct Module {
     name: &'static str,
 }
 
-/// The kernels of tensors, and those that are measured.
+/// The kernels of tensors, those that are measured, and those of the probes of a card.
 const MODULES: &[Module] = &[
     Module {
         folder: "crates/millpond/src/cuda/kernels",
@@ -47,6 +47,10 @@ const MODULES: &[Module] = &[
     Module {
         folder: "crates/millpond-bench/src/device/kernels",
         name: "motion",
+    },
+    Module {
+        folder: "crates/millpond-card/src/kernels",
+        name: "card",
     },
 ];
 

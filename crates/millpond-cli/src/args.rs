@@ -238,7 +238,7 @@ pub(crate) enum Paged {
 }
 
 /// Where `--help` lists them: each one says so, because a heading of the group would go on to what follows the group.
-const HOST: &str = "With --source host";
+const HOST: &str = "With --source host (--check with cuda:N too)";
 
 /// How a recording is replayed on real memory.
 #[derive(Debug, Args)]
@@ -247,7 +247,7 @@ pub(crate) struct HostArgs {
     #[arg(long, help_heading = HOST, value_enum, value_name = "none|page|full", hide_possible_values = true)]
     pub(crate) touch: Option<Touched>,
 
-    /// Mark the first and last byte of each block, and see at its free that they are still there
+    /// Mark each block at both ends, on a CUDA device in each 2 MiB too, and see at its free that the marks are still there
     #[arg(long, help_heading = HOST)]
     pub(crate) check: bool,
 

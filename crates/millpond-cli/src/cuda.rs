@@ -25,5 +25,5 @@ fn refuse_with(args: &ReplayArgs) -> Result<(), CliError> {
         &simulated,
         "is for a simulated device: leave it or --source cuda:N out",
     )?;
-    host::refuse_without(args)
+    host::refuse_without_host(args)
 }

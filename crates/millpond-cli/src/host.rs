@@ -25,10 +25,19 @@ pub(crate) fn command(args: &ReplayArgs) -> Result<crate::exit::Exit, CliError> 
 /// # Errors
 /// When any of it was given.
 pub(crate) fn refuse_without(args: &ReplayArgs) -> Result<(), CliError> {
+    let check = [("--check", args.host.check)];
+    refuse(&check, "is for real memory: add --source host or --source cuda:N")?;
+    refuse_without_host(args)
+}
+
+/// Refuses what means something on the host's memory only.
+///
+/// # Errors
+/// When any of it was given.
+pub(crate) fn refuse_without_host(args: &ReplayArgs) -> Result<(), CliError> {
     let host = &args.host;
     let given = [
         ("--touch", host.touch.is_some()),
-        ("--check", host.check),
         ("--scale", host.scale.is_some()),
         ("--rounds", host.rounds.is_some()),
     ];

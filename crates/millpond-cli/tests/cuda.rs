@@ -128,6 +128,36 @@ fn the_peak_is_told_where_memory_went_back() {
     assert_eq!(calls(run, "cuMemFree"), 1);
 }
 
+/// Contents are written into every block and compared, on a device that is as late as it may be and lets its order be checked.
+#[test]
+fn contents_are_written_and_compared() {
+    let there = facts(
+        "devices:1",
+        &[&trace("gnn_sage_sampled"), "-p", POLICIES, "--check"],
+    );
+    for run in there["source"]["runs"].as_array().expect("a list") {
+        let check = &run["check"];
+        assert_eq!(check["wrong"], 0, "{run}");
+        assert!(check["blocks"].as_u64() > Some(20_000), "{check}");
+        assert_eq!(run["difference_bytes"], 0, "{run}");
+    }
+    // Pages moved under blocks that were not theirs.
+    assert!(there["source"]["runs"][1]["moved_bytes"].as_u64() > Some(0));
+    let file = used_elsewhere(&folder("cuda_check"));
+    for options in ["streams:threads", "streams:seeded,seed:3,strict:on"] {
+        let there = facts(options, &[&file, "-p", POLICIES, "--check"]);
+        for run in there["source"]["runs"].as_array().expect("a list") {
+            assert_eq!(run["check"]["wrong"], 0, "{options}: {run}");
+            assert_eq!(run["check"]["blocks"], 60, "{options}: {run}");
+        }
+    }
+    let plain = facts("devices:1", &[&file, "-p", "millpond"]);
+    assert!(
+        plain["source"]["runs"][0].get("check").is_none(),
+        "only where it is asked for"
+    );
+}
+
 /// A network trained on pictures of many sizes, where its recording is at hand.
 #[test]
 fn a_program_of_many_resolutions_runs_on_a_device() {
@@ -425,7 +455,7 @@ fn what_cannot_be_is_one_sentence() {
             &["--source", "cuda:0", "--verify"],
             "--verify is for a simulated device",
         ),
-        (&["--source", "cuda:0", "--check"], "add --source host"),
+        (&["--source", "cuda:0", "--touch", "page"], "add --source host"),
         (&["--source", "cuda:0", "-p", "mill"], "did you mean"),
         (
             &["--source", "cuda:0", "--time-window", "5s..9s"],

@@ -1,5 +1,6 @@
 //! What driver calls are made, and what they are assumed to cost.
 
+use crate::supply::Meter;
 use std::collections::BTreeMap;
 use thiserror::Error;
 
@@ -53,10 +54,11 @@ impl Calls {
     }
 }
 
-/// Microseconds of host time for each call, for each page that a call is about, and for each stall.
+/// Microseconds of host time for each call, for each handle and each page that a call is about, and for each stall.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costs {
     per_call: [f64; 10],
+    per_handle: [f64; 10],
     per_page: [f64; 10],
     stall: f64,
 }
@@ -73,11 +75,15 @@ pub enum CostsError {
     /// What a page costs is no cost.
     #[error("the cost table's [{0}] has a per_page that is not zero or more")]
     PerPage(String),
+    /// What a handle costs is no cost.
+    #[error("the cost table's [{0}] has a per_handle that is not zero or more")]
+    PerHandle(String),
 }
 
 impl Costs {
-    /// Reads a table with one section per kind of call, and one for a stall: `per_call` microseconds in each, and `per_page` of them
-    /// where a call costs more for more pages. Other sections and keys are passed over.
+    /// Reads a table with one section per kind of call, and one for a stall: `per_call` microseconds in each, `per_handle` of them
+    /// where a call costs more for more handles, and `per_page` where it does for more pages. A table without these says that handles
+    /// and pages cost nothing by themselves. Other sections and keys are passed over.
     ///
     /// # Errors
     /// When the text is not TOML, or a kind is missing or negative.
@@ -93,34 +99,37 @@ impl Costs {
                 .filter(|c| *c >= 0.0 && c.is_finite())
                 .ok_or_else(|| CostsError::Missing(kind.to_owned()))
         };
-        let page = |kind: &str| {
-            let given = table.get(kind).and_then(|section| section.get("per_page"));
+        let each = |kind: &str, key: &str, refused: fn(String) -> CostsError| {
+            let given = table.get(kind).and_then(|section| section.get(key));
             let given = given.copied().unwrap_or(0.0);
             let sound = given >= 0.0 && given.is_finite();
-            sound
-                .then_some(given)
-                .ok_or_else(|| CostsError::PerPage(kind.to_owned()))
+            sound.then_some(given).ok_or_else(|| refused(kind.to_owned()))
         };
-        let (mut per_call, mut per_page) = ([0.0; 10], [0.0; 10]);
+        let (mut per_call, mut per_handle, mut per_page) = ([0.0; 10], [0.0; 10], [0.0; 10]);
         for (index, (kind, _)) in Calls::default().by_name().into_iter().enumerate() {
             per_call[index] = cost(kind)?;
-            per_page[index] = page(kind)?;
+            per_handle[index] = each(kind, "per_handle", CostsError::PerHandle)?;
+            per_page[index] = each(kind, "per_page", CostsError::PerPage)?;
         }
         Ok(Self {
             per_call,
+            per_handle,
             per_page,
             stall: cost("stall")?,
         })
     }
 
-    /// Modelled milliseconds of host time for these calls, the pages they were about, and stalls.
+    /// Modelled milliseconds of host time for what a meter has counted, and for stalls.
     #[must_use]
-    pub fn milliseconds(&self, calls: &Calls, pages: &Calls, stalls: u64) -> f64 {
+    pub fn milliseconds(&self, meter: &Meter, stalls: u64) -> f64 {
         let sum = |of: &Calls, costs: [f64; 10]| -> f64 {
             let each = of.by_name().into_iter().zip(costs);
             each.map(|((_, n), cost)| n as f64 * cost).sum()
         };
-        (sum(calls, self.per_call) + sum(pages, self.per_page) + stalls as f64 * self.stall) / 1000.0
+        let calls = sum(&meter.calls, self.per_call);
+        let handles = sum(&meter.handles, self.per_handle);
+        let pages = sum(&meter.pages, self.per_page);
+        (calls + handles + pages + stalls as f64 * self.stall) / 1000.0
     }
 }
 
@@ -129,6 +138,7 @@ impl Default for Costs {
     fn default() -> Self {
         Self::from_toml(include_str!("costs.toml")).unwrap_or(Self {
             per_call: [0.0; 10],
+            per_handle: [0.0; 10],
             per_page: [0.0; 10],
             stall: 0.0,
         })
@@ -142,13 +152,10 @@ mod tests {
     #[test]
     fn default_table_is_complete() {
         let costs = Costs::from_toml(include_str!("costs.toml")).expect("costs.toml");
-        let calls = Calls {
-            malloc: 2,
-            free: 1,
-            ..Calls::default()
-        };
+        let mut meter = Meter::default();
+        (meter.calls.malloc, meter.calls.free) = (2, 1);
         assert_eq!(
-            costs.milliseconds(&calls, &Calls::default(), 1),
+            costs.milliseconds(&meter, 1),
             (2.0 * 200.0 + 300.0 + 200.0) / 1000.0
         );
     }
@@ -158,20 +165,32 @@ mod tests {
         let text = include_str!("costs.toml");
         let text = text.replace("[map]", "[map]\nper_page = 0.5\nslowest = 9");
         let costs = Costs::from_toml(&text).expect("a table");
-        let (calls, pages) = (
-            Calls {
-                map: 2,
-                ..Calls::default()
-            },
-            Calls {
-                map: 32,
-                unmap: 32,
-                ..Calls::default()
-            },
-        );
-        assert_eq!(costs.milliseconds(&calls, &pages, 0), 0.020);
+        let mut meter = Meter::default();
+        meter.calls.map = 2;
+        (meter.pages.map, meter.pages.unmap) = (32, 32);
+        assert_eq!(costs.milliseconds(&meter, 0), 0.020);
         let wrong = text.replace("per_page = 0.5", "per_page = -0.5");
         assert_eq!(Costs::from_toml(&wrong), Err(CostsError::PerPage("map".into())));
+    }
+
+    #[test]
+    fn access_costs_more_for_more_handles_where_the_table_says_so() {
+        let text = include_str!("costs.toml");
+        let with = text.replace("[set_access]", "[set_access]\nper_handle = 2.5");
+        let [with, without] = [with.as_str(), text].map(|text| Costs::from_toml(text).expect("a table"));
+        let of = |handles| {
+            let mut meter = Meter::default();
+            (meter.calls.set_access, meter.handles.set_access) = (1, handles);
+            meter
+        };
+        assert_eq!(with.milliseconds(&of(256), 0), 0.7);
+        assert_eq!(with.milliseconds(&of(1), 0), 0.0625);
+        assert_eq!(without.milliseconds(&of(256), 0), 0.06);
+        let wrong = text.replace("[set_access]", "[set_access]\nper_handle = -1.0");
+        assert_eq!(
+            Costs::from_toml(&wrong),
+            Err(CostsError::PerHandle("set_access".into()))
+        );
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub struct Meter {
     /// Pages that these calls were about, by kind; begun ones count whole. None of addresses, of which a range has room for
     /// all there could ever be.
     pub pages: Calls,
+    /// Handles that these calls were about, by kind: one call makes a range accessible, and the driver does that handle by handle.
+    pub handles: Calls,
     /// One for each handle created, mapped, made accessible, unmapped or released.
     pub handle_operations: u64,
     /// Bytes of pages moved from one place to another, and bytes given back and taken again.
@@ -234,6 +236,9 @@ impl<'a> Supply<'a> {
                 self.meter.pages.create += pages;
                 self.meter.pages.map += pages;
                 self.meter.pages.set_access += pages;
+                self.meter.handles.create += handles;
+                self.meter.handles.map += handles;
+                self.meter.handles.set_access += handles;
                 self.meter.handle_operations += 3 * handles;
                 self.meter.took(bytes);
                 Ok(())
@@ -257,6 +262,8 @@ impl<'a> Supply<'a> {
         let pages = self.pages(bytes);
         self.meter.pages.unmap += pages;
         self.meter.pages.release += pages;
+        self.meter.handles.unmap += handles;
+        self.meter.handles.release += handles;
         self.meter.handle_operations += 2 * handles;
         self.meter.gave(bytes);
     }
@@ -279,6 +286,9 @@ impl<'a> Supply<'a> {
         self.meter.pages.unmap += pages;
         self.meter.pages.map += pages;
         self.meter.pages.set_access += pages;
+        self.meter.handles.unmap += handles;
+        self.meter.handles.map += handles;
+        self.meter.handles.set_access += handles;
         self.meter.handle_operations += 3 * handles;
         self.meter.moved_bytes += bytes;
         self.meter.operations += 1;
@@ -369,6 +379,11 @@ mod tests {
         assert_eq!(
             (meter.calls.map, meter.calls.set_access, meter.calls.unmap),
             (3, 2, 2)
+        );
+        // Of two handles in one call, and of one that moved.
+        assert_eq!(
+            (meter.handles.map, meter.handles.set_access, meter.handles.unmap),
+            (3, 3, 2)
         );
     }
 }

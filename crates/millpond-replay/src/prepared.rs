@@ -119,11 +119,7 @@ impl<'a> Prepared<'a> {
             moved_bytes: outcome.meter.moved_bytes,
             handle_operations: outcome.meter.handle_operations,
             cross_stream_waits: outcome.meter.cross_stream_waits,
-            modelled_driver_ms: options.costs.milliseconds(
-                &outcome.meter.calls,
-                &outcome.meter.pages,
-                outcome.stats.stalls,
-            ),
+            modelled_driver_ms: options.costs.milliseconds(&outcome.meter, outcome.stats.stalls),
             ns_per_event: (outcome.nanoseconds as f64 - waited).max(0.0) / outcome.calls.max(1) as f64,
             steps: clock.results,
             plans,

@@ -4,8 +4,9 @@ use crate::paced::Paced;
 use millpond_engine::{Counted, Counts, Event, Limit, Limited, Range, Segment, Source, SourceError};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Makes a stream of a source and answers its number there; the stream has to live as long as the source.
-pub type Meet<S> = Box<dyn FnMut(&mut S) -> u32>;
+/// Makes a stream of a source for one of a recording, whose number it is told, and answers its number there; the stream has to live as
+/// long as the source.
+pub type Meet<S> = Box<dyn FnMut(&mut S, u32) -> u32>;
 
 /// A real source, such as a GPU's memory, for the time of one replay.
 ///
@@ -59,7 +60,7 @@ impl<S: Source> Real<S> {
         if let Some(known) = self.streams.get(&number) {
             return *known;
         }
-        let met = (self.meet)(self.source.inner_mut().inner_mut());
+        let met = (self.meet)(self.source.inner_mut().inner_mut(), number);
         self.streams.insert(number, met);
         met
     }

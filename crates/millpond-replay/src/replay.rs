@@ -223,11 +223,7 @@ fn replay_one(
             result.fit = Some(Fit {
                 stalls: there.stats.stalls,
                 stalls_per_allocation: there.stats.stalls as f64 / there.stats.allocations.max(1) as f64,
-                modelled_driver_ms: options.costs.milliseconds(
-                    &there.meter.calls,
-                    &there.meter.pages,
-                    there.stats.stalls,
-                ),
+                modelled_driver_ms: options.costs.milliseconds(&there.meter, there.stats.stalls),
                 moved_bytes: there.meter.moved_bytes,
             });
         }

@@ -34,6 +34,8 @@ impl Device {
 pub trait Observer<S: Source = Simulated> {
     /// A block was handed out.
     fn allocated(&mut self, _op: &Op, _block: &Block) {}
+    /// A block is about to be given back.
+    fn freeing(&mut self, _op: &Op, _block: &Block) {}
     /// A call is done.
     fn stepped(&mut self, _op: &Op, _engine: &mut Engine<S>) {}
 }
@@ -45,6 +47,11 @@ impl<S: Source, A: Observer<S>, B: Observer<S>> Observer<S> for (A, B) {
         self.1.allocated(op, block);
     }
 
+    fn freeing(&mut self, op: &Op, block: &Block) {
+        self.0.freeing(op, block);
+        self.1.freeing(op, block);
+    }
+
     fn stepped(&mut self, op: &Op, engine: &mut Engine<S>) {
         self.0.stepped(op, engine);
         self.1.stepped(op, engine);
@@ -54,6 +61,10 @@ impl<S: Source, A: Observer<S>, B: Observer<S>> Observer<S> for (A, B) {
 impl<S: Source, O: Observer<S> + ?Sized> Observer<S> for &mut O {
     fn allocated(&mut self, op: &Op, block: &Block) {
         (**self).allocated(op, block);
+    }
+
+    fn freeing(&mut self, op: &Op, block: &Block) {
+        (**self).freeing(op, block);
     }
 
     fn stepped(&mut self, op: &Op, engine: &mut Engine<S>) {
@@ -132,10 +143,16 @@ pub fn run<S: Paced, O: Observer<S>>(
             },
             OpKind::Free => {
                 if let Some(block) = blocks.take(op) {
+                    observer.freeing(op, &block);
                     engine.free(block, &[]);
                 }
             }
-            OpKind::FreeRequested => blocks.request_free(op, &mut engine),
+            OpKind::FreeRequested => {
+                if let Some(block) = blocks.get(op) {
+                    observer.freeing(op, block);
+                }
+                blocks.request_free(op, &mut engine);
+            }
             OpKind::FreeCompleted => blocks.complete_free(op, &mut engine),
             OpKind::SegmentFree => {}
         }
@@ -195,6 +212,10 @@ impl Blocks {
         if let Some(slot) = self.held.get_mut(op.allocation as usize) {
             *slot = Some(block);
         }
+    }
+
+    fn get(&self, op: &Op) -> Option<&Block> {
+        self.held.get(op.allocation as usize)?.as_ref()
     }
 
     #[inline]

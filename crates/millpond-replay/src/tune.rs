@@ -284,11 +284,10 @@ impl Search<'_> {
             hit_rate: outcome.stats.hit_rate(),
             stalls: outcome.stats.stalls,
             moved_bytes: outcome.meter.moved_bytes,
-            modelled_driver_ms: self.options.costs.milliseconds(
-                &outcome.meter.calls,
-                &outcome.meter.pages,
-                outcome.stats.stalls,
-            ),
+            modelled_driver_ms: self
+                .options
+                .costs
+                .milliseconds(&outcome.meter, outcome.stats.stalls),
             settings: length as u32,
         })
     }

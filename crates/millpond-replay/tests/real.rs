@@ -37,7 +37,7 @@ impl Late {
 
     /// Under a replay, which may have so many bytes of it.
     fn real(self, bytes: Option<u64>) -> Real<Self> {
-        let meet = |source: &mut Self| {
+        let meet = |source: &mut Self, _: u32| {
             source.streams += 1;
             source.streams
         };

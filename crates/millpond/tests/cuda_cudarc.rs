@@ -168,6 +168,9 @@ fn what_was_put_off_ends_under_no_lock() {
             assert_eq!(free(), held, "nobody can wait for the device");
             emulator::end_capture(captured.as_raw());
             drop(next);
+            // A device that is late has passed both streams by then.
+            theirs.synchronize().expect("it ends");
+            ours.synchronize().expect("it ends");
             // What is dropped is only queued: the next who asks does the driver's work.
             drop(direct.alloc_from(&numbers(3), &ours).expect("memory"));
             assert_eq!(free(), before);
@@ -211,7 +214,11 @@ fn a_slice_is_taken_over() {
         let (device, pool, context) = device();
         let theirs = context.new_stream().expect("a stream");
         // What cudarc calls where the driver has no pools is the other.
+        // Of the machine's own driver only the library's own calls are counted, and these are cudarc's.
         let frees = || {
+            if emulator::is_real() {
+                return 0;
+            }
             [c"cuMemFreeAsync", c"cuMemFree_v2"]
                 .map(|call| emulator::calls(Some(call)))
                 .iter()
@@ -232,7 +239,8 @@ fn a_slice_is_taken_over() {
         buffer.record_use(&ours).expect("of the device");
         assert_eq!(frees(), before);
         drop(buffer);
-        assert_eq!(frees(), before + 1, "cudarc gives it back");
+        let given_back = u64::from(!emulator::is_real());
+        assert_eq!(frees(), before + given_back, "cudarc gives it back");
         assert_eq!(copy.to_vec().expect("a copy"), numbers(2));
         assert_eq!(emulator::findings(), (0, String::new()));
     });

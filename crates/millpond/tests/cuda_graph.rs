@@ -285,6 +285,9 @@ fn any_order_of_work_is_right() {
 /// Each call of the driver fails once: it is told, nothing is lost, and everything serves afterwards.
 #[test]
 fn each_call_fails_in_turn() {
+    if emulator::is_left_out("a real driver fails no call that it is told to") {
+        return;
+    }
     alone("each_call_fails_in_turn", strictly(), || {
         let (_, stream, pool) = device();
         let program = || -> Result<(), Box<dyn Error>> {
@@ -314,4 +317,29 @@ fn each_call_fails_in_turn() {
         pool.compact();
         assert_eq!(pool.stats().reserved.current, 0);
     });
+}
+
+/// What these tests do on the machine's own driver they do on one that has a driver's functions and nothing of the emulator's: none
+/// fails for want of it.
+#[test]
+fn the_tests_run_on_a_driver_that_is_only_a_driver() {
+    const TEST: &str = "the_tests_run_on_a_driver_that_is_only_a_driver";
+    if emulator::is_left_out("this is that run") || emulator::is_given() || !emulator::load() {
+        return;
+    }
+    let folder = emulator::bare();
+    let output = std::process::Command::new(std::env::current_exe().expect("a program"))
+        .args(["--test-threads=1", "--skip", TEST])
+        .env("MILLPOND_TEST_CUDA", "real")
+        .env("MILLPOND_CUDA_EMU", "streams:threads")
+        .env("LD_LIBRARY_PATH", &folder)
+        .output()
+        .expect("it starts");
+    std::fs::remove_dir_all(&folder).expect("removed");
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{text}");
+    assert!(
+        text.contains("test others::a_pool_keeps_what_the_captured_stream_used ... ok"),
+        "{text}"
+    );
 }

@@ -50,8 +50,7 @@ fn with_nvrtc(test: &str, options: &str, body: impl FnOnce()) {
         assert!(emulator::load());
         return body();
     }
-    if emulator::is_real() || !emulator::load() {
-        eprintln!("skipped: on the emulated driver only");
+    if !emulator::load() {
         return;
     }
     let Some(library) = nvrtc::library() else { return };
@@ -71,10 +70,12 @@ fn a_programs_own_source_is_compiled_and_launched() {
         let options = CompileOptions::new().define("BY", "3.0f").option("--std=c++17");
         let module = CudaModule::compile_with(&device, SOURCE, &options).expect("it compiles");
 
-        let error = module
-            .kernel("grow")
-            .expect_err("the emulated driver has none of that name");
-        assert!(matches!(error, KernelError::NoBinary { .. }), "{error}");
+        if !emulator::is_real() {
+            let error = module
+                .kernel("grow")
+                .expect_err("the emulated driver has none of that name");
+            assert!(matches!(error, KernelError::NoBinary { .. }), "{error}");
+        }
         emulator::register_body(c"grow", &[8, 8, 8], 1000, grow);
         let grow = module.kernel("grow").expect("it has one now");
 
@@ -101,9 +102,9 @@ fn the_ptx_is_for_the_device_or_as_the_options_say() {
         let ptx = options.to_ptx(&device, SOURCE).expect("it compiles");
         assert!(ptx.contains(&format!(".target sm_{major}{minor}")), "{ptx}");
         assert!(ptx.contains(".entry grow"), "{ptx}");
-        let other = options.option("--gpu-architecture=compute_61");
+        let other = options.option("--gpu-architecture=compute_75");
         let ptx = other.to_ptx(&device, SOURCE).expect("it compiles");
-        assert!(ptx.contains(".target sm_61"), "{ptx}");
+        assert!(ptx.contains(".target sm_75"), "{ptx}");
     });
 }
 

@@ -46,7 +46,7 @@ fn measure(program: &Program, policy: &str, text: &str, costs: &Costs) -> Result
     Ok(Point {
         name: text.to_owned(),
         overhead: stats.reserved.peak as f64 / stats.requested.peak as f64,
-        milliseconds: costs.milliseconds(&outcome.meter.calls, &outcome.meter.pages, stats.stalls),
+        milliseconds: costs.milliseconds(&outcome.meter, stats.stalls),
         stalls: stats.stalls,
         allocations: stats.allocations,
         moved: outcome.meter.moved_bytes as f64 / stats.reserved.peak as f64,

@@ -104,7 +104,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             } else {
                 (0, outcome)
             };
-            let ms = costs.milliseconds(&shown.meter.calls, &shown.meter.pages, shown.stats.stalls);
+            let ms = costs.milliseconds(&shown.meter, shown.stats.stalls);
             let stalls = shown.stats.stalls;
             let rate = shown.stats.allocations.checked_div(stalls);
             let rate = rate.map_or_else(|| "-".to_owned(), |r| r.to_string());

@@ -125,6 +125,16 @@ impl Measured {
         }
         Ok(done)
     }
+
+    /// What each handle of a range adds to setting access: by how much the line through ranges of handles of one page is steeper than
+    /// the one through ranges of one handle. None for other functions.
+    fn per_handle(&self, function: &str) -> Option<f64> {
+        let slope = |of: &str| Some(self.0.get(of)?.line()?.1);
+        if function != "cuMemSetAccess" {
+            return None;
+        }
+        Some((slope(SET_ACCESS_OF_PAGES)? - slope(function)?).max(0.0))
+    }
 }
 
 /// Calls a device's driver and answers the table of what the calls cost, the medians of so many rounds.
@@ -239,7 +249,12 @@ fn text(device: &CudaDevice, page: u64, rounds: usize, measured: &Measured) -> R
             out.push_str("\n# Beside the model, which has no use for them:\n");
         }
         match measured.0.get(section.function) {
-            Some(costs) => one(&mut out, section, costs),
+            Some(costs) => {
+                one(&mut out, section, costs);
+                if let Some(per_handle) = measured.per_handle(section.function) {
+                    let _ = writeln!(out, "per_handle = {per_handle:.4}");
+                }
+            }
             // A driver without these calls is asked for none of them.
             None if index < MODEL.len() => {
                 missing.push(section.name);
@@ -301,7 +316,7 @@ fn one(out: &mut String, section: &Section, costs: &BySize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millpond::engine::{Calls, Costs};
+    use millpond::engine::{Costs, Meter};
 
     /// Costs that are ten for each call and a half for each page.
     fn measured() -> Measured {
@@ -328,15 +343,22 @@ mod tests {
         }
         assert!(out.lines().all(|line| line.chars().count() <= WIDTH), "{out}");
         let costs = Costs::from_toml(&out).expect("a table");
-        let calls = Calls {
-            map: 2,
-            event_record: 1,
-            ..Calls::default()
-        };
-        let pages = Calls {
-            map: 16,
-            ..Calls::default()
-        };
-        assert_eq!(costs.milliseconds(&calls, &pages, 1), 0.048);
+        let mut meter = Meter::default();
+        (meter.calls.map, meter.calls.event_record) = (2, 1);
+        meter.pages.map = 16;
+        assert_eq!(costs.milliseconds(&meter, 1), 0.048);
+    }
+
+    #[test]
+    fn a_handle_costs_what_the_line_of_small_handles_is_steeper() {
+        let mut measured = measured();
+        assert_eq!(measured.per_handle("cuMemSetAccess"), Some(0.0));
+        let of_pages = measured.0.entry(SET_ACCESS_OF_PAGES.to_owned()).or_default();
+        *of_pages = BySize::default();
+        for pages in PAGES {
+            of_pages.add(pages, 10.0 + 3.0 * pages as f64);
+        }
+        assert_eq!(measured.per_handle("cuMemSetAccess"), Some(2.5));
+        assert_eq!(measured.per_handle("cuMemMap"), None);
     }
 }

@@ -4,6 +4,8 @@
 //! an array of structures costs a kernel beside a structure of arrays. On the emulated driver all say that its times are the machine's and no card's.
 
 mod alloc;
+#[allow(unsafe_code, reason = "writes and reads memory of a device")]
+mod check;
 mod driver;
 #[allow(unsafe_code, reason = "launches kernels")]
 mod kernels;
@@ -13,8 +15,11 @@ mod kernels;
 )]
 mod peer;
 mod samples;
+#[allow(unsafe_code, reason = "writes and reads memory of a device")]
+mod stamps;
 
 pub use alloc::alloc;
+pub use check::{Checked, Streams, run_checked, streams};
 pub use driver::driver;
 pub use kernels::kernels;
 

@@ -1,6 +1,7 @@
 //! What a replay on a device came to, as scripts read it: the report of any replay, and what the driver did.
 
 use millpond::cuda::DriverCalls;
+use millpond_bench::device::Checked;
 use millpond_replay::Report;
 use serde::Serialize;
 
@@ -14,6 +15,24 @@ pub(super) struct Facts {
     /// Name of the recording, with its device where a file holds several.
     #[serde(skip)]
     pub(super) label: String,
+}
+
+impl Facts {
+    /// A sentence for each run of which a block's contents were not what was written.
+    pub(super) fn wrong(&self) -> Vec<String> {
+        let of = |run: &RunFacts| {
+            let checked = run.check.as_ref().filter(|checked| checked.wrong > 0)?;
+            Some(format!(
+                "{}: {}: the contents of {} of {} blocks are not what was written: {}",
+                self.label,
+                run.policy,
+                checked.wrong,
+                checked.blocks,
+                checked.first_wrong.join("; ")
+            ))
+        };
+        self.source.runs.iter().filter_map(of).collect()
+    }
 }
 
 /// The device, and what was done with it.
@@ -66,6 +85,9 @@ pub(super) struct RunFacts {
     pub(super) driver_ms: f64,
     /// What the table of costs has for the calls that it knows.
     pub(super) modelled_driver_ms: f64,
+    /// What was compared of the blocks' contents, with `--check`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) check: Option<CheckFacts>,
     /// By function, those that took longest first.
     pub(super) driver_calls: Vec<CallFacts>,
 }
@@ -74,6 +96,28 @@ impl RunFacts {
     /// Whether the device gave what the simulation says, to the byte.
     pub(super) fn is_equal(&self) -> bool {
         self.difference_bytes == 0
+    }
+}
+
+/// What was compared of the contents of blocks.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct CheckFacts {
+    pub(super) blocks: u64,
+    pub(super) words: u64,
+    pub(super) wrong: u64,
+    pub(super) too_small: u64,
+    pub(super) first_wrong: Vec<String>,
+}
+
+impl From<Checked> for CheckFacts {
+    fn from(checked: Checked) -> Self {
+        Self {
+            blocks: checked.blocks,
+            words: checked.words,
+            wrong: checked.wrong,
+            too_small: checked.too_small,
+            first_wrong: checked.first_wrong,
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! A replay on a device as a person reads it.
 
-use super::facts::{Facts, RunFacts, SourceFacts};
+use super::facts::{CheckFacts, Facts, RunFacts, SourceFacts};
 use crate::side_by_side::{self, Shown};
 use crate::table::{Align, Grid};
 use crate::terminal::{bold, dim, green, width, yellow};
@@ -146,6 +146,15 @@ fn found(source: &SourceFacts) -> Vec<String> {
             sentence.push_str(", and was asked for it by the same calls");
         }
         found.push(format!("{sentence}."));
+    }
+    let checked: Vec<_> = source.runs.iter().filter_map(|run| run.check.as_ref()).collect();
+    if !checked.is_empty() && checked.iter().all(|check| check.wrong == 0) {
+        let sum = |of: fn(&CheckFacts) -> u64| checked.iter().map(|check| of(check)).sum::<u64>();
+        found.push(format!(
+            "The contents of {} were compared at their ends, by {}: all are what was written.",
+            counted(sum(|check| check.blocks), "block"),
+            counted(sum(|check| check.words), "word")
+        ));
     }
     for run in other {
         found.push(format!(

@@ -7,6 +7,7 @@ use crate::exit::{CliError, Exit, complain};
 use crate::progress::Progress;
 use crate::{files, output, replay};
 use millpond::cuda::{CudaDevice, CudaError, CudaMemory, CudaSource, CudaStream, DeviceMemory, driver_calls};
+use millpond_bench::device::{Streams, run_checked, streams};
 use millpond_engine::{AllocError, CallKind, Engine, Settings, Simulated, Source};
 use millpond_replay::{
     DriverCalls, Observer, Op, Options, PolicyResult, Prepared, Real, Redactor, ReplayError, Run,
@@ -65,7 +66,9 @@ pub(crate) fn command(args: &ReplayArgs, number: u32) -> Result<Exit, CliError> 
     }
     let failed: Vec<&String> = done.iter().flat_map(|facts| &facts.source.failed).collect();
     failed.iter().for_each(|line| complain(line));
-    if !failed.is_empty() {
+    let wrong: Vec<String> = done.iter().flat_map(Facts::wrong).collect();
+    wrong.iter().for_each(|line| complain(line));
+    if !failed.is_empty() || !wrong.is_empty() {
         return Ok(Exit::Failed);
     }
     let mut results = done.iter().flat_map(|facts| &facts.report.results);
@@ -111,15 +114,26 @@ impl Card {
         self.device.memory().map_err(refused)
     }
 
-    /// A source of its memory of which the program may have so many bytes.
-    fn source(&self, bytes: Option<u64>) -> Result<Real<CudaSource>, CudaError> {
+    /// A source of its memory of which the program may have so many bytes. Where its streams are given they are the source's own from
+    /// the start: what is written on them is waited for.
+    fn source(&self, bytes: Option<u64>, given: Option<&Streams>) -> Result<Real<CudaSource>, CudaError> {
         let mut source = CudaSource::new(&self.device, self.memory)?;
         let device = self.device.clone();
         // The recording's default stream is the device's: it is waited for as in the program.
         source.stream_number(&CudaStream::legacy(&device))?;
+        if let Some(given) = given {
+            for stream in given.values() {
+                source.stream_number(stream)?;
+            }
+        }
         // They live as long as the source, which knows them by number.
         let mut streams: Vec<CudaStream> = Vec::new();
-        let meet = move |source: &mut CudaSource| {
+        let given = given.cloned();
+        let meet = move |source: &mut CudaSource, number: u32| {
+            let known = given.as_ref().and_then(|given| given.get(&number));
+            if let Some(known) = known {
+                return source.stream_number(known).unwrap_or(0);
+            }
             // Where no stream can be made it is the default one, by which nothing is lost but that it is shared.
             let stream = CudaStream::new(&device).unwrap_or_else(|_| CudaStream::legacy(&device));
             let number = source.stream_number(&stream).unwrap_or(0);
@@ -174,14 +188,28 @@ fn measure(
                 card.device.number()
             )
         };
-        let source = match card.source(options.device.bytes) {
-            Ok(source) => source,
+        let given = args.host.check.then(|| streams(&card.device, prepared.program()));
+        let made = given
+            .transpose()
+            .map_err(|error| said(&error))
+            .and_then(|streams| {
+                let source = card.source(options.device.bytes, streams.as_ref());
+                Ok((source.map_err(|error| said(&error))?, streams))
+            });
+        let (source, given) = match made {
+            Ok(made) => made,
+            Err(sentence) => {
+                failed.push(sentence);
+                continue;
+            }
+        };
+        let (facts, result, run) = match run_on(card, &prepared, one, source, given)? {
+            Ok(ran) => ran,
             Err(error) => {
                 failed.push(said(&error));
                 continue;
             }
         };
-        let (facts, result, run) = run_on(card, &prepared, one, source)?;
         match run
             .stop
             .filter(|stop| matches!(stop.error, AllocError::Source(_)))
@@ -256,7 +284,8 @@ fn run_on(
     prepared: &Prepared<'_>,
     simulated: &OnPaper,
     mut source: Real<CudaSource>,
-) -> Result<(RunFacts, PolicyResult, Run), CliError> {
+    streams: Option<Streams>,
+) -> Result<Result<(RunFacts, PolicyResult, Run), millpond_bench::device::Error>, CliError> {
     let free = card.look()?.free;
     let refused = |error: CudaError| CliError::Usage(error.to_string());
     let calls = driver_calls().map_err(refused)?;
@@ -266,7 +295,17 @@ fn run_on(
         seen: 0,
         found: None,
     };
-    let (result, run) = prepared.run_on(&simulated.result.policy, &mut source, &mut peak)?;
+    let name = &simulated.result.policy;
+    let (result, run, check) = match streams {
+        None => {
+            let (result, run) = prepared.run_on(name, &mut source, &mut peak)?;
+            (result, run, None)
+        }
+        Some(streams) => match run_checked(&card.device, prepared, name, &mut source, streams, &mut peak)? {
+            Ok((result, run, checked)) => (result, run, Some(checked.into())),
+            Err(error) => return Ok(Err(error)),
+        },
+    };
     let driver_calls = calls_between(&calls, &driver_calls().map_err(refused)?);
     let unexplained = |now: u64, reserved: u64| free as i64 - now as i64 - reserved as i64;
     let at_end = card.look().map_or(free, |memory| memory.free);
@@ -290,7 +329,8 @@ fn run_on(
         streams: source.streams(),
         driver_ms: driver_calls.iter().map(|of| of.ms).sum(),
         modelled_driver_ms: result.modelled_driver_ms,
+        check,
         driver_calls,
     };
-    Ok((facts, result, run))
+    Ok(Ok((facts, result, run)))
 }

@@ -1,10 +1,11 @@
 //! Kernels of a caller's own.
 
 use crate::{device, emulator, in_any_order, in_children};
+use emulator::alone;
 use millpond::cuda::{CudaDevice, CudaError, CudaKernel, CudaModule, CudaStream, DevicePool, KernelError};
 
 /// `scale(out, in, a, n)`: what the emulated driver runs is its own function of that name.
-const SCALE: &str = ".version 7.0
+pub(crate) const SCALE: &str = ".version 7.0
 .target sm_70
 .address_size 64
 .visible .entry scale(.param .u64 out, .param .u64 in, .param .f32 a, .param .u64 n) {
@@ -207,4 +208,33 @@ fn each_call_of_a_launch_fails_in_turn() {
             twice(&device, &pool).map(|numbers| numbers_are_back(&numbers))
         });
     });
+}
+
+/// A kernel that writes where nothing is ends the context: every call after it is told so, what is held is given back without a wait
+/// that never ends, and nothing panics.
+#[test]
+fn an_illegal_address_is_told_and_nothing_hangs() {
+    let options = ["streams:threads", "streams:in-place"].map(str::to_owned);
+    alone(
+        "launches::an_illegal_address_is_told_and_nothing_hangs",
+        options,
+        || {
+            let (device, pool, stream) = device().expect("a device");
+            let scale = scale(&device).expect("it is there");
+            let held = pool.alloc_from(&[1u32; 1000], &stream).expect("memory");
+            let other = pool.alloc_from(&[2u32; 1000], &stream).expect("memory");
+            let (nowhere, n) = (0x1000_u64, 1_u64);
+            let launch = scale.launch(&stream).arg(nowhere).arg(nowhere).arg(2.0f32).arg(n);
+            // SAFETY: the addresses are nobody's on purpose, in a process whose device does nothing else.
+            let launched = unsafe { launch.launch() };
+            let ended = stream.synchronize();
+            assert!(launched.is_err() || ended.is_err(), "{launched:?}, {ended:?}");
+            assert!(held.to_vec().is_err());
+            assert!(pool.alloc_from(&[1u8; 64], &stream).is_err());
+            assert!(stream.synchronize().is_err(), "it stays so");
+            drop(other);
+            pool.compact();
+            drop((held, scale, stream, pool));
+        },
+    );
 }

@@ -73,6 +73,9 @@ fn is_right(found: &[Body]) {
 
 #[test]
 fn fields_are_arguments() {
+    if emulator::is_left_out("its kernels have no code for a card") {
+        return;
+    }
     in_any_order("soa::fields_are_arguments", 10, || {
         let (device, pool, _) = device().expect("a device");
         is_right(&fall(&device, &pool).expect("nothing fails"));

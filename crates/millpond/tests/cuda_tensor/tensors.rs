@@ -400,14 +400,15 @@ fn a_programs_own_kernel_takes_tensors() {
         let (device, pool, _) = device().expect("a device");
         let [first, second] = two_streams(&device);
         let [here, there] = [&first, &second].map(|stream| pool.on(stream).expect("memory"));
-        let ptx = ".version 7.0\n.target sm_70\n.visible .entry scale()";
-        let scale = CudaModule::load(&device, ptx).and_then(|module| module.kernel("scale"));
+        let scale =
+            CudaModule::load(&device, crate::launches::SCALE).and_then(|module| module.kernel("scale"));
         let (input, mut out) = (numbers(&here, &[4, 5]), numbers(&there, &[4, 5]));
         let rows = input.slice(0, 2..).expect("a view");
         let target = out.view_mut().and_then(|out| out.slice(0, ..2)).expect("a view");
         let scale = scale.expect("it is there");
         let launch = scale
             .launch(&first)
+            .block(16)
             .arg_mut(target)
             .arg(&rows)
             .arg(-1.0f32)

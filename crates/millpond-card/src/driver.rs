@@ -1,0 +1,294 @@
+//! The driver's symbols, with declarations of our own.
+//!
+//! The probes ask what the driver itself answers, so nothing of `millpond` or `cudarc` is between them and it.
+//!
+//! # The invariant of every call
+//!
+//! The declarations below are those of `cuda.h`. A probe passes pointers to its own locals or to memory that outlives the work that
+//! uses it, and handles that this driver gave to this process. A handle is passed after its end only where the probe asks what the
+//! driver answers to that, in a process that does nothing else afterwards.
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::ffi::{CStr, c_char, c_void};
+use std::fmt;
+
+/// What a driver's function answers: 0 is success.
+pub(crate) type Code = i32;
+
+pub(crate) const SUCCESS: Code = 0;
+pub(crate) const NOT_READY: Code = 600;
+/// No code of the driver's: it has no function of this name.
+pub(crate) const NO_FUNCTION: Code = -1;
+
+/// Where the loader finds the driver.
+pub(crate) const LIBRARY: &str = "libcuda.so.1";
+
+/// A symbol that only the emulated driver has.
+const EMULATED: &[u8] = b"millpond_emu_calls\0";
+/// What the emulated driver calls its devices, also where its own symbols are hidden.
+const EMULATED_NAME: &str = "CUDA emulator";
+
+macro_rules! functions {
+    ($($name:ident($($of:ty),*);)*) => {
+        /// The functions that are looked for, each none where the driver lacks it.
+        #[allow(non_snake_case, reason = "the names of the driver's functions")]
+        pub(crate) struct Driver {
+            library: Library,
+            $(pub(crate) $name: Option<unsafe extern "C" fn($($of),*) -> Code>,)*
+        }
+
+        impl Driver {
+            fn of(library: Library) -> Self {
+                Self {
+                    $($name: {
+                        // SAFETY: the declaration is that of `cuda.h`.
+                        let found = unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) };
+                        found.ok().map(|function| *function)
+                    },)*
+                    library,
+                }
+            }
+        }
+    };
+}
+
+/// A `CUstream` and every other handle that `cuda.h` declares as a pointer.
+pub(crate) type Handle = usize;
+
+functions! {
+    cuInit(u32);
+    cuDriverGetVersion(*mut i32);
+    cuGetErrorName(Code, *mut *const c_char);
+    cuDeviceGetCount(*mut i32);
+    cuDeviceGet(*mut i32, i32);
+    cuDeviceGetName(*mut c_char, i32, i32);
+    cuDeviceGetAttribute(*mut i32, i32, i32);
+    cuDeviceTotalMem_v2(*mut usize, i32);
+    cuDevicePrimaryCtxRetain(*mut Handle, i32);
+    cuDevicePrimaryCtxRelease_v2(i32);
+    cuDevicePrimaryCtxReset_v2(i32);
+    cuCtxSetCurrent(Handle);
+    cuCtxPushCurrent_v2(Handle);
+    cuCtxPopCurrent_v2(*mut Handle);
+    cuCtxSynchronize();
+    cuMemGetInfo_v2(*mut usize, *mut usize);
+    cuMemAlloc_v2(*mut u64, usize);
+    cuMemFree_v2(u64);
+    cuMemHostAlloc(*mut usize, usize, u32);
+    cuMemFreeHost(usize);
+    cuMemHostRegister_v2(usize, usize, u32);
+    cuMemHostUnregister(usize);
+    cuMemHostGetDevicePointer_v2(*mut u64, usize, u32);
+    cuMemHostGetFlags(*mut u32, usize);
+    cuMemAllocManaged(*mut u64, usize, u32);
+    cuMemPrefetchAsync(u64, usize, i32, Handle);
+    cuPointerGetAttribute(*mut c_void, i32, u64);
+    cuMemPoolCreate(*mut Handle, *const PoolProperties);
+    cuMemPoolDestroy(Handle);
+    cuMemPoolSetAttribute(Handle, i32, *mut c_void);
+    cuMemPoolGetAttribute(Handle, i32, *mut c_void);
+    cuMemPoolTrimTo(Handle, usize);
+    cuDeviceGetMemPool(*mut Handle, i32);
+    cuMemAllocFromPoolAsync(*mut u64, usize, Handle, Handle);
+    cuMemFreeAsync(u64, Handle);
+    cuMemGetAllocationGranularity(*mut usize, *const AllocationProperties, u32);
+    cuMemAddressReserve(*mut u64, usize, usize, u64, u64);
+    cuMemAddressFree(u64, usize);
+    cuMemCreate(*mut u64, usize, *const AllocationProperties, u64);
+    cuMemRelease(u64);
+    cuMemMap(u64, usize, usize, u64, u64);
+    cuMemUnmap(u64, usize);
+    cuMemSetAccess(u64, usize, *const Access, usize);
+    cuStreamCreate(*mut Handle, u32);
+    cuStreamDestroy_v2(Handle);
+    cuStreamSynchronize(Handle);
+    cuStreamQuery(Handle);
+    cuStreamWaitEvent(Handle, Handle, u32);
+    cuStreamBeginCapture_v2(Handle, u32);
+    cuStreamEndCapture(Handle, *mut Handle);
+    cuStreamIsCapturing(Handle, *mut i32);
+    cuThreadExchangeStreamCaptureMode(*mut u32);
+    cuGraphInstantiateWithFlags(*mut Handle, Handle, u64);
+    cuGraphDestroy(Handle);
+    cuGraphLaunch(Handle, Handle);
+    cuGraphExecDestroy(Handle);
+    cuEventCreate(*mut Handle, u32);
+    cuEventDestroy_v2(Handle);
+    cuEventRecord(Handle, Handle);
+    cuEventQuery(Handle);
+    cuEventSynchronize(Handle);
+    cuEventElapsedTime(*mut f32, Handle, Handle);
+    cuMemcpyHtoDAsync_v2(u64, *const c_void, usize, Handle);
+    cuMemcpyDtoHAsync_v2(*mut c_void, u64, usize, Handle);
+    cuMemcpyDtoDAsync_v2(u64, u64, usize, Handle);
+    cuMemsetD8Async(u64, u8, usize, Handle);
+    cuModuleLoadDataEx(*mut Handle, *const c_void, u32, *mut u32, *mut *mut c_void);
+    cuModuleUnload(Handle);
+    cuModuleGetFunction(*mut Handle, Handle, *const c_char);
+    cuFuncGetAttribute(*mut i32, i32, Handle);
+    cuFuncGetParamInfo(Handle, usize, *mut usize, *mut usize);
+    cuLaunchKernel(Handle, u32, u32, u32, u32, u32, u32, u32, Handle, *mut *mut c_void, *mut *mut c_void);
+}
+
+/// Calls a function of the driver and answers its code, or [`NO_FUNCTION`] where the driver lacks it.
+macro_rules! call {
+    ($driver:expr, $function:ident($($argument:expr),* $(,)?)) => {
+        match $driver.$function {
+            None => $crate::driver::NO_FUNCTION,
+            #[allow(clippy::macro_metavars_in_unsafe, reason = "arguments are plain values in every probe")]
+            // SAFETY: the invariant of `crate::driver`.
+            Some(function) => unsafe { function($($argument),*) },
+        }
+    };
+}
+
+/// The same where the probe cannot go on without success.
+macro_rules! ok {
+    ($driver:expr, $function:ident($($argument:expr),* $(,)?)) => {
+        $driver.check(stringify!($function), $crate::driver::call!($driver, $function($($argument),*)))
+    };
+}
+
+pub(crate) use {call, ok};
+
+/// `CUmemLocation` of a device.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Location {
+    kind: i32,
+    id: i32,
+}
+
+/// `CUmemAllocationProp`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct AllocationProperties {
+    kind: i32,
+    handle_types: i32,
+    location: Location,
+    win32: usize,
+    flags: [u8; 8],
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Access {
+    location: Location,
+    flags: i32,
+}
+
+/// `CUmemPoolProps`. The largest size is there since CUDA 12.2; earlier drivers take it for reserved bytes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct PoolProperties {
+    kind: i32,
+    handle_types: i32,
+    location: Location,
+    win32: usize,
+    pub(crate) max_bytes: usize,
+    reserved: [u8; 56],
+}
+
+const PINNED: i32 = 1;
+const DEVICE: i32 = 1;
+const READ_WRITE: i32 = 3;
+
+impl AllocationProperties {
+    pub(crate) fn on(device: i32) -> Self {
+        Self {
+            kind: PINNED,
+            handle_types: 0,
+            location: Location {
+                kind: DEVICE,
+                id: device,
+            },
+            win32: 0,
+            flags: [0; 8],
+        }
+    }
+}
+
+impl Access {
+    pub(crate) fn on(device: i32) -> Self {
+        Self {
+            location: Location {
+                kind: DEVICE,
+                id: device,
+            },
+            flags: READ_WRITE,
+        }
+    }
+}
+
+impl PoolProperties {
+    pub(crate) fn on(device: i32, max_bytes: usize) -> Self {
+        Self {
+            kind: PINNED,
+            handle_types: 0,
+            location: Location {
+                kind: DEVICE,
+                id: device,
+            },
+            win32: 0,
+            max_bytes,
+            reserved: [0; 56],
+        }
+    }
+}
+
+/// A call that failed where the probe needs it.
+#[derive(Debug)]
+pub(crate) struct Failed(pub(crate) String);
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Driver {
+    /// Loads the driver from this path or, where it is a plain name, from where the loader finds it.
+    pub(crate) fn open(path: &str) -> Result<Self, Failed> {
+        // SAFETY: loading a driver runs its initialisers and nothing else, and it stays loaded as long as the value.
+        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
+        library
+            .map(Self::of)
+            .map_err(|error| Failed(format!("there is no CUDA driver: {error}")))
+    }
+
+    /// A symbol that the real driver may lack.
+    pub(crate) fn symbol(&self, name: &[u8]) -> Option<*mut c_void> {
+        // SAFETY: only the address is looked at.
+        let found = unsafe { self.library.get::<*mut c_void>(name) };
+        found.ok().map(|found| found.as_raw_ptr())
+    }
+
+    /// Whether it is the emulated driver, by its symbols or by the name of its first device.
+    pub(crate) fn is_emulated(&self, device: &str) -> bool {
+        self.symbol(EMULATED).is_some() || device.contains(EMULATED_NAME)
+    }
+
+    pub(crate) fn check(&self, function: &str, code: Code) -> Result<(), Failed> {
+        match code {
+            SUCCESS => Ok(()),
+            code => Err(Failed(format!("{function} answered {}", self.name(code)))),
+        }
+    }
+
+    /// A code with its name, such as `1 INVALID_VALUE`.
+    pub(crate) fn name(&self, code: Code) -> String {
+        match code {
+            SUCCESS => return "0".to_owned(),
+            NO_FUNCTION => return "no such function".to_owned(),
+            _ => {}
+        }
+        let mut text = std::ptr::null();
+        if call!(self, cuGetErrorName(code, &raw mut text)) != SUCCESS || text.is_null() {
+            return code.to_string();
+        }
+        // SAFETY: the driver's names are constants that end with a zero, in a library that stays loaded.
+        let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+        format!("{code} {}", text.trim_start_matches("CUDA_ERROR_"))
+    }
+}

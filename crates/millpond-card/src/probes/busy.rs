@@ -1,0 +1,114 @@
+//! How long each call takes while a kernel is running, and whether it waits for that.
+
+use super::calls::{Kind, Slots, kinds};
+use crate::card::{Card, Kernels};
+use crate::driver::{Code, Failed, Handle, NOT_READY, SUCCESS, call, ok};
+use crate::say;
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+const TABLE: &str = "Calls while a kernel runs";
+const KERNEL: Duration = Duration::from_millis(100);
+const QUICK: Duration = Duration::from_millis(20);
+
+pub(super) fn run(card: &Card) -> Result<(), Failed> {
+    let kernels = card.kernels()?;
+    let stream = card.stream()?;
+    let time = if card.quick { QUICK } else { KERNEL };
+    // The first launch loads the kernel.
+    card.spin(&kernels, Duration::from_micros(1), stream)?;
+    card.synchronize(stream)?;
+    let begun = Instant::now();
+    card.spin(&kernels, time, stream)?;
+    card.synchronize(stream)?;
+    say::note(&format!(
+        "A kernel of {} ms on a stream of its own took {:.1} ms. Each call is about other memory and other streams.",
+        time.as_millis(),
+        begun.elapsed().as_secs_f64() * 1e3
+    ));
+    say::table(
+        TABLE,
+        &[
+            "call",
+            "answer",
+            "idle, microseconds",
+            "busy, microseconds",
+            "the kernel afterwards",
+        ],
+    );
+    let mut waiting = Vec::new();
+    let slots = Slots::default();
+    for kind in kinds() {
+        // The first call of a kind may be longer than all others.
+        let first = idle(card, &kind, &slots);
+        let seen = first.and_then(|_| {
+            let quiet = idle(card, &kind, &slots)?;
+            Ok((quiet, busy(card, &kind, &slots, &kernels, stream, time)?))
+        });
+        let (quiet, (code, taken, running)) = match seen {
+            Ok(seen) => seen,
+            // One that cannot be tried does not keep the others from it.
+            Err(failed) => {
+                say::row(TABLE, &[json!(kind.name), json!(failed.0)]);
+                continue;
+            }
+        };
+        let state = if running { "runs" } else { "is over" };
+        say::row(
+            TABLE,
+            &[
+                json!(kind.name),
+                json!(card.driver.name(code)),
+                say::us(quiet),
+                say::us(taken),
+                json!(state),
+            ],
+        );
+        if !running && !kind.waits {
+            waiting.push(kind.name);
+        }
+    }
+    say::check(
+        "no call but cuMemFree, cuMemFreeHost and cuMemHostUnregister waits for other work of the device",
+        waiting
+            .iter()
+            .all(|name| ["cuMemFree", "cuMemFreeHost", "cuMemHostUnregister"].contains(name)),
+        &format!("those that waited: {}", waiting.join(", ")),
+    );
+    ok!(card.driver, cuStreamDestroy_v2(stream))
+}
+
+fn idle(card: &Card, kind: &Kind, slots: &Slots) -> Result<f64, Failed> {
+    let before = (kind.before)(card, slots);
+    card.driver.check(&format!("what {} needs", kind.name), before)?;
+    let begun = Instant::now();
+    let _ = (kind.call)(card, slots);
+    let taken = begun.elapsed().as_secs_f64();
+    let _ = (kind.after)(card, slots);
+    Ok(taken)
+}
+
+/// The call's answer, its seconds, and whether the kernel was still running after it.
+fn busy(
+    card: &Card,
+    kind: &Kind,
+    slots: &Slots,
+    kernels: &Kernels,
+    stream: Handle,
+    time: Duration,
+) -> Result<(Code, f64, bool), Failed> {
+    let before = (kind.before)(card, slots);
+    card.driver.check(&format!("what {} needs", kind.name), before)?;
+    card.spin(kernels, time, stream)?;
+    // By now it has begun.
+    std::thread::sleep(Duration::from_millis(2));
+    let begun = Instant::now();
+    let code = (kind.call)(card, slots);
+    let taken = begun.elapsed().as_secs_f64();
+    let running = call!(card.driver, cuStreamQuery(stream)) == NOT_READY;
+    card.synchronize(stream)?;
+    if code == SUCCESS {
+        let _ = (kind.after)(card, slots);
+    }
+    Ok((code, taken, running))
+}

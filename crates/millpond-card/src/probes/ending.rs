@@ -1,0 +1,143 @@
+//! What a wait for the context does to an unrelated relaxed capture, and what ending a capture twice answers.
+
+use crate::card::Card;
+use crate::driver::{Code, Failed, Handle, SUCCESS, call, ok};
+use crate::say;
+use serde_json::json;
+
+const TABLE: &str = "Ends of a capture";
+const GLOBAL: u32 = 0;
+const RELAXED: u32 = 2;
+
+pub(super) fn run(card: &Card) -> Result<(), Failed> {
+    say::table(
+        TABLE,
+        &[
+            "during the capture",
+            "its answer",
+            "status",
+            "first end",
+            "status then",
+            "second end",
+        ],
+    );
+    let wait = |_: Handle| call!(card.driver, cuCtxSynchronize());
+    let there = |what: &(dyn Fn() -> Code + Sync)| {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let _ = call!(card.driver, cuCtxSetCurrent(card.context));
+                what()
+            });
+            thread.join().unwrap_or(-2)
+        })
+    };
+    let nothing = case(card, "nothing (relaxed)", RELAXED, |_| SUCCESS)?;
+    let same = case(card, "wait for the context, same thread (relaxed)", RELAXED, wait)?;
+    let other = case(
+        card,
+        "wait for the context, other thread (relaxed)",
+        RELAXED,
+        |_| there(&|| call!(card.driver, cuCtxSynchronize())),
+    )?;
+    let unsafe_call = case(card, "cuMemAlloc, same thread (global)", GLOBAL, |_| {
+        let mut at = 0;
+        let code = call!(card.driver, cuMemAlloc_v2(&raw mut at, 1 << 20));
+        if code == SUCCESS {
+            let _ = call!(card.driver, cuMemFree_v2(at));
+        }
+        code
+    })?;
+    case(
+        card,
+        "wait for the captured stream itself (relaxed)",
+        RELAXED,
+        |stream| call!(card.driver, cuStreamSynchronize(stream)),
+    )?;
+    case(card, "end by another thread (global)", GLOBAL, |stream| {
+        there(&|| {
+            let mut graph = 0;
+            call!(card.driver, cuStreamEndCapture(stream, &raw mut graph))
+        })
+    })?;
+    say::check(
+        "a relaxed capture outlives a wait for the context",
+        same.lives && other.lives,
+        &format!(
+            "same thread: {}, other thread: {}",
+            card.driver.name(same.first),
+            card.driver.name(other.first)
+        ),
+    );
+    say::check(
+        "the first end ends a capture, whatever it answers",
+        [&nothing, &same, &other, &unsafe_call]
+            .iter()
+            .all(|case| case.over),
+        &format!(
+            "second ends answer {}, {}, {}, {}",
+            card.driver.name(nothing.second),
+            card.driver.name(same.second),
+            card.driver.name(other.second),
+            card.driver.name(unsafe_call.second)
+        ),
+    );
+    Ok(())
+}
+
+struct Ended {
+    first: Code,
+    second: Code,
+    lives: bool,
+    /// Whether the stream was no more captured after the first end.
+    over: bool,
+}
+
+/// Captures a stream, does something meanwhile, and ends the capture twice.
+fn case(card: &Card, name: &str, mode: u32, meanwhile: impl FnOnce(Handle) -> Code) -> Result<Ended, Failed> {
+    let driver = &card.driver;
+    let word = card.allocate(256)?;
+    let stream = card.stream()?;
+    ok!(driver, cuStreamBeginCapture_v2(stream, mode))?;
+    ok!(driver, cuMemsetD8Async(word, 1, 256, stream))?;
+    let code = meanwhile(stream);
+    let status = || {
+        let mut status = 0;
+        match call!(driver, cuStreamIsCapturing(stream, &raw mut status)) {
+            SUCCESS => ["none", "active", "invalidated"]
+                .get(status as usize)
+                .map_or_else(|| status.to_string(), |name| (*name).to_owned()),
+            code => driver.name(code),
+        }
+    };
+    let before = status();
+    let end = || {
+        let mut graph = 0;
+        let code = call!(driver, cuStreamEndCapture(stream, &raw mut graph));
+        if graph != 0 {
+            let _ = call!(driver, cuGraphDestroy(graph));
+        }
+        code
+    };
+    let first = end();
+    let after = status();
+    let second = end();
+    say::row(
+        TABLE,
+        &[
+            json!(name),
+            json!(driver.name(code)),
+            json!(before),
+            json!(driver.name(first)),
+            json!(after),
+            json!(driver.name(second)),
+        ],
+    );
+    ok!(driver, cuStreamDestroy_v2(stream))?;
+    ok!(driver, cuMemFree_v2(word))?;
+    Ok(Ended {
+        first,
+        second,
+        lives: before == "active" && first == SUCCESS,
+        over: after == "none",
+    })
+}

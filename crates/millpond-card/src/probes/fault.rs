@@ -1,0 +1,70 @@
+//! A kernel that writes where nothing is: what every kind of call answers afterwards, and that none hangs.
+
+use super::calls::{Kind, Slots, kinds};
+use crate::card::Card;
+use crate::driver::{Failed, SUCCESS, call};
+use crate::say;
+use serde_json::json;
+use std::time::Instant;
+
+const TABLE: &str = "After an illegal address";
+/// In the first page of the address space, which no driver gives.
+const NOWHERE: u64 = 0x1000;
+
+pub(super) fn run(card: &Card) -> Result<(), Failed> {
+    let (driver, kernels) = (&card.driver, card.kernels()?);
+    let stream = card.stream()?;
+    let mut kinds: Vec<(Kind, Slots)> = kinds().into_iter().map(|kind| (kind, Slots::default())).collect();
+    // What cannot be made ready is left out.
+    kinds.retain(|(kind, slots)| (kind.before)(card, slots) == SUCCESS);
+    say::table(TABLE, &["call", "answer", "microseconds"]);
+    let timed = |what: &str, call: &mut dyn FnMut() -> i32| {
+        let begun = Instant::now();
+        let code = call();
+        let taken = begun.elapsed().as_secs_f64();
+        say::row(TABLE, &[json!(what), json!(driver.name(code)), say::us(taken)]);
+        code
+    };
+    timed("cuLaunchKernel of the fault", &mut || {
+        card.poke(&kernels, NOWHERE, stream)
+    });
+    let first = timed("cuStreamSynchronize of its stream", &mut || {
+        call!(driver, cuStreamSynchronize(stream))
+    });
+    timed("the same again", &mut || {
+        call!(driver, cuStreamSynchronize(stream))
+    });
+    let mut unharmed = Vec::new();
+    for (kind, slots) in &kinds {
+        if timed(kind.name, &mut || (kind.call)(card, slots)) == SUCCESS {
+            unharmed.push(kind.name);
+        }
+    }
+    timed("cuStreamDestroy of its stream", &mut || {
+        call!(driver, cuStreamDestroy_v2(stream))
+    });
+    timed("cuDevicePrimaryCtxReset", &mut || {
+        call!(driver, cuDevicePrimaryCtxReset_v2(card.device))
+    });
+    let mut context = 0;
+    timed("cuDevicePrimaryCtxRetain after that", &mut || {
+        call!(driver, cuDevicePrimaryCtxRetain(&raw mut context, card.device))
+    });
+    timed("cuCtxSetCurrent of it", &mut || {
+        call!(driver, cuCtxSetCurrent(context))
+    });
+    let mut at = 0;
+    timed("cuMemAlloc in it", &mut || {
+        call!(driver, cuMemAlloc_v2(&raw mut at, 1 << 20))
+    });
+    say::check(
+        "an illegal address answers 700 at the next wait",
+        first == 700,
+        &driver.name(first),
+    );
+    say::note(&format!(
+        "calls that still succeed after it: {}",
+        unharmed.join(", ")
+    ));
+    Ok(())
+}

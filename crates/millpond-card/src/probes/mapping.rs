@@ -1,0 +1,116 @@
+//! Maps four handles, makes them accessible by one call, unmaps them by one, and releases them.
+
+use crate::card::Card;
+use crate::driver::{Failed, SUCCESS, call, ok};
+use crate::say;
+use serde_json::json;
+use std::time::Instant;
+
+const TABLE: &str = "Mapping";
+const HANDLES: u64 = 4;
+
+pub(super) fn run(card: &Card) -> Result<(), Failed> {
+    let (driver, page) = (&card.driver, card.page);
+    let all = HANDLES * page;
+    say::table(TABLE, &["call", "answer", "microseconds"]);
+    let timed = |what: &str, call: &mut dyn FnMut() -> i32| {
+        let begun = Instant::now();
+        let code = call();
+        let taken = begun.elapsed().as_secs_f64();
+        say::row(TABLE, &[json!(what), json!(driver.name(code)), say::us(taken)]);
+        code
+    };
+    let at = card.reserve(2 * all)?;
+    let mut handles = Vec::new();
+    for number in 0..HANDLES {
+        let handle = card.create(page)?;
+        let place = at + number * page;
+        let code = timed(&format!("map handle {number}"), &mut || {
+            call!(driver, cuMemMap(place, page as usize, 0, handle, 0))
+        });
+        driver.check("cuMemMap", code)?;
+        handles.push(handle);
+    }
+    let code = timed("set access over a half of a handle", &mut || {
+        card.access(at, page / 2)
+    });
+    say::check(
+        "access to a part of a handle is refused",
+        code != SUCCESS,
+        &driver.name(code),
+    );
+    let one_access = timed("set access over four handles", &mut || card.access(at, all));
+    say::check(
+        "one call sets access over several handles",
+        one_access == SUCCESS,
+        &driver.name(one_access),
+    );
+    let stream = card.stream()?;
+    let filled = timed("fill all four with one copy", &mut || match call!(
+        driver,
+        cuMemsetD8Async(at, 7, all as usize, stream)
+    ) {
+        SUCCESS => call!(driver, cuStreamSynchronize(stream)),
+        code => code,
+    });
+    say::check(
+        "four handles in a row are one range",
+        filled == SUCCESS,
+        &driver.name(filled),
+    );
+    let code = timed("unmap a half of a handle", &mut || {
+        call!(driver, cuMemUnmap(at, page as usize / 2))
+    });
+    say::check(
+        "a part of a handle is not unmapped",
+        code != SUCCESS,
+        &driver.name(code),
+    );
+    let middle = timed("unmap the second and the third handle by one call", &mut || {
+        call!(driver, cuMemUnmap(at + page, 2 * page as usize))
+    });
+    if middle == SUCCESS {
+        for number in 1..3 {
+            card.map(at + number * page, page, handles[number as usize])?;
+        }
+        driver.check("cuMemSetAccess", card.access(at + page, 2 * page))?;
+    }
+    let whole = timed("unmap four handles by one call", &mut || {
+        call!(driver, cuMemUnmap(at, all as usize))
+    });
+    say::check(
+        "one unmap spans several handles",
+        middle == SUCCESS && whole == SUCCESS,
+        &format!(
+            "two of four: {}, all: {}",
+            driver.name(middle),
+            driver.name(whole)
+        ),
+    );
+    if whole != SUCCESS {
+        for number in 0..HANDLES {
+            timed(&format!("unmap handle {number}"), &mut || {
+                call!(driver, cuMemUnmap(at + number * page, page as usize))
+            });
+        }
+    }
+    timed("unmap them again", &mut || {
+        call!(driver, cuMemUnmap(at, all as usize))
+    });
+    for (number, handle) in handles.iter().enumerate() {
+        timed(&format!("release handle {number}"), &mut || {
+            call!(driver, cuMemRelease(*handle))
+        });
+    }
+    let shifted = card.create(2 * page)?;
+    let code = timed("map the second half of a handle", &mut || {
+        call!(driver, cuMemMap(at, page as usize, page as usize, shifted, 0))
+    });
+    say::check("a handle is mapped whole", code != SUCCESS, &driver.name(code));
+    if code == SUCCESS {
+        card.unmap(at, page)?;
+    }
+    ok!(driver, cuMemRelease(shifted))?;
+    ok!(driver, cuMemAddressFree(at, 2 * all as usize))?;
+    ok!(driver, cuStreamDestroy_v2(stream))
+}

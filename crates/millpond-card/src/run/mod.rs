@@ -1,0 +1,152 @@
+//! The runner: every step with its own time limit, none stopped by another's failure, and one result at the end.
+
+mod child;
+mod programs;
+mod report;
+mod steps;
+mod tests;
+
+use crate::options;
+use report::{Outcome, Report, Step};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// What all steps know.
+pub(crate) struct Session {
+    /// Where this program and what it runs lie.
+    folder: PathBuf,
+    out: PathBuf,
+    /// What programs leave on their way: their output, and what the driver compiled. Packed at the end.
+    work: PathBuf,
+    driver: String,
+    rehearse: bool,
+    quick: bool,
+    ends: Instant,
+    /// The version of CUDA that the driver serves, such as 12080.
+    cuda: u64,
+}
+
+/// Minutes in all, where nothing is said: a little less than what a borrowed machine gives a command.
+const MINUTES: f64 = 9.5;
+
+impl Session {
+    /// How long something may take that has a limit of so many seconds.
+    fn limit(&self, seconds: u64) -> Duration {
+        let left = self.ends.saturating_duration_since(Instant::now());
+        Duration::from_secs(seconds).min(left)
+    }
+
+    /// The folder in which a loader finds the driver for programs that look for it by name. None for the machine's own.
+    fn driver_folder(&self) -> Option<&Path> {
+        let path = Path::new(&self.driver);
+        path.parent().filter(|folder| !folder.as_os_str().is_empty())
+    }
+}
+
+/// The steps and what they ask, a line each.
+pub(crate) fn list() -> String {
+    let line = |step: &steps::Plan| {
+        format!(
+            "{:>3}  {} (at most {} s)\n",
+            step.number,
+            step.name,
+            step.seconds()
+        )
+    };
+    steps::ALL.iter().map(line).collect()
+}
+
+/// Runs what the arguments say. Answers whether every step came to its end.
+pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
+    let (options, others) = options(arguments)?;
+    let mut chosen: Vec<u32> = steps::ALL.iter().map(|step| step.number).collect();
+    let (mut out, mut minutes) = (None, MINUTES);
+    let mut others = others.into_iter();
+    while let Some(flag) = others.next() {
+        let value = others.next().ok_or_else(|| format!("{flag} takes a value"))?;
+        match flag {
+            "--steps" => chosen = numbers(value)?,
+            "--out" => out = Some(PathBuf::from(value)),
+            "--minutes" => {
+                let given: Option<f64> = value.parse().ok();
+                minutes = given
+                    .filter(|minutes| *minutes > 0.0 && minutes.is_finite())
+                    .ok_or_else(|| format!("--minutes {value}: a number above 0 is needed"))?;
+            }
+            _ => return Err(format!("there is no option {flag}")),
+        }
+    }
+    let here = std::env::current_exe().map_err(|error| error.to_string())?;
+    let folder = here.parent().unwrap_or(Path::new(".")).to_path_buf();
+    let out = out.unwrap_or_else(|| folder.join("out"));
+    std::fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+    let work = std::env::temp_dir().join(format!("millpond-card-{}", std::process::id()));
+    std::fs::create_dir_all(work.join("logs")).map_err(|error| format!("{}: {error}", work.display()))?;
+    let mut session = Session {
+        folder,
+        work,
+        out: out
+            .canonicalize()
+            .map_err(|error| format!("{}: {error}", out.display()))?,
+        driver: options.driver,
+        rehearse: options.rehearse,
+        quick: options.quick,
+        ends: Instant::now() + Duration::from_secs_f64(minutes * 60.0),
+        cuda: 0,
+    };
+    let mut report = Report::begin(&session)?;
+    session.cuda = report.cuda();
+    for plan in steps::ALL.iter().filter(|plan| chosen.contains(&plan.number)) {
+        let begun = Instant::now();
+        let mut step = Step::new(plan.number, plan.name);
+        if session.limit(1).is_zero() {
+            step.note("no time was left for this step");
+            step.outcome = Outcome::NoTime;
+        } else {
+            for part in plan.parts {
+                part.run(&session, &mut step);
+            }
+        }
+        step.seconds = begun.elapsed().as_secs_f64();
+        println!(
+            "step {:>2}: {} ({:.1} s): {}",
+            step.number,
+            step.name,
+            step.seconds,
+            step.outcome.name()
+        );
+        for check in step.failed_checks() {
+            println!("         not as assumed: {check}");
+        }
+        report.add(step);
+        // What there is so far is kept, whatever becomes of the next step.
+        report.write(&session)?;
+    }
+    child::pack(&session);
+    println!("{}", session.out.join("card.md").display());
+    Ok(report.is_complete())
+}
+
+/// Numbers of steps, such as `1,3,6`.
+fn numbers(text: &str) -> Result<Vec<u32>, String> {
+    let one = |text: &str| {
+        let number: Option<u32> = text.trim().parse().ok();
+        number
+            .filter(|number| steps::ALL.iter().any(|step| step.number == *number))
+            .ok_or_else(|| format!("there is no step '{text}': they are 1 to {}", steps::ALL.len()))
+    };
+    text.split(',').map(one).collect()
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn steps_are_chosen_by_number() {
+        assert_eq!(numbers("1,3, 12"), Ok(vec![1, 3, 12]));
+        for bad in ["", "0", "13", "one", "1,,2"] {
+            assert!(numbers(bad).is_err(), "{bad}");
+        }
+    }
+}

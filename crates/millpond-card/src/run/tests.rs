@@ -1,0 +1,265 @@
+//! The library's test programs on the driver as it is.
+
+use super::Session;
+use super::child::{Ended, Program};
+use super::programs::machine_library;
+use super::report::Step;
+use serde_json::json;
+
+const TABLE: &str = "Test programs";
+const FAILED: &str = "Tests that failed";
+/// Seconds after which a test that prints nothing counts as hanging.
+const SILENT: u64 = 30;
+/// How often a program is begun anew after a test that ended it.
+const AGAIN: usize = 4;
+
+/// How a test ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Ending {
+    Passed,
+    /// What it said when it stopped early.
+    Skipped(String),
+    Failed,
+    Ignored,
+    /// Its program ended with it, or hung in it.
+    Lost,
+}
+
+/// Runs a test program; the runs that a lost test ends are begun anew without it.
+pub(super) fn run(session: &Session, step: &mut Step, name: &str, seconds: u64) {
+    step.table(
+        TABLE,
+        &["program", "passed", "skipped", "failed", "lost", "seconds"],
+    );
+    let path = format!("tests/{name}");
+    if !session.folder.join(&path).exists() {
+        step.note(&format!("{name}: not carried, so not run"));
+        return;
+    }
+    let (mut all, mut taken): (Vec<(String, Ending)>, f64) = (Vec::new(), 0.0);
+    for round in 0..AGAIN {
+        let mut program = program(session, &path, &format!("{name}-{round}"), seconds)
+            .args(["--test-threads=1", "--nocapture"])
+            .quiet(SILENT);
+        if !all.is_empty() {
+            program = program.args(["--exact"]);
+            for (test, _) in &all {
+                program = program.args(["--skip", test]);
+            }
+        }
+        let ran = match program.run(session) {
+            Ok(ran) => ran,
+            Err(why) => return step.trouble(why),
+        };
+        taken += ran.seconds;
+        let found = read(&ran.out);
+        let lost = found.iter().any(|(_, ending)| *ending == Ending::Lost);
+        all.extend(found);
+        match ran.ended {
+            // 101 is that of a program whose tests failed.
+            Ended::Code(0 | 101) if !lost => break,
+            _ if lost => step.note(&format!(
+                "{name}: {} ended its program ({:?})",
+                all.last().map_or("a test", |(test, _)| test.as_str()),
+                ran.ended
+            )),
+            ended => {
+                step.trouble(format!("{name} ended without a result ({ended:?})"));
+                break;
+            }
+        }
+    }
+    let count = |of: &dyn Fn(&Ending) -> bool| all.iter().filter(|(_, ending)| of(ending)).count();
+    let failed = count(&|ending| *ending == Ending::Failed);
+    let lost = count(&|ending| *ending == Ending::Lost);
+    step.row(
+        TABLE,
+        vec![
+            json!(name),
+            json!(count(&|ending| *ending == Ending::Passed)),
+            json!(count(&|ending| matches!(ending, Ending::Skipped(_)))),
+            json!(failed),
+            json!(lost),
+            json!((taken * 10.0).round() / 10.0),
+        ],
+    );
+    if failed + lost > 0 {
+        step.table(FAILED, &["program", "test", "how"]);
+        for (test, ending) in &all {
+            if matches!(ending, Ending::Failed | Ending::Lost) {
+                step.row(
+                    FAILED,
+                    vec![json!(name), json!(test), json!(format!("{ending:?}"))],
+                );
+            }
+        }
+        step.trouble(format!(
+            "{name}: {failed} tests failed, {lost} ended their program; see {name}-*.out in logs.tar.gz"
+        ));
+    }
+    let skipped: Vec<_> = all
+        .iter()
+        .filter_map(|(test, ending)| match ending {
+            Ending::Skipped(why) => Some(json!({ "test": test, "why": why })),
+            _ => None,
+        })
+        .collect();
+    step.answer(&format!("skipped in {name}"), json!(skipped));
+}
+
+/// A test program that finds the driver as on a machine with a card: no function of the emulator's is there.
+fn program(session: &Session, path: &str, name: &str, seconds: u64) -> Program {
+    let mut program = Program::new(session, path, name, seconds)
+        .env("MILLPOND_TEST_CUDA", "real")
+        .together();
+    if let Some(folder) = session.driver_folder() {
+        let bare = folder.join("bare");
+        let folder = if bare.exists() { bare } else { folder.to_path_buf() };
+        program = program.env("LD_LIBRARY_PATH", folder);
+    }
+    // Kernels are held against the host, whose sums are in their order; one test asks for the library.
+    program = program.env("MILLPOND_CUBLAS", "off");
+    for (variable, library) in [
+        ("MILLPOND_NVRTC", "libnvrtc.so"),
+        ("MILLPOND_TEST_CUBLAS", "libcublas.so"),
+    ] {
+        if let Some(path) = machine_library(session, library) {
+            program = program.env(variable, path);
+        }
+    }
+    program
+}
+
+/// Reads the output of tests that ran one after the other with their own output between.
+fn read(text: &str) -> Vec<(String, Ending)> {
+    let mut all: Vec<(String, Ending)> = Vec::new();
+    let mut open: Option<(String, Option<String>)> = None;
+    for line in text.lines() {
+        if let Some((name, rest)) = begins(line) {
+            if let Some((lost, _)) = open.take() {
+                all.push((lost, Ending::Lost));
+            }
+            open = Some((name.to_owned(), None));
+            said(rest, &mut open, &mut all);
+        } else {
+            said(line, &mut open, &mut all);
+        }
+    }
+    if let Some((lost, _)) = open {
+        all.push((lost, Ending::Lost));
+    }
+    all
+}
+
+/// The name of a test whose line this is, and what follows on it.
+fn begins(line: &str) -> Option<(&str, &str)> {
+    let (name, rest) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    let name = name.strip_suffix(" - should panic").unwrap_or(name);
+    (!name.contains(' ')).then_some((name, rest))
+}
+
+/// Takes in what a test printed, and its end.
+fn said(text: &str, open: &mut Option<(String, Option<String>)>, all: &mut Vec<(String, Ending)>) {
+    let Some((name, skipped)) = open else { return };
+    if let Some((_, why)) = text.split_once("skipped: ") {
+        *skipped = Some(why.trim_end_matches("ok").to_owned());
+    }
+    // What a test printed last may not end with a line of its own.
+    let ending = if text.ends_with("FAILED") {
+        Ending::Failed
+    } else if text == "ignored" || text.starts_with("ignored, ") {
+        Ending::Ignored
+    } else if text == "ok" {
+        skipped.take().map_or(Ending::Passed, Ending::Skipped)
+    } else {
+        return;
+    };
+    all.push((std::mem::take(name), ending));
+    *open = None;
+}
+
+/// Blocks that come and go on eight streams, under compute-sanitizer where the machine has that.
+pub(super) fn churn(session: &Session, step: &mut Step, seconds: u64) {
+    const CHURN: &str = "churn::blocks_keep_their_contents_on_eight_streams";
+    let path = "tests/cuda_pool";
+    if !session.folder.join(path).exists() {
+        return step.note("cuda_pool: not carried, so no churn");
+    }
+    let sanitizer = ["compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer"]
+        .into_iter()
+        .find(|tool| {
+            Program::new(session, tool, "sanitizer-version", 10)
+                .args(["--version"])
+                .run(session)
+                .is_ok()
+        });
+    let test = session.folder.join(path);
+    let test = test.to_string_lossy();
+    let arguments = [CHURN, "--exact", "--nocapture", "--test-threads=1"];
+    let rounds = if session.quick { "20" } else { "2000" };
+    let program = match sanitizer {
+        Some(tool) => program(session, tool, "churn", seconds)
+            .args([
+                "--tool",
+                "memcheck",
+                "--target-processes",
+                "all",
+                "--error-exitcode",
+                "9",
+                &test,
+            ])
+            .args(arguments),
+        None => {
+            step.note("compute-sanitizer is not on this machine: the churn ran without it");
+            program(session, path, "churn", seconds).args(arguments)
+        }
+    };
+    // As its own child, so that what the sanitizer says of it is seen.
+    let program = program
+        .env("MILLPOND_CHURN_ROUNDS", rounds)
+        .env("MILLPOND_TEST_OF_CUDA", CHURN);
+    match program.run(session) {
+        Ok(ran) => {
+            let passed = read(&ran.out).iter().any(|(_, ending)| *ending == Ending::Passed);
+            let summary = ran.out.lines().find(|line| line.contains("ERROR SUMMARY"));
+            step.check(
+                "churn on eight streams reads what it wrote, and the sanitizer finds nothing",
+                passed && ran.ended == Ended::Code(0),
+                format!(
+                    "{rounds} rounds in {:.1} s; {}",
+                    ran.seconds,
+                    summary.map_or("no sanitizer", |line| line.trim_start_matches(['=', ' ']))
+                ),
+            );
+            if !passed {
+                step.trouble(format!(
+                    "the churn ended with {:?}; see churn.out in logs.tar.gz",
+                    ran.ended
+                ));
+            }
+        }
+        Err(why) => step.trouble(why),
+    }
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn endings_are_read_from_between_the_output() {
+        let text = "running 5 tests\ntest a::b ... ok\ntest c ... skipped: on the emulated driver only\nok\n\
+            test d ... some output\nmore\nok\ntest e ... \nthread 'e' panicked at x.rs:1:1:\nno\nFAILED\n\
+            test f ... ignored, it takes an hour\ntest g ... output, and then\n";
+        let expected = [
+            ("a::b", Ending::Passed),
+            ("c", Ending::Skipped("on the emulated driver only".to_owned())),
+            ("d", Ending::Passed),
+            ("e", Ending::Failed),
+            ("f", Ending::Ignored),
+            ("g", Ending::Lost),
+        ];
+        let expected = expected.map(|(name, ending)| (name.to_owned(), ending));
+        assert_eq!(read(text), expected);
+    }
+}
