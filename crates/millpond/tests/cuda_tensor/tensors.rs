@@ -383,7 +383,7 @@ fn a_missing_wait_of_a_launch_is_found() {
     let options = std::iter::once("streams:seeded,seed:1,strict:on".to_owned());
     in_children("tensors::a_missing_wait_of_a_launch_is_found", options, || {
         planted(|device, tensor, other| {
-            let ptx = ".version 7.0\n.target sm_70\n.visible .entry fill()";
+            let ptx = ".version 7.0\n.target sm_70\n.visible .entry fill() { ret; }";
             let fill = CudaModule::load(device, ptx).and_then(|module| module.kernel("fill"));
             tensor.fill(2.0).expect("it goes");
             let fill = fill.expect("it is there");
@@ -400,7 +400,7 @@ fn a_programs_own_kernel_takes_tensors() {
         let (device, pool, _) = device().expect("a device");
         let [first, second] = two_streams(&device);
         let [here, there] = [&first, &second].map(|stream| pool.on(stream).expect("memory"));
-        let ptx = ".version 7.0\n.target sm_70\n.visible .entry scale()";
+        let ptx = ".version 7.0\n.target sm_70\n.visible .entry scale() { ret; }";
         let scale = CudaModule::load(&device, ptx).and_then(|module| module.kernel("scale"));
         let (input, mut out) = (numbers(&here, &[4, 5]), numbers(&there, &[4, 5]));
         let rows = input.slice(0, 2..).expect("a view");
