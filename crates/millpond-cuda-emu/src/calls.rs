@@ -49,6 +49,8 @@ pub(crate) struct Call {
     pub(crate) driver: &'static Driver,
     pub(crate) per_thread: bool,
     pub(crate) thread: u64,
+    /// What it answers whatever it does: a fault of a call that has its effect all the same.
+    pub(crate) fault: Option<Code>,
     origin: Origin,
 }
 
@@ -61,7 +63,8 @@ struct Process {
 static PROCESS: OnceLock<Process> = OnceLock::new();
 static INITIALISED: AtomicBool = AtomicBool::new(false);
 static ALL_CALLS: AtomicU64 = AtomicU64::new(0);
-static LOST: AtomicBool = AtomicBool::new(false);
+/// What ended the device, if anything has: its answer to everything from then on.
+static LOST: OnceLock<Code> = OnceLock::new();
 static THREADS: AtomicU64 = AtomicU64::new(1);
 
 /// A fault asked for while the program runs, and how many of its calls are still to go.
@@ -72,9 +75,6 @@ thread_local! {
     static CALLBACK: Cell<bool> = const { Cell::new(false) };
     static CURRENT: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
-
-/// What a lost device says to everything.
-const GONE: Code = Code::UNKNOWN;
 
 /// The process's driver, made by the first call.
 fn driver() -> Answer<&'static Driver> {
@@ -129,7 +129,7 @@ pub(crate) fn enter(entry: &'static Entry, per_thread: bool, body: impl FnOnce(&
             // These do not look at the driver, but one there has to be to hand them.
             let driver = driver()?;
             fault(entry, driver, own, number)?;
-            return body(&call(entry, driver, per_thread, number));
+            return body(&call(entry, driver, per_thread, number, None));
         }
         if CALLBACK.get() {
             return Err(Code::NOT_PERMITTED);
@@ -141,17 +141,22 @@ pub(crate) fn enter(entry: &'static Entry, per_thread: bool, body: impl FnOnce(&
             .state()
             .time
             .host_works(thread(), driver.shared.options.call_cost);
-        if driver.shared.options.lost.is_some_and(|lost| number >= lost) {
-            LOST.store(true, Ordering::Relaxed);
+        if let Some((nth, code)) = driver.shared.options.lost
+            && number >= nth
+        {
+            LOST.get_or_init(|| code);
         }
-        if LOST.load(Ordering::Relaxed) {
-            return Err(GONE);
+        if let Some(code) = LOST.get() {
+            return Err(*code);
         }
         if !entry.there(&driver.shared.options) {
             return Err(Code::NOT_SUPPORTED);
         }
-        fault(entry, driver, own, number)?;
-        body(&call(entry, driver, per_thread, number))
+        let fault = fault(entry, driver, own, number);
+        match fault {
+            Err(code) if !entry.acts_when_it_fails() => Err(code),
+            _ => body(&call(entry, driver, per_thread, number, fault.err())),
+        }
     };
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(())) => 0,
@@ -160,7 +165,13 @@ pub(crate) fn enter(entry: &'static Entry, per_thread: bool, body: impl FnOnce(&
     }
 }
 
-fn call(entry: &'static Entry, driver: &'static Driver, per_thread: bool, number: u64) -> Call {
+fn call(
+    entry: &'static Entry,
+    driver: &'static Driver,
+    per_thread: bool,
+    number: u64,
+    fault: Option<Code>,
+) -> Call {
     let context = current().unwrap_or(0);
     let origin = Origin {
         call: entry.name,
@@ -172,6 +183,7 @@ fn call(entry: &'static Entry, driver: &'static Driver, per_thread: bool, number
         driver,
         per_thread,
         thread: thread(),
+        fault,
         origin,
     }
 }
@@ -283,6 +295,11 @@ impl Entry {
         }
     }
 
+    /// Whether it has its effect also where it answers an error: a capture ends with the first call that ends it.
+    fn acts_when_it_fails(&self) -> bool {
+        self.name == "cuStreamEndCapture"
+    }
+
     /// Whether the driver that is asked for has it.
     pub(crate) fn there(&self, options: &Options) -> bool {
         let group = match self.needs {
@@ -307,11 +324,31 @@ impl Call {
     /// The current context, in which nothing came to grief.
     pub(crate) fn context(&self) -> Answer<u64> {
         let context = current().ok_or(Code::INVALID_CONTEXT)?;
-        match self.driver.state().healthy(context) {
-            Ok(_) => Ok(context),
-            Err(Code::INVALID_CONTEXT) => Err(Code::CONTEXT_IS_DESTROYED),
+        let healthy = self.driver.state().healthy(context).map(|_| context);
+        match healthy {
+            Ok(context) => Ok(context),
+            Err(Code::INVALID_CONTEXT) => Err(self.unknown(context, Code::CONTEXT_IS_DESTROYED)),
             Err(code) => Err(code),
         }
+    }
+
+    /// A handle that is nobody's was named; answers the code.
+    pub(crate) fn unknown(&self, handle: u64, code: Code) -> Code {
+        self.driver.state().unknown(handle, code, self.origin)
+    }
+
+    /// A context that a client names.
+    pub(crate) fn known_context(&self, handle: usize) -> Answer<u64> {
+        let handle = handle as u64;
+        let known = self.driver.state().context(handle).map(|_| handle);
+        known.map_err(|code| self.unknown(handle, code))
+    }
+
+    /// An event that a client names.
+    pub(crate) fn event(&self, handle: usize) -> Answer<u64> {
+        let handle = handle as u64;
+        let known = self.driver.state().event(handle).map(|_| handle);
+        known.map_err(|code| self.unknown(handle, code))
     }
 
     /// The device of the current context.
@@ -326,9 +363,17 @@ impl Call {
             0..=2 => self.context()?,
             _ => current().unwrap_or(0),
         };
-        self.driver
-            .state()
-            .find_stream(handle as u64, context, self.per_thread, self.thread)
+        let handle = handle as u64;
+        let mut state = self.driver.state();
+        let found = state.find_stream(handle, context, self.per_thread, self.thread);
+        found.map_err(|code| state.unknown(handle, code, self.origin))
+    }
+
+    /// A stream that was created, whatever has become of its context.
+    pub(crate) fn named_stream(&self, handle: usize) -> Answer<u64> {
+        let handle = handle as u64;
+        let known = self.driver.state().stream(handle).map(|_| handle);
+        known.map_err(|code| self.unknown(handle, code))
     }
 
     /// A device by its number.

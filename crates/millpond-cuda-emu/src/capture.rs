@@ -134,6 +134,7 @@ impl State {
         Ok(())
     }
 
+    /// Ends a capture. Whatever it answers, a capture that this call may end has ended: a second call is refused.
     pub(crate) fn end_capture(&mut self, stream: u64, thread: u64) -> Answer<u64> {
         let handle = self.stream(stream)?.capture.ok_or(Code::ILLEGAL_STATE)?;
         let capture = self.captures.get(&handle).ok_or(Code::ILLEGAL_STATE)?;
@@ -303,34 +304,38 @@ impl State {
 
     /// Waiting for a whole context while a stream of it is captured, in whatever mode: what is captured cannot be waited for.
     pub(crate) fn refuse_in_capture(&mut self, context: u64) -> Answer {
-        let of = |(handle, capture): (&u64, &Capture)| (capture.context == context).then_some(*handle);
-        match self.captures.iter().find_map(of) {
-            Some(capture) => {
-                self.invalidate(capture);
-                Err(Code::STREAM_CAPTURE_UNSUPPORTED)
-            }
-            None => Ok(()),
-        }
+        self.refuse_where(|capture| capture.context == context)
     }
 
-    /// Calls that may synchronise by themselves, as plain allocation does: refused while a capture forbids them, as far as the
-    /// calling thread cares for captures at all ([`exchange_mode`]).
+    /// Refuses a call where there are such captures, and invalidates all of them.
+    fn refuse_where(&mut self, conflicts: impl Fn(&Capture) -> bool) -> Answer {
+        let mut answer = Ok(());
+        for capture in self.captures.values_mut().filter(|capture| conflicts(capture)) {
+            capture.invalid = true;
+            answer = Err(Code::STREAM_CAPTURE_UNSUPPORTED);
+        }
+        answer
+    }
+
+    /// Calls that CUDA names potentially unsafe, such as plain allocation, what is asked of pools, and the creation of streams: refused
+    /// while a capture forbids them, as far as the calling thread's mode ([`exchange_mode`]) makes it care for captures. Another
+    /// thread's global capture forbids them too, and is invalidated as well.
     pub(crate) fn refuse_unsafe(&mut self, thread: u64) -> Answer {
         let cares = MODE.get();
-        let forbids = |(handle, capture): (&u64, &Capture)| {
-            let refused = match (cares, capture.mode) {
-                (RELAXED, _) | (_, RELAXED) => false,
-                (GLOBAL, GLOBAL) => true,
-                _ => capture.thread == thread,
-            };
-            refused.then_some(*handle)
-        };
-        match self.captures.iter().find_map(forbids) {
-            Some(capture) => {
-                self.invalidate(capture);
-                Err(Code::STREAM_CAPTURE_UNSUPPORTED)
-            }
-            None => Ok(()),
+        self.refuse_where(|capture| match (cares, capture.mode) {
+            (RELAXED, _) | (_, RELAXED) => false,
+            (GLOBAL, GLOBAL) => true,
+            _ => capture.thread == thread,
+        })
+    }
+
+    /// Calls of which the documentation does not say whether they are unsafe in a capture. Only strict mode refuses them: a client that
+    /// takes no chances makes them in the relaxed mode.
+    pub(crate) fn refuse_doubtful(&mut self, thread: u64) -> Answer {
+        if self.strict.on() {
+            self.refuse_unsafe(thread)
+        } else {
+            Ok(())
         }
     }
 

@@ -87,6 +87,16 @@ impl State {
     }
 
     fn remove_context(&mut self, handle: u64) {
+        const END: &str = "the end of its context";
+        let streams = self.streams.iter().filter(|(_, stream)| stream.context == handle);
+        let events = self.events.iter().filter(|(_, event)| event.context == handle);
+        let streams = streams.map(|(of, _)| (*of, "stream", END));
+        let events = events.map(|(of, _)| (*of, "event", END));
+        let context = [(handle, "context", "its destruction or last release")];
+        let ended: Vec<_> = streams.chain(events).chain(context).collect();
+        for (of, what, call) in ended {
+            self.end_handle(of, what, call);
+        }
         self.streams.retain(|_, stream| stream.context != handle);
         self.events.retain(|_, event| event.context != handle);
         if let Some(context) = self.contexts.remove(&handle)
@@ -95,7 +105,7 @@ impl State {
             self.primary[context.device as usize] = None;
         }
         let origin = Origin {
-            call: "the end of its context",
+            call: END,
             ..Origin::default()
         };
         for (at, block) in self.memory.context_gone(handle) {

@@ -7,6 +7,7 @@ use crate::error::{Answer, Code};
 use crate::event::Event;
 use crate::kernels::Kernels;
 use crate::memory::Memory;
+use crate::memory::os::Span;
 use crate::options::Options;
 use crate::stream::Stream;
 use crate::strict::{Origin, Strict};
@@ -15,6 +16,9 @@ use crate::work::queue::Queue;
 use crate::work::run::{Chooser, Promise};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// How many handles that have ended are remembered.
+const ENDED: usize = 4096;
 
 /// Everything that changes.
 #[derive(Debug)]
@@ -41,6 +45,8 @@ pub(crate) struct State {
     /// What the host knows to be over.
     pub(crate) host: Clock,
     pub(crate) strict: Strict,
+    /// The last streams, events and contexts that have ended: of what kind, and by which call.
+    pub(crate) ended: BTreeMap<u64, (&'static str, &'static str)>,
     /// Streams that have gone, when the host knew all their work to be over.
     pub(crate) retired: HashSet<u64>,
     pub(crate) closing: bool,
@@ -82,6 +88,7 @@ impl Driver {
             time: Timeline::default(),
             host: Clock::default(),
             strict: Strict::new(options.strict),
+            ended: BTreeMap::new(),
             retired: HashSet::new(),
             closing: false,
             next: 0x100,
@@ -177,10 +184,42 @@ impl State {
         self.next
     }
 
+    /// A handle ends, and whoever names it from then on is told so by strict mode.
+    pub(crate) fn end_handle(&mut self, handle: u64, what: &'static str, call: &'static str) {
+        if self.strict.on() {
+            self.ended.insert(handle, (what, call));
+            if self.ended.len() > ENDED {
+                self.ended.pop_first();
+            }
+        }
+    }
+
+    /// A call names a handle that is nobody's: one that was somebody's is a misuse. Answers the code.
+    pub(crate) fn unknown(&mut self, handle: u64, code: Code, origin: Origin) -> Code {
+        if let Some((what, ended)) = self.ended.get(&handle).copied() {
+            self.strict.stale(what, handle, ended, origin);
+        }
+        code
+    }
+
     /// Work of a context came to grief: every later call in it says so.
     pub(crate) fn fail(&mut self, context: u64, code: Code) {
         if let Some(context) = self.contexts.get_mut(&context) {
             context.failed.get_or_insert(code);
+        }
+    }
+
+    /// The bytes of a range, for a kernel of a device: another device's memory has to be opened to it, by `cuCtxEnablePeerAccess`,
+    /// `cuMemSetAccess` or `cuMemPoolSetAccess`. Copies and fills are the driver's, which reaches all of them.
+    pub(crate) fn reach(&self, at: u64, len: u64, device: u32) -> Answer<Vec<Span>> {
+        let peers = |context: u64| {
+            let mut contexts = self.contexts.values();
+            contexts.any(|own| own.device == device && own.peers.contains(&context))
+        };
+        if self.memory.is_open_to(at, len, device, peers) {
+            self.memory.resolve(at, len)
+        } else {
+            Err(Code::ILLEGAL_ADDRESS)
         }
     }
 

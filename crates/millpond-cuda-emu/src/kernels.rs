@@ -8,6 +8,7 @@ mod expand;
 mod matmul;
 mod motion;
 mod number;
+mod ptx;
 mod sum;
 mod walk;
 
@@ -152,7 +153,7 @@ impl DeviceMemory<'_> {
         let spans = {
             let mut state = self.shared.state();
             state.memory.touch(at, len, self.device, false);
-            state.memory.resolve(at, len)?
+            state.reach(at, len, self.device)?
         };
         Ok(spans.iter().flat_map(|span| span.read()).collect())
     }
@@ -161,14 +162,14 @@ impl DeviceMemory<'_> {
     fn reach(&self, at: u64, len: u64, write: bool) -> Answer<os::Reach> {
         let mut state = self.shared.state();
         state.memory.touch(at, len, self.device, write);
-        Ok(os::Reach::new(state.memory.resolve(at, len)?))
+        Ok(os::Reach::new(state.reach(at, len, self.device)?))
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Answer {
         let spans = {
             let mut state = self.shared.state();
             state.memory.touch(at, bytes.len() as u64, self.device, true);
-            state.memory.resolve(at, bytes.len() as u64)?
+            state.reach(at, bytes.len() as u64, self.device)?
         };
         let mut rest = bytes;
         for span in spans {
@@ -386,12 +387,11 @@ impl Kernels {
         self.by_name.insert(name.to_owned(), Arc::new(kernel));
     }
 
-    /// Takes a module's text; only the names of its entries are read.
-    pub(crate) fn load(&mut self, handle: u64, ptx: &str) -> Answer {
-        if !ptx.contains(".version") {
-            return Err(Code::INVALID_IMAGE);
-        }
-        self.modules.insert(handle, entries(ptx));
+    /// Takes a module's text, for a driver of this version. What begins it is checked, and of the rest only the names of its entries are
+    /// read.
+    pub(crate) fn load(&mut self, handle: u64, ptx: &str, version: i32) -> Answer {
+        ptx::check(ptx, version)?;
+        self.modules.insert(handle, ptx::entries(ptx));
         Ok(())
     }
 
@@ -435,23 +435,6 @@ impl Kernels {
     }
 }
 
-/// The names of the entries of a PTX text.
-fn entries(ptx: &str) -> Vec<String> {
-    let mut names = Vec::new();
-    let mut words = ptx
-        .lines()
-        .map(|line| line.split("//").next().unwrap_or(""))
-        .flat_map(str::split_whitespace);
-    while let Some(word) = words.next() {
-        if word == ".entry"
-            && let Some(name) = words.next()
-        {
-            names.push(name.split('(').next().unwrap_or(name).to_owned());
-        }
-    }
-    names
-}
-
 /// Bytes at an address, for kernels registered through the C interface.
 pub(crate) fn read(shared: &Shared, at: u64, len: u64) -> Answer<Vec<os::Span>> {
     let mut state = shared.state();
@@ -464,17 +447,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_read_from_ptx() {
-        let text =
-            ".version 8.0\n.visible .entry fill(\n.param .u64 a) { } // .entry no\n.entry\n  scale (\n";
-        assert_eq!(entries(text), ["fill", "scale"]);
+    fn functions_are_found_by_the_names_of_entries() {
+        const HEAD: &str = ".version 8.0\n.target sm_70\n";
         let mut kernels = Kernels::default();
-        kernels.load(1, text).unwrap();
+        let mut load = |handle, body: &str| kernels.load(handle, &format!("{HEAD}{body}"), 12_080);
+        load(1, ".visible .entry fill(.param .u64 a) { }").unwrap();
+        load(4, ".entry mine() { }").unwrap();
+        assert_eq!(load(6, ".entry mine()"), Err(Code::INVALID_PTX));
         assert_eq!(kernels.function(2, 1, "fill"), Ok(2));
         assert_eq!(kernels.function(3, 1, "fill"), Ok(2), "the same one again");
         assert_eq!(kernels.function(3, 1, "axpy"), Err(Code::NOT_FOUND));
-        kernels.load(4, ".version 8.0 .entry mine()").unwrap();
         assert_eq!(kernels.function(5, 4, "mine"), Err(Code::NO_BINARY_FOR_GPU));
-        assert_eq!(kernels.load(6, "nothing"), Err(Code::INVALID_IMAGE));
+        assert!(!kernels.is_module(6));
     }
 }

@@ -20,7 +20,7 @@ use crate::strict::Origin;
 use free_list::FreeList;
 use heap::Heap;
 use os::{Arena, Span, Store};
-use pages::{Bytes, Mapped, Pages};
+use pages::{Bytes, Devices, Mapped, Pages};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Physical memory comes in granules of 2 MiB, as on the cards there are.
@@ -187,6 +187,23 @@ impl Memory {
         parts.into_iter().map(span).collect()
     }
 
+    /// Whether work of a device may touch a range, which is in one block or in none. `peers` tells whether the device has been opened to
+    /// what a context allocates.
+    pub(crate) fn is_open_to(&self, at: u64, len: u64, device: u32, peers: impl Fn(u64) -> bool) -> bool {
+        let Some((_, block)) = self.block(at) else {
+            return true;
+        };
+        match &block.kind {
+            Kind::Plain => block.device == device || peers(block.context),
+            Kind::Pool(pool) => {
+                let pool = self.pools.get(pool);
+                block.device == device || pool.is_some_and(|pool| pool.peers >> device & 1 != 0)
+            }
+            Kind::Reserved => self.pages.all(at, len, |piece| piece.access.allows(device)),
+            Kind::Managed(_) | Kind::Host(_) | Kind::Registered(_) | Kind::Opened(_) => true,
+        }
+    }
+
     /// Granules of a device, in as many pieces as it takes.
     fn take_granules(&mut self, device: u32, len: u64) -> Answer<Vec<(u64, u64)>> {
         self.card_mut(device)?
@@ -217,13 +234,13 @@ impl Memory {
     }
 
     /// Shows pieces of a store one after another at an address. Nothing is left behind where it fails.
-    fn show(&mut self, at: u64, bytes: Bytes, pieces: &[(u64, u64)], handle: u64, access: bool) -> Answer {
+    fn show(&mut self, at: u64, bytes: Bytes, pieces: &[(u64, u64)], handle: u64, access: Devices) -> Answer {
         let mut next = at;
         for (index, &(offset, len)) in pieces.iter().enumerate() {
             let store = self.store(bytes)?;
             let mapped = self.arena.map(next, len, store, offset);
             let opened = mapped.and_then(|()| {
-                if access && self.open {
+                if access.any() && self.open {
                     self.arena.open(next, len, true)
                 } else {
                     Ok(())
@@ -273,7 +290,7 @@ impl Memory {
             return Err(Code::OUT_OF_MEMORY);
         };
         let bytes = Bytes { device, shared: None };
-        if let Err(code) = self.show(at, bytes, &pieces, 0, true) {
+        if let Err(code) = self.show(at, bytes, &pieces, 0, Devices::ALL) {
             self.space.give(at, len);
             self.give_granules(device, &pieces);
             return Err(code);

@@ -52,8 +52,8 @@ pub struct Options {
     pub pace: bool,
     /// Calls that fail.
     pub fail: Vec<Fault>,
-    /// From which call on the device is lost.
-    pub lost: Option<u64>,
+    /// From which call on the device is lost, and what it answers from then on.
+    pub lost: Option<(u64, Code)>,
     /// Whether the driver has virtual memory management. Without, its functions answer that they are not supported, the device's
     /// attribute is 0 and `cuGetProcAddress` does not know them; the symbols are there, as a library cannot hide its own.
     pub vmm: bool,
@@ -98,13 +98,14 @@ const KEYS: &str = "\
   memory:BYTES         of each device; K, M, G and T are powers of 1024 (80G)
   streams:KIND         in-place, threads or seeded (in-place)
   seed:N               the order of seeded streams (0)
-  strict:on|off        device memory is closed to the host, misuse is reported (off)
+  strict:on|off        device memory is closed to the host, misuse is reported, and what is not documented to be safe in a
+                       capture is refused there (off)
   link:GB/S            modelled speed of copies between host and device (25)
   latency:NS           modelled nanoseconds before a copy's first byte (8000)
   call-cost:NS         modelled nanoseconds of each call (1000)
   pace:on|off          work takes its modelled time in real time too (off)
   fail:CALL            a call fails: NAME, NAME@N or @N for the N-th, =CODE after it (repeatable)
-  lost:N               the device is lost from the N-th call on
+  lost:N               the device is lost from the N-th call on; =CODE after it for what it answers (700, an illegal address)
   without:vmm|pools    a driver that lacks these (repeatable)
   version:N            what cuDriverGetVersion says (12080)";
 
@@ -174,7 +175,11 @@ impl Options {
             "call-cost" => self.call_cost = number(value, 0, 1_000_000_000)?,
             "pace" => self.pace = switch(value)?,
             "fail" => self.fail.push(Fault::parse(value)?),
-            "lost" => self.lost = Some(number(value.trim_start_matches('@'), 1, u64::MAX)?),
+            "lost" => {
+                let (nth, code) = split_code(value.trim_start_matches('@'))?;
+                let nth = number(nth, 1, u64::MAX)?;
+                self.lost = Some((nth, code.unwrap_or(Code::ILLEGAL_ADDRESS)));
+            }
             "without" => match value {
                 "vmm" => self.vmm = false,
                 "pools" => self.pools = false,
@@ -193,13 +198,7 @@ impl Fault {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
-        let (call, code) = match text.split_once('=') {
-            Some((call, code)) => {
-                let code = Code::parse(code).filter(|code| code.0 != 0);
-                (call, Some(code.ok_or("there is no such code, or it is success")?))
-            }
-            None => (text, None),
-        };
+        let (call, code) = split_code(text)?;
         let (name, nth) = match call.split_once('@') {
             Some((name, nth)) => (name, Some(number(nth, 1, u64::MAX)?)),
             None => (call, None),
@@ -222,6 +221,15 @@ impl Fault {
         let name = (!name.is_empty()).then(|| name.to_owned());
         Ok(Self { name, nth, code })
     }
+}
+
+/// A text, and the code after `=` if there is one.
+fn split_code(text: &str) -> Result<(&str, Option<Code>), &'static str> {
+    let Some((text, code)) = text.split_once('=') else {
+        return Ok((text, None));
+    };
+    let code = Code::parse(code).filter(|code| code.0 != 0);
+    Ok((text, Some(code.ok_or("there is no such code, or it is success")?)))
 }
 
 fn number<T: std::str::FromStr + PartialOrd>(text: &str, least: T, most: T) -> Result<T, &'static str> {
@@ -269,7 +277,7 @@ mod tests {
         let options = options.unwrap();
         assert_eq!(
             (options.devices, options.memory, options.lost),
-            (2, 3 << 20, Some(4))
+            (2, 3 << 20, Some((4, Code::ILLEGAL_ADDRESS)))
         );
         assert!(options.strict && !options.vmm && options.pools);
         let first = Fault {
@@ -284,6 +292,10 @@ mod tests {
         };
         assert_eq!(options.fail, [first, second]);
         assert_eq!(Options::parse("").unwrap(), Options::default());
+        let lost = Options::parse("lost:7=CUDA_ERROR_ECC_UNCORRECTABLE")
+            .unwrap()
+            .lost;
+        assert_eq!(lost, Some((7, Code::ECC_UNCORRECTABLE)));
     }
 
     #[test]
@@ -303,6 +315,7 @@ mod tests {
             "fail:cuInit=0",
             "fail:cuInit=7777",
             "lost:0",
+            "lost:3=0",
             "without:stars",
             "colour:red",
         ] {

@@ -216,8 +216,10 @@ impl State {
         stream.clock.join(&after.clock);
         if self.strict.on() {
             let live = |at| memory.block(at).is_some();
+            let accesses = action.accesses().into_iter();
+            let accesses: Vec<_> = accesses.flat_map(|access| memory.places(access)).collect();
             self.strict
-                .queued(&action.accesses(), stamp, &stream.clock, &self.host, origin, live);
+                .queued(&accesses, stamp, &stream.clock, &self.host, origin, live);
         }
         stream.clock.see(stamp);
         let work = Work {
@@ -247,7 +249,22 @@ impl State {
                 ..origin
             };
             self.strict
-                .queued(&[whole], stamp, &stream.clock, &self.host, origin, |_| true);
+                .queued(&[(whole, None)], stamp, &stream.clock, &self.host, origin, |_| {
+                    true
+                });
+        }
+    }
+
+    /// A range goes back by a call that waits at most by itself.
+    pub(crate) fn unwaited(&mut self, at: u64, len: u64, origin: Origin) {
+        self.strict.unwaited(at, len, &self.host, origin);
+    }
+
+    /// The same of a block, if there is one.
+    pub(crate) fn unwaited_block(&mut self, at: u64, origin: Origin) {
+        let found = self.memory.block(at).filter(|(base, _)| *base == at);
+        if let Some(len) = found.map(|(_, block)| block.len) {
+            self.unwaited(at, len, origin);
         }
     }
 
@@ -273,6 +290,7 @@ impl Driver {
     pub(crate) fn synchronise_stream(&self, handle: u64) -> Answer {
         let mut state = self.state();
         state.refuse_stream_in_capture(handle)?;
+        state.refuse_doubtful(calls::thread())?;
         let after = state.before(handle)?;
         let context = state.stream(handle)?.context;
         let state = self.shared.wait_for(state, &after.tasks);
@@ -290,6 +308,7 @@ impl Driver {
     pub(crate) fn query_stream(&self, handle: u64) -> Answer {
         let mut state = self.state();
         state.refuse_stream_in_capture(handle)?;
+        state.refuse_doubtful(calls::thread())?;
         let after = state.before(handle)?;
         let context = state.stream(handle)?.context;
         let done = after.tasks.iter().all(|task| state.queue.is_done(*task));
@@ -313,6 +332,7 @@ impl Driver {
         }
         let last = state.stamp(handle);
         let stream = state.streams.remove(&handle).ok_or(Code::INVALID_HANDLE)?;
+        state.end_handle(handle, "stream", "cuStreamDestroy_v2");
         if last.place == 0 || state.host.covers(last) {
             state.retire(handle);
         } else if let Some(context) = state.contexts.get_mut(&stream.context) {

@@ -1,15 +1,18 @@
-//! Strict mode: use after free, and two streams at one block with nothing between them.
+//! Strict mode: use after free, two streams at one block with nothing between them, memory that goes back without a wait, and handles
+//! of what has ended.
 //!
 //! The rule is happens-before, told by vector clocks. A piece of work comes after what its stream, the events it waits for and the
 //! legacy stream's rule put before it, and after everything the host had synchronised with when it was queued. What one thread
 //! of the host has waited for counts for all: threads order each other by means that are not seen here. So nothing is
-//! reported that was ordered; a race between threads of the host may go unseen. Bytes are compared, not blocks; work that does
+//! reported that was ordered; a race between threads of the host may go unseen. Bytes are compared, not blocks, and of memory that the
+//! client maps itself physical bytes, so that one page at two addresses is one; work that does
 //! not say what it touches (kernels registered through the C interface) is not compared. Branches of one graph count as ordered.
 //!
 //! What other processes do is not seen, only that they were waited for: whatever was recorded here for others to wait for by then may
 //! have been, and counts as ordered. What processes do to each other's blocks is not compared.
 #![forbid(unsafe_code)]
 
+use crate::memory::pages::Bytes;
 use crate::work::clock::{Clock, Stamp};
 use std::collections::VecDeque;
 use std::fmt;
@@ -44,9 +47,30 @@ pub(crate) struct Access {
     pub(crate) write: bool,
 }
 
+/// Physical memory: where a page lies that may be at several addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) bytes: Bytes,
+    pub(crate) offset: u64,
+}
+
+/// The first byte that two uses have in common, as the first of them addresses it. Memory is compared where both say which it is, and
+/// addresses where they do not.
+fn common(one: (Access, Option<Place>), other: (Access, Option<Place>)) -> Option<u64> {
+    let ((a, a_place), (b, b_place)) = (one, other);
+    let (start, other_start) = match (a_place, b_place) {
+        (Some(a), Some(b)) if a.bytes == b.bytes => (a.offset, b.offset),
+        (Some(_), Some(_)) => return None,
+        _ => (a.at, b.at),
+    };
+    let first = start.max(other_start);
+    (first < start + a.len && first < other_start + b.len).then(|| a.at + (first - start))
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     access: Access,
+    place: Option<Place>,
     stamp: Stamp,
     origin: Origin,
 }
@@ -57,6 +81,10 @@ struct Freed {
     len: u64,
     taken: Origin,
     freed: Origin,
+}
+
+fn verb(write: bool) -> &'static str {
+    if write { "writes" } else { "reads" }
 }
 
 /// How many freed blocks are remembered.
@@ -128,10 +156,10 @@ impl Strict {
         (clock.place(OTHERS) > 0).then(|| self.waits.get(index)).flatten()
     }
 
-    /// Work is queued that touches these bytes; `clock` is what comes before it, `host` what the host knows to be over.
+    /// Work is queued that touches these bytes of this memory; `clock` is what comes before it, `host` what the host knows to be over.
     pub(crate) fn queued(
         &mut self,
-        accesses: &[Access],
+        accesses: &[(Access, Option<Place>)],
         stamp: Stamp,
         clock: &Clock,
         host: &Clock,
@@ -143,24 +171,27 @@ impl Strict {
         }
         self.seen.retain(|seen| !host.covers(seen.stamp));
         let others = self.by_others(clock).cloned().unwrap_or_default();
-        for &access in accesses.iter().filter(|access| access.len > 0) {
+        for &(access, place) in accesses.iter().filter(|used| used.0.len > 0) {
             if !live(access.at) {
                 self.look_among_the_freed(access, origin);
             }
             let races = |seen: &&Seen| {
-                let overlap =
-                    seen.access.at < access.at + access.len && access.at < seen.access.at + seen.access.len;
-                overlap
+                common((access, place), (seen.access, seen.place)).is_some()
                     && (access.write || seen.access.write)
                     && seen.stamp.stream != stamp.stream
                     && !clock.covers(seen.stamp)
                     && !others.covers(seen.stamp)
             };
             if let Some(other) = self.seen.iter().find(races).copied() {
-                let verb = |write| if write { "writes" } else { "reads" };
+                let at = common((access, place), (other.access, other.place)).unwrap_or(access.at);
+                let there = common((other.access, other.place), (access, place)).unwrap_or(at);
+                let also = if there == at {
+                    String::new()
+                } else {
+                    format!(" at {there:#x}, where the same page is mapped")
+                };
                 self.find(format!(
-                    "unordered use of {:#x}: {origin} {} it, {} {} it, and nothing orders them",
-                    access.at.max(other.access.at),
+                    "unordered use of {at:#x}: {origin} {} it, {} {} it{also}, and nothing orders them",
                     verb(access.write),
                     other.origin,
                     verb(other.access.write),
@@ -168,24 +199,64 @@ impl Strict {
             }
             // What comes after an access to all of its bytes stands for it.
             let covered = |seen: &Seen| {
-                let inside =
-                    seen.access.at >= access.at && seen.access.at + seen.access.len <= access.at + access.len;
+                let inside = |start, other_start| {
+                    other_start >= start && other_start + seen.access.len <= start + access.len
+                };
+                let inside = match (place, seen.place) {
+                    (Some(a), Some(b)) => a.bytes == b.bytes && inside(a.offset, b.offset),
+                    _ => inside(access.at, seen.access.at),
+                };
                 inside && (access.write || !seen.access.write) && clock.covers(seen.stamp)
             };
             self.seen.retain(|seen| !covered(seen));
             self.seen.push(Seen {
                 access,
+                place,
                 stamp,
                 origin,
             });
         }
     }
 
+    /// Memory goes back by a call that waits at most by itself, as `cuMemFree` may: whoever has not waited for all that uses it relies on
+    /// what no documentation promises.
+    pub(crate) fn unwaited(&mut self, at: u64, len: u64, host: &Clock, origin: Origin) {
+        if !self.on {
+            return;
+        }
+        let others = self.by_others(host).cloned().unwrap_or_default();
+        let pending = |seen: &&Seen| {
+            let overlap = seen.access.at < at + len && at < seen.access.at + seen.access.len;
+            overlap && !host.covers(seen.stamp) && !others.covers(seen.stamp)
+        };
+        if let Some(other) = self.seen.iter().find(pending).copied() {
+            self.find(format!(
+                "missing wait: {origin} gives back memory at {at:#x}, which {} {}, and the host has not waited for that",
+                other.origin,
+                verb(other.access.write),
+            ));
+        }
+    }
+
+    /// A call names a handle of something that has ended. A real driver crashes there, or takes it for something else.
+    pub(crate) fn stale(&mut self, what: &str, handle: u64, ended: &str, origin: Origin) {
+        if self.on {
+            self.find(format!(
+                "stale handle: {origin} names the {what} {handle:#x}, which {ended} ended"
+            ));
+        }
+    }
+
+    /// Uses of a range are over for good.
+    pub(crate) fn forget_range(&mut self, at: u64, len: u64) {
+        self.seen
+            .retain(|seen| seen.access.at < at || seen.access.at >= at + len);
+    }
+
     /// A block is gone: nothing that is queued from now on may touch it.
     pub(crate) fn freed(&mut self, at: u64, len: u64, taken: Origin, freed: Origin) {
         if self.on {
-            self.seen
-                .retain(|seen| seen.access.at < at || seen.access.at >= at + len);
+            self.forget_range(at, len);
             self.freed.retain(|grave| grave.at != at);
             self.freed.push_back(Freed {
                 at,

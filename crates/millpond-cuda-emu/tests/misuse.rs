@@ -72,26 +72,34 @@ fn calls_fail_as_asked() {
 
 #[test]
 fn a_lost_device_answers_nothing_any_more() {
-    common::with_options("a_lost_device_answers_nothing_any_more", "lost:12", || {
-        let Ok(context) = CudaContext::new(0) else {
-            panic!("lost too early")
-        };
-        let answers: Vec<_> = (0..12).map(|_| allocate()).collect();
-        let lost = answers
-            .iter()
-            .position(|answer| *answer != CUresult::CUDA_SUCCESS)
-            .unwrap();
-        assert!(
-            lost > 0
-                && answers[lost..]
-                    .iter()
-                    .all(|answer| *answer == CUresult::CUDA_ERROR_UNKNOWN)
-        );
-        assert!(context.synchronize().is_err());
-        let mut version = 0;
-        ok!(cuDriverGetVersion(&mut version));
-        assert_eq!(version, 12080);
-    });
+    use CUresult::{CUDA_ERROR_ECC_UNCORRECTABLE, CUDA_ERROR_ILLEGAL_ADDRESS};
+    for (options, code) in [
+        ("lost:12", CUDA_ERROR_ILLEGAL_ADDRESS),
+        ("lost:12=214", CUDA_ERROR_ECC_UNCORRECTABLE),
+    ] {
+        common::with_options("a_lost_device_answers_nothing_any_more", options, || {
+            let Ok(context) = CudaContext::new(0) else {
+                panic!("lost too early")
+            };
+            let code = match std::env::var("MILLPOND_CUDA_EMU").unwrap().as_str() {
+                "lost:12" => CUDA_ERROR_ILLEGAL_ADDRESS,
+                _ => code,
+            };
+            let answers: Vec<_> = (0..12).map(|_| allocate()).collect();
+            let lost = answers
+                .iter()
+                .position(|answer| *answer != CUresult::CUDA_SUCCESS)
+                .unwrap();
+            assert!(
+                lost > 0 && answers[lost..].iter().all(|answer| *answer == code),
+                "{answers:?}"
+            );
+            assert!(context.synchronize().is_err());
+            let mut version = 0;
+            ok!(cuDriverGetVersion(&mut version));
+            assert_eq!(version, 12080);
+        });
+    }
 }
 
 #[test]
@@ -317,4 +325,299 @@ fn what_a_destroyed_stream_did_is_over_when_the_context_is() {
         ok!(cuMemsetD8Async(at, 2, 4096, two));
         assert_eq!(findings(), [""; 0]);
     });
+}
+
+/// Physical memory of a device, and what opens a place where it is mapped to a device.
+fn physical(device: i32, bytes: usize) -> (u64, impl Fn(u64, i32)) {
+    // SAFETY: all zeros are a value of every field.
+    let mut prop: cudarc::driver::sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
+    prop.type_ = cudarc::driver::sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location.type_ = cudarc::driver::sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+    prop.location.id = device;
+    let mut handle = 0;
+    ok!(cuMemCreate(&mut handle, bytes, &prop, 0));
+    let open = move |at, device| {
+        let mut location = prop.location;
+        location.id = device;
+        let flags = cudarc::driver::sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        let access = cudarc::driver::sys::CUmemAccessDesc { location, flags };
+        ok!(cuMemSetAccess(at, bytes, &access, 1));
+    };
+    (handle, open)
+}
+
+/// Memory of a handle at new addresses.
+fn map(handle: u64, bytes: usize) -> u64 {
+    let mut at = 0;
+    ok!(cuMemAddressReserve(&mut at, bytes, 0, 0, 0));
+    ok!(cuMemMap(at, bytes, 0, handle, 0));
+    at
+}
+
+/// A free that waits by itself hides that nobody else has waited.
+#[test]
+fn a_free_that_hides_a_missing_wait_is_reported() {
+    let name = "a_free_that_hides_a_missing_wait_is_reported";
+    for streams in ["in-place", "seeded", "threads"] {
+        common::with_options(name, &format!("strict:on,streams:{streams}"), || {
+            let _context = CudaContext::new(0).unwrap();
+            let [one, _] = streams_and_event().0;
+            let event = streams_and_event().1;
+            let bytes = 2usize << 20;
+            // Device memory, pinned memory, registered memory and mapped memory.
+            let device = || {
+                let mut at = 0;
+                ok!(cuMemAlloc_v2(&mut at, bytes));
+                at
+            };
+            let pinned = || {
+                let mut at = null_mut();
+                ok!(cuMemHostAlloc(&mut at, bytes, 0));
+                at as u64
+            };
+            let mut host = vec![0u8; bytes];
+            let registered = || {
+                let at: *mut std::ffi::c_void = host.as_mut_ptr().cast();
+                ok!(cuMemHostRegister_v2(at, bytes, 0));
+                at as u64
+            };
+            let mapped = || {
+                let (handle, open) = physical(0, bytes);
+                let at = map(handle, bytes);
+                open(at, 0);
+                at
+            };
+            type Give = fn(u64, usize);
+            let mut kinds: [(&str, Box<dyn FnMut() -> u64 + '_>, Give); 4] = [
+                ("cuMemFree_v2", Box::new(device), |at, _| ok!(cuMemFree_v2(at))),
+                ("cuMemFreeHost", Box::new(pinned), |at, _| {
+                    ok!(cuMemFreeHost(at as *mut _))
+                }),
+                ("cuMemHostUnregister", Box::new(registered), |at, _| {
+                    ok!(cuMemHostUnregister(at as *mut _))
+                }),
+                ("cuMemUnmap", Box::new(mapped), |at, bytes| {
+                    ok!(cuMemUnmap(at, bytes))
+                }),
+            ];
+            let target = device();
+            for (call, take, give) in &mut kinds {
+                // Waited for by the stream, by an event, or by asking until it is done.
+                let waits: [&dyn Fn(); 3] = [
+                    &|| ok!(cuStreamSynchronize(one)),
+                    &|| {
+                        ok!(cuEventRecord(event, one));
+                        ok!(cuEventSynchronize(event));
+                    },
+                    &|| while cu!(cuStreamQuery(one)) != CUresult::CUDA_SUCCESS {},
+                ];
+                for wait in waits {
+                    let at = take();
+                    ok!(cuMemcpyDtoDAsync_v2(target, at, bytes, one));
+                    wait();
+                    give(at, bytes);
+                    assert_eq!(findings(), [""; 0], "{call}");
+                }
+            }
+            let mut told = 0;
+            for (call, take, give) in kinds.iter_mut().take(3) {
+                let at = take();
+                ok!(cuMemcpyDtoDAsync_v2(target, at, bytes, one));
+                give(at, bytes);
+                told += 1;
+                let found = findings();
+                assert_eq!(found.len(), told, "{found:?}");
+                let last = &found[told - 1];
+                assert!(
+                    last.contains("missing wait")
+                        && last.contains(*call)
+                        && last.contains("cuMemcpyDtoDAsync_v2"),
+                    "{last}"
+                );
+                // The wait is there all the same, and all that was done on the stream is over.
+                ok!(cuStreamSynchronize(one));
+            }
+        });
+    }
+}
+
+fn streams_and_event() -> ([CUstream; 2], cudarc::driver::sys::CUevent) {
+    let mut event = null_mut();
+    ok!(cuEventCreate(&mut event, 2));
+    (streams(), event)
+}
+
+/// A real driver crashes where it is given a handle of something that has ended.
+#[test]
+fn handles_of_what_has_ended_are_reported() {
+    let name = "handles_of_what_has_ended_are_reported";
+    common::with_options(name, "strict:on", || {
+        let _context = CudaContext::new(0).unwrap();
+        let ([one, two], event) = streams_and_event();
+        let mut own = null_mut();
+        ok!(cuCtxCreate_v2(&mut own, 0, 0));
+        ok!(cuCtxPopCurrent_v2(&mut own));
+        ok!(cuCtxDestroy_v2(own));
+        ok!(cuStreamDestroy_v2(one));
+        ok!(cuEventDestroy_v2(event));
+        assert_eq!(findings(), [""; 0]);
+        let stale: [(&str, &dyn Fn() -> CUresult); 7] = [
+            ("stream", &|| cu!(cuStreamSynchronize(one))),
+            ("stream", &|| cu!(cuMemsetD8Async(4096, 0, 1, one))),
+            ("stream", &|| cu!(cuStreamDestroy_v2(one))),
+            ("event", &|| cu!(cuEventQuery(event))),
+            ("event", &|| cu!(cuStreamWaitEvent(two, event, 0))),
+            ("event", &|| cu!(cuEventDestroy_v2(event))),
+            ("context", &|| cu!(cuCtxPushCurrent_v2(own))),
+        ];
+        for (index, (what, call)) in stale.into_iter().enumerate() {
+            assert_ne!(call(), CUresult::CUDA_SUCCESS);
+            let found = findings();
+            assert_eq!(found.len(), index + 1, "{found:?}");
+            let last = &found[index];
+            assert!(last.starts_with("stale handle") && last.contains(what), "{last}");
+        }
+        // A number that was never a handle is no misuse of one.
+        assert_ne!(cu!(cuStreamSynchronize(0x77 as CUstream)), CUresult::CUDA_SUCCESS);
+        assert_eq!(findings().len(), 7);
+    });
+}
+
+/// One page at two addresses is one page.
+#[test]
+fn unordered_use_by_two_addresses_of_a_page_is_reported() {
+    let name = "unordered_use_by_two_addresses_of_a_page_is_reported";
+    common::with_options(name, "strict:on", || {
+        let _context = CudaContext::new(0).unwrap();
+        let [one, two] = streams();
+        let bytes = 4usize << 20;
+        let (handle, open) = physical(0, bytes);
+        let (first, second) = (map(handle, bytes), map(handle, bytes));
+        open(first, 0);
+        open(second, 0);
+        // Other bytes of the page, and the same bytes in order.
+        ok!(cuMemsetD8Async(first, 1, bytes / 2, one));
+        ok!(cuMemsetD8Async(second + bytes as u64 / 2, 2, bytes / 2, two));
+        ok!(cuStreamSynchronize(one));
+        ok!(cuMemsetD8Async(second, 3, 512, two));
+        assert_eq!(findings(), [""; 0]);
+        ok!(cuMemsetD8Async(first + 256, 4, 512, one));
+        let found = findings();
+        assert_eq!(found.len(), 1, "{found:?}");
+        let (here, there) = (format!("{:#x}", first + 256), format!("{:#x}", second + 256));
+        assert!(
+            found[0].contains("unordered") && found[0].contains(&here) && found[0].contains(&there),
+            "{found:?}"
+        );
+    });
+}
+
+/// A kernel reaches another device's memory only where that was opened to its own.
+#[test]
+fn kernels_reach_other_devices_only_where_these_were_opened() {
+    let name = "kernels_reach_other_devices_only_where_these_were_opened";
+    // What opens it, by number, as each refusal ends a context: first without, then with it.
+    for (kind, open) in [
+        (0, false),
+        (0, true),
+        (1, false),
+        (1, true),
+        (2, false),
+        (2, true),
+    ] {
+        let options = format!("devices:2,seed:{kind}{}", if open { ",link:1" } else { "" });
+        common::with_options(name, &options, || {
+            let options = std::env::var("MILLPOND_CUDA_EMU").unwrap();
+            let open = options.contains("link");
+            let (here, there) = (CudaContext::new(0).unwrap(), CudaContext::new(1).unwrap());
+            let bytes = 2usize << 20;
+            there.bind_to_thread().unwrap();
+            let mut at = 0;
+            match options.as_bytes()["devices:2,seed:".len()] {
+                b'0' => {
+                    ok!(cuMemAlloc_v2(&mut at, bytes));
+                    here.bind_to_thread().unwrap();
+                    if open {
+                        ok!(cuCtxEnablePeerAccess(there.cu_ctx(), 0));
+                    }
+                }
+                b'1' => {
+                    let (handle, give) = physical(1, bytes);
+                    at = map(handle, bytes);
+                    give(at, 1);
+                    if open {
+                        give(at, 0);
+                    }
+                }
+                _ => {
+                    let mut pool = null_mut();
+                    ok!(cuDeviceGetDefaultMemPool(&mut pool, 1));
+                    ok!(cuMemAllocAsync(&mut at, bytes, null_mut()));
+                    ok!(cuStreamSynchronize(null_mut()));
+                    if open {
+                        // SAFETY: all zeros are a value of every field.
+                        let mut access: cudarc::driver::sys::CUmemAccessDesc = unsafe { std::mem::zeroed() };
+                        access.location.type_ =
+                            cudarc::driver::sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+                        access.flags =
+                            cudarc::driver::sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+                        ok!(cuMemPoolSetAccess(pool, &access, 1));
+                    }
+                }
+            }
+            here.bind_to_thread().unwrap();
+            let (mut module, mut function) = (null_mut(), null_mut());
+            let text = c".version 8.0\n.target sm_80\n.visible .entry fill() { ret; }\n";
+            ok!(cuModuleLoadData(&mut module, text.as_ptr().cast()));
+            ok!(cuModuleGetFunction(&mut function, module, c"fill".as_ptr()));
+            let (mut value, mut count) = (2.5f32, 64u64);
+            let mut params: [*mut std::ffi::c_void; 3] = [
+                (&raw mut at).cast(),
+                (&raw mut value).cast(),
+                (&raw mut count).cast(),
+            ];
+            ok!(cuLaunchKernel(
+                function,
+                1,
+                1,
+                1,
+                64,
+                1,
+                1,
+                0,
+                null_mut(),
+                params.as_mut_ptr(),
+                null_mut()
+            ));
+            let expected = match open {
+                true => CUresult::CUDA_SUCCESS,
+                false => CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
+            };
+            assert_eq!(cu!(cuStreamSynchronize(null_mut())), expected, "{options}");
+        });
+    }
+}
+
+/// No more is asked of sizes than the documentation does.
+#[test]
+fn sizes_are_as_the_documentation_has_them() {
+    common::load();
+    let _context = CudaContext::new(0).unwrap();
+    let mut pinned = std::ptr::dangling_mut::<std::ffi::c_void>();
+    ok!(cuMemHostAlloc(&mut pinned, 0, 0));
+    assert!(pinned.is_null());
+    ok!(cuMemFreeHost(pinned));
+    let mut at = 0;
+    ok!(cuMemAddressReserve(&mut at, 3 * 4096, 0, 0, 0));
+    assert_eq!(
+        cu!(cuMemAddressFree(at, 2 << 20)),
+        CUresult::CUDA_ERROR_INVALID_VALUE,
+        "it is to be the size that was asked for"
+    );
+    ok!(cuMemAddressFree(at, 3 * 4096));
+    assert_eq!(
+        cu!(cuMemAddressReserve(&mut at, 1000, 0, 0, 0)),
+        CUresult::CUDA_ERROR_INVALID_VALUE
+    );
+    assert_eq!(cu!(cuMemAlloc_v2(&mut at, 0)), CUresult::CUDA_ERROR_INVALID_VALUE);
 }

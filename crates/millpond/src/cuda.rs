@@ -87,7 +87,7 @@ pub use stream::CudaStream;
 pub use timer::CudaTimer;
 pub use transfer::{HostEnd, Transfer, TransferError};
 
-pub(crate) use mark::{Mark, settle};
+pub(crate) use mark::{Mark, settle_on};
 pub(crate) use nvml::ManagementLibrary;
 pub(crate) use pinned::is_known;
 pub(crate) use pool::{

@@ -6,8 +6,8 @@ mod support;
 
 use cudarc::driver::CudaContext;
 use millpond::cuda::{
-    CudaDevice, CudaError, CudaMemory, CudaModule, CudaStream, DeviceBuffer, DevicePool, DriverPool,
-    UnpooledDevice,
+    CudaDevice, CudaError, CudaMemory, CudaModule, CudaStream, DeviceBuffer, DevicePool, DeviceTensor,
+    DriverPool, UnpooledDevice,
 };
 use std::sync::Arc;
 use support::emulator::{self, alone, in_children};
@@ -155,18 +155,17 @@ fn what_was_put_off_ends_under_no_lock() {
             let (device, _, context) = device();
             let direct = UnpooledDevice::new(&device).expect("a device");
             let ours = CudaStream::new(&device).expect("a stream");
-            let captured = CudaStream::new(&device).expect("a stream");
             let theirs = context.new_stream().expect("a stream");
             let free = || device.memory().expect("it says so").free;
             let before = free();
             let mut lent = direct.alloc_from(&numbers(1), &ours).expect("memory");
             let next = direct.alloc_from(&numbers(2), &ours).expect("memory");
             std::mem::forget(lent.lend(&theirs).expect("lent"));
-            emulator::begin_capture(captured.as_raw());
+            emulator::begin_capture(theirs.cu_stream().cast());
             let held = free();
             drop(lent);
-            assert_eq!(free(), held, "nobody can wait for the device");
-            emulator::end_capture(captured.as_raw());
+            assert_eq!(free(), held, "nobody can wait for the stream that it was lent to");
+            assert!(emulator::end_capture(theirs.cu_stream().cast()), "it is spoilt");
             drop(next);
             // A device that is late has passed both streams by then.
             theirs.synchronize().expect("it ends");
@@ -205,6 +204,118 @@ fn a_module_goes_after_the_streams_of_others() {
             assert_eq!(emulator::findings(), (0, String::new()));
         },
     );
+}
+
+const NOTHING: &str = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry nothing() { ret; }\n";
+
+/// Waits for the whole device, which break the captures of everybody.
+fn context_waits() -> u64 {
+    emulator::calls(Some(c"cuCtxSynchronize"))
+}
+
+/// A module, a pool and a forgotten loan that were used on streams of others go when these streams have done their work: nobody waits for
+/// the whole device, which would break a capture that nobody here knows of.
+#[test]
+fn nothing_waits_for_the_whole_device() {
+    alone("nothing_waits_for_the_whole_device", seeds(10), || {
+        let (device, pool, context) = device();
+        emulator::register(c"nothing", 1000);
+        let unknown = context.new_stream().expect("a stream");
+        let unloaded = || emulator::calls(Some(c"cuModuleUnload"));
+        for mode in [0, 1, 2] {
+            let theirs = context.new_stream().expect("a stream");
+            let free = device.memory().expect("it says so").free;
+            // SAFETY: a stream of the context, which lives longer than this handle and the pool.
+            let stream = unsafe { CudaStream::from_raw(&device, theirs.cu_stream().cast()) };
+            let ours = CudaStream::new(&device).expect("a stream");
+            let kernel = CudaModule::load(&device, NOTHING).and_then(|module| module.kernel("nothing"));
+            let kernel = kernel.expect("it loads");
+            let own = DevicePool::builder().settings("").build(&device).expect("a pool");
+            let mut buffer = own.alloc::<u32>(LEN, &stream).expect("memory");
+            buffer.fill_zero().expect("zeros");
+            // SAFETY: it takes nothing and does nothing.
+            unsafe { kernel.launch(&stream).launch() }.expect("it goes");
+            // What keeps the pool from ending for now.
+            drop(own.alloc::<u32>(LEN, &ours).expect("memory"));
+            let mut lent = pool.alloc_from(&numbers(0), &ours).expect("memory");
+            let mut loan = lent.lend(&theirs).expect("lent");
+            theirs.memset_zeros(&mut loan.view_mut()).expect("zeros");
+            std::mem::forget(loan);
+
+            emulator::begin_capture(ours.as_raw());
+            drop((buffer, own));
+            assert!(emulator::end_capture(ours.as_raw()), "it is spoilt");
+            emulator::begin_capture_in(mode, unknown.cu_stream().cast());
+            drop(lent);
+            drop((stream, theirs));
+            let before = unloaded();
+            drop(kernel);
+            assert_eq!(unloaded(), before + 1, "its streams have done their work");
+            drop(ours);
+            // The next who looks ends what was put off.
+            pool.collect_garbage();
+            pool.compact();
+            assert_eq!(device.memory().expect("it says so").free, free);
+            assert!(
+                emulator::end_capture(unknown.cu_stream().cast()),
+                "mode {mode}: it is spoilt"
+            );
+        }
+        drop(pool);
+        assert_eq!((context_waits(), emulator::findings()), (0, (0, String::new())));
+    });
+}
+
+/// A stream of others that is captured when its pool ends cannot be marked. The memory stays until somebody has waited for the device.
+#[test]
+fn memory_of_a_captured_stream_that_has_gone_stays_until_the_device_was_waited_for() {
+    let name = "memory_of_a_captured_stream_that_has_gone_stays_until_the_device_was_waited_for";
+    alone(name, seeds(5), || {
+        let (device, pool, context) = device();
+        let free = || device.memory().expect("it says so").free;
+        let theirs = context.new_stream().expect("a stream");
+        let unknown = context.new_stream().expect("a stream");
+        let before = free();
+        // SAFETY: a stream of the context, which lives longer than this handle and the pool.
+        let stream = unsafe { CudaStream::from_raw(&device, theirs.cu_stream().cast()) };
+        let own = DevicePool::builder().settings("").build(&device).expect("a pool");
+        let mut buffer = own.alloc::<u32>(LEN, &stream).expect("memory");
+        buffer.fill_zero().expect("zeros");
+        emulator::begin_capture(theirs.cu_stream().cast());
+        drop((buffer, own, stream));
+        assert!(emulator::end_capture(theirs.cu_stream().cast()), "it is spoilt");
+        drop(theirs);
+        emulator::begin_capture_in(0, unknown.cu_stream().cast());
+        pool.compact();
+        assert!(free() < before, "nobody knows whether its work is done");
+        assert!(emulator::end_capture(unknown.cu_stream().cast()), "it is spoilt");
+        assert_eq!(context_waits(), 0);
+        device.synchronize().expect("nothing is captured");
+        assert_eq!(free(), before);
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
+/// The last handle of a device unloads its kernels once the streams they ran on have done their work.
+#[test]
+fn the_last_handle_of_a_device_spares_captures() {
+    alone("the_last_handle_of_a_device_spares_captures", seeds(10), || {
+        let context = CudaContext::new(0).expect("a context");
+        let theirs = context.new_stream().expect("a stream");
+        emulator::begin_capture_in(2, theirs.cu_stream().cast());
+        let unloaded = emulator::calls(Some(c"cuModuleUnload"));
+        {
+            let device = CudaDevice::get(0).expect("a device");
+            let pool = DevicePool::builder().settings("").build(&device).expect("a pool");
+            let stream = CudaStream::new(&device).expect("a stream");
+            let queue = pool.on(&stream).expect("a queue");
+            let mut ones = DeviceTensor::full(&queue, [100], 1.0f32).expect("memory");
+            ones.fill(2.0).expect("it goes");
+        }
+        assert_eq!(emulator::calls(Some(c"cuModuleUnload")), unloaded + 1);
+        assert!(emulator::end_capture(theirs.cu_stream().cast()), "it is spoilt");
+        assert_eq!((context_waits(), emulator::findings()), (0, (0, String::new())));
+    });
 }
 
 /// A slice of cudarc's is used as a buffer, and goes back to cudarc.

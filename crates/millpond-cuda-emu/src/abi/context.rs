@@ -57,7 +57,7 @@ entries! {
         cuCtxCreate_v2(call, context, flags, device)
     }
     cuCtxDestroy_v2 none 4000 Driver (context: usize) |call| {
-        let handle = context as u64;
+        let handle = call.known_context(context)?;
         if call.driver.state().context(handle)?.primary {
             return Err(Code::INVALID_CONTEXT);
         }
@@ -67,8 +67,7 @@ entries! {
         call.driver.destroy_context(handle)
     }
     cuCtxPushCurrent_v2 none 4000 Driver (context: usize) |call| {
-        call.driver.state().context(context as u64)?;
-        push_current(context as u64);
+        push_current(call.known_context(context)?);
         Ok(())
     }
     cuCtxPopCurrent_v2 none 4000 Driver (context: Out<usize>) |_call| {
@@ -77,7 +76,7 @@ entries! {
     }
     cuCtxSetCurrent none 4000 Driver (context: usize) |call| {
         if context != 0 {
-            call.driver.state().context(context as u64)?;
+            call.known_context(context)?;
         }
         set_current(context as u64);
         Ok(())

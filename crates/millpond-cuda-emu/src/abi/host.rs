@@ -9,11 +9,15 @@ entries! {
     cuMemHostAlloc none 2020 Driver (at: Out<usize>, bytes: usize, flags: u32) |call| {
         at.check()?;
         call.context()?;
-        if bytes == 0 || flags & !7 != 0 {
+        if flags & !7 != 0 {
             return Err(Code::INVALID_VALUE);
         }
         let mut state = call.driver.state();
         state.refuse_unsafe(call.thread)?;
+        // No bytes are no error, unlike of device memory, and no memory.
+        if bytes == 0 {
+            return at.set(0);
+        }
         at.set(state.memory.host_allocate(bytes as u64, flags, call.origin())? as usize)
     }
     cuMemAllocHost_v2 none 3020 Driver (at: Out<usize>, bytes: usize) |call| { cuMemHostAlloc(call, at, bytes, 0) }
@@ -21,9 +25,15 @@ entries! {
         let context = call.context()?;
         let mut state = call.driver.state();
         state.refuse_unsafe(call.thread)?;
+        if at == 0 {
+            return Ok(());
+        }
+        state.unwaited_block(at as u64, call.origin());
         let open = state.queue.open(context, 0);
         let mut state = call.driver.wait(state, &open);
-        state.memory.host_free(at as u64)
+        let block = state.memory.host_free(at as u64)?;
+        state.strict.freed(at as u64, block.len, block.origin, call.origin());
+        Ok(())
     }
     cuMemHostRegister_v2 none 6050 Driver (at: usize, bytes: usize, flags: u32) |call| {
         call.context()?;
@@ -41,9 +51,12 @@ entries! {
         let context = call.context()?;
         let mut state = call.driver.state();
         state.refuse_unsafe(call.thread)?;
+        state.unwaited_block(at as u64, call.origin());
         let open = state.queue.open(context, 0);
         let mut state = call.driver.wait(state, &open);
-        state.memory.unregister(at as u64)
+        let block = state.memory.unregister(at as u64)?;
+        state.strict.forget_range(at as u64, block.len);
+        Ok(())
     }
     cuMemHostGetDevicePointer_v2 none 3020 Driver (device: Out<u64>, at: usize, flags: u32) |call| {
         if flags != 0 {

@@ -76,7 +76,7 @@ fn attribute(call: &Call, number: i32, at: u64) -> Answer<Attribute> {
         13 => Attribute::Flag(!reserved || piece.is_some()),
         14 => Attribute::Address(0),
         15 => Attribute::Flag(false),
-        16 => Attribute::Number(if piece.is_some_and(|(_, piece)| !piece.access) {
+        16 => Attribute::Number(if piece.is_some_and(|(_, piece)| !piece.access.any()) {
             0
         } else {
             3
@@ -95,7 +95,10 @@ fn attribute(call: &Call, number: i32, at: u64) -> Answer<Attribute> {
 entries! {
     cuMemGetInfo_v2 none 3020 Driver (free: Out<usize>, total: Out<usize>) |call| {
         let device = call.device()?;
-        let info = call.driver.state().memory.info(device)?;
+        let mut state = call.driver.state();
+        state.refuse_doubtful(call.thread)?;
+        let info = state.memory.info(device)?;
+        drop(state);
         free.set(info.0 as usize)?;
         total.set(info.1 as usize)
     }
@@ -125,8 +128,9 @@ entries! {
         }
         let context = state.memory.block(at).filter(|(base, _)| *base == at).map(|(_, block)| block.context);
         let context = context.ok_or(Code::INVALID_VALUE)?;
-        // The driver waits for the device before it takes memory away.
-        let open = state.queue.open(context, 0);
+        state.unwaited_block(at, call.origin());
+        // The driver may wait for the device before it takes memory away, and this one does. What came from a pool it takes at once.
+        let open = if state.memory.is_pooled(at) { Vec::new() } else { state.queue.open(context, 0) };
         let mut state = call.driver.wait(state, &open);
         let block = state.memory.free(at)?;
         state.strict.freed(at, block.len, block.origin, call.origin());

@@ -34,7 +34,7 @@ fn load_text(call: &Call, module: Out<usize>, text: &str) -> Answer {
     let mut state = call.driver.state();
     state.refuse_unsafe(call.thread)?;
     let handle = state.new_handle();
-    state.kernels.load(handle, text)?;
+    state.kernels.load(handle, text, call.options().version)?;
     module.set(handle as usize)
 }
 
@@ -50,6 +50,10 @@ fn explain(why: Code, count: u32, options: In<i32>, values: In<usize>) -> Answer
     if let (Some(log), Some(room)) = (value(LOG), value(LOG_BYTES)) {
         let text = match why {
             Code::INVALID_IMAGE => "fatal: no .version, which every PTX text begins with",
+            Code::INVALID_PTX => {
+                "fatal: no PTX: it begins with .version and .target, and every .entry has a body in brackets"
+            }
+            Code::UNSUPPORTED_PTX_VERSION => "fatal: the .version is newer than this driver",
             Code::NO_BINARY_FOR_GPU => "fatal: a compiled image, and this device runs no foreign code",
             _ => "fatal: the image cannot be loaded",
         };

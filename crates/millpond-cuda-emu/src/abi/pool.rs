@@ -94,6 +94,7 @@ entries! {
     }
     cuMemPoolCreate none 11020 Pools (pool: Out<usize>, props: In<PoolProps>) |call| {
         pool.check()?;
+        call.driver.state().refuse_unsafe(call.thread)?;
         let props = props.get()?;
         let device = device(call, props.kind, props.location)?;
         if props.handle_types != 0 {
@@ -104,6 +105,7 @@ entries! {
     }
     cuMemPoolDestroy none 11020 Pools (pool: usize) |call| {
         let mut state = call.driver.state();
+        state.refuse_unsafe(call.thread)?;
         state.memory.destroy_pool(pool as u64)?;
         state.trim_pools();
         Ok(())
@@ -114,21 +116,27 @@ entries! {
     }
     cuDeviceGetMemPool none 11020 Pools (pool: Out<usize>, device: i32) |call| {
         let device = call.known_device(device)?;
-        pool.set(call.driver.state().memory.current_pool(device)? as usize)
+        let mut state = call.driver.state();
+        state.refuse_doubtful(call.thread)?;
+        pool.set(state.memory.current_pool(device)? as usize)
     }
     cuDeviceSetMemPool none 11020 Pools (device: i32, pool: usize) |call| {
         let device = call.known_device(device)?;
-        call.driver.state().memory.set_current_pool(device, pool as u64)
+        let mut state = call.driver.state();
+        state.refuse_doubtful(call.thread)?;
+        state.memory.set_current_pool(device, pool as u64)
     }
     cuMemPoolTrimTo none 11020 Pools (pool: usize, keep: usize) |call| {
         let mut guard = call.driver.state();
         let state = &mut *guard;
+        state.refuse_unsafe(call.thread)?;
         state.memory.pool(pool as u64)?;
         let queue = &state.queue;
         state.memory.trim(pool as u64, keep as u64, &|task| queue.is_done(task))
     }
     cuMemPoolGetAttribute none 11020 Pools (pool: usize, number: i32, value: Out<u8>) |call| {
-        let state = call.driver.state();
+        let mut state = call.driver.state();
+        state.refuse_unsafe(call.thread)?;
         let pool = state.memory.pool(pool as u64)?;
         match number {
             1 => value.cast().set(i32::from(pool.follow_events)),
@@ -145,6 +153,7 @@ entries! {
     /// The peaks can only be set to 0, which makes them what is there now.
     cuMemPoolSetAttribute none 11020 Pools (pool: usize, number: i32, value: Out<u8>) |call| {
         let mut state = call.driver.state();
+        state.refuse_unsafe(call.thread)?;
         let pool = state.memory.pool_mut(pool as u64)?;
         let peak = |now| if value.cast::<u64>().get()? == 0 { Ok(now) } else { Err(Code::INVALID_VALUE) };
         match number {
@@ -159,6 +168,7 @@ entries! {
         Ok(())
     }
     cuMemPoolSetAccess none 11020 Pools (pool: usize, map: In<AccessDesc>, count: usize) |call| {
+        call.driver.state().refuse_unsafe(call.thread)?;
         for desc in map.all(count)? {
             let device = device(call, 1, desc.location)?;
             let mut state = call.driver.state();
@@ -174,7 +184,8 @@ entries! {
     }
     cuMemPoolGetAccess none 11020 Pools (flags: Out<i32>, pool: usize, location: In<Location>) |call| {
         let device = device(call, 1, location.get()?)?;
-        let state = call.driver.state();
+        let mut state = call.driver.state();
+        state.refuse_unsafe(call.thread)?;
         let pool = state.memory.pool(pool as u64)?;
         let access = device == pool.device || pool.peers & 1 << device != 0;
         flags.set(if access { 3 } else { 0 })

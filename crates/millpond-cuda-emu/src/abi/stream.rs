@@ -10,7 +10,10 @@ use crate::work::action::{Action, Callback};
 fn create(call: &Call, stream: Out<usize>, flags: u32, priority: i32) -> Answer {
     stream.check()?;
     let context = call.context()?;
-    let handle = call.driver.state().create_stream(context, flags, priority)?;
+    let mut state = call.driver.state();
+    state.refuse_unsafe(call.thread)?;
+    let handle = state.create_stream(context, flags, priority)?;
+    drop(state);
     stream.set(handle as usize)
 }
 
@@ -22,7 +25,7 @@ entries! {
     cuStreamDestroy_v2 none 4000 Driver (stream: usize) |call| {
         match stream {
             0..=2 => Err(Code::INVALID_HANDLE),
-            _ => call.driver.destroy_stream(stream as u64),
+            _ => call.driver.destroy_stream(call.named_stream(stream)?),
         }
     }
     cuStreamSynchronize ptsz 2000 Driver (stream: usize) |call| { call.driver.synchronise_stream(call.stream(stream)?) }
@@ -31,7 +34,7 @@ entries! {
         if flags > 1 {
             return Err(Code::INVALID_VALUE);
         }
-        call.driver.wait_event(call.stream(stream)?, event as u64, call.origin())
+        call.driver.wait_event(call.stream(stream)?, call.event(event)?, call.origin())
     }
     cuStreamGetPriority ptsz 5050 Driver (stream: usize, priority: Out<i32>) |call| {
         let stream = call.stream(stream)?;
@@ -88,8 +91,15 @@ entries! {
     cuStreamEndCapture ptsz 10000 Driver (stream: usize, graph: Out<usize>) |call| {
         let stream = call.stream(stream)?;
         graph.set(0)?;
-        let made = call.driver.state().end_capture(stream, call.thread)?;
-        graph.set(made as usize)
+        let mut state = call.driver.state();
+        let made = state.end_capture(stream, call.thread)?;
+        match call.fault {
+            None => graph.set(made as usize),
+            Some(code) => {
+                state.destroy_graph(made)?;
+                Err(code)
+            }
+        }
     }
     cuThreadExchangeStreamCaptureMode none 10010 Driver (mode: Out<i32>) |_call| {
         mode.set(exchange_mode(mode.get()?)?)

@@ -85,7 +85,10 @@ entries! {
         call.driver.state().memory.map(at, bytes as u64, handle)
     }
     cuMemUnmap none 10020 Vmm (at: u64, bytes: usize) |call| {
-        call.driver.state().memory.unmap(at, bytes as u64)
+        let mut state = call.driver.state();
+        state.memory.mapped(at, bytes as u64)?;
+        state.unwaited(at, bytes as u64, call.origin());
+        state.memory.unmap(at, bytes as u64)
     }
     cuMemSetAccess none 10020 Vmm (at: u64, bytes: usize, access: In<AccessDesc>, count: usize) |call| {
         if count == 0 {
@@ -110,9 +113,9 @@ entries! {
         if location.kind != 1 {
             return Err(Code::INVALID_VALUE);
         }
-        call.known_device(location.id)?;
+        let device = call.known_device(location.id)?;
         let piece = call.driver.state().memory.piece(at).ok_or(Code::INVALID_VALUE)?.1;
-        flags.set(if piece.access { 3 } else { 0 })
+        flags.set(if piece.access.allows(device) { 3 } else { 0 })
     }
     cuMemRetainAllocationHandle none 11000 Vmm (handle: Out<u64>, at: u64) |call| {
         handle.check()?;

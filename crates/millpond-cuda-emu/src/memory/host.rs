@@ -1,7 +1,7 @@
 //! Memory of the host that CUDA knows: pinned by the driver, or the client's and registered.
 #![forbid(unsafe_code)]
 
-use super::{GRANULE, Kind, Memory};
+use super::{Block, GRANULE, Kind, Memory};
 use crate::error::{Answer, Code};
 use crate::strict::Origin;
 
@@ -26,17 +26,18 @@ impl Memory {
         Ok(at)
     }
 
-    pub(crate) fn host_free(&mut self, at: u64) -> Answer {
+    pub(crate) fn host_free(&mut self, at: u64) -> Answer<Block> {
         let block = self
             .blocks
             .get(&at)
             .filter(|block| matches!(block.kind, Kind::Host(_)))
-            .ok_or(Code::INVALID_VALUE)?;
+            .ok_or(Code::INVALID_VALUE)?
+            .clone();
         let len = block.len.next_multiple_of(GRANULE);
         self.blocks.remove(&at);
         let _ = self.arena.clear(at, len);
         self.space.give(at, len);
-        Ok(())
+        Ok(block)
     }
 
     pub(crate) fn register(&mut self, at: u64, bytes: u64, flags: u32, origin: Origin) -> Answer {
@@ -52,12 +53,16 @@ impl Memory {
         Ok(())
     }
 
-    pub(crate) fn unregister(&mut self, at: u64) -> Answer {
-        let block = self.blocks.get(&at).ok_or(Code::HOST_MEMORY_NOT_REGISTERED)?;
+    pub(crate) fn unregister(&mut self, at: u64) -> Answer<Block> {
+        let block = self
+            .blocks
+            .get(&at)
+            .ok_or(Code::HOST_MEMORY_NOT_REGISTERED)?
+            .clone();
         match block.kind {
             Kind::Registered(_) => {
                 self.blocks.remove(&at);
-                Ok(())
+                Ok(block)
             }
             Kind::Host(_) => Err(Code::INVALID_VALUE),
             _ => Err(Code::HOST_MEMORY_NOT_REGISTERED),

@@ -12,7 +12,7 @@
 
 use super::foreign::{self, Handle, Raw};
 use super::os::Store;
-use super::pages::Bytes;
+use super::pages::{Bytes, Devices};
 use super::{Block, GRANULE, Kind, Memory};
 use crate::error::{Answer, Code};
 use crate::strict::Origin;
@@ -210,7 +210,7 @@ impl Memory {
             return Err(Code::MAP_FAILED);
         }
         let base = self.space.take(room, GRANULE).ok_or(Code::MAP_FAILED)?;
-        if let Err(code) = self.show(base, bytes, &told.pieces, 0, true) {
+        if let Err(code) = self.show(base, bytes, &told.pieces, 0, Devices::ALL) {
             self.space.give(base, room);
             return Err(code);
         }

@@ -11,6 +11,28 @@ pub(crate) struct Bytes {
     pub(crate) shared: Option<u64>,
 }
 
+/// Devices, as bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Devices(u64);
+
+impl Devices {
+    pub(crate) const NONE: Self = Self(0);
+    pub(crate) const ALL: Self = Self(u64::MAX);
+
+    pub(crate) fn allows(self, device: u32) -> bool {
+        self.0 >> device & 1 != 0
+    }
+
+    pub(crate) fn any(self) -> bool {
+        self != Self::NONE
+    }
+
+    fn set(&mut self, device: u32, allowed: bool) {
+        let bit = 1 << device;
+        self.0 = if allowed { self.0 | bit } else { self.0 & !bit };
+    }
+}
+
 /// One mapped piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mapped {
@@ -20,8 +42,8 @@ pub(crate) struct Mapped {
     pub(crate) offset: u64,
     /// The physical handle it came from; 0 for what the emulator mapped by itself.
     pub(crate) handle: u64,
-    /// Whether work may touch it.
-    pub(crate) access: bool,
+    /// The devices whose work may touch it.
+    pub(crate) access: Devices,
     /// Whether this is the first piece of what one call mapped.
     pub(crate) first: bool,
 }
@@ -66,9 +88,14 @@ impl Pages {
         self.at.remove(&at);
     }
 
-    pub(crate) fn set_access(&mut self, at: u64, access: bool) {
-        if let Some(piece) = self.at.get_mut(&at) {
-            piece.access = access;
+    /// Answers who may touch the piece from then on.
+    pub(crate) fn set_access(&mut self, at: u64, device: u32, allowed: bool) -> Devices {
+        match self.at.get_mut(&at) {
+            Some(piece) => {
+                piece.access.set(device, allowed);
+                piece.access
+            }
+            None => Devices::NONE,
         }
     }
 
@@ -78,14 +105,29 @@ impl Pages {
         (at < start + piece.len).then_some((start, piece))
     }
 
-    /// Store, offset and length of every part of a range, if all of it may be touched.
+    /// Whether all of a range is mapped by pieces of which something holds.
+    pub(crate) fn all(&self, at: u64, len: u64, holds: impl Fn(&Mapped) -> bool) -> bool {
+        let Some(end) = at.checked_add(len) else {
+            return false;
+        };
+        let mut next = at;
+        while next < end {
+            match self.piece(next) {
+                Some((start, piece)) if holds(&piece) => next = start + piece.len,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Store, offset and length of every part of a range, if some device may touch all of it.
     pub(crate) fn translate(&self, at: u64, len: u64) -> Option<Vec<(Bytes, u64, u64)>> {
         let end = at.checked_add(len)?;
         let mut parts = Vec::new();
         let mut next = at;
         while next < end {
             let (start, piece) = self.piece(next)?;
-            if !piece.access {
+            if !piece.access.any() {
                 return None;
             }
             let part = (start + piece.len).min(end) - next;
@@ -112,7 +154,7 @@ mod tests {
             bytes,
             offset,
             handle: 1,
-            access,
+            access: if access { Devices::ALL } else { Devices::NONE },
             first,
         };
         pages.insert(100, piece(10, 500, true, true));

@@ -3,11 +3,14 @@
 
 use super::foreign;
 use super::os::Store;
-use super::pages::Bytes;
+use super::pages::{Bytes, Devices, Mapped};
 use super::{GRANULE, Kind, Memory};
 use crate::error::{Answer, Code};
-use crate::strict::Origin;
+use crate::strict::{Access, Origin, Place};
 use std::os::fd::OwnedFd;
+
+/// Addresses are reserved in pages of the host: memory comes in granules all the same.
+const HOST_PAGE: u64 = 4096;
 
 /// Physical memory. It lives as long as a handle or a map of it does; memory that may leave its process, as long as any process has
 /// one, or its file.
@@ -27,15 +30,16 @@ pub(crate) struct Handle {
 impl Memory {
     /// Addresses, at the wished place if that is free.
     pub(crate) fn reserve(&mut self, len: u64, align: u64, wish: u64, origin: Origin) -> Answer<u64> {
-        if len == 0 || !len.is_multiple_of(GRANULE) || (align != 0 && !align.is_power_of_two()) {
+        if len == 0 || !len.is_multiple_of(HOST_PAGE) || (align != 0 && !align.is_power_of_two()) {
             return Err(Code::INVALID_VALUE);
         }
         let align = align.max(GRANULE);
-        let wished = wish != 0 && wish.is_multiple_of(align) && self.space.take_at(wish, len);
+        let taken = len.checked_next_multiple_of(GRANULE).ok_or(Code::OUT_OF_MEMORY)?;
+        let wished = wish != 0 && wish.is_multiple_of(align) && self.space.take_at(wish, taken);
         let at = if wished {
             Some(wish)
         } else {
-            self.space.take(len, align)
+            self.space.take(taken, align)
         };
         let at = at.ok_or(Code::OUT_OF_MEMORY)?;
         self.enter(at, len, Kind::Reserved, 0, origin);
@@ -48,7 +52,7 @@ impl Memory {
             return Err(Code::INVALID_VALUE);
         }
         self.blocks.remove(&at);
-        self.space.give(at, len);
+        self.space.give(at, len.next_multiple_of(GRANULE));
         Ok(())
     }
 
@@ -174,7 +178,7 @@ impl Memory {
             (part > 0).then_some((offset, part))
         });
         let pieces: Vec<_> = cut.collect();
-        self.show(at, bytes, &pieces, handle, false)?;
+        self.show(at, bytes, &pieces, handle, Devices::NONE)?;
         if let Some(held) = self.handles.get_mut(&handle) {
             held.maps += 1;
         }
@@ -195,22 +199,47 @@ impl Memory {
             return Err(Code::INVALID_VALUE);
         }
         let pieces = self.pages.exactly(at, len).ok_or(Code::INVALID_VALUE)?;
-        if self.open {
-            self.arena
-                .open(at, len, access)
-                .map_err(|_| Code::OUT_OF_MEMORY)?;
-        }
-        for (start, _) in pieces {
-            self.pages.set_access(start, access);
+        for (start, piece) in pieces {
+            let devices = self.pages.set_access(start, device, access);
+            if self.open && devices.any() != piece.access.any() {
+                let opened = self.arena.open(start, piece.len, devices.any());
+                opened.map_err(|_| Code::OUT_OF_MEMORY)?;
+            }
         }
         Ok(())
     }
 
-    pub(crate) fn unmap(&mut self, at: u64, len: u64) -> Answer {
+    /// What is mapped in a range that can be unmapped as a whole.
+    pub(crate) fn mapped(&self, at: u64, len: u64) -> Answer<Vec<(u64, Mapped)>> {
         if len == 0 || !self.reserved(at, len) {
             return Err(Code::INVALID_VALUE);
         }
-        let pieces = self.pages.exactly(at, len).ok_or(Code::INVALID_VALUE)?;
+        self.pages.exactly(at, len).ok_or(Code::INVALID_VALUE)
+    }
+
+    /// The physical memory behind each part of a range, where addresses and memory are the client's to bring together: the same page
+    /// can be at several addresses.
+    pub(crate) fn places(&self, access: Access) -> Vec<(Access, Option<Place>)> {
+        let whole = vec![(access, None)];
+        let reserved =
+            matches!(self.block(access.at), Some((_, block)) if matches!(block.kind, Kind::Reserved));
+        let parts = if reserved {
+            self.pages.translate(access.at, access.len)
+        } else {
+            None
+        };
+        let Some(parts) = parts else { return whole };
+        let mut at = access.at;
+        let place = |(bytes, offset, len): (Bytes, u64, u64)| {
+            let part = Access { at, len, ..access };
+            at += len;
+            (part, Some(Place { bytes, offset }))
+        };
+        parts.into_iter().map(place).collect()
+    }
+
+    pub(crate) fn unmap(&mut self, at: u64, len: u64) -> Answer {
+        let pieces = self.mapped(at, len)?;
         self.hide(at, len);
         for (_, piece) in pieces {
             if piece.first {

@@ -23,11 +23,15 @@ pub struct DeviceBuffer<T: Element> {
     len: usize,
     stream: CudaStream,
     uses: Vec<CudaStream>,
-    /// Whether cudarc has the elements, and nobody knows for which streams.
+    /// What cudarc has of the elements, which knows the streams that use them there.
     #[cfg(feature = "cudarc")]
-    lent: bool,
+    loan: Option<Box<dyn Loan>>,
     elements: PhantomData<T>,
 }
+
+/// Elements that cudarc has. Dropped, its stream waits on the device for all other streams of cudarc's that have used them.
+#[cfg(feature = "cudarc")]
+pub(super) trait Loan: std::any::Any + Send + Sync {}
 
 /// Whose the elements are.
 enum Owner {
@@ -69,7 +73,7 @@ impl<T: Element> DeviceBuffer<T> {
             stream: stream.clone(),
             uses: Vec::new(),
             #[cfg(feature = "cudarc")]
-            lent: false,
+            loan: None,
             elements: PhantomData,
         }
     }
@@ -96,7 +100,7 @@ impl<T: Element> DeviceBuffer<T> {
             stream: stream.clone(),
             uses: Vec::new(),
             #[cfg(feature = "cudarc")]
-            lent: false,
+            loan: None,
             elements: PhantomData,
         }
     }
@@ -236,7 +240,7 @@ impl<T: Element> DeviceBuffer<T> {
             stream: self.stream.clone(),
             uses: std::mem::take(&mut self.uses),
             #[cfg(feature = "cudarc")]
-            lent: std::mem::take(&mut self.lent),
+            loan: self.loan.take(),
             elements: PhantomData,
         }
     }
@@ -258,7 +262,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// Whether cudarc may have the elements.
     pub(super) fn is_lent(&self) -> bool {
         #[cfg(feature = "cudarc")]
-        let lent = self.lent;
+        let lent = self.loan.is_some();
         #[cfg(not(feature = "cudarc"))]
         let lent = false;
         lent
@@ -270,9 +274,16 @@ impl<T: Element> DeviceBuffer<T> {
         users.try_for_each(|user| stream.wait_for(user))
     }
 
+    /// What cudarc has of the elements, while it has them.
     #[cfg(feature = "cudarc")]
-    pub(super) fn set_lent(&mut self, lent: bool) {
-        self.lent = lent;
+    pub(super) fn loan(&mut self) -> &mut Option<Box<dyn Loan>> {
+        &mut self.loan
+    }
+
+    /// The same, to be looked at.
+    #[cfg(feature = "cudarc")]
+    pub(super) fn lent(&self) -> Option<&dyn Loan> {
+        self.loan.as_deref()
     }
 
     /// The device.
@@ -292,14 +303,20 @@ impl<T: Element> DeviceBuffer<T> {
 impl<T: Element> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
         #[cfg(feature = "cudarc")]
-        if self.lent {
-            // The loan was forgotten and never ended.
-            let waited = insist(|| self.on().synchronize());
-            if waited.is_err_and(|error| error.is_of_capture()) {
+        if self.loan.is_some() {
+            // The loan was forgotten and never ended. The stream that has it is among those that use the elements, and is to wait for the
+            // others of cudarc's: not while it is captured.
+            if self
+                .uses
+                .iter()
+                .chain([&self.stream])
+                .any(|stream| stream.is_capturing().unwrap_or(true))
+            {
                 let device = self.on().number();
                 later::keep(self.take::<T>(), device, 0);
                 return;
             }
+            drop(self.loan.take());
         }
         let uses = std::mem::take(&mut self.uses);
         match &mut self.owner {

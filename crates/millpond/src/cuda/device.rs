@@ -1,15 +1,21 @@
 //! A CUDA device: its primary context, and what it says of itself.
 
-use super::abi::{CAPTURE_RELAXED, ContextHandle, DeviceNumber, attribute};
+use super::abi::{
+    CAPTURE_NONE, CAPTURE_RELAXED, ContextHandle, DeviceNumber, EVENT_WITHOUT_TIME, EventHandle,
+    StreamHandle, attribute,
+};
 use super::driver::Driver;
 use super::error::{CudaError, insist};
 use super::fork;
+use super::graph;
 use super::kernels::Loaded;
+use super::later;
 use super::products::OfDevice;
 use crate::device::Device;
 use crate::pressure::{DevicePressure, Thresholds};
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// A CUDA device.
@@ -75,6 +81,94 @@ struct Context {
     cublas: Mutex<OfDevice>,
     /// Bytes a second from pinned memory, once it was measured.
     link_speed: OnceLock<f64>,
+    waits: Waits,
+    /// How far streams had come that nobody has any more.
+    left: Mutex<Left>,
+}
+
+/// Counts waits for the whole device, so that one that began after a moment is known from one that did before.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    begun: AtomicU64,
+    /// The latest of those that have ended well.
+    ended: AtomicU64,
+}
+
+impl Waits {
+    fn begin(&self) -> u64 {
+        self.begun.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    fn end(&self, begun: u64) {
+        self.ended.fetch_max(begun, Ordering::AcqRel);
+    }
+
+    /// Now, for [`ended_since`](Self::ended_since).
+    pub(super) fn now(&self) -> u64 {
+        self.begun.load(Ordering::Acquire)
+    }
+
+    /// Whether one has ended that began after a moment.
+    pub(super) fn ended_since(&self, moment: u64) -> bool {
+        self.ended.load(Ordering::Acquire) > moment
+    }
+}
+
+/// Events in streams that nobody has any more.
+#[derive(Debug, Default)]
+struct Left {
+    /// Invariant: recorded, of this context, and nobody else's.
+    events: Vec<EventHandle>,
+    /// Whether there was a stream that could not be marked.
+    unmarked: bool,
+}
+
+impl Left {
+    /// Marks a stream that lives. The context is this thread's.
+    fn add(&mut self, driver: &Driver, stream: StreamHandle, is_captured: bool) {
+        self.events.retain(|event| {
+            // SAFETY: ours by the invariant.
+            let open = unsafe { driver.event_query(*event) }.is_err();
+            if !open {
+                // SAFETY: as above, and forgotten here.
+                let _ = insist(|| unsafe { driver.event_destroy(*event) });
+            }
+            open
+        });
+        let mut event = EventHandle::NULL;
+        // SAFETY: the pointer is to a local.
+        let made = insist(|| unsafe { driver.event_create(&raw mut event, EVENT_WITHOUT_TIME) });
+        // SAFETY: the event was made just now, and the stream lives.
+        let recorded = made.and_then(|()| match is_captured {
+            true => Err(CudaError::Captured),
+            false => insist(|| unsafe { driver.event_record(event, stream) }),
+        });
+        match recorded {
+            Ok(()) => self.events.push(event),
+            Err(_) => {
+                self.unmarked = true;
+                if event != EventHandle::NULL {
+                    // SAFETY: ours, and forgotten here.
+                    let _ = insist(|| unsafe { driver.event_destroy(event) });
+                }
+            }
+        }
+    }
+
+    /// Waits for all of them, and for the legacy stream; answers whether nothing goes on any more. The context is this thread's.
+    fn wait(&mut self, driver: &Driver) -> bool {
+        let mut status = CAPTURE_NONE;
+        // SAFETY: the pointer is to a local. Of the legacy stream the driver refuses to say where it cannot be waited for.
+        let asked = unsafe { driver.stream_is_capturing(StreamHandle::NULL, &raw mut status) };
+        self.add(driver, StreamHandle::NULL, asked.is_err());
+        for event in std::mem::take(&mut self.events) {
+            // SAFETY: ours by the invariant.
+            self.unmarked |= insist(|| unsafe { driver.event_synchronize(event) }).is_err();
+            // SAFETY: as above, and forgotten here.
+            let _ = insist(|| unsafe { driver.event_destroy(event) });
+        }
+        !self.unmarked
+    }
 }
 
 impl Drop for Context {
@@ -93,7 +187,11 @@ impl Drop for Context {
                 let _mode = Relaxed::new(self.driver);
                 cublas.end();
                 if let Some(kernels) = kernels {
-                    kernels.code().unload_last(self.driver);
+                    let left = self.left.get_mut().unwrap_or_else(PoisonError::into_inner);
+                    // What cannot be waited for keeps the code until the context ends.
+                    if left.wait(self.driver) {
+                        kernels.code().unload_last(self.driver);
+                    }
                 }
             }
         }
@@ -186,6 +284,8 @@ impl CudaDevice {
             kernels: Mutex::default(),
             cublas: Mutex::default(),
             link_speed: OnceLock::new(),
+            waits: Waits::default(),
+            left: Mutex::default(),
         });
         open().push(Arc::downgrade(&context));
         Ok(Self(context))
@@ -272,7 +372,7 @@ impl CudaDevice {
     /// # Errors
     /// What the driver says.
     pub fn memory(&self) -> Result<DeviceMemory, CudaError> {
-        let _current = self.enter()?;
+        let _current = self.enter_beside()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: the pointers are to locals.
         unsafe { self.0.driver.memory_info(&raw mut free, &raw mut total) }?;
@@ -302,12 +402,43 @@ impl CudaDevice {
 
     /// Waits until the device has done all work of this process's context.
     ///
+    /// This breaks every capture of a stream of the context, in whatever mode, also one that another library began: the driver has no
+    /// wait for a context that spares them. Nothing in this library calls it. Where captures may go on,
+    /// [synchronize](super::CudaStream::synchronize) the streams concerned.
+    ///
     /// # Errors
-    /// What the driver says: also of work that failed before.
+    /// [`CudaError::Captured`] while this library captures a stream of the device, whose capture goes on; and what the driver says:
+    /// also of work that failed before.
     pub fn synchronize(&self) -> Result<(), CudaError> {
-        let _current = self.enter()?;
-        // SAFETY: it takes no pointer.
-        unsafe { self.0.driver.context_synchronize() }
+        if graph::are_captured_on(self) {
+            return Err(CudaError::Captured);
+        }
+        {
+            let _current = self.enter_beside()?;
+            let begun = self.0.waits.begin();
+            // SAFETY: it takes no pointer.
+            unsafe { self.0.driver.context_synchronize() }?;
+            self.0.waits.end(begun);
+        }
+        later::retry();
+        Ok(())
+    }
+
+    /// Waits for the whole device, by whoever uses the library.
+    pub(super) fn waits(&self) -> &Waits {
+        &self.0.waits
+    }
+
+    /// Nobody has a handle of a stream any more. The device's own kernels may still run on it: they are unloaded once it has come so
+    /// far. The stream still lives.
+    pub(super) fn leave(&self, stream: StreamHandle, is_captured: impl FnOnce() -> bool) {
+        let loaded = self.kernels().lock().unwrap_or_else(PoisonError::into_inner);
+        if loaded.is_none() {
+            return;
+        }
+        drop(loaded);
+        let mut left = self.0.left.lock().unwrap_or_else(PoisonError::into_inner);
+        left.add(self.0.driver, stream, is_captured());
     }
 
     /// Whether a context is this device's primary one.

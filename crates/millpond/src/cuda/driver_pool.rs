@@ -86,7 +86,7 @@ impl DriverPoolBuilder {
         if self.limit == Some(0) {
             return Err(CudaError::NoBytes);
         }
-        let _current = device.enter()?;
+        let _current = device.enter_beside()?;
         let most = usize::try_from(self.limit.unwrap_or(0)).unwrap_or(0);
         let properties = PoolProperties {
             most,
@@ -116,7 +116,7 @@ impl DriverPoolBuilder {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Ok(_current) = self.device.enter() {
+        if let Ok(_current) = self.device.enter_beside() {
             // The driver ends it when what was asked of it has been given back.
             // SAFETY: ours by the invariant, and nobody has it any more.
             let _ = insist(|| unsafe { self.device.driver().pool_destroy(self.handle) });
@@ -170,7 +170,7 @@ impl DriverPool {
     /// What the driver says.
     pub fn install(&self) -> Result<InstalledPool, CudaError> {
         let device = self.device();
-        let _current = device.enter()?;
+        let _current = device.enter_beside()?;
         let mut before = PoolHandle::NULL;
         // SAFETY: the pointer is to a local.
         unsafe { device.driver().device_get_pool(&raw mut before, device.handle()) }?;
@@ -218,7 +218,7 @@ impl DriverPool {
     /// What the driver says.
     pub fn trim(&self, keep: u64) -> Result<(), CudaError> {
         let device = self.device();
-        let _current = device.enter()?;
+        let _current = device.enter_beside()?;
         let keep = usize::try_from(keep).unwrap_or(usize::MAX);
         // SAFETY: ours by the invariant.
         unsafe { device.driver().pool_trim(self.0.handle, keep) }
@@ -226,7 +226,7 @@ impl DriverPool {
 
     fn get(&self, attribute: c_uint) -> Result<u64, CudaError> {
         let device = self.device();
-        let _current = device.enter()?;
+        let _current = device.enter_beside()?;
         let mut value = 0u64;
         let to: *mut c_void = (&raw mut value).cast();
         // SAFETY: ours by the invariant; the attribute is a number of 64 bits, in a local.
@@ -236,7 +236,7 @@ impl DriverPool {
 
     fn set(&self, attribute: c_uint, mut value: u64) -> Result<(), CudaError> {
         let device = self.device();
-        let _current = device.enter()?;
+        let _current = device.enter_beside()?;
         let from: *mut c_void = (&raw mut value).cast();
         // SAFETY: as above.
         unsafe { device.driver().pool_set_attribute(self.0.handle, attribute, from) }
@@ -264,7 +264,9 @@ impl InstalledPool {
 impl Drop for InstalledPool {
     fn drop(&mut self) {
         let device = self.pool.device();
-        let Ok(_current) = device.enter() else { return };
+        let Ok(_current) = device.enter_beside() else {
+            return;
+        };
         let (driver, handle) = (device.driver(), device.handle());
         let mut now = PoolHandle::NULL;
         // SAFETY: the pointer is to a local.

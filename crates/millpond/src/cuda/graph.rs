@@ -92,6 +92,14 @@ pub(super) fn are_captured() -> bool {
     COUNT.load(Ordering::Acquire) > 0 && !fork::is_forked()
 }
 
+/// Whether any of a device's streams is captured by us.
+pub(super) fn are_captured_on(device: &CudaDevice) -> bool {
+    are_captured()
+        && captured()
+            .iter()
+            .any(|of| of.stream.device().number() == device.number())
+}
+
 /// Whether this stream is captured by us. The driver is asked as well: a capture can end, or be spoilt, before we know.
 pub(super) fn is_captured(stream: &RawStream) -> bool {
     if !are_captured() {
@@ -242,12 +250,13 @@ impl Capture {
         let device = self.stream.device();
         let mut graph = GraphHandle::NULL;
         let ended = device.enter().and_then(|_current| {
+            // The first call ends it, whatever it answers: a second one could end what somebody else has begun there since.
             // SAFETY: the pointer is to a local, the stream lives.
-            insist(|| unsafe {
+            unsafe {
                 device
                     .driver()
                     .stream_end_capture(self.stream.handle(), &raw mut graph)
-            })
+            }
         });
         forget(&self.pool);
         ended.map(|()| graph)
@@ -258,7 +267,7 @@ impl Drop for Capture {
     fn drop(&mut self) {
         if self.goes_on
             && let Ok(graph) = self.stop()
-            && let Ok(_current) = self.stream.device().enter()
+            && let Ok(_current) = self.stream.device().enter_beside()
         {
             destroy(self.stream.device(), graph);
         }
@@ -320,7 +329,7 @@ impl Drop for CudaGraph {
     fn drop(&mut self) {
         let device = self.pool.device();
         // Its memory is given back only after the device was waited for: by whoever has it last.
-        if let Ok(_current) = device.enter() {
+        if let Ok(_current) = device.enter_beside() {
             // SAFETY: ours by the invariant, and nobody has it any more. The driver ends it when it has been done.
             let _ = insist(|| unsafe { device.driver().executable_destroy(self.handle) });
         }

@@ -2,12 +2,13 @@
 //!
 //! Both work in the primary context of a device, so that neither copies anything for the other.
 
-use super::buffer::DeviceBuffer;
+use super::buffer::{DeviceBuffer, Loan};
 use super::device::CudaDevice;
 use super::error::CudaError;
 use super::stream::CudaStream;
 use crate::dtype::Element;
 use cudarc::driver::{self as theirs, CudaSlice, CudaView, CudaViewMut, DevicePtrMut, DeviceRepr};
+use std::any::Any;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -71,9 +72,23 @@ impl CudaStream {
 ///
 /// A [`CudaSlice`] itself is never had: it could be kept, and would give memory to the driver that is a pool's.
 pub struct Lent<'a, T: Element + DeviceRepr> {
-    slice: ManuallyDrop<CudaSlice<T>>,
     stream: CudaStream,
+    /// Invariant: has a loan of these elements, a [`Slice`].
     buffer: &'a mut DeviceBuffer<T>,
+}
+
+/// A slice of elements that are not cudarc's to free.
+struct Slice<T: Element + DeviceRepr>(ManuallyDrop<CudaSlice<T>>);
+
+impl<T: Element + DeviceRepr> Loan for Slice<T> {}
+
+impl<T: Element + DeviceRepr> Drop for Slice<T> {
+    fn drop(&mut self) {
+        // SAFETY: it is taken once, here, and not used again.
+        let slice = unsafe { ManuallyDrop::take(&mut self.0) };
+        // Has its stream wait for whatever else of cudarc's uses it, and frees nothing.
+        slice.leak();
+    }
 }
 
 impl<T: Element + DeviceRepr> DeviceBuffer<T> {
@@ -94,13 +109,14 @@ impl<T: Element + DeviceRepr> DeviceBuffer<T> {
         let (address, len) = (self.address(), self.len());
         // It makes events, and panics where the driver refuses.
         let upgraded = catch_unwind(AssertUnwindSafe(|| {
-            // SAFETY: the elements are there for as long as the buffer is borrowed, and the slice is never dropped as one.
-            ManuallyDrop::new(unsafe { stream.upgrade_device_ptr::<T>(address, len) })
+            // SAFETY: the elements are there for as long as the buffer has the slice, which is never dropped as one.
+            Slice(ManuallyDrop::new(unsafe {
+                stream.upgrade_device_ptr::<T>(address, len)
+            }))
         }));
         let slice = upgraded.map_err(|_| CudaError::Cudarc)?;
-        self.set_lent(true);
+        *self.loan() = Some(Box::new(slice));
         Ok(Lent {
-            slice,
             stream: ours,
             buffer: self,
         })
@@ -133,13 +149,21 @@ impl<T: Element + DeviceRepr> Lent<'_, T> {
     /// To be read.
     #[must_use]
     pub fn view(&self) -> CudaView<'_, T> {
-        self.slice.as_view()
+        let loan = self.buffer.lent().map(|loan| loan as &dyn Any);
+        match loan.and_then(|loan| loan.downcast_ref::<Slice<T>>()) {
+            Some(slice) => slice.0.as_view(),
+            None => unreachable!("by the invariant"),
+        }
     }
 
     /// To be read and written.
     #[must_use]
     pub fn view_mut(&mut self) -> CudaViewMut<'_, T> {
-        self.slice.as_view_mut()
+        let loan = self.buffer.loan().as_deref_mut().map(|loan| loan as &mut dyn Any);
+        match loan.and_then(|loan| loan.downcast_mut::<Slice<T>>()) {
+            Some(slice) => slice.0.as_view_mut(),
+            None => unreachable!("by the invariant"),
+        }
     }
 
     /// The buffer they are of.
@@ -151,14 +175,10 @@ impl<T: Element + DeviceRepr> Lent<'_, T> {
 
 impl<T: Element + DeviceRepr> Drop for Lent<'_, T> {
     fn drop(&mut self) {
-        // SAFETY: it is taken once, here, and not used again.
-        let slice = unsafe { ManuallyDrop::take(&mut self.slice) };
-        // Has its stream wait for whatever else of cudarc's uses it, and frees nothing.
-        slice.leak();
+        drop(self.buffer.loan().take());
         // Where the buffer's stream cannot wait, this thread does.
         let ordered = self.buffer.stream().clone().wait_for(&self.stream);
         let _ = ordered.or_else(|_| self.stream.synchronize());
-        self.buffer.set_lent(false);
     }
 }
 

@@ -130,7 +130,7 @@ pub(crate) unsafe fn run(
     let _current = device.enter()?;
     let function = function(device, entry)?;
     launch::among(stream, others, || {
-        // SAFETY: the module stays loaded until the device's last handle goes, when the device is waited for. The rest is the
+        // SAFETY: the module stays loaded until the device's last handle goes, when all streams it ran on are waited for. The rest is the
         // caller's.
         unsafe { launch::launch(stream, function, shape, &mut arguments) }.map_err(KernelError::from)
     })

@@ -349,9 +349,10 @@ impl<'a> Launch<'a> {
         let arguments = &mut self.arguments;
         kernel.module.note_launch(stream);
         among(stream, &self.others, || {
-            // SAFETY: the module is loaded as long as the kernel is, and waits for the device before it goes. The rest is the
+            // SAFETY: the module is loaded as long as the kernel is, and waits for the stream before it goes. The rest is the
             // caller's, and the order was made above.
             let launched = unsafe { launch(stream, kernel.function, shape, arguments) };
+            kernel.module.note_launched(stream);
             launched.map_err(|why| kernel.refused(shape, why))
         })
     }

@@ -154,7 +154,7 @@ impl CudaDevice {
         if buffer.is_empty() {
             return Ok(());
         }
-        let _current = self.enter()?;
+        let _current = self.enter_beside()?;
         let (address, bytes) = (buffer.as_ptr().addr() as u64, buffer.bytes());
         // SAFETY: the bytes are the buffer's, and advice changes none of them.
         unsafe { self.driver().managed_advise(address, bytes, advice, place) }

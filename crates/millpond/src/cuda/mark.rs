@@ -3,7 +3,7 @@
 use super::abi::{EVENT_WITH_TIME, EVENT_WITHOUT_TIME, EventHandle, NOT_READY};
 use super::device::CudaDevice;
 use super::error::{CudaError, insist};
-use super::stream::CudaStream;
+use super::stream::{CudaStream, RawStream};
 use std::ffi::c_uint;
 
 /// A point in the work of a device's streams: the host and other streams can wait for it. Past until it is first recorded.
@@ -23,7 +23,7 @@ impl Mark {
     }
 
     fn with_flags(device: &CudaDevice, flags: c_uint) -> Result<Self, CudaError> {
-        let _current = device.enter()?;
+        let _current = device.enter_beside()?;
         let mut event = EventHandle::NULL;
         // SAFETY: the pointer is to a local.
         unsafe { device.driver().event_create(&raw mut event, flags) }?;
@@ -48,6 +48,11 @@ impl Mark {
 
     /// The same in a capture, where it orders what is captured.
     pub(super) fn record_captured(&self, stream: &CudaStream) -> Result<(), CudaError> {
+        self.record_raw(stream.raw())
+    }
+
+    /// The same of a stream that nobody may have a handle of.
+    pub(super) fn record_raw(&self, stream: &RawStream) -> Result<(), CudaError> {
         let _current = self.device.enter()?;
         // SAFETY: the event is ours and the stream lives.
         unsafe { self.device.driver().event_record(self.event, stream.handle()) }
@@ -106,9 +111,17 @@ impl Mark {
     }
 }
 
+impl std::fmt::Debug for Mark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mark")
+            .field("device", &self.device.number())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Drop for Mark {
     fn drop(&mut self) {
-        if let Ok(_current) = self.device.enter() {
+        if let Ok(_current) = self.device.enter_beside() {
             // A driver that refuses ends it with the context.
             // SAFETY: made by us, and nobody has it any more; the driver keeps what it needs of it until it is past.
             let _ = insist(|| unsafe { self.device.driver().event_destroy(self.event) });
@@ -132,19 +145,29 @@ pub(crate) struct Unsettled {
     pub(crate) over: bool,
 }
 
-/// Waits until nothing of a device uses memory that was lent to it: by what is said, or for the whole device where that fails.
-pub(crate) fn settle(
-    device: &CudaDevice,
+/// Waits until nothing of a device uses memory that was lent to it, by what is said. Where that fails, the memory stays lent: a wait for
+/// the whole device would break the captures of others.
+pub(crate) fn settle(wait: impl FnMut() -> Result<(), CudaError>) -> Result<(), Unsettled> {
+    insist(wait).map_err(|error| Unsettled {
+        error,
+        over: nothing_goes_on(error),
+    })
+}
+
+/// The same by what is said or, where that fails, by an event of the stream that was given the work.
+pub(crate) fn settle_on(
+    stream: &CudaStream,
     wait: impl FnMut() -> Result<(), CudaError>,
 ) -> Result<(), Unsettled> {
-    match insist(wait) {
-        Ok(()) => Ok(()),
-        Err(error) if nothing_goes_on(error) => Err(Unsettled { error, over: true }),
-        Err(_) => insist(|| device.synchronize()).map_err(|error| Unsettled {
-            error,
-            over: nothing_goes_on(error),
-        }),
-    }
+    let marked = || {
+        let mark = Mark::new(stream.device())?;
+        mark.record(stream)?;
+        mark.wait()
+    };
+    settle(wait).or_else(|why| match why.over {
+        true => Err(why),
+        false => settle(marked).map_err(|then| if then.over { then } else { why }),
+    })
 }
 
 /// Whether an error means that no work of the device goes on for this process: it is lost, or was never this process's.

@@ -81,8 +81,8 @@ impl Inner {
             return true;
         };
         let streams = self.streams.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // Nobody has promised a module that they live as long.
-        streams.outlive_others();
+        // Nobody has promised a module that they live as long: where its kernels were launched they were marked.
+        streams.outlive_others(false);
         let ended = streams.synchronize();
         let ended = ended.and_then(|()| self.code.unload(self.device.driver()));
         // What the driver will not have back otherwise it keeps until the context ends.
@@ -169,13 +169,10 @@ impl Code {
         insist(|| unsafe { driver.module_unload(self.0) })
     }
 
-    /// Unloads it with the last handle of its device, when all streams have gone and their work may still run. A driver that cannot
-    /// wait for that keeps the code until the context ends. The context is this thread's.
+    /// Unloads it with the last handle of its device, when all streams have gone and done their work. What the driver will not have
+    /// back it keeps until the context ends. The context is this thread's.
     pub(super) fn unload_last(&self, driver: &Driver) {
-        // SAFETY: it takes no pointer.
-        if insist(|| unsafe { driver.context_synchronize() }).is_ok() {
-            let _ = self.unload(driver);
-        }
+        let _ = self.unload(driver);
     }
 }
 
@@ -262,6 +259,15 @@ impl CudaModule {
         let streams = &self.0.streams;
         let mut streams = streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams.number_of(stream);
+    }
+
+    /// The same once it was: others may end their stream before the module goes, so it is marked there.
+    pub(super) fn note_launched(&self, stream: &CudaStream) {
+        if !stream.raw().stays() {
+            let streams = &self.0.streams;
+            let mut streams = streams.lock().unwrap_or_else(PoisonError::into_inner);
+            streams.mark_others(stream);
+        }
     }
 
     /// A kernel of it, by the name of its entry.

@@ -5,7 +5,7 @@ use super::buffer::DeviceBuffer;
 use super::device::CudaDevice;
 use super::driver::Driver;
 use super::error::CudaError;
-use super::mark::{Mark, expect_uncaptured, settle};
+use super::mark::{Mark, expect_uncaptured, settle, settle_on};
 use super::pinned::CudaPinned;
 use super::staged::Staged;
 use super::stream::CudaStream;
@@ -160,11 +160,10 @@ enum Busy {
 impl Slot {
     /// Waits until the device has done with it.
     fn settle(&mut self) -> Result<(), CudaError> {
-        let device = self.mark.device();
         let outcome = match &self.busy {
             Busy::Free => return Ok(()),
-            Busy::Marked => settle(device, || self.mark.wait()),
-            Busy::Unmarked(stream) => settle(device, || stream.synchronize()),
+            Busy::Marked => settle(|| self.mark.wait()),
+            Busy::Unmarked(stream) => settle_on(stream, || stream.synchronize()),
         };
         if !outcome.is_err_and(|why| !why.over) {
             self.busy = Busy::Free;

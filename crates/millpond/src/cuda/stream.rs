@@ -4,7 +4,7 @@ use super::abi::{CAPTURE_NONE, STREAM_NON_BLOCKING, StreamHandle};
 use super::device::CudaDevice;
 use super::error::{CudaError, insist};
 use super::graph;
-use super::mark::Mark;
+use super::mark::{Mark, settle_on};
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -36,6 +36,19 @@ enum Owner {
     },
 }
 
+impl Drop for Handles {
+    fn drop(&mut self) {
+        let stream = &self.0;
+        // The legacy stream is always there to be marked, and that orders others.
+        if stream.handle != StreamHandle::NULL
+            && let Ok(_current) = stream.device.enter_beside()
+        {
+            let is_captured = || stream.is_capturing().unwrap_or(true);
+            stream.device.leave(stream.handle, is_captured);
+        }
+    }
+}
+
 impl Drop for RawStream {
     fn drop(&mut self) {
         if !matches!(self.owner, Owner::Us) {
@@ -54,6 +67,10 @@ impl RawStream {
         self.handle
     }
 
+    pub(super) fn device(&self) -> &CudaDevice {
+        &self.device
+    }
+
     pub(super) fn is(&self, other: &Self) -> bool {
         self.handle == other.handle && self.device.number() == other.device.number()
     }
@@ -70,7 +87,7 @@ impl RawStream {
 
     /// As [`CudaStream::synchronize`].
     pub(super) fn synchronize(&self) -> Result<(), CudaError> {
-        let _current = self.device.enter()?;
+        let _current = self.device.enter_beside()?;
         // SAFETY: the stream lives: it is ours, or whoever made this has promised it.
         unsafe { self.device.driver().stream_synchronize(self.handle) }
     }
@@ -194,18 +211,21 @@ impl CudaStream {
     /// Waits for it when memory of the host's is lent to its work, so it does so for certain: of a device that is lost nothing goes
     /// on.
     pub(super) fn wait(&self) -> Result<(), CudaError> {
-        insist(|| self.synchronize()).inspect_err(|error| {
-            // What a captured stream was given is written down and not done.
-            if error.is_of_capture() && self.is_capturing().unwrap_or(false) {
-                return;
-            }
-            // The device as a whole cannot be waited for while something is captured: a capture ends.
-            while let Err(why) = insist(|| self.device().synchronize())
-                && why.is_of_capture()
-            {
+        loop {
+            // The driver refuses to say of the legacy stream while one that goes with it is captured. Nobody can wait for it then, and
+            // to try breaks that capture; to ask does not. A capture ends.
+            while self.is_capturing().is_err_and(|error| error.is_of_capture()) {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
-        })
+            match settle_on(self, || self.synchronize()) {
+                Ok(()) => return Ok(()),
+                // A capture of another stream began in between. What a captured stream was given is written down and not done.
+                Err(why) if why.error.is_of_capture() && !self.is_capturing().unwrap_or(false) => {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+                Err(why) => return Err(why.error),
+            }
+        }
     }
 
     /// Has work that is put here from now on wait, on the device, for what the other stream has to do by now.

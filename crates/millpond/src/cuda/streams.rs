@@ -3,6 +3,7 @@
 use super::device::CudaDevice;
 use super::error::{CudaError, insist};
 use super::graph;
+use super::mark::Mark;
 use super::stream::{CudaStream, Handles, RawStream};
 use std::sync::{Arc, Weak};
 
@@ -16,14 +17,21 @@ pub(super) struct Streams {
     known: Vec<Known>,
     /// Whether the first was ever asked for: waiting for it is refused where a stream that goes with it is captured.
     legacy: bool,
-    /// Whether there were others' streams that may be gone by now: the device as a whole is waited for in their place.
-    whole: bool,
+    /// How far others' streams had come that may be gone by now. These are waited for in their place.
+    marks: Vec<Mark>,
+    /// Whether there was one that could not be marked, as it was captured, and when. Only a wait for the whole device tells that its
+    /// work is done. That would break captures that nobody here knows of, so it is left to the program.
+    unmarked: Option<u64>,
 }
 
 #[derive(Debug)]
 struct Known {
     stream: Arc<RawStream>,
     handles: Weak<Handles>,
+    /// How far it had come when it was last marked.
+    mark: Option<Mark>,
+    /// Whether it was to be marked and could not be.
+    unmarked: bool,
 }
 
 impl Known {
@@ -31,6 +39,26 @@ impl Known {
         Self {
             stream: Arc::clone(stream.raw()),
             handles: stream.handles(),
+            mark: None,
+            unmarked: false,
+        }
+    }
+
+    /// Marks how far it has come: it lives. What others capture is not done, and nobody here does it later.
+    fn mark(&mut self) {
+        if self.stream.is_captured_by_others() {
+            self.unmarked = true;
+            return;
+        }
+        let mark = match self.mark.take() {
+            Some(mark) => Ok(mark),
+            None => Mark::new(self.stream.device()),
+        };
+        let mark = mark.and_then(|mark| insist(|| mark.record_raw(&self.stream)).map(|()| mark));
+        match mark {
+            Ok(mark) => (self.mark, self.unmarked) = (Some(mark), false),
+            // What cannot be marked is waited for.
+            Err(_) => self.unmarked |= insist(|| self.stream.synchronize()).is_err(),
         }
     }
 
@@ -47,7 +75,8 @@ impl Streams {
             device: device.clone(),
             known: vec![Known::of(&CudaStream::legacy(device))],
             legacy: false,
-            whole: false,
+            marks: Vec::new(),
+            unmarked: None,
         }
     }
 
@@ -95,17 +124,42 @@ impl Streams {
         if !self.can_wait() {
             return Err(CudaError::Captured);
         }
-        if self.whole {
-            return insist(|| self.device.synchronize());
+        self.used()
+            .try_for_each(|stream| insist(|| stream.synchronize()))?;
+        self.marks.iter().try_for_each(|mark| insist(|| mark.wait()))?;
+        match self.unmarked {
+            Some(moment) if !self.device.waits().ended_since(moment) => Err(CudaError::Captured),
+            _ => Ok(()),
         }
-        self.used().try_for_each(|stream| insist(|| stream.synchronize()))
     }
 
-    /// From now on others' streams may end. Numbers stand for nothing any more.
-    pub(super) fn outlive_others(&mut self) {
-        let known = self.known.len();
-        self.known.retain(|known| known.stream.stays());
-        self.whole |= self.known.len() < known;
+    /// One of others' streams was given work, and may end before that is waited for.
+    pub(super) fn mark_others(&mut self, stream: &CudaStream) {
+        let mut known = self.known.iter_mut();
+        if let Some(known) = known.find(|known| known.stream.is(stream.raw())) {
+            // What is written down in a capture is no work: who has the graph keeps what it uses.
+            if !known.stream.is_captured_by_others() {
+                known.mark();
+            }
+        }
+    }
+
+    /// From now on others' streams may end, and where they do not live any more they have been [marked](Self::mark_others). Numbers
+    /// stand for nothing any more.
+    pub(super) fn outlive_others(&mut self, they_live: bool) {
+        let moment = self.device.waits().now();
+        let all = std::mem::take(&mut self.known);
+        let (stay, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|known| known.stream.stays());
+        self.known = stay;
+        for mut known in others {
+            if they_live && !graph::is_captured(&known.stream) {
+                known.mark();
+            }
+            if known.unmarked {
+                self.unmarked = Some(moment);
+            }
+            self.marks.extend(known.mark);
+        }
     }
 
     /// The stream of a number, which is used from now on; the first where none has that number.
@@ -120,6 +174,10 @@ impl Streams {
     pub(super) fn are_idle(&self) -> bool {
         let mut used = self.known.iter().skip(usize::from(!self.legacy));
         used.all(|known| known.stream.is_idle())
+            && self.marks.iter().all(|mark| mark.is_past().unwrap_or(false))
+            && self
+                .unmarked
+                .is_none_or(|moment| self.device.waits().ended_since(moment))
     }
 
     /// The stream of a number, if it has asked for something.

@@ -4,7 +4,7 @@ use super::abi::ContextHandle;
 use super::buffer::DeviceBuffer;
 use super::device::CudaDevice;
 use super::error::CudaError;
-use super::mark::{Mark, Unsettled, expect_uncaptured, nothing_goes_on, settle};
+use super::mark::{Mark, Unsettled, expect_uncaptured, nothing_goes_on, settle_on};
 use super::pinned::is_known;
 use super::registered::Registered;
 use super::stream::CudaStream;
@@ -120,7 +120,7 @@ impl<E> Transfer<E> {
 
     fn settle(&mut self) -> Result<(), Unsettled> {
         match self.mark.take() {
-            Some(mark) => settle(self.stream.device(), || mark.wait()),
+            Some(mark) => settle_on(&self.stream, || mark.wait()),
             None => Ok(()),
         }
     }
@@ -166,7 +166,7 @@ pub(super) fn begin<E>(
         // Nothing has begun.
         Err(error) => return Err(TransferError::new(error, Some(ends))),
     };
-    let waited = || settle(stream.device(), || stream.synchronize());
+    let waited = || settle_on(stream, || stream.synchronize());
     if let Err(error) = work(&mut ends) {
         // It may have begun all the same.
         return Err(match waited() {
@@ -390,7 +390,7 @@ impl<H, T: Element> Transfer<Ends<H, T>> {
         if device.stream() != &stream
             && let Some(copy) = mark.take_if(|mark| mark.hold(device.stream()).is_err())
             // What its stream cannot wait for, this thread does.
-            && let Err(why) = settle(stream.device(), || copy.wait())
+            && let Err(why) = settle_on(&stream, || copy.wait())
         {
             return Err(TransferError::unsettled(why, Some((host, device))));
         }

@@ -3,9 +3,10 @@
 use crate::emulator::in_children;
 use crate::{LEN, alone, device, emulator, numbers, whole};
 use millpond::AllocError;
+use millpond::Unpooled;
 use millpond::cuda::{
-    CudaDevice, CudaError, CudaMemory, CudaModule, CudaSource, CudaStream, CudaTimer, DevicePool,
-    UnpooledDevice,
+    Advice, CudaDevice, CudaError, CudaManaged, CudaMemory, CudaModule, CudaSource, CudaStream, CudaTimer,
+    DevicePool, DriverPool, UnpooledDevice,
 };
 use millpond::engine::{Source, SourceError};
 use std::time::{Duration, Instant};
@@ -285,4 +286,111 @@ fn marks_keep_out_of_captures() {
         }
         no_findings();
     });
+}
+
+/// Waits for the whole device, which break the captures of everybody.
+fn context_waits() -> u64 {
+    emulator::calls(Some(c"cuCtxSynchronize"))
+}
+
+/// Each call that is no part of a capture spares those of others, whichever thread makes it.
+#[test]
+fn calls_beside_a_capture_spare_it() {
+    let options = ["strict:on".to_owned()];
+    alone("others::calls_beside_a_capture_spare_it", options, || {
+        let (device, stream, pool) = device();
+        let other = CudaStream::new(&device).expect("a stream");
+        let driver_pool = DriverPool::builder()
+            .keep(1 << 20)
+            .build(&device)
+            .expect("a pool");
+        let managed = Unpooled::over(Box::new(CudaManaged::new(&device).expect("managed memory")));
+        let table = managed.alloc_zeroed::<u8>(1 << 20).expect("memory");
+        type Call<'a> = (
+            &'static str,
+            Box<dyn Fn() -> Result<(), CudaError> + Send + Sync + 'a>,
+        );
+        let calls: [Call<'_>; 11] = [
+            ("stats", Box::new(|| driver_pool.stats().map(drop))),
+            ("reset_peak", Box::new(|| driver_pool.reset_peak())),
+            ("trim", Box::new(|| driver_pool.trim(0))),
+            ("install", Box::new(|| driver_pool.install().map(drop))),
+            (
+                "a pool of the driver's",
+                Box::new(|| DriverPool::builder().keep(1 << 20).build(&device).map(drop)),
+            ),
+            ("memory", Box::new(|| device.memory().map(drop))),
+            ("a stream", Box::new(|| CudaStream::new(&device).map(drop))),
+            ("synchronize", Box::new(|| other.synchronize())),
+            (
+                "wait_for",
+                Box::new(|| CudaStream::new(&device).and_then(|third| third.wait_for(&other))),
+            ),
+            ("advise", Box::new(|| device.advise(&table, Advice::ReadMostly))),
+            (
+                "a pool",
+                Box::new(|| {
+                    let pool = DevicePool::new(&device).expect("a pool");
+                    drop(pool.alloc::<u32>(LEN, &other));
+                    pool.compact();
+                    Ok(())
+                }),
+            ),
+        ];
+        for mode in MODES {
+            for (name, call) in &calls {
+                for elsewhere in [false, true] {
+                    emulator::begin_capture_in(mode, stream.as_raw());
+                    let outcome = match elsewhere {
+                        true => std::thread::scope(|scope| scope.spawn(call).join().expect("it ends")),
+                        false => call(),
+                    };
+                    let lives = emulator::end_capture(stream.as_raw());
+                    assert_eq!(outcome, Ok(()), "{name}, mode {mode}, elsewhere: {elsewhere}");
+                    assert!(lives, "{name}, mode {mode}, elsewhere: {elsewhere}: it is spoilt");
+                }
+            }
+        }
+        drop(pool);
+        assert_eq!(context_waits(), 0);
+        no_findings();
+    });
+}
+
+/// The first call ends a capture, whatever it answers. A second could end the next one.
+#[test]
+fn a_capture_is_ended_once() {
+    let options = ["strict:on,fail:cuStreamEndCapture@1=999".to_owned()];
+    in_children("others::a_capture_is_ended_once", options.into_iter(), || {
+        let (_, stream, pool) = device();
+        let ended = || emulator::calls(Some(c"cuStreamEndCapture"));
+        let capture = pool.capture(&stream).expect("it begins");
+        assert!(capture.end().is_err(), "as asked");
+        assert_eq!(ended(), 1);
+        assert!(!stream.is_capturing().expect("it says so"));
+        let held = pool.alloc_from(&numbers(1), &stream).expect("it serves as ever");
+        assert_eq!(held.to_vec().expect("a copy"), numbers(1));
+        let capture = pool.capture(&stream).expect("it begins");
+        capture.end().expect("nothing fails");
+        assert_eq!(ended(), 2);
+        no_findings();
+    });
+}
+
+/// A wait for the whole device would break our own capture: it is refused, and the capture goes on.
+#[test]
+fn the_device_is_not_waited_for_while_we_capture() {
+    let options = ["strict:on".to_owned()];
+    alone(
+        "others::the_device_is_not_waited_for_while_we_capture",
+        options,
+        || {
+            let (device, stream, pool) = device();
+            let capture = pool.capture(&stream).expect("it begins");
+            assert_eq!(device.synchronize(), Err(CudaError::Captured));
+            capture.end().expect("nothing has spoilt it");
+            assert_eq!(device.synchronize(), Ok(()));
+            no_findings();
+        },
+    );
 }

@@ -179,7 +179,8 @@ fn a_kernel_that_runs_is_not_waited_for() {
         || {
             let Some((device, stream)) = device() else { return };
             emulator::register(c"slow", 3_000_000_000);
-            let module = CudaModule::load(&device, ".version 8.0\n.visible .entry slow() { }").expect("code");
+            let module = CudaModule::load(&device, ".version 8.0\n.target sm_70\n.visible .entry slow() { }")
+                .expect("code");
             let kernel = module.kernel("slow").expect("it is there");
             let pool = quick().build(&device).expect("a pool");
             keep(&pool);

@@ -101,7 +101,9 @@ impl Kernel {
     fn new(name: &CStr, nanoseconds: u64) -> Self {
         emulator::register(name, nanoseconds);
         let name_of = name.to_str().expect("a name");
-        let text = std::ffi::CString::new(format!(".version 8.0\n.visible .entry {name_of}() {{ }}"));
+        let text = std::ffi::CString::new(format!(
+            ".version 8.0\n.target sm_70\n.visible .entry {name_of}() {{ }}"
+        ));
         let text = text.expect("no zero in it");
         let (mut context, mut module, mut function) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
         // SAFETY: the pointer is to a local, and there is a device 0.

@@ -151,7 +151,7 @@ impl CudaSource {
     /// All that is held, as a source of its own; nothing is left here.
     pub(super) fn remains(&mut self) -> Self {
         // Who made them has promised that they live as long as the source did.
-        self.streams.outlive_others();
+        self.streams.outlive_others(true);
         Self {
             device: self.device.clone(),
             way: self.way.clone(),

@@ -6,7 +6,7 @@ use super::{Clock, From, Over, Pass, Plan, Progress, Reader, Ring, Take};
 use crate::buffer::Buffer;
 use crate::cuda::{
     CudaError, CudaPinned, CudaStream, DeviceBuffer, DevicePool, Mark, Transfer, TransferError, is_known,
-    settle, upload_part,
+    settle_on, upload_part,
 };
 use crate::dtype::Element;
 use crate::unpooled::Unpooled;
@@ -286,7 +286,7 @@ impl<T: Element> Slot<T> {
         self.is_worked_on = self.worked.record(stream).is_ok();
         if !self.is_worked_on {
             // What cannot be marked is waited for.
-            settle(stream.device(), || stream.synchronize()).map_err(|why| why.error)?;
+            settle_on(stream, || stream.synchronize()).map_err(|why| why.error)?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! A scope's hold on an arena of a device.
 
 use super::refused;
-use crate::cuda::{CudaError, CudaQueue, CudaStream, DeviceBuffer, DeviceSlice, DeviceTensorMut, settle};
+use crate::cuda::{CudaError, CudaQueue, CudaStream, DeviceBuffer, DeviceSlice, DeviceTensorMut, settle_on};
 use crate::dtype::{DType, Element};
 use crate::error::AllocError;
 use crate::tensor::TensorError;
@@ -52,7 +52,7 @@ impl Drop for Uses<'_> {
         for other in self.others.get_mut() {
             if self.stream.wait_for(other).is_err() {
                 // Of a device that is lost nothing goes on.
-                let _ = settle(other.device(), || other.synchronize());
+                let _ = settle_on(other, || other.synchronize());
             }
         }
     }

@@ -1,0 +1,242 @@
+//! What a capture forbids, whose captures a refused call invalidates, and how a capture ends.
+
+#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
+
+mod common;
+
+use cudarc::driver::CudaContext;
+use cudarc::driver::sys::CUresult::{
+    CUDA_ERROR_ILLEGAL_STATE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+    CUDA_ERROR_STREAM_CAPTURE_UNJOINED, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_SUCCESS,
+};
+use cudarc::driver::sys::{
+    CUdeviceptr, CUevent, CUgraph, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream, CUstreamCaptureMode,
+};
+use std::ptr::null_mut;
+
+const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+const THREAD_LOCAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+const RELAXED: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+const MODES: [CUstreamCaptureMode; 3] = [GLOBAL, THREAD_LOCAL, RELAXED];
+
+fn stream() -> CUstream {
+    let mut stream = null_mut();
+    ok!(cuStreamCreate(&mut stream, 1));
+    stream
+}
+
+fn end(stream: CUstream) -> CUresult {
+    let mut graph: CUgraph = null_mut();
+    let code = cu!(cuStreamEndCapture(stream, &mut graph));
+    assert_eq!(code == CUDA_SUCCESS, !graph.is_null());
+    code
+}
+
+fn default_pool() -> CUmemoryPool {
+    let mut pool = null_mut();
+    ok!(cuDeviceGetDefaultMemPool(&mut pool, 0));
+    pool
+}
+
+/// Calls that a capture forbids, by name.
+fn forbidden(pool: CUmemoryPool) -> Vec<(&'static str, Box<dyn Fn() -> CUresult>)> {
+    const KEEP: CUmemPool_attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    let get = move || {
+        let mut value = 0u64;
+        cu!(cuMemPoolGetAttribute(pool, KEEP, (&raw mut value).cast()))
+    };
+    let set = move || {
+        let mut value = 1u64 << 20;
+        cu!(cuMemPoolSetAttribute(pool, KEEP, (&raw mut value).cast()))
+    };
+    let trim = move || cu!(cuMemPoolTrimTo(pool, 0));
+    let create = || {
+        let mut stream = null_mut();
+        cu!(cuStreamCreate(&mut stream, 1))
+    };
+    let ranked = || {
+        let mut stream = null_mut();
+        cu!(cuStreamCreateWithPriority(&mut stream, 1, 0))
+    };
+    let allocate = || {
+        let mut at: CUdeviceptr = 0;
+        cu!(cuMemAlloc_v2(&mut at, 512))
+    };
+    vec![
+        ("cuMemPoolGetAttribute", Box::new(get)),
+        ("cuMemPoolSetAttribute", Box::new(set)),
+        ("cuMemPoolTrimTo", Box::new(trim)),
+        ("cuStreamCreate", Box::new(create)),
+        ("cuStreamCreateWithPriority", Box::new(ranked)),
+        ("cuMemAlloc", Box::new(allocate)),
+    ]
+}
+
+#[test]
+fn pool_calls_and_new_streams_invalidate_the_threads_own_captures() {
+    common::load();
+    let _context = CudaContext::new(0).unwrap();
+    let (stream, pool) = (stream(), default_pool());
+    for (name, call) in forbidden(pool) {
+        for mode in MODES {
+            ok!(cuStreamBeginCapture_v2(stream, mode));
+            let allowed = mode == RELAXED;
+            let code = if allowed {
+                CUDA_SUCCESS
+            } else {
+                CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+            };
+            assert_eq!(call(), code, "{name} in {mode:?}");
+            let code = if allowed {
+                CUDA_SUCCESS
+            } else {
+                CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+            };
+            assert_eq!(end(stream), code, "{name} in {mode:?}");
+            assert_eq!(call(), CUDA_SUCCESS, "{name} after {mode:?}");
+        }
+    }
+    // To ask which pool is the device's is no call on the pool.
+    ok!(cuStreamBeginCapture_v2(stream, GLOBAL));
+    assert_eq!(default_pool(), pool);
+    assert_eq!(end(stream), CUDA_SUCCESS);
+}
+
+/// On a thread of its own, which has its own mode.
+fn elsewhere<T: Send>(body: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        scope
+            .spawn(|| {
+                let context = CudaContext::new(0).unwrap();
+                context.bind_to_thread().unwrap();
+                body()
+            })
+            .join()
+            .unwrap()
+    })
+}
+
+#[test]
+fn a_global_capture_of_another_thread_is_invalidated_too() {
+    common::load();
+    let _context = CudaContext::new(0).unwrap();
+    let streams = [stream(), stream()];
+    let pool = default_pool() as usize;
+    let calls = forbidden(pool as CUmemoryPool).len();
+    for index in 0..calls {
+        let call = |mode: Option<CUstreamCaptureMode>| {
+            elsewhere(|| {
+                let mut mode = mode.unwrap_or(GLOBAL);
+                ok!(cuThreadExchangeStreamCaptureMode(&mut mode));
+                let (name, call) = &forbidden(pool as CUmemoryPool)[index];
+                (*name, call())
+            })
+        };
+        // All that forbid it, not the first that is found.
+        for stream in streams {
+            ok!(cuStreamBeginCapture_v2(stream, GLOBAL));
+        }
+        let (name, code) = call(None);
+        assert_eq!(code, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "{name}");
+        assert_eq!(
+            streams.map(end),
+            [CUDA_ERROR_STREAM_CAPTURE_INVALIDATED; 2],
+            "{name}"
+        );
+        // A thread that does not care, or a capture that is its thread's alone.
+        for (capture, thread) in [(GLOBAL, RELAXED), (GLOBAL, THREAD_LOCAL), (THREAD_LOCAL, GLOBAL)] {
+            ok!(cuStreamBeginCapture_v2(streams[0], capture));
+            assert_eq!(call(Some(thread)).1, CUDA_SUCCESS, "{name}");
+            assert_eq!(end(streams[0]), CUDA_SUCCESS, "{name}");
+        }
+    }
+}
+
+#[test]
+fn waiting_for_the_context_invalidates_captures_of_every_mode() {
+    common::load();
+    let _context = CudaContext::new(0).unwrap();
+    let streams = [stream(), stream()];
+    for mode in MODES {
+        for relaxed in [false, true] {
+            for stream in streams {
+                ok!(cuStreamBeginCapture_v2(stream, mode));
+            }
+            let code = elsewhere(|| {
+                let mut mode = if relaxed { RELAXED } else { GLOBAL };
+                ok!(cuThreadExchangeStreamCaptureMode(&mut mode));
+                cu!(cuCtxSynchronize())
+            });
+            assert_eq!(code, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "{mode:?}");
+            assert_eq!(
+                streams.map(end),
+                [CUDA_ERROR_STREAM_CAPTURE_INVALIDATED; 2],
+                "{mode:?}"
+            );
+        }
+    }
+    ok!(cuCtxSynchronize());
+}
+
+#[test]
+fn a_capture_ends_with_the_first_call_whatever_that_answers() {
+    common::with_options(
+        "a_capture_ends_with_the_first_call_whatever_that_answers",
+        "fail:cuStreamEndCapture@1=1",
+        || {
+            let _context = CudaContext::new(0).unwrap();
+            let (first, second) = (stream(), stream());
+            ok!(cuStreamBeginCapture_v2(first, RELAXED));
+            assert_eq!(end(first), CUDA_ERROR_INVALID_VALUE, "as asked");
+            assert_eq!(end(first), CUDA_ERROR_ILLEGAL_STATE);
+            ok!(cuStreamSynchronize(first));
+            // One that ends in an error of its own.
+            let mut event: CUevent = null_mut();
+            ok!(cuEventCreate(&mut event, 2));
+            let mut at: CUdeviceptr = 0;
+            ok!(cuMemAlloc_v2(&mut at, 512));
+            ok!(cuStreamBeginCapture_v2(first, RELAXED));
+            ok!(cuEventRecord(event, first));
+            ok!(cuStreamWaitEvent(second, event, 0));
+            ok!(cuMemsetD8Async(at, 1, 512, second));
+            assert_eq!(end(first), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+            assert_eq!(end(first), CUDA_ERROR_ILLEGAL_STATE);
+            ok!(cuStreamSynchronize(second));
+        },
+    );
+}
+
+/// Of some calls nobody says whether a capture forbids them: strict mode does.
+#[test]
+fn strict_mode_takes_doubtful_calls_for_forbidden() {
+    for strict in [false, true] {
+        let options = if strict { "strict:on" } else { "" };
+        common::with_options("strict_mode_takes_doubtful_calls_for_forbidden", options, || {
+            let strict = std::env::var("MILLPOND_CUDA_EMU").unwrap() == "strict:on";
+            let _context = CudaContext::new(0).unwrap();
+            let (captured, other) = (stream(), stream());
+            let calls: [(&str, &dyn Fn() -> CUresult); 3] = [
+                ("cuMemGetInfo", &|| {
+                    let (mut free, mut total) = (0, 0);
+                    cu!(cuMemGetInfo_v2(&mut free, &mut total))
+                }),
+                ("cuEventCreate", &|| {
+                    let mut event = null_mut();
+                    cu!(cuEventCreate(&mut event, 2))
+                }),
+                ("cuStreamSynchronize", &|| cu!(cuStreamSynchronize(other))),
+            ];
+            for (name, call) in calls {
+                ok!(cuStreamBeginCapture_v2(captured, GLOBAL));
+                assert_eq!(call() == CUDA_SUCCESS, !strict, "{name}");
+                assert_eq!(end(captured) == CUDA_SUCCESS, !strict, "{name}");
+                ok!(cuStreamBeginCapture_v2(captured, GLOBAL));
+                let mut mode = RELAXED;
+                ok!(cuThreadExchangeStreamCaptureMode(&mut mode));
+                assert_eq!(call(), CUDA_SUCCESS, "{name}");
+                ok!(cuThreadExchangeStreamCaptureMode(&mut mode));
+                assert_eq!(end(captured), CUDA_SUCCESS, "{name}");
+            }
+        });
+    }
+}
