@@ -85,7 +85,11 @@ entries! {
         call.driver.state().memory.map(at, bytes as u64, handle)
     }
     cuMemUnmap none 10020 Vmm (at: u64, bytes: usize) |call| {
-        call.driver.state().memory.unmap(at, bytes as u64)
+        let memory = &mut call.driver.state().memory;
+        if call.options().unmap_single && memory.mappings(at, bytes as u64) > 1 {
+            return Err(Code::INVALID_VALUE);
+        }
+        memory.unmap(at, bytes as u64)
     }
     cuMemSetAccess none 10020 Vmm (at: u64, bytes: usize, access: In<AccessDesc>, count: usize) |call| {
         if count == 0 {

@@ -206,6 +206,12 @@ impl Memory {
         Ok(())
     }
 
+    /// Mappings that are exactly this range; none where it is not so.
+    pub(crate) fn mappings(&self, at: u64, len: u64) -> usize {
+        let pieces = self.pages.exactly(at, len).unwrap_or_default();
+        pieces.iter().filter(|(_, piece)| piece.first).count()
+    }
+
     pub(crate) fn unmap(&mut self, at: u64, len: u64) -> Answer {
         if len == 0 || !self.reserved(at, len) {
             return Err(Code::INVALID_VALUE);

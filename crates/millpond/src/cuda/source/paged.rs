@@ -82,10 +82,43 @@ impl CudaSource {
         }
     }
 
-    /// Unmaps whole handles.
-    pub(super) fn unmap(&self, address: u64, bytes: u64) -> Result<(), CudaError> {
+    /// Unmaps whole handles that lie side by side. Where some stay, answers how many of the first are unmapped.
+    ///
+    /// One call unmaps them all where the driver takes it. Its documentation promises that of one mapping only, so a driver that
+    /// refuses is asked for each.
+    pub(super) fn unmap(&self, parts: &[(u64, Part)]) -> Result<(), (usize, CudaError)> {
+        if let [(address, _), _, ..] = parts {
+            let bytes = parts.iter().map(|(_, part)| part.bytes).sum();
+            match self.unmap_at(*address, bytes) {
+                Err(error) if !error.is_fatal() && !error.is_of_capture() => {}
+                outcome => return outcome.map_err(|error| (0, error)),
+            }
+        }
+        for (unmapped, (at, part)) in parts.iter().enumerate() {
+            insist(|| self.unmap_at(*at, part.bytes)).map_err(|error| (unmapped, error))?;
+        }
+        Ok(())
+    }
+
+    fn unmap_at(&self, address: u64, bytes: u64) -> Result<(), CudaError> {
         // SAFETY: mapped by us, and the device was waited for or has not seen it yet.
-        insist(|| unsafe { self.driver().unmap(address, bytes as usize) })
+        unsafe { self.driver().unmap(address, bytes as usize) }
+    }
+
+    /// Unmaps whole handles that lie side by side, or none of them. They are mapped elsewhere too.
+    fn unmap_or_keep(&mut self, parts: &[(u64, Part)]) -> Result<(), CudaError> {
+        let Err((unmapped, error)) = self.unmap(parts) else {
+            return Ok(());
+        };
+        for (at, part) in &parts[..unmapped] {
+            // SAFETY: the addresses are reserved by us and were unmapped just now; the handle is ours.
+            let mapped = unsafe { self.driver().map(*at, part.bytes as usize, 0, part.handle, 0) };
+            if let Err(stuck) = mapped.and_then(|()| self.open(*at, part.bytes)) {
+                // Nothing is where its blocks are.
+                self.lost = Some(stuck);
+            }
+        }
+        Err(error)
     }
 
     /// Puts fresh handles behind addresses; what was done before a failure is undone.
@@ -109,7 +142,7 @@ impl CudaSource {
         let outcome = outcome.and_then(|()| self.open(address, bytes));
         if let Err(error) = outcome {
             for (at, part) in made {
-                match self.unmap(at, part.bytes) {
+                match self.unmap(&[(at, part)]) {
                     Ok(()) => self.release_handle(part.handle),
                     // It stays there, and is counted.
                     Err(_) => self.keep(at, part),
@@ -137,23 +170,22 @@ impl CudaSource {
         bytes: u64,
     ) -> Result<(), CudaError> {
         let driver = self.driver();
-        let mut mapped = 0;
+        let mut mapped = Vec::with_capacity(parts.len());
         let mut outcome = Ok(());
         for (at, part) in parts {
+            let target = to + (at - from);
             // SAFETY: the addresses are reserved by us and bare; the handle is ours.
-            outcome = unsafe { driver.map(to + (at - from), part.bytes as usize, 0, part.handle, 0) };
+            outcome = unsafe { driver.map(target, part.bytes as usize, 0, part.handle, 0) };
             if outcome.is_err() {
                 break;
             }
-            mapped += part.bytes;
+            mapped.push((target, *part));
         }
         let outcome = outcome
             .and_then(|()| self.open(to, bytes))
-            .and_then(|()| self.unmap(from, bytes));
+            .and_then(|()| self.unmap_or_keep(parts));
         if let Err(error) = outcome {
-            if mapped > 0
-                && let Err(stuck) = self.unmap(to, mapped)
-            {
+            if let Err((_, stuck)) = self.unmap(&mapped) {
                 // Mapped twice: those addresses can serve nobody.
                 self.lost = Some(stuck);
             }
