@@ -39,7 +39,7 @@ impl Memory {
         Ok(())
     }
 
-    pub(crate) fn register(&mut self, at: u64, bytes: u64, flags: u32, origin: Origin) -> Answer {
+    pub(crate) fn register(&mut self, at: u64, bytes: u64, origin: Origin) -> Answer {
         let end = at
             .checked_add(bytes)
             .filter(|_| at != 0 && bytes != 0)
@@ -48,14 +48,14 @@ impl Memory {
         if before.is_some_and(|(base, block)| base + block.len > at) {
             return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
         }
-        self.enter(at, bytes, Kind::Registered(flags), 0, origin);
+        self.enter(at, bytes, Kind::Registered, 0, origin);
         Ok(())
     }
 
     pub(crate) fn unregister(&mut self, at: u64) -> Answer {
         let block = self.blocks.get(&at).ok_or(Code::HOST_MEMORY_NOT_REGISTERED)?;
         match block.kind {
-            Kind::Registered(_) => {
+            Kind::Registered => {
                 self.blocks.remove(&at);
                 Ok(())
             }

@@ -10,6 +10,8 @@ pub(super) type Code = c_uint;
 pub(super) const SUCCESS: Code = 0;
 pub(super) const INVALID_VALUE: Code = 1;
 pub(super) const OUT_OF_MEMORY: Code = 2;
+/// Of the library that a toolkit has to link with, which is no driver.
+pub(super) const STUB_LIBRARY: Code = 34;
 pub(super) const NO_BINARY: Code = 209;
 pub(super) const NOT_FOUND: Code = 500;
 pub(super) const NOT_READY: Code = 600;
@@ -73,6 +75,12 @@ pub(super) mod attribute {
     pub(crate) const MANAGED: c_int = 83;
     pub(crate) const CONCURRENT_MANAGED: c_int = 89;
 }
+
+/// Attributes of an address.
+pub(super) const POINTER_MEMORY_TYPE: c_uint = 2;
+pub(super) const POINTER_IS_MANAGED: c_uint = 8;
+/// The type of memory of the host that the driver knows.
+pub(super) const MEMORY_TYPE_HOST: c_uint = 1;
 
 pub(super) const LOCATION_DEVICE: c_uint = 1;
 pub(super) const ALLOCATION_PINNED: c_uint = 1;
@@ -266,6 +274,7 @@ mod tests {
                 SUCCESS,
                 INVALID_VALUE,
                 OUT_OF_MEMORY,
+                STUB_LIBRARY,
                 NO_BINARY,
                 NOT_FOUND,
                 NOT_READY
@@ -274,6 +283,7 @@ mod tests {
                 sys::CUresult::CUDA_SUCCESS as Code,
                 sys::CUresult::CUDA_ERROR_INVALID_VALUE as Code,
                 sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY as Code,
+                sys::CUresult::CUDA_ERROR_STUB_LIBRARY as Code,
                 sys::CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU as Code,
                 sys::CUresult::CUDA_ERROR_NOT_FOUND as Code,
                 sys::CUresult::CUDA_ERROR_NOT_READY as Code,
@@ -281,6 +291,9 @@ mod tests {
         );
         assert_eq!(
             [
+                POINTER_MEMORY_TYPE,
+                POINTER_IS_MANAGED,
+                MEMORY_TYPE_HOST,
                 LOCATION_DEVICE,
                 ALLOCATION_PINNED,
                 HANDLE_NONE,
@@ -300,6 +313,9 @@ mod tests {
                 JIT_ERROR_LOG_BYTES,
             ],
             [
+                sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE as c_uint,
+                sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED as c_uint,
+                sys::CUmemorytype::CU_MEMORYTYPE_HOST as c_uint,
                 sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint,
                 sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as c_uint,
                 sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE.0,
