@@ -1,6 +1,6 @@
 //! A CUDA device: its primary context, and what it says of itself.
 
-use super::abi::{CAPTURE_RELAXED, ContextHandle, DeviceNumber, attribute};
+use super::abi::{CAPTURE_RELAXED, ContextHandle, DeviceNumber, EventHandle, attribute};
 use super::driver::Driver;
 use super::error::{CudaError, insist};
 use super::fork;
@@ -75,6 +75,8 @@ struct Context {
     cublas: Mutex<OfDevice>,
     /// Bytes a second from pinned memory, once it was measured.
     link_speed: OnceLock<f64>,
+    /// Events without time for the next who need one. Invariant: made in this context, and nobody else has them.
+    spare_events: Mutex<Vec<EventHandle>>,
 }
 
 impl Drop for Context {
@@ -85,13 +87,22 @@ impl Drop for Context {
         let kernels = self.kernels.get_mut().unwrap_or_else(PoisonError::into_inner);
         let cublas = self.cublas.get_mut().unwrap_or_else(PoisonError::into_inner);
         let kernels = kernels.take();
-        if kernels.is_some() || cublas.is_made() {
+        let events = self
+            .spare_events
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        let events = std::mem::take(events);
+        if kernels.is_some() || cublas.is_made() || !events.is_empty() {
             // SAFETY: the context is retained until below.
             let entered = insist(|| unsafe { self.driver.context_push(self.handle) });
             if entered.is_ok() {
                 let _current = Current(self.driver);
                 let _mode = Relaxed::new(self.driver);
                 cublas.end();
+                for event in events {
+                    // SAFETY: by the invariant; it is forgotten here.
+                    let _ = insist(|| unsafe { self.driver.event_destroy(event) });
+                }
                 if let Some(kernels) = kernels {
                     kernels.code().unload_last(self.driver);
                 }
@@ -186,6 +197,7 @@ impl CudaDevice {
             kernels: Mutex::default(),
             cublas: Mutex::default(),
             link_speed: OnceLock::new(),
+            spare_events: Mutex::default(),
         });
         open().push(Arc::downgrade(&context));
         Ok(Self(context))
@@ -337,6 +349,11 @@ impl CudaDevice {
 
     pub(super) fn link_speed(&self) -> &OnceLock<f64> {
         &self.0.link_speed
+    }
+
+    pub(super) fn spare_events(&self) -> MutexGuard<'_, Vec<EventHandle>> {
+        let spare = &self.0.spare_events;
+        spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn cublas(&self) -> MutexGuard<'_, OfDevice> {

@@ -3,18 +3,36 @@
 use super::abi::{EVENT_WITH_TIME, EVENT_WITHOUT_TIME, EventHandle, NOT_READY};
 use super::device::CudaDevice;
 use super::error::{CudaError, insist};
+use super::fork;
 use super::stream::CudaStream;
 use std::ffi::c_uint;
 
-/// A point in the work of a device's streams: the host and other streams can wait for it. Past until it is first recorded.
+/// Events that a device keeps for marks to come: as many as are in use at once by a program of many threads.
+const SPARE_EVENTS: usize = 256;
+
+/// A point in the work of a device's streams: the host and other streams can wait for it, once it was recorded.
 pub(crate) struct Mark {
     device: CudaDevice,
     event: EventHandle,
+    /// Whether another mark may have the event after this one: to record it anew is all that takes, whatever waits for it still. One
+    /// that keeps the time is of another kind.
+    serves_again: bool,
 }
 
 impl Mark {
     pub(crate) fn new(device: &CudaDevice) -> Result<Self, CudaError> {
-        Self::with_flags(device, EVENT_WITHOUT_TIME)
+        // To make an event is slow where several threads do, so the device keeps those that were made.
+        let spare = device.spare_events().pop();
+        let mut mark = match spare {
+            Some(event) => Self {
+                device: device.clone(),
+                event,
+                serves_again: false,
+            },
+            None => Self::with_flags(device, EVENT_WITHOUT_TIME)?,
+        };
+        mark.serves_again = true;
+        Ok(mark)
     }
 
     /// One that keeps the time at which the device came to it, which takes the device a little longer.
@@ -30,6 +48,7 @@ impl Mark {
         Ok(Self {
             device: device.clone(),
             event,
+            serves_again: false,
         })
     }
 
@@ -48,6 +67,7 @@ impl Mark {
 
     /// The same in a capture, where it orders what is captured.
     pub(super) fn record_captured(&self, stream: &CudaStream) -> Result<(), CudaError> {
+        stream.expect_live()?;
         let _current = self.device.enter()?;
         // SAFETY: the event is ours and the stream lives.
         unsafe { self.device.driver().event_record(self.event, stream.handle()) }
@@ -65,7 +85,7 @@ impl Mark {
     /// The same in a capture, of a mark in it: a stream that was not part of it joins.
     pub(super) fn hold_captured(&self, stream: &CudaStream) -> Result<(), CudaError> {
         // The default stream is that of the context which is entered.
-        let _current = stream.device().enter()?;
+        let _current = stream.enter()?;
         // SAFETY: the event is ours and the stream lives.
         unsafe {
             self.device
@@ -108,6 +128,16 @@ impl Mark {
 
 impl Drop for Mark {
     fn drop(&mut self) {
+        if fork::is_forked() {
+            return;
+        }
+        if self.serves_again {
+            let mut spare = self.device.spare_events();
+            if spare.len() < SPARE_EVENTS {
+                spare.push(self.event);
+                return;
+            }
+        }
         if let Ok(_current) = self.device.enter() {
             // A driver that refuses ends it with the context.
             // SAFETY: made by us, and nobody has it any more; the driver keeps what it needs of it until it is past.
