@@ -344,3 +344,25 @@ pub(crate) fn write(to: u64, from: &[u8]) -> c_int {
     // SAFETY: there are so many bytes.
     unsafe { write(to, from.as_ptr(), from.len()) }
 }
+
+/// Makes a stream by a call of the driver, past every library of ours.
+pub(crate) fn create_stream() -> *mut c_void {
+    type Create = unsafe extern "C" fn(*mut *mut c_void, u32) -> u32;
+    // SAFETY: the driver's function of this name has this signature.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Create>(symbol(c"cuStreamCreate")) };
+    let _context = Primary::enter();
+    let mut stream = std::ptr::null_mut();
+    // SAFETY: the pointer is to a local. 1 is a stream that does not wait for the default one.
+    assert_eq!(unsafe { function(&raw mut stream, 1) }, 0);
+    stream
+}
+
+/// Ends a stream that was made so.
+pub(crate) fn destroy_stream(stream: *mut c_void) {
+    type Destroy = unsafe extern "C" fn(*mut c_void) -> u32;
+    // SAFETY: the driver's function of this name has this signature.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Destroy>(symbol(c"cuStreamDestroy_v2")) };
+    let _context = Primary::enter();
+    // SAFETY: made by `create_stream`, and nobody has it any more.
+    assert_eq!(unsafe { function(stream) }, 0);
+}
