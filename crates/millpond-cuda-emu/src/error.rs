@@ -32,6 +32,8 @@ impl Code {
     pub const ECC_UNCORRECTABLE: Self = Self(214);
     /// `CUDA_ERROR_PEER_ACCESS_UNSUPPORTED`.
     pub const PEER_ACCESS_UNSUPPORTED: Self = Self(217);
+    /// `CUDA_ERROR_UNSUPPORTED_PTX_VERSION`.
+    pub const UNSUPPORTED_PTX_VERSION: Self = Self(222);
     /// `CUDA_ERROR_INVALID_SOURCE`.
     pub const INVALID_SOURCE: Self = Self(300);
     /// `CUDA_ERROR_FILE_NOT_FOUND`.

@@ -55,6 +55,7 @@ entries! {
         } else {
             memory.create(device, bytes as u64)?
         };
+        memory.set_rdma(made, prop.flags[1] == 1);
         handle.set(made)
     }
     /// A new file each time, which is the caller's to close.
@@ -128,6 +129,7 @@ entries! {
         let held = state.memory.handle(handle)?;
         let location = Location { kind: 1, id: held.device as i32 };
         let handle_types = if held.shared.is_some() { FILE } else { 0 };
-        prop.set(AllocationProp { kind: 1, handle_types, location, ..AllocationProp::default() })
+        let flags = [0, u8::from(held.rdma), 0, 0, 0, 0, 0, 0];
+        prop.set(AllocationProp { kind: 1, handle_types, location, flags, ..AllocationProp::default() })
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Handle {
     /// Handles: what was created and retained, less what was released.
     handles: u32,
     maps: u32,
+    /// Whether it was made for GPUDirect RDMA.
+    pub(crate) rdma: bool,
 }
 
 impl Memory {
@@ -125,9 +127,16 @@ impl Memory {
                 shared,
                 handles: 1,
                 maps: 0,
+                rdma: false,
             },
         );
         handle
+    }
+
+    pub(crate) fn set_rdma(&mut self, handle: u64, rdma: bool) {
+        if let Some(held) = self.handles.get_mut(&handle) {
+            held.rdma = rdma;
+        }
     }
 
     /// What a handle stands for, while somebody holds it.

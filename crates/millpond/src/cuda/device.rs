@@ -404,7 +404,7 @@ impl fmt::Display for CudaDevice {
     }
 }
 
-fn attribute_of(driver: &Driver, device: DeviceNumber, what: c_int) -> Result<c_int, CudaError> {
+pub(super) fn attribute_of(driver: &Driver, device: DeviceNumber, what: c_int) -> Result<c_int, CudaError> {
     let mut value = 0;
     // SAFETY: the pointer is to a local.
     unsafe { driver.device_get_attribute(&raw mut value, what, device) }?;

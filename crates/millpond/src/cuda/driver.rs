@@ -78,6 +78,7 @@ table! {
     device_get_name = "cuDeviceGetName"(name: *mut c_char, bytes: c_int, device: DeviceNumber);
     device_get_attribute = "cuDeviceGetAttribute"(value: *mut c_int, attribute: c_int, device: DeviceNumber);
     device_get_bus = "cuDeviceGetPCIBusId"(bus: *mut c_char, bytes: c_int, device: DeviceNumber);
+    can_access_peer = "cuDeviceCanAccessPeer"(can: *mut c_int, device: DeviceNumber, peer: DeviceNumber);
     primary_context_retain = "cuDevicePrimaryCtxRetain"(context: *mut ContextHandle, device: DeviceNumber);
     primary_context_release = "cuDevicePrimaryCtxRelease_v2"(device: DeviceNumber);
     context_push = "cuCtxPushCurrent_v2"(context: ContextHandle);

@@ -126,6 +126,29 @@ pub enum CudaError {
         /// The device.
         number: u32,
     },
+    /// A device cannot reach another one's memory.
+    #[error("cuda:{peer} cannot reach memory of cuda:{device}: leave it out of the peers, and copy instead")]
+    NoPeer {
+        /// The device whose memory it is.
+        device: u32,
+        /// The one that was to reach it.
+        peer: u32,
+    },
+    /// A device cannot share memory that is mapped by pages in this way.
+    #[error(
+        "memory of cuda:{device} that is mapped by pages cannot be {sharing}: leave that out, or take memory as `CudaMemory::Plain`"
+    )]
+    NotShared {
+        /// The device.
+        device: u32,
+        /// What was asked for.
+        sharing: &'static str,
+    },
+    /// Sharing was asked for of memory that is not mapped by pages.
+    #[error(
+        "only memory that is mapped by pages is shared by its pool: use `CudaMemory::Virtual`, or share plain memory by the driver's own calls"
+    )]
+    SharedByPages,
     /// A call failed.
     #[error("{call} failed: {name} ({code})")]
     Driver {

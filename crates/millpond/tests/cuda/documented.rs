@@ -3,8 +3,8 @@
 
 use crate::support::emulator::{self, in_children};
 use millpond::cuda::{
-    self, CudaDevice, CudaError, CudaMemory, CudaPinned, CudaSource, CudaStream, DevicePool, DriverPool,
-    Registered,
+    self, CudaDevice, CudaError, CudaMemory, CudaPinned, CudaSharing, CudaSource, CudaStream, DevicePool,
+    DriverPool, Registered,
 };
 use millpond::engine::Source;
 use millpond::{Pool, Unpooled};
@@ -313,5 +313,56 @@ fn a_stream_that_is_captured_is_not_retired() {
         assert!(emulator::end_capture(theirs), "the capture goes on");
         let pool = DevicePool::new(&device).expect("a pool");
         assert!(pool.alloc::<u8>(100, &stream).is_ok(), "it serves still");
+    });
+}
+
+/// Memory that is mapped by pages serves its own device and process, unless it was made for others.
+#[test]
+fn memory_of_pages_is_shared_with_whom_the_pool_is_made_for() {
+    const TEST: &str = "documented::memory_of_pages_is_shared_with_whom_the_pool_is_made_for";
+    in_children(TEST, one("devices:3,strict:on"), || {
+        let (device, stream) = setup();
+        let peer = CudaDevice::get(1).expect("a device");
+        let sharing = || CudaSharing::new().peers([peer.clone()]).exportable(true);
+        let pool = |sharing| {
+            DevicePool::builder()
+                .sharing(sharing)
+                .build(&device)
+                .expect("a pool")
+        };
+        let (own, shared) = (pool(CudaSharing::new()), pool(sharing()));
+        assert_eq!(shared.memory(), CudaMemory::Virtual);
+        let block = own.alloc::<u8>(100, &stream).expect("memory");
+        assert!(!emulator::can_export(block.address()));
+        let block = shared.alloc::<u8>(100, &stream).expect("memory");
+        assert!(emulator::can_export(block.address()));
+        let access = [0, 1].map(|device| emulator::access(block.address(), device));
+        assert_eq!(access, [3, 3]);
+        drop(block);
+        shared.compact();
+        assert_eq!(shared.stats().reserved.current, 0);
+        for memory in [CudaMemory::Pooled, CudaMemory::Plain] {
+            let error = CudaSource::shared(&device, memory, sharing()).expect_err("not by pages");
+            assert_eq!(error, CudaError::SharedByPages);
+        }
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
+const RDMA: &str = "documented::memory_of_pages_is_made_for_network_cards_where_it_is_asked_for";
+
+#[test]
+fn memory_of_pages_is_made_for_network_cards_where_it_is_asked_for() {
+    in_children(RDMA, one("strict:on"), || {
+        let (device, stream) = setup();
+        for rdma in [false, true] {
+            let sharing = CudaSharing::new().rdma(rdma);
+            let pool = DevicePool::builder()
+                .sharing(sharing)
+                .build(&device)
+                .expect("a pool");
+            let block = pool.alloc::<u8>(100, &stream).expect("memory");
+            assert_eq!(emulator::is_for_rdma(block.address()), rdma);
+        }
     });
 }

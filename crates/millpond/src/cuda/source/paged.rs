@@ -1,11 +1,7 @@
 //! Addresses and physical memory apart: reserved ranges, and handles that are mapped in them.
 
 use super::CudaSource;
-use crate::cuda::abi::{
-    ACCESS_READ_WRITE, Access, AllocationProperties, DevicePtr, GRANULARITY_RECOMMENDED, Location,
-    MemoryHandle,
-};
-use crate::cuda::device::CudaDevice;
+use crate::cuda::abi::{AllocationProperties, DevicePtr, GRANULARITY_RECOMMENDED, MemoryHandle};
 use crate::cuda::driver::Driver;
 use crate::cuda::error::{CudaError, insist};
 use millpond_engine::Range;
@@ -49,7 +45,7 @@ impl CudaSource {
 
     /// Creates physical memory and maps it.
     fn create_at(&self, address: DevicePtr, bytes: u64) -> Result<Part, CudaError> {
-        let properties = AllocationProperties::on(self.device.handle());
+        let properties = self.sharing.properties(&self.device);
         let (mut handle, size) = (0, bytes as usize);
         // SAFETY: the pointers are to locals.
         unsafe {
@@ -71,14 +67,11 @@ impl CudaSource {
     }
 
     fn open(&self, address: u64, bytes: u64) -> Result<(), CudaError> {
-        let access = Access {
-            location: Location::device(self.device.handle()),
-            flags: ACCESS_READ_WRITE,
-        };
-        // SAFETY: the addresses are mapped by us; the pointer is to a local.
+        let access = self.sharing.access(&self.device);
+        // SAFETY: the addresses are mapped by us; there are so many descriptions behind the pointer.
         unsafe {
             self.driver()
-                .set_access(address, bytes as usize, &raw const access, 1)
+                .set_access(address, bytes as usize, access.as_ptr(), access.len())
         }
     }
 
@@ -199,10 +192,9 @@ impl CudaSource {
     }
 }
 
-pub(super) fn granularity(driver: &Driver, device: &CudaDevice) -> Result<u64, CudaError> {
-    let properties = AllocationProperties::on(device.handle());
+pub(super) fn granularity(driver: &Driver, properties: &AllocationProperties) -> Result<u64, CudaError> {
     let mut bytes = 0;
-    // SAFETY: the pointers are to locals.
-    unsafe { driver.granularity(&raw mut bytes, &raw const properties, GRANULARITY_RECOMMENDED) }?;
+    // SAFETY: the pointers are to a local and to what is borrowed.
+    unsafe { driver.granularity(&raw mut bytes, properties, GRANULARITY_RECOMMENDED) }?;
     Ok(bytes as u64)
 }

@@ -158,6 +158,7 @@ impl CudaSource {
         Self {
             device: self.device.clone(),
             way: self.way.clone(),
+            sharing: self.sharing.clone(),
             ranges: take(&mut self.ranges),
             segments: take(&mut self.segments),
             parts: take(&mut self.parts),
