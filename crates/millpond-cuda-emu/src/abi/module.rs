@@ -42,7 +42,7 @@ fn cubin(image: In<u8>) -> Answer<Vec<String>> {
     };
     let number = |bytes: &[u8], at: usize, size: usize| {
         let digits = bytes[at..at + size].iter().rev();
-        digits.fold(0, |number, byte| number << 8 | u64::from(*byte))
+        digits.fold(0, |number, byte| (number << 8) | u64::from(*byte))
     };
     // An ELF file of 64 bits: where its sections are told of, how many there are, and which has their names.
     let header = bytes(0, 64)?;

@@ -21,6 +21,8 @@ pub(crate) struct Mark {
 
 impl Mark {
     pub(crate) fn new(device: &CudaDevice) -> Result<Self, CudaError> {
+        // Whoever has the lock in a process that was forked may not be there.
+        fork::check()?;
         // To make an event is slow where several threads do, so the device keeps those that were made.
         let spare = device.spare_events().pop();
         let mut mark = match spare {

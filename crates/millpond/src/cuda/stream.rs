@@ -111,7 +111,7 @@ impl RawStream {
 
     /// Whether it was retired: all its work is done then.
     pub(super) fn is_retired(&self) -> bool {
-        self.live().is_none()
+        matches!(self.owner, Owner::Others) && self.live().is_none()
     }
 
     /// Whether both are the same stream. The driver may give the handle of one that has ended to another.

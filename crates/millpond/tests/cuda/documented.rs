@@ -109,13 +109,11 @@ fn the_name_that_the_driver_installs_goes_before_the_one_to_link_with() {
     }
     let driver = emulator::library().expect("it is loaded");
     let maps = std::fs::read_to_string("/proc/self/maps").expect("mappings");
-    let other = maps
+    let mut paths = maps
         .lines()
         .filter_map(|line| line.split_once('/'))
         .map(|(_, path)| format!("/{path}"));
-    let other = other
-        .filter(|path| path.contains("libc.so") || path.contains("libc-"))
-        .next();
+    let other = paths.find(|path| path.contains("libc.so") || path.contains("libc-"));
     let other = other.expect("every program has it");
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("driver-beside-a-stub");
     let _ = std::fs::remove_dir_all(&folder);

@@ -84,8 +84,7 @@ impl CudaSharing {
                 return Err(CudaError::NoPeer { device: number, peer });
             }
         }
-        let lacks =
-            |what| attribute_of(device.driver(), device.handle(), what).map_or(0, |answer| answer) == 0;
+        let lacks = |what| attribute_of(device.driver(), device.handle(), what).unwrap_or(0) == 0;
         if self.exportable && lacks(attribute::FILE_HANDLES) {
             let sharing = "exported as a file";
             return Err(CudaError::NotShared {
