@@ -395,6 +395,11 @@ impl Kernels {
         Ok(())
     }
 
+    /// Keeps a module of kernels with these names.
+    pub(crate) fn keep(&mut self, handle: u64, names: Vec<String>) {
+        self.modules.insert(handle, names);
+    }
+
     pub(crate) fn unload(&mut self, handle: u64) -> Answer {
         self.modules.remove(&handle).ok_or(Code::INVALID_HANDLE)?;
         self.functions.retain(|_, function| function.module != handle);

@@ -41,7 +41,7 @@ pub(crate) enum Kind {
     /// Pinned by us, with its flags.
     Host(u32),
     /// The client's memory, registered, with the flags.
-    Registered(u32),
+    Registered,
     /// Another process's.
     Opened(ipc::Opened),
 }
@@ -165,7 +165,7 @@ impl Memory {
     pub(crate) fn is_pinned(&self, at: u64, len: u64) -> bool {
         self.block(at).is_some_and(|(base, block)| {
             let inside = (at - base).checked_add(len).is_some_and(|end| end <= block.len);
-            inside && matches!(block.kind, Kind::Host(_) | Kind::Registered(_) | Kind::Managed(_))
+            inside && matches!(block.kind, Kind::Host(_) | Kind::Registered | Kind::Managed(_))
         })
     }
 
@@ -200,7 +200,7 @@ impl Memory {
                 block.device == device || pool.is_some_and(|pool| pool.peers >> device & 1 != 0)
             }
             Kind::Reserved => self.pages.all(at, len, |piece| piece.access.allows(device)),
-            Kind::Managed(_) | Kind::Host(_) | Kind::Registered(_) | Kind::Opened(_) => true,
+            Kind::Managed(_) | Kind::Host(_) | Kind::Registered | Kind::Opened(_) => true,
         }
     }
 

@@ -59,6 +59,8 @@ pub struct Options {
     pub vmm: bool,
     /// Whether it has stream-ordered pools; the same holds without them.
     pub pools: bool,
+    /// Whether one call unmaps one mapping only, which is all that the driver's documentation promises.
+    pub unmap_single: bool,
     /// The version it says it is.
     pub version: i32,
 }
@@ -79,6 +81,7 @@ impl Default for Options {
             lost: None,
             vmm: true,
             pools: true,
+            unmap_single: false,
             version: 12_080,
         }
     }
@@ -107,6 +110,7 @@ const KEYS: &str = "\
   fail:CALL            a call fails: NAME, NAME@N or @N for the N-th, =CODE after it (repeatable)
   lost:N               the device is lost from the N-th call on; =CODE after it for what it answers (700, an illegal address)
   without:vmm|pools    a driver that lacks these (repeatable)
+  unmap:spans|single   whether one call may unmap several mappings (spans)
   version:N            what cuDriverGetVersion says (12080)";
 
 impl fmt::Display for BadOption {
@@ -185,6 +189,13 @@ impl Options {
                 "pools" => self.pools = false,
                 _ => return Err("a driver can be without vmm or pools"),
             },
+            "unmap" => {
+                self.unmap_single = match value {
+                    "spans" => false,
+                    "single" => true,
+                    _ => return Err("unmapping is spans or single"),
+                }
+            }
             "version" => self.version = number(value, 11_000, 13_990)?,
             _ => return Err("there is no such key"),
         }
@@ -317,6 +328,7 @@ mod tests {
             "lost:0",
             "lost:3=0",
             "without:stars",
+            "unmap:none",
             "colour:red",
         ] {
             let error = Options::parse(bad).unwrap_err();

@@ -80,7 +80,7 @@ pub use rental::{DeviceRental, DeviceRented};
 pub use slice::DeviceSlice;
 #[cfg(feature = "derive")]
 pub use soa::{DeviceField, DeviceSoa};
-pub use source::{CudaMemory, CudaSource};
+pub use source::{CudaMemory, CudaSharing, CudaSource};
 pub use staged::Staged;
 pub use staging::{Staging, StagingError};
 pub use stream::CudaStream;

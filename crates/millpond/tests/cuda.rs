@@ -2,6 +2,8 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "cuda/documented.rs"]
+mod documented;
 mod support;
 
 use millpond::cuda::{self, CudaDevice, CudaError, CudaMemory, CudaSource, CudaStream, DevicePool};

@@ -6,7 +6,9 @@
 mod nvrtc;
 mod support;
 
-use millpond::cuda::{CompileOptions, CudaDevice, CudaModule, CudaStream, DevicePool, KernelError};
+use millpond::cuda::{
+    CompileOptions, CudaDevice, CudaError, CudaModule, CudaStream, DevicePool, KernelError,
+};
 use std::ffi::c_int;
 use std::path::Path;
 use support::emulator;
@@ -106,6 +108,37 @@ fn the_ptx_is_for_the_device_or_as_the_options_say() {
         let ptx = other.to_ptx(&device, SOURCE).expect("it compiles");
         assert!(ptx.contains(".target sm_75"), "{ptx}");
     });
+}
+
+/// A driver refuses PTX of a newer compiler, so it is given a binary instead.
+#[test]
+fn a_driver_older_than_the_compiler_is_given_a_binary() {
+    let options = "version:12000";
+    with_nvrtc(
+        "a_driver_older_than_the_compiler_is_given_a_binary",
+        options,
+        || {
+            let device = CudaDevice::get(0).expect("a device");
+            let options = CompileOptions::new().define("BY", "3.0f");
+            let ptx = options.to_ptx(&device, SOURCE).expect("it compiles");
+            let error = CudaModule::load(&device, &ptx).expect_err("the compiler is newer");
+            assert!(
+                matches!(
+                    error,
+                    KernelError::Refused {
+                        why: CudaError::Driver { code: 222, .. },
+                        ..
+                    }
+                ),
+                "{error}"
+            );
+            let module = CudaModule::compile_with(&device, SOURCE, &options).expect("a binary is loaded");
+            // A driver as old as this does not tell of parameters, but it has the kernel.
+            let found = |name| !matches!(module.kernel(name), Err(KernelError::NoEntry { .. }));
+            emulator::register_body(c"grow", &[8, 8, 8], 1000, grow);
+            assert!(found("grow") && !found("shrink"));
+        },
+    );
 }
 
 #[test]

@@ -45,7 +45,7 @@ entries! {
         }
         let mut state = call.driver.state();
         state.refuse_unsafe(call.thread)?;
-        state.memory.register(at as u64, bytes as u64, flags, call.origin())
+        state.memory.register(at as u64, bytes as u64, call.origin())
     }
     cuMemHostUnregister none 4000 Driver (at: usize) |call| {
         let context = call.context()?;
@@ -68,8 +68,8 @@ entries! {
     cuMemHostGetFlags none 2030 Driver (flags: Out<u32>, at: usize) |call| {
         let state = call.driver.state();
         match state.memory.block(at as u64).map(|(_, block)| &block.kind) {
-            // Every pinned block is mapped, asked for or not: addresses are unified.
-            Some(Kind::Host(found) | Kind::Registered(found)) => flags.set(found | 2),
+            // Every pinned block is mapped, asked for or not: addresses are unified. Of registered memory no flags are documented.
+            Some(Kind::Host(found)) => flags.set(found | 2),
             _ => Err(Code::INVALID_VALUE),
         }
     }

@@ -46,7 +46,7 @@ fn attribute(call: &Call, number: i32, at: u64) -> Answer<Attribute> {
     let piece = state.memory.piece(at);
     let reserved = matches!(block.kind, Kind::Reserved);
     let (host, managed) = match block.kind {
-        Kind::Host(_) | Kind::Registered(_) => (true, false),
+        Kind::Host(_) | Kind::Registered => (true, false),
         Kind::Managed(_) => (false, true),
         _ => (false, false),
     };

@@ -20,6 +20,10 @@ fn load(call: &Call, module: Out<usize>, image: In<u8>) -> Answer {
     // A text has at least its first byte and the one that ends it, a binary has a header.
     if first == 0x7f || first == BINARIES[1][0] {
         let begins = image.cast::<[u8; 4]>().get()?;
+        if begins == BINARIES[0] && CUBINS.contains(&image.cast::<[u8; 8]>().get()?[7]) {
+            let names = cubin(image)?;
+            return keep(call, module, names);
+        }
         if BINARIES.contains(&begins) {
             return Err(Code::NO_BINARY_FOR_GPU);
         }
@@ -30,7 +34,70 @@ fn load(call: &Call, module: Out<usize>, image: In<u8>) -> Answer {
     load_text(call, module, &text.to_string_lossy())
 }
 
+/// The kernels of a cubin: of each there is a section of code. Foreign code is not run, so only the names are read.
+fn cubin(image: In<u8>) -> Answer<Vec<String>> {
+    let bytes = |at: u64, count: usize| -> Answer<Vec<u8>> {
+        let at = usize::try_from(at).map_err(|_| Code::INVALID_IMAGE)?;
+        args::at::<u8>(image.address() + at).all(count)
+    };
+    let number = |bytes: &[u8], at: usize, size: usize| {
+        let digits = bytes[at..at + size].iter().rev();
+        digits.fold(0, |number, byte| (number << 8) | u64::from(*byte))
+    };
+    // An ELF file of 64 bits: where its sections are told of, how many there are, and which has their names.
+    let header = bytes(0, 64)?;
+    let (table, count, named) = (
+        number(&header, 40, 8),
+        number(&header, 60, 2),
+        number(&header, 62, 2),
+    );
+    let section = |index: u64| bytes(table + index * 64, 64);
+    let names = section(named)?;
+    let names = bytes(number(&names, 24, 8), number(&names, 32, 8) as usize)?;
+    let mut kernels = Vec::new();
+    for index in 0..count {
+        let start = number(&section(index)?, 0, 4) as usize;
+        let name = names
+            .get(start..)
+            .and_then(|rest| rest.split(|byte| *byte == 0).next());
+        let name = String::from_utf8_lossy(name.unwrap_or_default()).into_owned();
+        kernels.extend(name.strip_prefix(".text.").map(str::to_owned));
+    }
+    Ok(kernels)
+}
+
+/// The newest PTX that a driver knows, as 87 for 8.7.
+fn newest_ptx(driver: i32) -> u32 {
+    let (major, minor) = (driver / 1000, driver % 1000 / 10);
+    let newest = match (major, minor) {
+        (..=11, _) => 70 + minor,
+        (12, ..=5) => 80 + minor,
+        // 12.6 brought none.
+        (12, _) => 79 + minor,
+        _ => 90 + minor,
+    };
+    newest.unsigned_abs()
+}
+
+/// The version of a PTX text, as 87 for 8.7.
+fn ptx_version(text: &str) -> Option<u32> {
+    let (_, rest) = text.split_once(".version")?;
+    let (major, minor) = rest.split_whitespace().next()?.split_once('.')?;
+    Some(major.parse::<u32>().ok()? * 10 + minor.parse::<u32>().ok()?)
+}
+
+fn keep(call: &Call, module: Out<usize>, names: Vec<String>) -> Answer {
+    let mut state = call.driver.state();
+    state.refuse_unsafe(call.thread)?;
+    let handle = state.new_handle();
+    state.kernels.keep(handle, names);
+    module.set(handle as usize)
+}
+
 fn load_text(call: &Call, module: Out<usize>, text: &str) -> Answer {
+    if ptx_version(text).is_some_and(|version| version > newest_ptx(call.options().version)) {
+        return Err(Code::UNSUPPORTED_PTX_VERSION);
+    }
     let mut state = call.driver.state();
     state.refuse_unsafe(call.thread)?;
     let handle = state.new_handle();
@@ -64,6 +131,9 @@ fn explain(why: Code, count: u32, options: In<i32>, values: In<usize>) -> Answer
     }
     Ok(())
 }
+
+/// The eighth byte of ELF files that are cubins, of CUDA 12 and 13.
+const CUBINS: [u8; 2] = [0x33, 0x41];
 
 /// The parameters of a launch, copied out of the client's memory at the call, as the driver does.
 pub(super) fn launch(

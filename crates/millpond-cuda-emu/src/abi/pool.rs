@@ -100,7 +100,9 @@ entries! {
         if props.handle_types != 0 {
             return Err(Code::NOT_SUPPORTED);
         }
-        let handle = call.driver.state().memory.create_pool(device, props.max_size as u64)?;
+        // Older drivers know no limit.
+        let max = if call.options().version < 12_020 { 0 } else { props.max_size as u64 };
+        let handle = call.driver.state().memory.create_pool(device, max)?;
         pool.set(handle as usize)
     }
     cuMemPoolDestroy none 11020 Pools (pool: usize) |call| {

@@ -55,6 +55,7 @@ entries! {
         } else {
             memory.create(device, bytes as u64)?
         };
+        memory.set_rdma(made, prop.flags[1] == 1);
         handle.set(made)
     }
     /// A new file each time, which is the caller's to close.
@@ -86,6 +87,9 @@ entries! {
     }
     cuMemUnmap none 10020 Vmm (at: u64, bytes: usize) |call| {
         let mut state = call.driver.state();
+        if call.options().unmap_single && state.memory.mappings(at, bytes as u64) > 1 {
+            return Err(Code::INVALID_VALUE);
+        }
         state.memory.mapped(at, bytes as u64)?;
         state.unwaited(at, bytes as u64, call.origin());
         state.memory.unmap(at, bytes as u64)
@@ -127,6 +131,7 @@ entries! {
         let held = state.memory.handle(handle)?;
         let location = Location { kind: 1, id: held.device as i32 };
         let handle_types = if held.shared.is_some() { FILE } else { 0 };
-        prop.set(AllocationProp { kind: 1, handle_types, location, ..AllocationProp::default() })
+        let flags = [0, u8::from(held.rdma), 0, 0, 0, 0, 0, 0];
+        prop.set(AllocationProp { kind: 1, handle_types, location, flags, ..AllocationProp::default() })
     }
 }

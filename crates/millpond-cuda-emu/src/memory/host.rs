@@ -40,7 +40,7 @@ impl Memory {
         Ok(block)
     }
 
-    pub(crate) fn register(&mut self, at: u64, bytes: u64, flags: u32, origin: Origin) -> Answer {
+    pub(crate) fn register(&mut self, at: u64, bytes: u64, origin: Origin) -> Answer {
         let end = at
             .checked_add(bytes)
             .filter(|_| at != 0 && bytes != 0)
@@ -49,7 +49,7 @@ impl Memory {
         if before.is_some_and(|(base, block)| base + block.len > at) {
             return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
         }
-        self.enter(at, bytes, Kind::Registered(flags), 0, origin);
+        self.enter(at, bytes, Kind::Registered, 0, origin);
         Ok(())
     }
 
@@ -60,7 +60,7 @@ impl Memory {
             .ok_or(Code::HOST_MEMORY_NOT_REGISTERED)?
             .clone();
         match block.kind {
-            Kind::Registered(_) => {
+            Kind::Registered => {
                 self.blocks.remove(&at);
                 Ok(block)
             }

@@ -25,6 +25,8 @@ pub(crate) struct Handle {
     /// Handles: what was created and retained, less what was released.
     handles: u32,
     maps: u32,
+    /// Whether it was made for GPUDirect RDMA.
+    pub(crate) rdma: bool,
 }
 
 impl Memory {
@@ -129,9 +131,16 @@ impl Memory {
                 shared,
                 handles: 1,
                 maps: 0,
+                rdma: false,
             },
         );
         handle
+    }
+
+    pub(crate) fn set_rdma(&mut self, handle: u64, rdma: bool) {
+        if let Some(held) = self.handles.get_mut(&handle) {
+            held.rdma = rdma;
+        }
     }
 
     /// What a handle stands for, while somebody holds it.
@@ -207,6 +216,12 @@ impl Memory {
             }
         }
         Ok(())
+    }
+
+    /// Mappings that are exactly this range; none where it is not so.
+    pub(crate) fn mappings(&self, at: u64, len: u64) -> usize {
+        let pieces = self.pages.exactly(at, len).unwrap_or_default();
+        pieces.iter().filter(|(_, piece)| piece.first).count()
     }
 
     /// What is mapped in a range that can be unmapped as a whole.

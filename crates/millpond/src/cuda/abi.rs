@@ -10,6 +10,8 @@ pub(super) type Code = c_uint;
 pub(super) const SUCCESS: Code = 0;
 pub(super) const INVALID_VALUE: Code = 1;
 pub(super) const OUT_OF_MEMORY: Code = 2;
+/// Of the library that a toolkit has to link with, which is no driver.
+pub(super) const STUB_LIBRARY: Code = 34;
 pub(super) const NO_BINARY: Code = 209;
 pub(super) const NOT_FOUND: Code = 500;
 pub(super) const NOT_READY: Code = 600;
@@ -72,11 +74,23 @@ pub(super) mod attribute {
     pub(crate) const COMPUTE_MINOR: c_int = 76;
     pub(crate) const MANAGED: c_int = 83;
     pub(crate) const CONCURRENT_MANAGED: c_int = 89;
+    /// Memory that is mapped by pages can leave its process as a file.
+    pub(crate) const FILE_HANDLES: c_int = 103;
+    /// It can be made for GPUDirect RDMA.
+    pub(crate) const RDMA_OF_PAGES: c_int = 110;
 }
+
+/// Attributes of an address.
+pub(super) const POINTER_MEMORY_TYPE: c_uint = 2;
+pub(super) const POINTER_IS_MANAGED: c_uint = 8;
+/// The type of memory of the host that the driver knows.
+pub(super) const MEMORY_TYPE_HOST: c_uint = 1;
 
 pub(super) const LOCATION_DEVICE: c_uint = 1;
 pub(super) const ALLOCATION_PINNED: c_uint = 1;
 pub(super) const HANDLE_NONE: c_uint = 0;
+/// Memory that can be exported as a file descriptor.
+pub(super) const HANDLE_FILE: c_uint = 1;
 pub(super) const ACCESS_READ_WRITE: c_uint = 3;
 /// The granularity that is no slower than it has to be.
 pub(super) const GRANULARITY_RECOMMENDED: c_uint = 1;
@@ -251,6 +265,8 @@ mod tests {
                 attribute::COMPUTE_MINOR,
                 attribute::MANAGED,
                 attribute::CONCURRENT_MANAGED,
+                attribute::FILE_HANDLES,
+                attribute::RDMA_OF_PAGES,
             ],
             [
                 Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED as c_int,
@@ -259,6 +275,8 @@ mod tests {
                 Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as c_int,
                 Attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY as c_int,
                 Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS as c_int,
+                Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED as c_int,
+                Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED as c_int,
             ]
         );
         assert_eq!(
@@ -266,6 +284,7 @@ mod tests {
                 SUCCESS,
                 INVALID_VALUE,
                 OUT_OF_MEMORY,
+                STUB_LIBRARY,
                 NO_BINARY,
                 NOT_FOUND,
                 NOT_READY
@@ -274,6 +293,7 @@ mod tests {
                 sys::CUresult::CUDA_SUCCESS as Code,
                 sys::CUresult::CUDA_ERROR_INVALID_VALUE as Code,
                 sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY as Code,
+                sys::CUresult::CUDA_ERROR_STUB_LIBRARY as Code,
                 sys::CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU as Code,
                 sys::CUresult::CUDA_ERROR_NOT_FOUND as Code,
                 sys::CUresult::CUDA_ERROR_NOT_READY as Code,
@@ -281,9 +301,13 @@ mod tests {
         );
         assert_eq!(
             [
+                POINTER_MEMORY_TYPE,
+                POINTER_IS_MANAGED,
+                MEMORY_TYPE_HOST,
                 LOCATION_DEVICE,
                 ALLOCATION_PINNED,
                 HANDLE_NONE,
+                HANDLE_FILE,
                 ACCESS_READ_WRITE,
                 GRANULARITY_RECOMMENDED,
                 POOL_RELEASE_THRESHOLD,
@@ -300,9 +324,13 @@ mod tests {
                 JIT_ERROR_LOG_BYTES,
             ],
             [
+                sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE as c_uint,
+                sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED as c_uint,
+                sys::CUmemorytype::CU_MEMORYTYPE_HOST as c_uint,
                 sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint,
                 sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as c_uint,
                 sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE.0,
+                sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0,
                 sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE as c_uint,
                 sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED as c_uint,
                 sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD as c_uint,

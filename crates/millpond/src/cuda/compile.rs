@@ -11,7 +11,8 @@ use std::path::Path;
 ///
 /// The compiler is NVRTC, loaded when it is first needed: `libnvrtc.so` by the loader's path, or what the variable `MILLPOND_NVRTC`
 /// names. Unless an option says otherwise it compiles for the device's compute capability, or for the newest below that it knows.
-/// Nothing is kept on disk.
+/// Of several, one that is no newer than the driver is preferred. A driver refuses the PTX of a newer one, so that is asked for a
+/// binary for the device instead. Nothing is kept on disk.
 ///
 /// ```
 /// use millpond::cuda::CompileOptions;
@@ -70,18 +71,45 @@ impl CompileOptions {
     /// As [`CudaModule::compile`], but for what the driver says.
     pub fn to_ptx(&self, device: &CudaDevice, source: &str) -> Result<String, KernelError> {
         let nvrtc = Nvrtc::get()?;
+        let architecture = architecture(device.compute_capability(), &nvrtc.architectures());
+        let options = self.options(&format!("compute_{architecture}"))?;
+        nvrtc.compile(&self.source_name()?, &text(source)?, &options)
+    }
+
+    /// Compiles a source to a binary for a device, where the driver may refuse the compiler's PTX; none where it need not, the
+    /// options say for what it is, or the compiler makes none for the device.
+    fn to_binary(&self, device: &CudaDevice, source: &str) -> Result<Option<Vec<u8>>, KernelError> {
+        let nvrtc = Nvrtc::get()?;
+        let driver = CudaDevice::driver_version()?;
+        if nvrtc.version().is_none_or(|version| version <= driver) || !nvrtc.makes_binaries() {
+            return Ok(None);
+        }
+        let made = binary_architecture(device.compute_capability(), &nvrtc.architectures());
+        let Some(architecture) = made.filter(|_| !self.says_architecture()) else {
+            return Ok(None);
+        };
+        let options = self.options(&format!("sm_{architecture}"))?;
+        let binary = nvrtc.compile_binary(&self.source_name()?, &text(source)?, &options)?;
+        Ok(Some(binary))
+    }
+
+    fn says_architecture(&self) -> bool {
         let chosen = ["--gpu-architecture", "-arch"];
         let said = |option: &String| chosen.iter().any(|name| option.starts_with(name));
-        let mut options = Vec::new();
-        if !self.arguments.iter().any(said) {
-            let architecture = architecture(device.compute_capability(), &nvrtc.architectures());
-            options.push(text(&format!("--gpu-architecture=compute_{architecture}"))?);
-        }
-        for option in &self.arguments {
-            options.push(text(option)?);
-        }
-        let name = text(self.name.as_deref().unwrap_or("kernel.cu"))?;
-        nvrtc.compile(&name, &text(source)?, &options)
+        self.arguments.iter().any(said)
+    }
+
+    /// The compiler's options, for this architecture unless they say another.
+    fn options(&self, architecture: &str) -> Result<Vec<CString>, KernelError> {
+        let own = (!self.says_architecture()).then(|| format!("--gpu-architecture={architecture}"));
+        own.iter()
+            .chain(&self.arguments)
+            .map(|option| text(option))
+            .collect()
+    }
+
+    fn source_name(&self) -> Result<CString, KernelError> {
+        text(self.name.as_deref().unwrap_or("kernel.cu"))
     }
 }
 
@@ -91,6 +119,13 @@ fn architecture((major, minor): (u32, u32), known: &[u32]) -> u32 {
     let own = major * 10 + minor;
     let older = known.iter().copied().filter(|known| *known <= own);
     older.max().unwrap_or(own)
+}
+
+/// The newest that the compiler knows whose binaries the device runs: of its own generation, and no newer than itself.
+fn binary_architecture((major, minor): (u32, u32), known: &[u32]) -> Option<u32> {
+    let own = known.iter().copied();
+    own.filter(|known| known / 10 == major && known % 10 <= minor)
+        .max()
 }
 
 fn text(text: &str) -> Result<CString, KernelError> {
@@ -134,7 +169,7 @@ impl CudaModule {
     ///
     /// # Errors
     /// [`KernelError::NoCompiler`] where NVRTC is not installed, [`KernelError::Compile`] with the compiler's log where the source is
-    /// at fault, and as [`load`](Self::load): a driver refuses PTX of an NVRTC that is newer than itself.
+    /// at fault, and as [`load`](Self::load).
     pub fn compile(device: &CudaDevice, source: &str) -> Result<Self, KernelError> {
         Self::compile_with(device, source, &CompileOptions::new())
     }
@@ -148,7 +183,11 @@ impl CudaModule {
         source: &str,
         options: &CompileOptions,
     ) -> Result<Self, KernelError> {
-        Self::load(device, &options.to_ptx(device, source)?)
+        match options.to_binary(device, source)? {
+            // SAFETY: it is what the compiler has made, and all of it.
+            Some(binary) => unsafe { Self::load_image(device, &binary) },
+            None => Self::load(device, &options.to_ptx(device, source)?),
+        }
     }
 }
 
@@ -168,5 +207,14 @@ mod tests {
             "the compiler says that it has none"
         );
         assert_eq!(architecture((7, 0), &[]), 70, "too old to be asked");
+    }
+
+    #[test]
+    fn a_binary_is_for_the_devices_generation() {
+        let known = [50, 75, 80, 86, 90, 120];
+        assert_eq!(binary_architecture((8, 9), &known), Some(86));
+        assert_eq!(binary_architecture((8, 0), &known), Some(80));
+        assert_eq!(binary_architecture((12, 0), &known), Some(120));
+        assert_eq!(binary_architecture((10, 0), &known), None);
     }
 }

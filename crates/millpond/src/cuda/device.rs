@@ -84,6 +84,8 @@ struct Context {
     waits: Waits,
     /// How far streams had come that nobody has any more.
     left: Mutex<Left>,
+    /// Events without time for the next who need one. Invariant: made in this context, and nobody else has them.
+    spare_events: Mutex<Vec<EventHandle>>,
 }
 
 /// Counts waits for the whole device, so that one that began after a moment is known from one that did before.
@@ -179,13 +181,22 @@ impl Drop for Context {
         let kernels = self.kernels.get_mut().unwrap_or_else(PoisonError::into_inner);
         let cublas = self.cublas.get_mut().unwrap_or_else(PoisonError::into_inner);
         let kernels = kernels.take();
-        if kernels.is_some() || cublas.is_made() {
+        let events = self
+            .spare_events
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        let events = std::mem::take(events);
+        if kernels.is_some() || cublas.is_made() || !events.is_empty() {
             // SAFETY: the context is retained until below.
             let entered = insist(|| unsafe { self.driver.context_push(self.handle) });
             if entered.is_ok() {
                 let _current = Current(self.driver);
                 let _mode = Relaxed::new(self.driver);
                 cublas.end();
+                for event in events {
+                    // SAFETY: by the invariant; it is forgotten here.
+                    let _ = insist(|| unsafe { self.driver.event_destroy(event) });
+                }
                 if let Some(kernels) = kernels {
                     let left = self.left.get_mut().unwrap_or_else(PoisonError::into_inner);
                     // What cannot be waited for keeps the code until the context ends.
@@ -286,6 +297,7 @@ impl CudaDevice {
             link_speed: OnceLock::new(),
             waits: Waits::default(),
             left: Mutex::default(),
+            spare_events: Mutex::default(),
         });
         open().push(Arc::downgrade(&context));
         Ok(Self(context))
@@ -470,6 +482,11 @@ impl CudaDevice {
         &self.0.link_speed
     }
 
+    pub(super) fn spare_events(&self) -> MutexGuard<'_, Vec<EventHandle>> {
+        let spare = &self.0.spare_events;
+        spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn cublas(&self) -> MutexGuard<'_, OfDevice> {
         self.0.cublas.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -518,7 +535,7 @@ impl fmt::Display for CudaDevice {
     }
 }
 
-fn attribute_of(driver: &Driver, device: DeviceNumber, what: c_int) -> Result<c_int, CudaError> {
+pub(super) fn attribute_of(driver: &Driver, device: DeviceNumber, what: c_int) -> Result<c_int, CudaError> {
     let mut value = 0;
     // SAFETY: the pointer is to a local.
     unsafe { driver.device_get_attribute(&raw mut value, what, device) }?;

@@ -3,11 +3,11 @@
 use super::abi::{
     Access, AllocationProperties, Code, ContextHandle, DeviceNumber, DevicePtr, EventHandle,
     ExecutableHandle, FunctionHandle, GraphHandle, MemoryHandle, ModuleHandle, NOT_READY, PoolHandle,
-    PoolProperties, SUCCESS, StreamHandle,
+    PoolProperties, STUB_LIBRARY, SUCCESS, StreamHandle,
 };
 use super::calls::{self, DriverCalls, Tally};
 use super::error::CudaError;
-use cudarc::driver::sys;
+use libloading::Library;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
 
@@ -24,11 +24,11 @@ macro_rules! table {
                 all.into_iter().filter(|(_, there)| !there).map(|(symbol, _)| symbol).collect()
             }
 
-            fn of_library() -> Self {
+            /// # Safety
+            /// The library is the driver, or has none of these names. It stays loaded.
+            unsafe fn of(library: &Library) -> Self {
                 Self {
                     $($name: {
-                        // SAFETY: the library has just been found, and stays loaded.
-                        let library = unsafe { sys::culib() };
                         // SAFETY: the driver's function of this name has this signature: the header says so.
                         let found = unsafe { library.get(concat!($symbol, "\0").as_bytes()) };
                         found.ok().map(|function| *function)
@@ -78,6 +78,7 @@ table! {
     device_get_name = "cuDeviceGetName"(name: *mut c_char, bytes: c_int, device: DeviceNumber);
     device_get_attribute = "cuDeviceGetAttribute"(value: *mut c_int, attribute: c_int, device: DeviceNumber);
     device_get_bus = "cuDeviceGetPCIBusId"(bus: *mut c_char, bytes: c_int, device: DeviceNumber);
+    can_access_peer = "cuDeviceCanAccessPeer"(can: *mut c_int, device: DeviceNumber, peer: DeviceNumber);
     primary_context_retain = "cuDevicePrimaryCtxRetain"(context: *mut ContextHandle, device: DeviceNumber);
     primary_context_release = "cuDevicePrimaryCtxRelease_v2"(device: DeviceNumber);
     context_push = "cuCtxPushCurrent_v2"(context: ContextHandle);
@@ -91,7 +92,9 @@ table! {
     host_register = "cuMemHostRegister_v2"(at: *mut c_void, bytes: usize, flags: c_uint);
     host_unregister = "cuMemHostUnregister"(at: *mut c_void);
     host_device_address = "cuMemHostGetDevicePointer_v2"(address: *mut DevicePtr, at: *mut c_void, flags: c_uint);
-    host_flags = "cuMemHostGetFlags"(flags: *mut c_uint, at: *mut c_void);
+    pointer_attributes = "cuPointerGetAttributes"(
+        count: c_uint, attributes: *mut c_uint, data: *mut *mut c_void, at: DevicePtr
+    );
     managed_allocate = "cuMemAllocManaged"(address: *mut DevicePtr, bytes: usize, flags: c_uint);
     managed_advise = "cuMemAdvise"(address: DevicePtr, bytes: usize, advice: c_uint, place: DeviceNumber);
     managed_prefetch = "cuMemPrefetchAsync"(
@@ -177,6 +180,34 @@ table! {
     );
 }
 
+/// Names of the driver's library. The driver installs the first; the others come with a toolkit, or a system of another kind.
+const NAMES: [&str; 3] = ["libcuda.so.1", "libcuda.so", "nvcuda.dll"];
+
+/// Libraries that may be the driver, each loaded when it is come to: what the process has loaded already under one of the names, and
+/// then what the loader finds.
+fn libraries() -> impl Iterator<Item = Library> {
+    let loaded = NAMES.iter().filter_map(|name| loaded(name));
+    // SAFETY: the driver, or what the loader has in its place. It does nothing of note when it is loaded.
+    let found = NAMES
+        .iter()
+        .filter_map(|name| unsafe { Library::new(*name) }.ok());
+    loaded.chain(found)
+}
+
+/// The library of this name, if the process has loaded it.
+#[cfg(target_os = "linux")]
+fn loaded(name: &str) -> Option<Library> {
+    use libloading::os::unix;
+    // SAFETY: nothing is loaded.
+    let library = unsafe { unix::Library::open(Some(name), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+    library.ok().map(Library::from)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn loaded(_: &str) -> Option<Library> {
+    None
+}
+
 /// The process's CUDA driver.
 ///
 /// Its functions are looked for by name when it is first asked for: a machine without a driver, or with one that lacks some of
@@ -200,25 +231,41 @@ impl Driver {
     }
 
     fn load() -> Result<Self, CudaError> {
-        // SAFETY: it loads a library of the system's by name and lets go of it.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(CudaError::NoDriver);
-        }
-        // SAFETY: the library has just been found, and stays loaded.
-        let library = unsafe { sys::culib() };
+        // A toolkit's stub can be found before the driver. It is passed over, as is a library that is no driver at all.
+        let begun = libraries().map(Self::begin);
+        let mut drivers = begun.filter(|begun| !matches!(begun, Err(CudaError::NoDriver)));
+        drivers.next().unwrap_or(Err(CudaError::NoDriver))
+    }
+
+    /// The driver that a library is.
+    ///
+    /// # Errors
+    /// [`CudaError::NoDriver`] where it is none, and why it cannot be initialised.
+    fn begin(library: Library) -> Result<Self, CudaError> {
+        // It stays loaded: the driver does not bear to be unloaded.
+        let library: &'static Library = Box::leak(Box::new(library));
         // SAFETY: the driver's function of this name has this signature: the header says so.
         let error_name = unsafe { library.get::<ErrorName>(b"cuGetErrorName\0") };
         // SAFETY: only the address is looked at.
         let own = unsafe { library.get::<*const c_void>(b"millpond_emu_calls\0") };
         let driver = Self {
-            functions: Functions::of_library(),
+            // SAFETY: the library has the driver's name, and stays loaded.
+            functions: unsafe { Functions::of(library) },
             watched: Watched::default(),
             emulated: own.is_ok(),
             error_name: error_name.ok().map(|function| *function),
         };
         // SAFETY: it takes no pointer.
-        unsafe { driver.init(0) }?;
-        Ok(driver)
+        match unsafe { driver.init(0) } {
+            Ok(()) => Ok(driver),
+            Err(
+                CudaError::Missing { .. }
+                | CudaError::Driver {
+                    code: STUB_LIBRARY, ..
+                },
+            ) => Err(CudaError::NoDriver),
+            Err(error) => Err(error),
+        }
     }
 
     /// The newest version of CUDA that it serves: 12080 is 12.8.

@@ -11,6 +11,9 @@ use std::ffi::{c_uint, c_void};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+/// The version of CUDA that brought limits of pools.
+const LIMITS_SINCE: u32 = 12_020;
+
 /// A pool of the driver's for a device, with a limit and an account, that stream-ordered allocations of the whole process can be
 /// made to draw from: those of cudarc, and so of candle, luminal and mistral.rs, without a change of their code.
 ///
@@ -26,7 +29,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// let installed = pool.install()?;
 /// // ... whatever the program does with cudarc ...
 /// println!("{}", pool.stats()?);
-/// assert!(pool.stats()?.reserved.peak <= 2 << 30);
 /// drop(installed); // the pool before is the device's again
 /// # Ok(())
 /// # }
@@ -59,6 +61,9 @@ pub struct DriverPoolBuilder {
 impl DriverPoolBuilder {
     /// Bytes that it may reserve: whoever wants more is refused, as where the device has no more. As much as there is unless said
     /// otherwise.
+    ///
+    /// The driver keeps the limit, since CUDA 12.2. It reserves whole chunks, and rounds the limit up to these: a pool may reserve a
+    /// little more than this, and [`stats`](DriverPool::stats) says how much it does.
     pub fn limit(mut self, bytes: u64) -> Self {
         self.limit = Some(bytes);
         self
@@ -74,8 +79,8 @@ impl DriverPoolBuilder {
     /// Makes it.
     ///
     /// # Errors
-    /// [`CudaError::Missing`] where the device has no such pools, [`CudaError::NoBytes`] for a limit of none, and what the driver
-    /// says.
+    /// [`CudaError::Missing`] where the device has no such pools, [`CudaError::NoBytes`] for a limit of none,
+    /// [`CudaError::OldDriver`] for any limit where the driver is older than CUDA 12.2, and what the driver says.
     pub fn build(self, device: &CudaDevice) -> Result<DriverPool, CudaError> {
         if !device.has_pools() {
             return Err(CudaError::Missing {
@@ -85,6 +90,15 @@ impl DriverPoolBuilder {
         // To the driver none is as much as there is.
         if self.limit == Some(0) {
             return Err(CudaError::NoBytes);
+        }
+        // An older driver knows no limit in this place, and may pass over what is there.
+        let found = device.driver().version()?;
+        if self.limit.is_some() && found < LIMITS_SINCE {
+            return Err(CudaError::OldDriver {
+                what: "a limit of the driver's pools",
+                needed: LIMITS_SINCE,
+                found,
+            });
         }
         let _current = device.enter_beside()?;
         let most = usize::try_from(self.limit.unwrap_or(0)).unwrap_or(0);
@@ -157,7 +171,8 @@ impl DriverPool {
         &self.0.device
     }
 
-    /// Bytes that it may reserve, if there is a limit.
+    /// Bytes that it may reserve, if there is a limit: as it was [asked for](DriverPoolBuilder::limit), and not as the driver rounds
+    /// it.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
         self.0.limit

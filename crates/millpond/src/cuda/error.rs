@@ -7,9 +7,9 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CudaError {
-    /// There is no driver on this machine.
+    /// There is no driver on this machine. The toolkit's stub library counts as none.
     #[error(
-        "no CUDA driver here: there is no libcuda.so on the loader's path; install NVIDIA's driver, or run the program with `millpond cuda-emu -- PROGRAM`"
+        "no CUDA driver here: the loader finds no libcuda.so.1, or only the stub that the CUDA toolkit has to link with (error 34); install NVIDIA's driver, take the toolkit's folder `stubs` off LD_LIBRARY_PATH, or run the program with `millpond cuda-emu -- PROGRAM`"
     )]
     NoDriver,
     /// The driver is older than the function.
@@ -17,6 +17,19 @@ pub enum CudaError {
     Missing {
         /// The function.
         function: &'static str,
+    },
+    /// The driver is older than something that was asked of it.
+    #[error(
+        "{what} takes a driver for CUDA {}.{} or newer, and this one is for {}.{}: update the driver, or leave that out",
+        .needed / 1000, .needed % 1000 / 10, .found / 1000, .found % 1000 / 10
+    )]
+    OldDriver {
+        /// What was asked for.
+        what: &'static str,
+        /// The first version of CUDA that has it; 12020 is 12.2.
+        needed: u32,
+        /// The newest version of CUDA that the driver serves.
+        found: u32,
     },
     /// This process was forked from one that used CUDA, whose driver does not work here.
     #[error(
@@ -77,6 +90,9 @@ pub enum CudaError {
         "this is the per-thread default stream, which is another one on each thread: make one with `new_stream`"
     )]
     PerThread,
+    /// A stream of others' that was retired.
+    #[error("the stream was retired, as those who made it end it: put this on another stream")]
+    StreamEnded,
     /// What was given is of another context than the device's primary one.
     #[error(
         "this is of a context of its own, and not of the primary one of cuda:{device}: make it with that"
@@ -110,6 +126,29 @@ pub enum CudaError {
         /// The device.
         number: u32,
     },
+    /// A device cannot reach another one's memory.
+    #[error("cuda:{peer} cannot reach memory of cuda:{device}: leave it out of the peers, and copy instead")]
+    NoPeer {
+        /// The device whose memory it is.
+        device: u32,
+        /// The one that was to reach it.
+        peer: u32,
+    },
+    /// A device cannot share memory that is mapped by pages in this way.
+    #[error(
+        "memory of cuda:{device} that is mapped by pages cannot be {sharing}: leave that out, or take memory as `CudaMemory::Plain`"
+    )]
+    NotShared {
+        /// The device.
+        device: u32,
+        /// What was asked for.
+        sharing: &'static str,
+    },
+    /// Sharing was asked for of memory that is not mapped by pages.
+    #[error(
+        "only memory that is mapped by pages is shared by its pool: use `CudaMemory::Virtual`, or share plain memory by the driver's own calls"
+    )]
+    SharedByPages,
     /// A call failed.
     #[error("{call} failed: {name} ({code})")]
     Driver {
@@ -139,8 +178,11 @@ impl CudaError {
     /// Whether the context is of no use any more: every later call answers the same, and what is on the device is lost.
     #[must_use]
     pub fn is_fatal(&self) -> bool {
-        // Those of which the header says that the context, or the process, must be made anew.
-        const FATAL: [u32; 13] = [4, 214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719];
+        // Those of which the header says that the context, or the process, must be made anew; and a driver that shuts down, a context
+        // that was destroyed, and memory or a link whose error cannot be corrected.
+        const FATAL: [u32; 17] = [
+            4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911,
+        ];
         matches!(self, Self::Driver { code, .. } if FATAL.contains(code))
     }
 }
@@ -161,6 +203,9 @@ impl From<CudaError> for SourceError {
                 operation: "serve a stream of another device",
             },
             CudaError::Captured => Self::Held { requested: 0 },
+            CudaError::StreamEnded => Self::Unsupported {
+                operation: "serve a stream that was retired",
+            },
             CudaError::Capturing => Self::Unsupported {
                 operation: "serve a stream in a capture that did not begin on it",
             },
@@ -182,4 +227,78 @@ pub(super) fn insist<T>(mut call: impl FnMut() -> Result<T, CudaError>) -> Resul
         }
     }
     outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cudarc::driver::sys::CUresult;
+
+    /// Those whose comments in the driver's header, 12.9 and 13.5, end with "the process must be terminated and relaunched".
+    #[test]
+    fn errors_after_which_the_process_must_be_relaunched_are_fatal() {
+        let sticky = [
+            CUresult::CUDA_ERROR_CONTAINED,
+            CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
+            CUresult::CUDA_ERROR_LAUNCH_TIMEOUT,
+            CUresult::CUDA_ERROR_ASSERT,
+            CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR,
+            CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION,
+            CUresult::CUDA_ERROR_MISALIGNED_ADDRESS,
+            CUresult::CUDA_ERROR_INVALID_ADDRESS_SPACE,
+            CUresult::CUDA_ERROR_INVALID_PC,
+            CUresult::CUDA_ERROR_LAUNCH_FAILED,
+            CUresult::CUDA_ERROR_TENSOR_MEMORY_LEAK,
+            CUresult::CUDA_ERROR_MPS_CLIENT_TERMINATED,
+            CUresult::CUDA_ERROR_EXTERNAL_DEVICE,
+        ];
+        let driver = |code| CudaError::Driver {
+            call: "cuStreamSynchronize",
+            code,
+            name: "",
+        };
+        for code in sticky {
+            assert!(driver(code as u32).is_fatal(), "{code:?}");
+        }
+        for code in [
+            CUresult::CUDA_ERROR_INVALID_VALUE,
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY,
+            CUresult::CUDA_ERROR_NOT_READY,
+            CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+        ] {
+            assert!(!driver(code as u32).is_fatal(), "{code:?}");
+        }
+    }
+
+    /// What gives memory back is not asked again of a device that is lost.
+    #[test]
+    fn a_fatal_error_is_not_asked_for_again() {
+        for (code, expected) in [(226, 1), (721, 1), (810, 1), (911, 1), (999, 3)] {
+            let mut calls = 0;
+            let outcome: Result<(), _> = insist(|| {
+                calls += 1;
+                Err(CudaError::Driver {
+                    call: "cuMemUnmap",
+                    code,
+                    name: "",
+                })
+            });
+            assert!(outcome.is_err());
+            assert_eq!(calls, expected, "{code}");
+        }
+    }
+
+    #[test]
+    fn versions_are_shown_as_the_maker_writes_them() {
+        let error = CudaError::OldDriver {
+            what: "a limit",
+            needed: 12_020,
+            found: 11_080,
+        };
+        assert!(
+            error
+                .to_string()
+                .starts_with("a limit takes a driver for CUDA 12.2 or newer, and this one is for 11.8:")
+        );
+    }
 }

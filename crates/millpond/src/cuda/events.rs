@@ -42,6 +42,9 @@ impl Events {
                 break;
             }
         }
+        if stream.is_retired() {
+            return self.past();
+        }
         let mark = self.mark(driver, &stream).ok();
         let event = self.past();
         self.pending.insert(event, Point { stream, mark });
@@ -70,8 +73,12 @@ impl Events {
                 handle
             }
         };
-        // SAFETY: the event is ours by the invariant, the stream lives.
-        match unsafe { driver.event_record(handle, stream.handle()) } {
+        let recorded = match stream.live() {
+            // SAFETY: the event is ours by the invariant, the stream lives as long as its handle is held.
+            Some(live) => unsafe { driver.event_record(handle, live.handle()) },
+            None => Err(CudaError::StreamEnded),
+        };
+        match recorded {
             Ok(()) => Ok(handle),
             Err(error) => {
                 self.spare.push(handle);
@@ -87,6 +94,10 @@ impl Events {
         };
         if point.mark.is_some() {
             return Ok(point.mark);
+        }
+        if point.stream.is_retired() {
+            self.pending.remove(&event);
+            return Ok(None);
         }
         let stream = Arc::clone(&point.stream);
         let mark = self.mark(driver, &stream)?;
@@ -141,8 +152,12 @@ impl Events {
             // SAFETY: the event is ours by the invariant.
             return insist(|| unsafe { driver.event_synchronize(handle) });
         }
-        // SAFETY: the event is ours by the invariant, the stream lives.
-        unsafe { driver.stream_wait_event(stream.handle(), handle, 0) }
+        let Some(live) = stream.live() else {
+            // Nothing is put there any more that could come before it.
+            return Ok(());
+        };
+        // SAFETY: the event is ours by the invariant, the stream lives as long as its handle is held.
+        unsafe { driver.stream_wait_event(live.handle(), handle, 0) }
     }
 
     /// All are complete: their streams were waited for.

@@ -127,7 +127,7 @@ pub(crate) unsafe fn run(
     for other in others {
         other.expect_on(device)?;
     }
-    let _current = device.enter()?;
+    let _current = stream.enter()?;
     let function = function(device, entry)?;
     launch::among(stream, others, || {
         // SAFETY: the module stays loaded until the device's last handle goes, when all streams it ran on are waited for. The rest is the
@@ -141,7 +141,7 @@ pub(crate) unsafe fn run(
 /// # Safety
 /// So many bytes lie at the address, and nobody writes them but in the order of the stream.
 pub(crate) unsafe fn read(stream: &CudaStream, from: u64, bytes: &mut [u8]) -> Result<(), CudaError> {
-    let _current = stream.device().enter()?;
+    let _current = stream.enter()?;
     let (driver, to) = (stream.device().driver(), bytes.as_mut_ptr().cast());
     // SAFETY: the caller's; the host's bytes are borrowed until the stream was waited for below.
     let copied = unsafe { driver.copy_to_host(to, from, bytes.len(), stream.handle()) };
@@ -154,7 +154,7 @@ pub(crate) unsafe fn read(stream: &CudaStream, from: u64, bytes: &mut [u8]) -> R
 /// So many bytes lie at the address, and nobody uses them but in the order of the stream.
 #[cfg(feature = "derive")]
 pub(super) unsafe fn write(stream: &CudaStream, to: u64, bytes: &[u8]) -> Result<(), CudaError> {
-    let _current = stream.device().enter()?;
+    let _current = stream.enter()?;
     let (driver, from) = (stream.device().driver(), bytes.as_ptr().cast());
     // SAFETY: as for reading.
     let copied = unsafe { driver.copy_to_device(to, from, bytes.len(), stream.handle()) };

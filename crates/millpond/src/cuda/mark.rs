@@ -3,18 +3,38 @@
 use super::abi::{EVENT_WITH_TIME, EVENT_WITHOUT_TIME, EventHandle, NOT_READY};
 use super::device::CudaDevice;
 use super::error::{CudaError, insist};
+use super::fork;
 use super::stream::{CudaStream, RawStream};
 use std::ffi::c_uint;
 
-/// A point in the work of a device's streams: the host and other streams can wait for it. Past until it is first recorded.
+/// Events that a device keeps for marks to come: as many as are in use at once by a program of many threads.
+const SPARE_EVENTS: usize = 256;
+
+/// A point in the work of a device's streams: the host and other streams can wait for it, once it was recorded.
 pub(crate) struct Mark {
     device: CudaDevice,
     event: EventHandle,
+    /// Whether another mark may have the event after this one: to record it anew is all that takes, whatever waits for it still. One
+    /// that keeps the time is of another kind.
+    serves_again: bool,
 }
 
 impl Mark {
     pub(crate) fn new(device: &CudaDevice) -> Result<Self, CudaError> {
-        Self::with_flags(device, EVENT_WITHOUT_TIME)
+        // Whoever has the lock in a process that was forked may not be there.
+        fork::check()?;
+        // To make an event is slow where several threads do, so the device keeps those that were made.
+        let spare = device.spare_events().pop();
+        let mut mark = match spare {
+            Some(event) => Self {
+                device: device.clone(),
+                event,
+                serves_again: false,
+            },
+            None => Self::with_flags(device, EVENT_WITHOUT_TIME)?,
+        };
+        mark.serves_again = true;
+        Ok(mark)
     }
 
     /// One that keeps the time at which the device came to it, which takes the device a little longer.
@@ -30,6 +50,7 @@ impl Mark {
         Ok(Self {
             device: device.clone(),
             event,
+            serves_again: false,
         })
     }
 
@@ -54,8 +75,9 @@ impl Mark {
     /// The same of a stream that nobody may have a handle of.
     pub(super) fn record_raw(&self, stream: &RawStream) -> Result<(), CudaError> {
         let _current = self.device.enter()?;
+        let live = stream.live().ok_or(CudaError::StreamEnded)?;
         // SAFETY: the event is ours and the stream lives.
-        unsafe { self.device.driver().event_record(self.event, stream.handle()) }
+        unsafe { self.device.driver().event_record(self.event, live.handle()) }
     }
 
     /// Has a stream of any device wait for it, on the device.
@@ -70,7 +92,7 @@ impl Mark {
     /// The same in a capture, of a mark in it: a stream that was not part of it joins.
     pub(super) fn hold_captured(&self, stream: &CudaStream) -> Result<(), CudaError> {
         // The default stream is that of the context which is entered.
-        let _current = stream.device().enter()?;
+        let _current = stream.enter()?;
         // SAFETY: the event is ours and the stream lives.
         unsafe {
             self.device
@@ -121,6 +143,16 @@ impl std::fmt::Debug for Mark {
 
 impl Drop for Mark {
     fn drop(&mut self) {
+        if fork::is_forked() {
+            return;
+        }
+        if self.serves_again {
+            let mut spare = self.device.spare_events();
+            if spare.len() < SPARE_EVENTS {
+                spare.push(self.event);
+                return;
+            }
+        }
         if let Ok(_current) = self.device.enter_beside() {
             // A driver that refuses ends it with the context.
             // SAFETY: made by us, and nobody has it any more; the driver keeps what it needs of it until it is past.

@@ -20,14 +20,23 @@ const NOT_AVAILABLE: c_ulonglong = c_ulonglong::MAX;
 /// Processes of one device that are listed at most.
 const MOST: usize = 1024;
 
-/// `nvmlProcessInfo_v2_t`, which the third version of the functions fills too.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
+/// Sizes that an entry of the list has had in bytes: without instances, with them, and with protected memory. The functions kept
+/// their name and version throughout: most drivers write 24 bytes, those from 535.43 to 535.86 write 32, and 16 were seen with 525.
+/// Each begins with the process and its bytes.
+const ENTRY_SIZES: [usize; 3] = [16, 24, 32];
+
+/// Words of 8 bytes that one entry gets: twice the largest that is known.
+const ENTRY_ROOM: usize = 8;
+
+/// Fills the list before the library does, to tell how far it has written. It is no process, no size of memory that a device has, and
+/// no instance.
+const UNWRITTEN: u64 = 0xa5a5_a5a5_a5a5_a5a5;
+
+/// A process of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ProcessInfo {
     process: c_uint,
     used: c_ulonglong,
-    gpu_instance: c_uint,
-    compute_instance: c_uint,
 }
 
 functions! {
@@ -37,12 +46,12 @@ functions! {
         shutdown = "nvmlShutdown"();
         device = "nvmlDeviceGetHandleByPciBusId_v2"(bus: *const c_char, device: *mut *mut c_void);
         compute = "nvmlDeviceGetComputeRunningProcesses_v3"(
-            device: *mut c_void, count: *mut c_uint, infos: *mut ProcessInfo
+            device: *mut c_void, count: *mut c_uint, infos: *mut u64
         );
     }
     {
         graphics = "nvmlDeviceGetGraphicsRunningProcesses_v3"(
-            device: *mut c_void, count: *mut c_uint, infos: *mut ProcessInfo
+            device: *mut c_void, count: *mut c_uint, infos: *mut u64
         );
     }
 }
@@ -103,28 +112,129 @@ impl ManagementLibrary {
     }
 }
 
-type Ask = unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut ProcessInfo) -> c_int;
+type Ask = unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut u64) -> c_int;
 
 fn list(ask: Ask, device: *mut c_void) -> Option<Vec<ProcessInfo>> {
-    let mut infos = vec![ProcessInfo::default(); 64];
+    let mut room = 64;
     loop {
-        let mut count = c_uint::try_from(infos.len()).ok()?;
-        // SAFETY: the handle is the library's own, and `infos` has room for so many.
-        let code = unsafe { ask(device, &raw mut count, infos.as_mut_ptr()) };
+        let mut words = vec![UNWRITTEN; room * ENTRY_ROOM];
+        let mut count = c_uint::try_from(room).ok()?;
+        // SAFETY: the handle is the library's own. It writes at most `count` entries, of at most half the bytes that `ENTRY_ROOM` gives
+        // to each.
+        let code = unsafe { ask(device, &raw mut count, words.as_mut_ptr()) };
         match code {
-            SUCCESS => {
-                infos.truncate(count as usize);
-                return Some(infos);
-            }
-            INSUFFICIENT_SIZE if infos.len() < MOST => infos.resize(MOST, ProcessInfo::default()),
+            SUCCESS => return read(&words, count as usize),
+            INSUFFICIENT_SIZE if room < MOST => room = MOST,
             _ => return None,
         }
     }
+}
+
+/// The entries of a list, whose size is told by how far the library has written; none where it has no size that is known.
+fn read(words: &[u64], count: usize) -> Option<Vec<ProcessInfo>> {
+    let bytes: &[u8] = bytemuck::cast_slice(words);
+    let unwritten = UNWRITTEN.to_ne_bytes()[0];
+    let written = bytes
+        .iter()
+        .rposition(|byte| *byte != unwritten)
+        .map_or(0, |last| last + 1);
+    let size = ENTRY_SIZES.into_iter().find(|size| count * size >= written)?;
+    let entries = bytes.chunks_exact(size).take(count).map(|entry| {
+        Some(ProcessInfo {
+            process: c_uint::from_ne_bytes(*entry.first_chunk()?),
+            used: c_ulonglong::from_ne_bytes(*entry.get(8..)?.first_chunk()?),
+        })
+    });
+    let entries: Vec<_> = entries.collect::<Option<_>>()?;
+    // A library that counts more than there is room for has written less than it says.
+    (entries.len() == count).then_some(entries)
 }
 
 impl Drop for ManagementLibrary {
     fn drop(&mut self) {
         // SAFETY: it was begun once, and nothing of it is used from here on.
         let _ = unsafe { (self.functions.shutdown)() };
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    const DEVICE: *mut c_void = std::ptr::without_provenance_mut(16);
+    /// What the fake library lists: this many processes, each with its number and as many MiB.
+    const FEW: u64 = 3;
+    const MANY: u64 = 60;
+
+    extern "C" fn begin() -> c_int {
+        SUCCESS
+    }
+
+    extern "C" fn find(_: *const c_char, device: *mut *mut c_void) -> c_int {
+        // SAFETY: the pointer is to a local of `processes`.
+        unsafe { device.write(DEVICE) };
+        SUCCESS
+    }
+
+    /// A list as a driver fills it whose entries are of `BYTES` bytes.
+    extern "C" fn fill<const BYTES: usize, const COUNT: u64>(
+        device: *mut c_void,
+        count: *mut c_uint,
+        infos: *mut u64,
+    ) -> c_int {
+        assert_eq!(device, DEVICE);
+        // SAFETY: the pointer is to a local of `list`.
+        let room = u64::from(unsafe { count.replace(COUNT as c_uint) });
+        if room < COUNT {
+            return INSUFFICIENT_SIZE;
+        }
+        for number in 0..COUNT {
+            let entry = infos.wrapping_byte_add(number as usize * BYTES);
+            // SAFETY: `list` gives each entry 64 bytes. The padding after the process stays as it was, as the driver leaves it.
+            unsafe { entry.cast::<c_uint>().write(number as c_uint + 1) };
+            let rest = [(number + 1) << 20, NOT_AVAILABLE, 0, 0];
+            let words = BYTES / 8 - 1;
+            let to = entry.wrapping_add(1);
+            // SAFETY: as above.
+            unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), to, words) };
+        }
+        SUCCESS
+    }
+
+    fn library(compute: Ask) -> ManagementLibrary {
+        ManagementLibrary {
+            functions: Functions {
+                init: begin,
+                shutdown: begin,
+                device: find,
+                compute,
+                graphics: None,
+            },
+            _library: libloading::os::unix::Library::this().into(),
+        }
+    }
+
+    /// The functions of the third version fill entries of three sizes, by the driver.
+    #[test]
+    fn entries_of_every_size_are_read() {
+        let few: [Ask; 3] = [fill::<16, FEW>, fill::<24, FEW>, fill::<32, FEW>];
+        let many: [Ask; 3] = [fill::<16, MANY>, fill::<24, MANY>, fill::<32, MANY>];
+        for (asks, count) in [(few, FEW), (many, MANY)] {
+            for (ask, bytes) in asks.into_iter().zip(ENTRY_SIZES) {
+                let found = library(ask).processes("0000:01:00.0").expect("a list");
+                let expected: Vec<_> = (1..=count)
+                    .map(|number| (number as u32, Some(number << 20)))
+                    .collect();
+                assert_eq!(found, expected, "{count} entries of {bytes} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn a_list_without_entries_is_empty_and_one_of_another_size_is_none() {
+        assert_eq!(library(fill::<24, 0>).processes("0000:01:00.0"), Some(Vec::new()));
+        assert_eq!(library(fill::<40, 2>).processes("0000:01:00.0"), None);
+        // More than any list has room for.
+        assert_eq!(library(fill::<24, 2000>).processes("0000:01:00.0"), None);
     }
 }

@@ -1,5 +1,6 @@
 //! NVRTC: CUDA C to PTX. A library of its own, loaded when something is first compiled.
 
+use super::device::CudaDevice;
 use super::kernel_error::KernelError;
 use super::library::{self, functions};
 use libloading::Library;
@@ -9,13 +10,23 @@ use std::sync::OnceLock;
 
 /// Says where the library is, for those who have it where the loader does not look.
 const VARIABLE: &str = "MILLPOND_NVRTC";
-const NAMES: &[&str] = &[
-    "libnvrtc.so.13",
-    "libnvrtc.so.12",
-    "libnvrtc.so",
-    "nvrtc64_130_0.dll",
-    "nvrtc64_120_0.dll",
+/// Its names by the version of CUDA that they are of, the newest first.
+const NAMES: &[(u32, &str)] = &[
+    (13_000, "libnvrtc.so.13"),
+    (12_000, "libnvrtc.so.12"),
+    (11_020, "libnvrtc.so.11.2"),
+    (0, "libnvrtc.so"),
+    (13_000, "nvrtc64_130_0.dll"),
+    (12_000, "nvrtc64_120_0.dll"),
 ];
+
+/// The names in which order they are looked for beside a driver of a version: what a compiler newer than the driver makes, the driver
+/// may refuse, so these come last.
+fn names(driver: Option<u32>) -> Vec<&'static str> {
+    let driver = driver.unwrap_or(u32::MAX);
+    let (older, newer): (Vec<_>, Vec<_>) = NAMES.iter().copied().partition(|(version, _)| *version <= driver);
+    older.into_iter().chain(newer).map(|(_, name)| name).collect()
+}
 
 /// `nvrtcResult`.
 type Code = c_int;
@@ -38,6 +49,9 @@ functions! {
         log_size = "nvrtcGetProgramLogSize"(program: Handle, bytes: *mut usize);
         log = "nvrtcGetProgramLog"(program: Handle, text: *mut c_char);
     } {
+        version = "nvrtcVersion"(major: *mut c_int, minor: *mut c_int);
+        cubin_size = "nvrtcGetCUBINSize"(program: Handle, bytes: *mut usize);
+        cubin = "nvrtcGetCUBIN"(program: Handle, image: *mut c_char);
         arch_count = "nvrtcGetNumSupportedArchs"(count: *mut c_int);
         archs = "nvrtcGetSupportedArchs"(archs: *mut c_int);
     }
@@ -62,7 +76,7 @@ impl Nvrtc {
     }
 
     fn load() -> Result<Self, String> {
-        let library = library::open(VARIABLE, NAMES)?;
+        let library = library::open(VARIABLE, &names(CudaDevice::driver_version().ok()))?;
         // SAFETY: NVRTC's header has these signatures; the library is kept beside them.
         let functions = unsafe { Functions::of(&library) };
         let functions = functions.map_err(|name| format!("the library that was found has no {name}"))?;
@@ -73,6 +87,21 @@ impl Nvrtc {
             error_string: error_string.ok().map(|function| *function),
             _library: library,
         })
+    }
+
+    /// The version of CUDA that it is of, as 12090 for 12.9; none where it does not say.
+    pub(super) fn version(&self) -> Option<u32> {
+        let (mut major, mut minor) = (0, 0);
+        let ask = self.functions.version?;
+        // SAFETY: the pointers are to locals.
+        let told = unsafe { ask(&raw mut major, &raw mut minor) };
+        let version = u32::try_from(major * 1000 + minor * 10).ok();
+        version.filter(|_| told == SUCCESS)
+    }
+
+    /// Whether it makes binaries for a device, and not only PTX.
+    pub(super) fn makes_binaries(&self) -> bool {
+        self.functions.cubin_size.is_some() && self.functions.cubin.is_some()
     }
 
     /// Compute capabilities that it compiles for, as 90 for 9.0; none where it is too old to say.
@@ -104,16 +133,40 @@ impl Nvrtc {
         source: &CStr,
         options: &[CString],
     ) -> Result<String, KernelError> {
+        let program = self.compiled(name, source, options)?;
+        program.text(
+            ("nvrtcGetPTXSize", self.functions.ptx_size),
+            ("nvrtcGetPTX", self.functions.ptx),
+        )
+    }
+
+    /// Compiles a source to a binary, for the architecture `sm_…` that an option says.
+    pub(super) fn compile_binary(
+        &self,
+        name: &CStr,
+        source: &CStr,
+        options: &[CString],
+    ) -> Result<Vec<u8>, KernelError> {
+        let missing = |name| KernelError::NoCompiler {
+            why: format!("the library that was found has no {name}"),
+        };
+        let size_of = self
+            .functions
+            .cubin_size
+            .ok_or_else(|| missing("nvrtcGetCUBINSize"))?;
+        let fill = self.functions.cubin.ok_or_else(|| missing("nvrtcGetCUBIN"))?;
+        let program = self.compiled(name, source, options)?;
+        program.bytes(("nvrtcGetCUBINSize", size_of), ("nvrtcGetCUBIN", fill))
+    }
+
+    fn compiled(&self, name: &CStr, source: &CStr, options: &[CString]) -> Result<Program<'_>, KernelError> {
         let program = self.program(name, source)?;
         let places: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         let count = c_int::try_from(places.len()).unwrap_or(c_int::MAX);
         // SAFETY: the program is live, and there are so many options, each a C string.
         let compiled = unsafe { (self.functions.compile)(program.handle, count, places.as_ptr()) };
         match compiled {
-            SUCCESS => program.text(
-                ("nvrtcGetPTXSize", self.functions.ptx_size),
-                ("nvrtcGetPTX", self.functions.ptx),
-            ),
+            SUCCESS => Ok(program),
             COMPILATION => Err(KernelError::Compile {
                 name: name.to_string_lossy().into_owned(),
                 log: program.log(),
@@ -177,11 +230,19 @@ type Fill = unsafe extern "C" fn(Handle, *mut c_char) -> Code;
 
 impl Program<'_> {
     /// A text of it, without the zero that ends it.
-    fn text(
+    fn text(&self, size: (&'static str, SizeOf), fill: (&'static str, Fill)) -> Result<String, KernelError> {
+        let mut text = self.bytes(size, fill)?;
+        let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
+        text.truncate(end);
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// What was made of it.
+    fn bytes(
         &self,
         (size_call, size_of): (&'static str, SizeOf),
         (call, fill): (&'static str, Fill),
-    ) -> Result<String, KernelError> {
+    ) -> Result<Vec<u8>, KernelError> {
         let mut bytes = 0;
         // SAFETY: the program is live, the pointer is to a local.
         let told = unsafe { size_of(self.handle, &raw mut bytes) };
@@ -190,9 +251,7 @@ impl Program<'_> {
         // SAFETY: the program is live, and there is as much room as it has just said.
         let filled = unsafe { fill(self.handle, text.as_mut_ptr().cast()) };
         self.of.check(call, filled)?;
-        let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
-        text.truncate(end);
-        Ok(String::from_utf8_lossy(&text).into_owned())
+        Ok(text)
     }
 
     /// What the compiler said; nothing where it cannot be had.
@@ -202,5 +261,20 @@ impl Program<'_> {
             ("nvrtcGetProgramLog", self.of.functions.log),
         );
         log.map_or_else(|_| String::new(), |log| log.trim().to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compiler_that_is_no_newer_than_the_driver_is_looked_for_first() {
+        let first = |driver| names(driver).into_iter().take(2).collect::<Vec<_>>();
+        assert_eq!(first(Some(13_000)), ["libnvrtc.so.13", "libnvrtc.so.12"]);
+        assert_eq!(first(Some(12_080)), ["libnvrtc.so.12", "libnvrtc.so.11.2"]);
+        assert_eq!(first(Some(11_080)), ["libnvrtc.so.11.2", "libnvrtc.so"]);
+        assert_eq!(first(None), ["libnvrtc.so.13", "libnvrtc.so.12"]);
+        assert_eq!(names(Some(11_080)).len(), NAMES.len(), "none is left out");
     }
 }

@@ -1,6 +1,6 @@
 //! Memory of the host that the driver has pinned.
 
-use super::abi::INVALID_VALUE;
+use super::abi::{DevicePtr, MEMORY_TYPE_HOST, POINTER_IS_MANAGED, POINTER_MEMORY_TYPE};
 use super::device::CudaDevice;
 use super::error::CudaError;
 use super::segments::{Segments, Way, source_of_segments};
@@ -9,6 +9,7 @@ use crate::memory::{MemoryKind, MemorySource};
 use crate::pinned::{note_pinned, note_unpinned};
 use bytemuck::AnyBitPattern;
 use millpond_engine::{Event, Range, Segment, SourceError};
+use std::ffi::{c_uint, c_void};
 
 /// Memory of the host that CUDA's driver has pinned: devices copy to and from it at the link's full speed while the host does other
 /// things, and kernels can reach it.
@@ -98,18 +99,27 @@ impl CudaDevice {
 }
 
 /// Whether the driver has pinned these bytes, whoever asked it to: only with such memory does it copy while the host goes on.
+///
+/// It is asked for the attributes of both ends. The flags of pinned memory are documented for what the driver has allocated, and not
+/// for what was registered with it.
 pub(crate) fn is_known(device: &CudaDevice, start: *const u8, bytes: usize) -> Result<bool, CudaError> {
     let _current = device.enter()?;
-    let mut flags = 0;
     for at in [start, start.wrapping_add(bytes.saturating_sub(1))] {
-        // SAFETY: the first pointer is to a local; behind the other nothing is read.
-        let known = unsafe { device.driver().host_flags(&raw mut flags, at.cast_mut().cast()) };
-        match known {
-            Ok(()) => {}
-            Err(CudaError::Driver {
-                code: INVALID_VALUE, ..
-            }) => return Ok(false),
-            Err(error) => return Err(error),
+        // Of an address that it does not know, the driver answers zeros.
+        let (mut kind, mut managed): (c_uint, c_uint) = (0, 0);
+        let mut attributes = [POINTER_MEMORY_TYPE, POINTER_IS_MANAGED];
+        let mut answers: [*mut c_void; 2] = [(&raw mut kind).cast(), (&raw mut managed).cast()];
+        // SAFETY: there are two attributes, each a number of 32 bits, which is written to a local. Behind the address nothing is read.
+        unsafe {
+            device.driver().pointer_attributes(
+                attributes.len() as c_uint,
+                attributes.as_mut_ptr(),
+                answers.as_mut_ptr(),
+                at.addr() as DevicePtr,
+            )
+        }?;
+        if kind != MEMORY_TYPE_HOST || managed != 0 {
+            return Ok(false);
         }
     }
     Ok(true)

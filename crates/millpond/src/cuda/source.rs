@@ -2,6 +2,7 @@
 
 mod paged;
 mod plain;
+mod sharing;
 mod waits;
 
 use super::abi::{DevicePtr, PoolHandle};
@@ -16,6 +17,7 @@ use super::streams::Streams;
 use millpond_engine::{Event, Range, Segment, Source, SourceError};
 use paged::{Part, granularity};
 use plain::make_pool;
+pub use sharing::CudaSharing;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use waits::Postponed;
@@ -50,6 +52,7 @@ pub enum CudaMemory {
 pub struct CudaSource {
     device: CudaDevice,
     way: Way,
+    sharing: CudaSharing,
     page: u64,
     total: u64,
     /// Reserved ranges: address to bytes.
@@ -84,11 +87,26 @@ impl CudaSource {
     /// # Errors
     /// Where the driver cannot do what is asked for: [`CudaError::Missing`] names what it lacks.
     pub fn new(device: &CudaDevice, memory: CudaMemory) -> Result<Self, CudaError> {
+        Self::shared(device, memory, CudaSharing::new())
+    }
+
+    /// A source of memory that others may use too. It is mapped by pages.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`CudaError::NoPeer`] and [`CudaError::NotShared`] where the device cannot do what is asked for, and
+    /// [`CudaError::SharedByPages`] for memory that is not mapped by pages.
+    pub fn shared(device: &CudaDevice, memory: CudaMemory, sharing: CudaSharing) -> Result<Self, CudaError> {
         later::retry();
+        let memory = match memory {
+            memory if sharing.is_none() => memory,
+            CudaMemory::Best | CudaMemory::Virtual => CudaMemory::Virtual,
+            CudaMemory::Pooled | CudaMemory::Plain => return Err(CudaError::SharedByPages),
+        };
+        sharing.check(device)?;
         let _current = device.enter_beside()?;
         let driver = device.driver();
         let total = device.memory()?.total;
-        let virtual_page = || granularity(driver, device);
+        let virtual_page = || granularity(driver, &sharing.properties(device));
         let pooled = || {
             let stream = CudaStream::new(device)?;
             let pool = make_pool(driver, device)?;
@@ -113,6 +131,7 @@ impl CudaSource {
             CudaMemory::Plain | CudaMemory::Best => (Way::Plain, PLAIN_PAGE),
         };
         Ok(Self {
+            sharing,
             total,
             device: device.clone(),
             way,
@@ -143,6 +162,10 @@ impl CudaSource {
             Way::Pooled(..) => CudaMemory::Pooled,
             Way::Plain => CudaMemory::Plain,
         }
+    }
+
+    pub(super) fn sharing(&self) -> &CudaSharing {
+        &self.sharing
     }
 
     /// Bytes of physical memory held, of what was given back and could not go yet too.

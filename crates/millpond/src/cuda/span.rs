@@ -31,7 +31,7 @@ impl<'a> Span<'a> {
             return Ok(());
         }
         let device = self.stream.device();
-        let _current = device.enter()?;
+        let _current = self.stream.enter()?;
         // SAFETY: the invariant; whoever asks has them alone.
         unsafe {
             device
@@ -51,7 +51,7 @@ impl<'a> Span<'a> {
         }
         self.stream.wait_for(other.stream)?;
         let copied = {
-            let _current = device.enter()?;
+            let _current = self.stream.enter()?;
             // SAFETY: the invariants of both, of which the other's stream waits for this one below.
             unsafe {
                 device
@@ -71,7 +71,7 @@ impl<'a> Span<'a> {
             return Ok(());
         }
         let device = self.stream.device();
-        let _current = device.enter()?;
+        let _current = self.stream.enter()?;
         // SAFETY: both have these bytes; the host's are borrowed until the stream was waited for below.
         let copied = unsafe {
             device.driver().copy_to_device(
@@ -92,7 +92,7 @@ impl<'a> Span<'a> {
             return Ok(());
         }
         let device = self.stream.device();
-        let _current = device.enter()?;
+        let _current = self.stream.enter()?;
         let to = bytes.as_mut_ptr().cast();
         // SAFETY: both have these bytes; the host's are borrowed until the stream was waited for below.
         let copied = unsafe {

@@ -2,12 +2,14 @@
 
 use super::abi::{CAPTURE_NONE, STREAM_NON_BLOCKING, StreamHandle};
 use super::device::CudaDevice;
+use super::device::Current;
 use super::error::{CudaError, insist};
+use super::fork;
 use super::graph;
 use super::mark::{Mark, settle_on};
 use std::ffi::c_void;
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 /// A stream of a device. Cloning makes another handle; one made by [`new`](Self::new) ends with the last of them, when its work
 /// is done.
@@ -18,10 +20,29 @@ pub struct CudaStream(Arc<Handles>);
 pub(super) struct Handles(Arc<RawStream>);
 
 /// A stream, kept alive.
+///
+/// Invariant: until it was retired the stream lives: it is ours, the driver's, kept by its keeper, or others have promised it.
 pub(super) struct RawStream {
     device: CudaDevice,
     handle: StreamHandle,
     owner: Owner,
+    /// Whether its work is done and the driver is not to be asked about it any more: others end it. Read for as long as it is asked.
+    retired: RwLock<bool>,
+}
+
+/// Streams of others that somebody here has: each is one, whoever gave it to us and how often, so that one retires it for all.
+static OTHERS: Mutex<Vec<Weak<RawStream>>> = Mutex::new(Vec::new());
+
+/// A stream's handle, while it is not retired.
+pub(super) struct Live<'a> {
+    handle: StreamHandle,
+    _retired: RwLockReadGuard<'a, bool>,
+}
+
+impl Live<'_> {
+    pub(super) fn handle(&self) -> StreamHandle {
+        self.handle
+    }
 }
 
 /// Whose a stream is.
@@ -42,9 +63,10 @@ impl Drop for Handles {
         // The legacy stream is always there to be marked, and that orders others.
         if stream.handle != StreamHandle::NULL
             && let Ok(_current) = stream.device.enter_beside()
+            && let Some(live) = stream.live()
         {
-            let is_captured = || stream.is_capturing().unwrap_or(true);
-            stream.device.leave(stream.handle, is_captured);
+            let is_captured = || stream.captures(&live).unwrap_or(true);
+            stream.device.leave(live.handle(), is_captured);
         }
     }
 }
@@ -63,16 +85,57 @@ impl Drop for RawStream {
 }
 
 impl RawStream {
-    pub(super) fn handle(&self) -> StreamHandle {
-        self.handle
+    /// One of others'.
+    fn of_others(device: &CudaDevice, handle: StreamHandle) -> Arc<Self> {
+        let new = || Arc::new(Self::new(device, handle, Owner::Others));
+        // Whoever has the lock in a process that was forked may not be there.
+        if fork::is_forked() {
+            return new();
+        }
+        let mut others = OTHERS.lock().unwrap_or_else(PoisonError::into_inner);
+        others.retain(|stream| stream.strong_count() > 0);
+        let known = others.iter().filter_map(Weak::upgrade).find(|stream| {
+            stream.handle == handle && stream.device.number() == device.number() && !stream.is_retired()
+        });
+        known.unwrap_or_else(|| {
+            let stream = new();
+            others.push(Arc::downgrade(&stream));
+            stream
+        })
     }
 
     pub(super) fn device(&self) -> &CudaDevice {
         &self.device
     }
 
+    fn new(device: &CudaDevice, handle: StreamHandle, owner: Owner) -> Self {
+        Self {
+            device: device.clone(),
+            handle,
+            owner,
+            retired: RwLock::new(false),
+        }
+    }
+
+    /// The handle, to be given to the driver as long as the answer is held; none of a stream that was retired. It is not asked for
+    /// again meanwhile, as whoever retires the stream may be waiting in between.
+    pub(super) fn live(&self) -> Option<Live<'_>> {
+        let retired = self.retired.read().unwrap_or_else(PoisonError::into_inner);
+        (!*retired).then(|| Live {
+            handle: self.handle,
+            _retired: retired,
+        })
+    }
+
+    /// Whether it was retired: all its work is done then.
+    pub(super) fn is_retired(&self) -> bool {
+        matches!(self.owner, Owner::Others) && self.live().is_none()
+    }
+
+    /// Whether both are the same stream. The driver may give the handle of one that has ended to another.
     pub(super) fn is(&self, other: &Self) -> bool {
-        self.handle == other.handle && self.device.number() == other.device.number()
+        let same = self.handle == other.handle && self.device.number() == other.device.number();
+        same && (std::ptr::eq(self, other) || !(self.is_retired() || other.is_retired()))
     }
 
     /// Whether it is known when nobody has a handle of it any more: of others' streams there may be some that count apart.
@@ -82,25 +145,33 @@ impl RawStream {
 
     /// Whether it is there for as long as this is: of others' streams that is as long as they have promised.
     pub(super) fn stays(&self) -> bool {
-        !matches!(self.owner, Owner::Others) || self.handle == StreamHandle::NULL
+        !matches!(self.owner, Owner::Others) || self.handle == StreamHandle::NULL || self.is_retired()
     }
 
     /// As [`CudaStream::synchronize`].
     pub(super) fn synchronize(&self) -> Result<(), CudaError> {
         let _current = self.device.enter_beside()?;
-        // SAFETY: the stream lives: it is ours, or whoever made this has promised it.
-        unsafe { self.device.driver().stream_synchronize(self.handle) }
+        let Some(live) = self.live() else {
+            return Ok(());
+        };
+        // SAFETY: the stream lives, by the invariant.
+        unsafe { self.device.driver().stream_synchronize(live.handle()) }
     }
 
     /// As [`CudaStream::is_capturing`].
     pub(super) fn is_capturing(&self) -> Result<bool, CudaError> {
         let _current = self.device.enter()?;
+        self.live().map_or(Ok(false), |live| self.captures(&live))
+    }
+
+    /// Asks the driver whether the stream is captured. The context is this thread's.
+    fn captures(&self, live: &Live<'_>) -> Result<bool, CudaError> {
         let mut status = CAPTURE_NONE;
-        // SAFETY: the pointer is to a local; the stream lives.
+        // SAFETY: the pointer is to a local; the stream lives, by the invariant.
         unsafe {
             self.device
                 .driver()
-                .stream_is_capturing(self.handle, &raw mut status)
+                .stream_is_capturing(live.handle(), &raw mut status)
         }?;
         Ok(status != CAPTURE_NONE)
     }
@@ -120,9 +191,12 @@ impl RawStream {
         let Ok(_current) = self.device.enter_beside() else {
             return false;
         };
-        // SAFETY: the stream lives.
-        !self.is_capturing().unwrap_or(true)
-            && unsafe { self.device.driver().stream_query(self.handle) }.is_ok()
+        if self.is_capturing().unwrap_or(true) {
+            return false;
+        }
+        // SAFETY: the stream lives, by the invariant.
+        let passed = |live: Live<'_>| unsafe { self.device.driver().stream_query(live.handle()) };
+        self.live().map(passed).is_none_or(|passed| passed.is_ok())
     }
 }
 
@@ -161,12 +235,61 @@ impl CudaStream {
     /// A stream that others have made, as the driver's `CUstream`; they end it.
     ///
     /// # Safety
-    /// It is a stream of the device's primary context, and lives for as long as any handle of this, and any pool that was asked
-    /// for a block on it or told that one was used there: pools keep handles of the streams they know. It is not the per-thread
-    /// default one, which is another stream on each thread.
+    /// It is a stream of the device's primary context. It lives until [`retire`](Self::retire) has answered `Ok`, or else for as long
+    /// as any handle of this, and any pool that was asked for a block on it or told that one was used there: pools keep handles of the
+    /// streams they know. It is not the per-thread default one, which is another stream on each thread.
     #[must_use]
     pub unsafe fn from_raw(device: &CudaDevice, stream: *mut c_void) -> Self {
-        Self::of(device, StreamHandle(stream), Owner::Others)
+        Self(Arc::new(Handles(RawStream::of_others(
+            device,
+            StreamHandle(stream),
+        ))))
+    }
+
+    /// Says that those who made the stream are about to end it. Waits until its work is done. From then on nothing here asks the
+    /// driver about it: no handle of it, however many were made, no buffer, and no pool. Blocks that were used on it are free for
+    /// other streams. To put work on it is refused with [`CudaError::StreamEnded`].
+    ///
+    /// Call it before the stream ends: a driver may crash when it is given one that has ended. Nobody may put work on the stream while
+    /// this is called or later, by the driver or by another library either. Of a stream that was not made by
+    /// [`from_raw`](Self::from_raw), and of the legacy default stream, this waits and does nothing else.
+    ///
+    /// ```
+    /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn a_stream_of_another_library() -> *mut std::ffi::c_void { std::ptr::null_mut() }
+    /// # fn the_other_library_ends_it(_: *mut std::ffi::c_void) {}
+    /// # let device = match CudaDevice::get(0) {
+    /// #     Err(CudaError::NoDriver) => return Ok(()),
+    /// #     device => device?,
+    /// # };
+    /// let pool = DevicePool::new(&device)?;
+    /// let theirs = a_stream_of_another_library();
+    /// // SAFETY: it lives until it was retired.
+    /// let stream = unsafe { CudaStream::from_raw(&device, theirs) };
+    /// drop(pool.alloc_from(&[1.0f32, 2.0], &stream)?);
+    /// stream.retire()?;
+    /// the_other_library_ends_it(theirs);
+    /// drop(pool); // it waits for its other streams
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`CudaError::Captured`] while the stream is captured, and what the driver says. The stream is not retired then, and must
+    /// live on, unless the error [is fatal](CudaError::is_fatal): nothing goes on in a context that is lost.
+    pub fn retire(&self) -> Result<(), CudaError> {
+        if self.is_capturing()? {
+            return Err(CudaError::Captured);
+        }
+        let waited = self.synchronize();
+        let over = waited.is_ok() || waited.is_err_and(|error| error.is_fatal());
+        let raw = self.raw();
+        if over && !raw.stays() {
+            *raw.retired.write().unwrap_or_else(PoisonError::into_inner) = true;
+        }
+        waited
     }
 
     /// A stream that lives for as long as its keeper does.
@@ -180,11 +303,7 @@ impl CudaStream {
     }
 
     fn of(device: &CudaDevice, handle: StreamHandle, owner: Owner) -> Self {
-        let stream = RawStream {
-            device: device.clone(),
-            handle,
-            owner,
-        };
+        let stream = RawStream::new(device, handle, owner);
         Self(Arc::new(Handles(Arc::new(stream))))
     }
 
@@ -236,6 +355,10 @@ impl CudaStream {
         if self == other {
             return Ok(());
         }
+        self.expect_live()?;
+        if other.raw().is_retired() {
+            return Ok(());
+        }
         let joined = graph::joins(self, other)?;
         // The driver keeps what it needs of the mark until it is past.
         let waits = Mark::new(other.device()).and_then(|mark| {
@@ -256,15 +379,30 @@ impl CudaStream {
         self.raw().is_capturing()
     }
 
-    /// Whether it is a device's.
+    /// Whether it is a device's, and work may be put on it.
     pub(crate) fn expect_on(&self, device: &CudaDevice) -> Result<(), CudaError> {
         let (expected, found) = (device.number(), self.device().number());
         if expected == found {
-            return Ok(());
+            return self.expect_live();
         }
         Err(CudaError::OtherDevice { expected, found })
     }
 
+    /// Whether work may be put on it.
+    pub(super) fn expect_live(&self) -> Result<(), CudaError> {
+        match self.raw().is_retired() {
+            true => Err(CudaError::StreamEnded),
+            false => Ok(()),
+        }
+    }
+
+    /// Enters its device's context, to put work on it.
+    pub(super) fn enter(&self) -> Result<Current<'static>, CudaError> {
+        self.expect_live()?;
+        self.device().enter()
+    }
+
+    /// The driver's handle, for work that is put on it: by who has [entered](Self::enter) or [expects](Self::expect_live) it.
     pub(super) fn handle(&self) -> StreamHandle {
         self.raw().handle
     }

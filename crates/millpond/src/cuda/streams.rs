@@ -62,9 +62,10 @@ impl Known {
         }
     }
 
-    /// Whether nobody has a handle of it, and all its work is done.
+    /// Whether nobody has a handle of it, or it was retired, and all its work is done.
     fn has_ended(&self) -> bool {
-        self.stream.is_ours() && self.handles.strong_count() == 0 && self.stream.is_idle()
+        let is_gone = self.stream.is_ours() && self.handles.strong_count() == 0;
+        self.stream.is_retired() || is_gone && self.stream.is_idle()
     }
 }
 

@@ -427,3 +427,71 @@ pub(crate) fn write(to: u64, from: &[u8]) -> c_int {
     // SAFETY: there are so many bytes.
     unsafe { write(to, from.as_ptr(), from.len()) }
 }
+
+/// Makes a stream by a call of the driver, past every library of ours.
+pub(crate) fn create_stream() -> *mut c_void {
+    type Create = unsafe extern "C" fn(*mut *mut c_void, u32) -> u32;
+    // SAFETY: the driver's function of this name has this signature.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Create>(symbol(c"cuStreamCreate")) };
+    let _context = Primary::enter();
+    let mut stream = std::ptr::null_mut();
+    // SAFETY: the pointer is to a local. 1 is a stream that does not wait for the default one.
+    assert_eq!(unsafe { function(&raw mut stream, 1) }, 0);
+    stream
+}
+
+/// Ends a stream that was made so.
+pub(crate) fn destroy_stream(stream: *mut c_void) {
+    type Destroy = unsafe extern "C" fn(*mut c_void) -> u32;
+    // SAFETY: the driver's function of this name has this signature.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Destroy>(symbol(c"cuStreamDestroy_v2")) };
+    let _context = Primary::enter();
+    // SAFETY: made by `create_stream`, and nobody has it any more.
+    assert_eq!(unsafe { function(stream) }, 0);
+}
+
+/// Physical memory as the driver describes it: of `CUmemAllocationProp`, the types of handles that it was made for and whether it is
+/// for RDMA.
+fn properties(address: u64) -> (i32, u8) {
+    type Retain = unsafe extern "C" fn(*mut u64, u64) -> u32;
+    type Properties = unsafe extern "C" fn(*mut [u32; 8], u64) -> u32;
+    type Release = unsafe extern "C" fn(u64) -> u32;
+    // SAFETY: the driver's function of this name has this signature.
+    let retain =
+        unsafe { std::mem::transmute::<*mut c_void, Retain>(symbol(c"cuMemRetainAllocationHandle")) };
+    let of = symbol(c"cuMemGetAllocationPropertiesFromHandle");
+    // SAFETY: as above.
+    let of = unsafe { std::mem::transmute::<*mut c_void, Properties>(of) };
+    // SAFETY: as above.
+    let release = unsafe { std::mem::transmute::<*mut c_void, Release>(symbol(c"cuMemRelease")) };
+    let (mut handle, mut found) = (0, [0; 8]);
+    // SAFETY: the pointer is to a local.
+    assert_eq!(unsafe { retain(&raw mut handle, address) }, 0);
+    // SAFETY: the structure has 32 bytes, as the local has.
+    assert_eq!(unsafe { of(&raw mut found, handle) }, 0);
+    // SAFETY: retained above.
+    assert_eq!(unsafe { release(handle) }, 0);
+    // The flags begin at byte 24: compression, RDMA.
+    (found[1] as i32, found[6].to_ne_bytes()[1])
+}
+
+/// Whether memory at an address may leave the process as a file.
+pub(crate) fn can_export(address: u64) -> bool {
+    properties(address).0 == 1
+}
+
+/// Whether memory at an address was made for GPUDirect RDMA.
+pub(crate) fn is_for_rdma(address: u64) -> bool {
+    properties(address).1 == 1
+}
+
+/// The access that a device has to an address: 3 is to read and write.
+pub(crate) fn access(address: u64, device: i32) -> u64 {
+    type Access = unsafe extern "C" fn(*mut u64, *const [i32; 2], u64) -> u32;
+    // SAFETY: the driver's function of this name has this signature.
+    let function = unsafe { std::mem::transmute::<*mut c_void, Access>(symbol(c"cuMemGetAccess")) };
+    let mut flags = 0;
+    // SAFETY: the pointers are to locals; a location is two numbers, of which the first says that it is a device.
+    assert_eq!(unsafe { function(&raw mut flags, &[1, device], address) }, 0);
+    flags
+}

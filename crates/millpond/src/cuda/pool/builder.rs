@@ -6,7 +6,7 @@ use super::{DevicePool, Parts, Shared};
 use crate::budget::{Budget, BudgetError};
 use crate::cuda::device::CudaDevice;
 use crate::cuda::error::CudaError;
-use crate::cuda::source::{CudaMemory, CudaSource};
+use crate::cuda::source::{CudaMemory, CudaSharing, CudaSource};
 use crate::error::AllocError;
 use crate::ledger::{Ledger, Tracking};
 use crate::pool::{
@@ -83,6 +83,7 @@ pub enum DevicePoolError {
 #[must_use = "nothing is made until build"]
 pub struct DevicePoolBuilder {
     memory: CudaMemory,
+    sharing: CudaSharing,
     policy: String,
     name: Option<String>,
     settings: Option<String>,
@@ -96,6 +97,7 @@ impl Default for DevicePoolBuilder {
     fn default() -> Self {
         Self {
             memory: CudaMemory::Best,
+            sharing: CudaSharing::new(),
             policy: "millpond".to_owned(),
             name: None,
             settings: None,
@@ -116,6 +118,13 @@ impl DevicePoolBuilder {
     /// How memory is asked of the device; the best way there is unless said otherwise.
     pub fn memory(mut self, memory: CudaMemory) -> Self {
         self.memory = memory;
+        self
+    }
+
+    /// Who else may use the memory: kernels on other devices, other processes, network cards. Nobody unless said otherwise, as
+    /// memory that is mapped by pages has to be made for it.
+    pub fn sharing(mut self, sharing: CudaSharing) -> Self {
+        self.sharing = sharing;
         self
     }
 
@@ -279,7 +288,7 @@ impl DevicePoolBuilder {
                 name: self.policy.clone(),
                 known: policies::names().collect::<Vec<_>>().join(", "),
             })?;
-        let source = CudaSource::new(device, self.memory)?;
+        let source = CudaSource::shared(device, self.memory, self.sharing)?;
         let limit = Limit::new(limit_of(&conf, source.capacity())?);
         let leak_report = conf.leak_report.unwrap_or(cfg!(debug_assertions));
         let (number, flow) = (crate::pool::next_number(), Arc::default());

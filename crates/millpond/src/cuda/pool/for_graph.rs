@@ -18,7 +18,8 @@ impl DevicePool {
     pub(in crate::cuda) fn for_graph(&self) -> Result<Self, CudaError> {
         let of = &self.0.parts;
         let policy = Box::new(Millpond::new(&MillpondConf::default()));
-        let source = CudaSource::new(&of.device, of.memory)?;
+        let sharing = self.0.core()?.source().sharing().clone();
+        let source = CudaSource::shared(&of.device, of.memory, sharing)?;
         let (number, flow) = (next_number(), Arc::default());
         let charged = Charged::new(source, of.limit.clone(), of.reserved.clone(), Arc::clone(&flow));
         let name = format!("{}, a graph", of.name);

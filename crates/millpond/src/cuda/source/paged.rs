@@ -1,11 +1,7 @@
 //! Addresses and physical memory apart: reserved ranges, and handles that are mapped in them.
 
 use super::CudaSource;
-use crate::cuda::abi::{
-    ACCESS_READ_WRITE, Access, AllocationProperties, DevicePtr, GRANULARITY_RECOMMENDED, Location,
-    MemoryHandle,
-};
-use crate::cuda::device::CudaDevice;
+use crate::cuda::abi::{AllocationProperties, DevicePtr, GRANULARITY_RECOMMENDED, MemoryHandle};
 use crate::cuda::driver::Driver;
 use crate::cuda::error::{CudaError, insist};
 use millpond_engine::Range;
@@ -49,7 +45,7 @@ impl CudaSource {
 
     /// Creates physical memory and maps it.
     fn create_at(&self, address: DevicePtr, bytes: u64) -> Result<Part, CudaError> {
-        let properties = AllocationProperties::on(self.device.handle());
+        let properties = self.sharing.properties(&self.device);
         let (mut handle, size) = (0, bytes as usize);
         // SAFETY: the pointers are to locals.
         unsafe {
@@ -71,21 +67,51 @@ impl CudaSource {
     }
 
     fn open(&self, address: u64, bytes: u64) -> Result<(), CudaError> {
-        let access = Access {
-            location: Location::device(self.device.handle()),
-            flags: ACCESS_READ_WRITE,
-        };
-        // SAFETY: the addresses are mapped by us; the pointer is to a local.
+        let access = self.sharing.access(&self.device);
+        // SAFETY: the addresses are mapped by us; there are so many descriptions behind the pointer.
         unsafe {
             self.driver()
-                .set_access(address, bytes as usize, &raw const access, 1)
+                .set_access(address, bytes as usize, access.as_ptr(), access.len())
         }
     }
 
-    /// Unmaps whole handles.
-    pub(super) fn unmap(&self, address: u64, bytes: u64) -> Result<(), CudaError> {
+    /// Unmaps whole handles that lie side by side. Where some stay, answers how many of the first are unmapped.
+    ///
+    /// One call unmaps them all where the driver takes it. Its documentation promises that of one mapping only, so a driver that
+    /// refuses is asked for each.
+    pub(super) fn unmap(&self, parts: &[(u64, Part)]) -> Result<(), (usize, CudaError)> {
+        if let [(address, _), _, ..] = parts {
+            let bytes = parts.iter().map(|(_, part)| part.bytes).sum();
+            match self.unmap_at(*address, bytes) {
+                Err(error) if !error.is_fatal() && !error.is_of_capture() => {}
+                outcome => return outcome.map_err(|error| (0, error)),
+            }
+        }
+        for (unmapped, (at, part)) in parts.iter().enumerate() {
+            insist(|| self.unmap_at(*at, part.bytes)).map_err(|error| (unmapped, error))?;
+        }
+        Ok(())
+    }
+
+    fn unmap_at(&self, address: u64, bytes: u64) -> Result<(), CudaError> {
         // SAFETY: mapped by us, and the device was waited for or has not seen it yet.
-        insist(|| unsafe { self.driver().unmap(address, bytes as usize) })
+        unsafe { self.driver().unmap(address, bytes as usize) }
+    }
+
+    /// Unmaps whole handles that lie side by side, or none of them. They are mapped elsewhere too.
+    fn unmap_or_keep(&mut self, parts: &[(u64, Part)]) -> Result<(), CudaError> {
+        let Err((unmapped, error)) = self.unmap(parts) else {
+            return Ok(());
+        };
+        for (at, part) in &parts[..unmapped] {
+            // SAFETY: the addresses are reserved by us and were unmapped just now; the handle is ours.
+            let mapped = unsafe { self.driver().map(*at, part.bytes as usize, 0, part.handle, 0) };
+            if let Err(stuck) = mapped.and_then(|()| self.open(*at, part.bytes)) {
+                // Nothing is where its blocks are.
+                self.lost = Some(stuck);
+            }
+        }
+        Err(error)
     }
 
     /// Puts fresh handles behind addresses; what was done before a failure is undone.
@@ -109,7 +135,7 @@ impl CudaSource {
         let outcome = outcome.and_then(|()| self.open(address, bytes));
         if let Err(error) = outcome {
             for (at, part) in made {
-                match self.unmap(at, part.bytes) {
+                match self.unmap(&[(at, part)]) {
                     Ok(()) => self.release_handle(part.handle),
                     // It stays there, and is counted.
                     Err(_) => self.keep(at, part),
@@ -137,23 +163,22 @@ impl CudaSource {
         bytes: u64,
     ) -> Result<(), CudaError> {
         let driver = self.driver();
-        let mut mapped = 0;
+        let mut mapped = Vec::with_capacity(parts.len());
         let mut outcome = Ok(());
         for (at, part) in parts {
+            let target = to + (at - from);
             // SAFETY: the addresses are reserved by us and bare; the handle is ours.
-            outcome = unsafe { driver.map(to + (at - from), part.bytes as usize, 0, part.handle, 0) };
+            outcome = unsafe { driver.map(target, part.bytes as usize, 0, part.handle, 0) };
             if outcome.is_err() {
                 break;
             }
-            mapped += part.bytes;
+            mapped.push((target, *part));
         }
         let outcome = outcome
             .and_then(|()| self.open(to, bytes))
-            .and_then(|()| self.unmap(from, bytes));
+            .and_then(|()| self.unmap_or_keep(parts));
         if let Err(error) = outcome {
-            if mapped > 0
-                && let Err(stuck) = self.unmap(to, mapped)
-            {
+            if let Err((_, stuck)) = self.unmap(&mapped) {
                 // Mapped twice: those addresses can serve nobody.
                 self.lost = Some(stuck);
             }
@@ -167,10 +192,9 @@ impl CudaSource {
     }
 }
 
-pub(super) fn granularity(driver: &Driver, device: &CudaDevice) -> Result<u64, CudaError> {
-    let properties = AllocationProperties::on(device.handle());
+pub(super) fn granularity(driver: &Driver, properties: &AllocationProperties) -> Result<u64, CudaError> {
     let mut bytes = 0;
-    // SAFETY: the pointers are to locals.
-    unsafe { driver.granularity(&raw mut bytes, &raw const properties, GRANULARITY_RECOMMENDED) }?;
+    // SAFETY: the pointers are to a local and to what is borrowed.
+    unsafe { driver.granularity(&raw mut bytes, properties, GRANULARITY_RECOMMENDED) }?;
     Ok(bytes as u64)
 }

@@ -87,19 +87,22 @@ impl CudaSource {
     }
 
     fn end_parts(&mut self, address: u64, bytes: u64) {
-        if let Err(error) = self.unmap(address, bytes) {
+        let parts = self.tiles(address, bytes).unwrap_or_default();
+        let outcome = self.unmap(&parts);
+        let unmapped = outcome.map_or_else(|(unmapped, _)| unmapped, |()| parts.len());
+        for (at, part) in &parts[..unmapped] {
+            self.release_handle(part.handle);
+            self.used -= part.bytes;
+            self.parts.remove(at);
+        }
+        if let Err((_, error)) = outcome {
             if error.is_of_capture() {
-                self.postponed.parts.push((address, bytes));
+                let at = parts[unmapped].0;
+                self.postponed.parts.push((at, address + bytes - at));
             } else {
                 // Still mapped: the pages can serve nobody, and stay counted.
                 self.lost = Some(error);
             }
-            return;
-        }
-        for (at, part) in self.tiles(address, bytes).unwrap_or_default() {
-            self.release_handle(part.handle);
-            self.used -= part.bytes;
-            self.parts.remove(&at);
         }
     }
 
@@ -128,7 +131,7 @@ impl CudaSource {
         }
         let Ok(_current) = self.enter() else { return true };
         for (at, part) in take(&mut self.parts) {
-            if self.unmap(at, part.bytes).is_ok() {
+            if self.unmap(&[(at, part)]).is_ok() {
                 self.release_handle(part.handle);
             }
         }
@@ -155,6 +158,7 @@ impl CudaSource {
         Self {
             device: self.device.clone(),
             way: self.way.clone(),
+            sharing: self.sharing.clone(),
             ranges: take(&mut self.ranges),
             segments: take(&mut self.segments),
             parts: take(&mut self.parts),

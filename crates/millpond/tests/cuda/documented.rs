@@ -1,0 +1,366 @@
+//! What the driver's documentation promises, and no more: drivers that refuse what most of them do, old drivers, libraries that are no
+//! driver, and streams of others that end. On emulated drivers only.
+
+use crate::support::emulator::{self, in_children};
+use millpond::cuda::{
+    self, CudaDevice, CudaError, CudaMemory, CudaPinned, CudaSharing, CudaSource, CudaStream, DevicePool,
+    DriverPool, Registered,
+};
+use millpond::engine::Source;
+use millpond::{Pool, Unpooled};
+use std::path::Path;
+
+fn one(options: &str) -> impl Iterator<Item = String> {
+    std::iter::once(options.to_owned())
+}
+
+fn setup() -> (CudaDevice, CudaStream) {
+    let device = CudaDevice::get(0).expect("a device");
+    let stream = CudaStream::new(&device).expect("a stream");
+    (device, stream)
+}
+
+/// The documentation promises that one call unmaps one mapping. A driver that refuses more of them at once is asked for each.
+#[test]
+fn mappings_are_unmapped_one_by_one_where_the_driver_refuses_several() {
+    const TEST: &str = "documented::mappings_are_unmapped_one_by_one_where_the_driver_refuses_several";
+    in_children(TEST, one("unmap:single,strict:on"), || {
+        let (device, stream) = setup();
+        let mut source = CudaSource::new(&device, CudaMemory::Virtual).expect("a source");
+        let page = source.page_bytes();
+        let (from, to) = (source.reserve(8 * page), source.reserve(8 * page));
+        let (from, to) = (from.expect("addresses"), to.expect("addresses"));
+        source.commit(&from, 0, 4 * page, page).expect("memory");
+        let moved = source.move_pages((&from, 0), (&to, page), 4 * page);
+        assert_eq!(moved.expect("they move"), 4);
+        emulator::set_bytes(to.address() + page, 7, 4 * page as usize, stream.as_raw());
+        assert_eq!(source.decommit(&to, page, 4 * page), 4);
+        assert_eq!((source.lost(), source.used_bytes()), (None, 0));
+        source.release(from);
+        source.release(to);
+        drop(source);
+
+        let pool = DevicePool::builder().memory(CudaMemory::Virtual).build(&device);
+        let pool = pool.expect("a pool");
+        drop(pool.alloc::<u8>(50 << 20, &stream).expect("memory"));
+        pool.compact();
+        assert_eq!((pool.lost(), pool.stats().reserved.current), (None, 0));
+        drop(pool.alloc::<u8>(50 << 20, &stream).expect("the pool serves"));
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
+/// Of four handles that move, one is unmapped where they were and the next one cannot be, however often the driver is asked: all stay
+/// where they were, and serve.
+#[test]
+fn a_move_that_fails_between_two_mappings_leaves_all_where_they_were() {
+    const TEST: &str = "documented::a_move_that_fails_between_two_mappings_leaves_all_where_they_were";
+    let options = "unmap:single,strict:on,fail:cuMemUnmap@3,fail:cuMemUnmap@4,fail:cuMemUnmap@5";
+    in_children(TEST, one(options), || {
+        let (device, stream) = setup();
+        let mut source = CudaSource::new(&device, CudaMemory::Virtual).expect("a source");
+        let page = source.page_bytes();
+        let (from, to) = (source.reserve(4 * page), source.reserve(4 * page));
+        let (from, to) = (from.expect("addresses"), to.expect("addresses"));
+        source.commit(&from, 0, 4 * page, page).expect("memory");
+        source
+            .move_pages((&from, 0), (&to, 0), 4 * page)
+            .expect_err("the driver refuses");
+        assert_eq!((source.lost(), source.used_bytes()), (None, 4 * page));
+        emulator::set_bytes(from.address(), 7, 4 * page as usize, stream.as_raw());
+        stream.synchronize().expect("the pages are there");
+        let moved = source.move_pages((&from, 0), (&to, 0), 4 * page);
+        assert_eq!(moved.expect("nothing is in the way"), 4);
+        drop(source);
+        assert_eq!(
+            device.memory().map(|memory| memory.free),
+            device.memory().map(|memory| memory.total)
+        );
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
+/// A toolkit's stub answers error 34 to everything.
+#[test]
+fn a_stub_of_the_toolkit_is_no_driver() {
+    const TEST: &str = "documented::a_stub_of_the_toolkit_is_no_driver";
+    in_children(TEST, one("fail:cuInit=34"), || {
+        let error = CudaDevice::get(0).expect_err("no driver");
+        assert_eq!(error, CudaError::NoDriver);
+        assert!(
+            error.to_string().contains("stub") && error.to_string().contains("34"),
+            "{error}"
+        );
+    });
+}
+
+/// The driver installs `libcuda.so.1`; what lies beside it as `libcuda.so` may be anything.
+#[test]
+fn the_name_that_the_driver_installs_goes_before_the_one_to_link_with() {
+    const TEST: &str = "documented::the_name_that_the_driver_installs_goes_before_the_one_to_link_with";
+    if emulator::is_child(TEST) {
+        let device = CudaDevice::get(0).expect("the driver beside what is none");
+        assert!(device.is_emulated());
+        return;
+    }
+    if emulator::is_real() || emulator::is_given() || !emulator::load() {
+        eprintln!("skipped: on an emulated driver of its own only");
+        return;
+    }
+    let driver = emulator::library().expect("it is loaded");
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("mappings");
+    let mut paths = maps
+        .lines()
+        .filter_map(|line| line.split_once('/'))
+        .map(|(_, path)| format!("/{path}"));
+    let other = paths.find(|path| path.contains("libc.so") || path.contains("libc-"));
+    let other = other.expect("every program has it");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("driver-beside-a-stub");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    for (library, name) in [
+        (driver.as_path(), "libcuda.so.1"),
+        (Path::new(&other), "libcuda.so"),
+    ] {
+        std::os::unix::fs::symlink(library, folder.join(name)).expect("a link");
+    }
+    let folder = folder.to_str().expect("a path of text");
+    let (passed, text) =
+        emulator::child_with(TEST, &[("LD_LIBRARY_PATH", folder), ("MILLPOND_CUDA_EMU", "")]);
+    assert!(passed, "{text}");
+}
+
+/// The flags of memory are documented for what the driver has allocated. The emulated driver refuses them for what was registered.
+#[test]
+fn registered_memory_is_known_and_managed_and_ordinary_memory_is_not() {
+    const TEST: &str = "documented::registered_memory_is_known_and_managed_and_ordinary_memory_is_not";
+    in_children(TEST, one("strict:on"), || {
+        let (device, stream) = setup();
+        let pool = DevicePool::new(&device).expect("a pool");
+        let host = Pool::host().expect("a pool");
+        let there = || pool.alloc::<u32>(1000, &stream).expect("memory");
+        let ordinary = host.alloc_zeroed::<u32>(1000).expect("memory");
+        let error = stream.upload(ordinary, there()).expect_err("it is ordinary");
+        assert_eq!(error.error(), CudaError::Pageable);
+        let registered =
+            Registered::new(&device, host.alloc_zeroed(1000).expect("memory")).expect("registered");
+        stream
+            .upload(registered, there())
+            .expect("it is pinned")
+            .wait()
+            .expect("it ends");
+        let pinned = Unpooled::over(Box::new(CudaPinned::new(&device)));
+        let pinned = pinned.alloc_zeroed::<u32>(1000).expect("memory");
+        assert!(device.address_of(&pinned).is_ok());
+        stream
+            .upload(pinned, there())
+            .expect("it is pinned")
+            .wait()
+            .expect("it ends");
+        let managed = cuda::CudaManaged::new(&device).expect("managed memory");
+        let managed = Unpooled::over(Box::new(managed))
+            .alloc_zeroed::<u32>(1000)
+            .expect("memory");
+        assert_eq!(device.address_of(&managed), Err(CudaError::Pageable));
+    });
+}
+
+/// Older drivers take a pool's limit for something else, and pass over it.
+#[test]
+fn a_driver_without_limits_of_pools_is_told() {
+    const TEST: &str = "documented::a_driver_without_limits_of_pools_is_told";
+    in_children(
+        TEST,
+        ["version:12010", "version:12020"].into_iter().map(str::to_owned),
+        || {
+            let (device, _) = setup();
+            let version = CudaDevice::driver_version().expect("a version");
+            let limited = DriverPool::builder().limit(64 << 20).build(&device);
+            match version {
+                12_010 => assert!(
+                    matches!(
+                        limited,
+                        Err(CudaError::OldDriver {
+                            needed: 12_020,
+                            found: 12_010,
+                            ..
+                        })
+                    ),
+                    "{limited:?}"
+                ),
+                _ => assert_eq!(limited.expect("a pool").limit(), Some(64 << 20)),
+            }
+            assert!(DriverPool::builder().build(&device).is_ok());
+        },
+    );
+}
+
+/// Streams wait for each other over and over: the driver is asked for few events, and by several threads too.
+#[test]
+fn events_of_waits_serve_again() {
+    const TEST: &str = "documented::events_of_waits_serve_again";
+    let options = ["strict:on", "strict:on,streams:seeded,seed:3"]
+        .into_iter()
+        .map(str::to_owned);
+    in_children(TEST, options, || {
+        const THREADS: u64 = 3;
+        let (device, _) = setup();
+        let made = || emulator::calls(Some(c"cuEventCreate"));
+        let before = made();
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    let pool = DevicePool::builder().settings("").build(&device).expect("a pool");
+                    let streams = [(); 2].map(|()| CudaStream::new(&device).expect("a stream"));
+                    let mut block = pool.alloc::<u32>(1000, &streams[0]).expect("memory");
+                    for turn in 0..100 {
+                        let (one, other) = (&streams[turn % 2], &streams[(turn + 1) % 2]);
+                        one.wait_for(other).expect("an event");
+                        emulator::set_bytes(block.address(), turn as u8, 4000, one.as_raw());
+                    }
+                    streams[0].wait_for(&streams[1]).expect("an event");
+                    block.fill_zero().expect("zeros");
+                    assert_eq!(block.to_vec().expect("a copy"), [0; 1000]);
+                });
+            }
+        });
+        assert!(made() - before <= 4 * THREADS, "{} events", made() - before);
+        drop(device);
+        let ended = emulator::calls(Some(c"cuEventDestroy"));
+        assert_eq!(made() - ended, 0, "all end with the device");
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
+/// Calls on streams and events that the driver refused.
+fn refused() -> Vec<(&'static str, u64)> {
+    let all = cuda::driver_calls().expect("a driver").into_iter();
+    let failed = all.filter(|calls| {
+        calls.failed > 0 && calls.function != "cuEventQuery" && calls.function != "cuStreamQuery"
+    });
+    failed.map(|calls| (calls.function, calls.failed)).collect()
+}
+
+/// A stream of another library's ends while pools know it, hold blocks of it, and wait for work of it.
+#[test]
+fn nothing_asks_about_a_stream_that_was_retired() {
+    const TEST: &str = "documented::nothing_asks_about_a_stream_that_was_retired";
+    let options = (0..8).map(|seed| format!("strict:on,streams:seeded,seed:{seed}"));
+    in_children(TEST, options, || {
+        let (device, ours) = setup();
+        let pools = [CudaMemory::Virtual, CudaMemory::Plain].map(|memory| {
+            DevicePool::builder()
+                .memory(memory)
+                .build(&device)
+                .expect("a pool")
+        });
+        cuda::watch_driver_calls(true);
+        for turn in 0..20u8 {
+            let theirs = emulator::create_stream();
+            // SAFETY: a stream of the primary context, which lives until it was retired.
+            let stream = unsafe { CudaStream::from_raw(&device, theirs) };
+            // SAFETY: as above.
+            let again = unsafe { CudaStream::from_raw(&device, theirs) };
+            assert_eq!(stream, again);
+            let mut held = Vec::new();
+            for pool in &pools {
+                let mut block = pool.alloc::<u8>(5 << 20, &ours).expect("memory");
+                emulator::set_bytes(block.address(), turn, 5 << 20, ours.as_raw());
+                stream.wait_for(&ours).expect("an event");
+                emulator::set_bytes(block.address(), turn, 5 << 20, theirs);
+                block.record_use(&again).expect("of the device");
+                drop(block);
+                let block = pool.alloc::<u8>(3 << 20, &again).expect("memory");
+                emulator::set_bytes(block.address(), turn, 3 << 20, theirs);
+                held.push(block);
+            }
+            stream.retire().expect("its work ends");
+            emulator::destroy_stream(theirs);
+
+            for (pool, mut block) in pools.iter().zip(held) {
+                assert_eq!(again.synchronize(), Ok(()), "its work is done");
+                assert_eq!(ours.wait_for(&again), Ok(()));
+                assert_eq!(again.wait_for(&ours), Err(CudaError::StreamEnded));
+                assert_eq!(block.fill_zero(), Err(CudaError::StreamEnded));
+                assert!(pool.alloc::<u8>(100, &stream).is_err());
+                drop(block);
+                let mut other = pool.alloc::<u8>(4 << 20, &ours).expect("memory");
+                other.fill_zero().expect("zeros");
+                assert!(other.to_vec().expect("a copy").iter().all(|byte| *byte == 0));
+                drop(other);
+                pool.compact();
+                assert_eq!(pool.lost(), None);
+            }
+        }
+        drop(pools);
+        assert_eq!(refused(), []);
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
+#[test]
+fn a_stream_that_is_captured_is_not_retired() {
+    const TEST: &str = "documented::a_stream_that_is_captured_is_not_retired";
+    in_children(TEST, one("strict:on"), || {
+        let (device, _) = setup();
+        let theirs = emulator::create_stream();
+        // SAFETY: a stream of the primary context, which lives until the process ends.
+        let stream = unsafe { CudaStream::from_raw(&device, theirs) };
+        emulator::begin_capture(theirs);
+        assert_eq!(stream.retire(), Err(CudaError::Captured));
+        assert!(emulator::end_capture(theirs), "the capture goes on");
+        let pool = DevicePool::new(&device).expect("a pool");
+        assert!(pool.alloc::<u8>(100, &stream).is_ok(), "it serves still");
+    });
+}
+
+/// Memory that is mapped by pages serves its own device and process, unless it was made for others.
+#[test]
+fn memory_of_pages_is_shared_with_whom_the_pool_is_made_for() {
+    const TEST: &str = "documented::memory_of_pages_is_shared_with_whom_the_pool_is_made_for";
+    in_children(TEST, one("devices:3,strict:on"), || {
+        let (device, stream) = setup();
+        let peer = CudaDevice::get(1).expect("a device");
+        let sharing = || CudaSharing::new().peers([peer.clone()]).exportable(true);
+        let pool = |sharing| {
+            DevicePool::builder()
+                .sharing(sharing)
+                .build(&device)
+                .expect("a pool")
+        };
+        let (own, shared) = (pool(CudaSharing::new()), pool(sharing()));
+        assert_eq!(shared.memory(), CudaMemory::Virtual);
+        let block = own.alloc::<u8>(100, &stream).expect("memory");
+        assert!(!emulator::can_export(block.address()));
+        let block = shared.alloc::<u8>(100, &stream).expect("memory");
+        assert!(emulator::can_export(block.address()));
+        let access = [0, 1].map(|device| emulator::access(block.address(), device));
+        assert_eq!(access, [3, 3]);
+        drop(block);
+        shared.compact();
+        assert_eq!(shared.stats().reserved.current, 0);
+        for memory in [CudaMemory::Pooled, CudaMemory::Plain] {
+            let error = CudaSource::shared(&device, memory, sharing()).expect_err("not by pages");
+            assert_eq!(error, CudaError::SharedByPages);
+        }
+        assert_eq!(emulator::findings(), (0, String::new()));
+    });
+}
+
+const RDMA: &str = "documented::memory_of_pages_is_made_for_network_cards_where_it_is_asked_for";
+
+#[test]
+fn memory_of_pages_is_made_for_network_cards_where_it_is_asked_for() {
+    in_children(RDMA, one("strict:on"), || {
+        let (device, stream) = setup();
+        for rdma in [false, true] {
+            let sharing = CudaSharing::new().rdma(rdma);
+            let pool = DevicePool::builder()
+                .sharing(sharing)
+                .build(&device)
+                .expect("a pool");
+            let block = pool.alloc::<u8>(100, &stream).expect("memory");
+            assert_eq!(emulator::is_for_rdma(block.address()), rdma);
+        }
+    });
+}
