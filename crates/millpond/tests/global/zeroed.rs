@@ -27,15 +27,15 @@ fn takes_a_gibibyte_of_zeros() {
     let mut zeros = vec![0u8; 1 << 30];
     let taken = resident().saturating_sub(before);
     assert!(taken < 64 << 20, "{taken} bytes of {} are in memory", zeros.len());
-    for at in (0..zeros.len()).step_by(1 << 20) {
+    for at in (0..zeros.len()).step_by(64 << 20) {
         assert_eq!(zeros[at], 0);
         zeros[at] = 1;
     }
     black_box(&zeros);
     drop(zeros);
-    // The same memory again, some of which was written.
-    let zeros = vec![0u8; 1 << 30];
-    assert!(zeros.iter().step_by(1 << 19).all(|byte| *byte == 0));
+    // Some of the same memory again, which was written here and there.
+    let zeros = vec![0u8; 80 << 20];
+    assert!(zeros.iter().step_by(4096).all(|byte| *byte == 0));
 }
 
 #[test]
