@@ -145,7 +145,7 @@ fn a_source_may_free_many_blocks_at_once() {
     let few = std::thread::Builder::new().stack_size(256 << 10);
     let work = || {
         let mut held: Vec<Vec<u8>> = (0..20_000).map(|_| Vec::with_capacity(20_000)).collect();
-        let log = move |_: &SourceEvent<'_>| held = Vec::new();
+        let log = move |_: &SourceEvent<'_>| held.clear();
         let host = Host::builder().build().expect("a source");
         let pool = Pool::builder().over(Box::new(Logged::new(host, log)));
         let block = pool.expect("a pool").alloc_zeroed::<u8>(1 << 20).expect("room");
