@@ -470,7 +470,8 @@ mod tests {
     fn alone_a_refused_move_leaves_no_hole_at_any_moment() {
         let map = map();
         let (target, length) = map.locate(part(16)).expect("a part");
-        let (target, ended) = (target.expose_provenance(), AtomicBool::new(false));
+        let target = target.expose_provenance();
+        let (began, ended) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let intruder = scope.spawn(|| {
                 while !ended.load(Ordering::Relaxed) {
@@ -484,9 +485,14 @@ mod tests {
                     }
                     // SAFETY: mapped just now, and nothing was made of it.
                     unsafe { mm::munmap(mapped, length) }.expect("it is mapped");
+                    began.store(true, Ordering::Relaxed);
                 }
                 false
             });
+            // A thread that begins allocates, which the limit would refuse.
+            while !began.load(Ordering::Relaxed) && !intruder.is_finished() {
+                std::thread::yield_now();
+            }
             let before = getrlimit(Resource::Data);
             let limited = |current| Rlimit { current, ..before };
             setrlimit(Resource::Data, limited(Some(1))).expect("a lower limit");
