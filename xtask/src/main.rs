@@ -15,6 +15,7 @@ mod ptx;
 mod shell;
 mod soak;
 mod test;
+mod threads;
 
 use std::process::ExitCode;
 
@@ -23,7 +24,10 @@ cargo xtask COMMAND
 
   test              formatting, lints, all tests, documentation: what CI runs
   fuzz [SECONDS]    every reader under its fuzzer, 120 seconds each; needs nightly
-  miri              the tests of unsafe code that Miri can run; needs nightly
+  miri              the tests of unsafe code that Miri can run, those of memory that threads
+                    share under 20 seeds; needs nightly
+  threads           the tests of memory that threads share under the thread sanitizer; needs
+                    nightly, and builds the standard library
   soak [--minutes N]
                     a pool at work in threads that come and go, 10 minutes: fails where
                     anything grows, and prints what it saw
@@ -53,6 +57,7 @@ fn main() -> ExitCode {
         Some("test") => test::run(),
         Some("fuzz") => fuzz::run(args.next().as_deref()),
         Some("miri") => miri::run(),
+        Some("threads") => threads::run(),
         Some("soak") => soak::run(&args.collect::<Vec<_>>()),
         Some("figures") => figures::run(args.next().as_deref()),
         Some("global") => global::run(),

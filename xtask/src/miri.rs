@@ -6,7 +6,13 @@ use crate::shell::{step, step_with, works};
 /// other libraries and back. Not: tests over sources of the system's memory (`mmap`, `mremap`, `mlock`) or with forks, which
 /// Miri does not have. `membarrier` it has not either: full fences stand in its place. Safe modules are left out; some
 /// would take an hour.
-const TESTS: &str = "pool::on_heap block:: buffer:: storage:: tensor:: rental:: unpooled:: workspace::";
+const TESTS: &str =
+    "pool::on_heap os::map::tests::bytes block:: buffer:: storage:: tensor:: rental:: unpooled:: workspace::";
+/// What several threads own: buffers, tensors, what other libraries have of them. One run shows one order of the threads and
+/// one choice of what each of them reads, so these run under [`SEEDS`].
+const OWNERS: &str =
+    "block:: buffer:: storage:: tensor::dlpack:: tensor::tests::dlpack tensor::tests::of_many";
+const SEEDS: &str = "-Zmiri-many-seeds=0..20";
 /// Safe code whose order of memory only Miri finds wrong: the processors at hand keep more order than they promise.
 const ORDERS: &str = "recorder::ring";
 
@@ -24,7 +30,12 @@ pub(crate) fn run() -> Result<(), String> {
     // Addresses are integers to the engine, and become pointers again where they are used. A pool's shared part is never
     // freed, and would be told as a leak; that all memory goes back the sources of these tests see to.
     let flags = "-Zmiri-permissive-provenance -Zmiri-ignore-leaks";
-    for (features, names) in [("dlpack", TESTS), ("record", ORDERS)] {
+    let seeds = format!("{flags} {SEEDS}");
+    for (features, names, flags) in [
+        ("dlpack", TESTS, flags),
+        ("dlpack", OWNERS, seeds.as_str()),
+        ("record", ORDERS, flags),
+    ] {
         // A folder of its own, because other flags build everything anew.
         let tests = "+nightly miri test -p millpond --lib --target-dir target/miri --features";
         let tests = tests.split(' ').chain([features, "--"]);

@@ -31,8 +31,8 @@ pub use raw::RawBuffer;
 pub use shared::SharedBuffer;
 pub use uninit::LengthError;
 
-pub(crate) use make::Memory;
 pub use make::Origin;
+pub(crate) use make::{Handle, Memory};
 
 use crate::block::{OwnedBlock, Owner, align_of_elements, bytes_of};
 use crate::device::Device;
@@ -129,6 +129,13 @@ impl<T: AnyBitPattern> Buffer<T> {
         bytemuck::cast_slice(self)
     }
 
+    /// Who handed the memory out, and the elements, to be written too.
+    pub(crate) fn parts_mut(&mut self) -> (&Owner, &mut [T]) {
+        // SAFETY: as in `deref_mut`; the owner lies beside the block and not in it.
+        let elements = unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len) };
+        (self.block.owner(), elements)
+    }
+
     /// A copy in memory of the same pool or source, as aligned as this one.
     ///
     /// # Errors
@@ -160,6 +167,11 @@ impl<T> Buffer<T> {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.len * size_of::<T>()
+    }
+
+    /// Who handed the memory out.
+    pub(crate) fn owner(&self) -> &Owner {
+        self.block.owner()
     }
 
     /// Where the elements are.

@@ -109,8 +109,16 @@ fn guarded<R>(work: impl FnOnce() -> R) -> R {
 }
 
 #[inline]
-fn take_from(heap: &'static PoolHeap, layout: Layout) -> *mut u8 {
-    match guarded(|| heap.allocate(layout.size(), layout.align())) {
+fn take_from(heap: &'static PoolHeap, layout: Layout, zeroed: bool) -> *mut u8 {
+    let (bytes, align) = (layout.size(), layout.align());
+    let taken = guarded(|| {
+        if zeroed {
+            heap.allocate_zeroed(bytes, align)
+        } else {
+            heap.allocate(bytes, align)
+        }
+    });
+    match taken {
         Ok(taken) => ptr::with_exposed_provenance_mut(taken.address),
         Err(error) => refuse(error),
     }
@@ -141,14 +149,19 @@ fn block_of(block: NonNull<u8>, layout: Layout) -> PoolBlock {
 /// A block where the hot path has found no pool: inside, from the arena; else this thread is new to the pool.
 #[cold]
 #[inline(never)]
-fn take_elsewhere(layout: Layout) -> *mut u8 {
+fn take_elsewhere(layout: Layout, zeroed: bool) -> *mut u8 {
     if inside::is_inside() {
-        return ARENA.take(layout);
+        let block = ARENA.take(layout);
+        if zeroed && !block.is_null() {
+            // SAFETY: a block of the arena of at least so many bytes, ours alone.
+            unsafe { block.write_bytes(0, layout.size()) };
+        }
+        return block;
     }
     match guarded(start::heap) {
         Some(heap) => {
             inside::adopt(heap);
-            take_from(heap, layout)
+            take_from(heap, layout, zeroed)
         }
         None => ptr::null_mut(),
     }
@@ -223,8 +236,17 @@ unsafe impl GlobalAlloc for GlobalPool {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match inside::pool() {
-            Some(heap) => take_from(heap, layout),
-            None => take_elsewhere(layout),
+            Some(heap) => take_from(heap, layout, false),
+            None => take_elsewhere(layout, false),
+        }
+    }
+
+    /// Fresh memory is zero already, and is not touched: `vec![0; n]` takes no memory until it is written.
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        match inside::pool() {
+            Some(heap) => take_from(heap, layout, true),
+            None => take_elsewhere(layout, true),
         }
     }
 

@@ -42,6 +42,8 @@ pub struct PostMortem {
     pub requested: u64,
     /// The budget that refused, if one did.
     pub budget: Option<BudgetFigures>,
+    /// The limit of the pool that was asked, if it was the limit that refused.
+    pub limit: Option<u64>,
     /// Free bytes and holes, if a pool told.
     pub space: Option<SpaceFigures>,
     /// The budgets below the one that refused, by the bytes charged to them.
@@ -62,6 +64,9 @@ impl fmt::Display for PostMortem {
         match &self.budget {
             Some(budget) => budget.write_refusal(self.requested, f)?,
             None => write!(f, "out of memory: {} requested", display_size(self.requested))?,
+        }
+        if let (None, Some(limit)) = (&self.budget, self.limit) {
+            write!(f, ", and the pool's limit is {}", display_size(limit))?;
         }
         if let Some(space) = &self.space {
             write!(f, "\n  {space}")?;

@@ -145,6 +145,17 @@ impl Storage {
         &mut self.bytes
     }
 
+    /// Who handed the memory out and has more; none where it is that of others.
+    pub(crate) fn home(&self) -> Option<&Owner> {
+        Some(self.bytes.owner()).filter(|owner| owner.foreign().is_none())
+    }
+
+    /// The same, and the elements as bytes, to be written too.
+    pub(crate) fn parts_mut(&mut self) -> (Option<&Owner>, &mut [u8]) {
+        let (owner, bytes) = self.bytes.parts_mut();
+        (Some(owner).filter(|owner| owner.foreign().is_none()), bytes)
+    }
+
     /// A copy in memory of the same pool or source.
     ///
     /// # Errors

@@ -119,9 +119,12 @@ use thiserror::Error;
 /// their count ([`TensorError::Shared`]). To write parts of a tensor borrow views of it with [`view_mut`](Self::view_mut).
 /// So no tensor ever changes behind another's back, and tensors can be read from many threads at once.
 ///
-/// New tensors and results of operations take their memory from the [set of pools](crate::pools) that holds here;
-/// constructors that end in `_in` take it from a pool of choice, and operations that end in `_into` or `_assign` write
-/// where they are told and take none.
+/// New tensors take their memory from the [set of pools](crate::pools) that holds here, and constructors that end in `_in` from
+/// a pool of choice. **Results of operations and copies take it from their operand's** [pool](Self::pool), tenant or source, so
+/// that a limit of a pool holds for what is computed from its tensors. Of two operands the first decides. An operand whose memory
+/// is that of others, as a [slice's](TensorRef::from_slice) is or a [foreign](Self::is_foreign) tensor's, has none to give: then the
+/// second one decides, and where that has none either the set of pools that holds here. Operations that end in `_into` or
+/// `_assign` write where they are told and take none; `deep_copy_in` copies to a pool of choice.
 ///
 /// The type of elements is a value, [`DType`]; operations never mix types by themselves. Shapes have up to [`MAX_RANK`]
 /// dimensions, counted from 0; strides are in elements.
@@ -140,6 +143,9 @@ use thiserror::Error;
 /// sum.mul_assign(0.5)?;
 /// assert_eq!(sum.as_slice::<f32>()?, tensor.as_slice::<f32>()?);
 /// assert_eq!(pool.stats().allocations, 1);
+///
+/// let twice = sum.mul(2.0)?;
+/// assert!(twice.pool().is_some_and(|of| of == pool));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Tensor {
@@ -313,7 +319,8 @@ impl Tensor {
     /// # Errors
     /// Where the host cannot read the memory. Of all kinds there are today it can.
     pub fn view(&self) -> Result<TensorRef<'_>, TensorError> {
-        Ok(TensorRef::of(self.storage.as_bytes(), self.dtype(), self.layout))
+        let view = TensorRef::of(self.storage.as_bytes(), self.dtype(), self.layout);
+        Ok(view.at_home(self.storage.home()))
     }
 
     /// A view that borrows, to write.
@@ -344,7 +351,10 @@ impl Tensor {
         // Read first, as there may be fewer a moment later: alone it stays alone, as nobody else has a view to clone.
         let others = self.holders() - 1;
         match Arc::get_mut(&mut self.storage) {
-            Some(storage) => Ok(TensorMut::of(storage.as_mut_bytes(), dtype, layout)),
+            Some(storage) => {
+                let (home, bytes) = storage.parts_mut();
+                Ok(TensorMut::of(bytes, dtype, layout).at_home(home))
+            }
             None => Err(TensorError::Shared {
                 others: others.max(1),
             }),

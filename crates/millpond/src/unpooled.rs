@@ -166,26 +166,25 @@ impl Direct {
         }
     }
 
-    /// Takes what the first `keep` bytes of a block hold to another.
+    /// Moves the first `keep` bytes of a block to another block. Every other byte of that block stays as it was.
     ///
     /// # Safety
     /// Both are blocks of this source, the caller's alone, and have `keep` bytes.
-    pub(crate) unsafe fn move_contents(
-        &self,
-        from: (NonNull<u8>, usize),
-        to: (NonNull<u8>, usize),
-        keep: usize,
-    ) {
+    pub(crate) unsafe fn move_contents(&self, from: NonNull<u8>, to: NonNull<u8>, keep: usize) {
+        let mut moved = 0;
         if keep >= TRANSFERRED {
-            // Whole pages, as both blocks are of whole pages; what lies behind `keep` is nothing to anyone.
-            let whole = keep.next_multiple_of(PAGE);
-            let (origin, target) = (from.0.addr().get() as u64, to.0.addr().get() as u64);
-            let fits = whole <= from.1 && whole <= to.1;
-            if fits && self.held().source.transfer(origin, target, whole as u64) {
-                return;
+            // Whole pages only. The last one may be kept in part; the target's bytes behind that part may have to stay zero.
+            let whole = keep / PAGE * PAGE;
+            let (origin, target) = (from.addr().get() as u64, to.addr().get() as u64);
+            if self.held().source.transfer(origin, target, whole as u64) {
+                moved = whole;
             }
         }
-        // SAFETY: both have these bytes, and as two blocks they share none.
-        unsafe { from.0.copy_to_nonoverlapping(to.0, keep) };
+        // SAFETY: the block has `keep` bytes, of which these are the first.
+        let rest = unsafe { from.add(moved) };
+        // SAFETY: as above.
+        let place = unsafe { to.add(moved) };
+        // SAFETY: both have so many bytes from there, and as two blocks they share none.
+        unsafe { rest.copy_to_nonoverlapping(place, keep - moved) };
     }
 }

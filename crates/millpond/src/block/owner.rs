@@ -87,11 +87,11 @@ impl Owner {
         }
     }
 
-    /// Takes what the first `keep` bytes of a block hold to another; each is a pointer and its bytes.
+    /// Moves the first `keep` bytes of a block to another block; each is a pointer and its bytes. Every other byte of the
+    /// second block stays as it was. What the first holds afterwards is not said.
     ///
     /// # Safety
-    /// Both are blocks of this owner, the caller's alone, and have `keep` bytes. What the first holds afterwards is not
-    /// said.
+    /// Both are blocks of this owner, the caller's alone, and have `keep` bytes.
     pub(super) unsafe fn move_contents(
         &self,
         from: (NonNull<u8>, usize),
@@ -108,7 +108,7 @@ impl Owner {
                 heap::move_contents(terms.heap(), taken(from.0, from.1), taken(to.0, to.1), keep);
             },
             // SAFETY: the caller's promise.
-            Self::Direct(source) => unsafe { source.move_contents(from, to, keep) },
+            Self::Direct(source) => unsafe { source.move_contents(from.0, to.0, keep) },
             // Of others there are no two blocks.
             Self::Foreign(_) => {}
         }

@@ -441,3 +441,54 @@ fn zeros_are_zeros_where_memory_is_full_of_rubbish() {
     let unknown: Buffer<MaybeUninit<u8>> = source.alloc(10).expect("room");
     assert_eq!(unknown.fill(4)[..], [4; 10]);
 }
+
+/// From 256 KiB on whole pages move, with what lies behind the elements in the last of them.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn grown_bytes_are_zero_wherever_the_elements_move() {
+    let (pool, source) = (pool(), Unpooled::host().expect("a source"));
+    let owners = [pool.owner(), source.owner(), fake::unpooled().owner()];
+    for owner in owners {
+        for full in [5000, 262_145, 300_000, 1 << 20] {
+            for kept in [full - 1, full - 4000, full / 4096 * 4096, full / 2, 1] {
+                let mut buffer = Buffer::<u8>::zeroed(owner.clone(), full, 64).expect("room");
+                buffer.fill(7);
+                buffer.truncate(kept);
+                buffer.try_grow_zeroed(full * 2).expect("room");
+                assert_eq!(buffer.len(), full * 2);
+                let sevens = buffer.iter().take_while(|byte| **byte == 7).count();
+                assert_eq!(sevens, kept, "{owner:?}, {full} bytes");
+                assert!(
+                    buffer[kept..].iter().all(|byte| *byte == 0),
+                    "{owner:?}, {kept} of {full} bytes"
+                );
+            }
+        }
+    }
+}
+
+/// On a processor this finds nothing: an interpreter tells of the race that there would be.
+#[test]
+fn whoever_is_left_alone_with_a_buffer_writes_after_the_reads_of_others() {
+    let source = fake::unpooled();
+    let mut mine = source.alloc_from(&[1u32, 2, 3, 4]).expect("room").into_shared();
+    for round in 2..4 {
+        let others: Vec<SharedBuffer<u32>> = (0..2).map(|_| mine.clone()).collect();
+        let readers = others
+            .into_iter()
+            .map(|other| std::thread::spawn(move || other.iter().sum::<u32>()));
+        let readers: Vec<_> = readers.collect();
+        let whole = loop {
+            if let Some(elements) = mine.get_mut() {
+                elements[0] = round;
+                break elements.iter().sum::<u32>();
+            }
+            std::thread::yield_now();
+        };
+        for reader in readers {
+            assert_eq!(reader.join().expect("no panic"), whole - 1);
+        }
+    }
+    drop(mine);
+    assert_eq!(source.held_bytes(), 0);
+}

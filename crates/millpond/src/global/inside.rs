@@ -33,6 +33,8 @@ thread_local! {
     /// The pool; null before this thread has looked for it; [`INSIDE`].
     static PLACE: Cell<*const PoolHeap> = const { Cell::new(ptr::null()) };
     static WAITING: Cell<Option<NonNull<Waiting>>> = const { Cell::new(None) };
+    /// Whether what waits is being given back further out on this thread.
+    static GIVING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The pool, if this thread's requests go to it now. The only thing asked on the hot path.
@@ -82,7 +84,7 @@ impl Drop for Inside {
     fn drop(&mut self) {
         PLACE.set(self.before);
         if self.before.addr() != INSIDE.addr() {
-            if WAITING.get().is_some() {
+            if WAITING.get().is_some() && !GIVING.get() {
                 give_back();
             }
             make_calls();
@@ -117,10 +119,12 @@ pub(super) unsafe fn wait(block: NonNull<u8>, layout: Layout) {
 
 const _: () = assert!(size_of::<Waiting>() <= 64 && align_of::<Waiting>() <= 64);
 
-/// Gives back what waits.
+/// Gives back what waits. To give a block back may be a cold path of its own, whose end leaves the rest to this loop: one call
+/// within the other for each block would need a stack as long as the list.
 #[cold]
 #[inline(never)]
 fn give_back() {
+    GIVING.set(true);
     while let Some(first) = WAITING.take() {
         // SAFETY: only `wait` puts blocks there, has written them, and nobody else knows of them since.
         let Waiting {
@@ -136,6 +140,7 @@ fn give_back() {
         // SAFETY: what the caller of `wait` promised.
         unsafe { super::give(first.cast(), layout) };
     }
+    GIVING.set(false);
 }
 
 #[cfg(test)]

@@ -117,7 +117,9 @@ impl Host {
                 .map_err(|error| self.refused("munlock", part.bytes, error))?;
         }
         // Linux before 5.7 cannot move so, nor can one that counts the bytes of both places against a limit.
-        match old.move_pages(part, new, step.to) {
+        // SAFETY: what is in `runs` is open by the invariant of `Reserved`.
+        let moved = unsafe { old.move_pages(part, new, step.to) };
+        match moved {
             Ok(()) if self.rules.lock => new
                 .lock(step.target())
                 .map_err(|error| self.not_locked(part.bytes, error))
@@ -144,7 +146,9 @@ impl Host {
     fn shift_back(&self, old: &Map, new: &Map, step: Step, slipped: &mut Vec<Part>) {
         let part = step.run.part;
         let unlocked = !self.rules.lock || new.unlock(step.target()).is_ok();
-        if !unlocked || new.move_pages(step.target(), old, part.offset).is_err() {
+        // SAFETY: `shift` leaves both places open.
+        let back = || unsafe { new.move_pages(step.target(), old, part.offset) };
+        if !unlocked || back().is_err() {
             // SAFETY: `shift` leaves both places open.
             let _ = unsafe { new.copy(step.target(), old, part.offset) };
         }

@@ -42,7 +42,9 @@ impl Host {
         };
         let at = |piece: Part| piece.offset - part.offset + place.offset;
         for (done, piece) in pieces.iter().enumerate() {
-            if old.transfer_pages(*piece, new, at(*piece)).is_ok() {
+            // SAFETY: `open_part` has seen to it that the part is open.
+            let moved = unsafe { old.transfer_pages(*piece, new, at(*piece)) };
+            if moved.is_ok() {
                 continue;
             }
             if done == 0 {

@@ -8,7 +8,7 @@ use crate::thread::thread_number;
 use crate::time::Time;
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering, fence};
 
 /// Which allocations are entered in the account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +116,8 @@ impl Filter {
 
     /// Begins anew, without entries. Nobody else has it.
     pub(crate) fn renew(&self) {
+        // Whoever saw that nobody else has it read a relaxed count: the last changes of the others come before what follows.
+        fence(Ordering::Acquire);
         for count in self.0.iter().flat_map(|counts| counts.iter()) {
             count.store(0, Ordering::Relaxed);
         }

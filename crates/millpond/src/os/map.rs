@@ -32,18 +32,25 @@ impl Part {
 /// written. No reference to any of it is ever made here, other than by raw copies inside one call.
 #[derive(Debug)]
 pub(crate) struct Map {
-    outer: u64,
+    /// The pointer that the system answered. It leads to every address of the map, which a number does not.
+    outer: *mut u8,
     outer_bytes: u64,
-    base: u64,
+    /// Bytes from `outer` to the base.
+    skipped: u64,
     bytes: u64,
 }
+
+// SAFETY: by the invariant the addresses belong to the token and not to a thread, and any thread may make these calls.
+unsafe impl Send for Map {}
+// SAFETY: as above. A shared token only asks the system, which orders the calls, but for `touch`, `clear` and `copy`, whose
+// callers answer for what is done to the bytes at the same time.
+unsafe impl Sync for Map {}
 
 /// Not named where rustix calls the system through the C library, as it does under Miri.
 const DONT_UNMAP: MremapFlags = MremapFlags::from_bits_retain(libc::MREMAP_DONTUNMAP as u32);
 
-fn pointer(address: u64) -> *mut c_void {
-    ptr::without_provenance_mut(address as usize)
-}
+/// Pages that move keep their huge ones where both places lie alike to a multiple of it.
+const HUGE: usize = 2 << 20;
 
 /// Fails without asking the system where a size cannot be a size of this machine.
 fn length(bytes: u64) -> Result<usize, Errno> {
@@ -70,11 +77,11 @@ impl Map {
         // SAFETY: without FIXED the system chooses addresses that nothing else has mapped.
         let outer =
             unsafe { mm::mmap_anonymous(ptr::null_mut(), length, ProtFlags::empty(), MapFlags::PRIVATE) }?;
-        let outer = outer as u64;
+        let start = outer.addr() as u64;
         Ok(Self {
-            outer,
+            outer: outer.cast(),
             outer_bytes,
-            base: outer.next_multiple_of(align),
+            skipped: start.next_multiple_of(align) - start,
             bytes,
         })
     }
@@ -87,18 +94,21 @@ impl Map {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: without FIXED the system chooses addresses that nothing else has mapped.
         let outer = unsafe { mm::mmap_anonymous(ptr::null_mut(), length, access, MapFlags::PRIVATE | huge) }?;
-        let outer = outer as u64;
         Ok(Self {
-            outer,
+            outer: outer.cast(),
             outer_bytes: bytes,
-            base: outer,
+            skipped: 0,
             bytes,
         })
     }
 
-    /// First address.
+    /// First address. Pointers may be made of it and of those behind it.
     pub(crate) fn address(&self) -> u64 {
-        self.base
+        self.pointer(0).expose_provenance() as u64
+    }
+
+    fn pointer(&self, offset: u64) -> *mut c_void {
+        self.outer.wrapping_add((self.skipped + offset) as usize).cast()
     }
 
     /// The whole of it.
@@ -117,7 +127,7 @@ impl Map {
         if !whole || end > self.bytes {
             return Err(Errno::INVAL);
         }
-        Ok((pointer(self.base + part.offset), length(part.bytes)?))
+        Ok((self.pointer(part.offset), length(part.bytes)?))
     }
 
     /// Makes a part readable and writable. What was closed reads as zero.
@@ -247,49 +257,83 @@ impl Map {
     ///
     /// The part must not be locked: Linux then forgets the lock of all the map it was cut from, and counts what
     /// was moved twice for ever (seen on 6.18).
-    pub(crate) fn move_pages(&self, from: Part, to: &Self, at: u64) -> Result<(), Errno> {
+    ///
+    /// For the time of the call as many addresses and bytes more are counted against the limits of the process.
+    ///
+    /// # Safety
+    /// The part is open.
+    pub(crate) unsafe fn move_pages(&self, from: Part, to: &Self, at: u64) -> Result<(), Errno> {
         let bytes = from.bytes;
-        self.move_or_fill(from, to, Part { offset: at, bytes })
+        // SAFETY: the caller's promise.
+        unsafe { self.move_or_fill(from, to, Part { offset: at, bytes }) }
     }
 
-    fn move_or_fill(&self, from: Part, to: &Self, place: Part) -> Result<(), Errno> {
+    /// # Safety
+    /// The first part is open.
+    unsafe fn move_or_fill(&self, from: Part, to: &Self, place: Part) -> Result<(), Errno> {
         let (source, length) = self.locate(from)?;
         let (target, _) = to.locate(place)?;
-        if length > (source as usize).abs_diff(target as usize) {
+        if length > source.addr().abs_diff(target.addr()) {
             return Err(Errno::INVAL);
         }
-        let flags = MremapFlags::MAYMOVE | DONT_UNMAP;
-        // SAFETY: both parts are ours alone by the type's invariant; the caller means to lose what the target
-        // holds, and they do not overlap.
-        let moved = unsafe { mm::mremap_fixed(source, length, length, flags, target) };
+        // Straight to the target the system would unmap what is there before it looks at its limits (seen on 6.18), and a map
+        // of another thread could come to lie in the hole. So the pages first move to where nothing is, which is refused
+        // without any change; from there they move to the target, which counts against no limit.
+        let between = Self::lift(source, length)?;
+        // SAFETY: the first part is ours since it was moved there, the second by the type's invariant, and the caller means to
+        // lose what that holds. They do not overlap, as both were mapped at once.
+        let moved = unsafe { mm::mremap_fixed(between, length, length, MremapFlags::MAYMOVE, target) };
         let Err(error) = moved else { return Ok(()) };
-        // The system unmaps the target before it looks at some of its limits, and leaves a hole (RLIMIT_DATA, seen on
-        // 6.18). Addresses of ours must stay ours: fill it, if there is one.
+        // Only where the process has as many maps as it may have, which the system sees before it unmaps, or where the system
+        // has no memory for tables of its own. Then there may be a hole after all: addresses of ours must stay ours.
         let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
         // SAFETY: with NOREPLACE the call fails where anything is mapped.
         let _ = unsafe { mm::mmap_anonymous(target, length, ProtFlags::empty(), flags) };
+        // SAFETY: the first is open by the caller's promise, and so is what was moved from there. Both are ours alone, and as
+        // two maps they share nothing.
+        unsafe { ptr::copy_nonoverlapping(between.cast::<u8>(), source.cast::<u8>(), length) };
+        // SAFETY: mapped in `lift` and used no more. Where the system refuses, the addresses are lost and nothing else.
+        let _ = unsafe { mm::munmap(between, length) };
         Err(error)
+    }
+
+    /// Moves pages to addresses that the system chooses; those they leave stay mapped. A failed call changes nothing.
+    fn lift(source: *mut c_void, length: usize) -> Result<*mut c_void, Errno> {
+        let flags = libc::c_ulong::from((MremapFlags::MAYMOVE | DONT_UNMAP).bits());
+        // SAFETY: where there is a hint the system takes it only if nothing is mapped there, and else chooses addresses with
+        // that property. The pages are ours, and what they hold is not lost.
+        let lifted = unsafe {
+            libc::syscall(
+                libc::SYS_mremap,
+                source,
+                length,
+                length,
+                flags,
+                alike(source, length),
+            )
+        };
+        if lifted == -1 {
+            let code = std::io::Error::last_os_error().raw_os_error();
+            return Err(code.map_or(Errno::NOSYS, Errno::from_raw_os_error));
+        }
+        Ok(ptr::with_exposed_provenance_mut(lifted as usize))
     }
 
     /// The same between two open parts of whole pages: the target ends up with the pages, the origin open and empty.
     ///
     /// After a failure the origin is as it was and the target open; what the target held may be lost. The pages of neither
     /// may be locked.
-    pub(crate) fn transfer_pages(&self, from: Part, to: &Self, at: u64) -> Result<(), Errno> {
-        let (_, length) = self.locate(from)?;
+    ///
+    /// # Safety
+    /// The part is open.
+    pub(crate) unsafe fn transfer_pages(&self, from: Part, to: &Self, at: u64) -> Result<(), Errno> {
         let place = Part {
             offset: at,
             bytes: from.bytes,
         };
-        // For the time of the call the system charges the pages twice, and should a limit be met it has unmapped the
-        // target already, which then could not be opened again for the same reason. So room for as much is asked for
-        // first, and given back.
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: without FIXED the system chooses addresses that nothing else has mapped.
-        let room = unsafe { mm::mmap_anonymous(ptr::null_mut(), length, access, MapFlags::PRIVATE) }?;
-        // SAFETY: it was mapped just now, and nothing was made of it.
-        unsafe { mm::munmap(room, length) }?;
-        self.move_or_fill(from, to, place).inspect_err(|_| {
+        // SAFETY: the caller's promise.
+        let moved = unsafe { self.move_or_fill(from, to, place) };
+        moved.inspect_err(|_| {
             let _ = to.open(place);
         })
     }
@@ -329,15 +373,36 @@ impl Map {
         let map = std::mem::ManuallyDrop::new(self);
         // SAFETY: the addresses are ours alone by the type's invariant, and the token ends here unless the
         // system refused.
-        let unmapped = unsafe { mm::munmap(pointer(map.outer), map.outer_bytes as usize) };
+        let unmapped = unsafe { mm::munmap(map.outer.cast(), map.outer_bytes as usize) };
         unmapped.map_err(|_| std::mem::ManuallyDrop::into_inner(map))
     }
+}
+
+/// Free addresses that lie to a huge page as these do, where some were found; null where pages are fewer than a huge one.
+fn alike(source: *mut c_void, length: usize) -> *mut c_void {
+    if length < HUGE {
+        return ptr::null_mut();
+    }
+    // SAFETY: without FIXED the system chooses addresses that nothing else has mapped.
+    let room = unsafe {
+        mm::mmap_anonymous(
+            ptr::null_mut(),
+            length + HUGE,
+            ProtFlags::empty(),
+            MapFlags::PRIVATE,
+        )
+    };
+    let Ok(room) = room else { return ptr::null_mut() };
+    // SAFETY: it was mapped just now, and nothing was made of it.
+    let unmapped = unsafe { mm::munmap(room, length + HUGE) };
+    let ahead = source.addr().wrapping_sub(room.addr()) % HUGE;
+    unmapped.map_or(ptr::null_mut(), |()| room.wrapping_byte_add(ahead))
 }
 
 impl Drop for Map {
     fn drop(&mut self) {
         // SAFETY: the addresses are ours alone by the type's invariant, and the token ends here.
-        let unmapped = unsafe { mm::munmap(pointer(self.outer), self.outer_bytes as usize) };
+        let unmapped = unsafe { mm::munmap(self.outer.cast(), self.outer_bytes as usize) };
         if unmapped.is_err() {
             // The addresses are lost; the memory need not be.
             let _ = self.empty(self.whole());
@@ -349,42 +414,191 @@ impl Drop for Map {
 mod tests {
     use super::*;
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use std::alloc::{Layout, alloc, dealloc};
+    use std::mem::ManuallyDrop;
     use std::process::Command;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// In a process of its own, as limits are the process's.
-    #[test]
-    #[cfg_attr(miri, ignore)]
-    fn a_move_past_a_limit_lets_go_of_no_address() {
-        let test = "os::map::tests::alone_a_move_past_a_limit_lets_go_of_no_address";
+    /// Runs a test in a process of its own, as limits are the process's.
+    fn alone(test: &str) {
+        let test = format!("os::map::tests::{test}");
         let this = std::env::current_exe().expect("this program");
         let run = Command::new(this)
-            .args(["--exact", test, "--ignored"])
+            .args(["--exact", &test, "--ignored", "--nocapture"])
             .output()
             .expect("runs");
         let text = String::from_utf8_lossy(&run.stdout);
         assert!(run.status.success() && text.contains("1 passed"), "{text}");
     }
 
-    #[test]
-    #[ignore = "changes a limit of the whole process: the test above runs it"]
-    fn alone_a_move_past_a_limit_lets_go_of_no_address() {
+    /// Sixteen pages.
+    fn part(first: u64) -> Part {
         let page = super::super::page_bytes();
-        let part = |first: u64| Part {
+        Part {
             offset: first * page,
             bytes: 16 * page,
-        };
+        }
+    }
+
+    /// Twice sixteen pages, of which the first are open.
+    fn map() -> Map {
+        let page = super::super::page_bytes();
         let map = Map::new(32 * page, page).expect("addresses");
         map.open(part(0)).expect("memory");
-        let before = getrlimit(Resource::Data);
-        let limited = |current| Rlimit { current, ..before };
-        setrlimit(Resource::Data, limited(Some(1))).expect("a lower limit");
-        let moved = map.move_pages(part(0), &map, 16 * page);
-        let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
-        let hole = pointer(map.address() + 16 * page);
-        // SAFETY: with NOREPLACE the call fails where anything is mapped.
-        let mapped = unsafe { mm::mmap_anonymous(hole, page as usize, ProtFlags::empty(), flags) };
-        setrlimit(Resource::Data, before).expect("the limit that was");
-        assert!(moved.is_err());
-        assert_eq!(mapped.err(), Some(Errno::EXIST));
+        map
+    }
+
+    /// Moves the first sixteen pages to the others.
+    fn moves(map: &Map) -> Result<(), Errno> {
+        // SAFETY: `map` has opened them.
+        unsafe { map.move_pages(part(0), map, part(16).offset) }
+    }
+
+    /// The first byte of a part that is open.
+    fn first_byte(map: &Map, part: Part) -> *mut u8 {
+        map.locate(part).expect("a part").0.cast()
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn a_refused_move_leaves_no_hole_at_any_moment() {
+        alone("alone_a_refused_move_leaves_no_hole_at_any_moment");
+    }
+
+    #[test]
+    #[ignore = "changes a limit of the whole process: the test above runs it"]
+    fn alone_a_refused_move_leaves_no_hole_at_any_moment() {
+        let map = map();
+        let (target, length) = map.locate(part(16)).expect("a part");
+        let target = target.expose_provenance();
+        let (began, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let intruder = scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    let hint = ptr::with_exposed_provenance_mut(target);
+                    // SAFETY: without FIXED the system takes the hint only where nothing is mapped.
+                    let mapped =
+                        unsafe { mm::mmap_anonymous(hint, length, ProtFlags::empty(), MapFlags::PRIVATE) };
+                    let mapped = mapped.expect("addresses, which no limit counts");
+                    if mapped.addr() == target {
+                        return true;
+                    }
+                    // SAFETY: mapped just now, and nothing was made of it.
+                    unsafe { mm::munmap(mapped, length) }.expect("it is mapped");
+                    began.store(true, Ordering::Relaxed);
+                }
+                false
+            });
+            // A thread that begins allocates, which the limit would refuse.
+            while !began.load(Ordering::Relaxed) && !intruder.is_finished() {
+                std::thread::yield_now();
+            }
+            let before = getrlimit(Resource::Data);
+            let limited = |current| Rlimit { current, ..before };
+            setrlimit(Resource::Data, limited(Some(1))).expect("a lower limit");
+            let refused = (0..20_000).take_while(|_| !intruder.is_finished() && moves(&map).is_err());
+            let refused = refused.count();
+            setrlimit(Resource::Data, before).expect("the limit that was");
+            ended.store(true, Ordering::Relaxed);
+            let found = intruder.join().expect("no panic");
+            assert!(
+                !found,
+                "another thread has mapped addresses of the map after {refused} moves"
+            );
+            assert_eq!(refused, 20_000);
+        });
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn a_move_loses_nothing_where_the_process_has_all_the_maps_it_may_have() {
+        alone("alone_a_move_loses_nothing_where_the_process_has_all_the_maps_it_may_have");
+    }
+
+    #[test]
+    #[ignore = "takes all maps that the process may have: the test above runs it"]
+    fn alone_a_move_loses_nothing_where_the_process_has_all_the_maps_it_may_have() {
+        let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("a limit");
+        let limit: u64 = limit.trim().parse().expect("a number");
+        if limit > 1 << 17 {
+            println!("skipped: {limit} maps are too many to fill");
+            return;
+        }
+        let page = super::super::page_bytes();
+        let one = |at: u64| Part {
+            offset: 2 * at * page,
+            bytes: page,
+        };
+        let filler = Map::new(2 * limit * page, page).expect("addresses");
+        let last = Part {
+            offset: (2 * limit - 1) * page,
+            bytes: page,
+        };
+        let maps: Vec<Map> = (0..40).map(|_| map()).collect();
+        let (mut filled, mut kept, mut moved) = (0, 0, 0);
+        for (at, map) in maps.iter().enumerate() {
+            if at % 20 == 0 {
+                if at > 0 {
+                    // One map more and not two: so every number of maps that there may still be comes up.
+                    filler.open(last).expect("room for a map");
+                }
+                while filler.open(one(filled)).is_ok() {
+                    filled += 1;
+                }
+            }
+            let byte = first_byte(map, part(0));
+            // SAFETY: open, and ours alone.
+            unsafe { byte.write(at as u8 + 1) };
+            let outcome = moves(map);
+            let holder = if outcome.is_ok() { part(16) } else { part(0) };
+            // SAFETY: a moved part is open, and one that was not moved is as it was.
+            let found = unsafe { first_byte(map, holder).read() };
+            assert_eq!(usize::from(found), at + 1, "{outcome:?}");
+            match outcome {
+                Ok(()) => moved += 1,
+                Err(_) => kept += 1,
+            }
+            if at % 2 == 1 {
+                filled -= 1;
+                filler.close(one(filled)).expect("fewer maps than before");
+            }
+        }
+        assert!(kept > 0 && moved > 0, "{kept} kept, {moved} moved");
+    }
+
+    /// An interpreter refuses a pointer that leads to nothing.
+    #[test]
+    fn bytes_are_reached_by_the_pointer_of_the_map() {
+        let page = super::super::page_bytes();
+        let layout = Layout::from_size_align(2 * page as usize, page as usize).expect("a layout");
+        // SAFETY: the layout has a size.
+        let outer = unsafe { alloc(layout) };
+        assert!(!outer.is_null());
+        // No map of the system's, which is never asked about it.
+        let map = ManuallyDrop::new(Map {
+            outer,
+            outer_bytes: 2 * page,
+            skipped: 0,
+            bytes: 2 * page,
+        });
+        let first = Part {
+            offset: 0,
+            bytes: page,
+        };
+        let second = Part {
+            offset: page,
+            ..first
+        };
+        // SAFETY: all of it can be written.
+        unsafe { map.clear(second) }.expect("a part");
+        // SAFETY: as above.
+        unsafe { map.copy(second, &map, 0) }.expect("a part");
+        // SAFETY: as above, and it is zero.
+        unsafe { map.touch(first) }.expect("a part");
+        let byte: *const u8 = ptr::with_exposed_provenance(map.address() as usize);
+        // SAFETY: it was written, and addresses of a map lead to it.
+        assert_eq!(unsafe { byte.read() }, 0);
+        // SAFETY: allocated above with this layout.
+        unsafe { dealloc(outer, layout) };
     }
 }

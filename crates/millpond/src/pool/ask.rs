@@ -199,6 +199,7 @@ impl Heap {
     pub(crate) fn post_mortem(&self, requested: usize) -> PostMortem {
         let _inside = inside();
         let mut survey = Survey::new(requested as u64);
+        survey.limit(self.limit.bytes(), self.limit.remaining());
         self.survey(&mut survey);
         survey.finish()
     }

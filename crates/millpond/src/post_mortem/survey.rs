@@ -40,6 +40,8 @@ pub trait Lister: Send + Sync {
 pub struct Survey {
     requested: u64,
     budget: Option<BudgetFigures>,
+    /// The limit, and what it leaves.
+    limit: Option<(u64, u64)>,
     space: Option<SpaceFigures>,
     children: Top<CHILDREN>,
     holders: Holders,
@@ -56,6 +58,7 @@ impl Survey {
         Self {
             requested,
             budget: None,
+            limit: None,
             space: None,
             children: Top::default(),
             holders: Holders::default(),
@@ -80,6 +83,12 @@ impl Survey {
             bytes,
             blocks: 0,
         });
+    }
+
+    /// Names the limit of the pool that was asked, and the bytes that may still be taken under it. It counts as what refused
+    /// where the source has as many.
+    pub fn limit(&mut self, limit: u64, remaining: u64) {
+        self.limit = Some((limit, remaining)).filter(|_| limit < u64::MAX);
     }
 
     /// Bytes the source could still give, the largest hole, and bytes held from the source that no block uses. Said
@@ -122,6 +131,10 @@ impl Survey {
         PostMortem {
             requested: self.requested,
             budget: self.budget,
+            limit: self
+                .limit
+                .filter(|(_, remaining)| self.space.is_none_or(|space| *remaining <= space.free))
+                .map(|(limit, _)| limit),
             space: self.space,
             children: self.children,
             holders: self.holders.top(),

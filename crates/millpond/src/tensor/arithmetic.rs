@@ -33,7 +33,7 @@ impl Output for TensorMut<'_> {
 macro_rules! reads {
     ($self:ident, $view:expr; $($name:ident $into:ident $binary:ident $what:literal;)*) => {
         $(
-            #[doc = concat!($what, ", as a new tensor of the [set of pools](crate::pools) that holds here.")]
+            #[doc = concat!($what, ", as a new tensor of the first operand's [pool](Tensor).")]
             ///
             /// # Errors
             /// Where types differ or shapes do not go together, and when there is no memory for it.
@@ -68,8 +68,8 @@ macro_rules! all_reads {
             rdiv rdiv_into DivInto "The quotient the other way round, `other / self`: `tensor.rdiv(1)` is 1 over each element; of integers without the rest, and never by 0";
         }
 
-        /// The sum of each element and a multiple of another, as a new tensor: `self + factor * other`, in one pass. In place
-        /// it is [`axpy`](TensorMut::axpy).
+        /// The sum of each element and a multiple of another, as a new tensor of the first operand's [pool](Tensor):
+        /// `self + factor * other`, in one pass. In place it is [`axpy`](TensorMut::axpy).
         ///
         /// # Errors
         /// Where types differ, the factor is none of them or shapes do not go together, and when there is no memory for it.

@@ -7,6 +7,7 @@ use super::elementwise::{output, refuse};
 use super::error::TensorError;
 use super::layout::Layout;
 use super::number::{Number, Wide, with_number};
+use super::operand::beside;
 use super::threads;
 use super::view::{TensorMut, TensorRef};
 use super::walk::Walk;
@@ -30,7 +31,8 @@ macro_rules! cast_into {
 impl Tensor {
     cast_into!(self, self.view()?);
 
-    /// The elements as another type; see [`cast_into`](Self::cast_into). Shared where it is the type already.
+    /// The elements as another type, as a new tensor of the same [pool](Tensor); see [`cast_into`](Self::cast_into). Shared where
+    /// it is the type already.
     ///
     /// # Errors
     /// When there is no memory for it, and for half precision without the feature `half`.
@@ -38,7 +40,9 @@ impl Tensor {
         if dtype == self.dtype() {
             return Ok(SharedOrCopied::Shared(self.clone()));
         }
-        let mut out = Self::zeros(self.shape(), dtype)?;
+        let mut out = beside(self.storage.home(), |from| {
+            Self::zeros_in(from, self.shape(), dtype)
+        })?;
         self.cast_into(&mut out)?;
         Ok(SharedOrCopied::Copied(out))
     }
@@ -48,7 +52,7 @@ impl Tensor {
 impl TensorRef<'_> {
     cast_into!(self, *self);
 
-    /// The elements as another type, as a new tensor; see [`cast_into`](Self::cast_into).
+    /// The elements as another type, as a new tensor of the same [pool](Tensor); see [`cast_into`](Self::cast_into).
     ///
     /// # Errors
     /// When there is no memory for it, and for half precision without the feature `half`.
@@ -56,7 +60,7 @@ impl TensorRef<'_> {
         if dtype == self.dtype() {
             return self.to_tensor();
         }
-        let mut out = Tensor::zeros(self.shape(), dtype)?;
+        let mut out = beside(self.home(), |from| Tensor::zeros_in(from, self.shape(), dtype))?;
         self.cast_into(&mut out)?;
         Ok(out)
     }

@@ -4,14 +4,12 @@ use super::Tensor;
 use super::error::TensorError;
 use super::layout::Layout;
 use super::number::with_plain;
-use super::operand::Operand;
+use super::operand::{Operand, beside};
 use super::threads;
 use super::view::{TensorMut, TensorRef};
 use super::walk::Walk;
 use crate::buffer::{Buffer, Origin};
 use crate::device::Device;
-use crate::pool::Pool;
-use crate::pools::draw;
 use crate::storage::Storage;
 use bytemuck::Pod;
 use std::ops::{Deref, Range};
@@ -93,7 +91,7 @@ impl Destination<Tensor> for Device {
 
 /// Copies, contiguous and in a storage of their own; and what is one only where it has to be, which it says.
 impl Tensor {
-    /// A copy of the elements.
+    /// A copy of the elements, of the same [pool](Tensor).
     ///
     /// # Errors
     /// When there is no memory for it.
@@ -109,7 +107,8 @@ impl Tensor {
         self.view()?.to_tensor_in(from)
     }
 
-    /// The tensor with elements that follow one another in memory: this one where they do, else a copy.
+    /// The tensor with elements that follow one another in memory: this one where they do, else a copy of the same
+    /// [pool](Tensor).
     ///
     /// # Errors
     /// When there is no memory for a copy.
@@ -120,8 +119,8 @@ impl Tensor {
         self.deep_copy().map(SharedOrCopied::Copied)
     }
 
-    /// The same elements in another shape: as a view where that can be, else a copy. What is a view or nothing is
-    /// [`reshape`](Self::reshape).
+    /// The same elements in another shape: as a view where that can be, else a copy of the same [pool](Tensor). What is a view or
+    /// nothing is [`reshape`](Self::reshape).
     ///
     /// # Errors
     /// Where the shape has another number of elements, and when there is no memory for a copy.
@@ -164,12 +163,13 @@ impl Tensor {
 }
 
 impl TensorRef<'_> {
-    /// A copy of the elements, as a tensor.
+    /// A copy of the elements, as a tensor of the same [pool](Tensor); of a slice's, of the [set of pools](crate::pools) that holds
+    /// here.
     ///
     /// # Errors
     /// When there is no memory for it.
     pub fn to_tensor(&self) -> Result<Tensor, TensorError> {
-        draw(|pool: &Pool| self.to_tensor_in(pool))
+        beside(self.home(), |from| self.to_tensor_in(from))
     }
 
     /// A copy of the elements, as a tensor in memory of a pool, tenant or source of choice.

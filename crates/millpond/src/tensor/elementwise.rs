@@ -9,15 +9,13 @@ use super::error::TensorError;
 use super::kernel::{self, Side};
 use super::layout::{Layout, broadcast};
 use super::number::{Number, with_number};
-use super::operand::Operand;
+use super::operand::{Operand, beside};
 use super::scalar::Scalar;
 use super::threads;
 use super::view::{TensorMut, TensorRef};
 use super::walk::Walk;
 use crate::buffer::Origin;
 use crate::dtype::DType;
-use crate::pool::Pool;
-use crate::pools::draw;
 
 /// An operation on two elements.
 #[derive(Clone, Copy)]
@@ -89,9 +87,10 @@ impl Binary {
     ) -> Result<Tensor, TensorError> {
         let dtype = left.dtype();
         right.expect(operation, dtype, left.shape())?;
+        let home = left.home().or(right.home());
         if !(left.is_contiguous() && right.is_flat(left.shape())) {
             let shape = broadcast(operation, left.shape(), right.shape())?;
-            let mut out = Tensor::zeros(&*shape, dtype)?;
+            let mut out = beside(home, |from| Tensor::zeros_in(from, &*shape, dtype))?;
             self.write_into(operation, left, right, out.view_mut()?)?;
             return Ok(out);
         }
@@ -100,8 +99,8 @@ impl Binary {
             T => {
                 let (right, elements) = (right.side::<T>(), left.flat::<T>());
                 self.check(operation, Side::Each(elements), right)?;
-                draw(|pool: &Pool| {
-                    let owner = pool.handle().0;
+                beside(home, |from| {
+                    let owner = from.handle().0;
                     let made = with_binary!(self, T, f => kernel::make(owner, elements, right, f))?;
                     Tensor::from_buffer(made, left.shape())
                 })

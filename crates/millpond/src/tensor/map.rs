@@ -11,7 +11,7 @@ use super::error::TensorError;
 use super::expect;
 use super::kernel::{self, Kernel, Side};
 use super::layout::broadcast;
-use super::operand::Operand;
+use super::operand::{Operand, beside};
 use super::threads;
 use super::view::{TensorMut, TensorRef};
 use super::walk::Walk;
@@ -209,8 +209,8 @@ macro_rules! maps {
 
 macro_rules! maps_out {
     ($self:ident, $view:expr) => {
-        /// What a function makes of each element, in order, as a new tensor of the [set of pools](crate::pools) that holds
-        /// here. The new elements may be of another type.
+        /// What a function makes of each element, in order, as a new tensor of the same [pool](Tensor). The new elements may be of
+        /// another type.
         ///
         /// ```
         /// let words = millpond::Tensor::from_slice(&[3u8, 0, 200], [3])?.map(|x: u8| f32::from(x) / 255.0)?;
@@ -326,9 +326,12 @@ fn map_new<T: Element, R: Element>(
     expect(T::DTYPE, view.dtype())?;
     if view.is_contiguous() {
         let from = view.flat::<T>();
-        return Ok(Tensor::empty::<R>(view.shape())?.write_with(|at| f(from[at])));
+        let out = beside(view.home(), |place| Tensor::empty_in::<R>(place, view.shape()))?;
+        return Ok(out.write_with(|at| f(from[at])));
     }
-    let mut out = Tensor::zeros(view.shape(), R::DTYPE)?;
+    let mut out = beside(view.home(), |place| {
+        Tensor::zeros_in(place, view.shape(), R::DTYPE)
+    })?;
     map_to(out.view_mut()?, view, f);
     Ok(out)
 }

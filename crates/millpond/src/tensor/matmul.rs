@@ -14,7 +14,7 @@ use super::error::TensorError;
 use super::kernel::{self, Kernel};
 use super::layout::{Dims, Layout, broadcast};
 use super::number::{Number, with_number};
-use super::operand::Operand;
+use super::operand::{Operand, beside};
 use super::threads;
 use super::view::{TensorMut, TensorRef};
 
@@ -269,8 +269,8 @@ fn pair(numbers: &[usize]) -> [usize; 2] {
 
 macro_rules! matmul {
     ($self:ident, $view:expr) => {
-        /// The product of two matrices, as a new tensor. Of tensors of more dimensions than two the last two are matrices;
-        /// those before go together as in [`add`](Self::add), and each two matrices are multiplied.
+        /// The product of two matrices, as a new tensor of the first one's [pool](Tensor). Of tensors of more dimensions than
+        /// two the last two are matrices; those before go together as in [`add`](Self::add), and each two matrices are multiplied.
         ///
         /// # Errors
         /// Where they are none, their sizes do not go together or types differ, and when there is no memory for it.
@@ -278,7 +278,8 @@ macro_rules! matmul {
             let (view, other) = ($view, other.into());
             let shape = shape_of("matmul", view.shape(), other.shape())?;
             other.expect("matmul", view.dtype(), view.shape())?;
-            let mut out = Tensor::zeros(&*shape, view.dtype())?;
+            let home = view.home().or(other.home());
+            let mut out = beside(home, |from| Tensor::zeros_in(from, &*shape, view.dtype()))?;
             multiply("matmul", view, &other, out.view_mut()?)?;
             Ok(out)
         }

@@ -7,7 +7,31 @@ use super::layout::Layout;
 use super::number::{Number, elements, with_number};
 use super::scalar::Scalar;
 use super::view::{TensorMut, TensorRef};
+use crate::block::Owner;
+use crate::buffer::{Handle, Origin};
 use crate::dtype::DType;
+use crate::pool::Pool;
+use crate::pools::draw;
+
+/// The origin of a result.
+pub(super) struct Beside(Owner);
+
+impl Origin for Beside {
+    fn handle(&self) -> Handle {
+        Handle(self.0.clone())
+    }
+}
+
+/// Makes a result where an operand's memory came from; where that is nowhere, in the set of pools that holds here.
+pub(super) fn beside<R>(
+    home: Option<&Owner>,
+    make: impl FnOnce(&Beside) -> Result<R, TensorError>,
+) -> Result<R, TensorError> {
+    match home {
+        Some(owner) => make(&Beside(owner.clone())),
+        None => draw(|pool: &Pool| make(&Beside(pool.handle().0))),
+    }
+}
 
 /// One operand of an operation: a tensor, a view, or a number. What takes one takes `&tensor` and `0.5` alike.
 #[derive(Debug)]
@@ -71,6 +95,15 @@ impl<'a> Operand<'a> {
             Kind::Tensor(tensor) => tensor.view().map(Some),
             Kind::View(view) => Ok(Some(view)),
             Kind::Scalar(_) => Ok(None),
+        }
+    }
+
+    /// Who has handed out its memory, if it was a pool, tenant or source.
+    pub(super) fn home(&self) -> Option<&Owner> {
+        match &self.0 {
+            Kind::Tensor(tensor) => tensor.storage().home(),
+            Kind::View(view) => view.home(),
+            Kind::Scalar(_) => None,
         }
     }
 

@@ -12,7 +12,7 @@ use super::error::TensorError;
 use super::kernel::{self, Kernel};
 use super::layout::Layout;
 use super::number::{Number, Wide, with_number};
-use super::operand::Operand;
+use super::operand::{Beside, Operand, beside};
 use super::scalar::Scalar;
 use super::threads;
 use super::view::{TensorMut, TensorRef};
@@ -296,14 +296,17 @@ macro_rules! sums {
             out.fill(sum(view)?)
         }
 
-        /// The sums along a dimension, which is then gone. Of integers, and of truth values, they are of 64 bits.
+        /// The sums along a dimension, which is then gone, as a new tensor of the same [pool](Tensor). Of integers, and of truth
+        /// values, they are of 64 bits.
         ///
         /// # Errors
         /// Where there is no such dimension, when there is no memory for it, and for half precision without the feature
         /// `half`.
         pub fn sum_dim(&$self, dim: usize) -> Result<Tensor, TensorError> {
             let view = $view;
-            let mut out = Tensor::zeros(view.layout().gone(dim)?.shape(), sum_dtype(view.dtype()))?;
+            let gone = view.layout().gone(dim)?;
+            let make = |from: &Beside| Tensor::zeros_in(from, gone.shape(), sum_dtype(view.dtype()));
+            let mut out = beside(view.home(), make)?;
             sum_dim(view, dim, &mut out.view_mut()?)?;
             Ok(out)
         }

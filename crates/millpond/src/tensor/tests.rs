@@ -8,6 +8,7 @@ mod exchange;
 mod lie;
 pub(super) mod model;
 mod operations;
+mod origins;
 mod parallel;
 mod sums;
 mod text;

@@ -7,6 +7,7 @@ use super::layout::Layout;
 use super::number::{elements, elements_mut, with_number};
 use super::scalar::Scalar;
 use super::walk::Walk;
+use crate::block::Owner;
 use crate::dtype::{DType, Element};
 use bytemuck::Pod;
 use std::io::{self, Write};
@@ -28,6 +29,8 @@ use std::io::{self, Write};
 pub struct TensorRef<'a> {
     /// Whole elements of the type, aligned for it.
     bytes: &'a [u8],
+    /// Who has handed the memory out, if it was a pool, tenant or source: what is made of the elements comes from there.
+    home: Option<&'a Owner>,
     dtype: DType,
     /// Its elements lie in `bytes`.
     layout: Layout,
@@ -52,6 +55,8 @@ pub struct TensorRef<'a> {
 pub struct TensorMut<'a> {
     /// Whole elements of the type, aligned for it.
     bytes: &'a mut [u8],
+    /// As that of a [`TensorRef`].
+    home: Option<&'a Owner>,
     dtype: DType,
     /// Its elements lie in `bytes`, each in a place of its own.
     layout: Layout,
@@ -60,7 +65,24 @@ pub struct TensorMut<'a> {
 impl<'a> TensorRef<'a> {
     pub(super) fn of(bytes: &'a [u8], dtype: DType, layout: Layout) -> Self {
         debug_assert!(layout.last().is_none_or(|last| last < bytes.len() / dtype.size()));
-        Self { bytes, dtype, layout }
+        let home = None;
+        Self {
+            bytes,
+            home,
+            dtype,
+            layout,
+        }
+    }
+
+    /// The same view of memory that this owner has handed out.
+    #[inline]
+    pub(super) fn at_home(self, home: Option<&'a Owner>) -> Self {
+        Self { home, ..self }
+    }
+
+    /// Who hands out memory for what is made of the elements, if anybody but the set of pools that holds here.
+    pub(super) fn home(&self) -> Option<&'a Owner> {
+        self.home
     }
 
     /// A slice as a view of a shape, row after row.
@@ -208,7 +230,7 @@ impl<'a> TensorRef<'a> {
 
     #[inline]
     pub(super) fn with(&self, layout: Layout) -> Self {
-        Self::of(self.bytes, self.dtype, layout)
+        Self::of(self.bytes, self.dtype, layout).at_home(self.home)
     }
 
     /// Where a change of the layout leads, in the same memory.
@@ -247,7 +269,19 @@ impl<'a> TensorMut<'a> {
     pub(super) fn of(bytes: &'a mut [u8], dtype: DType, layout: Layout) -> Self {
         debug_assert!(layout.last().is_none_or(|last| last < bytes.len() / dtype.size()));
         debug_assert!(!layout.overlaps());
-        Self { bytes, dtype, layout }
+        let home = None;
+        Self {
+            bytes,
+            home,
+            dtype,
+            layout,
+        }
+    }
+
+    /// The same view of memory that this owner has handed out.
+    #[inline]
+    pub(super) fn at_home(self, home: Option<&'a Owner>) -> Self {
+        Self { home, ..self }
     }
 
     /// A slice as a view of a shape, row after row.
@@ -275,13 +309,13 @@ impl<'a> TensorMut<'a> {
 
     /// The same view, lent.
     pub fn reborrow(&mut self) -> TensorMut<'_> {
-        TensorMut::of(self.bytes, self.dtype, self.layout)
+        TensorMut::of(self.bytes, self.dtype, self.layout).at_home(self.home)
     }
 
     /// The same view, to read.
     #[must_use]
     pub fn as_ref(&self) -> TensorRef<'_> {
-        TensorRef::of(self.bytes, self.dtype, self.layout)
+        TensorRef::of(self.bytes, self.dtype, self.layout).at_home(self.home)
     }
 
     /// The elements, where they follow one another in memory.
@@ -354,8 +388,8 @@ impl<'a> TensorMut<'a> {
         let cut = end.min(self.bytes.len() / self.dtype.size());
         let (below, above) = self.bytes.split_at_mut(cut * self.dtype.size());
         Ok((
-            TensorMut::of(below, self.dtype, first),
-            TensorMut::of(above, self.dtype, second.moved_down(cut)),
+            TensorMut::of(below, self.dtype, first).at_home(self.home),
+            TensorMut::of(above, self.dtype, second.moved_down(cut)).at_home(self.home),
         ))
     }
 

@@ -11,6 +11,7 @@ mod pools;
 #[cfg(feature = "record")]
 mod snapshots;
 mod work;
+mod zeroed;
 
 use millpond::{GlobalPool, PoolStats};
 use std::process::{Command, Output};

@@ -139,6 +139,22 @@ fn a_source_may_allocate_under_the_lock_of_its_pool() {
     drop(pool);
 }
 
+/// What is freed under a lock goes back when the call is over, some of it in cold paths of their own.
+#[test]
+fn a_source_may_free_many_blocks_at_once() {
+    let few = std::thread::Builder::new().stack_size(256 << 10);
+    let work = || {
+        let mut held: Vec<Box<usize>> = (0..200_000).map(Box::new).collect();
+        let log = move |_: &SourceEvent<'_>| held.clear();
+        let host = Host::builder().build().expect("a source");
+        let pool = Pool::builder().over(Box::new(Logged::new(host, log)));
+        let block = pool.expect("a pool").alloc_zeroed::<u8>(1 << 20).expect("room");
+        assert_eq!(block[0], 0);
+        Stamped::new(1 << 20, 1).check();
+    };
+    few.spawn(work).expect("a thread").join().expect("no panic");
+}
+
 #[test]
 fn a_fork_finds_all_pools_at_rest() {
     let (pool, over) = (noisy(), AtomicBool::new(false));

@@ -466,6 +466,7 @@ impl Shared {
     /// Who holds what, for a request that was refused.
     pub(super) fn post_mortem(&self, requested: u64) -> PostMortem {
         let mut survey = Survey::new(requested);
+        survey.limit(self.parts.limit.bytes(), self.parts.limit.remaining());
         self.survey(&mut survey);
         survey.elsewhere(self.elsewhere());
         survey.finish()

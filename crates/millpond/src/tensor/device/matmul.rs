@@ -48,8 +48,8 @@ macro_rules! into {
 /// Products of matrices, by [cuBLAS](crate::cuda::CudaQueue::matmul_backend) where it is there, else by tiles in the device's shared
 /// memory. Singles and doubles are added up in their own type, halves in single precision.
 impl DeviceTensor {
-    /// The product of two matrices, as a new tensor. Of tensors of more dimensions than two the last two are matrices; those before
-    /// go together as in [`add`](Self::add), and each two matrices are multiplied.
+    /// The product of two matrices, as a new tensor of this one's pool and stream. Of tensors of more dimensions than two the last
+    /// two are matrices; those before go together as in [`add`](Self::add), and each two matrices are multiplied.
     ///
     /// # Errors
     /// Where they are none, their sizes do not go together or types differ, when there is no memory for it, and what the driver says.

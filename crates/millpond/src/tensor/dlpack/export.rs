@@ -6,6 +6,7 @@ use super::managed::{Form, ManagedTensor};
 use crate::tensor::{MAX_RANK, Tensor};
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 /// What crosses the border, and what it stands on.
 ///
@@ -101,8 +102,12 @@ fn refused(tensor: Tensor, why: DlpackError) -> NotExported {
 /// Tensors for other libraries, with the feature `dlpack`. Nothing is copied but where it says so; see [`dlpack`](super).
 impl Tensor {
     /// Whether nobody else has the storage, and each element a place of its own.
-    fn may_be_written(&self) -> bool {
-        self.holders() == 1 && self.storage().is_writable() && !self.layout().overlaps()
+    ///
+    /// `get_mut` and not a look at the count: where another thread had a tensor of the storage, its last read then happens
+    /// before whatever the consumer writes.
+    fn may_be_written(&mut self) -> bool {
+        let apart = !self.layout().overlaps();
+        Arc::get_mut(&mut self.storage).is_some_and(|storage| storage.is_writable() && apart)
     }
 
     /// The tensor for another library, which shares it with this one: to be read.
@@ -118,7 +123,7 @@ impl Tensor {
     ///
     /// # Errors
     /// The tensor itself, when there is no memory for the structure.
-    pub fn into_dlpack(self) -> Result<ManagedTensor, NotExported> {
+    pub fn into_dlpack(mut self) -> Result<ManagedTensor, NotExported> {
         let flags = if self.may_be_written() { 0 } else { READ_ONLY };
         export(self, flags)
     }
@@ -128,14 +133,14 @@ impl Tensor {
     /// # Errors
     /// The tensor itself, where it would have to be said ([`DlpackError::ReadOnly`]), and when there is no memory for the
     /// structure.
-    pub fn into_dlpack_legacy(self) -> Result<ManagedTensor<DLManagedTensor>, NotExported> {
+    pub fn into_dlpack_legacy(mut self) -> Result<ManagedTensor<DLManagedTensor>, NotExported> {
         if self.may_be_written() {
             return export(self, 0);
         }
         Err(refused(self, DlpackError::ReadOnly))
     }
 
-    /// A copy of the elements for another library, which says that it is one and may be written.
+    /// A copy of the elements for another library, of the same [pool](Tensor), which says that it is one and may be written.
     ///
     /// # Errors
     /// When there is no memory for it.

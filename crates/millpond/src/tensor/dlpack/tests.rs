@@ -9,6 +9,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 /// What another library keeps for a structure that it made.
 struct Kept<F> {
@@ -483,4 +484,28 @@ fn null_is_no_structure_to_delete() {
     // SAFETY: nobody uses it any more.
     unsafe { deleter(raw) };
     assert_eq!(source.held_bytes(), 0);
+}
+
+/// On a processor this finds nothing: an interpreter tells of the race that there would be.
+#[test]
+fn a_consumer_writes_after_the_last_read_of_another_thread() {
+    fn exported<F: Form>(export: fn(Tensor) -> Result<ManagedTensor<F>, NotExported>) {
+        let source = fake::unpooled();
+        let tensor = Tensor::from_slice_in(&source, &[1u16, 2, 3, 4], [4]).expect("room");
+        let reader = tensor.clone();
+        let reader = thread::spawn(move || reader.to_vec::<u16>().expect("its type"));
+        while tensor.holders() > 1 {
+            thread::yield_now();
+        }
+        let managed = export(tensor).expect("nobody else has it");
+        let (elements, _) = managed.parts();
+        // SAFETY: there are four such elements, which nobody else has.
+        unsafe { elements.data.cast::<u16>().write(7) };
+        drop(managed);
+        assert_eq!(source.held_bytes(), 0);
+        assert_eq!(reader.join().expect("no panic"), [1, 2, 3, 4]);
+    }
+    // It cannot say that elements are to be read only, so it is refused where they are.
+    exported(Tensor::into_dlpack_legacy);
+    exported(Tensor::into_dlpack);
 }
