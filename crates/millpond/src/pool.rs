@@ -33,6 +33,7 @@ mod heap;
 mod keeper;
 mod leak_check;
 mod local;
+mod lifetime;
 mod lookout;
 #[cfg(all(test, loom))]
 mod models;

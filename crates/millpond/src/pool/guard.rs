@@ -90,6 +90,11 @@ impl Guard {
         }
     }
 
+    /// Where its blocks are.
+    pub(super) fn book(&self) -> Locked<'_, Book> {
+        lock(&self.book)
+    }
+
     #[cfg(test)]
     pub(super) fn is_free(&self) -> bool {
         self.book.try_lock().is_some() || self.found.try_lock().is_some()
@@ -297,13 +302,6 @@ impl Heap {
     pub(super) fn end_quarantine(&self) {
         if let Some(guard) = &self.guard {
             self.empty_quarantine(guard, 0);
-        }
-    }
-
-    /// Every address is forgotten.
-    pub(super) fn forget_guarded(&self) {
-        if let Some(guard) = &self.guard {
-            *lock(&guard.book) = Book::default();
         }
     }
 

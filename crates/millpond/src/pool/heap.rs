@@ -9,6 +9,7 @@ use super::core::{Core, Memory};
 use super::detour::{AtRest, Detour, Line};
 use super::fork;
 use super::guard::{self, Guard};
+use super::lifetime::Lifetime;
 use super::local;
 use super::shelf::Shelf;
 use super::still::StillLedger;
@@ -51,7 +52,7 @@ impl Roll {
 /// when the pool has ended: no handle is left, and no block.
 pub(crate) struct Heap {
     number: u64,
-    pub(super) closed: AtomicBool,
+    pub(super) lifetime: Lifetime,
     /// Whether one thread at most has ever had a cache.
     alone: AtomicBool,
     pub(super) totals: Totals,
@@ -210,7 +211,7 @@ impl Heap {
         let label = PoolLabel::new(number, &parts.name, parts.kind, 0).under(policy);
         let heap = Box::leak(Box::new(Self {
             number,
-            closed: AtomicBool::new(false),
+            lifetime: Lifetime::new(),
             alone: AtomicBool::new(true),
             totals: Totals::default(),
             shelves: std::array::from_fn(|class| order.nth(Rank::Shelf, class, Shelf::default())),
@@ -299,10 +300,10 @@ impl Heap {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.lifetime.is_closed()
     }
 
-    /// A cache for a thread that has none yet; none once the pool is closed.
+    /// A cache for a thread that has none yet; none once the pool is closed or broken.
     pub(crate) fn admit(&self) -> Option<Arc<Cache>> {
         let mut roll = lock(&self.roll);
         if self.is_closed() {

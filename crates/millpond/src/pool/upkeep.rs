@@ -7,10 +7,11 @@ use super::claim;
 use super::conf::{Change, PoolConf};
 use super::core::Core;
 use super::detour::Detour;
+use super::figures::live;
 use super::fork;
+use super::guard::Guard;
 use super::heap::{Heap, lock};
 use super::keeper;
-use super::shelf::Shelf;
 use crate::event::Watchers;
 use crate::global::inside;
 use millpond_engine::{Compaction, ConfError, Mark, RetainConf};
@@ -266,7 +267,7 @@ impl Heap {
         let _inside = inside();
         {
             let roll = lock(&self.roll);
-            self.closed.store(true, Ordering::Release);
+            self.lifetime.close();
             // Wanted for ever: from now on every thread frees past its cache.
             for cache in &roll.caches {
                 cache.claim.want();
@@ -279,26 +280,31 @@ impl Heap {
         self.end_if_empty()
     }
 
-    /// Ends a closed pool, if no block of it is in anybody's hands; answers whether that is so.
+    /// Ends a closed pool, if no block of it is in anybody's hands or on its way there; answers whether that is so.
     pub(super) fn end_if_empty(&self) -> bool {
-        // Nothing is handed out any more: what is zero stays so. Every address is forgotten before the memory goes.
-        if self.live() != (0, 0) {
-            return false;
-        }
-        for shelf in &self.shelves {
-            *lock(shelf) = Shelf::default();
-        }
-        self.forget_guarded();
         let gone = {
+            // All the locks that a block can be taken under: see `Lifetime`. Every address is forgotten before the memory goes.
             let mut roll = lock(&self.roll);
-            let core = lock(&self.core).take();
+            let shelves = self.shelves.each_ref().map(lock);
+            let book = self.guard.as_ref().map(Guard::book);
+            let mut core = lock(&self.core);
+            if core.is_none() {
+                // Another thread was first.
+                return true;
+            }
+            if !self.lifetime.is_idle() || live(&roll, core.as_ref()) != (0, 0) {
+                return false;
+            }
+            let shelves = shelves.map(|mut shelf| mem::take(&mut *shelf));
+            let book = book.map(|mut book| mem::take(&mut *book));
+            let core = core.take();
             let caches = mem::take(&mut roll.caches);
             // What was freed past the caches stays in the account, and what their threads have counted.
             let tallies = caches.iter().map(|cache| &cache.tally);
             for tally in tallies.chain(core.as_ref().map(|core| &core.tally)) {
                 roll.ended.absorb(tally);
             }
-            (core, caches)
+            (core, caches, shelves, book)
         };
         // Outside the locks.
         drop(gone);
