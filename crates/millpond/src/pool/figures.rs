@@ -92,14 +92,14 @@ impl Heap {
     /// How much of what the engine has free lies apart from the largest piece of it.
     pub(crate) fn external_fragmentation(&self) -> f64 {
         let _inside = inside();
-        let core = lock(&self.core);
-        let Some(core) = core.as_ref() else { return 0.0 };
         let (mut free, mut largest) = (0u64, 0u64);
-        core.memory.policy().layout(&mut |piece| {
-            if piece.state == PieceState::Free {
-                free += piece.bytes;
-                largest = largest.max(piece.bytes);
-            }
+        self.with_engine(|core| {
+            core.memory.policy().layout(&mut |piece| {
+                if piece.state == PieceState::Free {
+                    free += piece.bytes;
+                    largest = largest.max(piece.bytes);
+                }
+            });
         });
         if free == 0 {
             return 0.0;

@@ -146,7 +146,7 @@ impl Rest {
 
 impl Drop for Rest {
     fn drop(&mut self) {
-        if !self.heap.is_closed() {
+        if !self.heap.is_shut() {
             self.roll.caches.iter().for_each(|cache| cache.claim.give_up());
         }
     }
@@ -306,7 +306,7 @@ impl Heap {
     /// A cache for a thread that has none yet; none once the pool is closed or broken.
     pub(crate) fn admit(&self) -> Option<Arc<Cache>> {
         let mut roll = lock(&self.roll);
-        if self.is_closed() {
+        if self.is_shut() {
             return None;
         }
         let cache = Arc::new(Cache::new());
@@ -323,6 +323,7 @@ impl Heap {
 
     /// Takes back what a thread that ends has kept, and its part of the account.
     pub(crate) fn retire(&self, cache: &Arc<Cache>) {
+        let _minds = self.mind_panics();
         // Under this lock nobody else wants the cache, but for a pool that is closed: that has drained it.
         let mut roll = lock(&self.roll);
         let Some(place) = roll.caches.iter().position(|other| Arc::ptr_eq(other, cache)) else {
@@ -357,7 +358,7 @@ impl Heap {
         }
         claim::barrier();
         for cache in caches {
-            if self.is_closed() {
+            if self.is_shut() {
                 cache.keep_wanted(|stacks| work(cache, stacks));
             } else {
                 cache.with_wanted(|stacks| work(cache, stacks));

@@ -6,7 +6,7 @@
 
 use super::sync::{AtomicBool, AtomicU32, Ordering, fence};
 
-/// Whether a pool is closed, and how many allocations are under way that may not be counted yet.
+/// Whether a pool is closed, how many allocations are under way that may not be counted yet, and whether a panic has broken it.
 ///
 /// The rules:
 /// 1. Whoever takes a block from a shelf or from the engine calls [`begin`](Self::begin) before it takes their locks, and
@@ -21,6 +21,7 @@ use super::sync::{AtomicBool, AtomicU32, Ordering, fence};
 pub(crate) struct Lifetime {
     closed: AtomicBool,
     under_way: AtomicU32,
+    broken: AtomicBool,
 }
 
 impl Lifetime {
@@ -28,6 +29,7 @@ impl Lifetime {
         Self {
             closed: AtomicBool::new(false),
             under_way: AtomicU32::new(0),
+            broken: AtomicBool::new(false),
         }
     }
 
@@ -40,6 +42,15 @@ impl Lifetime {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+
+    /// A panic has left the engine half changed. Under the lock of the engine, which orders it.
+    pub(crate) fn break_down(&self) {
+        self.broken.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
     }
 
     /// An allocation begins to look for a block outside the thread's cache.

@@ -67,6 +67,7 @@ impl Heap {
 
     fn place(&'static self, ask: Ask) -> Result<Taken, AllocError> {
         let Ask { requested, align, .. } = ask;
+        self.expect_whole()?;
         if let Some(guard) = &self.guard {
             return self.under_way(|| self.allocate_guarded(guard, ask));
         }
@@ -337,11 +338,7 @@ impl Heap {
     }
 
     pub(crate) fn free_large(&self, blocks: &[Free]) {
-        if let Some(core) = lock(&self.core).as_mut() {
-            for block in blocks {
-                core.free(block.address);
-            }
-        }
+        self.with_engine(|core| blocks.iter().for_each(|block| core.free(block.address)));
     }
 
     /// Takes a block back where the thread has no cache: at its end, or while another thread looks into it.
@@ -351,7 +348,7 @@ impl Heap {
         }
         self.count_outside(|core| {
             if taken.bytes > SMALL {
-                core.free(taken.address);
+                self.change(core, |core| core.free(taken.address));
             }
             core.tally.free(requested, taken.bytes);
         });
