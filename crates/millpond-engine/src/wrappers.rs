@@ -23,49 +23,63 @@ pub use faulty::{Failure, Faulty, When};
 pub use limited::{Limit, Limited};
 pub use logged::{Logged, SourceEvent};
 
-/// The methods of [`Source`](crate::Source) that only tell, passed on.
+/// Passes the methods of [`Source`](crate::Source) that have a default on to the field `inner`. The compiler asks a wrapper for all others,
+/// and would not miss these: so every wrapper has this macro, and a new method with a default belongs here.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! forward_defaults {
+    () => {
+        fn can_wait(&self, stream: Option<u32>) -> bool {
+            $crate::Source::can_wait(&self.inner, stream)
+        }
+    };
+}
+
+/// Passes the methods of [`Source`](crate::Source) that only tell on to the field `inner`.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! forward_facts {
     () => {
         fn page_bytes(&self) -> u64 {
-            self.inner.page_bytes()
+            $crate::Source::page_bytes(&self.inner)
         }
         fn is_paged(&self) -> bool {
-            self.inner.is_paged()
+            $crate::Source::is_paged(&self.inner)
         }
-        fn is_complete(&self, event: crate::source::Event) -> bool {
-            self.inner.is_complete(event)
+        fn is_complete(&self, event: $crate::Event) -> bool {
+            $crate::Source::is_complete(&self.inner, event)
         }
-        fn can_wait(&self, stream: Option<u32>) -> bool {
-            self.inner.can_wait(stream)
-        }
+        $crate::forward_defaults!();
     };
 }
 
-/// What the source below says of its bytes, passed on.
+/// Passes what the source below says of its bytes on from the field `inner`.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! forward_bytes {
     () => {
         fn capacity(&self) -> Option<u64> {
-            self.inner.capacity()
+            $crate::Source::capacity(&self.inner)
         }
         fn free_bytes(&self) -> Option<u64> {
-            self.inner.free_bytes()
+            $crate::Source::free_bytes(&self.inner)
         }
     };
 }
 
-/// The methods of [`Source`](crate::Source) about streams, passed on.
+/// Passes the methods of [`Source`](crate::Source) about streams on to the field `inner`.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! forward_streams {
     () => {
-        fn record_event(&mut self, stream: u32) -> crate::source::Event {
-            self.inner.record_event(stream)
+        fn record_event(&mut self, stream: u32) -> $crate::Event {
+            $crate::Source::record_event(&mut self.inner, stream)
         }
-        fn wait_event(&mut self, stream: u32, event: crate::source::Event) {
-            self.inner.wait_event(stream, event);
+        fn wait_event(&mut self, stream: u32, event: $crate::Event) {
+            $crate::Source::wait_event(&mut self.inner, stream, event);
         }
         fn synchronize(&mut self) {
-            self.inner.synchronize();
+            $crate::Source::synchronize(&mut self.inner);
         }
     };
 }
-
-use {forward_bytes, forward_facts, forward_streams};

@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Why a pool refused a request. Nothing is lost: the pool serves the next one if it can.
+/// Why a pool refused a request. Nothing is lost: the pool serves the next one if it can, unless it is [broken](Self::Broken).
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AllocError {
@@ -45,6 +45,17 @@ pub enum AllocError {
         "the memory is that of others, who give no more of it: copy it to memory of a pool, with `deep_copy`"
     )]
     Foreign,
+    /// A panic has broken the pool: it unwound through the engine, out of the pool's source of memory or of a sink that is told of the
+    /// source's calls. Nobody knows any more which of the pool's memory is free, so none of it is handed out again or goes back. What was
+    /// handed out before stays as it is.
+    #[error(
+        "pool '{pool}' is broken: its source of memory, or a sink that is told of the source's calls, panicked during a call. The pool serves \
+         no more requests and gives no memory back; the buffers that it has handed out stay valid. Make a new pool, and mend what panicked"
+    )]
+    Broken {
+        /// The pool's name.
+        pool: Box<str>,
+    },
     /// The pool of a set that was to serve it could not be made.
     #[cfg(target_os = "linux")]
     #[error("the pool for it cannot be made: {0}")]

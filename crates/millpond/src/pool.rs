@@ -12,6 +12,7 @@ mod account;
 #[cfg(any(feature = "allocator-api2", feature = "allocator-api2-02"))]
 mod allocators;
 mod ask;
+mod broken;
 mod builder;
 mod by_layout;
 mod cache;
@@ -32,6 +33,7 @@ mod guard;
 mod heap;
 mod keeper;
 mod leak_check;
+mod lifetime;
 mod local;
 mod lookout;
 #[cfg(all(test, loom))]

@@ -9,7 +9,7 @@
 use millpond::engine::{CallKind, Event, Range, Segment, Source, SourceError};
 use millpond::{AllocError, Budget, Buffer, Host, Measure, MemoryKind, MemorySource, Pool, Prewarm};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 /// Which calls fail, and how many there have been; shared with the source, which the pool has.
@@ -19,6 +19,8 @@ struct Plan {
     first: AtomicU64,
     end: AtomicU64,
     struck: AtomicU64,
+    /// Whether nobody can wait for the device now.
+    held: AtomicBool,
 }
 
 /// Fails by number, whatever the kind of call: [`Faulty`](millpond::engine::Faulty) counts each kind by itself, and cannot
@@ -105,6 +107,9 @@ impl Source for Failing {
     }
     fn synchronize(&mut self) {
         self.inner.synchronize();
+    }
+    fn can_wait(&self, _: Option<u32>) -> bool {
+        !self.plan.held.load(Ordering::Relaxed)
     }
 }
 
@@ -313,6 +318,29 @@ fn each_call_of_the_source_in_turn() {
     }
     // Those that tell only whether they did it are calls that cannot fail in this way.
     assert!(total > 20, "{total} failures of {calls} calls");
+}
+
+#[test]
+fn a_source_that_cannot_wait_gets_nothing_back() {
+    let plan = Arc::new(Plan::default());
+    let source = Failing {
+        inner: Host::builder().page_bytes(64 << 10).build().expect("a source"),
+        plan: Arc::clone(&plan),
+    };
+    let pool = Pool::builder()
+        .trim_every(None)
+        .over(Box::new(source))
+        .expect("a pool");
+    drop(pool.alloc_zeroed::<u8>(5 << 20).expect("room"));
+    plan.held.store(true, Ordering::Relaxed);
+    pool.trim();
+    assert!(
+        pool.stats().reserved.current >= 5 << 20,
+        "the pool was to ask first"
+    );
+    plan.held.store(false, Ordering::Relaxed);
+    pool.trim();
+    assert_eq!(pool.stats().reserved.current, 0);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! How often a source is called, and for how many bytes.
 
+use super::CallKind;
 use super::held::Held;
-use super::{CallKind, forward_bytes, forward_facts};
 use crate::error::SourceError;
 use crate::source::{Event, Range, Segment, Source};
 use crate::stats::Gauge;
@@ -93,8 +93,8 @@ impl<S> Counted<S> {
 }
 
 impl<S: Source> Source for Counted<S> {
-    forward_facts!();
-    forward_bytes!();
+    crate::forward_facts!();
+    crate::forward_bytes!();
 
     fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
         let outcome = self.inner.take(bytes);

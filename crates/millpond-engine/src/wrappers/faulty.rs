@@ -1,7 +1,7 @@
 //! Failures on request.
 
+use super::CallKind;
 use super::held::Held;
-use super::{CallKind, forward_bytes, forward_facts, forward_streams};
 use crate::error::SourceError;
 use crate::source::{Range, Segment, Source};
 
@@ -169,9 +169,9 @@ impl<S: Source> Faulty<S> {
 }
 
 impl<S: Source> Source for Faulty<S> {
-    forward_facts!();
-    forward_bytes!();
-    forward_streams!();
+    crate::forward_facts!();
+    crate::forward_bytes!();
+    crate::forward_streams!();
 
     fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
         self.strike(CallKind::Take, bytes)?;

@@ -1,7 +1,6 @@
 //! A limit on the bytes held from a source.
 
 use super::held::Held;
-use super::{forward_facts, forward_streams};
 use crate::error::SourceError;
 use crate::source::{Range, Segment, Source};
 use std::sync::Arc;
@@ -133,8 +132,8 @@ impl<S> Limited<S> {
 }
 
 impl<S: Source> Source for Limited<S> {
-    forward_facts!();
-    forward_streams!();
+    crate::forward_facts!();
+    crate::forward_streams!();
 
     fn capacity(&self) -> Option<u64> {
         let limit = self.account.limit.bytes();

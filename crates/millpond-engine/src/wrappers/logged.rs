@@ -1,6 +1,6 @@
 //! Every call to a source, shown to a sink.
 
-use super::{CallKind, forward_bytes, forward_facts};
+use super::CallKind;
 use crate::error::SourceError;
 use crate::source::{Event, Range, Segment, Source};
 use std::fmt;
@@ -165,7 +165,8 @@ impl fmt::Display for SourceEvent<'_> {
 
 /// A source that shows every call, once it is done, to a sink of the caller's.
 ///
-/// The sink must not panic: what the call took would be lost until the source is dropped.
+/// A panic of the sink passes through, and what the call took is lost until the source is dropped. It leaves an
+/// [`Engine`](crate::Engine) over the source half changed, which is not to be used again; a pool sees to that itself.
 ///
 /// ```
 /// use millpond_engine::{Logged, Simulated, Source, SourceEvent};
@@ -217,8 +218,8 @@ fn at(range: &Range, offset: u64) -> u64 {
 }
 
 impl<S: Source, F: FnMut(&SourceEvent<'_>)> Source for Logged<S, F> {
-    forward_facts!();
-    forward_bytes!();
+    crate::forward_facts!();
+    crate::forward_bytes!();
 
     fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
         let outcome = self.inner.take(bytes);

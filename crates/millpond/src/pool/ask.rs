@@ -115,15 +115,14 @@ impl Heap {
         requested: usize,
         work: impl FnOnce(&mut Core) -> Result<R, engine::AllocError>,
     ) -> Result<R, engine::AllocError> {
-        let mut core = lock(&self.core);
-        let _asking = Asking::begin();
-        let Some(core) = core.as_mut() else {
-            return Err(engine::AllocError::TooLarge {
-                requested: requested as u64,
-                limit: 0,
-            });
-        };
-        work(core)
+        let outcome = self.with_engine(|core| {
+            let _asking = Asking::begin();
+            work(core)
+        });
+        outcome.unwrap_or(Err(engine::AllocError::TooLarge {
+            requested: requested as u64,
+            limit: 0,
+        }))
     }
 
     /// What is said to a request that would have to wait for others, and may not.
@@ -168,6 +167,9 @@ impl Heap {
     #[cold]
     fn refuse(&self, requested: usize, why: engine::AllocError) -> AllocError {
         let refusal = self.count_refusal();
+        if self.is_broken() {
+            return self.broken();
+        }
         match refusal {
             Some(refusal) if why.is_out_of_memory() => AllocError::Budget(Box::new(refusal.into_error(None))),
             _ => AllocError::of(why, || self.post_mortem(requested)),
@@ -206,13 +208,13 @@ impl Heap {
 
     pub(crate) fn survey(&self, survey: &mut Survey) {
         // Asked by a source, this may be the very pool that it belongs to: then it is left out.
-        let core = if by_a_source() {
+        let mut core = if by_a_source() {
             self.core.try_lock()
         } else {
             Some(lock(&self.core))
         };
-        if let Some(core) = core.as_ref().and_then(|core| core.as_ref()) {
-            core.survey(survey);
+        if let Some(core) = core.as_mut().and_then(|core| core.as_mut()) {
+            self.change(core, |core| core.survey(survey));
         }
         drop(core);
         match self.ledger() {

@@ -78,12 +78,11 @@ impl<T: Copy> Stack<T> {
         self.items.get(self.len.wrapping_sub(1))
     }
 
-    /// Hands the oldest `count` to `out`.
+    /// Hands the oldest `count` to `out`. They are gone from here even if that panics: it may have given some of them back.
     fn drain_oldest(&mut self, count: usize, out: &mut impl FnMut(&[T])) {
         let count = count.min(self.len);
-        out(self.items.get(..count).unwrap_or(&[]));
-        self.items.copy_within(count..self.len, 0);
-        self.len -= count;
+        let drained = Drained { stack: self, count };
+        out(drained.stack.items.get(..count).unwrap_or(&[]));
     }
 
     /// Sets the older half aside.
@@ -103,6 +102,20 @@ impl<T: Copy> Stack<T> {
                 self.len += 1;
             }
         }
+    }
+}
+
+/// The oldest items of a stack, which are taken out of it when this is dropped.
+struct Drained<'a, T: Copy> {
+    stack: &'a mut Stack<T>,
+    count: usize,
+}
+
+impl<T: Copy> Drop for Drained<'_, T> {
+    fn drop(&mut self) {
+        let Self { stack, count } = self;
+        stack.items.copy_within(*count..stack.len, 0);
+        stack.len -= *count;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::watch::Flow;
 use crate::budget::{Budget, Charge, Refusal};
-use millpond_engine::{Event, Limit, Limited, Range, Segment, Source, SourceError};
+use millpond_engine::{Limit, Limited, Range, Segment, Source, SourceError, forward_facts, forward_streams};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -90,13 +90,8 @@ impl<S: Source> Charged<S> {
 }
 
 impl<S: Source> Source for Charged<S> {
-    fn page_bytes(&self) -> u64 {
-        self.inner.page_bytes()
-    }
-
-    fn is_paged(&self) -> bool {
-        self.inner.is_paged()
-    }
+    forward_facts!();
+    forward_streams!();
 
     fn capacity(&self) -> Option<u64> {
         self.inner.capacity()
@@ -161,25 +156,5 @@ impl<S: Source> Source for Charged<S> {
         self.inner.release(range);
         let committed = self.committed.remove(&address).unwrap_or(0);
         self.refund(committed);
-    }
-
-    fn record_event(&mut self, stream: u32) -> Event {
-        self.inner.record_event(stream)
-    }
-
-    fn is_complete(&self, event: Event) -> bool {
-        self.inner.is_complete(event)
-    }
-
-    fn wait_event(&mut self, stream: u32, event: Event) {
-        self.inner.wait_event(stream, event);
-    }
-
-    fn synchronize(&mut self) {
-        self.inner.synchronize();
-    }
-
-    fn can_wait(&self, stream: Option<u32>) -> bool {
-        self.inner.can_wait(stream)
     }
 }

@@ -1,25 +1,29 @@
 //! What a pool answers about itself.
 
-use super::heap::{Heap, lock};
+use super::core::Core;
+use super::heap::{Heap, Roll, lock};
 use super::stats::PoolStats;
 use crate::budget::Budget;
 use crate::global::inside;
 use millpond_engine::{Gauge, PieceState};
 use std::sync::atomic::Ordering;
 
+/// Requested and allocated bytes in callers' hands.
+pub(super) fn live(roll: &Roll, core: Option<&Core>) -> (u64, u64) {
+    let tallies = roll.tallies().chain(core.map(|core| &core.tally));
+    let sum = tallies.fold((0, 0), |(requested, allocated): (i64, i64), tally| {
+        (
+            requested + tally.requested.now(),
+            allocated + tally.allocated.now(),
+        )
+    });
+    (sum.0 as u64, sum.1 as u64)
+}
+
 impl Heap {
     /// Requested and allocated bytes in callers' hands.
     pub(super) fn live(&self) -> (u64, u64) {
-        let roll = lock(&self.roll);
-        let core = lock(&self.core);
-        let tallies = roll.tallies().chain(core.as_ref().map(|c| &c.tally));
-        let sum = tallies.fold((0, 0), |(requested, allocated): (i64, i64), tally| {
-            (
-                requested + tally.requested.now(),
-                allocated + tally.allocated.now(),
-            )
-        });
-        (sum.0 as u64, sum.1 as u64)
+        live(&lock(&self.roll), lock(&self.core).as_ref())
     }
 
     pub(crate) fn stats(&self) -> PoolStats {
@@ -88,14 +92,14 @@ impl Heap {
     /// How much of what the engine has free lies apart from the largest piece of it.
     pub(crate) fn external_fragmentation(&self) -> f64 {
         let _inside = inside();
-        let core = lock(&self.core);
-        let Some(core) = core.as_ref() else { return 0.0 };
         let (mut free, mut largest) = (0u64, 0u64);
-        core.memory.policy().layout(&mut |piece| {
-            if piece.state == PieceState::Free {
-                free += piece.bytes;
-                largest = largest.max(piece.bytes);
-            }
+        self.with_engine(|core| {
+            core.memory.policy().layout(&mut |piece| {
+                if piece.state == PieceState::Free {
+                    free += piece.bytes;
+                    largest = largest.max(piece.bytes);
+                }
+            });
         });
         if free == 0 {
             return 0.0;

@@ -5,7 +5,9 @@ use super::fresh::Fresh;
 use super::watch::Flow;
 use crate::budget::{Budget, Refusal};
 use crate::memory::{MemoryKind, MemorySource};
-use millpond_engine::{Event, Limit, Range, Segment, Source, SourceError};
+use millpond_engine::{
+    Limit, Range, Segment, Source, SourceError, forward_bytes, forward_facts, forward_streams,
+};
 use std::sync::Arc;
 
 /// A pool's source: within the pool's limit and [charged](Charged), and with an account of which of its bytes are zero.
@@ -62,21 +64,9 @@ impl Gate {
 }
 
 impl Source for Gate {
-    fn page_bytes(&self) -> u64 {
-        self.inner.page_bytes()
-    }
-
-    fn is_paged(&self) -> bool {
-        self.inner.is_paged()
-    }
-
-    fn capacity(&self) -> Option<u64> {
-        self.inner.capacity()
-    }
-
-    fn free_bytes(&self) -> Option<u64> {
-        self.inner.free_bytes()
-    }
+    forward_facts!();
+    forward_bytes!();
+    forward_streams!();
 
     fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
         let segment = self.inner.take(bytes)?;
@@ -121,22 +111,6 @@ impl Source for Gate {
         let (address, bytes) = (range.address(), range.bytes());
         self.fresh.remove(address, address + bytes);
         self.inner.release(range);
-    }
-
-    fn record_event(&mut self, stream: u32) -> Event {
-        self.inner.record_event(stream)
-    }
-
-    fn is_complete(&self, event: Event) -> bool {
-        self.inner.is_complete(event)
-    }
-
-    fn wait_event(&mut self, stream: u32, event: Event) {
-        self.inner.wait_event(stream, event);
-    }
-
-    fn synchronize(&mut self) {
-        self.inner.synchronize();
     }
 }
 

@@ -90,6 +90,11 @@ impl Guard {
         }
     }
 
+    /// Where its blocks are.
+    pub(super) fn book(&self) -> Locked<'_, Book> {
+        lock(&self.book)
+    }
+
     #[cfg(test)]
     pub(super) fn is_free(&self) -> bool {
         self.book.try_lock().is_some() || self.found.try_lock().is_some()
@@ -154,11 +159,11 @@ impl Heap {
         if closed && self.guard.as_ref().is_some_and(|guard| *lock(&guard.no_maps)) {
             return false;
         }
-        let mut core = lock(&self.core);
-        let source = core.as_mut().map(|core| core.memory.source_mut());
-        source.is_some_and(|source| {
+        let done = self.with_engine(|core| {
+            let source = core.memory.source_mut();
             crate::memory::MemorySource::protect(source, from as u64, (to - from) as u64, closed)
-        })
+        });
+        done.unwrap_or(false)
     }
 
     /// Whether blocks are guarded.
@@ -281,9 +286,7 @@ impl Heap {
                 // It would cut a map in two, which the system does not do now: later.
                 return;
             }
-            if let Some(core) = lock(&self.core).as_mut() {
-                core.free(place.base);
-            }
+            self.with_engine(|core| core.free(place.base));
             book.forget_oldest();
         }
     }
@@ -297,13 +300,6 @@ impl Heap {
     pub(super) fn end_quarantine(&self) {
         if let Some(guard) = &self.guard {
             self.empty_quarantine(guard, 0);
-        }
-    }
-
-    /// Every address is forgotten.
-    pub(super) fn forget_guarded(&self) {
-        if let Some(guard) = &self.guard {
-            *lock(&guard.book) = Book::default();
         }
     }
 

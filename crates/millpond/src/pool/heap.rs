@@ -9,6 +9,7 @@ use super::core::{Core, Memory};
 use super::detour::{AtRest, Detour, Line};
 use super::fork;
 use super::guard::{self, Guard};
+use super::lifetime::Lifetime;
 use super::local;
 use super::shelf::Shelf;
 use super::still::StillLedger;
@@ -51,7 +52,7 @@ impl Roll {
 /// when the pool has ended: no handle is left, and no block.
 pub(crate) struct Heap {
     number: u64,
-    pub(super) closed: AtomicBool,
+    pub(super) lifetime: Lifetime,
     /// Whether one thread at most has ever had a cache.
     alone: AtomicBool,
     pub(super) totals: Totals,
@@ -145,7 +146,7 @@ impl Rest {
 
 impl Drop for Rest {
     fn drop(&mut self) {
-        if !self.heap.is_closed() {
+        if !self.heap.is_shut() {
             self.roll.caches.iter().for_each(|cache| cache.claim.give_up());
         }
     }
@@ -210,7 +211,7 @@ impl Heap {
         let label = PoolLabel::new(number, &parts.name, parts.kind, 0).under(policy);
         let heap = Box::leak(Box::new(Self {
             number,
-            closed: AtomicBool::new(false),
+            lifetime: Lifetime::new(),
             alone: AtomicBool::new(true),
             totals: Totals::default(),
             shelves: std::array::from_fn(|class| order.nth(Rank::Shelf, class, Shelf::default())),
@@ -299,13 +300,13 @@ impl Heap {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.lifetime.is_closed()
     }
 
-    /// A cache for a thread that has none yet; none once the pool is closed.
+    /// A cache for a thread that has none yet; none once the pool is closed or broken.
     pub(crate) fn admit(&self) -> Option<Arc<Cache>> {
         let mut roll = lock(&self.roll);
-        if self.is_closed() {
+        if self.is_shut() {
             return None;
         }
         let cache = Arc::new(Cache::new());
@@ -322,6 +323,7 @@ impl Heap {
 
     /// Takes back what a thread that ends has kept, and its part of the account.
     pub(crate) fn retire(&self, cache: &Arc<Cache>) {
+        let _minds = self.mind_panics();
         // Under this lock nobody else wants the cache, but for a pool that is closed: that has drained it.
         let mut roll = lock(&self.roll);
         let Some(place) = roll.caches.iter().position(|other| Arc::ptr_eq(other, cache)) else {
@@ -356,7 +358,7 @@ impl Heap {
         }
         claim::barrier();
         for cache in caches {
-            if self.is_closed() {
+            if self.is_shut() {
                 cache.keep_wanted(|stacks| work(cache, stacks));
             } else {
                 cache.with_wanted(|stacks| work(cache, stacks));

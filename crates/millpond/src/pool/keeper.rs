@@ -24,7 +24,7 @@ pub(crate) trait Ward: Send + Sync {
     /// Tells it from others.
     fn key(&self) -> usize;
 
-    /// Whether nobody has to look after it any more.
+    /// Whether nobody has to look after it any more: it is closed, or broken.
     fn is_closed(&self) -> bool;
 
     /// A tick has passed.
@@ -48,7 +48,7 @@ impl Ward for &'static Heap {
     }
 
     fn is_closed(&self) -> bool {
-        Heap::is_closed(self)
+        Heap::is_shut(self)
     }
 
     fn pass_time(&self) {
@@ -247,21 +247,24 @@ struct Due {
 /// Outside the lock: pools are made and closed meanwhile, and whoever is told of a trim may ask for anything.
 fn look_after(due: Vec<Due>, now: Instant) {
     let mut last = None;
-    for Due {
-        ward,
-        passes,
-        lookout,
-    } in due
-    {
-        if passes {
+    for one in due {
+        // A pool whose source panics is broken; the thread goes on for the others.
+        let _ = catch_unwind(AssertUnwindSafe(|| one.look_after(now, &mut last)));
+    }
+}
+
+impl Due {
+    fn look_after(self, now: Instant, last: &mut Option<Pressure>) {
+        let ward = self.ward;
+        if self.passes {
             ward.pass_time();
         }
         let scarce = |lookout: Lookout| {
             // To find that memory is scarce must not take any.
             let _inside = inside();
-            ward.idle_bytes() >= WORTH && ward.is_scarce(&lookout, &mut last)
+            ward.idle_bytes() >= WORTH && ward.is_scarce(&lookout, last)
         };
-        if lookout.is_some_and(scarce) && ward.relieve() {
+        if self.lookout.is_some_and(scarce) && ward.relieve() {
             let mut state = state();
             if let Some(place) = state.find(ward.key()) {
                 state.kept[place].lookout.rest(now);

@@ -4,6 +4,7 @@ use super::cache::Cache;
 use super::heap::Heap;
 use crate::global::inside;
 use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
 
@@ -17,7 +18,8 @@ impl Drop for Table {
         let _inside = inside();
         LAST.set((ptr::null(), ptr::null()));
         for (heap, cache) in self.entries.drain(..) {
-            heap.retire(&cache);
+            // A panic in a thread local's destructor would end the process. One in a pool's source breaks the pool, and that is all.
+            let _ = catch_unwind(AssertUnwindSafe(|| heap.retire(&cache)));
         }
     }
 }

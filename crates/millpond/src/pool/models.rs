@@ -4,7 +4,7 @@
 //! RUSTFLAGS="--cfg loom" cargo test -p millpond --release --lib models
 //! ```
 //!
-//! *Ours, as they are*: [`Claim`](super::claim::Claim), [`Cache`] with its stacks and counts, `claim::barrier`. Each
+//! *Ours, as they are*: [`Claim`](super::claim::Claim), [`Cache`] with its stacks and counts, `claim::barrier`, [`Lifetime`]. Each
 //! program runs twice: as where the system can make every thread pass a barrier, and as where it cannot and each owner
 //! goes the slow way.
 //!
@@ -17,7 +17,8 @@
 use super::account::Tally;
 use super::cache::Cache;
 use super::claim::{self, Despite};
-use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use super::lifetime::Lifetime;
+use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use loom::sync::{Condvar, Mutex, MutexGuard};
 use loom::thread;
 use std::sync::Arc;
@@ -57,7 +58,7 @@ struct Small {
     roll: Mutex<Vec<Arc<Cache>>>,
     store: Mutex<Store>,
     detour: AtomicU32,
-    closed: AtomicBool,
+    lifetime: Lifetime,
     line: Mutex<Line>,
     freed: Condvar,
     /// Whether someone watches, from the beginning to the end.
@@ -72,6 +73,14 @@ struct Store {
     ended: Tally,
     /// Given back for good.
     gone: bool,
+}
+
+fn live(roll: &[Arc<Cache>], store: &Store) -> i64 {
+    let tallies = roll
+        .iter()
+        .map(|cache| &cache.tally)
+        .chain([&store.tally, &store.ended]);
+    tallies.map(|tally| tally.allocated.now()).sum()
 }
 
 #[derive(Default)]
@@ -99,7 +108,7 @@ impl Small {
             roll: Mutex::new(Vec::new()),
             store: Mutex::new(store),
             detour: AtomicU32::new(0),
-            closed: AtomicBool::new(false),
+            lifetime: Lifetime::new(),
             line: Mutex::new(Line::default()),
             freed: Condvar::new(),
             watched,
@@ -111,7 +120,7 @@ impl Small {
     }
 
     fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.lifetime.is_closed()
     }
 
     fn admit(&self) -> Arc<Cache> {
@@ -184,17 +193,27 @@ impl Small {
             cache.tally.allocate(BYTES, BYTES);
             Some(address)
         });
-        if let Some(address) = kept.flatten() {
-            return Some(address);
-        }
+        kept.flatten().or_else(|| self.refill(Some(cache)))
+    }
+
+    /// A thread has no cache where the pool was closed before it came.
+    fn refill(&self, cache: Option<&Cache>) -> Option<usize> {
+        self.lifetime.begin();
         let found = lock(&self.store).free.pop();
         let found = found.or_else(|| {
             self.drain_caches();
             lock(&self.store).free.pop()
         });
-        found.inspect(|_| {
-            cache.tally.allocate(BYTES, BYTES);
-        })
+        if found.is_some() {
+            match cache {
+                Some(cache) => cache.tally.allocate(BYTES, BYTES),
+                None => lock(&self.store).tally.allocate(BYTES, BYTES),
+            };
+        }
+        if self.lifetime.finish() {
+            self.end_if_empty();
+        }
+        found
     }
 
     fn free(&self, cache: &Cache, address: usize) {
@@ -244,18 +263,13 @@ impl Small {
 
     fn live(&self) -> i64 {
         let roll = lock(&self.roll);
-        let store = lock(&self.store);
-        let tallies = roll
-            .iter()
-            .map(|cache| &cache.tally)
-            .chain([&store.tally, &store.ended]);
-        tallies.map(|tally| tally.allocated.now()).sum()
+        live(&roll, &lock(&self.store))
     }
 
     fn close(&self) {
         {
             let roll = lock(&self.roll);
-            self.closed.store(true, Ordering::Release);
+            self.lifetime.close();
             roll.iter().for_each(|cache| cache.claim.want());
             claim::barrier();
             for cache in roll.iter() {
@@ -268,8 +282,11 @@ impl Small {
     }
 
     fn end_if_empty(&self) {
-        if self.live() == 0 {
-            lock(&self.store).gone = true;
+        let roll = lock(&self.roll);
+        let mut store = lock(&self.store);
+        if self.lifetime.is_idle() && live(&roll, &store) == 0 {
+            store.gone = true;
+            store.free.clear();
         }
     }
 
@@ -470,8 +487,49 @@ fn the_last_block_goes_while_the_pool_is_closed() {
         heap.retire(&cache);
         other.join().expect("no panic");
         assert!(lock(&heap.store).gone, "the memory was never given back");
-        heap.at_rest(&[1]);
+        heap.at_rest(&[]);
     });
+}
+
+/// An owner without a block asks for its first one while another thread drops the last handle: it has a block whose memory is there, or
+/// none, and the memory goes in the end.
+fn closing_against_the_first_block(has_cache: bool, blocks: &'static [usize]) {
+    model(move || {
+        let heap = Small::new(blocks);
+        let cache = has_cache.then(|| heap.admit());
+        let other = {
+            let heap = Arc::clone(&heap);
+            thread::spawn(move || heap.close())
+        };
+        let first = match &cache {
+            Some(cache) => heap.allocate(cache),
+            None => heap.refill(None),
+        };
+        if let Some(address) = first {
+            assert!(
+                !lock(&heap.store).gone,
+                "the memory of a block in use was given back"
+            );
+            heap.give(cache.as_deref(), address);
+        }
+        other.join().expect("no panic");
+        assert!(lock(&heap.store).gone, "the memory was never given back");
+    });
+}
+
+#[test]
+fn a_pool_that_is_closed_waits_for_the_first_block_of_an_empty_owner() {
+    closing_against_the_first_block(true, &[1]);
+}
+
+#[test]
+fn a_pool_that_is_closed_waits_for_the_first_block_of_a_thread_without_a_cache() {
+    closing_against_the_first_block(false, &[1]);
+}
+
+#[test]
+fn a_pool_that_is_closed_ends_after_a_first_request_that_is_refused() {
+    closing_against_the_first_block(true, &[]);
 }
 
 #[test]

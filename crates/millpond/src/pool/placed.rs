@@ -1,6 +1,6 @@
 //! What the placement of a pool knows of its blocks, where no account tells more.
 
-use super::heap::{Heap, lock};
+use super::heap::Heap;
 use crate::global::inside;
 use millpond_engine::PieceState;
 
@@ -8,13 +8,13 @@ impl Heap {
     /// Tells what the pool has memory in: first addresses and bytes, in the order of the policy. Under the pool's lock.
     pub(crate) fn each_range(&self, each: &mut dyn FnMut(u64, u64)) {
         let _inside = inside();
-        if let Some(core) = lock(&self.core).as_ref() {
+        self.with_engine(|core| {
             core.memory.policy().layout(&mut |piece| {
                 if piece.state != PieceState::Unmapped {
                     each(piece.address, piece.bytes);
                 }
             });
-        }
+        });
     }
 
     /// Tells the blocks in callers' hands that are not cut from spans: address and bytes. What threads keep of such sizes goes back
@@ -25,9 +25,7 @@ impl Heap {
         }
         let _inside = inside();
         self.drain_caches();
-        if let Some(core) = lock(&self.core).as_ref() {
-            core.each_large(|address, bytes| each(address as u64, bytes));
-        }
+        self.with_engine(|core| core.each_large(|address, bytes| each(address as u64, bytes)));
         true
     }
 }

@@ -81,6 +81,7 @@ impl Heap {
     /// Makes blocks ready: small ones on the shelves, larger ones free in the engine, side by side.
     pub(crate) fn prewarm(&'static self, prewarm: &Prewarm) -> Result<(), AllocError> {
         let _inside = inside();
+        self.expect_whole()?;
         if self.is_guarded() {
             // No block is handed out again as it is.
             return self.reserve(prewarm.bytes());
@@ -90,14 +91,14 @@ impl Heap {
             .blocks
             .iter()
             .try_for_each(|(bytes, count)| self.make_ready(*bytes, *count, &mut held));
-        if let Some(core) = lock(&self.core).as_mut() {
+        self.with_engine(|core| {
             for (address, bytes) in held {
                 if prewarm.touched {
                     core.populate(address, bytes);
                 }
                 core.free(address);
             }
-        }
+        });
         if prewarm.touched {
             self.touch_shelves();
         }
@@ -129,19 +130,20 @@ impl Heap {
         for (class, shelf) in self.shelves.iter().enumerate() {
             let mut parts = Vec::new();
             lock(shelf).free_parts(class, |start, end| parts.push((start, end)));
-            if let Some(core) = lock(&self.core).as_ref() {
+            self.with_engine(|core| {
                 for (start, end) in parts {
                     // Pages that hold live blocks as well are there already, or will be: they do not change.
                     let first = start & !(PAGE - 1);
                     core.populate(first, end.next_multiple_of(PAGE) - first);
                 }
-            }
+            });
         }
     }
 
     /// Has at least so many bytes reserved, with memory behind all that is free.
     pub(crate) fn reserve(&'static self, total: u64) -> Result<(), AllocError> {
         let _inside = inside();
+        self.expect_whole()?;
         let mut held = Vec::new();
         let outcome = loop {
             let short = total.saturating_sub(self.reserved_now());
@@ -158,10 +160,10 @@ impl Heap {
                 Err(error) => break Err(error),
             }
         };
-        if let Some(core) = lock(&self.core).as_mut() {
+        self.with_engine(|core| {
             held.into_iter().for_each(|address| core.free(address));
             core.populate_free();
-        }
+        });
         self.touch_shelves();
         outcome
     }

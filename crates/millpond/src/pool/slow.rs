@@ -67,13 +67,14 @@ impl Heap {
 
     fn place(&'static self, ask: Ask) -> Result<Taken, AllocError> {
         let Ask { requested, align, .. } = ask;
+        self.expect_whole()?;
         if let Some(guard) = &self.guard {
-            return self.allocate_guarded(guard, ask);
+            return self.under_way(|| self.allocate_guarded(guard, ask));
         }
         if let Some((class, bytes)) = small(requested, align) {
             let taken = match self.kept_small(class, requested, bytes) {
                 Some(taken) => taken,
-                None => self.refill(class, ask)?,
+                None => self.under_way(|| self.refill(class, ask))?,
             };
             self.wipe(taken, ask);
             return Ok(taken);
@@ -86,7 +87,25 @@ impl Heap {
             self.wipe(taken, ask);
             return Ok(taken);
         }
-        self.allocate_large(ask, bytes)
+        self.under_way(|| self.allocate_large(ask, bytes))
+    }
+
+    /// Looks for a block outside the thread's cache. The pool does not end before it is counted.
+    fn under_way(
+        &'static self,
+        work: impl FnOnce() -> Result<Taken, AllocError>,
+    ) -> Result<Taken, AllocError> {
+        struct UnderWay(&'static Heap);
+        impl Drop for UnderWay {
+            fn drop(&mut self) {
+                if self.0.lifetime.finish() {
+                    self.0.end_if_empty();
+                }
+            }
+        }
+        self.lifetime.begin();
+        let _under_way = UnderWay(self);
+        work()
     }
 
     /// How many bytes of a block are to read as zero.
@@ -107,21 +126,26 @@ impl Heap {
 
     fn kept_small(&'static self, class: usize, requested: usize, bytes: usize) -> Option<Taken> {
         let found = local::with(self, |cache| {
-            let address = cache.with(|stacks| stacks.pop_or_recall(class))??;
-            self.count(cache, |tally| tally.allocate(requested, bytes));
-            Some(Taken { address, bytes })
+            // Counted inside, so that whoever closes the pool and goes through its caches sees the block.
+            cache.with(|stacks| {
+                let address = stacks.pop_or_recall(class)?;
+                self.count(cache, |tally| tally.allocate(requested, bytes));
+                Some(Taken { address, bytes })
+            })
         });
-        found.flatten()
+        found.flatten().flatten()
     }
 
     fn kept_large(&'static self, requested: usize, bytes: usize) -> Option<Taken> {
         let found = local::with(self, |cache| {
-            let block = cache.with(|stacks| stacks.pop_large(bin_of(bytes), bytes))??;
-            self.count(cache, |tally| tally.allocate(requested, bytes));
-            let address = block.address;
-            Some(Taken { address, bytes })
+            // Counted inside, as above.
+            cache.with(|stacks| {
+                let address = stacks.pop_large(bin_of(bytes), bytes)?.address;
+                self.count(cache, |tally| tally.allocate(requested, bytes));
+                Some(Taken { address, bytes })
+            })
         });
-        found.flatten()
+        found.flatten().flatten()
     }
 
     /// Takes a block back.
@@ -314,11 +338,7 @@ impl Heap {
     }
 
     pub(crate) fn free_large(&self, blocks: &[Free]) {
-        if let Some(core) = lock(&self.core).as_mut() {
-            for block in blocks {
-                core.free(block.address);
-            }
-        }
+        self.with_engine(|core| blocks.iter().for_each(|block| core.free(block.address)));
     }
 
     /// Takes a block back where the thread has no cache: at its end, or while another thread looks into it.
@@ -328,7 +348,7 @@ impl Heap {
         }
         self.count_outside(|core| {
             if taken.bytes > SMALL {
-                core.free(taken.address);
+                self.change(core, |core| core.free(taken.address));
             }
             core.tally.free(requested, taken.bytes);
         });

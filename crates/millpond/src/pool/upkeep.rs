@@ -7,10 +7,11 @@ use super::claim;
 use super::conf::{Change, PoolConf};
 use super::core::Core;
 use super::detour::Detour;
+use super::figures::live;
 use super::fork;
+use super::guard::Guard;
 use super::heap::{Heap, lock};
 use super::keeper;
-use super::shelf::Shelf;
 use crate::event::Watchers;
 use crate::global::inside;
 use millpond_engine::{Compaction, ConfError, Mark, RetainConf};
@@ -21,6 +22,7 @@ use std::sync::atomic::Ordering;
 impl Heap {
     /// Takes back what all threads keep; answers the bytes.
     pub(super) fn drain_caches(&self) -> usize {
+        let _minds = self.mind_panics();
         self.end_quarantine();
         let roll = lock(&self.roll);
         let mut bytes = 0;
@@ -35,12 +37,12 @@ impl Heap {
     pub(super) fn release_spans(&self) {
         for (class, shelf) in self.shelves.iter().enumerate() {
             let mut shelf = lock(shelf);
-            if let Some(core) = lock(&self.core).as_mut() {
+            self.with_engine(|core| {
                 let spans = core.spans_of(class);
                 for span in shelf.take_whole_spans(class, &spans) {
                     core.free_span(span);
                 }
-            }
+            });
         }
     }
 
@@ -49,9 +51,7 @@ impl Heap {
         let _inside = inside();
         self.drain_caches();
         self.release_spans();
-        if let Some(core) = lock(&self.core).as_mut() {
-            core.memory.release_cached();
-        }
+        self.with_engine(|core| core.memory.release_cached());
         self.forget_rest();
     }
 
@@ -60,11 +60,11 @@ impl Heap {
         let mut bytes = 0;
         for (class, shelf) in self.shelves.iter().enumerate() {
             let mut shelf = lock(shelf);
-            if let Some(core) = lock(&self.core).as_mut() {
+            self.with_engine(|core| {
                 shelf.free_parts(class, |start, end| bytes += core.forget(start, end, false));
-            }
+            });
         }
-        bytes + lock(&self.core).as_mut().map_or(0, Core::forget_free)
+        bytes + self.with_engine(Core::forget_free).unwrap_or(0)
     }
 
     /// The same, with the account of it.
@@ -72,7 +72,7 @@ impl Heap {
         let _inside = inside();
         self.drain_caches();
         self.release_spans();
-        let compaction = lock(&self.core).as_mut().map(|core| core.memory.compact());
+        let compaction = self.with_engine(|core| core.memory.compact());
         self.forget_rest();
         compaction.unwrap_or_default()
     }
@@ -110,6 +110,7 @@ impl Heap {
     /// A tick has passed: what has been idle for a while goes back.
     pub(crate) fn pass_time(&'static self) {
         let _inside = inside();
+        let _minds = self.mind_panics();
         /// Ticks after which what an idle thread keeps is everybody's.
         const IDLE: u64 = 8;
         {
@@ -126,18 +127,16 @@ impl Heap {
         }
         for (class, shelf) in self.shelves.iter().enumerate() {
             let mut shelf = lock(shelf);
-            if shelf.became_idle()
-                && let Some(core) = lock(&self.core).as_mut()
-            {
-                let spans = core.spans_of(class);
-                for span in shelf.take_whole_spans(class, &spans) {
-                    core.free_span(span);
-                }
+            if shelf.became_idle() {
+                self.with_engine(|core| {
+                    let spans = core.spans_of(class);
+                    for span in shelf.take_whole_spans(class, &spans) {
+                        core.free_span(span);
+                    }
+                });
             }
         }
-        if let Some(core) = lock(&self.core).as_mut() {
-            core.memory.mark(Mark::Ticks(1));
-        }
+        self.with_engine(|core| core.memory.mark(Mark::Ticks(1)));
     }
 
     /// Finishes what is pending: events that have passed, blocks in other threads' caches, what has decayed.
@@ -145,10 +144,10 @@ impl Heap {
         let _inside = inside();
         self.drain_caches();
         self.release_spans();
-        if let Some(core) = lock(&self.core).as_mut() {
+        self.with_engine(|core| {
             core.memory.collect();
             core.memory.mark(Mark::Ticks(1));
-        }
+        });
     }
 
     /// Gives everything back that no block uses, and begins the account of hits and peaks anew.
@@ -174,9 +173,7 @@ impl Heap {
         let now = lock(&self.retain).clone();
         let Change { conf, retain } = Change::parse(text, self.policy, &now)?;
         if conf.limit.is_some() || conf.memory_fraction.is_some() {
-            let capacity = lock(&self.core)
-                .as_ref()
-                .and_then(|core| core.memory.source().whole());
+            let capacity = self.with_engine(|core| core.memory.source().whole()).flatten();
             let before = PoolConf {
                 limit: Some(Some(self.limit.bytes())),
                 ..PoolConf::default()
@@ -208,9 +205,7 @@ impl Heap {
     /// Changes how much free memory is kept, and for how long.
     pub(crate) fn set_retain(&self, retain: RetainConf) {
         let _inside = inside();
-        if let Some(core) = lock(&self.core).as_mut() {
-            core.memory.set_retain(&retain);
-        }
+        self.with_engine(|core| core.memory.set_retain(&retain));
         *lock(&self.retain) = retain;
     }
 
@@ -246,9 +241,7 @@ impl Heap {
     /// Gives back to the source while more is reserved than may be.
     pub(super) fn shrink(&self) {
         self.release_spans();
-        if let Some(core) = lock(&self.core).as_mut() {
-            core.memory.release_cached();
-        }
+        self.with_engine(|core| core.memory.release_cached());
         if self.limit.used() <= self.limit.bytes() {
             self.mind_limit();
         }
@@ -266,7 +259,7 @@ impl Heap {
         let _inside = inside();
         {
             let roll = lock(&self.roll);
-            self.closed.store(true, Ordering::Release);
+            self.lifetime.close();
             // Wanted for ever: from now on every thread frees past its cache.
             for cache in &roll.caches {
                 cache.claim.want();
@@ -279,26 +272,32 @@ impl Heap {
         self.end_if_empty()
     }
 
-    /// Ends a closed pool, if no block of it is in anybody's hands; answers whether that is so.
+    /// Ends a closed pool, if no block of it is in anybody's hands or on its way there; answers whether that is so.
     pub(super) fn end_if_empty(&self) -> bool {
-        // Nothing is handed out any more: what is zero stays so. Every address is forgotten before the memory goes.
-        if self.live() != (0, 0) {
-            return false;
-        }
-        for shelf in &self.shelves {
-            *lock(shelf) = Shelf::default();
-        }
-        self.forget_guarded();
         let gone = {
+            // All the locks that a block can be taken under: see `Lifetime`. Every address is forgotten before the memory goes.
             let mut roll = lock(&self.roll);
-            let core = lock(&self.core).take();
+            let shelves = self.shelves.each_ref().map(lock);
+            let book = self.guard.as_ref().map(Guard::book);
+            let mut core = lock(&self.core);
+            if core.is_none() {
+                // Another thread was first.
+                return true;
+            }
+            // The memory of a broken pool stays for as long as the process runs: nobody knows any more which of it is free.
+            if self.is_broken() || !self.lifetime.is_idle() || live(&roll, core.as_ref()) != (0, 0) {
+                return false;
+            }
+            let shelves = shelves.map(|mut shelf| mem::take(&mut *shelf));
+            let book = book.map(|mut book| mem::take(&mut *book));
+            let core = core.take();
             let caches = mem::take(&mut roll.caches);
             // What was freed past the caches stays in the account, and what their threads have counted.
             let tallies = caches.iter().map(|cache| &cache.tally);
             for tally in tallies.chain(core.as_ref().map(|core| &core.tally)) {
                 roll.ended.absorb(tally);
             }
-            (core, caches)
+            (core, caches, shelves, book)
         };
         // Outside the locks.
         drop(gone);

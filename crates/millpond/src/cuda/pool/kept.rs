@@ -1,6 +1,8 @@
 //! A source that keeps what it was given back, for memory whose addresses a graph has written down.
 
-use millpond_engine::{Event, Range, Segment, Source, SourceError};
+use millpond_engine::{
+    Event, Range, Segment, Source, SourceError, forward_bytes, forward_defaults, forward_streams,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A source, passed through; or one of segments only that never go back to it, but serve again.
@@ -66,6 +68,10 @@ fn join(kept: &mut BTreeMap<u64, u64>, begins: &BTreeSet<u64>, mut address: u64,
 }
 
 impl<S: Source> Source for Kept<S> {
+    forward_bytes!();
+    forward_streams!();
+    forward_defaults!();
+
     fn page_bytes(&self) -> u64 {
         self.inner.page_bytes()
     }
@@ -74,12 +80,8 @@ impl<S: Source> Source for Kept<S> {
         self.is_passed() && self.inner.is_paged()
     }
 
-    fn capacity(&self) -> Option<u64> {
-        self.inner.capacity()
-    }
-
-    fn free_bytes(&self) -> Option<u64> {
-        self.inner.free_bytes()
+    fn is_complete(&self, event: Event) -> bool {
+        self.inner.is_complete(event)
     }
 
     fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
@@ -125,26 +127,6 @@ impl<S: Source> Source for Kept<S> {
 
     fn release(&mut self, range: Range) {
         self.inner.release(range);
-    }
-
-    fn record_event(&mut self, stream: u32) -> Event {
-        self.inner.record_event(stream)
-    }
-
-    fn is_complete(&self, event: Event) -> bool {
-        self.inner.is_complete(event)
-    }
-
-    fn wait_event(&mut self, stream: u32, event: Event) {
-        self.inner.wait_event(stream, event);
-    }
-
-    fn synchronize(&mut self) {
-        self.inner.synchronize();
-    }
-
-    fn can_wait(&self, stream: Option<u32>) -> bool {
-        self.inner.can_wait(stream)
     }
 }
 

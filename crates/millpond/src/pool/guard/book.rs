@@ -95,7 +95,7 @@ impl Entry {
 /// See the module. Invariant: `queue` has the bases of the entries that were freed, each once, in that order, and `held`
 /// is the bytes of their pages.
 #[derive(Debug, Default)]
-pub(super) struct Book {
+pub(crate) struct Book {
     /// By base.
     entries: BTreeMap<usize, Entry>,
     queue: VecDeque<usize>,

@@ -1,0 +1,74 @@
+//! When a pool may end: its last handle is gone, no block is in use, and no allocation is under way.
+//!
+//! An owner without a block, such as an empty buffer, keeps no pool open. It may ask for its first block while another thread drops the
+//! last handle. The block is in no count between the moment in which it is taken and the moment in which it is counted, so the pool must
+//! not look at its counts alone.
+
+use super::sync::{AtomicBool, AtomicU32, Ordering, fence};
+
+/// Whether a pool is closed, how many allocations are under way that may not be counted yet, and whether a panic has broken it.
+///
+/// The rules:
+/// 1. Whoever takes a block from a shelf or from the engine calls [`begin`](Self::begin) before it takes their locks, and
+///    [`finish`](Self::finish) after the block is counted, or refused. A block from a thread's cache is counted while the cache is held,
+///    so it needs neither.
+/// 2. Whoever ends the pool holds the locks of all shelves and of the engine from before it asks [`is_idle`](Self::is_idle) until it has
+///    emptied them.
+///
+/// An allocation therefore either took its locks before the end, which then sees it under way or sees its count, or finds nothing to take.
+/// Whoever does not end a closed pool because of an allocation under way leaves that to the allocation: `finish` says so.
+#[derive(Debug)]
+pub(crate) struct Lifetime {
+    closed: AtomicBool,
+    under_way: AtomicU32,
+    broken: AtomicBool,
+}
+
+impl Lifetime {
+    pub(crate) fn new() -> Self {
+        Self {
+            closed: AtomicBool::new(false),
+            under_way: AtomicU32::new(0),
+            broken: AtomicBool::new(false),
+        }
+    }
+
+    /// The last handle is gone.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        // With the fence in `finish`: either `finish` sees that the pool is closed, or `is_idle` sees that it has finished.
+        fence(Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// A panic has left the engine half changed. Under the lock of the engine, which orders it.
+    pub(crate) fn break_down(&self) {
+        self.broken.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
+
+    /// An allocation begins to look for a block outside the thread's cache.
+    pub(crate) fn begin(&self) {
+        // The locks that follow order it.
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The allocation is over. Answers whether the pool is closed: then the caller has to try to end it.
+    pub(crate) fn finish(&self) -> bool {
+        // Release: whoever sees this sees the count of the block.
+        self.under_way.fetch_sub(1, Ordering::Release);
+        fence(Ordering::SeqCst);
+        self.is_closed()
+    }
+
+    /// Whether every block that was taken so far is counted. To be asked under the locks of all shelves and of the engine.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.under_way.load(Ordering::Acquire) == 0
+    }
+}
