@@ -281,8 +281,9 @@ impl Heap {
 
     /// Ends a closed pool, if no block of it is in anybody's hands; answers whether that is so.
     pub(super) fn end_if_empty(&self) -> bool {
-        // Nothing is handed out any more: what is zero stays so. Every address is forgotten before the memory goes.
-        if self.live() != (0, 0) {
+        // Nothing is handed out any more: what is zero stays so. Every address is forgotten before the memory goes. An owner that may
+        // still be in its cache has not counted all that it did.
+        if !self.are_owners_out() || self.live() != (0, 0) {
             return false;
         }
         for shelf in &self.shelves {
