@@ -109,7 +109,7 @@ fn is_alive(pool: &Pool, depth: u32) -> bool {
 
 /// Forks while three threads allocate; panics where a child does not end well.
 pub(crate) fn run(pool: &Pool) {
-    let forks: u32 = std::env::var(FORKS).map_or(40, |said| said.parse().expect("a number of forks"));
+    let forks: u32 = std::env::var(FORKS).map_or(12, |said| said.parse().expect("a number of forks"));
     alarm(180 + forks);
     let beside = std::env::var(BESIDE).expect("what is beside the pool");
     #[cfg(feature = "record")]
