@@ -122,7 +122,7 @@ fn alone_figures_trims_and_forks() {
             );
             let mut mine = pool.alloc_zeroed::<u8>(100).expect("room");
             mine.fill(3);
-            for _ in 0..20 {
+            for _ in 0..5 {
                 assert!(in_child(|| {
                     pool.trim();
                     let alive = pool

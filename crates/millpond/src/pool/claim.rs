@@ -193,7 +193,7 @@ impl Claim {
 }
 
 /// How often an owner is given a chance to say that it is fenced.
-const PATIENCE: u32 = if cfg!(all(test, loom)) { 1 } else { 100 };
+const PATIENCE: u32 = if cfg!(all(test, loom)) { 1 } else { 10 };
 
 /// Makes every thread of the process pass a barrier. Where the system refuses, [`Claim::wait`] knows.
 pub(crate) fn barrier() {
