@@ -58,6 +58,23 @@ pub(crate) fn has_reserve() -> bool {
 /// blocks. As every allocator, it must not be called from a signal handler.
 ///
 /// Values for its use by hand, as [`GlobalAlloc`], serve the same pool.
+///
+/// # Limits
+/// *`pthread_atfork`.* During a fork the forking thread holds every lock of every pool. A handler that was registered before the
+/// process first allocated runs in that time, so if it allocates, frees or asks a pool for anything, the process waits for itself for
+/// ever. Register such handlers after the first allocation: the system then calls them before the pool's `prepare` and after its
+/// `resume`. `_Fork`, `vfork` and a fork in a signal handler call no handlers or interrupt the pool: the child may only call what may
+/// be called in a signal handler.
+///
+/// *A late `RLIMIT_AS`.* The pool reserves addresses when it is made, half of the limit at most. If the limit is set or lowered
+/// later, below what is mapped by then, the system refuses every new mapping, and that includes the growth of stacks: a thread
+/// whose stack has to grow is killed with SIGSEGV. Set the limit before the program starts, or limit the pool instead
+/// (`MILLPOND_CONF=limit:1GiB`).
+///
+/// *A late sandbox.* A seccomp filter that forbids `membarrier` once pools exist makes every call take the slow path. What a
+/// thread keeps is then out of reach of all others until that thread calls the pool again: [`stats`](Pool::stats) does not count it
+/// as kept, [`trim`](Pool::trim) leaves it, and the child of a fork never uses it. Allow `membarrier`, or install the filter before
+/// the process first allocates, for exact answers.
 #[derive(Debug, Default)]
 pub struct GlobalPool {
     _private: (),

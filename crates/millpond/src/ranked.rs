@@ -2,8 +2,8 @@
 //!
 //! Threads that take the same two locks in different orders wait for each other for ever, sooner or later; and a fork takes
 //! them all. So there is one order, [`Rank`]. In debug builds whoever asks for a lock that does not come after all that
-//! it holds panics there and then, whether or not anybody else is about: any test that passes by finds it. In release
-//! builds a [`Ranked`] is a mutex and nothing else.
+//! it holds panics there and then, whether or not anybody else is about: any test that passes by finds it. So does whoever
+//! asks for a lock that it holds itself, at any time. In release builds a [`Ranked`] is a mutex and nothing else.
 //!
 //! Two pools' locks are not held against each other: a source of one may draw on another, and whoever sums up or forks goes
 //! through all of them.
@@ -12,6 +12,7 @@
 //! it works inside the program's allocator and at a thread's very end.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 #[cfg(debug_assertions)]
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -170,6 +171,8 @@ impl Order {
                 },
                 of: Some(self.holders),
             },
+            #[cfg(debug_assertions)]
+            holder: AtomicUsize::new(0),
             mutex: Mutex::new(value),
         }
     }
@@ -214,8 +217,14 @@ impl Place {
             below.iter().enumerate().position(|(at, count)| {
                 let rank = self.rank as usize + at;
                 let of_a_pool = self.rank.is_of_a_pool() && rank <= Rank::Line as usize;
-                // A fork takes all there are of a kind, and one account after the other.
-                let of_a_kind = at == 0 || (self.rank == Rank::Shard && rank == Rank::Stacks as usize);
+                // A fork takes all parts of an account, and one account after the other. Of other kinds there is one lock, or
+                // one for each pool.
+                let of_a_kind = match self.rank {
+                    Rank::Shard => true,
+                    Rank::Stacks => at == 0,
+                    _ => false,
+                };
+                let of_a_kind = of_a_kind && rank <= Rank::Stacks as usize;
                 count.get() > 0 && !of_a_pool && !(forks && of_a_kind)
             })
         });
@@ -263,12 +272,16 @@ impl Place {
 }
 
 /// That a lock is held, until this is dropped. In release builds nothing.
-struct Turn {
+struct Turn<'a> {
     #[cfg(debug_assertions)]
     place: Place,
+    /// Where it says which thread holds the lock.
+    #[cfg(debug_assertions)]
+    holder: Option<&'a AtomicUsize>,
+    _lock: PhantomData<&'a ()>,
 }
 
-impl Turn {
+impl Turn<'_> {
     /// Panics, in debug builds, unless it is this rank's turn. To be called before the lock is taken.
     fn of(rank: Rank) -> Self {
         #[cfg(not(debug_assertions))]
@@ -286,13 +299,19 @@ impl Turn {
         Self {
             #[cfg(debug_assertions)]
             place,
+            #[cfg(debug_assertions)]
+            holder: None,
+            _lock: PhantomData,
         }
     }
 }
 
 #[cfg(debug_assertions)]
-impl Drop for Turn {
+impl Drop for Turn<'_> {
     fn drop(&mut self) {
+        if let Some(holder) = self.holder {
+            holder.store(0, Ordering::Relaxed);
+        }
         self.place.count(false);
     }
 }
@@ -318,13 +337,16 @@ pub(crate) fn take_all_of_a_kind(yes: bool) {
 pub(crate) struct Ranked<T> {
     #[cfg(debug_assertions)]
     place: Place,
+    /// Which thread holds it: its [`id`], or none.
+    #[cfg(debug_assertions)]
+    holder: AtomicUsize,
     mutex: Mutex<T>,
 }
 
 /// A lock that is held.
 pub(crate) struct Locked<'a, T> {
     /// Before the guard: it ends as long as the lock is still held.
-    turn: Turn,
+    turn: Turn<'a>,
     guard: MutexGuard<'a, T>,
 }
 
@@ -340,6 +362,8 @@ impl<T> Ranked<T> {
                 slot: 0,
                 of: None,
             },
+            #[cfg(debug_assertions)]
+            holder: AtomicUsize::new(0),
             mutex: Mutex::new(value),
         }
     }
@@ -347,7 +371,13 @@ impl<T> Ranked<T> {
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_, T> {
         #[cfg(debug_assertions)]
-        self.place.check();
+        {
+            // Also during a fork, which may take several locks of a kind.
+            if self.holder.load(Ordering::Relaxed) == id() {
+                panic!("{:?} is asked for by the thread that holds it", self.place.rank);
+            }
+            self.place.check();
+        }
         self.locked(self.mutex.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -361,13 +391,18 @@ impl<T> Ranked<T> {
     }
 
     #[inline]
-    fn locked<'a>(&self, guard: MutexGuard<'a, T>) -> Locked<'a, T> {
+    fn locked<'a>(&'a self, guard: MutexGuard<'a, T>) -> Locked<'a, T> {
         #[cfg(debug_assertions)]
         self.place.count(true);
+        #[cfg(debug_assertions)]
+        self.holder.store(id(), Ordering::Relaxed);
         Locked {
             turn: Turn {
                 #[cfg(debug_assertions)]
                 place: self.place,
+                #[cfg(debug_assertions)]
+                holder: Some(&self.holder),
+                _lock: PhantomData,
             },
             guard,
         }
@@ -379,7 +414,7 @@ impl<'a, T> Locked<'a, T> {
     pub(crate) fn wait_timeout(self, condition: &Condvar, limit: Duration) -> Self {
         let Self { turn, guard } = self;
         #[cfg(debug_assertions)]
-        let place = turn.place;
+        let (place, holder) = (turn.place, turn.holder);
         drop(turn);
         // It is taken again under whatever else is held.
         #[cfg(debug_assertions)]
@@ -387,11 +422,17 @@ impl<'a, T> Locked<'a, T> {
         let waited = condition.wait_timeout(guard, limit);
         let (guard, _) = waited.unwrap_or_else(PoisonError::into_inner);
         #[cfg(debug_assertions)]
-        place.count(true);
+        {
+            place.count(true);
+            holder.inspect(|holder| holder.store(id(), Ordering::Relaxed));
+        }
         Self {
             turn: Turn {
                 #[cfg(debug_assertions)]
                 place,
+                #[cfg(debug_assertions)]
+                holder,
+                _lock: PhantomData,
             },
             guard,
         }
@@ -435,7 +476,7 @@ pub(crate) struct Shared<T> {
 /// Such a lock, held.
 pub(crate) struct InTurn<G> {
     guard: G,
-    _turn: Turn,
+    _turn: Turn<'static>,
 }
 
 impl<T> Shared<T> {
@@ -509,17 +550,13 @@ mod tests {
         }
         let (list, sets) = (Ranked::new(Rank::Heaps, ()), Shared::new(Rank::Sets, ()));
         let shards = [0, 1].map(|_| Ranked::new(Rank::Shard, ()));
-        let cases: [(&dyn Fn(), &str); 7] = [
+        let cases: [(&dyn Fn(), &str); 6] = [
             (
                 &|| drop((line.lock(), roll.lock())),
                 "Roll is asked for under Line of the same pool",
             ),
             (
                 &|| drop((large.lock(), small.lock())),
-                "Shelf is asked for under Shelf of the same pool",
-            ),
-            (
-                &|| drop((small.lock(), small.lock())),
                 "Shelf is asked for under Shelf of the same pool",
             ),
             (
@@ -543,12 +580,57 @@ mod tests {
             let told = told(std::panic::AssertUnwindSafe(case)).expect(expected);
             assert_eq!(told, format!("locks in the wrong order: {expected}"));
         }
-        take_all_of_a_kind(true);
-        drop((shards[0].lock(), shards[1].lock()));
-        take_all_of_a_kind(false);
         // What a panic unwinds past is let go of.
         drop([&roll, &small, &large, &line].map(Ranked::lock));
         assert!(held::BY_RANK.with(|held| held.iter().all(|count| count.get() == 0)));
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn no_lock_is_taken_twice_by_one_thread_during_a_fork_either() {
+        let [_, small, ..] = pool();
+        let [shards, stacks] = [Rank::Shard, Rank::Stacks].map(|rank| [0, 1].map(|_| Ranked::new(rank, ())));
+        let tables = Ranked::new(Rank::Tables, ());
+        let budgets = Shared::new(Rank::Budgets, ());
+        let cases: [(&dyn Fn(), &str); 5] = [
+            (
+                &|| drop((small.lock(), small.lock())),
+                "Shelf is asked for by the thread that holds it",
+            ),
+            (
+                &|| drop((shards[0].lock(), shards[1].lock(), shards[0].lock())),
+                "Shard is asked for by the thread that holds it",
+            ),
+            (
+                &|| drop((tables.lock(), tables.lock())),
+                "Tables is asked for by the thread that holds it",
+            ),
+            (
+                &|| drop((tables.lock(), Ranked::new(Rank::Tables, ()).lock())),
+                "locks in the wrong order: Tables is asked for under Tables",
+            ),
+            (
+                &|| drop((budgets.write(), budgets.read())),
+                "locks in the wrong order: Budgets is asked for under Budgets",
+            ),
+        ];
+        take_all_of_a_kind(true);
+        for (case, expected) in cases {
+            assert_eq!(
+                told(std::panic::AssertUnwindSafe(case)).as_deref(),
+                Some(expected)
+            );
+        }
+        // All parts of an account, and those of another account after them.
+        drop((
+            shards[0].lock(),
+            stacks[0].lock(),
+            shards[1].lock(),
+            stacks[1].lock(),
+        ));
+        take_all_of_a_kind(false);
+        // What a panic unwinds past can be taken again.
+        drop((small.lock(), tables.lock()));
     }
 
     #[cfg(debug_assertions)]
@@ -587,6 +669,6 @@ mod tests {
     fn it_costs_nothing() {
         assert_eq!(size_of::<Ranked<u64>>(), size_of::<Mutex<u64>>());
         assert_eq!(size_of::<Locked<'_, u64>>(), size_of::<MutexGuard<'_, u64>>());
-        assert_eq!((size_of::<Order>(), size_of::<Turn>()), (0, 0));
+        assert_eq!((size_of::<Order>(), size_of::<Turn<'_>>()), (0, 0));
     }
 }

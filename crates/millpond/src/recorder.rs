@@ -310,17 +310,18 @@ pub(crate) fn no_recording() -> NoRecording {
 }
 
 impl NoRecording {
-    /// This is a child of a fork: nobody writes here. Locks of a recording may be held by threads that are its parent's only, and
-    /// nobody asks for them any more.
+    /// This is a child of a fork: nobody writes here. Nothing of a recording is dropped: threads that only the parent has may have
+    /// been changing it, and held its locks, which nobody asks for any more.
     pub(crate) fn forget_in_child(&mut self) {
         RECORDS.store(false, Ordering::Release);
         if let Some(running) = self.0.running.take() {
             running.session.deactivate();
-            // There is no such thread here, and the next one may have its number: that must not be let go as if it were this one.
-            std::mem::forget(running.thread);
+            // Its thread does not exist here, and the next one may have its number: that must not be let go as if it were this one.
+            std::mem::forget(running);
         }
         for session in self.0.ending.drain(..) {
             session.deactivate();
+            std::mem::forget(session);
         }
         session::forget_way();
     }

@@ -5,6 +5,8 @@
 #[cfg(feature = "record")]
 #[path = "support/child.rs"]
 mod child;
+#[path = "support/forking.rs"]
+mod forking;
 
 #[cfg(feature = "record")]
 use millpond::Recorder;
@@ -322,4 +324,15 @@ fn alone_forks_while_it_is_recorded() {
     }
     assert_eq!((end, report.lost), (0, 0));
     assert!(report.events >= 2, "{report:?}");
+}
+
+#[test]
+fn a_child_of_threads_that_allocate_answers_trims_and_forks() {
+    forking::in_processes("alone_forks_while_threads_allocate");
+}
+
+#[test]
+#[ignore = "for a process of its own"]
+fn alone_forks_while_threads_allocate() {
+    forking::run(&Pool::builder().trim_every(None).host().expect("a pool"));
 }

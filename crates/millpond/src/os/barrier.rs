@@ -7,16 +7,14 @@ pub(crate) fn can_barrier_everywhere() -> bool {
     cfg!(miri) || membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
 }
 
-/// Returns after every running thread of the process has passed a full memory barrier.
+/// Returns after every running thread of the process has passed a full memory barrier; false where the system refuses.
 ///
-/// A child of a fork has to be registered anew, where the call fails the first time.
-pub(crate) fn barrier_everywhere() {
-    while !cfg!(miri) && !membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
-        if !can_barrier_everywhere() {
-            // Nothing of what is known of the system refuses here. Threads that are descheduled pass a barrier.
-            std::thread::yield_now();
-        }
-    }
+/// It may refuse although it did not before: the program may have forbidden itself the call, for example with a seccomp
+/// filter.
+pub(crate) fn barrier_everywhere() -> bool {
+    let pass = || membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    // A child of a fork has to be registered anew, and the call fails until it is.
+    cfg!(miri) || pass() || (can_barrier_everywhere() && pass())
 }
 
 fn membarrier(command: libc::c_int) -> bool {

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of the system's page.
 pub(crate) fn page_bytes() -> u64 {
@@ -56,12 +56,17 @@ pub(crate) fn machine_memory() -> (u64, u64) {
 
 /// Bytes of a transparent huge page.
 pub(crate) fn transparent_huge_page() -> u64 {
-    static BYTES: OnceLock<u64> = OnceLock::new();
-    *BYTES.get_or_init(|| {
-        number("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
-            .filter(|bytes| bytes.is_power_of_two())
-            .unwrap_or(2 << 20)
-    })
+    // Not a `OnceLock`: in the child of a fork one that another thread was setting is waited for without end.
+    static BYTES: AtomicU64 = AtomicU64::new(0);
+    let known = BYTES.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let bytes = number("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+        .filter(|bytes| bytes.is_power_of_two())
+        .unwrap_or(2 << 20);
+    BYTES.store(bytes, Ordering::Relaxed);
+    bytes
 }
 
 /// How many explicit huge pages of this size the system has or would make; none where it knows no such size.

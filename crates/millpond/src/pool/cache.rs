@@ -303,7 +303,10 @@ impl Stacks {
 /// What one thread holds of one pool.
 ///
 /// Whoever is inside the claim, the owner by [`Claim::enter`] or another thread by [`Claim::want`], a barrier and
-/// [`Claim::wait`], has `stacks` to itself; nobody else touches it. That is the invariant `Sync` rests on.
+/// a [`Claim::wait`] that answers true, has `stacks` to itself; nobody else touches it. That is the invariant `Sync` rests on.
+///
+/// In the child of a fork a cache whose owner was out is whole, and is used like that of an idle thread. One whose owner may have
+/// been inside may be half changed: no thread of the child can know that the owner is out, so none ever touches its stacks.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Cache {
@@ -487,19 +490,22 @@ impl Cache {
         Some(Inside(self).with(work))
     }
 
-    /// Runs `work` on the stacks from another thread, after [`Claim::want`] and a barrier. Called by one thread at a
-    /// time, under the lock of the pool's list of caches.
-    pub(crate) fn with_wanted<R>(&self, work: impl FnOnce(&mut Stacks) -> R) -> R {
+    /// Runs `work` on the stacks from another thread, after [`Claim::want`] and a barrier; `None` where
+    /// [nobody can know](Claim::wait) whether the owner is out. Called by one thread at a time, under the lock of the pool's
+    /// list of caches.
+    pub(crate) fn with_wanted<R>(&self, work: impl FnOnce(&mut Stacks) -> R) -> Option<R> {
         let outcome = self.keep_wanted(work);
         self.claim.give_up();
         outcome
     }
 
     /// The same, and the owner never gets in again.
-    pub(crate) fn keep_wanted<R>(&self, work: impl FnOnce(&mut Stacks) -> R) -> R {
-        self.claim.wait();
-        // SAFETY: the owner is out and stays out as long as the cache is wanted, and only one thread at a time wants
-        // it; the borrow ends before anybody gives it up.
-        self.stacks.with_mut(|stacks| work(unsafe { &mut *stacks }))
+    pub(crate) fn keep_wanted<R>(&self, work: impl FnOnce(&mut Stacks) -> R) -> Option<R> {
+        if !self.claim.wait() {
+            return None;
+        }
+        // SAFETY: by the invariant of `Claim` the owner is out and stays out as long as the cache is wanted, and only one
+        // thread at a time wants it; the borrow ends before anybody gives it up.
+        Some(self.stacks.with_mut(|stacks| work(unsafe { &mut *stacks })))
     }
 }

@@ -1,29 +1,50 @@
 //! Who may touch a thread's cache: its own thread at almost no cost, any other after a pause.
 
-use super::sync::{AtomicBool, AtomicU32, Ordering, compiler_fence, fence, yield_now};
+use super::sync::{AtomicBool, AtomicU32, Ordering, compiler_fence, fence, pause};
 
-/// A cache has a flag and a word of flags. The owner says that it is at work, then looks whether another thread wants the
-/// cache. The other thread says that it wants the cache, then looks whether the owner is at work. Each must see the
-/// other's flag if both begin at once, so a full barrier has to stand between the two steps on both sides. The owner is
-/// there a hundred million times a second and the others hardly ever, so the others pay for both: `membarrier`
-/// makes every running thread of the process pass a barrier, and for the owner it is enough that the compiler
-/// keeps the order. Where the system has no such call, the owner is always told to go the slow way, and pays there.
+/// Decides between a cache's owner and the other threads.
 ///
-/// All that keeps the owner off its fast way is in that one word: what listens, waits or charges costs nothing more
-/// while nobody does.
+/// The owner sets `busy`, then looks whether another thread wants the cache. The other thread sets [`WANTED`], then looks
+/// whether the owner is busy. Each must see the other's flag if both begin at once, so a full barrier has to stand
+/// between the two steps on both sides. The owner takes these steps a hundred million times a second and the others hardly
+/// ever, so the others pay for both: `membarrier` makes every running thread of the process pass a barrier, and for the
+/// owner it is enough that the compiler keeps the order. Where the system has no such call, every owner is [`FENCED`]: it
+/// takes the slow path, which has a barrier of its own.
 ///
-/// On its own cache line: nobody else writes it but while it is claimed.
+/// Everything that keeps the owner from the fast path is in one word, so watching, waiting and charging cost nothing
+/// while nobody does them.
+///
+/// # Invariant
+/// After [`want`](Self::want), [`barrier`] and a [`wait`](Self::wait) that answers true, the owner does not touch the cache
+/// until [`give_up`](Self::give_up).
+///
+/// `busy` may still become true in that time: the owner sets it before it reads the flags, finds that the cache is wanted, and
+/// clears it. So at a fork, which holds every claim, `busy` says nothing about the cache. The cache is whole, but a `busy` that
+/// was copied in that moment stays set, because its owner does not exist in the child. The child calls
+/// [`forget_owner`](Self::forget_owner).
+///
+/// # If `membarrier` is forbidden later
+/// A program may forbid the call after its start, for example with a seccomp filter. A barrier on our side alone is then not
+/// enough for owners that still take the fast path. [`wait`](Self::wait) marks them as fenced, but it cannot know whether an
+/// owner has seen the mark: it may be between its two steps. The owner says so itself at its next call, in `fenced`, and
+/// from then on both sides have a barrier. Until then `wait` answers false and nobody else may touch the cache: figures do not
+/// count what is in it, trimming leaves it, and the child of a fork, where it may be half changed and its owner does not exist, never
+/// uses it.
+///
+/// It has a cache line of its own: nobody but the owner writes it except while it is claimed.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Claim {
-    /// The owner is at work.
+    /// The owner is in the cache, or is about to look whether it may enter.
     busy: AtomicBool,
+    /// The owner has seen [`FENCED`] and takes the fast path no more. Never cleared.
+    fenced: AtomicBool,
     flags: AtomicU32,
 }
 
 /// Another thread wants the cache.
 const WANTED: u32 = 1;
-/// The system cannot make every thread pass a barrier.
+/// The system cannot make every thread pass a barrier, so the owner passes its own. Never cleared.
 const FENCED: u32 = 2;
 /// The pool has something to do at every call.
 const SLOW: u32 = 4;
@@ -50,9 +71,11 @@ impl Despite {
 
 impl Claim {
     pub(crate) fn new() -> Self {
+        let fenced = !asymmetric();
         Self {
             busy: AtomicBool::new(false),
-            flags: AtomicU32::new(if asymmetric() { 0 } else { FENCED }),
+            fenced: AtomicBool::new(fenced),
+            flags: AtomicU32::new(if fenced { FENCED } else { 0 }),
         }
     }
 
@@ -66,6 +89,8 @@ impl Claim {
         // Acquire: what the last claimer did is seen.
         let flags = self.flags.load(Ordering::Acquire) & !(despite as u32);
         if flags != 0 && !(flags == SAMPLED && passes()) {
+            // Release: whoever reads it sees all that the owner did on the fast path. Once set, the flag is in every later look.
+            self.fenced.store(flags & FENCED != 0, Ordering::Release);
             self.busy.store(false, Ordering::Release);
             return false;
         }
@@ -94,11 +119,47 @@ impl Claim {
         self.flags.fetch_or(WANTED, Ordering::Relaxed);
     }
 
-    /// Waits until the owner is out. It is out for a few nanoseconds' work, unless it was interrupted there.
-    pub(crate) fn wait(&self) {
-        while self.busy.load(Ordering::Acquire) {
-            yield_now();
+    /// Waits until the owner is out; false where nobody can know whether it is, which leaves the cache to the owner. To be
+    /// called after [`want`](Self::want) and [`barrier`]. The owner is in for a few nanoseconds' work, unless it was
+    /// interrupted there.
+    #[must_use]
+    pub(crate) fn wait(&self) -> bool {
+        let mut rounds = 0;
+        if !asymmetric() {
+            self.flags.fetch_or(FENCED, Ordering::Relaxed);
+            // An owner that is at work calls again soon, and one that sleeps does not.
+            while !self.fenced.load(Ordering::Acquire) {
+                if rounds == PATIENCE {
+                    return false;
+                }
+                rounds += 1;
+                pause(0);
+            }
         }
+        rounds = 0;
+        while self.busy.load(Ordering::Acquire) {
+            pause(rounds);
+            rounds = rounds.saturating_add(1);
+        }
+        true
+    }
+
+    /// By the owner, not on the fast path: it takes the fast path no more.
+    pub(crate) fn acknowledge_fences(&self) {
+        self.flags.fetch_or(FENCED, Ordering::Relaxed);
+        self.fenced.store(true, Ordering::Release);
+    }
+
+    /// The first of the owner's two steps.
+    #[cfg(test)]
+    pub(crate) fn begin_to_enter(&self) {
+        self.busy.store(true, Ordering::Relaxed);
+    }
+
+    /// In a child of a fork, before which [`wait`](Self::wait) has answered true: the owner is a thread of the parent, and
+    /// does not clear what it has set.
+    pub(crate) fn forget_owner(&self) {
+        self.busy.store(false, Ordering::Release);
     }
 
     /// The other thread is done.
@@ -131,21 +192,93 @@ impl Claim {
     }
 }
 
-/// Makes every thread of the process pass a barrier.
+/// How often an owner is given a chance to say that it is fenced.
+const PATIENCE: u32 = if cfg!(all(test, loom)) { 1 } else { 10 };
+
+/// Makes every thread of the process pass a barrier. Where the system refuses, [`Claim::wait`] knows.
 pub(crate) fn barrier() {
     fence(Ordering::SeqCst);
     #[cfg(not(all(test, loom)))]
-    if asymmetric() {
-        crate::os::barrier_everywhere();
+    {
+        if asymmetric() && !crate::os::barrier_everywhere() {
+            SYSTEM.store(FENCES, std::sync::atomic::Ordering::Relaxed);
+        }
+        if !asymmetric() {
+            super::local::acknowledge_fences();
+        }
     }
+    #[cfg(all(test, loom))]
+    super::models::barrier();
 }
 
-/// Whether the system can do that.
+/// Whether the system can do that: 0 where nobody has asked. Once it refuses it is not asked again. Not a `OnceLock`: in the
+/// child of a fork one that another thread was setting is waited for without end.
+#[cfg(not(all(test, loom)))]
+static SYSTEM: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
+#[cfg(not(all(test, loom)))]
+const BARRIERS: u8 = 1;
+#[cfg(not(all(test, loom)))]
+const FENCES: u8 = 2;
+
 #[cfg(not(all(test, loom)))]
 fn asymmetric() -> bool {
-    static CAN: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-    *CAN.get_or_init(crate::os::can_barrier_everywhere)
+    use std::sync::atomic::Ordering::Relaxed;
+    let known = SYSTEM.load(Relaxed);
+    if known != 0 {
+        return known == BARRIERS;
+    }
+    let can = crate::os::can_barrier_everywhere();
+    let found = if can { BARRIERS } else { FENCES };
+    // Another thread may have found out more meanwhile.
+    match SYSTEM.compare_exchange(0, found, Relaxed, Relaxed) {
+        Ok(_) => can,
+        Err(known) => known == BARRIERS,
+    }
 }
 
 #[cfg(all(test, loom))]
 use super::models::asymmetric;
+
+#[cfg(all(test, not(any(loom, miri))))]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    /// How often a thread has gone to sleep.
+    fn sleeps(thread: i32) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).expect("a thread");
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.and_then(|count| count.trim().parse().ok()).expect("a count")
+    }
+
+    #[test]
+    fn whoever_waits_long_for_an_owner_sleeps() {
+        let claim = Claim::new();
+        assert!(claim.enter_slowly());
+        let (send, receive) = mpsc::channel();
+        let slept = thread::scope(|scope| {
+            scope.spawn(|| {
+                // SAFETY: answers a number.
+                send.send(unsafe { libc::gettid() }).expect("it is received");
+                claim.want();
+                barrier();
+                let waited = claim.wait();
+                claim.give_up();
+                assert!(waited || !asymmetric());
+            });
+            let waits = receive.recv().expect("it is sent");
+            let before = sleeps(waits);
+            let slept = (0..1000).any(|_| {
+                thread::sleep(Duration::from_millis(10));
+                sleeps(waits) >= before + 20
+            });
+            claim.leave();
+            slept
+        });
+        assert!(slept);
+    }
+}

@@ -4,6 +4,8 @@
 //! a cache whose owner was at work would be half changed. So around a fork every pool is brought to rest: its locks are
 //! taken in their order, and every cache is claimed. The child finds what idle threads' caches hold where `trim` finds
 //! it too; nobody stands in its pools' lines.
+//!
+//! After the fork, in parent and child, the arena's lock is released first: all that follows may allocate and free tables.
 
 use super::heap::{Heap, Rest};
 use super::keeper;
@@ -55,7 +57,7 @@ impl Lists {
 
 /// What is held while a fork is under way, by the thread that forks: last taken, first let go.
 struct Held {
-    _tables: NoTables,
+    tables: NoTables,
     budgets: NoBudgets,
     _pinning: NoPinning,
     _locking: Locking<RwLockWriteGuard<'static, ()>>,
@@ -158,7 +160,7 @@ extern "C" fn prepare() {
     let pinning = no_pinning();
     let budgets = no_budgets();
     let held = Held {
-        _tables: no_tables(),
+        tables: no_tables(),
         budgets,
         _pinning: pinning,
         _locking: locking,
@@ -182,40 +184,84 @@ extern "C" fn prepare() {
 
 extern "C" fn resume() {
     let _inside = inside();
-    let mut held = HELD.take().map(ManuallyDrop::into_inner);
-    if let Some(held) = &mut held
-        && held.parent != std::process::id()
-    {
-        held.heaps.iter_mut().for_each(Rest::forget_line);
-        held.budgets.forget_others();
-        #[cfg(feature = "record")]
-        held.recording.forget_in_child();
+    if let Some(held) = HELD.take() {
+        ManuallyDrop::into_inner(held).let_go();
     }
-    drop(held);
     take_all_of_a_kind(false);
+}
+
+impl Held {
+    fn let_go(mut self) {
+        // Before anything else: to put the rest in order may allocate, and to let go of it frees.
+        drop(self.tables);
+        if self.parent != std::process::id() {
+            self.heaps.iter_mut().for_each(Rest::forget_others);
+            // Wakers are called when this thread is out of all locks.
+            self.budgets.forget_others();
+            #[cfg(feature = "record")]
+            self.recording.forget_in_child();
+        }
+    }
 }
 
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
+    use crate::Pool;
+    use std::sync::{Arc, Barrier};
 
-    #[test]
-    fn handlers_that_are_registered_twice_are_one() {
-        watch();
-        crate::os::around_fork(prepare, resume);
-        // SAFETY: the child leaves at once, by `_exit`.
+    /// How a child ended that did this; one that hangs is ended.
+    fn end_of_child(work: impl FnOnce() -> bool) -> i32 {
+        // SAFETY: the child leaves by `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: takes a number.
             unsafe { libc::alarm(10) };
-            let fine = crate::Pool::host().is_ok();
+            let fine = work();
             // SAFETY: ends the child at once.
             unsafe { libc::_exit(i32::from(!fine)) };
         }
         let mut status = -1;
         // SAFETY: waits for the child just made; the status is ours.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
-        assert_eq!(status, 0);
-        assert!(crate::Pool::host().is_ok());
+        status
+    }
+
+    #[test]
+    fn handlers_that_are_registered_twice_are_one() {
+        watch();
+        crate::os::around_fork(prepare, resume);
+        assert_eq!(end_of_child(|| Pool::host().is_ok()), 0);
+        assert!(Pool::host().is_ok());
+    }
+
+    #[test]
+    fn a_child_does_not_wait_for_an_owner_that_looked_whether_it_may_enter() {
+        let pool = Pool::builder().trim_every(None).host().expect("a pool");
+        let (ready, over) = (Barrier::new(2), Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                drop(pool.alloc_zeroed::<u8>(100).expect("room"));
+                ready.wait();
+                over.wait();
+            });
+            ready.wait();
+            let caches = pool.heap().roll.lock().caches.clone();
+            let cache = Arc::clone(&caches[0]);
+            assert_eq!(caches.len(), 1);
+            drop(caches);
+            // The fork finds that this was done already.
+            prepare();
+            cache.claim.begin_to_enter();
+            let end = end_of_child(|| {
+                let kept = pool.stats().kept;
+                pool.trim();
+                let second = end_of_child(|| pool.stats().kept == 0);
+                kept > 0 && second == 0
+            });
+            cache.claim.leave();
+            over.wait();
+            assert_eq!(end, 0);
+        });
     }
 }

@@ -137,8 +137,11 @@ impl Rest {
         self.accounts = ledgers.map(StillLedger::of).collect();
     }
 
-    /// In a child of a fork: those who waited were other threads, which it does not have.
-    pub(super) fn forget_line(&mut self) {
+    /// In a child of a fork, which has no other threads: nobody waits any more, and nobody is at work in a cache. A cache whose
+    /// owner [may be inside](claim::Claim::wait) stays out of reach. Allocates and frees nothing.
+    pub(super) fn forget_others(&mut self) {
+        let caches = self.roll.caches.iter();
+        caches.for_each(|cache| cache.claim.forget_owner());
         self.line.forget();
         self.heap.turn_detour(&self.roll, Detour::Awaited, false);
     }
@@ -255,7 +258,8 @@ impl Heap {
         }
         claim::barrier();
         for cache in &roll.caches {
-            cache.claim.wait();
+            // One whose owner may be inside is touched by nobody else, in a child of this process neither.
+            let _ = cache.claim.wait();
         }
         let shelves = self.shelves.iter().map(lock).collect();
         let guard = self.guard.as_ref().map(Guard::rest);
@@ -275,6 +279,11 @@ impl Heap {
             _guard: guard,
             roll,
         }
+    }
+
+    /// Whether every owner of a cache of a closed pool is out, for good.
+    pub(super) fn are_owners_out(&self) -> bool {
+        lock(&self.roll).caches.iter().all(|cache| cache.claim.wait())
     }
 
     #[inline]
@@ -334,6 +343,11 @@ impl Heap {
         cache.tally.tell(&self.totals, false);
         roll.caches.remove(place);
         roll.ended.absorb(&cache.tally);
+        drop(roll);
+        if self.is_closed() {
+            // It may have been the last whose owner could still be inside.
+            self.end_if_empty();
+        }
     }
 
     pub(super) fn take_all(&self, stacks: &mut Stacks) {
@@ -343,7 +357,7 @@ impl Heap {
         );
     }
 
-    /// Runs `work` on every cache while its owner is out.
+    /// Runs `work` on every cache while its owner is out; not on those whose owners [may be inside](claim::Claim::wait).
     pub(super) fn claim(&self, roll: &Roll, work: impl FnMut(&Cache, &mut Stacks)) {
         self.claim_these(&roll.caches.iter().collect::<Vec<_>>(), work);
     }

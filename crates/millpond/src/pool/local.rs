@@ -53,6 +53,18 @@ pub(crate) fn with<R>(heap: &'static Heap, work: impl FnOnce(&Cache) -> R) -> Op
     unsafe { cache.as_ref() }.map(work)
 }
 
+/// This thread takes the fast path no more, in any of its caches: it is in none of them on the fast path now. Where the table is
+/// being changed, its owner says so at its next call.
+#[cfg(not(all(test, loom)))]
+pub(crate) fn acknowledge_fences() {
+    let _ = TABLE.try_with(|table| {
+        if let Ok(table) = table.try_borrow() {
+            let caches = table.entries.iter();
+            caches.for_each(|(_, cache)| cache.claim.acknowledge_fences());
+        }
+    });
+}
+
 /// This thread's cache, which the table holds; null where there is none.
 #[cold]
 #[inline(never)]

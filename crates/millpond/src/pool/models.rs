@@ -12,7 +12,8 @@
 //! of steps than can be tried. It takes the same steps in the same order as `heap.rs`, `watched.rs`, `slow.rs`, `detour.rs`
 //! and `upkeep.rs`, with one lock for shelves and engine together. Whoever changes an order there changes it here.
 //!
-//! *Not modelled*: `membarrier` itself (a full fence stands for it, on both sides), forks, the limit's detour.
+//! *Not modelled*: `membarrier` itself (a full fence stands for it, on both sides), forks, the limit's detour. Where it is forbidden
+//! later nothing stands for it, on either side.
 
 use super::account::Tally;
 use super::cache::Cache;
@@ -30,6 +31,23 @@ static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 pub(super) fn asymmetric() -> bool {
     ASYMMETRIC.load(std::sync::atomic::Ordering::Relaxed)
+}
+
+/// As if the system forbade that in the middle of a program.
+static FORBIDS: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+/// The barrier of those who are not the owner, which the system may refuse from now on.
+pub(super) fn barrier() {
+    if FORBIDS.load(std::sync::atomic::Ordering::Relaxed) {
+        ASYMMETRIC.store(false, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// What stands between the owner's two steps on the fast path.
+pub(super) fn compiler_fence(order: Ordering) {
+    if !FORBIDS.load(std::sync::atomic::Ordering::Relaxed) {
+        loom::sync::atomic::fence(order);
+    }
 }
 
 /// Tries every order, on both kinds of system.
@@ -626,6 +644,39 @@ fn who_joins_the_line_as_the_last_one_leaves_is_told() {
         assert!(!heap.detours());
         heap.at_rest(&[1]);
     });
+}
+
+/// The system forbids the barrier in the middle of a program: an owner that has not said that it is fenced is left alone, and
+/// nobody meets it in its cache.
+#[test]
+fn owners_are_left_alone_where_the_barrier_is_forbidden_later() {
+    let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    FORBIDS.store(true, std::sync::atomic::Ordering::Relaxed);
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.max_branches = 5000;
+    builder.check(|| {
+        // Each order begins with a system that has it.
+        ASYMMETRIC.store(true, std::sync::atomic::Ordering::Relaxed);
+        let heap = Small::new(&[1]);
+        let cache = heap.admit();
+        let drains = {
+            let heap = Arc::clone(&heap);
+            thread::spawn(move || {
+                heap.drain_caches();
+                heap.drain_caches();
+            })
+        };
+        for _ in 0..2 {
+            if let Some(address) = heap.allocate(&cache) {
+                heap.free(&cache, address);
+            }
+        }
+        drains.join().expect("no panic");
+        heap.retire(&cache);
+        heap.at_rest(&[1]);
+    });
+    FORBIDS.store(false, std::sync::atomic::Ordering::Relaxed);
 }
 
 /// A block is charged to whoever has it: what `allocate_for` and `free_slowly` do about tenants.

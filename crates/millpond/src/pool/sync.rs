@@ -1,7 +1,8 @@
 //! The primitives that the models check: from the standard library, or from `loom`.
 //!
-//! In the models, and under Miri, a [`compiler_fence`] is a full one. What stands opposite to it, `membarrier`, cannot be modelled; that
-//! the two together are worth a full fence on both sides is the system's promise.
+//! In the models, and under Miri, a [`compiler_fence`] is a full one. The `membarrier` opposite to it cannot be modelled; that
+//! the two together are worth a full fence on both sides is the system's promise. In models of a system that forbids the call later it
+//! is no fence at all.
 
 #[cfg(not(all(test, loom)))]
 pub(super) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
@@ -12,16 +13,26 @@ pub(super) use std::sync::atomic::compiler_fence;
 #[cfg(all(miri, not(all(test, loom))))]
 pub(super) use std::sync::atomic::fence as compiler_fence;
 
+/// Lets other threads run. One that has waited for a while sleeps: while a thread of a real-time policy only yields, threads of lower
+/// priority on its processor do not run, and the one that it waits for may be among them.
 #[cfg(not(all(test, loom)))]
-pub(super) use std::thread::yield_now;
+pub(super) fn pause(rounds: u32) {
+    if rounds < 100 {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep(std::time::Duration::from_micros(100));
+    }
+}
 
 #[cfg(all(test, loom))]
-pub(super) use loom::sync::atomic::{
-    AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence, fence as compiler_fence,
-};
+pub(super) use super::models::compiler_fence;
+#[cfg(all(test, loom))]
+pub(super) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 
 #[cfg(all(test, loom))]
-pub(super) use loom::thread::yield_now;
+pub(super) fn pause(_: u32) {
+    loom::thread::yield_now();
+}
 
 /// A value that one thread at a time touches, by the rules of who holds it.
 #[cfg(not(all(test, loom)))]

@@ -277,6 +277,10 @@ impl Heap {
         let gone = {
             // All the locks that a block can be taken under: see `Lifetime`. Every address is forgotten before the memory goes.
             let mut roll = lock(&self.roll);
+            // An owner that may still be in its cache has not counted all that it did.
+            if !roll.caches.iter().all(|cache| cache.claim.wait()) {
+                return false;
+            }
             let shelves = self.shelves.each_ref().map(lock);
             let book = self.guard.as_ref().map(Guard::book);
             let mut core = lock(&self.core);

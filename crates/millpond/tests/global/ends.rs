@@ -1,6 +1,6 @@
 //! Ends of threads, forks, and other programs.
 
-use crate::{POOL, Stamped};
+use crate::{POOL, Stamped, forking};
 use std::cell::RefCell;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -174,4 +174,15 @@ fn other_programs_are_started() {
         }
         over.store(true, Ordering::Relaxed);
     });
+}
+
+#[test]
+fn a_child_of_threads_that_allocate_answers_trims_and_forks() {
+    forking::in_processes("ends::alone_forks_while_threads_allocate");
+}
+
+#[test]
+#[ignore = "for a process of its own"]
+fn alone_forks_while_threads_allocate() {
+    forking::run(POOL.pool().expect("it serves already"));
 }

@@ -4,6 +4,8 @@
 
 mod counted;
 mod ends;
+#[path = "../support/forking.rs"]
+mod forking;
 mod limits;
 #[path = "../support/child.rs"]
 mod parts;

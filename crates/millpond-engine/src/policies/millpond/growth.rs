@@ -194,7 +194,8 @@ impl Millpond {
             self.lists.put_back(beyond);
         }
         match (outcome, site.block) {
-            (Ok(()), Some(block)) => Ok(block),
+            // A hole that is full no longer lies between the block and what was listed as free beyond it.
+            (Ok(()), Some(block)) => Ok(self.lists.absorb(block)),
             (outcome, block) => {
                 if let Some(block) = block {
                     self.lists.put_back(block);

@@ -112,6 +112,14 @@ impl Lists {
     /// Joins a block with its free neighbours and lists it; answers the block it became.
     #[inline]
     pub(super) fn put_back(&mut self, id: BlockId) -> BlockId {
+        let id = self.absorb(id);
+        self.list(id);
+        id
+    }
+
+    /// Joins an unlisted block with its free neighbours; answers the block it became, unlisted.
+    #[inline]
+    pub(super) fn absorb(&mut self, id: BlockId) -> BlockId {
         let mut id = id;
         // Both are looked at before either is acted on, so that the two misses of the cache overlap.
         let prev = self.joins(id, self.space.prev(id));
@@ -125,7 +133,6 @@ impl Lists {
             self.unlist(next);
             self.space.merge_next(id);
         }
-        self.list(id);
         id
     }
 

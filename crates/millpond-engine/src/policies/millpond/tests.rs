@@ -1,6 +1,9 @@
 //! What the policy promises beyond what every policy does.
 
-use crate::{AllocError, Block, Engine, Group, MillpondConf, Request, Simulated, Stream};
+use crate::{
+    AllocError, Block, Engine, Event, Group, MillpondConf, Range, Request, Segment, Simulated, Source,
+    SourceError, Stream,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -351,5 +354,109 @@ fn what_fits_is_served_while_a_stream_is_captured() {
     engine.source_mut().set_captured(Some(1));
     let _small = take(&mut engine, 2 * MIB, 1);
     drop(kept);
+    engine.check();
+}
+
+/// A device with so many addresses left, and memory for so many bytes.
+struct Narrow {
+    device: Simulated,
+    left: u64,
+    most: u64,
+    used: u64,
+}
+
+impl Source for Narrow {
+    fn page_bytes(&self) -> u64 {
+        self.device.page_bytes()
+    }
+    fn is_paged(&self) -> bool {
+        true
+    }
+    fn capacity(&self) -> Option<u64> {
+        self.device.capacity()
+    }
+    fn free_bytes(&self) -> Option<u64> {
+        Some(self.most - self.used)
+    }
+    fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
+        self.device.take(bytes)
+    }
+    fn give(&mut self, segment: Segment) {
+        self.device.give(segment);
+    }
+    fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
+        let left = self.left.checked_sub(bytes);
+        self.left = left.ok_or(SourceError::AddressSpace { requested: bytes })?;
+        self.device.reserve(bytes)
+    }
+    fn commit(&mut self, range: &Range, offset: u64, bytes: u64, handle: u64) -> Result<(), SourceError> {
+        if self.used + bytes > self.most {
+            return Err(SourceError::OutOfMemory {
+                requested: bytes,
+                free: self.most - self.used,
+                capacity: self.most,
+            });
+        }
+        self.device.commit(range, offset, bytes, handle)?;
+        self.used += bytes;
+        Ok(())
+    }
+    fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64 {
+        self.used -= bytes;
+        self.device.decommit(range, offset, bytes)
+    }
+    fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError> {
+        self.device.move_pages(from, to, bytes)
+    }
+    fn release(&mut self, range: Range) {
+        self.device.release(range);
+    }
+    fn record_event(&mut self, stream: u32) -> Event {
+        self.device.record_event(stream)
+    }
+    fn is_complete(&self, event: Event) -> bool {
+        self.device.is_complete(event)
+    }
+    fn wait_event(&mut self, stream: u32, event: Event) {
+        self.device.wait_event(stream, event);
+    }
+    fn synchronize(&mut self) {
+        self.device.synchronize();
+    }
+}
+
+#[test]
+fn a_block_that_fills_the_last_hole_is_joined_with_what_is_free_beyond_it() {
+    let page = 2 * MIB;
+    let conf = MillpondConf {
+        single_pages: true,
+        ..MillpondConf::default()
+    };
+    let source = Narrow {
+        device: Simulated::new().with_capacity(Some(11 * page)),
+        left: 11 * page,
+        most: 11 * page,
+        used: 0,
+    };
+    let mut engine = Engine::new(Box::new(super::Millpond::new(&conf)), source);
+    let sizes = [2 * page, page, 2 * page, page, 4 * page, page / 2, page / 2];
+    let blocks = sizes.map(|bytes| engine.allocate(Request::new(bytes, Stream(0))).expect("room"));
+    let [first, narrow, second, _kept, wide, low, _high] = blocks;
+    engine.free(narrow, &[]);
+    engine.free(wide, &[]);
+    engine.release_cached();
+    let source = engine.source_mut();
+    source.most = source.used;
+    for block in [first, second, low] {
+        engine.free(block, &[]);
+    }
+    // The pages on both sides of the narrow hole go into the wide one and fill it. Behind the block is free what it does not
+    // need, and behind that the half of a page that was free before.
+    let block = engine
+        .allocate(Request::new(4 * page - 1024, Stream(0)))
+        .expect("room");
+    assert_eq!(engine.source_mut().used, 6 * page);
+    engine.check();
+    engine.free(block, &[]);
     engine.check();
 }
