@@ -36,6 +36,11 @@ pub enum CudaError {
         "CUDA does not work in a process that was forked from one that used it: start a new process instead (spawn, not fork)"
     )]
     Forked,
+    /// A panic has left the tables of the pool's engine half changed.
+    #[error(
+        "the pool is broken: its engine panicked. It serves no more requests and gives no memory back; the buffers that it has handed out stay valid. Make a new pool, and report what panicked"
+    )]
+    BrokenPool,
     /// There is no such device.
     #[error("there is no CUDA device {number}: the driver has {count}")]
     NoDevice {

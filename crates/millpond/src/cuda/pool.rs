@@ -27,6 +27,8 @@ mod placed;
 mod shared;
 mod state;
 mod tenant;
+#[cfg(test)]
+mod tests;
 mod unpooled;
 mod upkeep;
 mod ward;

@@ -1,7 +1,7 @@
 //! What all handles of a pool share, and a request's way.
 
 use super::charges::Charges;
-use super::state::{Core, Locked, Memory, Returned, request};
+use super::state::{Cell, Core, Locked, Memory, Returned, request};
 use super::{ALIGN, Held, Terms};
 use crate::budget::{Budget, Refusal};
 use crate::cuda::device::CudaDevice;
@@ -40,7 +40,7 @@ pub(super) struct Parts {
 
 pub(super) struct Shared {
     pub(super) parts: Fixed,
-    core: Mutex<Core>,
+    core: Cell,
     /// Blocks that came back while another thread had the core, or somebody waited for one; and whether there are any.
     aside: Mutex<Vec<Returned>>,
     any_aside: AtomicBool,
@@ -132,12 +132,12 @@ impl Shared {
                 direct: parts.direct,
                 of_graph: parts.of_graph,
             },
-            core: Mutex::new(Core {
+            core: Mutex::new(Some(Core {
                 memory: parts.engine,
                 account: Stats::default(),
                 returned: Vec::new(),
                 ticks: 0,
-            }),
+            })),
             aside: Mutex::default(),
             any_aside: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
@@ -172,7 +172,7 @@ impl Shared {
         crate::recorder::sink_for(self.watchers().pool())
     }
 
-    /// The core, once its engine was told of what has come back; none in a process that was forked.
+    /// The core, once its engine was told of what has come back; none in a process that was forked, or where a panic broke the pool.
     pub(super) fn core(&self) -> Result<Locked<'_>, CudaError> {
         let mut core = self.lock_core()?;
         self.settle(&mut core);
@@ -182,13 +182,13 @@ impl Shared {
     /// The core, with what lay aside.
     fn lock_core(&self) -> Result<Locked<'_>, CudaError> {
         fork::check()?;
-        let mut core = self.as_it_is();
+        let mut core = Locked::wait(&self.core)?;
         self.fetch(&mut core);
         Ok(core)
     }
 
-    fn as_it_is(&self) -> Locked<'_> {
-        Locked::wait(&self.core)
+    pub(super) fn as_it_is(&self) -> Locked<'_> {
+        Locked::for_figures(&self.core)
     }
 
     /// Puts what lay aside to what has come back.
@@ -537,6 +537,11 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        if self.core.is_poisoned() {
+            // Nobody knows which of it the device still uses: it stays for as long as the process runs.
+            std::mem::forget(lock(&self.core).take());
+            return;
+        }
         // What came back last is told of, with the streams that use it: whoever gives memory back waits for these.
         let Ok(mut core) = self.core() else { return };
         for Returned { uses, .. } in std::mem::take(&mut core.returned) {

@@ -122,16 +122,32 @@ pub(super) struct Returned {
     pub(super) uses: Vec<CudaStream>,
 }
 
+/// The core in its lock. Whoever panics while it is locked poisons it: then the engine's tables may be half changed, and it is used no more.
+/// None only while the pool is dropped.
+pub(super) type Cell = Mutex<Option<Core>>;
+
 /// The core under its lock. Whoever its work concerns, such as those told of a budget, is called when that is let go.
 pub(super) struct Locked<'a> {
-    core: MutexGuard<'a, Core>,
+    core: MutexGuard<'a, Option<Core>>,
     /// Ends after that.
     _inside: Inside,
 }
 
 impl<'a> Locked<'a> {
     /// Waits for whoever has it.
-    pub(super) fn wait(core: &'a Mutex<Core>) -> Self {
+    ///
+    /// # Errors
+    /// A panic has broken the pool.
+    pub(super) fn wait(core: &'a Cell) -> Result<Self, CudaError> {
+        let inside = inside();
+        Ok(Self {
+            core: core.lock().map_err(|_| CudaError::BrokenPool)?,
+            _inside: inside,
+        })
+    }
+
+    /// The same also where the pool is broken: for its figures, which a panic in the engine leaves whole.
+    pub(super) fn for_figures(core: &'a Cell) -> Self {
         let inside = inside();
         Self {
             core: lock(core),
@@ -139,8 +155,8 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// Unless another thread has it.
-    pub(super) fn now(core: &'a Mutex<Core>) -> Option<Self> {
+    /// Unless another thread has it, or the pool is broken.
+    pub(super) fn now(core: &'a Cell) -> Option<Self> {
         let inside = inside();
         let core = core.try_lock().ok()?;
         Some(Self {
@@ -154,13 +170,19 @@ impl Deref for Locked<'_> {
     type Target = Core;
 
     fn deref(&self) -> &Core {
-        &self.core
+        let Some(core) = &*self.core else {
+            unreachable!("only the drop of a pool takes its core");
+        };
+        core
     }
 }
 
 impl DerefMut for Locked<'_> {
     fn deref_mut(&mut self) -> &mut Core {
-        &mut self.core
+        let Some(core) = &mut *self.core else {
+            unreachable!("only the drop of a pool takes its core");
+        };
+        core
     }
 }
 

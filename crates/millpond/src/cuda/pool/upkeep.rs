@@ -5,6 +5,7 @@ use super::shared::lock;
 use super::state::Core;
 use super::ward::DeviceWard;
 use crate::budget::Budget;
+use crate::cuda::error::CudaError;
 use crate::error::AllocError;
 use crate::event::Watchers;
 use crate::pool::{Change, PoolStats, Prewarm, change_keeping, expect_time, limit_of};
@@ -40,7 +41,10 @@ impl DevicePool {
     /// The account, with all that has come back; all zero in a process that was forked.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
-        self.0.with_core(|core| stats_of(core)).unwrap_or_default()
+        match self.0.with_core(|core| stats_of(core)) {
+            Err(CudaError::BrokenPool) => stats_of(&self.0.as_it_is()),
+            outcome => outcome.unwrap_or_default(),
+        }
     }
 
     /// What a monitor shows, unless another thread is at the engine, which may be waiting for the device.

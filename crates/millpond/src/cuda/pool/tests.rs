@@ -1,0 +1,55 @@
+//! What only the inside of a pool can be made to do.
+
+use super::DevicePool;
+use crate::Prewarm;
+use crate::cuda::{CudaDevice, CudaError, CudaStream};
+use crate::error::AllocError;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+#[path = "../../../tests/support/emulator.rs"]
+#[allow(dead_code, reason = "the support of other tests")]
+mod emulator;
+
+fn is_broken<T>(outcome: &Result<T, AllocError>) -> bool {
+    matches!(outcome, Err(AllocError::Cuda(error)) if **error == CudaError::BrokenPool)
+}
+
+#[test]
+fn a_panic_in_its_engine_breaks_a_pool_of_a_device() {
+    if !emulator::load() {
+        return;
+    }
+    let device = match CudaDevice::get(0) {
+        Ok(device) => device,
+        Err(error) => {
+            // Another test of this process looked for a driver before the emulated one was there.
+            eprintln!("skipped: {error}");
+            return;
+        }
+    };
+    let (pool, stream) = (
+        DevicePool::new(&device).expect("a pool"),
+        CudaStream::new(&device).expect("a stream"),
+    );
+    let held = pool.alloc_from(&[1.0f32, 2.0, 3.0], &stream).expect("room");
+    let given = pool.alloc_from(&[4.0f32], &stream).expect("room");
+    let panic = catch_unwind(AssertUnwindSafe(|| pool.0.with_core(|_| panic!("injected"))));
+    assert!(panic.is_err());
+    drop(given);
+    for bytes in [100, 5000, 3 << 20] {
+        assert!(is_broken(&pool.alloc::<u8>(bytes, &stream)));
+    }
+    assert!(is_broken(&pool.reserve(1 << 40)));
+    assert!(is_broken(&pool.prewarm(&Prewarm::of([(1 << 20, 2)]))));
+    pool.trim();
+    pool.compact();
+    pool.collect_garbage();
+    pool.clear();
+    assert!(pool.stats().reserved.current >= 12, "its figures are still there");
+    assert_eq!(held.to_vec().expect("a copy"), [1.0, 2.0, 3.0]);
+    drop(pool);
+    assert_eq!(held.to_vec().expect("a copy"), [1.0, 2.0, 3.0]);
+    drop(held);
+    let other = DevicePool::new(&device).expect("a pool");
+    assert!(other.alloc_zeroed::<u8>(3 << 20, &stream).is_ok());
+}
