@@ -344,7 +344,9 @@ fn stand_in(driver: &Driver) -> Result<(), Failed> {
 /// The emulated driver's array has this parameter, and it is a `T`.
 unsafe fn parameter<T: Copy>(parameters: *const *const u8, index: usize) -> T {
     // SAFETY: the caller's.
-    let place = unsafe { *parameters.add(index) };
+    let place = unsafe { parameters.add(index) };
+    // SAFETY: the caller's.
+    let place = unsafe { place.read() };
     // SAFETY: the caller's.
     unsafe { place.cast::<T>().read_unaligned() }
 }

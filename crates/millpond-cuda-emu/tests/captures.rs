@@ -38,8 +38,10 @@ fn default_pool() -> CUmemoryPool {
     pool
 }
 
+type Call = Box<dyn Fn() -> CUresult>;
+
 /// Calls that a capture forbids, by name.
-fn forbidden(pool: CUmemoryPool) -> Vec<(&'static str, Box<dyn Fn() -> CUresult>)> {
+fn forbidden(pool: CUmemoryPool) -> Vec<(&'static str, Call)> {
     const KEEP: CUmemPool_attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
     let get = move || {
         let mut value = 0u64;

@@ -387,17 +387,18 @@ fn a_free_that_hides_a_missing_wait_is_reported() {
                 open(at, 0);
                 at
             };
+            type Take<'a> = Box<dyn FnMut() -> u64 + 'a>;
             type Give = fn(u64, usize);
-            let mut kinds: [(&str, Box<dyn FnMut() -> u64 + '_>, Give); 4] = [
+            let mut kinds: [(&str, Take<'_>, Give); 4] = [
                 ("cuMemFree_v2", Box::new(device), |at, _| ok!(cuMemFree_v2(at))),
                 ("cuMemFreeHost", Box::new(pinned), |at, _| {
-                    ok!(cuMemFreeHost(at as *mut _))
+                    ok!(cuMemFreeHost(at as *mut _));
                 }),
                 ("cuMemHostUnregister", Box::new(registered), |at, _| {
-                    ok!(cuMemHostUnregister(at as *mut _))
+                    ok!(cuMemHostUnregister(at as *mut _));
                 }),
                 ("cuMemUnmap", Box::new(mapped), |at, bytes| {
-                    ok!(cuMemUnmap(at, bytes))
+                    ok!(cuMemUnmap(at, bytes));
                 }),
             ];
             let target = device();

@@ -396,7 +396,7 @@ pub(crate) struct Findings {
 impl Findings {
     pub(crate) fn cautions(&self) -> Vec<Caution> {
         type Make = fn(u64) -> Caution;
-        let all: [(u64, Make); 17] = [
+        let all: [(u64, Make); 18] = [
             (self.state_disagrees, |count| Caution::StateDisagrees { count }),
             (self.blocks_misplaced, |count| Caution::BlocksMisplaced { count }),
             (self.segments_misshapen, |count| Caution::SegmentsMisshapen {

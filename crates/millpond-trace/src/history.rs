@@ -136,7 +136,7 @@ impl History {
 
     fn of_file(path: &Path, mut watch: impl FnMut(&Row, &Definitions)) -> Result<Self, HistoryError> {
         let file = Opened::new(path).map_err(RecordingError::from)?;
-        let reader = Reader::new(file.from_start())?;
+        let reader = Reader::new(file.read_from_start())?;
         let mut history = Self {
             facts: reader.facts().to_vec(),
             rows: Source::Rows(Vec::new()),
@@ -257,7 +257,7 @@ impl History {
             }
             Source::File { file, bytes, .. } => (file, *bytes),
         };
-        let mut reader = Reader::new(file.from_start())?;
+        let mut reader = Reader::new(file.read_from_start())?;
         if start.bytes > 0 {
             reader.skip_to(start.bytes)?;
         }

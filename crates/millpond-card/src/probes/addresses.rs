@@ -33,7 +33,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
     say::check(
         "eight times the memory can be reserved",
         eight.is_some(),
-        &format!("{} GiB", 8 * card.total >> 30),
+        &format!("{} GiB", (8 * card.total) >> 30),
     );
     let first = ask("64 TiB", 64 * TIB);
     let second = ask("64 TiB more", 64 * TIB);

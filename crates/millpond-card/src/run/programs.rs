@@ -121,7 +121,7 @@ fn rows<'a>(text: &'a str, column: &str) -> Vec<Vec<&'a str>> {
     };
     let below = text
         .lines()
-        .skip_while(|line| !cells(*line).contains(&column))
+        .skip_while(|line| !cells(line).contains(&column))
         .skip(1);
     below
         .take_while(|line| !line.trim().is_empty())

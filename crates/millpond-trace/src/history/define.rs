@@ -26,7 +26,9 @@ const SHARED: u64 = 4;
 
 /// The beginning of a name, as much of it as is kept.
 pub(super) fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(MOST_NAME)]
+    let most = text.len().min(MOST_NAME);
+    let end = (0..=most).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
 }
 
 /// A pool of a recording.

@@ -38,7 +38,7 @@ impl Opened {
         })
     }
 
-    pub(super) fn from_start(&self) -> FromStart {
+    pub(super) fn read_from_start(&self) -> FromStart {
         let file = Arc::clone(&self.file);
         BufReader::with_capacity(BUFFER, Place { file, at: 0 })
     }

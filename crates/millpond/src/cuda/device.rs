@@ -140,10 +140,12 @@ impl Left {
         let mut event = EventHandle::NULL;
         // SAFETY: the pointer is to a local.
         let made = insist(|| unsafe { driver.event_create(&raw mut event, EVENT_WITHOUT_TIME) });
-        // SAFETY: the event was made just now, and the stream lives.
-        let recorded = made.and_then(|()| match is_captured {
-            true => Err(CudaError::Captured),
-            false => insist(|| unsafe { driver.event_record(event, stream) }),
+        let recorded = made.and_then(|()| {
+            if is_captured {
+                return Err(CudaError::Captured);
+            }
+            // SAFETY: the event was made just now, and the stream lives.
+            insist(|| unsafe { driver.event_record(event, stream) })
         });
         match recorded {
             Ok(()) => self.events.push(event),

@@ -54,10 +54,6 @@ impl Mark {
         })
     }
 
-    pub(crate) fn device(&self) -> &CudaDevice {
-        &self.device
-    }
-
     /// Puts it at the present end of a stream of its device.
     ///
     /// # Errors

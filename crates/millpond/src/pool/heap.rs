@@ -281,11 +281,6 @@ impl Heap {
         }
     }
 
-    /// Whether every owner of a cache of a closed pool is out, for good.
-    pub(super) fn are_owners_out(&self) -> bool {
-        lock(&self.roll).caches.iter().all(|cache| cache.claim.wait())
-    }
-
     #[inline]
     pub(crate) fn number(&self) -> u64 {
         self.number

@@ -6,9 +6,22 @@ use crate::cuda::{CudaDevice, CudaError, CudaStream};
 use crate::error::AllocError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-#[path = "../../../tests/support/emulator.rs"]
-#[allow(dead_code, reason = "the support of other tests")]
-mod emulator;
+/// Loads the emulated driver, which is built beside the tests; answers whether it is there.
+fn load() -> bool {
+    use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+    let here = std::env::current_exe().expect("this program");
+    let name = "libmillpond_cuda_emu.so";
+    let mut folders = here.ancestors().skip(1).take(2).map(|folder| folder.join(name));
+    let Some(path) = folders.find(|path| path.exists()) else {
+        eprintln!("skipped: there is no {name} beside {}", here.display());
+        return false;
+    };
+    // SAFETY: a library of this workspace, which does nothing when it is loaded.
+    let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) };
+    // It stays until the process ends.
+    std::mem::forget(library.expect("it loads"));
+    true
+}
 
 fn is_broken<T>(outcome: &Result<T, AllocError>) -> bool {
     matches!(outcome, Err(AllocError::Cuda(error)) if **error == CudaError::BrokenPool)
@@ -16,7 +29,7 @@ fn is_broken<T>(outcome: &Result<T, AllocError>) -> bool {
 
 #[test]
 fn a_panic_in_its_engine_breaks_a_pool_of_a_device() {
-    if !emulator::load() {
+    if !load() {
         return;
     }
     let device = match CudaDevice::get(0) {
