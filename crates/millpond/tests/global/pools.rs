@@ -139,12 +139,20 @@ fn a_source_may_allocate_under_the_lock_of_its_pool() {
     drop(pool);
 }
 
-/// What is freed under a lock goes back when the call is over, some of it in cold paths of their own.
+/// What is freed under a lock goes back when the call is over. With guarded blocks each of them goes back by a slow path.
 #[test]
 fn a_source_may_free_many_blocks_at_once() {
+    child("pools::frees_many_blocks_at_once", |command| {
+        command.env("MILLPOND_CONF", "guard:on");
+    });
+}
+
+#[test]
+#[ignore = "a child of another test"]
+fn frees_many_blocks_at_once() {
     let few = std::thread::Builder::new().stack_size(256 << 10);
     let work = || {
-        let mut held: Vec<Box<usize>> = (0..200_000).map(Box::new).collect();
+        let mut held: Vec<Box<usize>> = (0..10_000).map(Box::new).collect();
         let log = move |_: &SourceEvent<'_>| held.clear();
         let host = Host::builder().build().expect("a source");
         let pool = Pool::builder().over(Box::new(Logged::new(host, log)));
