@@ -226,7 +226,7 @@ mod tests {
         for (name, least, nominal) in [
             ("rtx4090", 23.5, 24.0),
             ("a100-80g", 79.1, 80.0),
-            ("h100", 79.1, 80.0),
+            ("h100", 79.0, 80.0),
         ] {
             let total = reported(name);
             assert!(least <= total && total < nominal - 0.3, "{name}: {total}");

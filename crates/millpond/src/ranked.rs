@@ -166,8 +166,8 @@ impl Order {
                 rank,
                 slot: match rank {
                     Rank::Roll => 0,
-                    Rank::Shelf => 1 + place.min(SHELVES - 1),
-                    _ => SHELVES + rank as usize - Rank::Shelf as usize,
+                    Rank::Shelf => 1 + place.min(SHELVES - 1) as u32,
+                    _ => (SHELVES + rank as usize - Rank::Shelf as usize) as u32,
                 },
                 of: Some(self.holders),
             },
@@ -183,7 +183,8 @@ impl Order {
 #[derive(Clone, Copy)]
 struct Place {
     rank: Rank,
-    slot: usize,
+    /// Narrow, so that a part of an account with its lock fits into its cache lines.
+    slot: u32,
     of: Option<&'static Holders>,
 }
 
@@ -239,8 +240,9 @@ impl Place {
         }
         let here = id();
         let held = |slot: &AtomicUsize| slot.load(Ordering::Relaxed) == here;
-        if let Some(at) = slots[self.slot..].iter().position(held) {
-            let slot = self.slot + at;
+        let first = self.slot as usize;
+        if let Some(at) = slots[first..].iter().position(held) {
+            let slot = first + at;
             let rank = match slot {
                 0 => Rank::Roll as usize,
                 1..=SHELVES => Rank::Shelf as usize,
@@ -252,7 +254,7 @@ impl Place {
 
     fn count(self, held: bool) {
         if let Some(holders) = self.of {
-            holders.0[self.slot].store(if held { id() } else { 0 }, Ordering::Relaxed);
+            holders.0[self.slot as usize].store(if held { id() } else { 0 }, Ordering::Relaxed);
         }
         held::BY_RANK.with(|by_rank| {
             let count = &by_rank[self.rank as usize];

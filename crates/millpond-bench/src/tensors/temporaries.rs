@@ -145,13 +145,14 @@ mod tests {
     fn turns_leave_nothing_and_what_is_in_place_asks_for_nothing() -> Result<(), Box<dyn Error>> {
         let mut kept = Kept::new()?;
         kept.pool = Pool::host()?;
-        for (name, turns) in LOOPS {
+        // A sum comes from the pool of its first operand.
+        for ((name, turns), pooled) in LOOPS.into_iter().zip([1, 2]) {
             let held = kept.unpooled.held_bytes();
             let asked = kept.pool.stats().allocations;
             for turn in turns {
                 turn(&mut kept)?;
             }
-            assert_eq!(kept.pool.stats().allocations, asked + 1, "{name}");
+            assert_eq!(kept.pool.stats().allocations, asked + pooled, "{name}");
             assert_eq!(
                 (kept.pool.stats().requested.current, kept.unpooled.held_bytes()),
                 (0, held)

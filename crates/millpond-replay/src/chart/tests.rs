@@ -65,6 +65,7 @@ fn decoded(png: &[u8]) -> (usize, usize, Vec<u8>) {
                     .read_to_end(&mut rows)
                     .expect("a stream"),
             ),
+            b"tEXt" => assert_eq!(content, b"Software\0millpond"),
             _ => assert_eq!(name, b"IEND"),
         }
         at += 12 + length;

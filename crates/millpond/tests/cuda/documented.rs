@@ -34,6 +34,8 @@ fn mappings_are_unmapped_one_by_one_where_the_driver_refuses_several() {
         let moved = source.move_pages((&from, 0), (&to, page), 4 * page);
         assert_eq!(moved.expect("they move"), 4);
         emulator::set_bytes(to.address() + page, 7, 4 * page as usize, stream.as_raw());
+        // A source is told to take pages back when nothing uses them any more.
+        stream.synchronize().expect("it ends");
         assert_eq!(source.decommit(&to, page, 4 * page), 4);
         assert_eq!((source.lost(), source.used_bytes()), (None, 0));
         source.release(from);
