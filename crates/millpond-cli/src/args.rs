@@ -238,7 +238,7 @@ pub(crate) enum Paged {
 }
 
 /// Where `--help` lists them: each one says so, because a heading of the group would go on to what follows the group.
-const HOST: &str = "With --source host (--check with cuda:N too)";
+const HOST: &str = "With --source host";
 
 /// How a recording is replayed on real memory.
 #[derive(Debug, Args)]

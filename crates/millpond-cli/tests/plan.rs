@@ -60,7 +60,7 @@ fn a_step_is_found_solved_drawn_and_saved() {
 #[test]
 fn a_loop_far_below_the_peak_is_called_one() {
     let dir = folder("plan_loop");
-    let file = repeating(&dir, 6);
+    let file = repeating(&dir, 30);
     let (of_steps, _, _) = run(&["report", &file, "--at", "step:2"]);
     assert_eq!(of_steps, 0);
     assert_eq!(json(&["plan", &file, "--json"])["step"]["is_loop"], false);
