@@ -13,6 +13,7 @@ use cudarc::driver::sys::{
     CUdeviceptr, CUevent, CUgraph, CUmemPool_attribute, CUmemoryPool, CUresult, CUstream, CUstreamCaptureMode,
 };
 use std::ptr::null_mut;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
 const THREAD_LOCAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
@@ -39,6 +40,12 @@ fn default_pool() -> CUmemoryPool {
 }
 
 type Call = Box<dyn Fn() -> CUresult>;
+
+/// A global capture of one test would forbid calls of the others, which run in the same process.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Calls that a capture forbids, by name.
 fn forbidden(pool: CUmemoryPool) -> Vec<(&'static str, Call)> {
@@ -77,6 +84,7 @@ fn forbidden(pool: CUmemoryPool) -> Vec<(&'static str, Call)> {
 #[test]
 fn pool_calls_and_new_streams_invalidate_the_threads_own_captures() {
     common::load();
+    let _alone = alone();
     let _context = CudaContext::new(0).unwrap();
     let (stream, pool) = (stream(), default_pool());
     for (name, call) in forbidden(pool) {
@@ -121,6 +129,7 @@ fn elsewhere<T: Send>(body: impl FnOnce() -> T + Send) -> T {
 #[test]
 fn a_global_capture_of_another_thread_is_invalidated_too() {
     common::load();
+    let _alone = alone();
     let _context = CudaContext::new(0).unwrap();
     let streams = [stream(), stream()];
     let pool = default_pool() as usize;
@@ -157,6 +166,7 @@ fn a_global_capture_of_another_thread_is_invalidated_too() {
 #[test]
 fn waiting_for_the_context_invalidates_captures_of_every_mode() {
     common::load();
+    let _alone = alone();
     let _context = CudaContext::new(0).unwrap();
     let streams = [stream(), stream()];
     for mode in MODES {
