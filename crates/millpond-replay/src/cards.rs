@@ -15,9 +15,10 @@ pub struct Card {
 
 const MIB: u64 = 1 << 20;
 
-/// Hundredths of a GiB, as PyTorch prints what a driver reports.
+/// Bytes in hundredths of a GiB, the unit in which PyTorch prints what a driver reports. The result is rounded up, so that it prints
+/// as the same number again.
 const fn gib(hundredths: u64) -> u64 {
-    hundredths * (1 << 30) / 100
+    (hundredths * (1 << 30)).div_ceil(100)
 }
 
 /// Totals are those that drivers report to a program, which is less than the memory of the card: the "total capacity" in PyTorch's
@@ -226,7 +227,7 @@ mod tests {
         for (name, least, nominal) in [
             ("rtx4090", 23.5, 24.0),
             ("a100-80g", 79.1, 80.0),
-            ("h100", 79.0, 80.0),
+            ("h100", 79.1, 80.0),
         ] {
             let total = reported(name);
             assert!(least <= total && total < nominal - 0.3, "{name}: {total}");

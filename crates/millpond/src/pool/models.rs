@@ -22,45 +22,49 @@ use super::lifetime::Lifetime;
 use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use loom::sync::{Condvar, Mutex, MutexGuard};
 use loom::thread;
+use std::cell::Cell;
 use std::sync::Arc;
 
-/// Whether the models' system can make every thread pass a barrier. Of the standard library: it changes between models only.
-static ASYMMETRIC: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(true);
-/// One model at a time, because they share that.
-static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
-pub(super) fn asymmetric() -> bool {
-    ASYMMETRIC.load(std::sync::atomic::Ordering::Relaxed)
+std::thread_local! {
+    /// Whether the model's system can make every thread pass a barrier. The threads of a model run on one thread of the system, so
+    /// models can run at the same time.
+    static ASYMMETRIC: Cell<bool> = const { Cell::new(true) };
+    /// Whether the system forbids the barrier while the program runs.
+    static FORBIDS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// As if the system forbade that in the middle of a program.
-static FORBIDS: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+pub(super) fn asymmetric() -> bool {
+    ASYMMETRIC.get()
+}
 
-/// The barrier of those who are not the owner, which the system may refuse from now on.
+/// The barrier of threads other than the owner, which the system may refuse from now on.
 pub(super) fn barrier() {
-    if FORBIDS.load(std::sync::atomic::Ordering::Relaxed) {
-        ASYMMETRIC.store(false, std::sync::atomic::Ordering::Relaxed);
+    if FORBIDS.get() {
+        ASYMMETRIC.set(false);
     }
 }
 
-/// What stands between the owner's two steps on the fast path.
+/// The fence between the owner's two steps on the fast path.
 pub(super) fn compiler_fence(order: Ordering) {
-    if !FORBIDS.load(std::sync::atomic::Ordering::Relaxed) {
+    if !FORBIDS.get() {
         loom::sync::atomic::fence(order);
     }
 }
 
+/// A run of loom with the bounds of all models.
+fn builder() -> loom::model::Builder {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    // Steps of one order. The longest of these models has some more than the thousand that is loom's own bound.
+    builder.max_branches = 5000;
+    builder
+}
+
 /// Tries every order, on both kinds of system.
 fn model(run: impl Fn() + Copy + Sync + Send + 'static) {
-    let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     for can in [true, false] {
-        ASYMMETRIC.store(can, std::sync::atomic::Ordering::Relaxed);
-        let mut builder = loom::model::Builder::new();
-        // With three, one model takes minutes since owners also say that they are fenced.
-        builder.preemption_bound = Some(2);
-        // Steps of one order; the longest of ours has some more than the thousand that is loom's own bound.
-        builder.max_branches = 5000;
-        builder.check(run);
+        ASYMMETRIC.set(can);
+        builder().check(run);
     }
 }
 
@@ -376,40 +380,53 @@ impl Small {
     }
 }
 
-#[test]
-fn a_cache_is_one_threads_at_a_time() {
-    model(|| {
-        let heap = Small::new(&[1, 2]);
+/// The owner frees a block, or allocates one from its cache, while another thread drains the cache.
+fn an_owner_and_one_that_drains(heap: fn(&[usize]) -> Arc<Small>, frees: bool, and_again: bool) {
+    model(move || {
+        let heap = heap(&[1, 2]);
         let cache = heap.admit();
-        let one = heap.allocate(&cache).expect("a block");
+        let mut block = heap.allocate(&cache);
+        if !frees {
+            heap.free(&cache, block.take().expect("a block"));
+        }
         let other = {
             let heap = Arc::clone(&heap);
             thread::spawn(move || heap.drain_caches())
         };
-        heap.free(&cache, one);
-        let again = heap.allocate(&cache).expect("a block");
-        heap.free(&cache, again);
+        for _ in 0..1 + usize::from(and_again) {
+            match block.take() {
+                Some(address) => heap.free(&cache, address),
+                None => block = Some(heap.allocate(&cache).expect("a block")),
+            }
+        }
         other.join().expect("no panic");
+        if let Some(address) = block {
+            heap.free(&cache, address);
+        }
         heap.at_rest(&[1, 2]);
     });
 }
 
 #[test]
-fn a_watched_cache_is_one_threads_at_a_time() {
-    model(|| {
-        let heap = Small::watched(&[1, 2]);
-        let cache = heap.admit();
-        let one = heap.allocate(&cache).expect("a block");
-        let other = {
-            let heap = Arc::clone(&heap);
-            thread::spawn(move || heap.drain_caches())
-        };
-        heap.free(&cache, one);
-        let again = heap.allocate(&cache).expect("a block");
-        heap.free(&cache, again);
-        other.join().expect("no panic");
-        heap.at_rest(&[1, 2]);
-    });
+fn a_cache_has_one_user_at_a_time_while_its_owner_frees_and_allocates() {
+    an_owner_and_one_that_drains(Small::new, true, true);
+}
+
+#[test]
+fn a_cache_has_one_user_at_a_time_while_its_owner_allocates_and_frees() {
+    an_owner_and_one_that_drains(Small::new, false, true);
+}
+
+// Each operation of a watched heap takes several times as many steps.
+
+#[test]
+fn a_watched_cache_has_one_user_at_a_time_while_its_owner_frees() {
+    an_owner_and_one_that_drains(Small::watched, true, false);
+}
+
+#[test]
+fn a_watched_cache_has_one_user_at_a_time_while_its_owner_allocates() {
+    an_owner_and_one_that_drains(Small::watched, false, false);
 }
 
 #[test]
@@ -649,35 +666,37 @@ fn who_joins_the_line_as_the_last_one_leaves_is_told() {
 
 /// The system forbids the barrier in the middle of a program: an owner that has not said that it is fenced is left alone, and
 /// nobody meets it in its cache.
-#[test]
-fn owners_are_left_alone_where_the_barrier_is_forbidden_later() {
-    let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    FORBIDS.store(true, std::sync::atomic::Ordering::Relaxed);
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(2);
-    builder.max_branches = 5000;
-    builder.check(|| {
-        // Each order begins with a system that has it.
-        ASYMMETRIC.store(true, std::sync::atomic::Ordering::Relaxed);
+fn an_owner_where_the_barrier_is_forbidden_later(rounds: usize, drains: usize) {
+    FORBIDS.set(true);
+    builder().check(move || {
+        // Each order begins with a system that has the barrier.
+        ASYMMETRIC.set(true);
         let heap = Small::new(&[1]);
         let cache = heap.admit();
-        let drains = {
+        let other = {
             let heap = Arc::clone(&heap);
-            thread::spawn(move || {
-                heap.drain_caches();
-                heap.drain_caches();
-            })
+            thread::spawn(move || (0..drains).for_each(|_| heap.drain_caches()))
         };
-        for _ in 0..2 {
+        for _ in 0..rounds {
             if let Some(address) = heap.allocate(&cache) {
                 heap.free(&cache, address);
             }
         }
-        drains.join().expect("no panic");
+        other.join().expect("no panic");
         heap.retire(&cache);
         heap.at_rest(&[1]);
     });
-    FORBIDS.store(false, std::sync::atomic::Ordering::Relaxed);
+    FORBIDS.set(false);
+}
+
+#[test]
+fn owners_are_left_alone_where_the_barrier_is_forbidden_later() {
+    an_owner_where_the_barrier_is_forbidden_later(2, 1);
+}
+
+#[test]
+fn owners_that_have_seen_that_the_barrier_is_forbidden_are_waited_for() {
+    an_owner_where_the_barrier_is_forbidden_later(1, 2);
 }
 
 /// A block is charged to whoever has it: what `allocate_for` and `free_slowly` do about tenants.
