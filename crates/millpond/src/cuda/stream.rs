@@ -21,19 +21,22 @@ pub(super) struct Handles(Arc<RawStream>);
 
 /// A stream, kept alive.
 ///
-/// Invariant: until it was retired the stream lives: it is ours, the driver's, kept by its keeper, or others have promised it.
+/// Invariant: the stream is alive until it is retired. Either it is ours or the driver's, or its keeper keeps it alive, or its
+/// creator has promised that it lives.
 pub(super) struct RawStream {
     device: CudaDevice,
     handle: StreamHandle,
     owner: Owner,
-    /// Whether its work is done and the driver is not to be asked about it any more: others end it. Read for as long as it is asked.
+    /// Whether the stream was retired: its work is done, its creator destroys it, and the driver must not be asked about it
+    /// again. A thread holds the read lock while it asks the driver about the stream.
     retired: RwLock<bool>,
 }
 
-/// Streams of others that somebody here has: each is one, whoever gave it to us and how often, so that one retires it for all.
+/// The streams of other libraries that are in use here. A stream has one entry however often it was passed in, so retiring it
+/// once retires it for all handles.
 static OTHERS: Mutex<Vec<Weak<RawStream>>> = Mutex::new(Vec::new());
 
-/// A stream's handle, while it is not retired.
+/// The driver's handle of a stream that is not retired. The stream cannot be retired while this exists.
 pub(super) struct Live<'a> {
     handle: StreamHandle,
     _retired: RwLockReadGuard<'a, bool>,
@@ -60,7 +63,7 @@ enum Owner {
 impl Drop for Handles {
     fn drop(&mut self) {
         let stream = &self.0;
-        // The legacy stream is always there to be marked, and that orders others.
+        // The legacy stream always exists, so it can be marked later. Marking it would order other streams.
         if stream.handle != StreamHandle::NULL
             && let Ok(_current) = stream.device.enter_beside()
             && let Some(live) = stream.live()
@@ -85,10 +88,10 @@ impl Drop for RawStream {
 }
 
 impl RawStream {
-    /// One of others'.
+    /// Returns a stream of another library. All live handles of the same stream share one value.
     fn of_others(device: &CudaDevice, handle: StreamHandle) -> Arc<Self> {
         let new = || Arc::new(Self::new(device, handle, Owner::Others));
-        // Whoever has the lock in a process that was forked may not be there.
+        // In a forked process, the thread that holds the lock may not exist.
         if fork::is_forked() {
             return new();
         }
@@ -117,8 +120,9 @@ impl RawStream {
         }
     }
 
-    /// The handle, to be given to the driver as long as the answer is held; none of a stream that was retired. It is not asked for
-    /// again meanwhile, as whoever retires the stream may be waiting in between.
+    /// Returns the handle, or `None` if the stream was retired. The handle may be given to the driver as long as the returned
+    /// value is held. A thread must not call this again while it holds the value: if another thread is waiting to retire the
+    /// stream in between, the second call deadlocks.
     pub(super) fn live(&self) -> Option<Live<'_>> {
         let retired = self.retired.read().unwrap_or_else(PoisonError::into_inner);
         (!*retired).then(|| Live {
@@ -127,12 +131,13 @@ impl RawStream {
         })
     }
 
-    /// Whether it was retired: all its work is done then.
+    /// Returns whether the stream was retired. All work of a retired stream is done.
     pub(super) fn is_retired(&self) -> bool {
         matches!(self.owner, Owner::Others) && self.live().is_none()
     }
 
-    /// Whether both are the same stream. The driver may give the handle of one that has ended to another.
+    /// Returns whether both are the same stream. A retired stream equals only itself, because the driver may give the handle of
+    /// a stream that has ended to a new stream.
     pub(super) fn is(&self, other: &Self) -> bool {
         let same = self.handle == other.handle && self.device.number() == other.device.number();
         same && (std::ptr::eq(self, other) || !(self.is_retired() || other.is_retired()))
@@ -164,7 +169,7 @@ impl RawStream {
         self.live().map_or(Ok(false), |live| self.captures(&live))
     }
 
-    /// Asks the driver whether the stream is captured. The context is this thread's.
+    /// Asks the driver whether the stream is captured. The context must be current on this thread.
     fn captures(&self, live: &Live<'_>) -> Result<bool, CudaError> {
         let mut status = CAPTURE_NONE;
         // SAFETY: the pointer is to a local; the stream lives, by the invariant.
@@ -235,9 +240,10 @@ impl CudaStream {
     /// A stream that others have made, as the driver's `CUstream`; they end it.
     ///
     /// # Safety
-    /// It is a stream of the device's primary context. It lives until [`retire`](Self::retire) has answered `Ok`, or else for as long
-    /// as any handle of this, and any pool that was asked for a block on it or told that one was used there: pools keep handles of the
-    /// streams they know. It is not the per-thread default one, which is another stream on each thread.
+    /// `stream` must be a stream of the device's primary context. It must live until [`retire`](Self::retire) has returned
+    /// `Ok`. If it is not retired, it must live as long as any handle of it, and as long as any pool that was asked for a block
+    /// on it or was told that a block was used on it: pools keep handles of the streams they know. It must not be the
+    /// per-thread default stream, which is a different stream on each thread.
     #[must_use]
     pub unsafe fn from_raw(device: &CudaDevice, stream: *mut c_void) -> Self {
         Self(Arc::new(Handles(RawStream::of_others(
@@ -246,13 +252,14 @@ impl CudaStream {
         ))))
     }
 
-    /// Says that those who made the stream are about to end it. Waits until its work is done. From then on nothing here asks the
-    /// driver about it: no handle of it, however many were made, no buffer, and no pool. Blocks that were used on it are free for
-    /// other streams. To put work on it is refused with [`CudaError::StreamEnded`].
+    /// Retires a stream that its creator is about to destroy. Waits until the work of the stream is done. From then on, this
+    /// library does not ask the driver about the stream again. This holds for all handles of the stream, however many were
+    /// made, and for all buffers and pools. Blocks that were used on the stream become free for other streams. Putting work on
+    /// the stream fails with [`CudaError::StreamEnded`].
     ///
-    /// Call it before the stream ends: a driver may crash when it is given one that has ended. Nobody may put work on the stream while
-    /// this is called or later, by the driver or by another library either. Of a stream that was not made by
-    /// [`from_raw`](Self::from_raw), and of the legacy default stream, this waits and does nothing else.
+    /// Call this before the stream is destroyed: a driver may crash if it is given a stream that was destroyed. Nobody may put
+    /// work on the stream during this call or later, not even through the driver or another library. For a stream that was not
+    /// made by [`from_raw`](Self::from_raw), and for the legacy default stream, this only waits.
     ///
     /// ```
     /// use millpond::cuda::{CudaDevice, CudaError, CudaStream, DevicePool};
@@ -266,22 +273,25 @@ impl CudaStream {
     /// # };
     /// let pool = DevicePool::new(&device)?;
     /// let theirs = a_stream_of_another_library();
-    /// // SAFETY: it lives until it was retired.
+    /// // SAFETY: the stream lives until it is retired.
     /// let stream = unsafe { CudaStream::from_raw(&device, theirs) };
     /// drop(pool.alloc_from(&[1.0f32, 2.0], &stream)?);
     /// stream.retire()?;
     /// the_other_library_ends_it(theirs);
-    /// drop(pool); // it waits for its other streams
+    /// drop(pool); // the pool waits for its other streams
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// [`CudaError::Captured`] while the stream is captured, and what the driver says. The stream is not retired then, and must
-    /// live on, unless the error [is fatal](CudaError::is_fatal): nothing goes on in a context that is lost.
+    /// [`CudaError::Captured`] while the stream is captured, and any error of the driver. The stream is then not retired and
+    /// must stay alive, unless the error [is fatal](CudaError::is_fatal): no work continues in a context that is lost.
     pub fn retire(&self) -> Result<(), CudaError> {
-        if self.is_capturing()? {
-            return Err(CudaError::Captured);
+        match self.is_capturing() {
+            Ok(true) => return Err(CudaError::Captured),
+            Err(error) if !error.is_fatal() => return Err(error),
+            // After a fatal error the wait below fails too, and then the stream is retired.
+            Ok(false) | Err(_) => {}
         }
         let waited = self.synchronize();
         let over = waited.is_ok() || waited.is_err_and(|error| error.is_fatal());
@@ -331,14 +341,16 @@ impl CudaStream {
     /// on.
     pub(super) fn wait(&self) -> Result<(), CudaError> {
         loop {
-            // The driver refuses to say of the legacy stream while one that goes with it is captured. Nobody can wait for it then, and
-            // to try breaks that capture; to ask does not. A capture ends.
+            // The driver cannot tell whether the legacy stream is captured while a stream that synchronises with it is
+            // captured. Nobody can wait for the legacy stream then. Trying to wait invalidates that capture, but asking does
+            // not. Every capture ends, so ask again later.
             while self.is_capturing().is_err_and(|error| error.is_of_capture()) {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
             match settle_on(self, || self.synchronize()) {
                 Ok(()) => return Ok(()),
-                // A capture of another stream began in between. What a captured stream was given is written down and not done.
+                // A capture of another stream began in between, so try again. If this stream itself is captured, its work is
+                // recorded and not run, so trying again would not help.
                 Err(why) if why.error.is_of_capture() && !self.is_capturing().unwrap_or(false) => {
                     std::thread::sleep(std::time::Duration::from_millis(1));
                 }
@@ -379,7 +391,7 @@ impl CudaStream {
         self.raw().is_capturing()
     }
 
-    /// Whether it is a device's, and work may be put on it.
+    /// Checks that the stream is a stream of `device` and that work may be put on it.
     pub(crate) fn expect_on(&self, device: &CudaDevice) -> Result<(), CudaError> {
         let (expected, found) = (device.number(), self.device().number());
         if expected == found {
@@ -388,7 +400,7 @@ impl CudaStream {
         Err(CudaError::OtherDevice { expected, found })
     }
 
-    /// Whether work may be put on it.
+    /// Checks that work may be put on the stream: it must not be retired.
     pub(super) fn expect_live(&self) -> Result<(), CudaError> {
         match self.raw().is_retired() {
             true => Err(CudaError::StreamEnded),
@@ -396,13 +408,14 @@ impl CudaStream {
         }
     }
 
-    /// Enters its device's context, to put work on it.
+    /// Checks that work may be put on the stream, and enters the context of its device.
     pub(super) fn enter(&self) -> Result<Current<'static>, CudaError> {
         self.expect_live()?;
         self.device().enter()
     }
 
-    /// The driver's handle, for work that is put on it: by who has [entered](Self::enter) or [expects](Self::expect_live) it.
+    /// Returns the driver's handle, for putting work on the stream. The caller must have called [`enter`](Self::enter) or
+    /// [`expect_live`](Self::expect_live) before.
     pub(super) fn handle(&self) -> StreamHandle {
         self.raw().handle
     }

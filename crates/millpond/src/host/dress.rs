@@ -69,7 +69,7 @@ impl Host {
                 .map_err(|error| self.not_locked(part.bytes, error))?;
         } else if self.rules.populate {
             match map.populate(part) {
-                // SAFETY: the part is open and fresh, so it holds zeros: `dress` is called with no other.
+                // SAFETY: `dress` is called only with parts that were just opened. They hold zeros, and no other thread knows them.
                 Err(Errno::INVAL) => unsafe { map.touch(part) },
                 outcome => outcome,
             }

@@ -117,7 +117,8 @@ impl Host {
                 .map_err(|error| self.refused("munlock", part.bytes, error))?;
         }
         // Linux before 5.7 cannot move so, nor can one that counts the bytes of both places against a limit.
-        // SAFETY: what is in `runs` is open by the invariant of `Reserved`.
+        // SAFETY: the parts in `runs` are open by the invariant of `Reserved`. No block is in the pages that a policy moves, so no
+        // other thread accesses them.
         let moved = unsafe { old.move_pages(part, new, step.to) };
         match moved {
             Ok(()) if self.rules.lock => new
@@ -137,7 +138,8 @@ impl Host {
         new.open(target)
             .map_err(|error| self.refused("mremap", part.bytes, error))?;
         self.dress(new, target)?;
-        // SAFETY: the target was opened just now, and what is in `runs` is open by the invariant of `Reserved`.
+        // SAFETY: the target was opened just now, and the parts in `runs` are open by the invariant of `Reserved`. No other thread
+        // accesses them, as above.
         let copied = unsafe { old.copy(part, new, step.to) };
         copied.map_err(|error| self.refused("mremap", part.bytes, error))
     }
@@ -146,10 +148,10 @@ impl Host {
     fn shift_back(&self, old: &Map, new: &Map, step: Step, slipped: &mut Vec<Part>) {
         let part = step.run.part;
         let unlocked = !self.rules.lock || new.unlock(step.target()).is_ok();
-        // SAFETY: `shift` leaves both places open.
+        // SAFETY: `shift` leaves both places open, and no block is in either of them.
         let back = || unsafe { new.move_pages(step.target(), old, part.offset) };
         if !unlocked || back().is_err() {
-            // SAFETY: `shift` leaves both places open.
+            // SAFETY: `shift` leaves both places open, and no block is in either of them.
             let _ = unsafe { new.copy(step.target(), old, part.offset) };
         }
         self.lock_again(old, part, slipped);

@@ -42,7 +42,8 @@ impl Host {
         };
         let at = |piece: Part| piece.offset - part.offset + place.offset;
         for (done, piece) in pieces.iter().enumerate() {
-            // SAFETY: `open_part` has seen to it that the part is open.
+            // SAFETY: `open_part` has checked that both parts are open. The owner of the blocks in them calls this with exclusive access
+            // to both, so no other thread accesses their bytes.
             let moved = unsafe { old.transfer_pages(*piece, new, at(*piece)) };
             if moved.is_ok() {
                 continue;
@@ -51,7 +52,7 @@ impl Host {
                 return false;
             }
             // Half of it has gone: the rest follows by copying.
-            // SAFETY: both parts are open: `open_part` has seen to it, and a move that failed leaves them so.
+            // SAFETY: as above. A move that failed leaves both parts open.
             let _ = unsafe { old.copy(*piece, new, at(*piece)) };
             // SAFETY: as above.
             let _ = unsafe { old.clear(*piece) };

@@ -32,7 +32,7 @@ impl Part {
 /// written. No reference to any of it is ever made here, other than by raw copies inside one call.
 #[derive(Debug)]
 pub(crate) struct Map {
-    /// The pointer that the system answered. It leads to every address of the map, which a number does not.
+    /// The pointer that the system returned. It has the provenance of every address of the map, which an integer does not have.
     outer: *mut u8,
     outer_bytes: u64,
     /// Bytes from `outer` to the base.
@@ -42,14 +42,14 @@ pub(crate) struct Map {
 
 // SAFETY: by the invariant the addresses belong to the token and not to a thread, and any thread may make these calls.
 unsafe impl Send for Map {}
-// SAFETY: as above. A shared token only asks the system, which orders the calls, but for `touch`, `clear` and `copy`, whose
-// callers answer for what is done to the bytes at the same time.
+// SAFETY: as above. With a shared token one can only call the system, which orders the calls. The exceptions are the unsafe
+// methods, which read or write bytes. Their callers guarantee that no other thread accesses these bytes at the same time.
 unsafe impl Sync for Map {}
 
 /// Not named where rustix calls the system through the C library, as it does under Miri.
 const DONT_UNMAP: MremapFlags = MremapFlags::from_bits_retain(libc::MREMAP_DONTUNMAP as u32);
 
-/// Pages that move keep their huge ones where both places lie alike to a multiple of it.
+/// Huge pages stay huge when they move if both places have the same offset from a multiple of this size.
 const HUGE: usize = 2 << 20;
 
 /// Fails without asking the system where a size cannot be a size of this machine.
@@ -102,7 +102,7 @@ impl Map {
         })
     }
 
-    /// First address. Pointers may be made of it and of those behind it.
+    /// Returns the first address and exposes its provenance. Pointers may be made of it and of the addresses behind it.
     pub(crate) fn address(&self) -> u64 {
         self.pointer(0).expose_provenance() as u64
     }
@@ -203,7 +203,7 @@ impl Map {
     /// Writes a zero to every page of a part, which puts memory behind it.
     ///
     /// # Safety
-    /// The part is open, and nothing but zeros is in it.
+    /// The part must be open and hold only zeros. No other thread may access its bytes during the call.
     pub(crate) unsafe fn touch(&self, part: Part) -> Result<(), Errno> {
         let (address, length) = self.locate(part)?;
         for offset in (0..length).step_by(rustix::param::page_size()) {
@@ -258,10 +258,10 @@ impl Map {
     /// The part must not be locked: Linux then forgets the lock of all the map it was cut from, and counts what
     /// was moved twice for ever (seen on 6.18).
     ///
-    /// For the time of the call as many addresses and bytes more are counted against the limits of the process.
+    /// During the call, as many additional addresses and bytes count against the limits of the process.
     ///
     /// # Safety
-    /// The part is open.
+    /// The part `from` must be open. No other thread may access the bytes of either part during the call.
     pub(crate) unsafe fn move_pages(&self, from: Part, to: &Self, at: u64) -> Result<(), Errno> {
         let bytes = from.bytes;
         // SAFETY: the caller's promise.
@@ -269,39 +269,42 @@ impl Map {
     }
 
     /// # Safety
-    /// The first part is open.
+    /// The part `from` must be open. No other thread may access the bytes of either part during the call.
     unsafe fn move_or_fill(&self, from: Part, to: &Self, place: Part) -> Result<(), Errno> {
         let (source, length) = self.locate(from)?;
         let (target, _) = to.locate(place)?;
         if length > source.addr().abs_diff(target.addr()) {
             return Err(Errno::INVAL);
         }
-        // Straight to the target the system would unmap what is there before it looks at its limits (seen on 6.18), and a map
-        // of another thread could come to lie in the hole. So the pages first move to where nothing is, which is refused
-        // without any change; from there they move to the target, which counts against no limit.
+        // If the pages moved directly to the target, the system would unmap the target before it checks its limits (seen on
+        // 6.18), and another thread could map something in the hole. So the pages first move to free addresses. If the system
+        // refuses that, nothing has changed. From there they move to the target, which counts against no limit.
         let between = Self::lift(source, length)?;
-        // SAFETY: the first part is ours since it was moved there, the second by the type's invariant, and the caller means to
-        // lose what that holds. They do not overlap, as both were mapped at once.
+        // SAFETY: the pages at `between` are ours since `lift` moved them there. The target is ours by the type's invariant,
+        // and the caller accepts that its contents are lost. They do not overlap, because both were mapped at the same time.
         let moved = unsafe { mm::mremap_fixed(between, length, length, MremapFlags::MAYMOVE, target) };
         let Err(error) = moved else { return Ok(()) };
-        // Only where the process has as many maps as it may have, which the system sees before it unmaps, or where the system
-        // has no memory for tables of its own. Then there may be a hole after all: addresses of ours must stay ours.
+        // This fails only if the process has as many maps as it may have, which the system checks before it unmaps, or if the
+        // system has no memory for tables of its own. In the latter case there may be a hole after all, which is mapped again:
+        // our addresses must stay ours.
         let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
         // SAFETY: with NOREPLACE the call fails where anything is mapped.
         let _ = unsafe { mm::mmap_anonymous(target, length, ProtFlags::empty(), flags) };
-        // SAFETY: the first is open by the caller's promise, and so is what was moved from there. Both are ours alone, and as
-        // two maps they share nothing.
+        // SAFETY: the source is open by the caller's promise, and so are the pages that were moved from there. Both are ours
+        // alone. They are two maps, so they do not overlap.
         unsafe { ptr::copy_nonoverlapping(between.cast::<u8>(), source.cast::<u8>(), length) };
-        // SAFETY: mapped in `lift` and used no more. Where the system refuses, the addresses are lost and nothing else.
+        // SAFETY: `lift` has mapped the addresses, and they are not used again. If the system refuses, only the addresses are
+        // lost.
         let _ = unsafe { mm::munmap(between, length) };
         Err(error)
     }
 
-    /// Moves pages to addresses that the system chooses; those they leave stay mapped. A failed call changes nothing.
+    /// Moves pages to addresses that the system chooses. The addresses that they leave stay mapped. A failed call changes
+    /// nothing.
     fn lift(source: *mut c_void, length: usize) -> Result<*mut c_void, Errno> {
         let flags = libc::c_ulong::from((MremapFlags::MAYMOVE | DONT_UNMAP).bits());
-        // SAFETY: where there is a hint the system takes it only if nothing is mapped there, and else chooses addresses with
-        // that property. The pages are ours, and what they hold is not lost.
+        // SAFETY: the system takes a hint only if nothing is mapped there, and otherwise chooses addresses where nothing is
+        // mapped. The pages are ours, and their contents are not lost.
         let lifted = unsafe {
             libc::syscall(
                 libc::SYS_mremap,
@@ -325,7 +328,7 @@ impl Map {
     /// may be locked.
     ///
     /// # Safety
-    /// The part is open.
+    /// The part `from` must be open. No other thread may access the bytes of either part during the call.
     pub(crate) unsafe fn transfer_pages(&self, from: Part, to: &Self, at: u64) -> Result<(), Errno> {
         let place = Part {
             offset: at,
@@ -341,7 +344,7 @@ impl Map {
     /// Makes an open part zero.
     ///
     /// # Safety
-    /// The part is open.
+    /// The part must be open. No other thread may access its bytes during the call.
     pub(crate) unsafe fn clear(&self, part: Part) -> Result<(), Errno> {
         let (address, length) = self.locate(part)?;
         // SAFETY: the part is ours alone by the type's invariant, and open as the caller promises.
@@ -352,7 +355,7 @@ impl Map {
     /// Copies a part to one of the same size, here or in another map.
     ///
     /// # Safety
-    /// Both parts are open.
+    /// Both parts must be open. No other thread may access their bytes during the call.
     pub(crate) unsafe fn copy(&self, from: Part, to: &Self, at: u64) -> Result<(), Errno> {
         let (source, length) = self.locate(from)?;
         let (target, _) = to.locate(Part {
@@ -378,7 +381,8 @@ impl Map {
     }
 }
 
-/// Free addresses that lie to a huge page as these do, where some were found; null where pages are fewer than a huge one.
+/// Returns free addresses with the same offset from a huge page as `source`. Returns null if none were found, or if `length` is
+/// less than a huge page.
 fn alike(source: *mut c_void, length: usize) -> *mut c_void {
     if length < HUGE {
         return ptr::null_mut();
@@ -393,7 +397,7 @@ fn alike(source: *mut c_void, length: usize) -> *mut c_void {
         )
     };
     let Ok(room) = room else { return ptr::null_mut() };
-    // SAFETY: it was mapped just now, and nothing was made of it.
+    // SAFETY: it was mapped just now, and nothing refers to it.
     let unmapped = unsafe { mm::munmap(room, length + HUGE) };
     let ahead = source.addr().wrapping_sub(room.addr()) % HUGE;
     unmapped.map_or(ptr::null_mut(), |()| room.wrapping_byte_add(ahead))
@@ -419,7 +423,7 @@ mod tests {
     use std::process::Command;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// Runs a test in a process of its own, as limits are the process's.
+    /// Runs a test in a process of its own, because limits apply to a whole process.
     fn alone(test: &str) {
         let test = format!("os::map::tests::{test}");
         let this = std::env::current_exe().expect("this program");
@@ -431,7 +435,7 @@ mod tests {
         assert!(run.status.success() && text.contains("1 passed"), "{text}");
     }
 
-    /// Sixteen pages.
+    /// Returns a part of sixteen pages.
     fn part(first: u64) -> Part {
         let page = super::super::page_bytes();
         Part {
@@ -440,7 +444,7 @@ mod tests {
         }
     }
 
-    /// Twice sixteen pages, of which the first are open.
+    /// Makes a map of 32 pages, of which the first 16 are open.
     fn map() -> Map {
         let page = super::super::page_bytes();
         let map = Map::new(32 * page, page).expect("addresses");
@@ -448,13 +452,13 @@ mod tests {
         map
     }
 
-    /// Moves the first sixteen pages to the others.
+    /// Moves the first 16 pages of a map to its last 16 pages.
     fn moves(map: &Map) -> Result<(), Errno> {
-        // SAFETY: `map` has opened them.
+        // SAFETY: `map` has opened these pages.
         unsafe { map.move_pages(part(0), map, part(16).offset) }
     }
 
-    /// The first byte of a part that is open.
+    /// Returns a pointer to the first byte of an open part.
     fn first_byte(map: &Map, part: Part) -> *mut u8 {
         map.locate(part).expect("a part").0.cast()
     }
@@ -483,13 +487,13 @@ mod tests {
                     if mapped.addr() == target {
                         return true;
                     }
-                    // SAFETY: mapped just now, and nothing was made of it.
+                    // SAFETY: it was mapped just now, and nothing refers to it.
                     unsafe { mm::munmap(mapped, length) }.expect("it is mapped");
                     began.store(true, Ordering::Relaxed);
                 }
                 false
             });
-            // A thread that begins allocates, which the limit would refuse.
+            // A thread allocates when it starts, and the limit would refuse that.
             while !began.load(Ordering::Relaxed) && !intruder.is_finished() {
                 std::thread::yield_now();
             }
@@ -539,7 +543,7 @@ mod tests {
         for (at, map) in maps.iter().enumerate() {
             if at % 20 == 0 {
                 if at > 0 {
-                    // One map more and not two: so every number of maps that there may still be comes up.
+                    // Adds one map and not two, so that every number of maps that are still possible occurs.
                     filler.open(last).expect("room for a map");
                 }
                 while filler.open(one(filled)).is_ok() {
@@ -547,7 +551,7 @@ mod tests {
                 }
             }
             let byte = first_byte(map, part(0));
-            // SAFETY: open, and ours alone.
+            // SAFETY: the byte is open, and it is ours alone.
             unsafe { byte.write(at as u8 + 1) };
             let outcome = moves(map);
             let holder = if outcome.is_ok() { part(16) } else { part(0) };
@@ -566,7 +570,7 @@ mod tests {
         assert!(kept > 0 && moved > 0, "{kept} kept, {moved} moved");
     }
 
-    /// An interpreter refuses a pointer that leads to nothing.
+    /// Miri rejects a pointer without provenance.
     #[test]
     fn bytes_are_reached_by_the_pointer_of_the_map() {
         let page = super::super::page_bytes();
@@ -574,7 +578,7 @@ mod tests {
         // SAFETY: the layout has a size.
         let outer = unsafe { alloc(layout) };
         assert!(!outer.is_null());
-        // No map of the system's, which is never asked about it.
+        // The system has not made this map, so the map must not be dropped.
         let map = ManuallyDrop::new(Map {
             outer,
             outer_bytes: 2 * page,
@@ -589,14 +593,14 @@ mod tests {
             offset: page,
             ..first
         };
-        // SAFETY: all of it can be written.
+        // SAFETY: the whole map can be written.
         unsafe { map.clear(second) }.expect("a part");
         // SAFETY: as above.
         unsafe { map.copy(second, &map, 0) }.expect("a part");
         // SAFETY: as above, and it is zero.
         unsafe { map.touch(first) }.expect("a part");
         let byte: *const u8 = ptr::with_exposed_provenance(map.address() as usize);
-        // SAFETY: it was written, and addresses of a map lead to it.
+        // SAFETY: the byte was written, and `address` has exposed the provenance of the map.
         assert_eq!(unsafe { byte.read() }, 0);
         // SAFETY: allocated above with this layout.
         unsafe { dealloc(outer, layout) };
