@@ -1,6 +1,8 @@
-"""Replays a recording with PyTorch's caching allocator: torch_replay.py RECORDING.csv, and prints one JSON object.
+"""Replays a recording with PyTorch's caching allocator and prints one JSON object.
 
-Requests come in the order of the recording, on streams of PyTorch's that stand for the recording's. Nothing is computed.
+Usage: torch_replay.py RECORDING.csv
+
+The script makes the requests in the order of the recording. A PyTorch stream replaces each stream of the recording. Nothing is computed.
 """
 
 import csv
@@ -19,7 +21,7 @@ def main(path):
         ]
     torch.cuda.init()
     names = sorted({stream for _, _, _, stream in rows})
-    # The recording's first stream is the default one.
+    # PyTorch's current stream replaces the stream whose name sorts first.
     streams = {
         name: torch.cuda.current_stream() if number == 0 else torch.cuda.Stream()
         for number, name in enumerate(names)

@@ -1,36 +1,36 @@
-//! Everything that a real card can tell: builds what that takes into one folder, which needs neither Rust nor a network where it
-//! runs, and runs it where there is a device.
+//! Builds the probes, tests, benches and replays for a real card into one folder, and runs them if this machine has a device. The
+//! folder needs neither Rust nor a network on the machine where it runs.
 
 use crate::shell::{root, step, target};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the folder has of this workspace, beside the test programs.
+/// The recordings that the folder contains.
 const RECORDINGS: [&str; 2] = ["gnn_sage_sampled", "llama8b_fsdp_streams"];
-/// Functions that only the emulated driver has begin with it.
+/// The prefix of the functions that only the emulated driver has.
 const OWN: &[u8] = b"millpond_emu_";
-/// Those that stand for the code of kernels, which a card runs and the emulated driver does not: a test that would run on a card needs
-/// them in a rehearsal.
+/// The names, after the prefix, of the functions that replace the code of kernels. A card runs that code and the emulated driver does not,
+/// so tests that launch kernels need these functions in a rehearsal.
 const KERNELS: [&[u8]; 3] = [b"register\0", b"read\0", b"write\0"];
-/// As long, and nobody looks for it.
+/// The prefix that replaces [`OWN`]. It has the same length, and no program looks for it.
 const HIDDEN: &[u8] = b"millpond_hid_";
-/// What programs ask the loader for.
+/// The name by which programs ask the loader for the driver.
 const DRIVER: &str = "libcuda.so.1";
-/// Bytes that the folder may have compressed.
+/// The largest size of the compressed folder, in bytes.
 const MOST: u64 = 48 << 20;
 
 const USAGE: &str = "usage: cargo xtask card [--build] [--rehearse] [--quick] [--dev] [--nvrtc] [--steps 1,3,6] [--minutes N]";
 
-/// What is asked for.
+/// The parsed arguments.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wanted {
     build_only: bool,
     rehearse: bool,
     dev: bool,
-    /// Carries NVRTC along, for a machine without it.
+    /// Whether the folder contains NVRTC, for a machine without it.
     nvrtc: bool,
-    /// Goes on to the runner.
+    /// The arguments that are passed to the runner.
     more: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     );
     if bytes > MOST {
         return Err(format!(
-            "the folder has {bytes} bytes compressed, and {MOST} is the most"
+            "the compressed folder has {bytes} bytes, and the limit is {MOST}"
         ));
     }
     if wanted.build_only {
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             ]
             .map(str::to_owned),
         );
-        // Work takes place on threads of its own, as on a card.
+        // The emulated driver runs work on its own threads, so that it is asynchronous as on a card.
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         return crate::shell::step_with(
             &runner,
@@ -150,10 +150,10 @@ fn build(folder: &Path, dev: bool) -> Result<(), String> {
     copy(&root().join("xtask/card/run"), &folder.join("run"))
 }
 
-/// Takes NVRTC along, which `cargo xtask ptx` gets from its Python package. It is not part of this repository.
+/// Copies NVRTC into the folder. It comes from its Python package, as for `cargo xtask ptx`, and is not part of this repository.
 fn nvrtc(to: &Path) -> Result<(), String> {
     crate::ptx::offer();
-    let library = crate::ptx::installed().ok_or("NVRTC could not be had")?;
+    let library = crate::ptx::installed().ok_or("NVRTC is not installed")?;
     let from = library.parent().unwrap_or(&library);
     fs::create_dir_all(to).map_err(|e| format!("{}: {e}", to.display()))?;
     let files = fs::read_dir(from).map_err(|e| format!("{}: {e}", from.display()))?;
@@ -166,11 +166,11 @@ fn nvrtc(to: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds the test programs of CUDA devices and answers their names and places.
+/// Builds the test programs of CUDA devices and returns their names and paths.
 fn tests() -> Result<Vec<(String, PathBuf)>, String> {
     let arguments: Vec<&str> = crate::test::CUDA.split(' ').collect();
     step("cargo", &[&arguments[..], &["--no-run"]].concat())?;
-    // Built by now: this only says where.
+    // The programs are built by now, so this call only returns their paths.
     let output = Command::new("cargo")
         .args(&arguments)
         .args(["--no-run", "--message-format=json"])
@@ -189,7 +189,7 @@ fn tests() -> Result<Vec<(String, PathBuf)>, String> {
     Ok(found)
 }
 
-/// The test program that a line of cargo's messages is about.
+/// Returns the name and the path of the test program that a line of cargo's messages is about.
 fn program(line: &str) -> Option<(String, PathBuf)> {
     let message: serde_json::Value = serde_json::from_str(line).ok()?;
     let path = message["executable"].as_str()?;
@@ -203,17 +203,17 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
         .map_err(|e| format!("{}: {e}", from.display()))
 }
 
-/// Copies a program without what only debuggers read.
+/// Copies a program without its symbols and debug information.
 fn strip(from: &Path, to: &Path) -> Result<(), String> {
     let stripped = Command::new("strip").arg("-o").arg(to).arg(from).status();
     match stripped {
         Ok(status) if status.success() => Ok(()),
-        // Larger, and just as good.
+        // The unstripped program is larger and works as well.
         _ => copy(from, to),
     }
 }
 
-/// Packs the folder into an archive beside it, which is what travels, and answers its bytes.
+/// Packs the folder into an archive next to it, to be copied to the other machine, and returns the archive's size in bytes.
 fn pack(folder: &Path) -> Result<u64, String> {
     let archive = folder.with_extension("tar.gz");
     let made = Command::new("tar")
@@ -231,8 +231,8 @@ fn pack(folder: &Path) -> Result<u64, String> {
     bytes.map_err(|e| format!("{}: {e}", archive.display()))
 }
 
-/// Puts the emulated driver where a rehearsal finds it: as it is for the probes, and without its own functions for the tests, which
-/// then see what they see on a card.
+/// Puts the emulated driver where a rehearsal finds it. The probes use it unchanged. The tests use a copy in which all of its own
+/// functions except [`KERNELS`] are hidden, so that they find what they find on a card.
 fn emulated(stage: &Path) -> Result<PathBuf, String> {
     step("cargo", &["build", "-p", "millpond-cuda-emu"])?;
     let bare = stage.join("bare");
@@ -244,7 +244,7 @@ fn emulated(stage: &Path) -> Result<PathBuf, String> {
     let hidden = hide(bytes.clone());
     for (folder, bytes) in [(stage, &bytes), (bare.as_path(), &hidden)] {
         write(&folder.join(DRIVER), bytes)?;
-        // One file by both names: two would be two drivers.
+        // Both names refer to one file, because two files would be loaded as two drivers.
         let link = folder.join("libcuda.so");
         let _ = fs::remove_file(&link);
         std::os::unix::fs::symlink(DRIVER, &link).map_err(|e| format!("{}: {e}", link.display()))?;
@@ -252,7 +252,7 @@ fn emulated(stage: &Path) -> Result<PathBuf, String> {
     Ok(stage.join(DRIVER))
 }
 
-/// The library with its own functions under names that nobody looks for.
+/// Renames the emulator's own functions, except [`KERNELS`], so that no program finds them. Returns the changed library.
 fn hide(mut library: Vec<u8>) -> Vec<u8> {
     let places: Vec<usize> = library
         .windows(OWN.len())

@@ -24,9 +24,9 @@ cargo xtask COMMAND
 
   test              formatting, lints, all tests, documentation: what CI runs
   fuzz [SECONDS]    every reader under its fuzzer, 120 seconds each; needs nightly
-  miri              the tests of unsafe code that Miri can run, those of memory that threads
-                    share under 20 seeds; needs nightly
-  threads           the tests of memory that threads share under the thread sanitizer; needs
+  miri              the tests of unsafe code that Miri can run; the tests of memory that
+                    threads share run under 20 seeds; needs nightly
+  threads           the tests of memory that threads share, under the thread sanitizer; needs
                     nightly, and builds the standard library
   soak [--minutes N]
                     a pool at work in threads that come and go, 10 minutes: fails where
@@ -39,10 +39,10 @@ cargo xtask COMMAND
                     our own CUDA tests on it, strict and in the order of 100 seeds, and on
                     drivers that lack virtual memory management or pools
   card [--build | --rehearse] [--quick] [--dev] [--nvrtc] [--steps 1,3,6] [--minutes N]
-                    everything that a real card can tell: builds target/card, which runs there
-                    without Rust or a network, and runs it where there is a card; --build only
-                    builds, --rehearse runs it on the emulated driver, --quick with few rounds,
-                    --dev builds quickly, --nvrtc takes NVRTC along
+                    builds target/card, with the probes, tests, benches and replays for a real
+                    card, and runs it if this machine has a card; target/card needs neither Rust
+                    nor a network; --build only builds, --rehearse runs it on the emulated driver,
+                    --quick runs few rounds, --dev builds the dev profile, --nvrtc adds NVRTC
   dialects          what `millpond convert` writes, read by the programs it is written for;
                     fetches those that can be had
   pictures          the pictures in the README, taken anew: of real pages in chromium

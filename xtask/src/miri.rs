@@ -8,8 +8,8 @@ use crate::shell::{step, step_with, works};
 /// would take an hour.
 const TESTS: &str =
     "pool::on_heap os::map::tests::bytes block:: buffer:: storage:: tensor:: rental:: unpooled:: workspace::";
-/// What several threads own, and what other libraries have of it. One run shows one order of the threads and one choice of what
-/// each of them reads, so these run under [`SEEDS`]; tests of one thread would only take twenty times as long.
+/// Tests of memory that several threads or other libraries own. One run tests one order of the threads and one choice of the values
+/// that each thread reads, so these tests run under [`SEEDS`]. Tests of one thread would take twenty times as long and find no more.
 const OWNERS: &str = "block:: tensor::dlpack:: buffer::tests::whoever tensor::tests::of_many";
 const SEEDS: &str = "-Zmiri-many-seeds=0..20";
 /// Safe code whose order of memory only Miri finds wrong: the processors at hand keep more order than they promise.

@@ -38,7 +38,7 @@ struct Module {
     name: &'static str,
 }
 
-/// The kernels of tensors, those that are measured, and those of the probes of a card.
+/// The kernels of tensors, the kernels that benches measure, and the kernels of the probes of a card.
 const MODULES: &[Module] = &[
     Module {
         folder: "crates/millpond/src/cuda/kernels",

@@ -1,11 +1,11 @@
-//! Tests under the thread sanitizer.
+//! Runs tests under the thread sanitizer.
 
 use crate::shell::{step, step_with, works};
 
-/// What several threads own: the same as under Miri, with real threads and many more rounds.
+/// Tests of memory that several threads own. As opposed to Miri, the sanitizer runs real threads and many more rounds.
 ///
-/// Not: tests of the pool's short way. It relies on fences, which the sanitizer does not know, and it would tell of races where
-/// there are none.
+/// The tests of the pool's fast path are left out. The fast path relies on fences, which the sanitizer does not support, so it would
+/// report races that do not exist.
 const TESTS: &str = "block:: buffer:: storage:: tensor:: budget:: ledger:: rental:: workspace::";
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
@@ -20,8 +20,8 @@ pub(crate) fn run() -> Result<(), String> {
         "rustup",
         &["component", "add", "rust-src", "--toolchain", "nightly"],
     )?;
-    // The standard library is built with it too, as its counts and locks are what orders the threads. rustix calls the C library,
-    // which the sanitizer watches, and not the system itself.
+    // The standard library is built with the sanitizer too, because its reference counts and locks order the threads. rustix calls the
+    // C library, which the sanitizer observes, and not the system directly.
     let flags = "-Zsanitizer=thread --cfg rustix_use_libc";
     let tests =
         "+nightly test -Zbuild-std -p millpond --lib --features dlpack --target-dir target/threads --target";

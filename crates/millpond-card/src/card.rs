@@ -9,7 +9,7 @@ use std::time::Duration;
 /// The kernels, compiled from `kernels/card.cu`.
 pub(crate) const PTX: &str = include_str!("kernels/card.ptx");
 
-/// The first device, with its primary context current on the thread that made this.
+/// The first device, with its primary context current on the thread that called [`Card::open`].
 pub(crate) struct Card {
     pub(crate) driver: Driver,
     pub(crate) device: i32,
@@ -20,7 +20,7 @@ pub(crate) struct Card {
     /// The recommended granularity of physical memory.
     pub(crate) page: u64,
     pub(crate) emulated: bool,
-    /// Fewer rounds, to see that the probes themselves work.
+    /// Whether to run fewer rounds, only to test the probes themselves.
     pub(crate) quick: bool,
 }
 
@@ -80,8 +80,8 @@ impl Card {
         })
     }
 
-    /// How many rounds of something are made: the first number on a card, the second in a quick run. The emulated driver is no
-    /// faster than its host, so it has a fiftieth.
+    /// Returns the number of rounds of a measurement: `quick` in a quick run, `full` otherwise. On the emulated driver, which is no
+    /// faster than its host, it is a fiftieth of `full`, but at least `quick`.
     pub(crate) fn rounds(&self, full: u32, quick: u32) -> u32 {
         match (self.quick, self.emulated) {
             (true, _) => quick,
@@ -99,7 +99,7 @@ impl Card {
         (code == 0).then_some(value)
     }
 
-    /// What is told of the device at the head of the result.
+    /// Returns the facts about the device that begin the result.
     pub(crate) fn facts(&self) -> Value {
         let (mut free, mut total) = (0, 0);
         let _ = call!(self.driver, cuMemGetInfo_v2(&raw mut free, &raw mut total));
@@ -118,7 +118,7 @@ impl Card {
         })
     }
 
-    /// A stream that does not wait for the default one.
+    /// Creates a stream that does not wait for the default stream.
     pub(crate) fn stream(&self) -> Result<Handle, Failed> {
         let mut stream = 0;
         ok!(self.driver, cuStreamCreate(&raw mut stream, NON_BLOCKING))?;
@@ -152,7 +152,7 @@ impl Card {
         ok!(self.driver, cuMemMap(at, bytes as usize, 0, handle, 0))
     }
 
-    /// Makes a range accessible to the device and answers the code.
+    /// Makes a range accessible to the device and returns the driver's code.
     pub(crate) fn access(&self, at: u64, bytes: u64) -> i32 {
         let access = Access::on(self.device);
         call!(
@@ -192,7 +192,8 @@ impl Card {
         Ok(function)
     }
 
-    /// Loads the probes' own kernels. The emulated driver runs no foreign code, so it is given a function for each first.
+    /// Loads the kernels of the probes. The emulated driver does not run device code, so a host function is registered for each kernel
+    /// first.
     pub(crate) fn kernels(&self) -> Result<Kernels, Failed> {
         stand_in(&self.driver)?;
         let module = self.module(PTX)?;
@@ -232,7 +233,7 @@ impl Card {
         )
     }
 
-    /// Fills words with what belongs to their places and a seed.
+    /// Fills words with values that depend on their index and on a seed.
     pub(crate) fn fill(
         &self,
         kernels: &Kernels,
@@ -251,7 +252,7 @@ impl Card {
         self.driver.check("cuLaunchKernel of the fill", code)
     }
 
-    /// Adds to a counter on the device how many words are not those of such a fill.
+    /// Counts the words that differ from a fill with this seed, and adds the number to a counter on the device.
     pub(crate) fn compare(
         &self,
         kernels: &Kernels,
@@ -272,20 +273,20 @@ impl Card {
         self.driver.check("cuLaunchKernel of the comparison", code)
     }
 
-    /// Keeps a stream busy for about so long.
+    /// Keeps a stream busy for about this time.
     pub(crate) fn spin(&self, kernels: &Kernels, time: Duration, on: Handle) -> Result<(), Failed> {
         let mut nanoseconds = time.as_nanos() as u64;
         let code = self.launch(kernels.spin, 1, 1, on, &mut [(&raw mut nanoseconds).cast()]);
         self.driver.check("cuLaunchKernel of the spin", code)
     }
 
-    /// Writes one word at an address, whatever is there, and answers the code of the launch.
+    /// Writes one word at an address, which may be invalid, and returns the code of the launch.
     pub(crate) fn poke(&self, kernels: &Kernels, at: u64, on: Handle) -> i32 {
         let mut at = at;
         self.launch(kernels.poke, 1, 1, on, &mut [(&raw mut at).cast()])
     }
 
-    /// A number on the device, after everything on a stream.
+    /// Reads a number on the device after all work that is queued on a stream.
     pub(crate) fn word(&self, at: u64, on: Handle) -> Result<u32, Failed> {
         let mut word = 0u32;
         ok!(
@@ -302,10 +303,10 @@ type Write = unsafe extern "C" fn(u64, *const u8, usize) -> c_int;
 type Body = extern "C" fn(usize, *const *const u8, *const u32) -> c_int;
 type Register = unsafe extern "C" fn(*const c_char, *const usize, usize, u64, Option<Body>, usize) -> c_int;
 
-/// How the functions that stand in for the kernels reach the emulated device's memory.
+/// The functions by which the registered host functions access the emulated device's memory.
 static MEMORY: OnceLock<(Read, Write)> = OnceLock::new();
 
-/// Gives the emulated driver a function for each kernel. A driver without its symbols is left as it is.
+/// Registers a host function for each kernel with the emulated driver. Does nothing if the driver lacks the emulator's symbols.
 fn stand_in(driver: &Driver) -> Result<(), Failed> {
     let names = [
         &b"millpond_emu_register\0"[..],
@@ -315,7 +316,7 @@ fn stand_in(driver: &Driver) -> Result<(), Failed> {
     let [Some(register), Some(read), Some(write)] = names.map(|name| driver.symbol(name)) else {
         return Ok(());
     };
-    // SAFETY: the emulated driver declares its function of this name so.
+    // SAFETY: the emulated driver declares its function of this name with this type.
     let register = unsafe { std::mem::transmute::<*mut c_void, Register>(register) };
     // SAFETY: as above.
     let read = unsafe { std::mem::transmute::<*mut c_void, Read>(read) };
@@ -331,27 +332,27 @@ fn stand_in(driver: &Driver) -> Result<(), Failed> {
     for (name, sizes, body) in bodies {
         let name =
             CString::new(format!("millpond_card_{name}")).map_err(|error| Failed(error.to_string()))?;
-        // SAFETY: the name is a C string, there are so many sizes, and the function may be called on any thread.
+        // SAFETY: the name is a C string, `sizes` has `sizes.len()` elements, and the function may be called on any thread.
         let code = unsafe { register(name.as_ptr(), sizes.as_ptr(), sizes.len(), 1000, Some(body), 0) };
         driver.check("millpond_emu_register", code)?;
     }
     Ok(())
 }
 
-/// A parameter of a launch, by its place.
+/// Reads a parameter of a launch by its index.
 ///
 /// # Safety
 /// The emulated driver's array has this parameter, and it is a `T`.
 unsafe fn parameter<T: Copy>(parameters: *const *const u8, index: usize) -> T {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees that the array has this parameter.
     let place = unsafe { parameters.add(index) };
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees that the array has this parameter.
     let place = unsafe { place.read() };
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees that the parameter is a `T`.
     unsafe { place.cast::<T>().read_unaligned() }
 }
 
-/// The word at a place of a fill, as `card.cu` has it.
+/// Returns the word at an index of a fill, as `card.cu` computes it.
 fn word(number: u64, seed: u32) -> u32 {
     let mixed = (number as u32).wrapping_mul(2_654_435_761).wrapping_add(seed);
     mixed ^ (mixed >> 15)
@@ -361,18 +362,18 @@ fn write(at: u64, bytes: &[u8]) -> c_int {
     let Some((_, write)) = MEMORY.get() else {
         return 999;
     };
-    // SAFETY: there are so many bytes; the emulated driver checks the address.
+    // SAFETY: `bytes` has `bytes.len()` bytes; the emulated driver checks the address.
     unsafe { write(at, bytes.as_ptr(), bytes.len()) }
 }
 
 fn read(at: u64, bytes: &mut [u8]) -> c_int {
     let Some((read, _)) = MEMORY.get() else { return 999 };
-    // SAFETY: there is room for so many bytes; the emulated driver checks the address.
+    // SAFETY: `bytes` has room for `bytes.len()` bytes; the emulated driver checks the address.
     unsafe { read(bytes.as_mut_ptr(), at, bytes.len()) }
 }
 
 extern "C" fn fill(_: usize, parameters: *const *const u8, _: *const u32) -> c_int {
-    // SAFETY: registered with parameters of these sizes.
+    // SAFETY: the function is registered with parameters of these sizes.
     let at = unsafe { parameter::<u64>(parameters, 0) };
     // SAFETY: as above.
     let words = unsafe { parameter::<u64>(parameters, 1) };
@@ -385,7 +386,7 @@ extern "C" fn fill(_: usize, parameters: *const *const u8, _: *const u32) -> c_i
 }
 
 extern "C" fn compare(_: usize, parameters: *const *const u8, _: *const u32) -> c_int {
-    // SAFETY: registered with parameters of these sizes.
+    // SAFETY: the function is registered with parameters of these sizes.
     let at = unsafe { parameter::<u64>(parameters, 0) };
     // SAFETY: as above.
     let words = unsafe { parameter::<u64>(parameters, 1) };
@@ -409,16 +410,16 @@ extern "C" fn compare(_: usize, parameters: *const *const u8, _: *const u32) -> 
 }
 
 extern "C" fn spin(_: usize, parameters: *const *const u8, _: *const u32) -> c_int {
-    // SAFETY: registered with a parameter of this size.
+    // SAFETY: the function is registered with a parameter of this size.
     let nanoseconds = unsafe { parameter::<u64>(parameters, 0) };
     std::thread::sleep(Duration::from_nanos(nanoseconds));
     0
 }
 
 extern "C" fn poke(_: usize, parameters: *const *const u8, _: *const u32) -> c_int {
-    // SAFETY: registered with a parameter of this size.
+    // SAFETY: the function is registered with a parameter of this size.
     let at = unsafe { parameter::<u64>(parameters, 0) };
-    // What a card answers to a kernel that writes where nothing is.
+    // A card answers 700 when a kernel writes to an invalid address.
     match write(at, &1u32.to_ne_bytes()) {
         0 => 0,
         _ => 700,

@@ -1,36 +1,36 @@
-//! The driver's symbols, with declarations of our own.
+//! The driver's symbols, with our own declarations.
 //!
-//! The probes ask what the driver itself answers, so nothing of `millpond` or `cudarc` is between them and it.
+//! The probes test the driver itself, so they call it directly and not through `millpond` or `cudarc`.
 //!
 //! # The invariant of every call
 //!
 //! The declarations below are those of `cuda.h`. A probe passes pointers to its own locals or to memory that outlives the work that
-//! uses it, and handles that this driver gave to this process. A handle is passed after its end only where the probe asks what the
-//! driver answers to that, in a process that does nothing else afterwards.
+//! uses it, and handles that this driver gave to this process. A probe passes a handle after its end only to test what the driver
+//! answers, in a process that does nothing else afterwards.
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
 
-/// What a driver's function answers: 0 is success.
+/// The result code of a driver function. 0 is success.
 pub(crate) type Code = i32;
 
 pub(crate) const SUCCESS: Code = 0;
 pub(crate) const NOT_READY: Code = 600;
-/// No code of the driver's: it has no function of this name.
+/// Stands for a function that the driver lacks. The driver itself never returns this code.
 pub(crate) const NO_FUNCTION: Code = -1;
 
-/// Where the loader finds the driver.
+/// The name by which the loader finds the driver.
 pub(crate) const LIBRARY: &str = "libcuda.so.1";
 
 /// A symbol that only the emulated driver has.
 const EMULATED: &[u8] = b"millpond_emu_calls\0";
-/// What the emulated driver calls its devices, also where its own symbols are hidden.
+/// A part of the emulated driver's device names. The names contain it even if the emulator's own symbols are hidden.
 const EMULATED_NAME: &str = "CUDA emulator";
 
 macro_rules! functions {
     ($($name:ident($($of:ty),*);)*) => {
-        /// The functions that are looked for, each none where the driver lacks it.
+        /// The functions that the probes use. A function that the driver lacks is `None`.
         #[allow(non_snake_case, reason = "the names of the driver's functions")]
         pub(crate) struct Driver {
             library: Library,
@@ -130,7 +130,7 @@ functions! {
     cuLaunchKernel(Handle, u32, u32, u32, u32, u32, u32, u32, Handle, *mut *mut c_void, *mut *mut c_void);
 }
 
-/// Calls a function of the driver and answers its code, or [`NO_FUNCTION`] where the driver lacks it.
+/// Calls a function of the driver and returns its code, or [`NO_FUNCTION`] if the driver lacks the function.
 macro_rules! call {
     ($driver:expr, $function:ident($($argument:expr),* $(,)?)) => {
         match $driver.$function {
@@ -142,7 +142,7 @@ macro_rules! call {
     };
 }
 
-/// The same where the probe cannot go on without success.
+/// Calls a function of the driver and returns [`Failed`] if it does not succeed, for calls that the probe cannot go on without.
 macro_rules! ok {
     ($driver:expr, $function:ident($($argument:expr),* $(,)?)) => {
         $driver.check(stringify!($function), $crate::driver::call!($driver, $function($($argument),*)))
@@ -178,7 +178,7 @@ pub(crate) struct Access {
     flags: i32,
 }
 
-/// `CUmemPoolProps`. The largest size is there since CUDA 12.2; earlier drivers take it for reserved bytes.
+/// `CUmemPoolProps`. `max_bytes` exists since CUDA 12.2. Earlier drivers treat it as reserved bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct PoolProperties {
@@ -237,7 +237,7 @@ impl PoolProperties {
     }
 }
 
-/// A call that failed where the probe needs it.
+/// The failure of something that a probe needs, such as a call of the driver.
 #[derive(Debug)]
 pub(crate) struct Failed(pub(crate) String);
 
@@ -248,23 +248,23 @@ impl fmt::Display for Failed {
 }
 
 impl Driver {
-    /// Loads the driver from this path or, where it is a plain name, from where the loader finds it.
+    /// Loads the driver from a path. If the path is a plain name, the loader searches for it.
     pub(crate) fn open(path: &str) -> Result<Self, Failed> {
-        // SAFETY: loading a driver runs its initialisers and nothing else, and it stays loaded as long as the value.
+        // SAFETY: loading a driver runs its initialisers and nothing else, and the driver stays loaded as long as this value lives.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
         library
             .map(Self::of)
-            .map_err(|error| Failed(format!("there is no CUDA driver: {error}")))
+            .map_err(|error| Failed(format!("cannot load the CUDA driver: {error}")))
     }
 
-    /// A symbol that the real driver may lack.
+    /// Returns the address of a symbol, or `None` if the driver lacks it.
     pub(crate) fn symbol(&self, name: &[u8]) -> Option<*mut c_void> {
-        // SAFETY: only the address is looked at.
+        // SAFETY: only the address is taken. Nothing is read from it or called here.
         let found = unsafe { self.library.get::<*mut c_void>(name) };
         found.ok().map(|found| found.as_raw_ptr())
     }
 
-    /// Whether it is the emulated driver, by its symbols or by the name of its first device.
+    /// Returns whether this is the emulated driver, by its symbols or by the name of its first device.
     pub(crate) fn is_emulated(&self, device: &str) -> bool {
         self.symbol(EMULATED).is_some() || device.contains(EMULATED_NAME)
     }
@@ -276,7 +276,7 @@ impl Driver {
         }
     }
 
-    /// A code with its name, such as `1 INVALID_VALUE`.
+    /// Returns a code with its name, such as `1 INVALID_VALUE`.
     pub(crate) fn name(&self, code: Code) -> String {
         match code {
             SUCCESS => return "0".to_owned(),
@@ -287,7 +287,7 @@ impl Driver {
         if call!(self, cuGetErrorName(code, &raw mut text)) != SUCCESS || text.is_null() {
             return code.to_string();
         }
-        // SAFETY: the driver's names are constants that end with a zero, in a library that stays loaded.
+        // SAFETY: the driver's names are zero-terminated constants in a library that stays loaded.
         let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
         format!("{code} {}", text.trim_start_matches("CUDA_ERROR_"))
     }

@@ -1,10 +1,10 @@
-//! What a real CUDA driver and card answer, in one command: `cargo xtask card` builds this program and what it runs.
+//! Probes a real CUDA driver and card in one command. `cargo xtask card` builds this program and the programs that it runs.
 //!
 //! ```text
-//!  driver   the driver's symbols, with declarations of our own
+//!  driver   the driver's symbols, with our own declarations
 //!  card     the device that is probed, and the kernels for it
-//!  probes/  what is asked, a step a file; each runs in a process of its own and prints a JSON object a line
-//!  run/     the runner: steps with time limits, and what they came to as JSON and as tables
+//!  probes/  the probes, one file each; each probe runs in its own process and prints one JSON object per line
+//!  run/     the runner: runs the steps with time limits, and writes the results as JSON and as tables
 //! ```
 
 mod card;
@@ -18,11 +18,11 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 millpond-card run [--rehearse] [--quick] [--steps 1,3,6] [--minutes N] [--driver PATH] [--out FOLDER]
-                      runs the steps and writes card.json and card.md; see --list
+                      runs the steps and writes card.json and card.md
 millpond-card probe NAME [--quick] [--rehearse] [--driver PATH]
-                      one probe, a JSON object a line
-millpond-card device  whether there is a driver with a device, and which
-millpond-card list    the steps";
+                      runs one probe, which prints one JSON object per line
+millpond-card device  prints the facts about the first device, or fails if there is none
+millpond-card list    lists the steps";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -46,14 +46,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// What probes are told.
+/// The options that every command takes.
 struct Options {
     driver: String,
     quick: bool,
     rehearse: bool,
 }
 
-/// Takes the options that every command knows out of the arguments, and leaves the others.
+/// Parses the options that every command takes, and returns the other arguments as well.
 fn options(arguments: &[String]) -> Result<(Options, Vec<&str>), String> {
     let mut options = Options {
         driver: driver::LIBRARY.to_owned(),
@@ -81,7 +81,7 @@ fn open(options: &Options) -> Result<card::Card, String> {
     let card = card::Card::open(&options.driver, options.quick).map_err(|failed| failed.to_string())?;
     if card.emulated && !options.rehearse {
         return Err(format!(
-            "{} is emulated ({}), and says nothing of a card: add --rehearse to see whether the steps work",
+            "{} is emulated ({}), so its answers say nothing about a card: add --rehearse to test the steps themselves",
             options.driver, card.name
         ));
     }

@@ -1,11 +1,11 @@
-//! What a probe prints: one JSON object a line, so that what it found until then is kept where it ends too early.
+//! The output of a probe: one JSON object per line, so that the results so far are kept if the probe ends early.
 
 use serde_json::{Value, json};
 use std::io::Write;
 
 fn line(value: &Value) {
     let mut out = std::io::stdout().lock();
-    // Nobody who stopped listening is told.
+    // An error means that the reader has gone, so there is nobody to report it to.
     let _ = writeln!(out, "{value}");
     let _ = out.flush();
 }
@@ -15,32 +15,32 @@ pub(crate) fn table(name: &str, columns: &[&str]) {
     line(&json!({ "table": name, "columns": columns }));
 }
 
-/// A row of a table that was begun.
+/// Adds a row to a table that was begun.
 pub(crate) fn row(table: &str, cells: &[Value]) {
     line(&json!({ "row": cells, "of": table }));
 }
 
-/// Something that the library relies on, whether it holds here, and what was seen.
+/// Reports an assumption of the library, whether it holds here, and what the probe saw.
 pub(crate) fn check(what: &str, holds: bool, seen: &str) {
     line(&json!({ "check": what, "holds": holds, "seen": seen }));
 }
 
-/// Anything else worth keeping.
+/// Reports any other fact.
 pub(crate) fn note(text: &str) {
     line(&json!({ "note": text }));
 }
 
-/// A file that the probe made, beside the result.
+/// Reports a file that the runner is to write next to the result.
 pub(crate) fn file(name: &str, text: &str) {
     line(&json!({ "file": name, "text": text }));
 }
 
-/// The device that is probed.
+/// Reports the facts about the probed device.
 pub(crate) fn device(facts: &Value) {
     line(&json!({ "device": facts }));
 }
 
-/// Microseconds, to a hundredth.
+/// Converts seconds to microseconds, rounded to a hundredth.
 pub(crate) fn us(seconds: f64) -> Value {
     json!((seconds * 1e8).round() / 100.0)
 }

@@ -1,4 +1,4 @@
-//! The raw probes and the runner, on the emulated driver: what runs here does not fail on a card for reasons of its own.
+//! Runs the probes and the runner on the emulated driver, so that errors of their own are found before they run on a card.
 
 use millpond_engine::{Costs, Meter};
 use serde_json::Value;
@@ -29,7 +29,7 @@ fn out(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// Runs steps of a rehearsal and answers what they came to.
+/// Runs steps of a rehearsal. Returns the result and the folder that it is in.
 fn rehearse(name: &str, steps: &str) -> (Value, PathBuf) {
     let out = out(name);
     let ran = card(&[
@@ -47,7 +47,7 @@ fn rehearse(name: &str, steps: &str) -> (Value, PathBuf) {
     (serde_json::from_str(&text).expect("JSON"), out)
 }
 
-/// The check of this name, of any step.
+/// Returns whether the check of this name holds, in whichever step it is.
 fn holds(result: &Value, what: &str) -> bool {
     let steps = result["steps"].as_array().expect("steps");
     let mut checks = steps

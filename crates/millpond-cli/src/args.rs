@@ -237,7 +237,8 @@ pub(crate) enum Paged {
     Off,
 }
 
-/// Where `--help` lists them: each one says so, because a heading of the group would go on to what follows the group.
+/// The heading under which `--help` lists these options. Each option names it, because a heading of the whole group would also apply
+/// to the options after the group.
 const HOST: &str = "With --source host";
 
 /// How a recording is replayed on real memory.
@@ -247,7 +248,7 @@ pub(crate) struct HostArgs {
     #[arg(long, help_heading = HOST, value_enum, value_name = "none|page|full", hide_possible_values = true)]
     pub(crate) touch: Option<Touched>,
 
-    /// Mark each block at both ends, on a CUDA device in each 2 MiB too, and see at its free that the marks are still there
+    /// Write marks at both ends of each block (on a CUDA device in each 2 MiB too) and compare them when it is freed
     #[arg(long, help_heading = HOST)]
     pub(crate) check: bool,
 
@@ -551,7 +552,7 @@ registered by name: no foreign code is run.
 
 Exit status: that of the command; 2 if it could not be started.";
 
-/// A recording's path; `-` is standard input. What reads a recording several times refuses it where it is a pipe.
+/// Parses the path of a recording; `-` is standard input. Commands that read a recording several times refuse a pipe.
 fn recording() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().map(|path| match path.as_os_str() == "-" {
         true => PathBuf::from("/dev/stdin"),

@@ -9,7 +9,7 @@ use crate::{files, output};
 use millpond_engine::Costs;
 use millpond_replay::{Device, DeviceSize, cards, cards_like};
 
-/// Bytes of a table of costs: the longest there is has a hundredth of it.
+/// The most bytes of a table of costs. The longest existing table has a hundredth of this.
 const LONGEST_COSTS: u64 = 1 << 20;
 
 /// A device smaller than this is a number without its unit.
@@ -85,7 +85,7 @@ pub(crate) fn describe(args: &DeviceArgs, device: Device) -> String {
     )
 }
 
-/// A word on a size in powers of ten, which is smaller than it looks beside sizes in powers of two.
+/// Returns a note on a size in powers of ten, which is smaller than the same number in powers of two.
 fn decimal(named: &DeviceSize) -> String {
     let unit = named.name.trim_start_matches(|c: char| !c.is_ascii_alphabetic());
     let is_decimal = ["kb", "mb", "gb", "tb"]
@@ -131,9 +131,9 @@ pub(crate) fn cards_command() -> Result<Exit, CliError> {
         Align::Right,
         column(&|card| size(card.total - card.context)),
     );
-    let note = "memory: what drivers report to programs, as users of these cards have published it in PyTorch's \
-                out-of-memory messages; it differs by up to 2 % between drivers and settings such as ECC, and --device takes \
-                a size instead; context: what a process takes before its first allocation, assumed";
+    let note = "memory: the size that drivers report to programs, from PyTorch's out-of-memory messages that users of these \
+                cards have published; it differs by up to 2 % between drivers and settings such as ECC, and --device takes \
+                a size instead of a card; context: the memory that a process takes before its first allocation, assumed";
     output::print(&format!("{}\n{}\n", grid.render(&[]), wrap(note, width(), 0)))?;
     Ok(Exit::Done)
 }

@@ -59,7 +59,7 @@ struct Side {
 }
 
 impl Side {
-    /// When that was.
+    /// Returns the name of the moment that is compared.
     fn moment(&self, asked: Moment) -> String {
         if self.at.summary.state_only {
             return "the moment of its snapshot".to_owned();

@@ -138,7 +138,7 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
         .map(str::trim)
         .take_while(|line| !line.starts_with("Usage:"));
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
-    // What to do stands on a line of its own, which ends the one before.
+    // clap prints a tip on a line of its own. It becomes a parenthesis after the message.
     let lines = lines.map(|line| match line.strip_prefix("tip: ") {
         Some(tip) => format!("({tip})"),
         None => line.to_owned(),

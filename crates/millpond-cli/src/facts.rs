@@ -43,9 +43,9 @@ pub(crate) struct History {
     pub(crate) time_span_us: Option<u64>,
     pub(crate) streams: Vec<u64>,
     pub(crate) private_pools: u64,
-    /// Different texts.
+    /// The number of different tags.
     pub(crate) tags: u64,
-    /// What reports and views call by one name: tags of blocks, without what differs in numbers only.
+    /// The number of groups that reports and views show: tags of blocks, where tags that differ only in numbers are one group.
     pub(crate) tag_groups: u64,
     pub(crate) initial_segments: u64,
     pub(crate) initial_segment_bytes: u64,
@@ -230,7 +230,7 @@ fn history(trace: &Trace) -> History {
     }
 }
 
-/// Groups of the blocks that were handed out.
+/// Counts the tag groups of the blocks that were allocated.
 fn tag_groups(trace: &Trace) -> u64 {
     let older = trace.initial_blocks.iter().map(|block| match block.tag {
         0 => OLDER.to_owned(),

@@ -117,10 +117,10 @@ fn open_pipe(path: &Path) -> std::io::Result<Option<File>> {
     }
 }
 
-/// Opens a regular file without waiting for anybody: a pipe that took its place meanwhile would else wait for a writer.
+/// Opens a regular file without blocking. If a pipe has replaced the file meanwhile, a plain `open` would wait for a writer.
 pub(crate) fn open_regular(path: &Path) -> std::io::Result<File> {
     let refused = || Error::new(ErrorKind::InvalidInput, "it is no regular file");
-    // Some devices do something when they are opened, so they are told before.
+    // Opening some devices has side effects, so they are refused before they are opened.
     if !std::fs::metadata(path)?.is_file() {
         return Err(refused());
     }
@@ -135,10 +135,10 @@ pub(crate) fn open_regular(path: &Path) -> std::io::Result<File> {
     }
 }
 
-/// The text of a small file, or of a pipe that somebody writes to: a plan, a table of costs.
+/// Reads the text of a small file or pipe, such as a plan or a table of costs.
 ///
 /// # Errors
-/// It cannot be read, is no text, or has more than `most` bytes.
+/// Returns an error if the file cannot be read, is not UTF-8, or has more than `most` bytes.
 pub(crate) fn small_text(path: &Path, most: u64) -> std::io::Result<String> {
     let file = match open_pipe(path)? {
         Some(pipe) => pipe,
@@ -147,10 +147,10 @@ pub(crate) fn small_text(path: &Path, most: u64) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
-        let why = format!("it has more than {most} bytes, so it is another file than was meant");
+        let why = format!("it has more than {most} bytes, which is too long for a file of this kind");
         return Err(Error::new(ErrorKind::InvalidData, why));
     }
-    String::from_utf8(bytes).map_err(|_| Error::new(ErrorKind::InvalidData, "it is no text"))
+    String::from_utf8(bytes).map_err(|_| Error::new(ErrorKind::InvalidData, "it is not UTF-8 text"))
 }
 
 #[cfg(unix)]

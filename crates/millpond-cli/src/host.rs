@@ -30,10 +30,10 @@ pub(crate) fn refuse_without(args: &ReplayArgs) -> Result<(), CliError> {
     refuse_without_host(args)
 }
 
-/// Refuses what means something on the host's memory only.
+/// Refuses the options that only apply to the host's memory.
 ///
 /// # Errors
-/// When any of it was given.
+/// Returns an error if one of them was given.
 pub(crate) fn refuse_without_host(args: &ReplayArgs) -> Result<(), CliError> {
     let host = &args.host;
     let given = [

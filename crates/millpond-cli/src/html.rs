@@ -9,16 +9,16 @@ use millpond_trace::Trace;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-/// The names of the pages of one run of the command.
+/// Chooses the file names of the pages that one run of the command writes.
 #[derive(Debug)]
 pub(crate) struct Pages<'a> {
     named: &'a Path,
-    /// The names given so far, in lower case: some file systems do not tell `a` and `A` apart.
+    /// The names given so far, in lower case, because some file systems do not distinguish `a` from `A`.
     given: HashSet<String>,
 }
 
 impl<'a> Pages<'a> {
-    /// Pages at `named`, or beside it.
+    /// Creates names at `named`, or beside it.
     pub(crate) fn new(named: &'a Path) -> Self {
         Self {
             named,
@@ -26,8 +26,8 @@ impl<'a> Pages<'a> {
         }
     }
 
-    /// Returns where the page of a report goes: the file named, or where there are several a file beside it with the report's
-    /// label in its name. No two reports get the same file.
+    /// Returns the path of a report's page. This is the file named on the command line. If there are several reports, it is a file
+    /// beside that one, with the report's label in its name. No two reports get the same file.
     pub(crate) fn place(&mut self, label: &str, several: bool) -> PathBuf {
         if !several {
             return self.named.to_owned();

@@ -59,9 +59,9 @@ pub(crate) fn note(quiet: bool, text: &str) {
     }
 }
 
-/// Writes a file that gets its name when it is complete, so that nobody ever sees half of it.
+/// Writes a file that gets its name only when it is complete, so nobody sees a part of it.
 ///
-/// Where the file system can, the file has no name until then, and an interrupted run leaves nothing behind.
+/// If the file system supports unnamed files, the file has no name until then, and an interrupted run leaves nothing behind.
 pub(crate) fn write_file(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<AtomicWriteFile>) -> std::io::Result<()>,
@@ -79,7 +79,7 @@ pub(crate) fn write_file(
     })
 }
 
-/// Checks that a file can be written there, before the work that fills it.
+/// Checks that a file can be written at `path`, before the work that produces its contents.
 pub(crate) fn check_writable(path: &Path) -> Result<(), CliError> {
     check_replaceable(path)
         .and_then(|()| AtomicWriteFile::open(path)?.discard())
@@ -119,7 +119,7 @@ fn check_replaceable(path: &Path) -> std::io::Result<()> {
     ))
 }
 
-/// Whether a file that starts like this was written by this program.
+/// Returns whether this program wrote a file with these first bytes.
 fn is_ours(start: &[u8]) -> bool {
     OURS.iter().any(|(begin, mark)| {
         let rest = start.strip_prefix(*begin);

@@ -15,7 +15,7 @@ use std::time::Instant;
 /// Rows of the picture.
 const ROWS: usize = 20;
 
-/// More than the longest plan there can be, of 2^20 lines: a recording named by mistake is not read whole.
+/// The most bytes read of a plan. The longest plan, of 2^20 lines, is shorter; a recording that is named by mistake is not read whole.
 const LONGEST: u64 = 64 << 20;
 
 /// What the JSON says.
@@ -34,7 +34,7 @@ struct StepFacts {
     steps: usize,
     first_events: Vec<usize>,
     allocations: usize,
-    /// Whether they are rounds of a loop that stays far below the program's peak, which `report` does not count as steps.
+    /// Whether the steps are rounds of a loop that stays far below the program's peak. `report` does not count such rounds as steps.
     is_loop: bool,
     peak_bytes: u64,
     program_peak_bytes: u64,
@@ -147,7 +147,7 @@ fn text(facts: &Facts, plan: Option<&Plan>) -> String {
     let (Some(step), Some(plan)) = (&facts.step, plan) else {
         let none = "No step repeats here: the program's allocations never come twice in the same order with the same \
                     bytes, for a whole step. The policy planned serves it without a plan, by the rules of millpond; its driver \
-                    calls differ, for it keeps to small pages while it still looks for a step.";
+                    calls differ, because it uses small pages while it looks for a step.";
         out.push_str(&format!(
             "  {}\n",
             wrap(none, width().saturating_sub(2), 0).replace('\n', "\n  ")

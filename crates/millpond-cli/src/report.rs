@@ -89,7 +89,7 @@ fn failed(path: &Path) -> impl Fn(AnalysisError) -> CliError {
 
 fn tell<'a>(args: &'a ReportArgs, history: &'a History, window: Window) -> Result<Told<'a>, AnalysisError> {
     let symbols = ModuleSymbols::new(&history.definitions);
-    // Of what stood at one moment there is no more to tell.
+    // A recording that holds only the state at one moment is shown at its end.
     let moment = args.at.or(history.state_only.then_some(Moment::End));
     let (at, whole) = match moment {
         Some(moment) => (at(history, &symbols, Lines::Told, window, moment, LARGEST)?, None),

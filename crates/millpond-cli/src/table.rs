@@ -175,7 +175,7 @@ fn draw(columns: &[&Column], rows: &[Row]) -> String {
     let mut table = Table::new();
     let line = LineStyle::none().fill('─').junction('─');
     table.load_style(TableStyle::new().header_separator(line));
-    // Styles come from `terminal` alone: it is what `text::harmless` lets pass.
+    // Only `terminal` adds styles, because `text::harmless` lets only its styles pass.
     table.force_no_tty();
     let aligned = |text: String, align: Align| {
         let side = if align == Align::Left {
@@ -207,7 +207,7 @@ fn draw(columns: &[&Column], rows: &[Row]) -> String {
             continue;
         }
         looks.push(rows.get(row).copied().unwrap_or_default());
-        // One line for each row, whatever a name has in it.
+        // Each row is one line, even if a name contains line breaks.
         let cell = |column: &Column| {
             column
                 .cells
@@ -226,7 +226,7 @@ fn draw(columns: &[&Column], rows: &[Row]) -> String {
         if at < height {
             return terminal::bold(line);
         }
-        // The line under the heads stands between.
+        // The rule under the heads is one line, between the heads and the rows.
         match at.checked_sub(height + 1).and_then(|row| looks.get(row)) {
             None | Some(Row::Plain) => line.to_owned(),
             Some(Row::Best) => terminal::green(line),

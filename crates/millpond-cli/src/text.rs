@@ -142,7 +142,7 @@ pub(crate) fn size(bytes: u64) -> String {
     display_size(bytes).to_string()
 }
 
-/// Whether a character would steer a terminal or turn the direction of text.
+/// Returns whether a character is a control character or changes the direction of text.
 pub(crate) fn steers(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

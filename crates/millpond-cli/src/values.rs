@@ -4,7 +4,7 @@ use crate::args::Moments;
 use millpond_replay::TickEvery;
 use millpond_replay::analysis::Moment;
 
-/// Reads `1.5s..3s` as microseconds, for recordings whose times are.
+/// Parses `1.5s..3s` as microseconds, for recordings whose times are microseconds.
 pub(crate) fn parse_time_window(text: &str) -> Result<(u64, u64), String> {
     let micros = |nanos: u64| match nanos {
         u64::MAX => u64::MAX,
@@ -17,7 +17,7 @@ pub(crate) fn parse_time_window(text: &str) -> Result<(u64, u64), String> {
     Ok((micros(from), micros(to)))
 }
 
-/// Reads `1.5s..3s` as nanoseconds; an end left out is open, one without a unit has the other's.
+/// Parses `1.5s..3s` as nanoseconds. An omitted end is open. An end without a unit has the unit of the other end.
 pub(crate) fn parse_window(text: &str) -> Result<(u64, u64), String> {
     let shape = || "write two times with a unit (ns, us, ms, s, min), such as 1.5s..3s".to_owned();
     let (from, to) = text.split_once("..").ok_or_else(shape)?;

@@ -4,7 +4,7 @@
 //!   site.rs      the recordings, and what is told of them, each when it is first asked for
 //!   request.rs   what a client may ask, and who may ask
 //!   server.rs    connections: their number, their time, their size
-//!   redirect.rs  the file that leads a browser to the page
+//!   redirect.rs  the file that redirects a browser to the page
 //! ```
 
 mod redirect;

@@ -128,7 +128,7 @@ fn the_peak_is_told_where_memory_went_back() {
     assert_eq!(calls(run, "cuMemFree"), 1);
 }
 
-/// Contents are written into every block and compared, on a device that is as late as it may be and lets its order be checked.
+/// `--check` writes into every block and compares the contents, on devices that run work as late as allowed, and in strict mode.
 #[test]
 fn contents_are_written_and_compared() {
     let there = facts(
@@ -141,7 +141,7 @@ fn contents_are_written_and_compared() {
         assert!(check["blocks"].as_u64() > Some(20_000), "{check}");
         assert_eq!(run["difference_bytes"], 0, "{run}");
     }
-    // Pages moved under blocks that were not theirs.
+    // This run has moved pages.
     assert!(there["source"]["runs"][1]["moved_bytes"].as_u64() > Some(0));
     let file = used_elsewhere(&folder("cuda_check"));
     for options in ["streams:threads", "streams:seeded,seed:3,strict:on"] {
@@ -154,7 +154,7 @@ fn contents_are_written_and_compared() {
     let plain = facts("devices:1", &[&file, "-p", "millpond"]);
     assert!(
         plain["source"]["runs"][0].get("check").is_none(),
-        "only where it is asked for"
+        "the comparison is only made with --check"
     );
 }
 

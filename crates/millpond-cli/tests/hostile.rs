@@ -1,6 +1,6 @@
-//! Recordings made to hurt, each by a few lines of code: every command ends soon, in little memory, and in one line where it refuses.
+//! Hostile recordings, each made by a few lines of code. Every command ends soon, uses little memory, and refuses in one line.
 //!
-//! What each run took is printed: `cargo test -p millpond-cli --test hostile -- --nocapture`.
+//! Each test prints the time and memory of its runs: `cargo test -p millpond-cli --test hostile -- --nocapture`.
 
 #![cfg(target_os = "linux")]
 
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::folder;
 
-/// What is run on each file; `OUT` is a name to write to.
+/// The commands that are run on each file. `OUT.pickle` stands for the name of an output file.
 const COMMANDS: [&[&str]; 4] = [
     &["info"],
     &["report"],
@@ -28,7 +28,7 @@ const COMMANDS: [&[&str]; 4] = [
     &["convert", "OUT.pickle"],
 ];
 
-/// Runs all commands on a file. Answers what each ended with and said.
+/// Runs all commands on a file. Returns the exit code and output of each.
 fn all(name: &str, path: &Path) -> Vec<Ran> {
     let bytes = std::fs::metadata(path).expect("it is there").len();
     let out = path.with_extension("out.pickle").display().to_string();
@@ -69,7 +69,7 @@ fn attack(name: &str, bytes: &[u8]) -> Vec<Ran> {
     ran
 }
 
-/// That a run refused its file, and said why.
+/// Asserts that every run refused its file and that the message contains `part`.
 #[track_caller]
 fn refused(ran: &[Ran], part: &str) {
     for one in ran {
@@ -216,7 +216,7 @@ fn pipe(path: &Path) {
     assert!(made.success());
 }
 
-/// A recording of one block whose stack is in a module of that path.
+/// Returns a recording of some blocks whose stack is in a module of that path.
 fn with_module(path: &str) -> Vec<u8> {
     let mut made = Made::new();
     made.module("aabbccdd", path);
@@ -260,7 +260,7 @@ fn sections_of_a_module_together_are_bounded() {
     }
 }
 
-/// A recording of two blocks as CSV.
+/// Writes a recording of two blocks as CSV and returns its path.
 fn two_blocks(folder: &Path) -> String {
     support::small(folder, "two.csv")
 }

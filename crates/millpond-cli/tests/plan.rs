@@ -56,7 +56,7 @@ fn a_step_is_found_solved_drawn_and_saved() {
     assert!(text.contains("lower bound") && text.contains('█'), "{text}");
 }
 
-/// A loop after the program held much more is no step, for `plan` as for `report`.
+/// A loop that runs after the program held much more memory is not a step, in `plan` and in `report`.
 #[test]
 fn a_loop_far_below_the_peak_is_called_one() {
     let dir = folder("plan_loop");

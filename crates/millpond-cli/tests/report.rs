@@ -266,7 +266,7 @@ fn two_moments_of_one_recording() {
     assert_eq!(value["total"]["before"]["bytes"], 100 << 20);
 }
 
-/// What a snapshot without a history holds is what stood when it was written: no peak, no traffic, no verdict on what to change.
+/// A snapshot without a history shows the blocks at the time it was written. No peak, traffic or findings are reported.
 #[test]
 fn a_state_without_a_history_is_shown_and_no_more_is_claimed() {
     let folder = folder("report_state");

@@ -1,4 +1,4 @@
-//! Every command of the README on a terminal with colours, at three widths: what a person sees there is what a pipe gets.
+//! Runs every command of the README on a terminal with colours, at three widths. The terminal shows the same text as a pipe gets.
 #![cfg(unix)]
 
 mod support;
@@ -15,20 +15,20 @@ use std::process::{Command, Output, Stdio};
 use std::thread::JoinHandle;
 use support::folder;
 
-/// Long enough for all that any command prints: nothing scrolls away.
+/// Enough rows for the output of every command, so nothing scrolls away.
 const ROWS: u16 = 2000;
 
-/// Commands of the README that are not this program's.
+/// Commands of the README that belong to other programs.
 const OTHERS: [&str; 2] = ["cargo xtask", "cargo build"];
 
-/// Recordings that take seconds to replay without optimisation, and one that does not.
+/// Recordings that take seconds to replay without optimisation, and the shorter one that replaces them.
 const SMALLER: [(&str, &str); 3] = [
     ("traces/llama1b_train_varlen.csv.zst", "run.pickle"),
     ("traces/cpu_tiny_gpt_varlen.csv.zst", "run.pickle"),
     ("traces/gnn_sage_sampled.csv.zst", "run.pickle"),
 ];
 
-/// Measurements that take minutes, and shorter ones of the same.
+/// Measurements that take minutes, and shorter runs of the same.
 const SHORTER: [(&str, &str); 3] = [
     ("bench seeds", "bench seeds --quick --rounds 1"),
     ("bench host w2 w3 --rounds 5", "bench host w5 --rounds 1"),
@@ -38,16 +38,16 @@ const SHORTER: [(&str, &str); 3] = [
     ),
 ];
 
-/// What of two runs is the same.
+/// How much of the output of two runs is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Same {
-    /// All.
+    /// The whole text.
     Text,
-    /// All words, of a table that has measured figures in it.
+    /// All words. The figures are measured and differ.
     Words,
-    /// Nothing but that it can be read: every figure is measured, and sentences depend on them.
+    /// Nothing, because every figure is measured and sentences depend on them. Only the terminal sequences are checked.
     Nothing,
-    /// As text, and a legend of the colours, which a pipe does not get.
+    /// The whole text; the terminal also gets a legend of the colours.
     Legend,
 }
 
@@ -66,7 +66,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The README's commands of this program, each once: lines of its blocks, and what stands between backquotes.
+/// Returns the README's commands of this program, without duplicates: lines of its code blocks, and its inline code.
 fn commands() -> Vec<Vec<String>> {
     let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
     let mut found = Vec::new();
@@ -120,7 +120,7 @@ fn commands() -> Vec<Vec<String>> {
     all
 }
 
-/// A line as a shell reads it, up to a comment or a redirection.
+/// Splits a line into words like a shell, up to a comment or a redirection.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
     for c in line.chars() {
@@ -140,7 +140,7 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// A program of a step that repeats, whose blocks have tags; a larger one has more in each step.
+/// Returns a recording of a step that repeats, whose blocks have tags. More `layers` mean more blocks in each step.
 fn recording(layers: u64) -> String {
     let mut csv =
         String::from("time_us,action,id,bytes,stream,tag\n0,alloc,1,9000000,0,init;weights;empty\n");
@@ -168,7 +168,7 @@ fn recording(layers: u64) -> String {
     csv
 }
 
-/// A folder with all files that the README's commands name.
+/// Creates a folder with all files that the README's commands name.
 fn place(name: &str) -> PathBuf {
     let place = folder(name);
     std::fs::write(place.join("run.csv"), recording(20)).expect("room");
@@ -208,7 +208,7 @@ fn place(name: &str) -> PathBuf {
     let costs = root().join("../shared/costs.toml");
     if std::fs::copy(costs, place.join("costs.toml")).is_err() {
         eprintln!(
-            "--costs is seen to refuse a file that is not there: no table of costs lies beside the repository"
+            "shared/costs.toml is missing beside the repository: the command with --costs only shows how a missing file is refused"
         );
     }
     std::os::unix::fs::symlink(root().join("traces"), place.join("traces")).expect("a link");
@@ -218,7 +218,7 @@ fn place(name: &str) -> PathBuf {
 fn command(place: &Path, arguments: &[String]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_millpond"));
     command.args(arguments).current_dir(place).stdin(Stdio::null());
-    // Programs of others that can be watched are no part of this.
+    // Other programs that can be monitored must not appear in the output.
     command.env("XDG_RUNTIME_DIR", place).env("TMPDIR", place);
     for name in [
         "NO_COLOR",
@@ -241,7 +241,7 @@ fn piped(place: &Path, arguments: &[String], columns: u16) -> Output {
         .expect("it runs")
 }
 
-/// A terminal: the side of the program, and that of the person.
+/// Opens a pseudo-terminal. Returns the program's side and the reader's side.
 fn terminal(columns: u16) -> (OwnedFd, File) {
     let size = Winsize {
         ws_row: 24,
@@ -253,30 +253,30 @@ fn terminal(columns: u16) -> (OwnedFd, File) {
     (pair.slave, File::from(pair.master))
 }
 
-/// All that a program writes to a terminal, while it runs.
+/// Reads everything that a program writes to a terminal, on another thread.
 fn watch(mut screen: File) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut all = Vec::new();
-        // The end is an error here: nobody has the other side open.
+        // At the end, reading fails because the other side is closed.
         let _ = screen.read_to_end(&mut all);
         all
     })
 }
 
-/// Exit code, and the bytes of stdout and stderr, each on a terminal of its own.
+/// Runs a command with stdout and stderr on two terminals. Returns the exit code and the bytes of both.
 fn on_terminals(place: &Path, arguments: &[String], columns: u16) -> (Option<i32>, [Vec<u8>; 2]) {
     let [(out, results), (errors, notes)] = [terminal(columns), terminal(columns)];
     let mut command = command(place, arguments);
     command.env("TERM", "xterm-256color").stdout(out).stderr(errors);
     let mut child = command.spawn().expect("it runs");
-    // A terminal ends with the last handle of its program's side.
+    // Reading ends when the last handle of the program's side is closed.
     drop(command);
     let readers = [results, notes].map(watch);
     let status = child.wait().expect("it ends");
     (status.code(), readers.map(|reader| reader.join().expect("read")))
 }
 
-/// What a terminal does not know.
+/// The sequences that the terminal emulator does not know.
 #[derive(Default)]
 struct Strays(Vec<String>);
 
@@ -298,7 +298,7 @@ impl vt100::Callbacks for Strays {
         params: &[&[u16]],
         c: char,
     ) {
-        // The colour of lines under text, which this screen does not know.
+        // The colour of underlines, which this terminal emulator does not support.
         if c == 'm' && matches!(params.first(), Some([58 | 59, ..])) {
             return;
         }
@@ -309,7 +309,7 @@ impl vt100::Callbacks for Strays {
     }
 }
 
-/// What a person sees of these bytes, without empty lines; nothing in them is astray.
+/// Returns the lines that a person sees, without empty ones. Panics if the bytes contain an unknown sequence.
 fn seen(bytes: &[u8], columns: u16, what: &str) -> Vec<String> {
     let text = std::str::from_utf8(bytes).unwrap_or_else(|error| panic!("{what}: {error}"));
     assert!(!text.contains(char::REPLACEMENT_CHARACTER), "{what}: {text}");
@@ -329,7 +329,7 @@ fn lines(text: &str) -> Vec<String> {
     lines.filter(|line| !line.is_empty()).collect()
 }
 
-/// The words of some lines, each figure with its unit as one sign.
+/// Returns the words of some lines, without figures and units.
 fn signs(lines: &[String]) -> BTreeSet<String> {
     let is_unit =
         |word: &str| ["us", "ms", "s", "min", "ns", "B", "KiB", "MiB", "GiB", "TiB", "%"].contains(&word);
@@ -341,7 +341,7 @@ fn signs(lines: &[String]) -> BTreeSet<String> {
             .collect();
         plain
     });
-    // Bars and lines are as long as there is room.
+    // The length of bars and rules depends on the width.
     signs
         .filter(|sign| sign.chars().any(char::is_alphabetic))
         .collect()
@@ -359,7 +359,7 @@ fn all_commands_at(columns: u16) {
         let what = format!("millpond {} at {columns} columns", arguments.join(" "));
         let expected = piped(&place, arguments, columns);
         if let ["convert", _, output, ..] = arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-            // A converted recording replaces nothing.
+            // `convert` does not replace a file, so the output of the first run is removed.
             let _ = std::fs::remove_file(place.join(output));
         }
         let (code, bytes) = on_terminals(&place, arguments, columns);
@@ -373,7 +373,7 @@ fn all_commands_at(columns: u16) {
         for (seen_of, piped) in bytes.iter().zip([expected.stdout, expected.stderr]) {
             let mut seen = seen(seen_of, columns, &what);
             if arguments.iter().any(|argument| argument == "--json") {
-                // For programs: it has no styles, and its lines are not made for a width.
+                // JSON has no styles, and its lines are not wrapped.
                 seen = lines(&String::from_utf8_lossy(seen_of));
             }
             let piped = lines(&String::from_utf8(piped).expect("UTF-8"));
@@ -400,7 +400,7 @@ fn all_commands_at(columns: u16) {
     );
 }
 
-/// Whether a command goes on until it is ended.
+/// Returns whether a command runs until it is ended.
 fn is_endless(arguments: &[String]) -> bool {
     let has = |word: &str| arguments.iter().any(|argument| argument == word);
     match arguments.first().map(String::as_str) {
@@ -425,7 +425,7 @@ fn every_command_of_the_readme_is_the_same_on_a_terminal_of_120_columns() {
     all_commands_at(120);
 }
 
-/// Reads until a program has written something, or has ended.
+/// Reads until the program has written `end`, or has ended.
 fn read_until(screen: &mut File, end: &[u8]) -> Vec<u8> {
     let (mut all, mut part) = (Vec::new(), [0; 4096]);
     while !all.windows(end.len()).any(|bytes| bytes == end) {
@@ -437,7 +437,7 @@ fn read_until(screen: &mut File, end: &[u8]) -> Vec<u8> {
     all
 }
 
-/// Commands that go on until they are ended: `view` by its user, `top` by a key.
+/// Tests the commands that run until they are ended: `view` by its user, `top` by a key.
 #[test]
 fn commands_that_go_on_write_nothing_astray() {
     let place = place("terminal-endless");
@@ -461,7 +461,7 @@ fn commands_that_go_on_write_nothing_astray() {
             }
             let mut child = command.spawn().expect("it runs");
             drop(command);
-            // The address of the page, or the first line of the screen.
+            // The line with the address of the page, or the first line of the screen.
             let begun: &[u8] = if is_view { b"\n" } else { b"millpond" };
             let mut bytes = read_until(&mut screen, begun);
             if is_view {

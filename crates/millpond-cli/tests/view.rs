@@ -267,7 +267,7 @@ fn clients_that_mean_harm_do_not_take_it_down() {
     // Nothing, and half of something, from more clients than there is room for.
     let silent: Vec<TcpStream> = (0..60).map(|_| served.connect()).collect();
     for mut stream in silent.iter().take(10) {
-        // Those that came first were closed for those that came last.
+        // The server may have closed the oldest connections in favour of later ones.
         let _ = stream.write_all(b"GET /");
     }
     // A byte now and then: it is the whole request that has to arrive in time.
@@ -348,7 +348,7 @@ fn a_browser_is_started_without_the_token_in_its_arguments() {
     );
     let (head, _) = served.get("");
     assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
-    assert!(!redirect.exists(), "it is not needed any more");
+    assert!(!redirect.exists(), "the page removes the redirect file");
 }
 
 #[test]

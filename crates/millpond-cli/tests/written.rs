@@ -1,4 +1,4 @@
-//! Files that commands write: complete or not there, and where nobody can redirect them.
+//! Files that commands write: a file is complete or does not exist, and a planted link cannot redirect it.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use support::{folder, run, small, trace};
 
-/// The names in a folder.
+/// Returns the names in a folder.
 fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(folder)
         .expect("a folder")
@@ -21,7 +21,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Whether a process has a file of this folder open for writing, whatever its name.
+/// Returns whether a process has a file in this folder open for writing, whatever the name of the file.
 fn writes_into(process: u32, folder: &Path) -> bool {
     let Ok(open) = fs::read_dir(format!("/proc/{process}/fd")) else {
         return false;
@@ -40,7 +40,7 @@ fn an_interrupted_run_leaves_nothing_behind() {
     let folder = folder("interrupted");
     for (at, signal) in ["INT", "TERM", "HUP", "KILL"].into_iter().enumerate() {
         let output = folder.join(format!("{signal}.csv"));
-        // Tests may run where interrupts are ignored, as shells do in the background.
+        // Tests may run with SIGINT ignored, as shells set it for background jobs.
         let mut child = Command::new("env")
             .args([
                 "--default-signal",
@@ -55,7 +55,7 @@ fn an_interrupted_run_leaves_nothing_behind() {
             .expect("it starts");
         let begun = Instant::now();
         let mut seen = 0;
-        // The first time is that of the check whether the file can be written.
+        // The first time, the command only checks that the file can be written.
         while seen <= at && begun.elapsed() < Duration::from_secs(60) {
             if writes_into(child.id(), &folder) {
                 seen += 1;
@@ -81,7 +81,7 @@ fn planted_links_are_not_followed() {
     let input = small(&folder, "in.csv");
     let victim = folder.join("victim");
     fs::write(&victim, "untouched").expect("a file");
-    // The shell has the number of the process that it becomes, from which names for unfinished files used to be made.
+    // `exec` keeps the shell's process id, from which the names of unfinished files used to be made.
     let script = "ln -s victim .out.mpr.$$.part; exec \"$0\" convert --quiet in.csv out.mpr";
     let status = Command::new("sh")
         .args(["-c", script, env!("CARGO_BIN_EXE_millpond")])
@@ -89,7 +89,7 @@ fn planted_links_are_not_followed() {
         .status();
     assert!(status.expect("it runs").success());
     assert_eq!(fs::read_to_string(&victim).expect("a file"), "untouched");
-    // Neither is a link at the place itself: it is replaced, if what it leads to could be.
+    // A link at the output path is not followed either. It is replaced if the file that it leads to could be replaced.
     let page = folder.join("page.html").display().to_string();
     fs::write(&victim, "").expect("a file");
     symlink(&victim, &page).expect("a link");

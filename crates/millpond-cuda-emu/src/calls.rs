@@ -49,7 +49,7 @@ pub(crate) struct Call {
     pub(crate) driver: &'static Driver,
     pub(crate) per_thread: bool,
     pub(crate) thread: u64,
-    /// What it answers whatever it does: a fault of a call that has its effect all the same.
+    /// The code of an injected fault, for a call that still has its effect. The call returns this code whatever it does.
     pub(crate) fault: Option<Code>,
     origin: Origin,
 }
@@ -63,7 +63,7 @@ struct Process {
 static PROCESS: OnceLock<Process> = OnceLock::new();
 static INITIALISED: AtomicBool = AtomicBool::new(false);
 static ALL_CALLS: AtomicU64 = AtomicU64::new(0);
-/// What ended the device, if anything has: its answer to everything from then on.
+/// The code that calls return after the device is lost. It is empty until then.
 static LOST: OnceLock<Code> = OnceLock::new();
 static THREADS: AtomicU64 = AtomicU64::new(1);
 
@@ -295,7 +295,7 @@ impl Entry {
         }
     }
 
-    /// Whether it has its effect also where it answers an error: a capture ends with the first call that ends it.
+    /// Returns whether the call has its effect even if it returns an error. `cuStreamEndCapture` ends a capture in any case.
     fn acts_when_it_fails(&self) -> bool {
         self.name == "cuStreamEndCapture"
     }
@@ -332,19 +332,19 @@ impl Call {
         }
     }
 
-    /// A handle that is nobody's was named; answers the code.
+    /// Reports the use of an unknown handle, and returns the code.
     pub(crate) fn unknown(&self, handle: u64, code: Code) -> Code {
         self.driver.state().unknown(handle, code, self.origin)
     }
 
-    /// A context that a client names.
+    /// Returns a context that a client passed, if it exists.
     pub(crate) fn known_context(&self, handle: usize) -> Answer<u64> {
         let handle = handle as u64;
         let known = self.driver.state().context(handle).map(|_| handle);
         known.map_err(|code| self.unknown(handle, code))
     }
 
-    /// An event that a client names.
+    /// Returns an event that a client passed, if it exists.
     pub(crate) fn event(&self, handle: usize) -> Answer<u64> {
         let handle = handle as u64;
         let known = self.driver.state().event(handle).map(|_| handle);
@@ -369,7 +369,7 @@ impl Call {
         found.map_err(|code| state.unknown(handle, code, self.origin))
     }
 
-    /// A stream that was created, whatever has become of its context.
+    /// Returns a stream that a client created, whatever the state of its context.
     pub(crate) fn named_stream(&self, handle: usize) -> Answer<u64> {
         let handle = handle as u64;
         let known = self.driver.state().stream(handle).map(|_| handle);

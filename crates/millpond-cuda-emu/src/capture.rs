@@ -134,7 +134,8 @@ impl State {
         Ok(())
     }
 
-    /// Ends a capture. Whatever it answers, a capture that this call may end has ended: a second call is refused.
+    /// Ends a capture. If this call is allowed to end it, the capture has ended even if the call returns an error, and a second call is
+    /// refused.
     pub(crate) fn end_capture(&mut self, stream: u64, thread: u64) -> Answer<u64> {
         let handle = self.stream(stream)?.capture.ok_or(Code::ILLEGAL_STATE)?;
         let capture = self.captures.get(&handle).ok_or(Code::ILLEGAL_STATE)?;
@@ -307,7 +308,7 @@ impl State {
         self.refuse_where(|capture| capture.context == context)
     }
 
-    /// Refuses a call where there are such captures, and invalidates all of them.
+    /// Invalidates all captures that conflict with a call, and refuses the call if there are any.
     fn refuse_where(&mut self, conflicts: impl Fn(&Capture) -> bool) -> Answer {
         let mut answer = Ok(());
         for capture in self.captures.values_mut().filter(|capture| conflicts(capture)) {
@@ -317,9 +318,9 @@ impl State {
         answer
     }
 
-    /// Calls that CUDA names potentially unsafe, such as plain allocation, what is asked of pools, and the creation of streams: refused
-    /// while a capture forbids them, as far as the calling thread's mode ([`exchange_mode`]) makes it care for captures. Another
-    /// thread's global capture forbids them too, and is invalidated as well.
+    /// Refuses a call that CUDA names potentially unsafe, such as a plain allocation, a call on a pool, or the creation of a stream, while
+    /// a capture forbids it. The calling thread's mode ([`exchange_mode`]) decides which captures forbid it. A global capture of another
+    /// thread forbids the call too. All captures that forbid the call are invalidated.
     pub(crate) fn refuse_unsafe(&mut self, thread: u64) -> Answer {
         let cares = MODE.get();
         self.refuse_where(|capture| match (cares, capture.mode) {
@@ -329,8 +330,8 @@ impl State {
         })
     }
 
-    /// Calls of which the documentation does not say whether they are unsafe in a capture. Only strict mode refuses them: a client that
-    /// takes no chances makes them in the relaxed mode.
+    /// Refuses a call in strict mode if the documentation does not say whether it is unsafe in a capture. A client can make such a call
+    /// safely in the relaxed mode.
     pub(crate) fn refuse_doubtful(&mut self, thread: u64) -> Answer {
         if self.strict.on() {
             self.refuse_unsafe(thread)

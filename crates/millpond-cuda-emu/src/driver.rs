@@ -17,7 +17,7 @@ use crate::work::run::{Chooser, Promise};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// How many handles that have ended are remembered.
+/// The number of ended handles that are remembered.
 const ENDED: usize = 4096;
 
 /// Everything that changes.
@@ -45,7 +45,8 @@ pub(crate) struct State {
     /// What the host knows to be over.
     pub(crate) host: Clock,
     pub(crate) strict: Strict,
-    /// The last streams, events and contexts that have ended: of what kind, and by which call.
+    /// The streams, events and contexts that have ended, by handle: the kind, and the call that ended it. The oldest handles are
+    /// forgotten.
     pub(crate) ended: BTreeMap<u64, (&'static str, &'static str)>,
     /// Streams that have gone, when the host knew all their work to be over.
     pub(crate) retired: HashSet<u64>,
@@ -184,7 +185,7 @@ impl State {
         self.next
     }
 
-    /// A handle ends, and whoever names it from then on is told so by strict mode.
+    /// Records in strict mode that a handle has ended, so that later uses of it are reported.
     pub(crate) fn end_handle(&mut self, handle: u64, what: &'static str, call: &'static str) {
         if self.strict.on() {
             self.ended.insert(handle, (what, call));
@@ -194,7 +195,7 @@ impl State {
         }
     }
 
-    /// A call names a handle that is nobody's: one that was somebody's is a misuse. Answers the code.
+    /// Reports a call that passes an unknown handle, if the handle was valid before. Returns the code.
     pub(crate) fn unknown(&mut self, handle: u64, code: Code, origin: Origin) -> Code {
         if let Some((what, ended)) = self.ended.get(&handle).copied() {
             self.strict.stale(what, handle, ended, origin);
@@ -209,8 +210,9 @@ impl State {
         }
     }
 
-    /// The bytes of a range, for a kernel of a device: another device's memory has to be opened to it, by `cuCtxEnablePeerAccess`,
-    /// `cuMemSetAccess` or `cuMemPoolSetAccess`. Copies and fills are the driver's, which reaches all of them.
+    /// Returns the bytes of a range for a kernel of a device. Memory of another device must have been made accessible to this one by
+    /// `cuCtxEnablePeerAccess`, `cuMemSetAccess` or `cuMemPoolSetAccess`. Copies and fills do not need this, because the driver makes
+    /// them and can access all devices.
     pub(crate) fn reach(&self, at: u64, len: u64, device: u32) -> Answer<Vec<Span>> {
         let peers = |context: u64| {
             let mut contexts = self.contexts.values();

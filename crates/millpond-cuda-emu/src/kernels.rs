@@ -387,8 +387,8 @@ impl Kernels {
         self.by_name.insert(name.to_owned(), Arc::new(kernel));
     }
 
-    /// Takes a module's text, for a driver of this version. What begins it is checked, and of the rest only the names of its entries are
-    /// read.
+    /// Loads the text of a module, for a driver of this version. The beginning of the text and the bodies of its entries are checked. Only
+    /// the names of the entries are kept.
     pub(crate) fn load(&mut self, handle: u64, ptx: &str, version: i32) -> Answer {
         ptx::check(ptx, version)?;
         self.modules.insert(handle, ptx::entries(ptx));

@@ -11,15 +11,15 @@
 //!  work/     queued work: what it does, in which order it may run, who runs it, the modelled clock
 //!  event/    what processes know of an event that they share
 //!  memory/   devices' bytes in sparse files, address space, page table, pools, pinned and managed memory, what leaves the process
-//!  strict    use after free, unordered use and missing waits, found by vector clocks; handles of what has ended
+//!  strict    finds use after free, unordered use and missing waits by vector clocks, and stale handles
 //! ```
 //!
 //! Streams run in place by default, and the host may read device memory: CUDA's interface without its pitfalls. `streams:seeded` with
 //! `strict:on` is the other end: work runs as late and as interleaved as CUDA allows, and what is not ordered is reported.
 //!
-//! Captures are as fragile as a card's. Allocation, calls on pools, and the creation of streams invalidate every capture that forbids
-//! them; a wait for the whole context invalidates all captures of the context, whatever their mode. A capture ends with the first call
-//! that ends it. `strict:on` also takes calls for forbidden of which the documentation says nothing.
+//! Captures are invalidated as on a card. Allocation, calls on pools, and the creation of streams invalidate every capture that forbids
+//! them. A wait for the whole context invalidates all captures of the context, whatever their mode. A capture ends with the first call
+//! that ends it. With `strict:on` a capture also forbids calls about which the documentation says nothing.
 //!
 //! Kernels are functions registered by name (`millpond_emu_register`; a few are built in). Foreign code is not run: a function that
 //! nobody registered is `CUDA_ERROR_NO_BINARY_FOR_GPU`. There are no arrays, textures or private export tables.

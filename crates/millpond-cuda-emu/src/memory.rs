@@ -40,7 +40,7 @@ pub(crate) enum Kind {
     Managed(managed::Managed),
     /// Pinned by us, with its flags.
     Host(u32),
-    /// The client's memory, registered, with the flags.
+    /// The client's memory, registered.
     Registered,
     /// Another process's.
     Opened(ipc::Opened),
@@ -187,8 +187,8 @@ impl Memory {
         parts.into_iter().map(span).collect()
     }
 
-    /// Whether work of a device may touch a range, which is in one block or in none. `peers` tells whether the device has been opened to
-    /// what a context allocates.
+    /// Returns whether work of a device may access a range, which is in one block or in none. `peers` returns whether the device has access
+    /// to the allocations of a context.
     pub(crate) fn is_open_to(&self, at: u64, len: u64, device: u32, peers: impl Fn(u64) -> bool) -> bool {
         let Some((_, block)) = self.block(at) else {
             return true;

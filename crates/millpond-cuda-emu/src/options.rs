@@ -52,14 +52,14 @@ pub struct Options {
     pub pace: bool,
     /// Calls that fail.
     pub fail: Vec<Fault>,
-    /// From which call on the device is lost, and what it answers from then on.
+    /// The number of the call from which on the device is lost, and the code that calls return from then on.
     pub lost: Option<(u64, Code)>,
     /// Whether the driver has virtual memory management. Without, its functions answer that they are not supported, the device's
     /// attribute is 0 and `cuGetProcAddress` does not know them; the symbols are there, as a library cannot hide its own.
     pub vmm: bool,
     /// Whether it has stream-ordered pools; the same holds without them.
     pub pools: bool,
-    /// Whether one call unmaps one mapping only, which is all that the driver's documentation promises.
+    /// Whether a call can unmap only one mapping. The driver's documentation does not promise more.
     pub unmap_single: bool,
     /// The version it says it is.
     pub version: i32,
@@ -101,14 +101,14 @@ const KEYS: &str = "\
   memory:BYTES         of each device; K, M, G and T are powers of 1024 (80G)
   streams:KIND         in-place, threads or seeded (in-place)
   seed:N               the order of seeded streams (0)
-  strict:on|off        device memory is closed to the host, misuse is reported, and what is not documented to be safe in a
-                       capture is refused there (off)
+  strict:on|off        device memory is closed to the host, misuse is reported, and captures forbid calls that are not
+                       documented as safe in a capture (off)
   link:GB/S            modelled speed of copies between host and device (25)
   latency:NS           modelled nanoseconds before a copy's first byte (8000)
   call-cost:NS         modelled nanoseconds of each call (1000)
   pace:on|off          work takes its modelled time in real time too (off)
   fail:CALL            a call fails: NAME, NAME@N or @N for the N-th, =CODE after it (repeatable)
-  lost:N               the device is lost from the N-th call on; =CODE after it for what it answers (700, an illegal address)
+  lost:N               the device is lost from the N-th call on; =CODE after it sets the code it answers (700, illegal address)
   without:vmm|pools    a driver that lacks these (repeatable)
   unmap:spans|single   whether one call may unmap several mappings (spans)
   version:N            what cuDriverGetVersion says (12080)";
@@ -193,7 +193,7 @@ impl Options {
                 self.unmap_single = match value {
                     "spans" => false,
                     "single" => true,
-                    _ => return Err("unmapping is spans or single"),
+                    _ => return Err("unmap takes spans or single"),
                 }
             }
             "version" => self.version = number(value, 11_000, 13_990)?,
@@ -234,7 +234,7 @@ impl Fault {
     }
 }
 
-/// A text, and the code after `=` if there is one.
+/// Splits a text into the part before `=` and the code after it, if there is one.
 fn split_code(text: &str) -> Result<(&str, Option<Code>), &'static str> {
     let Some((text, code)) = text.split_once('=') else {
         return Ok((text, None));

@@ -255,12 +255,12 @@ impl State {
         }
     }
 
-    /// A range goes back by a call that waits at most by itself.
+    /// Reports in strict mode that a range is released while work that the host has not waited for uses it.
     pub(crate) fn unwaited(&mut self, at: u64, len: u64, origin: Origin) {
         self.strict.unwaited(at, len, &self.host, origin);
     }
 
-    /// The same of a block, if there is one.
+    /// Calls [`unwaited`](Self::unwaited) for the block that begins at an address, if there is one.
     pub(crate) fn unwaited_block(&mut self, at: u64, origin: Origin) {
         let found = self.memory.block(at).filter(|(base, _)| *base == at);
         if let Some(len) = found.map(|(_, block)| block.len) {

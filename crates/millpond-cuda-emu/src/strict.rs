@@ -1,11 +1,11 @@
-//! Strict mode: use after free, two streams at one block with nothing between them, memory that goes back without a wait, and handles
-//! of what has ended.
+//! Strict mode reports use after free, unordered use of one block by two streams, memory that is released without a wait, and the use of
+//! handles that have ended.
 //!
 //! The rule is happens-before, told by vector clocks. A piece of work comes after what its stream, the events it waits for and the
 //! legacy stream's rule put before it, and after everything the host had synchronised with when it was queued. What one thread
 //! of the host has waited for counts for all: threads order each other by means that are not seen here. So nothing is
-//! reported that was ordered; a race between threads of the host may go unseen. Bytes are compared, not blocks, and of memory that the
-//! client maps itself physical bytes, so that one page at two addresses is one; work that does
+//! reported that was ordered; a race between threads of the host may go unseen. Bytes are compared, not blocks. For memory that the
+//! client maps itself, physical bytes are compared, so that a page at two addresses is recognised as one page. Work that does
 //! not say what it touches (kernels registered through the C interface) is not compared. Branches of one graph count as ordered.
 //!
 //! What other processes do is not seen, only that they were waited for: whatever was recorded here for others to wait for by then may
@@ -47,15 +47,15 @@ pub(crate) struct Access {
     pub(crate) write: bool,
 }
 
-/// Physical memory: where a page lies that may be at several addresses.
+/// A place in physical memory. A page can be mapped at several addresses but has one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) bytes: Bytes,
     pub(crate) offset: u64,
 }
 
-/// The first byte that two uses have in common, as the first of them addresses it. Memory is compared where both say which it is, and
-/// addresses where they do not.
+/// Returns the address of the first byte that two uses have in common, as the first use addresses it. Physical memory is compared if it is
+/// known for both uses, and addresses otherwise.
 fn common(one: (Access, Option<Place>), other: (Access, Option<Place>)) -> Option<u64> {
     let ((a, a_place), (b, b_place)) = (one, other);
     let (start, other_start) = match (a_place, b_place) {
@@ -156,7 +156,8 @@ impl Strict {
         (clock.place(OTHERS) > 0).then(|| self.waits.get(index)).flatten()
     }
 
-    /// Work is queued that touches these bytes of this memory; `clock` is what comes before it, `host` what the host knows to be over.
+    /// Records that work is queued that touches these bytes of this memory, and reports misuse. `clock` is the work that comes before it.
+    /// `host` is the work that the host knows to be complete.
     pub(crate) fn queued(
         &mut self,
         accesses: &[(Access, Option<Place>)],
@@ -218,8 +219,8 @@ impl Strict {
         }
     }
 
-    /// Memory goes back by a call that waits at most by itself, as `cuMemFree` may: whoever has not waited for all that uses it relies on
-    /// what no documentation promises.
+    /// Reports memory that is released while the host has not waited for all work that uses it. A call such as `cuMemFree` may wait by
+    /// itself, but no documentation promises that.
     pub(crate) fn unwaited(&mut self, at: u64, len: u64, host: &Clock, origin: Origin) {
         if !self.on {
             return;
@@ -231,23 +232,23 @@ impl Strict {
         };
         if let Some(other) = self.seen.iter().find(pending).copied() {
             self.find(format!(
-                "missing wait: {origin} gives back memory at {at:#x}, which {} {}, and the host has not waited for that",
+                "missing wait: {origin} releases memory at {at:#x} that {} {}, and the host has not waited for that work",
                 other.origin,
                 verb(other.access.write),
             ));
         }
     }
 
-    /// A call names a handle of something that has ended. A real driver crashes there, or takes it for something else.
+    /// Reports a call that passes a handle that has ended. A real driver crashes, or takes the handle for another object.
     pub(crate) fn stale(&mut self, what: &str, handle: u64, ended: &str, origin: Origin) {
         if self.on {
             self.find(format!(
-                "stale handle: {origin} names the {what} {handle:#x}, which {ended} ended"
+                "stale handle: {origin} uses the {what} {handle:#x}, which {ended} ended"
             ));
         }
     }
 
-    /// Uses of a range are over for good.
+    /// Forgets the uses of a range, which no later work can conflict with.
     pub(crate) fn forget_range(&mut self, at: u64, len: u64) {
         self.seen
             .retain(|seen| seen.access.at < at || seen.access.at >= at + len);

@@ -1,4 +1,4 @@
-//! What a capture forbids, whose captures a refused call invalidates, and how a capture ends.
+//! Tests which calls a capture forbids, which captures a refused call invalidates, and how a capture ends.
 
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
@@ -41,13 +41,13 @@ fn default_pool() -> CUmemoryPool {
 
 type Call = Box<dyn Fn() -> CUresult>;
 
-/// A global capture of one test would forbid calls of the others, which run in the same process.
+/// Lets one test run at a time. A global capture of one test would forbid calls of the others, which run in the same process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Calls that a capture forbids, by name.
+/// Returns calls that a capture forbids, by name.
 fn forbidden(pool: CUmemoryPool) -> Vec<(&'static str, Call)> {
     const KEEP: CUmemPool_attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
     let get = move || {
@@ -106,13 +106,13 @@ fn pool_calls_and_new_streams_invalidate_the_threads_own_captures() {
             assert_eq!(call(), CUDA_SUCCESS, "{name} after {mode:?}");
         }
     }
-    // To ask which pool is the device's is no call on the pool.
+    // A query of the device's pool is not a call on the pool.
     ok!(cuStreamBeginCapture_v2(stream, GLOBAL));
     assert_eq!(default_pool(), pool);
     assert_eq!(end(stream), CUDA_SUCCESS);
 }
 
-/// On a thread of its own, which has its own mode.
+/// Calls `body` on another thread, which has its own capture mode.
 fn elsewhere<T: Send>(body: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         scope
@@ -143,7 +143,7 @@ fn a_global_capture_of_another_thread_is_invalidated_too() {
                 (*name, call())
             })
         };
-        // All that forbid it, not the first that is found.
+        // The call invalidates all captures that forbid it, not only the first.
         for stream in streams {
             ok!(cuStreamBeginCapture_v2(stream, GLOBAL));
         }
@@ -154,7 +154,7 @@ fn a_global_capture_of_another_thread_is_invalidated_too() {
             [CUDA_ERROR_STREAM_CAPTURE_INVALIDATED; 2],
             "{name}"
         );
-        // A thread that does not care, or a capture that is its thread's alone.
+        // The call succeeds if the calling thread ignores the capture, or if the capture forbids only the calls of its own thread.
         for (capture, thread) in [(GLOBAL, RELAXED), (GLOBAL, THREAD_LOCAL), (THREAD_LOCAL, GLOBAL)] {
             ok!(cuStreamBeginCapture_v2(streams[0], capture));
             assert_eq!(call(Some(thread)).1, CUDA_SUCCESS, "{name}");
@@ -199,10 +199,10 @@ fn a_capture_ends_with_the_first_call_whatever_that_answers() {
             let _context = CudaContext::new(0).unwrap();
             let (first, second) = (stream(), stream());
             ok!(cuStreamBeginCapture_v2(first, RELAXED));
-            assert_eq!(end(first), CUDA_ERROR_INVALID_VALUE, "as asked");
+            assert_eq!(end(first), CUDA_ERROR_INVALID_VALUE, "the injected fault");
             assert_eq!(end(first), CUDA_ERROR_ILLEGAL_STATE);
             ok!(cuStreamSynchronize(first));
-            // One that ends in an error of its own.
+            // This capture ends with an error of its own.
             let mut event: CUevent = null_mut();
             ok!(cuEventCreate(&mut event, 2));
             let mut at: CUdeviceptr = 0;
@@ -218,7 +218,7 @@ fn a_capture_ends_with_the_first_call_whatever_that_answers() {
     );
 }
 
-/// Of some calls nobody says whether a capture forbids them: strict mode does.
+/// The documentation does not say whether a capture forbids these calls. In strict mode it does.
 #[test]
 fn strict_mode_takes_doubtful_calls_for_forbidden() {
     for strict in [false, true] {

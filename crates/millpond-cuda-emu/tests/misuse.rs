@@ -329,7 +329,7 @@ fn what_a_destroyed_stream_did_is_over_when_the_context_is() {
     });
 }
 
-/// Physical memory of a device, and what opens a place where it is mapped to a device.
+/// Creates physical memory of a device. Returns its handle, and a function that makes a mapping of it accessible to a device.
 fn physical(device: i32, bytes: usize) -> (u64, impl Fn(u64, i32)) {
     // SAFETY: all zeros are a value of every field.
     let mut prop: cudarc::driver::sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
@@ -348,7 +348,7 @@ fn physical(device: i32, bytes: usize) -> (u64, impl Fn(u64, i32)) {
     (handle, open)
 }
 
-/// Memory of a handle at new addresses.
+/// Maps the memory of a handle at new addresses.
 fn map(handle: u64, bytes: usize) -> u64 {
     let mut at = 0;
     ok!(cuMemAddressReserve(&mut at, bytes, 0, 0, 0));
@@ -356,7 +356,7 @@ fn map(handle: u64, bytes: usize) -> u64 {
     at
 }
 
-/// A free that waits by itself hides that nobody else has waited.
+/// A free that waits by itself can hide that the host has not waited.
 #[test]
 fn a_free_that_hides_a_missing_wait_is_reported() {
     let name = "a_free_that_hides_a_missing_wait_is_reported";
@@ -405,7 +405,7 @@ fn a_free_that_hides_a_missing_wait_is_reported() {
             ];
             let target = device();
             for (call, take, give) in &mut kinds {
-                // Waited for by the stream, by an event, or by asking until it is done.
+                // The host waits for the stream, waits for an event, or queries the stream until it is done.
                 let waits: [&dyn Fn(); 3] = [
                     &|| ok!(cuStreamSynchronize(one)),
                     &|| {
@@ -437,7 +437,7 @@ fn a_free_that_hides_a_missing_wait_is_reported() {
                         && last.contains("cuMemcpyDtoDAsync_v2"),
                     "{last}"
                 );
-                // The wait is there all the same, and all that was done on the stream is over.
+                // The call waited all the same, so the work of the stream is complete.
                 ok!(cuStreamSynchronize(one));
             }
         });
@@ -450,7 +450,7 @@ fn streams_and_event() -> ([CUstream; 2], cudarc::driver::sys::CUevent) {
     (streams(), event)
 }
 
-/// A real driver crashes where it is given a handle of something that has ended.
+/// A real driver crashes if a call passes a handle that has ended.
 #[test]
 fn handles_of_what_has_ended_are_reported() {
     let name = "handles_of_what_has_ended_are_reported";
@@ -480,13 +480,13 @@ fn handles_of_what_has_ended_are_reported() {
             let last = &found[index];
             assert!(last.starts_with("stale handle") && last.contains(what), "{last}");
         }
-        // A number that was never a handle is no misuse of one.
+        // A number that was never a handle is not reported.
         assert_ne!(cu!(cuStreamSynchronize(0x77 as CUstream)), CUresult::CUDA_SUCCESS);
         assert_eq!(findings().len(), 7);
     });
 }
 
-/// One page at two addresses is one page.
+/// The uses of one page at two addresses are compared with each other.
 #[test]
 fn unordered_use_by_two_addresses_of_a_page_is_reported() {
     let name = "unordered_use_by_two_addresses_of_a_page_is_reported";
@@ -498,7 +498,7 @@ fn unordered_use_by_two_addresses_of_a_page_is_reported() {
         let (first, second) = (map(handle, bytes), map(handle, bytes));
         open(first, 0);
         open(second, 0);
-        // Other bytes of the page, and the same bytes in order.
+        // Uses of different bytes of the page, and ordered uses of the same bytes, are not reported.
         ok!(cuMemsetD8Async(first, 1, bytes / 2, one));
         ok!(cuMemsetD8Async(second + bytes as u64 / 2, 2, bytes / 2, two));
         ok!(cuStreamSynchronize(one));
@@ -515,11 +515,12 @@ fn unordered_use_by_two_addresses_of_a_page_is_reported() {
     });
 }
 
-/// A kernel reaches another device's memory only where that was opened to its own.
+/// A kernel can access the memory of another device only if that memory was made accessible to the kernel's device.
 #[test]
 fn kernels_reach_other_devices_only_where_these_were_opened() {
     let name = "kernels_reach_other_devices_only_where_these_were_opened";
-    // What opens it, by number, as each refusal ends a context: first without, then with it.
+    // The number selects the kind of memory. Each case runs in its own process, because a refusal ends a context. Each kind is tested
+    // without access first, and then with access.
     for (kind, open) in [
         (0, false),
         (0, true),
@@ -601,7 +602,7 @@ fn kernels_reach_other_devices_only_where_these_were_opened() {
     }
 }
 
-/// No more is asked of sizes than the documentation does.
+/// The requirements on sizes are those of the documentation.
 #[test]
 fn sizes_are_as_the_documentation_has_them() {
     common::load();
@@ -615,7 +616,7 @@ fn sizes_are_as_the_documentation_has_them() {
     assert_eq!(
         cu!(cuMemAddressFree(at, 2 << 20)),
         CUresult::CUDA_ERROR_INVALID_VALUE,
-        "it is to be the size that was asked for"
+        "the size must be the one that was reserved"
     );
     ok!(cuMemAddressFree(at, 3 * 4096));
     assert_eq!(

@@ -75,15 +75,15 @@ pub enum CostsError {
     /// What a page costs is no cost.
     #[error("the cost table's [{0}] has a per_page that is not zero or more")]
     PerPage(String),
-    /// What a handle costs is no cost.
+    /// The cost of a handle is negative or not finite.
     #[error("the cost table's [{0}] has a per_handle that is not zero or more")]
     PerHandle(String),
 }
 
 impl Costs {
-    /// Reads a table with one section per kind of call, and one for a stall: `per_call` microseconds in each, `per_handle` of them
-    /// where a call costs more for more handles, and `per_page` where it does for more pages. A table without these says that handles
-    /// and pages cost nothing by themselves. Other sections and keys are passed over.
+    /// Reads a table with one section for each kind of call and one section for stalls. Each section has `per_call`, the
+    /// microseconds of one call. The section of a call may also have `per_handle` and `per_page`, the additional microseconds
+    /// for each handle and each page. Both are zero by default. Other sections and keys are ignored.
     ///
     /// # Errors
     /// When the text is not TOML, or a kind is missing or negative.
@@ -119,7 +119,8 @@ impl Costs {
         })
     }
 
-    /// Modelled milliseconds of host time for what a meter has counted, and for stalls.
+    /// Returns the modelled milliseconds of host time for the calls, handles and pages that `meter` has counted, and for
+    /// `stalls` stalls.
     #[must_use]
     pub fn milliseconds(&self, meter: &Meter, stalls: u64) -> f64 {
         let sum = |of: &Calls, costs: [f64; 10]| -> f64 {

@@ -19,7 +19,8 @@ pub struct Meter {
     /// Pages that these calls were about, by kind; begun ones count whole. None of addresses, of which a range has room for
     /// all there could ever be.
     pub pages: Calls,
-    /// Handles that these calls were about, by kind: one call makes a range accessible, and the driver does that handle by handle.
+    /// Handles that these calls operated on, by kind. One call makes a whole range accessible, but the driver processes the
+    /// range handle by handle.
     pub handles: Calls,
     /// One for each handle created, mapped, made accessible, unmapped or released.
     pub handle_operations: u64,
@@ -380,7 +381,7 @@ mod tests {
             (meter.calls.map, meter.calls.set_access, meter.calls.unmap),
             (3, 2, 2)
         );
-        // Of two handles in one call, and of one that moved.
+        // Two handles in one call, and one handle that was moved.
         assert_eq!(
             (meter.handles.map, meter.handles.set_access, meter.handles.unmap),
             (3, 3, 2)

@@ -23,8 +23,9 @@ pub use faulty::{Failure, Faulty, When};
 pub use limited::{Limit, Limited};
 pub use logged::{Logged, SourceEvent};
 
-/// Passes the methods of [`Source`](crate::Source) that have a default on to the field `inner`. The compiler asks a wrapper for all others,
-/// and would not miss these: so every wrapper has this macro, and a new method with a default belongs here.
+/// Forwards the methods of [`Source`](crate::Source) that have a default implementation to the field `inner`. The compiler does
+/// not report a wrapper that lacks such a method. Every wrapper therefore uses this macro, and every new method with a default
+/// must be added here.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! forward_defaults {
@@ -35,7 +36,7 @@ macro_rules! forward_defaults {
     };
 }
 
-/// Passes the methods of [`Source`](crate::Source) that only tell on to the field `inner`.
+/// Forwards the methods of [`Source`](crate::Source) that only report facts to the field `inner`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! forward_facts {
@@ -53,7 +54,7 @@ macro_rules! forward_facts {
     };
 }
 
-/// Passes what the source below says of its bytes on from the field `inner`.
+/// Forwards the methods of [`Source`](crate::Source) that report numbers of bytes to the field `inner`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! forward_bytes {
@@ -67,7 +68,7 @@ macro_rules! forward_bytes {
     };
 }
 
-/// Passes the methods of [`Source`](crate::Source) about streams on to the field `inner`.
+/// Forwards the methods of [`Source`](crate::Source) about streams to the field `inner`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! forward_streams {

@@ -227,7 +227,7 @@ fn seconds(nanoseconds: f64) -> String {
     }
 }
 
-/// A name from a file as the text of an element of SVG: see [`one_line`] for what is left out.
+/// Escapes a name from a file as the text of an SVG element. [`one_line`] says which characters are left out.
 pub(crate) fn svg_text(text: &str, most: usize) -> String {
     svg::escaped(&one_line(text, most))
 }

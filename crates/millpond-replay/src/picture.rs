@@ -131,7 +131,7 @@ mod tests {
         let svg = svg(&plan(), "a<b>&c\u{1b}[2J\u{0}");
         assert_eq!(svg.matches("<rect").count(), 1 + 5);
         assert!(svg.contains("a&lt;b&gt;&amp;c") && svg.ends_with("</svg>\n"));
-        // XML has no control characters, not even as references.
+        // XML allows no control characters, not even as references.
         assert!(!svg.contains(|c: char| c.is_control() && c != '\n'), "{svg:?}");
     }
 }

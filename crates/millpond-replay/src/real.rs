@@ -4,8 +4,8 @@ use crate::paced::Paced;
 use millpond_engine::{Counted, Counts, Event, Limit, Limited, Range, Segment, Source, SourceError};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Makes a stream of a source for one of a recording, whose number it is told, and answers its number there; the stream has to live as
-/// long as the source.
+/// Creates a stream of the source for the recording's stream with the given number. Returns the new stream's number in the source. The
+/// stream has to live as long as the source.
 pub type Meet<S> = Box<dyn FnMut(&mut S, u32) -> u32>;
 
 /// A real source, such as a GPU's memory, for the time of one replay.

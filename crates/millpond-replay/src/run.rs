@@ -34,7 +34,7 @@ impl Device {
 pub trait Observer<S: Source = Simulated> {
     /// A block was handed out.
     fn allocated(&mut self, _op: &Op, _block: &Block) {}
-    /// A block is about to be given back.
+    /// Called before a block is freed, or its free is requested.
     fn freeing(&mut self, _op: &Op, _block: &Block) {}
     /// A call is done.
     fn stepped(&mut self, _op: &Op, _engine: &mut Engine<S>) {}

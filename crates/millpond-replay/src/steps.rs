@@ -22,13 +22,13 @@ pub struct Steps {
     pub starts: Vec<usize>,
     /// Bytes that live when a step begins.
     pub base: u64,
-    /// The most that lives at once in any of them.
+    /// The most bytes that are live at once in any of the steps.
     pub peak: u64,
-    /// The most that lives at once in the whole program.
+    /// The most bytes that are live at once in the whole program.
     pub program_peak: u64,
 }
 
-/// Whether what repeats is a loop in a program and not its step: it stays far below the most that the program holds.
+/// Returns whether a repeating sequence is a loop and not a step. A loop stays far below the program's peak.
 pub(crate) fn is_loop(peak: u128, program_peak: u128) -> bool {
     peak * 10 < program_peak * 9
 }
@@ -84,14 +84,14 @@ impl Steps {
         })
     }
 
-    /// Whether they are rounds of a loop in the program and not its steps: they stay far below the most that it holds.
+    /// Returns whether these are rounds of a loop and not steps. A loop stays far below the program's peak.
     #[must_use]
     pub fn are_a_loop(&self) -> bool {
         is_loop(self.peak.into(), self.program_peak.into())
     }
 }
 
-/// The most that the program holds during these calls, and the most at all.
+/// Returns the most bytes that the program holds during these calls, and the most that it ever holds.
 fn peaks(program: &Program, calls: Range<usize>) -> (u64, u64) {
     let (mut live, mut peak, mut most) = (0u64, 0, 0);
     for (at, op) in program.ops.iter().enumerate() {

@@ -107,14 +107,14 @@ pub enum Caution {
         /// How many.
         count: u64,
     },
-    /// Stacks of which a tag names the innermost frames only.
+    /// Stacks that have more frames than their tags, which name only the innermost ones.
     StacksCut {
-        /// How many different ones.
+        /// The number of different stacks.
         count: u64,
     },
     /// A device of a snapshot that has a state and no history.
     NoHistory {
-        /// Its number; -1 is the host.
+        /// The device's number; -1 is the host.
         device: i32,
     },
     /// Frees the recorder did not split into request and completion.
@@ -122,9 +122,9 @@ pub enum Caution {
         /// How many.
         count: u64,
     },
-    /// Allocations after which more than 2^64 bytes were held: sums stop there.
+    /// Allocations after which more than 2^64 bytes were held. Sums stop at that number.
     SumsCapped {
-        /// How many.
+        /// The number of such allocations.
         count: u64,
     },
 }
@@ -305,7 +305,7 @@ impl fmt::Display for Caution {
                     device => write!(f, "device {device}")?,
                 }
                 f.write_str(
-                    " was recorded without a history: shown is what its allocator held when the snapshot was written",
+                    " was recorded without a history: what its allocator held when the snapshot was written is shown",
                 )
             }
             Self::StreamsFolded { count: n } => {

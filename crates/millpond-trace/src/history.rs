@@ -46,24 +46,24 @@ pub enum HistoryError {
     /// It has changed since it was opened.
     #[error("the recording has become shorter, or was written over, since it was opened; open it again")]
     Changed,
-    /// What it describes would take more memory than the recording of any program of that size.
+    /// Its contents would take more memory than a program's recording of this size ever does.
     #[error(
-        "refused: {what} would take more than {limit} bytes of memory, and the file has {file} bytes, as no recording of a program"
+        "refused: {what} would take more than {limit} bytes of memory, which no program's recording of {file} bytes does"
     )]
     TooMuch {
-        /// What takes it.
+        /// The part of the recording that takes the memory.
         what: &'static str,
-        /// The most that it may take.
+        /// The most bytes of memory that it may take.
         limit: u64,
         /// Bytes of the file.
         file: u64,
     },
-    /// A small file of very many rows.
-    #[error("refused: more than {rows} rows in {file} bytes, as in no recording of a program")]
+    /// A small file has too many rows.
+    #[error("refused: {rows} rows or more in {file} bytes, which no program's recording has")]
     TooDense {
-        /// How many there are, and more.
+        /// The number of rows so far.
         rows: u64,
-        /// Bytes of the file up to there.
+        /// The bytes of the file up to those rows.
         file: u64,
     },
 }
@@ -88,7 +88,7 @@ pub struct History {
     pub cautions: Vec<Caution>,
     /// Serial numbers of blocks that are older than the recording, though a row at its beginning hands them out.
     pub older: Vec<Range<u64>>,
-    /// Whether it is what an allocator held at one moment, without a history.
+    /// Whether the recording only has what an allocator held at one moment, without a history.
     pub state_only: bool,
 }
 
@@ -178,7 +178,7 @@ impl History {
         history.rows = Source::File {
             file,
             bytes: match history.end {
-                // What is whole of it: what is added to a batch later would be walked once, and not the other time.
+                // Only the complete batches. A batch that is completed later would otherwise be in some walks and not in others.
                 Some(End::Cut { bytes } | End::Damaged { bytes, .. }) => bytes,
                 _ => reader.bytes(),
             },
@@ -188,7 +188,7 @@ impl History {
         Ok(history)
     }
 
-    /// How much memory what is kept of it may take.
+    /// Returns how much memory the data kept for this recording may take.
     #[must_use]
     pub fn allowance(&self) -> Allowance {
         match &self.rows {
@@ -321,8 +321,8 @@ pub enum Flow {
     Stop,
 }
 
-/// Goes through the batches in the first so many bytes of a file, each with where it is there, and answers the reader where it stands
-/// then. Large files are decoded in a thread of its own, one batch ahead.
+/// Calls `each` with every batch in the first `bytes` bytes of a file, and with the batch's place there. Returns the reader, at the place
+/// where it stopped. Large files are decoded on another thread, one batch ahead.
 fn batches(
     mut reader: Reader<FromStart>,
     bytes: u64,
@@ -341,7 +341,7 @@ fn batches(
         }
     }
     std::thread::scope(|scope| {
-        // No batch waits between the two threads: each may be as large as a batch can be.
+        // The channel holds no batch, because a batch can be large: only the two threads hold one each.
         let (decoded, next) = mpsc::sync_channel(0);
         let decode = move || {
             while reader.bytes() < bytes {

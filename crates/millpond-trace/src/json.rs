@@ -138,7 +138,7 @@ impl<'s, 'a> Json<'s, 'a> {
         self.text.clear();
         loop {
             let buffered = self.source.buffered();
-            // A zero byte is in no text: what follows is a hole in the file.
+            // JSON strings contain no zero byte, so this is a hole in the file.
             let end = memchr::memchr3(b'"', b'\\', 0, buffered);
             let length = end.unwrap_or(buffered.len());
             let keep = length.min(KEPT.saturating_sub(self.text.len()));
@@ -174,7 +174,7 @@ impl<'s, 'a> Json<'s, 'a> {
                 |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b'}' | b']' | b':' | b'"');
             let end = buffered.iter().position(ends);
             let length = end.unwrap_or(buffered.len());
-            // A file with a hole in it would else be one word as long as the hole.
+            // Otherwise a hole in a file would be one word as long as the hole.
             if let Some(other) = buffered[..length].iter().position(|byte| !is_of_word(*byte)) {
                 self.source.consume(other);
                 return Err(self.unexpected(b','));
@@ -227,7 +227,7 @@ impl<'s, 'a> Json<'s, 'a> {
     }
 }
 
-/// Whether a byte can be part of a number, `true`, `false`, `null` or what some writers have for numbers that are none.
+/// Returns whether a byte can be part of a number, `true`, `false`, `null`, or a word such as `NaN` or `-Infinity`.
 fn is_of_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.' | b'_')
 }

@@ -98,7 +98,7 @@ pub(crate) struct Ledger {
     allocations: u32,
     last_time: u64,
     has_times: bool,
-    /// Bytes in the program's hands.
+    /// The bytes that the program holds.
     held: u128,
     pub(crate) tags: Interner,
     pub(crate) streams: Index<u64>,
@@ -115,7 +115,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// One whose tags share their room with those of the file's other devices.
+    /// Creates a ledger whose tags share a text limit with those of the file's other devices.
     pub(crate) fn new(texts: &Shared) -> Self {
         Self {
             tape: Tape::default(),
@@ -206,7 +206,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// A block more is in the program's hands.
+    /// Adds a block to the bytes that the program holds.
     #[inline]
     fn hold(&mut self, bytes: u64) {
         self.held += u128::from(bytes);

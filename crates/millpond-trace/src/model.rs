@@ -121,7 +121,7 @@ pub struct InitialSegment {
     pub expandable: bool,
 }
 
-/// What blocks are for of which nothing is known but that they are older than the recording.
+/// The tag of blocks that are older than the recording and have no tag of their own.
 pub const OLDER: &str = "(older than the recording)";
 
 /// A block that lived, or waited for a stream, before the first event.
@@ -241,8 +241,8 @@ pub struct Recording {
     /// The final state of each device, where the format has one. A device listed here and not in `traces`
     /// was recorded without history: it can be looked at, and not replayed.
     pub states: Vec<DeviceState>,
-    /// What each device without a history held when the snapshot was written: blocks and segments as the state before a first event that
-    /// never came.
+    /// The blocks and segments that each device without a history held when the snapshot was written. They are the initial state of a trace
+    /// without events.
     pub standing: Vec<Trace>,
     /// Settings of the recorded allocator, as in each trace.
     pub settings: Settings,

@@ -98,17 +98,17 @@ impl BuildHasher for Seeded {
 /// A hash map keyed by numbers out of a file.
 pub(crate) type Map<K, V> = hashbrown::HashMap<K, V, Seeded>;
 
-/// Bytes that several [`Interner`]s may still take together: each device of a file has one.
+/// The bytes that several [`Interner`]s may still take together. Each device of a file has an interner.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared(Rc<Cell<usize>>);
 
 impl Shared {
-    /// So many bytes.
+    /// Creates a limit of `bytes` bytes.
     pub(crate) fn new(bytes: usize) -> Self {
         Self(Rc::new(Cell::new(bytes)))
     }
 
-    /// Takes some of them, if there are as many.
+    /// Takes `bytes` of the remaining bytes. Returns `false`, and takes none, if fewer are left.
     fn take(&self, bytes: usize) -> bool {
         let left = self.0.get().checked_sub(bytes);
         self.0.set(left.unwrap_or(self.0.get()));
@@ -117,7 +117,7 @@ impl Shared {
 }
 
 impl Default for Shared {
-    /// For the tags of one file.
+    /// Returns the limit for the tags of one file.
     fn default() -> Self {
         Self::new(Interner::TAG_BYTES)
     }
@@ -135,7 +135,7 @@ pub(crate) struct Interner {
 }
 
 impl Interner {
-    /// The cap on the text of the tags of one file's traces: a thousand times what the recordings at hand need.
+    /// The limit on the text of all tags of one file: a thousand times what the recordings at hand need.
     pub(crate) const TAG_BYTES: usize = 96 << 20;
 
     pub(crate) fn new(left: &Shared) -> Self {

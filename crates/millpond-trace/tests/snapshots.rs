@@ -589,7 +589,7 @@ fn same(left: &Trace, right: &Trace) {
     }
 }
 
-/// A recording says how many of its stacks it shows in part, and which devices have no history.
+/// A recording reports how many of its stacks were cut, and which devices have no history.
 #[test]
 fn what_is_left_out_of_stacks_and_histories_is_told() {
     let frame = |line: i32| dict! { "filename" => "m.py", "name" => "f", "line" => line };

@@ -129,9 +129,9 @@ impl<T: AnyBitPattern> Buffer<T> {
         bytemuck::cast_slice(self)
     }
 
-    /// Who handed the memory out, and the elements, to be written too.
+    /// Returns the owner that allocated the memory, and the elements as a mutable slice.
     pub(crate) fn parts_mut(&mut self) -> (&Owner, &mut [T]) {
-        // SAFETY: as in `deref_mut`; the owner lies beside the block and not in it.
+        // SAFETY: as in `deref_mut`. The owner is stored outside the block's memory, so the two references do not overlap.
         let elements = unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len) };
         (self.block.owner(), elements)
     }
@@ -169,7 +169,7 @@ impl<T> Buffer<T> {
         self.len * size_of::<T>()
     }
 
-    /// Who handed the memory out.
+    /// Returns the owner that allocated the memory.
     pub(crate) fn owner(&self) -> &Owner {
         self.block.owner()
     }

@@ -7,7 +7,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Why a pool refused a request. Nothing is lost: the pool serves the next one if it can, unless it is [broken](Self::Broken).
+/// Why a pool refused a request. Nothing is lost: the pool serves the next request if it can, unless the pool is
+/// [broken](Self::Broken).
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AllocError {
@@ -45,12 +46,12 @@ pub enum AllocError {
         "the memory is that of others, who give no more of it: copy it to memory of a pool, with `deep_copy`"
     )]
     Foreign,
-    /// A panic has broken the pool: it unwound through the engine, out of the pool's source of memory or of a sink that is told of the
-    /// source's calls. Nobody knows any more which of the pool's memory is free, so none of it is handed out again or goes back. What was
-    /// handed out before stays as it is.
+    /// A panic has broken the pool. It came from the pool's source of memory, or from a sink that is told of the source's
+    /// calls, and it unwound through the engine. It is no longer known which of the pool's memory is free, so none of it is
+    /// allocated again or returned. Blocks that are already allocated stay valid.
     #[error(
         "pool '{pool}' is broken: its source of memory, or a sink that is told of the source's calls, panicked during a call. The pool serves \
-         no more requests and gives no memory back; the buffers that it has handed out stay valid. Make a new pool, and mend what panicked"
+         no more requests and returns no memory; buffers that it has already allocated stay valid. Create a new pool, and fix the code that panicked"
     )]
     Broken {
         /// The pool's name.

@@ -60,21 +60,21 @@ pub(crate) fn has_reserve() -> bool {
 /// Values for its use by hand, as [`GlobalAlloc`], serve the same pool.
 ///
 /// # Limits
-/// *`pthread_atfork`.* During a fork the forking thread holds every lock of every pool. A handler that was registered before the
-/// process first allocated runs in that time, so if it allocates, frees or asks a pool for anything, the process waits for itself for
-/// ever. Register such handlers after the first allocation: the system then calls them before the pool's `prepare` and after its
-/// `resume`. `_Fork`, `vfork` and a fork in a signal handler call no handlers or interrupt the pool: the child may only call what may
-/// be called in a signal handler.
+/// *`pthread_atfork`.* During a fork the forking thread holds every lock of every pool. A handler that was registered before
+/// the process first allocated runs during that time, so the process deadlocks if the handler allocates, frees or calls a pool.
+/// Register such handlers after the first allocation: the system then calls them before the pool's `prepare` and after its
+/// `resume`. `_Fork` and `vfork` call no handlers, and a fork in a signal handler may interrupt the pool. In these cases the
+/// child may only call functions that are safe in a signal handler.
 ///
-/// *A late `RLIMIT_AS`.* The pool reserves addresses when it is made, half of the limit at most. If the limit is set or lowered
-/// later, below what is mapped by then, the system refuses every new mapping, and that includes the growth of stacks: a thread
-/// whose stack has to grow is killed with SIGSEGV. Set the limit before the program starts, or limit the pool instead
-/// (`MILLPOND_CONF=limit:1GiB`).
+/// *A late `RLIMIT_AS`.* The pool reserves addresses when it is created, at most half of the limit. If the limit is set or
+/// lowered later, to less than what is already mapped, the system refuses every new mapping, and that includes the growth of
+/// stacks: a thread whose stack has to grow is killed with SIGSEGV. Set the limit before the program starts, or limit the pool
+/// instead (`MILLPOND_CONF=limit:1GiB`).
 ///
-/// *A late sandbox.* A seccomp filter that forbids `membarrier` once pools exist makes every call take the slow path. What a
-/// thread keeps is then out of reach of all others until that thread calls the pool again: [`stats`](Pool::stats) does not count it
-/// as kept, [`trim`](Pool::trim) leaves it, and the child of a fork never uses it. Allow `membarrier`, or install the filter before
-/// the process first allocates, for exact answers.
+/// *A late sandbox.* A seccomp filter that forbids `membarrier` once pools exist makes every call take the slow path. Other
+/// threads then cannot reach the blocks that a thread keeps until that thread calls the pool again: [`stats`](Pool::stats) does
+/// not count these blocks as kept, [`trim`](Pool::trim) leaves them, and the child of a fork never uses them. For exact
+/// statistics, allow `membarrier`, or install the filter before the process first allocates.
 #[derive(Debug, Default)]
 pub struct GlobalPool {
     _private: (),
@@ -170,7 +170,7 @@ fn take_elsewhere(layout: Layout, zeroed: bool) -> *mut u8 {
     if inside::is_inside() {
         let block = ARENA.take(layout);
         if zeroed && !block.is_null() {
-            // SAFETY: a block of the arena of at least so many bytes, ours alone.
+            // SAFETY: the block comes from the arena, has at least `layout.size()` bytes, and is ours alone.
             unsafe { block.write_bytes(0, layout.size()) };
         }
         return block;
@@ -258,7 +258,8 @@ unsafe impl GlobalAlloc for GlobalPool {
         }
     }
 
-    /// Fresh memory is zero already, and is not touched: `vec![0; n]` takes no memory until it is written.
+    /// Allocates zeroed memory. Fresh memory is already zero and is not written, so `vec![0; n]` uses no physical memory until
+    /// it is written.
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         match inside::pool() {

@@ -42,7 +42,7 @@ pub struct PostMortem {
     pub requested: u64,
     /// The budget that refused, if one did.
     pub budget: Option<BudgetFigures>,
-    /// The limit of the pool that was asked, if it was the limit that refused.
+    /// The limit of the pool that was asked, if the limit is the reason for the refusal.
     pub limit: Option<u64>,
     /// Free bytes and holes, if a pool told.
     pub space: Option<SpaceFigures>,

@@ -1,9 +1,10 @@
 //! Locks that have a place in one order.
 //!
 //! Threads that take the same two locks in different orders wait for each other for ever, sooner or later; and a fork takes
-//! them all. So there is one order, [`Rank`]. In debug builds whoever asks for a lock that does not come after all that
-//! it holds panics there and then, whether or not anybody else is about: any test that passes by finds it. So does whoever
-//! asks for a lock that it holds itself, at any time. In release builds a [`Ranked`] is a mutex and nothing else.
+//! them all. So there is one order, [`Rank`]. In debug builds, a thread that asks for a lock which does not come after all
+//! locks that it holds panics at once, even if no other thread is involved. So every test that runs this code finds the
+//! mistake. A thread that asks for a lock that it already holds also panics, even during a fork. In release builds, a
+//! [`Ranked`] is only a mutex.
 //!
 //! Two pools' locks are not held against each other: a source of one may draw on another, and whoever sums up or forks goes
 //! through all of them.
@@ -183,7 +184,7 @@ impl Order {
 #[derive(Clone, Copy)]
 struct Place {
     rank: Rank,
-    /// Narrow, so that a part of an account with its lock fits into its cache lines.
+    /// The type is narrow, so that a part of an account with its lock fits into its cache lines.
     slot: u32,
     of: Option<&'static Holders>,
 }
@@ -218,8 +219,8 @@ impl Place {
             below.iter().enumerate().position(|(at, count)| {
                 let rank = self.rank as usize + at;
                 let of_a_pool = self.rank.is_of_a_pool() && rank <= Rank::Line as usize;
-                // A fork takes all parts of an account, and one account after the other. Of other kinds there is one lock, or
-                // one for each pool.
+                // A fork takes all parts of an account, and one account after the other. Every other kind has one lock, or one
+                // lock for each pool.
                 let of_a_kind = match self.rank {
                     Rank::Shard => true,
                     Rank::Stacks => at == 0,
@@ -277,7 +278,7 @@ impl Place {
 struct Turn<'a> {
     #[cfg(debug_assertions)]
     place: Place,
-    /// Where it says which thread holds the lock.
+    /// The field of the lock that says which thread holds it.
     #[cfg(debug_assertions)]
     holder: Option<&'a AtomicUsize>,
     _lock: PhantomData<&'a ()>,
@@ -339,7 +340,7 @@ pub(crate) fn take_all_of_a_kind(yes: bool) {
 pub(crate) struct Ranked<T> {
     #[cfg(debug_assertions)]
     place: Place,
-    /// Which thread holds it: its [`id`], or none.
+    /// The [`id`] of the thread that holds the lock, or 0.
     #[cfg(debug_assertions)]
     holder: AtomicUsize,
     mutex: Mutex<T>,
@@ -374,7 +375,7 @@ impl<T> Ranked<T> {
     pub(crate) fn lock(&self) -> Locked<'_, T> {
         #[cfg(debug_assertions)]
         {
-            // Also during a fork, which may take several locks of a kind.
+            // This also holds during a fork, which may take several locks of a kind.
             if self.holder.load(Ordering::Relaxed) == id() {
                 panic!("{:?} is asked for by the thread that holds it", self.place.rank);
             }
@@ -623,7 +624,7 @@ mod tests {
                 Some(expected)
             );
         }
-        // All parts of an account, and those of another account after them.
+        // A fork takes all parts of an account, and then all parts of another account.
         drop((
             shards[0].lock(),
             stacks[0].lock(),
@@ -631,7 +632,7 @@ mod tests {
             stacks[1].lock(),
         ));
         take_all_of_a_kind(false);
-        // What a panic unwinds past can be taken again.
+        // A lock that a panic unwound past can be taken again.
         drop((small.lock(), tables.lock()));
     }
 

@@ -5,7 +5,7 @@
 //!   ring      what one thread tells, on its way: nobody waits, and what has no room is counted
 //!   session   one recording while it runs; each pool has its sink among those who watch
 //!   scribe    the thread that writes: all threads' events in one order
-//!   file      creates the files: replaces older recordings, and nothing else
+//!   file      creates the files: replaces older recordings and empty files, and no other files
 //!   snapshot  one moment in a file of its own: when somebody asks, and when memory has run out
 //!   book      serial numbers, frees with the facts of their allocations, definitions, keyframes
 //! ```
@@ -310,13 +310,14 @@ pub(crate) fn no_recording() -> NoRecording {
 }
 
 impl NoRecording {
-    /// This is a child of a fork: nobody writes here. Nothing of a recording is dropped: threads that only the parent has may have
-    /// been changing it, and held its locks, which nobody asks for any more.
+    /// Ends all recordings in the child of a fork, where no thread writes them. No part of a recording is dropped: threads that
+    /// exist only in the parent may have been changing it and may have held its locks. Nothing asks for these locks any more.
     pub(crate) fn forget_in_child(&mut self) {
         RECORDS.store(false, Ordering::Release);
         if let Some(running) = self.0.running.take() {
             running.session.deactivate();
-            // Its thread does not exist here, and the next one may have its number: that must not be let go as if it were this one.
+            // The thread of the recording does not exist here, and a new thread may get its id. Dropping the handle could
+            // detach that new thread.
             std::mem::forget(running);
         }
         for session in self.0.ending.drain(..) {

@@ -145,12 +145,12 @@ impl Storage {
         &mut self.bytes
     }
 
-    /// Who handed the memory out and has more; none where it is that of others.
+    /// Returns the owner that allocated the memory and can allocate more, or `None` if the memory is foreign.
     pub(crate) fn home(&self) -> Option<&Owner> {
         Some(self.bytes.owner()).filter(|owner| owner.foreign().is_none())
     }
 
-    /// The same, and the elements as bytes, to be written too.
+    /// Returns the same owner as [`home`](Self::home), and the elements as mutable bytes.
     pub(crate) fn parts_mut(&mut self) -> (Option<&Owner>, &mut [u8]) {
         let (owner, bytes) = self.bytes.parts_mut();
         (Some(owner).filter(|owner| owner.foreign().is_none()), bytes)

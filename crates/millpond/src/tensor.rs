@@ -119,12 +119,12 @@ use thiserror::Error;
 /// their count ([`TensorError::Shared`]). To write parts of a tensor borrow views of it with [`view_mut`](Self::view_mut).
 /// So no tensor ever changes behind another's back, and tensors can be read from many threads at once.
 ///
-/// New tensors take their memory from the [set of pools](crate::pools) that holds here, and constructors that end in `_in` from
-/// a pool of choice. **Results of operations and copies take it from their operand's** [pool](Self::pool), tenant or source, so
-/// that a limit of a pool holds for what is computed from its tensors. Of two operands the first decides. An operand whose memory
-/// is that of others, as a [slice's](TensorRef::from_slice) is or a [foreign](Self::is_foreign) tensor's, has none to give: then the
-/// second one decides, and where that has none either the set of pools that holds here. Operations that end in `_into` or
-/// `_assign` write where they are told and take none; `deep_copy_in` copies to a pool of choice.
+/// New tensors take their memory from the current [set of pools](crate::pools). Constructors that end in `_in` take it from a
+/// given pool. **Results of operations and copies take their memory from the operand's** [pool](Self::pool), tenant or source,
+/// so the limit of a pool also applies to everything that is computed from its tensors. If there are two operands, the first
+/// decides. The memory of a [slice](TensorRef::from_slice) or of a [foreign](Self::is_foreign) tensor has no pool, tenant or
+/// source. If the first operand is one of these, the second decides, and if both are, the current set of pools. Operations that
+/// end in `_into` or `_assign` write into existing memory and allocate nothing. `deep_copy_in` copies to a given pool.
 ///
 /// The type of elements is a value, [`DType`]; operations never mix types by themselves. Shapes have up to [`MAX_RANK`]
 /// dimensions, counted from 0; strides are in elements.

@@ -166,25 +166,26 @@ impl Direct {
         }
     }
 
-    /// Moves the first `keep` bytes of a block to another block. Every other byte of that block stays as it was.
+    /// Moves the first `keep` bytes of a block to another block. The other bytes of that block do not change.
     ///
     /// # Safety
     /// Both are blocks of this source, the caller's alone, and have `keep` bytes.
     pub(crate) unsafe fn move_contents(&self, from: NonNull<u8>, to: NonNull<u8>, keep: usize) {
         let mut moved = 0;
         if keep >= TRANSFERRED {
-            // Whole pages only. The last one may be kept in part; the target's bytes behind that part may have to stay zero.
+            // Only whole pages are transferred. The last page may be kept in part, and the target's bytes behind that part may
+            // have to stay zero.
             let whole = keep / PAGE * PAGE;
             let (origin, target) = (from.addr().get() as u64, to.addr().get() as u64);
             if self.held().source.transfer(origin, target, whole as u64) {
                 moved = whole;
             }
         }
-        // SAFETY: the block has `keep` bytes, of which these are the first.
+        // SAFETY: the block has at least `keep` bytes, and `moved` is at most `keep`.
         let rest = unsafe { from.add(moved) };
         // SAFETY: as above.
         let place = unsafe { to.add(moved) };
-        // SAFETY: both have so many bytes from there, and as two blocks they share none.
+        // SAFETY: both blocks have `keep - moved` bytes from there, and two blocks do not overlap.
         unsafe { rest.copy_to_nonoverlapping(place, keep - moved) };
     }
 }

@@ -1,4 +1,4 @@
-//! Rounds in which the last handle of a pool is dropped on one thread while an owner without a block asks for its first one on another.
+//! Drops the last handle of a pool on one thread while an owner without a block requests its first one on another thread.
 //!
 //! Each round makes a pool. The request either fails, because the pool has ended, or it serves a block that keeps its contents until it
 //! is dropped. A block in memory that the pool has given back ends the process with a segmentation fault.
@@ -13,17 +13,17 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// One size of each kind: from a thread's cache and from a shelf, from a larger class, from the engine, and above what threads keep.
+/// One size of each kind: from a thread's cache and a shelf, from a larger class, from the engine, and larger than the caches keep.
 const SIZES: [usize; 4] = [100, 5 << 10, 200 << 10, 42 << 20];
 const VALUE: u8 = 7;
 
-/// Rounds over all kinds of pool and all sizes.
+/// Returns the number of rounds over all kinds of pool and all sizes.
 fn rounds() -> usize {
     let given = std::env::var("MILLPOND_CLOSING_ROUNDS").ok();
     given.map_or(200, |text| text.parse().expect("a number of rounds"))
 }
 
-/// Numbers that differ from round to round.
+/// A generator of pseudo-random numbers.
 struct Random(u64);
 
 impl Random {
@@ -48,7 +48,7 @@ fn is_whole(bytes: &[u8]) -> bool {
         .all(|byte| *byte == VALUE)
 }
 
-/// Something that owns no block yet, and asks for its first one: answers whether there was one.
+/// An owner without a block, which requests its first one. Returns an error if there was none.
 type Owner = Box<dyn FnOnce(usize) -> Result<(), AllocError> + Send>;
 
 fn empty_buffer(buffer: Result<Buffer<u8>, AllocError>) -> Owner {
@@ -75,7 +75,7 @@ fn empty_arrays(pool: &Pool) -> Owner {
     })
 }
 
-/// The owners whose turn it is come one after the other.
+/// Returns the owner of this round. The kinds of owner take turns.
 fn owner(round: usize, pool: &Pool, budget: &Budget) -> Owner {
     match round % 8 {
         3 => empty_buffer(pool.tenant(budget).expect("of allocated bytes").alloc_zeroed(0)),
@@ -85,7 +85,7 @@ fn owner(round: usize, pool: &Pool, budget: &Budget) -> Owner {
     }
 }
 
-/// What the rounds of one kind of pool and one size came to.
+/// The outcomes of the rounds of one kind of pool and one size.
 #[derive(Debug, Default)]
 struct Tally {
     served: usize,
@@ -101,12 +101,12 @@ fn run(builder: impl Fn() -> PoolBuilder, bytes: usize, rounds: usize, random: &
     for round in 0..rounds {
         let pool = builder().host().expect("a pool");
         if round % 2 == 0 {
-            // A thread that has a cache, and a pool that has memory.
+            // Gives this thread a cache, and the pool memory.
             drop(pool.alloc_zeroed::<u8>(bytes.min(1 << 20)));
         }
         let ask = owner(round, &pool, &budget);
-        // Requests take from less than a microsecond to some milliseconds, closing a pool some microseconds: a round in which the one
-        // falls into the other needs either to begin first, by any time of that order.
+        // A request takes from less than a microsecond to some milliseconds, and closing a pool takes some microseconds. To make them
+        // overlap, either of them begins first, by a random time of that order.
         let [asks_after, closes_after] = match random.below(4) {
             0 => [random.below(1 << 12), 0],
             1 => [0, random.below(1 << 16)],

@@ -164,10 +164,13 @@ fn what_was_put_off_ends_under_no_lock() {
             emulator::begin_capture(theirs.cu_stream().cast());
             let held = free();
             drop(lent);
-            assert_eq!(free(), held, "nobody can wait for the stream that it was lent to");
-            assert!(emulator::end_capture(theirs.cu_stream().cast()), "it is spoilt");
+            assert_eq!(free(), held, "a captured stream cannot be waited for");
+            assert!(
+                emulator::end_capture(theirs.cu_stream().cast()),
+                "the capture is broken"
+            );
             drop(next);
-            // A device that is late has passed both streams by then.
+            // After these calls the work of both streams is done, even on a device that delays it.
             theirs.synchronize().expect("it ends");
             ours.synchronize().expect("it ends");
             // What is dropped is only queued: the next who asks does the driver's work.
@@ -208,13 +211,13 @@ fn a_module_goes_after_the_streams_of_others() {
 
 const NOTHING: &str = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry nothing() { ret; }\n";
 
-/// Waits for the whole device, which break the captures of everybody. cudarc makes one for a context's first stream.
+/// Returns the number of waits for the whole context. Such a wait breaks all captures. cudarc makes one for a context's first stream.
 fn context_waits() -> u64 {
     emulator::calls(Some(c"cuCtxSynchronize"))
 }
 
-/// A module, a pool and a forgotten loan that were used on streams of others go when these streams have done their work: nobody waits for
-/// the whole device, which would break a capture that nobody here knows of.
+/// A module, a pool and a forgotten loan were used on streams of another library. They are freed when these streams have done their work.
+/// No call waits for the whole device, because that would break a capture that the library does not know of.
 #[test]
 fn nothing_waits_for_the_whole_device() {
     alone("nothing_waits_for_the_whole_device", seeds(10), || {
@@ -226,7 +229,7 @@ fn nothing_waits_for_the_whole_device() {
         for mode in [0, 1, 2] {
             let theirs = context.new_stream().expect("a stream");
             let free = device.memory().expect("it says so").free;
-            // SAFETY: a stream of the context, which lives longer than this handle and the pool.
+            // SAFETY: the stream is of the context, which lives longer than this handle and the pool.
             let stream = unsafe { CudaStream::from_raw(&device, theirs.cu_stream().cast()) };
             let ours = CudaStream::new(&device).expect("a stream");
             let kernel = CudaModule::load(&device, NOTHING).and_then(|module| module.kernel("nothing"));
@@ -234,9 +237,9 @@ fn nothing_waits_for_the_whole_device() {
             let own = DevicePool::builder().settings("").build(&device).expect("a pool");
             let mut buffer = own.alloc::<u32>(LEN, &stream).expect("memory");
             buffer.fill_zero().expect("zeros");
-            // SAFETY: it takes nothing and does nothing.
+            // SAFETY: the kernel takes no arguments and accesses no memory.
             unsafe { kernel.launch(&stream).launch() }.expect("it goes");
-            // What keeps the pool from ending for now.
+            // This block keeps the pool from ending for now.
             drop(own.alloc::<u32>(LEN, &ours).expect("memory"));
             let mut lent = pool.alloc_from(&numbers(0), &ours).expect("memory");
             let mut loan = lent.lend(&theirs).expect("lent");
@@ -245,7 +248,7 @@ fn nothing_waits_for_the_whole_device() {
 
             emulator::begin_capture(ours.as_raw());
             drop((buffer, own));
-            assert!(emulator::end_capture(ours.as_raw()), "it is spoilt");
+            assert!(emulator::end_capture(ours.as_raw()), "the capture is broken");
             emulator::begin_capture_in(mode, unknown.cu_stream().cast());
             drop(lent);
             drop((stream, theirs));
@@ -253,13 +256,13 @@ fn nothing_waits_for_the_whole_device() {
             drop(kernel);
             assert_eq!(unloaded(), before + 1, "its streams have done their work");
             drop(ours);
-            // The next who looks ends what was put off.
+            // The next maintenance call finishes the deferred work.
             pool.collect_garbage();
             pool.compact();
             assert_eq!(device.memory().expect("it says so").free, free);
             assert!(
                 emulator::end_capture(unknown.cu_stream().cast()),
-                "mode {mode}: it is spoilt"
+                "mode {mode}: the capture is broken"
             );
         }
         drop(pool);
@@ -270,7 +273,7 @@ fn nothing_waits_for_the_whole_device() {
     });
 }
 
-/// A stream of others that is captured when its pool ends cannot be marked. The memory stays until somebody has waited for the device.
+/// A stream of another library that is captured when its pool ends cannot be marked. The memory stays until a wait for the device.
 #[test]
 fn memory_of_a_captured_stream_that_has_gone_stays_until_the_device_was_waited_for() {
     let name = "memory_of_a_captured_stream_that_has_gone_stays_until_the_device_was_waited_for";
@@ -280,19 +283,25 @@ fn memory_of_a_captured_stream_that_has_gone_stays_until_the_device_was_waited_f
         let theirs = context.new_stream().expect("a stream");
         let unknown = context.new_stream().expect("a stream");
         let (before, waits) = (free(), context_waits());
-        // SAFETY: a stream of the context, which lives longer than this handle and the pool.
+        // SAFETY: the stream is of the context, which lives longer than this handle and the pool.
         let stream = unsafe { CudaStream::from_raw(&device, theirs.cu_stream().cast()) };
         let own = DevicePool::builder().settings("").build(&device).expect("a pool");
         let mut buffer = own.alloc::<u32>(LEN, &stream).expect("memory");
         buffer.fill_zero().expect("zeros");
         emulator::begin_capture(theirs.cu_stream().cast());
         drop((buffer, own, stream));
-        assert!(emulator::end_capture(theirs.cu_stream().cast()), "it is spoilt");
+        assert!(
+            emulator::end_capture(theirs.cu_stream().cast()),
+            "the capture is broken"
+        );
         drop(theirs);
         emulator::begin_capture_in(0, unknown.cu_stream().cast());
         pool.compact();
         assert!(free() < before, "nobody knows whether its work is done");
-        assert!(emulator::end_capture(unknown.cu_stream().cast()), "it is spoilt");
+        assert!(
+            emulator::end_capture(unknown.cu_stream().cast()),
+            "the capture is broken"
+        );
         assert_eq!(context_waits(), waits);
         device.synchronize().expect("nothing is captured");
         assert_eq!(free(), before);
@@ -318,7 +327,10 @@ fn the_last_handle_of_a_device_spares_captures() {
             ones.fill(2.0).expect("it goes");
         }
         assert_eq!(emulator::calls(Some(c"cuModuleUnload")), unloaded + 1);
-        assert!(emulator::end_capture(theirs.cu_stream().cast()), "it is spoilt");
+        assert!(
+            emulator::end_capture(theirs.cu_stream().cast()),
+            "the capture is broken"
+        );
         assert_eq!(
             (context_waits(), emulator::findings()),
             (waits, (0, String::new()))
@@ -333,7 +345,7 @@ fn a_slice_is_taken_over() {
         let (device, pool, context) = device();
         let theirs = context.new_stream().expect("a stream");
         // What cudarc calls where the driver has no pools is the other.
-        // Of the machine's own driver only the library's own calls are counted, and these are cudarc's.
+        // On a real driver only the library's own calls are counted, and cudarc makes these.
         let frees = || {
             if emulator::is_real() {
                 return 0;

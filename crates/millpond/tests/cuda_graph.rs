@@ -285,7 +285,7 @@ fn any_order_of_work_is_right() {
 /// Each call of the driver fails once: it is told, nothing is lost, and everything serves afterwards.
 #[test]
 fn each_call_fails_in_turn() {
-    if emulator::is_left_out("a real driver fails no call that it is told to") {
+    if emulator::is_left_out("a real driver cannot be told to fail a call") {
         return;
     }
     alone("each_call_fails_in_turn", strictly(), || {
@@ -319,8 +319,8 @@ fn each_call_fails_in_turn() {
     });
 }
 
-/// What these tests do on the machine's own driver they do on one that has a driver's functions and nothing of the emulator's: none
-/// fails for want of it.
+/// Runs these tests, as on a real driver, on a driver that has none of the emulator's own functions. No test fails because such a function
+/// is missing.
 #[test]
 fn the_tests_run_on_a_driver_that_is_only_a_driver() {
     const TEST: &str = "the_tests_run_on_a_driver_that_is_only_a_driver";

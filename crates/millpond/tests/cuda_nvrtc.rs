@@ -110,7 +110,7 @@ fn the_ptx_is_for_the_device_or_as_the_options_say() {
     });
 }
 
-/// A driver refuses PTX of a newer compiler, so it is given a binary instead.
+/// A driver refuses PTX from a newer compiler, so it gets a binary instead.
 #[test]
 fn a_driver_older_than_the_compiler_is_given_a_binary() {
     let options = "version:12000";
@@ -133,7 +133,7 @@ fn a_driver_older_than_the_compiler_is_given_a_binary() {
                 "{error}"
             );
             let module = CudaModule::compile_with(&device, SOURCE, &options).expect("a binary is loaded");
-            // A driver as old as this does not tell of parameters, but it has the kernel.
+            // A driver this old does not report a kernel's parameters, but it has the kernel.
             let found = |name| !matches!(module.kernel(name), Err(KernelError::NoEntry { .. }));
             emulator::register_body(c"grow", &[8, 8, 8], 1000, grow);
             assert!(found("grow") && !found("shrink"));

@@ -19,7 +19,7 @@ struct Plan {
     first: AtomicU64,
     end: AtomicU64,
     struck: AtomicU64,
-    /// Whether nobody can wait for the device now.
+    /// Whether waiting for the device is impossible now.
     held: AtomicBool,
 }
 
@@ -336,7 +336,7 @@ fn a_source_that_cannot_wait_gets_nothing_back() {
     pool.trim();
     assert!(
         pool.stats().reserved.current >= 5 << 20,
-        "the pool was to ask first"
+        "the pool asks `can_wait` first"
     );
     plan.held.store(false, Ordering::Relaxed);
     pool.trim();

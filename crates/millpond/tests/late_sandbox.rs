@@ -1,5 +1,5 @@
-//! A program that forbids itself `membarrier` after its start, as a sandbox does. Each part runs in a process of its own: what it has
-//! found out about the system holds until it ends.
+//! A program that forbids itself `membarrier` after its start, as a sandbox does. Each part runs in its own process, because the library
+//! detects the system's features once per process.
 
 #![cfg(all(target_os = "linux", target_endian = "little"))]
 
@@ -23,7 +23,7 @@ const BARRIER: Forbidden = Forbidden {
     code: libc::EPERM,
 };
 
-/// Runs an ignored test in a process of its own, which is ended where it hangs.
+/// Runs an ignored test in its own process, which is killed if it hangs.
 fn alone(test: &str) {
     let program = std::env::current_exe().expect("this program");
     let mut command = Command::new(program);
@@ -34,10 +34,10 @@ fn alone(test: &str) {
     assert!(fine, "{:?}\n{text}\n{error}", output.status);
 }
 
-/// Keeps this many bytes in its cache, then does as it is told.
+/// The bytes that a sleeper keeps in its cache.
 const KEPT: u64 = 50 * 4096;
 
-/// A thread that calls the pool when it is told to, and else sleeps.
+/// A thread that sleeps, and calls the pool on request.
 struct Sleeper {
     calls: Sender<Sender<()>>,
     thread: JoinHandle<()>,
@@ -74,19 +74,19 @@ impl Sleeper {
     }
 }
 
-/// Runs `work` in a child of a fork; whether it ended well.
+/// Runs `work` in a forked child. Returns whether `work` returned true.
 fn in_child(work: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child uses a pool, and leaves by `_exit`.
+    // SAFETY: the child only uses a pool, and ends with `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: takes a number.
+        // SAFETY: the call takes only a number.
         unsafe { libc::alarm(20) };
         let fine = work();
-        // SAFETY: ends the child at once.
+        // SAFETY: the call only ends the child.
         unsafe { libc::_exit(i32::from(!fine)) };
     }
     let mut status = -1;
-    // SAFETY: waits for the child just made; the status is ours.
+    // SAFETY: the child was just forked, and `status` is a local.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     status == 0
 }
@@ -105,7 +105,7 @@ fn alone_figures_trims_and_forks() {
     assert!(exact >= KEPT, "{exact}");
     let over = AtomicBool::new(false);
     let spoke = thread::scope(|scope| {
-        // One that is at work says at its next call what it knows.
+        // A thread that is at work confirms at its next call that it is fenced.
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 let mut block = pool.alloc_zeroed::<u8>(500).expect("room");
@@ -113,7 +113,7 @@ fn alone_figures_trims_and_forks() {
             }
         });
         let spoke = without(BARRIER, || {
-            // Without the call, what the sleeper keeps is its own.
+            // Without `membarrier`, figures and trims leave the sleeper's cache out.
             let less = pool.stats().kept;
             pool.trim();
             assert!(
@@ -141,7 +141,7 @@ fn alone_figures_trims_and_forks() {
     if spoke.is_some() {
         sleeper.call();
         let again = pool.stats().kept;
-        assert!(again >= KEPT, "it has said that it is out: {again}");
+        assert!(again >= KEPT, "the sleeper has confirmed the fence: {again}");
         pool.trim();
         let stats = pool.stats();
         assert_eq!((stats.kept, stats.reserved.current), (0, 0), "{stats:?}");
@@ -157,7 +157,7 @@ fn a_pool_that_is_closed_gives_its_memory_back_when_its_threads_have_ended() {
 #[test]
 #[ignore = "for a process of its own"]
 fn alone_a_closed_pool() {
-    // Dropped with the source, and so when the pool's memory has gone back.
+    // The token is dropped with the source, when the pool's memory has been returned.
     let token = Arc::new(());
     let memory = Arc::downgrade(&token);
     let log = move |_: &SourceEvent<'_>| assert_eq!(Arc::strong_count(&token), 1);

@@ -1,6 +1,6 @@
-//! A pool over a source that panics: each call in turn, before it has an effect and after.
+//! A pool over a source that panics. Each call panics in turn, before it has an effect or after.
 //!
-//! A program that is always the same takes the ways through a pool. It runs once to count the calls of the source; then each of them is
+//! A fixed program takes the paths through a pool. It runs once to count the calls of the source. Then it runs once for each call, which is
 //! made to panic. The panic unwinds through the pool, which is broken from then on: it refuses every request with an error that says so,
 //! and the buffers that it has handed out keep their contents.
 #![cfg(target_os = "linux")]
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::thread;
 
-/// The payload of the panics that are meant.
+/// The payload of the injected panics.
 struct Injected;
 
 /// Counts the calls, and makes one of them panic.
@@ -36,7 +36,7 @@ impl Plan {
         }
     }
 
-    /// No call panics any more.
+    /// Makes no later call panic.
     fn disarm(&self) {
         self.panics_at.store(u64::MAX, Ordering::Relaxed);
     }
@@ -46,7 +46,7 @@ impl Plan {
     }
 }
 
-/// Memory that the test can end when a broken pool keeps it for ever.
+/// Memory that the test can return to the system after a broken pool has kept it.
 #[derive(Clone)]
 struct Below(Arc<Mutex<Host>>);
 
@@ -55,7 +55,7 @@ impl Below {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Gives all memory back to the system. No buffer is left.
+    /// Returns all memory to the system. No buffer may be left.
     fn end(&self) {
         self.with(|host| *host = self::host());
     }
@@ -65,7 +65,7 @@ fn host() -> Host {
     Host::builder().page_bytes(64 << 10).build().expect("a source")
 }
 
-/// A source of a program's own, which panics before it does anything.
+/// A user-defined source, which panics before it does anything.
 struct Panicking {
     below: Below,
     plan: Arc<Plan>,
@@ -126,8 +126,8 @@ impl Source for Panicking {
     }
 }
 
-// SAFETY: each call reaches the source below with the very tokens it was made with, or panics without reaching it. The test ends the
-// source below only when nothing uses its memory any more.
+// SAFETY: each call passes its tokens unchanged to the source below, or panics without calling it. The test ends the source below only
+// when nothing uses its memory any more.
 unsafe impl MemorySource for Panicking {
     fn kind(&self) -> MemoryKind {
         self.below.with(|host| host.kind())
@@ -152,9 +152,9 @@ unsafe impl MemorySource for Panicking {
 /// How the source panics.
 #[derive(Clone, Copy, Debug)]
 enum When {
-    /// Before the call has an effect: a source of a program's own.
+    /// Before the call has an effect: a user-defined source panics.
     Before,
-    /// After it: a sink that is told of the calls.
+    /// After the call has an effect: the sink of a `Logged` source panics.
     After,
 }
 
@@ -173,7 +173,7 @@ fn source(when: When, below: &Below, plan: &Arc<Plan>) -> Box<dyn MemorySource +
     }
 }
 
-/// Buffers in use, and the byte that each is filled with: the first and the last bytes and some in the middle.
+/// Buffers in use, and the byte that each is filled with. Only the first and the last bytes and some in the middle are filled.
 #[derive(Default)]
 struct Held(Vec<(Buffer<u8>, u8)>);
 
@@ -203,7 +203,7 @@ impl Held {
         }
     }
 
-    /// Writes something else to each.
+    /// Writes a new value to each buffer.
     fn fill_anew(&mut self) {
         for (at, (buffer, value)) in self.0.iter_mut().enumerate() {
             *value = 128 | at as u8;
@@ -214,7 +214,7 @@ impl Held {
 
 const SIZES: [usize; 6] = [100, 5000, 60_000, 200_000, 3 << 20, 34 << 20];
 
-/// Takes the ways through a pool.
+/// Takes the paths through a pool.
 fn program(pool: &Pool, held: &mut Held) {
     for bytes in SIZES {
         held.add(pool.alloc_zeroed(bytes));
@@ -235,7 +235,7 @@ fn program(pool: &Pool, held: &mut Held) {
     let _ = pool.reserve(pool.stats().reserved.current + (1 << 20));
     let _ = pool.prewarm(&Prewarm::of([(700, 100), (1 << 20, 2)]).touched());
     pool.trim();
-    // Blocks that another thread frees, and what it keeps until its end.
+    // Another thread frees blocks, and keeps blocks in its cache until it ends.
     let given = held.0.split_off(held.0.len() / 2);
     let outcome = thread::scope(|scope| {
         let other = scope.spawn(|| {
@@ -267,7 +267,7 @@ fn refuses(pool: &Pool, when: &str) {
     }
 }
 
-/// Uses a broken pool in every way: nothing panics, nothing is handed out, no contents are lost.
+/// Uses a broken pool in every way. Nothing panics, no block is allocated, and no contents are lost.
 fn use_broken(pool: Pool, mut held: Held, when: &str) {
     held.check(when);
     refuses(&pool, when);
@@ -326,7 +326,7 @@ fn be_quiet() {
     });
 }
 
-/// Runs the program; answers the calls of the source, and whether one panicked.
+/// Runs the program. Returns the number of calls of the source, and whether one panicked.
 fn run(policy: &str, guarded: bool, when: When, panics_at: u64) -> (u64, bool) {
     be_quiet();
     let plan = Plan::new(panics_at);
@@ -339,7 +339,7 @@ fn run(policy: &str, guarded: bool, when: When, panics_at: u64) -> (u64, bool) {
     let mut held = Held::default();
     let outcome = catch_unwind(AssertUnwindSafe(|| program(&pool, &mut held)));
     let what = format!("{policy}, guarded: {guarded}, call {panics_at}, {when:?}");
-    // A panic at the end of a thread breaks the pool as well, and nobody is there to be told of it.
+    // A panic at the end of a thread also breaks the pool, but is not reported to any caller.
     let calls = plan.calls();
     let struck = calls > panics_at;
     plan.disarm();
@@ -363,7 +363,7 @@ fn each_call(policy: &str, guarded: bool) {
             .filter(|call| run(policy, guarded, when, *call).1)
             .count();
         println!("{policy}, guarded: {guarded}, {when:?}: {struck} of {calls} calls panicked");
-        // How many calls there are depends a little on where the system puts the memory.
+        // The number of calls depends slightly on the addresses that the system chooses.
         assert!(struck as u64 > calls / 2);
     }
 }
@@ -385,8 +385,8 @@ fn a_panic_in_any_call_of_the_source_breaks_a_pool_of_any_policy() {
     }
 }
 
-/// A buffer that a destructor drops while another panic unwinds: the standard library's own poisoning does not see a panic there that is
-/// caught in the destructor.
+/// A destructor allocates and drops a buffer while another panic unwinds. The poisoning of the standard library does not notice a panic
+/// that is caught in such a destructor.
 #[test]
 fn a_panic_that_a_destructor_catches_breaks_a_pool() {
     struct Catches<'a>(&'a Pool, bool);

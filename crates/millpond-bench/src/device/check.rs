@@ -1,8 +1,8 @@
-//! Whether each block of a replay keeps what was written into it.
+//! Checks whether each block of a replay keeps what was written into it.
 //!
-//! Words are written into a block when it is handed out and compared when it is given back, on its own stream: at its beginning, at its
-//! end, and at the beginning of each 2 MiB between. A page is mapped and moved whole, so every page of a block has one. Two blocks that
-//! overlap between these places are found by their addresses.
+//! The check writes words into a block when it is allocated and compares them when it is freed, on the block's own stream. The words are
+//! at the beginning of the block, at its end, and at the beginning of each 2 MiB page in between. A page is mapped and moved as a whole,
+//! so each page of a block has a word. Two blocks that overlap between these words are found by their addresses.
 
 use super::Error;
 use super::stamps::Stamps;
@@ -12,32 +12,32 @@ use millpond_replay::{Observer, Op, PolicyResult, Prepared, Program, Real, Repla
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Bytes between two words of a block: the least page that a driver maps.
+/// The bytes between two words of a block: the smallest page that a driver maps.
 const PAGE: u64 = 2 << 20;
 const WORD: u64 = 4;
 
-/// What a check came to.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     /// Blocks that were compared.
     pub blocks: u64,
     /// Words that were compared in them.
     pub words: u64,
-    /// Blocks of which a word had changed, or that overlapped another that lived.
+    /// Blocks in which a word had changed, or that overlapped another live block.
     pub wrong: u64,
-    /// Blocks too small for a word.
+    /// Blocks that were too small for a word.
     pub too_small: u64,
-    /// The first of the wrong ones, a sentence each.
+    /// Descriptions of the first wrong blocks, one sentence each.
     pub first_wrong: Vec<String>,
 }
 
-/// Streams that stand for those of a recording, by its numbers.
+/// The streams that replace those of a recording, by the recording's stream numbers.
 pub type Streams = Rc<BTreeMap<u32, CudaStream>>;
 
-/// A stream for each of the recording's.
+/// Creates a stream for each stream of the recording.
 ///
 /// # Errors
-/// Where the driver makes none.
+/// Returns an error if the driver cannot create a stream.
 pub fn streams(device: &CudaDevice, program: &Program) -> Result<Streams, Error> {
     let mut streams = BTreeMap::new();
     for op in &program.ops {
@@ -49,12 +49,12 @@ pub fn streams(device: &CudaDevice, program: &Program) -> Result<Streams, Error>
     Ok(Rc::new(streams))
 }
 
-/// Replays a program under one policy on a device, writes into every block and compares what is there when it is given back, and at the
-/// end. The streams are those that the source was given for the recording's, so that what is written is in order with what the source
-/// does.
+/// Replays a program under one policy on a device, and checks the contents of every block. The words of a block are compared when it is
+/// freed, or at the end of the replay. `streams` must be the streams that the source uses for those of the recording, so that the writes
+/// are in order with the work of the source.
 ///
 /// # Errors
-/// Where there is no such policy; within, where the driver fails in writing or reading.
+/// The outer result is an error if there is no such policy. The inner result is an error if the driver fails to write or read.
 pub fn run_checked<'a, O: Observer<&'a mut Real<CudaSource>>>(
     device: &CudaDevice,
     prepared: &Prepared<'_>,
@@ -69,18 +69,18 @@ pub fn run_checked<'a, O: Observer<&'a mut Real<CudaSource>>>(
     };
     let mut both = (check, observer);
     let (result, run) = prepared.run_on(name, source, &mut both)?;
-    // The blocks that still live are there as long as the source is.
+    // The blocks that are still live exist as long as the source does, so they can be compared here.
     Ok(both.0.finish().map(|checked| (result, run, checked)))
 }
 
-/// A block that lives.
+/// A live block.
 struct Live {
     allocation: u32,
     bytes: u64,
     stream: u32,
 }
 
-/// Writes and compares while a replay runs.
+/// Writes and compares the words of blocks while a replay runs.
 struct Check {
     stamps: Stamps,
     streams: Streams,
@@ -89,7 +89,7 @@ struct Check {
     failed: Option<Error>,
 }
 
-/// As many sentences as are kept.
+/// The largest number of descriptions that are kept.
 const SHOWN: usize = 5;
 
 impl<S: Source> Observer<S> for Check {
@@ -135,8 +135,8 @@ impl Check {
         }
         for place in places(address, bytes) {
             if let Some(stream) = self.streams.get(&live.stream) {
-                // SAFETY: the block is of the source that is replayed on, and is the replay's until `freeing` or `finish` has
-                // compared it, which waits for this stream.
+                // SAFETY: the block is of the replay's source. It belongs to the replay until `freeing` or `finish` has compared
+                // it, and the comparison waits for this stream.
                 let written = unsafe { self.stamps.write(place, word(op.allocation, place), stream) };
                 if let Err(error) = written {
                     self.failed = Some(error);
@@ -147,7 +147,7 @@ impl Check {
         self.live.insert(address, live);
     }
 
-    /// Compares what still lives, and answers what all of it came to.
+    /// Compares the blocks that are still live, and returns the result of the whole check.
     fn finish(mut self) -> Result<Checked, Error> {
         for (address, live) in std::mem::take(&mut self.live) {
             self.compare(address, &live);
@@ -170,7 +170,7 @@ impl Check {
             self.checked.too_small += 1;
             return;
         }
-        // SAFETY: the block is the replay's until this returns.
+        // SAFETY: the block belongs to the replay until this function returns.
         let found = match unsafe { self.stamps.read(&places, stream) } {
             Ok(found) => found,
             Err(error) => {
@@ -203,7 +203,7 @@ impl Check {
     }
 }
 
-/// Addresses of the words of a block, aligned to themselves.
+/// Returns the addresses of the words of a block, each aligned to the size of a word.
 fn places(address: u64, bytes: u64) -> Vec<u64> {
     let first = address.next_multiple_of(WORD);
     let end = (address + bytes) / WORD * WORD;
@@ -222,7 +222,7 @@ fn places(address: u64, bytes: u64) -> Vec<u64> {
     places
 }
 
-/// What belongs to an allocation at an address: two that differ have different words, but for one in four thousand million.
+/// Returns the word that belongs to an allocation at an address. Two different pairs have the same word with a probability of about 2^-32.
 fn word(allocation: u32, place: u64) -> u32 {
     let mixed = (u64::from(allocation) << 32 ^ place).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 32) as u32

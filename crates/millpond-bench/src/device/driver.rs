@@ -126,8 +126,8 @@ impl Measured {
         Ok(done)
     }
 
-    /// What each handle of a range adds to setting access: by how much the line through ranges of handles of one page is steeper than
-    /// the one through ranges of one handle. None for other functions.
+    /// Returns what each handle of a range adds to the cost of setting access, or `None` for other functions. It is the slope of the
+    /// line through ranges of handles of one page, less the slope of the line through ranges of one handle.
     fn per_handle(&self, function: &str) -> Option<f64> {
         let slope = |of: &str| Some(self.0.get(of)?.line()?.1);
         if function != "cuMemSetAccess" {

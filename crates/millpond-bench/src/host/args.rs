@@ -12,15 +12,15 @@ host [w1 w2 w3 w4 w5 w6 half seeds | WORKLOAD]... [--peer NAME]... [--rounds N]
 host --once WORKLOAD [--peer NAME]
 
 The groups of workloads:
-  w1     one size allocated and freed, in pairs: sizes, alignments, touched or not
-  w2     10,000 blocks of mixed sizes allocated, then all freed; in one thread and in two (w2x2)
-  w3     200 blocks live, one replaced at random again and again
-  w4     the same with 100 smaller blocks in each of two threads
+  w1     pairs of an allocation and a free, by size, by alignment, and touched or not
+  w2     10,000 blocks of mixed sizes, allocated and then freed, in one thread and in two (w2x2)
+  w3     200 live blocks, of which a random one is replaced repeatedly
+  w4     as w3, with 100 smaller blocks in each of two threads
   w5     one thread allocates, another frees
-  w6     zeroed memory, read and dirtied
-  half   1,000 blocks, a random half of them freed, and a trim
+  w6     zeroed memory that is read and written
+  half   1,000 blocks, of which a random half is freed, and a trim
   seeds  loops from the documents of five tensor libraries
-Without a name all of them are measured.
+Without a name, all workloads are measured.
 
 A WORKLOAD is one of a group: w1:64KiB:a16:touch, w2x2, w3:8000, w6:1MiB, tensorcore...
 --once runs it once in this process, not pinned and not repeated: for tools that count instructions.

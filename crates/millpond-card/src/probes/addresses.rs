@@ -1,4 +1,4 @@
-//! How much address space there is, and how exact the limits of the driver's pools are.
+//! Measures how much address space can be reserved, and how exact the limits of the driver's pools are.
 
 use crate::card::Card;
 use crate::driver::{Failed, PoolProperties, SUCCESS, call, ok};
@@ -75,7 +75,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
     pools(card)
 }
 
-/// Takes blocks of 1 MiB until a pool with a limit refuses.
+/// Allocates blocks of 1 MiB from pools with a limit, each until the pool refuses.
 fn pools(card: &Card) -> Result<(), Failed> {
     let driver = &card.driver;
     say::table(
@@ -133,7 +133,7 @@ fn pools(card: &Card) -> Result<(), Failed> {
     say::check(
         "a limit of a driver's pool is exact",
         exact,
-        "see the table; since CUDA 12.2 it may be rounded up",
+        "see the table; since CUDA 12.2 the driver may round the limit up",
     );
     ok!(driver, cuStreamDestroy_v2(stream))
 }

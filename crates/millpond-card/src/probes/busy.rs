@@ -1,4 +1,4 @@
-//! How long each call takes while a kernel is running, and whether it waits for that.
+//! Measures how long each call takes while a kernel runs, and whether the call waits for the kernel.
 
 use super::calls::{Kind, Slots, kinds};
 use crate::card::{Card, Kernels};
@@ -22,7 +22,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
     card.spin(&kernels, time, stream)?;
     card.synchronize(stream)?;
     say::note(&format!(
-        "A kernel of {} ms on a stream of its own took {:.1} ms. Each call is about other memory and other streams.",
+        "A kernel of {} ms on its own stream took {:.1} ms. Each call uses memory and streams that the kernel does not use.",
         time.as_millis(),
         begun.elapsed().as_secs_f64() * 1e3
     ));
@@ -39,7 +39,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
     let mut waiting = Vec::new();
     let slots = Slots::default();
     for kind in kinds() {
-        // The first call of a kind may be longer than all others.
+        // The first call of a kind may take longer than the others, so its time is not used.
         let first = idle(card, &kind, &slots);
         let seen = first.and_then(|_| {
             let quiet = idle(card, &kind, &slots)?;
@@ -47,7 +47,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
         });
         let (quiet, (code, taken, running)) = match seen {
             Ok(seen) => seen,
-            // One that cannot be tried does not keep the others from it.
+            // A call that cannot be tried does not stop the others.
             Err(failed) => {
                 say::row(TABLE, &[json!(kind.name), json!(failed.0)]);
                 continue;
@@ -80,7 +80,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
 
 fn idle(card: &Card, kind: &Kind, slots: &Slots) -> Result<f64, Failed> {
     let before = (kind.before)(card, slots);
-    card.driver.check(&format!("what {} needs", kind.name), before)?;
+    card.driver.check(&format!("preparing {}", kind.name), before)?;
     let begun = Instant::now();
     let _ = (kind.call)(card, slots);
     let taken = begun.elapsed().as_secs_f64();
@@ -88,7 +88,7 @@ fn idle(card: &Card, kind: &Kind, slots: &Slots) -> Result<f64, Failed> {
     Ok(taken)
 }
 
-/// The call's answer, its seconds, and whether the kernel was still running after it.
+/// Makes a call while a kernel runs. Returns the call's code, its time in seconds, and whether the kernel still ran afterwards.
 fn busy(
     card: &Card,
     kind: &Kind,
@@ -98,9 +98,9 @@ fn busy(
     time: Duration,
 ) -> Result<(Code, f64, bool), Failed> {
     let before = (kind.before)(card, slots);
-    card.driver.check(&format!("what {} needs", kind.name), before)?;
+    card.driver.check(&format!("preparing {}", kind.name), before)?;
     card.spin(kernels, time, stream)?;
-    // By now it has begun.
+    // Gives the kernel time to begin.
     std::thread::sleep(Duration::from_millis(2));
     let begun = Instant::now();
     let code = (kind.call)(card, slots);

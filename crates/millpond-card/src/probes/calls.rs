@@ -1,11 +1,11 @@
-//! Every kind of call that the library makes, one at a time: what it needs beforehand, the call, and what is left to undo.
+//! Every kind of driver call that the library makes. Each kind has a preparation, the call itself, and a cleanup.
 
 use crate::card::{Card, PTX};
 use crate::driver::{AllocationProperties, Code, PoolProperties, call};
 use std::ffi::CString;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Numbers that the three parts of a call share: addresses and handles.
+/// The addresses and handles that the three parts of a kind share.
 #[derive(Default)]
 pub(super) struct Slots([AtomicU64; 4]);
 
@@ -25,13 +25,13 @@ impl Slots {
 
 type Part = fn(&Card, &Slots) -> Code;
 
-/// One kind of call. `before` and `after` are not what is asked about.
+/// One kind of call. Only `call` is probed: `before` prepares it, and `after` cleans up.
 pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) before: Part,
     pub(super) call: Part,
     pub(super) after: Part,
-    /// Whether the call is there to wait for the device's work.
+    /// Whether the purpose of the call is to wait for the device's work.
     pub(super) waits: bool,
 }
 
@@ -46,14 +46,14 @@ const fn kind(name: &'static str, before: Part, call: Part, after: Part) -> Kind
 }
 
 const BYTES: usize = 4 << 20;
-/// Bytes of what is copied, pinned and registered.
+/// The size of memory that is copied, pinned, registered or managed.
 const SMALL: usize = 1 << 20;
 
 fn nothing(_: &Card, _: &Slots) -> Code {
     0
 }
 
-/// Makes something with a call that writes its handle or address, and keeps that.
+/// Makes a call that writes a handle or an address through a pointer, and stores the value in a slot.
 macro_rules! made {
     ($of:ty, $slots:expr, $index:expr, |$out:ident| $call:expr) => {{
         let mut value: $of = 0;
@@ -175,7 +175,7 @@ fn end_pooled(card: &Card, slots: &Slots) -> Code {
     pool_free(card, slots).max(end_pool_and_stream(card, slots))
 }
 
-/// The attribute that says when a pool gives memory back.
+/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`: the bytes that a pool keeps before it releases memory.
 const THRESHOLD: i32 = 4;
 
 fn pool_set(card: &Card, slots: &Slots) -> Code {
@@ -274,7 +274,7 @@ fn end_stream_and_event(card: &Card, slots: &Slots) -> Code {
     end_event(card, slots).max(end_stream(card, slots))
 }
 
-/// Memory of the device, pinned memory and a stream.
+/// Allocates device memory and pinned memory, and creates a stream.
 fn all_three(card: &Card, slots: &Slots) -> Code {
     allocate(card, slots)
         .max(host_allocate(card, slots))
@@ -341,7 +341,7 @@ fn end_loaded(card: &Card, slots: &Slots) -> Code {
     end_stream(card, slots).max(unload(card, slots))
 }
 
-/// A graph of nothing, captured from a stream of its own.
+/// Captures an empty graph from its own stream.
 fn graph(card: &Card, slots: &Slots) -> Code {
     let relaxed = 2;
     let code = stream(card, slots).max(call!(
@@ -378,7 +378,7 @@ fn end_all_of_a_graph(card: &Card, slots: &Slots) -> Code {
     end_executable(card, slots).max(end_graph(card, slots))
 }
 
-/// All kinds.
+/// Returns all kinds of calls.
 pub(super) fn kinds() -> Vec<Kind> {
     let waits = |kind: Kind| Kind { waits: true, ..kind };
     vec![

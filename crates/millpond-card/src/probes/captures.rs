@@ -1,4 +1,4 @@
-//! Somebody else's capture, and every kind of call during it: the call's answer, and whether the capture lives.
+//! Makes every kind of call during the capture of another client, and records the call's answer and whether the capture survives.
 
 use super::calls::{Kind, Slots, kinds};
 use crate::card::Card;
@@ -12,7 +12,7 @@ const MODES: [(&str, u32); 3] = [("global", 0), ("thread-local", 1), ("relaxed",
 const RELAXED: u32 = 2;
 const ACTIVE: i32 = 1;
 
-/// Who makes the call, and how.
+/// The thread that makes the call, and whether it relaxes its capture mode.
 #[derive(Clone, Copy)]
 struct Way {
     elsewhere: bool,
@@ -50,11 +50,11 @@ const WAYS: [(&str, Way); 4] = [
     ),
 ];
 
-/// A call for the other thread.
+/// A call for the other thread: the index of its kind, and whether the thread relaxes its capture mode.
 type Job = (usize, bool);
 
 pub(super) fn run(card: &Card) -> Result<(), Failed> {
-    // Their kernels are known before a kind of call asks for one.
+    // The emulated driver must know the kernels before a kind of call uses one.
     card.kernels()?;
     let kinds = kinds();
     let slots = Slots::default();
@@ -66,8 +66,8 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
         .chain(columns.iter().map(String::as_str))
         .collect();
     say::note(
-        "Each cell has the answer of the call and then what became of the capture: lives or lost. Made relaxed: the calling thread's \
-         capture mode is exchanged for the relaxed one around the call, as the library does.",
+        "Each cell has the answer of the call and then the state of the capture: 'lives' or 'lost'. 'Made relaxed' means that the \
+         calling thread changes its capture mode to relaxed around the call, as the library does.",
     );
     say::table(TABLE, &columns);
     let (jobs, work) = mpsc::channel::<Job>();
@@ -94,7 +94,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
                             sent.ok().and_then(|()| answers.recv().ok()).unwrap_or(-2)
                         }
                     };
-                    // One that cannot be tried does not keep the others from it.
+                    // A call that cannot be tried does not stop the others.
                     let (code, lives) = match during(card, kind, slots, number, call) {
                         Ok(seen) => seen,
                         Err(failed) => {
@@ -118,7 +118,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
             .cloned()
             .collect();
         say::check(
-            "made relaxed, every call but a wait for the context works and spares a capture",
+            "made relaxed, every call except a wait for the context succeeds and leaves the capture valid",
             others.is_empty(),
             &match others.len() {
                 0 => format!(
@@ -132,7 +132,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
     })
 }
 
-/// The call itself, where it says so with the thread's capture mode relaxed.
+/// Makes the call. If `relaxed` is set, the thread's capture mode is relaxed during the call.
 fn one(card: &Card, kind: &Kind, slots: &Slots, relaxed: bool) -> Code {
     if !relaxed {
         return (kind.call)(card, slots);
@@ -144,7 +144,7 @@ fn one(card: &Card, kind: &Kind, slots: &Slots, relaxed: bool) -> Code {
     code
 }
 
-/// Makes a call while a stream is captured. Answers its code and whether the capture became a graph.
+/// Makes a call while a stream is captured. Returns the call's code and whether the capture stayed active and became a graph.
 fn during(
     card: &Card,
     kind: &Kind,
@@ -154,7 +154,7 @@ fn during(
 ) -> Result<(Code, bool), Failed> {
     let driver = &card.driver;
     let before = (kind.before)(card, slots);
-    driver.check(&format!("what {} needs", kind.name), before)?;
+    driver.check(&format!("preparing {}", kind.name), before)?;
     let word = card.allocate(256)?;
     let stream = card.stream()?;
     ok!(driver, cuStreamBeginCapture_v2(stream, mode))?;
@@ -168,7 +168,7 @@ fn during(
         let _ = call!(driver, cuGraphDestroy(graph));
     }
     ok!(driver, cuStreamDestroy_v2(stream))?;
-    // Where the call failed there is nothing to undo, and what it was to take back is still there.
+    // A call that failed left nothing to clean up. If it was to free something, that still exists, so the call is made once more.
     if code == SUCCESS {
         let _ = (kind.after)(card, slots);
     } else {

@@ -1,4 +1,4 @@
-//! Whether contents move with a handle, and are the same through two mappings of one.
+//! Tests whether contents move with their handle, and whether two mappings of one handle show the same contents.
 
 use crate::card::{Card, Kernels};
 use crate::driver::{Failed, Handle, ok};
@@ -7,13 +7,13 @@ use serde_json::json;
 use std::time::Instant;
 
 const TABLE: &str = "Contents";
-/// Rounds, and those of a quick run.
+/// The number of rounds. A quick run makes [`QUICK`] rounds.
 const ROUNDS: u32 = 10_000;
 const QUICK: u32 = 20;
-/// Rounds after which the host waits, so that queues stay short.
+/// The number of rounds after which the host waits, so that queues stay short.
 const AT_ONCE: u32 = 64;
 
-/// Two places of one page each, a handle, and a counter on the device.
+/// Two address ranges of one page each, a handle, a counter of wrong words on the device, and two streams.
 struct Places<'a> {
     card: &'a Card,
     kernels: Kernels,
@@ -42,7 +42,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
     let mut counted = 0;
     let mut one =
         |how: &str, what: &str, run: fn(&Places<'_>, u32) -> Result<(), Failed>| -> Result<(), Failed> {
-            // The sum so far is of the ones before.
+            // The counter also has the wrong words of the cases before.
             let before = if counted == 0 {
                 places.zero()?
             } else {
@@ -61,7 +61,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
             );
             Ok(())
         };
-    // A comparison that finds nothing must have been able to find something.
+    // The comparison is tested first: with another seed it must find differences.
     places.card.map(at, card.page, places.handle)?;
     driver.check("cuMemSetAccess", card.access(at, card.page))?;
     places.zero()?;
@@ -92,7 +92,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
         both,
     )?;
     one(
-        "the same by two streams, ordered by events",
+        "written by one stream, read by another through the other mapping, ordered by events",
         "two mappings of a handle are one memory across ordered streams",
         across,
     )?;
@@ -129,14 +129,14 @@ impl Places<'_> {
         self.sum()
     }
 
-    /// The words that differed so far, once both streams are done.
+    /// Waits for both streams and returns the number of words that differed so far.
     fn sum(&self) -> Result<u32, Failed> {
         self.card.synchronize(self.streams[1])?;
         self.card.word(self.wrong, self.streams[0])
     }
 }
 
-/// The library's order of a move: it waits, maps the handle at the other place too, and unmaps it where it was.
+/// Moves the handle in the library's order: waits for the stream, maps the handle at the new address, and unmaps it at the old one.
 fn moved(places: &Places<'_>, rounds: u32) -> Result<(), Failed> {
     let card = places.card;
     for round in 0..rounds {

@@ -1,4 +1,4 @@
-//! What each call costs the host against the number of handles and of bytes, and the table of costs that a replay reads.
+//! Measures the host time of each call by the numbers of handles and of pages, and writes the table of costs that a replay reads.
 
 use crate::card::Card;
 use crate::driver::{AllocationProperties, Failed, call, ok};
@@ -9,14 +9,14 @@ use std::fmt::Write;
 use std::time::Instant;
 
 const TABLE: &str = "Costs of calls";
-/// Handles that share the same bytes.
+/// The numbers of handles that share the same bytes.
 const HANDLES: [u64; 3] = [1, 16, 256];
-/// Pages in all, the least first: as many as the most handles need.
+/// The total numbers of pages, smallest first. The smallest is one page per handle of the largest number of handles.
 const PAGES: [u64; 2] = [256, 1024];
 const ROUNDS: u32 = 9;
 const QUICK: u32 = 2;
 
-/// Seconds of one call of a kind, by the handles and pages that it is about.
+/// The time of each call in seconds, by its kind, handles and pages.
 #[derive(Default)]
 struct Samples(BTreeMap<(&'static str, u64, u64), Vec<f64>>);
 
@@ -29,7 +29,7 @@ impl Samples {
         answer
     }
 
-    /// Medians in microseconds.
+    /// Returns the handles, the pages and the median in microseconds of each measurement of a kind.
     fn medians(&self, kind: &str) -> Vec<(f64, f64, f64)> {
         let of = self.0.iter().filter(|((name, ..), _)| *name == kind);
         of.map(|((_, handles, pages), times)| {
@@ -43,7 +43,7 @@ impl Samples {
 
 pub(super) fn run(card: &Card) -> Result<(), Failed> {
     let mut samples = Samples::default();
-    // What a driver does once is done.
+    // The first round is not counted: it includes work that the driver does only once.
     round(card, &mut Samples::default())?;
     for _ in 0..card.rounds(ROUNDS, QUICK) {
         round(card, &mut samples)?;
@@ -73,7 +73,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
     say::check(
         "setting access costs more for more handles of the same bytes",
         per_handle > 0.0,
-        &format!("{per_handle:.3} microseconds for each handle more"),
+        &format!("{per_handle:.3} microseconds for each additional handle"),
     );
     say::file("costs.toml", &text(card, &samples));
     Ok(())
@@ -94,7 +94,8 @@ fn round(card: &Card, samples: &mut Samples) -> Result<(), Failed> {
     streams(card, samples)
 }
 
-/// So many pages in so many handles: by one set of access and one unmap, and unmapped one by one.
+/// Measures a range of pages that is divided into handles. One call sets access to the range. The first pass unmaps it by one call,
+/// the second pass by one call per handle.
 fn handled(card: &Card, samples: &mut Samples, handles: u64, pages: u64) -> Result<(), Failed> {
     let driver = &card.driver;
     let (bytes, each) = (pages * card.page, pages / handles * card.page);
@@ -162,13 +163,13 @@ fn streams(card: &Card, samples: &mut Samples) -> Result<(), Failed> {
     ok!(driver, cuStreamDestroy_v2(other))
 }
 
-/// What a call costs: the constant, for each handle and for each page, by least squares; nothing is less than nothing.
+/// Fits the cost of a call by least squares: a constant, a cost per handle and a cost per page. None of them is negative.
 fn plane(samples: &[(f64, f64, f64)]) -> [f64; 3] {
     let rows: Vec<[f64; 4]> = samples
         .iter()
         .map(|(handles, pages, cost)| [1.0, *handles, *pages, *cost])
         .collect();
-    // Those that do not vary explain nothing.
+    // A column that does not vary cannot explain a cost.
     let varies = |column: usize| rows.iter().any(|row| row[column] != rows[0][column]);
     let mut used: Vec<usize> = (0..3).filter(|column| *column == 0 || varies(*column)).collect();
     loop {
@@ -192,7 +193,7 @@ fn plane(samples: &[(f64, f64, f64)]) -> [f64; 3] {
     }
 }
 
-/// Least squares with these columns, by the normal equations.
+/// Solves the least-squares problem for these columns by the normal equations.
 fn solve(rows: &[[f64; 4]], used: &[usize]) -> Vec<f64> {
     let n = used.len();
     let mut of = vec![vec![0.0; n + 1]; n];
@@ -231,7 +232,7 @@ fn solve(rows: &[[f64; 4]], used: &[usize]) -> Vec<f64> {
         .collect()
 }
 
-/// The sections that a replay reads, and what belongs to each.
+/// The sections of the table that a replay reads, with a comment for each.
 const SECTIONS: [(&str, &str); 11] = [
     ("malloc", "plain device allocation"),
     ("free", "plain device free, with the device idle"),
@@ -242,10 +243,10 @@ const SECTIONS: [(&str, &str); 11] = [
     ("release", "one handle"),
     ("reserve", "address range"),
     ("event_record", ""),
-    ("event_wait", "a stream made to wait on the device"),
+    ("event_wait", "makes a stream wait on the device"),
     (
         "stall",
-        "waiting for a stream with the device idle, so the least it can be",
+        "a wait for a stream while the device is idle: the lower bound of a stall",
     ),
 ];
 
@@ -255,7 +256,7 @@ fn text(card: &Card, samples: &Samples) -> String {
         card.name, card.version, card.page
     );
     if card.emulated {
-        out.push_str("# EMULATED: these are no times of a card.\n");
+        out.push_str("# EMULATED: these times are not those of a card.\n");
     }
     for (kind, about) in SECTIONS {
         let medians = samples.medians(kind);

@@ -1,4 +1,4 @@
-//! What a wait for the context does to an unrelated relaxed capture, and what ending a capture twice answers.
+//! Tests what a wait for the context does to an unrelated relaxed capture, and what the driver answers if a capture is ended twice.
 
 use crate::card::Card;
 use crate::driver::{Code, Failed, Handle, SUCCESS, call, ok};
@@ -88,11 +88,11 @@ struct Ended {
     first: Code,
     second: Code,
     lives: bool,
-    /// Whether the stream was no more captured after the first end.
+    /// Whether the stream was no longer captured after the first end.
     over: bool,
 }
 
-/// Captures a stream, does something meanwhile, and ends the capture twice.
+/// Begins the capture of a stream, calls `meanwhile`, and ends the capture twice.
 fn case(card: &Card, name: &str, mode: u32, meanwhile: impl FnOnce(Handle) -> Code) -> Result<Ended, Failed> {
     let driver = &card.driver;
     let word = card.allocate(256)?;

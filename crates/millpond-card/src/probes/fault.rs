@@ -1,4 +1,5 @@
-//! A kernel that writes where nothing is: what every kind of call answers afterwards, and that none hangs.
+//! Runs a kernel that writes to an illegal address, and records what every kind of call answers afterwards. If a call hangs, the time
+//! limit ends the probe.
 
 use super::calls::{Kind, Slots, kinds};
 use crate::card::Card;
@@ -8,14 +9,14 @@ use serde_json::json;
 use std::time::Instant;
 
 const TABLE: &str = "After an illegal address";
-/// In the first page of the address space, which no driver gives.
+/// An address near the beginning of the address space, which no driver hands out.
 const NOWHERE: u64 = 0x1000;
 
 pub(super) fn run(card: &Card) -> Result<(), Failed> {
     let (driver, kernels) = (&card.driver, card.kernels()?);
     let stream = card.stream()?;
     let mut kinds: Vec<(Kind, Slots)> = kinds().into_iter().map(|kind| (kind, Slots::default())).collect();
-    // What cannot be made ready is left out.
+    // A kind whose preparation fails is left out.
     kinds.retain(|(kind, slots)| (kind.before)(card, slots) == SUCCESS);
     say::table(TABLE, &["call", "answer", "microseconds"]);
     let timed = |what: &str, call: &mut dyn FnMut() -> i32| {
@@ -28,10 +29,10 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
     timed("cuLaunchKernel of the fault", &mut || {
         card.poke(&kernels, NOWHERE, stream)
     });
-    let first = timed("cuStreamSynchronize of its stream", &mut || {
+    let first = timed("cuStreamSynchronize of the kernel's stream", &mut || {
         call!(driver, cuStreamSynchronize(stream))
     });
-    timed("the same again", &mut || {
+    timed("cuStreamSynchronize of that stream again", &mut || {
         call!(driver, cuStreamSynchronize(stream))
     });
     let mut unharmed = Vec::new();
@@ -40,21 +41,21 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
             unharmed.push(kind.name);
         }
     }
-    timed("cuStreamDestroy of its stream", &mut || {
+    timed("cuStreamDestroy of the kernel's stream", &mut || {
         call!(driver, cuStreamDestroy_v2(stream))
     });
     timed("cuDevicePrimaryCtxReset", &mut || {
         call!(driver, cuDevicePrimaryCtxReset_v2(card.device))
     });
     let mut context = 0;
-    timed("cuDevicePrimaryCtxRetain after that", &mut || {
+    timed("cuDevicePrimaryCtxRetain after the reset", &mut || {
         call!(driver, cuDevicePrimaryCtxRetain(&raw mut context, card.device))
     });
-    timed("cuCtxSetCurrent of it", &mut || {
+    timed("cuCtxSetCurrent of the new context", &mut || {
         call!(driver, cuCtxSetCurrent(context))
     });
     let mut at = 0;
-    timed("cuMemAlloc in it", &mut || {
+    timed("cuMemAlloc in the new context", &mut || {
         call!(driver, cuMemAlloc_v2(&raw mut at, 1 << 20))
     });
     say::check(
@@ -63,7 +64,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
         &driver.name(first),
     );
     say::note(&format!(
-        "calls that still succeed after it: {}",
+        "calls that still succeed after the fault: {}",
         unharmed.join(", ")
     ));
     Ok(())

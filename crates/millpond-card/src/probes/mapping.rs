@@ -1,4 +1,4 @@
-//! Maps four handles, makes them accessible by one call, unmaps them by one, and releases them.
+//! Maps four handles, makes them accessible by one call, unmaps them by one call, and releases them.
 
 use crate::card::Card;
 use crate::driver::{Failed, SUCCESS, call, ok};
@@ -46,7 +46,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
         &driver.name(one_access),
     );
     let stream = card.stream()?;
-    let filled = timed("fill all four with one copy", &mut || match call!(
+    let filled = timed("fill all four with one memset", &mut || match call!(
         driver,
         cuMemsetD8Async(at, 7, all as usize, stream)
     ) {
@@ -54,7 +54,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
         code => code,
     });
     say::check(
-        "four handles in a row are one range",
+        "one memset fills four adjacent handles",
         filled == SUCCESS,
         &driver.name(filled),
     );
@@ -62,7 +62,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
         call!(driver, cuMemUnmap(at, page as usize / 2))
     });
     say::check(
-        "a part of a handle is not unmapped",
+        "unmapping a part of a handle is refused",
         code != SUCCESS,
         &driver.name(code),
     );
@@ -94,7 +94,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
             });
         }
     }
-    timed("unmap them again", &mut || {
+    timed("unmap four handles again", &mut || {
         call!(driver, cuMemUnmap(at, all as usize))
     });
     for (number, handle) in handles.iter().enumerate() {
@@ -106,7 +106,11 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
     let code = timed("map the second half of a handle", &mut || {
         call!(driver, cuMemMap(at, page as usize, page as usize, shifted, 0))
     });
-    say::check("a handle is mapped whole", code != SUCCESS, &driver.name(code));
+    say::check(
+        "mapping a part of a handle is refused",
+        code != SUCCESS,
+        &driver.name(code),
+    );
     if code == SUCCESS {
         card.unmap(at, page)?;
     }

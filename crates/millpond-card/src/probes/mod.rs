@@ -1,4 +1,4 @@
-//! What is asked of the driver, a step a file.
+//! The probes of the driver, one file each.
 
 mod addresses;
 mod busy;
@@ -15,10 +15,10 @@ mod registered;
 use crate::card::Card;
 use crate::driver::Failed;
 
-/// A step's name on the command line, and its code.
+/// A probe's name on the command line, and its function.
 type Probe = (&'static str, fn(&Card) -> Result<(), Failed>);
 
-/// All of them. The runner says which belong to which step.
+/// All probes. The runner assigns them to steps.
 const PROBES: [Probe; 10] = [
     ("mapping", mapping::run),
     ("contents", contents::run),

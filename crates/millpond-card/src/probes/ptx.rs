@@ -1,4 +1,5 @@
-//! Loads the library's PTX: how long the driver compiles it, whether every kernel is found, and what each needs.
+//! Loads the library's PTX. Measures how long the driver compiles it, and records whether every kernel is found and how many registers
+//! and local bytes the kernels need.
 
 use crate::card::{Card, PTX};
 use crate::driver::{Failed, SUCCESS, call, ok};
@@ -19,12 +20,12 @@ const MODULES: [(&str, &str); 3] = [
     ("card", PTX),
 ];
 
-/// `CUfunction_attribute`: bytes of local memory of a thread, and registers.
+/// Values of `CUfunction_attribute`: the bytes of local memory and the number of registers of a thread.
 const LOCAL: i32 = 3;
 const REGISTERS: i32 = 4;
 
 pub(super) fn run(card: &Card) -> Result<(), Failed> {
-    // On the emulated driver the kernels of the probes are given first.
+    // The emulated driver must know the kernels of the probes before they are looked up.
     card.kernels()?;
     say::table(
         TABLE,
@@ -92,7 +93,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Names of the kernels in a text.
+/// Returns the names of the kernels in a PTX text.
 fn entries(ptx: &str) -> Vec<&str> {
     let lines = ptx.lines().filter_map(|line| line.split_once(".entry "));
     lines

@@ -1,4 +1,5 @@
-//! Flags and attributes of registered memory, of its first and its last byte, beside those of allocated pinned memory.
+//! Queries the flags and attributes of the first and the last byte of registered memory, and for comparison those of allocated pinned
+//! memory.
 
 use crate::card::Card;
 use crate::driver::{Failed, SUCCESS, call, ok};
@@ -7,10 +8,10 @@ use serde_json::{Value, json};
 
 const TABLE: &str = "Registered memory";
 const BYTES: usize = 1 << 20;
-/// An end in the middle of a page.
+/// A size that ends in the middle of a page.
 const ODD: usize = BYTES - 1000;
 
-/// `CUpointer_attribute`: those that say a number of up to eight bytes.
+/// The values of `CUpointer_attribute` that return a number of at most eight bytes.
 const ATTRIBUTES: [(&str, i32); 7] = [
     ("memory type", 2),
     ("device address", 3),
@@ -27,7 +28,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
         .into_iter()
         .chain(ATTRIBUTES.iter().map(|(name, _)| *name))
         .collect();
-    say::note("Addresses are told as their distance from the first byte.");
+    say::note("Addresses are given as their distance from the first byte.");
     say::table(TABLE, &columns);
     let driver = &card.driver;
     let mut flags = Vec::new();
@@ -62,13 +63,13 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
         ok!(driver, cuMemFreeHost(at))?;
     }
     let plain = pages::map(BYTES).ok_or_else(|| Failed("the host has no pages left".to_owned()))?;
-    rows(card, "neither", plain, BYTES);
+    rows(card, "neither registered nor allocated", plain, BYTES);
     pages::unmap(plain, BYTES);
     say::check(
         "the flags of registered memory can be asked for",
         flags.iter().all(|code| *code == SUCCESS),
         &format!(
-            "{} of {} answers are successes",
+            "{} of {} calls succeeded",
             flags.iter().filter(|code| **code == SUCCESS).count(),
             flags.len()
         ),
@@ -76,7 +77,7 @@ pub(super) fn run(card: &Card) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Rows for the first and the last byte. Answers the codes of the flags.
+/// Writes a row for the first byte and one for the last byte. Returns the codes of `cuMemHostGetFlags`.
 fn rows(card: &Card, name: &str, at: usize, bytes: usize) -> [i32; 2] {
     let driver = &card.driver;
     let away = |address: u64| match address.wrapping_sub(at as u64) as i64 {

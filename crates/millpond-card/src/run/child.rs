@@ -1,4 +1,4 @@
-//! A program with a time limit, its output in a file.
+//! Runs a program with a time limit and with its output in a file.
 
 use super::Session;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 pub(super) enum Ended {
     Code(i32),
     Signal(i32),
-    /// It was ended at its limit, or when it had printed nothing for too long.
+    /// The runner killed it at its time limit, or because it had printed nothing for too long.
     TooLong,
 }
 
-/// A program that ran.
+/// The result of a program that ran.
 pub(super) struct Ran {
     pub(super) ended: Ended,
     pub(super) out: String,
@@ -27,13 +27,13 @@ pub(super) struct Ran {
 }
 
 impl Ran {
-    /// How it ended, in words, where it did not end well.
+    /// Describes how the program ended, or returns `None` if it succeeded.
     pub(super) fn trouble(&self) -> Option<String> {
         let why = match self.ended {
             Ended::Code(0) => return None,
             Ended::Code(code) => format!("exit code {code}"),
             Ended::Signal(signal) => format!("ended by signal {signal}"),
-            Ended::TooLong => format!("ended after {:.0} s", self.seconds),
+            Ended::TooLong => format!("killed by the runner after {:.0} s", self.seconds),
         };
         let last = self.err.lines().rev().find(|line| !line.trim().is_empty());
         Some(match last {
@@ -43,7 +43,7 @@ impl Ran {
     }
 }
 
-/// A program to be run.
+/// A program to run.
 pub(super) struct Program {
     command: Command,
     name: String,
@@ -53,11 +53,11 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// A program of the session's folder, or of the machine where the path is a plain name.
+    /// Prepares a program of the session's folder. If the folder lacks the path, it is a program of the machine.
     pub(super) fn new(session: &Session, path: &str, name: &str, seconds: u64) -> Self {
         let own = session.folder.join(path);
         let mut command = Command::new(if own.exists() { own } else { PathBuf::from(path) });
-        // What the driver compiles is kept here, so that its first time is the first.
+        // The driver's compile cache is in the session's own folder and starts empty, so that the first load includes the compilation.
         command.env("CUDA_CACHE_PATH", session.work.join("cache"));
         if let Some(folder) = session.driver_folder() {
             let mut folders = OsString::from(folder);
@@ -86,19 +86,19 @@ impl Program {
         self
     }
 
-    /// Ends it when it has printed nothing for so long.
+    /// Kills the program when it has printed nothing for this many seconds.
     pub(super) fn quiet(mut self, seconds: u64) -> Self {
         self.quiet = Some(Duration::from_secs(seconds));
         self
     }
 
-    /// Both outputs in one, in the order they were printed.
+    /// Writes standard output and standard error into one file, in the order they were printed.
     pub(super) fn together(mut self) -> Self {
         self.together = true;
         self
     }
 
-    /// Runs it to its end or its limit.
+    /// Runs the program until it ends or reaches a limit.
     pub(super) fn run(mut self, session: &Session) -> Result<Ran, String> {
         let logs = session.work.join("logs");
         let failed = |error: std::io::Error| format!("{}: {error}", logs.display());
@@ -119,7 +119,7 @@ impl Program {
             .stdin(Stdio::null())
             .stdout(file)
             .stderr(second)
-            // A group of its own, so that what it starts ends with it.
+            // The program has its own process group, so that the processes it starts are killed with it.
             .process_group(0)
             .spawn();
         let mut child = spawned.map_err(|error| format!("{program} could not start: {error}"))?;
@@ -142,7 +142,7 @@ impl Program {
         })
     }
 
-    /// Waits for it, or ends it. None where it was ended.
+    /// Waits for the program, or kills it at a limit. Returns `None` if it was killed.
     fn wait(&self, child: &mut Child, begun: Instant, out: &PathBuf) -> Option<ExitStatus> {
         let (mut bytes, mut printed) = (0, begun);
         loop {
@@ -163,7 +163,7 @@ impl Program {
     }
 }
 
-/// Puts what the programs printed into one file beside the result, and clears their folder away.
+/// Packs the output of the programs into one archive next to the result, and removes the working folder.
 pub(super) fn pack(session: &Session) {
     let packed = Command::new("tar")
         .arg("-czf")
@@ -176,13 +176,13 @@ pub(super) fn pack(session: &Session) {
         let _ = std::fs::remove_dir_all(&session.work);
     } else {
         println!(
-            "there is no tar: the output of the programs is in {}",
+            "tar could not pack the output of the programs: it is in {}",
             session.work.display()
         );
     }
 }
 
-/// Ends a program and what it started. One that the kernel does not let go of is left behind.
+/// Kills a program and the processes it started. A program that does not end within 5 seconds is left behind.
 fn end(child: &mut Child) {
     if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(group, Signal::KILL);

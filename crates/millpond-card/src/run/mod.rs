@@ -1,4 +1,5 @@
-//! The runner: every step with its own time limit, none stopped by another's failure, and one result at the end.
+//! The runner. Each program of a step has its own time limit, a failed step does not stop the others, and the result is written after
+//! each step.
 
 mod child;
 mod programs;
@@ -11,39 +12,39 @@ use report::{Outcome, Report, Step};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What all steps know.
+/// The settings that all steps share.
 pub(crate) struct Session {
-    /// Where this program and what it runs lie.
+    /// The folder of this program and of the programs it runs.
     folder: PathBuf,
     out: PathBuf,
-    /// What programs leave on their way: their output, and what the driver compiled. Packed at the end.
+    /// The working folder, with the programs' output and the driver's compile cache. The output is packed at the end.
     work: PathBuf,
     driver: String,
     rehearse: bool,
     quick: bool,
     ends: Instant,
-    /// The version of CUDA that the driver serves, such as 12080.
+    /// The version of CUDA that the driver supports, such as 12080.
     cuda: u64,
 }
 
-/// Minutes in all, where nothing is said: a little less than what a borrowed machine gives a command.
+/// The default time limit of the whole run, in minutes: a little less than a borrowed machine allows for one command.
 const MINUTES: f64 = 9.5;
 
 impl Session {
-    /// How long something may take that has a limit of so many seconds.
+    /// Returns a limit of this many seconds, or the time left if that is less.
     fn limit(&self, seconds: u64) -> Duration {
         let left = self.ends.saturating_duration_since(Instant::now());
         Duration::from_secs(seconds).min(left)
     }
 
-    /// The folder in which a loader finds the driver for programs that look for it by name. None for the machine's own.
+    /// Returns the folder in which the loader finds the driver for programs that load it by name, or `None` for the machine's own driver.
     fn driver_folder(&self) -> Option<&Path> {
         let path = Path::new(&self.driver);
         path.parent().filter(|folder| !folder.as_os_str().is_empty())
     }
 }
 
-/// The steps and what they ask, a line each.
+/// Lists the steps and their time limits, one step per line.
 pub(crate) fn list() -> String {
     let line = |step: &steps::Plan| {
         format!(
@@ -56,7 +57,7 @@ pub(crate) fn list() -> String {
     steps::ALL.iter().map(line).collect()
 }
 
-/// Runs what the arguments say. Answers whether every step came to its end.
+/// Runs the steps that the arguments select. Returns whether every step succeeded.
 pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
     let (options, others) = options(arguments)?;
     let mut chosen: Vec<u32> = steps::ALL.iter().map(|step| step.number).collect();
@@ -119,7 +120,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
             println!("         not as assumed: {check}");
         }
         report.add(step);
-        // What there is so far is kept, whatever becomes of the next step.
+        // The results so far are kept even if the next step ends the runner.
         report.write(&session)?;
     }
     child::pack(&session);
@@ -127,13 +128,18 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool, String> {
     Ok(report.is_complete())
 }
 
-/// Numbers of steps, such as `1,3,6`.
+/// Parses numbers of steps, such as `1,3,6`.
 fn numbers(text: &str) -> Result<Vec<u32>, String> {
     let one = |text: &str| {
         let number: Option<u32> = text.trim().parse().ok();
         number
             .filter(|number| steps::ALL.iter().any(|step| step.number == *number))
-            .ok_or_else(|| format!("there is no step '{text}': they are 1 to {}", steps::ALL.len()))
+            .ok_or_else(|| {
+                format!(
+                    "there is no step '{text}': the steps are 1 to {}",
+                    steps::ALL.len()
+                )
+            })
     };
     text.split(',').map(one).collect()
 }

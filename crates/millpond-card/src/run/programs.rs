@@ -1,4 +1,4 @@
-//! The command's benches and replays, and PyTorch's allocator beside ours.
+//! Runs the benches and replays of the `millpond` command, and replays the same recordings with PyTorch's allocator.
 
 use super::Session;
 use super::child::Program;
@@ -18,10 +18,12 @@ fn millpond(session: &Session, name: &str, seconds: u64) -> Program {
         .env("NO_COLOR", "1")
 }
 
-/// Runs a bench and keeps what it printed.
+/// Runs a bench, adds its output to the step, and returns the output.
 fn bench(session: &Session, step: &mut Step, what: &str, more: &[&str], seconds: u64) -> Option<String> {
     if !session.folder.join(COMMAND).exists() {
-        step.note(&format!("{COMMAND} is not carried, so there is no bench {what}"));
+        step.note(&format!(
+            "the folder lacks {COMMAND}, so bench {what} was not run"
+        ));
         return None;
     }
     let name = format!("bench-{what}");
@@ -95,13 +97,13 @@ pub(super) fn bench_transfer(session: &Session, step: &mut Step, seconds: u64) {
     };
     let of_link = link.zip(shares).map(|(link, (pinned, _))| 100.0 * pinned / link);
     step.check(
-        "pinned copies have at least 90 % of the link",
+        "pinned copies reach at least 90 % of the speed of the link",
         of_link.is_some_and(|share| share >= 90.0),
-        told(of_link, "% of what the system says of the link"),
+        told(of_link, "% of the speed that the system reports for the link"),
     );
     let staged = shares.map(|(_, staged)| 100.0 * staged);
     step.check(
-        "staged copies have at least 90 % of pinned ones",
+        "staged copies reach at least 90 % of the speed of pinned copies",
         staged.is_some_and(|share| share >= 90.0),
         told(staged, "%"),
     );
@@ -111,7 +113,7 @@ fn told(value: Option<f64>, unit: &str) -> String {
     value.map_or_else(|| "not printed".to_owned(), |value| format!("{value:.1} {unit}"))
 }
 
-/// Cells of the rows below the head that has this column, up to an empty line. Columns are two spaces apart.
+/// Returns the cells of the rows below the heading that has this column, up to an empty line. At least two spaces separate columns.
 fn rows<'a>(text: &'a str, column: &str) -> Vec<Vec<&'a str>> {
     let cells = |line: &'a str| -> Vec<&'a str> {
         line.split("  ")
@@ -129,7 +131,7 @@ fn rows<'a>(text: &'a str, column: &str) -> Vec<Vec<&'a str>> {
         .collect()
 }
 
-/// The number at the beginning of a text.
+/// Parses the number at the beginning of a text.
 fn number(text: &str) -> Option<f64> {
     let end = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -137,7 +139,7 @@ fn number(text: &str) -> Option<f64> {
     text[..end].parse().ok()
 }
 
-/// A time with its unit.
+/// Parses a time with its unit, and returns it in nanoseconds.
 fn nanoseconds(text: &str) -> Option<f64> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
     let by = match unit {
@@ -162,7 +164,7 @@ pub(super) fn bench_kernels(session: &Session, step: &mut Step, seconds: u64) {
 
 const REPLAYS: &str = "Recordings on the device";
 
-/// Replays recordings on the device with their contents written and compared.
+/// Replays recordings on the device. The replay writes the contents of every block and compares them.
 pub(super) fn replays(session: &Session, step: &mut Step, seconds: u64) {
     step.table(
         REPLAYS,
@@ -184,7 +186,9 @@ pub(super) fn replays(session: &Session, step: &mut Step, seconds: u64) {
     let mut different = Vec::new();
     for name in &RECORDINGS[..if session.quick { 1 } else { 2 }] {
         let Some(path) = recording(session, name) else {
-            step.note(&format!("{name} is not carried, so not replayed"));
+            step.note(&format!(
+                "the folder lacks the recording {name}, so it was not replayed"
+            ));
             continue;
         };
         let path = path.to_string_lossy();
@@ -228,12 +232,12 @@ pub(super) fn replays(session: &Session, step: &mut Step, seconds: u64) {
         step.answer(&format!("replay of {name}"), facts);
     }
     step.check(
-        "every block has what was written into it",
+        "every block keeps what was written into it",
         wrong == 0 && compared > 0,
         format!("{wrong} of {compared} blocks were wrong"),
     );
     step.check(
-        "the device gives what the simulation reserves",
+        "the device reserves as many bytes as the simulation",
         different.is_empty(),
         if different.is_empty() {
             "no difference".to_owned()
@@ -250,11 +254,11 @@ fn recording(session: &Session, name: &str) -> Option<PathBuf> {
 
 const TORCH: &str = "PyTorch's allocator";
 
-/// The same recordings by PyTorch's own allocator, where the machine has PyTorch with a device.
+/// Replays the same recordings with PyTorch's own allocator, if the machine has PyTorch with a device.
 pub(super) fn torch(session: &Session, step: &mut Step, seconds: u64) {
     let script = session.folder.join("torch_replay.py");
     if !script.exists() || !session.folder.join(COMMAND).exists() {
-        return step.note("PyTorch's replay is not carried");
+        return step.note("the folder lacks millpond or torch_replay.py, so PyTorch did not run");
     }
     let script = script.to_string_lossy();
     let has = Program::new(session, "python3", "torch-version", 60)
@@ -305,11 +309,7 @@ pub(super) fn torch(session: &Session, step: &mut Step, seconds: u64) {
                     TORCH,
                     vec![
                         json!(name),
-                        json!(if settings.is_empty() {
-                            "as it comes"
-                        } else {
-                            settings
-                        }),
+                        json!(if settings.is_empty() { "default" } else { settings }),
                         facts["peak_reserved"].clone(),
                         facts["peak_allocated"].clone(),
                         facts["ms"].clone(),
@@ -322,7 +322,8 @@ pub(super) fn torch(session: &Session, step: &mut Step, seconds: u64) {
     }
 }
 
-/// A library of CUDA's that the folder carries, or that the machine has with its toolkit or its Python packages.
+/// Returns a CUDA library from the folder, from the machine's toolkit, or from its Python packages. If there are several versions, it
+/// is the newest one that the driver supports.
 pub(super) fn machine_library(session: &Session, name: &str) -> Option<PathBuf> {
     let mut folders = vec![session.folder.join("lib"), PathBuf::from("/usr/local/cuda/lib64")];
     let asked = Program::new(session, "python3", "python-folders", 20)
@@ -339,14 +340,14 @@ pub(super) fn machine_library(session: &Session, name: &str) -> Option<PathBuf> 
         .map(|file| file.path());
     let mut found: Vec<(u64, PathBuf)> = files
         .filter_map(|path| Some((major(&path.file_name()?.to_string_lossy(), name)?, path)))
-        // A newer one writes what this driver does not read.
+        // The output of a newer library does not load with this driver.
         .filter(|(major, _)| *major <= session.cuda / 1000)
         .collect();
     found.sort();
     found.pop().map(|(_, path)| path)
 }
 
-/// The version of a library's file, such as 12 of `libnvrtc.so.12` and of `libnvrtc.so.12.1.105`.
+/// Returns the major version in the name of a library's file, such as 12 for `libnvrtc.so.12` and `libnvrtc.so.12.1.105`.
 fn major(file: &str, name: &str) -> Option<u64> {
     let version = file.strip_prefix(name)?.strip_prefix('.')?;
     version.split('.').next()?.parse().ok()

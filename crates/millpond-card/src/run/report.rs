@@ -1,4 +1,4 @@
-//! What the steps came to, as JSON and as tables.
+//! The results of the steps, as JSON and as tables.
 
 use super::Session;
 use super::child::Program;
@@ -24,7 +24,7 @@ impl Outcome {
     }
 }
 
-/// Rows under heads.
+/// A table with headings.
 #[derive(Debug, Default)]
 struct Table {
     name: String,
@@ -32,7 +32,7 @@ struct Table {
     rows: Vec<Vec<Value>>,
 }
 
-/// Something the library relies on.
+/// An assumption of the library, and whether it holds.
 #[derive(Debug)]
 struct Check {
     what: String,
@@ -40,7 +40,7 @@ struct Check {
     seen: String,
 }
 
-/// What a step came to.
+/// The result of a step.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) number: u32,
@@ -53,7 +53,7 @@ pub(super) struct Step {
     troubles: Vec<String>,
     files: Vec<(String, String)>,
     device: Option<Value>,
-    /// What a program answered as JSON, by name.
+    /// JSON values that the step adds to the result, by name.
     answers: Vec<(String, Value)>,
 }
 
@@ -78,7 +78,7 @@ impl Step {
         self.notes.push(text.to_owned());
     }
 
-    /// Something that did not work; the step has failed.
+    /// Records something that did not work, and marks the step as failed.
     pub(super) fn trouble(&mut self, text: String) {
         self.troubles.push(text);
         self.outcome = Outcome::Failed;
@@ -121,7 +121,7 @@ impl Step {
         failed.map(|check| format!("{}: {}", check.what, check.seen))
     }
 
-    /// Takes in a line that a probe printed.
+    /// Adds a line that a probe printed to the step. A line that is not JSON becomes a note.
     pub(super) fn take(&mut self, line: &str) {
         let Ok(value) = serde_json::from_str::<Value>(line) else {
             self.note(line);
@@ -170,7 +170,7 @@ impl Step {
     }
 }
 
-/// All of it.
+/// The result of the whole run.
 pub(super) struct Report {
     begun: Instant,
     at: u64,
@@ -182,7 +182,8 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Looks at the device first: without one, or with an emulated one outside a rehearsal, nothing is begun.
+    /// Begins a report with the facts about the device. Returns an error if there is no device, or if it is emulated and this is not a
+    /// rehearsal.
     pub(super) fn begin(session: &Session) -> Result<Self, String> {
         let mut device = Program::new(session, "millpond-card", "device", 60).args([
             "device",
@@ -209,7 +210,7 @@ impl Report {
         })
     }
 
-    /// The version of CUDA that the driver serves.
+    /// Returns the version of CUDA that the driver supports, or 0 if it is unknown.
     pub(super) fn cuda(&self) -> u64 {
         self.device["driver_version"].as_u64().unwrap_or(0)
     }
@@ -230,7 +231,7 @@ impl Report {
         put("card.json", &format!("{:#}\n", self.json()))?;
         put("card.md", &self.markdown())?;
         let files = self.steps.iter().flat_map(|step| &step.files);
-        // What is text for people is in the tables already.
+        // Text files are already part of card.md.
         for (name, text) in files.filter(|(name, _)| !name.ends_with(".txt")) {
             put(name, text)?;
         }
@@ -254,7 +255,7 @@ impl Report {
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let mut out = String::new();
         let mut say = |line: &str| {
-            // To a string, which takes everything.
+            // Writing to a string cannot fail.
             let _ = writeln!(out, "{line}");
         };
         say(&format!("# {}", text(&self.device["name"])));
@@ -324,7 +325,7 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// What is known of the machine without asking a tool.
+/// Returns the facts about the machine that are known without running another program.
 fn machine() -> Value {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");

@@ -1,15 +1,15 @@
-//! The steps, in the order of their worth: time may run out.
+//! The steps, the most valuable first, because time may run out.
 
 use super::report::Step;
 use super::{Session, child::Program, programs, tests};
 
 /// One program of a step.
 pub(super) enum Part {
-    /// A probe of this program, in a process of its own.
+    /// A probe of this program, in its own process, and its time limit in seconds.
     Probe(&'static str, u64),
-    /// A test program of the library, on the driver as it is.
+    /// A test program of the library, on the machine's driver, and the time limit of a run in seconds.
     Tests(&'static str, u64),
-    /// Anything else.
+    /// A function that runs other programs, and the time limit of each in seconds.
     Other(fn(&Session, &mut Step, u64), u64),
 }
 
@@ -81,7 +81,7 @@ pub(super) const ALL: [Plan; 12] = [
 ];
 
 impl Plan {
-    /// The seconds that it may take.
+    /// Returns the sum of the time limits of the parts, in seconds.
     pub(super) fn seconds(&self) -> u64 {
         let of = |part: &Part| match part {
             Probe(_, seconds) | Tests(_, seconds) | Other(_, seconds) => *seconds,

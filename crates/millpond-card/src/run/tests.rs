@@ -1,4 +1,4 @@
-//! The library's test programs on the driver as it is.
+//! Runs the library's test programs on the machine's driver.
 
 use super::Session;
 use super::child::{Ended, Program};
@@ -10,22 +10,22 @@ const TABLE: &str = "Test programs";
 const FAILED: &str = "Tests that failed";
 /// Seconds after which a test that prints nothing counts as hanging.
 const SILENT: u64 = 30;
-/// How often a program is begun anew after a test that ended it.
+/// The largest number of runs of a program. After a test that ended the program, it runs again without the tests that already ran.
 const AGAIN: usize = 4;
 
 /// How a test ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Ending {
     Passed,
-    /// What it said when it stopped early.
+    /// The reason that the test printed when it skipped itself.
     Skipped(String),
     Failed,
     Ignored,
-    /// Its program ended with it, or hung in it.
+    /// The test ended its program, or hung.
     Lost,
 }
 
-/// Runs a test program; the runs that a lost test ends are begun anew without it.
+/// Runs a test program. If a test ends the program or hangs, the program runs again without the tests that already ran.
 pub(super) fn run(session: &Session, step: &mut Step, name: &str, seconds: u64) {
     step.table(
         TABLE,
@@ -33,7 +33,9 @@ pub(super) fn run(session: &Session, step: &mut Step, name: &str, seconds: u64) 
     );
     let path = format!("tests/{name}");
     if !session.folder.join(&path).exists() {
-        step.note(&format!("{name}: not carried, so not run"));
+        step.note(&format!(
+            "the folder lacks the test program {name}, so it was not run"
+        ));
         return;
     }
     let (mut all, mut taken): (Vec<(String, Ending)>, f64) = (Vec::new(), 0.0);
@@ -56,7 +58,7 @@ pub(super) fn run(session: &Session, step: &mut Step, name: &str, seconds: u64) 
         let lost = found.iter().any(|(_, ending)| *ending == Ending::Lost);
         all.extend(found);
         match ran.ended {
-            // 101 is that of a program whose tests failed.
+            // A test program exits with 101 if tests failed.
             Ended::Code(0 | 101) if !lost => break,
             _ if lost => step.note(&format!(
                 "{name}: {} ended its program ({:?})",
@@ -107,7 +109,8 @@ pub(super) fn run(session: &Session, step: &mut Step, name: &str, seconds: u64) 
     step.answer(&format!("skipped in {name}"), json!(skipped));
 }
 
-/// A test program that finds the driver as on a machine with a card: no function of the emulator's is there.
+/// Prepares a test program that finds the driver as on a machine with a card. In a rehearsal it finds a driver without the emulator's own
+/// functions, except those that the kernels of tests need.
 fn program(session: &Session, path: &str, name: &str, seconds: u64) -> Program {
     let mut program = Program::new(session, path, name, seconds)
         .env("MILLPOND_TEST_CUDA", "real")
@@ -117,7 +120,8 @@ fn program(session: &Session, path: &str, name: &str, seconds: u64) -> Program {
         let folder = if bare.exists() { bare } else { folder.to_path_buf() };
         program = program.env("LD_LIBRARY_PATH", folder);
     }
-    // Kernels are held against the host, whose sums are in their order; one test asks for the library.
+    // The tests compare the results of kernels with those of the host, which sums in the same order. cuBLAS sums in another order, so it
+    // is off. One test loads it from the path in `MILLPOND_TEST_CUBLAS`.
     program = program.env("MILLPOND_CUBLAS", "off");
     for (variable, library) in [
         ("MILLPOND_NVRTC", "libnvrtc.so"),
@@ -130,7 +134,7 @@ fn program(session: &Session, path: &str, name: &str, seconds: u64) -> Program {
     program
 }
 
-/// Reads the output of tests that ran one after the other with their own output between.
+/// Reads the output of tests that ran one after the other, with their own output in between.
 fn read(text: &str) -> Vec<(String, Ending)> {
     let mut all: Vec<(String, Ending)> = Vec::new();
     let mut open: Option<(String, Option<String>)> = None;
@@ -151,20 +155,20 @@ fn read(text: &str) -> Vec<(String, Ending)> {
     all
 }
 
-/// The name of a test whose line this is, and what follows on it.
+/// Returns the name of the test that begins on this line, and the rest of the line.
 fn begins(line: &str) -> Option<(&str, &str)> {
     let (name, rest) = line.strip_prefix("test ")?.split_once(" ... ")?;
     let name = name.strip_suffix(" - should panic").unwrap_or(name);
     (!name.contains(' ')).then_some((name, rest))
 }
 
-/// Takes in what a test printed, and its end.
+/// Processes a line of a test's output, which may be the test's result.
 fn said(text: &str, open: &mut Option<(String, Option<String>)>, all: &mut Vec<(String, Ending)>) {
     let Some((name, skipped)) = open else { return };
     if let Some((_, why)) = text.split_once("skipped: ") {
         *skipped = Some(why.trim_end_matches("ok").to_owned());
     }
-    // What a test printed last may not end with a line of its own.
+    // The last output of a test may lack a line break, so that the result follows on the same line.
     let ending = if text.ends_with("FAILED") {
         Ending::Failed
     } else if text == "ignored" || text.starts_with("ignored, ") {
@@ -178,12 +182,12 @@ fn said(text: &str, open: &mut Option<(String, Option<String>)>, all: &mut Vec<(
     *open = None;
 }
 
-/// Blocks that come and go on eight streams, under compute-sanitizer where the machine has that.
+/// Runs the churn test, which allocates and frees blocks on eight streams, under compute-sanitizer if the machine has it.
 pub(super) fn churn(session: &Session, step: &mut Step, seconds: u64) {
     const CHURN: &str = "churn::blocks_keep_their_contents_on_eight_streams";
     let path = "tests/cuda_pool";
     if !session.folder.join(path).exists() {
-        return step.note("cuda_pool: not carried, so no churn");
+        return step.note("the folder lacks the test program cuda_pool, so the churn test was not run");
     }
     let sanitizer = ["compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer"]
         .into_iter()
@@ -210,11 +214,12 @@ pub(super) fn churn(session: &Session, step: &mut Step, seconds: u64) {
             ])
             .args(arguments),
         None => {
-            step.note("compute-sanitizer is not on this machine: the churn ran without it");
+            step.note("this machine lacks compute-sanitizer, so the churn test ran without it");
             program(session, path, "churn", seconds).args(arguments)
         }
     };
-    // As its own child, so that what the sanitizer says of it is seen.
+    // `MILLPOND_TEST_OF_CUDA` makes the test run in this process and not in a child process, so that the output has the sanitizer's
+    // summary.
     let program = program
         .env("MILLPOND_CHURN_ROUNDS", rounds)
         .env("MILLPOND_TEST_OF_CUDA", CHURN);
@@ -233,7 +238,7 @@ pub(super) fn churn(session: &Session, step: &mut Step, seconds: u64) {
             );
             if !passed {
                 step.trouble(format!(
-                    "the churn ended with {:?}; see churn.out in logs.tar.gz",
+                    "the churn test ended with {:?}; see churn.out in logs.tar.gz",
                     ran.ended
                 ));
             }

@@ -18,7 +18,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// A sentence for each run of which a block's contents were not what was written.
+    /// Returns a sentence for each run in which the contents of a block were not what was written.
     pub(super) fn wrong(&self) -> Vec<String> {
         let of = |run: &RunFacts| {
             let checked = run.check.as_ref().filter(|checked| checked.wrong > 0)?;
@@ -85,7 +85,7 @@ pub(super) struct RunFacts {
     pub(super) driver_ms: f64,
     /// What the table of costs has for the calls that it knows.
     pub(super) modelled_driver_ms: f64,
-    /// What was compared of the blocks' contents, with `--check`.
+    /// The comparison of the blocks' contents, with `--check`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) check: Option<CheckFacts>,
     /// By function, those that took longest first.
@@ -99,7 +99,7 @@ impl RunFacts {
     }
 }
 
-/// What was compared of the contents of blocks.
+/// The comparison of the contents of blocks.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct CheckFacts {
     pub(super) blocks: u64,

@@ -151,7 +151,7 @@ fn found(source: &SourceFacts) -> Vec<String> {
     if !checked.is_empty() && checked.iter().all(|check| check.wrong == 0) {
         let sum = |of: fn(&CheckFacts) -> u64| checked.iter().map(|check| of(check)).sum::<u64>();
         found.push(format!(
-            "The contents of {} were compared at their ends, by {}: all are what was written.",
+            "The contents of {} were compared when they were freed or the replay ended, {} in all: all are what was written.",
             counted(sum(|check| check.blocks), "block"),
             counted(sum(|check| check.words), "word")
         ));

@@ -114,8 +114,8 @@ impl Card {
         self.device.memory().map_err(refused)
     }
 
-    /// A source of its memory of which the program may have so many bytes. Where its streams are given they are the source's own from
-    /// the start: what is written on them is waited for.
+    /// Creates a source of the device's memory from which the program may have at most `bytes`. If `given` has streams, they belong to
+    /// the source from the start, so the source waits for the writes on them.
     fn source(&self, bytes: Option<u64>, given: Option<&Streams>) -> Result<Real<CudaSource>, CudaError> {
         let mut source = CudaSource::new(&self.device, self.memory)?;
         let device = self.device.clone();

@@ -300,7 +300,7 @@ fn plain(name: &str) -> String {
     name.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Some blocks, and for how long each was held where times are known.
+/// Lists the largest blocks, and how long each was held if times are known.
 fn largest(held: &Held, by: By, timed: bool) -> String {
     if held.largest.is_empty() {
         return String::new();

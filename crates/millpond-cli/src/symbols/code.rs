@@ -13,7 +13,7 @@ use std::sync::Arc;
 const MOST_FUNCTIONS: usize = 8 << 20;
 /// Functions inlined into each other at one place.
 const MOST_INLINED: usize = 256;
-/// Mappings begin and end at multiples of it.
+/// The page size. Mappings begin and end at multiples of it.
 const PAGE: u64 = 4096;
 /// Bytes of a name: demangled ones of templates can be as long as memory.
 const MOST_NAME: usize = 64 << 10;
@@ -26,11 +26,11 @@ pub(super) struct Code {
     lines: Option<Context<Bytes>>,
     /// Functions of its symbol tables, by address.
     functions: Vec<Function>,
-    /// Which part of the file has which of its own addresses.
+    /// The parts of the file that hold code, with their addresses.
     segments: Vec<Segment>,
 }
 
-/// A part of a file that is mapped as a whole. Linkers shift each of them against its place in the file as they like.
+/// A part of a file that is mapped as a whole. Each part has its own difference between address and file offset; the linker chooses it.
 struct Segment {
     offset: u64,
     bytes: u64,
@@ -62,7 +62,7 @@ impl Code {
         })
     }
 
-    /// The functions at an offset in the file, the innermost first.
+    /// Returns the functions at an offset in the file, innermost first.
     pub(super) fn frames(&self, offset: u64) -> Vec<Frame> {
         let of = |segment: &Segment| {
             Some((
@@ -151,7 +151,7 @@ fn functions(file: &Parsed<'_>) -> Vec<Function> {
     let room = Room::of(file);
     let function = |symbol: object::read::elf::ElfSymbol64<'_, '_, _, _>| {
         let name = symbol.name().ok()?;
-        // All symbols may have the same name, as long as the file.
+        // In a hostile file, all symbols may share one name that is as long as the file.
         room.take(name.len() as u64)?;
         Some(Function {
             address: symbol.address(),
@@ -162,7 +162,7 @@ fn functions(file: &Parsed<'_>) -> Vec<Function> {
     functions.take(MOST_FUNCTIONS).filter_map(function).collect()
 }
 
-/// The parts of a file that are mapped as code.
+/// Returns the parts of a file that are mapped as code.
 fn segments(file: &Parsed<'_>, module: &Module) -> Vec<Segment> {
     let endian = file.endian();
     let headers = file.elf_program_headers().iter();
@@ -170,8 +170,8 @@ fn segments(file: &Parsed<'_>, module: &Module) -> Vec<Segment> {
         .filter(|header| header.p_type(endian) == PT_LOAD && header.p_flags(endian).contains(PF_X))
         .collect();
     match code.as_slice() {
-        // What was stripped off a file has no code, and nothing of where that was in the file. Where there is one part of it, and the
-        // mapping is as large as that, the mapping begins where it does.
+        // A separate debug file contains no code, and its headers do not hold the offset of the code in the original file. If there is
+        // exactly one code segment and the mapping has its size, the mapping begins where the segment begins.
         [one] if one.p_filesz(endian) == 0 => {
             let (from, bytes) = (one.p_vaddr(endian), one.p_memsz(endian));
             let first = from - from % PAGE;

@@ -13,12 +13,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Of all sections of a file that are read, decompressed: PyTorch's largest library has half of it.
+/// The most bytes of all sections that are read of one file, decompressed. PyTorch's largest library has half of this.
 const MOST_SECTIONS: u64 = 4 << 30;
-/// What sections of any file may come to, however small it is.
+/// The bytes that the sections of any file may have, however small the file is.
 const SHARE: u64 = 64 << 20;
-/// What they may come to beside that for each byte of the file: compressed lines of code become four times as long, and names that are
-/// shared are copied.
+/// The additional bytes that the sections may have for each byte of the file. Decompressed line tables are four times as long, and
+/// shared names are copied.
 const PER_BYTE: u64 = 16;
 /// Where distributions put what they strip off, by build id.
 const DEBUG: &str = "/usr/lib/debug/.build-id";
@@ -70,7 +70,7 @@ pub(super) type Parsed<'a> = ElfFile64<'a, Endianness, &'a ReadCache<File>>;
 
 impl Elf {
     pub(super) fn open(path: &Path) -> Option<Self> {
-        // The path may come from a recording. One that is not absolute is of another folder than ours; devices and pipes have no end.
+        // The path may come from a recording. A relative path refers to a folder of the recorded program. Devices and pipes have no end.
         if !path.is_absolute() {
             return None;
         }
@@ -129,8 +129,7 @@ fn debug_file(id: &str) -> Option<PathBuf> {
     Some(Path::new(DEBUG).join(first).join(format!("{rest}.debug")))
 }
 
-/// How many bytes may still be taken out of a file, all sections together: what a file of little more than nothing says of its sections
-/// may come to gigabytes for each of them.
+/// The bytes that may still be read from all sections of a file together. A tiny file can claim gigabytes for each of its sections.
 pub(super) struct Room(Cell<u64>);
 
 impl Room {
@@ -140,14 +139,14 @@ impl Room {
         Self(Cell::new(room.min(MOST_SECTIONS)))
     }
 
-    /// Takes so many bytes of it, if there are as many.
+    /// Takes `bytes` of the remaining bytes. Returns `None` if fewer are left.
     pub(super) fn take(&self, bytes: u64) -> Option<()> {
         self.0.set(self.0.get().checked_sub(bytes)?);
         Some(())
     }
 }
 
-/// The bytes of a section, decompressed; empty where there is none, or no room for it.
+/// Returns the decompressed bytes of a section. They are empty if the section does not exist or `room` is too small for it.
 pub(super) fn section(file: &Parsed<'_>, name: &str, room: &Room) -> Arc<[u8]> {
     bytes(file, name, room).unwrap_or_default().into()
 }

@@ -14,10 +14,10 @@ fn a_function_of_this_test() -> u64 {
     std::hint::black_box(7)
 }
 
-/// A mapping of code: from, to, and where in the file.
+/// A mapping of code: start address, end address, and offset in the file.
 type Mapping = (u64, u64, u64);
 
-/// Where the code of a file is, by what a process says of its mappings.
+/// Returns the mappings of a file's code, from the text of a process's `/proc/PID/maps`.
 fn code_of(path: &Path, maps: &str) -> Vec<Mapping> {
     let number = |text: &str| u64::from_str_radix(text, 16).ok();
     let mapping = |line: &str| {
@@ -33,7 +33,7 @@ fn code_of(path: &Path, maps: &str) -> Vec<Mapping> {
     of_it.filter_map(mapping).collect()
 }
 
-/// Where this program's code is.
+/// Returns the path of this program and the mappings of its code.
 fn mapped() -> (PathBuf, Vec<Mapping>) {
     let path = std::env::current_exe().expect("it runs");
     let maps = std::fs::read_to_string("/proc/self/maps").expect("a Linux");
@@ -48,7 +48,7 @@ fn build_id(path: &Path) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What the recorder says of a file: each mapping of code, and where the file's first byte would be.
+/// Defines a file's modules as the recorder does: each mapping of code, and the address that the file's first byte would have.
 fn definitions(build_id: &str, path: &str, code: &[Mapping]) -> Definitions {
     let mut definitions = Definitions::default();
     for (from, to, offset) in code {
@@ -149,7 +149,7 @@ fn recorded_names_hold() {
     assert!(symbols.cautions().is_empty(), "no file was asked for");
 }
 
-/// A program that says where its function `known` is, and its mappings.
+/// A program that prints the address of its function `known`, and its mappings.
 const PROGRAM: &str = r#"use std::fs::read_to_string;
 #[inline(never)]
 fn known(n: u64) -> u64 { std::hint::black_box(n) }
@@ -158,10 +158,11 @@ fn main() {
     print!("{}", read_to_string("/proc/self/maps").unwrap());
 }
 "#;
-/// The line of `known`.
+/// The source line of `known`.
 const LINE: u32 = 3;
 
-/// Where the function of a linked program is, and its mappings of code; none where this machine cannot link so.
+/// Links and runs the program. Returns the address of `known` and the mappings of code, or `None` if this machine cannot link with these
+/// options.
 fn linked(program: &Path, options: &[&str]) -> Option<(u64, Vec<Mapping>)> {
     let source = program.with_extension("rs");
     std::fs::write(&source, PROGRAM).expect("room");
@@ -190,7 +191,7 @@ fn linked(program: &Path, options: &[&str]) -> Option<(u64, Vec<Mapping>)> {
     Some((address.parse().expect("a number"), code_of(program, maps)))
 }
 
-/// A folder that goes with the test.
+/// A folder that is removed when the test ends.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -214,8 +215,8 @@ fn is_known(frames: &[Frame]) -> bool {
     frame.function.ends_with("::known") && frame.file.ends_with(".rs") && frame.line == LINE
 }
 
-/// Linkers shift each part of a file against its place in the file as they like: lld shifts each by a page more than the one before, GNU ld
-/// none of a program that can be loaded anywhere, and all alike of one that cannot.
+/// Linkers choose the difference between address and file offset for each part of a file. lld adds a page to it from part to part. GNU ld
+/// uses none for position-independent programs, and the same one for all parts of other programs.
 #[test]
 fn functions_are_found_whoever_linked_the_program() {
     let folder = Folder::new("linked");
@@ -235,13 +236,13 @@ fn functions_are_found_whoever_linked_the_program() {
         let path = program.to_str().expect("UTF-8");
         let definitions = definitions(&id, path, &code);
         let symbols = ModuleSymbols::new(&definitions);
-        // A call from within returns behind its first byte.
+        // A return address inside the function lies after its first byte.
         let frames = symbols.frames(known + 1);
         assert!(is_known(&frames), "{name}: {frames:?}; {:?}", symbols.cautions());
     }
 }
 
-/// What was stripped off a program and lies among debug files has its names, though not where its code was in the file.
+/// A separate debug file holds the names, but not the offset of the code in the original file.
 #[test]
 fn debug_files_alone_name_functions() {
     let folder = Folder::new("stripped");
@@ -277,7 +278,7 @@ fn debug_files_alone_name_functions() {
         assert!(is_known(&frames), "{name}: {frames:?}");
         assert!(
             named(module.bytes + 4096).is_empty(),
-            "{name}: another mapping tells nothing"
+            "{name}: a mapping of another size gives no names"
         );
     }
 }

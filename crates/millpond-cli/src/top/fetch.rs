@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// For a look, from the connection to the end of the answer. A monitor answers at once, or its process is stopped.
+/// The time limit for one request, from the connection to the end of the answer. A monitor answers at once unless its process is stopped.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
 /// Bytes of an answer at most.
@@ -70,12 +70,12 @@ fn read(body: &str) -> Result<Stats, FetchError> {
     Ok(stats)
 }
 
-/// The beginning of a text that somebody else chose, short enough for an error.
+/// Returns the beginning of a text from another process, short enough for an error.
 fn excerpt(text: &str) -> String {
     short(&text.chars().take(81).collect::<String>(), 80)
 }
 
-/// Returns the JSON of what a process has, as it sent it.
+/// Returns the JSON of a process's statistics, unchanged.
 pub(crate) fn json(target: &Target) -> Result<String, FetchError> {
     let body = body(target)?;
     read(&body).map(|_| body)
@@ -97,7 +97,7 @@ fn body(target: &Target) -> Result<String, FetchError> {
     Err(last)
 }
 
-/// Connects to a Unix socket without waiting: where the queue of a process that is stopped is full, the error is `WouldBlock`.
+/// Connects to a Unix socket without waiting. The error is `WouldBlock` if the socket's queue is full, as that of a stopped process can be.
 fn connect(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -107,7 +107,7 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// A connection whose reads and writes can be limited in time.
+/// A connection whose reads and writes can have a time limit.
 trait Limited: Read + Write {
     fn limit(&self, time: Duration) -> io::Result<()>;
 }
@@ -126,7 +126,7 @@ impl Limited for UnixStream {
     }
 }
 
-/// Sends the request and reads the answer, all of it before `end`.
+/// Sends the request and reads the whole answer before `end`.
 fn ask(mut stream: impl Limited, end: Instant) -> Result<String, FetchError> {
     let limit = |stream: &dyn Limited| {
         let left = end.saturating_duration_since(Instant::now());
@@ -148,7 +148,7 @@ fn ask(mut stream: impl Limited, end: Instant) -> Result<String, FetchError> {
             Err(error) => return Err(error.into()),
         }
         if answer.len() > MOST {
-            return Err(FetchError::Other("its answer does not end".to_owned()));
+            return Err(FetchError::Other("its answer has more than 64 MiB".to_owned()));
         }
     }
     let other = |why: &str| FetchError::Other(why.to_owned());
@@ -185,7 +185,7 @@ mod tests {
         assert!(read(&schema).expect_err("no JSON").to_string().len() < 200);
     }
 
-    /// Answers one connection on a socket of its own with `serve`, and returns what asking it comes to.
+    /// Serves one connection on a new socket with `serve`, and returns the outcome of a request to it.
     fn asked(name: &str, serve: impl FnOnce(UnixStream) + Send) -> Result<String, FetchError> {
         let path = std::env::temp_dir().join(format!("millpond-fetch-{name}-{}.sock", std::process::id()));
         let listener = UnixListener::bind(&path).expect("a socket");
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn a_server_that_sends_a_byte_at_a_time_is_given_up() {
         let outcome = asked("slow", |mut client| {
-            // Each byte comes well within the time of one read. Ends when the client hangs up.
+            // Each byte arrives well within the time limit of one read. The loop ends when the client closes the connection.
             while client.write_all(b"H").is_ok() {
                 std::thread::sleep(Duration::from_millis(100));
             }
@@ -212,7 +212,7 @@ mod tests {
     fn json_is_passed_on_only_if_it_is_the_monitors() {
         let answer = |body: &'static str| {
             asked("json", move |mut client| {
-                // What is closed with bytes unread is reset.
+                // Closing a socket with unread bytes resets the connection.
                 let mut request = [0; 100];
                 let mut length = 0;
                 while !request[..length].ends_with(b"\r\n\r\n") {

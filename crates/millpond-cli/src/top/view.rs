@@ -172,7 +172,7 @@ fn render(app: &App, area: Rect, buffer: &mut Buffer, keys: bool) {
     if app.help && keys {
         help::draw(area, buffer, palette);
     }
-    // Names come from other processes. A mark without a width of its own stands in the cell of the character before it.
+    // Names come from other processes. A zero-width character is stored in the cell of the character before it.
     for cell in &mut buffer.content {
         if cell.symbol().contains(steers) {
             let plain: String = cell.symbol().chars().filter(|c| !steers(*c)).collect();

@@ -1,4 +1,4 @@
-//! A file that leads a browser to the address of a page.
+//! A file that redirects a browser to the address of a page.
 //!
 //! The address holds the token that opens the page. Every user of a machine can read the arguments of every process, so a browser is
 //! given the path of a file that only this user can read.
@@ -9,12 +9,12 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// The file. It is removed when this is dropped.
+/// The path of the file. Dropping this removes the file.
 #[derive(Debug)]
 pub(super) struct Redirect(PathBuf);
 
 impl Redirect {
-    /// Writes the file into the user's folder for the time of a session, or into the folder for temporary files.
+    /// Writes the file into `XDG_RUNTIME_DIR`, or into the folder for temporary files if that is not a folder.
     pub(super) fn new(address: &str) -> io::Result<Self> {
         let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let folder = folder.filter(|folder| folder.is_dir());
@@ -41,7 +41,7 @@ impl Redirect {
 
 impl Drop for Redirect {
     fn drop(&mut self) {
-        // It may have been removed already, with the folder.
+        // The file may already be gone, because its folder was removed.
         let _ = remove_file(&self.0);
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn run(listener: &TcpListener, port: u16, site: Site) -> Result<Exit,
     loop {
         match listener.accept() {
             Ok((stream, _)) => {
-                // Without a place this connection closes.
+                // If no place is free, this connection closes.
                 let Some(place) = Clients::admit(&clients, stream) else {
                     continue;
                 };
@@ -64,20 +64,20 @@ pub(super) fn run(listener: &TcpListener, port: u16, site: Site) -> Result<Exit,
     }
 }
 
-/// The connections that are served at the moment, the oldest first.
+/// The connections that are being served, oldest first.
 #[derive(Debug, Default)]
 struct Clients(Mutex<Vec<Connection>>);
 
 #[derive(Debug)]
 struct Connection {
     stream: Arc<TcpStream>,
-    /// Whether a request of somebody who knows the token has arrived.
+    /// Whether a request with the right token has arrived.
     is_known: bool,
 }
 
 impl Clients {
-    /// Takes a connection among those that are served. Where there are too many, the oldest one that has not sent a valid request
-    /// is closed for it: connections that stay silent must not keep the owner out.
+    /// Adds a connection to those that are served. If there are too many, closes the oldest one that has not sent a valid request:
+    /// silent connections must not keep the owner out. Returns `None` if all of them have sent one.
     fn admit(clients: &Arc<Self>, stream: TcpStream) -> Option<Place> {
         let stream = Arc::new(stream);
         let mut all = clients.all();
@@ -96,13 +96,13 @@ impl Clients {
         })
     }
 
-    /// A thread that panicked has left the list whole: nothing panics while it is changed.
+    /// Locks the list. A poisoned lock is used, because nothing panics while the list is changed.
     fn all(&self) -> MutexGuard<'_, Vec<Connection>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A connection among those that are served, until this is dropped.
+/// A connection that is being served. Dropping this removes it from the list.
 #[derive(Debug)]
 struct Place {
     clients: Arc<Clients>,

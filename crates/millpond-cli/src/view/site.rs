@@ -116,12 +116,12 @@ impl Site {
         &self.token
     }
 
-    /// Keeps the file that leads a browser here until the page is asked for.
+    /// Stores the file that redirects a browser to this page, until the page is requested.
     pub(super) fn set_redirect(&self, redirect: Redirect) {
         *self.redirect.lock().unwrap_or_else(PoisonError::into_inner) = Some(redirect);
     }
 
-    /// Removes that file.
+    /// Removes the redirect file.
     pub(super) fn remove_redirect(&self) {
         self.redirect
             .lock()

@@ -1,4 +1,4 @@
-//! Recordings, and a module, that no program would write.
+//! Builds hostile recordings, and a hostile module.
 
 use arrow_array::builder::{ListBuilder, UInt64Builder};
 use arrow_array::{
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
 
-/// A recording in the making, by our writer.
+/// A recording that is being written by the normal writer.
 pub(crate) struct Made {
     writer: Writer<Vec<u8>>,
     next: u64,
@@ -24,7 +24,7 @@ impl Made {
         Self::with_fact("train")
     }
 
-    /// One whose program is called that.
+    /// Creates a recording of a program of this name.
     pub(crate) fn with_fact(program: &str) -> Self {
         let facts = [("program".to_owned(), program.to_owned())];
         let writer = Writer::new(Vec::new(), &facts).expect("memory");
@@ -55,7 +55,7 @@ impl Made {
         self.say(row, Some(text), None);
     }
 
-    /// Code from 0x1000 to 0x2000.
+    /// Defines a module whose code lies from 0x1000 to 0x2000.
     pub(crate) fn module(&mut self, build_id: &str, path: &str) {
         let row = Row {
             address: 0x1000,
@@ -65,7 +65,7 @@ impl Made {
         self.say(row, Some(&format!("{build_id}\n{path}")), Some(&[0x1000]));
     }
 
-    /// So many devices, each with a pool of the number after its own, and a block in it.
+    /// Defines `devices` devices, each with a pool and a block in it. The pool's number is the device's plus one.
     pub(crate) fn devices(&mut self, devices: u32) {
         for device in 0..devices {
             let row = Row {
@@ -91,7 +91,7 @@ impl Made {
         self.writer.push(&row).expect("memory");
     }
 
-    /// Blocks that live, of the stacks from 1 on in turn.
+    /// Allocates blocks that are not freed. They have the stacks from 1 on in turn.
     pub(crate) fn blocks(&mut self, blocks: u32, stacks: u32) {
         for number in 0..blocks {
             let stack = number.checked_rem(stacks).map_or(0, |at| at + 1);
@@ -99,14 +99,14 @@ impl Made {
         }
     }
 
-    /// Blocks that live, of the tags and pools from 1 on in turn.
+    /// Allocates blocks that are not freed. They have the tags and pools from 1 on in turn.
     pub(crate) fn tagged(&mut self, blocks: u32, tags: u32, pools: u32) {
         for number in 0..blocks {
             self.block(0, number / pools % tags + 1, number % pools + 1, 512);
         }
     }
 
-    /// Blocks that live, of random bytes at random addresses.
+    /// Allocates blocks of 512 bytes at random addresses, which are not freed.
     pub(crate) fn random_blocks(&mut self, blocks: u32) {
         let mut state = 1_u64;
         for _ in 0..blocks {
@@ -128,16 +128,16 @@ impl Made {
     }
 }
 
-/// A column that is none of ours, and what is wrong with it.
+/// A column outside the format, and what is wrong with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extra {
-    /// Its offsets do not begin where numbers do.
+    /// Its offsets are not aligned.
     UnalignedLargeList,
     /// Its buffer of types is empty.
     UnionWithoutTypes,
 }
 
-/// A recording of one batch, whose rows are alike but for their kinds; with other columns behind ours.
+/// Returns a recording of one batch whose rows differ only in their kinds. The extra columns follow the columns of the format.
 pub(crate) fn raw(rows: usize, kind: impl Fn(usize) -> u8, id: i64, extras: &[Extra]) -> Vec<u8> {
     let item = Arc::new(Field::new("item", DataType::UInt64, false));
     let mut lists = ListBuilder::new(UInt64Builder::new()).with_field(Arc::clone(&item));
@@ -171,7 +171,7 @@ pub(crate) fn raw(rows: usize, kind: impl Fn(usize) -> u8, id: i64, extras: &[Ex
     let schema = Arc::new(Schema::new(fields).with_metadata(metadata));
     let arrays = columns.into_iter().map(|(_, array)| array).collect();
     let batch = RecordBatch::try_new(Arc::clone(&schema), arrays).expect("columns of one length");
-    // Only plain buffers can be made to lie where they do not belong.
+    // Only uncompressed buffers can be damaged by changing their description.
     let compression = extras.is_empty().then_some(CompressionType::ZSTD);
     let options = IpcWriteOptions::default()
         .try_with_compression(compression)
@@ -205,13 +205,13 @@ fn column(extra: Extra, rows: usize) -> ArrayRef {
     }
 }
 
-/// Changes what the batch's description says of the last buffer of the length that only the column's own has.
+/// Changes the batch's description of the last buffer that has the length of the extra column's own buffer.
 fn damage(file: &mut [u8], extra: Extra, rows: usize) {
     let length = match extra {
         Extra::UnalignedLargeList => 8 * (rows as i64 + 1),
         Extra::UnionWithoutTypes => rows as i64,
     };
-    // A buffer is two numbers there: where it begins and how long it is.
+    // The description of a buffer is two numbers: its offset and its length.
     let place = file
         .windows(8)
         .rposition(|bytes| bytes == length.to_le_bytes())
@@ -226,7 +226,7 @@ fn damage(file: &mut [u8], extra: Extra, rows: usize) {
     file[at..at + 8].copy_from_slice(&value.to_le_bytes());
 }
 
-/// Sections that whoever wants lines of code reads.
+/// The sections that are read to find lines of code.
 const SECTIONS: [&str; 12] = [
     ".debug_abbrev",
     ".debug_addr",
@@ -242,7 +242,7 @@ const SECTIONS: [&str; 12] = [
     ".debug_str_offsets",
 ];
 
-/// A shared object of this build id whose sections are all the same few bytes, which decompress to `bytes` zeroes.
+/// Returns a shared object with this build id. All its sections are the same few bytes, which decompress to `bytes` zeroes.
 pub(crate) fn elf(build_id: u32, bytes: u64) -> Vec<u8> {
     const HEADER: usize = 64;
     let mut zeroes = zstd::Encoder::new(Vec::new(), 19).expect("it can");
@@ -251,7 +251,7 @@ pub(crate) fn elf(build_id: u32, bytes: u64) -> Vec<u8> {
     for _ in 0..bytes >> 20 {
         zeroes.write_all(&block).expect("memory");
     }
-    // How they are compressed, how many there are and how they are aligned.
+    // The compression header: the type, the uncompressed size, and the alignment.
     let mut compressed = [2_u64, bytes, 1].map(u64::to_le_bytes).concat();
     compressed.extend(zeroes.finish().expect("memory"));
     let mut note = [4_u32, 4, 3].map(u32::to_le_bytes).concat();
@@ -262,7 +262,7 @@ pub(crate) fn elf(build_id: u32, bytes: u64) -> Vec<u8> {
     let note_at = HEADER as u64;
     let compressed_at = note_at + note.len() as u64;
     let names_at = compressed_at + compressed.len() as u64;
-    // Name, type, flags, where it is, how long, alignment.
+    // Name, type, flags, offset, length, alignment.
     headers.push([1, 7, 2, note_at, note.len() as u64, 4]);
     for section in SECTIONS {
         let name = names.len() as u64;

@@ -1,15 +1,15 @@
-//! The command as a child process with a limit of address space and of time.
+//! Runs the command as a child process with a limit on address space and time.
 
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Address space of a child, in KiB: 1.4 GiB.
+/// The limit on a child's address space, in KiB: 1.4 GiB.
 const SPACE: u64 = 1_468_006;
-/// After so long it is killed.
+/// The time after which a child is killed.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What a child may have in main memory for a file of less than five megabytes.
+/// The most bytes that a child may have in main memory for a file of less than 5 MiB.
 pub(crate) const MOST_MEMORY: u64 = 600 << 20;
 
 /// How a child ended.
@@ -23,7 +23,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// That it neither panicked nor crashed, and refused in one line if it did.
+    /// Asserts that the command neither panicked nor crashed, and that a refusal is one line.
     #[track_caller]
     pub(crate) fn check(&self, name: &str) {
         assert!(
@@ -42,7 +42,7 @@ impl Ran {
     }
 }
 
-/// Runs the command; kills it and fails where it takes too long.
+/// Runs the command. Kills it and panics if it takes too long.
 pub(crate) fn limited(arguments: &[String]) -> Ran {
     let mut command = Command::new("sh");
     command
@@ -92,9 +92,9 @@ fn reader(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<Strin
     })
 }
 
-/// The most bytes that a child has had in main memory since it began to run its program; 0 where it has ended.
+/// Returns the most bytes that a child has had in main memory since it began to run its program; 0 if it has ended.
 ///
-/// What wait4(2) tells instead is at least what this process had when it started the child.
+/// The figure of wait4(2) would be at least the memory of this process when it started the child.
 fn high_water(child: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -187,7 +187,7 @@ fn pages_and_pictures_of_other_programs_are_not_replaced() {
         );
         assert_eq!(std::fs::read(&path).expect("still there"), content, "{name}");
     }
-    // Its own are, each of them twice.
+    // The command replaces its own pictures. The second run replaces the file of the first.
     for name in ["own.svg", "own.png"] {
         let named = dir.join(name).display().to_string();
         for _ in 0..2 {

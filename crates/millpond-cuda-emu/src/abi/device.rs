@@ -45,9 +45,9 @@ fn attribute(number: i32, device: u32, options: &Options) -> Option<i32> {
         90 => 1,
         91 => 1, // host pointers of registered memory are device pointers
         95 => 1,
-        97 => 166_912,                             // shared memory of a block that asks for it
+        97 => 166_912,                             // shared memory of a block that opts in
         99 => 1,                                   // registration
-        102 | 103 | 110 => i32::from(options.vmm), // and memory that leaves its process as a file
+        102 | 103 | 110 => i32::from(options.vmm), // virtual memory management, its export as a file, and GPUDirect RDMA of it
         106 => 32,                                 // blocks of a multiprocessor
         108 | 109 => 0,
         111 => 1_024, // shared memory that the driver keeps

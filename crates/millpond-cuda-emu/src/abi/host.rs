@@ -14,7 +14,7 @@ entries! {
         }
         let mut state = call.driver.state();
         state.refuse_unsafe(call.thread)?;
-        // No bytes are no error, unlike of device memory, and no memory.
+        // A size of 0 is not an error here, unlike for device memory. It allocates nothing.
         if bytes == 0 {
             return at.set(0);
         }
@@ -68,7 +68,8 @@ entries! {
     cuMemHostGetFlags none 2030 Driver (flags: Out<u32>, at: usize) |call| {
         let state = call.driver.state();
         match state.memory.block(at as u64).map(|(_, block)| &block.kind) {
-            // Every pinned block is mapped, asked for or not: addresses are unified. Of registered memory no flags are documented.
+            // Every pinned block is mapped, whether or not the client asked for it, because addresses are unified. The flags of
+            // registered memory are not documented.
             Some(Kind::Host(found)) => flags.set(found | 2),
             _ => Err(Code::INVALID_VALUE),
         }

@@ -129,7 +129,7 @@ entries! {
         let context = state.memory.block(at).filter(|(base, _)| *base == at).map(|(_, block)| block.context);
         let context = context.ok_or(Code::INVALID_VALUE)?;
         state.unwaited_block(at, call.origin());
-        // The driver may wait for the device before it takes memory away, and this one does. What came from a pool it takes at once.
+        // A driver may wait for the device before it frees memory, and this one does. It frees memory of a pool without a wait.
         let open = if state.memory.is_pooled(at) { Vec::new() } else { state.queue.open(context, 0) };
         let mut state = call.driver.wait(state, &open);
         let block = state.memory.free(at)?;

@@ -34,7 +34,8 @@ fn load(call: &Call, module: Out<usize>, image: In<u8>) -> Answer {
     load_text(call, module, &text.to_string_lossy())
 }
 
-/// The kernels of a cubin: of each there is a section of code. Foreign code is not run, so only the names are read.
+/// Returns the names of the kernels in a cubin, which has a section of code for each kernel. The code is not read, because the emulator
+/// does not run foreign code.
 fn cubin(image: In<u8>) -> Answer<Vec<String>> {
     let bytes = |at: u64, count: usize| -> Answer<Vec<u8>> {
         let at = usize::try_from(at).map_err(|_| Code::INVALID_IMAGE)?;
@@ -44,7 +45,8 @@ fn cubin(image: In<u8>) -> Answer<Vec<String>> {
         let digits = bytes[at..at + size].iter().rev();
         digits.fold(0, |number, byte| (number << 8) | u64::from(*byte))
     };
-    // An ELF file of 64 bits: where its sections are told of, how many there are, and which has their names.
+    // The header of a 64-bit ELF file has the offset of the section table, the number of sections, and the index of the section with
+    // their names.
     let header = bytes(0, 64)?;
     let (table, count, named) = (
         number(&header, 40, 8),
@@ -66,20 +68,20 @@ fn cubin(image: In<u8>) -> Answer<Vec<String>> {
     Ok(kernels)
 }
 
-/// The newest PTX that a driver knows, as 87 for 8.7.
+/// Returns the newest version of PTX that a driver knows, such as 87 for 8.7.
 fn newest_ptx(driver: i32) -> u32 {
     let (major, minor) = (driver / 1000, driver % 1000 / 10);
     let newest = match (major, minor) {
         (..=11, _) => 70 + minor,
         (12, ..=5) => 80 + minor,
-        // 12.6 brought none.
+        // CUDA 12.6 has no new version of PTX.
         (12, _) => 79 + minor,
         _ => 90 + minor,
     };
     newest.unsigned_abs()
 }
 
-/// The version of a PTX text, as 87 for 8.7.
+/// Returns the version of a PTX text, such as 87 for 8.7.
 fn ptx_version(text: &str) -> Option<u32> {
     let (_, rest) = text.split_once(".version")?;
     let (major, minor) = rest.split_whitespace().next()?.split_once('.')?;
@@ -118,9 +120,9 @@ fn explain(why: Code, count: u32, options: In<i32>, values: In<usize>) -> Answer
         let text = match why {
             Code::INVALID_IMAGE => "fatal: no .version, which every PTX text begins with",
             Code::INVALID_PTX => {
-                "fatal: no PTX: it begins with .version and .target, and every .entry has a body in brackets"
+                "fatal: not PTX: a PTX text begins with .version and .target, and every .entry has a body in braces"
             }
-            Code::UNSUPPORTED_PTX_VERSION => "fatal: the .version is newer than this driver",
+            Code::UNSUPPORTED_PTX_VERSION => "fatal: the .version is newer than this driver supports",
             Code::NO_BINARY_FOR_GPU => "fatal: a compiled image, and this device runs no foreign code",
             _ => "fatal: the image cannot be loaded",
         };
@@ -132,7 +134,7 @@ fn explain(why: Code, count: u32, options: In<i32>, values: In<usize>) -> Answer
     Ok(())
 }
 
-/// The eighth byte of ELF files that are cubins, of CUDA 12 and 13.
+/// The eighth byte of an ELF file that is a cubin. The first value is that of CUDA 12, the second that of CUDA 13.
 const CUBINS: [u8; 2] = [0x33, 0x41];
 
 /// The parameters of a launch, copied out of the client's memory at the call, as the driver does.

@@ -100,7 +100,7 @@ entries! {
         if props.handle_types != 0 {
             return Err(Code::NOT_SUPPORTED);
         }
-        // Older drivers know no limit.
+        // Drivers before CUDA 12.2 do not support a limit.
         let max = if call.options().version < 12_020 { 0 } else { props.max_size as u64 };
         let handle = call.driver.state().memory.create_pool(device, max)?;
         pool.set(handle as usize)

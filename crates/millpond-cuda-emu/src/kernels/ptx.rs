@@ -1,9 +1,9 @@
-//! The little of PTX that is read: its version, its target, and the names of its entries. No instruction is looked at.
+//! Reads the version and the target of a PTX text, and the names and the extent of its entries. Instructions are not read.
 #![forbid(unsafe_code)]
 
 use crate::error::{Answer, Code};
 
-/// The newest PTX that drivers of a version of CUDA compile, from the table of releases in the documentation of PTX.
+/// The newest version of PTX that the driver of each version of CUDA compiles, from the table of releases in the documentation of PTX.
 const NEWEST: &[(i32, (u32, u32))] = &[
     (11_000, (7, 0)),
     (11_010, (7, 1)),
@@ -27,7 +27,7 @@ const NEWEST: &[(i32, (u32, u32))] = &[
     (13_010, (9, 1)),
 ];
 
-/// The words of a text: what is between spaces, without comments, and brackets and semicolons each by themselves.
+/// Returns the words of a text, which whitespace and comments separate. Each bracket and each semicolon is a word of its own.
 fn words(ptx: &str) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = ptx;
@@ -56,8 +56,8 @@ fn words(ptx: &str) -> Vec<&str> {
     words
 }
 
-/// Whether a text begins as PTX does, with its version and its target, is of a version that the driver compiles, and has a body for every
-/// entry.
+/// Checks that a text begins with its version and its target as PTX does, that the driver compiles this version, and that every entry has
+/// a body.
 pub(super) fn check(ptx: &str, driver: i32) -> Answer {
     let words = words(ptx);
     let [first, version, directive, target, ..] = words[..] else {
@@ -89,7 +89,7 @@ pub(super) fn check(ptx: &str, driver: i32) -> Answer {
     bodies(&words)
 }
 
-/// Brackets are closed in order, and every entry has a body before the next begins.
+/// Checks that brackets are closed in order, and that every entry has a body before the next entry begins.
 fn bodies(words: &[&str]) -> Answer {
     let (mut open, mut waits) = (Vec::new(), false);
     for word in words {
@@ -112,7 +112,7 @@ fn bodies(words: &[&str]) -> Answer {
     Ok(())
 }
 
-/// The names of the entries.
+/// Returns the names of the entries.
 pub(super) fn entries(ptx: &str) -> Vec<String> {
     let words = words(ptx);
     let names = words.windows(2).filter(|pair| pair[0] == ".entry");
@@ -132,7 +132,7 @@ mod tests {
         );
         assert_eq!(entries(&text), ["fill", "scale"]);
         assert_eq!(check(&text, 12_080), Ok(()));
-        assert_eq!(check(HEAD, 12_080), Ok(()), "a module of nothing");
+        assert_eq!(check(HEAD, 12_080), Ok(()), "an empty module");
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(check(&of("8.8"), 12_080), Err(Code::UNSUPPORTED_PTX_VERSION));
         assert_eq!(check(&of("9.0"), 12_090), Err(Code::UNSUPPORTED_PTX_VERSION));
         assert_eq!(check(&of("9.0"), 13_000), Ok(()));
-        assert_eq!(check(&of("8.5"), 12_060), Ok(()), "as of the release before");
+        assert_eq!(check(&of("8.5"), 12_060), Ok(()), "the version of CUDA 12.5");
         assert_eq!(check(&of("7.0"), 10_020), Err(Code::UNSUPPORTED_PTX_VERSION));
     }
 }

@@ -11,7 +11,7 @@ pub(crate) struct Bytes {
     pub(crate) shared: Option<u64>,
 }
 
-/// Devices, as bits.
+/// A set of devices, with one bit for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Devices(u64);
 
@@ -42,7 +42,7 @@ pub(crate) struct Mapped {
     pub(crate) offset: u64,
     /// The physical handle it came from; 0 for what the emulator mapped by itself.
     pub(crate) handle: u64,
-    /// The devices whose work may touch it.
+    /// The devices whose work may access it.
     pub(crate) access: Devices,
     /// Whether this is the first piece of what one call mapped.
     pub(crate) first: bool,
@@ -88,7 +88,7 @@ impl Pages {
         self.at.remove(&at);
     }
 
-    /// Answers who may touch the piece from then on.
+    /// Sets whether a device may access a piece. Returns the devices that may access it afterwards.
     pub(crate) fn set_access(&mut self, at: u64, device: u32, allowed: bool) -> Devices {
         match self.at.get_mut(&at) {
             Some(piece) => {
@@ -105,7 +105,7 @@ impl Pages {
         (at < start + piece.len).then_some((start, piece))
     }
 
-    /// Whether all of a range is mapped by pieces of which something holds.
+    /// Returns whether pieces that all satisfy a condition map the whole range.
     pub(crate) fn all(&self, at: u64, len: u64, holds: impl Fn(&Mapped) -> bool) -> bool {
         let Some(end) = at.checked_add(len) else {
             return false;
@@ -120,7 +120,7 @@ impl Pages {
         true
     }
 
-    /// Store, offset and length of every part of a range, if some device may touch all of it.
+    /// Returns the store, offset and length of every part of a range, if for each part there is a device that may access it.
     pub(crate) fn translate(&self, at: u64, len: u64) -> Option<Vec<(Bytes, u64, u64)>> {
         let end = at.checked_add(len)?;
         let mut parts = Vec::new();

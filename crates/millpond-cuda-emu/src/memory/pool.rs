@@ -90,7 +90,7 @@ impl Memory {
     pub(crate) fn create_pool(&mut self, device: u32, max: u64) -> Answer<u64> {
         self.card(device)?;
         let handle = self.new_id();
-        // As the driver does: no pool is refused a chunk that begins below its limit.
+        // The limit is rounded up to whole chunks as by the real driver: a pool may take a chunk that begins below its limit.
         let max = max.checked_next_multiple_of(CHUNK).unwrap_or(0);
         let pool = Pool {
             max,

@@ -9,7 +9,7 @@ use crate::error::{Answer, Code};
 use crate::strict::{Access, Origin, Place};
 use std::os::fd::OwnedFd;
 
-/// Addresses are reserved in pages of the host: memory comes in granules all the same.
+/// The unit in which clients reserve addresses: a page of the host. Physical memory comes in granules.
 const HOST_PAGE: u64 = 4096;
 
 /// Physical memory. It lives as long as a handle or a map of it does; memory that may leave its process, as long as any process has
@@ -25,7 +25,7 @@ pub(crate) struct Handle {
     /// Handles: what was created and retained, less what was released.
     handles: u32,
     maps: u32,
-    /// Whether it was made for GPUDirect RDMA.
+    /// Whether the memory was created for GPUDirect RDMA.
     pub(crate) rdma: bool,
 }
 
@@ -218,13 +218,13 @@ impl Memory {
         Ok(())
     }
 
-    /// Mappings that are exactly this range; none where it is not so.
+    /// Returns the number of mappings that together are exactly this range, or 0 if there are no such mappings.
     pub(crate) fn mappings(&self, at: u64, len: u64) -> usize {
         let pieces = self.pages.exactly(at, len).unwrap_or_default();
         pieces.iter().filter(|(_, piece)| piece.first).count()
     }
 
-    /// What is mapped in a range that can be unmapped as a whole.
+    /// Returns the pieces that are mapped in a range. It is an error if the range cannot be unmapped as a whole.
     pub(crate) fn mapped(&self, at: u64, len: u64) -> Answer<Vec<(u64, Mapped)>> {
         if len == 0 || !self.reserved(at, len) {
             return Err(Code::INVALID_VALUE);
@@ -232,8 +232,8 @@ impl Memory {
         self.pages.exactly(at, len).ok_or(Code::INVALID_VALUE)
     }
 
-    /// The physical memory behind each part of a range, where addresses and memory are the client's to bring together: the same page
-    /// can be at several addresses.
+    /// Returns each part of a range with the physical memory behind it. The memory is known only for ranges that the client maps itself,
+    /// where one page can be at several addresses.
     pub(crate) fn places(&self, access: Access) -> Vec<(Access, Option<Place>)> {
         let whole = vec![(access, None)];
         let reserved =

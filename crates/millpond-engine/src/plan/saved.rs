@@ -102,11 +102,11 @@ impl Plan {
 
     /// Two slots that live at once and share memory, if there are any.
     ///
-    /// Goes around the circle of time twice with the slots that live, ordered by offset: a slot that comes is held against its
-    /// two neighbours only, so many slots that share one place one after the other cost no more than others.
+    /// Goes through the period twice and keeps the live slots ordered by offset. Each new slot is compared only with its two
+    /// neighbours, so the cost does not grow when many slots use the same offset one after another.
     pub(super) fn overlap(&self) -> Option<(usize, usize)> {
         let period = self.step.period();
-        // Two rounds, because what lives when a step ends meets what the next one begins with.
+        // Two rounds, because a slot that is live at the end of a step can overlap a slot at the start of the next step.
         let mut ends: Vec<Vec<usize>> = vec![Vec::new(); 2 * period];
         let mut live: BTreeMap<(u32, u64), usize> = BTreeMap::new();
         for (time, slot) in (0..period).chain(0..period).enumerate() {
@@ -137,7 +137,7 @@ impl Plan {
     }
 }
 
-/// Where in its region a slot ends.
+/// Returns the offset in its region at which a slot ends, or 0 if the slot has no place.
 fn place_end(place: Option<Place>, slot: &Slot) -> u64 {
     place.map_or(0, |place| place.offset.saturating_add(slot.bytes))
 }
@@ -217,7 +217,7 @@ mod tests {
         assert!(Plan::from_text(&text.replace(" 256\n", " 512\n")).is_ok());
     }
 
-    /// The old check, over all pairs: what the sweep must agree with.
+    /// The reference for the sweep: compares all pairs of slots.
     fn overlaps(plan: &Plan) -> bool {
         let place =
             |i: usize| plan.places[i].map(|p| (p.region, p.offset, p.offset + plan.step.slots[i].bytes));
@@ -265,7 +265,7 @@ mod tests {
         assert!((200..1_800).contains(&found), "{found}");
     }
 
-    /// One place that half a million blocks have one after the other: each pair of them would be 10^11 comparisons.
+    /// Half a million blocks use the same offset one after another. Comparing every pair would take about 10^11 comparisons.
     #[test]
     fn many_slots_at_one_place_are_checked_without_comparing_all_pairs() {
         let text = format!("{FIRST_LINE}\n{}", "512 0 1 0\n".repeat(500_000));

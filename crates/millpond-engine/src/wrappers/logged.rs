@@ -165,8 +165,9 @@ impl fmt::Display for SourceEvent<'_> {
 
 /// A source that shows every call, once it is done, to a sink of the caller's.
 ///
-/// A panic of the sink passes through, and what the call took is lost until the source is dropped. It leaves an
-/// [`Engine`](crate::Engine) over the source half changed, which is not to be used again; a pool sees to that itself.
+/// A panic in the sink propagates to the caller. Memory that the call took is lost until the source is dropped. The panic
+/// leaves an [`Engine`](crate::Engine) over the source half changed, so the engine must not be used again. A pool detects this
+/// and stops using its engine.
 ///
 /// ```
 /// use millpond_engine::{Logged, Simulated, Source, SourceEvent};

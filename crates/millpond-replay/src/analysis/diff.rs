@@ -127,7 +127,7 @@ pub(super) const FIGURES: [Figure; 9] = [
 
 fn measures([before, after]: [&Summary; 2]) -> Vec<Measure> {
     let measure = |(name, is_bytes, of): Figure| {
-        // What an allocator holds at one moment says nothing of the time before.
+        // The state at one moment has no figures for the time before.
         let told = |summary: &Summary| of(summary).filter(|_| !summary.state_only || name == "end");
         Measure {
             name,

@@ -9,10 +9,10 @@ use millpond_trace::history::{Flow, History, HistoryError, Start};
 use millpond_trace::recording::{Gauge, Kind, Row};
 use std::ops::Range;
 
-/// What a block that lives takes: an entry here, one in the tables of who watches, and as much again while the tables grow.
+/// The bytes that a live block takes: an entry here and one in the tables of the observers, and as much again while the tables grow.
 const LIVING: u64 = 2 * size_of::<(u64, Block)>() as u64 + 64;
 
-/// What a pool takes, in the same way.
+/// The bytes that a pool takes, counted in the same way.
 const POOL: u64 = 2 * size_of::<(u32, PoolState)>() as u64;
 
 /// A block in callers' hands.
@@ -134,7 +134,7 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// Bytes that the tables take.
+    /// Returns the bytes that the tables take.
     fn kept(&self) -> u64 {
         let blocks = self.live.len() + self.parked.len() + self.keyframe.new.len();
         LIVING * blocks as u64 + POOL * (self.pools.len() + self.devices.len()) as u64

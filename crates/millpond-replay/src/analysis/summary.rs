@@ -94,7 +94,7 @@ pub struct PoolSummary {
 pub struct Summary {
     /// The window.
     pub window: Window,
-    /// Whether it is what an allocator held at one moment, without a history: then only what is held is known.
+    /// Whether the recording only has what an allocator held at one moment, without a history. Only the held blocks are known then.
     pub state_only: bool,
     /// Whether names of sites have lines of code.
     #[serde(skip)]

@@ -24,7 +24,7 @@ pub(crate) struct Life {
     pub(crate) tag: u32,
     stream: u16,
     seen: bool,
-    /// Whether the program had given it back before the first event, so that no event takes it out of its hands.
+    /// Whether the program had freed it before the first event, so no event subtracts it from the held bytes.
     waiting: bool,
 }
 

@@ -232,7 +232,7 @@ fn the_script_reads_back_what_was_written() {
     );
 }
 
-/// What the script finds in a page: a sum over each curve, and the area below which places were left out.
+/// Runs the script on a page. Returns a sum over each curve, and the area below which places were left out.
 fn read_back(trace: &Trace, runs: &[Run<'_>], limit: u64) -> (Vec<f64>, f64) {
     let file = std::env::temp_dir().join(format!("millpond-page-{}-{limit}.html", std::process::id()));
     let mut html = Vec::new();
@@ -335,7 +335,7 @@ fn a_window_is_a_recording_of_what_was_replayed() {
     assert_eq!(replayed.report.peak_requested_bytes, 8_000_000);
 }
 
-/// A snapshot whose first event completes the free of a block of 512 bytes; then one of 64 bytes is allocated.
+/// A snapshot whose first event completes the free of a block of 512 bytes. The second event allocates 64 bytes.
 const BEGINS_WITH_A_COMPLETED_FREE: &[u8] = b"(dS'segments'\n(lsS'device_traces'\n(l(l\
     (dS'action'\nS'free_completed'\nsS'addr'\nI4096\nsS'size'\nI512\nsS'stream'\nI0\nsS'time_us'\nI1\nsa\
     (dS'action'\nS'alloc'\nsS'addr'\nI8192\nsS'size'\nI64\nsS'stream'\nI0\nsS'time_us'\nI2\nsaas.";
@@ -345,7 +345,7 @@ fn begins_with_a_completed_free() -> Trace {
     let trace = read.unwrap().traces.remove(0);
     assert!(
         trace.initial_blocks[0].pending,
-        "it waits for a stream when the recording begins"
+        "the block waits for a stream when the recording begins"
     );
     trace
 }

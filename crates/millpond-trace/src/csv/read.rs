@@ -105,7 +105,7 @@ struct Devices {
     ledgers: Vec<(i32, Ledger)>,
     index: Map<i32, usize>,
     last: usize,
-    /// Text of all devices' tags.
+    /// The limit on the text of all devices' tags.
     texts: Shared,
 }
 

@@ -12,7 +12,7 @@ use std::cell::Cell;
 
 /// Rows between two words on progress.
 const PROGRESS: u64 = 1 << 16;
-/// What a block that lives takes: an entry here, one in the table of who writes it, and as much again while the tables grow.
+/// The bytes that a live block takes: an entry here and one in the exporter's table, and as much again while the tables grow.
 const LIVING: u64 = 2 * size_of::<(u64, Row)>() as u64 + 40;
 
 /// One event.
@@ -32,7 +32,7 @@ pub(super) struct Source<'a> {
     pub(super) options: &'a ExportOptions<'a>,
     /// What the last walk met with.
     told: Cell<Told>,
-    /// Bytes that whoever is written for keeps of the events.
+    /// The bytes that the exporter keeps for the events.
     kept: Cell<u64>,
 }
 
@@ -61,7 +61,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// So many bytes more are kept of the events from now on; the walk ends where they are more than the recording may take.
+    /// Adds to the bytes that the exporter keeps for the events. The walk ends with an error when they exceed the recording's allowance.
     pub(super) fn keep(&self, bytes: u64) {
         self.kept.set(self.kept.get().saturating_add(bytes));
     }
@@ -230,7 +230,7 @@ struct Sorted<'a, 's, E> {
 }
 
 impl<E: FnMut(&Event<'_>) -> Result<(), ExportError>> Sorted<'_, '_, E> {
-    /// Blocks in the tables.
+    /// Returns the number of blocks in the tables.
     fn living(&self) -> u64 {
         let named = self.keyframe.as_ref().map_or(0, |keyframe| keyframe.found.len());
         (self.live.len() + self.waiting.len() + named) as u64

@@ -6,7 +6,7 @@ use super::{At, ExportError};
 use crate::recording::Kind;
 use crate::strings::Map;
 
-/// What a site takes, and its place in the table.
+/// The bytes that a site takes, with its entry in the table.
 const SITE: u64 = 2 * (size_of::<Site>() + size_of::<(Origin, usize)>()) as u64;
 
 /// Bytes asked for, and the blocks they are in.

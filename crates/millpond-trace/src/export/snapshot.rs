@@ -22,11 +22,11 @@ const MOST_DEVICES: i32 = 1024;
 const MOST_CATEGORIES: u32 = 9;
 /// The category that must be there where there are any: without it one version of the viewer throws.
 const UNKNOWN: &str = "unknown";
-/// Events of several devices that are written from one walk; a device of more has a walk of its own.
+/// The most events of several devices that one walk gathers. A device with more events has its own walk.
 const GATHERED: u64 = 1 << 19;
-/// What is kept of the blocks of one origin.
+/// The bytes kept for the blocks of one origin.
 const ORIGIN: u64 = 256;
-/// What the ranges around a block take.
+/// The bytes that the ranges around a block take.
 const RANGE: u64 = 64;
 /// The largest integer that the viewer takes for what it is.
 const EXACT: u64 = 1 << 53;
@@ -141,15 +141,15 @@ impl Seen {
     }
 }
 
-/// A device's trace in the making.
+/// A device's trace while it is being written.
 struct Trace<'a> {
     device: i32,
     seen: &'a Seen,
     places: Places,
-    /// Events that are not written, and those met with so far.
+    /// The number of first events that are not written, and the number of events seen so far.
     passed: u64,
     met: u64,
-    /// Those to be written, with their addresses, where several devices are written from one walk.
+    /// The events to write, with their addresses, if one walk gathers several devices.
     rows: Vec<(Row, u64)>,
 }
 
@@ -167,7 +167,7 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// Takes in an event of the device; answers it with its address where it is to be written.
+    /// Notes an event of the device. Returns it with its address if it is to be written.
     fn take(&mut self, row: &Row) -> Option<(Row, u64)> {
         let action = action(row)?;
         let address = match action {
@@ -255,7 +255,7 @@ struct Snapshot<'a, 's> {
 }
 
 impl Snapshot<'_, '_> {
-    /// The traces of all devices, by their numbers; answers how many events are in them.
+    /// Writes the traces of all devices, in the order of their numbers. Returns the number of events in them.
     fn traces(
         &mut self,
         devices: &BTreeMap<i32, Seen>,
@@ -272,7 +272,7 @@ impl Snapshot<'_, '_> {
         let mut events = 0;
         let mut rest = in_slots.as_mut_slice();
         while !rest.is_empty() {
-            // A walk for each device would be one of all events for each device, and there may be a thousand of few events each.
+            // A walk for each device would read all events again for each one, and there may be a thousand devices with few events each.
             let mut sum = 0_u64;
             let fits = |trace: &&Option<Trace<'_>>| {
                 sum = sum.saturating_add(trace.as_ref().map_or(0, |trace| trace.seen.events));
@@ -296,7 +296,7 @@ impl Snapshot<'_, '_> {
         Ok(events)
     }
 
-    /// Writes a device's trace as its events come.
+    /// Writes a device's trace while walking its events.
     fn streamed(&mut self, trace: &mut Trace<'_>) -> Result<u64, ExportError> {
         let mut list = self.pickle.begin_list()?;
         let source = self.source;
@@ -315,7 +315,7 @@ impl Snapshot<'_, '_> {
         Ok(written)
     }
 
-    /// Keeps the events of several devices.
+    /// Gathers the events of several devices in one walk.
     fn gather(&self, group: &mut [Option<Trace<'_>>]) -> Result<(), ExportError> {
         let places = group.iter().enumerate();
         let places: Map<i32, usize> = places
@@ -335,7 +335,7 @@ impl Snapshot<'_, '_> {
         })
     }
 
-    /// Writes what was kept of a device; an empty trace for none.
+    /// Writes the gathered events of a device, or an empty trace if there is no device. Returns the number of events.
     fn gathered(&mut self, trace: Option<Trace<'_>>) -> Result<u64, ExportError> {
         let mut list = self.pickle.begin_list()?;
         let (mut written, mut last) = (0, 0);
@@ -378,7 +378,7 @@ impl Snapshot<'_, '_> {
         self.pickle.end_list(list)
     }
 
-    /// A time of the recording, in microseconds since 1970.
+    /// Converts a time of the recording to microseconds since 1970.
     fn time_us(&self, time: u64) -> u64 {
         self.source.start().saturating_add(time) / 1_000
     }

@@ -12,10 +12,10 @@ use std::hash::Hash;
 
 /// Bytes of a name that are written: viewers are at ease with these, and no real name is as long.
 const MOST_NAME: usize = 4096;
-/// What a frame takes beside its names.
+/// The bytes that a frame takes besides its names.
 const FRAME: usize = size_of::<Frame>();
-/// Of the names of a stack that is written for one more origin, so much is taken to be kept: they are written rather than kept, and
-/// that takes time.
+/// The names of a stack are written again for each origin. They are not kept, but writing them takes time, so this fraction of their
+/// bytes is charged as kept.
 const WRITTEN: u64 = 16;
 
 /// What tells blocks of one origin from those of another.
@@ -77,7 +77,7 @@ impl Source<'_> {
             let bytes = frames
                 .iter()
                 .map(|frame| (FRAME + frame.function.len() + frame.file.len()) as u64);
-            // Tags and pools tell origins of one stack apart, each with all of its names.
+            // One stack has several origins if its tags or pools differ. Each origin has all names of the stack.
             self.keep(bytes.sum::<u64>() / WRITTEN);
             return frames;
         }

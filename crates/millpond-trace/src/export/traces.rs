@@ -12,7 +12,7 @@ use crate::strings::{Map, Shared};
 use crate::{Action, Caution, Format, ReadError, Recording, Trace};
 use std::collections::BTreeMap;
 
-/// What an event takes, with its time.
+/// The bytes that an event takes, with its time.
 const EVENT: u64 = size_of::<crate::Event>() as u64 + 2 * size_of::<u64>() as u64;
 
 /// A recording that can be replayed.
@@ -114,7 +114,7 @@ struct Devices {
     /// What traces call the pools.
     numbers: Map<u32, (u64, u64)>,
     devices: BTreeMap<i32, Device>,
-    /// Text of all devices' tags.
+    /// The limit on the text of all devices' tags.
     texts: Shared,
 }
 

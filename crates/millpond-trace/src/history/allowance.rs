@@ -1,17 +1,17 @@
-//! How much memory what is kept of a recording may take: in proportion to its file, whatever the file says.
+//! Limits the memory that is kept for a recording, in proportion to the size of its file.
 //!
-//! Columns of numbers that repeat compress a thousandfold, and one name may be used a million times: a file of some kilobytes can
-//! describe more than any memory holds. Recordings of programs do not: a row of theirs takes several bytes of the file. So whoever
-//! keeps something for each row, block or name of a recording charges it here, and one that asks for more is refused.
+//! Columns of repeated numbers compress a thousandfold, and one name can be used a million times, so a file of some kilobytes can
+//! describe more than any memory holds. Recordings of programs do not do that: each of their rows takes several bytes of the file. Code
+//! that keeps something for each row, block or name of a recording charges it here. A recording that asks for more is refused.
 
 use super::HistoryError;
 
-/// What any recording may take, however small its file.
+/// The bytes that any recording may take, however small its file is.
 const SHARE: u64 = 64 << 20;
-/// What it may take beside that for each byte of its file: twice what the densest recordings of programs do, which have a row in each
-/// two bytes.
+/// The additional bytes that a recording may take for each byte of its file. The densest recordings of programs have a row in every two
+/// bytes and take half of this.
 const PER_BYTE: u64 = 48;
-/// Rows that any recording may have, and one more for each byte of its file: the same as lines of a compressed text.
+/// The rows that any recording may have. It may have one more for each byte of its file, like lines of a compressed text.
 const ROWS: u64 = 1 << 20;
 
 /// The memory that may be kept of one recording.
@@ -20,12 +20,12 @@ pub struct Allowance {
     /// Bytes of the recording's file.
     file: u64,
     limit: u64,
-    /// What is kept for as long as the recording is open.
+    /// The bytes that are kept for as long as the recording is open.
     taken: u64,
 }
 
 impl Allowance {
-    /// That of a file of so many bytes.
+    /// Returns the allowance of a file of `bytes` bytes.
     pub(crate) fn of_file(bytes: u64) -> Self {
         Self {
             file: bytes,
@@ -34,7 +34,7 @@ impl Allowance {
         }
     }
 
-    /// Without a limit: that of rows which are in memory already, because a reader with limits of its own has read them.
+    /// Returns an allowance without a limit. It is for rows that are already in memory, read by a reader with its own limits.
     pub(crate) const fn unlimited() -> Self {
         Self {
             file: u64::MAX,
@@ -43,15 +43,15 @@ impl Allowance {
         }
     }
 
-    /// What is left of it beside `bytes`.
+    /// Returns the allowance after `bytes` are taken from it.
     pub(super) const fn beside(self, bytes: u64) -> Self {
         Self { taken: bytes, ..self }
     }
 
-    /// Makes sure that `bytes`, which `what` takes, are no more than may be kept.
+    /// Checks that the `bytes` that `what` takes are within the allowance.
     ///
     /// # Errors
-    /// They are more.
+    /// Returns an error if they exceed it.
     #[inline]
     pub fn check(self, what: &'static str, bytes: u64) -> Result<(), HistoryError> {
         if bytes.saturating_add(self.taken) <= self.limit {
@@ -64,7 +64,7 @@ impl Allowance {
         })
     }
 
-    /// Makes sure that a file of this many bytes can have that many rows.
+    /// Checks that a file of this size may have `rows` rows.
     pub(crate) fn check_rows(self, rows: u64) -> Result<(), HistoryError> {
         if rows <= ROWS.saturating_add(self.file) {
             return Ok(());

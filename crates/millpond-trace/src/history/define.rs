@@ -8,23 +8,23 @@ use std::sync::Arc;
 
 /// What `text` and names of a file may come to: more is left out.
 const MOST_TEXT: usize = 512 << 20;
-/// Bytes of one name: of longer ones only the beginning is kept, for each is copied wherever it is used.
+/// The most bytes kept of one name. Longer names are cut, because a name is copied wherever it is used.
 const MOST_NAME: usize = 8 << 10;
-/// Functions that are inlined into each other at one address.
+/// The most functions kept that are inlined into each other at one address.
 const MOST_INLINED: usize = 256;
-/// Addresses of a stack: of deeper ones the innermost are kept.
+/// The most addresses kept of one stack: the innermost ones.
 const MOST_DEEP: usize = 4 << 10;
-/// More devices than any machine has.
+/// The most devices of a recording, which is more than any machine has.
 const MOST_DEVICES: usize = 1024;
-/// What an entry takes beside its text, in any of the tables here.
+/// The bytes that an entry of any table here takes besides its text.
 const ENTRY: usize = 64;
-/// What a frame takes beside its text.
+/// The bytes that a frame takes besides its text.
 const FRAME: usize = size_of::<Frame>() + 48;
-/// Stacks are read a few times with the names of all their addresses, which many of them share: how much larger that may be than what
-/// is kept.
+/// The factor by which all stacks with the names of their addresses may exceed the allowance. Stacks share names, and each stack is read
+/// with all its names a few times.
 const SHARED: u64 = 4;
 
-/// The beginning of a name, as much of it as is kept.
+/// Returns the part of a name that is kept: its beginning.
 pub(super) fn cut(text: &str) -> &str {
     let most = text.len().min(MOST_NAME);
     let end = (0..=most).rev().find(|at| text.is_char_boundary(*at));
@@ -77,12 +77,12 @@ pub struct Definitions {
     pools: Map<u32, Pool>,
     threads: Map<u32, String>,
     stacks: Map<u32, Box<[u64]>>,
-    /// Many addresses may have the same.
+    /// The frames of each address. Addresses share them.
     frames: Map<u64, Arc<[Frame]>>,
     modules: Vec<Module>,
     devices: Map<i32, ()>,
     text: usize,
-    /// Names that were left out or cut because they are too many or too long.
+    /// The number of names and stacks that were left out or cut because there were too many or they were too long.
     pub dropped: u64,
 }
 
@@ -95,7 +95,7 @@ impl Definitions {
         self.dropped += u64::from(is_deep);
         list.truncate(if is_deep { MOST_DEEP } else { list.len() });
         let cost = match row.kind {
-            // Text is shared by all addresses.
+            // All addresses share the text.
             Kind::DefineFrame => ENTRY * list.len() + text.len().min(2 * MOST_INLINED * MOST_NAME),
             _ => text.len().min(3 * MOST_NAME) + 8 * list.len() + ENTRY,
         };
@@ -121,10 +121,10 @@ impl Definitions {
         }
     }
 
-    /// Makes sure that they are not more than a recording may have.
+    /// Checks that the definitions are within the recording's allowance.
     ///
     /// # Errors
-    /// They are.
+    /// Returns an error if they exceed it, or if there are too many devices.
     pub(super) fn check(&self, allowance: Allowance) -> Result<(), HistoryError> {
         if self.devices.len() > MOST_DEVICES {
             return Err(ReadError::TooManyDevices { limit: MOST_DEVICES }.into());
@@ -132,15 +132,16 @@ impl Definitions {
         allowance.check("its names and stacks", self.bytes())
     }
 
-    /// Bytes that they take, and those of the names of groups that are made of them.
+    /// Returns the bytes that the definitions take, with the group names that are made from them.
     pub(super) fn bytes(&self) -> u64 {
         2 * self.text as u64
     }
 
-    /// Makes sure that all stacks can be read with the names of their addresses.
+    /// Checks that all stacks can be read with the names of their addresses.
     ///
     /// # Errors
-    /// Few names and many stacks that share them would take too long, and too much where each stack is kept with its names.
+    /// Returns an error if many stacks share names in such a way that reading them would take too long, or keeping each stack with its
+    /// names would take too much memory.
     pub(super) fn check_stacks(&self, allowance: Allowance) -> Result<(), HistoryError> {
         let of_frame = |frame: &Frame| (FRAME + frame.function.len() + frame.file.len()) as u64;
         let of_address = |address: &u64| {
@@ -156,7 +157,7 @@ impl Definitions {
         Ok(())
     }
 
-    /// A name, cut where it is longer than any is kept.
+    /// Returns a copy of a name, cut if it is too long to keep.
     fn name(&mut self, text: &str) -> String {
         let kept = cut(text);
         self.dropped += u64::from(kept.len() < text.len());

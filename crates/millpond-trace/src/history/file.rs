@@ -1,4 +1,4 @@
-//! The file of a recording, open as long as it is looked at: whatever takes its name later, all walks read the same file.
+//! The open file of a recording. All walks read this file, even if another file takes its name later.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -9,7 +9,7 @@ use std::time::SystemTime;
 /// Bytes read at a time.
 const BUFFER: usize = 1 << 20;
 
-/// An open file, and how it was then.
+/// An open file, with its size and modification time when it was opened.
 #[derive(Debug)]
 pub(super) struct Opened {
     file: Arc<File>,
@@ -17,10 +17,10 @@ pub(super) struct Opened {
     modified: Option<SystemTime>,
 }
 
-/// Reads a file from its start, whoever else reads it.
+/// Reads a file from its start, independently of other readers.
 pub(super) type FromStart = BufReader<Place>;
 
-/// A place in a file that others read too.
+/// A reader's position in a file that other readers share.
 #[derive(Debug)]
 pub(super) struct Place {
     file: Arc<File>,
@@ -43,8 +43,8 @@ impl Opened {
         BufReader::with_capacity(BUFFER, Place { file, at: 0 })
     }
 
-    /// Whether it was written since without becoming longer: a recording that is still made grows, and one that is made does not
-    /// change.
+    /// Returns whether the file was written since it was opened, without becoming longer. A recording in progress only grows, and a
+    /// finished one does not change.
     pub(super) fn is_written_over(&self) -> io::Result<bool> {
         let metadata = self.file.metadata()?;
         let is_longer = metadata.len() > self.bytes;

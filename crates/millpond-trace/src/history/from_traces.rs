@@ -12,7 +12,7 @@ pub(super) fn history(recording: &Recording) -> History {
     let mut rows = Vec::new();
     let mut base = Base::default();
     let mut older = Vec::new();
-    // A device without a history held all along what it held when the snapshot was written.
+    // A device without a history is treated as if it had always held the blocks of the snapshot.
     for trace in recording.traces.iter().chain(&recording.standing) {
         let first = base.id + 1;
         older.push(first..first + trace.initial_blocks.len() as u64);
@@ -81,7 +81,7 @@ fn add(trace: &Trace, base: Base, rows: &mut Vec<Row>, definitions: &mut Definit
         definitions.note(&row, Some(tag), None);
     }
     let begun = trace.events.first().map_or(0, |event| event.time_us);
-    // They are named, and their frees with them, like every block whose tag is known.
+    // Blocks without a tag that are older than the recording get a tag of their own. Their frees get the same tag.
     let older = base.tag + trace.tags.len() as u32;
     if trace.initial_blocks.iter().any(|block| block.tag == 0) {
         let row = Row {

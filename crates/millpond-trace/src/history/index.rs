@@ -7,7 +7,7 @@ use crate::recording::{Gauge, Kind, Row};
 
 /// Pools and devices whose figures are kept; a recording of more is walked from its beginning.
 const MOST_FIGURES: usize = 256;
-/// Figures kept at all places together, 72 bytes each; keyframes behind are not noted as places.
+/// The most figures kept at all places together, 72 bytes each. Later keyframes are not noted as places.
 const MOST_KEPT: usize = 1 << 18;
 
 /// Where a walk begins.
@@ -32,7 +32,7 @@ pub(super) struct Index {
     /// Blocks that streams still use: a keyframe does not name them.
     parked: u64,
     latest: u64,
-    /// Figures at all of `starts`.
+    /// The number of figures at all `starts`.
     kept: usize,
     /// Of the batch that is walked.
     batch: Start,
@@ -84,7 +84,7 @@ impl Index {
         let mut start = std::mem::take(&mut self.batch);
         start.latest = self.latest;
         self.batch.bytes = start.bytes;
-        // A place takes as much as a figure or two by itself.
+        // A place itself takes as much memory as two figures.
         self.kept += start.figures.len() + 2;
         self.starts.push(start);
     }

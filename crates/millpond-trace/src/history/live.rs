@@ -86,7 +86,7 @@ impl Live {
         Some(row)
     }
 
-    /// Bytes that this takes, and as much again while the table grows.
+    /// Returns the bytes that the table takes while it grows: twice those of its entries.
     pub(super) fn bytes_kept(&self) -> u64 {
         2 * (self.blocks.len() * size_of::<(u64, Row)>()) as u64
     }

@@ -2,7 +2,7 @@
 
 use super::{Definitions, Frame};
 
-/// Functions of a stack, inlined ones included.
+/// The most functions of a stack, including inlined ones.
 const MOST_FRAMES: usize = 4 << 10;
 
 /// Whoever can say which functions an address of a recording lies in.
@@ -10,8 +10,8 @@ pub trait Symbols {
     /// The functions at an address of a stack, the innermost first where some were inlined; none where nobody knows.
     fn frames(&self, address: u64) -> Vec<Frame>;
 
-    /// A whole stack, the innermost function first. What has no name is called by its address. Of more functions than anybody reads the
-    /// innermost are told.
+    /// Returns the functions of a stack, innermost first. A function without a name is called by its address. A stack with too many
+    /// functions is cut to the innermost ones.
     fn stack(&self, addresses: &[u64]) -> Vec<Frame> {
         let named = |address: &u64| match self.frames(*address) {
             frames if frames.is_empty() => vec![Frame {

@@ -333,7 +333,7 @@ fn many_batches_are_walked_in_order() {
     assert!(matches!(cut.end, Some(End::Cut { .. })) && cut.len > 5 && cut.len < ROWS);
 }
 
-/// The numbers of blocks that a walk tells of.
+/// Returns the block numbers of all rows of a walk.
 fn walked(history: &History) -> Result<Vec<u64>, HistoryError> {
     let mut ids = Vec::new();
     history.walk(|row, _| {
@@ -343,7 +343,7 @@ fn walked(history: &History) -> Result<Vec<u64>, HistoryError> {
     Ok(ids)
 }
 
-/// A recording of so many blocks, each in a batch of its own.
+/// Returns a recording of these blocks, each in its own batch.
 fn blocks(ids: std::ops::RangeInclusive<u64>) -> Vec<u8> {
     let mut writer = Writer::new(Vec::new(), &[]).expect("memory");
     for id in ids.clone() {
@@ -367,11 +367,11 @@ fn a_recording_that_is_written_over_is_noticed() {
     let whole = blocks(1..=3);
     let file = Scratch::new("over.mpr", &whole);
     let history = History::open(&file.0, &ReadOptions::default()).expect("a recording");
-    // Longer than the clock of any file system takes to go on.
+    // This is longer than the resolution of any file system's timestamps.
     std::thread::sleep(std::time::Duration::from_millis(50));
     std::fs::write(&file.0, &whole).expect("room for a small file");
     assert!(matches!(walked(&history), Err(HistoryError::Changed)));
-    // A longer one of other batches does not have the rows that there were.
+    // A longer file with other batches does not have the rows of the first one.
     let file = Scratch::new("longer.mpr", &whole);
     let history = History::open(&file.0, &ReadOptions::default()).expect("a recording");
     std::fs::write(&file.0, rows_in_one_batch(2_000)).expect("room for a small file");

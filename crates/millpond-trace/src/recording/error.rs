@@ -18,8 +18,8 @@ pub enum RecordingError {
         /// The latest that can be read.
         known: u32,
     },
-    /// The thread that reads it panicked.
-    #[error("the recording cannot be read: its reader failed on what it holds")]
+    /// The thread that reads the recording panicked.
+    #[error("the recording cannot be read: the reader failed on its contents")]
     Panicked,
     /// Rows could not be put together: not for a caller's doing.
     #[error("rows could not be written: {0}")]

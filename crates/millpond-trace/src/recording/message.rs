@@ -11,10 +11,10 @@ use std::io::{self, Read};
 
 /// Of a message's description: a schema with its facts, or the places of a few dozen buffers.
 const MOST_DESCRIBED: usize = 4 << 20;
-/// Of a batch, in the file: a little more than [`MOST_DECOMPRESSED`], which data that does not compress comes to.
+/// The most bytes of a batch in the file: a little more than [`MOST_DECOMPRESSED`], for data that does not compress.
 const MOST_BODY: u64 = 96 << 20;
-/// Of all columns of a batch, decompressed: [`MOST_ROWS`](super::read::MOST_ROWS) rows, or fewer with texts. Two batches are in memory
-/// at a time. Our writer ends a batch at a tenth of it.
+/// The most bytes of all columns of a batch, decompressed: [`MOST_ROWS`](super::read::MOST_ROWS) rows, or fewer rows with texts. Two
+/// batches are in memory at a time. Our writer ends a batch at a tenth of this.
 const MOST_DECOMPRESSED: i64 = 80 << 20;
 /// What each column's compressed bytes begin with: how many they are otherwise.
 const PREFIX: usize = 8;

@@ -15,7 +15,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Rows of a batch, whoever wrote it; ours have a sixteenth of it.
+/// The most rows of a batch. Our writer's batches have a sixteenth of this.
 pub(super) const MOST_ROWS: i64 = 1 << 20;
 
 /// How a recording ends.
@@ -43,7 +43,7 @@ pub enum End {
 pub struct Reader<R> {
     from: Counted<R>,
     schema: SchemaRef,
-    /// Where our columns are in the file's table.
+    /// The positions of our columns in the file's schema.
     places: [usize; schema::COLUMNS.len()],
     facts: Vec<(String, String)>,
     end: Option<End>,
@@ -92,7 +92,7 @@ impl<R: Read> Reader<R> {
             from,
             places: schema::columns_of(&schema)?,
             facts: schema::facts(&schema)?,
-            // Each decoded batch would have a copy of the metadata.
+            // The metadata is left out, because each decoded batch would have a copy of it.
             schema: Arc::new(Schema::new(schema.fields)),
             end: None,
             closed: false,
@@ -120,7 +120,7 @@ impl<R: Read> Reader<R> {
         self.from.bytes
     }
 
-    /// The next batch: at most 80 MiB of it in memory, and a few megabytes where it is one of ours. None at the end.
+    /// Returns the next batch, or `None` at the end. A batch takes at most 80 MiB of memory, and a few megabytes if our writer wrote it.
     ///
     /// # Errors
     /// The system could not deliver the file's bytes. What is wrong with the bytes is no error but an [end](Self::end).
@@ -158,13 +158,13 @@ impl<R: Read> Reader<R> {
                 &dictionaries,
                 &root.version(),
             )?
-            // The types of other columns are not checked, and the decoder asserts on some contents of some.
+            // Other columns are not decoded: their types are not checked, and the decoder panics on some of their contents.
             .with_projection(Some(&self.places))
             .read_record_batch()
         };
-        // The decoder is made for files of friends: whatever else it asserts is wrong with this one.
+        // The decoder trusts its input. Any assertion of it that fails means that this file is damaged.
         let decoded = catch_unwind(AssertUnwindSafe(decode))
-            .map_err(|_| "a batch does not decode: its columns contradict each other".to_owned())?;
+            .map_err(|_| "a batch does not decode: the decoder failed on its contents".to_owned())?;
         let batch = decoded.map_err(|error| format!("a batch does not decode: {}", in_one_line(&error)))?;
         Batch::new(&batch).ok_or_else(|| "a batch has other columns than it says".to_owned())
     }
@@ -195,7 +195,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// A batch of our columns, in our order.
+    /// Creates a batch from our columns, in our order.
     fn new(batch: &RecordBatch) -> Option<Self> {
         let column = |at: usize| batch.column(at);
         let wide = |at| {

@@ -93,7 +93,7 @@ pub(super) fn columns_of(schema: &Schema) -> Result<[usize; COLUMNS.len()], Reco
 /// Facts about the recording, by name.
 ///
 /// # Errors
-/// They are longer than any reader keeps them.
+/// Returns an error if they are longer than the limit that every reader has.
 pub(super) fn facts(schema: &Schema) -> Result<Vec<(String, String)>, RecordingError> {
     let fact = |(key, value): (&String, &String)| Some((key.strip_prefix(FACT)?.to_owned(), value.clone()));
     let mut facts: Vec<_> = schema.metadata().iter().filter_map(fact).collect();
@@ -103,7 +103,7 @@ pub(super) fn facts(schema: &Schema) -> Result<Vec<(String, String)>, RecordingE
     let bytes: usize = bytes.sum();
     if bytes > header::MOST_BYTES {
         return Err(RecordingError::NotOurs(format!(
-            "its facts have {bytes} bytes, and at most {} are read",
+            "its facts have {bytes} bytes, and at most {} are allowed",
             header::MOST_BYTES
         )));
     }

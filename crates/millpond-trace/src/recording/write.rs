@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Rows of a batch: enough to compress well, few enough to lose little of a process that dies.
 const ROWS: usize = 64 << 10;
-/// Bytes of texts and lists that end a batch: readers refuse batches of ten times as many.
+/// The bytes of texts and lists that end a batch. Readers refuse batches of ten times as many bytes.
 const SAID: usize = 8 << 20;
 /// What compresses best in the time there is: more would win nothing with columns of differences, and less, as -4, makes files a fourth
 /// larger for an eighth of the time.
@@ -56,7 +56,7 @@ struct Columns {
     stack: Vec<u32>,
     /// Rows that say something in words or lists; few.
     said: Vec<(usize, Option<String>, Option<Vec<u64>>)>,
-    /// Bytes of those words and lists.
+    /// The bytes of those texts and lists.
     said_bytes: usize,
 }
 

@@ -21,7 +21,7 @@ pub(super) struct DeviceRead {
     pub(super) trace: Option<Trace>,
     /// Where it has segments.
     pub(super) state: Option<DeviceState>,
-    /// The same block by block, where it has no history.
+    /// The blocks and segments of that state, if the device has no history.
     pub(super) standing: Option<Trace>,
     /// Those that no trace carries.
     pub(super) cautions: Vec<Caution>,
@@ -83,7 +83,7 @@ pub(super) fn rebuild(
         cautions.retain(|caution| !matches!(caution, Caution::OtherEvents { .. }));
         initial_state(&mut ledger, &end.segments, end.blocks, false)?;
         let mut standing = ledger.finish(name, Format::TorchSnapshot, ordinal, Vec::new());
-        // The reader's other findings are about a history, or are the recording's already.
+        // The ledger's other findings concern a history, or the recording has them already.
         standing.cautions = vec![Caution::NoHistory { device: ordinal }];
         return Ok(DeviceRead {
             trace: None,
@@ -136,7 +136,7 @@ pub(super) fn rebuild(
     })
 }
 
-/// Takes in what stands before the first event.
+/// Sets the segments and blocks that exist before the first event.
 fn initial_state(
     ledger: &mut Ledger,
     segments: &BTreeMap<u64, Segment>,

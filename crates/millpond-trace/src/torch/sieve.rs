@@ -150,7 +150,7 @@ impl Sieve {
                 Kind::Native if python > 0 => continue,
                 Kind::Native => &mut native,
             };
-            // One more than a tag names, which shows that there are more.
+            // One frame more than a tag names is counted, which shows that frames are left out.
             if *counted <= FRAMES {
                 *counted += 1;
                 items[kept] = items[at];

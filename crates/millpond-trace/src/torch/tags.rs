@@ -27,7 +27,7 @@ pub(super) struct Tags {
     frames: Frames,
     /// Text of the tag in the making.
     text: String,
-    /// Stacks of which frames are left out.
+    /// The number of stacks that have more frames than their tags.
     cut: u64,
 }
 
@@ -50,7 +50,7 @@ impl Tags {
         self.cut = 0;
     }
 
-    /// Different stacks since the last [`forget`](Self::forget) that have more frames than their tags.
+    /// Returns the number of different stacks since the last [`forget`](Self::forget) that have more frames than their tags.
     pub(super) fn cut(&self) -> u64 {
         self.cut
     }
@@ -134,7 +134,7 @@ fn place(key: u128) -> usize {
 struct Short {
     frames: [Value; FRAMES],
     count: usize,
-    /// Whether there were more.
+    /// Whether the stack has more frames than these.
     is_cut: bool,
 }
 

@@ -87,11 +87,11 @@ impl Owner {
         }
     }
 
-    /// Moves the first `keep` bytes of a block to another block; each is a pointer and its bytes. Every other byte of the
-    /// second block stays as it was. What the first holds afterwards is not said.
+    /// Moves the first `keep` bytes of the block `from` to the block `to`. Each block is given as a pointer and its size in
+    /// bytes. The other bytes of `to` do not change. The contents of `from` are unspecified afterwards.
     ///
     /// # Safety
-    /// Both are blocks of this owner, the caller's alone, and have `keep` bytes.
+    /// Both must be blocks of this owner that nobody but the caller uses, and both must have at least `keep` bytes.
     pub(super) unsafe fn move_contents(
         &self,
         from: (NonNull<u8>, usize),

@@ -442,7 +442,7 @@ fn zeros_are_zeros_where_memory_is_full_of_rubbish() {
     assert_eq!(unknown.fill(4)[..], [4; 10]);
 }
 
-/// From 256 KiB on whole pages move, with what lies behind the elements in the last of them.
+/// From 256 KiB on, whole pages move. The last of them also contains bytes behind the elements.
 #[test]
 #[cfg_attr(miri, ignore)]
 fn grown_bytes_are_zero_wherever_the_elements_move() {
@@ -467,7 +467,7 @@ fn grown_bytes_are_zero_wherever_the_elements_move() {
     }
 }
 
-/// On a processor this finds nothing: an interpreter tells of the race that there would be.
+/// A normal run cannot detect the race that this test is about. Miri reports it.
 #[test]
 fn whoever_is_left_alone_with_a_buffer_writes_after_the_reads_of_others() {
     let source = fake::unpooled();

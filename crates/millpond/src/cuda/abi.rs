@@ -10,7 +10,7 @@ pub(super) type Code = c_uint;
 pub(super) const SUCCESS: Code = 0;
 pub(super) const INVALID_VALUE: Code = 1;
 pub(super) const OUT_OF_MEMORY: Code = 2;
-/// Of the library that a toolkit has to link with, which is no driver.
+/// The error of the stub library that a CUDA toolkit provides for linking. The stub is not a driver.
 pub(super) const STUB_LIBRARY: Code = 34;
 pub(super) const NO_BINARY: Code = 209;
 pub(super) const NOT_FOUND: Code = 500;
@@ -74,16 +74,16 @@ pub(super) mod attribute {
     pub(crate) const COMPUTE_MINOR: c_int = 76;
     pub(crate) const MANAGED: c_int = 83;
     pub(crate) const CONCURRENT_MANAGED: c_int = 89;
-    /// Memory that is mapped by pages can leave its process as a file.
+    /// Whether memory that is mapped by pages can be exported to other processes as a file descriptor.
     pub(crate) const FILE_HANDLES: c_int = 103;
-    /// It can be made for GPUDirect RDMA.
+    /// Whether memory that is mapped by pages can be created for GPUDirect RDMA.
     pub(crate) const RDMA_OF_PAGES: c_int = 110;
 }
 
 /// Attributes of an address.
 pub(super) const POINTER_MEMORY_TYPE: c_uint = 2;
 pub(super) const POINTER_IS_MANAGED: c_uint = 8;
-/// The type of memory of the host that the driver knows.
+/// The memory type of host memory that the driver knows.
 pub(super) const MEMORY_TYPE_HOST: c_uint = 1;
 
 pub(super) const LOCATION_DEVICE: c_uint = 1;

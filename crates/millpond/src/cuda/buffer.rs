@@ -23,13 +23,14 @@ pub struct DeviceBuffer<T: Element> {
     len: usize,
     stream: CudaStream,
     uses: Vec<CudaStream>,
-    /// What cudarc has of the elements, which knows the streams that use them there.
+    /// The loan of the elements to cudarc, if there is one. It knows the streams of cudarc that use the elements.
     #[cfg(feature = "cudarc")]
     loan: Option<Box<dyn Loan>>,
     elements: PhantomData<T>,
 }
 
-/// Elements that cudarc has. Dropped, its stream waits on the device for all other streams of cudarc's that have used them.
+/// Elements that are lent to cudarc. When the loan is dropped, its stream waits on the device for all other streams of cudarc
+/// that have used the elements.
 #[cfg(feature = "cudarc")]
 pub(super) trait Loan: std::any::Any + Send + Sync {}
 
@@ -274,13 +275,13 @@ impl<T: Element> DeviceBuffer<T> {
         users.try_for_each(|user| stream.wait_for(user))
     }
 
-    /// What cudarc has of the elements, while it has them.
+    /// Returns the loan of the elements to cudarc, to be set or changed.
     #[cfg(feature = "cudarc")]
     pub(super) fn loan(&mut self) -> &mut Option<Box<dyn Loan>> {
         &mut self.loan
     }
 
-    /// The same, to be looked at.
+    /// Returns the loan of the elements to cudarc, to be read.
     #[cfg(feature = "cudarc")]
     pub(super) fn lent(&self) -> Option<&dyn Loan> {
         self.loan.as_deref()
@@ -304,8 +305,8 @@ impl<T: Element> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
         #[cfg(feature = "cudarc")]
         if self.loan.is_some() {
-            // The loan was forgotten and never ended. The stream that has it is among those that use the elements, and is to wait for the
-            // others of cudarc's: not while it is captured.
+            // The loan was leaked and never ended. Its stream is one of the streams that use the elements, and it has to wait
+            // for the other streams of cudarc. It cannot wait while it is captured, so in that case the buffer is freed later.
             if self
                 .uses
                 .iter()

@@ -9,10 +9,10 @@ use std::path::Path;
 
 /// How CUDA C is compiled: for [`CudaModule::compile_with`].
 ///
-/// The compiler is NVRTC, loaded when it is first needed: `libnvrtc.so` by the loader's path, or what the variable `MILLPOND_NVRTC`
-/// names. Unless an option says otherwise it compiles for the device's compute capability, or for the newest below that it knows.
-/// Of several, one that is no newer than the driver is preferred. A driver refuses the PTX of a newer one, so that is asked for a
-/// binary for the device instead. Nothing is kept on disk.
+/// The compiler is NVRTC, loaded when it is first needed: `libnvrtc.so` by the loader's path, or what the variable
+/// `MILLPOND_NVRTC` names. Unless an option says otherwise it compiles for the device's compute capability, or for the newest
+/// below that it knows. If several versions are installed, one that is no newer than the driver is preferred. A driver refuses
+/// PTX of a newer compiler, so a newer compiler compiles to a binary for the device instead. Nothing is stored on disk.
 ///
 /// ```
 /// use millpond::cuda::CompileOptions;
@@ -76,8 +76,9 @@ impl CompileOptions {
         nvrtc.compile(&self.source_name()?, &text(source)?, &options)
     }
 
-    /// Compiles a source to a binary for a device, where the driver may refuse the compiler's PTX; none where it need not, the
-    /// options say for what it is, or the compiler makes none for the device.
+    /// Compiles a source to a binary for a device if the compiler is newer than the driver, which may then refuse the
+    /// compiler's PTX. Returns `None` if the compiler is not known to be newer, if the options name an architecture, or if the
+    /// compiler cannot make a binary for the device.
     fn to_binary(&self, device: &CudaDevice, source: &str) -> Result<Option<Vec<u8>>, KernelError> {
         let nvrtc = Nvrtc::get()?;
         let driver = CudaDevice::driver_version()?;
@@ -99,7 +100,7 @@ impl CompileOptions {
         self.arguments.iter().any(said)
     }
 
-    /// The compiler's options, for this architecture unless they say another.
+    /// Returns the options for the compiler. They name `architecture` unless the arguments name another one.
     fn options(&self, architecture: &str) -> Result<Vec<CString>, KernelError> {
         let own = (!self.says_architecture()).then(|| format!("--gpu-architecture={architecture}"));
         own.iter()
@@ -121,7 +122,8 @@ fn architecture((major, minor): (u32, u32), known: &[u32]) -> u32 {
     older.max().unwrap_or(own)
 }
 
-/// The newest that the compiler knows whose binaries the device runs: of its own generation, and no newer than itself.
+/// Returns the newest architecture known to the compiler whose binaries run on the device. It has the major version of the
+/// device and no newer minor version.
 fn binary_architecture((major, minor): (u32, u32), known: &[u32]) -> Option<u32> {
     let own = known.iter().copied();
     own.filter(|known| known / 10 == major && known % 10 <= minor)
@@ -168,8 +170,8 @@ impl CudaModule {
     /// ```
     ///
     /// # Errors
-    /// [`KernelError::NoCompiler`] where NVRTC is not installed, [`KernelError::Compile`] with the compiler's log where the source is
-    /// at fault, and as [`load`](Self::load).
+    /// [`KernelError::NoCompiler`] if NVRTC is not installed, [`KernelError::Compile`] with the compiler's log if the source
+    /// has errors, and the errors of [`load`](Self::load).
     pub fn compile(device: &CudaDevice, source: &str) -> Result<Self, KernelError> {
         Self::compile_with(device, source, &CompileOptions::new())
     }
@@ -184,7 +186,7 @@ impl CudaModule {
         options: &CompileOptions,
     ) -> Result<Self, KernelError> {
         match options.to_binary(device, source)? {
-            // SAFETY: it is what the compiler has made, and all of it.
+            // SAFETY: the image is the complete binary that the compiler has made.
             Some(binary) => unsafe { Self::load_image(device, &binary) },
             None => Self::load(device, &options.to_ptx(device, source)?),
         }

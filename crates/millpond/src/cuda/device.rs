@@ -82,17 +82,17 @@ struct Context {
     /// Bytes a second from pinned memory, once it was measured.
     link_speed: OnceLock<f64>,
     waits: Waits,
-    /// How far streams had come that nobody has any more.
+    /// The last points of streams that no longer have a handle.
     left: Mutex<Left>,
-    /// Events without time for the next who need one. Invariant: made in this context, and nobody else has them.
+    /// Unused events without timing, for reuse. Invariant: they were created in this context, and nobody else has them.
     spare_events: Mutex<Vec<EventHandle>>,
 }
 
-/// Counts waits for the whole device, so that one that began after a moment is known from one that did before.
+/// Counts waits for the whole device. The counts tell whether a wait began before or after a given moment.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     begun: AtomicU64,
-    /// The latest of those that have ended well.
+    /// The number of the latest wait that has succeeded.
     ended: AtomicU64,
 }
 
@@ -105,34 +105,34 @@ impl Waits {
         self.ended.fetch_max(begun, Ordering::AcqRel);
     }
 
-    /// Now, for [`ended_since`](Self::ended_since).
+    /// Returns the present moment, for [`ended_since`](Self::ended_since).
     pub(super) fn now(&self) -> u64 {
         self.begun.load(Ordering::Acquire)
     }
 
-    /// Whether one has ended that began after a moment.
+    /// Returns whether a wait that began after `moment` has succeeded.
     pub(super) fn ended_since(&self, moment: u64) -> bool {
         self.ended.load(Ordering::Acquire) > moment
     }
 }
 
-/// Events in streams that nobody has any more.
+/// Events in streams that no longer have a handle.
 #[derive(Debug, Default)]
 struct Left {
-    /// Invariant: recorded, of this context, and nobody else's.
+    /// Invariant: each event was recorded, belongs to this context, and is used by nobody else.
     events: Vec<EventHandle>,
-    /// Whether there was a stream that could not be marked.
+    /// Whether an event could not be recorded in a stream, or could not be waited for.
     unmarked: bool,
 }
 
 impl Left {
-    /// Marks a stream that lives. The context is this thread's.
+    /// Records an event in a stream that is alive. The context must be current on this thread.
     fn add(&mut self, driver: &Driver, stream: StreamHandle, is_captured: bool) {
         self.events.retain(|event| {
-            // SAFETY: ours by the invariant.
+            // SAFETY: the event is ours by the invariant.
             let open = unsafe { driver.event_query(*event) }.is_err();
             if !open {
-                // SAFETY: as above, and forgotten here.
+                // SAFETY: as above, and the event is removed from the list here.
                 let _ = insist(|| unsafe { driver.event_destroy(*event) });
             }
             open
@@ -152,23 +152,25 @@ impl Left {
             Err(_) => {
                 self.unmarked = true;
                 if event != EventHandle::NULL {
-                    // SAFETY: ours, and forgotten here.
+                    // SAFETY: the event was made above, and it is not stored anywhere.
                     let _ = insist(|| unsafe { driver.event_destroy(event) });
                 }
             }
         }
     }
 
-    /// Waits for all of them, and for the legacy stream; answers whether nothing goes on any more. The context is this thread's.
+    /// Waits for all of these events and for the legacy stream. Returns whether all work is known to be done. The context must
+    /// be current on this thread.
     fn wait(&mut self, driver: &Driver) -> bool {
         let mut status = CAPTURE_NONE;
-        // SAFETY: the pointer is to a local. Of the legacy stream the driver refuses to say where it cannot be waited for.
+        // The driver returns an error for the legacy stream if that stream cannot be waited for now.
+        // SAFETY: the pointer is to a local.
         let asked = unsafe { driver.stream_is_capturing(StreamHandle::NULL, &raw mut status) };
         self.add(driver, StreamHandle::NULL, asked.is_err());
         for event in std::mem::take(&mut self.events) {
-            // SAFETY: ours by the invariant.
+            // SAFETY: the event is ours by the invariant.
             self.unmarked |= insist(|| unsafe { driver.event_synchronize(event) }).is_err();
-            // SAFETY: as above, and forgotten here.
+            // SAFETY: as above, and the event has been taken out of the list.
             let _ = insist(|| unsafe { driver.event_destroy(event) });
         }
         !self.unmarked
@@ -196,12 +198,13 @@ impl Drop for Context {
                 let _mode = Relaxed::new(self.driver);
                 cublas.end();
                 for event in events {
-                    // SAFETY: by the invariant; it is forgotten here.
+                    // SAFETY: the event was made in this context and nobody else has it, by the invariant. It has been taken
+                    // out of the list.
                     let _ = insist(|| unsafe { self.driver.event_destroy(event) });
                 }
                 if let Some(kernels) = kernels {
                     let left = self.left.get_mut().unwrap_or_else(PoisonError::into_inner);
-                    // What cannot be waited for keeps the code until the context ends.
+                    // If a stream cannot be waited for, the code stays loaded until the context ends.
                     if left.wait(self.driver) {
                         kernels.code().unload_last(self.driver);
                     }
@@ -416,13 +419,13 @@ impl CudaDevice {
 
     /// Waits until the device has done all work of this process's context.
     ///
-    /// This breaks every capture of a stream of the context, in whatever mode, also one that another library began: the driver has no
-    /// wait for a context that spares them. Nothing in this library calls it. Where captures may go on,
-    /// [synchronize](super::CudaStream::synchronize) the streams concerned.
+    /// This invalidates every capture of a stream of the context that another library has begun, in any mode: the driver cannot
+    /// wait for a context without invalidating captures. Nothing in this library calls this function. If captures may be in
+    /// progress, [synchronize](super::CudaStream::synchronize) single streams instead.
     ///
     /// # Errors
-    /// [`CudaError::Captured`] while this library captures a stream of the device, whose capture goes on; and what the driver says:
-    /// also of work that failed before.
+    /// [`CudaError::Captured`] while this library captures a stream of the device; the capture continues. Otherwise the error
+    /// of the driver, which may belong to work that failed earlier.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         if graph::are_captured_on(self) {
             return Err(CudaError::Captured);
@@ -438,13 +441,13 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Waits for the whole device, by whoever uses the library.
+    /// Returns the counts of waits for the whole device through this library.
     pub(super) fn waits(&self) -> &Waits {
         &self.0.waits
     }
 
-    /// Nobody has a handle of a stream any more. The device's own kernels may still run on it: they are unloaded once it has come so
-    /// far. The stream still lives.
+    /// Notes that a stream no longer has a handle. The stream itself must still be alive. The device's own kernels may still
+    /// run on it, so they are unloaded only after the stream has reached its present end.
     pub(super) fn leave(&self, stream: StreamHandle, is_captured: impl FnOnce() -> bool) {
         let loaded = self.kernels().lock().unwrap_or_else(PoisonError::into_inner);
         if loaded.is_none() {

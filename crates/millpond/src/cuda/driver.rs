@@ -25,7 +25,7 @@ macro_rules! table {
             }
 
             /// # Safety
-            /// The library is the driver, or has none of these names. It stays loaded.
+            /// The library must be the driver, or it must have none of these symbols. It must stay loaded.
             unsafe fn of(library: &Library) -> Self {
                 Self {
                     $($name: {
@@ -180,25 +180,26 @@ table! {
     );
 }
 
-/// Names of the driver's library. The driver installs the first; the others come with a toolkit, or a system of another kind.
+/// Names of the driver's library. The driver installs the first. The others come with a toolkit or belong to another operating
+/// system.
 const NAMES: [&str; 3] = ["libcuda.so.1", "libcuda.so", "nvcuda.dll"];
 
-/// Libraries that may be the driver, each loaded when it is come to: what the process has loaded already under one of the names, and
-/// then what the loader finds.
+/// Returns the libraries that may be the driver: first those that the process has already loaded under one of the names, then
+/// those that the loader finds. Each library is loaded when the iterator reaches it.
 fn libraries() -> impl Iterator<Item = Library> {
     let loaded = NAMES.iter().filter_map(|name| loaded(name));
-    // SAFETY: the driver, or what the loader has in its place. It does nothing of note when it is loaded.
+    // SAFETY: the library is the driver, or whatever the loader finds under its name. Loading it has no relevant side effects.
     let found = NAMES
         .iter()
         .filter_map(|name| unsafe { Library::new(*name) }.ok());
     loaded.chain(found)
 }
 
-/// The library of this name, if the process has loaded it.
+/// Returns the library of this name if the process has already loaded it.
 #[cfg(target_os = "linux")]
 fn loaded(name: &str) -> Option<Library> {
     use libloading::os::unix;
-    // SAFETY: nothing is loaded.
+    // SAFETY: `RTLD_NOLOAD` loads nothing, so no code of the library runs.
     let library = unsafe { unix::Library::open(Some(name), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
     library.ok().map(Library::from)
 }
@@ -231,18 +232,18 @@ impl Driver {
     }
 
     fn load() -> Result<Self, CudaError> {
-        // A toolkit's stub can be found before the driver. It is passed over, as is a library that is no driver at all.
+        // The stub of a toolkit may be found before the driver. Stubs, and libraries that are not drivers at all, are skipped.
         let begun = libraries().map(Self::begin);
         let mut drivers = begun.filter(|begun| !matches!(begun, Err(CudaError::NoDriver)));
         drivers.next().unwrap_or(Err(CudaError::NoDriver))
     }
 
-    /// The driver that a library is.
+    /// Initialises the driver in a library.
     ///
     /// # Errors
-    /// [`CudaError::NoDriver`] where it is none, and why it cannot be initialised.
+    /// [`CudaError::NoDriver`] if the library is not a driver; otherwise the reason why the driver cannot be initialised.
     fn begin(library: Library) -> Result<Self, CudaError> {
-        // It stays loaded: the driver does not bear to be unloaded.
+        // The library stays loaded, because the driver does not support being unloaded.
         let library: &'static Library = Box::leak(Box::new(library));
         // SAFETY: the driver's function of this name has this signature: the header says so.
         let error_name = unsafe { library.get::<ErrorName>(b"cuGetErrorName\0") };

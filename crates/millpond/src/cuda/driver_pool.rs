@@ -11,7 +11,7 @@ use std::ffi::{c_uint, c_void};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// The version of CUDA that brought limits of pools.
+/// The first version of CUDA that supports limits of pools.
 const LIMITS_SINCE: u32 = 12_020;
 
 /// A pool of the driver's for a device, with a limit and an account, that stream-ordered allocations of the whole process can be
@@ -62,8 +62,9 @@ impl DriverPoolBuilder {
     /// Bytes that it may reserve: whoever wants more is refused, as where the device has no more. As much as there is unless said
     /// otherwise.
     ///
-    /// The driver keeps the limit, since CUDA 12.2. It reserves whole chunks, and rounds the limit up to these: a pool may reserve a
-    /// little more than this, and [`stats`](DriverPool::stats) says how much it does.
+    /// The driver enforces the limit. This requires CUDA 12.2 or newer. The driver reserves whole chunks and rounds the limit
+    /// up to whole chunks, so a pool may reserve slightly more than the limit. [`stats`](DriverPool::stats) reports how much is
+    /// reserved.
     pub fn limit(mut self, bytes: u64) -> Self {
         self.limit = Some(bytes);
         self
@@ -79,8 +80,8 @@ impl DriverPoolBuilder {
     /// Makes it.
     ///
     /// # Errors
-    /// [`CudaError::Missing`] where the device has no such pools, [`CudaError::NoBytes`] for a limit of none,
-    /// [`CudaError::OldDriver`] for any limit where the driver is older than CUDA 12.2, and what the driver says.
+    /// [`CudaError::Missing`] if the device does not support pools of the driver, [`CudaError::NoBytes`] for a limit of zero
+    /// bytes, [`CudaError::OldDriver`] for any limit if the driver is older than CUDA 12.2, and any other error of the driver.
     pub fn build(self, device: &CudaDevice) -> Result<DriverPool, CudaError> {
         if !device.has_pools() {
             return Err(CudaError::Missing {
@@ -91,7 +92,7 @@ impl DriverPoolBuilder {
         if self.limit == Some(0) {
             return Err(CudaError::NoBytes);
         }
-        // An older driver knows no limit in this place, and may pass over what is there.
+        // An older driver has no limit in this field and may ignore the value.
         let found = device.driver().version()?;
         if self.limit.is_some() && found < LIMITS_SINCE {
             return Err(CudaError::OldDriver {
@@ -171,8 +172,8 @@ impl DriverPool {
         &self.0.device
     }
 
-    /// Bytes that it may reserve, if there is a limit: as it was [asked for](DriverPoolBuilder::limit), and not as the driver rounds
-    /// it.
+    /// Returns the bytes that the pool may reserve, if there is a limit. This is the limit that was
+    /// [requested](DriverPoolBuilder::limit), before the driver rounds it up.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
         self.0.limit

@@ -7,9 +7,9 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CudaError {
-    /// There is no driver on this machine. The toolkit's stub library counts as none.
+    /// There is no driver on this machine. The stub library of a toolkit does not count as a driver.
     #[error(
-        "no CUDA driver here: the loader finds no libcuda.so.1, or only the stub that the CUDA toolkit has to link with (error 34); install NVIDIA's driver, take the toolkit's folder `stubs` off LD_LIBRARY_PATH, or run the program with `millpond cuda-emu -- PROGRAM`"
+        "no CUDA driver here: the loader finds no libcuda.so.1, or only the stub that the CUDA toolkit provides for linking (error 34); install NVIDIA's driver, remove the toolkit's folder `stubs` from LD_LIBRARY_PATH, or run the program with `millpond cuda-emu -- PROGRAM`"
     )]
     NoDriver,
     /// The driver is older than the function.
@@ -18,13 +18,13 @@ pub enum CudaError {
         /// The function.
         function: &'static str,
     },
-    /// The driver is older than something that was asked of it.
+    /// The driver is too old for something that was requested.
     #[error(
-        "{what} takes a driver for CUDA {}.{} or newer, and this one is for {}.{}: update the driver, or leave that out",
+        "{what} needs a driver for CUDA {}.{} or newer, and this one is for {}.{}: update the driver, or do not request {what}",
         .needed / 1000, .needed % 1000 / 10, .found / 1000, .found % 1000 / 10
     )]
     OldDriver {
-        /// What was asked for.
+        /// What was requested.
         what: &'static str,
         /// The first version of CUDA that has it; 12020 is 12.2.
         needed: u32,
@@ -36,9 +36,9 @@ pub enum CudaError {
         "CUDA does not work in a process that was forked from one that used it: start a new process instead (spawn, not fork)"
     )]
     Forked,
-    /// A panic has left the tables of the pool's engine half changed.
+    /// A panic has left the tables of the pool's engine half changed, so the pool cannot be used any more.
     #[error(
-        "the pool is broken: its engine panicked. It serves no more requests and gives no memory back; the buffers that it has handed out stay valid. Make a new pool, and report what panicked"
+        "the pool is broken: its engine panicked. It serves no more requests and returns no memory; buffers that it has already allocated stay valid. Create a new pool, and report the panic"
     )]
     BrokenPool,
     /// There is no such device.
@@ -95,8 +95,10 @@ pub enum CudaError {
         "this is the per-thread default stream, which is another one on each thread: make one with `new_stream`"
     )]
     PerThread,
-    /// A stream of others' that was retired.
-    #[error("the stream was retired, as those who made it end it: put this on another stream")]
+    /// The stream belongs to another library and was retired.
+    #[error(
+        "the stream was retired, because its creator is about to destroy it: put the work on another stream"
+    )]
     StreamEnded,
     /// What was given is of another context than the device's primary one.
     #[error(
@@ -131,27 +133,29 @@ pub enum CudaError {
         /// The device.
         number: u32,
     },
-    /// A device cannot reach another one's memory.
-    #[error("cuda:{peer} cannot reach memory of cuda:{device}: leave it out of the peers, and copy instead")]
+    /// A device cannot access the memory of another device.
+    #[error(
+        "cuda:{peer} cannot access memory of cuda:{device}: remove it from the peers, and copy the data instead"
+    )]
     NoPeer {
-        /// The device whose memory it is.
+        /// The device that has the memory.
         device: u32,
-        /// The one that was to reach it.
+        /// The device that was to access the memory.
         peer: u32,
     },
     /// A device cannot share memory that is mapped by pages in this way.
     #[error(
-        "memory of cuda:{device} that is mapped by pages cannot be {sharing}: leave that out, or take memory as `CudaMemory::Plain`"
+        "memory of cuda:{device} that is mapped by pages cannot be {sharing}: remove this from the sharing, or use memory of `CudaMemory::Plain`"
     )]
     NotShared {
         /// The device.
         device: u32,
-        /// What was asked for.
+        /// What was requested.
         sharing: &'static str,
     },
-    /// Sharing was asked for of memory that is not mapped by pages.
+    /// Sharing was requested for memory that is not mapped by pages.
     #[error(
-        "only memory that is mapped by pages is shared by its pool: use `CudaMemory::Virtual`, or share plain memory by the driver's own calls"
+        "a pool can share only memory that is mapped by pages: use `CudaMemory::Virtual`, or share plain memory with the driver's own calls"
     )]
     SharedByPages,
     /// A call failed.
@@ -183,8 +187,8 @@ impl CudaError {
     /// Whether the context is of no use any more: every later call answers the same, and what is on the device is lost.
     #[must_use]
     pub fn is_fatal(&self) -> bool {
-        // Those of which the header says that the context, or the process, must be made anew; and a driver that shuts down, a context
-        // that was destroyed, and memory or a link whose error cannot be corrected.
+        // The errors after which, according to the driver's header, the context must be recreated or the process restarted. In
+        // addition: the driver is shutting down, the context was destroyed, or memory or a link has an uncorrectable error.
         const FATAL: [u32; 17] = [
             4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911,
         ];
@@ -239,7 +243,8 @@ mod tests {
     use super::*;
     use cudarc::driver::sys::CUresult;
 
-    /// Those whose comments in the driver's header, 12.9 and 13.5, end with "the process must be terminated and relaunched".
+    /// The errors whose comments in the driver's header, in versions 12.9 and 13.5, end with "the process must be terminated
+    /// and relaunched".
     #[test]
     fn errors_after_which_the_process_must_be_relaunched_are_fatal() {
         let sticky = [
@@ -275,7 +280,7 @@ mod tests {
         }
     }
 
-    /// What gives memory back is not asked again of a device that is lost.
+    /// Calls that return memory are not repeated if the device is lost.
     #[test]
     fn a_fatal_error_is_not_asked_for_again() {
         for (code, expected) in [(226, 1), (721, 1), (810, 1), (911, 1), (999, 3)] {
@@ -303,7 +308,7 @@ mod tests {
         assert!(
             error
                 .to_string()
-                .starts_with("a limit takes a driver for CUDA 12.2 or newer, and this one is for 11.8:")
+                .starts_with("a limit needs a driver for CUDA 12.2 or newer, and this one is for 11.8:")
         );
     }
 }

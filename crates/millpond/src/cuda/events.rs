@@ -74,7 +74,7 @@ impl Events {
             }
         };
         let recorded = match stream.live() {
-            // SAFETY: the event is ours by the invariant, the stream lives as long as its handle is held.
+            // SAFETY: the event is ours by the invariant, and the stream lives as long as `live` is held.
             Some(live) => unsafe { driver.event_record(handle, live.handle()) },
             None => Err(CudaError::StreamEnded),
         };
@@ -153,10 +153,10 @@ impl Events {
             return insist(|| unsafe { driver.event_synchronize(handle) });
         }
         let Some(live) = stream.live() else {
-            // Nothing is put there any more that could come before it.
+            // No more work is put on a retired stream, so nothing has to wait for the event.
             return Ok(());
         };
-        // SAFETY: the event is ours by the invariant, the stream lives as long as its handle is held.
+        // SAFETY: the event is ours by the invariant, and the stream lives as long as `live` is held.
         unsafe { driver.stream_wait_event(live.handle(), handle, 0) }
     }
 

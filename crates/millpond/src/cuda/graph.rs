@@ -92,7 +92,7 @@ pub(super) fn are_captured() -> bool {
     COUNT.load(Ordering::Acquire) > 0 && !fork::is_forked()
 }
 
-/// Whether any of a device's streams is captured by us.
+/// Returns whether this library captures any stream of the device.
 pub(super) fn are_captured_on(device: &CudaDevice) -> bool {
     are_captured()
         && captured()
@@ -250,7 +250,8 @@ impl Capture {
         let device = self.stream.device();
         let mut graph = GraphHandle::NULL;
         let ended = device.enter().and_then(|_current| {
-            // The first call ends it, whatever it answers: a second one could end what somebody else has begun there since.
+            // The first call ends the capture, whatever it returns. A second call could end a capture that somebody else has
+            // begun on the stream since then.
             // SAFETY: the pointer is to a local, the stream lives.
             unsafe {
                 device

@@ -73,20 +73,20 @@ impl CudaStream {
 /// A [`CudaSlice`] itself is never had: it could be kept, and would give memory to the driver that is a pool's.
 pub struct Lent<'a, T: Element + DeviceRepr> {
     stream: CudaStream,
-    /// Invariant: has a loan of these elements, a [`Slice`].
+    /// Invariant: the buffer has a loan of these elements, and the loan is a [`Slice`].
     buffer: &'a mut DeviceBuffer<T>,
 }
 
-/// A slice of elements that are not cudarc's to free.
+/// A slice of elements that cudarc must not free.
 struct Slice<T: Element + DeviceRepr>(ManuallyDrop<CudaSlice<T>>);
 
 impl<T: Element + DeviceRepr> Loan for Slice<T> {}
 
 impl<T: Element + DeviceRepr> Drop for Slice<T> {
     fn drop(&mut self) {
-        // SAFETY: it is taken once, here, and not used again.
+        // SAFETY: the slice is taken only here, once, and is not used again.
         let slice = unsafe { ManuallyDrop::take(&mut self.0) };
-        // Has its stream wait for whatever else of cudarc's uses it, and frees nothing.
+        // This makes the stream of the slice wait for all other streams of cudarc that use it. It frees nothing.
         slice.leak();
     }
 }
@@ -109,7 +109,8 @@ impl<T: Element + DeviceRepr> DeviceBuffer<T> {
         let (address, len) = (self.address(), self.len());
         // It makes events, and panics where the driver refuses.
         let upgraded = catch_unwind(AssertUnwindSafe(|| {
-            // SAFETY: the elements are there for as long as the buffer has the slice, which is never dropped as one.
+            // SAFETY: the elements exist for as long as the buffer has the slice. The slice is never dropped as a `CudaSlice`,
+            // so cudarc never frees them.
             Slice(ManuallyDrop::new(unsafe {
                 stream.upgrade_device_ptr::<T>(address, len)
             }))

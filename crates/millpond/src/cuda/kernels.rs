@@ -130,8 +130,8 @@ pub(crate) unsafe fn run(
     let _current = stream.enter()?;
     let function = function(device, entry)?;
     launch::among(stream, others, || {
-        // SAFETY: the module stays loaded until the device's last handle goes, when all streams it ran on are waited for. The rest is the
-        // caller's.
+        // SAFETY: the module stays loaded until the last handle of the device is dropped, which waits for all streams that the
+        // module ran on. The caller guarantees the rest.
         unsafe { launch::launch(stream, function, shape, &mut arguments) }.map_err(KernelError::from)
     })
 }

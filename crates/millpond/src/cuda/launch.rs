@@ -349,8 +349,8 @@ impl<'a> Launch<'a> {
         let arguments = &mut self.arguments;
         kernel.module.note_launch(stream);
         among(stream, &self.others, || {
-            // SAFETY: the module is loaded as long as the kernel is, and waits for the stream before it goes. The rest is the
-            // caller's, and the order was made above.
+            // SAFETY: the module is loaded for as long as the kernel exists, and it waits for the stream before it is unloaded.
+            // The streams were ordered above. The caller guarantees the rest.
             let launched = unsafe { launch(stream, kernel.function, shape, arguments) };
             kernel.module.note_launched(stream);
             launched.map_err(|why| kernel.refused(shape, why))

@@ -7,23 +7,23 @@ use super::fork;
 use super::stream::{CudaStream, RawStream};
 use std::ffi::c_uint;
 
-/// Events that a device keeps for marks to come: as many as are in use at once by a program of many threads.
+/// The number of unused events that a device keeps for later marks: about as many as a program with many threads uses at once.
 const SPARE_EVENTS: usize = 256;
 
-/// A point in the work of a device's streams: the host and other streams can wait for it, once it was recorded.
+/// A point in the work of a device's streams. Once it has been recorded, the host and other streams can wait for it.
 pub(crate) struct Mark {
     device: CudaDevice,
     event: EventHandle,
-    /// Whether another mark may have the event after this one: to record it anew is all that takes, whatever waits for it still. One
-    /// that keeps the time is of another kind.
+    /// Whether another mark may reuse the event after this one. Recording the event again is enough for that, even if a stream
+    /// still waits for the event. Events that keep the time are of another kind and are not reused.
     serves_again: bool,
 }
 
 impl Mark {
     pub(crate) fn new(device: &CudaDevice) -> Result<Self, CudaError> {
-        // Whoever has the lock in a process that was forked may not be there.
+        // In a forked process, the thread that holds the lock may not exist.
         fork::check()?;
-        // To make an event is slow where several threads do, so the device keeps those that were made.
+        // Creating events is slow if several threads do it at once, so the device keeps unused events.
         let spare = device.spare_events().pop();
         let mut mark = match spare {
             Some(event) => Self {
@@ -68,7 +68,7 @@ impl Mark {
         self.record_raw(stream.raw())
     }
 
-    /// The same of a stream that nobody may have a handle of.
+    /// Like [`record_captured`](Self::record_captured), for a stream that may no longer have a handle.
     pub(super) fn record_raw(&self, stream: &RawStream) -> Result<(), CudaError> {
         let _current = self.device.enter()?;
         let live = stream.live().ok_or(CudaError::StreamEnded)?;
@@ -173,8 +173,8 @@ pub(crate) struct Unsettled {
     pub(crate) over: bool,
 }
 
-/// Waits until nothing of a device uses memory that was lent to it, by what is said. Where that fails, the memory stays lent: a wait for
-/// the whole device would break the captures of others.
+/// Waits with `wait` until no work of a device uses memory that was lent to the device. If the wait fails, the memory stays
+/// lent: waiting for the whole device would invalidate captures of other libraries.
 pub(crate) fn settle(wait: impl FnMut() -> Result<(), CudaError>) -> Result<(), Unsettled> {
     insist(wait).map_err(|error| Unsettled {
         error,
@@ -182,7 +182,7 @@ pub(crate) fn settle(wait: impl FnMut() -> Result<(), CudaError>) -> Result<(), 
     })
 }
 
-/// The same by what is said or, where that fails, by an event of the stream that was given the work.
+/// Like [`settle`], but if `wait` fails, this waits for an event in `stream`, the stream that was given the work.
 pub(crate) fn settle_on(
     stream: &CudaStream,
     wait: impl FnMut() -> Result<(), CudaError>,

@@ -81,7 +81,8 @@ impl Inner {
             return true;
         };
         let streams = self.streams.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // Nobody has promised a module that they live as long: where its kernels were launched they were marked.
+        // Streams of other libraries need not live as long as the module. They were marked when kernels of the module were
+        // launched on them.
         streams.outlive_others(false);
         let ended = streams.synchronize();
         let ended = ended.and_then(|()| self.code.unload(self.device.driver()));
@@ -169,8 +170,8 @@ impl Code {
         insist(|| unsafe { driver.module_unload(self.0) })
     }
 
-    /// Unloads it with the last handle of its device, when all streams have gone and done their work. What the driver will not have
-    /// back it keeps until the context ends. The context is this thread's.
+    /// Unloads the module when the last handle of its device is dropped, after all streams are gone and have done their work.
+    /// If the driver refuses, the module stays loaded until the context ends. The context must be current on this thread.
     pub(super) fn unload_last(&self, driver: &Driver) {
         let _ = self.unload(driver);
     }
@@ -261,7 +262,8 @@ impl CudaModule {
         streams.number_of(stream);
     }
 
-    /// The same once it was: others may end their stream before the module goes, so it is marked there.
+    /// Notes that a kernel of the module was launched on a stream. Another library may end its stream before the module is
+    /// unloaded, so the stream is marked now.
     pub(super) fn note_launched(&self, stream: &CudaStream) {
         if !stream.raw().stays() {
             let streams = &self.0.streams;

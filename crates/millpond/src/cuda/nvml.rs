@@ -20,19 +20,19 @@ const NOT_AVAILABLE: c_ulonglong = c_ulonglong::MAX;
 /// Processes of one device that are listed at most.
 const MOST: usize = 1024;
 
-/// Sizes that an entry of the list has had in bytes: without instances, with them, and with protected memory. The functions kept
-/// their name and version throughout: most drivers write 24 bytes, those from 535.43 to 535.86 write 32, and 16 were seen with 525.
-/// Each begins with the process and its bytes.
+/// The known sizes of an entry of the list in bytes: without instances, with instances, and with protected memory. The
+/// functions have the same name and version in all cases: most drivers write 24 bytes, drivers from 535.43 to 535.86 write 32,
+/// and 16 were seen with 525. Each entry begins with the process id and the bytes that the process uses.
 const ENTRY_SIZES: [usize; 3] = [16, 24, 32];
 
-/// Words of 8 bytes that one entry gets: twice the largest that is known.
+/// The number of 8-byte words that are reserved for one entry: twice the largest known size.
 const ENTRY_ROOM: usize = 8;
 
-/// Fills the list before the library does, to tell how far it has written. It is no process, no size of memory that a device has, and
-/// no instance.
+/// Fills the list before the call, so that the end of the written bytes can be found. The value is not a valid process id,
+/// memory size or instance.
 const UNWRITTEN: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 
-/// A process of a device.
+/// A process that uses a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ProcessInfo {
     process: c_uint,
@@ -119,8 +119,8 @@ fn list(ask: Ask, device: *mut c_void) -> Option<Vec<ProcessInfo>> {
     loop {
         let mut words = vec![UNWRITTEN; room * ENTRY_ROOM];
         let mut count = c_uint::try_from(room).ok()?;
-        // SAFETY: the handle is the library's own. It writes at most `count` entries, of at most half the bytes that `ENTRY_ROOM` gives
-        // to each.
+        // SAFETY: the handle comes from the library. The library writes at most `count` entries, and each is at most half as
+        // large as the `ENTRY_ROOM` words that are reserved for it.
         let code = unsafe { ask(device, &raw mut count, words.as_mut_ptr()) };
         match code {
             SUCCESS => return read(&words, count as usize),
@@ -130,7 +130,8 @@ fn list(ask: Ask, device: *mut c_void) -> Option<Vec<ProcessInfo>> {
     }
 }
 
-/// The entries of a list, whose size is told by how far the library has written; none where it has no size that is known.
+/// Reads the entries of a list. The number of bytes that the library has written determines the size of an entry. Returns
+/// `None` if no known size fits.
 fn read(words: &[u64], count: usize) -> Option<Vec<ProcessInfo>> {
     let bytes: &[u8] = bytemuck::cast_slice(words);
     let unwritten = UNWRITTEN.to_ne_bytes()[0];
@@ -146,7 +147,7 @@ fn read(words: &[u64], count: usize) -> Option<Vec<ProcessInfo>> {
         })
     });
     let entries: Vec<_> = entries.collect::<Option<_>>()?;
-    // A library that counts more than there is room for has written less than it says.
+    // A library that reports more entries than there is room for has written fewer entries than it reports.
     (entries.len() == count).then_some(entries)
 }
 
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     const DEVICE: *mut c_void = std::ptr::without_provenance_mut(16);
-    /// What the fake library lists: this many processes, each with its number and as many MiB.
+    /// The number of processes that the fake library lists. Process number `n` uses `n` MiB.
     const FEW: u64 = 3;
     const MANY: u64 = 60;
 
@@ -176,7 +177,7 @@ mod tests {
         SUCCESS
     }
 
-    /// A list as a driver fills it whose entries are of `BYTES` bytes.
+    /// Fills a list like a driver whose entries have `BYTES` bytes.
     extern "C" fn fill<const BYTES: usize, const COUNT: u64>(
         device: *mut c_void,
         count: *mut c_uint,
@@ -190,7 +191,8 @@ mod tests {
         }
         for number in 0..COUNT {
             let entry = infos.wrapping_byte_add(number as usize * BYTES);
-            // SAFETY: `list` gives each entry 64 bytes. The padding after the process stays as it was, as the driver leaves it.
+            // SAFETY: `list` reserves 64 bytes for each entry. The padding after the process id is not written, as with a real
+            // driver.
             unsafe { entry.cast::<c_uint>().write(number as c_uint + 1) };
             let rest = [(number + 1) << 20, NOT_AVAILABLE, 0, 0];
             let words = BYTES / 8 - 1;
@@ -214,7 +216,7 @@ mod tests {
         }
     }
 
-    /// The functions of the third version fill entries of three sizes, by the driver.
+    /// The functions of the third version fill entries of three sizes, depending on the driver.
     #[test]
     fn entries_of_every_size_are_read() {
         let few: [Ask; 3] = [fill::<16, FEW>, fill::<24, FEW>, fill::<32, FEW>];
@@ -234,7 +236,7 @@ mod tests {
     fn a_list_without_entries_is_empty_and_one_of_another_size_is_none() {
         assert_eq!(library(fill::<24, 0>).processes("0000:01:00.0"), Some(Vec::new()));
         assert_eq!(library(fill::<40, 2>).processes("0000:01:00.0"), None);
-        // More than any list has room for.
+        // More entries than any list has room for.
         assert_eq!(library(fill::<24, 2000>).processes("0000:01:00.0"), None);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 /// Says where the library is, for those who have it where the loader does not look.
 const VARIABLE: &str = "MILLPOND_NVRTC";
-/// Its names by the version of CUDA that they are of, the newest first.
+/// The names of the library, each with its version of CUDA, the newest first.
 const NAMES: &[(u32, &str)] = &[
     (13_000, "libnvrtc.so.13"),
     (12_000, "libnvrtc.so.12"),
@@ -20,8 +20,8 @@ const NAMES: &[(u32, &str)] = &[
     (12_000, "nvrtc64_120_0.dll"),
 ];
 
-/// The names in which order they are looked for beside a driver of a version: what a compiler newer than the driver makes, the driver
-/// may refuse, so these come last.
+/// Returns the names in the order in which they are tried with a driver of this version. A driver may refuse the output of a
+/// newer compiler, so newer compilers come last.
 fn names(driver: Option<u32>) -> Vec<&'static str> {
     let driver = driver.unwrap_or(u32::MAX);
     let (older, newer): (Vec<_>, Vec<_>) = NAMES.iter().copied().partition(|(version, _)| *version <= driver);
@@ -89,7 +89,7 @@ impl Nvrtc {
         })
     }
 
-    /// The version of CUDA that it is of, as 12090 for 12.9; none where it does not say.
+    /// Returns the version of CUDA of the library, such as 12090 for 12.9, or `None` if the library does not report it.
     pub(super) fn version(&self) -> Option<u32> {
         let (mut major, mut minor) = (0, 0);
         let ask = self.functions.version?;
@@ -99,7 +99,7 @@ impl Nvrtc {
         version.filter(|_| told == SUCCESS)
     }
 
-    /// Whether it makes binaries for a device, and not only PTX.
+    /// Returns whether the library can compile to binaries for a device, and not only to PTX.
     pub(super) fn makes_binaries(&self) -> bool {
         self.functions.cubin_size.is_some() && self.functions.cubin.is_some()
     }
@@ -140,7 +140,7 @@ impl Nvrtc {
         )
     }
 
-    /// Compiles a source to a binary, for the architecture `sm_…` that an option says.
+    /// Compiles a source to a binary for the architecture `sm_…` that the options name.
     pub(super) fn compile_binary(
         &self,
         name: &CStr,
@@ -237,7 +237,7 @@ impl Program<'_> {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// What was made of it.
+    /// Returns an output of the compilation.
     fn bytes(
         &self,
         (size_call, size_of): (&'static str, SizeOf),

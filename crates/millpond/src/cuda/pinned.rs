@@ -100,16 +100,17 @@ impl CudaDevice {
 
 /// Whether the driver has pinned these bytes, whoever asked it to: only with such memory does it copy while the host goes on.
 ///
-/// It is asked for the attributes of both ends. The flags of pinned memory are documented for what the driver has allocated, and not
-/// for what was registered with it.
+/// This asks the driver for the attributes of the first and the last address. The flags of pinned memory are documented only
+/// for memory that the driver has allocated, and not for memory that was registered with it.
 pub(crate) fn is_known(device: &CudaDevice, start: *const u8, bytes: usize) -> Result<bool, CudaError> {
     let _current = device.enter()?;
     for at in [start, start.wrapping_add(bytes.saturating_sub(1))] {
-        // Of an address that it does not know, the driver answers zeros.
+        // The driver returns zeros for an address that it does not know.
         let (mut kind, mut managed): (c_uint, c_uint) = (0, 0);
         let mut attributes = [POINTER_MEMORY_TYPE, POINTER_IS_MANAGED];
         let mut answers: [*mut c_void; 2] = [(&raw mut kind).cast(), (&raw mut managed).cast()];
-        // SAFETY: there are two attributes, each a number of 32 bits, which is written to a local. Behind the address nothing is read.
+        // SAFETY: there are two attributes. Each is a 32-bit number that is written to a local. The driver does not read the
+        // memory at the address.
         unsafe {
             device.driver().pointer_attributes(
                 attributes.len() as c_uint,

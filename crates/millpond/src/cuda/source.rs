@@ -90,11 +90,11 @@ impl CudaSource {
         Self::shared(device, memory, CudaSharing::new())
     }
 
-    /// A source of memory that others may use too. It is mapped by pages.
+    /// Creates a source of memory that others may use too. If `sharing` includes anybody, the memory is mapped by pages.
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`CudaError::NoPeer`] and [`CudaError::NotShared`] where the device cannot do what is asked for, and
-    /// [`CudaError::SharedByPages`] for memory that is not mapped by pages.
+    /// The errors of [`new`](Self::new), [`CudaError::NoPeer`] and [`CudaError::NotShared`] if the device does not support the
+    /// sharing, and [`CudaError::SharedByPages`] for memory that is not mapped by pages.
     pub fn shared(device: &CudaDevice, memory: CudaMemory, sharing: CudaSharing) -> Result<Self, CudaError> {
         later::retry();
         let memory = match memory {

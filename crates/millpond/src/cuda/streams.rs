@@ -17,10 +17,11 @@ pub(super) struct Streams {
     known: Vec<Known>,
     /// Whether the first was ever asked for: waiting for it is refused where a stream that goes with it is captured.
     legacy: bool,
-    /// How far others' streams had come that may be gone by now. These are waited for in their place.
+    /// Marks of streams of other libraries that may have ended by now. The marks are waited for in place of the streams.
     marks: Vec<Mark>,
-    /// Whether there was one that could not be marked, as it was captured, and when. Only a wait for the whole device tells that its
-    /// work is done. That would break captures that nobody here knows of, so it is left to the program.
+    /// The moment at which a stream could not be marked, if there was such a stream, for example because it was captured. Only
+    /// a wait for the whole device can tell that the work of that stream is done. Such a wait would invalidate captures that
+    /// this library does not know of, so it is left to the program.
     unmarked: Option<u64>,
 }
 
@@ -28,9 +29,9 @@ pub(super) struct Streams {
 struct Known {
     stream: Arc<RawStream>,
     handles: Weak<Handles>,
-    /// How far it had come when it was last marked.
+    /// The latest mark of the stream.
     mark: Option<Mark>,
-    /// Whether it was to be marked and could not be.
+    /// Whether the stream should have been marked and could not be.
     unmarked: bool,
 }
 
@@ -44,7 +45,8 @@ impl Known {
         }
     }
 
-    /// Marks how far it has come: it lives. What others capture is not done, and nobody here does it later.
+    /// Marks the present end of the stream, which must be alive. A stream that others capture cannot be marked, and nothing
+    /// here marks it later.
     fn mark(&mut self) {
         if self.stream.is_captured_by_others() {
             self.unmarked = true;
@@ -57,12 +59,12 @@ impl Known {
         let mark = mark.and_then(|mark| insist(|| mark.record_raw(&self.stream)).map(|()| mark));
         match mark {
             Ok(mark) => (self.mark, self.unmarked) = (Some(mark), false),
-            // What cannot be marked is waited for.
+            // If the stream cannot be marked, wait for it now.
             Err(_) => self.unmarked |= insist(|| self.stream.synchronize()).is_err(),
         }
     }
 
-    /// Whether nobody has a handle of it, or it was retired, and all its work is done.
+    /// Returns whether all work of the stream is done and the stream was retired or has no handle any more.
     fn has_ended(&self) -> bool {
         let is_gone = self.stream.is_ours() && self.handles.strong_count() == 0;
         self.stream.is_retired() || is_gone && self.stream.is_idle()
@@ -134,19 +136,19 @@ impl Streams {
         }
     }
 
-    /// One of others' streams was given work, and may end before that is waited for.
+    /// Marks a stream of another library that was given work. The stream may end before that work is waited for.
     pub(super) fn mark_others(&mut self, stream: &CudaStream) {
         let mut known = self.known.iter_mut();
         if let Some(known) = known.find(|known| known.stream.is(stream.raw())) {
-            // What is written down in a capture is no work: who has the graph keeps what it uses.
+            // Captured work does not run now. The owner of the graph keeps everything that the graph uses.
             if !known.stream.is_captured_by_others() {
                 known.mark();
             }
         }
     }
 
-    /// From now on others' streams may end, and where they do not live any more they have been [marked](Self::mark_others). Numbers
-    /// stand for nothing any more.
+    /// Prepares for streams of other libraries to end. If `they_live`, the streams are still alive and are marked now.
+    /// Otherwise they must already have been [marked](Self::mark_others). The numbers of streams are invalid afterwards.
     pub(super) fn outlive_others(&mut self, they_live: bool) {
         let moment = self.device.waits().now();
         let all = std::mem::take(&mut self.known);

@@ -7,8 +7,8 @@ use std::io::{self, BufWriter, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Writes a file under another name in the same folder, and renames it when it is complete and on the disk. A file that was there
-/// stays until then, and for whoever has it open; the new one gets its permissions.
+/// Writes a file under another name in the same folder, and renames it when it is complete and on the disk. An existing file
+/// stays until then, and it stays for processes that have it open. The new file gets its permissions.
 ///
 /// A process that is killed meanwhile leaves the unfinished file behind, as `NAME.PID.NUMBER.part`.
 pub(super) fn replace(
@@ -23,7 +23,7 @@ pub(super) fn replace(
     written.map_err(failed(path, "write it"))
 }
 
-/// Creates a file with a name that no file has. A symbolic link that somebody put there is not followed.
+/// Creates a file under a name that does not exist yet. A symbolic link with that name is not followed.
 fn create_beside(path: &Path) -> io::Result<(PathBuf, File)> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     loop {

@@ -33,7 +33,7 @@ thread_local! {
     /// The pool; null before this thread has looked for it; [`INSIDE`].
     static PLACE: Cell<*const PoolHeap> = const { Cell::new(ptr::null()) };
     static WAITING: Cell<Option<NonNull<Waiting>>> = const { Cell::new(None) };
-    /// Whether what waits is being given back further out on this thread.
+    /// Whether an outer call on this thread is already returning the waiting blocks.
     static GIVING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -119,8 +119,8 @@ pub(super) unsafe fn wait(block: NonNull<u8>, layout: Layout) {
 
 const _: () = assert!(size_of::<Waiting>() <= 64 && align_of::<Waiting>() <= 64);
 
-/// Gives back what waits. To give a block back may be a cold path of its own, whose end leaves the rest to this loop: one call
-/// within the other for each block would need a stack as long as the list.
+/// Returns the waiting blocks to the pool. Returning a block may take a cold path of its own, whose end leaves the remaining
+/// blocks to this loop. Nested calls, one for each block, would need a stack as long as the list.
 #[cold]
 #[inline(never)]
 fn give_back() {

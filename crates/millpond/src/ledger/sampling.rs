@@ -116,7 +116,8 @@ impl Filter {
 
     /// Begins anew, without entries. Nobody else has it.
     pub(crate) fn renew(&self) {
-        // Whoever saw that nobody else has it read a relaxed count: the last changes of the others come before what follows.
+        // The caller found out by a relaxed load that nobody else has the filter. The fence orders the last changes by other
+        // threads before the stores below.
         fence(Ordering::Acquire);
         for count in self.0.iter().flat_map(|counts| counts.iter()) {
             count.store(0, Ordering::Relaxed);

@@ -380,8 +380,8 @@ impl Exposition {
     }
 }
 
-/// Writes a label's value as both formats have it. Other control characters have no escape there; a terminal that shows the text must
-/// not obey them, so each becomes U+FFFD.
+/// Writes the value of a label, escaped as both formats require. The formats have no escapes for other control characters. A
+/// terminal that shows the text must not interpret them, so each becomes U+FFFD.
 fn escape(text: &mut String, value: &str) {
     for c in value.chars() {
         match c {

@@ -7,9 +7,9 @@ pub(crate) fn can_barrier_everywhere() -> bool {
     cfg!(miri) || membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
 }
 
-/// Returns after every running thread of the process has passed a full memory barrier; false where the system refuses.
+/// Makes every running thread of the process pass a full memory barrier before it returns. Returns false if the system refuses.
 ///
-/// It may refuse although it did not before: the program may have forbidden itself the call, for example with a seccomp
+/// The system may refuse although it did not refuse before: the program may have forbidden the call, for example with a seccomp
 /// filter.
 pub(crate) fn barrier_everywhere() -> bool {
     let pass = || membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);

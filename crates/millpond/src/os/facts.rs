@@ -56,7 +56,7 @@ pub(crate) fn machine_memory() -> (u64, u64) {
 
 /// Bytes of a transparent huge page.
 pub(crate) fn transparent_huge_page() -> u64 {
-    // Not a `OnceLock`: in the child of a fork one that another thread was setting is waited for without end.
+    // Not a `OnceLock`: if another thread is initialising it during a fork, the child waits for it forever.
     static BYTES: AtomicU64 = AtomicU64::new(0);
     let known = BYTES.load(Ordering::Relaxed);
     if known != 0 {

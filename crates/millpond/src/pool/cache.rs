@@ -78,7 +78,8 @@ impl<T: Copy> Stack<T> {
         self.items.get(self.len.wrapping_sub(1))
     }
 
-    /// Hands the oldest `count` to `out`. They are gone from here even if that panics: it may have given some of them back.
+    /// Passes the oldest `count` items to `out` and removes them from the stack. They are removed even if `out` panics, because
+    /// it may already have returned some of them.
     fn drain_oldest(&mut self, count: usize, out: &mut impl FnMut(&[T])) {
         let count = count.min(self.len);
         let drained = Drained { stack: self, count };
@@ -302,11 +303,12 @@ impl Stacks {
 
 /// What one thread holds of one pool.
 ///
-/// Whoever is inside the claim, the owner by [`Claim::enter`] or another thread by [`Claim::want`], a barrier and
-/// a [`Claim::wait`] that answers true, has `stacks` to itself; nobody else touches it. That is the invariant `Sync` rests on.
+/// Whoever is inside the claim, the owner by [`Claim::enter`] or another thread by [`Claim::want`], a barrier and a
+/// [`Claim::wait`] that returns true, has exclusive access to `stacks`. `Sync` relies on this invariant.
 ///
-/// In the child of a fork a cache whose owner was out is whole, and is used like that of an idle thread. One whose owner may have
-/// been inside may be half changed: no thread of the child can know that the owner is out, so none ever touches its stacks.
+/// In the child of a fork, a cache whose owner was out is whole, and it is used like the cache of an idle thread. A cache whose
+/// owner may have been inside may be half changed. No thread of the child can know that the owner is out, so no thread ever
+/// touches the stacks of that cache.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Cache {

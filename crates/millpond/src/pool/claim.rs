@@ -5,17 +5,17 @@ use super::sync::{AtomicBool, AtomicU32, Ordering, compiler_fence, fence, pause}
 /// Decides between a cache's owner and the other threads.
 ///
 /// The owner sets `busy`, then looks whether another thread wants the cache. The other thread sets [`WANTED`], then looks
-/// whether the owner is busy. Each must see the other's flag if both begin at once, so a full barrier has to stand
-/// between the two steps on both sides. The owner takes these steps a hundred million times a second and the others hardly
-/// ever, so the others pay for both: `membarrier` makes every running thread of the process pass a barrier, and for the
-/// owner it is enough that the compiler keeps the order. Where the system has no such call, every owner is [`FENCED`]: it
-/// takes the slow path, which has a barrier of its own.
+/// whether the owner is busy. Each must see the other's flag if both begin at once, so a full barrier has to stand between the
+/// two steps on both sides. The owner takes these steps a hundred million times a second and other threads hardly ever do, so
+/// the other threads pay for both sides: `membarrier` makes every running thread of the process pass a barrier, and for the
+/// owner it is enough that the compiler keeps the order. If the system has no such call, every owner is [`FENCED`]: it takes
+/// the slow path, which has a barrier of its own.
 ///
 /// Everything that keeps the owner from the fast path is in one word, so watching, waiting and charging cost nothing
 /// while nobody does them.
 ///
 /// # Invariant
-/// After [`want`](Self::want), [`barrier`] and a [`wait`](Self::wait) that answers true, the owner does not touch the cache
+/// After [`want`](Self::want), [`barrier`] and a [`wait`](Self::wait) that returns true, the owner does not touch the cache
 /// until [`give_up`](Self::give_up).
 ///
 /// `busy` may still become true in that time: the owner sets it before it reads the flags, finds that the cache is wanted, and
@@ -26,10 +26,10 @@ use super::sync::{AtomicBool, AtomicU32, Ordering, compiler_fence, fence, pause}
 /// # If `membarrier` is forbidden later
 /// A program may forbid the call after its start, for example with a seccomp filter. A barrier on our side alone is then not
 /// enough for owners that still take the fast path. [`wait`](Self::wait) marks them as fenced, but it cannot know whether an
-/// owner has seen the mark: it may be between its two steps. The owner says so itself at its next call, in `fenced`, and
-/// from then on both sides have a barrier. Until then `wait` answers false and nobody else may touch the cache: figures do not
-/// count what is in it, trimming leaves it, and the child of a fork, where it may be half changed and its owner does not exist, never
-/// uses it.
+/// owner has seen the mark: it may be between its two steps. The owner confirms the mark in `fenced` at its next call, and from
+/// then on both sides have a barrier. Until then `wait` returns false and nobody else may touch the cache: figures do not count
+/// its blocks, and trimming leaves them. The child of a fork never uses the cache, because it may be half changed there and its
+/// owner does not exist.
 ///
 /// It has a cache line of its own: nobody but the owner writes it except while it is claimed.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ use super::sync::{AtomicBool, AtomicU32, Ordering, compiler_fence, fence, pause}
 pub(crate) struct Claim {
     /// The owner is in the cache, or is about to look whether it may enter.
     busy: AtomicBool,
-    /// The owner has seen [`FENCED`] and takes the fast path no more. Never cleared.
+    /// The owner has seen [`FENCED`] and no longer takes the fast path. Never cleared.
     fenced: AtomicBool,
     flags: AtomicU32,
 }
@@ -89,8 +89,10 @@ impl Claim {
         // Acquire: what the last claimer did is seen.
         let flags = self.flags.load(Ordering::Acquire) & !(despite as u32);
         if flags != 0 && !(flags == SAMPLED && passes()) {
-            // Release: whoever reads it sees all that the owner did on the fast path. Once set, the flag is in every later look.
-            self.fenced.store(flags & FENCED != 0, Ordering::Release);
+            if flags & FENCED != 0 && !self.fenced.load(Ordering::Relaxed) {
+                // Release: a thread that reads it also sees everything that the owner did on the fast path.
+                self.fenced.store(true, Ordering::Release);
+            }
             self.busy.store(false, Ordering::Release);
             return false;
         }
@@ -119,15 +121,15 @@ impl Claim {
         self.flags.fetch_or(WANTED, Ordering::Relaxed);
     }
 
-    /// Waits until the owner is out; false where nobody can know whether it is, which leaves the cache to the owner. To be
-    /// called after [`want`](Self::want) and [`barrier`]. The owner is in for a few nanoseconds' work, unless it was
-    /// interrupted there.
+    /// Waits until the owner is out. Returns false if nobody can know whether the owner is out; the cache then stays with the
+    /// owner. This must be called after [`want`](Self::want) and [`barrier`]. The owner is inside for a few nanoseconds, unless
+    /// it was interrupted there.
     #[must_use]
     pub(crate) fn wait(&self) -> bool {
         let mut rounds = 0;
         if !asymmetric() {
             self.flags.fetch_or(FENCED, Ordering::Relaxed);
-            // An owner that is at work calls again soon, and one that sleeps does not.
+            // A running owner calls the pool again soon. A sleeping owner does not.
             while !self.fenced.load(Ordering::Acquire) {
                 if rounds == PATIENCE {
                     return false;
@@ -144,20 +146,20 @@ impl Claim {
         true
     }
 
-    /// By the owner, not on the fast path: it takes the fast path no more.
+    /// Makes the owner take the slow path from now on. The owner calls this while it is not on the fast path.
     pub(crate) fn acknowledge_fences(&self) {
         self.flags.fetch_or(FENCED, Ordering::Relaxed);
         self.fenced.store(true, Ordering::Release);
     }
 
-    /// The first of the owner's two steps.
+    /// Takes the first of the owner's two steps.
     #[cfg(test)]
     pub(crate) fn begin_to_enter(&self) {
         self.busy.store(true, Ordering::Relaxed);
     }
 
-    /// In a child of a fork, before which [`wait`](Self::wait) has answered true: the owner is a thread of the parent, and
-    /// does not clear what it has set.
+    /// Clears `busy` in the child of a fork before which [`wait`](Self::wait) returned true. The owner is a thread of the
+    /// parent, so it does not clear the flag in the child.
     pub(crate) fn forget_owner(&self) {
         self.busy.store(false, Ordering::Release);
     }
@@ -192,10 +194,10 @@ impl Claim {
     }
 }
 
-/// How often an owner is given a chance to say that it is fenced.
+/// The number of times that [`Claim::wait`] lets an owner run, so that the owner can say that it is fenced.
 const PATIENCE: u32 = if cfg!(all(test, loom)) { 1 } else { 10 };
 
-/// Makes every thread of the process pass a barrier. Where the system refuses, [`Claim::wait`] knows.
+/// Makes every thread of the process pass a barrier. If the system refuses, [`Claim::wait`] takes this into account.
 pub(crate) fn barrier() {
     fence(Ordering::SeqCst);
     #[cfg(not(all(test, loom)))]
@@ -211,8 +213,8 @@ pub(crate) fn barrier() {
     super::models::barrier();
 }
 
-/// Whether the system can do that: 0 where nobody has asked. Once it refuses it is not asked again. Not a `OnceLock`: in the
-/// child of a fork one that another thread was setting is waited for without end.
+/// Whether the system can make every thread pass a barrier; 0 before the system was asked. Once the system has refused, it is
+/// not asked again. Not a `OnceLock`: if another thread is initialising it during a fork, the child waits for it forever.
 #[cfg(not(all(test, loom)))]
 static SYSTEM: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
 #[cfg(not(all(test, loom)))]
@@ -229,7 +231,7 @@ fn asymmetric() -> bool {
     }
     let can = crate::os::can_barrier_everywhere();
     let found = if can { BARRIERS } else { FENCES };
-    // Another thread may have found out more meanwhile.
+    // Another thread may have stored a newer result in the meantime.
     match SYSTEM.compare_exchange(0, found, Relaxed, Relaxed) {
         Ok(_) => can,
         Err(known) => known == BARRIERS,
@@ -246,7 +248,7 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    /// How often a thread has gone to sleep.
+    /// Returns how often a thread has gone to sleep.
     fn sleeps(thread: i32) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).expect("a thread");
         let line = status
@@ -262,7 +264,7 @@ mod tests {
         let (send, receive) = mpsc::channel();
         let slept = thread::scope(|scope| {
             scope.spawn(|| {
-                // SAFETY: answers a number.
+                // SAFETY: the call takes no pointer and returns a number.
                 send.send(unsafe { libc::gettid() }).expect("it is received");
                 claim.want();
                 barrier();

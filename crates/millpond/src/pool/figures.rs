@@ -8,7 +8,7 @@ use crate::global::inside;
 use millpond_engine::{Gauge, PieceState};
 use std::sync::atomic::Ordering;
 
-/// Requested and allocated bytes in callers' hands.
+/// Returns the requested and the allocated bytes of the blocks in use.
 pub(super) fn live(roll: &Roll, core: Option<&Core>) -> (u64, u64) {
     let tallies = roll.tallies().chain(core.map(|core| &core.tally));
     let sum = tallies.fold((0, 0), |(requested, allocated): (i64, i64), tally| {

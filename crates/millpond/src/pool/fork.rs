@@ -5,7 +5,8 @@
 //! taken in their order, and every cache is claimed. The child finds what idle threads' caches hold where `trim` finds
 //! it too; nobody stands in its pools' lines.
 //!
-//! After the fork, in parent and child, the arena's lock is released first: all that follows may allocate and free tables.
+//! After the fork, in parent and child, the arena's lock is released first, because everything that follows may allocate and
+//! free tables.
 
 use super::heap::{Heap, Rest};
 use super::keeper;
@@ -192,7 +193,8 @@ extern "C" fn resume() {
 
 impl Held {
     fn let_go(mut self) {
-        // Before anything else: to put the rest in order may allocate, and to let go of it frees.
+        // The lock of the tables is released before anything else, because restoring the rest may allocate and releasing it
+        // frees.
         drop(self.tables);
         if self.parent != std::process::id() {
             self.heaps.iter_mut().for_each(Rest::forget_others);
@@ -210,7 +212,7 @@ mod tests {
     use crate::Pool;
     use std::sync::{Arc, Barrier};
 
-    /// How a child ended that did this; one that hangs is ended.
+    /// Runs `work` in a child process and returns the child's exit status. A child that hangs is killed.
     fn end_of_child(work: impl FnOnce() -> bool) -> i32 {
         // SAFETY: the child leaves by `_exit`.
         let child = unsafe { libc::fork() };
@@ -250,7 +252,7 @@ mod tests {
             let cache = Arc::clone(&caches[0]);
             assert_eq!(caches.len(), 1);
             drop(caches);
-            // The fork finds that this was done already.
+            // The handler of the fork finds that `prepare` was already called.
             prepare();
             cache.claim.begin_to_enter();
             let end = end_of_child(|| {

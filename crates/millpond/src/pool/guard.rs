@@ -90,7 +90,7 @@ impl Guard {
         }
     }
 
-    /// Where its blocks are.
+    /// Locks the record of where the blocks are.
     pub(super) fn book(&self) -> Locked<'_, Book> {
         lock(&self.book)
     }

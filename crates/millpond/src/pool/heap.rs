@@ -137,8 +137,9 @@ impl Rest {
         self.accounts = ledgers.map(StillLedger::of).collect();
     }
 
-    /// In a child of a fork, which has no other threads: nobody waits any more, and nobody is at work in a cache. A cache whose
-    /// owner [may be inside](claim::Claim::wait) stays out of reach. Allocates and frees nothing.
+    /// Forgets the other threads in the child of a fork, where they do not exist: no thread waits any more, and no thread is at
+    /// work in a cache. A cache whose owner [may be inside](claim::Claim::wait) stays out of reach. This allocates and frees
+    /// nothing.
     pub(super) fn forget_others(&mut self) {
         let caches = self.roll.caches.iter();
         caches.for_each(|cache| cache.claim.forget_owner());
@@ -258,7 +259,7 @@ impl Heap {
         }
         claim::barrier();
         for cache in &roll.caches {
-            // One whose owner may be inside is touched by nobody else, in a child of this process neither.
+            // A cache whose owner may be inside is not touched by any other thread, not even in a child of this process.
             let _ = cache.claim.wait();
         }
         let shelves = self.shelves.iter().map(lock).collect();
@@ -307,7 +308,7 @@ impl Heap {
         self.lifetime.is_closed()
     }
 
-    /// A cache for a thread that has none yet; none once the pool is closed or broken.
+    /// Makes a cache for a thread that has none yet. Returns `None` once the pool is closed or broken.
     pub(crate) fn admit(&self) -> Option<Arc<Cache>> {
         let mut roll = lock(&self.roll);
         if self.is_shut() {
@@ -340,7 +341,7 @@ impl Heap {
         roll.ended.absorb(&cache.tally);
         drop(roll);
         if self.is_closed() {
-            // It may have been the last whose owner could still be inside.
+            // This may have been the last cache whose owner could still be inside.
             self.end_if_empty();
         }
     }
@@ -352,7 +353,7 @@ impl Heap {
         );
     }
 
-    /// Runs `work` on every cache while its owner is out; not on those whose owners [may be inside](claim::Claim::wait).
+    /// Runs `work` on every cache while its owner is out. Skips caches whose owners [may be inside](claim::Claim::wait).
     pub(super) fn claim(&self, roll: &Roll, work: impl FnMut(&Cache, &mut Stacks)) {
         self.claim_these(&roll.caches.iter().collect::<Vec<_>>(), work);
     }

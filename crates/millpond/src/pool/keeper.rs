@@ -24,7 +24,7 @@ pub(crate) trait Ward: Send + Sync {
     /// Tells it from others.
     fn key(&self) -> usize;
 
-    /// Whether nobody has to look after it any more: it is closed, or broken.
+    /// Returns whether it needs no more maintenance: it is closed, it is a broken host pool, or this process is a fork.
     fn is_closed(&self) -> bool;
 
     /// A tick has passed.
@@ -248,7 +248,7 @@ struct Due {
 fn look_after(due: Vec<Due>, now: Instant) {
     let mut last = None;
     for one in due {
-        // A pool whose source panics is broken; the thread goes on for the others.
+        // A panic in the source of a pool breaks that pool. This thread continues with the other pools.
         let _ = catch_unwind(AssertUnwindSafe(|| one.look_after(now, &mut last)));
     }
 }

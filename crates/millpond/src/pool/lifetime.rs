@@ -1,8 +1,8 @@
-//! When a pool may end: its last handle is gone, no block is in use, and no allocation is under way.
+//! Decides when a pool may end: once its last handle is gone, no block is in use, and no allocation is under way.
 //!
-//! An owner without a block, such as an empty buffer, keeps no pool open. It may ask for its first block while another thread drops the
-//! last handle. The block is in no count between the moment in which it is taken and the moment in which it is counted, so the pool must
-//! not look at its counts alone.
+//! An owner without a block, such as an empty buffer, does not keep its pool open. It may ask for its first block while another
+//! thread drops the last handle. The block is in no count between the moment in which it is taken and the moment in which it is
+//! counted, so the pool must not look at its counts alone.
 
 use super::sync::{AtomicBool, AtomicU32, Ordering, fence};
 
@@ -15,8 +15,9 @@ use super::sync::{AtomicBool, AtomicU32, Ordering, fence};
 /// 2. Whoever ends the pool holds the locks of all shelves and of the engine from before it asks [`is_idle`](Self::is_idle) until it has
 ///    emptied them.
 ///
-/// An allocation therefore either took its locks before the end, which then sees it under way or sees its count, or finds nothing to take.
-/// Whoever does not end a closed pool because of an allocation under way leaves that to the allocation: `finish` says so.
+/// An allocation therefore either took its locks before the end, which then sees it under way or sees its count, or finds
+/// nothing to take. A thread that does not end a closed pool because an allocation is under way leaves that to the allocating
+/// thread, which `finish` tells to try.
 #[derive(Debug)]
 pub(crate) struct Lifetime {
     closed: AtomicBool,
@@ -33,10 +34,11 @@ impl Lifetime {
         }
     }
 
-    /// The last handle is gone.
+    /// Closes the pool, because its last handle is gone.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        // With the fence in `finish`: either `finish` sees that the pool is closed, or `is_idle` sees that it has finished.
+        // With the fence in `finish`: either `finish` sees that the pool is closed, or `is_idle` sees that the allocation has
+        // finished.
         fence(Ordering::SeqCst);
     }
 
@@ -44,7 +46,8 @@ impl Lifetime {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// A panic has left the engine half changed. Under the lock of the engine, which orders it.
+    /// Notes that a panic has left the engine half changed. The caller must hold the lock of the engine, which orders the
+    /// store.
     pub(crate) fn break_down(&self) {
         self.broken.store(true, Ordering::Relaxed);
     }
@@ -53,21 +56,22 @@ impl Lifetime {
         self.broken.load(Ordering::Relaxed)
     }
 
-    /// An allocation begins to look for a block outside the thread's cache.
+    /// Notes that an allocation begins to look for a block outside the thread's cache.
     pub(crate) fn begin(&self) {
-        // The locks that follow order it.
+        // The locks that the caller takes next order this store.
         self.under_way.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The allocation is over. Answers whether the pool is closed: then the caller has to try to end it.
+    /// Notes that the allocation is over. Returns whether the pool is closed. If it is, the caller must try to end the pool.
     pub(crate) fn finish(&self) -> bool {
-        // Release: whoever sees this sees the count of the block.
+        // Release: a thread that sees this store also sees the count of the block.
         self.under_way.fetch_sub(1, Ordering::Release);
         fence(Ordering::SeqCst);
         self.is_closed()
     }
 
-    /// Whether every block that was taken so far is counted. To be asked under the locks of all shelves and of the engine.
+    /// Returns whether every block that was taken so far is counted. The caller must hold the locks of all shelves and of the
+    /// engine.
     pub(crate) fn is_idle(&self) -> bool {
         self.under_way.load(Ordering::Acquire) == 0
     }

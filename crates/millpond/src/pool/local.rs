@@ -18,7 +18,8 @@ impl Drop for Table {
         let _inside = inside();
         LAST.set((ptr::null(), ptr::null()));
         for (heap, cache) in self.entries.drain(..) {
-            // A panic in a thread local's destructor would end the process. One in a pool's source breaks the pool, and that is all.
+            // A panic in the destructor of a thread local would end the process. A panic in the source of a pool must only
+            // break that pool.
             let _ = catch_unwind(AssertUnwindSafe(|| heap.retire(&cache)));
         }
     }
@@ -53,8 +54,8 @@ pub(crate) fn with<R>(heap: &'static Heap, work: impl FnOnce(&Cache) -> R) -> Op
     unsafe { cache.as_ref() }.map(work)
 }
 
-/// This thread takes the fast path no more, in any of its caches: it is in none of them on the fast path now. Where the table is
-/// being changed, its owner says so at its next call.
+/// Makes this thread take the slow path in all of its caches from now on. The thread must not be on the fast path of any of
+/// them. If the table is being changed, the thread acknowledges the fences at its next call instead.
 #[cfg(not(all(test, loom)))]
 pub(crate) fn acknowledge_fences() {
     let _ = TABLE.try_with(|table| {

@@ -90,7 +90,7 @@ impl Heap {
         self.under_way(|| self.allocate_large(ask, bytes))
     }
 
-    /// Looks for a block outside the thread's cache. The pool does not end before it is counted.
+    /// Runs `work`, which looks for a block outside the thread's cache. The pool does not end before the block is counted.
     fn under_way(
         &'static self,
         work: impl FnOnce() -> Result<Taken, AllocError>,
@@ -126,7 +126,8 @@ impl Heap {
 
     fn kept_small(&'static self, class: usize, requested: usize, bytes: usize) -> Option<Taken> {
         let found = local::with(self, |cache| {
-            // Counted inside, so that whoever closes the pool and goes through its caches sees the block.
+            // The block is counted inside the claim, so that a thread that closes the pool and goes through its caches sees the
+            // block.
             cache.with(|stacks| {
                 let address = stacks.pop_or_recall(class)?;
                 self.count(cache, |tally| tally.allocate(requested, bytes));
@@ -138,7 +139,7 @@ impl Heap {
 
     fn kept_large(&'static self, requested: usize, bytes: usize) -> Option<Taken> {
         let found = local::with(self, |cache| {
-            // Counted inside, as above.
+            // The block is counted inside the claim, as above.
             cache.with(|stacks| {
                 let address = stacks.pop_large(bin_of(bytes), bytes)?.address;
                 self.count(cache, |tally| tally.allocate(requested, bytes));

@@ -272,12 +272,13 @@ impl Heap {
         self.end_if_empty()
     }
 
-    /// Ends a closed pool, if no block of it is in anybody's hands or on its way there; answers whether that is so.
+    /// Ends a closed pool if no block of it is in use or being allocated. Returns whether the pool has ended.
     pub(super) fn end_if_empty(&self) -> bool {
         let gone = {
-            // All the locks that a block can be taken under: see `Lifetime`. Every address is forgotten before the memory goes.
+            // This takes all locks under which a block can be taken: see `Lifetime`. Every address is forgotten before the
+            // memory is returned.
             let mut roll = lock(&self.roll);
-            // An owner that may still be in its cache has not counted all that it did.
+            // An owner that may still be inside its cache may not have counted all its work.
             if !roll.caches.iter().all(|cache| cache.claim.wait()) {
                 return false;
             }
@@ -285,10 +286,11 @@ impl Heap {
             let book = self.guard.as_ref().map(Guard::book);
             let mut core = lock(&self.core);
             if core.is_none() {
-                // Another thread was first.
+                // Another thread has already ended the pool.
                 return true;
             }
-            // The memory of a broken pool stays for as long as the process runs: nobody knows any more which of it is free.
+            // The memory of a broken pool stays for as long as the process runs, because it is no longer known which of it is
+            // free.
             if self.is_broken() || !self.lifetime.is_idle() || live(&roll, core.as_ref()) != (0, 0) {
                 return false;
             }

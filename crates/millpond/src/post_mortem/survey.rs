@@ -40,7 +40,7 @@ pub trait Lister: Send + Sync {
 pub struct Survey {
     requested: u64,
     budget: Option<BudgetFigures>,
-    /// The limit, and what it leaves.
+    /// The limit of the pool, and the bytes that may still be taken under it.
     limit: Option<(u64, u64)>,
     space: Option<SpaceFigures>,
     children: Top<CHILDREN>,
@@ -85,8 +85,8 @@ impl Survey {
         });
     }
 
-    /// Names the limit of the pool that was asked, and the bytes that may still be taken under it. It counts as what refused
-    /// where the source has as many.
+    /// Names the limit of the pool that was asked, and the bytes that may still be taken under it. The limit counts as the
+    /// reason for the refusal if the source has at least that many free bytes.
     pub fn limit(&mut self, limit: u64, remaining: u64) {
         self.limit = Some((limit, remaining)).filter(|_| limit < u64::MAX);
     }

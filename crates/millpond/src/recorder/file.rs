@@ -11,8 +11,8 @@ const START: u64 = 64 << 10;
 /// Creates a file for a recording. An older recording at the path is replaced, unless a process is still writing it.
 ///
 /// # Errors
-/// [`ErrorKind::AlreadyExists`] where the path names anything but a recording or an empty file: a mistake in a path must not cost
-/// another file. The file stays as it is.
+/// [`ErrorKind::AlreadyExists`] if the path names anything but a recording or an empty file, or a recording that a process is
+/// still writing. The file is not changed: a mistake in a path must not destroy another file.
 pub(super) fn create(path: &Path) -> Result<File> {
     let create = || OpenOptions::new().write(true).create_new(true).open(path);
     let file = match create() {

@@ -68,8 +68,8 @@ macro_rules! all_reads {
             rdiv rdiv_into DivInto "The quotient the other way round, `other / self`: `tensor.rdiv(1)` is 1 over each element; of integers without the rest, and never by 0";
         }
 
-        /// The sum of each element and a multiple of another, as a new tensor of the first operand's [pool](Tensor):
-        /// `self + factor * other`, in one pass. In place it is [`axpy`](TensorMut::axpy).
+        /// Returns `self + factor * other` as a new tensor of the first operand's [pool](Tensor), in one pass.
+        /// [`axpy`](TensorMut::axpy) does the same in place.
         ///
         /// # Errors
         /// Where types differ, the factor is none of them or shapes do not go together, and when there is no memory for it.

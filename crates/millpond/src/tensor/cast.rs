@@ -31,8 +31,8 @@ macro_rules! cast_into {
 impl Tensor {
     cast_into!(self, self.view()?);
 
-    /// The elements as another type, as a new tensor of the same [pool](Tensor); see [`cast_into`](Self::cast_into). Shared where
-    /// it is the type already.
+    /// Converts the elements to another type, in a new tensor of the same [pool](Tensor); see [`cast_into`](Self::cast_into).
+    /// If the elements already have the type, the result shares them.
     ///
     /// # Errors
     /// When there is no memory for it, and for half precision without the feature `half`.
@@ -52,7 +52,7 @@ impl Tensor {
 impl TensorRef<'_> {
     cast_into!(self, *self);
 
-    /// The elements as another type, as a new tensor of the same [pool](Tensor); see [`cast_into`](Self::cast_into).
+    /// Converts the elements to another type, in a new tensor of the same [pool](Tensor); see [`cast_into`](Self::cast_into).
     ///
     /// # Errors
     /// When there is no memory for it, and for half precision without the feature `half`.

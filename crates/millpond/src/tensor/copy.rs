@@ -91,7 +91,7 @@ impl Destination<Tensor> for Device {
 
 /// Copies, contiguous and in a storage of their own; and what is one only where it has to be, which it says.
 impl Tensor {
-    /// A copy of the elements, of the same [pool](Tensor).
+    /// Copies the elements to a new tensor of the same [pool](Tensor).
     ///
     /// # Errors
     /// When there is no memory for it.
@@ -107,7 +107,7 @@ impl Tensor {
         self.view()?.to_tensor_in(from)
     }
 
-    /// The tensor with elements that follow one another in memory: this one where they do, else a copy of the same
+    /// Returns a tensor whose elements are contiguous in memory: this tensor if they already are, otherwise a copy in the same
     /// [pool](Tensor).
     ///
     /// # Errors
@@ -119,8 +119,8 @@ impl Tensor {
         self.deep_copy().map(SharedOrCopied::Copied)
     }
 
-    /// The same elements in another shape: as a view where that can be, else a copy of the same [pool](Tensor). What is a view or
-    /// nothing is [`reshape`](Self::reshape).
+    /// Returns the same elements in another shape: as a view if that is possible, otherwise as a copy in the same
+    /// [pool](Tensor). [`reshape`](Self::reshape) never copies.
     ///
     /// # Errors
     /// Where the shape has another number of elements, and when there is no memory for a copy.
@@ -163,8 +163,8 @@ impl Tensor {
 }
 
 impl TensorRef<'_> {
-    /// A copy of the elements, as a tensor of the same [pool](Tensor); of a slice's, of the [set of pools](crate::pools) that holds
-    /// here.
+    /// Copies the elements to a new tensor of the same [pool](Tensor). The elements of a slice are copied to the current [set
+    /// of pools](crate::pools).
     ///
     /// # Errors
     /// When there is no memory for it.

@@ -209,8 +209,8 @@ macro_rules! maps {
 
 macro_rules! maps_out {
     ($self:ident, $view:expr) => {
-        /// What a function makes of each element, in order, as a new tensor of the same [pool](Tensor). The new elements may be of
-        /// another type.
+        /// Applies a function to each element, in order, and returns the results as a new tensor of the same [pool](Tensor).
+        /// The new elements may have another type.
         ///
         /// ```
         /// let words = millpond::Tensor::from_slice(&[3u8, 0, 200], [3])?.map(|x: u8| f32::from(x) / 255.0)?;

@@ -269,8 +269,9 @@ fn pair(numbers: &[usize]) -> [usize; 2] {
 
 macro_rules! matmul {
     ($self:ident, $view:expr) => {
-        /// The product of two matrices, as a new tensor of the first one's [pool](Tensor). Of tensors of more dimensions than
-        /// two the last two are matrices; those before go together as in [`add`](Self::add), and each two matrices are multiplied.
+        /// Returns the product of two matrices as a new tensor of the first operand's [pool](Tensor). If tensors have more than
+        /// two dimensions, the last two are those of the matrices. The dimensions before them go together as in
+        /// [`add`](Self::add), and each pair of matrices is multiplied.
         ///
         /// # Errors
         /// Where they are none, their sizes do not go together or types differ, and when there is no memory for it.

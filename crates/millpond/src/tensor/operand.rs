@@ -22,7 +22,7 @@ impl Origin for Beside {
     }
 }
 
-/// Makes a result where an operand's memory came from; where that is nowhere, in the set of pools that holds here.
+/// Makes a result in memory of `home`, or of the current set of pools if there is no `home`.
 pub(super) fn beside<R>(
     home: Option<&Owner>,
     make: impl FnOnce(&Beside) -> Result<R, TensorError>,
@@ -98,7 +98,7 @@ impl<'a> Operand<'a> {
         }
     }
 
-    /// Who has handed out its memory, if it was a pool, tenant or source.
+    /// Returns the owner that allocated its memory, if that is a pool, tenant or source.
     pub(super) fn home(&self) -> Option<&Owner> {
         match &self.0 {
             Kind::Tensor(tensor) => tensor.storage().home(),

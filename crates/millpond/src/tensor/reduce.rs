@@ -296,8 +296,8 @@ macro_rules! sums {
             out.fill(sum(view)?)
         }
 
-        /// The sums along a dimension, which is then gone, as a new tensor of the same [pool](Tensor). Of integers, and of truth
-        /// values, they are of 64 bits.
+        /// Sums along a dimension. Returns a new tensor of the same [pool](Tensor) without the dimension. Sums of integers and
+        /// of booleans have 64 bits.
         ///
         /// # Errors
         /// Where there is no such dimension, when there is no memory for it, and for half precision without the feature

@@ -29,7 +29,8 @@ use std::io::{self, Write};
 pub struct TensorRef<'a> {
     /// Whole elements of the type, aligned for it.
     bytes: &'a [u8],
-    /// Who has handed the memory out, if it was a pool, tenant or source: what is made of the elements comes from there.
+    /// The owner that allocated the memory, if that is a pool, tenant or source. Results computed from the elements are
+    /// allocated there.
     home: Option<&'a Owner>,
     dtype: DType,
     /// Its elements lie in `bytes`.
@@ -55,7 +56,7 @@ pub struct TensorRef<'a> {
 pub struct TensorMut<'a> {
     /// Whole elements of the type, aligned for it.
     bytes: &'a mut [u8],
-    /// As that of a [`TensorRef`].
+    /// The owner that allocated the memory, as in [`TensorRef`].
     home: Option<&'a Owner>,
     dtype: DType,
     /// Its elements lie in `bytes`, each in a place of its own.
@@ -74,13 +75,13 @@ impl<'a> TensorRef<'a> {
         }
     }
 
-    /// The same view of memory that this owner has handed out.
+    /// Returns the same view with `home` as the owner of its memory.
     #[inline]
     pub(super) fn at_home(self, home: Option<&'a Owner>) -> Self {
         Self { home, ..self }
     }
 
-    /// Who hands out memory for what is made of the elements, if anybody but the set of pools that holds here.
+    /// Returns the owner that allocates results computed from the elements, or `None` for the current set of pools.
     pub(super) fn home(&self) -> Option<&'a Owner> {
         self.home
     }
@@ -278,7 +279,7 @@ impl<'a> TensorMut<'a> {
         }
     }
 
-    /// The same view of memory that this owner has handed out.
+    /// Returns the same view with `home` as the owner of its memory.
     #[inline]
     pub(super) fn at_home(self, home: Option<&'a Owner>) -> Self {
         Self { home, ..self }

@@ -1,5 +1,5 @@
-//! What the driver's documentation promises, and no more: drivers that refuse what most of them do, old drivers, libraries that are no
-//! driver, and streams of others that end. On emulated drivers only.
+//! Tests that the library relies only on what the driver's documentation promises. They cover drivers that refuse what most drivers
+//! allow, old drivers, libraries that are not drivers, and streams of other libraries that end. They run on emulated drivers only.
 
 use crate::support::emulator::{self, in_children};
 use millpond::cuda::{
@@ -20,7 +20,7 @@ fn setup() -> (CudaDevice, CudaStream) {
     (device, stream)
 }
 
-/// The documentation promises that one call unmaps one mapping. A driver that refuses more of them at once is asked for each.
+/// The documentation promises that one call unmaps one mapping. If a driver refuses to unmap several at once, each has its own call.
 #[test]
 fn mappings_are_unmapped_one_by_one_where_the_driver_refuses_several() {
     const TEST: &str = "documented::mappings_are_unmapped_one_by_one_where_the_driver_refuses_several";
@@ -34,7 +34,7 @@ fn mappings_are_unmapped_one_by_one_where_the_driver_refuses_several() {
         let moved = source.move_pages((&from, 0), (&to, page), 4 * page);
         assert_eq!(moved.expect("they move"), 4);
         emulator::set_bytes(to.address() + page, 7, 4 * page as usize, stream.as_raw());
-        // A source is told to take pages back when nothing uses them any more.
+        // The caller of `decommit` has to ensure that nothing uses the pages any more.
         stream.synchronize().expect("it ends");
         assert_eq!(source.decommit(&to, page, 4 * page), 4);
         assert_eq!((source.lost(), source.used_bytes()), (None, 0));
@@ -52,8 +52,8 @@ fn mappings_are_unmapped_one_by_one_where_the_driver_refuses_several() {
     });
 }
 
-/// Of four handles that move, one is unmapped where they were and the next one cannot be, however often the driver is asked: all stay
-/// where they were, and serve.
+/// Four handles move. The driver unmaps the first and refuses to unmap the next, however often it is asked. All four stay at their old
+/// addresses and remain usable.
 #[test]
 fn a_move_that_fails_between_two_mappings_leaves_all_where_they_were() {
     const TEST: &str = "documented::a_move_that_fails_between_two_mappings_leaves_all_where_they_were";
@@ -82,7 +82,7 @@ fn a_move_that_fails_between_two_mappings_leaves_all_where_they_were() {
     });
 }
 
-/// A toolkit's stub answers error 34 to everything.
+/// A toolkit's stub returns error 34 from every call.
 #[test]
 fn a_stub_of_the_toolkit_is_no_driver() {
     const TEST: &str = "documented::a_stub_of_the_toolkit_is_no_driver";
@@ -96,12 +96,12 @@ fn a_stub_of_the_toolkit_is_no_driver() {
     });
 }
 
-/// The driver installs `libcuda.so.1`; what lies beside it as `libcuda.so` may be anything.
+/// The driver installs `libcuda.so.1`. A file `libcuda.so` beside it may be any library.
 #[test]
 fn the_name_that_the_driver_installs_goes_before_the_one_to_link_with() {
     const TEST: &str = "documented::the_name_that_the_driver_installs_goes_before_the_one_to_link_with";
     if emulator::is_child(TEST) {
-        let device = CudaDevice::get(0).expect("the driver beside what is none");
+        let device = CudaDevice::get(0).expect("the driver is found beside another library");
         assert!(device.is_emulated());
         return;
     }
@@ -132,7 +132,7 @@ fn the_name_that_the_driver_installs_goes_before_the_one_to_link_with() {
     assert!(passed, "{text}");
 }
 
-/// The flags of memory are documented for what the driver has allocated. The emulated driver refuses them for what was registered.
+/// The driver documents the flags of memory only for memory that it allocated. The emulated driver refuses them for registered memory.
 #[test]
 fn registered_memory_is_known_and_managed_and_ordinary_memory_is_not() {
     const TEST: &str = "documented::registered_memory_is_known_and_managed_and_ordinary_memory_is_not";
@@ -167,7 +167,7 @@ fn registered_memory_is_known_and_managed_and_ordinary_memory_is_not() {
     });
 }
 
-/// Older drivers take a pool's limit for something else, and pass over it.
+/// Older drivers ignore a pool's limit, because they use its field for something else.
 #[test]
 fn a_driver_without_limits_of_pools_is_told() {
     const TEST: &str = "documented::a_driver_without_limits_of_pools_is_told";
@@ -197,7 +197,7 @@ fn a_driver_without_limits_of_pools_is_told() {
     );
 }
 
-/// Streams wait for each other over and over: the driver is asked for few events, and by several threads too.
+/// Streams wait for each other many times, on several threads. The driver creates only a few events.
 #[test]
 fn events_of_waits_serve_again() {
     const TEST: &str = "documented::events_of_waits_serve_again";
@@ -234,7 +234,7 @@ fn events_of_waits_serve_again() {
     });
 }
 
-/// Calls on streams and events that the driver refused.
+/// Returns the driver's functions that failed, with the number of failures. Queries of events and streams are left out.
 fn refused() -> Vec<(&'static str, u64)> {
     let all = cuda::driver_calls().expect("a driver").into_iter();
     let failed = all.filter(|calls| {
@@ -243,7 +243,7 @@ fn refused() -> Vec<(&'static str, u64)> {
     failed.map(|calls| (calls.function, calls.failed)).collect()
 }
 
-/// A stream of another library's ends while pools know it, hold blocks of it, and wait for work of it.
+/// A stream of another library ends while pools know it, hold its blocks, and wait for its work.
 #[test]
 fn nothing_asks_about_a_stream_that_was_retired() {
     const TEST: &str = "documented::nothing_asks_about_a_stream_that_was_retired";
@@ -259,7 +259,7 @@ fn nothing_asks_about_a_stream_that_was_retired() {
         cuda::watch_driver_calls(true);
         for turn in 0..20u8 {
             let theirs = emulator::create_stream();
-            // SAFETY: a stream of the primary context, which lives until it was retired.
+            // SAFETY: the stream is of the primary context and lives until it is retired.
             let stream = unsafe { CudaStream::from_raw(&device, theirs) };
             // SAFETY: as above.
             let again = unsafe { CudaStream::from_raw(&device, theirs) };
@@ -306,17 +306,17 @@ fn a_stream_that_is_captured_is_not_retired() {
     in_children(TEST, one("strict:on"), || {
         let (device, _) = setup();
         let theirs = emulator::create_stream();
-        // SAFETY: a stream of the primary context, which lives until the process ends.
+        // SAFETY: the stream is of the primary context and lives until the process ends.
         let stream = unsafe { CudaStream::from_raw(&device, theirs) };
         emulator::begin_capture(theirs);
         assert_eq!(stream.retire(), Err(CudaError::Captured));
         assert!(emulator::end_capture(theirs), "the capture goes on");
         let pool = DevicePool::new(&device).expect("a pool");
-        assert!(pool.alloc::<u8>(100, &stream).is_ok(), "it serves still");
+        assert!(pool.alloc::<u8>(100, &stream).is_ok(), "it still serves");
     });
 }
 
-/// Memory that is mapped by pages serves its own device and process, unless it was made for others.
+/// Memory that is mapped by pages is for its own device and process only, unless the pool was built to share it.
 #[test]
 fn memory_of_pages_is_shared_with_whom_the_pool_is_made_for() {
     const TEST: &str = "documented::memory_of_pages_is_shared_with_whom_the_pool_is_made_for";

@@ -288,12 +288,12 @@ fn marks_keep_out_of_captures() {
     });
 }
 
-/// Waits for the whole device, which break the captures of everybody.
+/// Returns the number of waits for the whole context. Such a wait breaks all captures.
 fn context_waits() -> u64 {
     emulator::calls(Some(c"cuCtxSynchronize"))
 }
 
-/// Each call that is no part of a capture spares those of others, whichever thread makes it.
+/// A call outside a capture does not break captures, whichever thread makes the call.
 #[test]
 fn calls_beside_a_capture_spare_it() {
     let options = ["strict:on".to_owned()];
@@ -347,7 +347,10 @@ fn calls_beside_a_capture_spare_it() {
                     };
                     let lives = emulator::end_capture(stream.as_raw());
                     assert_eq!(outcome, Ok(()), "{name}, mode {mode}, elsewhere: {elsewhere}");
-                    assert!(lives, "{name}, mode {mode}, elsewhere: {elsewhere}: it is spoilt");
+                    assert!(
+                        lives,
+                        "{name}, mode {mode}, elsewhere: {elsewhere}: the capture is broken"
+                    );
                 }
             }
         }
@@ -357,7 +360,7 @@ fn calls_beside_a_capture_spare_it() {
     });
 }
 
-/// The first call ends a capture, whatever it answers. A second could end the next one.
+/// The first call ends a capture, even if it returns an error. A second call could end the next capture.
 #[test]
 fn a_capture_is_ended_once() {
     let options = ["strict:on,fail:cuStreamEndCapture@1=999".to_owned()];
@@ -365,10 +368,10 @@ fn a_capture_is_ended_once() {
         let (_, stream, pool) = device();
         let ended = || emulator::calls(Some(c"cuStreamEndCapture"));
         let capture = pool.capture(&stream).expect("it begins");
-        assert!(capture.end().is_err(), "as asked");
+        assert!(capture.end().is_err(), "the driver was told to fail");
         assert_eq!(ended(), 1);
         assert!(!stream.is_capturing().expect("it says so"));
-        let held = pool.alloc_from(&numbers(1), &stream).expect("it serves as ever");
+        let held = pool.alloc_from(&numbers(1), &stream).expect("it still serves");
         assert_eq!(held.to_vec().expect("a copy"), numbers(1));
         let capture = pool.capture(&stream).expect("it begins");
         capture.end().expect("nothing fails");
@@ -377,7 +380,7 @@ fn a_capture_is_ended_once() {
     });
 }
 
-/// A wait for the whole device would break our own capture: it is refused, and the capture goes on.
+/// A wait for the whole device would break the library's own capture. It is refused, and the capture goes on.
 #[test]
 fn the_device_is_not_waited_for_while_we_capture() {
     let options = ["strict:on".to_owned()];
@@ -388,7 +391,7 @@ fn the_device_is_not_waited_for_while_we_capture() {
             let (device, stream, pool) = device();
             let capture = pool.capture(&stream).expect("it begins");
             assert_eq!(device.synchronize(), Err(CudaError::Captured));
-            capture.end().expect("nothing has spoilt it");
+            capture.end().expect("the capture is intact");
             assert_eq!(device.synchronize(), Ok(()));
             no_findings();
         },

@@ -1,21 +1,21 @@
-//! Blocks that come and go on many streams, each with contents of its own.
+//! Allocates and frees blocks on many streams. Each block has its own contents.
 
 use crate::{builder, device, is_alone};
 use millpond::cuda::{CudaStream, DeviceBuffer};
 
 const STREAMS: usize = 8;
-/// Words of the largest block.
+/// The number of words of the largest block.
 const LARGEST: u64 = 64 << 10;
-/// Blocks that live at once.
+/// The number of blocks that are live at once.
 const LIVE: usize = 48;
 
-/// How many turns each stream takes: few in the suite, more where it is run for long.
+/// Returns the number of turns of each stream. The default is small; long runs set `MILLPOND_CHURN_ROUNDS`.
 fn turns() -> u64 {
     let said = std::env::var("MILLPOND_CHURN_ROUNDS").ok();
     said.and_then(|turns| turns.parse().ok()).unwrap_or(40)
 }
 
-/// A block, what was written into it, and the stream that it is of.
+/// A block, the seed of its contents, and its stream.
 struct Held {
     buffer: DeviceBuffer<u32>,
     seed: u32,
@@ -33,14 +33,14 @@ impl Held {
         let found = self.buffer.to_vec().expect("a copy");
         assert!(
             found == contents(found.len(), self.seed),
-            "seed {}: the contents are others",
+            "seed {}: the contents have changed",
             self.seed
         );
     }
 }
 
-/// Every block has what was written into it until it is given back, whichever streams used its memory before, and copies between
-/// blocks of different streams are right. `MILLPOND_CHURN_ROUNDS` is the number of turns.
+/// Every block keeps its contents until it is freed, whichever streams used its memory before. Copies between blocks of different streams
+/// are right. `MILLPOND_CHURN_ROUNDS` is the number of turns.
 #[test]
 fn blocks_keep_their_contents_on_eight_streams() {
     if !is_alone("churn::blocks_keep_their_contents_on_eight_streams") {
@@ -66,7 +66,7 @@ fn blocks_keep_their_contents_on_eight_streams() {
             let seed = (turn as u32) << 8 | stream as u32;
             let buffer = pool.alloc_from(&contents(len, seed), queue).expect("memory");
             live.push(Held { buffer, seed, stream });
-            // A copy on another stream, of what is there.
+            // Copies a live block on another stream.
             if dice(4) == 0 {
                 let from = &live[dice(live.len() as u64) as usize];
                 let other = (from.stream + 1 + dice(STREAMS as u64 - 1) as usize) % STREAMS;
@@ -86,7 +86,7 @@ fn blocks_keep_their_contents_on_eight_streams() {
                 if dice(8) == 0 {
                     held.check();
                 }
-                // Another stream has used it when it is given back.
+                // The block is freed after another stream has used it.
                 held.buffer
                     .record_use(&streams[dice(STREAMS as u64) as usize])
                     .expect("of the device");

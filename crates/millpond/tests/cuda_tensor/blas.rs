@@ -32,7 +32,7 @@ fn in_children(test: &str, runs: &[(&str, Option<&str>)], body: impl FnOnce()) -
 
 /// The emulated driver's library, which has both.
 fn library() -> String {
-    // Beside a card there is none, and the tests that take it are left out.
+    // On a real driver the emulated library does not exist, and the tests that need it are skipped.
     if emulator::is_real() {
         return String::new();
     }
@@ -463,8 +463,7 @@ fn one_that_fails_is_made_good_by_the_kernel() {
     }
 }
 
-/// A library of the machine's own, which nobody here has written, forms products: those of small whole numbers are exact in any order
-/// of sums.
+/// The machine's own cuBLAS computes products. Products of small whole numbers are exact in any order of summation.
 #[test]
 fn products_of_whole_numbers_are_exact_by_any_library() {
     const TEST: &str = "blas::products_of_whole_numbers_are_exact_by_any_library";
@@ -478,7 +477,7 @@ fn products_of_whole_numbers_are_exact_by_any_library() {
             Some(library())
         };
         let Some(path) = path else {
-            eprintln!("skipped: MILLPOND_TEST_CUBLAS names no library of the machine's");
+            eprintln!("skipped: set MILLPOND_TEST_CUBLAS to the machine's cuBLAS library");
             return;
         };
         let (passed, text) = emulator::child_with(TEST, &[("MILLPOND_CUBLAS", &path)]);

@@ -210,8 +210,8 @@ fn each_call_of_a_launch_fails_in_turn() {
     });
 }
 
-/// A kernel that writes where nothing is ends the context: every call after it is told so, what is held is given back without a wait
-/// that never ends, and nothing panics.
+/// A kernel that writes to an unmapped address breaks the context. Every later call returns an error, buffers are freed without an endless
+/// wait, and nothing panics.
 #[test]
 fn an_illegal_address_is_told_and_nothing_hangs() {
     let options = ["streams:threads", "streams:in-place"].map(str::to_owned);
@@ -225,7 +225,7 @@ fn an_illegal_address_is_told_and_nothing_hangs() {
             let other = pool.alloc_from(&[2u32; 1000], &stream).expect("memory");
             let (nowhere, n) = (0x1000_u64, 1_u64);
             let launch = scale.launch(&stream).arg(nowhere).arg(nowhere).arg(2.0f32).arg(n);
-            // SAFETY: the addresses are nobody's on purpose, in a process whose device does nothing else.
+            // SAFETY: the addresses are unmapped on purpose, and the device does nothing else for this process.
             let launched = unsafe { launch.launch() };
             let ended = stream.synchronize();
             assert!(launched.is_err() || ended.is_err(), "{launched:?}, {ended:?}");

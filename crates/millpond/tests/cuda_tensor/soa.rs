@@ -74,7 +74,7 @@ fn is_right(found: &[Body]) {
 
 #[test]
 fn fields_are_arguments() {
-    if emulator::is_left_out("its kernels have no code for a card") {
+    if emulator::is_left_out("its kernels have no code for a real device") {
         return;
     }
     in_any_order("soa::fields_are_arguments", 10, || {

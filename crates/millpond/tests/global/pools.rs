@@ -139,7 +139,7 @@ fn a_source_may_allocate_under_the_lock_of_its_pool() {
     drop(pool);
 }
 
-/// What is freed under a lock goes back when the call is over. With guarded blocks each of them goes back by a slow path.
+/// Blocks that are freed under a lock are returned when the call ends. Each guarded block is returned by the slow path.
 #[test]
 fn a_source_may_free_many_blocks_at_once() {
     child("pools::frees_many_blocks_at_once", |command| {

@@ -1,10 +1,10 @@
-//! Memory that is asked for as zero.
+//! Tests of `alloc_zeroed`.
 
 use crate::child;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::hint::black_box;
 
-/// Bytes of this process that are in memory.
+/// Returns the resident bytes of this process.
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("the system tells");
     let pages: u64 = statm
@@ -33,7 +33,7 @@ fn takes_a_gibibyte_of_zeros() {
     }
     black_box(&zeros);
     drop(zeros);
-    // Some of the same memory again, which was written here and there.
+    // Allocates some of the same memory again, parts of which were written.
     let zeros = vec![0u8; 80 << 20];
     assert!(zeros.iter().step_by(4096).all(|byte| *byte == 0));
 }
@@ -45,17 +45,17 @@ fn memory_that_was_in_use_is_zero_where_that_is_asked_for() {
             for _ in 0..3 {
                 drop(black_box(vec![0xA5u8; bytes]));
                 let layout = Layout::from_size_align(bytes, align).expect("a layout");
-                // SAFETY: the layout has a size.
+                // SAFETY: the size of the layout is not zero.
                 let block = unsafe { alloc_zeroed(layout) };
                 if block.is_null() {
                     handle_alloc_error(layout);
                 }
                 assert!(block.addr().is_multiple_of(align));
-                // SAFETY: a block of so many bytes, all zero, and ours alone.
+                // SAFETY: the block has this many initialised bytes, and nothing else uses it.
                 let found = unsafe { std::slice::from_raw_parts_mut(block, bytes) };
                 assert!(found.iter().all(|byte| *byte == 0), "{bytes} bytes at {align}");
                 found.fill(0xA5);
-                // SAFETY: allocated just so, and used no more.
+                // SAFETY: the block was allocated with this layout and is not used any more.
                 unsafe { dealloc(block, layout) };
             }
         }

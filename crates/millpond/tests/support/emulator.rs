@@ -44,8 +44,8 @@ pub(crate) fn library() -> Result<PathBuf, String> {
     })
 }
 
-/// A folder with the emulated driver as a card's would be: without the functions that no other driver has, but for those that stand
-/// for the code of kernels.
+/// Creates a folder with a copy of the emulated driver that looks like a real one. It has none of the emulator's own functions except those
+/// that stand for the code of kernels.
 pub(crate) fn bare() -> PathBuf {
     const OWN: &[u8] = b"millpond_emu_";
     let mut library = std::fs::read(library().expect("it is built")).expect("it can be read");
@@ -58,7 +58,7 @@ pub(crate) fn bare() -> PathBuf {
     }
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("bare-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
-    // One file by both names, as a driver has it: two would be two drivers.
+    // Both names lead to one file, as with a real driver. Two files would be two drivers.
     std::fs::write(folder.join("libcuda.so.1"), &library).expect("written");
     let _ = std::os::unix::fs::symlink("libcuda.so.1", folder.join("libcuda.so"));
     folder
@@ -108,14 +108,14 @@ pub(crate) fn child_with(test: &str, variables: &[(&str, &str)]) -> (bool, Strin
         .expect("it starts");
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text).into_owned();
-    // Whoever counts what was skipped sees this process only.
+    // The test runner counts skipped tests in the output of this process only.
     for line in text.lines().filter(|line| line.contains("skipped: ")) {
         eprintln!("{line}");
     }
     (output.status.success(), text)
 }
 
-/// Whether a test that the emulated driver alone can pass is to be left out, and says so.
+/// Returns whether to skip a test that only the emulated driver can pass. Prints the reason if so.
 pub(crate) fn is_left_out(why: &str) -> bool {
     if is_real() {
         eprintln!("skipped: {why}");
@@ -123,7 +123,7 @@ pub(crate) fn is_left_out(why: &str) -> bool {
     is_real()
 }
 
-/// Whether a device's figures are these, give or take what a real driver needs for its own tables.
+/// Returns whether a figure of the device is as expected. On a real driver it may differ by the size of the driver's own tables.
 pub(crate) fn is_about(found: u64, expected: u64) -> bool {
     const TABLES: u64 = 32 << 20;
     found.abs_diff(expected) <= if is_real() { TABLES } else { 0 }
@@ -138,7 +138,7 @@ pub(crate) fn in_children(test: &str, options: impl Iterator<Item = String>, bod
     alone(test, options, body);
 }
 
-/// The same where any order of work is right: that of so many seeds, or the one in which the machine's own driver does it.
+/// The same for tests that any order of work has to pass: the orders of `seeds` seeds, or the order of the machine's own driver.
 pub(crate) fn in_any_order(test: &str, seeds: u32, body: impl FnOnce()) {
     let options = (0..seeds).map(|seed| format!("streams:seeded,seed:{seed},strict:on"));
     alone(test, options, body);
@@ -164,21 +164,21 @@ pub(crate) fn alone(test: &str, options: impl IntoIterator<Item = String>, body:
     }
 }
 
-/// A function of the driver, or of the emulator, by its name; null where there is none.
+/// Returns a function of the driver, or of the emulator, by its name. Returns null if there is none.
 fn look_up(name: &CStr) -> *mut c_void {
-    // SAFETY: the handle is that of a library that stays loaded, and the name a C string.
+    // SAFETY: the handle is that of a library that stays loaded, and the name is a C string.
     unsafe { libc::dlsym(driver(), name.as_ptr()) }
 }
 
-/// The same where it has to be there.
+/// Like `look_up`, but panics if there is no such function.
 fn symbol(name: &CStr) -> *mut c_void {
     let found = look_up(name);
     assert!(!found.is_null(), "there is no {name:?}");
     found
 }
 
-/// Where functions of the driver are looked for. The emulated one is loaded for all to see. The machine's own is loaded by the
-/// library under test, and a library that is loaded so is seen by nobody else: it takes a handle of its own, which is to the same.
+/// Returns the handle with which functions of the driver are looked up. The emulated driver is loaded with `RTLD_GLOBAL`. The library
+/// under test loads the machine's own driver with `RTLD_LOCAL`, so the tests need their own handle to the same library.
 fn driver() -> *mut c_void {
     static OWN: OnceLock<usize> = OnceLock::new();
     if !is_real() {
@@ -192,7 +192,7 @@ fn driver() -> *mut c_void {
         });
         let library = found.find(|library| !library.is_null());
         library
-            .expect("MILLPOND_TEST_CUDA=real takes a driver")
+            .expect("MILLPOND_TEST_CUDA=real needs a driver")
             .expose_provenance()
     });
     std::ptr::with_exposed_provenance_mut(*own)
@@ -209,8 +209,8 @@ pub(crate) fn fail(nth: Option<u64>) {
     assert_eq!(unsafe { function(what) }, 0);
 }
 
-/// How often a function of the driver was called; all of them where there is no name. The machine's own driver does not count: there
-/// it is what the library under test has called since this was first asked.
+/// Returns how often a function of the driver was called, or the sum of all functions if there is no name. The machine's own driver does
+/// not count calls. There this returns the calls of the library under test since the first call of this function.
 pub(crate) fn calls(name: Option<&CStr>) -> u64 {
     #[cfg(feature = "cuda")]
     if is_real() {
@@ -223,7 +223,7 @@ pub(crate) fn calls(name: Option<&CStr>) -> u64 {
     unsafe { function(name.map_or(std::ptr::null(), CStr::as_ptr)) }
 }
 
-/// What the library's own tally has of a function, or of all.
+/// Returns the library's own count of calls of a function, or of all functions.
 #[cfg(feature = "cuda")]
 fn own_calls(name: Option<&CStr>) -> u64 {
     millpond::cuda::watch_driver_calls(true);
@@ -236,7 +236,7 @@ fn own_calls(name: Option<&CStr>) -> u64 {
     of.map(|of| of.calls).sum()
 }
 
-/// What strict mode has found wrong. The machine's own driver looks for nothing, so it finds nothing.
+/// Returns the errors that strict mode has found. The machine's own driver has no strict mode, so there are none.
 pub(crate) fn findings() -> (u64, String) {
     if is_real() {
         return (0, String::new());
@@ -386,8 +386,8 @@ pub(crate) fn register(name: &CStr, nanoseconds: u64) {
     register_body(name, &[], nanoseconds, nothing);
 }
 
-/// Registers a function as the kernel of this name, whose parameters have so many bytes. A card runs the code that it is given, so its
-/// driver has no such function, and nothing is done.
+/// Registers a function as the kernel of this name, with these sizes of its parameters in bytes. A real driver has no such function,
+/// because the device runs the code of the kernel. Nothing is done there.
 pub(crate) fn register_body(name: &CStr, sizes: &[usize], nanoseconds: u64, body: Body) {
     type Register =
         unsafe extern "C" fn(*const c_char, *const usize, usize, u64, Option<Body>, usize) -> c_int;
@@ -428,30 +428,30 @@ pub(crate) fn write(to: u64, from: &[u8]) -> c_int {
     unsafe { write(to, from.as_ptr(), from.len()) }
 }
 
-/// Makes a stream by a call of the driver, past every library of ours.
+/// Creates a stream by a direct call of the driver, which the library under test does not see.
 pub(crate) fn create_stream() -> *mut c_void {
     type Create = unsafe extern "C" fn(*mut *mut c_void, u32) -> u32;
     // SAFETY: the driver's function of this name has this signature.
     let function = unsafe { std::mem::transmute::<*mut c_void, Create>(symbol(c"cuStreamCreate")) };
     let _context = Primary::enter();
     let mut stream = std::ptr::null_mut();
-    // SAFETY: the pointer is to a local. 1 is a stream that does not wait for the default one.
+    // SAFETY: the pointer is to a local. Flag 1 creates a stream that does not wait for the default stream.
     assert_eq!(unsafe { function(&raw mut stream, 1) }, 0);
     stream
 }
 
-/// Ends a stream that was made so.
+/// Destroys a stream that `create_stream` created.
 pub(crate) fn destroy_stream(stream: *mut c_void) {
     type Destroy = unsafe extern "C" fn(*mut c_void) -> u32;
     // SAFETY: the driver's function of this name has this signature.
     let function = unsafe { std::mem::transmute::<*mut c_void, Destroy>(symbol(c"cuStreamDestroy_v2")) };
     let _context = Primary::enter();
-    // SAFETY: made by `create_stream`, and nobody has it any more.
+    // SAFETY: `create_stream` created the stream, and nothing uses it any more.
     assert_eq!(unsafe { function(stream) }, 0);
 }
 
-/// Physical memory as the driver describes it: of `CUmemAllocationProp`, the types of handles that it was made for and whether it is
-/// for RDMA.
+/// Returns two fields of the `CUmemAllocationProp` of physical memory: the types of handles for which it was created, and whether it is for
+/// RDMA.
 fn properties(address: u64) -> (i32, u8) {
     type Retain = unsafe extern "C" fn(*mut u64, u64) -> u32;
     type Properties = unsafe extern "C" fn(*mut [u32; 8], u64) -> u32;
@@ -467,31 +467,31 @@ fn properties(address: u64) -> (i32, u8) {
     let (mut handle, mut found) = (0, [0; 8]);
     // SAFETY: the pointer is to a local.
     assert_eq!(unsafe { retain(&raw mut handle, address) }, 0);
-    // SAFETY: the structure has 32 bytes, as the local has.
+    // SAFETY: the structure and the local have 32 bytes.
     assert_eq!(unsafe { of(&raw mut found, handle) }, 0);
-    // SAFETY: retained above.
+    // SAFETY: the handle was retained above.
     assert_eq!(unsafe { release(handle) }, 0);
     // The flags begin at byte 24: compression, RDMA.
     (found[1] as i32, found[6].to_ne_bytes()[1])
 }
 
-/// Whether memory at an address may leave the process as a file.
+/// Returns whether the memory at an address can be exported as a file descriptor.
 pub(crate) fn can_export(address: u64) -> bool {
     properties(address).0 == 1
 }
 
-/// Whether memory at an address was made for GPUDirect RDMA.
+/// Returns whether the memory at an address was created for GPUDirect RDMA.
 pub(crate) fn is_for_rdma(address: u64) -> bool {
     properties(address).1 == 1
 }
 
-/// The access that a device has to an address: 3 is to read and write.
+/// Returns the access that a device has to an address. 3 is read and write.
 pub(crate) fn access(address: u64, device: i32) -> u64 {
     type Access = unsafe extern "C" fn(*mut u64, *const [i32; 2], u64) -> u32;
     // SAFETY: the driver's function of this name has this signature.
     let function = unsafe { std::mem::transmute::<*mut c_void, Access>(symbol(c"cuMemGetAccess")) };
     let mut flags = 0;
-    // SAFETY: the pointers are to locals; a location is two numbers, of which the first says that it is a device.
+    // SAFETY: the pointers are to locals. A location is two numbers: a type, where 1 is a device, and the device's number.
     assert_eq!(unsafe { function(&raw mut flags, &[1, device], address) }, 0);
     flags
 }

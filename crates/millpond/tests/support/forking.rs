@@ -1,5 +1,5 @@
-//! Forks while other threads allocate, crossed with what a process may have beside its pool. Each combination runs in a process of
-//! its own, and every child has an alarm: one that hangs is a failure.
+//! Forks while other threads allocate, in combination with other features that a process may use. Each combination runs in its own
+//! process. Every child has an alarm, so a child that hangs is a failure.
 
 use millpond::{Budget, Pool};
 use std::future::Future;
@@ -11,12 +11,12 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-/// How many forks a combination makes.
+/// The variable with the number of forks of a combination.
 const FORKS: &str = "MILLPOND_TEST_FORKS";
-/// What is beside the pool, by name.
+/// The variable with the name of the feature that is used beside the pool.
 const BESIDE: &str = "MILLPOND_TEST_BESIDE";
 
-/// What there is beside the pool, and the settings of a pool that has it.
+/// The features used beside the pool, with the settings of the pool.
 const ALL: [(&str, &str); 5] = [
     ("nothing", ""),
     #[cfg(feature = "record")]
@@ -28,7 +28,7 @@ const ALL: [(&str, &str); 5] = [
     ("sampled accounts", "track:one-in=10"),
 ];
 
-/// Runs an ignored test of this program, which calls [`run`], in a process for each combination.
+/// Runs an ignored test of this program in one process for each combination. The test calls [`run`].
 pub(crate) fn in_processes(test: &str) {
     let program = std::env::current_exe().expect("this program");
     for (beside, settings) in ALL {
@@ -49,30 +49,30 @@ pub(crate) fn in_processes(test: &str) {
     }
 }
 
-/// Ends this process where it hangs.
+/// Makes the system kill this process after `seconds`.
 fn alarm(seconds: u32) {
-    // SAFETY: takes a number.
+    // SAFETY: the call takes only a number.
     unsafe { libc::alarm(seconds) };
 }
 
-/// Runs `work` in a child; answers how it ended.
+/// Runs `work` in a forked child. Returns the child's status.
 fn in_child(work: impl FnOnce() -> bool) -> i32 {
-    // SAFETY: the child uses pools, and leaves by `_exit`.
+    // SAFETY: the child only uses pools, and ends with `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         alarm(60);
         let fine = work();
-        // SAFETY: ends the child at once.
+        // SAFETY: the call only ends the child.
         unsafe { libc::_exit(i32::from(!fine)) };
     }
     assert!(child > 0, "no fork");
     let mut status = -1;
-    // SAFETY: waits for the child just made; the status is ours.
+    // SAFETY: the child was just forked, and `status` is a local.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     status
 }
 
-/// Allocates blocks of several sizes, small, large and larger than a thread keeps, and finds them as they were written.
+/// Allocates small blocks, large blocks, and blocks larger than a thread's cache keeps. Returns whether all keep their contents.
 fn churn(pool: &Pool, rounds: usize) -> bool {
     let mut held = Vec::with_capacity(16);
     let mut whole = true;
@@ -87,7 +87,7 @@ fn churn(pool: &Pool, rounds: usize) -> bool {
         };
         whole &= block.iter().all(|byte| *byte == 0);
         block.fill(round as u8);
-        // From the program's allocator as well, which may be the same pool.
+        // Also allocates from the global allocator, which may be the same pool.
         held.push((block, vec![round as u8; 1 + round % 300]));
         if held.len() == held.capacity() {
             let (block, other) = held.swap_remove(round * 31 % 16);
@@ -97,7 +97,7 @@ fn churn(pool: &Pool, rounds: usize) -> bool {
     whole
 }
 
-/// What a child is asked: figures, memory, trimming, and children of its own.
+/// Returns whether a child can read statistics, allocate, trim, and fork its own children.
 fn is_alive(pool: &Pool, depth: u32) -> bool {
     let before = pool.stats();
     let mine = churn(pool, 60);
@@ -107,7 +107,7 @@ fn is_alive(pool: &Pool, depth: u32) -> bool {
     mine && counts && (depth == 0 || in_child(|| is_alive(pool, depth - 1)) == 0)
 }
 
-/// Forks while three threads allocate; panics where a child does not end well.
+/// Forks while three threads allocate. Panics if a child fails.
 pub(crate) fn run(pool: &Pool) {
     let forks: u32 = std::env::var(FORKS).map_or(12, |said| said.parse().expect("a number of forks"));
     alarm(180 + forks);
@@ -116,7 +116,7 @@ pub(crate) fn run(pool: &Pool) {
     let path = std::env::temp_dir().join(format!("millpond-forking-{}.mpr", std::process::id()));
     #[cfg(feature = "record")]
     let recorder = (beside == "recording").then(|| millpond::Recorder::start(&path).expect("a recording"));
-    // Those that wait for it: another thread first, then this one, many times, which would fit and may not overtake.
+    // The queue of the budget: first a request of another thread, then many of this thread, which would fit but must not overtake it.
     let budget = Budget::builder("full").limit(100).build().expect("a budget");
     let held = budget.charge(60).expect("room");
     let woken = Arc::new(Woken::default());
@@ -152,7 +152,7 @@ pub(crate) fn run(pool: &Pool) {
         }
         for fork in 0..forks {
             let status = in_child(|| {
-                // The other thread does not wait in the child, and its place is given to four of this one's.
+                // The other thread does not exist in the child. The room is given to four requests of this thread.
                 let served = (budget.waiting(), woken.0.load(Ordering::Relaxed)) == (16, 4);
                 (served || beside != "budgets") && is_alive(pool, 1)
             });
@@ -169,7 +169,7 @@ pub(crate) fn run(pool: &Pool) {
     }
 }
 
-/// How many of this thread's requests were woken.
+/// The number of this thread's requests that were woken.
 #[derive(Default)]
 struct Woken(AtomicUsize);
 
@@ -179,7 +179,7 @@ impl Wake for Woken {
     }
 }
 
-/// Tells the others that it is over, on a panic too: the scope waits for them.
+/// Tells the other threads to stop, also on a panic, because the scope waits for them.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {

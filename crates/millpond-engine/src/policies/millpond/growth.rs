@@ -194,7 +194,8 @@ impl Millpond {
             self.lists.put_back(beyond);
         }
         match (outcome, site.block) {
-            // A hole that is full no longer lies between the block and what was listed as free beyond it.
+            // A hole that was filled completely no longer separates the block from the free block that was listed behind the
+            // hole.
             (Ok(()), Some(block)) => Ok(self.lists.absorb(block)),
             (outcome, block) => {
                 if let Some(block) = block {

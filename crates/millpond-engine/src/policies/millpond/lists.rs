@@ -117,7 +117,7 @@ impl Lists {
         id
     }
 
-    /// Joins an unlisted block with its free neighbours; answers the block it became, unlisted.
+    /// Joins an unlisted block with its free neighbours. Returns the resulting block, which is not listed either.
     #[inline]
     pub(super) fn absorb(&mut self, id: BlockId) -> BlockId {
         let mut id = id;

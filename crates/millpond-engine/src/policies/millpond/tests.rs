@@ -357,7 +357,7 @@ fn what_fits_is_served_while_a_stream_is_captured() {
     engine.check();
 }
 
-/// A device with so many addresses left, and memory for so many bytes.
+/// A device that has `left` bytes of addresses left and `most` bytes of memory.
 struct Narrow {
     device: Simulated,
     left: u64,
@@ -450,8 +450,8 @@ fn a_block_that_fills_the_last_hole_is_joined_with_what_is_free_beyond_it() {
     for block in [first, second, low] {
         engine.free(block, &[]);
     }
-    // The pages on both sides of the narrow hole go into the wide one and fill it. Behind the block is free what it does not
-    // need, and behind that the half of a page that was free before.
+    // The pages on both sides of the narrow hole move into the wide hole and fill it. The bytes that the block does not need
+    // are free behind it. They are followed by the half page that was already free.
     let block = engine
         .allocate(Request::new(4 * page - 1024, Stream(0)))
         .expect("room");

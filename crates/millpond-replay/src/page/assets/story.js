@@ -108,7 +108,7 @@ class Story {
         if (this.actions[event] === ALLOC) {
           if (this.birth[serial] === event) now += bytesOf(serial);
         } else if (this.death[serial] === event && !this.meta.older[serial]) {
-          // An older block that waited was in nobody's hands: only its place ends here.
+          // The program no longer held an older block that was pending. Only its place ends here.
           now -= bytesOf(serial);
         }
       }

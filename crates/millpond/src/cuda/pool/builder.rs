@@ -121,8 +121,8 @@ impl DevicePoolBuilder {
         self
     }
 
-    /// Who else may use the memory: kernels on other devices, other processes, network cards. Nobody unless said otherwise, as
-    /// memory that is mapped by pages has to be made for it.
+    /// Sets who else may use the memory: kernels on other devices, other processes, or network cards. The default is nobody,
+    /// because memory that is mapped by pages must be created for sharing.
     pub fn sharing(mut self, sharing: CudaSharing) -> Self {
         self.sharing = sharing;
         self

@@ -172,7 +172,8 @@ impl Shared {
         crate::recorder::sink_for(self.watchers().pool())
     }
 
-    /// The core, once its engine was told of what has come back; none in a process that was forked, or where a panic broke the pool.
+    /// Locks the core and tells its engine about returned blocks. Fails in a forked process, and if a panic has broken the
+    /// pool.
     pub(super) fn core(&self) -> Result<Locked<'_>, CudaError> {
         let mut core = self.lock_core()?;
         self.settle(&mut core);
@@ -538,7 +539,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         if self.core.is_poisoned() {
-            // Nobody knows which of it the device still uses: it stays for as long as the process runs.
+            // It is not known which memory of the pool the device still uses, so all of it stays until the process ends.
             std::mem::forget(lock(&self.core).take());
             return;
         }

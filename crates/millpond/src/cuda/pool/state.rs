@@ -122,8 +122,8 @@ pub(super) struct Returned {
     pub(super) uses: Vec<CudaStream>,
 }
 
-/// The core in its lock. Whoever panics while it is locked poisons it: then the engine's tables may be half changed, and it is used no more.
-/// None only while the pool is dropped.
+/// The core in its lock. A panic while the core is locked poisons the lock: the engine's tables may then be half changed, and
+/// the engine is not used again. The value is `None` only while the pool is dropped.
 pub(super) type Cell = Mutex<Option<Core>>;
 
 /// The core under its lock. Whoever its work concerns, such as those told of a budget, is called when that is let go.
@@ -137,7 +137,7 @@ impl<'a> Locked<'a> {
     /// Waits for whoever has it.
     ///
     /// # Errors
-    /// A panic has broken the pool.
+    /// [`CudaError::BrokenPool`] if a panic has broken the pool.
     pub(super) fn wait(core: &'a Cell) -> Result<Self, CudaError> {
         let inside = inside();
         Ok(Self {
@@ -146,7 +146,8 @@ impl<'a> Locked<'a> {
         })
     }
 
-    /// The same also where the pool is broken: for its figures, which a panic in the engine leaves whole.
+    /// Like [`wait`](Self::wait), but also locks the core of a broken pool. This is only for reading its figures, which a panic
+    /// in the engine leaves intact.
     pub(super) fn for_figures(core: &'a Cell) -> Self {
         let inside = inside();
         Self {
@@ -155,7 +156,7 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// Unless another thread has it, or the pool is broken.
+    /// Locks the core unless another thread holds it or the pool is broken.
     pub(super) fn now(core: &'a Cell) -> Option<Self> {
         let inside = inside();
         let core = core.try_lock().ok()?;

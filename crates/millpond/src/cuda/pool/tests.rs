@@ -1,4 +1,4 @@
-//! What only the inside of a pool can be made to do.
+//! Tests that need access to the inside of a pool.
 
 use super::DevicePool;
 use crate::Prewarm;
@@ -6,7 +6,7 @@ use crate::cuda::{CudaDevice, CudaError, CudaStream};
 use crate::error::AllocError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Loads the emulated driver, which is built beside the tests; answers whether it is there.
+/// Loads the emulated driver, which is built next to the tests. Returns whether the driver exists.
 fn load() -> bool {
     use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
     let here = std::env::current_exe().expect("this program");
@@ -16,9 +16,9 @@ fn load() -> bool {
         eprintln!("skipped: there is no {name} beside {}", here.display());
         return false;
     };
-    // SAFETY: a library of this workspace, which does nothing when it is loaded.
+    // SAFETY: the library belongs to this workspace and does nothing when it is loaded.
     let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) };
-    // It stays until the process ends.
+    // The library stays loaded until the process ends.
     std::mem::forget(library.expect("it loads"));
     true
 }
@@ -35,7 +35,7 @@ fn a_panic_in_its_engine_breaks_a_pool_of_a_device() {
     let device = match CudaDevice::get(0) {
         Ok(device) => device,
         Err(error) => {
-            // Another test of this process looked for a driver before the emulated one was there.
+            // Another test of this process looked for a driver before the emulated driver was loaded.
             eprintln!("skipped: {error}");
             return;
         }

@@ -68,17 +68,18 @@ impl CudaSource {
 
     fn open(&self, address: u64, bytes: u64) -> Result<(), CudaError> {
         let access = self.sharing.access(&self.device);
-        // SAFETY: the addresses are mapped by us; there are so many descriptions behind the pointer.
+        // SAFETY: we have mapped the addresses, and the pointer and the count describe the list `access`.
         unsafe {
             self.driver()
                 .set_access(address, bytes as usize, access.as_ptr(), access.len())
         }
     }
 
-    /// Unmaps whole handles that lie side by side. Where some stay, answers how many of the first are unmapped.
+    /// Unmaps whole handles that lie side by side. An error contains the number of handles, counted from the first, that are
+    /// unmapped all the same.
     ///
-    /// One call unmaps them all where the driver takes it. Its documentation promises that of one mapping only, so a driver that
-    /// refuses is asked for each.
+    /// One call unmaps all of them if the driver accepts it. The driver's documentation promises this for a single mapping
+    /// only, so if the driver refuses, each handle is unmapped by a call of its own.
     pub(super) fn unmap(&self, parts: &[(u64, Part)]) -> Result<(), (usize, CudaError)> {
         if let [(address, _), _, ..] = parts {
             let bytes = parts.iter().map(|(_, part)| part.bytes).sum();
@@ -98,7 +99,7 @@ impl CudaSource {
         unsafe { self.driver().unmap(address, bytes as usize) }
     }
 
-    /// Unmaps whole handles that lie side by side, or none of them. They are mapped elsewhere too.
+    /// Unmaps whole handles that lie side by side, or none of them. The handles are also mapped at other addresses.
     fn unmap_or_keep(&mut self, parts: &[(u64, Part)]) -> Result<(), CudaError> {
         let Err((unmapped, error)) = self.unmap(parts) else {
             return Ok(());
@@ -107,7 +108,7 @@ impl CudaSource {
             // SAFETY: the addresses are reserved by us and were unmapped just now; the handle is ours.
             let mapped = unsafe { self.driver().map(*at, part.bytes as usize, 0, part.handle, 0) };
             if let Err(stuck) = mapped.and_then(|()| self.open(*at, part.bytes)) {
-                // Nothing is where its blocks are.
+                // Blocks lie at these addresses, but no memory is mapped there.
                 self.lost = Some(stuck);
             }
         }
@@ -194,7 +195,7 @@ impl CudaSource {
 
 pub(super) fn granularity(driver: &Driver, properties: &AllocationProperties) -> Result<u64, CudaError> {
     let mut bytes = 0;
-    // SAFETY: the pointers are to a local and to what is borrowed.
+    // SAFETY: one pointer is to a local, the other is made of a reference.
     unsafe { driver.granularity(&raw mut bytes, properties, GRANULARITY_RECOMMENDED) }?;
     Ok(bytes as u64)
 }

@@ -1,15 +1,16 @@
-//! Who else may use memory that is mapped by pages.
+//! Sharing of memory that is mapped by pages with other devices and processes.
 
 use crate::cuda::abi::{ACCESS_READ_WRITE, Access, AllocationProperties, HANDLE_FILE, Location, attribute};
 use crate::cuda::device::{CudaDevice, attribute_of};
 use crate::cuda::error::CudaError;
 
-/// Who else may use the memory of a pool or source, beside its own device in this process.
+/// Who may use the memory of a pool or source, in addition to its own device in this process.
 ///
-/// Memory that the driver allocates as a whole serves others without being told: kernels on peers once `cuCtxEnablePeerAccess` was
-/// called, other processes by `cuIpcGetMemHandle`, network cards by GPUDirect RDMA. Memory that is
-/// [mapped by pages](super::CudaMemory::Virtual) does not. It is refused there unless the pool was made for it, which this says. What a
-/// program shares by the older calls it takes from a pool of [`CudaMemory::Plain`](super::CudaMemory::Plain).
+/// Memory that the driver allocates as a whole needs no preparation for sharing: kernels on peers can use it after
+/// `cuCtxEnablePeerAccess`, other processes through `cuIpcGetMemHandle`, and network cards through GPUDirect RDMA. Memory that
+/// is [mapped by pages](super::CudaMemory::Virtual) cannot be shared unless it was created for that. This type says for whom it
+/// is created. A program that shares memory through the older calls must take the memory from a pool of
+/// [`CudaMemory::Plain`](super::CudaMemory::Plain).
 ///
 /// ```
 /// use millpond::cuda::{CudaDevice, CudaError, CudaSharing, CudaStream, DevicePool};
@@ -22,14 +23,14 @@ use crate::cuda::error::CudaError;
 /// let peers = (1..CudaDevice::count()?).map(CudaDevice::get).collect::<Result<Vec<_>, _>>()?;
 /// let sharing = CudaSharing::new().peers(peers).exportable(true);
 /// let pool = DevicePool::builder().sharing(sharing).build(&device)?;
-/// // Kernels on the other devices may read and write this; and with `cuMemRetainAllocationHandle` at its address, and
-/// // `cuMemExportToShareableHandle`, it goes to other processes as a file.
+/// // Kernels on the other devices may read and write this buffer. `cuMemRetainAllocationHandle` with its address, followed by
+/// // `cuMemExportToShareableHandle`, exports it to other processes as a file descriptor.
 /// let weights = pool.alloc::<f32>(1000, &CudaStream::new(&device)?)?;
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Debug, Default)]
-#[must_use = "it says something to the pool or source that is made with it"]
+#[must_use = "it has no effect until a pool or source is made with it"]
 pub struct CudaSharing {
     peers: Vec<CudaDevice>,
     exportable: bool,
@@ -37,38 +38,40 @@ pub struct CudaSharing {
 }
 
 impl CudaSharing {
-    /// Nobody else.
+    /// Shares the memory with nobody else.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Kernels on these devices too may read and write the memory. They are ordered with the pool's streams by the program, which
-    /// [records](crate::cuda::DeviceBuffer::record_use) on a stream of the pool's device that waits for them.
+    /// Sets the devices whose kernels may also read and write the memory. The program must order these kernels with the pool's
+    /// streams: it makes a stream of the pool's device wait for them, and [records](crate::cuda::DeviceBuffer::record_use) the
+    /// use on that stream.
     pub fn peers(mut self, devices: impl IntoIterator<Item = CudaDevice>) -> Self {
         self.peers = devices.into_iter().collect();
         self
     }
 
-    /// The memory may leave the process, as a file descriptor of Linux. The other process lets go of it before the buffer is given
-    /// back: the pool hands the same memory out again, and knows nothing of who has it open.
+    /// Sets whether the memory can be exported to other processes as a Linux file descriptor. The other process must release
+    /// the memory before the buffer is freed: the pool allocates the same memory again and does not know which processes still
+    /// use it.
     pub fn exportable(mut self, on: bool) -> Self {
         self.exportable = on;
         self
     }
 
-    /// Network cards and other devices of the bus may read and write the memory, by GPUDirect RDMA. They let go of it before the
-    /// buffer is given back.
+    /// Sets whether network cards and other devices on the bus may read and write the memory through GPUDirect RDMA. They must
+    /// release the memory before the buffer is freed.
     pub fn rdma(mut self, on: bool) -> Self {
         self.rdma = on;
         self
     }
 
-    /// Whether it is nobody.
+    /// Returns whether the memory is shared with nobody.
     pub(super) fn is_none(&self) -> bool {
         self.peers.is_empty() && !self.exportable && !self.rdma
     }
 
-    /// Whether the device can do all of it.
+    /// Checks that the device supports all of the sharing.
     pub(super) fn check(&self, device: &CudaDevice) -> Result<(), CudaError> {
         let number = device.number();
         for peer in self.peers.iter().filter(|peer| peer.number() != number) {
@@ -102,7 +105,7 @@ impl CudaSharing {
         Ok(())
     }
 
-    /// What physical memory of a device is made with.
+    /// Returns the properties with which physical memory of a device is created.
     pub(super) fn properties(&self, device: &CudaDevice) -> AllocationProperties {
         let plain = AllocationProperties::on(device.handle());
         AllocationProperties {
@@ -116,7 +119,7 @@ impl CudaSharing {
         }
     }
 
-    /// Who has access once it is mapped: its device first.
+    /// Returns the access rights of mapped memory, with those of its own device first.
     pub(super) fn access(&self, device: &CudaDevice) -> Vec<Access> {
         let peers = self.peers.iter().filter(|peer| peer.number() != device.number());
         let all = std::iter::once(device).chain(peers);

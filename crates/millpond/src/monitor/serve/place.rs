@@ -83,9 +83,9 @@ fn listen_in(folder: &Path, process: u32) -> Result<(Listening, UnixListener), S
     outcome
 }
 
-/// Listens on a socket that appears under its name when it is listening, readable by this user alone.
+/// Listens on a socket that only this user can connect to. The socket appears under its name only when it is listening.
 ///
-/// Another process takes a socket that refuses connections for a stale one and removes it, so the name must not exist between `bind`
+/// Other processes treat a socket that refuses connections as stale and remove it, so the name must not exist between `bind`
 /// and `listen`.
 fn listen_at(path: PathBuf) -> Result<(Listening, UnixListener), ServeError> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -96,10 +96,10 @@ fn listen_at(path: PathBuf) -> Result<(Listening, UnixListener), ServeError> {
     if fs::symlink_metadata(&path).is_ok() && !is_stale(&path) {
         return Err(ServeError::Taken(path));
     }
-    // Short: the path of a socket has at most 107 bytes.
+    // The name is short, because the path of a socket has at most 107 bytes.
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let unnamed = path.with_file_name(format!(".{}.{number}", std::process::id()));
-    // A process of the same number may have been killed here.
+    // A process with the same id may have been killed here and left its file.
     let _ = fs::remove_file(&unnamed);
     let listener = UnixListener::bind(&unnamed).map_err(failed)?;
     let named = || {
@@ -148,9 +148,9 @@ fn prepare(folder: &Path) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// Whether a path is a socket to which nobody listens.
+/// Returns whether a path is a socket that nobody listens on.
 ///
-/// A process that is stopped listens: connections wait in its queue. Where the queue is full this does not wait for room.
+/// A stopped process still listens: connections wait in its queue. If the queue is full, this does not wait for room.
 fn is_stale(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|of| of.file_type().is_socket());
     is_socket && matches!(connect(path), Err(Errno::CONNREFUSED))

@@ -176,7 +176,7 @@ impl DeviceTensor {
     operations!(news);
     operations!(intos);
 
-    /// The sum of each element and a multiple of another, as a new tensor of this one's pool and stream: `self + factor * other`.
+    /// Returns `self + factor * other` as a new tensor with this tensor's pool and stream.
     ///
     /// # Errors
     /// Where types differ, the factor is none of them or shapes do not go together, when there is no memory for it, and what the

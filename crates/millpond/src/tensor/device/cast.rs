@@ -39,8 +39,8 @@ macro_rules! into {
 }
 
 impl DeviceTensor {
-    /// The elements as another type, rounded or cut off as the host does it: this tensor where they are of it, else a new one of this
-    /// one's pool and stream.
+    /// Converts the elements to another type, rounded or truncated as on the host. Returns this tensor if the elements already
+    /// have the type, otherwise a new tensor with this tensor's pool and stream.
     ///
     /// # Errors
     /// Where there is no way from type to type, when there is no memory for it, and what the driver says.

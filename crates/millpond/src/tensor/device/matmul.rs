@@ -48,8 +48,9 @@ macro_rules! into {
 /// Products of matrices, by [cuBLAS](crate::cuda::CudaQueue::matmul_backend) where it is there, else by tiles in the device's shared
 /// memory. Singles and doubles are added up in their own type, halves in single precision.
 impl DeviceTensor {
-    /// The product of two matrices, as a new tensor of this one's pool and stream. Of tensors of more dimensions than two the last
-    /// two are matrices; those before go together as in [`add`](Self::add), and each two matrices are multiplied.
+    /// Returns the product of two matrices as a new tensor with this tensor's pool and stream. If tensors have more than two
+    /// dimensions, the last two are those of the matrices. The dimensions before them go together as in [`add`](Self::add), and
+    /// each pair of matrices is multiplied.
     ///
     /// # Errors
     /// Where they are none, their sizes do not go together or types differ, when there is no memory for it, and what the driver says.

@@ -112,7 +112,7 @@ macro_rules! sums {
 impl DeviceTensor {
     sums!();
 
-    /// Sums along a dimension, as a new tensor without it, of this one's pool and stream.
+    /// Sums along a dimension. Returns a new tensor without the dimension, with this tensor's pool and stream.
     ///
     /// # Errors
     /// Where there is no such dimension, when there is no memory for it, and what the driver says.

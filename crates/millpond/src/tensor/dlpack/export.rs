@@ -103,8 +103,8 @@ fn refused(tensor: Tensor, why: DlpackError) -> NotExported {
 impl Tensor {
     /// Whether nobody else has the storage, and each element a place of its own.
     ///
-    /// `get_mut` and not a look at the count: where another thread had a tensor of the storage, its last read then happens
-    /// before whatever the consumer writes.
+    /// This calls `get_mut` and does not only read the count: if another thread had a tensor of the storage, its last read then
+    /// happens before everything that the consumer writes.
     fn may_be_written(&mut self) -> bool {
         let apart = !self.layout().overlaps();
         Arc::get_mut(&mut self.storage).is_some_and(|storage| storage.is_writable() && apart)
@@ -140,7 +140,8 @@ impl Tensor {
         Err(refused(self, DlpackError::ReadOnly))
     }
 
-    /// A copy of the elements for another library, of the same [pool](Tensor), which says that it is one and may be written.
+    /// Copies the elements for another library to memory of the same [pool](Tensor). The export is marked as a copy and may be
+    /// written.
     ///
     /// # Errors
     /// When there is no memory for it.

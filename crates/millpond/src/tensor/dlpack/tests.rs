@@ -486,7 +486,7 @@ fn null_is_no_structure_to_delete() {
     assert_eq!(source.held_bytes(), 0);
 }
 
-/// On a processor this finds nothing: an interpreter tells of the race that there would be.
+/// A normal run cannot detect the race that this test is about. Miri reports it.
 #[test]
 fn a_consumer_writes_after_the_last_read_of_another_thread() {
     fn exported<F: Form>(export: fn(Tensor) -> Result<ManagedTensor<F>, NotExported>) {
@@ -499,13 +499,13 @@ fn a_consumer_writes_after_the_last_read_of_another_thread() {
         }
         let managed = export(tensor).expect("nobody else has it");
         let (elements, _) = managed.parts();
-        // SAFETY: there are four such elements, which nobody else has.
+        // SAFETY: there are four such elements, and nobody else uses them.
         unsafe { elements.data.cast::<u16>().write(7) };
         drop(managed);
         assert_eq!(source.held_bytes(), 0);
         assert_eq!(reader.join().expect("no panic"), [1, 2, 3, 4]);
     }
-    // It cannot say that elements are to be read only, so it is refused where they are.
+    // The legacy form cannot mark elements as read-only, so the export fails if they are read-only.
     exported(Tensor::into_dlpack_legacy);
     exported(Tensor::into_dlpack);
 }

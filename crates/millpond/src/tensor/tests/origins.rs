@@ -8,7 +8,7 @@ use crate::unpooled::Unpooled;
 
 type Operation = fn(&Tensor, &Tensor) -> Result<Tensor, TensorError>;
 
-/// Every way to a new tensor from two of four rows and columns.
+/// Every operation that makes a new tensor of two tensors with four rows and columns.
 const OPERATIONS: [(&str, Operation); 26] = [
     ("add", |a, b| a.add(b)),
     ("add to a part", |a, b| a.slice(1, ..2)?.add(&b.slice(1, ..2)?)),
@@ -67,7 +67,7 @@ fn results_come_from_the_pool_of_the_first_operand() {
         assert!(!made.shares_storage_with(&a), "{name}");
     }
     assert_eq!(other.stats().allocations, 1);
-    // Also where the operand has no elements, and so no block.
+    // This also holds for an operand that has no elements and so no block.
     let none = Tensor::zeros_in(&one, [0, 4], DType::F32).expect("room");
     let sums = none.sum_dim(0).expect("room");
     assert!(sums.pool().is_some_and(|of| of == one));
@@ -90,7 +90,7 @@ fn an_operand_without_a_pool_leaves_the_choice_to_the_second() {
         let made = made.expect("room");
         assert!(made.pool().is_some_and(|of| of == pool));
     }
-    // None has one: then it is the set's.
+    // Neither operand has a pool, so the result comes from the set of pools.
     let made = foreign.add(slice).expect("room");
     assert!(made.pool().is_some_and(|of| of != pool));
     assert!(
@@ -159,7 +159,7 @@ fn the_limit_of_a_pool_holds_for_results_and_its_refusal_names_it() {
     assert_eq!(limit, Some(4 << 20));
     let first = "out of memory: 1.00 MiB requested, and the pool's limit is 4.00 MiB\n";
     assert!(error.to_string().starts_with(first), "{error}");
-    // One that the limit has nothing to do with does not name it.
+    // A refusal that is not due to the limit does not name the limit.
     let pool = Pool::builder().limit(1 << 40);
     let host = crate::host::Host::builder().capacity(Some(4 << 20)).build();
     let pool = pool.over(Box::new(host.expect("a source"))).expect("a pool");
