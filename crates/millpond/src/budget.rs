@@ -54,11 +54,6 @@ pub use measure::Measure;
 pub use soft::SoftCrossing;
 pub use wait::Wait;
 
-#[cfg(target_os = "linux")]
-pub(crate) use later::make_calls;
-#[cfg(target_os = "linux")]
-pub(crate) use sync::{NoBudgets, no_budgets};
-
 use crate::post_mortem::{Lister, Text};
 use node::Node;
 use room::{MOST, Turn};

@@ -1,34 +1,17 @@
 //! A pool as the allocator of a whole program.
 //!
-//! ```text
-//!   inside.rs    where a thread's requests go: to the pool, or to the arena while it is in a pool's cold path
-//!   arena.rs     where the pool's own tables live
-//!   start.rs     the one pool, made on first use
-//! ```
-//!
-//! The arena's lock is the last in the [order](crate::ranked::Rank); nothing is called under it.
+//! A thread's requests go to the one pool, or to the [metadata arena](crate::metadata) while the thread is
+//! [inside](crate::reentrancy) the slow path of a pool.
 
-mod arena;
 mod inside;
 mod start;
 
-#[cfg(feature = "stacks")]
-pub(crate) use inside::quiet;
-pub(crate) use inside::{Inside, inside, is_inside};
-pub(crate) use start::{NoTables, no_tables};
-
 use crate::error::AllocError;
+use crate::metadata::{ARENA, Arena};
 use crate::pool::{Pool, PoolBlock, PoolError, PoolHeap};
-use arena::Arena;
+use crate::reentrancy;
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::{self, NonNull};
-
-static ARENA: Arena = Arena::new();
-
-/// Whether the tables of pools have room to change; always, where the program's allocator is another.
-pub(crate) fn has_reserve() -> bool {
-    ARENA.has_reserve()
-}
 
 /// A pool as the allocator of a whole program.
 ///
@@ -144,7 +127,7 @@ fn take_from(heap: &'static PoolHeap, layout: Layout, zeroed: bool) -> *mut u8 {
 /// What ran out of memory has nobody to read its error: the file that was written for it is named on standard error.
 #[cold]
 fn refuse(error: AllocError) -> *mut u8 {
-    let _inside = inside();
+    let _inside = reentrancy::inside();
     if error.snapshot().is_some() {
         crate::os::say(&format!("millpond: {error}\n"));
     }
@@ -167,7 +150,7 @@ fn block_of(block: NonNull<u8>, layout: Layout) -> PoolBlock {
 #[cold]
 #[inline(never)]
 fn take_elsewhere(layout: Layout, zeroed: bool) -> *mut u8 {
-    if inside::is_inside() {
+    if reentrancy::is_inside() {
         let block = ARENA.take(layout);
         if zeroed && !block.is_null() {
             // SAFETY: the block comes from the arena, has at least `layout.size()` bytes, and is ours alone.
@@ -191,7 +174,7 @@ fn take_elsewhere(layout: Layout, zeroed: bool) -> *mut u8 {
 #[cold]
 #[inline(never)]
 unsafe fn give_elsewhere(block: NonNull<u8>, layout: Layout) {
-    if inside::is_inside() {
+    if reentrancy::is_inside() {
         // SAFETY: what the caller promises.
         unsafe { inside::wait(block, layout) };
     } else if let Some(heap) = guarded(start::heap) {

@@ -142,12 +142,16 @@ mod error;
 #[forbid(unsafe_code)]
 mod event;
 #[forbid(unsafe_code)]
+mod fork;
+#[forbid(unsafe_code)]
 mod ledger;
 mod memory;
 #[forbid(unsafe_code)]
 mod post_mortem;
 #[forbid(unsafe_code)]
 mod ranked;
+#[forbid(unsafe_code)]
+mod reentrancy;
 #[forbid(unsafe_code)]
 mod tag;
 #[forbid(unsafe_code)]
@@ -164,6 +168,8 @@ mod host;
 #[cfg(target_os = "linux")]
 #[forbid(unsafe_code)]
 pub mod limits;
+#[cfg(target_os = "linux")]
+mod metadata;
 #[cfg(target_os = "linux")]
 #[forbid(unsafe_code)]
 pub mod monitor;

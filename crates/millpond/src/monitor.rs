@@ -47,7 +47,7 @@ pub use snapshot::{
 pub use threshold::{Crossing, Signal, Threshold};
 pub use timeline::{Timeline, TimelinePoint, TimelineSeries};
 
-use crate::global::has_reserve;
+use crate::metadata::has_reserve;
 use identity::Identity;
 use log::Log;
 use serve::Server;
@@ -146,7 +146,7 @@ struct Sample {
 const ROOM: usize = 1 << 20;
 
 /// Whether there is memory to work with. A program that runs out of it may live on, which it could not if a thread of ours asked for
-/// more in the ordinary way. Where the program's allocator is a pool, the work itself is done [inside](crate::global::inside), with
+/// more in the ordinary way. Where the program's allocator is a pool, the work itself is done [inside](crate::reentrancy::inside), with
 /// the reserve that tables have; where it is another, others may take what was there between the question and the work.
 fn has_room() -> bool {
     has_reserve() && Vec::<u8>::new().try_reserve_exact(ROOM).is_ok()

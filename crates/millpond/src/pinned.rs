@@ -2,7 +2,6 @@
 
 mod registry;
 
-pub(crate) use registry::{NoPinning, no_pinning};
 #[cfg(feature = "cuda")]
 pub(crate) use registry::{add as note_pinned, remove as note_unpinned};
 pub use registry::{is_pinned, pinned_bytes};

@@ -322,7 +322,7 @@ pub(crate) use charged::Charged;
 pub(crate) use conf::duration;
 #[cfg(feature = "cuda")]
 pub(crate) use conf::{Change, PoolConf, unused, unused_key};
-pub(crate) use fork::{all as all_heaps, no_forks, watch as watch_forks};
+pub(crate) use fork::all as all_heaps;
 pub(crate) use guard::{is_filled_around, refill_around};
 #[cfg(feature = "cuda")]
 pub(crate) use heap::next_number;

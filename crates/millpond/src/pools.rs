@@ -25,7 +25,6 @@ mod stats;
 mod upkeep;
 
 pub use builder::PoolsBuilder;
-pub(crate) use default::{NoSets, no_sets};
 pub use default::{pools, set_default_pools};
 #[cfg(feature = "derive")]
 pub(crate) use here::with_host;

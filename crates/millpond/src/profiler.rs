@@ -7,6 +7,7 @@ mod report;
 
 pub use report::{PoolUse, ProfilerReport, ProfilerSummary, TagPeak};
 
+use crate::fork::Participant;
 use crate::limits::Size;
 use crate::pool::PoolStats;
 use crate::pools::PoolsBlocks;
@@ -31,11 +32,11 @@ struct State {
 
 static STATE: Ranked<Option<State>> = Ranked::new(Rank::Profiler, None);
 
-/// As long as it is held the profiler is neither turned on nor off: taken around a fork.
-pub(crate) struct NoProfiling(#[expect(dead_code, reason = "held")] Locked<'static, Option<State>>);
+static FORKS: Participant = Participant::new(Rank::Profiler, || Box::new(STATE.lock()));
 
-pub(crate) fn no_profiling() -> NoProfiling {
-    NoProfiling(STATE.lock())
+fn state() -> Locked<'static, Option<State>> {
+    FORKS.register();
+    STATE.lock()
 }
 
 /// The process's profiler. See [`profiler`].
@@ -84,7 +85,7 @@ impl Profiler {
         each_pool(|pool| before.push((pool.number, (pool.stats)())));
         let before: Arc<[(u64, PoolStats)]> = before.into();
         let spare = {
-            let mut state = STATE.lock();
+            let mut state = state();
             let on = state.as_ref().is_some_and(|state| state.watching.is_some());
             match on {
                 true => Err((watching, before)),
@@ -107,7 +108,7 @@ impl Profiler {
     pub fn disable(&self) {
         let ended = tally::end(tally::here().profile).map(Arc::new);
         let gone = {
-            let mut state = STATE.lock();
+            let mut state = state();
             state.as_mut().map(|state| {
                 let before = ended.and_then(|ended| state.last.replace(ended));
                 (state.watching.take(), before)
@@ -127,7 +128,7 @@ impl Profiler {
     #[must_use]
     pub fn report(&self) -> ProfilerReport {
         let now = tally::so_far(tally::here().profile).map(Arc::new);
-        let (last, before) = match &*STATE.lock() {
+        let (last, before) = match &*state() {
             Some(state) => (state.last.clone(), Some(Arc::clone(&state.before))),
             None => (None, None),
         };

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-/// What a lock is for. Locks are taken from above to below, as a fork takes them (`pool/fork.rs`, `Heap::rest`).
+/// What a lock is for. Locks are taken from above to below, as a [fork](crate::fork) takes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     /// A recording begins or ends.
@@ -80,13 +80,18 @@ pub(crate) enum Rank {
     Pinned,
     /// Whatever locks budgets have; read by who takes one of them, and changed with their lines.
     Budgets,
+    /// Who takes part in a fork.
+    Participants,
     /// Whatever is in the arena.
     Tables,
 }
 
+/// Number of ranks.
+pub(crate) const RANKS: usize = Rank::Tables as usize + 1;
+
 #[cfg(debug_assertions)]
 impl Rank {
-    const ALL: [Self; Self::Tables as usize + 1] = [
+    const ALL: [Self; RANKS] = [
         #[cfg(feature = "record")]
         Self::Recording,
         Self::Clock,
@@ -118,6 +123,7 @@ impl Rank {
         Self::Locking,
         Self::Pinned,
         Self::Budgets,
+        Self::Participants,
         Self::Tables,
     ];
 
@@ -191,10 +197,8 @@ struct Place {
 
 #[cfg(debug_assertions)]
 mod held {
-    use super::Rank;
+    use super::RANKS;
     use std::cell::Cell;
-
-    const RANKS: usize = Rank::ALL.len();
 
     thread_local! {
         /// Locks that this thread holds, by rank.

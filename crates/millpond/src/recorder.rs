@@ -32,9 +32,10 @@ pub use scribe::RecordReport;
 pub use session::RecordStacks;
 pub(crate) use session::{Sink, Way, tell_short};
 pub use setting::RecordSettingError;
-pub(crate) use snapshot::{NoSnapshots, no_snapshots, refused_finally};
+pub(crate) use snapshot::refused_finally;
 pub use snapshot::{SnapshotReport, Snapshots, snapshot, snapshot_on_oom};
 
+use crate::fork::{Participant, Resting};
 use crate::os;
 use crate::pool::{self, PoolHeap};
 use crate::ranked::{Locked, Rank, Ranked};
@@ -134,8 +135,6 @@ impl RecorderBuilder {
     pub fn start(self, path: impl AsRef<Path>) -> Result<Recorder, RecordError> {
         let _quiet = quiet();
         let path = with_process(path.as_ref());
-        // Nobody may have made a pool yet.
-        pool::watch_forks();
         let mut current = current();
         if let Some(running) = current
             .running
@@ -298,21 +297,20 @@ static CURRENT: Ranked<Recordings> = Ranked::new(
 /// Whether there is one, to be looked at without a lock.
 static RECORDS: AtomicBool = AtomicBool::new(false);
 
+static FORKS: Participant = Participant::new(Rank::Recording, || Box::new(NoRecording(CURRENT.lock())));
+
 fn current() -> Locked<'static, Recordings> {
+    FORKS.register();
     CURRENT.lock()
 }
 
-/// As long as it is held no recording begins or ends: taken around a fork.
-pub(crate) struct NoRecording(Locked<'static, Recordings>);
+/// No recording begins or ends while this is held, around a fork.
+struct NoRecording(Locked<'static, Recordings>);
 
-pub(crate) fn no_recording() -> NoRecording {
-    NoRecording(current())
-}
-
-impl NoRecording {
+impl Resting for NoRecording {
     /// Ends all recordings in the child of a fork, where no thread writes them. No part of a recording is dropped: threads that
     /// exist only in the parent may have been changing it and may have held its locks. Nothing asks for these locks any more.
-    pub(crate) fn forget_in_child(&mut self) {
+    fn forget_others(&mut self) {
         RECORDS.store(false, Ordering::Release);
         if let Some(running) = self.0.running.take() {
             running.session.deactivate();

@@ -11,9 +11,6 @@
 
 mod names;
 
-#[cfg(target_os = "linux")]
-pub(crate) use names::{NoNames, no_names};
-
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;

@@ -21,10 +21,8 @@ mod sites;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub(crate) use accounts::AnyPool;
 #[cfg(target_os = "linux")]
-pub(crate) use accounts::{NoCounting, Watching, are_wanted, each_pool, no_counting, sampled};
+pub(crate) use accounts::{Watching, are_wanted, each_pool, sampled};
 pub(crate) use place::{Charged, Entered, current, enter, here};
-#[cfg(target_os = "linux")]
-pub(crate) use scopes::{NoScopes, no_scopes};
 pub(crate) use scopes::{Outcome, allocated, begin, begin_profile, end, freed, so_far};
 pub use sites::Site;
 pub(crate) use sites::{Figures, at_peak, by_place};

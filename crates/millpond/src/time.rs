@@ -3,6 +3,7 @@
 //! With the feature `quanta` (on by default) it is read from the processor's counter, in less than half the time that
 //! the system's clock takes. The first look sets the clock up, which takes about a millisecond.
 
+use crate::fork::Participant;
 use crate::ranked::{Locked, Rank, Ranked, might_take};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use std::time::Duration;
 /// where memory is freed at the end of a thread.
 #[cfg(all(feature = "quanta", not(miri)))]
 mod clock {
-    use super::no_clock;
+    use super::setting;
     use std::sync::OnceLock;
 
     /// The clock, and where it stood at first.
@@ -27,7 +28,7 @@ mod clock {
     #[cold]
     #[inline(never)]
     fn set_up() -> &'static (quanta::Clock, u64) {
-        let _alone = no_clock();
+        let _alone = setting();
         CLOCK.get_or_init(|| {
             // If setting it up allocates, that must not ask for the time.
             let _inside = crate::thread::enter(crate::thread::COUNTING);
@@ -51,14 +52,14 @@ mod clock {
 
 #[cfg(not(all(feature = "quanta", not(miri))))]
 mod clock {
-    use super::no_clock;
+    use super::setting;
     use std::sync::OnceLock;
     use std::time::Instant;
 
     pub(super) fn ticks() -> u64 {
         static START: OnceLock<Instant> = OnceLock::new();
         let start = START.get().copied().unwrap_or_else(|| {
-            let _alone = no_clock();
+            let _alone = setting();
             *START.get_or_init(Instant::now)
         });
         start.elapsed().as_nanos() as u64
@@ -69,13 +70,13 @@ mod clock {
     }
 }
 
-/// As long as it is held nobody sets the clock up: taken around a fork, or the child would wait for ever for a thread that
-/// was at it.
-pub(crate) struct NoClock(#[expect(dead_code, reason = "held")] Locked<'static, ()>);
+/// Held while a thread sets the clock up. The child of a fork would wait forever for such a thread.
+static SETTING: Ranked<()> = Ranked::new(Rank::Clock, ());
+static FORKS: Participant = Participant::new(Rank::Clock, || Box::new(SETTING.lock()));
 
-pub(crate) fn no_clock() -> NoClock {
-    static SETTING: Ranked<()> = Ranked::new(Rank::Clock, ());
-    NoClock(SETTING.lock())
+fn setting() -> Locked<'static, ()> {
+    FORKS.register();
+    SETTING.lock()
 }
 
 /// A moment, in nanoseconds since this process first asked for one. Never goes backwards on one thread.

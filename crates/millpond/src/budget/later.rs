@@ -5,6 +5,7 @@
 
 use super::SoftCrossing;
 use super::node::Node;
+use crate::reentrancy::{Deferred, defer, is_inside};
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,14 +38,6 @@ thread_local! {
     static CALLS: Cell<Option<ManuallyDrop<Vec<Call>>>> = const { Cell::new(None) };
 }
 
-/// Whether this thread is in a pool.
-fn is_inside() -> bool {
-    #[cfg(target_os = "linux")]
-    return crate::global::is_inside();
-    #[cfg(not(target_os = "linux"))]
-    false
-}
-
 /// Calls somebody, now or when this thread has left the pool that it is in.
 pub(super) fn call(call: Call) {
     if !is_inside() {
@@ -55,6 +48,7 @@ pub(super) fn call(call: Call) {
     if room {
         calls.push(call);
         CALLS.set(Some(ManuallyDrop::new(calls)));
+        defer(Deferred::Calls, make_calls);
         return;
     }
     if !calls.is_empty() {
@@ -65,7 +59,7 @@ pub(super) fn call(call: Call) {
 }
 
 /// Calls all that wait for this thread. Under no lock.
-pub(crate) fn make_calls() {
+pub(super) fn make_calls() {
     while let Some(calls) = CALLS.take() {
         ManuallyDrop::into_inner(calls).into_iter().for_each(Call::make);
     }

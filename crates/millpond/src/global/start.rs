@@ -1,10 +1,9 @@
 //! The one pool, made on first use.
 
-use super::arena::Space;
-use super::{ARENA, inside};
+use crate::fork;
 use crate::os;
-use crate::pool::{Pool, PoolBuilder, PoolError, PoolHeap, no_forks, watch_forks};
-use crate::ranked::Locked;
+use crate::pool::{Pool, PoolBuilder, PoolError, PoolHeap};
+use crate::reentrancy::inside;
 use std::sync::OnceLock;
 
 /// Where two threads make a pool at once, the one that is late throws its own away. Both are set while no fork can begin: else
@@ -18,13 +17,12 @@ pub(super) fn pool() -> Option<&'static Pool> {
         return Some(pool);
     }
     let _inside = inside();
-    watch_forks();
     // A pool takes the most addresses it could need. Half of those there may be is left to stacks and files.
     let half = os::address_limit().map(|limit| limit / 2);
     let half = half.filter(|half| *half < os::machine_memory().1);
     let builder = Pool::builder().name("program").of_a_program(half);
     let (made, builder) = make(builder)?;
-    let forks = no_forks();
+    let forks = fork::prevent();
     let late = POOL.set(made);
     drop(forks);
     if late.is_ok() {
@@ -53,7 +51,7 @@ fn make(builder: PoolBuilder) -> Option<(Pool, PoolBuilder)> {
         Ok(pool) => Some((pool, builder)),
         Err(error @ (PoolError::Settings(_) | PoolError::Environment(_))) => {
             let line = format!("millpond: the defaults are used: {error}\n");
-            let forks = no_forks();
+            let forks = fork::prevent();
             let late = MISREAD.set(error);
             drop(forks);
             if late.is_ok() {
@@ -64,11 +62,4 @@ fn make(builder: PoolBuilder) -> Option<(Pool, PoolBuilder)> {
         }
         Err(_) => None,
     }
-}
-
-/// As long as it is held the arena does not change. The last lock of a fork.
-pub(crate) struct NoTables(#[expect(dead_code, reason = "held")] Locked<'static, Space>);
-
-pub(crate) fn no_tables() -> NoTables {
-    NoTables(ARENA.lock())
 }

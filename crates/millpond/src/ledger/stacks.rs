@@ -5,7 +5,7 @@
 
 use super::lock;
 use super::stack::Stack;
-use super::table::{Line, beside_pools, grow, has_room};
+use super::table::{Line, grow, has_room};
 use crate::ranked::{Locked, Rank, Ranked};
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
@@ -163,7 +163,8 @@ impl Stacks {
 
 /// Makes room for more stacks, allocating nothing under the lock; answers whether it could.
 fn more_room(shard: &Ranked<Shard>, len: usize) -> bool {
-    let _beside = beside_pools();
+    // The program's pool must not serve the table.
+    let _inside = crate::reentrancy::inside();
     let mut larger = Vec::new();
     if larger.try_reserve_exact((len * 2).max(16)).is_err() {
         return false;
@@ -181,7 +182,7 @@ fn more_room(shard: &Ranked<Shard>, len: usize) -> bool {
 #[cfg(all(feature = "stacks", target_os = "linux"))]
 fn walk(into: &mut Addresses) {
     // What finding the way allocates is nobody's.
-    let _quiet = crate::global::quiet();
+    let _quiet = crate::reentrancy::quiet();
     crate::os::walk(FRAMES, |address| {
         if let Some(place) = into.all.get_mut(into.len) {
             *place = address;

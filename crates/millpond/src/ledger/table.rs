@@ -49,23 +49,14 @@ pub(super) fn refill<T>(table: &mut HashTable<T>, larger: &mut HashTable<T>, has
     std::mem::swap(table, larger);
 }
 
-/// Until its end what this thread allocates comes from where pools have their tables, not from a pool that is the program's allocator:
-/// its figures are the program's, and a table may have to grow at any time.
-#[cfg(target_os = "linux")]
-pub(super) fn beside_pools() -> impl Sized {
-    crate::global::inside()
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(super) fn beside_pools() -> impl Sized {}
-
 /// Makes room for one more in a table behind a lock; answers whether it could.
 pub(super) fn grow<S, T>(
     mutex: &Ranked<S>,
     table: impl Fn(&mut S) -> &mut HashTable<T>,
     hash: impl Fn(&T) -> u64,
 ) -> bool {
-    let _beside = beside_pools();
+    // The program's pool must not serve the table: its figures are those of the program, and a table may grow at any time.
+    let _inside = crate::reentrancy::inside();
     let len = table(&mut lock(mutex)).len();
     let Some(mut made) = larger(len, &hash) else {
         return false;

@@ -1,9 +1,9 @@
 //! `MILLPOND_MONITOR`: a monitor in a process that says nothing of monitors.
 
 use super::{Monitor, MonitorBuilder};
-use crate::global::inside;
 use crate::os;
 use crate::pool::duration;
+use crate::reentrancy::inside;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};

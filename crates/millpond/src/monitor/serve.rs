@@ -16,7 +16,7 @@ pub use place::socket_folders;
 
 use super::Shared;
 use super::builder::Place;
-use crate::global::inside;
+use crate::reentrancy::inside;
 use client::{Client, Doing, Stream};
 use place::Listening;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -1,31 +1,24 @@
 //! Which addresses of this process are pinned, for any thread to ask.
 
-use crate::global::inside;
-use crate::pool::watch_forks;
+use crate::fork::Participant;
 use crate::ranked::{InTurn, Rank, Shared};
+use crate::reentrancy::inside;
 use std::collections::BTreeMap;
 use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 /// Pinned parts: first address to bytes. Invariant: none is empty, none overlap; neighbours may touch.
 static PARTS: Shared<BTreeMap<u64, u64>> = Shared::new(Rank::Pinned, BTreeMap::new());
 
+static FORKS: Participant = Participant::new(Rank::Pinned, || Box::new(PARTS.write()));
+
 fn read() -> InTurn<RwLockReadGuard<'static, BTreeMap<u64, u64>>> {
-    watch_forks();
+    FORKS.register();
     PARTS.read()
 }
 
 fn write() -> InTurn<RwLockWriteGuard<'static, BTreeMap<u64, u64>>> {
-    watch_forks();
+    FORKS.register();
     PARTS.write()
-}
-
-/// As long as it is held nobody looks at them: taken around a fork.
-pub(crate) struct NoPinning(
-    #[expect(dead_code, reason = "held")] InTurn<RwLockWriteGuard<'static, BTreeMap<u64, u64>>>,
-);
-
-pub(crate) fn no_pinning() -> NoPinning {
-    NoPinning(write())
 }
 
 /// Whether an address lies in memory pinned by this library: by a [`Pinned`](super::Pinned) source of this process, or by a CUDA

@@ -5,7 +5,7 @@ use super::detour::Detour;
 use super::heap::{Heap, Taken, lock};
 use crate::budget::{Budget, Charge};
 use crate::error::AllocError;
-use crate::global::inside;
+use crate::reentrancy::inside;
 use std::time::{Duration, Instant};
 
 /// The end of a time from now; where time ends, waiting does not.

@@ -5,7 +5,7 @@ use super::cache::Cache;
 use super::core::Core;
 use super::heap::{Heap, Taken, lock};
 use super::local;
-use crate::global::inside;
+use crate::reentrancy::inside;
 
 impl Heap {
     /// Has a block in a caller's hand stand for a request of another size, which has the same block: sizes and alignments

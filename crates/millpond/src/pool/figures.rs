@@ -4,7 +4,7 @@ use super::core::Core;
 use super::heap::{Heap, Roll, lock};
 use super::stats::PoolStats;
 use crate::budget::Budget;
-use crate::global::inside;
+use crate::reentrancy::inside;
 use millpond_engine::{Gauge, PieceState};
 use std::sync::atomic::Ordering;
 

@@ -1,30 +1,14 @@
 //! Pools across a fork.
 //!
-//! A child has only the thread that forked. A lock that another thread held at that moment would be held for ever, and
-//! a cache whose owner was at work would be half changed. So around a fork every pool is brought to rest: its locks are
-//! taken in their order, and every cache is claimed. The child finds what idle threads' caches hold where `trim` finds
-//! it too; nobody stands in its pools' lines.
-//!
-//! After the fork, in parent and child, the arena's lock is released first, because everything that follows may allocate and
-//! free tables.
+//! Around a [fork](crate::fork) every pool is brought to rest: its locks are taken in their order, and every cache is claimed. A cache
+//! whose owner was in it would be changed in part. The child finds the blocks of idle threads' caches where `trim` finds them too, and no
+//! request waits for its pools.
 
 use super::heap::{Heap, Rest};
-use super::keeper;
-use crate::budget::{NoBudgets, no_budgets};
-use crate::global::{NoTables, inside, no_tables};
-use crate::host::locking::{self, Locking};
+use crate::fork::{Participant, Resting};
 use crate::ledger::Filter;
-use crate::pinned::{NoPinning, no_pinning};
-use crate::pools::{NoSets, no_sets};
-use crate::profiler::{NoProfiling, no_profiling};
-use crate::ranked::{Locked, Rank, Ranked, take_all_of_a_kind};
-use crate::tag::{NoNames, no_names};
-use crate::tally::{NoCounting, NoScopes, no_counting, no_scopes};
-use crate::time::{NoClock, no_clock};
-use std::cell::Cell;
-use std::mem::ManuallyDrop;
-use std::sync::RwLockWriteGuard;
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::ranked::{Locked, Rank, Ranked};
+use crate::reentrancy::inside;
 
 static LISTS: Ranked<Lists> = Ranked::new(
     Rank::Heaps,
@@ -56,58 +40,38 @@ impl Lists {
     }
 }
 
-/// What is held while a fork is under way, by the thread that forks: last taken, first let go.
-struct Held {
-    tables: NoTables,
-    budgets: NoBudgets,
-    _pinning: NoPinning,
-    _locking: Locking<RwLockWriteGuard<'static, ()>>,
-    _profiling: NoProfiling,
-    _scopes: NoScopes,
+static FORKS: Participant = Participant::new(Rank::Heaps, || Box::new(NoCalls::begin()));
+
+/// No other thread is in a pool while this is held, around a fork. The first field is dropped first.
+struct NoCalls {
     heaps: Vec<Rest>,
     _lists: Locked<'static, Lists>,
-    #[cfg(feature = "record")]
-    _snapshots: crate::recorder::NoSnapshots,
-    _counting: NoCounting,
-    _keeper: Locked<'static, keeper::State>,
-    _names: NoNames,
-    _sets: NoSets,
-    _clock: NoClock,
-    #[cfg(feature = "record")]
-    recording: crate::recorder::NoRecording,
-    /// Who forks.
-    parent: u32,
 }
 
-thread_local! {
-    /// Without a destructor: a thread may fork at its very end.
-    static HELD: Cell<Option<ManuallyDrop<Held>>> = const { Cell::new(None) };
+impl NoCalls {
+    fn begin() -> Self {
+        let lists = LISTS.lock();
+        // The program's own pool is the oldest and comes last: what a source of another pool has dropped goes back to it
+        // at the end of a cold path, when the thread may still be in its cache of that other pool.
+        let mut heaps: Vec<Rest> = lists.heaps.iter().rev().map(|heap| heap.rest()).collect();
+        heaps.iter_mut().for_each(Rest::take_accounts);
+        Self { heaps, _lists: lists }
+    }
+}
+
+impl Resting for NoCalls {
+    fn forget_others(&mut self) {
+        self.heaps.iter_mut().for_each(Rest::forget_others);
+    }
 }
 
 fn lists() -> Locked<'static, Lists> {
+    FORKS.register();
     LISTS.lock()
-}
-
-/// As long as it is held no fork begins, once pools are [watched](watch): for what is set once and without a lock of its own.
-/// Comes before every pool's locks.
-pub(crate) fn no_forks() -> impl Sized {
-    lists()
-}
-
-/// Is called around every fork from now on.
-pub(crate) fn watch() {
-    // No `Once`: a child of a fork would wait for ever for a thread that was at it. Threads that are at it at once register
-    // twice, which is no harm.
-    static REGISTERED: AtomicBool = AtomicBool::new(false);
-    if !REGISTERED.load(Ordering::Acquire) {
-        crate::os::around_fork(prepare, resume);
-        REGISTERED.store(true, Ordering::Release);
-    }
 }
 
 /// Has a pool looked after from now on.
 pub(crate) fn register(heap: &'static Heap) {
-    watch();
     lists().heaps.push(heap);
 }
 
@@ -131,85 +95,11 @@ pub(super) fn filter_of(heap: &Heap) -> Filter {
     Filter::clone(heap.filter.get_or_init(|| lists.spare_filter()))
 }
 
-extern "C" fn prepare() {
-    let _inside = inside();
-    let held = HELD.take();
-    if held.is_some() {
-        // Registered twice.
-        HELD.set(held);
-        return;
-    }
-    take_all_of_a_kind(true);
-    #[cfg(feature = "record")]
-    let recording = crate::recorder::no_recording();
-    let clock = no_clock();
-    let sets = no_sets();
-    // Before the pools: whoever adds a name may need the program's pool.
-    let names = no_names();
-    let keeper = keeper::state();
-    let counting = no_counting();
-    #[cfg(feature = "record")]
-    let snapshots = crate::recorder::no_snapshots();
-    let lists = lists();
-    // The program's own pool is the oldest and comes last: what a source of another pool has dropped goes back to it
-    // at the end of a cold path, when the thread may still be in its cache of that other pool.
-    let mut heaps: Vec<Rest> = lists.heaps.iter().rev().map(|heap| heap.rest()).collect();
-    heaps.iter_mut().for_each(Rest::take_accounts);
-    let scopes = no_scopes();
-    let profiling = no_profiling();
-    let locking = locking::exclusive();
-    let pinning = no_pinning();
-    let budgets = no_budgets();
-    let held = Held {
-        tables: no_tables(),
-        budgets,
-        _pinning: pinning,
-        _locking: locking,
-        _profiling: profiling,
-        _scopes: scopes,
-        heaps,
-        _lists: lists,
-        #[cfg(feature = "record")]
-        _snapshots: snapshots,
-        _counting: counting,
-        _keeper: keeper,
-        _names: names,
-        _sets: sets,
-        _clock: clock,
-        #[cfg(feature = "record")]
-        recording,
-        parent: std::process::id(),
-    };
-    HELD.set(Some(ManuallyDrop::new(held)));
-}
-
-extern "C" fn resume() {
-    let _inside = inside();
-    if let Some(held) = HELD.take() {
-        ManuallyDrop::into_inner(held).let_go();
-    }
-    take_all_of_a_kind(false);
-}
-
-impl Held {
-    fn let_go(mut self) {
-        // The lock of the tables is released before anything else, because restoring the rest may allocate and releasing it
-        // frees.
-        drop(self.tables);
-        if self.parent != std::process::id() {
-            self.heaps.iter_mut().for_each(Rest::forget_others);
-            // Wakers are called when this thread is out of all locks.
-            self.budgets.forget_others();
-            #[cfg(feature = "record")]
-            self.recording.forget_in_child();
-        }
-    }
-}
-
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
     use crate::Pool;
+    use crate::fork::{prepare, resume};
     use std::sync::{Arc, Barrier};
 
     /// Runs `work` in a child process and returns the child's exit status. A child that hangs is killed.
@@ -231,7 +121,7 @@ mod tests {
 
     #[test]
     fn handlers_that_are_registered_twice_are_one() {
-        watch();
+        FORKS.register();
         crate::os::around_fork(prepare, resume);
         assert_eq!(end_of_child(|| Pool::host().is_ok()), 0);
         assert!(Pool::host().is_ok());

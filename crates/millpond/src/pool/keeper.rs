@@ -6,9 +6,10 @@
 
 use super::heap::Heap;
 use super::lookout::{Lookout, WORTH};
-use crate::global::inside;
+use crate::fork::Participant;
 use crate::pressure::{Pressure, Readings, Share};
 use crate::ranked::{Locked, Rank, Ranked};
+use crate::reentrancy::inside;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -142,7 +143,7 @@ impl Drop for Alarm {
 }
 
 #[derive(Default)]
-pub(crate) struct State {
+struct State {
     kept: Vec<Kept>,
     sleepers: Vec<Sleeper>,
     /// The process that the thread runs in, and the thread, if it runs.
@@ -158,7 +159,10 @@ static STATE: Ranked<State> = Ranked::new(
     },
 );
 
-pub(crate) fn state() -> Locked<'static, State> {
+static FORKS: Participant = Participant::new(Rank::Keeper, || Box::new(STATE.lock()));
+
+fn state() -> Locked<'static, State> {
+    FORKS.register();
     STATE.lock()
 }
 

@@ -2,7 +2,7 @@
 
 use super::cache::Cache;
 use super::heap::Heap;
-use crate::global::inside;
+use crate::reentrancy::inside;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;

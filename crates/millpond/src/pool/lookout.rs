@@ -1,8 +1,8 @@
 //! A pool that gives memory back when the system has little left.
 
 use super::heap::{Heap, lock};
-use crate::global::inside;
 use crate::pressure::{LimitKind, Pressure, Readings, Share, Thresholds};
+use crate::reentrancy::inside;
 use std::time::{Duration, Instant};
 
 /// What a pool looks out for. Kept by the keeper; knows nothing of pools.

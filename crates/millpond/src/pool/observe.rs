@@ -5,8 +5,8 @@ use super::fork;
 use super::guard::Guard;
 use super::heap::{Heap, lock};
 use crate::event::{Context, Subscriber, SubscriptionId};
-use crate::global::inside;
 use crate::ledger::{Leak, LeakReport, Ledger, LedgerBuilder, Tracking};
+use crate::reentrancy::inside;
 use std::mem;
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! What the placement of a pool knows of its blocks, where no account tells more.
 
 use super::heap::Heap;
-use crate::global::inside;
+use crate::reentrancy::inside;
 use millpond_engine::PieceState;
 
 impl Heap {

@@ -4,7 +4,7 @@ use super::ask::Ask;
 use super::classes::PAGE;
 use super::heap::{Heap, large, lock, small};
 use crate::error::AllocError;
-use crate::global::inside;
+use crate::reentrancy::inside;
 use millpond_engine::display_size;
 use std::fmt;
 

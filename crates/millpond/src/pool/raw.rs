@@ -4,8 +4,8 @@ use super::Pool;
 use super::heap::{Heap, Taken, lock};
 use crate::error::AllocError;
 use crate::event::Facts;
-use crate::global::inside;
 use crate::ledger::{Ledger, Tracking, WrongFree};
+use crate::reentrancy::inside;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@ use super::sync::Ordering;
 use super::zeroed::clear;
 use crate::budget::Charge;
 use crate::error::AllocError;
-use crate::global::inside;
+use crate::reentrancy::inside;
 
 /// Small blocks that move between a thread and a shelf at once, at most.
 const BATCH: usize = 32;

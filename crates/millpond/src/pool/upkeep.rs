@@ -13,7 +13,7 @@ use super::guard::Guard;
 use super::heap::{Heap, lock};
 use super::keeper;
 use crate::event::Watchers;
-use crate::global::inside;
+use crate::reentrancy::inside;
 use millpond_engine::{Compaction, ConfError, Mark, RetainConf};
 use std::mem;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! The set that holds where no scope says otherwise.
 
 use super::{Pools, here, scope};
-use crate::global::inside;
-use crate::pool::watch_forks;
+use crate::fork::Participant;
 use crate::ranked::{InTurn, Rank, Shared};
+use crate::reentrancy::inside;
 use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 /// The default. Read by every thread that looks into any set too, so that around a fork one lock brings all of them to
@@ -13,13 +13,15 @@ static DEFAULT: Shared<Option<Pools>> = Shared::new(Rank::Sets, None);
 type Read = InTurn<RwLockReadGuard<'static, Option<Pools>>>;
 type Write = InTurn<RwLockWriteGuard<'static, Option<Pools>>>;
 
+static FORKS: Participant = Participant::new(Rank::Sets, || Box::new(DEFAULT.write()));
+
 fn read() -> Read {
-    // Before the lock is taken: a fork in between would leave the child a lock that nobody lets go of.
-    watch_forks();
+    FORKS.register();
     DEFAULT.read()
 }
 
 fn write() -> Write {
+    FORKS.register();
     DEFAULT.write()
 }
 
@@ -28,13 +30,6 @@ pub(super) struct AtWork(#[expect(dead_code, reason = "held")] Read);
 
 pub(super) fn at_work() -> AtWork {
     AtWork(read())
-}
-
-/// As long as it is held nobody looks into a set. The first lock of a fork.
-pub(crate) struct NoSets(#[expect(dead_code, reason = "held")] Write);
-
-pub(crate) fn no_sets() -> NoSets {
-    NoSets(write())
 }
 
 /// The set of pools that holds here: that of the innermost [scope](Pools::enter) this thread is in, else the process's
@@ -98,7 +93,6 @@ pub fn pools() -> Pools {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn set_default_pools(pools: Pools) -> Pools {
-    watch_forks();
     let before = write().replace(pools);
     here::changed();
     before.unwrap_or_else(|| Pools::builder().carve_small_sizes().build())

@@ -18,7 +18,7 @@
 mod tests;
 
 use super::told::{Lost, Told, What};
-use crate::global::quiet;
+use crate::reentrancy::quiet;
 use crate::time::Ticks;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

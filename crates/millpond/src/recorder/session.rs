@@ -3,7 +3,7 @@
 use super::ring::{FRAMES, Putter, Ring};
 use super::told::{Lost, Told, What};
 use crate::event::{EventKind, Facts, PoolLabel};
-pub(super) use crate::global::quiet;
+pub(super) use crate::reentrancy::quiet;
 use crate::tag::Tag;
 use crate::thread;
 use std::cell::RefCell;

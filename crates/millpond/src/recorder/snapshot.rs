@@ -19,7 +19,6 @@ mod state;
 mod tests;
 
 pub(crate) use refused::told as refused_finally;
-pub(crate) use refused::{NoSnapshots, no_snapshots};
 pub(super) use refused::{look_at_environment, recording_begins};
 
 use super::book::Book;

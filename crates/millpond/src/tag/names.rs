@@ -5,7 +5,8 @@
 //! both are read without a lock. A table that grows would need one, and allocate under it, while the allocator may be
 //! the very pool that wants to know a name.
 
-use crate::ranked::{Locked, Rank, Ranked};
+use crate::fork::Participant;
+use crate::ranked::{Rank, Ranked};
 use crate::thread;
 use foldhash::fast::FixedState;
 use std::hash::BuildHasher;
@@ -25,12 +26,7 @@ static BY_NUMBER: [OnceLock<&'static str>; NAMES] = [const { OnceLock::new() }; 
 /// How many there are; held while one is put in.
 static USED: Ranked<usize> = Ranked::new(Rank::Names, 0);
 
-/// As long as it is held no name is added: taken around a fork.
-pub(crate) struct NoNames(#[expect(dead_code, reason = "held")] Locked<'static, usize>);
-
-pub(crate) fn no_names() -> NoNames {
-    NoNames(USED.lock())
-}
+static FORKS: Participant = Participant::new(Rank::Names, || Box::new(USED.lock()));
 
 pub(super) fn name(number: u32) -> &'static str {
     match number {
@@ -77,6 +73,7 @@ fn add(name: &str) -> u32 {
     let _inside = thread::enter(thread::COUNTING);
     // Before the lock: nothing is allocated under it.
     let kept: Box<str> = name.into();
+    FORKS.register();
     let mut used = USED.lock();
     let at = match find(name) {
         Ok(number) => return number,

@@ -1,11 +1,12 @@
 //! The accounts that tallies read: each pool of the process has one while somebody counts.
 
 use crate::device::Device;
-use crate::global::inside;
+use crate::fork::Participant;
 use crate::ledger::Ledger;
 use crate::memory::MemoryKind;
 use crate::pool::{PoolStats, all_heaps};
 use crate::ranked::{Locked, Rank, Ranked};
+use crate::reentrancy::inside;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,11 +15,11 @@ static COUNTING: Ranked<u32> = Ranked::new(Rank::Counting, 0);
 /// Whether anybody does.
 static WANTED: AtomicBool = AtomicBool::new(false);
 
-/// As long as it is held nobody begins to count or is done with it: taken around a fork.
-pub(crate) struct NoCounting(#[expect(dead_code, reason = "held")] Locked<'static, u32>);
+static FORKS: Participant = Participant::new(Rank::Counting, || Box::new(COUNTING.lock()));
 
-pub(crate) fn no_counting() -> NoCounting {
-    NoCounting(COUNTING.lock())
+fn counting() -> Locked<'static, u32> {
+    FORKS.register();
+    COUNTING.lock()
 }
 
 /// As long as it lives, every pool keeps an account of live blocks, those made later too. Those that were begun for this
@@ -32,7 +33,7 @@ impl Watching {
         let _devices;
         // Nothing that this allocates is asked of the program's pool under the lock.
         let _inside = inside();
-        let mut counting = COUNTING.lock();
+        let mut counting = counting();
         *counting += 1;
         // Before the pools are looked at: one that is made meanwhile finds this, or is found.
         WANTED.store(true, Ordering::SeqCst);
@@ -50,7 +51,7 @@ impl Drop for Watching {
         #[cfg(feature = "cuda")]
         let _devices;
         let _inside = inside();
-        let mut counting = COUNTING.lock();
+        let mut counting = counting();
         *counting -= 1;
         if *counting > 0 {
             return;

@@ -13,6 +13,7 @@
 
 use super::place::{self, Charged};
 use super::sites::{Figures, Site, Tally};
+use crate::fork::Participant;
 use crate::ledger::{LeakReport, Ledger, Record};
 use crate::ranked::{Locked, Rank, Ranked};
 use crate::thread::{self, COUNTING};
@@ -49,16 +50,10 @@ static SCOPES: Ranked<Scopes> = Ranked::new(
     },
 );
 
-/// As long as it is held no scope changes: taken around a fork.
-#[cfg(target_os = "linux")]
-pub(crate) struct NoScopes(#[expect(dead_code, reason = "held")] Locked<'static, Scopes>);
-
-#[cfg(target_os = "linux")]
-pub(crate) fn no_scopes() -> NoScopes {
-    NoScopes(SCOPES.lock())
-}
+static FORKS: Participant = Participant::new(Rank::Scopes, || Box::new(SCOPES.lock()));
 
 fn scopes() -> Locked<'static, Scopes> {
+    FORKS.register();
     SCOPES.lock()
 }
 

@@ -11,7 +11,7 @@ use crate::error::AllocError;
 use crate::ledger::{Ledger, Tracking};
 use crate::pool::{
     Charged, Lookout, PoolConf, Prewarm, TICK, budgets, expect_time, keep, limit_of, unused, unused_key,
-    watch_exit, watch_forks,
+    watch_exit,
 };
 use crate::pressure::{Readings, Share};
 use crate::tally;
@@ -329,8 +329,6 @@ impl DevicePoolBuilder {
         if leak_report {
             watch_exit();
         }
-        // Whoever looks after it has a lock that a fork takes.
-        watch_forks();
         let lookout = Lookout::new(conf.trim_at_pressure.flatten(), Readings::system());
         keep(
             DeviceWard::of(&pool.0),

@@ -3,7 +3,6 @@
 use super::book::Entry;
 use crate::ledger::{FreedBlock, Ledger, Record, Stack};
 use crate::os;
-use crate::pool::fork::no_forks;
 use crate::pool::heap::Heap;
 use crate::post_mortem::Text;
 use std::fmt;
@@ -15,8 +14,8 @@ static FIRST: OnceLock<&'static Heap> = OnceLock::new();
 
 /// Has a pool's blocks described from now on.
 pub(in crate::pool) fn register(heap: &'static Heap) {
-    // A fork holds it: else its child would wait for ever for a thread that was at it.
-    let _list = no_forks();
+    // The child of a fork would wait forever for a thread that was setting a place.
+    let _no_forks = crate::fork::prevent();
     let mut place = &FIRST;
     while let Err(other) = place.set(heap).map_err(|_| place.get()) {
         match other.and_then(|other| other.guard.as_ref()) {

@@ -7,6 +7,7 @@
 use super::{SnapshotReport, Snapshots};
 use crate::error::AllocError;
 use crate::event::PoolLabel;
+use crate::fork::Participant;
 use crate::os;
 use crate::pool::by_a_source;
 use crate::ranked::{Locked, Rank, Ranked};
@@ -74,11 +75,11 @@ static TURNS: Ranked<Turns> = Ranked::new(
 /// Whether there may be anything to do.
 static ARMED: AtomicBool = AtomicBool::new(false);
 
-/// As long as it is held no turn is decided: taken around a fork.
-pub(crate) struct NoSnapshots(#[expect(dead_code, reason = "held")] Locked<'static, Turns>);
+static FORKS: Participant = Participant::new(Rank::Snapshots, || Box::new(TURNS.lock()));
 
-pub(crate) fn no_snapshots() -> NoSnapshots {
-    NoSnapshots(TURNS.lock())
+fn turns() -> Locked<'static, Turns> {
+    FORKS.register();
+    TURNS.lock()
 }
 
 impl Snapshots {
@@ -108,7 +109,7 @@ impl Snapshots {
 fn set(snapshots: Snapshots, place: Place, over: bool) {
     let facts = facts();
     let reserve = MmapMut::map_anon(RESERVE).ok();
-    let mut turns = TURNS.lock();
+    let mut turns = turns();
     if !over && turns.settings.is_some() {
         return;
     }
@@ -238,7 +239,7 @@ pub(crate) fn told(
     let pool = label();
     // The clock comes before the lock.
     let now = Time::now();
-    let turn = TURNS.lock().take(cause(pool.id, &error), now);
+    let turn = turns().take(cause(pool.id, &error), now);
     let Some(turn) = turn else { return error };
     let refusal = Refusal {
         pool,
@@ -248,7 +249,7 @@ pub(crate) fn told(
     };
     let written = write(&turn, &refusal);
     let now = Time::now();
-    TURNS.lock().done(&turn, written.is_ok(), now);
+    turns().done(&turn, written.is_ok(), now);
     match written {
         Ok(_) => error.with_snapshot(turn.path),
         Err(why) => {

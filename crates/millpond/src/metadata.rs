@@ -14,6 +14,8 @@
 //! more memory for it, a pool first gives back what it can and then refuses to grow ([`has_reserve`](Arena::has_reserve)),
 //! and the reserve is there for the tables of what the pool has handed out. Half of it is spared for small blocks that the program
 //! could not do without ([`spare`](Arena::spare)).
+//!
+//! The arena's lock is the last in the [order](crate::ranked::Rank). No function outside this module is called under it.
 
 use crate::os::{self, Map, Part};
 use crate::ranked::{Locked, Rank, Ranked};
@@ -54,7 +56,7 @@ fn size_of_block(layout: Layout) -> Option<(u64, usize)> {
 /// Invariant: `[0, open)` of the map is open; `[next, open)` was never handed out; a list names blocks of its size at
 /// multiples of it below `next` that nobody else has, by offset plus one.
 #[derive(Debug)]
-pub(super) struct Space {
+struct Space {
     map: Option<Map>,
     bytes: u64,
     next: u64,
@@ -210,9 +212,25 @@ impl Space {
     }
 }
 
+/// The arena of the process.
+pub(crate) static ARENA: Arena = Arena::new();
+
+/// Returns whether the tables of pools have room to change. Always true where the program's allocator is not a pool.
+pub(crate) fn has_reserve() -> bool {
+    ARENA.has_reserve()
+}
+
+/// Keeps the arena unchanged until it is dropped. Its lock is the last that a fork takes.
+pub(crate) struct NoTables(#[expect(dead_code, reason = "held")] Locked<'static, Space>);
+
+/// Locks the arena for a fork.
+pub(crate) fn no_tables() -> NoTables {
+    NoTables(ARENA.lock())
+}
+
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Arena {
+pub(crate) struct Arena {
     /// Set once, when addresses are taken. Whoever has a block has seen it.
     base: AtomicUsize,
     bytes: AtomicUsize,
@@ -222,7 +240,7 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             base: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
@@ -233,18 +251,18 @@ impl Arena {
 
     /// Whether a block is the arena's.
     #[inline]
-    pub(super) fn has(&self, block: *const u8) -> bool {
+    pub(crate) fn has(&self, block: *const u8) -> bool {
         let offset = block.addr().wrapping_sub(self.base.load(Ordering::Relaxed));
         offset < self.bytes.load(Ordering::Relaxed)
     }
 
     /// Holds the arena still.
-    pub(super) fn lock(&self) -> Locked<'_, Space> {
+    fn lock(&self) -> Locked<'_, Space> {
         self.space.lock()
     }
 
     /// A block; null where there is none.
-    pub(super) fn take(&self, layout: Layout) -> *mut u8 {
+    pub(crate) fn take(&self, layout: Layout) -> *mut u8 {
         let mut space = self.lock();
         let taken = space.take(layout);
         self.short.store(!space.keep_reserve(), Ordering::Relaxed);
@@ -261,7 +279,7 @@ impl Arena {
     }
 
     /// A block for something else than a table, where the pool has none; null where tables would miss it.
-    pub(super) fn spare(&self, layout: Layout) -> *mut u8 {
+    pub(crate) fn spare(&self, layout: Layout) -> *mut u8 {
         let mut space = self.lock();
         // Whoever has a block of the pool has seen where the arena is: it is there before the pool.
         let taken = space.spare(layout);
@@ -270,7 +288,7 @@ impl Arena {
     }
 
     /// Whether there is room for what may not be refused; asks the system once more if there was not.
-    pub(super) fn has_reserve(&self) -> bool {
+    pub(crate) fn has_reserve(&self) -> bool {
         if !self.short.load(Ordering::Relaxed) {
             return true;
         }
@@ -283,17 +301,17 @@ impl Arena {
     ///
     /// # Safety
     /// It was taken here for this layout, or one of the same [block](Self::fits), and is used no more.
-    pub(super) unsafe fn give(&self, block: NonNull<u8>, layout: Layout) {
+    pub(crate) unsafe fn give(&self, block: NonNull<u8>, layout: Layout) {
         self.lock().give(block.as_ptr().expose_provenance(), layout);
     }
 
     /// Whether two layouts have the same block.
-    pub(super) fn fits(one: Layout, other: Layout) -> bool {
+    pub(crate) fn fits(one: Layout, other: Layout) -> bool {
         size_of_block(one).is_some_and(|block| size_of_block(other) == Some(block))
     }
 
     /// Bytes of memory opened so far.
-    pub(super) fn opened(&self) -> u64 {
+    pub(crate) fn opened(&self) -> u64 {
         self.lock().open
     }
 }
