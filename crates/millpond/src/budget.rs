@@ -37,7 +37,6 @@ mod charge;
 mod error;
 mod later;
 mod line;
-mod measure;
 #[cfg(all(test, loom))]
 mod models;
 mod node;
@@ -50,10 +49,10 @@ mod way;
 pub use builder::BudgetBuilder;
 pub use charge::Charge;
 pub use error::{BudgetError, Refusal, Report};
-pub use measure::Measure;
 pub use soft::SoftCrossing;
 pub use wait::Wait;
 
+pub use crate::post_mortem::Measure;
 use crate::post_mortem::{Lister, Text};
 use node::Node;
 use room::{MOST, Turn};

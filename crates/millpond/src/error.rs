@@ -1,9 +1,9 @@
 //! Why a pool refused a request.
 
 use crate::budget::BudgetError;
-use crate::post_mortem::PostMortem;
+use crate::post_mortem::{In, PostMortem};
 use millpond_engine::{self as engine, SourceError, display_size};
-use std::fmt;
+use std::error::Error as StdError;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -37,10 +37,10 @@ pub enum AllocError {
     /// The source of memory failed for a reason that is not its size, or that names its remedy.
     #[error(transparent)]
     Source(Box<SourceError>),
-    /// The driver of a device failed, or what it was asked to serve is not its device's.
+    /// The driver of a device failed, or the request was for another device. The error is a `cuda::CudaError`.
     #[cfg(all(feature = "cuda", target_os = "linux"))]
     #[error(transparent)]
-    Cuda(Box<crate::cuda::CudaError>),
+    Cuda(Box<dyn StdError + Send + Sync>),
     /// The memory is that of others, who give no more of it.
     #[error(
         "the memory is that of others, who give no more of it: copy it to memory of a pool, with `deep_copy`"
@@ -57,10 +57,10 @@ pub enum AllocError {
         /// The pool's name.
         pool: Box<str>,
     },
-    /// The pool of a set that was to serve it could not be made.
+    /// A set could not create the pool for the request. The error is a [`PoolError`](crate::PoolError).
     #[cfg(target_os = "linux")]
     #[error("the pool for it cannot be made: {0}")]
-    Pool(#[source] Box<crate::pool::PoolError>),
+    Pool(#[source] Box<dyn StdError + Send + Sync>),
 }
 
 /// Memory ran out: what the engine says, and who holds it.
@@ -74,18 +74,6 @@ pub struct OutOfMemory {
     pub post_mortem: PostMortem,
     /// The file that has all blocks there were, where one was [written](crate::Snapshots::on_out_of_memory).
     pub snapshot: Option<PathBuf>,
-}
-
-/// The file that says more, as the last line of an error; nothing where there is none.
-pub(crate) struct In<'a>(pub(crate) Option<&'a Path>);
-
-impl fmt::Display for In<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(path) => write!(f, "\n  all blocks: millpond report {}", path.display()),
-            None => Ok(()),
-        }
-    }
 }
 
 impl AllocError {

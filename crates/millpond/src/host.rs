@@ -70,7 +70,7 @@ impl Host {
         HostBuilder::new()
     }
 
-    fn with(rules: HostBuilder) -> Self {
+    pub(crate) fn with(rules: HostBuilder) -> Self {
         Self {
             mappings: Mappings::new(rules.mappings),
             rules,

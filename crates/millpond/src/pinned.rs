@@ -6,7 +6,7 @@ mod registry;
 pub(crate) use registry::{add as note_pinned, remove as note_unpinned};
 pub use registry::{is_pinned, pinned_bytes};
 
-use crate::host::Host;
+use crate::host::{Host, HostBuilder, HostError};
 use crate::memory::{MemoryKind, MemorySource};
 use millpond_engine::{Event, Range, Segment, Source, SourceError};
 
@@ -38,6 +38,18 @@ use millpond_engine::{Event, Range, Segment, Source, SourceError};
 #[derive(Debug)]
 pub struct Pinned {
     host: Host,
+}
+
+impl HostBuilder {
+    /// Makes a source that locks what it gives. Locking populates, so [`populate`](Self::populate) adds nothing.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build). The limit on locked memory is met when memory is taken, not here.
+    pub fn build_pinned(mut self) -> Result<Pinned, HostError> {
+        self.check()?;
+        self.lock = true;
+        Ok(Pinned::over(Host::with(self)))
+    }
 }
 
 impl Pinned {

@@ -17,22 +17,37 @@
 mod figures;
 mod heaviest;
 mod holders;
+mod measure;
 mod survey;
 mod text;
 mod top;
 mod window;
 
 pub use figures::{BudgetFigures, Least, Method, SpaceFigures};
+pub use measure::Measure;
 pub use survey::{Lister, Survey};
 pub use text::Text;
 pub use top::{Holding, Top};
 
 use millpond_engine::display_size;
 use std::fmt;
+use std::path::Path;
 
 /// Children and tags that are named; the rest is added up.
 const CHILDREN: usize = 4;
 const TAGS: usize = 5;
+
+/// Shows the file with all blocks as the last line of an error, if there is one.
+pub(crate) struct In<'a>(pub(crate) Option<&'a Path>);
+
+impl fmt::Display for In<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(path) => write!(f, "\n  all blocks: millpond report {}", path.display()),
+            None => Ok(()),
+        }
+    }
+}
 
 /// Why memory ran out. Shown in at most twelve lines; every field is a value.
 #[derive(Clone, Copy, Debug)]

@@ -3,8 +3,7 @@
 use super::node::Node;
 use super::room::Seen;
 use super::{Budget, Measure};
-use crate::error::In;
-use crate::post_mortem::{BudgetFigures, PostMortem, Survey};
+use crate::post_mortem::{BudgetFigures, In, PostMortem, Survey};
 use millpond_engine::display_size;
 use std::fmt;
 use std::path::{Path, PathBuf};

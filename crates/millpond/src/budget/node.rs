@@ -1,7 +1,7 @@
 //! One budget's figures, and the way from it to the last budget that a charge reaches.
 
+use super::Measure;
 use super::line::Line;
-use super::measure::Measure;
 use super::room::{MOST, Room, Seen};
 use super::soft::SoftLimit;
 use super::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, lock};

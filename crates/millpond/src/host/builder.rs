@@ -2,7 +2,6 @@
 
 use super::Host;
 use crate::os::{self, Errno, Map};
-use crate::pinned::Pinned;
 use millpond_engine::display_size;
 use thiserror::Error;
 
@@ -109,7 +108,7 @@ pub struct HostBuilder {
     pub(super) populate: bool,
     pub(super) capacity: Option<u64>,
     pub(super) mappings: Option<u64>,
-    pub(super) lock: bool,
+    pub(crate) lock: bool,
 }
 
 impl HostBuilder {
@@ -181,17 +180,7 @@ impl HostBuilder {
         Ok(Host::with(self))
     }
 
-    /// Makes a source that locks what it gives. Locking populates, so [`populate`](Self::populate) adds nothing.
-    ///
-    /// # Errors
-    /// As [`build`](Self::build). The limit on locked memory is met when memory is taken, not here.
-    pub fn build_pinned(mut self) -> Result<Pinned, HostError> {
-        self.check()?;
-        self.lock = true;
-        Ok(Pinned::over(Host::with(self)))
-    }
-
-    fn check(&self) -> Result<(), HostError> {
+    pub(crate) fn check(&self) -> Result<(), HostError> {
         let (system, most) = (os::page_bytes(), Self::MOST_PAGE_BYTES);
         let bytes = self.page;
         if !bytes.is_power_of_two() || bytes < system || bytes > most {

@@ -1,8 +1,8 @@
 //! The figures of a post-mortem, and how each is told.
 
 use super::Blocks;
+use super::measure::Measure;
 use super::text::Text;
-use crate::budget::Measure;
 use millpond_engine::display_size;
 use std::fmt;
 

@@ -213,7 +213,8 @@ fn sets_of_pools_in_a_program_whose_allocator_tells() {
             drop(pools().iter());
             match millpond::alloc_zeroed::<u8>(100) {
                 Ok(_) => {}
-                Err(AllocError::Pool(why)) if matches!(*why, PoolError::Reentered { .. }) => {}
+                Err(AllocError::Pool(why))
+                    if matches!(why.downcast_ref(), Some(PoolError::Reentered { .. })) => {}
                 Err(error) => panic!("{error}"),
             }
         }

@@ -24,7 +24,7 @@ fn load() -> bool {
 }
 
 fn is_broken<T>(outcome: &Result<T, AllocError>) -> bool {
-    matches!(outcome, Err(AllocError::Cuda(error)) if **error == CudaError::BrokenPool)
+    matches!(outcome, Err(AllocError::Cuda(error)) if error.downcast_ref() == Some(&CudaError::BrokenPool))
 }
 
 #[test]
