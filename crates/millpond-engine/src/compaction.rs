@@ -1,7 +1,7 @@
 //! What a compaction came to: what went back to the source, and why the rest could not.
 
-use crate::policy::{Piece, PieceState};
 use crate::size::display_size;
+use crate::space::{Piece, PieceState};
 use std::fmt;
 
 /// The answer of [`Engine::compact`](crate::Engine::compact).

@@ -1,58 +1,8 @@
-//! What driver calls are made, and what they are assumed to cost.
+//! The host time that driver calls are assumed to cost.
 
-use crate::supply::Meter;
+use crate::meter::{Calls, Meter};
 use std::collections::BTreeMap;
 use thiserror::Error;
-
-/// Calls to the driver, by kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Calls {
-    /// Plain device allocations.
-    pub malloc: u64,
-    /// Plain device frees; each synchronises the device.
-    pub free: u64,
-    /// Physical page handles created.
-    pub create: u64,
-    /// Handles mapped at an address.
-    pub map: u64,
-    /// Ranges made accessible.
-    pub set_access: u64,
-    /// Handles unmapped.
-    pub unmap: u64,
-    /// Handles released.
-    pub release: u64,
-    /// Address ranges reserved.
-    pub reserve: u64,
-    /// Events recorded on a stream.
-    pub event_record: u64,
-    /// Streams made to wait for an event on the device.
-    pub event_wait: u64,
-}
-
-impl Calls {
-    /// The kinds with their names, in the order of the report.
-    #[must_use]
-    pub fn by_name(&self) -> [(&'static str, u64); 10] {
-        [
-            ("malloc", self.malloc),
-            ("free", self.free),
-            ("create", self.create),
-            ("map", self.map),
-            ("set_access", self.set_access),
-            ("unmap", self.unmap),
-            ("release", self.release),
-            ("reserve", self.reserve),
-            ("event_record", self.event_record),
-            ("event_wait", self.event_wait),
-        ]
-    }
-
-    /// Calls of all kinds.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.by_name().iter().map(|(_, n)| n).sum()
-    }
-}
 
 /// Microseconds of host time for each call, for each handle and each page that a call is about, and for each stall.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,9 +3,9 @@
 //! A freed block is reused at once only on the stream it was allocated for. Every other stream that
 //! used it leaves an event at the moment of the free; when all have passed, the block is free.
 
-use crate::policy::{Block, Stream};
+use crate::block::{Block, Stream};
+use crate::meter::Meter;
 use crate::source::{Event, Source};
-use crate::supply::Meter;
 
 struct Waiting {
     block: Block,

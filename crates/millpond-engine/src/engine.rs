@@ -1,14 +1,16 @@
 //! One policy over one source, with the account of every byte.
 
+use crate::block::{Block, Request, Stream};
 use crate::compaction::Compaction;
 use crate::conf::RetainConf;
 use crate::deferred::Deferred;
 use crate::error::AllocError;
-use crate::policy::{Adopted, Block, Mark, Piece, PieceState, Policy, Request, Stream};
+use crate::meter::Meter;
+use crate::policy::{Adopted, Mark, Policy};
 use crate::source::Source;
-use crate::space::BlockId;
+use crate::space::{BlockId, Piece, PieceState};
 use crate::stats::Stats;
-use crate::supply::{Meter, Supply};
+use crate::supply::Supply;
 
 /// A policy and a source, joined.
 ///

@@ -29,6 +29,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod block;
 mod compaction;
 mod conf;
 mod costs;
@@ -36,6 +37,7 @@ mod deferred;
 mod engine;
 mod error;
 mod index;
+mod meter;
 pub mod plan;
 pub mod policies;
 mod policy;
@@ -47,24 +49,24 @@ mod stats;
 mod supply;
 mod wrappers;
 
+pub use block::{Block, Group, Request, Stream};
 pub use compaction::Compaction;
 pub use conf::{
     Amount, ConfError, Key, MillpondConf, RetainConf, RoundupDivisions, Settings, TorchBackend, TorchConf,
 };
-pub use costs::{Calls, Costs, CostsError};
+pub use costs::{Costs, CostsError};
 pub use deferred::Deferred;
 pub use engine::Engine;
 pub use error::{AllocError, SourceError};
 pub use index::{Entry, SizeIndex};
-pub use policy::{
-    Adopted, Block, Fidelity, Group, Mark, Piece, PieceState, Policy, Refusal, Request, Stream,
-};
+pub use meter::{Calls, Meter};
+pub use policy::{Adopted, Fidelity, Mark, Policy, Refusal};
 pub use simulated::{Change, Fault, Simulated};
 pub use size::{ParseSizeError, display_size, parse_size};
 pub use source::{Event, Range, Segment, Source};
-pub use space::{BlockId, Space, State};
+pub use space::{BlockId, Piece, PieceState, Space, State};
 pub use stats::{Gauge, Stats};
-pub use supply::{Meter, Supply};
+pub use supply::Supply;
 pub use wrappers::{
     CallKind, Counted, Counts, Failure, Faulty, Limit, Limited, Logged, SourceEvent, Tally, When,
 };

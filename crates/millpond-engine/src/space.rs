@@ -8,8 +8,6 @@
 //! Segments can lie anywhere; blocks of different segments are never neighbours. Everything here is
 //! constant time, and knows nothing of sizes wanted: finding a block is [`SizeIndex`](crate::SizeIndex)'s work.
 
-use crate::policy::{Piece, PieceState};
-
 /// Names a block of a [`Space`] while it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId(u32);
@@ -48,6 +46,30 @@ pub enum State {
     Unmapped = 2,
     /// The slot names no block.
     Vacant = 3,
+}
+
+/// What a [`Piece`] of reserved memory is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PieceState {
+    /// In a caller's hand, or waiting for a stream.
+    Live,
+    /// Backed by memory, and free.
+    Free,
+    /// Addresses without memory behind them.
+    Unmapped,
+}
+
+/// One tile of a policy's layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The segment or range it lies in; pieces of one segment follow each other in address order.
+    pub segment: u32,
+    /// First address.
+    pub address: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Its use.
+    pub state: PieceState,
 }
 
 /// One block, 32 bytes, so that a line of cache holds two and none lies across lines.

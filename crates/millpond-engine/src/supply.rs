@@ -4,68 +4,11 @@
 //! calls, handles, moved bytes and stalls, keeps the reserved bytes exact within a call, and holds the
 //! blocks that still wait for a stream.
 
-use crate::costs::Calls;
+use crate::block::{Block, Stream};
 use crate::deferred::Deferred;
 use crate::error::SourceError;
-use crate::policy::{Block, Stream};
+use crate::meter::Meter;
 use crate::source::{Event, Range, Segment, Source};
-use crate::stats::Gauge;
-
-/// What has been asked of a source so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Meter {
-    /// Driver calls by kind.
-    pub calls: Calls,
-    /// Pages that these calls were about, by kind; begun ones count whole. None of addresses, of which a range has room for
-    /// all there could ever be.
-    pub pages: Calls,
-    /// Handles that these calls operated on, by kind. One call makes a whole range accessible, but the driver processes the
-    /// range handle by handle.
-    pub handles: Calls,
-    /// One for each handle created, mapped, made accessible, unmapped or released.
-    pub handle_operations: u64,
-    /// Bytes of pages moved from one place to another, and bytes given back and taken again.
-    pub moved_bytes: u64,
-    /// Reuses and moves of memory across streams, ordered by a wait on the device.
-    pub cross_stream_waits: u64,
-    /// Bytes held from the source.
-    pub reserved: Gauge,
-    /// Calls that changed what is held or made the host wait, for telling hits from misses.
-    operations: u64,
-    /// Bytes given back and not yet taken again.
-    returned: u64,
-    /// The current operation made the host wait for the device.
-    stalled: bool,
-}
-
-impl Meter {
-    /// Number of calls so far that took, gave or moved memory, or waited for the device; unchanged across
-    /// a hit.
-    #[must_use]
-    pub fn operations(&self) -> u64 {
-        self.operations
-    }
-
-    /// Whether the host had to wait since this was last asked.
-    pub(crate) fn take_stalled(&mut self) -> bool {
-        std::mem::take(&mut self.stalled)
-    }
-
-    fn took(&mut self, bytes: u64) {
-        let again = self.returned.min(bytes);
-        self.returned -= again;
-        self.moved_bytes += again;
-        self.reserved.add(bytes);
-        self.operations += 1;
-    }
-
-    fn gave(&mut self, bytes: u64) {
-        self.returned += bytes;
-        self.reserved.sub(bytes);
-        self.operations += 1;
-        self.stalled = true;
-    }
-}
 
 /// A policy's access to its source for the time of one call.
 pub struct Supply<'a> {
@@ -292,8 +235,7 @@ impl<'a> Supply<'a> {
         self.meter.handles.set_access += handles;
         self.meter.handle_operations += 3 * handles;
         self.meter.moved_bytes += bytes;
-        self.meter.operations += 1;
-        self.meter.stalled = true;
+        self.meter.waited();
         Ok(())
     }
 
@@ -331,8 +273,7 @@ impl<'a> Supply<'a> {
     /// which nobody [can wait for](Source::can_wait).
     #[must_use = "the blocks must be made free again"]
     pub fn synchronize(&mut self) -> Vec<Block> {
-        self.meter.operations += 1;
-        self.meter.stalled = true;
+        self.meter.waited();
         self.source.synchronize();
         self.deferred.ready(self.source)
     }
@@ -348,6 +289,7 @@ impl<'a> Supply<'a> {
 mod tests {
     use super::*;
     use crate::Simulated;
+    use crate::meter::Calls;
 
     const MIB: u64 = 1 << 20;
 

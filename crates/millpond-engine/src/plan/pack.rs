@@ -184,8 +184,8 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block::Stream;
     use crate::plan::Slot;
-    use crate::policy::Stream;
     use proptest::prelude::*;
 
     fn steps() -> impl Strategy<Value = Step> {

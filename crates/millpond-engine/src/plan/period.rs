@@ -14,7 +14,7 @@
 //! the loop; where the loop ends only the step is left, and it stays. All of it is constant time per call.
 
 use super::{Slot, Step};
-use crate::policy::Stream;
+use crate::block::Stream;
 
 /// Symbols that must recur before their distance is tried as a period.
 const GRAM: usize = 32;

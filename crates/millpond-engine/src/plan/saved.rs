@@ -12,7 +12,7 @@
 //! differ from run to run.
 
 use super::{Place, Plan, Slot, Step};
-use crate::policy::Stream;
+use crate::block::Stream;
 use std::collections::BTreeMap;
 use thiserror::Error;
 

@@ -1,6 +1,6 @@
 //! One period of a repeating program.
 
-use crate::policy::Stream;
+use crate::block::Stream;
 
 /// One allocation of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

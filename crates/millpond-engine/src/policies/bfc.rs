@@ -23,10 +23,11 @@
 use super::free_lists::FreeLists;
 use super::last_users::LastUsers;
 use super::rounding::{UNIT, whole_units};
+use crate::block::{Block, Group, Request};
 use crate::error::SourceError;
-use crate::policy::{Block, Fidelity, Group, Piece, Policy, Refusal, Request};
+use crate::policy::{Fidelity, Policy, Refusal};
 use crate::source::Segment;
-use crate::space::{BlockId, State};
+use crate::space::{BlockId, Piece, State};
 use crate::supply::Supply;
 use std::collections::BTreeMap;
 

@@ -20,9 +20,10 @@
 use super::rounding::{UNIT, whole_units};
 use super::slabs::Slabs;
 use super::warm_lists::{ListKey, WarmLists};
+use crate::block::{Block, Group, Request, Stream};
 use crate::error::SourceError;
-use crate::policy::{Block, Fidelity, Group, Piece, Policy, Refusal, Request, Stream};
-use crate::space::BlockId;
+use crate::policy::{Fidelity, Policy, Refusal};
+use crate::space::{BlockId, Piece};
 use crate::supply::Supply;
 use std::collections::BTreeSet;
 

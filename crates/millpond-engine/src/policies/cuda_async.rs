@@ -24,9 +24,10 @@ mod pages;
 
 use self::pages::Pages;
 use super::rounding::whole_units;
+use crate::block::{Block, Group, Request, Stream};
 use crate::error::SourceError;
-use crate::policy::{Block, Fidelity, Group, Piece, Policy, Refusal, Request, Stream};
-use crate::space::BlockId;
+use crate::policy::{Fidelity, Policy, Refusal};
+use crate::space::{BlockId, Piece};
 use crate::supply::Supply;
 use std::collections::BTreeMap;
 

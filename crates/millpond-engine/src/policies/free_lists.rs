@@ -1,7 +1,7 @@
 //! Best-fit free lists over one tiling: neighbours join when both are free and in the same list.
 
+use crate::block::{Block, Request};
 use crate::index::{Entry, SizeIndex};
-use crate::policy::{Block, Request};
 use crate::space::{BlockId, Space, State};
 
 /// All blocks, and those that are free by list. A block's owner in the space is the number of its list.

@@ -1,6 +1,6 @@
 //! Which streams used a free block last, where one free list serves several streams.
 
-use crate::policy::Stream;
+use crate::block::Stream;
 use crate::space::BlockId;
 use crate::supply::Supply;
 

@@ -38,11 +38,12 @@ mod site;
 #[cfg(test)]
 mod tests;
 
+use crate::block::{Block, Group, Request, Stream};
 use crate::conf::{MillpondConf, RetainConf};
 use crate::index::{Search, SizeIndex};
-use crate::policy::{Block, Fidelity, Group, Mark, Piece, Policy, Refusal, Request, Stream};
+use crate::policy::{Fidelity, Mark, Policy, Refusal};
 use crate::source::{Range, Segment};
-use crate::space::BlockId;
+use crate::space::{BlockId, Piece};
 use crate::supply::Supply;
 use handles::Handles;
 pub(super) use lend::Part;

@@ -10,7 +10,9 @@
 
 use super::rounding::whole_units;
 use super::slabs::Slabs;
-use crate::policy::{Block, Fidelity, Piece, Policy, Refusal, Request};
+use crate::block::{Block, Request};
+use crate::policy::{Fidelity, Policy, Refusal};
+use crate::space::Piece;
 use crate::supply::Supply;
 
 /// See the module.

@@ -23,10 +23,11 @@ mod course;
 mod install;
 
 use super::millpond::{FOREIGN, Millpond};
+use crate::block::{Block, Group, Request};
 use crate::conf::{MillpondConf, RetainConf};
 use crate::plan::{Detector, Inline, Plan, Planner};
-use crate::policy::{Block, Fidelity, Group, Mark, Piece, PieceState, Policy, Refusal, Request};
-use crate::space::BlockId;
+use crate::policy::{Fidelity, Mark, Policy, Refusal};
+use crate::space::{BlockId, Piece, PieceState};
 use crate::supply::Supply;
 use course::{Course, Next};
 use std::collections::BTreeMap;

@@ -16,9 +16,10 @@
 use super::rounding::{LIMIT, UNIT};
 use super::slabs::Slabs;
 use super::warm_lists::{ListKey, WarmLists};
+use crate::block::{Block, Request};
 use crate::error::SourceError;
-use crate::policy::{Block, Fidelity, Piece, Policy, Refusal, Request};
-use crate::space::BlockId;
+use crate::policy::{Fidelity, Policy, Refusal};
+use crate::space::{BlockId, Piece};
 use crate::supply::Supply;
 
 /// The power of two that serves a request, at least 256; none above 2^63.

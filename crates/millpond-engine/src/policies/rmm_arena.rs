@@ -24,10 +24,11 @@ mod superblocks;
 
 use self::superblocks::{GLOBAL, MIN_SUPERBLOCK, Superblocks};
 use super::rounding::{UNIT, whole_units};
+use crate::block::{Block, Group, Request, Stream};
 use crate::error::SourceError;
-use crate::policy::{Block, Fidelity, Group, Piece, PieceState, Policy, Refusal, Request, Stream};
+use crate::policy::{Fidelity, Policy, Refusal};
 use crate::source::{Range, Segment};
-use crate::space::BlockId;
+use crate::space::{BlockId, Piece, PieceState};
 use crate::supply::Supply;
 use std::collections::BTreeMap;
 

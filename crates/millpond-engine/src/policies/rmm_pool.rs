@@ -26,10 +26,11 @@
 
 use super::free_lists::FreeLists;
 use super::rounding::whole_units;
+use crate::block::{Block, Group, Request, Stream};
 use crate::error::SourceError;
-use crate::policy::{Block, Fidelity, Group, Piece, Policy, Refusal, Request, Stream};
+use crate::policy::{Fidelity, Policy, Refusal};
 use crate::source::{Event, Segment};
-use crate::space::{BlockId, State};
+use crate::space::{BlockId, Piece, State};
 use crate::supply::Supply;
 use std::collections::BTreeMap;
 

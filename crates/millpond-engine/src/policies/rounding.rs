@@ -3,7 +3,8 @@
 //! Some of the originals answer a request for nothing with a null address. Here it gets a unit, so that
 //! every block in a caller's hand has an address of its own.
 
-use crate::policy::{Refusal, Request};
+use crate::block::Request;
+use crate::policy::Refusal;
 
 /// What the driver aligns to, and these allocators with it.
 pub(super) const UNIT: u64 = 256;

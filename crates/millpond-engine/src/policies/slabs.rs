@@ -5,9 +5,9 @@
 //!   slab 1   |        cell        |     a whole segment is a slab of one cell
 //! ```
 
-use crate::policy::{Block, Piece, PieceState, Request};
+use crate::block::{Block, Request};
 use crate::source::Segment;
-use crate::space::BlockId;
+use crate::space::{BlockId, Piece, PieceState};
 
 struct Cell {
     slab: u32,

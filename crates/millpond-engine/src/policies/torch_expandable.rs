@@ -9,12 +9,13 @@
 
 use super::torch_pools::{PoolKey, Pools};
 use super::torch_rules::{MIN_BLOCK, SMALL, SMALL_SEGMENT, allowed_bytes, block_bytes, segment_bytes};
+use crate::block::{Block, Request};
 use crate::conf::TorchConf;
 use crate::error::SourceError;
 use crate::index::Entry;
-use crate::policy::{Block, Fidelity, Piece, Policy, Refusal, Request};
+use crate::policy::{Fidelity, Policy, Refusal};
 use crate::source::Range;
-use crate::space::{BlockId, State};
+use crate::space::{BlockId, Piece, State};
 use crate::supply::Supply;
 use std::collections::BTreeMap;
 

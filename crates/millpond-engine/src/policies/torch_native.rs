@@ -13,12 +13,13 @@
 
 use super::torch_pools::{PoolKey, Pools};
 use super::torch_rules::{MIN_BLOCK, SMALL, allowed_bytes, block_bytes, segment_bytes};
+use crate::block::{Block, Group, Request, Stream};
 use crate::conf::TorchConf;
 use crate::error::SourceError;
 use crate::index::Entry;
-use crate::policy::{Adopted, Block, Fidelity, Group, Piece, Policy, Refusal, Request, Stream};
+use crate::policy::{Adopted, Fidelity, Policy, Refusal};
 use crate::source::Segment;
-use crate::space::{BlockId, State};
+use crate::space::{BlockId, Piece, State};
 use crate::supply::Supply;
 
 /// See the module.

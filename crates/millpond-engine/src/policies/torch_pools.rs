@@ -1,7 +1,7 @@
 //! The free lists that both torch policies keep: one for each stream, size class and private pool.
 
+use crate::block::{Block, Group, Request, Stream};
 use crate::index::{Entry, SizeIndex};
-use crate::policy::{Block, Group, Request, Stream};
 use crate::space::{BlockId, Space, State};
 use std::collections::BTreeMap;
 

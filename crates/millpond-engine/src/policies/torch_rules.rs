@@ -4,9 +4,10 @@
 //! pool of their own, and what is taken from the driver comes in 2 MiB, 20 MiB or, from 10 MiB on, the
 //! request rounded to 2 MiB.
 
+use crate::block::Request;
 use crate::conf::TorchConf;
 use crate::error::SourceError;
-use crate::policy::{Refusal, Request};
+use crate::policy::Refusal;
 use crate::supply::Supply;
 
 pub(super) const MIN_BLOCK: u64 = 512;
@@ -78,8 +79,8 @@ pub(super) fn allowed_bytes(conf: &TorchConf, supply: &Supply<'_>, bytes: u64) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block::Stream;
     use crate::conf::RoundupDivisions;
-    use crate::policy::Stream;
 
     #[test]
     fn sizes_are_those_of_the_notes() {

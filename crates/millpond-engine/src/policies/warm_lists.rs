@@ -1,6 +1,6 @@
 //! Free lists by exact size, for each stream and private pool; the block freed last is taken first.
 
-use crate::policy::{Group, Stream};
+use crate::block::{Group, Stream};
 use crate::space::BlockId;
 use std::collections::BTreeMap;
 

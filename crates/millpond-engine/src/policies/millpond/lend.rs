@@ -6,9 +6,10 @@
 
 use super::handles::Handles;
 use super::{MIN_BLOCK, Millpond};
+use crate::block::{Block, Group, Request, Stream};
 use crate::conf::MillpondConf;
 use crate::index::{Entry, Search};
-use crate::policy::{Block, Group, Policy, Refusal, Request, Stream};
+use crate::policy::{Policy, Refusal};
 use crate::space::{BlockId, State};
 use crate::supply::Supply;
 

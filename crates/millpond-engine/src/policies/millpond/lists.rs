@@ -1,7 +1,7 @@
 //! The free lists: one for each stream in each area.
 
+use crate::block::{Block, Request, Stream};
 use crate::index::{Entry, FitIndex, Links, Search};
-use crate::policy::{Block, Request, Stream};
 use crate::space::{BlockId, Space, State};
 use std::collections::BTreeMap;
 

@@ -19,8 +19,8 @@
 //! Slots of another stream are reused after a wait on the device, one for all blocks that were freed before it.
 
 use super::MIN_BLOCK;
+use crate::block::{Block, Group, Request, Stream};
 use crate::plan::Plan;
-use crate::policy::{Block, Group, Request, Stream};
 use crate::space::BlockId;
 use crate::supply::Supply;
 use std::collections::BTreeMap;

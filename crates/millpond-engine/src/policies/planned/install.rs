@@ -3,8 +3,9 @@
 use super::super::millpond::{FOREIGN, Part};
 use super::course::Course;
 use super::{MOST_PATIENCE, Phase, Planned};
+use crate::block::{Block, Group, Request, Stream};
 use crate::plan::{Detector, Plan};
-use crate::policy::{Block, Group, Policy, Refusal, Request, Stream};
+use crate::policy::{Policy, Refusal};
 use crate::supply::Supply;
 
 /// The most memory may outgrow its peak, in thousandths, for a plan to be taken up.

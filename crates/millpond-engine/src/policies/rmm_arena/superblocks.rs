@@ -9,8 +9,8 @@
 //! one. A block's owner in the space is the number of its superblock.
 
 use super::first_fit::FirstFit;
-use crate::policy::{Block, Piece, Request};
-use crate::space::{BlockId, Space, State};
+use crate::block::{Block, Request};
+use crate::space::{BlockId, Piece, Space, State};
 use std::collections::BTreeMap;
 
 /// Least bytes of a superblock, and the most that a stream's own arena serves.
