@@ -5,9 +5,10 @@
 //! allocation's bytes. All of it is counted.
 
 use crate::caution::Findings;
+use crate::hash::Map;
 use crate::lines::MOST_BYTES;
 use crate::model::{InitialBlock, InitialSegment, NO_ALLOCATION};
-use crate::strings::{Interner, Map, Shared};
+use crate::strings::{Interner, Shared};
 use crate::tape::Tape;
 use crate::{Action, Allocation, Caution, Event, Format, Origin, ReadError, Settings, Trace};
 use std::hash::Hash;

@@ -12,6 +12,7 @@ mod detect;
 mod error;
 #[cfg(feature = "recording")]
 pub mod export;
+mod hash;
 mod header;
 #[cfg(feature = "recording")]
 pub mod history;

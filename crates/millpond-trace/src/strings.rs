@@ -4,9 +4,7 @@
 //! capped: a small hostile file can name combinations of long strings far beyond its own size.
 
 use crate::texts::Texts;
-use foldhash::fast::SeedableRandomState;
 use std::cell::Cell;
-use std::hash::BuildHasher;
 use std::rc::Rc;
 
 /// Strings stored once; index 0 is always the empty string.
@@ -77,26 +75,6 @@ impl Strings {
         index
     }
 }
-
-/// Hashes with a seed of this process, so that no file can be written to make keys collide.
-#[derive(Clone)]
-pub(crate) struct Seeded(SeedableRandomState);
-
-impl Default for Seeded {
-    fn default() -> Self {
-        Self(SeedableRandomState::random())
-    }
-}
-
-impl BuildHasher for Seeded {
-    type Hasher = <SeedableRandomState as BuildHasher>::Hasher;
-    fn build_hasher(&self) -> Self::Hasher {
-        self.0.build_hasher()
-    }
-}
-
-/// A hash map keyed by numbers out of a file.
-pub(crate) type Map<K, V> = hashbrown::HashMap<K, V, Seeded>;
 
 /// The bytes that several [`Interner`]s may still take together. Each device of a file has an interner.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! Finds texts kept elsewhere by what they say.
 
-use crate::strings::Seeded;
+use crate::hash::Seeded;
 use hashbrown::HashTable;
 use std::hash::BuildHasher;
 

@@ -2,12 +2,13 @@
 
 use super::{ACTIONS, EXPANDABLE, INITIAL_BLOCK, INITIAL_PENDING, INITIAL_SEGMENT, SMALL};
 use crate::error::quoted;
+use crate::hash::Map;
 use crate::header::{self, Header};
 use crate::ledger::{Ledger, Row};
 use crate::lines::{BadLine, Line, Lines, PassedOver, Size, number, size};
 use crate::model::{InitialBlock, InitialSegment};
 use crate::source::Source;
-use crate::strings::{Map, Shared};
+use crate::strings::Shared;
 use crate::{Action, Caution, Format, ReadError, Recording};
 
 /// More devices than any machine has.

@@ -4,8 +4,8 @@
 use super::events::{Event, Source};
 use super::stacks::clean;
 use super::{ExportError, Exported};
+use crate::hash::Map;
 use crate::recording::Kind;
-use crate::strings::Map;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 

@@ -4,9 +4,9 @@ use super::events::{Event, Source};
 use super::stacks::clean;
 use super::{ExportError, Exported};
 use crate::csv::word;
+use crate::hash::Map;
 use crate::history::Pool;
 use crate::recording::Kind;
-use crate::strings::Map;
 use crate::{Action, header};
 use std::io::Write;
 

@@ -5,9 +5,9 @@
 //! events are missing begin or end there. What was live when the chosen stretch begins is allocated at its beginning.
 
 use super::{ExportError, ExportOptions};
+use crate::hash::Map;
 use crate::history::{Flow, History, Symbols};
 use crate::recording::{Gauge, Kind, Row};
-use crate::strings::Map;
 use std::cell::Cell;
 
 /// Rows between two words on progress.

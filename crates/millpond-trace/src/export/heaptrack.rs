@@ -4,9 +4,9 @@
 use super::events::Source;
 use super::stacks::{Numbers, Origin, clean};
 use super::{ExportError, Exported};
+use crate::hash::Map;
 use crate::history::Frame;
 use crate::recording::{Gauge, Kind};
-use crate::strings::Map;
 use std::io::{self, Write};
 
 /// What the reader takes a page for: resident memory is told in pages.

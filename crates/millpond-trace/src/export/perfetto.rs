@@ -5,9 +5,9 @@ use super::events::{Event, Source};
 use super::protobuf::Message;
 use super::stacks::{Numbers, Origin, clean};
 use super::{ExportError, Exported};
+use crate::hash::Map;
 use crate::history::Frame;
 use crate::recording::{Gauge, Kind};
-use crate::strings::Map;
 use std::io::Write;
 
 /// Field numbers of `perfetto.protos`.

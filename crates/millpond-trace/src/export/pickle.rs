@@ -1,6 +1,6 @@
 //! Pickles of plain values, written as a stream: protocol 2, and of it only what PyTorch's web viewer can read. No classes, no bytes.
 
-use crate::strings::Map;
+use crate::hash::Map;
 use std::io::{self, Write};
 
 mod opcode {

@@ -3,8 +3,8 @@
 use super::events::{Event, Source};
 use super::stacks::Origin;
 use super::{At, ExportError};
+use crate::hash::Map;
 use crate::recording::Kind;
-use crate::strings::Map;
 
 /// The bytes that a site takes, with its entry in the table.
 const SITE: u64 = 2 * (size_of::<Site>() + size_of::<(Origin, usize)>()) as u64;

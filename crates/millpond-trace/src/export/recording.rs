@@ -3,9 +3,9 @@
 
 use super::events::Source;
 use super::{ExportError, Exported};
+use crate::hash::Map;
 use crate::history::Frame;
 use crate::recording::{Kind, Row, Writer};
-use crate::strings::Map;
 use std::io::Write;
 
 pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported, ExportError> {

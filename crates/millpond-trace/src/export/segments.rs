@@ -3,8 +3,8 @@
 //! Where a recording tells which ranges its pools took, and every block lies in one, they are shown as they are. Where it does not, ranges
 //! are made up that hold every block there ever was: a viewer looks for the segment of each block, and must find one at any time.
 
+use crate::hash::Map;
 use crate::recording::{Kind, Row};
-use crate::strings::Map;
 use std::collections::BTreeMap;
 
 /// Ranges that are made up begin and end at multiples of it.

@@ -10,9 +10,9 @@ use super::pickle::{List, Pickle};
 use super::segments::{Block, Places, Ranges, Segment, size};
 use super::stacks::{Numbers, Origin, clean};
 use super::{ExportError, Exported};
+use crate::hash::Map;
 use crate::history::Frame;
 use crate::recording::{Kind, Row};
-use crate::strings::Map;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 

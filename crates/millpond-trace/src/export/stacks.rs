@@ -4,9 +4,9 @@
 //! frames become frames again, with the words around them.
 
 use super::events::Source;
+use crate::hash::Map;
 use crate::history::Frame;
 use crate::recording::Row;
-use crate::strings::Map;
 use std::borrow::Cow;
 use std::hash::Hash;
 

@@ -4,11 +4,12 @@ use super::csv::{action, pools};
 use super::events::{Event, Source};
 use super::stacks::clean;
 use super::{ExportError, ExportOptions};
+use crate::hash::Map;
 use crate::history::History;
 use crate::ledger::{Ledger, Row};
 use crate::model::NO_ALLOCATION;
 use crate::recording::{End, Kind};
-use crate::strings::{Map, Shared};
+use crate::strings::Shared;
 use crate::{Action, Caution, Format, ReadError, Recording, Trace};
 use std::collections::BTreeMap;
 

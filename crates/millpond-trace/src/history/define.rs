@@ -2,8 +2,8 @@
 
 use super::{Allowance, HistoryError};
 use crate::ReadError;
+use crate::hash::Map;
 use crate::recording::{Kind, Row};
-use crate::strings::Map;
 use std::sync::Arc;
 
 /// What `text` and names of a file may come to: more is left out.

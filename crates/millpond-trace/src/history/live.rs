@@ -1,7 +1,7 @@
 //! The blocks in callers' hands, as rows come and go.
 
+use crate::hash::Map;
 use crate::recording::{Kind, Row};
-use crate::strings::Map;
 
 /// Blocks that are in callers' hands, by serial number, and their sums.
 #[derive(Clone, Debug, Default)]

@@ -4,8 +4,9 @@
 //! frame is judged and named once: it is known by its dict where that was met before, else by what it says.
 
 use super::schema::Key;
+use crate::hash::Map;
 use crate::pickle::{Arena, Value};
-use crate::strings::{Interner, Map};
+use crate::strings::Interner;
 use std::fmt::Write;
 
 /// Bytes of a frame's path at most.

@@ -7,11 +7,12 @@ use super::settings::SettingsRead;
 use super::sieve::{Field, Record};
 use super::state::{self, Final};
 use super::tags::Tags;
+use crate::hash::Map;
 use crate::ledger::{Ledger, Row};
 use crate::lines::MOST_BYTES;
 use crate::model::{DeviceState, InitialBlock, InitialSegment, NO_ALLOCATION, PoolState};
 use crate::pickle::Value;
-use crate::strings::{Map, Shared};
+use crate::strings::Shared;
 use crate::{Action, Caution, Event, Format, ReadError, Trace};
 use std::collections::BTreeMap;
 

@@ -15,7 +15,7 @@
 //! Where an undo does not fit, the file contradicts itself: counted, and the nearest sensible state taken.
 
 use crate::caution::Findings;
-use crate::strings::Map;
+use crate::hash::Map;
 use crate::{Action, Event};
 use std::collections::BTreeMap;
 

@@ -3,11 +3,12 @@
 use super::rewind::{Block, Segment};
 use super::schema::{Key, Walk};
 use super::tags::Tags;
+use crate::ReadError;
+use crate::hash::Map;
 use crate::ledger::Ledger;
 use crate::lines::MOST_BYTES;
 use crate::model::{DeviceState, PoolState};
 use crate::pickle::Value;
-use crate::{ReadError, strings::Map};
 use std::collections::BTreeMap;
 
 /// What a device held when the snapshot was written.

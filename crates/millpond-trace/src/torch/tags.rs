@@ -7,8 +7,9 @@
 
 use super::frames::{Frames, Kind, push_clean};
 use super::schema::Walk;
+use crate::hash::Map;
 use crate::pickle::{Arena, Value};
-use crate::strings::{Interner, Map};
+use crate::strings::Interner;
 
 /// Frames that a tag names at most.
 pub(crate) const FRAMES: usize = 8;
