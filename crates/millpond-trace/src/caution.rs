@@ -2,8 +2,10 @@
 //!
 //! A finding is never silent and never fatal: the person who reads a report must know what it rests on.
 
-use crate::torch::FRAMES;
 use std::fmt;
+
+/// The number of innermost frames that the tag of a stack names.
+pub(crate) const TAG_FRAMES: usize = 8;
 
 /// Something a reader noticed that limits what can be said from this recording.
 ///
@@ -296,7 +298,7 @@ impl fmt::Display for Caution {
             ),
             Self::StacksCut { count: n } => write!(
                 f,
-                "{} cut to the {FRAMES} innermost frames: the callers of these are not shown",
+                "{} cut to the {TAG_FRAMES} innermost frames: the callers of these are not shown",
                 was(n, "stack")
             ),
             Self::NoHistory { device } => {

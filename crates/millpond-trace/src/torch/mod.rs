@@ -28,8 +28,6 @@ use settings::SettingsRead;
 use sieve::Sieve;
 use tags::Tags;
 
-pub(crate) use tags::FRAMES;
-
 pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, ReadError> {
     let (devices, settings) = parse(source)?;
     let mut recording = Recording {

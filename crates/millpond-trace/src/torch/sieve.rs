@@ -8,7 +8,7 @@
 
 use super::frames::{FIRST_FRAME, Frames, Kind};
 use super::schema::{KEYS, Key};
-use super::tags::FRAMES;
+use crate::caution::TAG_FRAMES;
 use crate::pickle::{self, Arena, Taken, Value};
 
 /// The values of one event's dict; `None` where it has none.
@@ -151,7 +151,7 @@ impl Sieve {
                 Kind::Native => &mut native,
             };
             // One frame more than a tag names is counted, which shows that frames are left out.
-            if *counted <= FRAMES {
+            if *counted <= TAG_FRAMES {
                 *counted += 1;
                 items[kept] = items[at];
                 kept += 1;

@@ -7,12 +7,10 @@
 
 use super::frames::{Frames, Kind, push_clean};
 use super::schema::Walk;
+use crate::caution::TAG_FRAMES;
 use crate::hash::Map;
 use crate::pickle::{Arena, Value};
 use crate::strings::Interner;
-
-/// Frames that a tag names at most.
-pub(crate) const FRAMES: usize = 8;
 
 /// Places for tags asked for lately.
 const RECENT: usize = 512;
@@ -133,7 +131,7 @@ fn place(key: u128) -> usize {
 
 /// The first frames of a kind.
 struct Short {
-    frames: [Value; FRAMES],
+    frames: [Value; TAG_FRAMES],
     count: usize,
     /// Whether the stack has more frames than these.
     is_cut: bool,
@@ -142,7 +140,7 @@ struct Short {
 impl Default for Short {
     fn default() -> Self {
         Self {
-            frames: [Value::NONE; FRAMES],
+            frames: [Value::NONE; TAG_FRAMES],
             count: 0,
             is_cut: false,
         }
