@@ -19,8 +19,9 @@ pub use index::Start;
 pub use live::Live;
 pub use symbols::Symbols;
 
+use crate::formats::read_file;
 use crate::recording::{Batch, End, Kind, Reader, RecordingError, Row};
-use crate::{Caution, ReadError, ReadOptions, read};
+use crate::{Caution, ReadError, ReadOptions};
 use define::cut;
 use file::{FromStart, Opened};
 use index::Index;
@@ -125,7 +126,7 @@ impl History {
         if is_ours(path)? {
             return Self::of_file(path, watch);
         }
-        let recording = read(path, options)?;
+        let recording = read_file(path, options)?;
         let history = from_traces::history(&recording);
         history.walk(|row, _| {
             watch(row, &history.definitions);

@@ -12,6 +12,7 @@ mod detect;
 mod error;
 #[cfg(feature = "recording")]
 pub mod export;
+mod formats;
 mod hash;
 mod header;
 #[cfg(feature = "recording")]
@@ -35,10 +36,11 @@ mod torch;
 pub use caution::Caution;
 pub use csv::write_csv;
 pub use error::ReadError;
+pub use formats::{read_bytes, read_from};
 pub use model::{
     Action, Allocation, DeviceState, Event, Format, InitialBlock, InitialSegment, NO_ALLOCATION, OLDER,
     Origin, PoolState, Recording, Settings, Trace,
 };
 pub use options::{Progress, ReadOptions};
-pub use read::{read, read_bytes, read_from};
+pub use read::read;
 pub use strings::Strings;
