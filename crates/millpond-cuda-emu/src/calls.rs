@@ -1,10 +1,10 @@
 //! What every call goes through: counting, faults, a lost device, panics; and the table of what there is to call.
 
+use crate::access::Origin;
 use crate::driver::Driver;
 use crate::error::{Answer, Code};
 use crate::options::{Fault, Options, VARIABLE};
-use crate::strict::Origin;
-use std::cell::{Cell, RefCell};
+use crate::thread;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -65,16 +65,9 @@ static INITIALISED: AtomicBool = AtomicBool::new(false);
 static ALL_CALLS: AtomicU64 = AtomicU64::new(0);
 /// The code that calls return after the device is lost. It is empty until then.
 static LOST: OnceLock<Code> = OnceLock::new();
-static THREADS: AtomicU64 = AtomicU64::new(1);
 
 /// A fault asked for while the program runs, and how many of its calls are still to go.
 static FAULTS: Mutex<Vec<(Fault, u64)>> = Mutex::new(Vec::new());
-
-thread_local! {
-    static THREAD: Cell<u64> = const { Cell::new(0) };
-    static CALLBACK: Cell<bool> = const { Cell::new(false) };
-    static CURRENT: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
-}
 
 /// The process's driver, made by the first call.
 fn driver() -> Answer<&'static Driver> {
@@ -131,7 +124,7 @@ pub(crate) fn enter(entry: &'static Entry, per_thread: bool, body: impl FnOnce(&
             fault(entry, driver, own, number)?;
             return body(&call(entry, driver, per_thread, number, None));
         }
-        if CALLBACK.get() {
+        if thread::is_in_callback() {
             return Err(Code::NOT_PERMITTED);
         }
         let Some(driver) = started() else {
@@ -140,7 +133,7 @@ pub(crate) fn enter(entry: &'static Entry, per_thread: bool, body: impl FnOnce(&
         driver
             .state()
             .time
-            .host_works(thread(), driver.shared.options.call_cost);
+            .host_works(thread::number(), driver.shared.options.call_cost);
         if let Some((nth, code)) = driver.shared.options.lost
             && number >= nth
         {
@@ -172,7 +165,7 @@ fn call(
     number: u64,
     fault: Option<Code>,
 ) -> Call {
-    let context = current().unwrap_or(0);
+    let context = thread::current().unwrap_or(0);
     let origin = Origin {
         call: entry.name,
         number,
@@ -182,7 +175,7 @@ fn call(
     Call {
         driver,
         per_thread,
-        thread: thread(),
+        thread: thread::number(),
         fault,
         origin,
     }
@@ -230,55 +223,15 @@ pub(crate) fn forget_faults() -> u64 {
     left
 }
 
-/// Calls so far: of one function, or of all.
-pub(crate) fn count(name: Option<&str>) -> u64 {
+/// Calls so far: of one function among `entries`, or of all.
+pub(crate) fn count(entries: impl Iterator<Item = &'static Entry>, name: Option<&str>) -> u64 {
     match name {
         None => ALL_CALLS.load(Ordering::Relaxed),
         Some(name) => {
-            let of = crate::abi::all().filter(|entry| entry.is_called(name));
+            let of = entries.filter(|entry| entry.is_called(name));
             of.map(|entry| entry.count.load(Ordering::Relaxed)).sum()
         }
     }
-}
-
-/// Runs a client's callback, in which it may not call CUDA.
-pub(crate) fn in_callback<T>(run: impl FnOnce() -> T) -> T {
-    let before = CALLBACK.replace(true);
-    let result = run();
-    CALLBACK.set(before);
-    result
-}
-
-/// A number for this thread, from 1.
-pub(crate) fn thread() -> u64 {
-    if THREAD.get() == 0 {
-        THREAD.set(THREADS.fetch_add(1, Ordering::Relaxed));
-    }
-    THREAD.get()
-}
-
-/// The context on top of the thread's stack.
-pub(crate) fn current() -> Option<u64> {
-    CURRENT
-        .with_borrow(|stack| stack.last().copied())
-        .filter(|context| *context != 0)
-}
-
-pub(crate) fn set_current(context: u64) {
-    CURRENT.with_borrow_mut(|stack| {
-        stack.pop();
-        if context != 0 {
-            stack.push(context);
-        }
-    });
-}
-
-pub(crate) fn push_current(context: u64) {
-    CURRENT.with_borrow_mut(|stack| stack.push(context));
-}
-
-pub(crate) fn pop_current() -> Option<u64> {
-    CURRENT.with_borrow_mut(Vec::pop)
 }
 
 impl Entry {
@@ -323,7 +276,7 @@ impl Call {
 
     /// The current context, in which nothing came to grief.
     pub(crate) fn context(&self) -> Answer<u64> {
-        let context = current().ok_or(Code::INVALID_CONTEXT)?;
+        let context = thread::current().ok_or(Code::INVALID_CONTEXT)?;
         let healthy = self.driver.state().healthy(context).map(|_| context);
         match healthy {
             Ok(context) => Ok(context),
@@ -361,7 +314,7 @@ impl Call {
     pub(crate) fn stream(&self, handle: usize) -> Answer<u64> {
         let context = match handle {
             0..=2 => self.context()?,
-            _ => current().unwrap_or(0),
+            _ => thread::current().unwrap_or(0),
         };
         let handle = handle as u64;
         let mut state = self.driver.state();

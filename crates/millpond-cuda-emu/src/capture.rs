@@ -4,14 +4,14 @@
 //! instantiated from it are destroyed: a launch finds its memory where the capture saw it.
 #![forbid(unsafe_code)]
 
+use crate::access::Origin;
+use crate::clock::Clock;
 use crate::driver::{Driver, State};
 use crate::error::{Answer, Code};
 use crate::memory::pool::Asker;
 use crate::options::Options;
 use crate::stream::{After, Stream, StreamKind};
-use crate::strict::Origin;
 use crate::work::action::Action;
-use crate::work::clock::Clock;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;

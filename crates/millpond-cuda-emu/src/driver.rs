@@ -1,7 +1,9 @@
 //! The driver: one state under one lock. Nothing runs under it but bookkeeping: work, callbacks and waits are outside.
 
+use crate::access::Origin;
 use crate::blas::Blas;
 use crate::capture::{Capture, Executable, Graph};
+use crate::clock::{Clock, Timeline};
 use crate::context::Context;
 use crate::error::{Answer, Code};
 use crate::event::Event;
@@ -10,8 +12,8 @@ use crate::memory::Memory;
 use crate::memory::os::Span;
 use crate::options::Options;
 use crate::stream::Stream;
-use crate::strict::{Origin, Strict};
-use crate::work::clock::{Clock, Timeline};
+use crate::strict::Strict;
+use crate::thread;
 use crate::work::queue::Queue;
 use crate::work::run::{Chooser, Promise};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -141,7 +143,7 @@ impl Driver {
         self.queued(state, task, stream);
         let mut state = self.shared.wait_for(self.state(), &[task]);
         state.host.join(&clock);
-        state.time.host_waits(crate::calls::thread(), end);
+        state.time.host_waits(thread::number(), end);
         state.trim_pools();
         state.healthy(context)?;
         Ok(())

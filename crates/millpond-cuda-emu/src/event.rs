@@ -8,13 +8,14 @@
 
 pub(crate) mod shared;
 
+use crate::access::Origin;
+use crate::clock::Clock;
 use crate::driver::{Driver, State};
 use crate::error::{Answer, Code};
 use crate::memory::foreign::Raw;
 use crate::stream::After;
-use crate::strict::Origin;
+use crate::thread;
 use crate::work::action::Action;
-use crate::work::clock::Clock;
 use crate::work::run::Promise;
 use shared::{Awaited, Outcome, Page, Ticket};
 use std::sync::{Arc, MutexGuard};
@@ -255,7 +256,7 @@ impl Driver {
     pub(crate) fn synchronise_event(&self, handle: u64) -> Answer {
         let mut state = self.state();
         state.refuse_captured_event(handle)?;
-        state.refuse_unsafe(crate::calls::thread())?;
+        state.refuse_unsafe(thread::number())?;
         let event = state.event(handle)?;
         let context = event.context;
         let mut state = match event.last() {
@@ -263,7 +264,7 @@ impl Driver {
             Last::Here(recorded) => {
                 let mut state = self.shared.wait_for(state, &[recorded.task]);
                 state.host.join(&recorded.clock);
-                state.time.host_waits(crate::calls::thread(), recorded.end);
+                state.time.host_waits(thread::number(), recorded.end);
                 state
             }
             Last::There(awaited) => self.hear(state, &awaited)?,
@@ -294,7 +295,7 @@ impl Driver {
     pub(crate) fn query_event(&self, handle: u64) -> Answer {
         let mut state = self.state();
         state.refuse_captured_event(handle)?;
-        state.refuse_unsafe(crate::calls::thread())?;
+        state.refuse_unsafe(thread::number())?;
         let event = state.event(handle)?;
         let context = event.context;
         let recorded = match event.last() {

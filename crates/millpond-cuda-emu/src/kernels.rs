@@ -12,10 +12,10 @@ mod ptx;
 mod sum;
 mod walk;
 
+use crate::access::Access;
 use crate::driver::Shared;
 use crate::error::{Answer, Code};
 use crate::memory::os;
-use crate::strict::Access;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -120,7 +120,7 @@ impl Launch {
     pub(crate) fn cost(&self) -> u64 {
         match &self.kernel.cost {
             Cost::Fixed(nanoseconds) => *nanoseconds,
-            Cost::Bytes(bytes) => crate::work::action::compute(bytes(&self.params)),
+            Cost::Bytes(bytes) => crate::clock::compute(bytes(&self.params)),
         }
     }
 

@@ -32,9 +32,11 @@
 //! stream as a kernel is, with every argument looked at.
 
 mod abi;
+mod access;
 mod blas;
 mod calls;
 mod capture;
+mod clock;
 mod context;
 mod driver;
 pub mod error;
@@ -44,4 +46,5 @@ mod memory;
 pub mod options;
 mod stream;
 mod strict;
+mod thread;
 mod work;

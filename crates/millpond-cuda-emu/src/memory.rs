@@ -14,9 +14,9 @@ pub(crate) mod pool;
 mod programs;
 pub(crate) mod virt;
 
+use crate::access::Origin;
 use crate::error::{Answer, Code};
 use crate::options::Options;
-use crate::strict::Origin;
 use free_list::FreeList;
 use heap::Heap;
 use os::{Arena, Span, Store};

@@ -1,13 +1,13 @@
 //! Streams: the order in which work is queued, and what one stream's order means to another's.
 #![forbid(unsafe_code)]
 
-use crate::calls;
+use crate::access::{Access, Origin};
+use crate::clock::{Clock, Stamp};
 use crate::driver::{Driver, State};
 use crate::error::{Answer, Code};
 use crate::options::Options;
-use crate::strict::{Access, Origin};
+use crate::thread;
 use crate::work::action::Action;
-use crate::work::clock::{Clock, Stamp};
 use crate::work::queue::Work;
 
 /// How a stream stands to the legacy default stream.
@@ -212,7 +212,7 @@ impl State {
         };
         stream.end = self
             .time
-            .run(calls::thread(), stream.device, engine, after.end, length);
+            .run(thread::number(), stream.device, engine, after.end, length);
         stream.clock.join(&after.clock);
         if self.strict.on() {
             let live = |at| memory.block(at).is_some();
@@ -281,7 +281,7 @@ impl State {
     pub(crate) fn host_knows(&mut self, handle: u64) {
         if let Some(stream) = self.streams.get(&handle) {
             self.host.join(&stream.clock);
-            self.time.host_waits(calls::thread(), stream.end);
+            self.time.host_waits(thread::number(), stream.end);
         }
     }
 }
@@ -290,7 +290,7 @@ impl Driver {
     pub(crate) fn synchronise_stream(&self, handle: u64) -> Answer {
         let mut state = self.state();
         state.refuse_stream_in_capture(handle)?;
-        state.refuse_doubtful(calls::thread())?;
+        state.refuse_doubtful(thread::number())?;
         let after = state.before(handle)?;
         let context = state.stream(handle)?.context;
         let state = self.shared.wait_for(state, &after.tasks);
@@ -298,7 +298,7 @@ impl Driver {
         // The stream may have been destroyed by another thread meanwhile.
         if state.streams.contains_key(&handle) {
             state.host.join(&after.clock);
-            state.time.host_waits(calls::thread(), after.end);
+            state.time.host_waits(thread::number(), after.end);
         }
         state.trim_pools();
         state.healthy(context)?;
@@ -308,7 +308,7 @@ impl Driver {
     pub(crate) fn query_stream(&self, handle: u64) -> Answer {
         let mut state = self.state();
         state.refuse_stream_in_capture(handle)?;
-        state.refuse_doubtful(calls::thread())?;
+        state.refuse_doubtful(thread::number())?;
         let after = state.before(handle)?;
         let context = state.stream(handle)?.context;
         let done = after.tasks.iter().all(|task| state.queue.is_done(*task));

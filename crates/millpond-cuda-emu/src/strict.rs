@@ -12,47 +12,10 @@
 //! have been, and counts as ordered. What processes do to each other's blocks is not compared.
 #![forbid(unsafe_code)]
 
-use crate::memory::pages::Bytes;
-use crate::work::clock::{Clock, Stamp};
+use crate::access::{Access, Origin};
+use crate::clock::{Clock, Stamp};
+use crate::memory::pages::Place;
 use std::collections::VecDeque;
-use std::fmt;
-
-/// The call that something comes from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Origin {
-    pub(crate) call: &'static str,
-    pub(crate) number: u64,
-    pub(crate) stream: u64,
-    pub(crate) context: u64,
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (call {}", self.call, self.number)?;
-        if self.stream != 0 {
-            write!(f, ", stream {:#x}", self.stream)?;
-        }
-        f.write_str(")")
-    }
-}
-
-/// Bytes that a piece of work touches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Access {
-    /// The first address.
-    pub(crate) at: u64,
-    /// How many.
-    pub(crate) len: u64,
-    /// Whether they are written.
-    pub(crate) write: bool,
-}
-
-/// A place in physical memory. A page can be mapped at several addresses but has one place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) bytes: Bytes,
-    pub(crate) offset: u64,
-}
 
 /// Returns the address of the first byte that two uses have in common, as the first use addresses it. Physical memory is compared if it is
 /// known for both uses, and addresses otherwise.

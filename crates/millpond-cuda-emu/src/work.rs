@@ -1,6 +1,5 @@
-//! Work that a client queues: what it does, when it runs, and what time it takes on the modelled card.
+//! Work that a client queues: what it does, and when it runs.
 
 pub(crate) mod action;
-pub(crate) mod clock;
 pub(crate) mod queue;
 pub(crate) mod run;

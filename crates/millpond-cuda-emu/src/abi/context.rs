@@ -2,8 +2,8 @@
 
 use super::args::Out;
 use super::entries;
-use crate::calls::{current, pop_current, push_current, set_current};
 use crate::error::Code;
+use crate::thread::{current, pop_current, push_current, set_current};
 
 entries! {
     cuDevicePrimaryCtxRetain none 7000 Driver (context: Out<usize>, device: i32) |call| {

@@ -6,6 +6,7 @@ use crate::error::{Answer, Code};
 use crate::kernels::{self, Kernel};
 use crate::memory::os;
 use crate::options::Fault;
+use crate::thread;
 
 /// A kernel of a client: its own data, the parameters' places, and grid and block as six numbers. It answers a CUDA error or 0.
 type ClientKernel = unsafe extern "C" fn(usize, *const *const u8, *const u32) -> i32;
@@ -119,7 +120,7 @@ unsafe extern "C" fn millpond_emu_report(text: Out<u8>, room: usize) -> u64 {
 /// `name` is null or a C string.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn millpond_emu_calls(name: Text) -> u64 {
-    calls::count(name.get().ok().as_deref())
+    calls::count(super::all(), name.get().ok().as_deref())
 }
 
 /// Makes a later call fail once: `NAME`, `NAME@N` or `@N`, `=CODE` after it or not, as the option `fail`, counted from now on. Null
@@ -168,6 +169,6 @@ extern "C" fn millpond_emu_host_work(nanoseconds: u64) -> u64 {
         std::thread::sleep(std::time::Duration::from_nanos(nanoseconds));
     }
     let mut state = driver.state();
-    state.time.host_works(calls::thread(), nanoseconds);
-    state.time.host(calls::thread())
+    state.time.host_works(thread::number(), nanoseconds);
+    state.time.host(thread::number())
 }

@@ -82,12 +82,12 @@ entries! {
             return free_plain(call, at, stream);
         }
         let (base, block) = state.memory.block(at).ok_or(Code::INVALID_VALUE)?;
-        let whole = crate::strict::Access { at: base, len: block.len, write: true };
+        let whole = crate::access::Access { at: base, len: block.len, write: true };
         let Some(task) = state.enqueue(call.options(), stream, Action::Nothing, call.origin())? else { return Ok(()) };
         let stamp = state.stamp(stream);
         state.strict_free(stream, whole, call.origin());
         let block = state.memory.pool_free(at, task, stamp)?;
-        let origin = crate::strict::Origin { stream, ..call.origin() };
+        let origin = crate::access::Origin { stream, ..call.origin() };
         state.strict.freed(at, block.len, block.origin, origin);
         call.driver.queued(state, task, stream);
         Ok(())

@@ -3,9 +3,9 @@
 use super::matmul::register_type;
 use super::number::Element;
 use super::{Cost, Kernel, Kernels, Launch, Params};
+use crate::access::Access;
 use crate::error::{Answer, Code};
 use crate::memory::os::Reach;
-use crate::strict::Access;
 use std::sync::Arc;
 
 /// An `f32` whose products are of factors rounded to 11 bits.

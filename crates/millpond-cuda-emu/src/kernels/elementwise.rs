@@ -3,8 +3,8 @@
 use super::number::{Element, Wide, each_type, size};
 use super::walk::{self, View, Walk};
 use super::{Call, Cost, Kernel, Kernels, Params};
+use crate::access::Access;
 use crate::error::{Answer, Code};
-use crate::strict::Access;
 
 /// Registers a kernel that goes through views: which parameters are views of its first, told by where they are, and what they cost.
 pub(super) fn register_walk(

@@ -1,8 +1,8 @@
 //! Words without their zeros, put back where they were (`expand.cu`).
 
 use super::{Call, Cost, Kernel, Kernels, Params, check_extent};
+use crate::access::Access;
 use crate::error::Answer;
-use crate::strict::Access;
 
 /// Words of a group, and bytes of the bits that say which are kept.
 const GROUP: u64 = 1024;

@@ -3,8 +3,8 @@
 use super::number::{Element, each_type};
 use super::walk::{self, View, Walk};
 use super::{Call, Cost, Kernel, Kernels, Params};
+use crate::access::Access;
 use crate::error::{Answer, Code};
-use crate::strict::Access;
 
 /// What a tile saves: each element of a factor is read once for so many rows or columns of the product.
 const TILE: u64 = 16;

@@ -1,8 +1,8 @@
 //! Bodies that are moved, in two layouts (`motion.cu` of `millpond-bench`).
 
 use super::{Call, Cost, Kernel, Kernels, Params, STEP, check_extent, floats};
+use crate::access::Access;
 use crate::error::{Answer, Code};
-use crate::strict::Access;
 
 /// The most numbers of a structure.
 const LARGEST: u64 = 1 << 10;

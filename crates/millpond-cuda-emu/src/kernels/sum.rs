@@ -3,8 +3,8 @@
 use super::number::{Wide, size};
 use super::walk::{self, View, Walk};
 use super::{Call, Cost, Kernel, Kernels, Params};
+use crate::access::Access;
 use crate::error::{Answer, Code};
-use crate::strict::Access;
 
 /// What is added up of an element: itself, its product with another, or whether it is 0.
 const PRODUCT: u32 = 1;

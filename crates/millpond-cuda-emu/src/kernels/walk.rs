@@ -1,9 +1,9 @@
 //! Where the elements of up to three views of one shape lie: `Walk` of `millpond`'s kernels (`walk.cuh`).
 
 use super::{Call, Params};
+use crate::access::Access;
 use crate::error::{Answer, Code};
 use crate::memory::os::Reach;
-use crate::strict::Access;
 
 /// Bytes of it as a parameter.
 pub(super) const SIZE: usize = 34 * 8;

@@ -1,7 +1,7 @@
 //! Blocks inside chunks of device memory: what plain allocation and the pools hand out.
 #![forbid(unsafe_code)]
 
-use crate::work::clock::Stamp;
+use crate::clock::Stamp;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The driver's alignment of every block.

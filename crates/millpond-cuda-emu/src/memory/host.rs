@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::{Block, GRANULE, Kind, Memory};
+use crate::access::Origin;
 use crate::error::{Answer, Code};
-use crate::strict::Origin;
 
 impl Memory {
     pub(crate) fn host_allocate(&mut self, bytes: u64, flags: u32, origin: Origin) -> Answer<u64> {

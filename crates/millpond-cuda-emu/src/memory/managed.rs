@@ -6,8 +6,8 @@
 #![forbid(unsafe_code)]
 
 use super::{Kind, Memory};
+use crate::access::Origin;
 use crate::error::{Answer, Code};
-use crate::strict::Origin;
 
 /// Pages are moved in pieces of 64 KiB.
 pub(crate) const PAGE: u64 = 64 << 10;

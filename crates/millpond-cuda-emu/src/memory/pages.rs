@@ -11,6 +11,13 @@ pub(crate) struct Bytes {
     pub(crate) shared: Option<u64>,
 }
 
+/// A place in physical memory. A page can be mapped at several addresses but has one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) bytes: Bytes,
+    pub(crate) offset: u64,
+}
+
 /// A set of devices, with one bit for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Devices(u64);

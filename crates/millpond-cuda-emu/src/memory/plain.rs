@@ -3,8 +3,8 @@
 
 use super::heap::{ALIGN, Heap};
 use super::{Block, GRANULE, Kind, Memory};
+use crate::access::Origin;
 use crate::error::{Answer, Code};
-use crate::strict::Origin;
 
 impl Memory {
     pub(crate) fn allocate(&mut self, device: u32, bytes: u64, origin: Origin) -> Answer<u64> {

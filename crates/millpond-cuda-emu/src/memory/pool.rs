@@ -3,9 +3,9 @@
 
 use super::heap::{ALIGN, Heap, Pending};
 use super::{Block, GRANULE, Kind, Memory};
+use crate::access::Origin;
+use crate::clock::{Clock, Stamp};
 use crate::error::{Answer, Code};
-use crate::strict::Origin;
-use crate::work::clock::{Clock, Stamp};
 
 /// What a pool takes from its device at once, where there is that much.
 const CHUNK: u64 = 32 << 20;

@@ -3,10 +3,10 @@
 use super::heap::Pending;
 use super::pool::Asker;
 use super::{GRANULE, Memory};
+use crate::access::Origin;
+use crate::clock::{Clock, Stamp};
 use crate::error::Code;
 use crate::options::Options;
-use crate::strict::Origin;
-use crate::work::clock::{Clock, Stamp};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashSet};
 

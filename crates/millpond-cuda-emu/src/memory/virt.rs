@@ -3,10 +3,10 @@
 
 use super::foreign;
 use super::os::Store;
-use super::pages::{Bytes, Devices, Mapped};
+use super::pages::{Bytes, Devices, Mapped, Place};
 use super::{GRANULE, Kind, Memory};
+use crate::access::{Access, Origin};
 use crate::error::{Answer, Code};
-use crate::strict::{Access, Origin, Place};
 use std::os::fd::OwnedFd;
 
 /// The unit in which clients reserve addresses: a page of the host. Physical memory comes in granules.

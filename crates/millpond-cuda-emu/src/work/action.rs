@@ -1,13 +1,14 @@
 //! What a piece of work does when its time has come.
 
-use super::clock::Engine;
+use crate::access::Access;
+use crate::clock::{Engine, compute, nanoseconds};
 use crate::driver::Shared;
 use crate::error::{Answer, Code};
 use crate::event::shared::{Awaited, Outcome, Ticket};
 use crate::kernels::Launch;
 use crate::memory::os::{self, Span};
 use crate::options::Options;
-use crate::strict::Access;
+use crate::thread;
 use std::sync::Arc;
 
 /// One end of a copy.
@@ -97,20 +98,6 @@ pub(crate) enum Action {
         len: u64,
         place: i32,
     },
-}
-
-/// Modelled bytes a second inside a device.
-const DEVICE_SPEED: f64 = 1.5e12;
-/// Modelled nanoseconds of anything that runs on a device.
-const START: u64 = 2_000;
-
-/// Modelled nanoseconds of a kernel that does little with so many bytes.
-pub(crate) fn compute(bytes: u64) -> u64 {
-    START + nanoseconds(bytes, DEVICE_SPEED)
-}
-
-fn nanoseconds(bytes: u64, speed: f64) -> u64 {
-    (bytes as f64 / speed * 1e9).ceil() as u64
 }
 
 impl Action {
@@ -225,7 +212,7 @@ impl Action {
             Self::Kernel(launch) => launch.run(shared, device),
             Self::Prefetch { at, len, place } => shared.state().memory.prefetch(*at, *len, *place),
             Self::Call(callback) => {
-                crate::calls::in_callback(|| callback.call());
+                thread::in_callback(|| callback.call());
                 Ok(())
             }
             Self::Tell(ticket) => {

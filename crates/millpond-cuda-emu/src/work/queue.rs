@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::action::Action;
+use crate::access::Origin;
 use crate::event::shared::Awaited;
-use crate::strict::Origin;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A piece of work, and whose it is.

@@ -45,6 +45,21 @@ impl Clock {
     }
 }
 
+/// Modelled bytes a second inside a device.
+const DEVICE_SPEED: f64 = 1.5e12;
+/// Modelled nanoseconds of anything that runs on a device.
+const START: u64 = 2_000;
+
+/// Modelled nanoseconds of a kernel that does little with so many bytes.
+pub(crate) fn compute(bytes: u64) -> u64 {
+    START + nanoseconds(bytes, DEVICE_SPEED)
+}
+
+/// Modelled nanoseconds of a transfer of so many bytes at a speed in bytes a second.
+pub(crate) fn nanoseconds(bytes: u64, speed: f64) -> u64 {
+    (bytes as f64 / speed * 1e9).ceil() as u64
+}
+
 /// What of a card does a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Engine {
