@@ -1,23 +1,30 @@
 //! The driver: one state under one lock. Nothing runs under it but bookkeeping: work, callbacks and waits are outside.
 
+pub(crate) mod capture;
+mod context;
+mod event;
+mod perform;
+mod run;
+pub(crate) mod stream;
+
 use crate::access::Origin;
 use crate::blas::Blas;
-use crate::capture::{Capture, Executable, Graph};
 use crate::clock::{Clock, Timeline};
-use crate::context::Context;
 use crate::error::{Answer, Code};
-use crate::event::Event;
 use crate::kernels::Kernels;
 use crate::memory::Memory;
 use crate::memory::os::Span;
 use crate::options::Options;
-use crate::stream::Stream;
 use crate::strict::Strict;
 use crate::thread;
 use crate::work::queue::Queue;
-use crate::work::run::{Chooser, Promise};
+use capture::{Capture, Executable, Graph};
+use context::Context;
+use event::Event;
+use run::{Chooser, Promise};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use stream::Stream;
 
 /// The number of ended handles that are remembered.
 const ENDED: usize = 4096;

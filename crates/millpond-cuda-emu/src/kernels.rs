@@ -13,7 +13,6 @@ mod sum;
 mod walk;
 
 use crate::access::Access;
-use crate::driver::Shared;
 use crate::error::{Answer, Code};
 use crate::memory::os;
 use std::collections::HashMap;
@@ -129,10 +128,11 @@ impl Launch {
         accesses.map_or_else(Vec::new, |accesses| accesses(&self.params))
     }
 
-    pub(crate) fn run(&self, shared: &Shared, device: u32) -> Answer {
+    /// Runs it on the memory that `resolve` finds.
+    pub(crate) fn run(&self, resolve: &Resolve<'_>) -> Answer {
         (self.kernel.run)(&Call {
             launch: self,
-            memory: DeviceMemory { shared, device },
+            memory: DeviceMemory(resolve),
         })
     }
 }
@@ -143,36 +143,25 @@ pub(crate) struct Call<'a> {
     memory: DeviceMemory<'a>,
 }
 
-struct DeviceMemory<'a> {
-    shared: &'a Shared,
-    device: u32,
-}
+/// Finds the bytes of an address and a length, to be written too where the last argument says so.
+pub(crate) type Resolve<'a> = dyn Fn(u64, u64, bool) -> Answer<Vec<os::Span>> + 'a;
+
+struct DeviceMemory<'a>(&'a Resolve<'a>);
 
 impl DeviceMemory<'_> {
     fn read(&self, at: u64, len: u64) -> Answer<Vec<u8>> {
-        let spans = {
-            let mut state = self.shared.state();
-            state.memory.touch(at, len, self.device, false);
-            state.reach(at, len, self.device)?
-        };
+        let spans = (self.0)(at, len, false)?;
         Ok(spans.iter().flat_map(|span| span.read()).collect())
     }
 
     /// Memory to be read, and written too where it says so.
     fn reach(&self, at: u64, len: u64, write: bool) -> Answer<os::Reach> {
-        let mut state = self.shared.state();
-        state.memory.touch(at, len, self.device, write);
-        Ok(os::Reach::new(state.reach(at, len, self.device)?))
+        Ok(os::Reach::new((self.0)(at, len, write)?))
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Answer {
-        let spans = {
-            let mut state = self.shared.state();
-            state.memory.touch(at, bytes.len() as u64, self.device, true);
-            state.reach(at, bytes.len() as u64, self.device)?
-        };
         let mut rest = bytes;
-        for span in spans {
+        for span in (self.0)(at, bytes.len() as u64, true)? {
             let (now, later) = rest.split_at(span.len().min(rest.len()));
             span.write(now);
             rest = later;
@@ -438,13 +427,6 @@ impl Kernels {
     pub(crate) fn get_mut(&mut self, function: u64) -> Answer<&mut Function> {
         self.functions.get_mut(&function).ok_or(Code::INVALID_HANDLE)
     }
-}
-
-/// Bytes at an address, for kernels registered through the C interface.
-pub(crate) fn read(shared: &Shared, at: u64, len: u64) -> Answer<Vec<os::Span>> {
-    let mut state = shared.state();
-    state.memory.touch(at, len, 0, false);
-    state.memory.resolve(at, len)
 }
 
 #[cfg(test)]

@@ -4,14 +4,16 @@
 //! path before the client looks for `libcuda.so`, which is its SONAME. The variable [`options::VARIABLE`] says what it is to be like.
 //!
 //! ```text
-//!  abi/      the C functions, one macro for all; what comes in is checked here
-//!  calls     what every call goes through: counts, faults, a lost device, panics
-//!  driver    the state, under one lock; contexts, streams, events, capture, kernels in files beside it
-//!  kernels/  those of millpond's tensors, in files named as their sources in CUDA C are
-//!  work/     queued work: what it does, in which order it may run, who runs it, the modelled clock
-//!  event/    what processes know of an event that they share
-//!  memory/   devices' bytes in sparse files, address space, page table, pools, pinned and managed memory, what leaves the process
-//!  strict    finds use after free, unordered use and missing waits by vector clocks, and stale handles
+//!  abi/        the C functions, one macro for all; what comes in is checked here
+//!  calls       what every call goes through: counts, faults, a lost device, panics
+//!  driver/     the state, under one lock; contexts, streams, events and captures; who runs queued work, and how
+//!  blas        cuBLAS: handles, and the checks of a product
+//!  work/       queued work: what it does, and what it waits for
+//!  kernels/    those of millpond's tensors, in files named as their sources in CUDA C are
+//!  event_page  what processes know of an event that they share
+//!  strict      finds use after free, unordered use and missing waits by vector clocks, and stale handles
+//!  memory/     devices' bytes in sparse files, address space, page table, pools, pinned and managed memory, what leaves the process
+//!  access, clock, thread, options, error
 //! ```
 //!
 //! Streams run in place by default, and the host may read device memory: CUDA's interface without its pitfalls. `streams:seeded` with
@@ -35,16 +37,13 @@ mod abi;
 mod access;
 mod blas;
 mod calls;
-mod capture;
 mod clock;
-mod context;
 mod driver;
 pub mod error;
-mod event;
+mod event_page;
 mod kernels;
 mod memory;
 pub mod options;
-mod stream;
 mod strict;
 mod thread;
 mod work;

@@ -1,5 +1,4 @@
-//! Work that a client queues: what it does, and when it runs.
+//! Work that a client queues: what it does, and what it waits for.
 
 pub(crate) mod action;
 pub(crate) mod queue;
-pub(crate) mod run;

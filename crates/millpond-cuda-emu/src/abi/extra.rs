@@ -2,6 +2,7 @@
 
 use super::args::{In, Out, Text};
 use crate::calls;
+use crate::driver::Driver;
 use crate::error::{Answer, Code};
 use crate::kernels::{self, Kernel};
 use crate::memory::os;
@@ -13,6 +14,13 @@ type ClientKernel = unsafe extern "C" fn(usize, *const *const u8, *const u32) ->
 
 fn code(answer: Answer) -> i32 {
     answer.map_or_else(|code| code.0, |()| 0)
+}
+
+/// Finds memory that CUDA knows, to be read, or written where `write` says so.
+fn resolve(driver: &Driver, at: u64, bytes: usize, write: bool) -> Answer<Vec<os::Span>> {
+    let mut state = driver.state();
+    state.memory.touch(at, bytes as u64, 0, write);
+    state.memory.resolve(at, bytes as u64)
 }
 
 /// Registers a function as the kernel of this name. `sizes` are the bytes of its `count` parameters, `data` is handed back to it,
@@ -66,7 +74,7 @@ unsafe extern "C" fn millpond_emu_read(to: Out<u8>, from: u64, bytes: usize) -> 
     let read = || -> Answer {
         let driver = calls::started().ok_or(Code::NOT_INITIALIZED)?;
         let _held = driver.shared.hold();
-        let spans = kernels::read(&driver.shared, from, bytes as u64)?;
+        let spans = resolve(driver, from, bytes, false)?;
         let all: Vec<u8> = spans.iter().flat_map(|span| span.read()).collect();
         to.fill(&all)
     };
@@ -83,11 +91,7 @@ unsafe extern "C" fn millpond_emu_write(to: u64, from: In<u8>, bytes: usize) -> 
         let driver = calls::started().ok_or(Code::NOT_INITIALIZED)?;
         let all = from.all(bytes)?;
         let _held = driver.shared.hold();
-        let spans = {
-            let mut state = driver.state();
-            state.memory.touch(to, bytes as u64, 0, true);
-            state.memory.resolve(to, bytes as u64)?
-        };
+        let spans = resolve(driver, to, bytes, true)?;
         let source = all.as_ptr().expose_provenance();
         // SAFETY: the vector lives until the copy is done, and is only read.
         os::copy(&spans, &[unsafe { os::Span::host(source, bytes) }]);

@@ -5,7 +5,7 @@ use super::copy::{host, known};
 use super::entries;
 use super::structures::{AllocNode, HostNode, KernelNode, Memcpy3d, MemsetNode};
 use crate::calls::Call;
-use crate::capture::NodeKind;
+use crate::driver::capture::NodeKind;
 use crate::error::{Answer, Code};
 use crate::work::action::{Action, Callback, Rows, Side};
 use std::sync::Arc;

@@ -4,9 +4,9 @@ use super::args::{In, Out};
 use super::entries;
 use super::structures::{AccessDesc, Location, PoolProps};
 use crate::calls::Call;
+use crate::driver::stream::After;
 use crate::error::{Answer, Code};
 use crate::memory::pool::Asker;
-use crate::stream::After;
 use crate::work::action::Action;
 
 /// `cuMemAllocAsync` and its like. The block is the stream's at once; what has to be over before is put before it.

@@ -3,7 +3,7 @@
 use super::args::Out;
 use super::entries;
 use crate::calls::Call;
-use crate::capture::exchange_mode;
+use crate::driver::capture::exchange_mode;
 use crate::error::{Answer, Code};
 use crate::work::action::{Action, Callback};
 

@@ -1,14 +1,11 @@
-//! What a piece of work does when its time has come.
+//! What a piece of work is to do.
+#![forbid(unsafe_code)]
 
 use crate::access::Access;
 use crate::clock::{Engine, compute, nanoseconds};
-use crate::driver::Shared;
-use crate::error::{Answer, Code};
-use crate::event::shared::{Awaited, Outcome, Ticket};
+use crate::event_page::{Awaited, Outcome, Ticket};
 use crate::kernels::Launch;
-use crate::memory::os::{self, Span};
 use crate::options::Options;
-use crate::thread;
 use std::sync::Arc;
 
 /// One end of a copy.
@@ -46,7 +43,7 @@ impl Rows {
         self.width.saturating_mul(self.count)
     }
 
-    fn extent(self, pitch: u64) -> u64 {
+    pub(crate) fn extent(self, pitch: u64) -> u64 {
         self.count
             .saturating_sub(1)
             .saturating_mul(pitch)
@@ -171,97 +168,6 @@ impl Action {
         match self {
             Self::Await(awaited) if awaited.outcome() == Outcome::Open => Some(awaited),
             _ => None,
-        }
-    }
-
-    /// Does it, on the thread that calls, with no lock held.
-    pub(crate) fn perform(&self, shared: &Shared, device: u32) -> Answer {
-        match self {
-            Self::Nothing => Ok(()),
-            Self::Fill {
-                to,
-                pattern,
-                size,
-                rows,
-            } => {
-                let pattern = &pattern[..usize::from(*size)];
-                shared
-                    .state()
-                    .memory
-                    .touch(*to, rows.extent(rows.to_pitch), device, true);
-                for row in 0..rows.count {
-                    let spans = shared
-                        .state()
-                        .memory
-                        .resolve(to + row * rows.to_pitch, rows.width)?;
-                    os::fill(&spans, pattern);
-                }
-                Ok(())
-            }
-            Self::Copy { to, from, rows } => {
-                // Rows that lie end to end are one.
-                let dense = rows.to_pitch == rows.width && rows.from_pitch == rows.width;
-                let rows = if dense { Rows::one(rows.bytes()) } else { *rows };
-                for row in 0..rows.count {
-                    let to = to.spans(shared, row * rows.to_pitch, rows.width)?;
-                    let from = from.spans(shared, row * rows.from_pitch, rows.width)?;
-                    os::copy(&to, &from);
-                }
-                Ok(())
-            }
-            Self::Kernel(launch) => launch.run(shared, device),
-            Self::Prefetch { at, len, place } => shared.state().memory.prefetch(*at, *len, *place),
-            Self::Call(callback) => {
-                thread::in_callback(|| callback.call());
-                Ok(())
-            }
-            Self::Tell(ticket) => {
-                ticket.tell();
-                Ok(())
-            }
-            Self::Await(awaited) => match awaited.outcome() {
-                Outcome::Done => Ok(()),
-                Outcome::Open | Outcome::Lost => Err(Code::EXTERNAL_DEVICE),
-            },
-        }
-    }
-}
-
-impl Callback {
-    fn call(self) {
-        match self {
-            Self::Host { function, data } => {
-                // SAFETY: the client handed function and data over together, to be called once in the order of the stream.
-                unsafe { function(data) };
-            }
-            Self::Stream {
-                function,
-                stream,
-                data,
-            } => {
-                // SAFETY: as above.
-                unsafe { function(stream, 0, data) };
-            }
-        }
-    }
-}
-
-impl Side {
-    fn spans(&self, shared: &Shared, offset: u64, len: u64) -> Answer<Vec<Span>> {
-        match self {
-            Self::Known(at) => shared
-                .state()
-                .memory
-                .resolve(at.checked_add(offset).ok_or(Code::ILLEGAL_ADDRESS)?, len),
-            // SAFETY: whoever queued the work vouches for the memory, as it does to the real driver.
-            Self::Host(at) => Ok(vec![unsafe { Span::host(at + offset as usize, len as usize) }]),
-            // SAFETY: the snapshot is as long as the copy, lives as long as the action, and is only read from.
-            Self::Snapshot(bytes) => Ok(vec![unsafe {
-                Span::host(
-                    bytes.as_ptr().expose_provenance() + offset as usize,
-                    (len as usize).min(bytes.len()),
-                )
-            }]),
         }
     }
 }

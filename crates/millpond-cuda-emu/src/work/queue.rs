@@ -3,7 +3,7 @@
 
 use super::action::Action;
 use crate::access::Origin;
-use crate::event::shared::Awaited;
+use crate::event_page::Awaited;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A piece of work, and whose it is.

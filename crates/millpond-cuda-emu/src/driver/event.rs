@@ -6,18 +6,16 @@
 //! is forgotten where the host asked.
 #![forbid(unsafe_code)]
 
-pub(crate) mod shared;
-
+use super::run::Promise;
+use super::stream::After;
+use super::{Driver, State};
 use crate::access::Origin;
 use crate::clock::Clock;
-use crate::driver::{Driver, State};
 use crate::error::{Answer, Code};
+use crate::event_page::{Awaited, Outcome, Page, Ticket};
 use crate::memory::foreign::Raw;
-use crate::stream::After;
 use crate::thread;
 use crate::work::action::Action;
-use crate::work::run::Promise;
-use shared::{Awaited, Outcome, Page, Ticket};
 use std::sync::{Arc, MutexGuard};
 
 /// `CU_EVENT_DISABLE_TIMING`.

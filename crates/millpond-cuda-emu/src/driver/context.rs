@@ -1,11 +1,11 @@
 //! Contexts: what belongs together on a device, and fails together.
 #![forbid(unsafe_code)]
 
+use super::stream::{Stream, StreamKind};
+use super::{Driver, State};
 use crate::access::Origin;
 use crate::clock::Clock;
-use crate::driver::{Driver, State};
 use crate::error::{Answer, Code};
-use crate::stream::{Stream, StreamKind};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// One context.

@@ -1,9 +1,9 @@
 //! Streams: the order in which work is queued, and what one stream's order means to another's.
 #![forbid(unsafe_code)]
 
+use super::{Driver, State};
 use crate::access::{Access, Origin};
 use crate::clock::{Clock, Stamp};
-use crate::driver::{Driver, State};
 use crate::error::{Answer, Code};
 use crate::options::Options;
 use crate::thread;

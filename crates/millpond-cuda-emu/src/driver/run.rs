@@ -1,8 +1,8 @@
 //! The three executors: at the call, on a thread for each stream, or when somebody waits, in an order that a seed chooses.
 
-use crate::driver::{Shared, State};
+use super::{Shared, State};
 use crate::error::Code;
-use crate::event::shared::{Awaited, Page};
+use crate::event_page::{Awaited, Page};
 use crate::options::Streams;
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard};
@@ -165,7 +165,7 @@ impl Shared {
         state.memory.hold();
         drop(state);
         let until = Instant::now() + Duration::from_nanos(if self.options.pace { work.length } else { 0 });
-        let perform = || work.action.perform(self, work.device);
+        let perform = || self.perform(&work.action, work.device);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(perform));
         let outcome = outcome.unwrap_or(Err(Code::UNKNOWN));
         if self.options.pace {

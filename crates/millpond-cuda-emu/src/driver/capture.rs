@@ -4,13 +4,13 @@
 //! instantiated from it are destroyed: a launch finds its memory where the capture saw it.
 #![forbid(unsafe_code)]
 
+use super::stream::{After, Stream, StreamKind};
+use super::{Driver, State};
 use crate::access::Origin;
 use crate::clock::Clock;
-use crate::driver::{Driver, State};
 use crate::error::{Answer, Code};
 use crate::memory::pool::Asker;
 use crate::options::Options;
-use crate::stream::{After, Stream, StreamKind};
 use crate::work::action::Action;
 use std::cell::Cell;
 use std::collections::BTreeMap;

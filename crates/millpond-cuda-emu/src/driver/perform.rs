@@ -1,0 +1,101 @@
+//! Does queued work, on the thread that calls and with no lock held.
+
+use super::Shared;
+use crate::error::{Answer, Code};
+use crate::event_page::Outcome;
+use crate::memory::os::{self, Span};
+use crate::thread;
+use crate::work::action::{Action, Callback, Rows, Side};
+
+impl Shared {
+    /// Does a piece of work for a device.
+    pub(super) fn perform(&self, action: &Action, device: u32) -> Answer {
+        match action {
+            Action::Nothing => Ok(()),
+            Action::Fill {
+                to,
+                pattern,
+                size,
+                rows,
+            } => {
+                let pattern = &pattern[..usize::from(*size)];
+                self.state()
+                    .memory
+                    .touch(*to, rows.extent(rows.to_pitch), device, true);
+                for row in 0..rows.count {
+                    let spans = self
+                        .state()
+                        .memory
+                        .resolve(to + row * rows.to_pitch, rows.width)?;
+                    os::fill(&spans, pattern);
+                }
+                Ok(())
+            }
+            Action::Copy { to, from, rows } => {
+                // Rows that lie end to end are one.
+                let dense = rows.to_pitch == rows.width && rows.from_pitch == rows.width;
+                let rows = if dense { Rows::one(rows.bytes()) } else { *rows };
+                for row in 0..rows.count {
+                    let to = self.spans(to, row * rows.to_pitch, rows.width)?;
+                    let from = self.spans(from, row * rows.from_pitch, rows.width)?;
+                    os::copy(&to, &from);
+                }
+                Ok(())
+            }
+            Action::Kernel(launch) => launch.run(&|at, len, write| {
+                let mut state = self.state();
+                state.memory.touch(at, len, device, write);
+                state.reach(at, len, device)
+            }),
+            Action::Prefetch { at, len, place } => self.state().memory.prefetch(*at, *len, *place),
+            Action::Call(callback) => {
+                thread::in_callback(|| call(*callback));
+                Ok(())
+            }
+            Action::Tell(ticket) => {
+                ticket.tell();
+                Ok(())
+            }
+            Action::Await(awaited) => match awaited.outcome() {
+                Outcome::Done => Ok(()),
+                Outcome::Open | Outcome::Lost => Err(Code::EXTERNAL_DEVICE),
+            },
+        }
+    }
+
+    /// Returns the bytes of a part of one end of a copy.
+    fn spans(&self, side: &Side, offset: u64, len: u64) -> Answer<Vec<Span>> {
+        match side {
+            Side::Known(at) => self
+                .state()
+                .memory
+                .resolve(at.checked_add(offset).ok_or(Code::ILLEGAL_ADDRESS)?, len),
+            // SAFETY: whoever queued the work vouches for the memory, as it does to the real driver.
+            Side::Host(at) => Ok(vec![unsafe { Span::host(at + offset as usize, len as usize) }]),
+            // SAFETY: the snapshot is as long as the copy, lives as long as the action, and is only read from.
+            Side::Snapshot(bytes) => Ok(vec![unsafe {
+                Span::host(
+                    bytes.as_ptr().expose_provenance() + offset as usize,
+                    (len as usize).min(bytes.len()),
+                )
+            }]),
+        }
+    }
+}
+
+fn call(callback: Callback) {
+    match callback {
+        Callback::Host { function, data } => {
+            // SAFETY: the client handed function and data over together, to be called once in the order of the stream.
+            unsafe { function(data) };
+        }
+        Callback::Stream {
+            function,
+            stream,
+            data,
+        } => {
+            // SAFETY: as above.
+            unsafe { function(stream, 0, data) };
+        }
+    }
+}
