@@ -1,7 +1,7 @@
 //! What to do, in one or two plain sentences with numbers.
 
+use crate::options::Options;
 use crate::outcome::{PolicyResult, Report};
-use crate::replay::Options;
 use millpond_engine::{TorchBackend, display_size};
 use millpond_trace::{Format, Trace};
 

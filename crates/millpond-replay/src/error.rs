@@ -1,8 +1,10 @@
 //! Why a recording could not be replayed.
 
-use crate::program::MOST_HELD;
 use millpond_engine::{ConfError, display_size, policies::UnknownPolicy};
 use thiserror::Error;
+
+/// Bytes that a program may hold at once: 16 TiB.
+pub const MOST_HELD: u64 = 1 << 44;
 
 /// Bad input to a replay; each message is one sentence that says what to do.
 #[derive(Clone, Debug, PartialEq, Error)]

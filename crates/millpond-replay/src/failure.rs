@@ -1,8 +1,8 @@
 //! Why a policy ran out of memory, and what would have made the request fit.
 
+use crate::options::Options;
 use crate::outcome::{Failure, Holder};
 use crate::program::Program;
-use crate::replay::Options;
 use crate::run::{Run, Stop};
 use crate::tags::tag_group;
 use millpond_engine::display_size;

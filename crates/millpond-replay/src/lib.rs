@@ -26,6 +26,7 @@ pub mod chart;
 mod error;
 mod failure;
 mod fit;
+mod options;
 mod outcome;
 mod paced;
 pub mod page;
@@ -46,18 +47,19 @@ pub mod view;
 
 pub use advice::usual_policy;
 pub use cards::{Card, DeviceSize, cards, cards_like, parse_device};
-pub use error::ReplayError;
+pub use error::{MOST_HELD, ReplayError};
 pub use failure::holders;
 pub use fit::{Smallest, smallest_device};
+pub use options::{Options, check_settings};
 pub use outcome::{
     ALIKE, Applied, DriverCalls, Failure, Fit, Holder, PolicyResult, Recorded, Report, SCHEMA,
 };
 pub use paced::Paced;
 pub use placement::{Placement, PlacementRecorder, SegmentSpan};
 pub use prepared::Prepared;
-pub use program::{BEFORE, MOST_HELD, Op, OpKind, Program, Selection};
+pub use program::{BEFORE, Op, OpKind, Program, Selection};
 pub use real::{Meet, Real};
-pub use replay::{Options, Replayed, check_settings, replay};
+pub use replay::{Replayed, replay};
 pub use run::{Device, Observer, Run, Stop, request, run};
 pub use steps::{Solved, StepClock, StepResult, Steps, Threaded};
 pub use tags::{Redactor, frames as tag_frames, tag_group};

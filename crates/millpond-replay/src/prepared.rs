@@ -3,10 +3,10 @@
 use crate::advice::{advise, usual_policy};
 use crate::error::ReplayError;
 use crate::failure::explain;
+use crate::options::{Options, check_settings};
 use crate::outcome::{PolicyResult, Recorded, Report, SCHEMA};
 use crate::paced::Paced;
 use crate::program::Program;
-use crate::replay::{Options, check_settings};
 use crate::run::{Observer, Run, run};
 use crate::steps::{StepClock, Steps, Threaded, occurs};
 use crate::ticks::Ticks;

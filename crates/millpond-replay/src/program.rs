@@ -1,6 +1,6 @@
 //! What a recording asks of an allocator, stripped of everything an allocator may not see.
 
-use crate::error::ReplayError;
+use crate::error::{MOST_HELD, ReplayError};
 use millpond_trace::{Action, Trace};
 
 /// What one [`Op`] asks.
@@ -40,9 +40,6 @@ pub struct Op {
 
 /// The event number of blocks that lived before the recording.
 pub const BEFORE: u32 = u32::MAX;
-
-/// Bytes that a program may hold at once: 16 TiB.
-pub const MOST_HELD: u64 = 1 << 44;
 
 /// How a program is drawn from a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use millpond_trace::{ReadOptions, Trace, read_bytes};
 
 use super::{Page, Run, blobs::PAGE_BYTES, html::write_within, places, story, window, write};
+use crate::options::Options;
 use crate::placement::{Placement, SegmentSpan};
 use crate::program::{Program, Selection};
-use crate::replay::{Options, replay};
+use crate::replay::replay;
 
 /// Random numbers that are the same on every run (xorshift).
 struct Dice(u64);

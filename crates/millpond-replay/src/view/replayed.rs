@@ -2,9 +2,9 @@
 
 use super::told::tame;
 use crate::error::ReplayError;
+use crate::options::Options;
 use crate::prepared::Prepared;
 use crate::program::Op;
-use crate::replay::Options;
 use crate::run::Observer;
 use millpond_engine::{Engine, Simulated, policies};
 use millpond_trace::export::{ExportError, ExportOptions, Traces, traces};
