@@ -2,9 +2,8 @@
 
 mod recording;
 
-pub(crate) use recording::{DiffArgs, Moments, ReportArgs, ViewArgs};
+pub(crate) use recording::{DiffArgs, ReportArgs, ViewArgs};
 
-use crate::convert::CONVERT_HELP;
 use crate::text::nearest;
 use crate::values::{
     Scale, SourceKind, parse_cuda, parse_scale, parse_source, parse_tick, parse_time, parse_time_window,
@@ -13,7 +12,7 @@ use crate::values::{
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use millpond_engine::{ParseSizeError, parse_size};
-use millpond_replay::{DeviceSize, TickEvery, cards, cards_like, parse_device};
+use millpond_replay::{DeviceSize, Selection, TickEvery, cards, cards_like, parse_device};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -293,6 +292,15 @@ pub(crate) enum Streams {
     Merge,
 }
 
+impl From<&SelectionArgs> for Selection {
+    fn from(args: &SelectionArgs) -> Self {
+        Self {
+            merge_streams: args.streams == Streams::Merge,
+            window_us: args.time_window,
+        }
+    }
+}
+
 /// What is printed, and how.
 #[derive(Debug, Args)]
 pub(crate) struct OutputArgs {
@@ -405,6 +413,25 @@ pub(crate) struct ConvertArgs {
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }
+
+const CONVERT_HELP: &str = "\
+Formats, by the ending of OUT (.gz and .zst behind it compress all but .mpr and .parquet):
+  .perfetto-trace   ui.perfetto.dev: counters, allocations with stacks
+  .pickle           docs.pytorch.org/memory_viz: a snapshot with its history
+  .pb.gz            pprof: allocated and in use, by stack
+  .speedscope.json  speedscope.app: one profile
+  .folded           flamegraph.pl and others: a stack on each line
+  .dhat.json        valgrind's dh_view.html
+  .heaptrack        heaptrack_print and heaptrack_gui
+  .trace.json       chrome's tracing and most viewers of traces
+  .parquet          pandas, polars, DuckDB: names instead of numbers
+  .mpr              a recording of Millpond's
+  .csv.zst          Millpond CSV
+
+Examples:
+  millpond convert run.mpr run.perfetto-trace
+  millpond convert run.mpr leaks.folded --at end
+  millpond convert run.pickle part.mpr --device 0 --time-window 1.5s..3s";
 
 /// Which blocks a profile counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

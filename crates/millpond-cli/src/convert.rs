@@ -14,26 +14,6 @@ use millpond_trace::history::{History, HistoryError};
 use millpond_trace::{ReadError, ReadOptions};
 use std::path::Path;
 
-/// What `--help` says below the options.
-pub(crate) const CONVERT_HELP: &str = "\
-Formats, by the ending of OUT (.gz and .zst behind it compress all but .mpr and .parquet):
-  .perfetto-trace   ui.perfetto.dev: counters, allocations with stacks
-  .pickle           docs.pytorch.org/memory_viz: a snapshot with its history
-  .pb.gz            pprof: allocated and in use, by stack
-  .speedscope.json  speedscope.app: one profile
-  .folded           flamegraph.pl and others: a stack on each line
-  .dhat.json        valgrind's dh_view.html
-  .heaptrack        heaptrack_print and heaptrack_gui
-  .trace.json       chrome's tracing and most viewers of traces
-  .parquet          pandas, polars, DuckDB: names instead of numbers
-  .mpr              a recording of Millpond's
-  .csv.zst          Millpond CSV
-
-Examples:
-  millpond convert run.mpr run.perfetto-trace
-  millpond convert run.mpr leaks.folded --at end
-  millpond convert run.pickle part.mpr --device 0 --time-window 1.5s..3s";
-
 /// The one format that this program writes itself.
 const PARQUET: &str = "parquet";
 

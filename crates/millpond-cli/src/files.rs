@@ -2,8 +2,9 @@
 
 use crate::exit::CliError;
 use crate::progress::Progress;
+use millpond_replay::Selection;
 use millpond_trace::history::{History, HistoryError};
-use millpond_trace::{ReadError, ReadOptions, Recording, read, read_from};
+use millpond_trace::{Caution, ReadError, ReadOptions, Recording, Trace, read, read_from};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Error, ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -199,6 +200,34 @@ pub(crate) fn load(path: &Path, quiet: bool) -> Result<Recording, CliError> {
             source,
         },
     })
+}
+
+/// The traces of a file, ready to be replayed.
+///
+/// # Errors
+/// When it has none, or the selection asks for times it does not have.
+pub(crate) fn traces(path: &Path, quiet: bool, selection: &Selection) -> Result<Vec<Trace>, CliError> {
+    let recording = load(path, quiet)?;
+    if recording.traces.is_empty() {
+        return Err(CliError::NoHistory {
+            path: path.to_owned(),
+            nothing: "there is nothing to replay",
+            instead: "see what it held with `millpond report`",
+        });
+    }
+    let timeless = |trace: &Trace| {
+        trace
+            .cautions
+            .iter()
+            .any(|caution| matches!(caution, Caution::NoTimes))
+    };
+    if selection.window_us.is_some() && recording.traces.iter().any(timeless) {
+        return Err(CliError::Usage(format!(
+            "{} has no times, so --time-window cannot choose from it",
+            path.display()
+        )));
+    }
+    Ok(recording.traces)
 }
 
 /// Opens one file to be walked as rows, with a bar where reading takes long.

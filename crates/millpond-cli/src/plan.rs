@@ -4,19 +4,15 @@ use crate::args::PlanArgs;
 use crate::exit::{CliError, Exit};
 use crate::terminal::{bold, width};
 use crate::text::{number, size, wrap};
-use crate::{files, output, replay};
-use millpond_engine::plan::{Plan, PlanError, solve};
-use millpond_replay::{Program, Redactor, Steps, picture};
+use crate::{files, output};
+use millpond_engine::plan::{Plan, solve};
+use millpond_replay::{Program, Redactor, Selection, Steps, picture};
 use serde::Serialize;
-use std::io::{ErrorKind, Write};
-use std::path::Path;
+use std::io::Write;
 use std::time::Instant;
 
 /// Rows of the picture.
 const ROWS: usize = 20;
-
-/// The most bytes read of a plan. The longest plan, of 2^20 lines, is shorter; a recording that is named by mistake is not read whole.
-const LONGEST: u64 = 64 << 20;
 
 /// What the JSON says.
 #[derive(Serialize)]
@@ -54,8 +50,8 @@ pub(crate) fn command(args: &PlanArgs) -> Result<Exit, CliError> {
     for path in [&args.svg, &args.save].into_iter().flatten() {
         output::check_writable(path)?;
     }
-    let selection = replay::selection(&args.selection);
-    let mut traces = replay::traces(&args.file, args.quiet, &selection)?;
+    let selection = Selection::from(&args.selection);
+    let mut traces = files::traces(&args.file, args.quiet, &selection)?;
     if traces.len() > 1 && (args.svg.is_some() || args.save.is_some()) {
         return Err(CliError::Usage(format!(
             "{} records {} devices; --svg and --save write the plan of one",
@@ -106,22 +102,6 @@ pub(crate) fn command(args: &PlanArgs) -> Result<Exit, CliError> {
         (false, _) => output::print(&texts.join("\n"))?,
     }
     Ok(Exit::Done)
-}
-
-/// Reads a saved plan.
-pub(crate) fn load(path: &Path) -> Result<Plan, CliError> {
-    let refused = |source| CliError::Plan {
-        path: path.to_owned(),
-        source,
-    };
-    match files::small_text(path, LONGEST) {
-        Ok(text) => Plan::from_text(&text).map_err(refused),
-        Err(error) if error.kind() == ErrorKind::InvalidData => Err(refused(PlanError::NotAPlan)),
-        Err(source) => Err(CliError::Open {
-            path: path.to_owned(),
-            source,
-        }),
-    }
 }
 
 fn facts(steps: &Steps, plan: &Plan, solve_ms: f64) -> StepFacts {

@@ -1,6 +1,6 @@
 //! `millpond replay`.
 
-use crate::args::{ReplayArgs, SelectionArgs, Streams};
+use crate::args::ReplayArgs;
 use crate::exit::{CliError, Exit, complain};
 use crate::html::{self, Pages};
 use crate::progress::Progress;
@@ -8,8 +8,7 @@ use crate::ranks::{self, Labelled};
 use crate::side_by_side::{self, Shown};
 use crate::values::SourceKind;
 use crate::{cuda, device, files, host, output, settings};
-use millpond_replay::{Options, Program, Redactor, ReplayError, Report, Selection, page, replay};
-use millpond_trace::{Caution, Trace};
+use millpond_replay::{Options, Program, Redactor, ReplayError, Report, page, replay};
 use std::path::Path;
 
 /// A finished report and what its printing needs.
@@ -28,7 +27,7 @@ pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
         SourceKind::Cuda(number) => return cuda::command(args, number),
         SourceKind::Sim => host::refuse_without(args)?,
     }
-    let options = options(args)?;
+    let options = settings::options(args)?;
     let paths = files::expand(&args.files)?;
     if let Some(page) = &args.html {
         // Better now than after minutes of work.
@@ -66,71 +65,6 @@ pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
     Ok(if exhausted { Exit::OutOfMemory } else { Exit::Done })
 }
 
-/// What is asked for, as a replay takes it.
-pub(crate) fn options(args: &ReplayArgs) -> Result<Options, CliError> {
-    let (settings, mut applied) = settings::read(args)?;
-    let policies = settings::choose(&args.policy, &settings, args.output.quiet)?;
-    if settings.plan.is_some() && !policies.iter().any(|name| name == "planned") {
-        return Err(CliError::Usage(
-            "--plan is for the policy planned, which --policy leaves out".to_owned(),
-        ));
-    }
-    // What no replayed policy reads was not applied.
-    for one in &mut applied {
-        one.policies.retain(|name| policies.contains(name));
-    }
-    applied.retain(|one| !one.policies.is_empty());
-    Ok(Options {
-        policies,
-        applied,
-        settings,
-        device: device::device(&args.device)?,
-        selection: selection(&args.selection),
-        fit: args.fit,
-        verify: args.verify,
-        placements: args.html.is_some(),
-        costs: device::costs(&args.device)?,
-        tick: args.tick,
-        threads: args.output.threads.map_or(0, usize::from),
-    })
-}
-
-/// Which events, and which streams.
-pub(crate) fn selection(args: &SelectionArgs) -> Selection {
-    Selection {
-        merge_streams: args.streams == Streams::Merge,
-        window_us: args.time_window,
-    }
-}
-
-/// The traces of a file, ready to be replayed.
-///
-/// # Errors
-/// When it has none, or the selection asks for times it does not have.
-pub(crate) fn traces(path: &Path, quiet: bool, selection: &Selection) -> Result<Vec<Trace>, CliError> {
-    let recording = files::load(path, quiet)?;
-    if recording.traces.is_empty() {
-        return Err(CliError::NoHistory {
-            path: path.to_owned(),
-            nothing: "there is nothing to replay",
-            instead: "see what it held with `millpond report`",
-        });
-    }
-    let timeless = |trace: &Trace| {
-        trace
-            .cautions
-            .iter()
-            .any(|caution| matches!(caution, Caution::NoTimes))
-    };
-    if selection.window_us.is_some() && recording.traces.iter().any(timeless) {
-        return Err(CliError::Usage(format!(
-            "{} has no times, so --time-window cannot choose from it",
-            path.display()
-        )));
-    }
-    Ok(recording.traces)
-}
-
 fn file(
     path: &Path,
     alone: bool,
@@ -140,7 +74,7 @@ fn file(
     pages: &mut Option<Pages<'_>>,
 ) -> Result<Vec<Done>, CliError> {
     let quiet = args.output.quiet;
-    let traces = traces(path, quiet, &options.selection)?;
+    let traces = files::traces(path, quiet, &options.selection)?;
     let several = traces.len() > 1;
     let mut done = Vec::new();
     for mut trace in traces {

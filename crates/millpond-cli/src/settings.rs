@@ -1,17 +1,52 @@
-//! The settings of the policies, and which policies are left when they speak against one.
+//! The options of a replay: which policies it runs, and with which settings.
 
 use crate::args::ReplayArgs;
 use crate::exit::CliError;
 use crate::output::note;
-use crate::plan;
 use crate::text::{self, counted, size};
 use crate::values::SourceKind;
+use crate::{device, files};
+use millpond_engine::plan::{Plan, PlanError};
 use millpond_engine::{ConfError, MillpondConf, Settings, TorchConf, policies};
-use millpond_replay::{Applied, TickEvery, check_settings};
+use millpond_replay::{Applied, Options, Selection, TickEvery, check_settings};
 use std::env::VarError;
+use std::io::ErrorKind;
+use std::path::Path;
 
 /// The environment variable that stands for `--conf` where that is not given.
 const VARIABLE: &str = "MILLPOND_CONF";
+
+/// The most bytes read of a plan. The longest plan, of 2^20 lines, is shorter; a recording that is named by mistake is not read whole.
+const LONGEST: u64 = 64 << 20;
+
+/// What is asked for, as a replay takes it.
+pub(crate) fn options(args: &ReplayArgs) -> Result<Options, CliError> {
+    let (settings, mut applied) = read(args)?;
+    let policies = choose(&args.policy, &settings, args.output.quiet)?;
+    if settings.plan.is_some() && !policies.iter().any(|name| name == "planned") {
+        return Err(CliError::Usage(
+            "--plan is for the policy planned, which --policy leaves out".to_owned(),
+        ));
+    }
+    // What no replayed policy reads was not applied.
+    for one in &mut applied {
+        one.policies.retain(|name| policies.contains(name));
+    }
+    applied.retain(|one| !one.policies.is_empty());
+    Ok(Options {
+        policies,
+        applied,
+        settings,
+        device: device::device(&args.device)?,
+        selection: Selection::from(&args.selection),
+        fit: args.fit,
+        verify: args.verify,
+        placements: args.html.is_some(),
+        costs: device::costs(&args.device)?,
+        tick: args.tick,
+        threads: args.output.threads.map_or(0, usize::from),
+    })
+}
 
 /// The text for pools and their policies, and from where: `--conf` or else `MILLPOND_CONF`, if either says anything.
 pub(crate) fn text(args: &ReplayArgs) -> Result<Option<(String, &'static str)>, CliError> {
@@ -91,7 +126,7 @@ pub(crate) fn read(args: &ReplayArgs) -> Result<(Settings, Vec<Applied>), CliErr
         apply(["millpond", "planned"], &text, "--tick");
     }
     if let Some(path) = &args.plan {
-        let plan = plan::load(path)?;
+        let plan = load_plan(path)?;
         applied.push(Applied {
             policies: vec!["planned".to_owned()],
             settings: format!(
@@ -104,6 +139,22 @@ pub(crate) fn read(args: &ReplayArgs) -> Result<(Settings, Vec<Applied>), CliErr
         settings.plan = Some(plan);
     }
     Ok((settings, applied))
+}
+
+/// Reads a saved plan.
+fn load_plan(path: &Path) -> Result<Plan, CliError> {
+    let refused = |source| CliError::Plan {
+        path: path.to_owned(),
+        source,
+    };
+    match files::small_text(path, LONGEST) {
+        Ok(text) => Plan::from_text(&text).map_err(refused),
+        Err(error) if error.kind() == ErrorKind::InvalidData => Err(refused(PlanError::NotAPlan)),
+        Err(source) => Err(CliError::Open {
+            path: path.to_owned(),
+            source,
+        }),
+    }
 }
 
 /// What the environment says, if anything.

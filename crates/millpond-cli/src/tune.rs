@@ -7,8 +7,8 @@ use crate::table::{Align, Grid, Row};
 use crate::terminal::{bold, green, width};
 use crate::text::{Unit, duration_us, item, nearest, number, overhead, size, wrap};
 use crate::values::SourceKind;
-use crate::{device, output, replay};
-use millpond_replay::{Family, Gain, Redactor, Trial, TuneOptions, Tuned, TunedFamily, tune};
+use crate::{device, files, output};
+use millpond_replay::{Family, Gain, Redactor, Selection, Trial, TuneOptions, Tuned, TunedFamily, tune};
 use millpond_trace::Trace;
 
 /// Runs the command.
@@ -24,11 +24,11 @@ pub(crate) fn command(args: &TuneArgs) -> Result<Exit, CliError> {
     let options = TuneOptions {
         families: families(&args.policy)?,
         device: device::device(&args.device)?,
-        selection: replay::selection(&args.selection),
+        selection: Selection::from(&args.selection),
         costs: device::costs(&args.device)?,
         threads: args.output.threads.map_or(0, usize::from),
     };
-    let traces = replay::traces(&args.file, quiet, &options.selection)?;
+    let traces = files::traces(&args.file, quiet, &options.selection)?;
     let mut trace = heaviest(traces, quiet)?;
     if args.output.redact {
         Redactor::default().redact(&mut trace);

@@ -1,6 +1,5 @@
 //! Values of options that are more than a word or a number.
 
-use crate::args::Moments;
 use millpond_replay::TickEvery;
 use millpond_replay::analysis::Moment;
 
@@ -82,6 +81,15 @@ pub(crate) fn parse_moment(text: &str) -> Result<Moment, String> {
             None => parse_time(other).map(Moment::Time).map_err(|_| shape()),
         },
     }
+}
+
+/// One moment for both recordings, or one for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moments {
+    pub(crate) first: Moment,
+    pub(crate) second: Moment,
+    /// Whether two were named.
+    pub(crate) two: bool,
 }
 
 /// Reads one moment, or two with a comma between them.

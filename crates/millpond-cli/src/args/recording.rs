@@ -1,6 +1,6 @@
 //! Commands that look at what a recording holds.
 
-use crate::values::{parse_moment, parse_moments, parse_time, parse_window};
+use crate::values::{Moments, parse_moment, parse_moments, parse_time, parse_window};
 use clap::{Args, ValueEnum};
 use millpond_replay::analysis::{By, Gate, Moment};
 use std::path::PathBuf;
@@ -119,15 +119,6 @@ allocated, temporaries. A plus compares with the first recording, in bytes, in
 number or in per cent of it.
 
 Exit status: 0 compared, 1 a --fail-if holds, 2 bad input.";
-
-/// One moment for both recordings, or one for each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Moments {
-    pub(crate) first: Moment,
-    pub(crate) second: Moment,
-    /// Whether two were named.
-    pub(crate) two: bool,
-}
 
 /// What held bytes are grouped by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

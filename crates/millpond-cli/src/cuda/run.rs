@@ -5,7 +5,7 @@ use super::{refuse_with, report};
 use crate::args::{Paged, ReplayArgs};
 use crate::exit::{CliError, Exit, complain};
 use crate::progress::Progress;
-use crate::{files, output, replay};
+use crate::{files, output, settings};
 use millpond::cuda::{CudaDevice, CudaError, CudaMemory, CudaSource, CudaStream, DeviceMemory, driver_calls};
 use millpond_bench::device::{Streams, run_checked, streams};
 use millpond_engine::{AllocError, CallKind, Engine, Settings, Simulated, Source};
@@ -17,7 +17,7 @@ use millpond_trace::Trace;
 /// Runs the command. As with a simulated device, a file that cannot be replayed does not keep the others from it.
 pub(crate) fn command(args: &ReplayArgs, number: u32) -> Result<Exit, CliError> {
     refuse_with(args)?;
-    let mut options = replay::options(args)?;
+    let mut options = settings::options(args)?;
     millpond::cuda::watch_driver_calls(true);
     let card = Card::get(args, number)?;
     options.device.paged = card.is_paged();
@@ -29,7 +29,7 @@ pub(crate) fn command(args: &ReplayArgs, number: u32) -> Result<Exit, CliError> 
     let mut redactor = args.output.redact.then(Redactor::default);
     let (mut done, mut unread) = (Vec::new(), 0);
     for path in &paths {
-        let traces = replay::traces(path, args.output.quiet, &options.selection);
+        let traces = files::traces(path, args.output.quiet, &options.selection);
         let facts = traces.and_then(|mut traces| {
             if let Some(redactor) = &mut redactor {
                 traces.iter_mut().for_each(|trace| redactor.redact(trace));

@@ -8,10 +8,10 @@ use crate::exit::{CliError, Exit, complain};
 use crate::progress::Progress;
 use crate::text::size;
 use crate::values::Scale;
-use crate::{files, output, replay, settings};
+use crate::{files, output, settings};
 use millpond_bench::host::Again;
 use millpond_bench::host::recording::{Refused, Replay, Touch, replay as replay_on_host};
-use millpond_replay::{Program, Redactor, ReplayError};
+use millpond_replay::{Program, Redactor, ReplayError, Selection};
 use millpond_trace::Trace;
 
 /// Runs of each allocator where nothing is said.
@@ -35,7 +35,7 @@ pub(crate) fn command(args: &ReplayArgs) -> Result<Exit, CliError> {
     let mut redactor = args.output.redact.then(Redactor::default);
     let (mut done, mut unread) = (Vec::new(), 0);
     for path in &paths {
-        let traces = replay::traces(path, args.output.quiet, &replay::selection(&args.selection));
+        let traces = files::traces(path, args.output.quiet, &Selection::from(&args.selection));
         let facts = traces.and_then(|mut traces| {
             if let Some(redactor) = &mut redactor {
                 traces.iter_mut().for_each(|trace| redactor.redact(trace));
@@ -106,7 +106,7 @@ fn measure(trace: &Trace, several: bool, args: &ReplayArgs, rules: &Rules) -> Re
         true => format!("{} (device {})", trace.origin.name, trace.origin.device),
         false => trace.origin.name.clone(),
     };
-    let program = Program::as_recorded(trace, replay::selection(&args.selection))?;
+    let program = Program::as_recorded(trace, Selection::from(&args.selection))?;
     if args.selection.time_window.is_some() && program.events == 0 {
         // What lived then would be replayed, and its figures taken for those of a part of the run.
         return Err(ReplayError::NothingToReplay {
