@@ -24,11 +24,14 @@ pub(crate) enum Deferred {
     Calls,
 }
 
+/// A function to call, if there is one.
+type Slot = Cell<Option<fn()>>;
+
 thread_local! {
     // These have no lazy initialisation and no destructor, so they can be used at any moment of a thread's life.
     /// The pool that serves this thread. It is null before the thread has looked for a pool, and [`INSIDE`] while it is inside.
     static SERVER: Cell<*const ()> = const { Cell::new(ptr::null()) };
-    static DEFERRED: [Cell<Option<fn()>>; 2] = const { [Cell::new(None), Cell::new(None)] };
+    static DEFERRED: [Slot; 2] = const { [Cell::new(None), Cell::new(None)] };
 }
 
 /// Returns the pool that serves this thread, or `None` if the thread is inside or has not looked for a pool.
