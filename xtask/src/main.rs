@@ -9,6 +9,7 @@ mod dialects;
 mod figures;
 mod fuzz;
 mod global;
+mod layers;
 mod miri;
 mod pictures;
 mod ptx;
@@ -23,6 +24,8 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   test              formatting, lints, all tests, documentation: what CI runs
+  layers            fails where a crate depends on a crate that is not below it, or where modules of a
+                    crate import each other in a circle
   fuzz [SECONDS]    every reader under its fuzzer, 120 seconds each; needs nightly
   miri              the tests of unsafe code that Miri can run; the tests of memory that
                     threads share run under 20 seeds; needs nightly
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Some("threads") => threads::run(),
         Some("soak") => soak::run(&args.collect::<Vec<_>>()),
         Some("figures") => figures::run(args.next().as_deref()),
+        Some("layers") => layers::run(),
         Some("global") => global::run(),
         Some("card") => card::run(&args.collect::<Vec<_>>()),
         Some("cuda-seeds") => cuda_seeds::run(&args.collect::<Vec<_>>()),

@@ -10,6 +10,7 @@ pub(crate) fn run() -> Result<(), String> {
         }
     }
     step("cargo", &["fmt", "--all", "--check"])?;
+    crate::layers::run()?;
     for features in [
         &["--workspace"][..],
         &["--package=millpond", "--no-default-features"],

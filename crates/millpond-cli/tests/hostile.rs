@@ -184,6 +184,17 @@ fn more_devices_than_any_machine_has_are_refused() {
 }
 
 #[test]
+fn a_million_pools_of_one_device_take_limited_memory() {
+    let mut made = Made::new();
+    made.pools(1 << 20, |_| 0);
+    let file = made.finish();
+    assert!(file.len() > 5 << 20, "{}", file.len());
+    for one in attack("pools-1048576", &file) {
+        assert!([0, 2].contains(&one.code), "{}: {}", one.code, one.stderr);
+    }
+}
+
+#[test]
 fn a_thousand_devices_are_read_and_converted() {
     let mut made = Made::new();
     made.devices(1_000);

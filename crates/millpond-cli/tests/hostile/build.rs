@@ -67,13 +67,18 @@ impl Made {
 
     /// Defines `devices` devices, each with a pool and a block in it. The pool's number is the device's plus one.
     pub(crate) fn devices(&mut self, devices: u32) {
-        for device in 0..devices {
+        self.pools(devices, u64::from);
+    }
+
+    /// Defines pools with the numbers from 1 on, each with a block in it. `device` gives the device of a pool by its index.
+    pub(crate) fn pools(&mut self, pools: u32, device: fn(u32) -> u64) {
+        for index in 0..pools {
             let row = Row {
-                pool: device + 1,
+                pool: index + 1,
                 ..Row::new(Kind::DefinePool, 0)
             };
-            self.say(row, Some("cuda\n"), Some(&[u64::from(device)]));
-            self.block(0, 0, device + 1, 512);
+            self.say(row, Some("cuda\n"), Some(&[device(index)]));
+            self.block(0, 0, index + 1, 512);
         }
     }
 
