@@ -43,12 +43,11 @@ fn words(ptx: &str) -> Vec<&str> {
             }
             first.len_utf8()
         } else {
-            let end = rest.find(ends).unwrap_or(rest.len());
-            let end = ["//", "/*"]
-                .iter()
-                .filter_map(|comment| rest.find(comment))
-                .fold(end, usize::min);
-            words.push(&rest[..end]);
+            // A comment may follow a word directly. The search ends with the word, so the time is linear in the text.
+            let word = &rest[..rest.find(ends).unwrap_or(rest.len())];
+            let comments = ["//", "/*"].iter().filter_map(|comment| word.find(comment));
+            let end = comments.fold(word.len(), usize::min);
+            words.push(&word[..end]);
             end
         };
         rest = &rest[len..];
