@@ -68,26 +68,6 @@ fn cubin(image: In<u8>) -> Answer<Vec<String>> {
     Ok(kernels)
 }
 
-/// Returns the newest version of PTX that a driver knows, such as 87 for 8.7.
-fn newest_ptx(driver: i32) -> u32 {
-    let (major, minor) = (driver / 1000, driver % 1000 / 10);
-    let newest = match (major, minor) {
-        (..=11, _) => 70 + minor,
-        (12, ..=5) => 80 + minor,
-        // CUDA 12.6 has no new version of PTX.
-        (12, _) => 79 + minor,
-        _ => 90 + minor,
-    };
-    newest.unsigned_abs()
-}
-
-/// Returns the version of a PTX text, such as 87 for 8.7.
-fn ptx_version(text: &str) -> Option<u32> {
-    let (_, rest) = text.split_once(".version")?;
-    let (major, minor) = rest.split_whitespace().next()?.split_once('.')?;
-    Some(major.parse::<u32>().ok()? * 10 + minor.parse::<u32>().ok()?)
-}
-
 fn keep(call: &Call, module: Out<usize>, names: Vec<String>) -> Answer {
     let mut state = call.driver.state();
     state.refuse_unsafe(call.thread)?;
@@ -97,9 +77,6 @@ fn keep(call: &Call, module: Out<usize>, names: Vec<String>) -> Answer {
 }
 
 fn load_text(call: &Call, module: Out<usize>, text: &str) -> Answer {
-    if ptx_version(text).is_some_and(|version| version > newest_ptx(call.options().version)) {
-        return Err(Code::UNSUPPORTED_PTX_VERSION);
-    }
     let mut state = call.driver.state();
     state.refuse_unsafe(call.thread)?;
     let handle = state.new_handle();
