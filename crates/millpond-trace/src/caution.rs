@@ -307,7 +307,7 @@ impl fmt::Display for Caution {
                     device => write!(f, "device {device}")?,
                 }
                 f.write_str(
-                    " was recorded without a history: what its allocator held when the snapshot was written is shown",
+                    " was recorded without a history: the figures are what its allocator held when the snapshot was written",
                 )
             }
             Self::StreamsFolded { count: n } => {
