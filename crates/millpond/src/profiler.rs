@@ -12,6 +12,7 @@ use crate::limits::Size;
 use crate::pool::PoolStats;
 use crate::pools::PoolsBlocks;
 use crate::ranked::{Locked, Rank, Ranked};
+use crate::reentrancy::inside;
 use crate::tally::{self, Outcome, Watching, each_pool};
 use millpond_engine::ParseSizeError;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ struct State {
     before: Arc<[(u64, PoolStats)]>,
 }
 
+/// Locked while the profiler is turned on or off, so that the child of a fork has it either on or off.
 static STATE: Ranked<Option<State>> = Ranked::new(Rank::Profiler, None);
 
 static FORKS: Participant = Participant::new(Rank::Profiler, || Box::new(STATE.lock()));
@@ -85,30 +87,32 @@ impl Profiler {
         each_pool(|pool| before.push((pool.number, (pool.stats)())));
         let before: Arc<[(u64, PoolStats)]> = before.into();
         let spare = {
+            // Nothing is allocated from the program's pool under the lock.
+            let _inside = inside();
             let mut state = state();
             let on = state.as_ref().is_some_and(|state| state.watching.is_some());
-            match on {
-                true => Err((watching, before)),
-                false => Ok(state.replace(State {
+            if on {
+                Err((watching, before))
+            } else {
+                tally::begin_profile(SITES);
+                Ok(state.replace(State {
                     watching: Some(watching),
                     last: None,
                     before,
-                })),
+                }))
             }
         };
-        if spare.is_ok() {
-            tally::begin_profile(SITES);
-        }
-        // Outside the lock: accounts end with it, or what was measured before.
+        // Outside the lock: accounts end with it, or the last measurement does.
         drop(spare);
     }
 
     /// Ends that. What was counted can still be [reported](Self::report). The accounts that were begun for it end, unless somebody
     /// else relies on them.
     pub fn disable(&self) {
-        let ended = tally::end(tally::here().profile).map(Arc::new);
         let gone = {
+            let _inside = inside();
             let mut state = state();
+            let ended = tally::end(tally::here().profile).map(Arc::new);
             state.as_mut().map(|state| {
                 let before = ended.and_then(|ended| state.last.replace(ended));
                 (state.watching.take(), before)
@@ -127,10 +131,14 @@ impl Profiler {
     /// was on.
     #[must_use]
     pub fn report(&self) -> ProfilerReport {
-        let now = tally::so_far(tally::here().profile).map(Arc::new);
-        let (last, before) = match &*state() {
-            Some(state) => (state.last.clone(), Some(Arc::clone(&state.before))),
-            None => (None, None),
+        let (now, last, before) = {
+            let _inside = inside();
+            let state = state();
+            let now = tally::so_far(tally::here().profile).map(Arc::new);
+            match &*state {
+                Some(state) => (now, state.last.clone(), Some(Arc::clone(&state.before))),
+                None => (now, None, None),
+            }
         };
         ProfilerReport::new(now.or(last).as_deref(), before.as_deref().unwrap_or_default())
     }

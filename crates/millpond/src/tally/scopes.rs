@@ -184,20 +184,18 @@ pub(crate) fn begin(parent: u32, pools: &[u64], sites: usize) -> Option<u32> {
     placed.ok()
 }
 
-/// Begins the profiler's scope, if it has not begun; answers whether it did.
-pub(crate) fn begin_profile(sites: usize) -> bool {
+/// Begins the scope of the profiler. Does nothing if it has begun.
+pub(crate) fn begin_profile(sites: usize) {
     let _inside = thread::enter(COUNTING);
     let tally = Box::new(Tally::new(Box::default(), sites));
     let mut scopes = scopes();
     if scopes.all[0].is_some() {
-        drop(scopes);
-        return false;
+        return;
     }
     scopes.last_profile = scopes.last_profile.wrapping_add(MOST as u32).max(MOST as u32);
     let number = scopes.last_profile;
     scopes.put(number, 0, tally);
     place::set_profile(number);
-    true
 }
 
 /// Ends a scope, if it has not ended. What is allocated in it from now on counts for those around it.

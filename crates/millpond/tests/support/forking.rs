@@ -1,7 +1,7 @@
 //! Forks while other threads allocate, in combination with other features that a process may use. Each combination runs in its own
 //! process. Every child has an alarm, so a child that hangs is a failure.
 
-use millpond::{Budget, Pool};
+use millpond::{Budget, Pool, profiler};
 use std::future::Future;
 use std::pin::pin;
 use std::process::Command;
@@ -17,12 +17,13 @@ const FORKS: &str = "MILLPOND_TEST_FORKS";
 const BESIDE: &str = "MILLPOND_TEST_BESIDE";
 
 /// The features used beside the pool, with the settings of the pool.
-const ALL: [(&str, &str); 5] = [
+const ALL: [(&str, &str); 6] = [
     ("nothing", ""),
     #[cfg(feature = "record")]
     ("recording", ""),
     ("budgets", ""),
     ("accounts", "track:all,stacks:on"),
+    ("profiling", ""),
     ("guard", "guard:on,quarantine:1MiB"),
     #[cfg(not(feature = "record"))]
     ("sampled accounts", "track:one-in=10"),
@@ -107,6 +108,15 @@ fn is_alive(pool: &Pool, depth: u32) -> bool {
     mine && counts && (depth == 0 || in_child(|| is_alive(pool, depth - 1)) == 0)
 }
 
+/// Turns the profiler of the process on and off, which asks all pools for their statistics. Returns whether it was on.
+fn profile() -> bool {
+    profiler().enable();
+    let on = profiler().is_enabled();
+    drop(profiler().report());
+    profiler().disable();
+    on
+}
+
 /// Forks while three threads allocate. Panics if a child fails.
 pub(crate) fn run(pool: &Pool) {
     let forks: u32 = std::env::var(FORKS).map_or(12, |said| said.parse().expect("a number of forks"));
@@ -150,11 +160,19 @@ pub(crate) fn run(pool: &Pool) {
                 assert!(wait.as_mut().poll(&mut context).is_pending());
             }
         }
+        if beside == "profiling" {
+            scope.spawn(|| {
+                while !over.0.load(Ordering::Relaxed) {
+                    assert!(profile());
+                }
+            });
+        }
         for fork in 0..forks {
             let status = in_child(|| {
                 // The other thread does not exist in the child. The room is given to four requests of this thread.
                 let served = (budget.waiting(), woken.0.load(Ordering::Relaxed)) == (16, 4);
-                (served || beside != "budgets") && is_alive(pool, 1)
+                let profiled = beside != "profiling" || profile();
+                (served || beside != "budgets") && profiled && is_alive(pool, 1)
             });
             assert_eq!(status, 0, "child {fork} of {forks} beside {beside}");
         }

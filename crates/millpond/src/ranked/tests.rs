@@ -1,0 +1,153 @@
+use super::*;
+
+#[cfg(debug_assertions)]
+fn told(work: impl FnOnce() + std::panic::UnwindSafe) -> Option<String> {
+    let panic = std::panic::catch_unwind(work).err()?;
+    panic.downcast_ref::<String>().cloned()
+}
+
+#[cfg(debug_assertions)]
+fn pool() -> [Ranked<u8>; 4] {
+    let order = Order::new();
+    [
+        order.lock(Rank::Roll, 0),
+        order.nth(Rank::Shelf, 3, 0),
+        order.nth(Rank::Shelf, 63, 0),
+        order.lock(Rank::Line, 0),
+    ]
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn whoever_takes_a_lock_out_of_turn_is_told_both_names() {
+    let [roll, small, large, line] = pool();
+    let (other, tables) = (pool(), Ranked::new(Rank::Tables, ()));
+    {
+        let _all = [&roll, &small, &large, &line].map(Ranked::lock);
+        // Another pool's are not held against these, nor is the arena's, which comes after all.
+        let _theirs = other.each_ref().map(Ranked::lock);
+        drop(tables.lock());
+    }
+    let (list, sets) = (Ranked::new(Rank::Heaps, ()), Shared::new(Rank::Sets, ()));
+    let shards = [0, 1].map(|_| Ranked::new(Rank::Shard, ()));
+    let cases: [(&dyn Fn(), &str); 6] = [
+        (
+            &|| drop((line.lock(), roll.lock())),
+            "Roll is asked for under Line of the same pool",
+        ),
+        (
+            &|| drop((large.lock(), small.lock())),
+            "Shelf is asked for under Shelf of the same pool",
+        ),
+        (
+            &|| drop((line.lock(), list.lock())),
+            "Heaps is asked for under Line",
+        ),
+        (
+            &|| drop((shards[0].lock(), shards[1].lock())),
+            "Shard is asked for under Shard",
+        ),
+        (
+            &|| drop((sets.read(), sets.read())),
+            "Sets is asked for under Sets",
+        ),
+        (
+            &|| drop((list.lock(), sets.write())),
+            "Sets is asked for under Heaps",
+        ),
+    ];
+    for (case, expected) in cases {
+        let told = told(std::panic::AssertUnwindSafe(case)).expect(expected);
+        assert_eq!(told, format!("locks in the wrong order: {expected}"));
+    }
+    // What a panic unwinds past is let go of.
+    drop([&roll, &small, &large, &line].map(Ranked::lock));
+    assert!(held::BY_RANK.with(|held| held.iter().all(|count| count.get() == 0)));
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn no_lock_is_taken_twice_by_one_thread_during_a_fork_either() {
+    let [_, small, ..] = pool();
+    let [shards, stacks] = [Rank::Shard, Rank::Stacks].map(|rank| [0, 1].map(|_| Ranked::new(rank, ())));
+    let tables = Ranked::new(Rank::Tables, ());
+    let budgets = Shared::new(Rank::Budgets, ());
+    let cases: [(&dyn Fn(), &str); 5] = [
+        (
+            &|| drop((small.lock(), small.lock())),
+            "Shelf is asked for by the thread that holds it",
+        ),
+        (
+            &|| drop((shards[0].lock(), shards[1].lock(), shards[0].lock())),
+            "Shard is asked for by the thread that holds it",
+        ),
+        (
+            &|| drop((tables.lock(), tables.lock())),
+            "Tables is asked for by the thread that holds it",
+        ),
+        (
+            &|| drop((tables.lock(), Ranked::new(Rank::Tables, ()).lock())),
+            "locks in the wrong order: Tables is asked for under Tables",
+        ),
+        (
+            &|| drop((budgets.write(), budgets.read())),
+            "locks in the wrong order: Budgets is asked for under Budgets",
+        ),
+    ];
+    take_all_of_a_kind(true);
+    for (case, expected) in cases {
+        assert_eq!(
+            told(std::panic::AssertUnwindSafe(case)).as_deref(),
+            Some(expected)
+        );
+    }
+    // A fork takes all parts of an account, and then all parts of another account.
+    drop((
+        shards[0].lock(),
+        stacks[0].lock(),
+        shards[1].lock(),
+        stacks[1].lock(),
+    ));
+    take_all_of_a_kind(false);
+    // A lock that a panic unwound past can be taken again.
+    drop((small.lock(), tables.lock()));
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn every_rank_is_found_by_its_number() {
+    assert!(
+        Rank::ALL
+            .iter()
+            .enumerate()
+            .all(|(at, rank)| *rank as usize == at)
+    );
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn what_another_thread_holds_is_not_held_against_this_one() {
+    let [roll, small, _, line] = pool();
+    let condition = Condvar::new();
+    std::thread::scope(|scope| {
+        let waits = line.lock();
+        let other = scope.spawn(|| {
+            // The lock is free while its holder sleeps, and this thread's.
+            drop((roll.lock(), line.lock()));
+            condition.notify_one();
+        });
+        let mut waits = waits.wait_timeout(&condition, Duration::from_secs(60));
+        *waits += 1;
+        other.join().expect("no panic");
+        let told = told(std::panic::AssertUnwindSafe(|| drop(small.lock())));
+        assert!(told.is_some_and(|told| told.contains("Shelf is asked for under Line")));
+    });
+}
+
+#[cfg(not(debug_assertions))]
+#[test]
+fn it_costs_nothing() {
+    assert_eq!(size_of::<Ranked<u64>>(), size_of::<Mutex<u64>>());
+    assert_eq!(size_of::<Locked<'_, u64>>(), size_of::<MutexGuard<'_, u64>>());
+    assert_eq!((size_of::<Order>(), size_of::<Turn<'_>>()), (0, 0));
+}
