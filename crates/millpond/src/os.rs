@@ -22,6 +22,8 @@ pub(crate) use facts::{
 #[cfg(feature = "record")]
 pub(crate) use facts::{resident_bytes, task, task_name};
 pub(crate) use fork::around_fork;
+#[cfg(all(test, not(any(loom, miri))))]
+pub(crate) use fork::end_of_child;
 pub(crate) use map::{Errno, Map, Part};
 pub(crate) use say::say;
 #[cfg(feature = "stacks")]

@@ -46,8 +46,8 @@ pub struct DeviceMemory {
     pub total: u64,
 }
 
-/// What this process has opened.
-static OPEN: Mutex<Vec<Weak<Context>>> = Mutex::new(Vec::new());
+/// The devices that this process has opened.
+pub(super) static OPEN: Mutex<Vec<Weak<Context>>> = Mutex::new(Vec::new());
 
 fn open() -> MutexGuard<'static, Vec<Weak<Context>>> {
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,9 +55,10 @@ fn open() -> MutexGuard<'static, Vec<Weak<Context>>> {
     open
 }
 
-/// A handle of each device that this process has opened and not closed, by their numbers; in a process that was forked none.
+/// Returns a handle of each device that this process has opened and not closed, by their numbers. In the child of a process that uses
+/// CUDA there are none.
 pub(crate) fn open_devices() -> Vec<CudaDevice> {
-    if fork::is_forked() {
+    if !fork::is_in_use() {
         return Vec::new();
     }
     let mut devices: Vec<_> = open().iter().filter_map(Weak::upgrade).map(CudaDevice).collect();
@@ -66,7 +67,7 @@ pub(crate) fn open_devices() -> Vec<CudaDevice> {
     devices
 }
 
-struct Context {
+pub(super) struct Context {
     driver: &'static Driver,
     handle: ContextHandle,
     device: DeviceNumber,
@@ -267,9 +268,8 @@ impl CudaDevice {
     /// # Errors
     /// Where there is no driver or no such device, or the driver cannot make its context.
     pub fn get(number: u32) -> Result<Self, CudaError> {
-        fork::check()?;
         let driver = Driver::get()?;
-        fork::watch();
+        fork::check()?;
         let count = Self::count()?;
         let ordinal = c_int::try_from(number).ok().filter(|_| number < count);
         let ordinal = ordinal.ok_or(CudaError::NoDevice { number, count })?;
@@ -313,9 +313,11 @@ impl CudaDevice {
     /// # Errors
     /// Where there is no driver, or it cannot say.
     pub fn count() -> Result<u32, CudaError> {
+        let driver = Driver::get()?;
+        fork::check()?;
         let mut count = 0;
         // SAFETY: the pointer is to a local.
-        unsafe { Driver::get()?.device_get_count(&raw mut count) }?;
+        unsafe { driver.device_get_count(&raw mut count) }?;
         Ok(count.unsigned_abs())
     }
 

@@ -7,6 +7,7 @@ use super::abi::{
 };
 use super::calls::{self, DriverCalls, Tally};
 use super::error::CudaError;
+use super::fork;
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
@@ -228,7 +229,16 @@ impl Driver {
     /// The driver, initialised.
     pub(super) fn get() -> Result<&'static Self, CudaError> {
         static DRIVER: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
-        DRIVER.get_or_init(Self::load).as_ref().map_err(|error| *error)
+        let driver = match DRIVER.get() {
+            Some(driver) => driver,
+            None => {
+                // The child of a process that was loading it would wait forever.
+                fork::check()?;
+                fork::watch();
+                DRIVER.get_or_init(Self::load)
+            }
+        };
+        driver.as_ref().map_err(|error| *error)
     }
 
     fn load() -> Result<Self, CudaError> {

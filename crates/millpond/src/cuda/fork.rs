@@ -1,24 +1,30 @@
-//! Whether this process was forked from one that uses CUDA. Its driver does not work there, and locks may be held by threads that
-//! are not there any more: so nothing is called and nothing is locked.
+//! Whether this process was forked from one that uses CUDA.
+//!
+//! CUDA does not work in the child of such a process, and another thread may have held a lock when it forked. So the child calls no driver
+//! and takes no lock of `cuda`. A process that does not use CUDA has no devices and no pools of devices, so it takes none of these locks
+//! either: a child that begins to use CUDA finds them free.
 
 use super::error::CudaError;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// The process that uses CUDA; 0 for none.
+/// The process that uses CUDA, or 0.
 static USER: AtomicU32 = AtomicU32::new(0);
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// This process uses CUDA from now on.
+/// Notes that this process uses CUDA from now on. Called before the driver is loaded and before any lock of `cuda` is taken.
 pub(super) fn watch() {
-    if USER.swap(std::process::id(), Ordering::Relaxed) == 0 {
+    if USER.load(Ordering::Acquire) == 0 {
+        // Threads that come here at the same time register the functions twice, which does no harm.
         crate::os::around_fork(before, after);
+        USER.store(std::process::id(), Ordering::Release);
     }
 }
 
 extern "C" fn before() {}
 
 extern "C" fn after() {
-    if USER.load(Ordering::Relaxed) != std::process::id() {
+    let user = USER.load(Ordering::Relaxed);
+    if user != 0 && user != std::process::id() {
         FORKED.store(true, Ordering::Relaxed);
     }
 }
@@ -27,7 +33,12 @@ pub(super) fn is_forked() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
 
-/// An error in a forked process.
+/// Returns whether this process may have devices and pools of devices. A function that lists them asks this before it takes a lock.
+pub(super) fn is_in_use() -> bool {
+    USER.load(Ordering::Acquire) != 0 && !is_forked()
+}
+
+/// Returns an error in a forked process.
 pub(super) fn check() -> Result<(), CudaError> {
     if is_forked() {
         Err(CudaError::Forked)

@@ -97,11 +97,8 @@ struct Terms {
 #[derive(Clone)]
 pub struct DevicePool(Arc<Shared>);
 
-/// A handle of every pool of this process that lives; none in a process that was forked.
+/// Returns a handle of every pool of this process that lives. In the child of a process that uses CUDA there are none.
 pub(crate) fn live_pools() -> Vec<DevicePool> {
-    if super::fork::is_forked() {
-        return Vec::new();
-    }
     shared::all_pools().into_iter().map(DevicePool).collect()
 }
 

@@ -12,3 +12,21 @@ pub(crate) fn around_fork(prepare: extern "C" fn(), resume: extern "C" fn()) {
     // It can only fail for want of a few bytes; forks are then as unsafe as without it.
     debug_assert_eq!(failed, 0);
 }
+
+/// Runs `work` in a child process and returns the child's exit status. A child that hangs is killed.
+#[cfg(all(test, not(any(loom, miri))))]
+pub(crate) fn end_of_child(work: impl FnOnce() -> bool) -> i32 {
+    // SAFETY: the child leaves by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: takes a number.
+        unsafe { libc::alarm(10) };
+        let fine = work();
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(!fine)) };
+    }
+    let mut status = -1;
+    // SAFETY: waits for the child just made; the status is ours.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    status
+}

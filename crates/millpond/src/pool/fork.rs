@@ -100,24 +100,8 @@ mod tests {
     use super::*;
     use crate::Pool;
     use crate::fork::{prepare, resume};
+    use crate::os::end_of_child;
     use std::sync::{Arc, Barrier};
-
-    /// Runs `work` in a child process and returns the child's exit status. A child that hangs is killed.
-    fn end_of_child(work: impl FnOnce() -> bool) -> i32 {
-        // SAFETY: the child leaves by `_exit`.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            // SAFETY: takes a number.
-            unsafe { libc::alarm(10) };
-            let fine = work();
-            // SAFETY: ends the child at once.
-            unsafe { libc::_exit(i32::from(!fine)) };
-        }
-        let mut status = -1;
-        // SAFETY: waits for the child just made; the status is ours.
-        unsafe { libc::waitpid(child, &raw mut status, 0) };
-        status
-    }
 
     #[test]
     fn handlers_that_are_registered_twice_are_one() {

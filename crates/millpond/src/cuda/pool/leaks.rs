@@ -2,7 +2,6 @@
 
 use super::DevicePool;
 use super::shared::all_pools;
-use crate::cuda::fork;
 use crate::pool::{LeakCheck, tell_leaks};
 
 impl DevicePool {
@@ -13,11 +12,8 @@ impl DevicePool {
     }
 }
 
-/// Tells what is still held of each pool that is to; in a child of a fork of none.
+/// Reports the leaks of each pool that was built to report them. In the child of a process that uses CUDA there are none.
 pub(crate) fn tell_leaks_at_exit() {
-    if fork::is_forked() {
-        return;
-    }
     for pool in all_pools() {
         if pool.parts.leak_report
             && let Some(ledger) = pool.watchers().ledger()

@@ -78,10 +78,13 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Every pool of this process that lives.
-static POOLS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+pub(super) static POOLS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
+/// Returns every pool of this process that lives. In the child of a process that uses CUDA there are none.
 pub(super) fn all_pools() -> Vec<Arc<Shared>> {
+    if !fork::is_in_use() {
+        return Vec::new();
+    }
     let mut pools = lock(&POOLS);
     pools.retain(|pool| pool.strong_count() > 0);
     pools.iter().filter_map(Weak::upgrade).collect()

@@ -1,10 +1,15 @@
 //! Tests that need access to the inside of a pool.
 
-use super::DevicePool;
-use crate::Prewarm;
-use crate::cuda::{CudaDevice, CudaError, CudaStream};
+use super::shared::POOLS;
+use super::{DevicePool, live_pools};
+use crate::cuda::device::OPEN;
+use crate::cuda::{CudaDevice, CudaError, CudaStream, open_devices};
 use crate::error::AllocError;
+use crate::os::end_of_child;
+use crate::{Prewarm, profiler};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Barrier, PoisonError};
+use std::thread;
 
 /// Loads the emulated driver, which is built next to the tests. Returns whether the driver exists.
 fn load() -> bool {
@@ -65,4 +70,26 @@ fn a_panic_in_its_engine_breaks_a_pool_of_a_device() {
     drop(held);
     let other = DevicePool::new(&device).expect("a pool");
     assert!(other.alloc_zeroed::<u8>(3 << 20, &stream).is_ok());
+}
+
+#[test]
+fn a_child_does_not_wait_for_the_lists_of_pools_and_devices() {
+    let (locked, forked) = (Barrier::new(2), Barrier::new(2));
+    let end = thread::scope(|scope| {
+        scope.spawn(|| {
+            let _pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+            let _devices = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+            locked.wait();
+            forked.wait();
+        });
+        locked.wait();
+        let end = end_of_child(|| {
+            profiler().enable();
+            profiler().disable();
+            live_pools().is_empty() && open_devices().is_empty()
+        });
+        forked.wait();
+        end
+    });
+    assert_eq!(end, 0);
 }
