@@ -168,9 +168,11 @@ fn release(mut resting: Vec<Box<dyn Resting>>) {
 #[cfg(all(test, not(any(loom, miri))))]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicU32;
 
-    static AT_REST: AtomicU32 = AtomicU32::new(0);
+    thread_local! {
+        /// The participants of this test that are at rest for this thread. Other tests may fork at the same time.
+        static AT_REST: Cell<u32> = const { Cell::new(0) };
+    }
 
     struct Counted;
 
@@ -178,12 +180,12 @@ mod tests {
 
     impl Drop for Counted {
         fn drop(&mut self) {
-            AT_REST.fetch_sub(1, Ordering::Relaxed);
+            AT_REST.set(AT_REST.get() - 1);
         }
     }
 
     fn rest() -> Box<dyn Resting> {
-        AT_REST.fetch_add(1, Ordering::Relaxed);
+        AT_REST.set(AT_REST.get() + 1);
         Box::new(Counted)
     }
 
@@ -197,8 +199,9 @@ mod tests {
         });
         LAST.register();
         prepare();
-        assert_eq!(AT_REST.load(Ordering::Relaxed), 2);
+        let at_rest = AT_REST.get();
+        // Before the assertion: other tests wait for these locks.
         resume();
-        assert_eq!(AT_REST.load(Ordering::Relaxed), 0);
+        assert_eq!((at_rest, AT_REST.get()), (2, 0));
     }
 }

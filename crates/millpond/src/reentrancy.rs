@@ -1,8 +1,8 @@
 //! The guard around the code of pools that no pool may serve.
 //!
 //! A pool's tables are ordinary vectors and maps. In a program whose global allocator is a pool, they would come from that pool, which
-//! holds its locks and has changed its tables only in part when it needs them. So each slow path begins with [`inside`]. Until the guard
-//! is dropped, the global allocator serves the thread from the [metadata arena](crate::metadata).
+//! holds its locks and has changed its tables only in part when it needs them. So each slow path begins with [`inside`]. The thread is
+//! *inside* until the guard is dropped: the global allocator serves it from the [metadata arena](crate::metadata) and calls no pool.
 //!
 //! The mark of the guard and the address of the pool that serves the thread share one word. The hot path of the global allocator reads
 //! that word only.
@@ -29,7 +29,9 @@ type Slot = Cell<Option<fn()>>;
 
 thread_local! {
     // These have no lazy initialisation and no destructor, so they can be used at any moment of a thread's life.
-    /// The pool that serves this thread. It is null before the thread has looked for a pool, and [`INSIDE`] while it is inside.
+    /// The pool that serves this thread. It is null before the thread has looked for a pool, and [`INSIDE`] while the thread is inside.
+    ///
+    /// Invariant: every other value is the address of a pool that is never freed, from [`set_server`].
     static SERVER: Cell<*const ()> = const { Cell::new(ptr::null()) };
     static DEFERRED: [Slot; 2] = const { [Cell::new(None), Cell::new(None)] };
 }
@@ -45,7 +47,7 @@ pub(crate) fn server() -> Option<NonNull<()>> {
     NonNull::new(server.cast_mut())
 }
 
-/// Sets the pool that serves this thread from now on. Called only by the global allocator, and not inside.
+/// Sets the pool that serves this thread from now on. Only the global allocator calls this, with a `&'static` pool, and not inside.
 #[cfg(target_os = "linux")]
 pub(crate) fn set_server(server: NonNull<()>) {
     SERVER.set(server.as_ptr());
@@ -61,7 +63,7 @@ pub(crate) fn defer(work: Deferred, call: fn()) {
     DEFERRED.with(|deferred| deferred[work as usize].set(Some(call)));
 }
 
-/// Keeps its thread inside until it is dropped.
+/// A guard that keeps its thread [inside](self) until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Inside {
     before: *const (),
@@ -69,7 +71,8 @@ pub(crate) struct Inside {
     _thread: PhantomData<*const ()>,
 }
 
-/// Begins a slow path. Guards may be nested. A guard is made before any lock of a pool is taken, so that it ends after the lock is free.
+/// Begins a slow path. Guards may be nested. The guard must be made before any lock of a pool is taken, so that it ends after the lock is
+/// released.
 pub(crate) fn inside() -> Inside {
     Inside {
         before: SERVER.replace(INSIDE),

@@ -27,7 +27,7 @@ thread_local! {
 /// The pool that serves this thread now. The hot path calls nothing else.
 #[inline]
 pub(super) fn pool() -> Option<&'static PoolHeap> {
-    // SAFETY: only `adopt` sets the pool of a thread, and it takes a reference that is valid forever.
+    // SAFETY: by the invariant of `reentrancy::SERVER` this is the reference that `adopt` was given, which is valid forever.
     reentrancy::server().map(|heap| unsafe { heap.cast::<PoolHeap>().as_ref() })
 }
 

@@ -1,0 +1,322 @@
+//! The small heap of the models. It takes the same steps in the same order as `heap.rs`, `watched.rs`, `slow.rs`, `detour.rs` and
+//! `upkeep.rs`, with one lock for shelves and engine together. A change of an order there needs the same change here.
+
+use crate::pool::account::Tally;
+use crate::pool::cache::{self, Cache};
+use crate::pool::claim::{self, Despite};
+use crate::pool::lifetime::Lifetime;
+use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
+
+/// One size of blocks.
+pub(super) const CLASS: usize = 0;
+pub(super) const BYTES: usize = 64;
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no panic")
+}
+
+/// A heap of one size, its shelf and engine under one lock.
+pub(super) struct Small {
+    pub(super) roll: Mutex<Vec<Arc<Cache>>>,
+    pub(super) store: Mutex<Store>,
+    pub(super) detour: AtomicU32,
+    pub(super) lifetime: Lifetime,
+    pub(super) line: Mutex<Line>,
+    pub(super) freed: Condvar,
+    /// Whether someone watches, from the beginning to the end.
+    pub(super) watched: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Store {
+    pub(super) free: Vec<usize>,
+    /// Counted past the caches.
+    pub(super) tally: Tally,
+    pub(super) ended: Tally,
+    /// Given back for good.
+    pub(super) gone: bool,
+}
+
+pub(super) fn live(roll: &[Arc<Cache>], store: &Store) -> i64 {
+    let tallies = roll
+        .iter()
+        .map(|cache| &cache.tally)
+        .chain([&store.tally, &store.ended]);
+    tallies.map(|tally| tally.allocated.now()).sum()
+}
+
+#[derive(Default)]
+pub(super) struct Line {
+    pub(super) tickets: Vec<usize>,
+    pub(super) next: usize,
+    pub(super) changes: usize,
+}
+
+impl Small {
+    pub(super) fn new(free: &[usize]) -> Arc<Self> {
+        Arc::new(Self::made(free, false))
+    }
+
+    pub(super) fn watched(free: &[usize]) -> Arc<Self> {
+        Arc::new(Self::made(free, true))
+    }
+
+    pub(super) fn made(free: &[usize], watched: bool) -> Self {
+        let store = Store {
+            free: free.to_vec(),
+            ..Store::default()
+        };
+        Self {
+            roll: Mutex::new(Vec::new()),
+            store: Mutex::new(store),
+            detour: AtomicU32::new(0),
+            lifetime: Lifetime::new(),
+            line: Mutex::new(Line::default()),
+            freed: Condvar::new(),
+            watched,
+        }
+    }
+
+    pub(super) fn detours(&self) -> bool {
+        self.detour.load(Ordering::Relaxed) != 0
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.lifetime.is_closed()
+    }
+
+    pub(super) fn admit(&self) -> Arc<Cache> {
+        self.try_admit().expect("not closed")
+    }
+
+    pub(super) fn try_admit(&self) -> Option<Arc<Cache>> {
+        let mut roll = lock(&self.roll);
+        if self.is_closed() {
+            return None;
+        }
+        let cache = Arc::new(Cache::new());
+        if self.detours() {
+            cache.claim.slow(true);
+        }
+        cache.claim.watch(self.watched);
+        roll.push(Arc::clone(&cache));
+        Some(cache)
+    }
+
+    pub(super) fn retire(&self, cache: &Arc<Cache>) {
+        let mut roll = lock(&self.roll);
+        cache.with(|stacks| stacks.drain(|_, blocks| lock(&self.store).free.extend(blocks), |_| {}));
+        roll.retain(|other| !Arc::ptr_eq(other, cache));
+        lock(&self.store).ended.absorb(&cache.tally);
+    }
+
+    pub(super) fn claim(&self, roll: &[Arc<Cache>], mut work: impl FnMut(&Cache, &mut cache::Stacks)) {
+        roll.iter().for_each(|cache| cache.claim.want());
+        claim::barrier();
+        for cache in roll {
+            if self.is_closed() {
+                cache.keep_wanted(|stacks| work(cache, stacks));
+            } else {
+                cache.with_wanted(|stacks| work(cache, stacks));
+            }
+        }
+    }
+
+    pub(super) fn drain_caches(&self) {
+        let roll = lock(&self.roll);
+        self.claim(&roll, |_, stacks| {
+            stacks.drain(|_, blocks| lock(&self.store).free.extend(blocks), |_| {});
+        });
+    }
+
+    pub(super) fn set_detour(&self, on: bool) {
+        let roll = lock(&self.roll);
+        let before = self.detour.swap(u32::from(on), Ordering::Relaxed);
+        if before != u32::from(on) {
+            roll.iter().for_each(|cache| cache.claim.slow(on));
+            if on {
+                claim::barrier();
+            }
+        }
+    }
+
+    pub(super) fn allocate(&self, cache: &Cache) -> Option<usize> {
+        if let Some(done) = cache.pop(CLASS, BYTES, BYTES, Despite::Nothing) {
+            assert!(!self.watched, "not told");
+            return Some(done.what);
+        }
+        if self.watched
+            && let Some(done) = cache.pop(CLASS, BYTES, BYTES, Despite::Watchers)
+        {
+            return Some(done.what);
+        }
+        let kept = cache.with(|stacks| {
+            let address = stacks.pop(CLASS)?;
+            cache.tally.allocate(BYTES, BYTES);
+            Some(address)
+        });
+        kept.flatten().or_else(|| self.refill(Some(cache)))
+    }
+
+    /// A thread has no cache where the pool was closed before it came.
+    pub(super) fn refill(&self, cache: Option<&Cache>) -> Option<usize> {
+        self.lifetime.begin();
+        let found = lock(&self.store).free.pop();
+        let found = found.or_else(|| {
+            self.drain_caches();
+            lock(&self.store).free.pop()
+        });
+        if found.is_some() {
+            match cache {
+                Some(cache) => cache.tally.allocate(BYTES, BYTES),
+                None => lock(&self.store).tally.allocate(BYTES, BYTES),
+            };
+        }
+        if self.lifetime.finish() {
+            self.end_if_empty();
+        }
+        found
+    }
+
+    pub(super) fn free(&self, cache: &Cache, address: usize) {
+        self.give(Some(cache), address);
+    }
+
+    /// A thread has no cache where the pool was closed before it came.
+    pub(super) fn give(&self, cache: Option<&Cache>, address: usize) {
+        if cache.is_some_and(|cache| {
+            cache
+                .push(CLASS, address, BYTES, BYTES, Despite::Nothing, || true)
+                .is_some()
+        }) {
+            return;
+        }
+        let beside = |cache: &Cache| {
+            self.watched
+                && cache
+                    .push(CLASS, address, BYTES, BYTES, Despite::Watchers, || true)
+                    .is_some()
+        };
+        if cache.is_some_and(beside) {
+            return;
+        }
+        let past = self.detours();
+        let keep = |cache: &Cache| {
+            let kept = cache.with(|stacks| {
+                assert!(stacks.push(CLASS, address));
+                cache.tally.free(BYTES, BYTES);
+            });
+            kept.is_some()
+        };
+        if past || !cache.is_some_and(keep) {
+            {
+                let mut store = lock(&self.store);
+                store.free.push(address);
+                store.tally.free(BYTES, BYTES);
+            }
+            if self.is_closed() {
+                self.end_if_empty();
+            }
+        }
+        if self.detours() {
+            self.tell_line();
+        }
+    }
+
+    pub(super) fn live(&self) -> i64 {
+        let roll = lock(&self.roll);
+        live(&roll, &lock(&self.store))
+    }
+
+    pub(super) fn close(&self) {
+        {
+            let roll = lock(&self.roll);
+            self.lifetime.close();
+            roll.iter().for_each(|cache| cache.claim.want());
+            claim::barrier();
+            for cache in roll.iter() {
+                cache.keep_wanted(|stacks| {
+                    stacks.drain(|_, blocks| lock(&self.store).free.extend(blocks), |_| {});
+                });
+            }
+        }
+        self.end_if_empty();
+    }
+
+    pub(super) fn end_if_empty(&self) {
+        let roll = lock(&self.roll);
+        let mut store = lock(&self.store);
+        if self.lifetime.is_idle() && live(&roll, &store) == 0 {
+            store.gone = true;
+            store.free.clear();
+        }
+    }
+
+    pub(super) fn tell_line(&self) {
+        lock(&self.line).changes += 1;
+        self.freed.notify_all();
+    }
+
+    /// Waits without a time limit: where nobody is told, the model stands still, and says so.
+    pub(super) fn allocate_patiently(&self, cache: &Cache) -> usize {
+        let ticket = {
+            let mut line = lock(&self.line);
+            let ticket = line.next;
+            line.next += 1;
+            line.tickets.push(ticket);
+            let first = line.tickets.len() == 1;
+            drop(line);
+            if first {
+                self.set_detour(true);
+            }
+            ticket
+        };
+        let address = loop {
+            let changes = lock(&self.line).changes;
+            let is_first = lock(&self.line).tickets.first() == Some(&ticket);
+            if is_first && let Some(address) = self.allocate(cache) {
+                break address;
+            }
+            let mut line = lock(&self.line);
+            while line.changes == changes {
+                line = self.freed.wait(line).expect("no panic");
+            }
+        };
+        self.leave_line(ticket);
+        address
+    }
+
+    pub(super) fn leave_line(&self, ticket: usize) {
+        let mut line = lock(&self.line);
+        line.tickets.retain(|other| *other != ticket);
+        line.changes += 1;
+        let empty = line.tickets.is_empty();
+        drop(line);
+        self.freed.notify_all();
+        if empty {
+            let mut awaited = false;
+            loop {
+                self.set_detour(awaited);
+                if awaited {
+                    self.tell_line();
+                }
+                let now = !lock(&self.line).tickets.is_empty();
+                if now == awaited {
+                    return;
+                }
+                awaited = now;
+            }
+        }
+    }
+
+    /// Shows that just these blocks are free, each once, and that the counts say so.
+    pub(super) fn at_rest(&self, blocks: &[usize]) {
+        self.drain_caches();
+        let mut free = lock(&self.store).free.clone();
+        free.sort_unstable();
+        assert_eq!(free, blocks);
+        assert_eq!(self.live(), 0);
+    }
+}
