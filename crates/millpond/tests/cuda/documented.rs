@@ -316,6 +316,20 @@ fn a_stream_that_is_captured_is_not_retired() {
     });
 }
 
+#[test]
+fn a_stream_is_retired_once_the_context_is_lost() {
+    const TEST: &str = "documented::a_stream_is_retired_once_the_context_is_lost";
+    in_children(TEST, one("lost:40"), || {
+        let (device, ours) = setup();
+        // SAFETY: the stream is of the primary context and lives until the process ends.
+        let stream = unsafe { CudaStream::from_raw(&device, emulator::create_stream()) };
+        let lost = (0..40).find_map(|_| stream.synchronize().err());
+        assert!(lost.is_some_and(|error| error.is_fatal()));
+        assert!(stream.retire().is_err_and(|error| error.is_fatal()));
+        assert_eq!(stream.wait_for(&ours), Err(CudaError::StreamEnded));
+    });
+}
+
 /// Memory that is mapped by pages is for its own device and process only, unless the pool was built to share it.
 #[test]
 fn memory_of_pages_is_shared_with_whom_the_pool_is_made_for() {
