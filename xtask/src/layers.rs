@@ -39,32 +39,6 @@ const CRATES: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// The modules of a crate that import each other in a circle and are still to be separated. A change may only remove modules from this
-/// list.
-const CIRCLES: &[(&str, &[&str])] = &[(
-    "millpond",
-    &[
-        "block",
-        "buffer",
-        "cuda",
-        "event",
-        "ledger",
-        "monitor",
-        "pool",
-        "pools",
-        "pressure",
-        "profile",
-        "recorder",
-        "rental",
-        "soa",
-        "tally",
-        "tenant",
-        "tensor",
-        "unpooled",
-        "workspace",
-    ],
-)];
-
 /// The imports between the top-level modules of a crate: importing module, imported module, and a file with the import.
 type Imports = BTreeMap<String, BTreeMap<String, PathBuf>>;
 
@@ -91,12 +65,6 @@ pub(crate) fn run() -> Result<(), String> {
     }
     if faults.is_empty() {
         println!("layers: no import goes up in {} crates", packages.len());
-        for (name, modules) in CIRCLES {
-            println!(
-                "  except in {name}, where {} modules still form a circle",
-                modules.len()
-            );
-        }
         return Ok(());
     }
     Err(faults.join("\n"))
@@ -130,41 +98,23 @@ fn forbidden_dependencies(name: &str, package: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Returns a fault for each circle among the modules of a crate that [`CIRCLES`] does not name, and for each that it names wrongly.
+/// Returns a fault for each circle among the modules of a crate.
 fn circles_of(name: &str, file: &Path) -> Result<Vec<String>, String> {
     let imports = imports(file)?;
-    let found = circles(&imports);
-    let expected: Vec<BTreeSet<String>> = CIRCLES
-        .iter()
-        .filter(|(of, _)| *of == name)
-        .map(|(_, modules)| modules.iter().map(|module| (*module).to_owned()).collect())
-        .collect();
-    if found == expected {
-        return Ok(Vec::new());
-    }
-    let mut faults = Vec::new();
-    for circle in &found {
+    let fault = |circle: &BTreeSet<String>| {
         let modules: Vec<_> = circle.iter().map(String::as_str).collect();
         let mut fault = format!(
             "{name}: these modules import each other in a circle: {}",
             modules.join(" ")
         );
-        for (from, to) in &imports {
-            for (to, file) in to
-                .iter()
-                .filter(|(to, _)| circle.contains(from) && circle.contains(*to))
-            {
+        for (from, to) in imports.iter().filter(|(from, _)| circle.contains(*from)) {
+            for (to, file) in to.iter().filter(|(to, _)| circle.contains(*to)) {
                 fault += &format!("\n  {from} -> {to} in {}", file.display());
             }
         }
-        faults.push(fault);
-    }
-    if found.is_empty() {
-        faults.push(format!(
-            "{name}: its modules form no circle any more: remove it from CIRCLES"
-        ));
-    }
-    Ok(faults)
+        fault
+    };
+    Ok(circles(&imports).iter().map(fault).collect())
 }
 
 /// The modules of a crate as its root declares them.

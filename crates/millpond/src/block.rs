@@ -3,14 +3,17 @@
 //! An [`OwnedBlock`] knows bytes and no elements, so all that touches memory by pointer and size is written once, here.
 //! It neither knows nor cares what its bytes hold; the types above it do.
 
-#[cfg(test)]
-pub(crate) mod fake;
+mod direct;
 mod foreign;
 mod heap;
+mod origin;
 mod owner;
 
+pub(crate) use direct::Direct;
 pub(crate) use foreign::Foreign;
 pub use foreign::{ForeignMemory, foreign_memory};
+pub use origin::Origin;
+pub(crate) use origin::{Handle, Memory, origin};
 pub(crate) use owner::Owner;
 
 use crate::error::AllocError;

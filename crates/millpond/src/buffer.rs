@@ -18,7 +18,7 @@ mod foreign;
 mod grow;
 mod leaked;
 mod make;
-mod pool_ref;
+mod patient;
 mod raw;
 mod shared;
 #[cfg(test)]
@@ -26,18 +26,15 @@ mod tests;
 mod uninit;
 
 pub use leaked::{Leaks, leaks};
-pub use pool_ref::PoolRef;
 pub use raw::RawBuffer;
 pub use shared::SharedBuffer;
 pub use uninit::LengthError;
-
-pub use make::Origin;
-pub(crate) use make::{Handle, Memory};
 
 use crate::block::{OwnedBlock, Owner, align_of_elements, bytes_of};
 use crate::device::Device;
 use crate::error::AllocError;
 use crate::memory::MemoryKind;
+use crate::pool::PoolRef;
 use bytemuck::{AnyBitPattern, NoUninit};
 use std::fmt;
 use std::marker::PhantomData;

@@ -25,7 +25,8 @@ pub use progress::Progress;
 pub use safetensors::{MappedTensors, SafeTensors, SafeTensorsError, TensorInfo};
 
 use crate::block::ALIGN;
-use crate::buffer::{Buffer, Origin};
+use crate::block::Origin;
+use crate::buffer::Buffer;
 use crate::dtype::Element;
 use files::Files;
 use std::fmt;

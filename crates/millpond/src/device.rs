@@ -1,6 +1,8 @@
 //! Where memory is.
 
 use std::fmt;
+#[cfg(target_os = "linux")]
+use std::sync::OnceLock;
 
 /// Where memory is: on the host, or on a device of some kind with an index of its own.
 ///
@@ -28,4 +30,41 @@ impl fmt::Display for Device {
             Self::Cuda(number) => f.pad(&format!("cuda:{number}")),
         }
     }
+}
+
+/// A device that this process has opened.
+#[cfg(target_os = "linux")]
+pub(crate) trait OpenDevice {
+    fn device(&self) -> Device;
+
+    fn name(&self) -> &str;
+
+    /// Returns the bytes that no process uses and all bytes of the device, if the driver answers.
+    fn memory(&self) -> Option<(u64, u64)>;
+
+    /// Returns the id of each process on the device, with its bytes where they are known. Returns `None` if nobody can say.
+    fn processes(&self) -> Option<Vec<(u32, Option<u64>)>>;
+}
+
+/// Returns the open devices of one kind.
+#[cfg(target_os = "linux")]
+type Provider = fn() -> Vec<Box<dyn OpenDevice>>;
+
+#[cfg(target_os = "linux")]
+static PROVIDER: OnceLock<Provider> = OnceLock::new();
+
+/// Has [`open_devices`] ask `provider` from now on.
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+pub(crate) fn provide(provider: Provider) {
+    if PROVIDER.get().is_none() {
+        // The child of a fork would wait forever for a thread that was setting it.
+        let _no_forks = crate::fork::prevent();
+        let _ = PROVIDER.set(provider);
+    }
+}
+
+/// Returns the devices that this process has opened, by their numbers. Loads no driver.
+#[cfg(target_os = "linux")]
+pub(crate) fn open_devices() -> Vec<Box<dyn OpenDevice>> {
+    PROVIDER.get().map_or_else(Vec::new, |provider| provider())
 }

@@ -45,8 +45,8 @@ use crate::event::Facts;
 use crate::memory::MemoryKind;
 use crate::post_mortem::Survey;
 use crate::ranked::{Locked, Rank, Ranked};
+use crate::scope;
 use crate::tag::Tag;
-use crate::tally;
 use crate::thread::{self, COUNTING};
 use crate::time::Time;
 pub(crate) use sampling::Filter;
@@ -267,7 +267,7 @@ impl Ledger {
             tag: Tag::current(),
             thread: thread::thread_number(),
             stack: self.stack_here(),
-            charged: tally::here(),
+            charged: scope::here(),
             time: time.filter(|_| self.settings.times),
             leaked: false,
             kind,

@@ -129,8 +129,6 @@ mod block;
 mod budget;
 #[cfg(target_os = "linux")]
 mod buffer;
-#[cfg(all(feature = "cuda", target_os = "linux"))]
-pub mod cuda;
 #[cfg(target_os = "linux")]
 mod data;
 #[forbid(unsafe_code)]
@@ -152,6 +150,17 @@ mod post_mortem;
 mod ranked;
 #[forbid(unsafe_code)]
 mod reentrancy;
+#[cfg(target_os = "linux")]
+#[forbid(unsafe_code)]
+mod registry;
+#[forbid(unsafe_code)]
+mod scope;
+#[cfg(all(feature = "record", target_os = "linux"))]
+#[forbid(unsafe_code)]
+mod session;
+#[cfg(target_os = "linux")]
+#[forbid(unsafe_code)]
+mod stats;
 #[forbid(unsafe_code)]
 mod tag;
 #[forbid(unsafe_code)]
@@ -160,9 +169,13 @@ mod tally;
 mod thread;
 #[forbid(unsafe_code)]
 mod time;
+#[forbid(unsafe_code)]
+mod watchers;
 
 #[cfg(target_os = "linux")]
 mod global;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+mod gpu;
 #[cfg(target_os = "linux")]
 mod host;
 #[cfg(target_os = "linux")]
@@ -207,15 +220,31 @@ mod tenant;
 #[cfg(target_os = "linux")]
 mod tensor;
 #[cfg(target_os = "linux")]
+#[forbid(unsafe_code)]
+mod threads;
+#[cfg(target_os = "linux")]
 mod unpooled;
 #[cfg(target_os = "linux")]
 mod workspace;
 
+/// CUDA: devices, streams, pools of device memory, copies, kernels and device tensors.
+///
+/// NVIDIA's driver is needed when the program runs, and nothing of CUDA when it is built. Without a driver every function returns an
+/// error that says so. A function that the driver lacks or refuses is an error too.
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+pub mod cuda {
+    pub use crate::gpu::*;
+    #[cfg(feature = "derive")]
+    pub use crate::soa::{DeviceField, DeviceSoa};
+    pub use crate::tensor::{DeviceOperand, DeviceOutput, DeviceTensor, DeviceTensorMut};
+    pub use crate::workspace::device::{DeviceNamed, DeviceScratch, DeviceWorkspace, DeviceWorkspaceBuilder};
+}
+
 #[cfg(target_os = "linux")]
-pub use block::{ForeignMemory, foreign_memory};
+pub use block::{ForeignMemory, Origin, foreign_memory};
 pub use budget::{Budget, BudgetBuilder, BudgetError, Charge, Measure, Refusal, Report, SoftCrossing, Wait};
 #[cfg(target_os = "linux")]
-pub use buffer::{Buffer, Leaks, LengthError, Origin, PoolRef, RawBuffer, SharedBuffer, leaks};
+pub use buffer::{Buffer, Leaks, LengthError, RawBuffer, SharedBuffer, leaks};
 pub use bytemuck;
 #[cfg(target_os = "linux")]
 pub use data::{
@@ -229,9 +258,7 @@ pub use data::{MappedTensors, SafeTensors, SafeTensorsError, TensorInfo};
 pub use device::Device;
 pub use dtype::{DType, DTypeError, Element, ParseDTypeError};
 pub use error::{AllocError, OutOfMemory};
-#[cfg(feature = "tracing")]
-pub use event::TracingSubscriber;
-pub use event::{Context, Event, EventKind, Facts, PoolLabel, Sees, Subscriber, SubscriptionId, Watchers};
+pub use event::{EventKind, Facts, PoolLabel};
 #[cfg(target_os = "linux")]
 pub use global::GlobalPool;
 #[cfg(target_os = "linux")]
@@ -249,7 +276,7 @@ pub use monitor::{Monitor, Snapshot};
 pub use pinned::{Pinned, is_pinned, pinned_bytes};
 #[cfg(target_os = "linux")]
 pub use pool::{
-    FaultPlace, FaultReport, GuardStats, LeakCheck, Pool, PoolBuilder, PoolError, PoolStats, Prewarm,
+    FaultPlace, FaultReport, GuardStats, LeakCheck, Pool, PoolBuilder, PoolError, PoolRef, Prewarm,
     ReadSettings, describe_fault,
 };
 #[cfg(target_os = "linux")]
@@ -277,6 +304,8 @@ pub use rental::{Rental, RentalStats, Rented};
 #[cfg(all(feature = "derive", target_os = "linux"))]
 pub use soa::{Soa, SoaChunks, SoaField, SoaIndexError, SoaLayout};
 #[cfg(target_os = "linux")]
+pub use stats::PoolStats;
+#[cfg(target_os = "linux")]
 pub use storage::Storage;
 #[doc(hidden)]
 pub use tag::TagSite as __TagSite;
@@ -288,12 +317,17 @@ pub use tensor::dlpack;
 #[cfg(target_os = "linux")]
 pub use tensor::{
     Batches, BatchesMut, Destination, EmptyTensor, MAX_RANK, Operand, Output, Scalar, SharedOrCopied,
-    StillShared, Tensor, TensorError, TensorMut, TensorRef, set_threads, threads,
+    StillShared, Tensor, TensorError, TensorMut, TensorRef,
 };
 pub use thread::thread_number;
+#[cfg(target_os = "linux")]
+pub use threads::{set_threads, threads};
 pub use time::Time;
 #[cfg(target_os = "linux")]
 pub use unpooled::Unpooled;
+#[cfg(feature = "tracing")]
+pub use watchers::TracingSubscriber;
+pub use watchers::{Context, Event, Sees, Subscriber, SubscriptionId, Watchers};
 #[cfg(target_os = "linux")]
 pub use workspace::{Named, Scratch, Workspace, WorkspaceBuilder, WorkspaceError, WorkspaceStats};
 

@@ -157,7 +157,7 @@ impl Limits {
 
     /// The same of a pool of a device.
     #[cfg(feature = "cuda")]
-    pub fn device_pool(mut self, pool: &crate::cuda::DevicePool) -> Self {
+    pub fn device_pool(mut self, pool: &crate::gpu::DevicePool) -> Self {
         self.pools.push(pool.id());
         self
     }

@@ -22,8 +22,6 @@ mod environment;
 mod identity;
 mod json;
 mod log;
-#[cfg(feature = "cuda")]
-mod nvml;
 mod openmetrics;
 mod read;
 mod report;

@@ -34,6 +34,7 @@ mod heap;
 mod keeper;
 mod leak_check;
 mod lifetime;
+mod live;
 mod local;
 mod lookout;
 #[cfg(all(test, loom))]
@@ -41,15 +42,14 @@ mod models;
 mod observe;
 #[cfg(test)]
 mod on_heap;
-#[cfg(feature = "record")]
-mod placed;
+mod pool_ref;
 mod prewarm;
 mod raw;
 mod shelf;
 mod slow;
-mod stats;
 mod still;
 mod sync;
+mod terms;
 #[cfg(test)]
 mod tests;
 mod upkeep;
@@ -61,12 +61,13 @@ pub use builder::{PoolBuilder, PoolError};
 pub use conf::ReadSettings;
 pub use guard::{FaultPlace, FaultReport, GuardStats, describe_fault};
 pub use leak_check::LeakCheck;
+pub use pool_ref::PoolRef;
 pub use prewarm::Prewarm;
-pub use stats::PoolStats;
 
 use crate::device::Device;
 use crate::error::AllocError;
 use crate::memory::MemoryKind;
+use crate::stats::PoolStats;
 use heap::Heap;
 use millpond_engine::{Compaction, ConfError};
 use std::fmt;
@@ -117,6 +118,12 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
+    /// The pool's number, which no other pool of this process ever has.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.heap().number()
+    }
+
     /// A pool over ordinary memory of this process, with the defaults.
     ///
     /// # Errors
@@ -313,26 +320,25 @@ pub(crate) fn expect_time(every: Option<Duration>) -> Result<(), ConfError> {
     Ok(())
 }
 
-#[cfg(all(feature = "record", target_os = "linux"))]
+#[cfg(all(feature = "cuda", feature = "record"))]
 pub(crate) use ask::by_a_source;
 #[cfg(feature = "cuda")]
 pub(crate) use builder::{budgets, limit_of};
 #[cfg(feature = "cuda")]
 pub(crate) use charged::Charged;
-pub(crate) use conf::duration;
 #[cfg(feature = "cuda")]
 pub(crate) use conf::{Change, PoolConf, unused, unused_key};
-pub(crate) use fork::all as all_heaps;
 pub(crate) use guard::{is_filled_around, refill_around};
 #[cfg(feature = "cuda")]
 pub(crate) use heap::next_number;
 pub(crate) use heap::{Heap as PoolHeap, Taken as PoolBlock};
 pub(crate) use keeper::{Alarm, wake_at};
+pub(crate) use terms::Terms;
 #[cfg(feature = "cuda")]
 pub(crate) use watch::Flow;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 pub(crate) use {
-    exit::{tell_leaks, watch_exit},
+    exit::tell_leaks,
     keeper::{TICK, Ward, change as change_keeping, keep},
     lookout::Lookout,
 };

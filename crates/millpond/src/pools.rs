@@ -181,7 +181,7 @@ impl Pools {
     }
 
     /// All that are there, those of devices' own memory too.
-    fn members(&self) -> Vec<Box<dyn Member>> {
+    pub(crate) fn members(&self) -> Vec<Box<dyn Member>> {
         let hosts = self.iter().map(|pool| Box::new(pool) as Box<dyn Member>);
         #[cfg(feature = "cuda")]
         let hosts = hosts.chain(self.set.devices.pools().into_iter().map(devices::member));

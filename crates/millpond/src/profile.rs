@@ -1,8 +1,9 @@
 //! What a piece of work does to pools: their accounts before and after it, and the difference.
 
 use crate::device::Device;
-use crate::pool::{Pool, PoolStats};
-use crate::pools::Member;
+use crate::pool::Pool;
+use crate::pools::{Member, Pools};
+use crate::stats::PoolStats;
 use millpond_engine::display_size;
 use std::fmt;
 
@@ -116,6 +117,32 @@ pub fn profile<R>(pools: &[&Pool], work: impl FnOnce() -> R) -> (R, ProfileRepor
         |pool: &Pool| pool,
         work,
     )
+}
+
+impl Pools {
+    /// Runs `work` and says what it did to the pools: [clears](Self::clear) them, takes the baseline, and looks again when
+    /// the work is done. A pool that is made meanwhile begins with nothing. What other threads do to the pools counts
+    /// too; [`ProfileReport::kept_on`] sums up by device.
+    ///
+    /// ```
+    /// use millpond::{Device, Pools};
+    ///
+    /// let set = Pools::new();
+    /// let (kept, report) = set.profile(|| {
+    ///     let pool = set.host()?;
+    ///     drop(pool.alloc_zeroed::<u8>(1 << 20)?);
+    ///     Ok::<_, Box<dyn std::error::Error>>(pool.alloc_zeroed::<u8>(4096)?)
+    /// });
+    /// assert_eq!(report.kept_on(Device::Host), 4096);
+    /// assert_eq!(report.pools[0].peak(), 1 << 20);
+    /// println!("{report}");
+    /// # drop(kept?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn profile<R>(&self, work: impl FnOnce() -> R) -> (R, ProfileReport) {
+        self.clear();
+        over(|| self.members(), |pool| &**pool, work)
+    }
 }
 
 /// The same for pools that may become more meanwhile; they are as the baseline wants them.

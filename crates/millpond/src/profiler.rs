@@ -9,11 +9,13 @@ pub use report::{PoolUse, ProfilerReport, ProfilerSummary, TagPeak};
 
 use crate::fork::Participant;
 use crate::limits::Size;
-use crate::pool::PoolStats;
 use crate::pools::PoolsBlocks;
 use crate::ranked::{Locked, Rank, Ranked};
 use crate::reentrancy::inside;
-use crate::tally::{self, Outcome, Watching, each_pool};
+use crate::registry::{Watching, live_pools};
+use crate::scope;
+use crate::stats::PoolStats;
+use crate::tally::{self, Outcome};
 use millpond_engine::ParseSizeError;
 use std::sync::Arc;
 
@@ -83,9 +85,9 @@ impl Profiler {
     /// at one lock for each.
     pub fn enable(&self) {
         let watching = Watching::begin();
-        let mut before = Vec::new();
-        each_pool(|pool| before.push((pool.number, (pool.stats)())));
-        let before: Arc<[(u64, PoolStats)]> = before.into();
+        let pools = live_pools();
+        let stats = pools.iter().map(|pool| (pool.label().id, pool.stats()));
+        let before: Arc<[(u64, PoolStats)]> = stats.collect();
         let spare = {
             // Nothing is allocated from the program's pool under the lock.
             let _inside = inside();
@@ -112,7 +114,7 @@ impl Profiler {
         let gone = {
             let _inside = inside();
             let mut state = state();
-            let ended = tally::end(tally::here().profile).map(Arc::new);
+            let ended = tally::end(scope::here().profile).map(Arc::new);
             state.as_mut().map(|state| {
                 let before = ended.and_then(|ended| state.last.replace(ended));
                 (state.watching.take(), before)
@@ -124,7 +126,7 @@ impl Profiler {
     /// Whether it is on.
     #[must_use]
     pub fn is_enabled(&self) -> bool {
-        tally::here().profile != 0
+        scope::here().profile != 0
     }
 
     /// What was counted since it was turned on, until it was turned off: of the last time, if it is off. Empty where it never
@@ -134,7 +136,7 @@ impl Profiler {
         let (now, last, before) = {
             let _inside = inside();
             let state = state();
-            let now = tally::so_far(tally::here().profile).map(Arc::new);
+            let now = tally::so_far(scope::here().profile).map(Arc::new);
             match &*state {
                 Some(state) => (now, state.last.clone(), Some(Arc::clone(&state.before))),
                 None => (now, None, None),

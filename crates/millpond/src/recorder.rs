@@ -1,9 +1,6 @@
 //! Recordings: what happens to the memory of every pool, written to a file while the program runs.
 //!
 //! ```text
-//!   told      one event as a thread tells it
-//!   ring      what one thread tells, on its way: nobody waits, and what has no room is counted
-//!   session   one recording while it runs; each pool has its sink among those who watch
 //!   scribe    the thread that writes: all threads' events in one order
 //!   file      creates the files: replaces older recordings and empty files, and no other files
 //!   snapshot  one moment in a file of its own: when somebody asks, and when memory has run out
@@ -17,33 +14,35 @@
 mod book;
 mod file;
 mod modules;
-mod ring;
 mod scribe;
-mod session;
 mod setting;
 mod snapshot;
 #[cfg(test)]
 mod tests;
-mod told;
 #[cfg(test)]
 pub(crate) use tests::alone as tests_alone;
 
 pub use scribe::RecordReport;
-pub use session::RecordStacks;
-pub(crate) use session::{Sink, Way, tell_short};
 pub use setting::RecordSettingError;
 pub(crate) use snapshot::refused_finally;
 pub use snapshot::{SnapshotReport, Snapshots, snapshot, snapshot_on_oom};
 
+#[cfg(feature = "cuda")]
+use crate::event::PoolLabel;
 use crate::fork::{Participant, Resting};
 use crate::os;
-use crate::pool::{self, PoolHeap};
 use crate::ranked::{Locked, Rank, Ranked};
+use crate::reentrancy::quiet;
+use crate::registry::{LivePool, live_pools};
+pub use crate::session::RecordStacks;
+#[cfg(feature = "cuda")]
+use crate::session::Sink;
+use crate::session::{self, RING_BYTES, Session};
 use crate::time::Time;
+use crate::watchers::Watchers;
 use book::Book;
 use millpond_trace::recording::{RecordingError, Writer};
 use scribe::{Counted, Scribe};
-use session::{RING_BYTES, Session, quiet};
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process;
@@ -340,17 +339,17 @@ fn session() -> Option<Arc<Session>> {
 
 /// Has a new pool recorded, if there is a recording. Also where the environment asks for one and nobody has begun it. Under no
 /// lock of a pool.
-pub(crate) fn attach(heap: &'static PoolHeap) {
+pub(crate) fn attach(pool: &dyn LivePool) {
     snapshot::look_at_environment();
     setting::begin_by_environment();
     if let Some(session) = session() {
-        heap.change_watchers(|watchers| (watchers.with_sink(Some(session.sink(watchers.pool()))), ()));
+        pool.change_watchers(&|watchers| watchers.with_sink(Some(session.sink(watchers.pool()))));
     }
 }
 
 /// The same of a device's pool.
 #[cfg(feature = "cuda")]
-pub(crate) fn sink_for(pool: &crate::event::PoolLabel) -> Option<Sink> {
+pub(crate) fn sink_for(pool: &PoolLabel) -> Option<Sink> {
     snapshot::look_at_environment();
     setting::begin_by_environment();
     session().map(|session| session.sink(pool))
@@ -368,13 +367,9 @@ fn attach_all() {
     });
 }
 
-fn change_all(change: impl Fn(&crate::event::Watchers) -> crate::event::Watchers) {
-    for heap in pool::all_heaps() {
-        heap.change_watchers(|watchers| (change(watchers), ()));
-    }
-    #[cfg(feature = "cuda")]
-    for pool in crate::cuda::live_pools() {
-        pool.change_watchers(|watchers| (change(watchers), ()));
+fn change_all(change: impl Fn(&Watchers) -> Watchers) {
+    for pool in live_pools() {
+        pool.change_watchers(&change);
     }
 }
 

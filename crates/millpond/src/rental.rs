@@ -9,8 +9,9 @@ mod tests;
 
 pub use shelves::RentalStats;
 
+use crate::block::Memory;
 use crate::block::{ALIGN, bytes_of};
-use crate::buffer::{Buffer, Memory};
+use crate::buffer::Buffer;
 use crate::error::AllocError;
 use crate::pool::Pool;
 use bytemuck::Pod;

@@ -3,6 +3,7 @@
 //! ```text
 //!   layout   what an array of the structure loses, as a value and a table
 //!   column   what is done with the buffer of one field
+//!   device   the same in the memory of a device, as arguments of kernels
 //!   chunks   parts of slices, one after the other
 //! ```
 //!
@@ -10,6 +11,8 @@
 
 mod chunks;
 mod column;
+#[cfg(feature = "cuda")]
+mod device;
 mod layout;
 
 pub use chunks::SoaChunks;
@@ -17,6 +20,8 @@ pub use chunks::SoaChunks;
 pub use chunks::{Cut, Split, chunks};
 #[doc(hidden)]
 pub use column::Column;
+#[cfg(feature = "cuda")]
+pub use device::{DeviceField, DeviceSoa};
 pub use layout::{SoaField, SoaLayout};
 #[doc(hidden)]
 pub use layout::{arrange, forbid_padding, padding_after};

@@ -3,12 +3,15 @@
 #[cfg(test)]
 mod tests;
 
-use crate::block::{ALIGN, Owner};
-use crate::buffer::{Buffer, PoolRef};
+use crate::block::{ALIGN, Memory, Owner};
+use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::dtype::{DType, DTypeError, Element};
 use crate::error::AllocError;
 use crate::memory::MemoryKind;
+use crate::pool::{Pool, PoolRef};
+use crate::tenant::Tenant;
+use crate::unpooled::Unpooled;
 use std::fmt;
 use std::ptr::NonNull;
 
@@ -194,6 +197,22 @@ impl Storage {
 }
 
 /// The same memory; nothing is copied.
+macro_rules! make_storage {
+    ($($from:ty)*) => {
+        $(impl $from {
+            /// Allocates memory for elements of a type that is known when the program runs, all zero.
+            ///
+            /// # Errors
+            /// If there is no memory for it.
+            pub fn storage(&self, dtype: DType, elements: usize) -> Result<Storage, AllocError> {
+                Storage::zeroed(self.owner(), dtype, elements)
+            }
+        })*
+    };
+}
+
+make_storage!(Pool Tenant Unpooled);
+
 impl<T: Element> From<Buffer<T>> for Storage {
     fn from(buffer: Buffer<T>) -> Self {
         Self {

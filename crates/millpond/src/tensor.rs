@@ -96,12 +96,11 @@ pub use layout::MAX_RANK;
 pub(crate) use layout::count;
 pub use operand::Operand;
 pub use scalar::Scalar;
-pub use threads::{set_threads, threads};
 pub use view::{TensorMut, TensorRef};
 
-use crate::buffer::PoolRef;
 use crate::device::Device;
 use crate::dtype::{DType, DTypeError, Element};
+use crate::pool::PoolRef;
 use crate::storage::Storage;
 use error::shared_by;
 use layout::Layout;

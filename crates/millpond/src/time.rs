@@ -5,6 +5,7 @@
 
 use crate::fork::Participant;
 use crate::ranked::{Locked, Rank, Ranked, might_take};
+use millpond_engine::ConfError;
 use std::time::Duration;
 
 /// The processor's counter. Not by `quanta::Instant::now`, which looks at a thread local with a destructor and so panics
@@ -77,6 +78,17 @@ static FORKS: Participant = Participant::new(Rank::Clock, || Box::new(SETTING.lo
 fn setting() -> Locked<'static, ()> {
     FORKS.register();
     SETTING.lock()
+}
+
+/// Reads a setting that is a time with its unit.
+pub(crate) fn duration(key: &str, value: &str) -> Result<Duration, ConfError> {
+    let units = [("ms", 1e-3), ("s", 1.0), ("min", 60.0)];
+    let read = units.iter().find_map(|(unit, seconds)| {
+        let number: f64 = value.strip_suffix(unit)?.trim().parse().ok()?;
+        Duration::try_from_secs_f64(number * seconds).ok()
+    });
+    read.filter(|time| !time.is_zero())
+        .ok_or_else(|| ConfError::value(key, value, "write a time such as 500ms, 1s or 2min, or off"))
 }
 
 /// A moment, in nanoseconds since this process first asked for one. Never goes backwards on one thread.

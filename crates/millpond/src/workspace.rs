@@ -21,8 +21,8 @@ mod tests;
 pub use named::{Named, WorkspaceError};
 pub use scratch::Scratch;
 
+use crate::block::Memory;
 use crate::block::Owner;
-use crate::buffer::Memory;
 use crate::dtype::DType;
 use crate::pool::Pool;
 use crate::tensor::Tensor;

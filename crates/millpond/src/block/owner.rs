@@ -1,14 +1,12 @@
 //! Who hands blocks out and takes them back.
 
+use super::direct::Direct;
 use super::foreign::Foreign;
 use super::heap;
-use crate::buffer::PoolRef;
 use crate::device::Device;
 use crate::error::AllocError;
 use crate::memory::MemoryKind;
-use crate::pool::{PoolBlock, PoolHeap};
-use crate::tenant::Terms;
-use crate::unpooled::Direct;
+use crate::pool::{PoolBlock, PoolHeap, PoolRef, Terms};
 use std::fmt;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;

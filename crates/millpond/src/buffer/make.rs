@@ -1,60 +1,13 @@
 //! How pools and sources make buffers.
 
 use super::Buffer;
-use crate::block::{ALIGN, Owner};
-use crate::dtype::DType;
+use crate::block::{ALIGN, Memory};
 use crate::error::AllocError;
 use crate::pool::Pool;
-use crate::storage::Storage;
 use crate::tenant::Tenant;
 use crate::unpooled::Unpooled;
 use bytemuck::AnyBitPattern;
 use std::mem::MaybeUninit;
-
-/// Where the types that hold memory get it from.
-pub(crate) trait Memory {
-    /// Who hands the blocks out.
-    fn owner(&self) -> Owner;
-}
-
-/// What memory can be had from: a [`Pool`], a [`Tenant`] of one, a source that is [`Unpooled`]. No other type can be it.
-pub trait Origin {
-    /// Who hands the blocks out.
-    #[doc(hidden)]
-    fn handle(&self) -> Handle;
-}
-
-/// Who hands blocks out, for those outside who can do nothing with it.
-#[derive(Debug)]
-pub struct Handle(pub(crate) Owner);
-
-macro_rules! origins {
-    ($($from:ty)*) => {
-        $(
-            impl Origin for $from {
-                #[inline]
-                fn handle(&self) -> Handle {
-                    Handle(Memory::owner(self))
-                }
-            }
-        )*
-    };
-}
-
-origins! { Pool Tenant Unpooled }
-
-impl Memory for Pool {
-    #[inline]
-    fn owner(&self) -> Owner {
-        Owner::Pool(self.heap())
-    }
-}
-
-impl Memory for Unpooled {
-    fn owner(&self) -> Owner {
-        Self::owner(self)
-    }
-}
 
 macro_rules! make_buffers {
     ($from:ty; $(#[$doc:meta])*) => {
@@ -138,14 +91,6 @@ macro_rules! make_buffers {
             {
                 Buffer::collect(self.owner(), values.into_iter())
             }
-
-            /// Memory for elements of a type that is known when the program runs, all zero.
-            ///
-            /// # Errors
-            /// When there is no memory for it.
-            pub fn storage(&self, dtype: DType, elements: usize) -> Result<Storage, AllocError> {
-                Storage::zeroed(self.owner(), dtype, elements)
-            }
         }
     };
 }
@@ -174,11 +119,3 @@ make_buffers!(
     Unpooled;
     /// Buffers of a source, each mapped for itself. A length of 0 asks for nothing.
 );
-
-impl Pool {
-    /// The pool's number, which no other pool of this process ever has.
-    #[must_use]
-    pub fn id(&self) -> u64 {
-        self.heap().number()
-    }
-}

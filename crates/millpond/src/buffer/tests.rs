@@ -1,9 +1,10 @@
 //! Buffers against vectors, over a pool, over a source and over a fake that an interpreter can run.
 
 use super::*;
-use crate::block::fake;
+use crate::block::Memory;
 use crate::pool::Pool;
 use crate::unpooled::Unpooled;
+use crate::unpooled::fake;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::mem::MaybeUninit;

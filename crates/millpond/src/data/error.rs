@@ -107,5 +107,5 @@ pub enum DataError {
     /// The way to the device failed.
     #[cfg(feature = "cuda")]
     #[error("what is read cannot be brought to the device: {0}")]
-    Cuda(#[from] crate::cuda::CudaError),
+    Cuda(#[from] crate::gpu::CudaError),
 }

@@ -12,7 +12,7 @@ use super::files::{Files, Opened, Stamp};
 use super::load::{self, Sizes};
 use super::replace::replace;
 use super::{DataError, DataSet};
-use crate::buffer::Origin;
+use crate::block::Origin;
 use crate::dtype::{DType, Element};
 use crate::error::AllocError;
 use crate::storage::Storage;

@@ -14,7 +14,7 @@ pub use mapped::MappedTensors;
 use super::files::{Files, Opened};
 use super::load::{self, Sizes, rows_of};
 use super::{DataError, DataSet};
-use crate::buffer::Origin;
+use crate::block::Origin;
 use crate::dtype::{DType, DTypeError, Element};
 use crate::error::AllocError;
 use crate::storage::Storage;

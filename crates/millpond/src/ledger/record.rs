@@ -2,8 +2,8 @@
 
 use super::stacks::StackId;
 use crate::memory::MemoryKind;
+use crate::scope::Charged;
 use crate::tag::Tag;
-use crate::tally::Charged;
 use crate::time::Time;
 
 /// An entry of the account: what was asked for, by whom and when.

@@ -4,7 +4,9 @@ use super::usage::Usage;
 use super::{Limits, LimitsError, counted};
 use crate::ledger::LeakReport;
 use crate::os;
-use crate::tally::{self, Entered, Outcome, Watching, sampled};
+use crate::registry::{Watching, sampled};
+use crate::scope::{self, Entered};
+use crate::tally::{self, Outcome};
 use std::fmt;
 use std::thread;
 
@@ -52,7 +54,7 @@ pub struct JoinedScope(#[expect(dead_code, reason = "held")] Entered);
 impl ScopeHandle {
     /// This thread takes part until the answer is dropped.
     pub fn join(&self) -> JoinedScope {
-        JoinedScope(tally::enter(self.0))
+        JoinedScope(scope::enter(self.0))
     }
 }
 
@@ -81,11 +83,11 @@ impl Limits {
         }
         let watching = Watching::begin();
         self.refuse_samples()?;
-        let number = tally::begin(tally::current(), &self.pools, SITES).ok_or(LimitsError::TooMany)?;
+        let number = tally::begin(scope::current(), &self.pools, SITES).ok_or(LimitsError::TooMany)?;
         Ok(LimitsScope {
             limits: self.clone(),
             number,
-            entered: Some(tally::enter(number)),
+            entered: Some(scope::enter(number)),
             _watching: watching,
         })
     }

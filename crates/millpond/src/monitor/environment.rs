@@ -2,8 +2,8 @@
 
 use super::{Monitor, MonitorBuilder};
 use crate::os;
-use crate::pool::duration;
 use crate::reentrancy::inside;
+use crate::time::duration;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};

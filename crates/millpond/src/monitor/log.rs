@@ -183,7 +183,7 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::PoolStats;
+    use crate::stats::PoolStats;
     use crate::{Device, MemoryKind, monitor::PoolReading};
     use millpond_engine::Gauge;
 

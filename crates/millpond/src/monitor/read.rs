@@ -1,12 +1,14 @@
 //! How a [`Snapshot`] is taken: nothing is held while anything is looked at, and what is listed is bounded.
 
-use super::snapshot::{BudgetReading, LimitReading, Losses, PoolReading, Snapshot, TagReading};
+use super::snapshot::{
+    BudgetReading, DeviceProcess, DeviceReading, LimitReading, Losses, PoolReading, Snapshot, TagReading,
+};
 use crate::budget::{Budget, Measure};
-use crate::device::Device;
-use crate::event::Watchers;
+use crate::device::open_devices;
 use crate::ledger::Ledger;
-use crate::pool::{PoolHeap, all_heaps};
 use crate::pressure::{Limit, LimitKind, Pressure, Readings, Thresholds};
+use crate::registry::{Look, live_pools};
+use crate::watchers::Watchers;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,10 +24,8 @@ const TAGS: usize = 16;
 pub(super) struct Reader {
     /// Budgets that are looked at whether or not a pool is charged to them.
     pub(super) budgets: Vec<Budget>,
-    #[cfg(feature = "cuda")]
-    nvml: super::nvml::Nvml,
-    #[cfg(feature = "cuda")]
-    last: HashMap<u64, crate::cuda::Look>,
+    /// The last figures of each pool that may be busy.
+    last: HashMap<u64, Look>,
 }
 
 impl Snapshot {
@@ -60,31 +60,12 @@ impl Gathered {
             self.ledgers.push(Arc::clone(ledger));
         }
     }
-
-    fn note_host(&mut self, heap: &PoolHeap) {
-        self.note(heap.budgets().cloned(), &heap.watchers());
-        self.pools.push(PoolReading {
-            id: heap.number(),
-            name: heap.name().to_owned(),
-            device: Device::Host,
-            kind: heap.kind(),
-            policy: heap.policy().to_owned(),
-            stats: heap.stats(),
-            stalls: heap.stalls(),
-            limit: heap.limit(),
-            stale: false,
-        });
-    }
 }
 
 impl Reader {
     pub(super) fn read(&mut self) -> Snapshot {
         let mut gathered = Gathered::default();
-        for heap in all_heaps().into_iter().filter(|heap| !heap.is_closed()) {
-            gathered.note_host(heap);
-        }
-        #[cfg(feature = "cuda")]
-        self.read_device_pools(&mut gathered);
+        self.read_pools(&mut gathered);
         for budget in &self.budgets {
             if !gathered.roots.iter().any(|root| root.is_same(budget)) {
                 gathered.roots.push(budget.clone());
@@ -96,10 +77,7 @@ impl Reader {
             ledgers,
             mut losses,
         } = gathered;
-        #[cfg(feature = "cuda")]
-        let devices = self.read_devices(&pools, &mut losses);
-        #[cfg(not(feature = "cuda"))]
-        let devices = Vec::new();
+        let devices = read_devices(&pools, &mut losses);
         losses.pools = pools.len().saturating_sub(MOST) as u64;
         if losses.pools > 0 {
             pools.sort_by_key(|pool| Reverse(pool.stats.reserved.current));
@@ -124,58 +102,57 @@ impl Reader {
         }
     }
 
-    #[cfg(feature = "cuda")]
-    fn read_device_pools(&mut self, gathered: &mut Gathered) {
-        use crate::memory::MemoryKind;
-        let pools = crate::cuda::live_pools();
-        self.last
-            .retain(|id, _| pools.iter().any(|pool| pool.id() == *id));
-        for pool in pools {
-            let read = pool.try_look();
-            if let Some(look) = read {
-                self.last.insert(pool.id(), look);
-            }
-            let look = read.or(self.last.get(&pool.id()).copied()).unwrap_or_default();
-            gathered.note(pool.budgets().cloned(), &pool.watchers());
+    fn read_pools(&mut self, gathered: &mut Gathered) {
+        let pools = live_pools();
+        let mut last = HashMap::new();
+        for pool in pools.iter().filter(|pool| !pool.is_closed()) {
+            let label = pool.label();
+            let read = pool.look();
+            let look = read.or(self.last.get(&label.id).copied()).unwrap_or_default();
+            last.insert(label.id, look);
+            gathered.note(pool.budgets().into_iter(), &pool.watchers());
             gathered.pools.push(PoolReading {
-                id: pool.id(),
-                name: pool.name().to_owned(),
-                device: Device::Cuda(pool.device().number()),
-                kind: MemoryKind::Device,
+                id: label.id,
+                name: label.name.to_string(),
+                device: pool.device(),
+                kind: label.kind,
                 policy: look.policy.to_owned(),
                 stats: look.stats,
                 stalls: look.stalls,
-                limit: Some(pool.limit()).filter(|bytes| *bytes < u64::MAX),
+                limit: pool.limit(),
                 stale: read.is_none(),
             });
         }
+        self.last = last;
     }
+}
 
-    #[cfg(feature = "cuda")]
-    fn read_devices(
-        &mut self,
-        pools: &[PoolReading],
-        losses: &mut Losses,
-    ) -> Vec<super::snapshot::DeviceReading> {
-        let mut devices = Vec::new();
-        for of in crate::cuda::open_devices() {
-            let Ok(memory) = of.memory() else {
-                losses.devices += 1;
-                continue;
-            };
-            let device = Device::Cuda(of.number());
-            let on_it = pools.iter().filter(|pool| pool.device == device);
-            devices.push(super::snapshot::DeviceReading {
-                device,
-                name: of.name().to_owned(),
-                free: memory.free,
-                total: memory.total,
-                ours: on_it.map(|pool| pool.stats.reserved.current).sum(),
-                processes: of.pci_bus().ok().and_then(|bus| self.nvml.processes(&bus)),
-            });
-        }
-        devices
+fn read_devices(pools: &[PoolReading], losses: &mut Losses) -> Vec<DeviceReading> {
+    let mut devices = Vec::new();
+    for of in open_devices() {
+        let Some((free, total)) = of.memory() else {
+            losses.devices += 1;
+            continue;
+        };
+        let device = of.device();
+        let on_it = pools.iter().filter(|pool| pool.device == device);
+        devices.push(DeviceReading {
+            device,
+            name: of.name().to_owned(),
+            free,
+            total,
+            ours: on_it.map(|pool| pool.stats.reserved.current).sum(),
+            processes: of.processes().map(sorted),
+        });
     }
+    devices
+}
+
+/// Sorts the processes of a device by their bytes, largest first.
+fn sorted(mut processes: Vec<(u32, Option<u64>)>) -> Vec<DeviceProcess> {
+    processes.sort_by_key(|(id, used)| (Reverse(*used), *id));
+    let process = |(id, used)| DeviceProcess { id, used };
+    processes.into_iter().map(process).collect()
 }
 
 fn limit_reading(limit: &Limit) -> LimitReading {

@@ -2,8 +2,8 @@
 
 use crate::device::Device;
 use crate::memory::MemoryKind;
-use crate::pool::PoolStats;
 use crate::pressure::{Level, LimitKind};
+use crate::stats::PoolStats;
 use std::time::SystemTime;
 
 /// What this process has in memory, and what its pools, budgets and devices say, at about one time: each is looked at for

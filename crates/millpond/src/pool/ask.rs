@@ -181,9 +181,14 @@ impl Heap {
     #[cold]
     pub(super) fn refused_finally(&self, requested: usize, error: AllocError) -> AllocError {
         #[cfg(feature = "record")]
-        let label = || self.watchers().pool().clone();
-        #[cfg(feature = "record")]
-        return crate::recorder::refused_finally(label, requested as u64, 0, error);
+        {
+            // The source of another pool asks under the lock of that pool, whose own refusal follows.
+            if by_a_source() {
+                return error;
+            }
+            let label = || self.watchers().pool().clone();
+            crate::recorder::refused_finally(label, requested as u64, 0, error)
+        }
         #[cfg(not(feature = "record"))]
         {
             let _ = requested;

@@ -17,7 +17,7 @@ use crate::memory::MemorySource;
 use crate::os;
 use crate::post_mortem::{Lister, Survey};
 use crate::pressure::{Readings, Share};
-use crate::tally;
+use crate::registry;
 use millpond_engine::{
     Amount, ConfError, Engine, Limit, MillpondConf, RetainConf, Settings, Source, policies,
 };
@@ -650,8 +650,8 @@ impl Heap {
         if let Some(tracking) = conf.track.flatten() {
             let account = Ledger::builder(tracking).complete(true).times(true);
             self.track(Some(account.stacks(conf.stacks.unwrap_or(true))));
-        } else if tally::are_wanted() {
-            self.begin_account();
+        } else if registry::are_wanted() {
+            registry::begin_account(&self);
         }
         if let Some(on) = conf.zero_on_reuse {
             self.clear_on_reuse(on);

@@ -4,6 +4,7 @@ use super::prewarm::Prewarm;
 use crate::host::{HugePages, Node};
 use crate::ledger::Tracking;
 use crate::pressure::Share;
+use crate::time::duration;
 use millpond_engine::{ConfError, MillpondConf, RetainConf, parse_size, policies};
 use std::time::Duration;
 
@@ -115,17 +116,6 @@ fn on_or_off(key: &str, value: &str) -> Result<bool, ConfError> {
 
 fn size(key: &str, value: &str) -> Result<u64, ConfError> {
     parse_size(value).map_err(|error| ConfError::size(key, &error))
-}
-
-/// A time with its unit.
-pub(crate) fn duration(key: &str, value: &str) -> Result<Duration, ConfError> {
-    let units = [("ms", 1e-3), ("s", 1.0), ("min", 60.0)];
-    let read = units.iter().find_map(|(unit, seconds)| {
-        let number: f64 = value.strip_suffix(unit)?.trim().parse().ok()?;
-        Duration::try_from_secs_f64(number * seconds).ok()
-    });
-    read.filter(|time| !time.is_zero())
-        .ok_or_else(|| ConfError::value(key, value, "write a time such as 500ms, 1s or 2min, or off"))
 }
 
 /// A share of the whole, in percent.

@@ -12,7 +12,7 @@ use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Has the end of this process told of.
-pub(crate) fn watch_exit() {
+fn watch_exit() {
     // No `Once`: a child of a fork would wait for ever for a thread that was at it.
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     if !REGISTERED.swap(true, Ordering::Relaxed) {
@@ -50,8 +50,6 @@ extern "C" fn report() {
                 tell_leaks(&heap.name, &ledger);
             }
         }
-        #[cfg(all(feature = "cuda", target_os = "linux"))]
-        crate::cuda::tell_leaks_at_exit();
     });
     // Nothing is told then; what a panic carries may panic when it is dropped.
     std::mem::forget(told);

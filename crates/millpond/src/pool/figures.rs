@@ -2,9 +2,9 @@
 
 use super::core::Core;
 use super::heap::{Heap, Roll, lock};
-use super::stats::PoolStats;
 use crate::budget::Budget;
 use crate::reentrancy::inside;
+use crate::stats::PoolStats;
 use millpond_engine::{Gauge, PieceState};
 use std::sync::atomic::Ordering;
 

@@ -72,6 +72,7 @@ fn lists() -> Locked<'static, Lists> {
 
 /// Has a pool looked after from now on.
 pub(crate) fn register(heap: &'static Heap) {
+    super::live::provide();
     lists().heaps.push(heap);
 }
 

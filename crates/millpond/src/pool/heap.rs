@@ -16,11 +16,12 @@ use super::still::StillLedger;
 use super::watch::Flow;
 use crate::budget::{Budget, Charge};
 use crate::error::AllocError;
-use crate::event::{PoolLabel, Watchers};
+use crate::event::PoolLabel;
 use crate::ledger::{Filter, Ledger};
 use crate::memory::MemoryKind;
 use crate::ranked::{Locked, Order, Rank, Ranked, SHELVES};
 use crate::reentrancy::inside;
+use crate::watchers::Watchers;
 use millpond_engine::{Limit, RetainConf};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -213,7 +214,7 @@ impl Heap {
         let parts = parts(number, order)?;
         let policy = parts.memory.policy().name();
         let label = PoolLabel::new(number, &parts.name, parts.kind, 0).under(policy);
-        let heap = Box::leak(Box::new(Self {
+        let heap: &'static Self = Box::leak(Box::new(Self {
             number,
             lifetime: Lifetime::new(),
             alone: AtomicBool::new(true),
@@ -246,7 +247,7 @@ impl Heap {
         }));
         fork::register(heap);
         #[cfg(feature = "record")]
-        crate::recorder::attach(heap);
+        crate::recorder::attach(&heap);
         crate::monitor::start_from_environment();
         Ok(heap)
     }
@@ -289,10 +290,6 @@ impl Heap {
 
     pub(crate) fn budget(&self) -> Option<&Budget> {
         self.budget.as_ref()
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.name
     }
 
     pub(crate) fn kind(&self) -> MemoryKind {

@@ -4,9 +4,9 @@ use super::Pool;
 use super::fork;
 use super::guard::Guard;
 use super::heap::{Heap, lock};
-use crate::event::{Context, Subscriber, SubscriptionId};
-use crate::ledger::{Leak, LeakReport, Ledger, LedgerBuilder, Tracking};
+use crate::ledger::{Leak, LeakReport, Ledger, LedgerBuilder};
 use crate::reentrancy::inside;
+use crate::watchers::{Context, Subscriber, SubscriptionId};
 use std::mem;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ impl Heap {
     }
 
     /// An account that a fork brings to rest.
-    fn account(&self, builder: LedgerBuilder) -> Arc<Ledger> {
+    pub(super) fn account(&self, builder: LedgerBuilder) -> Arc<Ledger> {
         let filter = builder.samples().then(|| fork::filter_of(self));
         let ledger = Arc::new(builder.build_with(filter));
         // The pool may be the program's own: what the list takes would be told, and asked of it, under its lock.
@@ -45,52 +45,6 @@ impl Heap {
         others
             .chain(self.guard.as_ref().map(Guard::scribe))
             .for_each(|ledger| ledger.give_back());
-    }
-
-    /// Begins an account of all blocks, for as long as somebody counts, unless there is one.
-    pub(crate) fn begin_account(&self) {
-        if self.ledger().is_some() {
-            return;
-        }
-        let made = self.passing_account();
-        self.change_watchers(|watchers| match watchers.ledger() {
-            // Another thread was first.
-            Some(_) => (watchers.clone(), ()),
-            None => (watchers.with_ledger(Some(made)), ()),
-        });
-    }
-
-    /// Such an account: the one of the last time, if nobody has it any more.
-    fn passing_account(&self) -> Arc<Ledger> {
-        let spare = {
-            let _inside = inside();
-            let ledgers = lock(&self.ledgers);
-            let spare = |ledger: &&Arc<Ledger>| ledger.is_passing() && Arc::strong_count(ledger) == 1;
-            ledgers.iter().find(spare).map(Arc::clone)
-        };
-        if let Some(spare) = spare {
-            spare.renew();
-            return spare;
-        }
-        let made = self.account(Ledger::builder(Tracking::All).times(true).stacks(true));
-        made.set_passing(true);
-        made
-    }
-
-    /// Ends an account that was begun so and that nobody else relies on.
-    pub(crate) fn end_passing_account(&self) {
-        if !self.ledger().is_some_and(|ledger| ledger.is_passing()) {
-            return;
-        }
-        self.change_watchers(|watchers| {
-            let passing = watchers.ledger().is_some_and(|ledger| ledger.is_passing());
-            let made = if passing {
-                watchers.with_ledger(None)
-            } else {
-                watchers.clone()
-            };
-            (made, ())
-        });
     }
 }
 

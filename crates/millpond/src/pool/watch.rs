@@ -5,9 +5,10 @@ use super::cache::Cache;
 use super::detour::Detour;
 use super::heap::{Heap, Taken, lock};
 use super::local;
-use crate::event::{EventKind, Facts, Sees, Watchers};
+use crate::event::{EventKind, Facts};
 use crate::ledger::{Ledger, WrongFree};
 use crate::reentrancy::inside;
+use crate::watchers::{Sees, Watchers};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -146,7 +147,7 @@ impl Heap {
     #[cfg(feature = "record")]
     #[inline(never)]
     fn record_now<const ALLOCATED: bool>(&self, change: u64, taken: Taken, requested: usize) -> bool {
-        use crate::recorder::{Way, tell_short};
+        use crate::session::{Way, tell_short};
         use crate::thread::{self, COUNTING};
         let pool = self.number();
         thread::inside() & COUNTING != 0

@@ -29,7 +29,7 @@ pub struct PoolsBuilder {
     own: Vec<(Place, PoolBuilder)>,
     carves: bool,
     #[cfg(feature = "cuda")]
-    cuda: Option<crate::cuda::DevicePoolBuilder>,
+    cuda: Option<crate::gpu::DevicePoolBuilder>,
 }
 
 impl PoolsBuilder {
@@ -60,7 +60,7 @@ impl PoolsBuilder {
     /// How the pools of CUDA devices are made. Where it has a name, they have just that.
     #[cfg(feature = "cuda")]
     #[must_use]
-    pub fn cuda_template(mut self, template: crate::cuda::DevicePoolBuilder) -> Self {
+    pub fn cuda_template(mut self, template: crate::gpu::DevicePoolBuilder) -> Self {
         self.cuda = Some(template);
         self
     }
@@ -68,8 +68,8 @@ impl PoolsBuilder {
     #[cfg(feature = "cuda")]
     pub(super) fn make_cuda(
         &self,
-        device: &crate::cuda::CudaDevice,
-    ) -> Result<crate::cuda::DevicePool, crate::cuda::DevicePoolError> {
+        device: &crate::gpu::CudaDevice,
+    ) -> Result<crate::gpu::DevicePool, crate::gpu::DevicePoolError> {
         let name = self.name.as_deref().or(self.template.given_name());
         super::devices::make(self.cuda.as_ref(), name, device)
     }

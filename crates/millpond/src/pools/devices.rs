@@ -2,7 +2,7 @@
 
 use super::Pools;
 use super::member::Member;
-use crate::cuda::{CudaDevice, DevicePool, DevicePoolBuilder, DevicePoolError};
+use crate::gpu::{CudaDevice, DevicePool, DevicePoolBuilder, DevicePoolError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// One for each device, made when it is first asked for.
@@ -19,7 +19,7 @@ impl Devices {
     /// Those that are there; none in a process that was forked, where they serve nobody and the list may be held by a thread that
     /// is not there.
     pub(super) fn pools(&self) -> Vec<DevicePool> {
-        if crate::cuda::is_forked() {
+        if crate::gpu::is_forked() {
             return Vec::new();
         }
         self.made().clone()

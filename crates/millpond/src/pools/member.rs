@@ -1,10 +1,11 @@
 //! What a set does with each of its pools, of the host's memory and of a device's alike.
 
 use crate::device::Device;
-use crate::event::{Context, Subscriber, SubscriptionId};
 use crate::ledger::{Ledger, LedgerBuilder};
 use crate::memory::MemoryKind;
-use crate::pool::{Pool, PoolStats};
+use crate::pool::Pool;
+use crate::stats::PoolStats;
+use crate::watchers::{Context, Subscriber, SubscriptionId};
 use millpond_engine::{Compaction, ConfError};
 use std::sync::Arc;
 
@@ -97,9 +98,9 @@ member!(
 );
 #[cfg(feature = "cuda")]
 member!(
-    crate::cuda::DevicePool,
-    |pool: &crate::cuda::DevicePool| Device::Cuda(pool.device().number()),
-    |_: &crate::cuda::DevicePool| MemoryKind::Device,
-    crate::cuda::DevicePool::configure_with_others,
-    crate::cuda::DevicePool::check_change
+    crate::gpu::DevicePool,
+    |pool: &crate::gpu::DevicePool| Device::Cuda(pool.device().number()),
+    |_: &crate::gpu::DevicePool| MemoryKind::Device,
+    crate::gpu::DevicePool::configure_with_others,
+    crate::gpu::DevicePool::check_change
 );

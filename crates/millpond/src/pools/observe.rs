@@ -2,9 +2,9 @@
 
 use super::Pools;
 use super::member::Member;
-use crate::event::{Context, Subscriber, SubscriptionId};
 use crate::ledger::{Leak, Ledger, LedgerBuilder};
-use crate::tally::each_pool;
+use crate::registry::live_pools;
+use crate::watchers::{Context, Subscriber, SubscriptionId};
 use std::sync::Arc;
 
 /// Those who watch all pools of a set, and so those made later.
@@ -62,7 +62,9 @@ impl PoolsBlocks {
     /// Of every pool of the process.
     pub(crate) fn of_all_pools(list: impl Fn(&Ledger) -> Vec<Leak>) -> Self {
         let mut all = Self::default();
-        each_pool(|pool| all.add(pool.name, pool.account.map(|ledger| list(ledger))));
+        for pool in live_pools() {
+            all.add(&pool.label().name, pool.account().map(|ledger| list(&ledger)));
+        }
         all.sorted()
     }
 

@@ -245,14 +245,14 @@ impl Set {
     #[cfg(feature = "cuda")]
     pub(super) fn make_cuda(
         &self,
-        device: &crate::cuda::CudaDevice,
-    ) -> Result<crate::cuda::DevicePool, crate::cuda::DevicePoolError> {
+        device: &crate::gpu::CudaDevice,
+    ) -> Result<crate::gpu::DevicePool, crate::gpu::DevicePoolError> {
         self.rules.make_cuda(device)
     }
 
     /// Tells it what was said before.
     #[cfg(feature = "cuda")]
-    pub(super) fn tell_cuda(&self, pool: &crate::cuda::DevicePool) -> Result<(), ConfError> {
+    pub(super) fn tell_cuda(&self, pool: &crate::gpu::DevicePool) -> Result<(), ConfError> {
         let (told, watching) = self.with(|state| (state.told.clone(), state.watching.clone()));
         watching.tell(pool, None);
         told.iter().try_for_each(|text| pool.configure_with_others(text))

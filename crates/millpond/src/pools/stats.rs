@@ -3,7 +3,7 @@
 use super::Pools;
 use crate::device::Device;
 use crate::memory::MemoryKind;
-use crate::pool::PoolStats;
+use crate::stats::PoolStats;
 use millpond_engine::display_size;
 use std::fmt;
 

@@ -1,7 +1,6 @@
 //! What is done to all pools of a set.
 
 use super::Pools;
-use crate::profile::{self, ProfileReport};
 use millpond_engine::{Compaction, ConfError};
 
 impl Pools {
@@ -70,29 +69,5 @@ impl Pools {
     /// a pool or template has not; then nothing is changed.
     pub fn configure(&self, settings: &str) -> Result<(), ConfError> {
         self.set.configure(settings, &self.members())
-    }
-
-    /// Runs `work` and says what it did to the pools: [clears](Self::clear) them, takes the baseline, and looks again when
-    /// the work is done. A pool that is made meanwhile begins with nothing. What other threads do to the pools counts
-    /// too; [`ProfileReport::kept_on`] sums up by device.
-    ///
-    /// ```
-    /// use millpond::{Device, Pools};
-    ///
-    /// let set = Pools::new();
-    /// let (kept, report) = set.profile(|| {
-    ///     let pool = set.host()?;
-    ///     drop(pool.alloc_zeroed::<u8>(1 << 20)?);
-    ///     Ok::<_, Box<dyn std::error::Error>>(pool.alloc_zeroed::<u8>(4096)?)
-    /// });
-    /// assert_eq!(report.kept_on(Device::Host), 4096);
-    /// assert_eq!(report.pools[0].peak(), 1 << 20);
-    /// println!("{report}");
-    /// # drop(kept?);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn profile<R>(&self, work: impl FnOnce() -> R) -> (R, ProfileReport) {
-        self.clear();
-        profile::over(|| self.members(), |pool| &**pool, work)
     }
 }

@@ -1,7 +1,7 @@
 //! How much of devices' memory is in use.
 
 use super::{Level, Share, Thresholds};
-use crate::device::Device;
+use crate::device::{Device, OpenDevice, open_devices};
 
 /// How scarce the memory of a device is: what all processes, the driver and this one use of it. What pools keep and nobody uses is
 /// in use for the device.
@@ -20,7 +20,6 @@ pub struct DevicePressure {
 
 impl DevicePressure {
     /// Of so many bytes, some of which are free.
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
     pub(crate) fn of(device: Device, free: u64, total: u64, thresholds: &Thresholds) -> Self {
         let used = total.saturating_sub(free);
         Self {
@@ -44,17 +43,11 @@ impl DevicePressure {
     }
 }
 
-/// Of the devices that this process has opened, as far as they answer. No driver is loaded to ask.
+/// Reads the devices that this process has opened, as far as they answer.
 pub(super) fn read(thresholds: &Thresholds) -> Vec<DevicePressure> {
-    #[cfg(all(feature = "cuda", target_os = "linux"))]
-    {
-        let devices = crate::cuda::open_devices();
-        let asked = devices.iter().map(|device| device.pressure_by(thresholds));
-        asked.filter_map(Result::ok).collect()
-    }
-    #[cfg(not(all(feature = "cuda", target_os = "linux")))]
-    {
-        let _ = thresholds;
-        Vec::new()
-    }
+    let read = |device: &Box<dyn OpenDevice>| {
+        let (free, total) = device.memory()?;
+        Some(DevicePressure::of(device.device(), free, total, thresholds))
+    };
+    open_devices().iter().filter_map(read).collect()
 }

@@ -5,10 +5,11 @@ use crate::device::Device;
 use crate::ledger::{LeakReport, Stack};
 use crate::limits::Site;
 use crate::memory::MemoryKind;
-use crate::pool::PoolStats;
 use crate::pools::PoolsBlock;
+use crate::registry::live_pools;
+use crate::stats::PoolStats;
 use crate::tag::Tag;
-use crate::tally::{Figures, Outcome, at_peak, by_place, each_pool};
+use crate::tally::{Figures, Outcome, at_peak, by_place};
 use millpond_engine::display_size;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -163,22 +164,22 @@ impl ProfilerReport {
     }
 }
 
-/// The pools there are.
+/// Returns the live pools, with what each has done since `before`.
 fn pools(before: &[(u64, PoolStats)]) -> Vec<PoolUse> {
     let mut pools = Vec::new();
-    each_pool(|pool| {
-        let stats = (pool.stats)();
-        let then = before.iter().find(|(number, _)| *number == pool.number);
+    for pool in live_pools() {
+        let (label, stats) = (pool.label(), pool.stats());
+        let then = before.iter().find(|(number, _)| *number == label.id);
         let then = then.map(|(_, stats)| *stats).unwrap_or_default();
         pools.push(PoolUse {
-            name: pool.name.to_owned(),
-            device: pool.device,
-            kind: pool.kind,
+            name: label.name.to_string(),
+            device: pool.device(),
+            kind: label.kind,
             allocations: stats.allocations.saturating_sub(then.allocations),
             hits: stats.hits.saturating_sub(then.hits),
             stats,
         });
-    });
+    }
     pools
 }
 

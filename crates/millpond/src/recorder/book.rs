@@ -1,9 +1,9 @@
 //! What is told, in order, becomes rows: allocations get serial numbers, frees the facts of their allocations, and every number is
 //! defined before it is used.
 
-use super::told::{Lost, Told, What};
 use crate::event::PoolLabel;
 use crate::memory::MemoryKind;
+use crate::session::{Lost, Told, What};
 use crate::tag::Tag;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;

@@ -7,13 +7,14 @@
 use super::RecordError;
 use super::book::{Book, Measured};
 use super::modules;
-use super::ring::Taker;
-use super::session::{Session, quiet};
-use super::told::Lost;
-use crate::pool::PoolStats;
+use crate::device::{Device, open_devices};
+use crate::reentrancy::quiet;
+use crate::registry::live_pools;
+use crate::session::{Lost, Session, Taker};
+use crate::stats::PoolStats;
 use crate::time::Time;
 use millpond_trace::recording::{Gauge, RecordingError};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -282,27 +283,27 @@ impl<W: Write> Scribe<W> {
 /// What pools have by their own accounts, which are exact whatever was lost; and the process and the devices; and when that was.
 pub(super) fn measure() -> (u64, Vec<Measured>) {
     let mut measured = Vec::new();
-    for heap in crate::pool::all_heaps() {
-        measure_pool(heap.number(), &heap.stats(), &mut measured);
+    let mut with_pools = BTreeSet::new();
+    for pool in live_pools() {
+        measure_pool(pool.label().id, &pool.stats(), &mut measured);
+        with_pools.insert(pool.device());
     }
-    #[cfg(feature = "cuda")]
-    {
-        let mut devices = std::collections::BTreeMap::new();
-        for pool in crate::cuda::live_pools() {
-            measure_pool(pool.id(), &pool.stats(), &mut measured);
-            devices.insert(pool.device().number(), pool.device().clone());
-        }
-        for (device, of) in devices {
-            let Ok(memory) = of.memory() else { continue };
-            let used = memory.total.saturating_sub(memory.free);
-            for (gauge, bytes) in [(Gauge::DeviceUsed, used), (Gauge::DeviceTotal, memory.total)] {
-                measured.push(Measured {
-                    gauge,
-                    pool: 0,
-                    device,
-                    bytes,
-                });
-            }
+    for of in open_devices() {
+        let Device::Cuda(device) = of.device() else {
+            continue;
+        };
+        let memory = with_pools.contains(&of.device()).then(|| of.memory()).flatten();
+        let Some((free, total)) = memory else { continue };
+        for (gauge, bytes) in [
+            (Gauge::DeviceUsed, total.saturating_sub(free)),
+            (Gauge::DeviceTotal, total),
+        ] {
+            measured.push(Measured {
+                gauge,
+                pool: 0,
+                device,
+                bytes,
+            });
         }
     }
     measured.extend(crate::os::resident_bytes().map(|bytes| Measured {

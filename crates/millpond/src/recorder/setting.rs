@@ -1,8 +1,8 @@
 //! The environment variable that has a process recorded.
 
-use super::session::quiet;
 use super::{RecordStacks, Recorder, RecorderBuilder};
 use crate::os;
+use crate::reentrancy::quiet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 

@@ -23,8 +23,8 @@ pub(super) use refused::{look_at_environment, recording_begins};
 
 use super::book::Book;
 use super::scribe::{Counted, measure};
-use super::session::quiet;
 use super::{RecordError, facts, with_process};
+use crate::reentrancy::quiet;
 use memmap2::MmapMut;
 use millpond_trace::recording::Writer;
 use refused::Refusal;

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "whoever makes a plain type says so by an unsafe word")]
 
 use super::*;
-use crate::block::fake;
+use crate::unpooled::fake;
 
 fn rental(most: usize) -> (Rental, crate::Unpooled) {
     let source = fake::unpooled();

@@ -1,9 +1,9 @@
 //! Storages: what can be read of them, and what they refuse.
 
 use super::*;
-use crate::block::fake;
 use crate::pool::Pool;
 use crate::unpooled::Unpooled;
+use crate::unpooled::fake;
 
 /// The six that are readable, for every type.
 fn six(make: impl Fn(DType, usize) -> Storage, pool: Option<u64>) {

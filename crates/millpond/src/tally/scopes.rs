@@ -11,11 +11,11 @@
 //! One lock is around all of it. Under it nothing is allocated, freed or called: the program's allocator may be a pool that
 //! is watched.
 
-use super::place::{self, Charged};
 use super::sites::{Figures, Site, Tally};
 use crate::fork::Participant;
 use crate::ledger::{LeakReport, Ledger, Record};
 use crate::ranked::{Locked, Rank, Ranked};
+use crate::scope::{self as place, Charged};
 use crate::thread::{self, COUNTING};
 use std::sync::Arc;
 

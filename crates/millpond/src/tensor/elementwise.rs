@@ -14,7 +14,7 @@ use super::scalar::Scalar;
 use super::threads;
 use super::view::{TensorMut, TensorRef};
 use super::walk::Walk;
-use crate::buffer::Origin;
+use crate::block::Origin;
 use crate::dtype::DType;
 
 /// An operation on two elements.

@@ -1,10 +1,10 @@
 //! Why something cannot be done with tensors.
 
 use super::scalar::Scalar;
-#[cfg(feature = "cuda")]
-use crate::cuda::{CudaError, KernelError};
 use crate::dtype::{DType, DTypeError};
 use crate::error::AllocError;
+#[cfg(feature = "cuda")]
+use crate::gpu::{CudaError, KernelError};
 use thiserror::Error;
 
 /// Why something cannot be done with tensors. Nothing was written, and nothing is lost.

@@ -8,7 +8,7 @@ use super::number::{Number, elements, with_number};
 use super::scalar::Scalar;
 use super::view::{TensorMut, TensorRef};
 use crate::block::Owner;
-use crate::buffer::{Handle, Origin};
+use crate::block::{Handle, Origin};
 use crate::dtype::DType;
 use crate::pool::Pool;
 use crate::pools::draw;

@@ -300,7 +300,7 @@ impl Data {
                 element
             });
             crate::pools::draw(|pool: &crate::pool::Pool| {
-                let bytes = Buffer::collect(crate::buffer::Memory::owner(pool), elements)?.into_bytes();
+                let bytes = Buffer::collect(crate::block::Memory::owner(pool), elements)?.into_bytes();
                 Tensor::of(Storage::of(bytes, self.dtype), &self.shape)
             })
         });

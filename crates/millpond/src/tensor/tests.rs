@@ -15,7 +15,7 @@ mod text;
 mod views;
 
 use super::*;
-use crate::block::fake;
+use crate::unpooled::fake;
 use proptest::prelude::*;
 
 pub(super) fn config(cases: u32) -> ProptestConfig {

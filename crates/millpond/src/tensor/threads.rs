@@ -1,4 +1,4 @@
-//! Several threads for one operation, where it pays. With the feature `rayon`; without it everything here is one thread.
+//! Several threads for one operation, where it pays.
 //!
 //! An output and the inputs that belong to it are cut into parts along the dimension whose neighbours lie furthest apart, so
 //! that no part lies between another's elements. Every element comes of the same elements by the same steps whatever the
@@ -7,79 +7,8 @@
 
 use super::error::TensorError;
 use super::view::{TensorMut, TensorRef};
-use std::io::Write;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// The most threads that one operation takes; 0 until somebody asked.
-static LIMIT: AtomicUsize = AtomicUsize::new(0);
-
-/// How many threads one operation takes at most.
-///
-/// Without the feature `rayon` that is 1. With it, what [`set_threads`] said last, or else the environment's
-/// `MILLPOND_THREADS`, or as many as rayon has; never more than those. A `MILLPOND_THREADS` that is no number above 0 is told of
-/// on standard error, once, and passed over. Small operations take one whatever it is: to
-/// wake a thread takes longer than they do.
-#[must_use]
-pub fn threads() -> usize {
-    if !cfg!(feature = "rayon") {
-        return 1;
-    }
-    let limit = match LIMIT.load(Ordering::Relaxed) {
-        0 => {
-            let limit = std::env::var("MILLPOND_THREADS").map_or(usize::MAX, |said| limit_of(&said));
-            // What was set meanwhile holds.
-            let set = LIMIT.compare_exchange(0, limit, Ordering::Relaxed, Ordering::Relaxed);
-            set.err().unwrap_or(limit)
-        }
-        limit => limit,
-    };
-    // One needs nobody else: rayon is not even asked, which would start its threads.
-    if limit == 1 { 1 } else { limit.min(available()) }
-}
-
-/// What the environment says; as many as there are where it is no number of threads.
-fn limit_of(said: &str) -> usize {
-    match said.trim().parse() {
-        Ok(limit @ 1..) => limit,
-        _ => {
-            // Nobody to answer: this is asked in the middle of operations. Where standard error is closed nobody hears it.
-            let _ = writeln!(
-                std::io::stderr(),
-                "millpond: MILLPOND_THREADS={said:?} is passed over: write a number above 0"
-            );
-            usize::MAX
-        }
-    }
-}
-
-/// Limits how many threads one operation takes from now on, in the whole process; 0 is as many as there are. Results do not
-/// depend on it. Where several work, rayon takes memory for its threads and queues from the program's allocator, and nothing
-/// from a pool.
-///
-/// ```
-/// millpond::set_threads(1);
-/// assert_eq!(millpond::threads(), 1);
-/// ```
-pub fn set_threads(limit: usize) {
-    LIMIT.store(if limit == 0 { usize::MAX } else { limit }, Ordering::Relaxed);
-}
-
-#[cfg(feature = "rayon")]
-fn available() -> usize {
-    use std::sync::atomic::AtomicU32;
-    /// The process whose threads they are. A fork's child has none of them, and would wait for ever.
-    static PROCESS: AtomicU32 = AtomicU32::new(0);
-    let here = std::process::id();
-    match PROCESS.compare_exchange(0, here, Ordering::Relaxed, Ordering::Relaxed) {
-        Err(process) if process != here => 1,
-        _ => rayon::current_num_threads(),
-    }
-}
-
-#[cfg(not(feature = "rayon"))]
-fn available() -> usize {
-    1
-}
+use crate::threads::available;
+pub(super) use crate::threads::threads;
 
 /// Bytes of an output, or of what is summed, for each thread at least: to wake one and wait for it has to be small beside
 /// them even where it does not come at once. On two processors of which one was taken, two threads took a quarter longer
@@ -170,15 +99,4 @@ fn cut(out: &TensorMut<'_>, parts: usize) -> Option<(usize, usize)> {
     // Rounded, and neither part empty.
     let at = (size * (parts / 2) / parts).clamp(1, size - 1);
     Some((dim, at))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_no_number_of_threads_is_passed_over() {
-        assert_eq!(["1", " 12 "].map(limit_of), [1, 12]);
-        assert_eq!(["", "0", "-1", "all", "1.5"].map(limit_of), [usize::MAX; 5]);
-    }
 }

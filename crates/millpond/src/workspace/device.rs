@@ -14,9 +14,10 @@ pub use scratch::DeviceScratch;
 
 use super::arena::Arena;
 use super::{WorkspaceError, WorkspaceStats};
-use crate::cuda::{CudaError, CudaQueue, DeviceBuffer, DeviceTensor};
 use crate::dtype::{DType, Element};
 use crate::error::AllocError;
+use crate::gpu::{CudaError, CudaQueue, DeviceBuffer};
+use crate::tensor::DeviceTensor;
 use std::fmt;
 
 /// A [`Workspace`](crate::Workspace) on a device: named buffers and tensors, and room for temporaries that end with a scope, all

@@ -1,8 +1,9 @@
 //! Buffers and tensors that a workspace holds by name.
 
 use super::by_name::ByName;
+use crate::block::Memory;
 use crate::block::{ALIGN, bytes_of};
-use crate::buffer::{Buffer, Memory};
+use crate::buffer::Buffer;
 use crate::dtype::DType;
 use crate::error::AllocError;
 use crate::storage::Storage;

@@ -1,9 +1,9 @@
 //! Workspaces: what stays, what ends with a scope, and what asks the pool.
 
 use super::*;
-use crate::block::fake;
 use crate::error::AllocError;
 use crate::tensor::Scalar;
+use crate::unpooled::fake;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};

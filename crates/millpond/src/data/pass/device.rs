@@ -4,11 +4,11 @@ use super::super::error::DataError;
 use super::super::sieve::{Draw, Sieve};
 use super::{Clock, From, Over, Pass, Plan, Progress, Reader, Ring, Take};
 use crate::buffer::Buffer;
-use crate::cuda::{
+use crate::dtype::Element;
+use crate::gpu::{
     CudaError, CudaPinned, CudaStream, DeviceBuffer, DevicePool, Mark, Transfer, TransferError, is_known,
     settle_on, upload_part,
 };
-use crate::dtype::Element;
 use crate::unpooled::Unpooled;
 use std::fmt;
 use std::time::Instant;

@@ -9,10 +9,9 @@ use crate::error::AllocError;
 use crate::event::PoolLabel;
 use crate::fork::Participant;
 use crate::os;
-use crate::pool::by_a_source;
 use crate::ranked::{Locked, Rank, Ranked};
-use crate::recorder::session::quiet;
 use crate::recorder::{RecordError, facts, recorded_to};
+use crate::reentrancy::quiet;
 use crate::thread::{self, COUNTING};
 use crate::time::Time;
 use foldhash::fast::FixedState;
@@ -218,8 +217,8 @@ fn cause(pool: u64, error: &AllocError) -> u64 {
     }
 }
 
-/// A request was refused for good: has it written down if it is its turn, and answers the error, which names the file then. No
-/// lock of a pool is held, unless a source of another pool has asked.
+/// Writes a snapshot of a request that was refused for good, if it is its turn. Returns the error, which then names the file. The caller
+/// holds no lock of a pool.
 #[cold]
 #[inline(never)]
 pub(crate) fn told(
@@ -231,8 +230,8 @@ pub(crate) fn told(
     if !ARMED.load(Ordering::Acquire) || !error.is_out_of_memory() || error.snapshot().is_some() {
         return error;
     }
-    // Asked by a source, which is under its pool's lock: that pool's own refusal follows. And what is our own is nobody's request.
-    if by_a_source() || thread::inside() & COUNTING != 0 {
+    // A request of the library itself is nobody's request.
+    if thread::inside() & COUNTING != 0 {
         return error;
     }
     let _quiet = quiet();

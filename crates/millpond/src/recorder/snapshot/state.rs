@@ -3,7 +3,8 @@
 use super::room::{Held, Room, Sums};
 use crate::event::PoolLabel;
 use crate::ledger::{Ledger, Record};
-use crate::pool::{PoolHeap, PoolStats};
+use crate::registry::{LivePool, live_pools};
+use crate::stats::PoolStats;
 use std::sync::Arc;
 
 /// Ranges of one pool that are told apart.
@@ -67,87 +68,33 @@ pub(super) struct State {
     pub(super) room: Room,
 }
 
-/// A pool that is looked at.
-enum Pool {
-    Host(&'static PoolHeap),
-    #[cfg(feature = "cuda")]
-    Device(crate::cuda::DevicePool),
-}
-
-impl Pool {
-    fn all() -> Vec<Self> {
-        let hosts = crate::pool::all_heaps().into_iter().map(Self::Host);
-        #[cfg(feature = "cuda")]
-        let hosts = hosts.chain(crate::cuda::live_pools().into_iter().map(Self::Device));
-        hosts.collect()
-    }
-
-    fn label(&self) -> PoolLabel {
-        match self {
-            Self::Host(heap) => heap.watchers().pool().clone(),
-            #[cfg(feature = "cuda")]
-            Self::Device(pool) => pool.label(),
-        }
-    }
-
-    fn stats(&self) -> PoolStats {
-        match self {
-            Self::Host(heap) => heap.stats(),
-            #[cfg(feature = "cuda")]
-            Self::Device(pool) => pool.stats(),
-        }
-    }
-
-    fn ledger(&self) -> Option<Arc<Ledger>> {
-        match self {
-            Self::Host(heap) => heap.ledger(),
-            #[cfg(feature = "cuda")]
-            Self::Device(pool) => pool.ledger(),
-        }
-    }
-
-    fn each_range(&self, each: &mut dyn FnMut(u64, u64)) {
-        match self {
-            Self::Host(heap) => heap.each_range(each),
-            #[cfg(feature = "cuda")]
-            Self::Device(pool) => pool.each_range(each),
-        }
-    }
-
-    /// Blocks whose places are known: address, bytes, stream. Answers whether any are.
-    fn each_placed(&self, each: &mut dyn FnMut(u64, u64, u32)) -> bool {
-        match self {
-            Self::Host(heap) => heap.each_placed(&mut |address, bytes| each(address, bytes, 0)),
-            #[cfg(feature = "cuda")]
-            Self::Device(pool) => pool.each_placed(each),
-        }
-    }
-}
-
 impl State {
     /// Looks at all pools, of which the `most` largest blocks are kept apart; none where there is no memory to do it in.
     ///
     /// Each pool is looked at for itself. At rest that is one moment; of a program at work blocks may come and go meanwhile.
     pub(super) fn look(most: usize) -> Option<Self> {
-        let pools = Pool::all();
-        let count = |pool: &Pool| match pool.ledger() {
+        let pools = live_pools();
+        let count = |pool: &dyn LivePool| match pool.account() {
             Some(ledger) => ledger.blocks(),
             None => {
                 let stats = pool.stats();
                 stats.allocations.saturating_sub(stats.frees)
             }
         };
-        let blocks = pools.iter().map(count).fold(0, u64::saturating_add);
+        let blocks = pools
+            .iter()
+            .map(|pool| count(&**pool))
+            .fold(0, u64::saturating_add);
         let mut room = Room::new(blocks, most)?;
-        let look = |(at, pool): (usize, &Pool)| look_at(pool, at as u32, &mut room);
+        let look = |(at, pool): (usize, &Box<dyn LivePool>)| look_at(&**pool, at as u32, &mut room);
         let seen = pools.iter().enumerate().map(look).collect();
         room.finish();
         Some(Self { pools: seen, room })
     }
 }
 
-fn look_at(pool: &Pool, at: u32, room: &mut Room) -> Seen {
-    let ledger = pool.ledger();
+fn look_at(pool: &dyn LivePool, at: u32, room: &mut Room) -> Seen {
+    let ledger = pool.account();
     let mut found = Sums::default();
     let known = match &ledger {
         Some(ledger) => {

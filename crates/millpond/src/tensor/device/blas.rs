@@ -4,7 +4,7 @@
 //! one, so where the product's rows are contiguous its transpose is formed, of the transposed factors in the other order.
 
 use super::product::{Batches, Matrices};
-use crate::cuda::Gemm;
+use crate::gpu::Gemm;
 
 /// Calls that several dimensions of batches may take: what is more is for the kernel, which takes one launch.
 const CALLS: usize = 64;

@@ -2,9 +2,9 @@
 
 use super::operand::DeviceOperand;
 use super::{DeviceTensor, DeviceTensorMut};
-use crate::cuda::CudaQueue;
 use crate::device::Device;
 use crate::dtype::Element;
+use crate::gpu::CudaQueue;
 use crate::tensor::Tensor;
 use crate::tensor::copy::{Destination, SharedOrCopied};
 use crate::tensor::error::TensorError;

@@ -2,10 +2,10 @@
 
 use super::storage::Side;
 use super::{DeviceTensor, DeviceTensorMut};
-use crate::cuda::kernels::{self, Entry, Wide};
-use crate::cuda::launch::{Arguments, Launch, Shape, THREADS, sealed};
-use crate::cuda::{CudaQueue, CudaStream, Gemm, KernelArg, KernelArgMut, PARTS, products};
 use crate::dtype::DType;
+use crate::gpu::kernels::{self, Entry, Wide};
+use crate::gpu::launch::{Arguments, Launch, Shape, THREADS, sealed};
+use crate::gpu::{CudaQueue, CudaStream, Gemm, KernelArg, KernelArgMut, PARTS, products};
 use crate::tensor::error::TensorError;
 use crate::tensor::layout::{Layout, MAX_RANK};
 use crate::tensor::walk::Walk;

@@ -2,8 +2,8 @@
 
 use super::DeviceTensor;
 use super::storage::DeviceStorage;
-use crate::cuda::CudaQueue;
 use crate::dtype::{DType, Element};
+use crate::gpu::CudaQueue;
 use crate::tensor::error::TensorError;
 use crate::tensor::layout::Layout;
 use crate::tensor::scalar::Scalar;

@@ -3,8 +3,8 @@
 use super::blas;
 use super::launch::{Target, Task, walk};
 use super::storage::Side;
-use crate::cuda::kernels::Entry;
-use crate::cuda::launch::{Arguments, BLOCKS, Shape};
+use crate::gpu::kernels::Entry;
+use crate::gpu::launch::{Arguments, BLOCKS, Shape};
 use crate::tensor::error::TensorError;
 use crate::tensor::layout::Layout;
 use crate::tensor::walk::Walk;

@@ -1,9 +1,9 @@
 //! Memory on a device for elements of a type, and the one way to its bytes from the host.
 
-use crate::cuda::{CudaQueue, CudaStream, DeviceBuffer, DevicePool, kernels};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::AllocError;
+use crate::gpu::{CudaQueue, CudaStream, DeviceBuffer, DevicePool, kernels};
 use crate::tensor::error::TensorError;
 use crate::tensor::layout::Layout;
 use std::fmt;

@@ -3,8 +3,9 @@
 use super::abi::{DLTensor, READ_ONLY};
 use super::error::DlpackError;
 use super::managed::{Form, ManagedTensor};
+use crate::block::Origin;
 use crate::block::{ALIGN, Foreign};
-use crate::buffer::{Buffer, Origin};
+use crate::buffer::Buffer;
 use crate::dtype::DType;
 use crate::pool::Pool;
 use crate::pools::draw;

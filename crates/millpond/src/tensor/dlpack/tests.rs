@@ -1,10 +1,10 @@
 //! Structures of others, those that no library would make among them, and what becomes of their deleters.
 
 use super::*;
-use crate::block::fake;
 use crate::dtype::{DType, Element};
 use crate::error::AllocError;
 use crate::tensor::{Tensor, TensorError};
+use crate::unpooled::fake;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;

@@ -52,7 +52,7 @@ fn pool(name: &str) -> Pool {
     Pool::builder().name(name).host().expect("a pool")
 }
 
-fn table(from: &impl crate::buffer::Origin) -> Tensor {
+fn table(from: &impl crate::block::Origin) -> Tensor {
     Tensor::full_in(from, [4, 4], 2.0f32).expect("room")
 }
 

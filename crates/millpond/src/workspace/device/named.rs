@@ -1,8 +1,9 @@
 //! Buffers and tensors that a workspace on a device holds by name.
 
-use crate::cuda::{CudaQueue, DeviceBuffer, DeviceTensor};
 use crate::dtype::{DType, Element};
 use crate::error::AllocError;
+use crate::gpu::{CudaQueue, DeviceBuffer};
+use crate::tensor::DeviceTensor;
 use crate::workspace::WorkspaceError;
 use crate::workspace::by_name::ByName;
 use crate::workspace::named::Kind;

@@ -1,9 +1,10 @@
 //! A scope's hold on an arena of a device.
 
 use super::refused;
-use crate::cuda::{CudaError, CudaQueue, CudaStream, DeviceBuffer, DeviceSlice, DeviceTensorMut, settle_on};
 use crate::dtype::{DType, Element};
 use crate::error::AllocError;
+use crate::gpu::{CudaError, CudaQueue, CudaStream, DeviceBuffer, DeviceSlice, settle_on};
+use crate::tensor::DeviceTensorMut;
 use crate::tensor::TensorError;
 use crate::workspace::arena::{Arena, Chunk, Room, Scope};
 use std::cell::RefCell;

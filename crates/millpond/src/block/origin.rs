@@ -1,0 +1,45 @@
+//! What blocks are allocated from: a pool, a tenant of a pool, or a source without a pool.
+
+use super::Owner;
+use crate::pool::Pool;
+
+/// What the types that hold memory allocate from.
+pub(crate) trait Memory {
+    /// Returns the owner of the blocks.
+    fn owner(&self) -> Owner;
+}
+
+/// What memory is allocated from: a [`Pool`], a [`Tenant`](crate::Tenant) of one, or an [`Unpooled`](crate::Unpooled) source. No other
+/// type can implement it.
+pub trait Origin {
+    /// Returns the owner of the blocks.
+    #[doc(hidden)]
+    fn handle(&self) -> Handle;
+}
+
+/// The owner of blocks, which code outside this crate can only pass on.
+#[derive(Debug)]
+pub struct Handle(pub(crate) Owner);
+
+/// Implements [`Origin`] for a type that is [`Memory`].
+macro_rules! origin {
+    ($from:ty) => {
+        impl crate::block::Origin for $from {
+            #[inline]
+            fn handle(&self) -> crate::block::Handle {
+                crate::block::Handle(crate::block::Memory::owner(self))
+            }
+        }
+    };
+}
+
+pub(crate) use origin;
+
+impl Memory for Pool {
+    #[inline]
+    fn owner(&self) -> Owner {
+        Owner::Pool(self.heap())
+    }
+}
+
+origin!(Pool);

@@ -1,0 +1,36 @@
+//! An open device as recordings, the monitor and the readings of memory pressure see it.
+
+use super::device::{CudaDevice, DeviceMemory, open_devices};
+use super::nvml::ManagementLibrary;
+use crate::device::{self, Device, OpenDevice};
+use std::sync::OnceLock;
+
+/// Has the devices that this process has opened listed among the open devices.
+pub(super) fn provide() {
+    device::provide(|| {
+        let open = |device| -> Box<dyn OpenDevice> { Box::new(device) };
+        open_devices().into_iter().map(open).collect()
+    });
+}
+
+impl OpenDevice for CudaDevice {
+    fn device(&self) -> Device {
+        Device::Cuda(self.number())
+    }
+
+    fn name(&self) -> &str {
+        CudaDevice::name(self)
+    }
+
+    fn memory(&self) -> Option<(u64, u64)> {
+        let DeviceMemory { free, total } = CudaDevice::memory(self).ok()?;
+        Some((free, total))
+    }
+
+    /// Asks NVIDIA's management library, which is loaded for the first device that is asked.
+    fn processes(&self) -> Option<Vec<(u32, Option<u64>)>> {
+        static LIBRARY: OnceLock<Option<ManagementLibrary>> = OnceLock::new();
+        let library = LIBRARY.get_or_init(|| ManagementLibrary::load().ok());
+        library.as_ref()?.processes(&self.pci_bus().ok()?)
+    }
+}

@@ -1,0 +1,47 @@
+//! The memory of a graph: a pool beside the one it was begun with.
+
+use super::kept::Kept;
+use super::{DevicePool, Parts, Shared};
+use crate::event::PoolLabel;
+use crate::gpu::error::CudaError;
+use crate::gpu::source::CudaSource;
+use crate::memory::MemoryKind;
+use crate::pool::{Charged, next_number};
+use millpond_engine::policies::Millpond;
+use millpond_engine::{Engine, MillpondConf, Policy};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl DevicePool {
+    /// A pool that takes no more than this one may, is charged to the same and watched by the same, and gives nothing back before
+    /// it ends.
+    pub(in crate::gpu) fn for_graph(&self) -> Result<Self, CudaError> {
+        let of = &self.0.parts;
+        let policy = Box::new(Millpond::new(&MillpondConf::default()));
+        let sharing = self.0.core()?.source().sharing().clone();
+        let source = CudaSource::shared(&of.device, of.memory, sharing)?;
+        let (number, flow) = (next_number(), Arc::default());
+        let charged = Charged::new(source, of.limit.clone(), of.reserved.clone(), Arc::clone(&flow));
+        let name = format!("{}, a graph", of.name);
+        let label = PoolLabel::new(number, &name, MemoryKind::Device, of.device.number());
+        let label = label.under(policy.name());
+        let made = Shared::new(Parts {
+            device: of.device.clone(),
+            memory: of.memory,
+            number,
+            name,
+            limit: of.limit.clone(),
+            engine: Engine::new(policy, Kept::new(charged, true)),
+            flow,
+            budget: of.budget.clone(),
+            reserved: of.reserved.clone(),
+            retain: MillpondConf::default().retain,
+            zero_on_reuse: self.0.zero_on_reuse.load(Ordering::Relaxed),
+            leak_report: false,
+            direct: false,
+            of_graph: true,
+        });
+        made.change_watchers(|_| (self.0.watchers().for_pool(label), ()));
+        Ok(Self(made))
+    }
+}

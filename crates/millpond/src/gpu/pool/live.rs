@@ -1,0 +1,101 @@
+//! A pool of a device as recordings, the monitor and the profiler see it.
+
+use super::DevicePool;
+use super::shared::all_pools;
+use super::upkeep::stats_of;
+use crate::budget::Budget;
+use crate::device::Device;
+use crate::event::PoolLabel;
+use crate::ledger::{Ledger, Tracking};
+use crate::registry::{self, Kind, LivePool, Look};
+use crate::stats::PoolStats;
+use crate::watchers::Watchers;
+#[cfg(feature = "record")]
+use millpond_engine::PieceState;
+use std::sync::Arc;
+
+/// Has the pools of devices listed among the live pools.
+pub(super) fn provide() {
+    registry::provide(Kind::Device, || {
+        let live = |pool| -> Box<dyn LivePool> { Box::new(DevicePool(pool)) };
+        all_pools().into_iter().map(live).collect()
+    });
+}
+
+impl LivePool for DevicePool {
+    fn label(&self) -> PoolLabel {
+        self.0.watchers().pool().clone()
+    }
+
+    fn device(&self) -> Device {
+        Device::Cuda(self.0.parts.device.number())
+    }
+
+    fn stats(&self) -> PoolStats {
+        DevicePool::stats(self)
+    }
+
+    /// Returns `None` while another thread is in the engine, because that thread may be waiting for the device.
+    fn look(&self) -> Option<Look> {
+        self.0.try_with_core(|core| Look {
+            stats: stats_of(core),
+            stalls: core.memory.stats().stalls,
+            policy: core.memory.policy().name(),
+        })
+    }
+
+    fn limit(&self) -> Option<u64> {
+        Some(DevicePool::limit(self)).filter(|bytes| *bytes < u64::MAX)
+    }
+
+    fn budgets(&self) -> Vec<Budget> {
+        let parts = &self.0.parts;
+        parts.budget.iter().chain(&parts.reserved).cloned().collect()
+    }
+
+    fn is_closed(&self) -> bool {
+        false
+    }
+
+    fn watchers(&self) -> Arc<Watchers> {
+        self.0.watchers()
+    }
+
+    fn change_watchers(&self, change: &dyn Fn(&Watchers) -> Watchers) {
+        self.0.change_watchers(|watchers| (change(watchers), ()));
+    }
+
+    fn passing_account(&self) -> Arc<Ledger> {
+        let made = Arc::new(Ledger::builder(Tracking::All).times(true).stacks(true).build());
+        made.set_passing(true);
+        made
+    }
+
+    #[cfg(feature = "record")]
+    /// Lists the ranges in the order of the policy, under the pool's lock. In a forked process there are none.
+    fn each_range(&self, each: &mut dyn FnMut(u64, u64)) {
+        let _ = self.0.with_core(|core| {
+            core.memory.policy().layout(&mut |piece| {
+                if piece.state != PieceState::Unmapped {
+                    each(piece.address, piece.bytes);
+                }
+            });
+        });
+    }
+
+    #[cfg(feature = "record")]
+    /// Lists the blocks that callers hold, and those that wait for a stream, under the pool's lock. The stream is 0, because the placement
+    /// does not know it.
+    fn each_placed(&self, each: &mut dyn FnMut(u64, u64, u32)) -> bool {
+        let told = self.0.with_core(|core| {
+            let returned = &core.returned;
+            core.memory.policy().layout(&mut |piece| {
+                let came_back = || returned.iter().any(|of| of.block.address() == piece.address);
+                if piece.state == PieceState::Live && !came_back() {
+                    each(piece.address, piece.bytes, 0);
+                }
+            });
+        });
+        told.is_ok()
+    }
+}

@@ -1,0 +1,123 @@
+//! A pool as the thread knows it that gives memory back in the background.
+//!
+//! Whoever takes memory from a device's addresses waits for the device first, under the pool's lock. In the background nobody is to
+//! pay for that: memory goes back at a tick at which no stream that pools of the device know has work, and no capture goes on.
+//! A tick at any other time does not count, nor one at which another thread is at the pool: it may be waiting for the device. As long as nothing can have been idle for long enough, the driver is not asked anything.
+
+use super::shared::{Shared, lock, pools_of};
+use super::state::Core;
+use crate::gpu::{fork, graph};
+use crate::pool::{Lookout, Ward};
+use crate::pressure::Pressure;
+use millpond_engine::Mark;
+use std::sync::{Arc, Weak};
+
+/// Keeps no pool open.
+pub(super) struct DeviceWard(Weak<Shared>);
+
+impl DeviceWard {
+    pub(super) fn of(pool: &Arc<Shared>) -> Self {
+        Self(Arc::downgrade(pool))
+    }
+
+    /// The pool, unless it has ended or is that of the process which this one was forked from.
+    fn pool(&self) -> Option<Arc<Shared>> {
+        let here = !fork::is_forked();
+        here.then(|| self.0.upgrade()).flatten()
+    }
+}
+
+impl Ward for DeviceWard {
+    fn key(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+
+    fn is_closed(&self) -> bool {
+        fork::is_forked() || self.0.strong_count() == 0
+    }
+
+    fn pass_time(&self) {
+        let Some(pool) = self.pool() else { return };
+        // Under the lock, as the rules may be changed meanwhile.
+        let may_give_back = pool.try_peek(|core| {
+            let may = pool.may_give_back(core);
+            // With blocks that wait for streams, the engine would ask how far these are.
+            if !may && core.awaits_nothing() {
+                core.pass_tick();
+            }
+            may
+        });
+        if may_give_back == Some(true) {
+            let _ = pool.try_with_core(|core| core.memory.collect());
+            pool.at_rest(Core::pass_tick);
+        }
+    }
+
+    fn idle_bytes(&self) -> u64 {
+        let pool = self.pool();
+        let idle = pool.and_then(|pool| pool.try_with_core(|core| core.idle_bytes()));
+        idle.unwrap_or(0)
+    }
+
+    fn is_scarce(&self, lookout: &Lookout, _: &mut Option<Pressure>) -> bool {
+        let memory = self.pool().and_then(|pool| pool.parts.device.memory().ok());
+        memory.is_some_and(|memory| lookout.is_passed(memory.total.saturating_sub(memory.free), memory.total))
+    }
+
+    fn relieve(&self) -> bool {
+        let gave = |pool: Arc<Shared>| pool.at_rest(|core| core.memory.release_cached());
+        self.pool().is_some_and(gave)
+    }
+}
+
+impl Core {
+    /// Time passes for the policy, which may give back what was idle for long.
+    pub(super) fn pass_tick(&mut self) {
+        self.ticks += 1;
+        self.memory.mark(Mark::Ticks(1));
+    }
+
+    fn awaits_nothing(&self) -> bool {
+        let stats = self.memory.stats();
+        stats.active.current == stats.allocated.current
+    }
+
+    /// Bytes held from the device that no block has, nor work that is still to be done.
+    fn idle_bytes(&self) -> u64 {
+        let active = self.memory.stats().active.current;
+        self.reserved().current.saturating_sub(active)
+    }
+
+    fn is_at_rest(&self) -> bool {
+        self.memory.source().inner().source().is_idle()
+    }
+}
+
+impl Shared {
+    /// Whether anything can be given back at the next tick, by the policy's rules.
+    fn may_give_back(&self, core: &Core) -> bool {
+        let retain = lock(&self.retain);
+        retain.high_water.is_some() || core.ticks >= retain.decay
+    }
+
+    /// Does something for which the device has to be waited for, if there is nothing to wait for; answers whether it was done.
+    fn at_rest(&self, work: impl FnOnce(&mut Core)) -> bool {
+        let others = pools_of(self.parts.device.number());
+        let mut others = others
+            .iter()
+            .filter(|other| !std::ptr::eq(&raw const ***other, self));
+        if graph::are_captured()
+            || !others.all(|other| other.try_peek(|core| core.is_at_rest()) == Some(true))
+        {
+            return false;
+        }
+        let done = self.try_with_core(|core| {
+            let rests = core.is_at_rest();
+            if rests {
+                work(core);
+            }
+            rests
+        });
+        done == Some(true)
+    }
+}

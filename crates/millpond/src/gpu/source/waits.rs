@@ -1,0 +1,171 @@
+//! Waiting for whoever uses memory before it goes back, and what goes back later because that could not be.
+
+use super::{CudaSource, Way};
+use crate::gpu::error::{CudaError, insist};
+use crate::gpu::streams::Streams;
+use std::mem::{replace, take};
+
+/// What was given back, and is still held until its streams can be waited for: addresses of segments, addresses and bytes of whole
+/// handles, and ranges to be released when nothing is mapped there any more.
+#[derive(Debug, Default)]
+pub(super) struct Postponed {
+    pub(super) segments: Vec<u64>,
+    pub(super) parts: Vec<(u64, u64)>,
+    pub(super) ranges: Vec<u64>,
+}
+
+impl Postponed {
+    pub(super) fn is_empty(&self) -> bool {
+        self.segments.is_empty() && self.parts.is_empty() && self.ranges.is_empty()
+    }
+}
+
+impl CudaSource {
+    /// Waits for the streams that have used this memory, and has go what was given back before; answers whether they came to their
+    /// end. Where others capture one of them they cannot be waited for now, and nothing is. A call that fails once is made again:
+    /// only a device that does not answer at all is lost.
+    pub(super) fn wait_for_device(&mut self) -> bool {
+        if self.lost.is_some() {
+            return false;
+        }
+        match self.streams.synchronize() {
+            Ok(()) => {
+                self.events().all_passed();
+                self.disordered = false;
+                self.end_postponed();
+                self.lost.is_none()
+            }
+            Err(error) => {
+                if !error.is_of_capture() {
+                    self.lost = Some(error);
+                }
+                false
+            }
+        }
+    }
+
+    /// Whether blocks may be handed out: the device is not lost, and what the engine takes for ordered is.
+    ///
+    /// # Errors
+    /// [`CudaError::Captured`] until the streams can be waited for, and what made the device of no use.
+    pub(in crate::gpu) fn usable(&mut self) -> Result<(), CudaError> {
+        if self.disordered {
+            self.wait_for_device();
+        }
+        match self.lost {
+            Some(error) => Err(error),
+            None if self.disordered => Err(CudaError::Captured),
+            None => Ok(()),
+        }
+    }
+
+    /// The streams were waited for.
+    fn end_postponed(&mut self) {
+        if self.postponed.is_empty() {
+            return;
+        }
+        let Ok(_current) = self.enter() else { return };
+        for address in take(&mut self.postponed.segments) {
+            self.end_segment(address);
+        }
+        for (address, bytes) in take(&mut self.postponed.parts) {
+            self.end_parts(address, bytes);
+        }
+        self.end_postponed_ranges();
+    }
+
+    fn end_segment(&mut self, address: u64) {
+        let Some((bytes, start)) = self.segments.get(&address).copied() else {
+            return;
+        };
+        if self.give_plain(start).is_err_and(|error| error.is_of_capture()) {
+            self.postponed.segments.push(address);
+            return;
+        }
+        self.segments.remove(&address);
+        self.used -= bytes;
+    }
+
+    fn end_parts(&mut self, address: u64, bytes: u64) {
+        let parts = self.tiles(address, bytes).unwrap_or_default();
+        let outcome = self.unmap(&parts);
+        let unmapped = outcome.map_or_else(|(unmapped, _)| unmapped, |()| parts.len());
+        for (at, part) in &parts[..unmapped] {
+            self.release_handle(part.handle);
+            self.used -= part.bytes;
+            self.parts.remove(at);
+        }
+        if let Err((_, error)) = outcome {
+            if error.is_of_capture() {
+                let at = parts[unmapped].0;
+                self.postponed.parts.push((at, address + bytes - at));
+            } else {
+                // Still mapped: the pages can serve nobody, and stay counted.
+                self.lost = Some(error);
+            }
+        }
+    }
+
+    /// Releases the ranges in which nothing is mapped any more. One that the driver keeps stays reserved.
+    pub(super) fn end_postponed_ranges(&mut self) {
+        let Ok(_current) = self.enter() else { return };
+        for address in take(&mut self.postponed.ranges) {
+            let Some(bytes) = self.ranges.get(&address).copied() else {
+                continue;
+            };
+            if !self.is_bare(address, bytes) {
+                self.postponed.ranges.push(address);
+                continue;
+            }
+            // SAFETY: reserved by us, with nothing mapped there.
+            if unsafe { self.driver().address_free(address, bytes as usize) }.is_ok() {
+                self.ranges.remove(&address);
+            }
+        }
+    }
+
+    /// Gives all back; answers whether it is over. Of a lost device nothing can be given back: its memory went with it.
+    pub(super) fn end(&mut self) -> bool {
+        if !self.wait_for_device() {
+            return self.lost.is_some();
+        }
+        let Ok(_current) = self.enter() else { return true };
+        for (at, part) in take(&mut self.parts) {
+            if self.unmap(&[(at, part)]).is_ok() {
+                self.release_handle(part.handle);
+            }
+        }
+        for (address, bytes) in take(&mut self.ranges) {
+            // SAFETY: reserved by us, with nothing mapped there any more.
+            let _ = insist(|| unsafe { self.driver().address_free(address, bytes as usize) });
+        }
+        for (_, start) in take(&mut self.segments).into_values() {
+            // What the driver will not have it frees with the context.
+            let _ = self.give_plain(start);
+        }
+        self.events().end(self.driver());
+        if let Way::Pooled(pool, _) = self.way {
+            // SAFETY: the pool is ours, and nothing of it is held any more.
+            let _ = insist(|| unsafe { self.driver().pool_destroy(pool) });
+        }
+        true
+    }
+
+    /// All that is held, as a source of its own; nothing is left here.
+    pub(super) fn remains(&mut self) -> Self {
+        // Who made them has promised that they live as long as the source did.
+        self.streams.outlive_others(true);
+        Self {
+            device: self.device.clone(),
+            way: self.way.clone(),
+            sharing: self.sharing.clone(),
+            ranges: take(&mut self.ranges),
+            segments: take(&mut self.segments),
+            parts: take(&mut self.parts),
+            streams: replace(&mut self.streams, Streams::new(&self.device)),
+            events: take(&mut self.events),
+            postponed: take(&mut self.postponed),
+            ..*self
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Accounts of live blocks that pools keep only while somebody counts.
+
+use super::{LivePool, live_pools};
+use crate::fork::Participant;
+use crate::ranked::{Locked, Rank, Ranked};
+use crate::reentrancy::inside;
+use crate::watchers::Watchers;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The number of [`Watching`]s. Locked while accounts begin or end for them.
+static COUNTING: Ranked<u32> = Ranked::new(Rank::Counting, 0);
+/// Whether there is any [`Watching`].
+static WANTED: AtomicBool = AtomicBool::new(false);
+
+static FORKS: Participant = Participant::new(Rank::Counting, || Box::new(COUNTING.lock()));
+
+fn counting() -> Locked<'static, u32> {
+    FORKS.register();
+    COUNTING.lock()
+}
+
+/// Keeps an account of live blocks in every pool, also in pools that are created later. The accounts that were begun for this end with the
+/// last value.
+#[derive(Debug)]
+pub(crate) struct Watching(());
+
+impl Watching {
+    pub(crate) fn begin() -> Self {
+        // Dropped after the lock.
+        let pools;
+        // Nothing that this allocates is asked of the program's pool under the lock.
+        let _inside = inside();
+        let mut counting = counting();
+        *counting += 1;
+        // Before the pools are listed: a pool that is created meanwhile either reads this or is in the list.
+        WANTED.store(true, Ordering::SeqCst);
+        pools = live_pools();
+        pools.iter().for_each(|pool| begin_account(&**pool));
+        Self(())
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        // Dropped after the lock.
+        let pools;
+        let _inside = inside();
+        let mut counting = counting();
+        *counting -= 1;
+        if *counting > 0 {
+            return;
+        }
+        WANTED.store(false, Ordering::SeqCst);
+        pools = live_pools();
+        pools.iter().for_each(|pool| end_passing_account(&**pool));
+    }
+}
+
+/// Returns whether a pool that is created now needs an account.
+pub(crate) fn are_wanted() -> bool {
+    WANTED.load(Ordering::SeqCst)
+}
+
+/// Begins an account of all blocks for as long as somebody counts, unless the pool has an account.
+pub(crate) fn begin_account(pool: &dyn LivePool) {
+    if pool.account().is_some() {
+        return;
+    }
+    let made = pool.passing_account();
+    pool.change_watchers(&|watchers| match watchers.ledger() {
+        // Another thread was first.
+        Some(_) => watchers.clone(),
+        None => watchers.with_ledger(Some(made.clone())),
+    });
+}
+
+/// Ends an account that [`begin_account`] began, unless somebody else relies on it.
+fn end_passing_account(pool: &dyn LivePool) {
+    let is_passing = |watchers: &Watchers| watchers.ledger().is_some_and(|ledger| ledger.is_passing());
+    if is_passing(&pool.watchers()) {
+        pool.change_watchers(&|watchers| {
+            if is_passing(watchers) {
+                watchers.with_ledger(None)
+            } else {
+                watchers.clone()
+            }
+        });
+    }
+}
+
+/// Returns the names of those of these pools, or of all pools, that keep an account of only some blocks.
+pub(crate) fn sampled(pools: &[u64]) -> Vec<String> {
+    let mut names = Vec::new();
+    for pool in live_pools() {
+        let label = pool.label();
+        let counts = pools.is_empty() || pools.contains(&label.id);
+        if counts && pool.account().is_some_and(|account| account.weight() > 1) {
+            names.push(label.name.to_string());
+        }
+    }
+    names
+}

@@ -1,0 +1,396 @@
+//! A recording while it runs: the rings into which threads write events, and the fast path to the ring of a thread.
+
+mod ring;
+mod told;
+
+pub(crate) use ring::Taker;
+use ring::{FRAMES, Putter, Ring};
+pub(crate) use told::{Lost, Told, What};
+
+use crate::event::{EventKind, Facts, PoolLabel};
+use crate::reentrancy::quiet;
+use crate::tag::Tag;
+use crate::thread;
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
+
+/// Room of one thread, unless something else is said: a thirtieth of a second of a program that tells five million events a second.
+pub(crate) const RING_BYTES: usize = 4 << 20;
+
+/// Which allocations have their stacks written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordStacks {
+    /// None.
+    Never,
+    /// One for so many bytes allocated on a thread, on average; larger blocks always.
+    Bytes(u64),
+    /// All.
+    Always,
+}
+
+/// See the module.
+pub(crate) struct Session {
+    number: u64,
+    /// What is told is taken.
+    active: AtomicBool,
+    stopping: AtomicBool,
+    ring_words: usize,
+    stacks: RecordStacks,
+    scribe: OnceLock<Thread>,
+    hurried: AtomicBool,
+    /// What the writing thread has not seen yet.
+    rings: Mutex<Vec<Arc<Ring>>>,
+    pools: Mutex<Vec<PoolLabel>>,
+    marks: Mutex<Vec<String>>,
+    /// Told by threads at their very end, which have no ring any more.
+    late: [AtomicU64; 3],
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("number", &self.number)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A thread's way to its ring.
+struct Mine {
+    session: u64,
+    putter: Putter,
+    /// Bytes until the next stack.
+    until: u64,
+    /// The pool that this thread has told of last, and the number of the change since when a recording is all it tells.
+    way: Way,
+    /// No stacks are written down.
+    plain: bool,
+}
+
+/// Of which pool something is told, after which change of those who watch it. Neither is ever another's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Way {
+    pub(crate) pool: u64,
+    pub(crate) change: u64,
+}
+
+thread_local! {
+    static MINE: RefCell<Option<Mine>> = const { RefCell::new(None) };
+}
+
+/// Tells of a block what can be told in few words, if the thread has told of this pool last. False where it was not told.
+///
+/// It is compiled for each thing that can happen, and part of its one caller, so that what is told stays in registers.
+#[inline(always)]
+pub(crate) fn tell_short<const ALLOCATED: bool>(way: Way, facts: &Facts) -> bool {
+    let put = MINE.try_with(|mine| {
+        let Ok(mut mine) = mine.try_borrow_mut() else {
+            return false;
+        };
+        let Some(mine) = &mut *mine else { return false };
+        let what = if ALLOCATED { What::Alloc } else { What::Free };
+        if mine.way != way {
+            return false;
+        }
+        let mut until = mine.until;
+        if ALLOCATED && !mine.plain {
+            let bytes = facts.requested as u64;
+            if bytes >= until {
+                return false;
+            }
+            until -= bytes;
+        }
+        let put = mine.putter.put_short(&told(what, way.pool as u32, facts));
+        if put {
+            mine.until = until;
+        }
+        put
+    });
+    put == Ok(true)
+}
+
+/// This is a child of a fork, whose thread had a way to a ring that nobody empties here.
+pub(crate) fn forget_way() {
+    let _ = MINE.try_with(|mine| {
+        if let Ok(mut mine) = mine.try_borrow_mut()
+            && let Some(mine) = &mut *mine
+        {
+            mine.way = Way::default();
+        }
+    });
+}
+
+#[inline(always)]
+fn told(what: What, pool: u32, facts: &Facts) -> Told {
+    Told {
+        what,
+        time: 0,
+        address: facts.address as u64,
+        requested: facts.requested as u64,
+        bytes: facts.bytes as u64,
+        pool,
+        stream: facts.stream,
+        tag: match what {
+            What::Free => 0,
+            _ => Tag::current().number(),
+        },
+    }
+}
+
+fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Session {
+    pub(crate) fn new(number: u64, ring_bytes: usize, stacks: RecordStacks) -> Self {
+        Self {
+            number,
+            active: AtomicBool::new(true),
+            stopping: AtomicBool::new(false),
+            ring_words: (ring_bytes / size_of::<u64>()).clamp(1 << 10, 1 << 28),
+            stacks,
+            scribe: OnceLock::new(),
+            hurried: AtomicBool::new(false),
+            rings: Mutex::default(),
+            pools: Mutex::default(),
+            marks: Mutex::default(),
+            late: Default::default(),
+        }
+    }
+
+    pub(crate) fn set_scribe(&self, thread: Thread) {
+        let _ = self.scribe.set(thread);
+    }
+
+    /// Whether any stacks are written down.
+    pub(crate) fn has_stacks(&self) -> bool {
+        self.stacks != RecordStacks::Never
+    }
+
+    pub(crate) fn is_active(&self) -> bool {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    /// Nothing that is told from now on is taken.
+    pub(crate) fn deactivate(&self) {
+        self.active.store(false, Ordering::Release);
+    }
+
+    /// Has the writing thread write what there is, and end.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.hurry();
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Wakes the writing thread, if nobody has since it was last at work.
+    fn hurry(&self) {
+        if !self.hurried.swap(true, Ordering::AcqRel)
+            && let Some(scribe) = self.scribe.get()
+        {
+            scribe.unpark();
+        }
+    }
+
+    /// The writing thread is at work.
+    pub(crate) fn is_at_work(&self) {
+        self.hurried.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn new_rings(&self) -> Vec<Arc<Ring>> {
+        std::mem::take(&mut lock(&self.rings))
+    }
+
+    pub(crate) fn new_pools(&self) -> Vec<PoolLabel> {
+        std::mem::take(&mut lock(&self.pools))
+    }
+
+    /// The words of a mark, once.
+    pub(crate) fn mark_of(&self, number: u64) -> String {
+        let mut marks = lock(&self.marks);
+        let mark = usize::try_from(number).ok().and_then(|at| marks.get_mut(at));
+        mark.map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Told by threads that had no ring any more.
+    pub(crate) fn late(&self) -> Lost {
+        let [events, allocated, freed] = self.late.each_ref().map(|count| count.load(Ordering::Relaxed));
+        Lost {
+            events,
+            allocated,
+            freed,
+        }
+    }
+
+    /// Who tells of a pool.
+    pub(crate) fn sink(self: &Arc<Self>, pool: &PoolLabel) -> Sink {
+        lock(&self.pools).push(pool.clone());
+        Sink {
+            session: Arc::clone(self),
+            pool: pool.id,
+        }
+    }
+
+    /// Writes down that something begins here.
+    pub(crate) fn mark(&self, text: &str) {
+        let _quiet = quiet();
+        let number = {
+            let mut marks = lock(&self.marks);
+            marks.push(text.to_owned());
+            marks.len() as u64 - 1
+        };
+        self.tell_moment(What::Mark, number);
+    }
+
+    pub(crate) fn step(&self, number: u64) {
+        self.tell_moment(What::Step, number);
+    }
+
+    fn tell_moment(&self, what: What, number: u64) {
+        let told = Told {
+            what,
+            time: 0,
+            address: 0,
+            requested: number,
+            bytes: 0,
+            pool: 0,
+            stream: 0,
+            tag: Tag::current().number(),
+        };
+        self.tell(&told, Way::default());
+    }
+
+    /// Tells the writing thread, and has the next one told in the shortest way if that is the same.
+    #[inline(never)]
+    fn tell(&self, told: &Told, way: Way) {
+        if !self.is_active() {
+            return;
+        }
+        let put = MINE.try_with(|mine| {
+            let Ok(mut mine) = mine.try_borrow_mut() else {
+                return false;
+            };
+            if mine.as_ref().is_none_or(|mine| mine.session != self.number) {
+                *mine = Some(self.admit());
+            }
+            if let Some(mine) = &mut *mine {
+                mine.way = way;
+                self.put(mine, told);
+            }
+            true
+        });
+        if put != Ok(true) {
+            self.tell_late(told);
+        }
+    }
+
+    fn put(&self, mine: &mut Mine, told: &Told) {
+        if told.what == What::Alloc && self.wants_stack(mine, told.requested) {
+            self.put_with_stack(mine, told);
+        } else if !mine.putter.put_short(told) {
+            mine.putter.put(told, &[], || self.hurry());
+        }
+    }
+
+    fn wants_stack(&self, mine: &mut Mine, bytes: u64) -> bool {
+        let every = match self.stacks {
+            RecordStacks::Never => return false,
+            RecordStacks::Always => return true,
+            RecordStacks::Bytes(every) => every.max(1),
+        };
+        let wants = bytes >= mine.until;
+        mine.until = if wants { every } else { mine.until - bytes };
+        wants
+    }
+
+    #[inline(never)]
+    fn put_with_stack(&self, mine: &mut Mine, told: &Told) {
+        let _quiet = quiet();
+        let mut frames = [0; FRAMES];
+        let mut len = 0;
+        crate::os::walk(FRAMES, |address| {
+            if let Some(place) = frames.get_mut(len) {
+                *place = address as u64;
+                len += 1;
+            }
+        });
+        let frames = frames.get(..len).unwrap_or_default();
+        mine.putter.put(told, frames, || self.hurry());
+    }
+
+    /// A ring for this thread.
+    #[cold]
+    #[inline(never)]
+    fn admit(&self) -> Mine {
+        let _quiet = quiet();
+        let ring = Arc::new(Ring::new(self.ring_words, thread::thread_number()));
+        let putter = Putter::new(&ring);
+        lock(&self.rings).push(ring);
+        Mine {
+            session: self.number,
+            putter,
+            until: 0,
+            way: Way::default(),
+            plain: !self.has_stacks(),
+        }
+    }
+
+    #[cold]
+    fn tell_late(&self, told: &Told) {
+        let [events, allocated, freed] = &self.late;
+        events.fetch_add(1, Ordering::Relaxed);
+        match told.what {
+            What::Alloc => allocated.fetch_add(told.requested, Ordering::Relaxed),
+            What::Free => freed.fetch_add(told.requested, Ordering::Relaxed),
+            _ => 0,
+        };
+    }
+}
+
+/// Tells a recording what happens to a pool. Pools have it among those who watch, and call it first: it takes less time than
+/// the way to a subscriber.
+#[derive(Clone, Debug)]
+pub(crate) struct Sink {
+    session: Arc<Session>,
+    pool: u64,
+}
+
+impl Sink {
+    /// The same of another pool.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn for_pool(&self, pool: &PoolLabel) -> Self {
+        self.session.sink(pool)
+    }
+
+    /// Whether it is of a recording with this number.
+    pub(crate) fn is_of(&self, session: &Session) -> bool {
+        self.session.number == session.number
+    }
+
+    #[inline]
+    fn tell(&self, what: What, facts: &Facts, change: u64) {
+        let way = Way {
+            pool: self.pool,
+            change,
+        };
+        self.session.tell(&told(what, self.pool as u32, facts), way);
+    }
+
+    /// Something has happened, as the pool tells it after a change of those who watch.
+    #[inline]
+    pub(crate) fn note(&self, kind: EventKind, facts: &Facts, change: u64) {
+        let what = match kind {
+            EventKind::Allocated => What::Alloc,
+            EventKind::Freed => What::Free,
+            EventKind::Refilled => What::Reserve,
+            EventKind::Trimmed => What::Release,
+            EventKind::Refused => What::Refused,
+        };
+        self.tell(what, facts, change);
+    }
+}
