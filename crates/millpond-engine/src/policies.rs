@@ -1,4 +1,4 @@
-//! The policies, one file each, and their names.
+//! The placement policies and their names.
 
 mod bfc;
 mod buckets;
@@ -37,7 +37,7 @@ pub use torch_native::TorchNative;
 
 type Build = fn(&Settings) -> Box<dyn Policy>;
 
-/// Every policy there is, in the order of reports.
+/// Every policy, in the order of reports.
 const ALL: &[(&str, Build)] = &[
     ("millpond", |s| Box::new(Millpond::new(&s.millpond))),
     ("planned", |s| {
@@ -58,23 +58,23 @@ const ALL: &[(&str, Build)] = &[
     ("none", |_| Box::new(NoPolicy::new())),
 ];
 
-/// A name that is no policy.
+/// The name does not belong to any policy.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("unknown policy '{name}'; there are {known}")]
 pub struct UnknownPolicy {
-    /// The name.
+    /// The unknown name.
     pub name: String,
-    /// The names there are.
+    /// The known names.
     pub known: String,
 }
 
-/// The names of all policies, in the order of reports.
+/// Returns the names of all policies, in the order of reports.
 pub fn names() -> impl Iterator<Item = &'static str> {
     ALL.iter().map(|(name, _)| *name)
 }
 
-/// The names of those that keep to settings of how much free memory is kept, and for how long: all that are made of
-/// [`Settings::millpond`].
+/// Returns the names of the policies that support settings for how much free memory is kept, and for how long. These
+/// are the policies built from [`Settings::millpond`].
 ///
 /// ```
 /// use millpond_engine::policies;
@@ -89,10 +89,10 @@ pub fn retaining() -> impl Iterator<Item = &'static str> {
         .map(|(name, _)| *name)
 }
 
-/// Makes the policy of a name.
+/// Creates the policy with this name.
 ///
 /// # Errors
-/// When there is none.
+/// Returns an error if there is no such policy.
 pub fn build(name: &str, settings: &Settings) -> Result<Box<dyn Policy>, UnknownPolicy> {
     match ALL.iter().find(|(known, _)| *known == name) {
         Some((_, build)) => Ok(build(settings)),

@@ -1,24 +1,24 @@
-//! `bfc`: the best-fit allocator with coalescing of TensorFlow and XLA, growing as needed.
+//! `bfc`: the growing best-fit allocator with coalescing of TensorFlow and XLA.
 //!
-//! The rules, as its source publishes them:
+//! The rules come from its published source:
 //!
-//! * sizes are rounded to 256 bytes; free chunks lie in 21 bins by power of two, each in order of size and
-//!   address, and bins are searched upwards: the best fit, lowest address first;
-//! * a chunk is split when what remains is at least the request, or at least 128 MiB; otherwise the
-//!   caller gets all of it;
-//! * neighbours join as soon as both are free, within one region;
-//! * regions start at 2 MiB and double with each growth, and until a request fits; never more than the
-//!   device has left, and a tenth less after each refusal down to the request;
-//! * when that fails, regions without a live chunk go back, and growth is tried once more.
+//! * Sizes are rounded to 256 bytes. Free chunks are kept in 21 bins by power of two, ordered by size and address. The
+//!   search goes upwards through the bins, so it finds the best fit with the lowest address.
+//! * A chunk is split if the remainder is at least the request or at least 128 MiB. Otherwise the caller gets the whole
+//!   chunk.
+//! * Neighbours in one region are joined as soon as both are free.
+//! * Regions start at 2 MiB and double with each growth, and further until the request fits. A region never exceeds the
+//!   device's free memory. After each refusal the size shrinks by a tenth, down to the request.
+//! * If that fails, regions without a live chunk are returned, and growth is tried once more.
 //!
-//! One pool serves all streams, as in the original, which knows only its own compute stream. So that
-//! this stays sound with several, a chunk remembers the streams that used it last, and another stream
-//! that takes it waits for them on the device; such waits are counted and are not the original's.
+//! One pool serves all streams, as in the original, which knows only its own compute stream. To make this sound with
+//! several streams, a chunk remembers the streams that last used it. Another stream that takes the chunk waits for them
+//! on the device. Such waits are counted, but the original does not have them.
 //!
-//! Added here: each private pool has regions of its own, and a request that would fail waits for the
-//! device first, in place of the original's waiting up to ten seconds for a free. Not modelled: taking
-//! the whole device at the start (`allow_growth` off), the share of it that is left to others, chunks
-//! stamped with a time, and the two-ended placement for fixed regions.
+//! Two rules are added. Each private pool has its own regions. A request that would fail waits for the device first,
+//! while the original waits up to ten seconds for a free. Four features are not modelled: taking the whole device at
+//! the start (`allow_growth` off), the share of the device that is left to others, chunks with timestamps, and the
+//! two-ended placement for fixed regions.
 
 use super::free_lists::FreeLists;
 use super::last_users::LastUsers;
@@ -32,9 +32,9 @@ use crate::supply::Supply;
 use std::collections::BTreeMap;
 
 const FIRST_REGION: u64 = 2 << 20;
-/// More than this is never left unused inside a chunk.
+/// The most bytes that may stay unused inside a chunk.
 const MAX_WASTE: u64 = 128 << 20;
-/// What is asked for after a refusal, in single precision as in the original.
+/// The factor for the size after a refusal, in single precision as in the original.
 const BACK_OFF: f32 = 0.9;
 
 struct Pool {
@@ -44,7 +44,7 @@ struct Pool {
     next_region: u64,
 }
 
-/// See the module.
+/// The `bfc` policy. The module describes its rules.
 #[derive(Default)]
 pub struct Bfc {
     lists: FreeLists,
@@ -54,7 +54,7 @@ pub struct Bfc {
 }
 
 impl Bfc {
-    /// There is nothing to set.
+    /// Creates the policy. It has no settings.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -67,7 +67,7 @@ impl Bfc {
         })
     }
 
-    /// An unlisted block, from the bins or a new region.
+    /// Returns an unlisted block from the bins or a new region.
     fn find(&mut self, supply: &mut Supply<'_>, group: Group, bytes: u64) -> Result<BlockId, SourceError> {
         let list = self.pool(group).list;
         match self.lists.take_best_fit(list, bytes) {
@@ -76,7 +76,7 @@ impl Bfc {
         }
     }
 
-    /// Adds a region, smaller than planned if the device has no more.
+    /// Adds a region. It is smaller than planned if the device does not have enough memory.
     fn extend(&mut self, supply: &mut Supply<'_>, group: Group, bytes: u64) -> Result<BlockId, SourceError> {
         let pool = self.pool(group);
         let list = pool.list;
@@ -92,7 +92,7 @@ impl Bfc {
                 Ok(segment) => break segment,
                 Err(error) => {
                     let less = ((size as f32 * BACK_OFF) as u64).next_multiple_of(UNIT);
-                    // Rounding up must not undo the step.
+                    // Rounding up must not cancel the decrease.
                     size = less.min(size - UNIT);
                     if size < bytes {
                         return Err(error);
@@ -114,7 +114,7 @@ impl Bfc {
         Ok(id)
     }
 
-    /// Regions without a live chunk, each as its one free chunk.
+    /// Returns the regions without a live chunk. Each one consists of one free chunk.
     fn free_regions(&self) -> Vec<BlockId> {
         let free = self
             .pools
@@ -125,7 +125,7 @@ impl Bfc {
             .collect()
     }
 
-    /// Gives wholly free regions back, if that can be enough for the request.
+    /// Returns wholly free regions to the source if this can free enough memory for the request.
     fn collect_garbage(&mut self, supply: &mut Supply<'_>, bytes: u64) {
         let regions = self.free_regions();
         let freed: u64 = regions.iter().map(|id| self.lists.space.bytes(*id)).sum();
@@ -134,7 +134,7 @@ impl Bfc {
         }
     }
 
-    /// Waits for the device: no block waits for a stream any more.
+    /// Waits for the device. Afterwards no block waits for a stream.
     fn synchronize(&mut self, supply: &mut Supply<'_>) {
         for block in supply.synchronize() {
             self.free(supply, block);

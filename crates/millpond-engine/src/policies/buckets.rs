@@ -1,21 +1,21 @@
-//! `buckets`: eleven ready-made sizes from 64 B to 64 KiB, and a list of exact sizes above.
+//! `buckets`: eleven prepared sizes from 64 B to 64 KiB, and a list of exact sizes above.
 //!
-//! TensorCore's host pool (sergiogallegos/tensorcore), by the rules its memory guide gives, with its
-//! source consulted where the guide is silent:
+//! This is TensorCore's host pool (sergiogallegos/tensorcore). The rules come from its memory guide, and from its
+//! source where the guide says nothing:
 //!
-//! * a request of up to 64 KiB takes a block of the next of the eleven powers of two;
-//! * three blocks of each bucket are there from the start; here they are carved from one slab, and a
-//!   bucket that has run empty gets a slab of three more;
-//! * a larger request reuses a block of exactly its size, and only that; otherwise the driver is asked;
-//! * in every list the block freed last is taken first; nothing is split or joined, and everything stays
-//!   cached until someone asks for its release.
+//! * A request of up to 64 KiB takes a block of the next of the eleven powers of two.
+//! * Each bucket has three blocks from the start. Here they are parts of one slab, and an empty bucket gets a slab of
+//!   three more.
+//! * A larger request reuses only a block of exactly its size. Otherwise the driver allocates a new one.
+//! * Every list returns the block that was freed last. Blocks are never split or joined, and they stay cached until a
+//!   caller requests their release.
 //!
-//! Where its source and its guide disagree, the guide is modelled: the source rounds small sizes to
-//! 8 bytes and not to a bucket, and a guard in its constructor keeps the first blocks from being made.
+//! Where the source and the guide disagree, this policy follows the guide. The source rounds small sizes to 8 bytes
+//! instead of a bucket, and a check in its constructor prevents the first blocks from being created.
 //!
-//! Added here: blocks lie on 256 bytes as on a device, so the buckets of 64 and 128 bytes hold blocks of
-//! 256; each stream and private pool has a pool of its own; when memory runs out the device is waited for
-//! and slabs without a live block go back. Not modelled: the fallback to the system's allocator.
+//! Three rules are added. Blocks are aligned to 256 bytes as on a device, so the buckets of 64 and 128 bytes hold
+//! blocks of 256. Each stream and private pool has a pool of its own. When memory runs out, the policy waits for the
+//! device and returns slabs without a live block. The fallback to the system's allocator is not modelled.
 
 use super::rounding::{UNIT, whole_units};
 use super::slabs::Slabs;
@@ -29,20 +29,20 @@ use std::collections::BTreeSet;
 
 const SMALLEST: u64 = 64;
 const LARGEST: u64 = 64 << 10;
-/// Blocks of a bucket made at once.
+/// Number of blocks of a bucket that are created at once.
 const BATCH: usize = 3;
 
-/// The bucket that serves a request; none above 64 KiB.
+/// Returns the bucket that serves a request, or `None` above 64 KiB.
 fn bucket(bytes: u64) -> Option<u64> {
     (bytes <= LARGEST).then(|| bytes.max(SMALLEST).next_power_of_two())
 }
 
-/// Bytes of a bucket's blocks.
+/// Returns the size of a bucket's blocks in bytes.
 fn cell_bytes(bucket: u64) -> u64 {
     bucket.max(UNIT)
 }
 
-/// The bucket of each of a pool's first blocks, in the order of their addresses.
+/// The bucket of each of a pool's first blocks, in address order.
 const FIRST: [u64; 11 * BATCH] = {
     let mut first = [SMALLEST; 11 * BATCH];
     let mut at = 0;
@@ -53,23 +53,23 @@ const FIRST: [u64; 11 * BATCH] = {
     first
 };
 
-/// See the module.
+/// The `buckets` policy. The module describes its rules.
 #[derive(Default)]
 pub struct Buckets {
     slabs: Slabs,
     free: WarmLists,
-    /// Pools whose first blocks were made, or could not be.
+    /// Pools for which the creation of the first blocks was tried.
     started: BTreeSet<(Group, Stream)>,
 }
 
 impl Buckets {
-    /// There is nothing to set.
+    /// Creates the policy. It has no settings.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes one slab for a block of each of these buckets; answers the blocks, not yet listed.
+    /// Reserves one slab with a block for each of these buckets. Returns the blocks, which are not yet listed.
     fn carve<const N: usize>(
         &mut self,
         supply: &mut Supply<'_>,
@@ -85,7 +85,7 @@ impl Buckets {
         Ok(cells)
     }
 
-    /// A new block for a list that is empty.
+    /// Creates a block for an empty list.
     fn take_new(&mut self, supply: &mut Supply<'_>, key: ListKey) -> Result<BlockId, SourceError> {
         if key.class <= LARGEST {
             let [first, rest @ ..] = self.carve(supply, key, [key.class; BATCH])?;
@@ -97,7 +97,7 @@ impl Buckets {
         Ok(id)
     }
 
-    /// A block for a list that is empty, giving back what it must.
+    /// Creates a block for an empty list. If memory is short, it returns cached memory to the source first.
     fn grow(&mut self, supply: &mut Supply<'_>, key: ListKey) -> Result<BlockId, SourceError> {
         match self.take_new(supply, key) {
             Err(error) if error.is_out_of_memory() => {}
@@ -113,7 +113,7 @@ impl Buckets {
         self.take_new(supply, key)
     }
 
-    /// Makes a pool's first blocks; a device too full for them is no reason to refuse a request.
+    /// Creates a pool's first blocks. A lack of memory for them is not an error.
     fn start(&mut self, supply: &mut Supply<'_>, key: ListKey) -> Result<(), SourceError> {
         match self.carve(supply, key, FIRST) {
             Ok(cells) => cells.into_iter().for_each(|id| self.free.push(id)),
@@ -158,7 +158,7 @@ impl Policy for Buckets {
 
     fn release_cached(&mut self, supply: &mut Supply<'_>) {
         for id in self.free.iter() {
-            // A slab that has gone took the names of its other cells along.
+            // Removing a slab also removed the identifiers of its other cells.
             if self.slabs.exists(id)
                 && let Some(segment) = self.slabs.remove_if_free(id)
             {

@@ -1,24 +1,25 @@
-//! `cuda-async`: the driver's stream-ordered pool, `cudaMallocAsync`, which keeps what it has.
+//! `cuda-async`: the driver's stream-ordered pool, `cudaMallocAsync`, which keeps its memory.
 //!
-//! The driver is closed. What its documents promise, and what is made of it here:
+//! The driver is closed source. The model follows its documentation:
 //!
-//! * memory freed on a stream is reused at once on that stream: best fit, split to 256 bytes, joined with
-//!   free neighbours of the same stream;
-//! * the pool may make the allocating stream wait for another and take what that one freed
-//!   (`reuse_allow_internal_dependencies`, on by default): done when the own list has no fit;
-//! * physical memory comes in pages of 2 MiB, mapped at addresses of the pool's own: the pool grows at the
-//!   lowest place with room, joining a free end;
-//! * fragmented memory is remapped to one place: when the device refuses to grow, it is waited for, and
-//!   whole free pages move to where the request fits; the rest is taken new;
-//! * unused memory of other pools goes back before a request is refused;
-//! * memory above the release threshold goes back at a synchronisation: the threshold is taken as
-//!   unlimited, as RMM and PyTorch set it.
+//! * Memory freed on a stream is reused at once on that stream. The search is best fit. Blocks are split to 256 bytes
+//!   and joined with free neighbours of the same stream.
+//! * The pool may make the allocating stream wait for another stream and take memory that the other stream freed
+//!   (`reuse_allow_internal_dependencies`, on by default). The model does so if the stream's own list has no fit.
+//! * Physical memory comes in pages of 2 MiB, mapped at the pool's own addresses. The pool grows at the lowest address
+//!   with room and joins the free block before it.
+//! * Fragmented memory is remapped to one place. If the device refuses growth, the model waits for the device and moves
+//!   whole free pages to a place where the request fits. It creates new pages for the rest.
+//! * Unused memory of other pools is returned before a request is refused.
+//! * Memory above the release threshold is returned at a synchronisation. The model assumes an unlimited threshold, as
+//!   RMM and PyTorch set it.
 //!
-//! An estimate: the documents say remapping comes before growth, but it needs frees the device has
-//! passed, and a recording does not tell which those were. Users report growth (pytorch#110194, rmm#1245),
-//! so growth comes first here. Not modelled: reuse because a wait already orders it or because the free is
-//! known to be complete (`reuse_follow_event_dependencies`, `reuse_allow_opportunistic`), which saves
-//! waits and changes no size; the driver's own classes for small sizes; sharing between processes.
+//! This policy is an estimate. The documentation says that remapping comes before growth. However, remapping needs
+//! frees that the device has completed, and a recording does not contain this information. Users report growth
+//! (pytorch#110194, rmm#1245), so growth comes first here. Several features are not modelled: reuse because a wait
+//! already orders it or because the free is known to be complete (`reuse_follow_event_dependencies`,
+//! `reuse_allow_opportunistic`), which saves waits and changes no size; the driver's own classes for small sizes;
+//! sharing between processes.
 
 mod pages;
 
@@ -31,17 +32,17 @@ use crate::space::{BlockId, Piece};
 use crate::supply::Supply;
 use std::collections::BTreeMap;
 
-/// See the module.
+/// The `cuda-async` policy. The module describes its rules.
 #[derive(Default)]
 pub struct CudaAsync {
     pages: Pages,
     pools: BTreeMap<Group, usize>,
-    /// By pool, the streams in order of first use, each with the number of its free list.
+    /// The streams of each pool in order of first use, with the number of their free list.
     streams: Vec<Vec<(Stream, u32)>>,
 }
 
 impl CudaAsync {
-    /// There is nothing to set.
+    /// Creates the policy. It has no settings.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -54,7 +55,7 @@ impl CudaAsync {
         })
     }
 
-    /// The free list of a stream, made on first use.
+    /// Returns the free list of a stream. The first use creates the list.
     fn list(&mut self, pool: usize, stream: Stream) -> u32 {
         let streams = &mut self.streams[pool];
         if let Some((_, list)) = streams.iter().find(|(known, _)| *known == stream) {
@@ -65,7 +66,7 @@ impl CudaAsync {
         list
     }
 
-    /// The best fit among what other streams freed, and its stream.
+    /// Returns the stream and the list with the best fit among the other streams' lists.
     fn fit_of_others(&self, pool: usize, own: u32, bytes: u64) -> Option<(Stream, u32)> {
         let others = self.streams[pool].iter().filter(|(_, list)| *list != own);
         let fits = others.filter_map(|(stream, list)| {
@@ -75,7 +76,7 @@ impl CudaAsync {
         fits.min().map(|(_, stream, list)| (stream, list))
     }
 
-    /// An unlisted block, from the free lists or new pages.
+    /// Returns an unlisted block from the free lists or from new pages.
     fn find(
         &mut self,
         supply: &mut Supply<'_>,
@@ -96,7 +97,7 @@ impl CudaAsync {
         self.pages.grow(supply, own, bytes)
     }
 
-    /// Waits for the device, and joins what all streams of a pool freed: any of them may have it now.
+    /// Waits for the device and joins the free blocks of all streams of a pool, since any stream may use them now.
     fn synchronize(&mut self, supply: &mut Supply<'_>) {
         for block in supply.synchronize() {
             self.free(supply, block);
@@ -110,7 +111,7 @@ impl CudaAsync {
         }
     }
 
-    /// The last resort: waits, and remaps.
+    /// Waits for the device and remaps pages. This is the last resort.
     fn remap(
         &mut self,
         supply: &mut Supply<'_>,
@@ -132,7 +133,7 @@ impl CudaAsync {
         self.pages.gather(supply, own, bytes)
     }
 
-    /// Gives back the whole pages that a pool does not use. The device has been waited for.
+    /// Returns the unused whole pages of a pool to the source. The caller has waited for the device.
     fn trim(&mut self, supply: &mut Supply<'_>, pool: usize) {
         for (_, list) in &self.streams[pool] {
             self.pages.decommit(supply, *list);

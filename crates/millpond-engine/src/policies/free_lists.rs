@@ -1,10 +1,10 @@
-//! Best-fit free lists over one tiling: neighbours join when both are free and in the same list.
+//! Best-fit free lists over one tiling. Neighbours are joined if both are free and in the same list.
 
 use crate::block::{Block, Request};
 use crate::index::{Entry, SizeIndex};
 use crate::space::{BlockId, Space, State};
 
-/// All blocks, and those that are free by list. A block's owner in the space is the number of its list.
+/// All blocks, and the free ones by list. A block's owner in the space is the number of its list.
 #[derive(Default)]
 pub(super) struct FreeLists {
     pub(super) space: Space,
@@ -12,31 +12,31 @@ pub(super) struct FreeLists {
 }
 
 impl FreeLists {
-    /// Adds an empty list; answers its number.
+    /// Adds an empty list. Returns its number.
     pub(super) fn add_list(&mut self) -> u32 {
         self.lists.push(SizeIndex::new());
         self.lists.len() as u32 - 1
     }
 
-    /// The free blocks of a list.
+    /// Returns the free blocks of a list.
     pub(super) fn free(&self, list: u32) -> &SizeIndex {
         &self.lists[list as usize]
     }
 
-    /// Takes the smallest block that is large enough out of a list, the lowest address among equals.
+    /// Removes and returns the smallest block of a list that is large enough, with the lowest address among equals.
     pub(super) fn take_best_fit(&mut self, list: u32, bytes: u64) -> Option<BlockId> {
         self.lists[list as usize]
             .take_best_fit(bytes)
             .map(|entry| entry.id)
     }
 
-    /// Takes a free block out of its list; it stays marked free until it is handed out or put back.
+    /// Removes a free block from its list. It stays marked free until it is allocated or put back.
     pub(super) fn unlist(&mut self, id: BlockId) {
         let (bytes, address) = (self.space.bytes(id), self.space.address(id));
         self.lists[self.space.owner(id) as usize].remove(bytes, address);
     }
 
-    /// The free neighbours of a block in its own list, lower and higher.
+    /// Returns the lower and the higher neighbour of a block, if they are free and in the same list.
     pub(super) fn free_neighbours(&self, id: BlockId) -> [Option<BlockId>; 2] {
         let joins =
             |n: &BlockId| self.space.state(*n) == State::Free && self.space.owner(*n) == self.space.owner(id);
@@ -46,8 +46,8 @@ impl FreeLists {
         ]
     }
 
-    /// Marks a block free, joins it with its free neighbours in the same list and lists it; answers the
-    /// block it became.
+    /// Marks a block free, joins it with its free neighbours in the same list and lists it. Returns the resulting
+    /// block.
     pub(super) fn put_back(&mut self, id: BlockId) -> BlockId {
         let mut id = id;
         let [prev, next] = self.free_neighbours(id);
@@ -64,8 +64,8 @@ impl FreeLists {
         id
     }
 
-    /// Gives an unlisted block to a caller; what is beyond `keep` bytes goes to the block's list and is
-    /// answered too.
+    /// Allocates an unlisted block. If it has more than `keep` bytes, the remainder goes to the block's list. Returns
+    /// the block and the remainder.
     pub(super) fn hand_out(&mut self, id: BlockId, request: &Request, keep: u64) -> (Block, Option<BlockId>) {
         let rest = (keep < self.space.bytes(id)).then(|| self.space.split(id, keep));
         if let Some(rest) = rest {
@@ -76,12 +76,12 @@ impl FreeLists {
         (block, rest)
     }
 
-    /// Moves every block of one list to another, joining what then lies side by side.
+    /// Moves every block of one list to another and joins neighbours.
     pub(super) fn merge(&mut self, from: u32, into: u32) {
         let moved = std::mem::take(&mut self.lists[from as usize]);
         for entry in moved.iter() {
             self.space.set_owner(entry.id, into);
-            // Not to be joined before its own turn: until then it is in no list.
+            // The block is in no list until its own turn, so a neighbour must not join it before.
             self.space.set_state(entry.id, State::Live);
         }
         for entry in moved.iter() {
@@ -89,13 +89,13 @@ impl FreeLists {
         }
     }
 
-    /// Takes a wholly free segment out.
+    /// Removes a wholly free segment.
     pub(super) fn remove_segment(&mut self, id: BlockId) {
         self.unlist(id);
         self.space.remove_segment(id);
     }
 
-    /// Asserts that the lists hold exactly the free blocks, each in its own.
+    /// Asserts that each list holds exactly its own free blocks.
     pub(super) fn check(&self) {
         self.space.check();
         let mut listed = 0;
@@ -117,7 +117,7 @@ impl FreeLists {
         assert_eq!(listed, free.count(), "free blocks that no list holds");
     }
 
-    /// Marks a block free and lists it as it is.
+    /// Marks a block free and lists it without joining it.
     pub(super) fn relist(&mut self, id: BlockId) {
         self.space.set_state(id, State::Free);
         let entry = Entry {

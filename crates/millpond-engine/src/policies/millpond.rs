@@ -1,30 +1,29 @@
-//! `millpond`, the default: best fit over pages that move before memory outgrows what the program needs.
+//! `millpond`, the default: best fit over pages that are moved before memory outgrows the program's need.
 //!
-//! Every stream of every group has one free list, small and large together, searched for the best fit,
-//! lowest address first among equals, as far as a bounded look goes ([`index`](crate::index)). All lists of
-//! a group share their addresses; a free block joins its neighbours of the same stream.
+//! Every stream of every group has one free list for small and large blocks. The search finds the best fit with the
+//! lowest address among equals, within a bounded number of blocks ([`index`](crate::index)). All lists of a group share
+//! their addresses. A free block is joined with its neighbours of the same stream.
 //!
 //! ```text
 //!   best fit on the own stream          no call at all
 //!   best fit on another stream          the taker waits for it on the device
 //!   new pages, while memory may grow    create, map, set access
 //!   free pages moved to one place       a stall: the host waits
-//!   device full: wait, look again, move whatever is free, give back what does not fit
+//!   device full: wait, search again, move all free pages, return what does not fit
 //! ```
 //!
-//! *May grow* is the point: up to the most the program has held at once, and a little more
-//! ([`growth`]). Past that, a request that no free block serves is put together where the fewest pages
-//! are missing ([`site`]), from whole handles inside other free blocks ([`moves`]): addresses are plenty,
-//! memory is not. Live blocks never move.
+//! Memory may grow up to the most bytes that the program has held at once, and a little more ([`growth`]). Beyond that,
+//! a request that no free block serves gets a place where the fewest pages are missing ([`site`]). Whole handles inside
+//! other free blocks are moved there ([`moves`]). This uses more addresses but no more memory. Live blocks never move.
 //!
-//! On a device without pages it is best fit over whole segments: a page for a small request, twelve for one
-//! below ten megabytes, and else what is asked for.
+//! On a device without pages the policy is best fit over whole segments. A segment has one page for a small request and
+//! twelve pages for a request below ten megabytes. For larger requests it has the requested size.
 //!
-//! Free memory stays until a device is full, a compaction is asked for ([`compact`]), or time passes that did not
-//! need it ([`retain`]).
+//! Free memory is kept until the device is full, a compaction is requested ([`compact`]), or the memory is not needed
+//! for some time ([`retain`]).
 //!
-//! Small blocks are not kept apart: measured over the recordings that lost on every count, because a
-//! second pool is a second set of pages that only its own requests fill (`docs/placement.md`).
+//! Small blocks do not have a pool of their own. On the recordings a second pool was worse by every measure, because
+//! only its own requests can use its pages (`docs/placement.md`).
 
 mod compact;
 mod growth;
@@ -51,56 +50,56 @@ use lists::Lists;
 use pages::Pages;
 use retain::Retain;
 
-/// Sizes and addresses are multiples of it.
+/// Sizes and addresses are multiples of this.
 const MIN_BLOCK: u64 = 256;
-/// No request above this can be served by any device.
+/// No device can serve a request above this size.
 const LIMIT: u64 = 1 << 46;
 
-/// Keys from here on name blocks of a policy around this one.
+/// Keys from here on identify blocks of an enclosing policy.
 pub(super) const FOREIGN: u32 = 1 << 31;
 
-/// Where the blocks of one size class of one group lie.
+/// The addresses of one group.
 struct Area {
     group: Group,
-    /// Addresses without memory, by bytes.
+    /// Addresses without memory, by size.
     unmapped: SizeIndex,
 }
 
-/// Where a segment of the [`Space`](crate::Space) came from.
+/// The origin of a segment of the [`Space`](crate::Space).
 enum Held {
     Paged { range: Range, pages: Pages },
     Plain(Segment),
     Gone,
 }
 
-/// See the module.
+/// The `millpond` policy. The module describes its rules.
 pub struct Millpond {
     conf: MillpondConf,
     lists: Lists,
     areas: Vec<Area>,
-    /// The list last asked for: programs seldom change their stream.
+    /// The most recently used list. Programs rarely change their stream.
     recent: Option<(Group, Stream, u32)>,
     held: Vec<Held>,
     handles: Handles,
     retain: Retain,
-    /// Bytes of live blocks, and the most there have been.
+    /// Bytes of live blocks, and their peak.
     live: u64,
     peak: u64,
     allocations: u64,
-    /// Whether the last of them, undone and made again, would be served the same: from its own list, to which its block
-    /// goes back, in the same order.
+    /// Whether a free and a repetition of the last allocation would return the same block. This holds if the block came
+    /// from its own list, returns there, and the search order stays the same.
     repeats: bool,
-    /// Allocations in which pages moved.
+    /// Number of allocations that moved pages.
     stalls: u64,
-    /// Bytes of pages moved.
+    /// Bytes of pages that were moved.
     moved: u64,
     page: u64,
-    /// Blocks of a policy around this one that were found waiting for a stream.
+    /// Blocks of an enclosing policy that were waiting for a stream.
     pub(super) foreign: Vec<Block>,
 }
 
 impl Millpond {
-    /// With these settings.
+    /// Creates the policy with these settings.
     #[must_use]
     pub fn new(conf: &MillpondConf) -> Self {
         Self {
@@ -122,7 +121,7 @@ impl Millpond {
         }
     }
 
-    /// The list of a stream in a group, made on first use.
+    /// Returns the list of a stream in a group. The first use creates the list.
     #[inline]
     fn list_of(&mut self, group: Group, stream: Stream) -> u32 {
         match self.recent {
@@ -146,7 +145,7 @@ impl Millpond {
         number
     }
 
-    /// A fitting free block of another stream, which this one is made to wait for.
+    /// Takes a fitting free block of another stream and makes the requesting stream wait for that stream.
     fn take_foreign(
         &mut self,
         supply: &mut Supply<'_>,
@@ -155,7 +154,7 @@ impl Millpond {
         search: Search,
     ) -> Option<BlockId> {
         let (area, stream) = (self.lists.get(number).area, self.lists.get(number).stream);
-        // Lists of streams that nobody can be made to wait for now.
+        // Lists of streams for which a wait is not possible now.
         let mut out_of_reach = Vec::new();
         loop {
             let others = self.lists.iter().filter(|(n, l)| *n != number && l.area == area);
@@ -173,7 +172,7 @@ impl Millpond {
         }
     }
 
-    /// Makes a block free that no stream uses any more.
+    /// Frees a block that no stream uses any more.
     #[inline]
     fn take_in(&mut self, block: &Block) {
         self.live -= block.bytes();

@@ -1,12 +1,12 @@
-//! `none`: no policy at all; the driver is asked for each block and gets each back.
+//! `none`: no policy. Every block is allocated and freed by the driver.
 //!
-//! The measure of what the others save. The rules are the driver's own published ones:
+//! It is the baseline for the other policies. The rules are the driver's published ones:
 //!
-//! * a request is one driver allocation, rounded to the 256 bytes it aligns to;
-//! * a free waits for the device, so every free is a stall;
-//! * when memory runs out, the device is waited for, so that blocks in use by other streams go back too.
+//! * A request is one driver allocation, rounded up to 256 bytes, the driver's alignment.
+//! * A free waits for the device, so every free is a stall.
+//! * When memory runs out, the policy waits for the device, so that blocks in use by other streams are returned too.
 //!
-//! Not modelled: the driver's own pages behind small allocations, so it looks better here than it is.
+//! The driver's own pages behind small allocations are not modelled, so the result is better than the real one.
 
 use super::rounding::whole_units;
 use super::slabs::Slabs;
@@ -15,14 +15,14 @@ use crate::policy::{Fidelity, Policy, Refusal};
 use crate::space::Piece;
 use crate::supply::Supply;
 
-/// See the module.
+/// The `none` policy. The module describes its rules.
 #[derive(Default)]
 pub struct NoPolicy {
     slabs: Slabs,
 }
 
 impl NoPolicy {
-    /// There is nothing to set.
+    /// Creates the policy. It has no settings.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

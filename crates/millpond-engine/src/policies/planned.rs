@@ -1,23 +1,24 @@
-//! `planned`: the placement of a repeating step, solved once and then looked up.
+//! `planned`: computes the placement of a repeating step once and then looks it up.
 //!
 //! ```text
-//!   watching    the default policy serves; the step is looked for            plan/period
+//!   watching    the default policy serves while the step is searched for     plan/period
 //!   waiting     a step was found and is being solved; it begins soon         plan/pack
 //!   serving     each request is the next of the plan: its address is known   planned/course
 //! ```
 //!
-//! What lives across the step (weights, optimizer state) stays where the default policy put it. When the step begins,
-//! least of the rest lives; then the default policy's free pages are moved, once, into one contiguous block
-//! as high as the plan, and the pieces of pages that cannot move take the step's small blocks. From there on a
-//! request costs a comparison and a look at the blocks that held its place before it: no search, no call.
+//! Blocks that outlive the step (weights, optimizer state) stay where the default policy placed them. The step begins
+//! when the fewest of the other bytes are live. At that point the default policy's free pages are moved, once, into one
+//! contiguous block as high as the plan. Parts of pages that cannot move hold the step's small blocks. From then on a
+//! request costs one comparison and a check of the blocks that used its place before. It needs no search and no driver
+//! call.
 //!
-//! Until then pages are kept tightly together, so that the transition fits into memory the program needed anyway: single-page
-//! handles that can all move, and moving before growing. That costs driver calls, so it ends with the plan, or
-//! when none has been found for a while.
+//! Before that, pages are kept tightly packed, so that the transition fits into memory that the program needed anyway.
+//! Every handle is a single page that can move, and pages are moved before memory grows. This costs driver calls, so it
+//! ends when the plan starts, or when no plan has been found for a while.
 //!
-//! A request that is not the next of the plan is served by the default policy from what is free there; where that would
-//! need new memory the plan is dropped instead: its blocks live on, the rest of its memory is free again, and
-//! the same step, when it comes back, is followed again without being solved anew.
+//! A request that is not the next of the plan is served from the default policy's free blocks. If it would need more
+//! than a little new memory, the plan is dropped instead. The plan's blocks stay live and the rest of its memory
+//! becomes free. If the same step occurs again, the plan is followed again without being solved again.
 
 mod course;
 mod install;
@@ -32,66 +33,65 @@ use crate::supply::Supply;
 use course::{Course, Next};
 use std::collections::BTreeMap;
 
-/// Sizes and addresses are multiples of it.
+/// Sizes and addresses are multiples of this.
 const MIN_BLOCK: u64 = 256;
-/// Allocations after which pages are no longer kept tightly together for a plan that may never come, unless
-/// a long period is on trial, and after which not even then.
+/// Number of allocations after which pages are no longer kept tightly packed, without and with a long period on trial.
 const TIGHT_ALLOCATIONS: u64 = 1 << 14;
 const TIGHT_ON_TRIAL: u64 = 1 << 17;
-/// A period, and a run of it, worth staying tight for.
+/// Minimum period, and minimum run of it, for keeping pages packed.
 const LONG_TRIAL: usize = 1024;
-/// Moves of pages after which they are not.
+/// Number of page moves after which pages are no longer kept packed.
 const TIGHT_STALLS: u64 = 160;
-/// The default policy's settings once no plan is expected soon, where its own are not narrower.
+/// Limits for the default policy's settings when no plan is expected soon.
 const RELAXED_HANDLE: u64 = 16 << 20;
 const RELAXED_PERMILLE: u64 = 3;
-/// Periods that must repeat at most before another plan is tried, after several have failed.
+/// The most periods that must repeat before another plan is tried after failed ones.
 const MOST_PATIENCE: u32 = 1 << 10;
 
 enum Phase {
     Watching,
-    /// A step is being solved; it begins with the allocation of this number, when at most so many bytes live.
+    /// A step is being solved. It begins with the allocation of this number if at most `base` bytes are live.
     Waiting {
         begins: u64,
         base: u64,
     },
-    /// A step solved before begins with the allocation of this number.
+    /// A step that was solved before begins with the allocation of this number.
     Returning {
         begins: u64,
     },
     Serving(Box<Course>),
 }
 
-/// See the module.
+/// The `planned` policy. The module describes its rules.
 pub struct Planned {
     inner: Millpond,
-    /// Its settings without a plan, and while one is followed.
+    /// The inner policy's settings without a plan, and while a plan is followed.
     relaxed: MillpondConf,
     serving: MillpondConf,
     tight: bool,
     detector: Detector,
-    /// Numbers of allocations seen by the detector, by the block's key; `u64::MAX` where unseen.
+    /// The detector's allocation number of each block, by key. `u64::MAX` means that it was not recorded.
     numbers: Vec<u64>,
     planner: Box<dyn Planner>,
     phase: Phase,
-    /// A solved step to follow when it comes, and the hash of its end.
+    /// A solved step to follow when it occurs, and the hash of its end.
     known: Option<(Plan, u64)>,
-    /// Whether that one was given at the start, and has not been followed yet.
+    /// Whether the known step was given at the start and has not been followed yet.
     saved: bool,
-    /// Blocks that outlived the plan they were placed by, by their key.
+    /// Blocks that outlived the plan that placed them, by key.
     orphans: BTreeMap<u32, Block>,
-    /// Periods that must repeat before a plan is tried.
+    /// Number of periods that must repeat before a plan is tried.
     patience: u32,
     allocations: u64,
-    /// New memory asked for by requests that were not the plan's.
+    /// Bytes of new memory for requests that were not part of the plan.
     odd_bytes: u64,
-    /// Requests the plan had served when it was last seen to serve one, and ticks since.
+    /// Number of requests that the plan had served when last checked, and ticks since it last served one.
     served: u64,
     idle_ticks: u64,
 }
 
 impl Planned {
-    /// With these settings for the default policy underneath.
+    /// Creates the policy. `conf` has the settings of the default policy that it contains.
     #[must_use]
     pub fn new(conf: &MillpondConf) -> Self {
         let tight = MillpondConf {
@@ -106,8 +106,8 @@ impl Planned {
         };
         Self {
             inner: Millpond::new(&tight),
-            // After a tight beginning memory is full of small handles that move easily: a narrow allowance is enough.
-            // With the default one, peaks came out higher than the default policy's own, by up to 0.4 %.
+            // After a tight start, memory consists of small handles that move easily, so a small allowance is enough.
+            // The default allowance led to peaks up to 0.4 % above those of the default policy alone.
             relaxed: MillpondConf {
                 handle_bytes: conf.handle_bytes.min(RELAXED_HANDLE),
                 slack_permille: conf.slack_permille.min(RELAXED_PERMILLE),
@@ -136,7 +136,7 @@ impl Planned {
         }
     }
 
-    /// Follows a saved plan once its step has been seen.
+    /// Sets a saved plan. The policy follows it once its step has occurred.
     #[must_use]
     pub fn with_plan(mut self, plan: Plan) -> Self {
         self.remember(plan);
@@ -155,7 +155,7 @@ impl Planned {
         }
     }
 
-    /// The default policy's turn; what it found waiting for a stream is made free here.
+    /// Serves a request by the default policy. Frees the plan's blocks that the policy found waiting for a stream.
     fn serve_inner(&mut self, supply: &mut Supply<'_>, request: &Request) -> Result<Block, Refusal> {
         let outcome = self.inner.allocate(supply, request);
         let foreign = std::mem::take(&mut self.inner.foreign);
@@ -165,7 +165,7 @@ impl Planned {
         }
         match outcome {
             Err(Refusal::Source(error)) if error.is_out_of_memory() => {
-                // The plan's memory serves whoever needs it.
+                // Dropping the plan makes its memory available to any request.
                 let dropped = self.drop_plan(supply);
                 if dropped || found {
                     self.inner.allocate(supply, request)
@@ -200,7 +200,7 @@ impl Planned {
         Ok(block)
     }
 
-    /// Looks for a step, or makes sure that the one found still holds.
+    /// Searches for a step, or checks that the one found still holds.
     fn look(&mut self) {
         match self.phase {
             Phase::Waiting { begins, .. } if !self.detector.holds() || self.detector.next() > begins => {
@@ -228,7 +228,7 @@ impl Planned {
         }
     }
 
-    /// Begins to serve the step that was waited for, if this is the place.
+    /// Begins to serve the expected step if it starts here.
     fn begin(&mut self, supply: &mut Supply<'_>, whatever_lives: bool) {
         let (begins, base) = match self.phase {
             Phase::Waiting { begins, base } => (begins, base),
@@ -323,7 +323,7 @@ impl Policy for Planned {
     }
 
     fn release_cached(&mut self, supply: &mut Supply<'_>) {
-        // The plan's own blocks come back before the pages of the free ones go.
+        // The plan's own blocks are freed before free pages are returned.
         for block in supply.synchronize() {
             self.free(supply, block);
         }

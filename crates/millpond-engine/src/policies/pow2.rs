@@ -1,17 +1,18 @@
-//! `pow2`: whole segments of power-of-two sizes, one free list for each size.
+//! `pow2`: whole segments of power-of-two sizes, with one free list for each size.
 //!
-//! The pool that small tensor libraries carry (zoobzio/tendo, LynnColeArt/guda, mivertowski/DotCompute),
-//! by the rules their own documents give:
+//! This is the pool of small tensor libraries (zoobzio/tendo, LynnColeArt/guda, mivertowski/DotCompute). The rules come
+//! from their documentation:
 //!
-//! * a request is rounded up to a power of two, at least 256 bytes: [`size_class`];
-//! * a block of exactly that class is reused, the one freed last first, since it is the warmest;
-//! * otherwise the driver is asked for a block of the class; blocks are never split or joined;
-//! * blocks stay cached until someone asks for their release.
+//! * A request is rounded up to a power of two, at least 256 bytes: [`size_class`].
+//! * A free block of exactly that class is reused. The block freed last comes first, because it is most likely in a
+//!   cache.
+//! * Otherwise the driver allocates a block of the class. Blocks are never split or joined.
+//! * Blocks stay cached until a caller requests their release.
 //!
-//! Added here, because those pools know neither streams nor a full device: each stream and private pool
-//! has lists of its own, and when memory runs out the device is waited for and all that is cached goes
-//! back. Not modelled: tendo's count of elements in place of bytes, and DotCompute's limits of 256 MiB
-//! a block and 100 blocks a class, of which the first hands out blocks that are too small.
+//! Two rules are added, because those pools handle neither streams nor a full device. Each stream and private pool has
+//! its own lists. When memory runs out, the policy waits for the device and returns all cached memory. Two features are
+//! not modelled: tendo counts elements instead of bytes; DotCompute limits a block to 256 MiB and a class to 100
+//! blocks, and the first limit makes it return blocks that are too small.
 
 use super::rounding::{LIMIT, UNIT};
 use super::slabs::Slabs;
@@ -22,7 +23,7 @@ use crate::policy::{Fidelity, Policy, Refusal};
 use crate::space::{BlockId, Piece};
 use crate::supply::Supply;
 
-/// The power of two that serves a request, at least 256; none above 2^63.
+/// Returns the power of two that serves a request, at least 256, or `None` above 2^63.
 ///
 /// ```
 /// use millpond_engine::policies::pow2::size_class;
@@ -40,7 +41,7 @@ pub const fn size_class(bytes: u64) -> Option<u64> {
     bytes.checked_next_power_of_two()
 }
 
-/// See the module.
+/// The `pow2` policy. The module describes its rules.
 #[derive(Default)]
 pub struct PowersOfTwo {
     slabs: Slabs,
@@ -48,13 +49,13 @@ pub struct PowersOfTwo {
 }
 
 impl PowersOfTwo {
-    /// There is nothing to set.
+    /// Creates the policy. It has no settings.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A block of a class whose list is empty.
+    /// Returns a block of a class whose list is empty.
     fn grow(&mut self, supply: &mut Supply<'_>, key: ListKey) -> Result<BlockId, SourceError> {
         let segment = match supply.take(key.class) {
             Err(error) if error.is_out_of_memory() => {

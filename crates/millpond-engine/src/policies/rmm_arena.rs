@@ -1,23 +1,23 @@
 //! `rmm-arena`: RAPIDS RMM's arena memory resource.
 //!
-//! The rules, as its documentation and source publish them:
+//! The rules come from its documentation and source:
 //!
-//! * sizes are rounded to 256 bytes, and every search is first fit in address order;
-//! * a global arena takes one block upstream, half of the device's free memory, and tiles it with
-//!   superblocks of at least 1 MiB; empty neighbours among those it has join;
-//! * a request of more than 1 MiB takes a superblock of the global arena, split to its size where the
-//!   rest makes a superblock too; its free waits for the stream, so it is a stall;
-//! * smaller ones are served by an arena for each stream, which acquires superblocks as it needs them;
-//! * when nothing fits, the device is waited for, all arenas give all superblocks back to the global
-//!   one, used or not, and the search is made once more;
-//! * nothing goes back upstream, and nothing more is ever taken.
+//! * Sizes are rounded to 256 bytes. Every search is first fit in address order.
+//! * A global arena takes one block from upstream, half of the device's free memory, and divides it into superblocks of
+//!   at least 1 MiB. It joins adjacent empty superblocks.
+//! * A request of more than 1 MiB takes a superblock of the global arena. The superblock is split if the remainder is
+//!   large enough for a superblock. The free of such a block waits for the stream, so it is a stall.
+//! * Smaller requests are served by one arena for each stream, which acquires superblocks as needed.
+//! * If nothing fits, the policy waits for the device, moves all superblocks of all arenas to the global one, used or
+//!   not, and searches once more.
+//! * Memory is never returned upstream, and no more memory is ever taken.
 //!
-//! Where the device has no limit there is no half of it. The arena then spans 1 TiB of addresses, the
-//! most a superblock may have, and backs them with pages up to the highest address it ever used: what is
-//! reserved is what an arena would have needed. This needs a paged source.
+//! On a device without a limit there is no half of it. The arena then has 1 TiB of addresses, the maximum size of a
+//! superblock, and backs them with pages up to the highest address that it has used. The reserved bytes are then those
+//! that an arena would have needed. This requires a paged source.
 //!
-//! Added here: each private pool is an arena of its own. Not modelled: arenas of threads, the optional
-//! size classes, and a size given by the user. Waiting for one stream counts as waiting for the device.
+//! One rule is added: each private pool is an arena of its own. Arenas of threads, the optional size classes and a
+//! user-defined size are not modelled. A wait for one stream counts as a wait for the device.
 
 mod first_fit;
 mod superblocks;
@@ -32,13 +32,13 @@ use crate::space::{BlockId, Piece, PieceState};
 use crate::supply::Supply;
 use std::collections::BTreeMap;
 
-/// Bytes of the arena where the device has no limit, and the most of a superblock.
+/// Bytes of the arena on a device without a limit, and maximum bytes of a superblock.
 const MAX_ARENA: u64 = 1 << 40;
 
-/// What lies under an arena.
+/// The memory of an arena.
 enum Upstream {
     Whole(Segment),
-    /// Backed from the start of the range on.
+    /// The first `committed` bytes of the range are backed.
     Growing {
         range: Range,
         committed: u64,
@@ -76,7 +76,7 @@ impl Upstream {
         }
     }
 
-    /// First address that no memory lies behind.
+    /// Returns the first address that is not backed by memory.
     fn backed_end(&self) -> u64 {
         match self {
             Self::Whole(segment) => segment.address() + segment.bytes(),
@@ -99,7 +99,7 @@ impl Upstream {
     }
 }
 
-/// The global arena of one private pool with the arenas of its streams.
+/// The global arena of one private pool, with the arenas of its streams.
 struct Arena {
     upstream: Upstream,
     superblocks: Superblocks,
@@ -133,28 +133,28 @@ impl Arena {
         found.or_else(|| self.superblocks.acquire(arena, bytes, request))
     }
 
-    /// Whether a free touches superblocks that other streams use.
+    /// Returns whether a free changes superblocks that other streams use.
     fn free_waits(&mut self, id: BlockId, bytes: u64, stream: Stream) -> bool {
         bytes > MIN_SUPERBLOCK || self.superblocks.arena_of(id) != self.stream(stream)
     }
 }
 
-/// See the module.
+/// The `rmm-arena` policy. The module describes its rules.
 #[derive(Default)]
 pub struct RmmArena {
     arenas: BTreeMap<Group, Arena>,
-    /// Live blocks by address, with their private pool.
+    /// The private pool of each live block, by address.
     groups: BTreeMap<u64, Group>,
 }
 
 impl RmmArena {
-    /// There is nothing to set.
+    /// Creates the policy. It has no settings.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes a block back without waiting for anyone.
+    /// Frees a block without a wait.
     fn put_back(&mut self, block: &Block) {
         let group = self.groups.remove(&block.address());
         if let Some(arena) = group.and_then(|group| self.arenas.get_mut(&group)) {
@@ -168,7 +168,7 @@ impl RmmArena {
         }
     }
 
-    /// A block from the arena of a private pool; none where nothing fits.
+    /// Returns a block from the arena of a private pool, or `None` if nothing fits.
     fn find(
         &mut self,
         supply: &mut Supply<'_>,
@@ -242,7 +242,7 @@ impl Policy for RmmArena {
         self.put_back(&block);
     }
 
-    /// The original cannot.
+    /// Does nothing, because the original cannot return memory.
     fn release_cached(&mut self, _supply: &mut Supply<'_>) {}
 
     fn layout(&self, visit: &mut dyn FnMut(Piece)) {

@@ -1,28 +1,27 @@
 //! `rmm-pool`: RAPIDS RMM's pool memory resource, started empty and without a maximum.
 //!
-//! The rules, as its documentation and source publish them:
+//! The rules come from its documentation and source:
 //!
-//! * sizes are rounded to 256 bytes; the best fit is split to exactly what was asked for;
-//! * each stream has a free list; neighbours are joined when both are free in one list and come from one
-//!   upstream block;
-//! * a stream whose list has no fit takes one from another stream's list, and waits on the device for
-//!   the event that the other recorded with its last free;
-//! * failing that, the other lists are taken over whole, one by one, each with such a wait, until the
-//!   joined list has a fit;
-//! * failing that, the pool asks upstream for as much as it has, or for the request if that is more, and
-//!   halves what it asks for after each refusal until the request itself was refused;
-//! * an event is recorded on every free; nothing ever goes back upstream.
+//! * Sizes are rounded to 256 bytes. The best fit is split to exactly the requested size.
+//! * Each stream has a free list. Neighbours are joined if both are free in the same list and come from the same
+//!   upstream block.
+//! * A stream whose list has no fit takes a block from another stream's list. It waits on the device for the event that
+//!   the other stream recorded with its last free.
+//! * If that fails, the stream merges the other lists into its own, one by one and each with such a wait, until its
+//!   list has a fit.
+//! * If that fails, the pool requests from upstream as many bytes as it already has, or the request if that is larger.
+//!   It halves the size after each refusal until the request itself is refused.
+//! * Every free records an event. Memory is never returned upstream.
 //!
-//! The original finds the best fit and the place of a freed block by walking the list; the answers here
-//! are the same and take logarithmic time. Other streams are asked in the order of their first use,
-//! where the original goes by the addresses of its event handles.
+//! The original walks its list to find the best fit and the position of a freed block. The result here is the same, in
+//! logarithmic time. The other streams are searched in the order of their first use. The original uses the order of the
+//! addresses of its event handles.
 //!
-//! Added here: each private pool is a pool of its own. Before a request is refused the blocks that wait
-//! for other streams are waited for, since RMM has its callers order a free and knows no such blocks. And
-//! a stream that took over another's list records an event: in the original a third stream that takes from
-//! the joined list waits for an event older than the joining, and so not for the first one's work.
-//! Not modelled: an initial size, a maximum size with its reclaiming of whole upstream blocks, and
-//! threads' own default streams.
+//! Three rules are added. Each private pool is a pool of its own. Before a request is refused, the policy waits for the
+//! blocks that wait for other streams. RMM has no such blocks, because its callers must order a free. A stream that
+//! merges another list records an event. In the original, a third stream that takes a block from the merged list waits
+//! for an event older than the merge, so it does not wait for the first stream's work. Three features are not modelled:
+//! an initial size, a maximum size with its release of whole upstream blocks, and the default streams of threads.
 
 use super::free_lists::FreeLists;
 use super::rounding::whole_units;
@@ -34,45 +33,45 @@ use crate::space::{BlockId, Piece, State};
 use crate::supply::Supply;
 use std::collections::BTreeMap;
 
-/// What one stream has in one pool.
+/// The state of one stream in one pool.
 struct StreamList {
     stream: Stream,
     /// Its free list in [`RmmPool::lists`].
     number: u32,
-    /// Recorded with the last free; none before the first.
+    /// The event recorded with the last free, or `None` before the first free.
     event: Option<Event>,
-    /// Whether it can be searched and taken over; taking over ends it, and its stream's next use of the
-    /// pool begins it anew.
+    /// Whether the list can be searched and merged. A merge ends it, and the stream's next use of the pool starts it
+    /// again.
     exists: bool,
 }
 
 #[derive(Default)]
 struct Pool {
-    /// In order of first use.
+    /// The streams in order of first use.
     streams: Vec<StreamList>,
-    /// Bytes taken upstream.
+    /// Bytes taken from upstream.
     bytes: u64,
 }
 
-/// See the module.
+/// The `rmm-pool` policy. The module describes its rules.
 #[derive(Default)]
 pub struct RmmPool {
     lists: FreeLists,
     pools: BTreeMap<Group, Pool>,
-    /// By free list, whose it is.
+    /// The pool and the stream of each free list.
     owners: Vec<(Group, usize)>,
-    /// Never given back; their positions are the numbers of the segments.
+    /// The upstream blocks, which are never returned. Their indices are the segment numbers.
     upstream: Vec<Segment>,
 }
 
 impl RmmPool {
-    /// There is nothing to set.
+    /// Creates the policy. It has no settings.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The position of a stream among those of its pool, made on first use.
+    /// Returns the index of a stream in its pool. The first use adds the stream.
     fn stream(&mut self, group: Group, stream: Stream) -> usize {
         let pool = self.pools.entry(group).or_default();
         if let Some(at) = pool.streams.iter().position(|s| s.stream == stream) {
@@ -89,7 +88,7 @@ impl RmmPool {
         pool.streams.len() - 1
     }
 
-    /// An unlisted block of at least these bytes, from the lists or upstream.
+    /// Returns an unlisted block of at least `bytes`, from the lists or from upstream.
     fn find(
         &mut self,
         supply: &mut Supply<'_>,
@@ -104,7 +103,7 @@ impl RmmPool {
         }
         pool.streams[taker].exists = true;
         let wait = |supply: &mut Supply<'_>, other: &StreamList| {
-            // Memory of a list that saw no free was never used.
+            // A list without a free contains only memory that was never used.
             if let Some(event) = other.event {
                 supply.order_after(request.stream, other.stream, Some(event));
             }
@@ -134,7 +133,7 @@ impl RmmPool {
         self.expand(supply, request.group, own, bytes)
     }
 
-    /// Takes as much again as the pool has, or as much as can be had.
+    /// Takes as many bytes as the pool already has, or as many as possible.
     fn expand(
         &mut self,
         supply: &mut Supply<'_>,
@@ -187,7 +186,7 @@ impl Policy for RmmPool {
     }
 
     fn free(&mut self, supply: &mut Supply<'_>, block: Block) {
-        // A block taken from another's list belongs from now on to the stream that used it last.
+        // A block taken from another list now belongs to the stream that used it last.
         let (group, _) = self.owners[self.lists.space.owner(block.key()) as usize];
         let at = self.stream(group, block.stream());
         let pool = self.pools.entry(group).or_default();
@@ -198,7 +197,7 @@ impl Policy for RmmPool {
         self.lists.put_back(block.key());
     }
 
-    /// The original cannot.
+    /// Does nothing, because the original cannot return memory.
     fn release_cached(&mut self, _supply: &mut Supply<'_>) {}
 
     fn expect_blocks(&mut self, blocks: usize) {

@@ -1,17 +1,17 @@
-//! How the policies of other projects read a request: whole units of 256 bytes, at least one.
+//! The rounding of the policies of other projects: whole units of 256 bytes, at least one.
 //!
-//! Some of the originals answer a request for nothing with a null address. Here it gets a unit, so that
-//! every block in a caller's hand has an address of its own.
+//! Some of the originals return a null address for a request of zero bytes. Here it gets one unit, so that every block
+//! has its own address.
 
 use crate::block::Request;
 use crate::policy::Refusal;
 
-/// What the driver aligns to, and these allocators with it.
+/// The alignment of the driver and of these allocators.
 pub(super) const UNIT: u64 = 256;
-/// No request above this can be served by any device.
+/// No device can serve a request above this size.
 pub(super) const LIMIT: u64 = 1 << 60;
 
-/// Bytes of the block for a request.
+/// Returns the size of the block for a request, in bytes.
 #[inline]
 pub(super) fn whole_units(request: &Request) -> Result<u64, Refusal> {
     if request.bytes > LIMIT {

@@ -1,4 +1,4 @@
-//! Segments cut once into cells that are never joined or split: what the policies without best fit need.
+//! Segments divided once into cells that are never joined or split, for policies without best fit.
 //!
 //! ```text
 //!   slab 0   | cell | cell | cell |     live or free, each on its own
@@ -18,7 +18,7 @@ struct Cell {
 
 struct Slab {
     segment: Segment,
-    /// In address order; together they cover the segment.
+    /// The cells in address order. They cover the segment.
     cells: Vec<BlockId>,
     live: usize,
 }
@@ -33,7 +33,7 @@ pub(super) struct Slabs {
 }
 
 impl Slabs {
-    /// Cuts a segment into free cells of these sizes, which add up to it; answers their names.
+    /// Divides a segment into free cells of these sizes, whose sum is its size. Returns the identifiers of the cells.
     pub(super) fn add<const N: usize>(&mut self, segment: Segment, sizes: [u64; N]) -> [BlockId; N] {
         let slab = self.vacant_slabs.pop().unwrap_or_else(|| {
             self.slabs.push(None);
@@ -67,25 +67,25 @@ impl Slabs {
         cells
     }
 
-    /// Keeps a whole segment as one free cell.
+    /// Adds a whole segment as one free cell.
     pub(super) fn add_whole(&mut self, segment: Segment) -> BlockId {
         let bytes = segment.bytes();
         let [id] = self.add(segment, [bytes]);
         id
     }
 
-    /// Gives a free cell to a caller.
+    /// Allocates a free cell.
     pub(super) fn hand_out(&mut self, id: BlockId, request: &Request) -> Block {
         let (address, bytes) = self.set_live(id, true);
         Block::new(address, bytes, request, id)
     }
 
-    /// Takes a cell back.
+    /// Frees a cell.
     pub(super) fn put_back(&mut self, id: BlockId) {
         self.set_live(id, false);
     }
 
-    /// Takes a slab out if none of its cells is live.
+    /// Removes and returns a slab if none of its cells is live.
     pub(super) fn remove_if_free(&mut self, id: BlockId) -> Option<Segment> {
         let number = self.cells[id.index()].as_ref()?.slab;
         let slab = self.slabs[number as usize].take_if(|slab| slab.live == 0)?;
@@ -97,7 +97,7 @@ impl Slabs {
         Some(slab.segment)
     }
 
-    /// Whether the name still is that of a cell.
+    /// Returns whether the identifier still belongs to a cell.
     pub(super) fn exists(&self, id: BlockId) -> bool {
         self.cells[id.index()].is_some()
     }
@@ -120,8 +120,8 @@ impl Slabs {
         }
     }
 
-    /// Asserts that cells cover their slabs, that live ones are counted, and that `listed` names every
-    /// free one once.
+    /// Asserts that the cells cover their slabs, that live cells are counted, and that `listed` contains every free
+    /// cell once.
     pub(super) fn check(&self, listed: impl Iterator<Item = BlockId>) {
         let mut live = vec![0; self.slabs.len()];
         for cell in self.cells.iter().flatten() {

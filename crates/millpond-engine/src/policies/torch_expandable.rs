@@ -1,11 +1,10 @@
 //! `torch-expandable`: PyTorch's caching allocator with expandable segments.
 //!
-//! One range of addresses for each stream, size class and private pool grows by handles of 2 MiB (small)
-//! or 20 MiB (large), mapped at the lowest place where the request fits into free and unmapped
-//! addresses together. Free blocks are searched for the best fit, except that a block which borders on
-//! unmapped addresses counts with the size it could grow to, so that it is taken last. When memory runs
-//! out, the device is synchronised and every wholly free handle is unmapped; the range keeps its
-//! addresses, so the next growth fills the gaps first.
+//! Each stream, size class and private pool has one range of addresses. The range grows by handles of 2 MiB (small) or
+//! 20 MiB (large). They are mapped at the lowest address where the request fits into free and unmapped addresses
+//! together. The search finds the best fit among the free blocks. A block next to unmapped addresses counts with the
+//! size to which it could grow, so it is taken last. When memory runs out, the policy synchronises the device and
+//! unmaps every wholly free handle. The range keeps its addresses, so the next growth fills the gaps first.
 
 use super::torch_pools::{PoolKey, Pools};
 use super::torch_rules::{MIN_BLOCK, SMALL, SMALL_SEGMENT, allowed_bytes, block_bytes, segment_bytes};
@@ -19,20 +18,20 @@ use crate::space::{BlockId, Piece, State};
 use crate::supply::Supply;
 use std::collections::BTreeMap;
 
-/// Addresses of a range where the device has no limit: more than any device has.
+/// Number of addresses of a range on a device without a limit. No device has this much memory.
 const UNLIMITED_RANGE: u64 = 1 << 50;
 
-/// See the module.
+/// The `torch-expandable` policy. The module describes its rules.
 pub struct TorchExpandable {
     conf: TorchConf,
     pools: Pools,
     ranges: Vec<Option<Range>>,
-    /// By pool, the unmapped blocks in address order.
+    /// The unmapped blocks of each pool, in address order.
     unmapped: Vec<BTreeMap<u64, BlockId>>,
 }
 
 impl TorchExpandable {
-    /// With these settings; `expandable_segments` is taken as on.
+    /// Creates the policy with these settings. Expandable segments are always on.
     #[must_use]
     pub fn new(conf: &TorchConf) -> Self {
         Self {
@@ -51,7 +50,7 @@ impl TorchExpandable {
         }
     }
 
-    /// What a free block could grow to.
+    /// Returns the size to which a free block could grow, in bytes.
     fn expandable_bytes(&self, entry: &Entry) -> u64 {
         let next = self
             .pools
@@ -81,7 +80,8 @@ impl TorchExpandable {
         Some(entry.id)
     }
 
-    /// The lowest place where free and unmapped addresses together have room; a new range if none has.
+    /// Returns the lowest place where free and unmapped addresses together have room. Reserves a new range if there is
+    /// none.
     fn find_room(
         &mut self,
         supply: &mut Supply<'_>,
@@ -121,7 +121,7 @@ impl TorchExpandable {
         Ok(id)
     }
 
-    /// Backs the front of an unmapped block, and joins it with its free neighbours; answers the free block.
+    /// Backs the front of an unmapped block and joins it with its free neighbours. Returns the free block.
     fn map(&mut self, supply: &mut Supply<'_>, id: BlockId, bytes: u64) -> Result<BlockId, SourceError> {
         let space = &mut self.pools.space;
         let (number, address) = (space.owner(id), space.address(id));
@@ -149,7 +149,7 @@ impl TorchExpandable {
         Ok(self.pools.put_back(id))
     }
 
-    /// Finds room and maps what is missing of it; answers an unlisted block.
+    /// Finds room and maps the missing part. Returns an unlisted block.
     fn expand(&mut self, supply: &mut Supply<'_>, number: u32, bytes: u64) -> Result<BlockId, SourceError> {
         allowed_bytes(&self.conf, supply, segment_bytes(bytes, &self.conf))?;
         let mut id = self.find_room(supply, number, bytes)?;
@@ -174,7 +174,7 @@ impl TorchExpandable {
         Ok(id)
     }
 
-    /// The whole handles inside a free block: where its range begins, where they begin and end.
+    /// Returns the whole handles inside a free block: the start of its range, and the start and end of the handles.
     fn whole_handles(&self, id: BlockId) -> Option<(u64, u64, u64)> {
         let space = &self.pools.space;
         let handle = self.handle_bytes(space.owner(id));

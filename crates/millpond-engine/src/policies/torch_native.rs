@@ -1,13 +1,15 @@
 //! `torch-native`: PyTorch's caching allocator with its default, unexpandable segments.
 //!
-//! Best fit among the free blocks of the same stream, size class and private pool; blocks are split when
-//! the rest is worth keeping and joined again when both neighbours are free; segments go back to the
-//! driver only when it refuses a new one. The path taken when memory runs out:
+//! The search is best fit among the free blocks of the same stream, size class and private pool. A block is split if
+//! the remainder is large enough to keep. It is joined with its free neighbours when it is freed. Segments are returned
+//! to the driver only when it refuses a new one. When memory runs out:
 //!
-//! 1. past the garbage collection threshold, unsplit blocks older than the mean age go back;
-//! 2. the driver is asked;
-//! 3. of the blocks too large to be split, just enough go back, and it is asked again;
-//! 4. the device is synchronised, every unsplit cached block goes back, and it is asked a last time.
+//! 1. If the garbage collection threshold is exceeded, unsplit blocks older than the mean age are returned.
+//! 2. The policy requests a segment from the driver.
+//! 3. Of the blocks that are too large to be split, enough are returned for the request, and the policy requests a
+//!    segment again.
+//! 4. The device is synchronised, every unsplit cached block is returned, and the policy requests a segment for the
+//!    last time.
 //!
 //! As in the original, the pool is not searched again after step 4.
 
@@ -22,7 +24,7 @@ use crate::source::Segment;
 use crate::space::{BlockId, Piece, State};
 use crate::supply::Supply;
 
-/// See the module.
+/// The `torch-native` policy. The module describes its rules.
 pub struct TorchNative {
     conf: TorchConf,
     pools: Pools,
@@ -30,7 +32,7 @@ pub struct TorchNative {
 }
 
 impl TorchNative {
-    /// With these settings; `expandable_segments` is ignored here.
+    /// Creates the policy with these settings. It ignores `expandable_segments`.
     #[must_use]
     pub fn new(conf: &TorchConf) -> Self {
         // PyTorch collects garbage only under a memory fraction.
@@ -46,8 +48,8 @@ impl TorchNative {
         }
     }
 
-    /// Bytes of the block that serves a request under these settings, before what is too little to be
-    /// split off stays with it; none where no device could serve it.
+    /// Returns the size of the block that serves a request under these settings, or `None` if no device could serve it.
+    /// The size does not include a remainder that is too small to be split off.
     #[must_use]
     pub fn block_bytes(conf: &TorchConf, requested: u64) -> Option<u64> {
         block_bytes(&Request::new(requested, Stream::DEFAULT), conf).ok()
@@ -57,7 +59,7 @@ impl TorchNative {
         self.conf.max_split_size.unwrap_or(u64::MAX)
     }
 
-    /// Best fit, unless it would waste an oversize block on a small request or round too far.
+    /// Takes the best fit, unless it would waste an oversize block on a small request or round up too far.
     #[inline]
     fn take_free(&mut self, number: u32, bytes: u64) -> Option<BlockId> {
         let max_split = self.max_split();
@@ -95,7 +97,7 @@ impl TorchNative {
         )
     }
 
-    /// The whole way to a new segment, giving back what it must.
+    /// Takes a new segment. If memory is short, it returns cached memory to the source first.
     fn grow(&mut self, supply: &mut Supply<'_>, number: u32, block: u64) -> Result<BlockId, SourceError> {
         if self.conf.garbage_collection_threshold > 0.0 {
             self.collect_garbage(supply);
@@ -115,7 +117,7 @@ impl TorchNative {
         self.new_segment(supply, number, bytes)
     }
 
-    /// Gives back unsplit blocks of the large class, oldest first, until the threshold is met.
+    /// Returns unsplit blocks of the large class to the source, oldest first, until the threshold is met.
     fn collect_garbage(&mut self, supply: &mut Supply<'_>) {
         let allowed = self
             .conf
@@ -152,13 +154,13 @@ impl TorchNative {
         }
     }
 
-    /// Gives back blocks that are too large to be split, just enough for the request.
+    /// Returns just enough unsplittable blocks to the source for the request.
     fn release_oversize(&mut self, supply: &mut Supply<'_>, number: u32, block: u64) -> bool {
         let Some(max_split) = self.conf.max_split_size else {
             return false;
         };
         let wanted = block.max(max_split);
-        // An oversize block is never split, so it is its whole segment.
+        // An oversize block is never split, so it is a whole segment.
         if let Some(entry) = self.pools.pool(number).free.best_fit(wanted) {
             self.release_block(supply, entry.id);
             return true;
@@ -253,7 +255,7 @@ impl Policy for TorchNative {
             small: adopted.small,
             stream: adopted.stream,
         });
-        // What lies behind the last block so far, not yet listed.
+        // The unlisted remainder after the last block so far.
         let mut rest = Some(self.add_segment(adopted.segment, number));
         let mut blocks = Vec::with_capacity(adopted.blocks.len());
         for &(address, bytes, requested) in adopted.blocks {

@@ -1,11 +1,11 @@
-//! The free lists that both torch policies keep: one for each stream, size class and private pool.
+//! The free lists of both torch policies: one for each stream, size class and private pool.
 
 use crate::block::{Block, Group, Request, Stream};
 use crate::index::{Entry, SizeIndex};
 use crate::space::{BlockId, Space, State};
 use std::collections::BTreeMap;
 
-/// Which pool a block belongs to: PyTorch keeps one for each stream, size class and private pool.
+/// The pool of a block. PyTorch has one for each stream, size class and private pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PoolKey {
     pub(super) group: Group,
@@ -17,12 +17,12 @@ pub(super) struct PoolKey {
 #[derive(Debug, Default)]
 pub(super) struct PoolTable {
     numbers: BTreeMap<PoolKey, u32>,
-    /// The last pool asked for, small and large: streams seldom change.
+    /// The most recently used small and large pool. Programs rarely change their stream.
     recent: [Option<(PoolKey, u32)>; 2],
 }
 
 impl PoolTable {
-    /// The number of a pool; the next free number if it is new.
+    /// Returns the number of a pool. A new pool gets the next free number.
     #[inline]
     pub(super) fn number(&mut self, key: PoolKey) -> u32 {
         let recent = &mut self.recent[usize::from(key.small)];
@@ -37,7 +37,7 @@ impl PoolTable {
         number
     }
 
-    /// Pools in the order PyTorch walks them: large before small, then by stream.
+    /// Returns the pools in the order in which PyTorch visits them: large before small, then by stream.
     pub(super) fn iter(&self) -> impl Iterator<Item = (PoolKey, u32)> + '_ {
         self.numbers.iter().map(|(key, number)| (*key, *number))
     }
@@ -49,20 +49,20 @@ pub(super) struct Pool {
     pub(super) free: SizeIndex,
 }
 
-/// All blocks, and those that are free by pool.
+/// All blocks, and the free ones by pool.
 #[derive(Default)]
 pub(super) struct Pools {
     pub(super) space: Space,
     table: PoolTable,
     pools: Vec<Pool>,
-    /// By block, the age of its pool when it was freed; kept only if someone asks for ages.
+    /// The age of its pool when each block was freed. It is kept only if ages are needed.
     ages: Option<Vec<u64>>,
     /// Searches so far in the large and in the small class of the default group.
     searches: [u64; 2],
 }
 
 impl Pools {
-    /// Empty; `with_ages` keeps for each free block how many searches it has been passed over.
+    /// Creates empty pools. With `with_ages`, they record how many searches have passed over each free block.
     pub(super) fn new(with_ages: bool) -> Self {
         Self {
             ages: with_ages.then(Vec::new),
@@ -70,7 +70,7 @@ impl Pools {
         }
     }
 
-    /// The number of a pool, made on first use.
+    /// Returns the number of a pool. The first use creates the pool.
     #[inline]
     pub(super) fn number(&mut self, key: PoolKey) -> u32 {
         let number = self.table.number(key);
@@ -91,8 +91,8 @@ impl Pools {
         self.pools.iter()
     }
 
-    /// Numbers of the pools in the order PyTorch walks them, private pools left out: those keep what
-    /// they have until their owner ends them.
+    /// Returns the numbers of the pools of the default group, in the order in which PyTorch visits them. Private pools
+    /// keep their memory until their owner ends them.
     pub(super) fn default_group(&self) -> Vec<u32> {
         self.table
             .iter()
@@ -101,7 +101,7 @@ impl Pools {
             .collect()
     }
 
-    /// Notes a search, for the ages.
+    /// Counts a search, for the ages.
     #[inline]
     pub(super) fn searched(&mut self, key: PoolKey) {
         if self.ages.is_some() && key.group == Group::default() {
@@ -109,13 +109,13 @@ impl Pools {
         }
     }
 
-    /// Searches a free block of the large class has been passed over.
+    /// Returns the number of searches that have passed over a free block of the large class.
     pub(super) fn age(&self, id: BlockId) -> u64 {
         let freed_at = self.ages.as_ref().and_then(|ages| ages.get(id.index())).copied();
         self.searches[0] - freed_at.unwrap_or(self.searches[0])
     }
 
-    /// Takes a free block out of its list; it stays marked free until it is handed out or joined.
+    /// Removes a free block from its list. It stays marked free until it is allocated or joined.
     #[inline]
     pub(super) fn unlist(&mut self, id: BlockId) {
         let number = self.space.owner(id) as usize;
@@ -142,7 +142,7 @@ impl Pools {
         });
     }
 
-    /// Joins a block with its free neighbours and lists it; answers the block it became.
+    /// Joins a block with its free neighbours and lists it. Returns the resulting block.
     #[inline]
     pub(super) fn put_back(&mut self, id: BlockId) -> BlockId {
         let mut id = id;
@@ -167,7 +167,7 @@ impl Pools {
         id
     }
 
-    /// Gives an unlisted block to a caller, keeping what is beyond `bytes` where `split` says so.
+    /// Allocates an unlisted block. With `split`, the part beyond `bytes` is split off and listed.
     #[inline]
     pub(super) fn hand_out(&mut self, id: BlockId, request: &Request, bytes: u64, split: bool) -> Block {
         if split {
@@ -178,7 +178,7 @@ impl Pools {
         Block::new(self.space.address(id), self.space.bytes(id), request, id)
     }
 
-    /// Asserts that the lists hold exactly the free blocks, each in its own pool's.
+    /// Asserts that the list of each pool holds exactly its own free blocks.
     pub(super) fn check(&self) {
         self.space.check();
         let mut listed = 0;

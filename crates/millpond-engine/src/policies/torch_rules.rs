@@ -1,8 +1,7 @@
-//! The sizes PyTorch's caching allocator works in.
+//! The sizes that PyTorch's caching allocator uses.
 //!
-//! Facts of its published behaviour: requests are rounded to 512 bytes, those of up to 1 MiB live in a
-//! pool of their own, and what is taken from the driver comes in 2 MiB, 20 MiB or, from 10 MiB on, the
-//! request rounded to 2 MiB.
+//! They follow its published behaviour. Requests are rounded to 512 bytes. Requests of up to 1 MiB have a pool of their
+//! own. The driver is asked for 2 MiB, for 20 MiB, or from 10 MiB on for the request rounded to 2 MiB.
 
 use crate::block::Request;
 use crate::conf::TorchConf;
@@ -16,10 +15,10 @@ pub(super) const SMALL: u64 = 1 << 20;
 pub(super) const SMALL_SEGMENT: u64 = 2 << 20;
 const MIN_LARGE: u64 = 10 << 20;
 const ROUND_LARGE: u64 = 2 << 20;
-/// No request above this can be served by any device.
+/// No device can serve a request above this size.
 const LIMIT: u64 = 1 << 60;
 
-/// Bytes of the block for a request.
+/// Returns the size of the block for a request, in bytes.
 #[inline]
 pub(super) fn block_bytes(request: &Request, conf: &TorchConf) -> Result<u64, Refusal> {
     if request.bytes > LIMIT {
@@ -38,7 +37,7 @@ pub(super) fn block_bytes(request: &Request, conf: &TorchConf) -> Result<u64, Re
     Ok(request.bytes.next_multiple_of(MIN_BLOCK))
 }
 
-/// The next of `divisions` equal steps between two powers of two.
+/// Rounds up to the next of `divisions` equal steps between two powers of two.
 fn round_to_division(bytes: u64, divisions: u64) -> u64 {
     if bytes.is_power_of_two() {
         return bytes;
@@ -50,7 +49,7 @@ fn round_to_division(bytes: u64, divisions: u64) -> u64 {
     }
 }
 
-/// Bytes taken from the driver for a block that no free one serves.
+/// Returns the bytes taken from the driver for a block that no free block serves.
 pub(super) fn segment_bytes(block: u64, conf: &TorchConf) -> u64 {
     match block {
         0..=SMALL => SMALL_SEGMENT,
@@ -59,7 +58,7 @@ pub(super) fn segment_bytes(block: u64, conf: &TorchConf) -> u64 {
     }
 }
 
-/// Refuses growth past the memory fraction, as the driver would refuse it past its memory.
+/// Refuses growth beyond the memory fraction, in the same way as the driver refuses growth beyond its memory.
 pub(super) fn allowed_bytes(conf: &TorchConf, supply: &Supply<'_>, bytes: u64) -> Result<(), SourceError> {
     let Some((fraction, capacity)) = conf.memory_fraction.zip(supply.capacity()) else {
         return Ok(());
@@ -108,7 +107,8 @@ mod tests {
             ..TorchConf::default()
         };
         let rounded = |bytes| block_bytes(&Request::new(bytes, Stream::DEFAULT), &conf);
-        // The example of PyTorch's documentation: 1200 with 4 divisions gives 1280, but only above 512 * 4.
+        // An example of PyTorch's documentation rounds 1200 with 4 divisions to 1280. The rule applies only above 512 *
+        // 4.
         assert_eq!(rounded(1200), Ok(1536));
         assert_eq!(rounded(2 << 20), Ok(2 << 20));
         assert_eq!(rounded((2 << 20) + 1), Ok((2 << 20) + (512 << 10)));

@@ -1,11 +1,11 @@
-//! Pages under free lists: addresses of a pool, backed where it has memory.
+//! Pages under free lists: the addresses of a pool, some backed by memory.
 //!
 //! ```text
 //!   range   | live | free |     hole     | live |  free  |   hole ...
 //!           |page |page |page|              |page |page  |
 //! ```
 //!
-//! Holes are whole pages; blocks need not be.
+//! Holes consist of whole pages. Blocks need not.
 
 use super::super::free_lists::FreeLists;
 use crate::error::SourceError;
@@ -16,29 +16,29 @@ use std::collections::BTreeMap;
 
 /// Bytes of a page and of each handle.
 const PAGE: u64 = 2 << 20;
-/// Addresses reserved at once; they cost nothing.
+/// Number of addresses reserved at once. Addresses cost nothing.
 const RANGE: u64 = 1 << 46;
 
 struct Pool {
-    /// The owner of its holes; a list that stays empty.
+    /// The list that owns the holes. It always stays empty.
     unmapped: u32,
-    /// Lowest address first.
+    /// The holes in address order.
     holes: BTreeMap<u64, BlockId>,
 }
 
-/// See the module.
+/// The pages and free lists of all pools.
 #[derive(Default)]
 pub(super) struct Pages {
     pub(super) lists: FreeLists,
     pools: Vec<Pool>,
-    /// By list, its pool.
+    /// The pool of each list.
     owners: Vec<usize>,
-    /// Kept for good; their positions are the numbers of the segments.
+    /// The ranges, which are never released. Their indices are the segment numbers.
     ranges: Vec<Range>,
 }
 
 impl Pages {
-    /// Adds a pool that has nothing yet; answers its position.
+    /// Adds an empty pool. Returns its index.
     pub(super) fn add_pool(&mut self) -> usize {
         let pool = self.pools.len();
         let unmapped = self.add_list(pool);
@@ -49,7 +49,7 @@ impl Pages {
         pool
     }
 
-    /// Adds a free list to a pool; answers its number.
+    /// Adds a free list to a pool. Returns its number.
     pub(super) fn add_list(&mut self, pool: usize) -> u32 {
         self.owners.push(pool);
         self.lists.add_list()
@@ -59,7 +59,7 @@ impl Pages {
         self.owners[self.lists.space.owner(id) as usize]
     }
 
-    /// An unlisted block that new pages make possible.
+    /// Creates pages for a block. Returns the block, which is not listed.
     pub(super) fn grow(
         &mut self,
         supply: &mut Supply<'_>,
@@ -72,7 +72,8 @@ impl Pages {
         Ok(id)
     }
 
-    /// An unlisted block made of the list's free pages, and of new ones as far as the device has them.
+    /// Builds a block from the list's free pages, and from new pages as far as the device has memory. Returns the
+    /// block, which is not listed.
     pub(super) fn gather(
         &mut self,
         supply: &mut Supply<'_>,
@@ -117,13 +118,13 @@ impl Pages {
         Ok(id)
     }
 
-    /// Bytes of the whole pages inside a list's free blocks.
+    /// Returns the bytes of the whole pages inside a list's free blocks.
     pub(super) fn spare_bytes(&self, list: u32) -> u64 {
         let spare = self.spare(list, u64::MAX).into_iter();
         spare.map(|(_, first, end)| end - first).sum()
     }
 
-    /// Gives back the whole pages inside a list's free blocks.
+    /// Returns the whole pages inside a list's free blocks to the source.
     pub(super) fn decommit(&mut self, supply: &mut Supply<'_>, list: u32) {
         for (id, first, end) in self.spare(list, u64::MAX) {
             self.unmap(id, first, end);
@@ -158,8 +159,8 @@ impl Pages {
         ranges.find(|r| (r.address()..r.address() + r.bytes()).contains(&address))
     }
 
-    /// The lowest hole that makes room, with the list's free block before it; answers its address and the
-    /// bytes that pages must be found for.
+    /// Finds the lowest hole with enough room, including the list's free block before it. Returns the address of the
+    /// hole and the bytes of pages that are missing.
     fn room(&mut self, supply: &mut Supply<'_>, list: u32, bytes: u64) -> Result<(u64, u64), SourceError> {
         let pool = self.owners[list as usize];
         let space = &self.lists.space;
@@ -184,7 +185,7 @@ impl Pages {
         Ok((address, bytes.next_multiple_of(PAGE)))
     }
 
-    /// The whole pages inside a list's free blocks, lowest first; the block that ends at `hole` left out.
+    /// Returns the whole pages inside a list's free blocks, lowest first. Leaves out the block that ends at `hole`.
     fn spare(&self, list: u32, hole: u64) -> Vec<(BlockId, u64, u64)> {
         let space = &self.lists.space;
         let free = self.lists.free(list).iter().map(|entry| entry.id);
@@ -201,7 +202,7 @@ impl Pages {
         spare
     }
 
-    /// Backs the start of a hole with new pages; answers the free block it joins.
+    /// Backs the start of a hole with new pages. Returns the free block that the pages join.
     fn commit(
         &mut self,
         supply: &mut Supply<'_>,
@@ -216,7 +217,7 @@ impl Pages {
         Ok(self.map(list, hole, bytes))
     }
 
-    /// Turns the start of a hole into a free block of a list; answers the block it joins.
+    /// Turns the start of a hole into a free block of a list. Returns the block that it joins.
     fn map(&mut self, list: u32, hole: u64, bytes: u64) -> BlockId {
         let holes = &mut self.pools[self.owners[list as usize]].holes;
         let Some(id) = holes.remove(&hole) else {
@@ -232,7 +233,7 @@ impl Pages {
         self.lists.put_back(id)
     }
 
-    /// Turns whole pages inside a free block into a hole, joined with its neighbours.
+    /// Turns whole pages inside a free block into a hole and joins it with its neighbours.
     fn unmap(&mut self, id: BlockId, first: u64, end: u64) {
         let mut id = id;
         self.lists.unlist(id);

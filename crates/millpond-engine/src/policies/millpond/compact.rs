@@ -1,7 +1,7 @@
-//! Giving free memory back: all of it at once, or a part.
+//! Returns all free memory, or a part of it, to the source.
 //!
-//! Live blocks never move, and a page handle goes back only whole. So what stays after a compaction is the live
-//! blocks, rounded out to the handles they lie in: moving free pages about could not make it less.
+//! Live blocks never move, and a page handle is only returned whole. After a compaction, the live blocks remain,
+//! rounded up to the handles that contain them. Moving free pages could not reduce this further.
 
 use super::{Held, Millpond};
 use crate::index::Entry;
@@ -9,18 +9,18 @@ use crate::space::BlockId;
 use crate::supply::Supply;
 
 impl Millpond {
-    /// Holds what may be reserved from here on to the program's share of the device.
+    /// Limits later reservations to the program's share of the device.
     pub(super) fn keep_to_share(&self, supply: &mut Supply<'_>) {
         if let Some(limit) = self.conf.retain.limit(supply.capacity()) {
             supply.limit_to(limit);
         }
     }
 
-    /// Waits for the device, takes back what waited for a stream, joins free neighbours whatever stream freed them,
-    /// and gives back every page handle, or on a device without pages every segment, in which nothing lives. Answers
-    /// the bytes that went back.
+    /// Waits for the device, frees the blocks that waited for a stream, and joins free neighbours of all streams. Then
+    /// returns every page handle without a live block to the source, or on a device without pages every such segment.
+    /// Returns the number of bytes returned.
     ///
-    /// The host waits even if nothing goes back; what did not go back now will not a moment later either.
+    /// The host waits even if there is nothing to return. A second call directly afterwards would return nothing more.
     pub(in crate::policies) fn compact_now(&mut self, supply: &mut Supply<'_>) -> u64 {
         let before = supply.reserved();
         self.recover(supply);
@@ -38,14 +38,14 @@ impl Millpond {
         }
     }
 
-    /// Bytes of free blocks that could go back.
+    /// Returns the bytes of free blocks that can be returned to the source.
     pub(super) fn whole_free_bytes(&self) -> u64 {
         let free = self.lists.iter().flat_map(|(n, _)| self.lists.free(n));
         let parts = free.filter_map(|entry| self.returnable(&entry));
         parts.map(|(start, end)| end - start).sum()
     }
 
-    /// The part of a free block that could go back: first address and end.
+    /// Returns the start and end address of the part of a free block that can be returned to the source.
     pub(super) fn returnable(&self, entry: &Entry) -> Option<(u64, u64)> {
         match &self.held[self.lists.space.segment(entry.id) as usize] {
             Held::Paged { range, .. } => {
@@ -60,8 +60,8 @@ impl Millpond {
         }
     }
 
-    /// Gives back whole handles inside a free block, or a free segment. What of the block lies before them keeps its
-    /// name.
+    /// Returns whole handles inside a free block, or a free segment, to the source. The part of the block before them
+    /// keeps the block's identifier.
     pub(super) fn give_back(&mut self, supply: &mut Supply<'_>, id: BlockId, start: u64, end: u64) {
         let held = &mut self.held[self.lists.space.segment(id) as usize];
         match held {

@@ -1,13 +1,13 @@
-//! How the policy gets pages: creating them up to a little more than the program has ever needed at
-//! once, and beyond that moving free ones.
+//! Reserves pages. The policy creates pages up to a little more than the program's peak. Beyond that it moves free
+//! pages.
 //!
-//! While the program's need rises, memory may outgrow it by [`rising`](crate::MillpondConf): what is free then
-//! is mostly used a moment later, and moving it would buy nothing. Once need has been higher before, growth
-//! is only fragmentation, and the allowance is narrow.
+//! While the program's need rises, memory may exceed it by [`rising`](crate::MillpondConf). Free memory is then usually
+//! used soon, so moving it would gain nothing. If the need was higher before, growth is only fragmentation, and the
+//! allowance is small.
 //!
-//! Moving is bounded in number and in bytes, and stops where it has not helped: a program without
-//! structure would move pages for ever. Such a program is left alone until its fragmentation passes
-//! [`compact_at_percent`](crate::RetainConf), and is then held there.
+//! Moves are limited in number and in bytes, and they stop if they have not helped. Otherwise an irregular program
+//! would move pages for ever. Such a program may grow until its fragmentation exceeds
+//! [`compact_at_percent`](crate::RetainConf). From there on, pages are moved again.
 
 use super::site::Site;
 use super::{FOREIGN, Held, Millpond};
@@ -17,23 +17,24 @@ use crate::space::{BlockId, State};
 use crate::supply::Supply;
 use std::collections::BTreeMap;
 
-/// Memory may always outgrow the program's peak by two pages.
+/// Number of pages by which memory may always exceed the program's peak.
 const SLACK_PAGES: u64 = 2;
-/// Memory may outgrow a small program's peak by the bytes of the settings, up to one part in so many of it.
+/// Memory may exceed a small program's peak by the bytes of the settings, but at most by this fraction of the peak
+/// (1/20).
 const SLACK_SHARE: u64 = 20;
-/// The same while need rises.
+/// The same while the need rises.
 const RISING_SHARE: u64 = 10;
-/// Growth of this many pages gets handles of its own, apart from a last page shared with the next block.
+/// Growth of at least this many pages gets its own handles, except for a last page that it shares with the next block.
 const OWN_HANDLES: u64 = 16;
-/// Moving stops once free memory is more than one part in so many of the peak.
+/// Moves stop when memory exceeds the peak by more than this fraction of it (1/8).
 const HOPELESS: u64 = 8;
-/// A request of one part in so many of the peak may move pages twice as often.
+/// A request of at least this fraction of the peak (1/100) may move pages twice as often.
 const WORTH_MORE: u64 = 100;
-/// Moving never comes more often than once in so many allocations, not at the start either.
+/// Minimum number of allocations for each move, also at the start. Large requests need half as many.
 const APART: u64 = 50;
-/// The same on average, where a page is moved at less cost than a new one is had.
+/// The same on average, where moving a page costs less than creating one.
 const CHEAP_APART: u64 = 4;
-/// The same on average, for a program held at its threshold of fragmentation.
+/// The same on average, for a program at its threshold of fragmentation.
 const HELD_APART: u64 = 1000;
 
 impl Millpond {
@@ -48,7 +49,7 @@ impl Millpond {
         }
         match self.grow_paged(supply, number, bytes, false) {
             Err(error) if error.is_out_of_memory() => {}
-            // No room can be made now; for what was asked alone there may be some.
+            // No memory can be freed now, but there may be enough for the request alone.
             Err(SourceError::Held { .. }) => return self.grow_paged(supply, number, bytes, true),
             outcome => return outcome,
         }
@@ -60,8 +61,8 @@ impl Millpond {
             Err(error) if error.is_out_of_memory() => {}
             outcome => return outcome,
         }
-        // The narrowest hole misses least, but what is free on both sides of it cannot move into it. Into the widest
-        // one everything else can.
+        // The narrowest hole needs the fewest pages, but the free blocks on both sides of it cannot move into it. All
+        // other pages can move into the widest hole.
         self.page = supply.page_bytes();
         let mut site = self.widest_site(supply, number, bytes)?;
         let need = self.missing(&site, bytes);
@@ -69,8 +70,8 @@ impl Millpond {
         self.finish(supply, site, bytes, true, outcome)
     }
 
-    /// Waits for the device, takes back what waited for a stream, and joins what several streams freed:
-    /// any of them may have it now.
+    /// Waits for the device, frees the blocks that waited for a stream, and joins the free blocks of all streams, since
+    /// any stream may use them now.
     pub(super) fn recover(&mut self, supply: &mut Supply<'_>) {
         for block in supply.synchronize() {
             if block.key().index() >= FOREIGN as usize {
@@ -103,7 +104,7 @@ impl Millpond {
         };
         match self.take_segment(supply, number, wanted) {
             Err(error) if error.is_out_of_memory() => {}
-            // No room can be made now; for the block alone there may be some.
+            // No memory can be freed now, but there may be enough for the block alone.
             Err(SourceError::Held { .. }) if least < wanted => {
                 return self.take_segment(supply, number, least);
             }
@@ -115,7 +116,7 @@ impl Millpond {
         }
         self.release_free(supply);
         match self.take_segment(supply, number, wanted) {
-            // Room for others beside it there is none; for it alone there may be.
+            // There is no memory for a shared segment, but there may be enough for the block alone.
             Err(error) if error.is_out_of_memory() && least < wanted => {
                 self.take_segment(supply, number, least)
             }
@@ -164,7 +165,7 @@ impl Millpond {
         self.finish(supply, site, bytes, scarce, outcome)
     }
 
-    /// Puts a block together from the pages of free ones before any is created, whatever moving costs.
+    /// Builds a block from free pages before it creates new ones, without a limit on moves.
     pub(super) fn assemble(
         &mut self,
         supply: &mut Supply<'_>,
@@ -178,7 +179,7 @@ impl Millpond {
         self.finish(supply, site, bytes, true, outcome)
     }
 
-    /// Creates what a site still misses, and hands it over or, after an error, lists what it holds.
+    /// Creates the pages that a site still needs. Returns its block, or lists the block after an error.
     fn finish(
         &mut self,
         supply: &mut Supply<'_>,
@@ -194,8 +195,8 @@ impl Millpond {
             self.lists.put_back(beyond);
         }
         match (outcome, site.block) {
-            // A hole that was filled completely no longer separates the block from the free block that was listed behind the
-            // hole.
+            // A hole that was filled completely no longer separates the block from the free block that was listed
+            // behind the hole.
             (Ok(()), Some(block)) => Ok(self.lists.absorb(block)),
             (outcome, block) => {
                 if let Some(block) = block {
@@ -212,7 +213,7 @@ impl Millpond {
         if scarce {
             return supply.free_bytes().unwrap_or(u64::MAX);
         }
-        // While the program's need grows, what is free now will mostly be used; later it will not.
+        // While the program's need rises, memory that is free now will mostly be used. Otherwise it will not.
         let rising = self.live + bytes > self.peak;
         let peak = self.peak.max(self.live + bytes);
         let (permille, least, share) = if rising {
@@ -237,22 +238,23 @@ impl Millpond {
         scarce || self.moving_helps(supply, need) || self.is_fragmented(supply, need, bytes)
     }
 
-    /// Whether memory is close to what the program needs, and moving has not come too often.
+    /// Returns whether memory is close to the program's need and moves have not been too frequent.
     fn moving_helps(&self, supply: &Supply<'_>, need: u64) -> bool {
         if self.conf.single_pages {
-            // Where pages cost no driver call of their own, putting one elsewhere is cheaper than having a new one.
+            // If pages need no driver call of their own, moving one costs less than creating one.
             return self.stalls < self.conf.stalls + self.allocations / CHEAP_APART;
         }
         let stalls = self.conf.stalls + self.allocations / self.conf.stall_every.max(1);
         let stalls = stalls.min(1 + self.allocations / APART);
         let large = need >= self.peak / WORTH_MORE && self.stalls < 2 * stalls;
         let moved = supply.reserved() / 100 * self.conf.moved_percent;
-        // Where moving has not kept memory together so far, it will not.
+        // If moves have not kept memory compact so far, they will not help now.
         let close = supply.reserved() - self.peak.min(supply.reserved()) <= self.peak / HOPELESS;
         close && (self.stalls < stalls || large) && self.moved + need <= moved
     }
 
-    /// Whether growth by `need` would leave more free than the threshold even when the program next needs most.
+    /// Returns whether growth by `need` would leave more free memory than the threshold, even when the program returns
+    /// to its peak.
     fn is_fragmented(&self, supply: &Supply<'_>, need: u64, bytes: u64) -> bool {
         let reserved = supply.reserved() + need;
         let free = reserved - self.peak.max(self.live + bytes).min(reserved);
@@ -282,7 +284,7 @@ impl Millpond {
             * page;
         let wanted = need.max(ahead);
         let handle = self.handle_bytes(supply, wanted);
-        // A block of many pages gets handles of its own; the page it shares with the next one is alone.
+        // A block of many pages gets its own handles, except for the page that it shares with the next block.
         let shared = if need == wanted && wanted >= OWN_HANDLES * page && !self.conf.single_pages {
             page
         } else {

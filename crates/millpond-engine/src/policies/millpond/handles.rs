@@ -1,44 +1,44 @@
-//! How large the handles are that pages come in.
+//! Chooses the size of page handles.
 //!
-//! Large handles are cheap: a driver call costs the same whatever it creates or moves. Small ones are free more
-//! often: a handle moves only when no live block has a byte in it. Which matters more depends on the program, so
-//! the size follows what happens. It is halved when growth is mere fragmentation (the program has needed more
-//! before) and yet the free blocks hold too few whole handles to move; larger handles that come by on a move
-//! are then given back and made anew in the smaller size. All of it stops once the program has had its share of
-//! handles, or where free memory has grown past hope.
+//! Large handles cost less, because a driver call costs the same for any size. Small handles are free more often,
+//! because a handle can move only if no live block overlaps it. The better choice depends on the program, so the size
+//! adapts. It is halved when growth is only fragmentation (the program has needed more before) and the free blocks
+//! nevertheless hold too few whole handles to move. A larger handle that a move encounters is then returned and created
+//! anew in the smaller size. This stops once the program has created its share of handles, or when memory exceeds the
+//! peak by too much.
 //!
-//! How much is created at once follows too: more where requests find nothing free one after the other.
+//! The amount created at once also adapts. It is larger if consecutive requests find no free block.
 //!
-//! On a device that is filling up memory counts for more than calls, and handles are small.
+//! On a device that is filling up, saving memory is more important than saving calls, so handles are small.
 
 use super::Millpond;
 use crate::supply::Supply;
 
-/// Handles are not made smaller once free memory is more than one part in so many of the peak.
+/// Handles do not shrink once memory exceeds the peak by more than this fraction of it (1/16).
 const LOST: u64 = 16;
-/// Allocations between two growths, below which more is created at once.
+/// More is created at once if there are fewer allocations than this between two growths.
 const OFTEN: u64 = 64;
-/// What is created beyond the usual batch is at most one part in so many of what memory may grow by.
+/// The amount created beyond the usual batch is at most this fraction of the remaining growth (1/13).
 const AHEAD_SHARE: u64 = 13;
-/// No growth takes many more handles than this, the first one neither.
+/// Approximate maximum number of handles for one growth, including the first one.
 const AT_ONCE: u64 = 256;
-/// A device of which one part in so many is taken is filling up.
+/// A device is filling up once more than this fraction of it is used (1/8).
 const FILLING: u64 = 8;
-/// Bytes of a handle there, and the same as a share of the device.
+/// Bytes of a handle on such a device, and the same as a fraction of the device.
 const FILLING_HANDLE: u64 = 8 << 20;
 const FILLING_SHARE: u64 = 256;
 
-/// What has been made so far.
+/// The handles created so far.
 pub(super) struct Handles {
     /// Bytes of the largest handle worth creating.
     bytes: u64,
     created: u64,
-    /// Allocations there had been when memory last grew.
+    /// Number of allocations at the time of the last growth.
     grown_at: u64,
 }
 
 impl Handles {
-    /// Starts with the largest.
+    /// Creates the state with the largest handle size.
     pub(super) fn new(bytes: u64) -> Self {
         Self {
             bytes,
@@ -47,20 +47,20 @@ impl Handles {
         }
     }
 
-    /// Counts handles that were created.
+    /// Counts created handles.
     pub(super) fn note(&mut self, created: u64) {
         self.created += created;
     }
 }
 
 impl Millpond {
-    /// Bytes created at once for small requests, and of a handle at most while nothing speaks for less.
+    /// Returns the bytes created at once for small requests. This is also the default maximum size of a handle.
     fn batch_bytes(&self, supply: &Supply<'_>) -> u64 {
         let share = (supply.reserved() / self.conf.handle_share.max(1)).next_multiple_of(self.page);
         self.conf.handle_bytes.min(share).max(self.page)
     }
 
-    /// Bytes to create at once for a small request where memory may grow by `allowance`; counts the growth.
+    /// Returns the bytes to create at once for a small request if memory may grow by `allowance`. Counts the growth.
     pub(super) fn ahead_bytes(&mut self, supply: &Supply<'_>, allowance: u64) -> u64 {
         let batch = self.batch_bytes(supply);
         let often = self.allocations - self.handles.grown_at < OFTEN;
@@ -72,7 +72,7 @@ impl Millpond {
         }
     }
 
-    /// Bytes of a handle at most, where memory is about to grow by `growth`.
+    /// Returns the maximum size of a handle in bytes for a growth by `growth` bytes.
     pub(super) fn handle_bytes(&self, supply: &Supply<'_>, growth: u64) -> u64 {
         if self.conf.single_pages {
             return self.page;
@@ -89,7 +89,7 @@ impl Millpond {
         }
     }
 
-    /// Bytes of a handle on a device that is filling up.
+    /// Returns the size of a handle in bytes on a device that is filling up.
     fn small_handle(supply: &Supply<'_>) -> Option<u64> {
         let (capacity, free) = (supply.capacity()?, supply.free_bytes()?);
         (capacity - free.min(capacity) > capacity / FILLING).then(|| {
@@ -98,7 +98,7 @@ impl Millpond {
         })
     }
 
-    /// Makes handles smaller from now on, if `bytes` are asked for that the program has had room for before.
+    /// Shrinks future handles if `bytes` more would not exceed the program's peak.
     pub(super) fn narrow(&mut self, supply: &Supply<'_>, bytes: u64) {
         if self.live + bytes <= self.peak && self.may_narrow(supply) {
             let half = (self.handles.bytes / 2).max(self.conf.least_handle_bytes);
@@ -106,7 +106,7 @@ impl Millpond {
         }
     }
 
-    /// Whether a handle of these bytes is to be made anew, smaller, rather than moved.
+    /// Returns whether a handle of this size should be created anew in a smaller size rather than moved.
     pub(super) fn is_too_wide(&self, supply: &Supply<'_>, bytes: u64) -> bool {
         bytes > self.handles.bytes.max(self.page) && self.may_narrow(supply)
     }

@@ -1,8 +1,7 @@
-//! Memory lent to a plan: one contiguous block put together from free pages, and the pieces of pages that
-//! cannot move.
+//! Memory lent to a plan: one contiguous block built from free pages, and parts of pages that cannot move.
 //!
-//! To this policy what it lends is live: it is counted, and nobody else gets it. It comes back cut into the blocks
-//! that still live in it and the free rest.
+//! This policy treats lent memory as live. The memory is counted, and no other request gets it. It comes back divided
+//! into the blocks that still live in it and the free remainder.
 
 use super::handles::Handles;
 use super::{MIN_BLOCK, Millpond};
@@ -13,37 +12,37 @@ use crate::policy::{Policy, Refusal};
 use crate::space::{BlockId, State};
 use crate::supply::Supply;
 
-/// Smaller pieces are not worth a plan's while.
+/// Minimum size of a piece. Smaller pieces do not help a plan.
 const LEAST_PIECE: u64 = 16 << 10;
-/// Free blocks beyond this many are left alone.
+/// Maximum number of pieces.
 const MOST_PIECES: usize = 256;
 
-/// A part of a lent block, when it comes back.
+/// A part of a lent block that comes back.
 pub(in crate::policies) struct Part {
     pub(in crate::policies) bytes: u64,
-    /// The request that lives there.
+    /// The request of the live block in this part, or `None` if it is free.
     pub(in crate::policies) live: Option<Request>,
 }
 
 impl Millpond {
-    /// Follows other settings from now on, with a fresh account of what was moved and created.
+    /// Changes the settings and resets the counts of moves and created handles.
     pub(in crate::policies) fn configure(&mut self, conf: &MillpondConf) {
         self.conf = conf.clone();
         self.handles = Handles::new(conf.handle_bytes);
         (self.stalls, self.moved) = (0, 0);
     }
 
-    /// Allocations that moved pages since the settings were last changed.
+    /// Returns the number of allocations that moved pages since the last change of settings.
     pub(in crate::policies) fn stalls(&self) -> u64 {
         self.stalls
     }
 
-    /// The most bytes that have lived at once.
+    /// Returns the peak of live bytes.
     pub(in crate::policies) fn peak(&self) -> u64 {
         self.peak
     }
 
-    /// Serves a request from what is free, or not at all.
+    /// Serves a request from free blocks. Returns `None` if no free block fits.
     pub(in crate::policies) fn allocate_cached(
         &mut self,
         supply: &mut Supply<'_>,
@@ -71,14 +70,14 @@ impl Millpond {
         found
     }
 
-    /// Bytes of free pages of the default group that could move.
+    /// Returns the bytes of the default group's free pages that can move.
     pub(in crate::policies) fn movable_bytes(&mut self) -> u64 {
         let free = self.free_blocks();
         let whole = free.iter().filter_map(|e| self.whole_handles(e));
         whole.map(|(start, end)| end - start).sum()
     }
 
-    /// Lends the parts of free blocks that share their pages with live ones. The device must be idle.
+    /// Lends the parts of free blocks that share their pages with live blocks. The device must be idle.
     pub(in crate::policies) fn lend_pieces(&mut self) -> Vec<Block> {
         let mut parts = Vec::new();
         for entry in self.free_blocks() {
@@ -87,7 +86,6 @@ impl Millpond {
                 None => parts.push((first, end)),
                 Some((start, last)) => {
                     let base = self.base_of(entry.id);
-                    // Back to front: the front part keeps the block's name.
                     parts.push((base + last, end));
                     parts.push((first, base + start));
                 }
@@ -109,7 +107,7 @@ impl Millpond {
         }
     }
 
-    /// Cuts a part out of the free block it lies in.
+    /// Cuts a part out of the free block that contains it.
     fn carve(&mut self, address: u64, bytes: u64) -> Option<Block> {
         let inside = |e: &Entry| e.address <= address && address + bytes <= e.address + e.bytes;
         let entry = self.free_blocks().into_iter().find(inside)?;
@@ -136,7 +134,7 @@ impl Millpond {
         ))
     }
 
-    /// Lends one contiguous block, from pages that are free as far as there are any.
+    /// Lends one contiguous block. It uses free pages before it creates new ones.
     pub(in crate::policies) fn lend(
         &mut self,
         supply: &mut Supply<'_>,
@@ -157,7 +155,7 @@ impl Millpond {
         Ok(self.lists.block(id, &request))
     }
 
-    /// Takes a lent block back in parts that tile it; answers the blocks that live in it, in order.
+    /// Takes back a lent block in parts that cover it. Returns the live blocks in address order.
     pub(in crate::policies) fn take_back(&mut self, block: Block, parts: &[Part]) -> Vec<Block> {
         debug_assert_eq!(parts.iter().map(|p| p.bytes).sum::<u64>(), block.bytes());
         let mut id = block.key();

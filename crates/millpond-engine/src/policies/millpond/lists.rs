@@ -7,16 +7,16 @@ use std::collections::BTreeMap;
 
 /// One free list.
 pub(super) struct List {
-    /// The area its blocks lie in.
+    /// The area of its blocks.
     pub(super) area: u32,
-    /// The stream that may take them without a wait.
+    /// The stream that may take the blocks without a wait.
     pub(super) stream: Stream,
     free: FitIndex,
 }
 
 /// All blocks, and the free ones by list.
 ///
-/// A block's owner in the [`Space`] is the number of its list, also while it is live.
+/// A block's owner in the [`Space`] is the number of its list, even while it is live.
 #[derive(Default)]
 pub(super) struct Lists {
     pub(super) space: Space,
@@ -31,7 +31,7 @@ impl Lists {
         self.links.expect(blocks);
     }
 
-    /// The number of a list, made on first use.
+    /// Returns the number of a list. The first use creates the list.
     pub(super) fn number(&mut self, area: u32, stream: Stream) -> u32 {
         let next = self.lists.len() as u32;
         let number = *self.numbers.entry((area, stream)).or_insert(next);
@@ -53,27 +53,27 @@ impl Lists {
         (0u32..).zip(&self.lists)
     }
 
-    /// Takes a fitting block out of a list; it stays marked free until it is handed out or joined.
+    /// Removes a fitting block from a list. It stays marked free until it is allocated or joined.
     #[inline]
     pub(super) fn take_fit(&mut self, number: u32, bytes: u64, search: Search) -> Option<BlockId> {
         let free = &mut self.lists[number as usize].free;
         free.take(&mut self.links, &self.space, bytes, search)
     }
 
-    /// Changes whenever another free block may be taken although the same are free.
+    /// Returns a number that changes when the search order of the free blocks changes.
     #[inline]
     pub(super) fn order(&self) -> u32 {
         self.links.order()
     }
 
-    /// What [`take_fit`](Self::take_fit) would take.
+    /// Returns the block that [`take_fit`](Self::take_fit) would take.
     pub(super) fn fit(&self, number: u32, bytes: u64, search: Search) -> Option<Entry> {
         let free = &self.get(number).free;
         let found = free.find(&self.links, &self.space, bytes, search);
         found.map(|id| self.entry(id))
     }
 
-    /// The free blocks of a list, larger ones first.
+    /// Returns the free blocks of a list, larger ones first.
     pub(super) fn free(&self, number: u32) -> impl Iterator<Item = Entry> + '_ {
         let ids = self.get(number).free.descending(&self.links);
         ids.map(|id| self.entry(id))
@@ -87,7 +87,7 @@ impl Lists {
         }
     }
 
-    /// Takes a free block out of its list; it stays marked free until it is handed out or joined.
+    /// Removes a free block from its list. It stays marked free until it is allocated or joined.
     #[inline]
     pub(super) fn unlist(&mut self, id: BlockId) {
         let list = &mut self.lists[self.space.owner(id) as usize];
@@ -102,14 +102,14 @@ impl Lists {
         list.free.insert(&mut self.links, &self.space, id);
     }
 
-    /// A neighbour that is free for the same list.
+    /// Returns the neighbour if it is free and in the same list as the block.
     #[inline]
     pub(super) fn joins(&self, id: BlockId, neighbour: Option<BlockId>) -> Option<BlockId> {
         neighbour
             .filter(|n| self.space.state(*n) == State::Free && self.space.owner(*n) == self.space.owner(id))
     }
 
-    /// Joins a block with its free neighbours and lists it; answers the block it became.
+    /// Joins a block with its free neighbours and lists it. Returns the resulting block.
     #[inline]
     pub(super) fn put_back(&mut self, id: BlockId) -> BlockId {
         let id = self.absorb(id);
@@ -121,7 +121,7 @@ impl Lists {
     #[inline]
     pub(super) fn absorb(&mut self, id: BlockId) -> BlockId {
         let mut id = id;
-        // Both are looked at before either is acted on, so that the two misses of the cache overlap.
+        // Both neighbours are loaded before either is changed, so that the two cache misses overlap.
         let prev = self.joins(id, self.space.prev(id));
         let next = self.joins(id, self.space.next(id));
         if let Some(prev) = prev {
@@ -136,8 +136,8 @@ impl Lists {
         id
     }
 
-    /// Joins what all streams of an area freed, in one list of it: right only once the device has been
-    /// waited for, when any stream may have it.
+    /// Moves the free blocks of all streams of an area into one list and joins them. The caller must have waited for
+    /// the device, so that any stream may use them.
     pub(super) fn join_streams(&mut self, into: u32) {
         let area = self.get(into).area;
         for number in 0..self.lists.len() as u32 {
@@ -148,7 +148,7 @@ impl Lists {
             self.lists[number as usize].free = FitIndex::default();
             for entry in &moved {
                 self.space.set_owner(entry.id, into);
-                // Not to be joined before its own turn: until then it is in no list.
+                // The block is in no list until its own turn, so a neighbour must not join it before.
                 self.space.set_state(entry.id, State::Live);
             }
             for entry in &moved {
@@ -157,8 +157,7 @@ impl Lists {
         }
     }
 
-    /// Cuts an unlisted block to `bytes` at an aligned address and marks it live; what lies before and
-    /// behind is listed.
+    /// Cuts an unlisted block to `bytes` at an aligned address and marks it live. Lists the parts before and after it.
     #[inline]
     pub(super) fn cut(&mut self, id: BlockId, align: u64, bytes: u64, number: u32) -> BlockId {
         let mut id = id;
@@ -179,13 +178,13 @@ impl Lists {
         id
     }
 
-    /// A block for a caller.
+    /// Creates the block that the caller gets.
     #[inline]
     pub(super) fn block(&self, id: BlockId, request: &Request) -> Block {
         Block::new(self.space.address(id), self.space.bytes(id), request, id)
     }
 
-    /// Asserts that the lists hold exactly the free blocks, each its own.
+    /// Asserts that each list holds exactly its own free blocks.
     pub(super) fn check(&self) {
         self.space.check();
         let mut listed = 0;

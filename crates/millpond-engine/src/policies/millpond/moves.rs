@@ -1,4 +1,4 @@
-//! Taking the pages of free blocks to where they are needed.
+//! Moves the pages of free blocks to the place where they are needed.
 
 use super::site::Site;
 use super::{Held, Millpond};
@@ -7,7 +7,7 @@ use crate::index::Entry;
 use crate::space::{BlockId, State};
 use crate::supply::Supply;
 
-/// Free blocks looked at for whole handles in one allocation, while memory is not short.
+/// Maximum number of free blocks of one list that an allocation examines for whole handles, unless memory is short.
 const LOOK: usize = 64;
 
 impl Millpond {
@@ -27,7 +27,7 @@ impl Millpond {
             .filter(|(n, l)| l.area == area && *n != site.list);
         let numbers: Vec<u32> = std::iter::once(site.list).chain(others.map(|(n, _)| n)).collect();
         for number in numbers {
-            // A handle brings more than was missing: the last list may have been enough.
+            // A handle can have more pages than were missing, so the previous list may have been enough.
             for source in self.movable(number, bytes.saturating_sub(gathered), look) {
                 if gathered >= bytes {
                     return Ok(());

@@ -1,10 +1,10 @@
-//! Which pages of a range are backed, and by handles of what size.
+//! Records which pages of a range are backed, and by handles of which size.
 
-/// Backed pages of one range, by position. A handle moves and returns only whole.
+/// The backed pages of one range, by index. A handle is only moved or returned whole.
 #[derive(Clone, Debug)]
 pub(super) struct Pages {
     page: u64,
-    /// By page: first page and number of pages of the handle behind it; none where nothing is mapped.
+    /// For each page, the first page and the number of pages of its handle, or `None` if the page is not mapped.
     handles: Vec<Option<(u32, u32)>>,
 }
 
@@ -20,7 +20,7 @@ impl Pages {
         (offset / self.page) as usize
     }
 
-    /// Notes new handles of `handle` bytes each.
+    /// Records new handles of `handle` bytes each.
     pub(super) fn map(&mut self, offset: u64, bytes: u64, handle: u64) {
         let (mut at, end) = (self.index(offset), self.index(offset + bytes));
         if self.handles.len() < end {
@@ -33,7 +33,7 @@ impl Pages {
         }
     }
 
-    /// Takes out what is mapped at `[offset, offset + bytes)`: the sizes of the handles, in order.
+    /// Removes the handles mapped at `[offset, offset + bytes)`. Returns their sizes in order.
     pub(super) fn unmap(&mut self, offset: u64, bytes: u64) -> Vec<u64> {
         let (mut at, end) = (self.index(offset), self.index(offset + bytes));
         let mut sizes = Vec::new();
@@ -51,7 +51,8 @@ impl Pages {
         sizes
     }
 
-    /// The whole handles inside a mapped part: first and last offset; none where there is no handle.
+    /// Returns the start and end offset of the whole handles inside a mapped part, or `None` if there is no whole
+    /// handle.
     pub(super) fn whole(&self, from: u64, to: u64) -> Option<(u64, u64)> {
         let (mut first, mut end) = (from.div_ceil(self.page) as usize, self.index(to));
         if first >= end {
@@ -68,7 +69,7 @@ impl Pages {
         (first < end).then(|| (first as u64 * self.page, end as u64 * self.page))
     }
 
-    /// End of the shortest run of handles that begins at `from` and has at least `bytes`.
+    /// Returns the end of the shortest run of handles that begins at `from` and has at least `bytes`.
     pub(super) fn at_least(&self, from: u64, bytes: u64) -> u64 {
         let last = self.index(from + bytes.max(1) - 1);
         match self.handles.get(last).copied().flatten() {

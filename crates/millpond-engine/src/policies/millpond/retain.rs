@@ -1,14 +1,14 @@
-//! Giving free memory back with time.
+//! Returns unused free memory to the source after some time.
 //!
-//! Time comes in as ticks. From the first one on each page notes the tick in which a block in it was last freed; the
-//! page handles that nothing has touched for [`decay`](crate::RetainConf::decay) ticks are those the program did not
-//! need in that whole time, at its height neither. They go back at a tick, never in an allocation or free, and placing
-//! goes on as if they had never been there. Until the first tick nothing is noted.
+//! Time is counted in ticks. From the first tick on, each page records the tick in which a block in it was last freed.
+//! A page handle that was not used for [`decay`](crate::RetainConf::decay) ticks was not needed in that time, even at
+//! the program's peak, so it is returned. Handles are returned at a tick, never in an allocation or a free. Placement
+//! then continues as if they had never existed. Before the first tick nothing is recorded.
 //!
-//! A low point of all free bytes was no measure: what is free at the program's height lies in pieces between live
-//! blocks, and what is free as whole handles at a tick may all be needed again.
+//! The lowest number of free bytes in a period is not a suitable measure. At the program's peak, the free memory lies
+//! in pieces between live blocks. At a tick, the free whole handles may all be needed again.
 //!
-//! Free blocks of two streams that share a handle keep it: only a compaction joins them.
+//! A handle that is shared by free blocks of two streams is kept, because only a compaction joins the blocks.
 
 #[cfg(test)]
 mod tests;
@@ -18,12 +18,12 @@ use crate::index::Entry;
 use crate::space::BlockId;
 use crate::supply::Supply;
 
-/// When pages were last used.
+/// The time of last use of pages.
 #[derive(Default)]
 pub(super) struct Retain {
-    /// Ticks so far.
+    /// Number of ticks so far.
     now: u32,
-    /// By segment and page, the tick in which a block in it was last freed; 0 where that is not known.
+    /// The tick in which a block was last freed, by segment and page. 0 means unknown.
     used: Vec<Vec<u32>>,
 }
 
@@ -42,19 +42,19 @@ impl Idle {
 }
 
 impl Millpond {
-    /// Whether time passes here.
+    /// Returns whether at least one tick has passed.
     #[inline]
     pub(super) fn notes_use(&self) -> bool {
         self.retain.now > 0
     }
 
-    /// Notes that a block was used until now.
+    /// Records that a block was used until now.
     pub(super) fn note_use(&mut self, id: BlockId) {
         let (start, end) = (self.lists.space.address(id), self.lists.space.end(id));
         self.stamp(self.lists.space.segment(id), start, end, self.retain.now);
     }
 
-    /// Forgets when these addresses were used: other pages may come here.
+    /// Clears the time of last use of these addresses, because other pages may be mapped there.
     pub(super) fn forget_use(&mut self, segment: u32, start: u64, end: u64) {
         self.stamp(segment, start, end, 0);
     }
@@ -72,7 +72,8 @@ impl Millpond {
         used[segment][first..end].fill(tick);
     }
 
-    /// The pages that hold a byte of these addresses. A plain segment goes only whole, and is one.
+    /// Returns the pages that these addresses overlap. A plain segment is only returned whole, so it counts as one
+    /// page.
     fn pages_of(&self, segment: u32, start: u64, end: u64) -> (usize, usize) {
         match &self.held[segment as usize] {
             Held::Paged { range, .. } => {
@@ -84,7 +85,7 @@ impl Millpond {
         }
     }
 
-    /// So many ticks have passed.
+    /// Advances the time by `ticks` and returns idle memory to the source.
     pub(super) fn pass_time(&mut self, supply: &mut Supply<'_>, ticks: u32) {
         self.retain.now = self.retain.now.saturating_add(ticks);
         let conf = &self.conf.retain;
@@ -104,7 +105,8 @@ impl Millpond {
         self.give_back_idle(supply, idle, cached - low);
     }
 
-    /// Gives back no more than so many bytes, longest unused and highest first.
+    /// Returns at most `most` bytes to the source. The handles unused for longest go first, and among those the highest
+    /// addresses.
     fn give_back_idle(&mut self, supply: &mut Supply<'_>, mut idle: Vec<Idle>, most: u64) {
         idle.sort_by_key(|handle| (handle.used, std::cmp::Reverse(handle.start)));
         let mut left = most;
@@ -113,7 +115,7 @@ impl Millpond {
             left -= if fits { handle.bytes() } else { 0 };
             fits
         });
-        // Back to front: the front part of a block keeps its name.
+        // The highest handles are returned first, because the front part of a block keeps its identifier.
         idle.sort_by_key(|handle| std::cmp::Reverse(handle.start));
         let mut handles = idle.into_iter().peekable();
         while let Some(mut run) = handles.next() {
@@ -124,11 +126,11 @@ impl Millpond {
         }
     }
 
-    /// Whole free handles and free segments. Those of which nothing is known yet count as used now.
+    /// Returns the whole free handles and free segments. Those without a recorded use count as used now.
     fn idle_handles(&mut self) -> Vec<Idle> {
         let mut parts: Vec<(Entry, u64, u64)> = Vec::new();
         for (number, _) in self.lists.iter() {
-            // Larger ones come first.
+            // The list is ordered with larger blocks first.
             let large = self
                 .lists
                 .free(number)
@@ -163,7 +165,7 @@ impl Millpond {
         idle
     }
 
-    /// The end of the handle that begins here; none on a device without pages.
+    /// Returns the end of the handle that begins at `at`, or `None` on a device without pages.
     fn end_of_handle(&self, segment: u32, at: u64) -> Option<u64> {
         let Held::Paged { range, pages } = &self.held[segment as usize] else {
             return None;

@@ -1,4 +1,4 @@
-//! Where a request that no free block serves is put together.
+//! Chooses the place for a request that no free block serves.
 
 use super::pages::Pages;
 use super::{Area, Held, Millpond};
@@ -7,27 +7,27 @@ use crate::index::Entry;
 use crate::space::{BlockId, State};
 use crate::supply::Supply;
 
-/// Addresses of a range where the device has no limit.
+/// Number of addresses of a range if the device has no limit.
 const UNLIMITED_RANGE: u64 = 1 << 46;
-/// Pages of a range at most: they are counted in 32 bits.
+/// Maximum number of pages of a range. Pages are counted in 32 bits.
 const RANGE_PAGES: u64 = 1 << 30;
 
-/// Free memory being put together for one request: an unlisted block that grows into the addresses
-/// without memory beside it.
+/// Free memory that is being collected for one request: an unlisted block that grows into the adjacent addresses
+/// without memory.
 ///
 /// ```text
 ///   |live| block |      hole      | beyond |live|     upward: pages go to the hole's low end
 ///   |live| beyond |     hole      | block |live|      downward: to its high end
 /// ```
 ///
-/// When the hole is full, `beyond` joins the block.
+/// When the hole is full, `beyond` is joined with the block.
 pub(super) struct Site {
     pub(super) list: u32,
     pub(super) block: Option<BlockId>,
     pub(super) hole: Option<BlockId>,
-    /// What is free on the other side of the hole, unlisted too, so that its pages stay there.
+    /// The free block on the other side of the hole. It is unlisted as well, so that its pages stay there.
     pub(super) beyond: Option<BlockId>,
-    /// The block lies below the hole and grows up; else above it and grows down.
+    /// Whether the block lies below the hole and grows up. Otherwise it lies above the hole and grows down.
     upward: bool,
 }
 
@@ -68,7 +68,8 @@ impl Millpond {
         Ok(self.open(number, hole, upward))
     }
 
-    /// The site at the widest hole, upward: on one side of it nothing is free, or not needed.
+    /// Returns the site at the widest hole, growing upward. There is no free block on one side of it, or none is
+    /// needed.
     pub(super) fn widest_site(
         &mut self,
         supply: &mut Supply<'_>,
@@ -154,7 +155,7 @@ impl Millpond {
             self.area(site.list).unmapped.insert(entry);
             return;
         }
-        // The hole is full: what lies free on its other side belongs to it now.
+        // The hole is full, so the free block on its other side now belongs to this block.
         let Some(block) = site.block else { return };
         if let Some(other) = site.beyond.take() {
             let (first, _) = if site.upward {

@@ -1,4 +1,4 @@
-//! What the policy promises beyond what every policy does.
+//! Tests for the behaviour that is specific to this policy.
 
 use crate::{
     AllocError, Block, Engine, Event, Group, MillpondConf, Range, Request, Segment, Simulated, Source,
@@ -17,7 +17,7 @@ fn take(engine: &mut Engine<Simulated>, bytes: u64, stream: u32) -> Block {
         .expect("room")
 }
 
-/// Every second block of many is free, none of them large enough for the next request.
+/// Frees every second block of many. None of the free blocks is large enough for the next request.
 fn perforated(engine: &mut Engine<Simulated>) -> Vec<Block> {
     let mut kept = Vec::new();
     let mut freed = Vec::new();
@@ -52,7 +52,7 @@ fn free_pages_move_before_memory_outgrows_the_peak() {
     engine.check();
 }
 
-/// Bytes of a handle on average, of those created for one request.
+/// Returns the average size of the handles created for one request, in bytes.
 fn handle_of(engine: &mut Engine<Simulated>, bytes: u64) -> u64 {
     let before = (engine.meter().reserved.current, engine.meter().calls.create);
     let _kept = take(engine, bytes, 0);
@@ -61,7 +61,7 @@ fn handle_of(engine: &mut Engine<Simulated>, bytes: u64) -> u64 {
 
 #[test]
 fn handles_shrink_where_too_few_are_free_as_a_whole() {
-    // Each handle holds two of the blocks, and one of the two stays.
+    // Each handle holds two of the blocks, and one of the two stays allocated.
     let conf = "handle:32M,handle-share:1,rising:1000,slack:0,slack-least:0";
     let run = |more: &str| {
         let conf = MillpondConf::parse(&format!("{conf}{more}")).expect("conf");
@@ -73,7 +73,7 @@ fn handles_shrink_where_too_few_are_free_as_a_whole() {
     };
     assert_eq!(run(""), [16, 8]);
     assert_eq!(run(",handle-least:16M"), [16, 16]);
-    let wide = [32, 16]; // 62 MiB in two handles; 30 MiB in one, and the page it shares
+    let wide = [32, 16]; // 62 MiB in two handles; 30 MiB in one, plus the shared page
     assert_eq!(run(",handle-least:32M"), wide, "that is off");
     assert_eq!(run(",handle-each:64M"), wide, "they have had their share");
     assert_eq!(run(",adapt:off"), wide);
@@ -100,7 +100,7 @@ fn the_first_large_block_does_not_come_in_pages() {
 
 #[test]
 fn a_full_device_gives_its_last_page() {
-    // Eleven pages are left: no number of handles of four.
+    // Eleven pages are left, which is not a multiple of a handle of four pages.
     let mut engine = engine(
         &MillpondConf::default(),
         Simulated::new().with_capacity(Some(2048 * MIB)),
@@ -117,7 +117,7 @@ fn fragmentation_is_held_at_the_threshold() {
         let conf = MillpondConf::parse(&conf).expect("conf");
         let mut engine = engine(&conf, Simulated::new());
         let mut kept = perforated(&mut engine);
-        // Half of a gibibyte is free in small pieces; nothing moves until these would make it 30 %.
+        // Half a gibibyte is free in small pieces. Pages are moved only when growth would make this 30 % of the memory.
         kept.extend((0..4).map(|_| take(&mut engine, 128 * MIB, 0)));
         engine.check();
         (engine.stats().reserved.peak / MIB, engine.stats().stalls)
@@ -141,7 +141,7 @@ fn more_is_created_at_once_where_growth_comes_often() {
 
 #[test]
 fn single_pages_are_moved_and_not_made_anew() {
-    // What the settings allow is less than a page: a page is the least there is.
+    // The settings allow less than a page, but a page is the minimum.
     let conf = MillpondConf {
         handle_bytes: 0,
         handle_each: 1,
@@ -201,7 +201,7 @@ fn a_full_device_is_searched_for_pages_whatever_the_budget() {
     engine.check();
 }
 
-/// PyTorch does not look again in its pool after waiting for the device (its issue 189504).
+/// PyTorch does not search its pool again after it has waited for the device (its issue 189504).
 #[test]
 fn a_block_that_waited_for_a_stream_is_found_when_memory_is_out() {
     let device = Simulated::new().with_capacity(Some(64 * MIB)).hold_events();
@@ -260,7 +260,7 @@ fn a_plain_device_that_is_filling_up_gives_what_is_asked_for_alone() {
     let device = Simulated::new().with_paging(false).with_capacity(Some(32 * MIB));
     let mut engine = engine(&MillpondConf::default(), device);
     let _held = take(&mut engine, 24 * MIB, 0);
-    // Nothing is left of the segment that others would share with it.
+    // No memory is left for a segment that other blocks could share.
     let _block = take(&mut engine, 5 * MIB, 0);
     assert_eq!(engine.stats().reserved.current, 30 * MIB);
     engine.check();
@@ -316,7 +316,7 @@ fn where_nothing_lives_the_whole_device_is_one_block() {
     }
 }
 
-/// A device with room for so much, of which the policy takes no more than is asked for.
+/// Creates an engine whose device has `capacity` bytes and whose policy reserves no more than requested.
 fn exact(capacity: u64) -> Engine<Simulated> {
     let conf = MillpondConf {
         slack_permille: 0,
@@ -328,7 +328,7 @@ fn exact(capacity: u64) -> Engine<Simulated> {
     engine(&conf, Simulated::new().with_capacity(Some(capacity)))
 }
 
-/// The best fit may be out of reach, as its stream is captured: the next best serves.
+/// The stream of the best fit is being captured, so the next best fit serves the request.
 #[test]
 fn a_captured_stream_keeps_nothing_but_its_own() {
     let mut engine = exact(16 * MIB);
@@ -343,7 +343,7 @@ fn a_captured_stream_keeps_nothing_but_its_own() {
     engine.check();
 }
 
-/// Growing takes more than was asked for; where no room can be made for that, what was asked for is enough.
+/// Growth usually reserves more than requested. If the device has no memory for that, the requested size is enough.
 #[test]
 fn what_fits_is_served_while_a_stream_is_captured() {
     let device = Simulated::new().with_capacity(Some(94 * MIB));
@@ -357,7 +357,7 @@ fn what_fits_is_served_while_a_stream_is_captured() {
     engine.check();
 }
 
-/// A device that has `left` bytes of addresses left and `most` bytes of memory.
+/// A device with `left` bytes of addresses and `most` bytes of memory.
 struct Narrow {
     device: Simulated,
     left: u64,

@@ -1,22 +1,22 @@
-//! Following a plan.
+//! Follows a plan.
 //!
 //! ```text
-//!   address ^   |  a  |   c   |        a slot may be handed out when the slots it lies on
-//!           |   |-----+-------|        in the circle of time, those seen looking back from its
-//!           |   |   b   |  d  |        left edge, are free: c looks at a, d at b, a at c, b at d
-//!           +-----------------> time
+//!   address ^   |  a  |   c   |        a slot is allocated only if its predecessors are free:
+//!           |   |-----+-------|        the slots that last used any of its addresses before it,
+//!           |   |   b   |  d  |        in circular time. The predecessor of c is a, of d is b,
+//!           +-----------------> time   of a is c, of b is d.
 //! ```
 //!
-//! Frees may come late or early, requests may be missing or odd: the plan is followed by the order of allocations
-//! alone, and a slot is handed out only if its *predecessors* are free. One that is not handed out at its turn because
-//! a predecessor lives is *barred*: whoever lies on it cannot take its word, and looks at everything that lives.
-//! So at most one slot lives in every column of addresses: a slot that is free and not barred found its columns
-//! empty at its last turn, and nobody has had a turn there since.
+//! Frees may be late or early, and requests may be missing or unexpected. The plan is followed by the order of
+//! allocations alone, and a slot is allocated only if its *predecessors* are free. A slot that was not allocated at its
+//! turn because a predecessor was live is *barred*. A slot with a barred predecessor cannot rely on that predecessor's
+//! state, so it checks all live slots. At most one slot is therefore live at any address. A slot that is free and not
+//! barred found its addresses free at its last turn, and no slot there has had a turn since.
 //!
-//! Who lies on whom is a planar picture, so there are at most three predecessors for each slot on the mean: the look is
-//! constant time over a step.
+//! The relation between slots and predecessors is a planar graph, so a slot has at most three predecessors on average.
+//! The checks therefore take constant time on average over a step.
 //!
-//! Slots of another stream are reused after a wait on the device, one for all blocks that were freed before it.
+//! A slot of another stream is reused after a wait on the device. One wait covers all blocks that were freed before it.
 
 use super::MIN_BLOCK;
 use crate::block::{Block, Group, Request, Stream};
@@ -25,36 +25,36 @@ use crate::space::BlockId;
 use crate::supply::Supply;
 use std::collections::BTreeMap;
 
-/// Requests in a row that must be those of the plan further on before it is followed from there.
+/// Number of consecutive requests that must match the plan at a later point before it is followed from there.
 const AGREE: usize = 6;
-/// Slots that one request may skip by itself. Where it was an odd one that only looks like a later slot, the skipped
-/// ones come as odd, and then the program has caught up.
+/// Maximum number of slots that one request may skip on its own. If the request was an unexpected one that only
+/// resembles a later slot, the skipped requests arrive as unexpected ones, and then the plan matches again.
 const SKIP: usize = 3;
-/// How far ahead that is looked for.
+/// Maximum distance to a later point of the plan.
 const AHEAD: usize = 512;
 
-/// What a slot is used for.
+/// States of a slot.
 const FREE: u8 = 0;
 const LIVE: u8 = 1;
-/// It was not handed out at its turn because something it lies on still lived.
+/// The slot was not allocated at its turn because one of its predecessors was still live.
 const BARRED: u8 = 2;
 
 struct Slot {
     bytes: u64,
-    /// `u64::MAX` where it has no place.
+    /// `u64::MAX` if the slot has no place.
     address: u64,
     stream: Stream,
-    /// Where its predecessors begin in the list of all; they end where the next slot's begin.
+    /// Index of its first predecessor in the list of all predecessors. The next slot's index is the end.
     predecessors: u32,
 }
 
-/// What a request is to the plan.
+/// How a request relates to the plan.
 pub(super) enum Next {
-    /// The next of the plan; served.
+    /// The request is the next of the plan, and it was served.
     Placed(Block),
-    /// The next of the plan, which has no place for it.
+    /// The request is the next of the plan, which has no place for it.
     Unplanned,
-    /// Not the next, or its place is taken.
+    /// The request is not the next, or its place is not free.
     Odd,
 }
 
@@ -62,41 +62,41 @@ pub(super) enum Next {
 pub(super) struct Part {
     pub(super) address: u64,
     pub(super) bytes: u64,
-    /// The slot that lives there.
+    /// The slot that is live in this part.
     pub(super) slot: Option<usize>,
 }
 
-/// A plan being followed.
+/// A plan that is being followed.
 pub(super) struct Course {
     slots: Vec<Slot>,
     predecessors: Vec<u32>,
     states: Vec<u8>,
     cursor: usize,
-    /// The first slot's key.
+    /// The key of the first slot.
     first_key: u32,
-    /// What was lent for it.
+    /// The memory lent for the plan.
     pub(super) lent: Vec<Block>,
-    /// Requests in a row that were not the next.
+    /// Consecutive requests that were not the next of the plan.
     odd: Vec<(u64, Stream)>,
-    /// Requests served by the plan, and not.
+    /// Number of requests that the plan served, and number that it did not serve.
     pub(super) served: u64,
     pub(super) missed: u64,
     order: Option<Order>,
 }
 
-/// Which stream has waited for which; only where there are several.
+/// Which streams have waited for which. It exists only if there are several streams.
 struct Order {
     streams: Vec<Stream>,
-    /// By slot: index of its stream, and when it was last freed.
+    /// For each slot, the index of its stream and the time when it was last freed.
     owners: Vec<u16>,
     freed: Vec<u64>,
-    /// When a stream last waited for another, by taker and owner.
+    /// The time when a stream last waited for another, by taker and owner.
     waited: Vec<u64>,
     now: u64,
 }
 
 impl Course {
-    /// To follow a plan in lent memory: the block for its own region, then the pieces.
+    /// Creates a course for a plan in lent memory. `lent` has the block for the plan's own region, then the pieces.
     pub(super) fn new(plan: &Plan, lent: Vec<Block>, first_key: u32) -> Self {
         let slots: Vec<(u64, u64)> = plan
             .places
@@ -120,7 +120,7 @@ impl Course {
             });
             predecessors.extend(before);
         }
-        // A last one, so that every slot's predecessors end where the next one's begin.
+        // The last slot is a sentinel, so that every slot's predecessors end where the next slot's begin.
         let end = predecessors.len() as u32;
         all.push(Slot {
             bytes: 0,
@@ -149,7 +149,7 @@ impl Course {
         slot.bytes == bytes && slot.stream == stream
     }
 
-    /// Answers a request.
+    /// Serves a request if it matches the plan.
     #[inline]
     pub(super) fn next(&mut self, supply: &mut Supply<'_>, request: &Request) -> Next {
         let bytes = request.bytes.max(1).div_ceil(MIN_BLOCK).saturating_mul(MIN_BLOCK);
@@ -165,7 +165,7 @@ impl Course {
         self.take(supply, request)
     }
 
-    /// Serves the slot at the cursor and moves on.
+    /// Serves the slot at the cursor and advances the cursor.
     #[inline]
     fn take(&mut self, supply: &mut Supply<'_>, request: &Request) -> Next {
         let at = self.cursor;
@@ -185,7 +185,7 @@ impl Course {
         Next::Placed(Block::new(slot.address, slot.bytes, request, key))
     }
 
-    /// A slot's turn: whether it is free to be handed out, and ordered after who was there.
+    /// Handles a slot's turn. Returns its state. If the slot is free, its stream waits for the previous users.
     #[inline]
     fn pass(&mut self, supply: &mut Supply<'_>, at: usize) -> u8 {
         if self.states[at] == LIVE {
@@ -206,7 +206,7 @@ impl Course {
         FREE
     }
 
-    /// The turn of a slot that lies on one not handed out at its own turn: who lives there is looked up.
+    /// Handles the turn of a slot with a barred predecessor. It checks all live slots for an overlap.
     #[cold]
     fn pass_barred(&mut self, supply: &mut Supply<'_>, at: usize, taken: u8) -> u8 {
         let (first, end) = (
@@ -224,8 +224,8 @@ impl Course {
         self.states[at]
     }
 
-    /// Answers a request that is not the next: looks whether a few slots were left out, or else for the last few odd
-    /// requests further on in the plan.
+    /// Handles a request that is not the next. It checks whether a few slots were skipped, or else whether the last few
+    /// unexpected requests match a later point of the plan.
     #[cold]
     fn find_way_back(&mut self, supply: &mut Supply<'_>, request: &Request, bytes: u64) -> Next {
         let period = self.states.len();
@@ -251,13 +251,13 @@ impl Course {
         let Some(skip) = (0..period.min(AHEAD)).find(|skip| agrees(*skip)) else {
             return Next::Odd;
         };
-        // The last of the odd ones is the plan's again.
+        // The last of the unexpected requests is part of the plan again.
         self.skip(supply, skip + AGREE - 1);
         self.odd.clear();
         self.take(supply, request)
     }
 
-    /// Passes slots over.
+    /// Skips slots.
     fn skip(&mut self, supply: &mut Supply<'_>, slots: usize) {
         for _ in 0..slots {
             let at = self.cursor;
@@ -266,13 +266,13 @@ impl Course {
                 && self.pass(supply, at) == FREE
                 && let Some(order) = &mut self.order
             {
-                // Nobody used it, but who comes next must still be ordered after who was there before.
+                // The slot was not used, but the next user must still wait for the previous ones.
                 order.freed(at);
             }
         }
     }
 
-    /// Takes a block back; answers whether it was one of this plan's.
+    /// Frees a block. Returns whether it belonged to this plan.
     #[inline]
     pub(super) fn free(&mut self, key: BlockId) -> bool {
         let Some(at) = key.index().checked_sub(self.first_key as usize) else {
@@ -290,17 +290,17 @@ impl Course {
         }
     }
 
-    /// Whole periods served.
+    /// Returns the number of whole periods served.
     pub(super) fn rounds(&self) -> u64 {
         self.served / self.states.len().max(1) as u64
     }
 
-    /// Whether too little of the last requests was the plan's.
+    /// Returns whether too few of the recent requests matched the plan.
     pub(super) fn is_lost(&self) -> bool {
         self.missed > 16 + (self.served + self.missed) / 4
     }
 
-    /// Makes a stream wait for every other that used the plan's memory.
+    /// Makes a stream wait for every other stream that used the plan's memory.
     pub(super) fn order_all(&self, supply: &mut Supply<'_>, taker: Stream) {
         for owner in self
             .order
@@ -312,7 +312,7 @@ impl Course {
         }
     }
 
-    /// The key and the request of a slot's block.
+    /// Returns the key of a slot's block.
     pub(super) fn key(&self, slot: usize) -> u32 {
         self.first_key + slot as u32
     }
@@ -321,7 +321,7 @@ impl Course {
         self.slots[slot].stream
     }
 
-    /// Every lent block in parts that tile it, by its address.
+    /// Returns the parts of every lent block, by its address. The parts cover the block.
     pub(super) fn by_address(&self) -> BTreeMap<u64, Vec<Part>> {
         let mut live: Vec<(u64, usize)> = (0..self.states.len())
             .filter(|i| self.states[*i] == LIVE)
@@ -361,7 +361,7 @@ impl Course {
         found
     }
 
-    /// Asserts that live slots lie apart and inside what was lent.
+    /// Asserts that live slots do not overlap and lie inside the lent memory.
     pub(super) fn check(&self) {
         let mut live = 0;
         for (address, parts) in self.by_address() {
@@ -413,7 +413,7 @@ impl Order {
         })
     }
 
-    /// Orders a slot's stream after everyone who held its place.
+    /// Makes a slot's stream wait for every stream that used its place.
     #[inline]
     fn after(&mut self, supply: &mut Supply<'_>, slot: usize, predecessors: &[u32]) {
         let taker = usize::from(self.owners[slot]);
@@ -428,7 +428,7 @@ impl Order {
         }
     }
 
-    /// Orders a slot's stream after every other.
+    /// Makes a slot's stream wait for every other stream.
     fn after_all(&mut self, supply: &mut Supply<'_>, slot: usize) {
         let taker = usize::from(self.owners[slot]);
         for owner in (0..self.streams.len()).filter(|owner| *owner != taker) {
@@ -445,9 +445,9 @@ impl Order {
     }
 }
 
-/// For each slot the slots that held any of its addresses last before its turn, in a circle.
+/// Returns for each slot the slots that last held any of its addresses before its turn, in circular time.
 fn predecessors(slots: &[(u64, u64)]) -> Vec<Vec<u32>> {
-    // Start of a run of addresses to its end and the slot that had them last.
+    // Maps the start of an address range to its end and the slot that last held it.
     let mut last: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
     let mut found = vec![Vec::new(); slots.len()];
     for round in 0..2 {

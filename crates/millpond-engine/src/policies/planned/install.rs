@@ -1,4 +1,4 @@
-//! Taking up a plan and letting it go.
+//! Starts and drops a plan.
 
 use super::super::millpond::{FOREIGN, Part};
 use super::course::Course;
@@ -8,28 +8,28 @@ use crate::plan::{Detector, Plan};
 use crate::policy::{Policy, Refusal};
 use crate::supply::Supply;
 
-/// The most memory may outgrow its peak, in thousandths, for a plan to be taken up.
+/// The most by which reserved memory may exceed the program's peak to start a plan, in thousandths.
 const GROWTH_PERMILLE: u64 = 3;
-/// The same in pages, where that is more.
+/// The same in pages, if that is more.
 const GROWTH_PAGES: u64 = 4;
-/// New memory for requests that are not the plan's, as one part in so many of what is reserved, before the plan is dropped for them.
+/// The plan is dropped once unexpected requests need more new memory than this fraction of the reserved bytes (1/1024).
 const ODD_SHARE: u64 = 1024;
-/// A plan that served so many periods was a good one.
+/// A plan that served this many periods was successful.
 const WORTHWHILE: u64 = 4;
 
 impl Planned {
-    /// Puts the plan's memory together and begins to follow it.
+    /// Collects the plan's memory and begins to follow the plan.
     pub(super) fn install(&mut self, supply: &mut Supply<'_>, mut plan: Plan) {
         self.saved = false;
         let keys = self.orphans.keys().next_back().map_or(FOREIGN, |last| last + 1);
         if !supply.is_paged() || plan.height == 0 || u32::MAX - keys <= plan.step.period() as u32 {
             return self.give_up();
         }
-        // Pages move only when nobody uses them any more, and whoever takes them need not wait.
+        // Pages can move only when no stream uses them. Afterwards their new users need not wait.
         for block in supply.synchronize() {
             self.free(supply, block);
         }
-        // What the plan has no place for stays with the default policy, and needs room there.
+        // Slots without a place stay with the default policy and need memory there.
         let unplanned = plan.step.slots.iter().filter(|slot| !slot.is_planned());
         let unplanned: Vec<Request> = unplanned
             .map(|slot| Request::new(slot.bytes, slot.stream))
@@ -70,7 +70,7 @@ impl Planned {
         self.phase = Phase::Serving(Box::new(Course::new(&plan, lent, keys)));
     }
 
-    /// Goes on without a plan that could not be taken up.
+    /// Continues without a plan that could not be started.
     fn give_up(&mut self) {
         self.known = None;
         self.patience = (self.patience * 2).min(MOST_PATIENCE);
@@ -83,7 +83,7 @@ impl Planned {
         self.numbers.fill(u64::MAX);
     }
 
-    /// Serves a request that is not the plan's.
+    /// Serves a request that is not part of the plan.
     #[cold]
     pub(super) fn serve_odd(&mut self, supply: &mut Supply<'_>, request: &Request) -> Result<Block, Refusal> {
         let Phase::Serving(course) = &self.phase else {
@@ -104,7 +104,7 @@ impl Planned {
         self.watch(supply, request)
     }
 
-    /// Lets a plan go that has served nobody for as long as free memory is kept: then it is that.
+    /// Drops a plan that has served no request for as long as free memory is kept. Its memory then becomes free.
     pub(super) fn drop_idle_plan(&mut self, supply: &mut Supply<'_>, ticks: u32) {
         let Phase::Serving(course) = &self.phase else {
             return;
@@ -121,7 +121,7 @@ impl Planned {
         }
     }
 
-    /// Lets the plan go: its blocks live on, the rest of its memory is free. Answers whether there was one.
+    /// Drops the plan. Its blocks stay live, and the rest of its memory becomes free. Returns whether there was a plan.
     pub(super) fn drop_plan(&mut self, supply: &mut Supply<'_>) -> bool {
         if !matches!(self.phase, Phase::Serving(_)) {
             return false;
@@ -150,7 +150,7 @@ impl Planned {
         if course.rounds() >= WORTHWHILE {
             self.patience = 1;
         } else {
-            // Not what the program does: it must repeat itself for longer next time.
+            // The program does not follow the plan, so a step must repeat more often next time.
             self.patience = (self.patience * 2).min(MOST_PATIENCE);
             self.known = None;
         }

@@ -1,11 +1,11 @@
-//! Finds the first place, in address order, with room for a size.
+//! Finds the first place, in address order, with enough room for a size.
 //!
-//! Places fall into classes by the power of two of their room. Every place of a higher class fits, so
-//! only the size's own class needs looking through.
+//! Places are grouped into classes by the power of two of their room. Every place of a higher class fits, so only the
+//! size's own class needs a search.
 
 use std::collections::BTreeMap;
 
-/// A set of places: first address, room there, name.
+/// A set of places. Each place has a first address, its room in bytes and an identifier.
 #[derive(Debug)]
 pub(super) struct FirstFit {
     classes: Vec<BTreeMap<u64, (u64, u32)>>,
@@ -36,7 +36,7 @@ impl FirstFit {
         );
     }
 
-    /// The place with the lowest address whose room is at least `bytes`.
+    /// Returns the place with the lowest address whose room is at least `bytes`.
     pub(super) fn first(&self, bytes: u64) -> Option<u32> {
         let own = class(bytes);
         let above = self.classes[own + 1..]
@@ -50,7 +50,7 @@ impl FirstFit {
         here.or(above).map(|(_, (_, name))| *name)
     }
 
-    /// Every name, in no particular order.
+    /// Returns every identifier, unordered.
     pub(super) fn names(&self) -> impl Iterator<Item = u32> + '_ {
         self.classes
             .iter()

@@ -1,22 +1,22 @@
-//! The superblocks of one global arena and of the stream arenas fed by it.
+//! The superblocks of one global arena and of its stream arenas.
 //!
 //! ```text
 //!   one upstream block   |  superblock 1  | superblock 2 |     superblock 0     |
 //!                        | live |  free   |     free     | live | free |  live  |
 //! ```
 //!
-//! Superblocks tile the upstream block, blocks tile each superblock, and free blocks join only within
-//! one. A block's owner in the space is the number of its superblock.
+//! Superblocks cover the upstream block, and blocks cover each superblock. Free blocks are joined only within one
+//! superblock. A block's owner in the space is the number of its superblock.
 
 use super::first_fit::FirstFit;
 use crate::block::{Block, Request};
 use crate::space::{BlockId, Piece, Space, State};
 use std::collections::BTreeMap;
 
-/// Least bytes of a superblock, and the most that a stream's own arena serves.
+/// Minimum bytes of a superblock, and maximum request that a stream's own arena serves.
 pub(super) const MIN_SUPERBLOCK: u64 = 1 << 20;
 
-/// Position of the arena that superblocks are lent from.
+/// Index of the arena that lends superblocks.
 pub(super) const GLOBAL: usize = 0;
 
 struct Superblock {
@@ -24,31 +24,32 @@ struct Superblock {
     bytes: u64,
     /// Free blocks in address order, with their bytes.
     free: BTreeMap<u64, (u64, BlockId)>,
-    /// The arena that has it.
+    /// The arena that holds the superblock.
     arena: usize,
-    /// Bytes of its largest free block, by which its arena finds it.
+    /// Bytes of its largest free block. Its arena searches by this value.
     room: u64,
 }
 
 impl Superblock {
-    /// Its one free block, if it has no live one.
+    /// Returns the only free block if there is no live block.
     fn empty(&self) -> Option<BlockId> {
         let (_, (bytes, id)) = self.free.first_key_value()?;
         (*bytes == self.bytes).then_some(*id)
     }
 }
 
-/// See the module.
+/// All superblocks of one upstream block.
 pub(super) struct Superblocks {
     space: Space,
     superblocks: Vec<Option<Superblock>>,
     vacant: Vec<u32>,
-    /// The global arena first, then those of streams.
+    /// The global arena, followed by those of streams.
     arenas: Vec<FirstFit>,
 }
 
 impl Superblocks {
-    /// One superblock over the whole upstream block, in the global arena; `segment` is its number in the layout.
+    /// Creates one superblock over the whole upstream block, in the global arena. `segment` is its number in the
+    /// layout.
     pub(super) fn new(address: u64, bytes: u64, segment: u32) -> Self {
         let mut new = Self {
             space: Space::new(),
@@ -61,19 +62,20 @@ impl Superblocks {
         new
     }
 
-    /// Adds an arena without a superblock; answers its position.
+    /// Adds an arena without a superblock. Returns its index.
     pub(super) fn add_arena(&mut self) -> usize {
         self.arenas.push(FirstFit::default());
         self.arenas.len() - 1
     }
 
-    /// A block from the superblocks an arena has, first fit in address order.
+    /// Returns a block from the superblocks of an arena, first fit in address order.
     pub(super) fn allocate(&mut self, arena: usize, bytes: u64, request: &Request) -> Option<Block> {
         let number = self.arenas[arena].first(bytes)?;
         self.carve(number, bytes, request)
     }
 
-    /// A block from a superblock that an arena gets from the global one, split off as small as may be.
+    /// Returns a block from a superblock that the arena takes from the global one. The superblock is split to the
+    /// smallest possible size.
     pub(super) fn acquire(&mut self, arena: usize, bytes: u64, request: &Request) -> Option<Block> {
         let number = self.arenas[GLOBAL].first(bytes)?;
         let least = bytes.max(MIN_SUPERBLOCK);
@@ -91,12 +93,12 @@ impl Superblocks {
         self.carve(number, bytes, request)
     }
 
-    /// The arena that a block lies in.
+    /// Returns the arena that contains a block.
     pub(super) fn arena_of(&self, id: BlockId) -> usize {
         self.get(self.space.owner(id)).map_or(GLOBAL, |s| s.arena)
     }
 
-    /// Takes a block back; a superblock of the global arena that it leaves empty joins its neighbours.
+    /// Frees a block. If this leaves a superblock of the global arena empty, joins it with its neighbours.
     pub(super) fn free(&mut self, id: BlockId) {
         let number = self.space.owner(id);
         let mut id = id;
@@ -124,7 +126,7 @@ impl Superblocks {
         }
     }
 
-    /// Gives every superblock back to the global arena, empty or not.
+    /// Moves every superblock to the global arena, empty or not.
     pub(super) fn defragment(&mut self) {
         for arena in GLOBAL + 1..self.arenas.len() {
             let mut numbers: Vec<u32> = self.arenas[arena].names().collect();
@@ -136,7 +138,7 @@ impl Superblocks {
         }
     }
 
-    /// Shows every block.
+    /// Visits every block.
     pub(super) fn layout(&self, visit: &mut dyn FnMut(Piece)) {
         self.space.layout(visit);
     }
@@ -181,7 +183,7 @@ impl Superblocks {
         self.superblocks[number as usize].as_ref()
     }
 
-    /// Makes a superblock of one free block.
+    /// Turns one free block into a superblock.
     fn add(&mut self, id: BlockId, arena: usize) -> u32 {
         let number = self.vacant.pop().unwrap_or_else(|| {
             self.superblocks.push(None);
@@ -200,7 +202,7 @@ impl Superblocks {
         number
     }
 
-    /// Ends a superblock; its blocks are the caller's to place.
+    /// Removes a superblock. The caller is responsible for its blocks.
     fn remove(&mut self, number: u32) {
         if let Some(superblock) = self.superblocks[number as usize].take() {
             self.arenas[superblock.arena].remove(superblock.address, superblock.room);
@@ -217,7 +219,7 @@ impl Superblocks {
         }
     }
 
-    /// Changes the free blocks of a superblock, and what its arena knows of them.
+    /// Changes the free blocks of a superblock and updates the arena's index.
     fn change_free(&mut self, number: u32, change: impl FnOnce(&mut BTreeMap<u64, (u64, BlockId)>)) {
         let Some(superblock) = &mut self.superblocks[number as usize] else {
             debug_assert!(false, "superblock {number} is gone");
@@ -238,7 +240,7 @@ impl Superblocks {
         }
     }
 
-    /// Takes a block out of a superblock, first fit in address order.
+    /// Allocates a block from a superblock, first fit in address order.
     fn carve(&mut self, number: u32, bytes: u64, request: &Request) -> Option<Block> {
         let free = &self.get(number)?.free;
         let (address, (whole, id)) = free.iter().find(|(_, (whole, _))| *whole >= bytes)?;
@@ -254,7 +256,7 @@ impl Superblocks {
         Some(Block::new(address, bytes, request, id))
     }
 
-    /// Joins an empty superblock of the global arena with empty neighbours there.
+    /// Joins an empty superblock of the global arena with its empty neighbours there.
     fn join(&mut self, number: u32) {
         let Some(mut id) = self.get(number).and_then(Superblock::empty) else {
             return;

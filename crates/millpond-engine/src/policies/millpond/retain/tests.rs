@@ -1,4 +1,4 @@
-//! What goes back with time, and what may be reserved at all.
+//! Tests for memory that is returned after some time, and for the limit of reserved memory.
 
 use crate::policies::millpond::{Millpond, Part};
 use crate::{
@@ -24,7 +24,7 @@ fn take(engine: &mut Engine<Simulated>, mib: u64) -> Block {
         .expect("room")
 }
 
-/// Takes so much at once, and frees it.
+/// Allocates a block and frees it at once.
 fn use_once(engine: &mut Engine<Simulated>, mib: u64) {
     let block = take(engine, mib);
     engine.free(block, &[]);
@@ -91,7 +91,7 @@ fn only_what_was_not_needed_in_the_whole_time_goes() {
             );
         }
         let before = (engine.meter().operations(), engine.stats().stalls);
-        // Nothing lives at the tick, and yet all of it is needed in each round.
+        // Nothing is live at the tick, but each round needs all of the memory.
         let blocks: Vec<Block> = (0..32).map(|_| take(&mut engine, 16)).collect();
         for block in blocks {
             engine.free(block, &[]);
@@ -104,14 +104,14 @@ fn only_what_was_not_needed_in_the_whole_time_goes() {
 
 #[test]
 fn pages_that_come_back_have_not_been_unused_since() {
-    // A request of 64 MiB asks for addresses, for its own handles, and for a page it may share.
+    // A request of 64 MiB reserves addresses, then creates its own handles, then a page that it may share.
     let device = Simulated::new().with_faults([Fault::DriverErrorAt(4, 719)]);
     let mut engine = engine("decay:4", device);
     tick(&mut engine, 1);
     use_once(&mut engine, 64);
     tick(&mut engine, 100);
     assert_eq!(reserved(&engine), 0);
-    // The handles come back to the same place, and then the page is refused.
+    // The handles are created at the same place, and then creating the page fails.
     let outcome = engine.allocate(Request::new(64 * MIB, Stream::DEFAULT));
     assert!(matches!(outcome, Err(AllocError::Source(_))), "{outcome:?}");
     assert_eq!(reserved(&engine), 62);
@@ -121,7 +121,7 @@ fn pages_that_come_back_have_not_been_unused_since() {
     assert_eq!(reserved(&engine), 0);
 }
 
-/// A policy by itself, for what only a policy around it asks.
+/// Runs a policy without an engine, for functions that only an enclosing policy calls.
 fn with_policy(conf: &str, device: Simulated, ask: impl FnOnce(&mut Millpond, &mut Supply<'_>)) {
     let mut policy = Millpond::new(&MillpondConf::parse(conf).expect("conf"));
     let (mut device, mut meter, mut deferred) = (device, Meter::default(), Deferred::default());
@@ -196,7 +196,7 @@ fn nothing_goes_below_the_low_water() {
         use_once(&mut engine, 1024);
         tick(&mut engine, 10);
         tick(&mut engine, 10);
-        // A handle of 32 MiB that would pass the mark stays.
+        // A handle of 32 MiB is kept if its return would go below the low water.
         assert!(
             (kept..kept + 33).contains(&reserved(&engine)),
             "{low}: {}",
@@ -210,7 +210,7 @@ fn nothing_goes_below_the_low_water() {
 fn above_the_high_water_the_longest_unused_goes_first() {
     let mut engine = engine("decay:0,low-water:128M,high-water:20%", Simulated::new());
     tick(&mut engine, 1);
-    // Apart from each other, so that no handle holds a part of two.
+    // The blocks are separate, so that no handle overlaps two of them.
     let blocks: Vec<Block> = (0..8).map(|_| take(&mut engine, 128)).collect();
     let [mut kept, mut freed] = [Vec::new(), Vec::new()];
     for (at, block) in blocks.into_iter().enumerate() {
@@ -271,7 +271,7 @@ fn no_more_than_the_programs_share_is_reserved() {
             error.to_string().contains("500 MiB of 512 MiB allowed"),
             "{error}"
         );
-        // What waits for a stream is waited for, and what is free moves or goes back, before it is refused.
+        // Before a refusal, the policy waits for streams and moves or returns free memory.
         engine.free(waiting, &[Stream(1)]);
         let block = take(&mut engine, 310);
         assert_eq!(engine.stats().refusals, 1);
