@@ -3,7 +3,7 @@
 use crate::space::BlockId;
 use std::num::NonZeroU32;
 
-/// The order in which work happens on a device; a small number given by the caller.
+/// The order in which work runs on a device. The caller chooses a small number for each stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stream(pub u32);
 
@@ -12,25 +12,25 @@ impl Stream {
     pub const DEFAULT: Self = Self(0);
 }
 
-/// A caller's private pool: memory of one group never serves another. An explicit mark.
+/// A caller's private pool. Memory of one group never serves another group. The caller sets it explicitly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Group(pub u32);
 
 /// One request for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Bytes asked for.
+    /// Bytes requested.
     pub bytes: u64,
-    /// Alignment asked for, a power of two; every policy gives at least 256 without being asked.
+    /// Alignment requested, a power of two. Every policy aligns to at least 256 by default.
     pub align: u64,
     /// The stream whose work will use the block.
     pub stream: Stream,
-    /// The private pool to draw from.
+    /// The private pool that serves the request.
     pub group: Group,
 }
 
 impl Request {
-    /// A request on a stream, in the default group, at the policy's own alignment.
+    /// Creates a request in the default group with the policy's own alignment.
     #[must_use]
     pub fn new(bytes: u64, stream: Stream) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl Request {
     }
 }
 
-/// A piece of memory in a caller's hand. Cannot be copied; consumed when given back.
+/// A piece of memory that a caller holds. It cannot be copied, and freeing it consumes it.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a block that is dropped is never given back"]
 pub struct Block {
@@ -50,12 +50,12 @@ pub struct Block {
     bytes: u64,
     requested: u64,
     stream: Stream,
-    /// One more than the key's position, so that an absent block takes no more room than one.
+    /// The index of the key plus one, so that `Option<Block>` is no larger than `Block`.
     key: NonZeroU32,
 }
 
 impl Block {
-    /// Made by a policy for a block it hands out; `key` is its own name for it.
+    /// Creates a block for a policy that allocates it. `key` is the policy's identifier of the block.
     pub fn new(address: u64, bytes: u64, request: &Request, key: BlockId) -> Self {
         let key = NonZeroU32::MIN.saturating_add(key.index() as u32);
         Self {
@@ -67,31 +67,31 @@ impl Block {
         }
     }
 
-    /// First address.
+    /// Returns the first address.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Bytes of the block, at least those requested.
+    /// Returns the size in bytes, which is at least the requested size.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Bytes that were asked for.
+    /// Returns the requested size in bytes.
     #[must_use]
     pub fn requested(&self) -> u64 {
         self.requested
     }
 
-    /// The stream it was allocated for.
+    /// Returns the stream for which the block was allocated.
     #[must_use]
     pub fn stream(&self) -> Stream {
         self.stream
     }
 
-    /// The policy's own name for it.
+    /// Returns the policy's identifier of the block.
     #[must_use]
     pub fn key(&self) -> BlockId {
         BlockId::from_index(self.key.get() - 1)

@@ -1,25 +1,25 @@
-//! What a compaction came to: what went back to the source, and why the rest could not.
+//! The result of a compaction: the bytes returned to the source, and why the rest stayed.
 
 use crate::size::display_size;
 use crate::space::{Piece, PieceState};
 use std::fmt;
 
-/// The answer of [`Engine::compact`](crate::Engine::compact).
+/// The result of [`Engine::compact`](crate::Engine::compact).
 ///
-/// What is left is tiled: `reserved_after = allocated + shared + kept`, always.
+/// The bytes that stayed always add up: `reserved_after = allocated + shared + kept`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Compaction {
-    /// Bytes held from the source before.
+    /// Bytes reserved from the source before the compaction.
     pub reserved_before: u64,
-    /// Bytes held from the source now.
+    /// Bytes reserved from the source after the compaction.
     pub reserved_after: u64,
-    /// Bytes of blocks that had waited for a stream; they are free now.
+    /// Bytes of blocks that waited for a stream. They are free now.
     pub waited: u64,
-    /// Bytes of the blocks in callers' hands. None of them has moved.
+    /// Bytes of the blocks that callers hold. None of them has moved.
     pub allocated: u64,
-    /// Free bytes that cannot go back, because a block in a caller's hands lies in the same page handle or plain
-    /// segment: those go only whole. Freeing such a block lets them go.
+    /// Free bytes that cannot be returned because an allocated block lies in the same page handle or plain segment.
+    /// Handles and plain segments are only returned whole. Freeing such a block allows them to be returned.
     pub shared: u64,
     /// Free bytes in whole page handles and segments that the policy keeps by its own rules.
     pub kept: u64,
@@ -28,7 +28,7 @@ pub struct Compaction {
 }
 
 impl Compaction {
-    /// Bytes that went back to the source.
+    /// Returns the number of bytes that were returned to the source.
     #[must_use]
     pub fn returned(&self) -> u64 {
         self.reserved_before.saturating_sub(self.reserved_after)
@@ -59,7 +59,7 @@ impl fmt::Display for Compaction {
     }
 }
 
-/// Sums up the segments of a layout in which nothing lives.
+/// Sums the mapped bytes of the segments of a layout that contain no live block.
 #[derive(Debug, Default)]
 pub(crate) struct WholeSegments {
     segment: Option<u32>,
@@ -69,7 +69,7 @@ pub(crate) struct WholeSegments {
 }
 
 impl WholeSegments {
-    /// The next piece; those of one segment follow each other.
+    /// Adds the next piece. The pieces of one segment must follow each other.
     pub(crate) fn see(&mut self, piece: Piece) {
         if self.segment != Some(piece.segment) {
             self.close();
@@ -89,7 +89,7 @@ impl WholeSegments {
         (self.mapped, self.lives) = (0, false);
     }
 
-    /// Bytes of them.
+    /// Returns the sum in bytes.
     pub(crate) fn bytes(mut self) -> u64 {
         self.close();
         self.sum

@@ -1,4 +1,4 @@
-//! Settings as people write them: `key:value,key:[a:b,c]`.
+//! Settings in their text form: `key:value,key:[a:b,c]`.
 
 mod keys;
 mod millpond;
@@ -14,14 +14,14 @@ use crate::plan::Plan;
 use crate::size::ParseSizeError;
 use thiserror::Error;
 
-/// Everything a policy can be configured with.
+/// The settings of all policies.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
-    /// For `torch-native` and `torch-expandable`.
+    /// Settings of `torch-native` and `torch-expandable`.
     pub torch: TorchConf,
-    /// For `millpond`, and for `planned` where it has no plan.
+    /// Settings of `millpond`, and of `planned` while it has no plan.
     pub millpond: MillpondConf,
-    /// The plan that `planned` starts with, instead of finding and solving one.
+    /// The plan that `planned` starts with. Without one, it finds a step and solves it.
     pub plan: Option<Plan>,
 }
 
@@ -32,9 +32,9 @@ pub enum ConfError {
     /// The key is not known.
     #[error("unknown setting '{key}'; known: {known}")]
     UnknownKey {
-        /// The key.
+        /// The unknown key.
         key: String,
-        /// The keys there are.
+        /// The known keys.
         known: String,
     },
     /// The value cannot be read or is out of range.
@@ -42,41 +42,41 @@ pub enum ConfError {
     Value {
         /// The key.
         key: String,
-        /// What was written.
+        /// The value as written.
         value: String,
-        /// What would do.
+        /// The values that are accepted.
         expected: String,
     },
-    /// A pool's policy does nothing with such a setting.
+    /// The pool's policy does not use the setting.
     #[error("the policy '{policy}' has no setting '{key}': {policies} have it")]
     Unused {
         /// The key.
         key: String,
         /// The policy's name.
         policy: String,
-        /// Those that have the setting.
+        /// The policies that have the setting.
         policies: String,
     },
-    /// An entry has no `key:value` shape.
+    /// An entry does not have the form `key:value`.
     #[error("'{entry}' is not key:value; settings look like key:value,key:value")]
     Shape {
         /// The entry.
         entry: String,
     },
-    /// A setting contradicts the policy it was given for.
+    /// A setting contradicts the policy for which it was given.
     #[error("{setting} contradicts the policy '{policy}': {instead}")]
     Conflict {
         /// The setting.
         setting: String,
         /// The policy's name.
         policy: String,
-        /// What to do.
+        /// What the user can write instead.
         instead: String,
     },
 }
 
 impl ConfError {
-    /// For a value that cannot be read or is out of range, with what would do.
+    /// Creates an error for a value that cannot be read or is out of range. `expected` says which values are accepted.
     pub fn value(key: &str, value: &str, expected: impl Into<String>) -> Self {
         Self::Value {
             key: key.to_owned(),
@@ -85,14 +85,14 @@ impl ConfError {
         }
     }
 
-    /// For a size that cannot be read.
+    /// Creates an error for a size that cannot be read.
     #[must_use]
     pub fn size(key: &str, error: &ParseSizeError) -> Self {
         Self::value(key, &error.text, error.to_string())
     }
 }
 
-/// Cuts a setting text into keys and values; commas inside brackets do not separate.
+/// Splits a setting text into keys and values. Commas inside brackets do not separate entries.
 fn entries(text: &str) -> Result<Vec<(&str, &str)>, ConfError> {
     let mut found = Vec::new();
     let mut depth = 0usize;

@@ -1,10 +1,10 @@
-//! The host time that driver calls are assumed to cost.
+//! The assumed host time of driver calls.
 
 use crate::meter::{Calls, Meter};
 use std::collections::BTreeMap;
 use thiserror::Error;
 
-/// Microseconds of host time for each call, for each handle and each page that a call is about, and for each stall.
+/// Microseconds of host time for each call, for each handle and page of a call, and for each stall.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costs {
     per_call: [f64; 10],
@@ -13,16 +13,16 @@ pub struct Costs {
     stall: f64,
 }
 
-/// Why a table of costs could not be read.
+/// Why a cost table could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CostsError {
     /// The text is not TOML of the expected shape.
     #[error("the cost table is not readable: {0}")]
     Syntax(String),
-    /// A kind of call has no cost.
+    /// The cost of a kind of call is missing, negative or not finite.
     #[error("the cost table has no [{0}] with a per_call of zero or more")]
     Missing(String),
-    /// What a page costs is no cost.
+    /// The cost of a page is negative or not finite.
     #[error("the cost table's [{0}] has a per_page that is not zero or more")]
     PerPage(String),
     /// The cost of a handle is negative or not finite.
@@ -31,12 +31,12 @@ pub enum CostsError {
 }
 
 impl Costs {
-    /// Reads a table with one section for each kind of call and one section for stalls. Each section has `per_call`, the
-    /// microseconds of one call. The section of a call may also have `per_handle` and `per_page`, the additional microseconds
-    /// for each handle and each page. Both are zero by default. Other sections and keys are ignored.
+    /// Parses a table with one section for each kind of call and one section for stalls. Each section has `per_call`,
+    /// the microseconds of one call. The section of a call may also have `per_handle` and `per_page`, the additional
+    /// microseconds for each handle and each page. Both are zero by default. Other sections and keys are ignored.
     ///
     /// # Errors
-    /// When the text is not TOML, or a kind is missing or negative.
+    /// Returns an error if the text is not TOML, or if a cost is missing, negative or not finite.
     pub fn from_toml(text: &str) -> Result<Self, CostsError> {
         let table: BTreeMap<String, BTreeMap<String, f64>> =
             toml::from_str(text).map_err(|e| CostsError::Syntax(e.message().to_owned()))?;
@@ -69,8 +69,8 @@ impl Costs {
         })
     }
 
-    /// Returns the modelled milliseconds of host time for the calls, handles and pages that `meter` has counted, and for
-    /// `stalls` stalls.
+    /// Returns the modelled milliseconds of host time for the calls, handles and pages that `meter` has counted, and
+    /// for `stalls` stalls.
     #[must_use]
     pub fn milliseconds(&self, meter: &Meter, stalls: u64) -> f64 {
         let sum = |of: &Calls, costs: [f64; 10]| -> f64 {

@@ -1,7 +1,7 @@
-//! Blocks that were given back while another stream may still use them.
+//! Blocks that were freed while another stream may still use them.
 //!
-//! A freed block is reused at once only on the stream it was allocated for. Every other stream that
-//! used it leaves an event at the moment of the free; when all have passed, the block is free.
+//! A freed block is reused at once only on the stream for which it was allocated. An event is recorded on every other
+//! stream that used it. The block is free when all its events have completed.
 
 use crate::block::{Block, Stream};
 use crate::meter::Meter;
@@ -12,7 +12,7 @@ struct Waiting {
     events: Vec<Event>,
 }
 
-/// The queue of such blocks, oldest first.
+/// The queue of blocks that wait for streams, oldest first.
 #[derive(Default)]
 pub struct Deferred {
     waiting: Vec<Waiting>,
@@ -20,30 +20,30 @@ pub struct Deferred {
 }
 
 impl Deferred {
-    /// Bytes of the blocks that wait.
+    /// Returns the bytes of the waiting blocks.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Blocks that wait.
+    /// Returns the number of waiting blocks.
     #[must_use]
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether no block waits.
+    /// Returns whether no block waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Address and bytes of each block that waits.
+    /// Returns the address and bytes of each waiting block.
     pub fn blocks(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.waiting.iter().map(|w| (w.block.address(), w.block.bytes()))
     }
 
-    /// Queues a block behind the present work of the streams that used it.
+    /// Queues a block until the streams that used it have finished their present work.
     pub(crate) fn push(&mut self, block: Block, uses: &[Stream], source: &mut dyn Source, meter: &mut Meter) {
         let mut events = Vec::with_capacity(uses.len());
         for stream in uses {
@@ -54,7 +54,7 @@ impl Deferred {
         self.waiting.push(Waiting { block, events });
     }
 
-    /// Takes out the blocks whose every event has passed, oldest first.
+    /// Removes the blocks whose events have all completed. Returns them oldest first.
     pub(crate) fn ready(&mut self, source: &dyn Source) -> Vec<Block> {
         let mut ready = Vec::new();
         let mut index = 0;

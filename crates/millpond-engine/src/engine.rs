@@ -1,4 +1,4 @@
-//! One policy over one source, with the account of every byte.
+//! One policy over one source, with exact counts of all bytes.
 
 use crate::block::{Block, Request, Stream};
 use crate::compaction::Compaction;
@@ -12,17 +12,17 @@ use crate::space::{BlockId, Piece, PieceState};
 use crate::stats::Stats;
 use crate::supply::Supply;
 
-/// A policy and a source, joined.
+/// A policy joined with a source.
 ///
-/// The policy places; the engine counts in exact terms, keeps freed blocks from being reused before
-/// the streams that used them have passed, and in debug builds checks the structure after every step.
+/// The policy places blocks. The engine keeps exact counts and keeps a freed block from being reused before the streams
+/// that used it have finished. In debug builds it also checks the structure after most steps.
 pub struct Engine<S: Source> {
     policy: Box<dyn Policy>,
     source: S,
     meter: Meter,
     deferred: Deferred,
     stats: Stats,
-    /// What was given last, and for which request, if it was free already and nothing has happened since.
+    /// The last block allocated and its request, if the block was already free and nothing has happened since.
     latest: Option<(BlockId, Request)>,
     #[cfg(debug_assertions)]
     steps: u64,
@@ -43,10 +43,10 @@ impl<S: Source> Engine<S> {
         }
     }
 
-    /// Hands out a block.
+    /// Allocates a block.
     ///
     /// # Errors
-    /// When the policy finds no place for it; the engine stays usable and nothing is lost.
+    /// Returns an error if the policy finds no place for the request. The engine stays usable and nothing is lost.
     pub fn allocate(&mut self, request: Request) -> Result<Block, AllocError> {
         if !request.align.is_power_of_two() {
             return Err(AllocError::Alignment {
@@ -84,8 +84,8 @@ impl<S: Source> Engine<S> {
         }
     }
 
-    /// Takes a block back. It is free at once on its own stream; if other streams used it, once they
-    /// have passed what they were doing now.
+    /// Frees a block. It is free at once on its own stream. If other streams used it, it is free once they have
+    /// finished their present work.
     pub fn free(&mut self, block: Block, uses: &[Stream]) {
         let operations = self.meter.operations();
         self.stats.requested.sub(block.requested());
@@ -100,11 +100,11 @@ impl<S: Source> Engine<S> {
         self.settle(self.meter.operations() != operations);
     }
 
-    /// Whether a block that comes back, used by no other stream, is what a request would be given now: then both are
-    /// counted, and its holder has it again. Otherwise nothing has happened.
+    /// Frees `block` and allocates it again for `request`, if that would return the same block. Returns `false` and
+    /// does nothing otherwise.
     ///
-    /// That is so where it was given last, for a request like this one: told of its end the policy would be where it
-    /// was. Temporaries in a loop go this way. The addresses are the same as without it.
+    /// This succeeds only for the last allocated block and an equal request, when freeing the block would restore the
+    /// policy's earlier state. Temporaries in a loop take this path. It does not change any address.
     pub fn repeat(&mut self, block: &Block, request: &Request) -> bool {
         let latest = self.latest == Some((block.key(), *request)) && self.deferred.is_empty();
         if !latest || !self.policy.repeat() {
@@ -116,13 +116,13 @@ impl<S: Source> Engine<S> {
         true
     }
 
-    /// Makes room for the account of so many blocks, free ones and live ones together, so that none has to be
-    /// made on the way. More may come.
+    /// Reserves bookkeeping space for a number of blocks, free and live together, so that it need not grow later. The
+    /// number is not a limit.
     pub fn expect_blocks(&mut self, blocks: usize) {
         self.policy.expect_blocks(blocks);
     }
 
-    /// Makes free what waited for streams that have passed since.
+    /// Frees the waiting blocks whose streams have finished.
     pub fn collect(&mut self) {
         for block in self.deferred.ready(&self.source) {
             let mut supply = Supply::new(&mut self.source, &mut self.meter, &mut self.deferred);
@@ -131,11 +131,11 @@ impl<S: Source> Engine<S> {
         self.settle(true);
     }
 
-    /// Waits for the device, joins free neighbours, and gives back to the source whatever no block uses: physical
-    /// pages go, live blocks stay where they are. Answers what went back, and why the rest did not.
+    /// Waits for the device, joins free neighbours, and returns unused memory to the source. Physical pages are
+    /// returned, and live blocks do not move. The result says what was returned and why the rest stayed.
     ///
-    /// What goes back is for the policy's rules: `millpond` gives every whole free page handle, on a device without
-    /// pages every whole free segment. Nothing does while the device [cannot be waited for](Source::can_wait).
+    /// The policy decides what is returned. `millpond` returns every whole free page handle, and on a device without
+    /// pages every whole free segment. Nothing is returned while the device [cannot be waited for](Source::can_wait).
     pub fn compact(&mut self) -> Compaction {
         let reserved_before = self.meter.reserved.current;
         let waited = self.deferred.bytes();
@@ -153,7 +153,7 @@ impl<S: Source> Engine<S> {
         }
     }
 
-    /// What [`compact`](Self::compact) does, without the account of it, for which every block is looked at.
+    /// Compacts as [`compact`](Self::compact) does, but without a result, which would require a look at every block.
     pub fn release_cached(&mut self) {
         if !self.source.can_wait(None) {
             return;
@@ -166,7 +166,8 @@ impl<S: Source> Engine<S> {
         self.settle(true);
     }
 
-    /// Gives one wholly free segment back; answers whether there was one at that address.
+    /// Returns one wholly free segment to the source. Returns `false` if there is none at `address` or if the device
+    /// [cannot be waited for](Source::can_wait).
     pub fn release_segment(&mut self, address: u64) -> bool {
         if !self.source.can_wait(None) {
             return false;
@@ -177,8 +178,8 @@ impl<S: Source> Engine<S> {
         released
     }
 
-    /// Tells the policy where the program is. What it would give back then it keeps while the device [cannot be waited
-    /// for](Source::can_wait); a step that ends meanwhile is passed over.
+    /// Passes a mark of the program's progress to the policy. While the device [cannot be waited
+    /// for](Source::can_wait), the policy keeps the memory that it would return, and a [`Mark::Step`] is ignored.
     pub fn mark(&mut self, mark: Mark) {
         if matches!(mark, Mark::Ticks(_)) && !self.deferred.is_empty() {
             self.collect();
@@ -191,14 +192,14 @@ impl<S: Source> Engine<S> {
         self.settle(true);
     }
 
-    /// Changes from now on how much free memory the policy keeps, and for how long; answers whether it keeps to such
-    /// rules. What is above a new limit goes back by [`release_cached`](Self::release_cached), as far as it is free.
+    /// Changes how much free memory the policy keeps, and for how long. Returns whether the policy supports these
+    /// settings. [`release_cached`](Self::release_cached) returns the free memory above a new limit.
     pub fn set_retain(&mut self, retain: &RetainConf) -> bool {
         self.latest = None;
         self.policy.set_retain(retain)
     }
 
-    /// Takes over a segment with the blocks that live in it, as found in a recording.
+    /// Takes over a segment and its live blocks, as found in a recording. Returns `None` if the policy cannot.
     pub fn adopt(&mut self, adopted: Adopted<'_>) -> Option<Vec<Block>> {
         let bytes = adopted.segment.bytes();
         let blocks = self.policy.adopt(adopted)?;
@@ -211,48 +212,48 @@ impl<S: Source> Engine<S> {
         Some(blocks)
     }
 
-    /// The account.
+    /// Returns the counts.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
 
-    /// Starts every peak anew at the current value.
+    /// Resets every peak to the current value.
     pub fn reset_peaks(&mut self) {
         self.meter.reserved.peak = self.meter.reserved.current;
         self.stats.reset_peaks();
     }
 
-    /// What was asked of the source.
+    /// Returns the counts of the calls to the source.
     #[must_use]
     pub fn meter(&self) -> &Meter {
         &self.meter
     }
 
-    /// The policy.
+    /// Returns the policy.
     #[must_use]
     pub fn policy(&self) -> &dyn Policy {
         &*self.policy
     }
 
-    /// The source.
+    /// Returns the source.
     #[must_use]
     pub fn source(&self) -> &S {
         &self.source
     }
 
-    /// The source, for telling a simulated one what happened.
+    /// Returns the source for changes, for example to tell a simulated one about progress on the device.
     pub fn source_mut(&mut self) -> &mut S {
         &mut self.source
     }
 
-    /// Blocks that wait for a stream.
+    /// Returns the blocks that wait for a stream.
     #[must_use]
     pub fn deferred(&self) -> &Deferred {
         &self.deferred
     }
 
-    /// Bytes of the largest contiguous free block.
+    /// Returns the bytes of the largest contiguous free block.
     #[must_use]
     pub fn largest_hole(&self) -> u64 {
         let mut largest = 0;
@@ -264,7 +265,7 @@ impl<S: Source> Engine<S> {
         largest
     }
 
-    /// Brings the account up to date after a step.
+    /// Updates the counts after a step.
     #[inline]
     fn settle(&mut self, source_called: bool) {
         self.latest = None;
@@ -282,7 +283,7 @@ impl<S: Source> Engine<S> {
     /// Asserts every invariant of the engine and its policy.
     ///
     /// # Panics
-    /// When one does not hold.
+    /// Panics if an invariant does not hold.
     pub fn check(&self) {
         self.policy.check();
         let stats = &self.stats;
@@ -327,8 +328,8 @@ impl<S: Source> Engine<S> {
         );
     }
 
-    /// Checks after every step while the layout is small, and after ever fewer as it grows, so that
-    /// a debug run of a long recording stays quadratic in nothing.
+    /// Checks after every step while few blocks are held, and less often as their number grows. This keeps the cost of
+    /// a debug run of a long recording from growing quadratically.
     #[cfg(debug_assertions)]
     fn check_in_debug(&mut self) {
         self.steps += 1;

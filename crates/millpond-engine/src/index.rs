@@ -1,20 +1,19 @@
-//! Finds the smallest free block that is large enough, lowest address first among equals.
+//! Finds the smallest free block that is large enough. Among equal sizes it finds the lowest address.
 //!
-//! Sizes fall into rows, one for each power of two, and a row into bins of equal width; bitmaps name the
-//! rows and bins that hold something, so the first bin at or above a size is a few bit scans away. Inside a
-//! bin, entries are in order of size and address: the answer is exact best fit, what an ordered tree
-//! gives, without its pointer chasing.
+//! Sizes are divided into rows, one for each power of two, and each row into bins of equal width. Bitmaps record which
+//! rows and bins are not empty, so finding the first bin at or above a size takes a few bit scans. The entries of a bin
+//! are sorted by size and address. The result is the exact best fit, as an ordered tree would give, without following
+//! its pointers.
 //!
-//! A bin is one line of cache and holds two entries in place; most never hold more. To keep it so, a row
-//! starts with 32 bins and gets four times as many whenever it holds twice as many entries as bins, up to
-//! 2,048. Entries of one size cannot be told apart that way: what a bin does not hold in place goes to
-//! sorted chunks behind it, so that even then an operation costs a binary search and moves at most one
-//! chunk.
+//! A bin fills one cache line and holds two entries in place. Most bins never hold more. To keep it so, a row starts
+//! with 32 bins and gets four times as many whenever it holds twice as many entries as bins, up to 2,048. More bins do
+//! not separate entries of equal size. The entries that do not fit in place are stored in sorted chunks behind the bin.
+//! Even then an operation costs a binary search and moves at most one chunk.
 //!
-//! The rows and bins are those of two-level segregated fit (Masmano et al., 2004); keeping order within a
-//! bin, and widths that follow the sizes seen, are what that design leaves out. Tried and lost: bins that
-//! are sorted vectors on the heap, 32 to 256 to every row (at ten thousand free blocks twice the time,
-//! most of it in searching a vector two lines away).
+//! Rows and bins follow two-level segregated fit (Masmano et al., 2004). That design has neither the order within a bin
+//! nor widths that depend on the sizes seen. A variant with bins as sorted vectors on the heap, 32 to 256 in every row,
+//! was tried. At ten thousand free blocks it took twice the time, mostly for the search in a vector two cache lines
+//! away.
 
 mod bin;
 mod bits;
@@ -26,14 +25,14 @@ use crate::space::BlockId;
 pub(crate) use fit::{FitIndex, Links, Search};
 use row::Row;
 
-/// A free block as the index knows it; ordered by size, then address.
+/// A free block in the index. Entries are ordered by size, then address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
     /// Bytes of the block.
     pub bytes: u64,
-    /// Its first address.
+    /// First address of the block.
     pub address: u64,
-    /// Its name.
+    /// Identifier of the block.
     pub id: BlockId,
 }
 
@@ -43,30 +42,30 @@ impl Entry {
     }
 }
 
-/// An ordered set of free blocks; see the module.
+/// An ordered set of free blocks. The module describes the structure.
 #[derive(Clone, Debug, Default)]
 pub struct SizeIndex {
-    /// By the power of two of their sizes, as many as have been used.
+    /// The rows by power of two, up to the largest one used.
     rows: Vec<Row>,
-    /// The rows that hold something.
+    /// Bitmap of the rows that are not empty.
     used: u64,
     len: usize,
 }
 
 impl SizeIndex {
-    /// An empty index.
+    /// Creates an empty index.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Blocks in the index.
+    /// Returns the number of blocks.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it holds no block.
+    /// Returns whether the index is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -84,7 +83,7 @@ impl SizeIndex {
         self.len += 1;
     }
 
-    /// Takes a block out; answers whether it was there.
+    /// Removes a block. Returns whether it was in the index.
     #[inline]
     pub fn remove(&mut self, bytes: u64, address: u64) -> bool {
         let row = row_of(bytes);
@@ -96,14 +95,14 @@ impl SizeIndex {
         found
     }
 
-    /// The smallest block of at least `bytes`, lowest address first.
+    /// Returns the smallest block of at least `bytes`, with the lowest address among equals.
     #[inline]
     #[must_use]
     pub fn best_fit(&self, bytes: u64) -> Option<Entry> {
         self.at_or_above((bytes, 0))
     }
 
-    /// Takes out what [`best_fit`](Self::best_fit) finds.
+    /// Removes and returns the block that [`best_fit`](Self::best_fit) finds.
     #[inline]
     pub fn take_best_fit(&mut self, bytes: u64) -> Option<Entry> {
         let own = row_of(bytes);
@@ -122,13 +121,13 @@ impl SizeIndex {
         Some(entry)
     }
 
-    /// The next block in order of size and address.
+    /// Returns the next block in order of size and address.
     #[must_use]
     pub fn after(&self, entry: &Entry) -> Option<Entry> {
         self.at_or_above((entry.bytes, entry.address.checked_add(1)?))
     }
 
-    /// The block before in order of size and address.
+    /// Returns the previous block in order of size and address.
     #[must_use]
     pub fn before(&self, entry: &Entry) -> Option<Entry> {
         let own = row_of(entry.bytes);
@@ -139,13 +138,13 @@ impl SizeIndex {
         })
     }
 
-    /// The largest block.
+    /// Returns the largest block.
     #[must_use]
     pub fn largest(&self) -> Option<Entry> {
         self.rows[self.used.checked_ilog2()? as usize].last()
     }
 
-    /// Every block, smallest first.
+    /// Returns every block, smallest first.
     pub fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
         let used = self.used;
         let rows = self
@@ -159,7 +158,7 @@ impl SizeIndex {
     /// Asserts order, bitmaps and count.
     ///
     /// # Panics
-    /// When one of them is wrong.
+    /// Panics if one of them is wrong.
     pub fn check(&self) {
         let mut last = None;
         let mut count = 0;
@@ -186,7 +185,7 @@ impl SizeIndex {
         here.or_else(|| self.rows[self.next_row(own)?].at_or_above((0, 0)))
     }
 
-    /// The first row above this one that holds something.
+    /// Returns the first row above `row` that is not empty.
     #[inline]
     fn next_row(&self, row: usize) -> Option<usize> {
         let above = self.used & (u64::MAX << row << 1);
@@ -209,7 +208,7 @@ impl SizeIndex {
     }
 }
 
-/// The row of a size.
+/// Returns the row of a size.
 #[inline]
 fn row_of(bytes: u64) -> usize {
     63 - (bytes | 1).leading_zeros() as usize
@@ -222,7 +221,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     proptest! {
-        /// Against an ordered tree, the plainest thing with the same meaning.
+        /// Compares the index with an ordered tree, the simplest structure with the same meaning.
         #[test]
         fn agrees_with_a_tree(ops in proptest::collection::vec((any::<bool>(), 0u64..3000, 0u64..400), 1..1500), scale in 0u32..40) {
             let mut index = SizeIndex::new();

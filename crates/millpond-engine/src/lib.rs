@@ -1,9 +1,9 @@
 //! Placement of blocks in memory, as safe bookkeeping on integers.
 //!
-//! The engine decides *where* bytes go; it never touches a byte, an operating system or a clock. An
-//! address is a number to it, a stream is a number, time is the order of calls. One [`Engine`] serves a
-//! pool over a CUDA device, an arena on the host and a simulated 80 GiB card alike: only the
-//! [`Source`] differs. That is what makes a replay true: what is simulated is what runs.
+//! The engine decides *where* bytes are placed. It never accesses memory, an operating system or a clock. Addresses and
+//! streams are numbers, and time is the order of calls. The same [`Engine`] serves a pool on a CUDA device, an arena on
+//! the host and a simulated 80 GiB device. Only the [`Source`] differs. A replay is therefore exact, because it runs
+//! the same code as the pool.
 //!
 //! ```text
 //!   Engine            counts, defers, checks        stats, meter, deferred
@@ -14,7 +14,7 @@
 //!       Source        gives and takes ranges        source, simulated, wrappers
 //! ```
 //!
-//! A lower row never knows a higher one.
+//! A lower row never depends on a higher one.
 //!
 //! ```
 //! use millpond_engine::{Engine, Request, Settings, Simulated, Stream, policies};

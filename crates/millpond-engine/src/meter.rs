@@ -7,7 +7,7 @@ use crate::stats::Gauge;
 pub struct Calls {
     /// Plain device allocations.
     pub malloc: u64,
-    /// Plain device frees; each synchronises the device.
+    /// Plain device frees. Each one synchronises the device.
     pub free: u64,
     /// Physical page handles created.
     pub create: u64,
@@ -23,12 +23,12 @@ pub struct Calls {
     pub reserve: u64,
     /// Events recorded on a stream.
     pub event_record: u64,
-    /// Streams made to wait for an event on the device.
+    /// Waits of a stream for an event, performed on the device.
     pub event_wait: u64,
 }
 
 impl Calls {
-    /// The kinds with their names, in the order of the report.
+    /// Returns the count of each kind with its name, in the order of the report.
     #[must_use]
     pub fn by_name(&self) -> [(&'static str, u64); 10] {
         [
@@ -45,49 +45,49 @@ impl Calls {
         ]
     }
 
-    /// Calls of all kinds.
+    /// Returns the number of calls of all kinds.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.by_name().iter().map(|(_, n)| n).sum()
     }
 }
 
-/// What has been asked of a source so far.
+/// Counts of everything requested from a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meter {
     /// Driver calls by kind.
     pub calls: Calls,
-    /// Pages that these calls were about, by kind; begun ones count whole. None of addresses, of which a range has room for
-    /// all there could ever be.
+    /// Pages of these calls, by kind. A page that is partly covered counts whole. Reservations of addresses are not
+    /// counted, because a range reserves addresses for every page that it could ever hold.
     pub pages: Calls,
-    /// Handles that these calls operated on, by kind. One call makes a whole range accessible, but the driver processes the
-    /// range handle by handle.
+    /// Handles that these calls operated on, by kind. One call makes a whole range accessible, but the driver processes
+    /// the range handle by handle.
     pub handles: Calls,
-    /// One for each handle created, mapped, made accessible, unmapped or released.
+    /// Number of handles created, mapped, made accessible, unmapped or released.
     pub handle_operations: u64,
-    /// Bytes of pages moved from one place to another, and bytes given back and taken again.
+    /// Bytes of pages that were moved, and bytes that were returned and then reserved again.
     pub moved_bytes: u64,
-    /// Reuses and moves of memory across streams, ordered by a wait on the device.
+    /// Reuses and moves of memory across streams that were ordered by a wait on the device.
     pub cross_stream_waits: u64,
-    /// Bytes held from the source.
+    /// Bytes reserved from the source.
     pub reserved: Gauge,
-    /// Calls that changed what is held or made the host wait, for telling hits from misses.
+    /// Calls that changed the reserved memory or made the host wait. They distinguish hits from misses.
     operations: u64,
-    /// Bytes given back and not yet taken again.
+    /// Bytes returned and not yet reserved again.
     returned: u64,
-    /// The current operation made the host wait for the device.
+    /// Whether the current operation made the host wait for the device.
     stalled: bool,
 }
 
 impl Meter {
-    /// Number of calls so far that took, gave or moved memory, or waited for the device; unchanged across
-    /// a hit.
+    /// Returns the number of calls that reserved, returned or moved memory or waited for the device. A hit does not
+    /// change it.
     #[must_use]
     pub fn operations(&self) -> u64 {
         self.operations
     }
 
-    /// Whether the host had to wait since this was last asked.
+    /// Returns whether the host had to wait since the last call of this function.
     pub(crate) fn take_stalled(&mut self) -> bool {
         std::mem::take(&mut self.stalled)
     }

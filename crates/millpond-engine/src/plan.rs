@@ -7,12 +7,12 @@
 //!   Plan       the answer: how high it reaches, and how high anything must reach
 //! ```
 //!
-//! Time is counted in allocations: a block allocated as number `n` lives until just before number
-//! `n + life`. It runs in a circle, because the step repeats: a block may outlive the end of its step and
-//! die in the next one. What lives for longer than a whole period cannot repeat at one address and has no place.
+//! Time is counted in allocations. A block allocated as number `n` lives until just before number `n + life`. Time is
+//! circular, because the step repeats: a block may outlive its step and be freed in the next one. A block that lives
+//! longer than a whole period cannot have the same address in every step, so it gets no place.
 //!
-//! Everything here is a pure function of the step, so that any thread may run it; [`Planner`] is how a policy
-//! hands the work to one.
+//! Everything here is a pure function of the step, so any thread can run it. A policy passes the work to another thread
+//! through a [`Planner`].
 
 mod pack;
 mod period;
@@ -24,10 +24,10 @@ pub use period::{Detector, Found};
 pub use saved::PlanError;
 pub use step::{Slot, Step};
 
-/// Where one allocation of a step lies.
+/// The place of one allocation of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// 0 for the plan's own contiguous memory, else one of the pieces left over elsewhere, from 1.
+    /// 0 is the plan's own contiguous memory. Larger numbers are pieces of free memory elsewhere, counted from 1.
     pub region: u32,
     /// Bytes from the start of the region.
     pub offset: u64,
@@ -36,29 +36,29 @@ pub struct Place {
 /// A solved step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What was solved.
+    /// The step that was solved.
     pub step: Step,
-    /// One for each slot of the step; none for a slot that cannot be planned.
+    /// One place for each slot of the step, or `None` for a slot that cannot be planned.
     pub places: Vec<Option<Place>>,
-    /// Bytes of contiguous memory it needs.
+    /// Bytes of contiguous memory that the plan needs.
     pub height: u64,
-    /// The most bytes that live at once: no placement needs less.
+    /// The most bytes that live at once. No placement needs less.
     pub lower_bound: u64,
 }
 
-/// Solves plans for a policy, at once or on another thread.
+/// Solves plans for a policy, either at once or on another thread.
 ///
-/// The policy asks for the answer at a place of its own choosing in the sequence of calls, and waits there: what
-/// it does is the same however long solving takes.
+/// The policy requests the plan at a fixed point in the sequence of calls and waits there. Its behaviour is therefore
+/// the same however long solving takes.
 pub trait Planner: Send {
-    /// Takes a step to solve; an earlier one that was not asked for is forgotten.
+    /// Starts solving a step. It discards an earlier step whose plan was not requested.
     fn start(&mut self, step: Step);
 
-    /// The plan of the step taken last.
+    /// Returns the plan of the step started last.
     fn finish(&mut self) -> Option<Plan>;
 }
 
-/// Solves where it is asked.
+/// A planner that solves the step when the plan is requested.
 #[derive(Debug, Default)]
 pub struct Inline(Option<Step>);
 

@@ -1,4 +1,4 @@
-//! What a placement policy is.
+//! The interface of a placement policy.
 
 use crate::block::{Block, Group, Request, Stream};
 use crate::compaction::WholeSegments;
@@ -8,21 +8,21 @@ use crate::plan::Planner;
 use crate::space::Piece;
 use crate::supply::Supply;
 
-/// How far a policy's answers can be trusted to be those of the original.
+/// How closely a policy follows the original.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fidelity {
-    /// Same bytes and addresses as the original on every recording tried.
+    /// Same bytes and addresses as the original on every recording tested.
     Exact,
-    /// Re-implemented from published rules; not held against the original byte for byte.
+    /// Re-implemented from published rules. It was not compared with the original byte for byte.
     PublishedRules,
-    /// The original is closed or adaptive; expect the size of the effect, not the bytes.
+    /// The original is closed source or adaptive. The size of an effect is reliable, the exact bytes are not.
     Estimate,
-    /// This project's own: the replay runs the very code a pool runs.
+    /// A policy of this project. A replay runs the same code as a pool.
     Original,
 }
 
 impl Fidelity {
-    /// The words used in reports.
+    /// Returns the description used in reports.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -34,19 +34,19 @@ impl Fidelity {
     }
 }
 
-/// Something a caller says about where the program is.
+/// Information from the caller about the program's progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mark {
     /// A step of the program's repeating work begins.
     Step,
-    /// So many units of time have passed. How long one is, is for the caller to choose: a second, or whatever else
-    /// passes when the program goes on.
+    /// The given number of time units has passed. The caller chooses the unit, for example a second. Any other quantity
+    /// that advances with the program is possible.
     Ticks(u32),
 }
 
 impl Mark {
-    /// The time that passes with it: a step is one tick too.
+    /// Returns the number of ticks of the mark. A step is one tick.
     #[must_use]
     pub fn ticks(self) -> u32 {
         match self {
@@ -58,116 +58,116 @@ impl Mark {
 
 /// Decides which block serves a request.
 ///
-/// Pure bookkeeping: a policy sees size, alignment, stream, order and explicit marks; never memory,
-/// tags, ids, the future or a clock. The same calls in the same order always give the same addresses.
+/// A policy is pure bookkeeping. Its inputs are size, alignment, stream, order and explicit marks. It never accesses
+/// memory, tags, identifiers, future calls or a clock. The same calls in the same order always return the same
+/// addresses.
 ///
-/// The engine counts, defers and checks around it, so a policy only places: it need not keep totals,
-/// and is told of a block's end only when no stream uses it any more.
+/// The engine counts, defers and checks. A policy therefore need not keep totals. The engine frees a block only when no
+/// stream uses it any more.
 pub trait Policy: Send {
-    /// Its name on the command line.
+    /// Returns the name of the policy on the command line.
     fn name(&self) -> &'static str;
 
-    /// How true it is to the original.
+    /// Returns how closely the policy follows the original.
     fn fidelity(&self) -> Fidelity;
 
-    /// Whether it can serve nothing on a source that is not paged.
+    /// Returns whether the policy can serve requests only on a paged source.
     fn needs_pages(&self) -> bool {
         false
     }
 
-    /// Finds or makes a block.
+    /// Finds or creates a block.
     ///
     /// # Errors
-    /// [`Refusal`] when neither the free blocks nor the source can serve it. The policy stays usable.
+    /// Returns a [`Refusal`] if neither the free blocks nor the source can serve the request. The policy stays usable.
     fn allocate(&mut self, supply: &mut Supply<'_>, request: &Request) -> Result<Block, Refusal>;
 
-    /// Takes a block back that no stream uses any more.
+    /// Frees a block that no stream uses any more.
     fn free(&mut self, supply: &mut Supply<'_>, block: Block);
 
-    /// The block that it gave last, of what was free already, comes back and is asked for again, with nothing between. Answers
-    /// whether it would give it again and be where it was, and counts the request then; otherwise it is told of both.
+    /// Frees the last allocated block and allocates it again, if that would return the same block and leave the state
+    /// unchanged. The block was free before the allocation, and nothing has happened since. Returns `false` and does
+    /// nothing otherwise. In that case the caller frees and allocates separately.
     fn repeat(&mut self) -> bool {
         false
     }
 
-    /// Gives back to the source whatever no block uses, as far as its rules go. The device has been waited for,
-    /// and no block waits for a stream.
+    /// Returns unused memory to the source, as far as the policy's rules allow. The caller has waited for the device,
+    /// so no block waits for a stream.
     fn release_cached(&mut self, supply: &mut Supply<'_>);
 
-    /// Bytes of free blocks that could go back to the source now: whole page handles, and whole segments where
-    /// there are none. A walk, for reports and tests.
+    /// Returns the bytes of free blocks that could be returned to the source now: whole page handles, or whole segments
+    /// where there are no handles. Visits every block, so it is meant for reports and tests.
     fn returnable_bytes(&self) -> u64 {
         let mut whole = WholeSegments::default();
         self.layout(&mut |piece| whole.see(piece));
         whole.bytes()
     }
 
-    /// Makes room for the account of so many blocks, free ones and live ones together; a hint, which policies
-    /// may pass over.
+    /// Reserves bookkeeping space for a number of blocks, free and live together. Policies may ignore this hint.
     fn expect_blocks(&mut self, _blocks: usize) {}
 
-    /// Hears where the program is. Most policies do not care.
+    /// Receives a mark of the program's progress. Most policies ignore it.
     fn mark(&mut self, _supply: &mut Supply<'_>, _mark: Mark) {}
 
-    /// Changes from now on how much free memory is kept, and for how long; answers whether the policy keeps to such
-    /// rules.
+    /// Changes how much free memory is kept, and for how long. Returns whether the policy supports these settings.
     fn set_retain(&mut self, _retain: &RetainConf) -> bool {
         false
     }
 
-    /// Says who solves its plans; policies without plans do not care.
+    /// Sets the planner. Policies without plans ignore it.
     fn set_planner(&mut self, _planner: Box<dyn Planner>) {}
 
-    /// Gives one wholly free segment back, as recorded programs do out of their own turn; answers
-    /// whether there was one at that address.
+    /// Returns one wholly free segment to the source, as recorded programs sometimes do. Returns whether there was one
+    /// at this address.
     fn release_segment(&mut self, _supply: &mut Supply<'_>, _address: u64) -> bool {
         false
     }
 
-    /// Takes over a segment with the blocks that live in it, as found in a recording; answers the
-    /// blocks in the order given, or nothing where the policy cannot.
+    /// Takes over a segment with its live blocks, as found in a recording. Returns the blocks in the given order, or
+    /// `None` if the policy cannot do this.
     fn adopt(&mut self, _segment: Adopted<'_>) -> Option<Vec<Block>> {
         None
     }
 
-    /// Shows every tile of every segment, address order within a segment.
+    /// Visits every piece of every segment, in address order within a segment.
     fn layout(&self, visit: &mut dyn FnMut(Piece));
 
-    /// Asserts the policy's own invariants; called after every step in debug builds.
+    /// Asserts the policy's own invariants. The engine calls it regularly in debug builds.
     ///
     /// # Panics
-    /// When one does not hold: that is a bug in the policy.
+    /// Panics if an invariant does not hold, which is a bug in the policy.
     fn check(&self);
 }
 
-/// A segment found in a recording's first state, for [`Policy::adopt`].
+/// A segment of a recording's initial state, for [`Policy::adopt`].
 #[derive(Debug)]
 pub struct Adopted<'a> {
     /// The segment, already counted by the source.
     pub segment: crate::source::Segment,
-    /// Its stream.
+    /// The stream of the segment.
     pub stream: Stream,
-    /// Its private pool.
+    /// The private pool of the segment.
     pub group: Group,
     /// Whether it belongs to the small pool.
     pub small: bool,
-    /// Blocks in address order: address, bytes of the block, bytes requested.
+    /// Blocks in address order, each with its address, size and requested size in bytes.
     pub blocks: &'a [(u64, u64, u64)],
 }
 
 /// Why a policy found no block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Larger than the policy can ever serve.
+    /// The request is larger than the policy can ever serve.
     TooLarge {
-        /// The most it could serve.
+        /// Maximum size that the policy could serve, in bytes.
         limit: u64,
     },
-    /// The source did not give what would have been needed.
+    /// The source refused a call that was needed.
     Source(SourceError),
-    /// The alignment cannot be given.
+    /// The policy does not support the alignment.
     Alignment {
-        /// The largest that can.
+        /// The largest supported alignment.
         most: u64,
     },
 }
@@ -195,7 +195,7 @@ impl Refusal {
                 align: request.align,
                 most,
             },
-            // A share of the device is all the policy may have.
+            // The limit is below the device's capacity, so it is the program's share of the device.
             Self::Source(SourceError::OutOfMemory { capacity: limit, .. })
                 if capacity.is_some_and(|c| limit < c) =>
             {
@@ -207,7 +207,7 @@ impl Refusal {
                     cached,
                 }
             }
-            // Other shortages name their own limit, and how to raise it.
+            // Other shortages state their own limit and how to raise it.
             Self::Source(SourceError::OutOfMemory { .. }) => AllocError::Exhausted {
                 requested,
                 device_free,

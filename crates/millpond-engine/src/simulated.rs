@@ -1,4 +1,4 @@
-//! A device that exists only as numbers: capacity, pages, events, faults on request.
+//! A simulated device with capacity, pages, events and injected failures.
 
 use crate::error::SourceError;
 use crate::source::{Event, Range, Segment, Source};
@@ -7,28 +7,28 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// A failure to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The n-th call that takes or commits memory (counted from 0) reports no memory.
+    /// The n-th call that takes or commits memory, counted from 0, fails with a lack of memory.
     OutOfMemoryAt(u64),
-    /// The n-th call that takes, commits, reserves or moves memory fails with a driver's code.
+    /// The n-th call that takes, commits, reserves or moves memory, counted from 0, fails with this driver code.
     DriverErrorAt(u64, i32),
 }
 
-/// A change of what is backed by memory, as a [`Simulated`] source logs it.
+/// A change of the memory behind addresses, as logged by a [`Simulated`] source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     /// First address.
     pub address: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Whether memory came to be behind these addresses, or ceased to.
+    /// Whether the addresses are backed by memory now.
     pub mapped: bool,
 }
 
 /// A simulated device, both plain and paged.
 ///
-/// Plain segments get ascending addresses, each aligned to 2 MiB where it is at least that large and to
-/// 512 bytes else, unless a script of recorded addresses is given. The events of a stream complete at
-/// once, unless [`hold_events`](Self::hold_events) puts them in the caller's hand.
+/// Plain segments get ascending addresses, unless a script of recorded addresses is given. An address is aligned to 2
+/// MiB if the segment has at least that size, and to 512 bytes otherwise. The events of a stream complete at once,
+/// unless [`hold_events`](Self::hold_events) is set.
 #[derive(Debug)]
 pub struct Simulated {
     capacity: Option<u64>,
@@ -38,7 +38,7 @@ pub struct Simulated {
     next_address: u64,
     /// Committed handles: address to bytes.
     handles: BTreeMap<u64, u64>,
-    /// Segments handed out, so that a foreign one is noticed: address to bytes.
+    /// Allocated segments, to detect foreign ones: address to bytes.
     segments: BTreeMap<u64, u64>,
     script: VecDeque<(u64, u64)>,
     unscripted: u64,
@@ -53,11 +53,11 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    /// Bytes of a page, as on today's CUDA devices.
+    /// Bytes of a page, as on current CUDA devices.
     pub const PAGE: u64 = 2 << 20;
     const FIRST_ADDRESS: u64 = 0x10_0000_0000;
 
-    /// A paged device without a limit.
+    /// Creates a paged device without a limit.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -81,21 +81,21 @@ impl Simulated {
         }
     }
 
-    /// Limits the bytes it can give.
+    /// Limits the bytes that the device provides.
     #[must_use]
     pub fn with_capacity(mut self, bytes: Option<u64>) -> Self {
         self.capacity = bytes;
         self
     }
 
-    /// Makes it plain only, or both plain and paged.
+    /// Makes the device plain only, or both plain and paged.
     #[must_use]
     pub fn with_paging(mut self, paged: bool) -> Self {
         self.paged = paged;
         self
     }
 
-    /// Hands out these (address, bytes) for plain segments, in order, as long as the sizes agree.
+    /// Uses these (address, bytes) for plain segments, in order. An entry is used only if its size equals the request.
     #[must_use]
     pub fn with_script(mut self, segments: impl IntoIterator<Item = (u64, u64)>) -> Self {
         self.script = segments.into_iter().collect();
@@ -109,42 +109,42 @@ impl Simulated {
         self
     }
 
-    /// Leaves it to [`complete`](Self::complete) when an event has passed.
+    /// Keeps events pending until [`complete`](Self::complete) or a synchronisation.
     #[must_use]
     pub fn hold_events(mut self) -> Self {
         self.hold_events = true;
         self
     }
 
-    /// Others capture this stream from now on, or none any more: nobody can wait for it meanwhile.
+    /// Sets the stream that is being captured, if any. No wait for this stream or for the device is possible meanwhile.
     pub fn set_captured(&mut self, stream: Option<u32>) {
         self.captured = stream;
     }
 
-    /// Keeps a log of what is backed by memory, for [`take_log`](Self::take_log).
+    /// Logs changes of the memory behind addresses, for [`take_log`](Self::take_log).
     #[must_use]
     pub fn with_log(mut self) -> Self {
         self.log = Some(Vec::new());
         self
     }
 
-    /// Changes since this was last called; empty without a log.
+    /// Returns the changes since the last call. Empty without a log.
     pub fn take_log(&mut self) -> Vec<Change> {
         self.log.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Whether events recorded from now on wait for [`complete`](Self::complete).
+    /// Sets whether events recorded from now on wait for [`complete`](Self::complete).
     pub fn set_holding(&mut self, hold: bool) {
         self.hold_events = hold;
     }
 
-    /// Segments that were not served from the script although there was one.
+    /// Returns the number of segments that were not served from the script although it had entries left.
     #[must_use]
     pub fn unscripted(&self) -> u64 {
         self.unscripted
     }
 
-    /// Counts a segment that was held before the simulation began.
+    /// Counts a segment that existed before the simulation began.
     pub fn adopt(&mut self, address: u64, bytes: u64) -> Segment {
         self.used += bytes;
         self.segments.insert(address, bytes);
@@ -153,12 +153,12 @@ impl Simulated {
         Segment::new(address, bytes)
     }
 
-    /// Lets an event pass.
+    /// Completes an event.
     pub fn complete(&mut self, event: Event) {
         self.pending_events.remove(&event);
     }
 
-    /// The number that the next recorded event will have.
+    /// Returns the event that the next call of `record_event` will create.
     #[must_use]
     pub fn next_event(&self) -> Event {
         Event(self.next_event)

@@ -1,4 +1,4 @@
-//! Byte sizes as people write them.
+//! Byte sizes in text form.
 
 use std::fmt::{self, Write};
 use thiserror::Error;
@@ -9,14 +9,15 @@ use thiserror::Error;
     "'{text}' is not a size: write bytes, or a number with KiB, MiB, GiB, TiB (1024) or KB, MB, GB, TB (1000); K, M, G, T mean 1024"
 )]
 pub struct ParseSizeError {
-    /// What was read.
+    /// The text that was parsed.
     pub text: String,
 }
 
-/// Reads a size: `"80GiB"`, `"80GB"` (decimal), `"24G"` (binary, as people mean it for cards), `"1.5 GiB"`, `"4096"`.
+/// Parses a size: `"80GiB"`, `"80GB"` (decimal), `"24G"` (binary, as is usual for graphics cards), `"1.5 GiB"`,
+/// `"4096"`.
 ///
 /// # Errors
-/// When the text is no number with a known unit, negative, or larger than 2^64 - 1.
+/// Returns an error if the text is not a number with a known unit, or if it is negative or larger than 2^64 - 1.
 ///
 /// ```
 /// assert_eq!(millpond_engine::parse_size("24G")?, 24 << 30);
@@ -56,7 +57,7 @@ pub fn parse_size(text: &str) -> Result<u64, ParseSizeError> {
     Ok(bytes as u64)
 }
 
-/// Prints bytes with a binary unit and three significant digits, as `"53.1 GiB"`.
+/// Formats bytes with a binary unit and three significant digits, such as `"53.1 GiB"`.
 #[must_use]
 pub fn display_size(bytes: u64) -> impl fmt::Display {
     Size(bytes)
@@ -69,7 +70,7 @@ impl fmt::Display for Size {
         const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
         let mut unit = 0;
         let mut value = self.0 as f64;
-        // 1023.5 would print as 1024: it belongs to the next unit.
+        // 1023.5 would round to 1024, so it is shown in the next unit.
         while value >= 1023.5 && unit + 1 < UNITS.len() {
             value /= 1024.0;
             unit += 1;
@@ -80,14 +81,14 @@ impl fmt::Display for Size {
             v if v < 99.95 => 1,
             _ => 0,
         };
-        // On the stack, because sizes are printed when memory has run out. At most "1023 KiB".
+        // The text is on the stack, because sizes are printed when memory has run out. It is at most "1023 KiB".
         let mut text = Line::default();
         write!(text, "{value:.digits$} {}", UNITS[unit])?;
         f.pad(text.as_str())
     }
 }
 
-/// A few letters.
+/// A short text on the stack.
 #[derive(Default)]
 struct Line {
     bytes: [u8; 16],

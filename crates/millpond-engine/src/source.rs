@@ -1,8 +1,8 @@
-//! Where memory comes from, as the engine sees it: ranges of integers.
+//! The engine's interface to memory: ranges of integers.
 
 use crate::error::SourceError;
 
-/// A range taken from a plain source. Cannot be copied; consumed when given back.
+/// A range taken from a plain source. It cannot be copied, and returning it consumes it.
 #[derive(Debug, PartialEq, Eq, Hash)]
 #[must_use = "a segment that is dropped is never given back"]
 pub struct Segment {
@@ -11,25 +11,25 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Made by a source for a range it hands out.
+    /// Creates a segment. A source calls this for a range that it provides.
     pub fn new(address: u64, bytes: u64) -> Self {
         Self { address, bytes }
     }
 
-    /// First address.
+    /// Returns the first address.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 }
 
-/// Reserved addresses of a paged source, backed by pages only where committed. Cannot be copied.
+/// Reserved addresses of a paged source, backed by pages only where committed. They cannot be copied.
 #[derive(Debug, PartialEq, Eq, Hash)]
 #[must_use = "a range that is dropped is never released"]
 pub struct Range {
@@ -38,65 +38,64 @@ pub struct Range {
 }
 
 impl Range {
-    /// Made by a source for addresses it reserves.
+    /// Creates a range. A source calls this for addresses that it reserves.
     pub fn new(address: u64, bytes: u64) -> Self {
         Self { address, bytes }
     }
 
-    /// First address.
+    /// Returns the first address.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Bytes of addresses, committed or not.
+    /// Returns the number of addresses in bytes, committed or not.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 }
 
-/// A point in a stream's work; complete once the device has passed it.
+/// A point in a stream's work. It is complete once the device has finished the work before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Event(pub u64);
 
-/// Gives and takes address ranges of one kind of memory on one device.
+/// Provides address ranges of one kind of memory on one device.
 ///
-/// *Plain* calls hand out whole segments; *paged* calls reserve addresses first and commit pages, in
-/// handles of a size the policy chooses, later. A source may offer either or both. A failed call
-/// changes nothing.
+/// *Plain* calls provide whole segments. *Paged* calls first reserve addresses and later commit pages, in handles of a
+/// size that the policy chooses. A source supports either or both. A failed call changes nothing.
 pub trait Source {
-    /// Bytes of a page: committed sizes and offsets are multiples of it.
+    /// Returns the size of a page in bytes. Committed sizes and offsets are multiples of it.
     fn page_bytes(&self) -> u64;
 
-    /// Whether addresses and pages come apart here.
+    /// Returns whether addresses can be reserved without pages.
     fn is_paged(&self) -> bool;
 
-    /// Bytes the device has in all for this source; none where it has no limit.
+    /// Returns the total bytes of the device for this source, or `None` without a limit.
     fn capacity(&self) -> Option<u64>;
 
-    /// Bytes the device could still give; none where it has no limit.
+    /// Returns the bytes that the device has left, or `None` without a limit.
     fn free_bytes(&self) -> Option<u64>;
 
     /// Takes a whole segment.
     ///
     /// # Errors
-    /// When memory or addresses run out, or the source is paged only.
+    /// Returns an error if memory or addresses run out, or if the source is paged only.
     fn take(&mut self, bytes: u64) -> Result<Segment, SourceError>;
 
-    /// Gives a whole segment back, after the device has passed all work given to it before.
+    /// Returns a whole segment, after the device has finished all earlier work.
     fn give(&mut self, segment: Segment);
 
     /// Reserves addresses.
     ///
     /// # Errors
-    /// When addresses run out, or the source is plain only.
+    /// Returns an error if addresses run out, or if the source is plain only.
     fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError>;
 
     /// Backs `[offset, offset + bytes)` with new handles of `handle_bytes` each.
     ///
     /// # Errors
-    /// When memory runs out.
+    /// Returns an error if memory runs out.
     fn commit(
         &mut self,
         range: &Range,
@@ -105,47 +104,49 @@ pub trait Source {
         handle_bytes: u64,
     ) -> Result<(), SourceError>;
 
-    /// Takes back the pages of `[offset, offset + bytes)`, whole handles; answers how many handles there were.
+    /// Releases the pages of `[offset, offset + bytes)`, which are whole handles. Returns the number of handles.
     ///
-    /// Returns only when the device has passed all work given to it before: unmapping takes no stream, and
-    /// policies count on it.
+    /// Returns only after the device has finished all earlier work. Unmapping has no stream, and policies rely on this
+    /// wait.
     fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) -> u64;
 
-    /// Moves the pages of a committed part to an uncommitted one, whole handles; answers how many there were.
+    /// Moves the pages of a committed part to an uncommitted one. The part consists of whole handles. Returns the
+    /// number of handles.
     ///
-    /// Like [`decommit`](Self::decommit), waits until the device has passed all work given to it before.
+    /// Like [`decommit`](Self::decommit), this waits until the device has finished all earlier work.
     ///
     /// # Errors
-    /// When the driver refuses; the pages are where they were.
+    /// Returns an error if the driver refuses. The pages are then where they were.
     fn move_pages(&mut self, from: (&Range, u64), to: (&Range, u64), bytes: u64) -> Result<u64, SourceError>;
 
-    /// Gives reserved addresses back; no page may be committed there.
+    /// Returns reserved addresses. No page may be committed there.
     fn release(&mut self, range: Range);
 
-    /// Marks the present end of a stream's work.
+    /// Records an event at the present end of a stream's work.
     fn record_event(&mut self, stream: u32) -> Event;
 
-    /// Whether the device has passed an event.
+    /// Returns whether an event has completed.
     fn is_complete(&self, event: Event) -> bool;
 
-    /// Makes a stream wait, on the device, for an event.
+    /// Makes a stream wait for an event on the device.
     fn wait_event(&mut self, stream: u32, event: Event);
 
-    /// Waits until the device has passed every event.
+    /// Waits until the device has completed every event.
     fn synchronize(&mut self);
 
-    /// Whether the work of a stream, or of all of them, can be waited for now. Others may be capturing a stream: then nobody can
-    /// until they have done.
+    /// Returns whether a wait for the work of a stream, or of all streams, is possible now. It is not possible while a
+    /// stream is being captured.
     ///
-    /// Where it cannot, nothing is asked that takes a wait. What is free stays, a request that wants room is refused
-    /// ([`SourceError::Held`]), and what is done all the same may be done later only.
+    /// While it returns `false`, the engine makes no call that needs a wait. Free memory is kept, and a request that
+    /// needs more memory is refused ([`SourceError::Held`]). A source may delay the effect of calls that are made
+    /// nevertheless.
     fn can_wait(&self, stream: Option<u32>) -> bool {
         let _ = stream;
         true
     }
 }
 
-/// What stands for a source, passed on.
+/// Implements [`Source`] for a type that points to a source.
 macro_rules! stands_for_a_source {
     ($of:ty) => {
         impl<T: Source + ?Sized> Source for $of {
@@ -213,5 +214,5 @@ macro_rules! stands_for_a_source {
 }
 
 stands_for_a_source!(Box<T>);
-// So that whoever made a source can look at it after an engine has had it.
+// Allows the owner of a source to inspect it while an engine uses it by reference.
 stands_for_a_source!(&mut T);

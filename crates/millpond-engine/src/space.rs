@@ -1,14 +1,14 @@
-//! Address ranges cut into blocks that tile them.
+//! Address ranges divided into blocks without gaps.
 //!
 //! ```text
 //!   segment 0   |live|free|live|   free   |unmapped     |
 //!                 ^ prev/next link neighbours; no hole, no overlap
 //! ```
 //!
-//! Segments can lie anywhere; blocks of different segments are never neighbours. Everything here is
-//! constant time, and knows nothing of sizes wanted: finding a block is [`SizeIndex`](crate::SizeIndex)'s work.
+//! Segments can lie anywhere. Blocks of different segments are never neighbours. Every operation on a block takes
+//! constant time. A space does not search by size, which is the task of [`SizeIndex`](crate::SizeIndex).
 
-/// Names a block of a [`Space`] while it exists.
+/// Identifies a block of a [`Space`] while the block exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId(u32);
 
@@ -16,63 +16,63 @@ impl BlockId {
     /// No block.
     pub const NONE: Self = Self(u32::MAX);
 
-    /// A name made by a policy that keeps its blocks in a table of its own.
+    /// Creates an identifier for a policy that keeps its blocks in a table of its own.
     #[must_use]
     pub fn from_index(index: u32) -> Self {
         Self(index)
     }
 
-    /// Position in the table the name came from.
+    /// Returns the index in the table that defines the identifier.
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// None for [`NONE`](Self::NONE).
+    /// Returns `None` for [`NONE`](Self::NONE).
     pub(crate) fn some(self) -> Option<Self> {
         (self != Self::NONE).then_some(self)
     }
 }
 
-/// What a block of a [`Space`] is used for.
+/// The use of a block of a [`Space`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
-    /// In a caller's hand, or waiting for a stream.
+    /// Held by a caller, or waiting for a stream.
     Live = 0,
     /// Backed by memory and free.
     Free = 1,
     /// Addresses without memory.
     Unmapped = 2,
-    /// The slot names no block.
+    /// The slot contains no block.
     Vacant = 3,
 }
 
-/// What a [`Piece`] of reserved memory is used for.
+/// The use of a [`Piece`] of reserved memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PieceState {
-    /// In a caller's hand, or waiting for a stream.
+    /// Held by a caller, or waiting for a stream.
     Live,
     /// Backed by memory, and free.
     Free,
-    /// Addresses without memory behind them.
+    /// Addresses without memory.
     Unmapped,
 }
 
-/// One tile of a policy's layout.
+/// One piece of a policy's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The segment or range it lies in; pieces of one segment follow each other in address order.
+    /// The segment or range of the piece. The pieces of one segment follow each other in address order.
     pub segment: u32,
     /// First address.
     pub address: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Its use.
+    /// The use of the piece.
     pub state: PieceState,
 }
 
-/// One block, 32 bytes, so that a line of cache holds two and none lies across lines.
+/// One block in 32 bytes, so that a cache line holds two blocks and no block crosses a line.
 #[derive(Clone, Debug)]
 #[repr(align(32))]
 struct Slot {
@@ -120,14 +120,14 @@ pub struct Space {
 }
 
 impl Space {
-    /// A space with no segment.
+    /// Creates a space without segments.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes room for so many blocks in all, 36 bytes each, so that none has to be made on the way. Where there is
-    /// no memory for that, nothing happens.
+    /// Reserves space for a total number of blocks, 36 bytes each, so that later operations need not allocate. Does
+    /// nothing if there is not enough memory.
     pub fn expect(&mut self, blocks: usize) {
         let from = self.slots.len();
         let to = blocks.min(BlockId::NONE.index()).max(from);
@@ -144,13 +144,13 @@ impl Space {
             owner_and_state: Slot::pack(0, State::Vacant),
         };
         self.slots.resize(to, vacant);
-        // The lowest is taken first, as if each had been made when it was needed.
+        // The lowest index is used first, as without this reservation.
         self.vacant
             .extend((from..to).rev().map(|index| BlockId(index as u32)));
     }
 
-    /// Adds a segment as one block. `segment` and `owner` are the policy's own numbers for the segment
-    /// and for the index its free blocks belong to; blocks cut from it inherit both.
+    /// Adds a segment as one block. `segment` and `owner` are the policy's own numbers for the segment and for the
+    /// index of its free blocks. Blocks cut from it inherit both.
     pub fn add_segment(
         &mut self,
         address: u64,
@@ -170,44 +170,44 @@ impl Space {
         })
     }
 
-    /// First address of a block.
+    /// Returns the first address of a block.
     #[must_use]
     pub fn address(&self, id: BlockId) -> u64 {
         self.slots[id.index()].address
     }
 
-    /// Bytes of a block.
+    /// Returns the size of a block in bytes.
     #[must_use]
     pub fn bytes(&self, id: BlockId) -> u64 {
         self.slots[id.index()].bytes
     }
 
-    /// First address after a block.
+    /// Returns the first address after a block.
     #[must_use]
     pub fn end(&self, id: BlockId) -> u64 {
         let slot = &self.slots[id.index()];
         slot.address + slot.bytes
     }
 
-    /// The policy's number of the block's segment.
+    /// Returns the policy's number of the block's segment.
     #[must_use]
     pub fn segment(&self, id: BlockId) -> u32 {
         self.slots[id.index()].segment
     }
 
-    /// The policy's number of the index the block belongs to.
+    /// Returns the policy's number of the block's index.
     #[must_use]
     pub fn owner(&self, id: BlockId) -> u32 {
         self.slots[id.index()].owner()
     }
 
-    /// Changes whose index a block belongs to.
+    /// Changes the index of a block.
     pub fn set_owner(&mut self, id: BlockId, owner: u32) {
         let slot = &mut self.slots[id.index()];
         slot.owner_and_state = Slot::pack(owner, slot.state());
     }
 
-    /// The block's state.
+    /// Returns the block's state.
     #[must_use]
     pub fn state(&self, id: BlockId) -> State {
         self.slots[id.index()].state()
@@ -218,26 +218,26 @@ impl Space {
         self.slots[id.index()].set_state(state);
     }
 
-    /// The neighbour at lower addresses, in the same segment.
+    /// Returns the neighbour at lower addresses in the same segment.
     #[must_use]
     pub fn prev(&self, id: BlockId) -> Option<BlockId> {
         self.slots[id.index()].prev.some()
     }
 
-    /// The neighbour at higher addresses, in the same segment.
+    /// Returns the neighbour at higher addresses in the same segment.
     #[must_use]
     pub fn next(&self, id: BlockId) -> Option<BlockId> {
         self.slots[id.index()].next.some()
     }
 
-    /// Whether the block is its whole segment.
+    /// Returns whether the block is its whole segment.
     #[must_use]
     pub fn is_whole(&self, id: BlockId) -> bool {
         let slot = &self.slots[id.index()];
         slot.prev == BlockId::NONE && slot.next == BlockId::NONE
     }
 
-    /// Cuts a block: `id` keeps the first `bytes`, the answer is the rest, in the same state.
+    /// Splits a block. `id` keeps the first `bytes`. Returns the remainder, which has the same state.
     pub fn split(&mut self, id: BlockId, bytes: u64) -> BlockId {
         let slot = &mut self.slots[id.index()];
         debug_assert!(0 < bytes && bytes < slot.bytes, "a split leaves two blocks");
@@ -257,7 +257,7 @@ impl Space {
         rest
     }
 
-    /// Joins a block with the one after it; `id` remains, its neighbour's name ends.
+    /// Joins a block with the next one. `id` remains valid, and the identifier of its neighbour does not.
     pub fn merge_next(&mut self, id: BlockId) {
         let Some(next) = self.next(id) else {
             debug_assert!(false, "no neighbour to merge with");
@@ -272,32 +272,32 @@ impl Space {
         self.retire(next);
     }
 
-    /// Takes a whole segment out.
+    /// Removes a whole segment.
     pub fn remove_segment(&mut self, id: BlockId) {
         debug_assert!(self.is_whole(id), "only a whole segment leaves the space");
         self.retire(id);
     }
 
-    /// Blocks there are.
+    /// Returns the number of blocks.
     #[must_use]
     pub fn len(&self) -> usize {
         self.slots.len() - self.vacant.len()
     }
 
-    /// Whether there is no segment.
+    /// Returns whether there is no segment.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Every block, in no particular order.
+    /// Returns every block, unordered.
     pub fn ids(&self) -> impl Iterator<Item = BlockId> + '_ {
         let ids = (0u32..).map(BlockId).zip(&self.slots);
         ids.filter(|(_, slot)| slot.state() != State::Vacant)
             .map(|(id, _)| id)
     }
 
-    /// Shows every block as a [`Piece`], in address order within each segment.
+    /// Visits every block as a [`Piece`], in address order within each segment.
     pub fn layout(&self, visit: &mut dyn FnMut(Piece)) {
         for head in self.ids().filter(|id| self.prev(*id).is_none()) {
             let mut at = Some(head);
@@ -319,11 +319,11 @@ impl Space {
         }
     }
 
-    /// Asserts that blocks tile their segments and that no two neighbours of one owner are both free, or
-    /// both unmapped. Neighbours of two owners stay apart: what is free in one list is not in the other.
+    /// Asserts that blocks cover their segments and that no two neighbours of one owner are both free, or both
+    /// unmapped. Neighbours of different owners are not joined, because they are in different lists.
     ///
     /// # Panics
-    /// When they do not.
+    /// Panics if an assertion fails.
     pub fn check(&self) {
         let mut seen = 0;
         for head in self.ids().filter(|id| self.prev(*id).is_none()) {

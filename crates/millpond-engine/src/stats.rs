@@ -1,13 +1,13 @@
-//! The account of one engine, in the words of `ARCHITECTURE.md`.
+//! The counts of one engine, as defined in `ARCHITECTURE.md`.
 //!
-//! Always `requested <= allocated <= active <= reserved`.
+//! The invariant is `requested <= allocated <= active <= reserved`.
 
-/// A quantity and the most it has been.
+/// A quantity and its maximum so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauge {
-    /// Now.
+    /// The current value.
     pub current: u64,
-    /// The most since the start or the last [`Stats::reset_peaks`].
+    /// The maximum since the start or the last [`Stats::reset_peaks`].
     pub peak: u64,
 }
 
@@ -30,43 +30,43 @@ impl Gauge {
     }
 }
 
-/// Counters of one engine, exact at rest.
+/// Counters of one engine. They are exact between calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Bytes callers asked for and hold.
+    /// Bytes requested for the blocks that callers hold.
     pub requested: Gauge,
-    /// Bytes of the blocks callers hold.
+    /// Bytes of the blocks that callers hold.
     pub allocated: Gauge,
-    /// Allocated, and freed blocks that still wait for a stream.
+    /// Bytes of allocated blocks and of freed blocks that still wait for a stream.
     pub active: Gauge,
     /// Bytes taken from the source.
     pub reserved: Gauge,
     /// Allocations served.
     pub allocations: u64,
-    /// Blocks given back.
+    /// Blocks freed.
     pub frees: u64,
-    /// Allocations served without calling the source.
+    /// Allocations served without a change of the reserved memory and without a wait of the host.
     pub hits: u64,
     /// Allocations refused.
     pub refusals: u64,
-    /// Allocations and frees in which the host had to wait for the device.
+    /// Operations in which the host had to wait for the device.
     pub stalls: u64,
 }
 
 impl Stats {
-    /// Hits over allocations; 0 before the first.
+    /// Returns hits divided by allocations, or 0 before the first allocation.
     #[must_use]
     pub fn hit_rate(&self) -> f64 {
         ratio(self.hits, self.allocations)
     }
 
-    /// Allocated over reserved; 0 while nothing is reserved.
+    /// Returns allocated bytes divided by reserved bytes, or 0 while nothing is reserved.
     #[must_use]
     pub fn utilisation(&self) -> f64 {
         ratio(self.allocated.current, self.reserved.current)
     }
 
-    /// The share of reserved bytes in no caller's hands; 0 while nothing is reserved.
+    /// Returns the share of reserved bytes that no caller holds, or 0 while nothing is reserved.
     #[must_use]
     pub fn fragmentation_ratio(&self) -> f64 {
         ratio(
@@ -75,13 +75,13 @@ impl Stats {
         )
     }
 
-    /// Bytes held from the source that no block uses.
+    /// Returns the bytes reserved from the source that no block uses.
     #[must_use]
     pub fn cached(&self) -> u64 {
         self.reserved.current - self.active.current
     }
 
-    /// Starts every peak anew at the current value.
+    /// Resets every peak to the current value.
     pub fn reset_peaks(&mut self) {
         for gauge in [
             &mut self.requested,

@@ -1,8 +1,8 @@
-//! Every call a policy makes to its source, metered on the way.
+//! Counts every call that a policy makes to its source.
 //!
-//! Policies never see a [`Source`] itself: what they may ask goes through [`Supply`], which counts
-//! calls, handles, moved bytes and stalls, keeps the reserved bytes exact within a call, and holds the
-//! blocks that still wait for a stream.
+//! A policy never accesses a [`Source`] directly. It uses a [`Supply`], which counts calls, handles, moved bytes and
+//! stalls. The supply keeps the reserved bytes exact within a call and gives access to the blocks that wait for a
+//! stream.
 
 use crate::block::{Block, Stream};
 use crate::deferred::Deferred;
@@ -10,7 +10,7 @@ use crate::error::SourceError;
 use crate::meter::Meter;
 use crate::source::{Event, Range, Segment, Source};
 
-/// A policy's access to its source for the time of one call.
+/// A policy's access to its source during one call.
 pub struct Supply<'a> {
     source: &'a mut dyn Source,
     meter: &'a mut Meter,
@@ -19,7 +19,7 @@ pub struct Supply<'a> {
 }
 
 impl<'a> Supply<'a> {
-    /// Puts a meter before a source.
+    /// Creates the access to a source. Calls are counted in `meter`.
     pub fn new(source: &'a mut dyn Source, meter: &'a mut Meter, deferred: &'a mut Deferred) -> Self {
         Self {
             source,
@@ -29,12 +29,12 @@ impl<'a> Supply<'a> {
         }
     }
 
-    /// Lets no more than so many bytes be reserved, for the time of this call; the source is not asked for more.
+    /// Limits the reserved bytes for the duration of this call. The source receives no request beyond the limit.
     pub fn limit_to(&mut self, bytes: u64) {
         self.limit = Some(bytes);
     }
 
-    /// Refuses what the limit does not leave.
+    /// Returns an error if the limit does not allow `bytes` more.
     fn within_limit(&self, bytes: u64) -> Result<(), SourceError> {
         let Some(limit) = self.limit else {
             return Ok(());
@@ -50,7 +50,8 @@ impl<'a> Supply<'a> {
         })
     }
 
-    /// What a policy is told of a refusal: it makes room for what runs out of memory, which takes a wait.
+    /// Returns the error for the policy. A policy reacts to a lack of memory with a wait, so the error is replaced
+    /// while no wait is possible.
     fn refused(&self, error: SourceError, requested: u64) -> SourceError {
         if error.is_out_of_memory() && !self.can_wait() {
             return SourceError::Held { requested };
@@ -58,44 +59,44 @@ impl<'a> Supply<'a> {
         error
     }
 
-    /// Bytes of a page.
+    /// Returns the size of a page in bytes.
     #[must_use]
     pub fn page_bytes(&self) -> u64 {
         self.source.page_bytes()
     }
 
-    /// Pages of so many bytes.
+    /// Returns the number of pages for a size.
     fn pages(&self, bytes: u64) -> u64 {
         bytes.div_ceil(self.source.page_bytes().max(1))
     }
 
-    /// Whether pages can be committed, moved and taken back.
+    /// Returns whether pages can be committed, moved and released.
     #[must_use]
     pub fn is_paged(&self) -> bool {
         self.source.is_paged()
     }
 
-    /// Bytes the device has in all; none where it has no limit.
+    /// Returns the total bytes of the device, or `None` without a limit.
     #[must_use]
     pub fn capacity(&self) -> Option<u64> {
         self.source.capacity()
     }
 
-    /// Bytes that could still be taken from the device, under the [limit](Self::limit_to) where there is one; none
-    /// where there is no end.
+    /// Returns the bytes that can still be taken from the device within the [limit](Self::limit_to), or `None` if
+    /// neither has a limit.
     #[must_use]
     pub fn free_bytes(&self) -> Option<u64> {
         let left = self.limit.map(|limit| limit.saturating_sub(self.reserved()));
         self.source.free_bytes().into_iter().chain(left).min()
     }
 
-    /// Bytes held from the source now.
+    /// Returns the bytes reserved from the source.
     #[must_use]
     pub fn reserved(&self) -> u64 {
         self.meter.reserved.current
     }
 
-    /// The most bytes ever held from the source.
+    /// Returns the most bytes ever reserved from the source.
     #[must_use]
     pub fn peak_reserved(&self) -> u64 {
         self.meter.reserved.peak
@@ -104,7 +105,7 @@ impl<'a> Supply<'a> {
     /// Takes a whole segment.
     ///
     /// # Errors
-    /// When memory or addresses run out, or the source is paged only.
+    /// Returns an error if memory or addresses run out, or if the source is paged only.
     pub fn take(&mut self, bytes: u64) -> Result<Segment, SourceError> {
         let refused = |error| self.refused(error, bytes);
         self.within_limit(bytes).map_err(refused)?;
@@ -116,7 +117,7 @@ impl<'a> Supply<'a> {
         Ok(segment)
     }
 
-    /// Gives a whole segment back; the device is synchronised.
+    /// Returns a whole segment to the source and synchronises the device.
     pub fn give(&mut self, segment: Segment) {
         self.meter.calls.free += 1;
         self.meter.pages.free += self.pages(segment.bytes());
@@ -127,19 +128,19 @@ impl<'a> Supply<'a> {
     /// Reserves addresses.
     ///
     /// # Errors
-    /// When addresses run out, or the source is plain only.
+    /// Returns an error if addresses run out, or if the source is plain only.
     pub fn reserve(&mut self, bytes: u64) -> Result<Range, SourceError> {
         self.meter.calls.reserve += 1;
         self.source.reserve(bytes)
     }
 
-    /// Reserves addresses, `most` if there are so many in a row, else half of that and so on, but at least `least`.
+    /// Reserves `most` contiguous addresses, or half as many as long as that fails, but at least `least`.
     ///
-    /// For policies that want all the room they could ever need: a device has addresses by the pebibyte, a process
-    /// mostly 128 TiB for everything.
+    /// This is for policies that reserve all the addresses that they could ever need. A device has pebibytes of
+    /// addresses, but a process usually has only 128 TiB for everything.
     ///
     /// # Errors
-    /// As [`reserve`](Self::reserve), for `least`.
+    /// Returns the error of [`reserve`](Self::reserve) for `least`.
     pub fn reserve_up_to(&mut self, most: u64, least: u64, multiple: u64) -> Result<Range, SourceError> {
         let mut bytes = most.max(least);
         loop {
@@ -151,7 +152,7 @@ impl<'a> Supply<'a> {
         }
     }
 
-    /// Gives reserved addresses back.
+    /// Returns reserved addresses to the source.
     pub fn release(&mut self, range: Range) {
         self.source.release(range);
     }
@@ -159,7 +160,7 @@ impl<'a> Supply<'a> {
     /// Backs a part of a range with new handles of `handle_bytes` each.
     ///
     /// # Errors
-    /// When memory runs out; handles created until then were released again.
+    /// Returns an error if memory runs out. The handles created until then are released again.
     pub fn commit(
         &mut self,
         range: &Range,
@@ -188,7 +189,7 @@ impl<'a> Supply<'a> {
                 Ok(())
             }
             Err(error) => {
-                // The driver hands out handles one by one: those that fitted were made, and are released.
+                // The driver creates handles one by one. The handles that fitted were created and are released.
                 let made = free.map_or(0, |f| f / handle_bytes.max(1)).min(handles);
                 self.meter.calls.create += (made + 1).min(handles);
                 self.meter.calls.release += made;
@@ -198,7 +199,7 @@ impl<'a> Supply<'a> {
         }
     }
 
-    /// Takes back the pages of a part of a range; the host waits for the device.
+    /// Releases the pages of a part of a range. The host waits for the device.
     pub fn decommit(&mut self, range: &Range, offset: u64, bytes: u64) {
         let handles = self.source.decommit(range, offset, bytes);
         self.meter.calls.unmap += handles;
@@ -212,10 +213,10 @@ impl<'a> Supply<'a> {
         self.meter.gave(bytes);
     }
 
-    /// Moves the pages of one part of a range to another place; the host waits for the device.
+    /// Moves the pages of one part of a range to another place. The host waits for the device.
     ///
     /// # Errors
-    /// When the driver refuses; the pages are where they were.
+    /// Returns an error if the driver refuses. The pages are then where they were.
     pub fn move_pages(
         &mut self,
         from: (&Range, u64),
@@ -239,14 +240,14 @@ impl<'a> Supply<'a> {
         Ok(())
     }
 
-    /// Marks the present end of a stream's work.
+    /// Records an event at the present end of a stream's work.
     pub fn record_event(&mut self, stream: Stream) -> Event {
         self.meter.calls.event_record += 1;
         self.source.record_event(stream.0)
     }
 
-    /// Makes one stream wait on the device for what another has done so far, so that it may reuse the
-    /// other's memory. Records an event unless one is at hand.
+    /// Makes one stream wait on the device for the other stream's work so far, so that it may reuse the other's memory.
+    /// Records an event unless `event` is given.
     pub fn order_after(&mut self, taker: Stream, owner: Stream, event: Option<Event>) {
         let event = match event {
             Some(event) => event,
@@ -257,20 +258,20 @@ impl<'a> Supply<'a> {
         self.source.wait_event(taker.0, event);
     }
 
-    /// Whether the device can be waited for: as [`Source::can_wait`] of all streams.
+    /// Returns whether a wait for the device is possible, as [`Source::can_wait`] does for all streams.
     #[must_use]
     pub fn can_wait(&self) -> bool {
         self.source.can_wait(None)
     }
 
-    /// Whether another stream could be made to wait for what this one has done, as far as that is known now.
+    /// Returns whether another stream can be made to wait for the work of `owner`, as far as this is known now.
     #[must_use]
     pub fn can_wait_for(&self, owner: Stream) -> bool {
         self.source.can_wait(Some(owner.0))
     }
 
-    /// Waits for the device and hands over every block that waited for a stream: they are free now. None does that waits for one
-    /// which nobody [can wait for](Source::can_wait).
+    /// Waits for the device and returns the blocks that waited for a stream. They are free now. Blocks that wait for a
+    /// stream for which no wait [is possible](Source::can_wait) are not included.
     #[must_use = "the blocks must be made free again"]
     pub fn synchronize(&mut self) -> Vec<Block> {
         self.meter.waited();
@@ -278,7 +279,7 @@ impl<'a> Supply<'a> {
         self.deferred.ready(self.source)
     }
 
-    /// Whether blocks wait for a stream.
+    /// Returns whether blocks wait for a stream.
     #[must_use]
     pub fn has_deferred(&self) -> bool {
         !self.deferred.is_empty()

@@ -1,14 +1,14 @@
-//! Sources around sources: each does one thing, and any stack of them is a source.
+//! Sources that wrap other sources. Each has one task, and any stack of them is a source.
 //!
 //! ```text
-//!   Limited    charges a limit first, then asks           limited
+//!   Limited    checks a limit before each call            limited
 //!   Counted    counts calls, failures and bytes           counted
-//!   Logged     shows every call to a sink                 logged
+//!   Logged     passes every call to a callback            logged
 //!   Faulty     makes chosen calls fail                    faulty
 //! ```
 //!
-//! None makes an address up or keeps one back: what a source below gives is what a caller gets, and what the
-//! caller gives back reaches the source below. So a stack over memory is memory.
+//! No wrapper creates or keeps addresses. The caller gets the addresses of the inner source, and returned memory
+//! reaches the inner source. A stack over real memory therefore provides real memory.
 
 mod call;
 mod counted;

@@ -1,4 +1,4 @@
-//! The settings of the `millpond` policy, listed for people.
+//! The list of the `millpond` policy's settings, for help texts.
 
 use super::MillpondConf;
 use crate::size::display_size;
@@ -6,16 +6,16 @@ use crate::size::display_size;
 /// One setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// As written.
+    /// The key as written.
     pub key: &'static str,
-    /// Its value where nothing is written.
+    /// The value of the setting as text.
     pub value: String,
-    /// What it does.
+    /// A description of the setting.
     pub about: &'static str,
 }
 
 impl MillpondConf {
-    /// Every setting, with the value it has here.
+    /// Returns every setting with its current value.
     #[must_use]
     pub fn keys(&self) -> Vec<Key> {
         let retain = &self.retain;
@@ -118,7 +118,7 @@ impl MillpondConf {
     }
 }
 
-/// Whole MiB where it is that, as people write it.
+/// Formats a size as a whole number of MiB if it is one.
 fn size(bytes: u64) -> String {
     match bytes {
         _ if bytes > 0 && bytes.is_multiple_of(1 << 20) => format!("{}MiB", bytes >> 20),

@@ -4,39 +4,40 @@ use super::{ConfError, RetainConf, entries};
 use crate::simulated::Simulated;
 use crate::size::{display_size, parse_size};
 
-/// Handles are whole pages; every device that maps pages has them of this size.
+/// Handles consist of whole pages. Every device that maps pages uses this page size.
 const PAGE: u64 = Simulated::PAGE;
 
 /// How the `millpond` policy grows and when it moves pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MillpondConf {
-    /// Bytes of a page handle at most.
+    /// Maximum bytes of a page handle.
     pub handle_bytes: u64,
-    /// Whether every page has a handle of its own, as on a host, where handles cost nothing. How much is created at
-    /// once still follows `handle_bytes`.
+    /// Whether every page has a handle of its own. This suits a host, where handles cost nothing. `handle_bytes` still
+    /// determines how much is created at once.
     pub single_pages: bool,
-    /// A handle is at most one part in so many of what is reserved.
+    /// A handle has at most one part in `handle_share` of the reserved bytes.
     pub handle_share: u64,
-    /// The least bytes of a handle to which handles shrink where larger ones cannot be moved.
+    /// Minimum bytes of a handle. Handles shrink to this size when larger ones cannot be moved.
     pub least_handle_bytes: u64,
-    /// Whether the size of handles, and how much is created at once, follow what happens.
+    /// Whether the size of handles and the amount created at once adapt to the program.
     pub adapt: bool,
-    /// Handles shrink only until one has been created for each so many bytes of the program's peak.
+    /// Handles shrink only until one handle has been created for each `handle_each` bytes of the program's peak.
     pub handle_each: u64,
-    /// How far memory may outgrow the program's peak while need is below it, in thousandths of the peak.
+    /// How far reserved memory may exceed the program's peak while the need is below the peak, in thousandths of the
+    /// peak.
     pub slack_permille: u64,
-    /// In a small program by so many bytes instead, but never by more than a twentieth of its peak: there a stall
-    /// costs more than the bytes.
+    /// The same in bytes, for a small program, but at most a twentieth of its peak. In a small program a stall costs
+    /// more than the bytes.
     pub slack_least_bytes: u64,
-    /// The same as `slack_permille` while need rises above the peak.
+    /// The same as `slack_permille` while the need rises above the peak.
     pub rising_permille: u64,
-    /// The same as `slack_least_bytes` while need rises, up to a tenth of the peak.
+    /// The same as `slack_least_bytes` while the need rises, but at most a tenth of the peak.
     pub rising_least_bytes: u64,
-    /// Allocations that may move pages whatever the program's length.
+    /// Number of allocations that may move pages, however short the program is.
     pub stalls: u64,
-    /// One more allocation in so many may move pages.
+    /// One more allocation may move pages for every `stall_every` allocations.
     pub stall_every: u64,
-    /// Bytes that may be moved in all, in percent of what is reserved.
+    /// Maximum bytes moved in total, in percent of the reserved bytes.
     pub moved_percent: u64,
     /// How much free memory is kept, and for how long.
     pub retain: RetainConf,
@@ -64,10 +65,10 @@ impl Default for MillpondConf {
 }
 
 impl MillpondConf {
-    /// Reads `key:value,…`.
+    /// Parses `key:value,…`.
     ///
     /// # Errors
-    /// On an unknown key or an unusable value.
+    /// Returns an error if a key is unknown or a value cannot be used.
     ///
     /// ```
     /// let conf = millpond_engine::MillpondConf::parse("handle:16M,slack:5")?;
@@ -78,11 +79,12 @@ impl MillpondConf {
         Self::parse_with(text, "", |_, _| Ok(false))
     }
 
-    /// Reads settings among others: `other` is shown each one first, and answers whether it is one of its own, which
-    /// are `others` where a key is not known.
+    /// Parses settings that are mixed with the settings of another component. `other` receives each setting first and
+    /// returns whether it handled the setting. `others` lists the keys that `other` handles, for the error about an
+    /// unknown key.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse), and what `other` answers.
+    /// Returns the errors of [`parse`](Self::parse) and those of `other`.
     pub fn parse_with(
         text: &str,
         others: &str,
@@ -102,7 +104,7 @@ impl MillpondConf {
         Ok(conf)
     }
 
-    /// Reads one setting; answers whether it is one of these.
+    /// Parses one setting. Returns `false` if the key is not one of these settings.
     fn set(&mut self, key: &str, value: &str) -> Result<bool, ConfError> {
         let conf = self;
         let bytes = || parse_size(value).map_err(|e| ConfError::size(key, &e));

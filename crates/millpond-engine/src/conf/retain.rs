@@ -4,20 +4,20 @@ use super::ConfError;
 use crate::size::{display_size, parse_size};
 use std::fmt;
 
-/// One in the unit of [`RetainConf::memory_millionths`].
+/// The whole in the unit of [`RetainConf::memory_millionths`].
 const WHOLE: u64 = 1_000_000;
 
 /// An amount of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
-    /// So many percent of the most bytes of blocks that the program has held at once.
+    /// A percentage of the program's peak, which is the most bytes of blocks that it has held at once.
     Percent(u64),
 }
 
 impl Amount {
-    /// In bytes, for a program that has held `peak` at once.
+    /// Returns the amount in bytes for a program with this peak in bytes.
     #[must_use]
     pub fn of(self, peak: u64) -> u64 {
         match self {
@@ -49,29 +49,31 @@ impl fmt::Display for Amount {
 
 /// How much free memory the `millpond` policy keeps.
 ///
-/// Time comes in as marks: each [`Mark::Step`](crate::Mark::Step) is one tick, each
-/// [`Mark::Ticks`](crate::Mark::Ticks) so many. Where none ever comes, only `memory_millionths` does anything.
+/// Time is given by marks. Each [`Mark::Step`](crate::Mark::Step) is one tick, and each
+/// [`Mark::Ticks`](crate::Mark::Ticks) is the given number of ticks. Without marks, only `memory_millionths` has an
+/// effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetainConf {
-    /// Whole page handles (on a device without pages: segments) that no block has touched for more than so many ticks
-    /// go back; 0: they never do.
+    /// Number of ticks after which page handles that no block has used are returned. On a device without pages this
+    /// applies to segments. 0 keeps them for ever.
     pub decay: u64,
-    /// So much free memory is kept, whatever time passes.
+    /// Amount of free memory that is kept, however much time passes.
     pub low_water: Amount,
-    /// Where more than this is free at a tick, all above the low water goes back, longest unused first.
+    /// If more than this is free at a tick, the excess over the low water is returned. The memory unused for longest
+    /// goes first.
     pub high_water: Option<Amount>,
     /// The share of the device's capacity that may be reserved, in millionths.
     pub memory_millionths: u64,
-    /// The fragmentation ratio, in percent, past which memory does not grow while pages can be moved; 0: it does.
-    /// It is counted against what the program has needed at its peak: only then is the rest fragmentation.
+    /// The fragmentation in percent above which memory does not grow while pages can be moved. 0 lets memory grow.
+    /// Fragmentation is measured against the program's peak, because only memory beyond the peak is fragmentation.
     pub compact_at_percent: u64,
 }
 
 impl Default for RetainConf {
     fn default() -> Self {
         Self {
-            // With a tick for each second or each training step that is a minute, or well more than a validation
-            // round takes.
+            // At one tick per second, this is about a minute. At one tick per training step, it is much longer than a
+            // validation round.
             decay: 64,
             low_water: Amount::Bytes(0),
             high_water: None,
@@ -82,10 +84,10 @@ impl Default for RetainConf {
 }
 
 impl RetainConf {
-    /// Reads one setting; answers whether it is one of these.
+    /// Parses one setting. Returns `false` if the key is not one of these settings.
     ///
     /// # Errors
-    /// Where the value cannot be read.
+    /// Returns an error if the value cannot be read.
     pub fn set(&mut self, key: &str, value: &str) -> Result<bool, ConfError> {
         match key {
             "decay" => {
@@ -116,10 +118,10 @@ impl RetainConf {
         Ok(true)
     }
 
-    /// Refuses a low water above the high water, where that can be told.
+    /// Refuses a low water above the high water. Only amounts of the same unit can be compared.
     ///
     /// # Errors
-    /// With what would do.
+    /// Returns an error that says which values are accepted.
     pub fn check(&self) -> Result<(), ConfError> {
         let above = match (self.low_water, self.high_water) {
             (Amount::Bytes(low), Some(Amount::Bytes(high))) => low > high,
@@ -139,7 +141,7 @@ impl RetainConf {
         }
     }
 
-    /// The most that may be reserved of a device; none where there is no limit but its own.
+    /// Returns the most bytes of a device that may be reserved, or `None` if only the device limits them.
     #[must_use]
     pub fn limit(&self, capacity: Option<u64>) -> Option<u64> {
         let capacity = capacity.filter(|_| self.memory_millionths < WHOLE)?;
@@ -148,7 +150,7 @@ impl RetainConf {
     }
 }
 
-/// A share above none and up to the whole, in millionths.
+/// Parses a share above zero and up to one. Returns it in millionths.
 fn share(key: &str, value: &str) -> Result<u64, ConfError> {
     let (number, scale) = match value.strip_suffix('%') {
         Some(percent) => (percent.trim(), WHOLE / 100),

@@ -1,10 +1,10 @@
-//! PyTorch's settings, with the meaning and the limits its own parser gives them.
+//! PyTorch's settings, with the same meaning and limits as in its own parser.
 
 use super::{ConfError, entries};
 
 const MIB: u64 = 1 << 20;
 
-/// Keys that PyTorch knows and that do not change where device memory goes.
+/// Keys that PyTorch knows and that do not change where device memory is placed.
 const WITHOUT_EFFECT: [&str; 12] = [
     "expandable_segments_reserve",
     "expandable_segments_reserve_by_class",
@@ -23,33 +23,33 @@ const WITHOUT_EFFECT: [&str; 12] = [
 /// Which allocator PyTorch uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TorchBackend {
-    /// Its own, which these settings configure.
+    /// PyTorch's own allocator, which these settings configure.
     #[default]
     Native,
-    /// The driver's pool, as the policy `cuda-async`; it ignores all other settings.
+    /// The driver's pool, simulated by the policy `cuda-async`. It ignores all other settings.
     CudaMallocAsync,
 }
 
 /// The settings of PyTorch's caching allocator that change placement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TorchConf {
-    /// Which allocator these settings are for.
+    /// The allocator to which these settings apply.
     pub backend: TorchBackend,
-    /// Whether it was said that expandable segments be on or off.
+    /// Whether expandable segments were turned on or off explicitly.
     pub expandable_segments: Option<bool>,
     /// Blocks of this size and more are not split.
     pub max_split_size: Option<u64>,
-    /// How much larger than asked for an unsplittable block may be.
+    /// How many bytes larger than the request an unsplittable block may be.
     pub max_non_split_rounding: u64,
     /// Bytes of a segment that serves several requests of 1 to 10 MiB.
     pub large_segment: u64,
-    /// Share of the allowed memory past which unsplit cached blocks are given back before growth.
+    /// The share of the allowed memory above which unsplit cached blocks are returned before memory grows.
     pub garbage_collection_threshold: f64,
-    /// The share of the device that may be reserved; none where all of it.
+    /// The share of the device that may be reserved. `None` allows all of it.
     pub memory_fraction: Option<f64>,
     /// Rounding of sizes between powers of two.
     pub roundup_power2_divisions: RoundupDivisions,
-    /// Settings that were read and change nothing here.
+    /// Settings that were parsed but have no effect here.
     pub without_effect: Vec<String>,
 }
 
@@ -70,10 +70,10 @@ impl Default for TorchConf {
 }
 
 impl TorchConf {
-    /// Reads a setting text as in `PYTORCH_CUDA_ALLOC_CONF`.
+    /// Parses a setting text in the format of `PYTORCH_CUDA_ALLOC_CONF`.
     ///
     /// # Errors
-    /// On an unknown key or a value PyTorch itself would refuse.
+    /// Returns an error if a key is unknown or if PyTorch would refuse the value.
     ///
     /// ```
     /// use millpond_engine::TorchConf;
@@ -157,21 +157,21 @@ fn fraction(key: &str, value: &str, one_allowed: bool) -> Result<f64, ConfError>
     number.ok_or_else(|| ConfError::value(key, value, "write a fraction above 0 and below 1, such as 0.8"))
 }
 
-/// How sizes are rounded up between two powers of two: into so many equal steps, for each power from
-/// 1 MiB (with everything below) to 32 GiB (with everything above).
+/// How sizes are rounded up between two powers of two: the number of equal steps for each power from 1 MiB (with
+/// everything below) to 32 GiB (with everything above).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoundupDivisions([u64; 16]);
 
 impl RoundupDivisions {
     const FIRST: u32 = MIB.trailing_zeros();
 
-    /// The same number of steps between any two powers of two.
+    /// Uses the same number of steps between any two powers of two.
     #[must_use]
     pub fn uniform(divisions: u64) -> Self {
         Self([divisions; 16])
     }
 
-    /// From (first size of the power of two in bytes, steps), as a snapshot's settings list them.
+    /// Creates it from pairs of a power of two in bytes and its steps, as a snapshot's settings list them.
     #[must_use]
     pub fn from_pairs(pairs: &[(u64, u64)]) -> Self {
         let mut divisions = [0; 16];
@@ -181,7 +181,7 @@ impl RoundupDivisions {
         Self(divisions)
     }
 
-    /// The steps that apply to a size; 0 and 1 mean that it is not rounded this way.
+    /// Returns the number of steps for a size. The size is not rounded this way if the number is 0 or 1.
     #[must_use]
     pub fn of(&self, bytes: u64) -> u64 {
         self.0[Self::interval(bytes)]

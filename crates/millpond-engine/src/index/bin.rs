@@ -1,10 +1,10 @@
-//! A few free blocks of nearly one size, in order, in one line of cache.
+//! A few free blocks of similar size, sorted, in one cache line.
 
 use super::Entry;
 use super::chunks::Chunks;
 use crate::space::BlockId;
 
-/// Entries held in place.
+/// Number of entries held in place.
 const IN_PLACE: usize = 2;
 
 const NOTHING: Entry = Entry {
@@ -13,8 +13,8 @@ const NOTHING: Entry = Entry {
     id: BlockId::NONE,
 };
 
-/// Invariant: the first `count` entries in place ascend, and every entry of `more` is above them. `more` is
-/// there only while the places are full, and is then not empty.
+/// Invariant: the first `count` entries in place ascend, and every entry of `more` is above them. `more` exists only
+/// while the places are full, and then it is not empty.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 pub(super) struct Bin {
@@ -44,7 +44,7 @@ impl Bin {
         &self.places[..usize::from(self.count).min(IN_PLACE)]
     }
 
-    /// Entries in place below a key.
+    /// Returns the number of entries in place below a key.
     #[inline]
     fn rank(&self, key: (u64, u64)) -> usize {
         self.held().iter().filter(|e| e.key() < key).count()
@@ -91,7 +91,7 @@ impl Bin {
         }
     }
 
-    /// Takes out the first entry at or above a key.
+    /// Removes and returns the first entry at or above a key.
     #[inline]
     pub(super) fn take_at_or_above(&mut self, key: (u64, u64)) -> Option<Entry> {
         let at = self.rank(key);
@@ -104,14 +104,14 @@ impl Bin {
         entry
     }
 
-    /// The first entry at or above a key.
+    /// Returns the first entry at or above a key.
     #[inline]
     pub(super) fn at_or_above(&self, key: (u64, u64)) -> Option<Entry> {
         let here = self.held().get(self.rank(key)).copied();
         here.or_else(|| self.more.as_ref()?.at_or_above(key))
     }
 
-    /// The last entry below a key.
+    /// Returns the last entry below a key.
     pub(super) fn below(&self, key: (u64, u64)) -> Option<Entry> {
         let behind = self.more.as_ref().and_then(|more| more.below(key));
         behind.or_else(|| self.held().get(self.rank(key).checked_sub(1)?).copied())
@@ -140,7 +140,7 @@ impl Bin {
         }
     }
 
-    /// Fills the place of an entry that is taken out.
+    /// Closes the gap that a removed entry leaves in place.
     #[inline]
     fn close(&mut self, at: usize) {
         if at == 0 {

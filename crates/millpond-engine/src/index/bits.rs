@@ -1,8 +1,8 @@
-//! A set of up to 2,048 numbers that finds the next one in a few instructions.
+//! A set of up to 2,048 numbers that finds the next number in a few instructions.
 
 const WORDS: usize = 32;
 
-/// Bits in two levels: the words, and which words hold one.
+/// Bits in two levels: the words, and a summary of the words that are not zero.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bits {
     words: [u64; WORDS],
@@ -28,7 +28,7 @@ impl Bits {
         self.words[bit / 64] >> (bit % 64) & 1 == 1
     }
 
-    /// The first at or above this one.
+    /// Returns the first number at or above `bit`.
     #[inline]
     pub(super) fn at_or_above(&self, bit: usize) -> Option<usize> {
         let word = bit / 64;
@@ -36,7 +36,7 @@ impl Bits {
         if here != 0 {
             return Some(word * 64 + here.trailing_zeros() as usize);
         }
-        // Shifted twice: by 32 at once is no shift.
+        // Two shifts, because a single shift by 32 would overflow.
         let above = self.summary >> word >> 1;
         if above == 0 {
             return None;
@@ -45,7 +45,7 @@ impl Bits {
         Some(word * 64 + self.words[word].trailing_zeros() as usize)
     }
 
-    /// The last one below this one.
+    /// Returns the last number below `bit`.
     pub(super) fn below(&self, bit: usize) -> Option<usize> {
         let word = bit / 64;
         let here = self.words.get(word).map_or(0, |w| w & ((1 << (bit % 64)) - 1));

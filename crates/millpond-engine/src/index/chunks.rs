@@ -1,21 +1,21 @@
-//! Many free blocks of nearly one size, in order.
+//! Many free blocks of similar size, sorted.
 
 use super::Entry;
 
-/// Entries in one chunk at most.
+/// Maximum number of entries in one chunk.
 const CHUNK: usize = 32;
 
-/// Sorted entries in chunks, so that inserting moves at most one chunk's worth.
+/// Sorted entries in chunks, so that an insertion moves at most one chunk.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Chunks {
-    /// The first chunk; empty only when there is no entry at all.
+    /// The first chunk. It is empty only when there is no entry at all.
     head: Vec<Entry>,
-    /// Further chunks, none empty; every entry is above those of the chunk before.
+    /// Further chunks. None is empty, and every entry is above those of the previous chunk.
     tail: Vec<Vec<Entry>>,
 }
 
 impl Chunks {
-    /// The chunk that holds, or would hold, a key.
+    /// Returns the chunk that holds, or would hold, a key.
     fn chunk(&self, key: (u64, u64)) -> usize {
         self.tail.partition_point(|chunk| chunk[0].key() <= key)
     }
@@ -63,7 +63,7 @@ impl Chunks {
         true
     }
 
-    /// Takes out the first entry at or above a key.
+    /// Removes and returns the first entry at or above a key.
     pub(super) fn take_at_or_above(&mut self, key: (u64, u64)) -> Option<Entry> {
         let mut index = if self.tail.is_empty() { 0 } else { self.chunk(key) };
         let mut at = self.get(index).partition_point(|e| e.key() < key);
@@ -89,7 +89,7 @@ impl Chunks {
         }
     }
 
-    /// The first entry at or above a key.
+    /// Returns the first entry at or above a key.
     pub(super) fn at_or_above(&self, key: (u64, u64)) -> Option<Entry> {
         let index = if self.tail.is_empty() { 0 } else { self.chunk(key) };
         let chunk = self.get(index);
@@ -100,7 +100,7 @@ impl Chunks {
             .copied()
     }
 
-    /// The last entry below a key.
+    /// Returns the last entry below a key.
     pub(super) fn below(&self, key: (u64, u64)) -> Option<Entry> {
         let index = self.chunk(key);
         let chunk = self.get(index);

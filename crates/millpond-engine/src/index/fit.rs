@@ -1,40 +1,39 @@
-//! Finds a free block that fits closely, in constant time however many there are.
+//! Finds a free block that fits closely, in constant time for any number of blocks.
 //!
-//! Rows and bins are those of [`SizeIndex`](super::SizeIndex), but a bin is a list without order, linked
-//! beside the blocks: entering and leaving are a few writes even where thousands of blocks share one size,
-//! and a bin costs four bytes, so that the whole index stays in the caches. Order is looked for only when
-//! a block is taken, among the first [`LOOK`] of a bin: the smallest that fits, lowest address first among
-//! equals. Where bins hold no more, that is exact best fit. In a fuller one the newest blocks are looked
-//! at, and the answer is larger than the best by less than the width of two bins, 1 part in 1,024 of the
-//! size; a fuller bin of the very size asked for can be passed over, and a [`Search::Thorough`] one then
-//! finds what it hides.
+//! Rows and bins are those of [`SizeIndex`](super::SizeIndex), but a bin is an unordered list whose links are stored
+//! beside the blocks. Insertion and removal are a few writes even where thousands of blocks share one size. A bin costs
+//! four bytes, so the whole index stays in the caches. Order matters only when a block is taken. The search looks at
+//! the first [`LOOK`] blocks of a bin for the smallest that fits, with the lowest address among equals. This is the
+//! exact best fit if the bin holds no more blocks. In a fuller bin, the search looks at the newest blocks. Its result
+//! exceeds the best fit by less than the width of two bins, 1 part in 1,024 of the size. It can miss a block in a full
+//! bin of the requested size. A [`Search::Thorough`] then finds that block.
 //!
-//! Two-level segregated fit (Masmano et al., 2004) takes the first block of the first bin that is wholly
-//! large enough; looking into the bin of the size itself, and at several blocks, is what makes the
-//! sizes that programs ask for again and again fit exactly.
+//! Two-level segregated fit (Masmano et al., 2004) takes the first block of the first bin in which every block is large
+//! enough. This index also searches the bin of the size itself, and looks at several blocks. For this reason, sizes
+//! that programs request repeatedly fit exactly.
 
 use super::bits::Bits;
 use super::row_of;
 use crate::space::{BlockId, Space};
 
-/// Blocks of a bin looked at by a quick search.
+/// Number of blocks of a bin that a quick search looks at.
 const LOOK: usize = 8;
-/// Bins of a new row, as a power of two.
+/// Number of bins of a new row, as a power of two.
 const FIRST_BITS: u32 = 8;
-/// Bins of the widest row, as a power of two; as many as [`Bits`] holds. A row gets four times as many
-/// bins when it has a block for each.
+/// Number of bins of the widest row, as a power of two. [`Bits`] holds this many. A row gets four times as many bins
+/// when it has a block for each bin.
 const MOST_BITS: u32 = 11;
 
-/// How much a search may look at.
+/// How many blocks a search may look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Search {
-    /// A bounded number of blocks; can pass over a block that fits by a hair.
+    /// Looks at a bounded number of blocks. It can miss a block that barely fits.
     Quick,
-    /// Whole bins; finds the best fit, and is for when there is nothing else to try.
+    /// Looks at whole bins and finds the best fit. It is the last resort.
     Thorough,
 }
 
-/// The neighbours of a listed block in its bin.
+/// The neighbours of a block in the list of its bin.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     prev: BlockId,
@@ -48,11 +47,12 @@ impl Link {
     };
 }
 
-/// The links of all blocks of one [`Space`], shared by every index over it: a block is in one at most.
+/// The links of all blocks of one [`Space`]. Every index over the space shares them, because a block is in at most one
+/// index.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Links {
     all: Vec<Link>,
-    /// Times that a row was given more bins, after which other blocks are looked at first.
+    /// Number of times that a row got more bins. The search order changes each time.
     widened: u32,
 }
 
@@ -67,18 +67,18 @@ impl Links {
         self.all[id.index()].next.some()
     }
 
-    /// A bin's blocks from its first on.
+    /// Returns the blocks of a bin, beginning with `first`.
     fn from(&self, first: Option<BlockId>) -> impl Iterator<Item = BlockId> + '_ {
         std::iter::successors(first, |id| self.next(*id))
     }
 
-    /// Changes whenever the order changes in which blocks are looked at.
+    /// Returns a number that changes whenever the search order changes.
     #[inline]
     pub(crate) fn order(&self) -> u32 {
         self.widened
     }
 
-    /// Makes room for so many blocks in all.
+    /// Reserves space for a total number of blocks.
     pub(crate) fn expect(&mut self, blocks: usize) {
         let blocks = blocks.min(BlockId::NONE.index()).max(self.all.len());
         if self.all.try_reserve(blocks - self.all.len()).is_ok() {
@@ -86,7 +86,7 @@ impl Links {
         }
     }
 
-    /// Makes room for a block.
+    /// Makes space for the links of a block.
     #[inline]
     fn reach(&mut self, id: BlockId) {
         if id.index() >= self.all.len() {
@@ -95,12 +95,12 @@ impl Links {
     }
 }
 
-/// The free blocks of one list; see the module.
+/// The free blocks of one list. The module describes the structure.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FitIndex {
-    /// By the power of two of their sizes, as many as have been used.
+    /// The rows by power of two, up to the largest one used.
     rows: Vec<Row>,
-    /// The rows that hold something.
+    /// Bitmap of the rows that are not empty.
     used: u64,
 }
 
@@ -118,7 +118,7 @@ impl FitIndex {
         self.used |= 1 << row;
     }
 
-    /// Takes out a block that is in this index and has these bytes.
+    /// Removes a block of this index that has this size.
     #[inline]
     pub(crate) fn remove(&mut self, links: &mut Links, id: BlockId, bytes: u64) {
         let row = row_of(bytes);
@@ -128,7 +128,7 @@ impl FitIndex {
         }
     }
 
-    /// Takes out a block of at least `bytes`.
+    /// Removes and returns a block of at least `bytes`.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -142,12 +142,12 @@ impl FitIndex {
         Some(id)
     }
 
-    /// Every block, the bins of larger ones first.
+    /// Returns every block. Bins of larger sizes come first.
     pub(crate) fn descending<'a>(&'a self, links: &'a Links) -> impl Iterator<Item = BlockId> + 'a {
         self.rows.iter().rev().flat_map(|row| row.descending(links))
     }
 
-    /// The block that [`take`](Self::take) would take.
+    /// Returns the block that [`take`](Self::take) would take.
     #[inline]
     pub(crate) fn find(&self, links: &Links, space: &Space, bytes: u64, search: Search) -> Option<BlockId> {
         let look = match search {
@@ -179,7 +179,7 @@ impl FitIndex {
     /// Asserts links, bitmaps and counts.
     ///
     /// # Panics
-    /// When one of them is wrong.
+    /// Panics if one of them is wrong.
     pub(crate) fn check(&self, links: &Links, space: &Space) {
         for (at, row) in self.rows.iter().enumerate() {
             row.check(links, space);
@@ -191,13 +191,13 @@ impl FitIndex {
 /// The blocks of one power of two.
 #[derive(Clone, Debug)]
 struct Row {
-    /// The power of two: sizes are from `1 << log` (0 in the first row) to twice that.
+    /// The power of two. Sizes range from `1 << log` (0 in the first row) to twice that.
     log: u32,
-    /// There are `1 << bits` bins, each for `1 << (log - bits)` sizes. None until the first block.
+    /// There are `1 << bits` bins, each for `1 << (log - bits)` sizes. There are no bins before the first block.
     bits: u32,
     /// The first block of each bin.
     heads: Vec<BlockId>,
-    /// The bins that hold something.
+    /// The bins that are not empty.
     used: Bits,
     len: usize,
 }
@@ -263,7 +263,7 @@ impl Row {
         self.len -= 1;
     }
 
-    /// A block of at least `bytes`, from the bin of that size or the next one above that holds something.
+    /// Returns a block of at least `bytes` from the bin of that size or from the next bin that is not empty.
     #[inline]
     fn find(&self, links: &Links, space: &Space, bytes: u64, look: usize) -> Option<BlockId> {
         if self.len == 0 {
@@ -274,7 +274,8 @@ impl Row {
             .or_else(|| self.smallest(links, space, self.used.at_or_above(own + 1)?, bytes, look))
     }
 
-    /// The smallest block of at least `bytes` among the first of a bin, lowest address among equals.
+    /// Returns the smallest block of at least `bytes` among the first `look` blocks of a bin, with the lowest address
+    /// among equals.
     #[inline]
     fn smallest(&self, links: &Links, space: &Space, bin: usize, bytes: u64, look: usize) -> Option<BlockId> {
         let mut best = (u64::MAX, u64::MAX, BlockId::NONE);
@@ -298,7 +299,7 @@ impl Row {
         bins.flat_map(|bin| links.from(self.heads[bin].some()))
     }
 
-    /// Makes the first bins, or four times as many as there are, while sizes can still be told apart.
+    /// Creates the first bins, or four times as many as there are, while this still separates sizes.
     #[cold]
     fn widen(&mut self, links: &mut Links, space: &Space) {
         let most = MOST_BITS.min(self.log);
@@ -345,18 +346,18 @@ mod tests {
         static VISITS: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Counts a block looked at, linked or unlinked on this thread.
+    /// Counts a block that is looked at, linked or unlinked on this thread.
     pub(super) fn visit() {
         VISITS.set(VISITS.get() + 1);
     }
 
-    /// Blocks that touch nobody, so that their sizes can be anything.
+    /// Blocks without neighbours, so that their sizes can be arbitrary.
     #[derive(Default)]
     struct Blocks {
         space: Space,
         links: Links,
         index: FitIndex,
-        /// What is in the index, in no order.
+        /// The blocks in the index, unordered.
         held: Vec<BlockId>,
     }
 
@@ -384,7 +385,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a search of everything: never too small, never far from the best, nothing missed for good.
+        /// Compares with a search of all blocks. The result is never too small, it is close to the best fit, and a
+        /// thorough search misses nothing.
         #[test]
         fn fits_closely(ops in proptest::collection::vec((0u8..8, 1u64..3000), 1..1500), scale in 0u32..40) {
             let mut blocks = Blocks::default();
@@ -424,7 +426,8 @@ mod tests {
         }
     }
 
-    /// Few blocks are found in exact order, ties by address; of many in one bin, only the newest are seen.
+    /// A few blocks are found in exact order, with ties resolved by address. Of many blocks in one bin, a quick search
+    /// sees only the newest.
     #[test]
     fn a_full_bin_is_passed_over_and_searched_when_asked() {
         let mut blocks = Blocks::default();
@@ -441,7 +444,8 @@ mod tests {
         blocks.index.check(&blocks.links, &blocks.space);
     }
 
-    /// Blocks visited for one taken out and put back, on average, where so many of random sizes are held.
+    /// Returns the average number of blocks visited to take one block and put it back, with `count` blocks of random
+    /// sizes.
     fn visits(count: u32) -> f64 {
         let mut chance = 7_u64;
         let mut size = || {
@@ -465,13 +469,13 @@ mod tests {
         VISITS.get() as f64 / f64::from(turns)
     }
 
-    /// Counted, not timed.
+    /// Counts visits instead of measuring time.
     #[test]
     fn visits_grow_no_faster_than_the_logarithm() {
         let counts = [1_000, 10_000, 100_000, 1_000_000];
         let visits = counts.map(visits);
         println!("visits with {counts:?} blocks: {visits:.1?}");
-        // They rise until the bins are full, and no more.
+        // Visits increase until the bins are full, and then stay constant.
         assert!(visits[3] <= visits[0] * 2.0, "{visits:?}");
         assert!(visits[3] <= visits[2] * 1.05, "{visits:?}");
         assert!(visits.iter().all(|v| *v <= (2 * LOOK + 2) as f64), "{visits:?}");

@@ -4,22 +4,22 @@ use super::Entry;
 use super::bin::Bin;
 use super::bits::Bits;
 
-/// Bins of a new row, as a power of two.
+/// Number of bins of a new row, as a power of two.
 const FIRST_BITS: u32 = 5;
-/// Bins of the widest row, as a power of two; as many as [`Bits`] holds.
+/// Number of bins of the widest row, as a power of two. [`Bits`] holds this many.
 const MOST_BITS: u32 = 11;
-/// A row gets four times as many bins when it holds so many entries for each.
+/// A row gets four times as many bins when it holds this many entries for each bin.
 const CROWDED: usize = 2;
 
-/// See the module.
+/// A row. The module describes it.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
-    /// The power of two: sizes are from `1 << log` (0 in the first row) to twice that.
+    /// The power of two. Sizes range from `1 << log` (0 in the first row) to twice that.
     log: u32,
-    /// There are `1 << bits` bins, each for `1 << (log - bits)` sizes. None until the first entry.
+    /// There are `1 << bits` bins, each for `1 << (log - bits)` sizes. There are no bins before the first entry.
     bits: u32,
     bins: Vec<Bin>,
-    /// The bins that hold something.
+    /// The bins that are not empty.
     used: Bits,
     len: usize,
 }
@@ -65,7 +65,7 @@ impl Row {
         found
     }
 
-    /// Takes out the first entry at or above a key. A key below the row means its first entry.
+    /// Removes and returns the first entry at or above a key. A key below the row selects the first entry of the row.
     #[inline]
     pub(super) fn take_at_or_above(&mut self, key: (u64, u64)) -> Option<Entry> {
         if self.len == 0 {
@@ -82,7 +82,7 @@ impl Row {
         Some(entry)
     }
 
-    /// The first entry at or above a key. A key below the row means its first entry.
+    /// Returns the first entry at or above a key. A key below the row selects the first entry of the row.
     #[inline]
     pub(super) fn at_or_above(&self, key: (u64, u64)) -> Option<Entry> {
         if self.len == 0 {
@@ -94,7 +94,7 @@ impl Row {
             .or_else(|| self.bins[self.used.at_or_above(own + 1)?].at_or_above((0, 0)))
     }
 
-    /// The last entry below a key of this row.
+    /// Returns the last entry below a key of this row.
     pub(super) fn below(&self, key: (u64, u64)) -> Option<Entry> {
         let own = self.bin_of(key.0);
         self.bins
@@ -124,7 +124,7 @@ impl Row {
         }
     }
 
-    /// Makes the first bins, or four times as many as there are, while sizes can still be told apart.
+    /// Creates the first bins, or four times as many as there are, while this still separates sizes.
     #[cold]
     fn widen(&mut self) {
         let most = MOST_BITS.min(self.log);

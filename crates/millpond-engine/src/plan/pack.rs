@@ -1,24 +1,25 @@
-//! The packing: offsets for blocks whose lives are known.
+//! Computes offsets for blocks whose lifetimes are known.
 //!
-//! This is *dynamic storage allocation* in its offline form, strongly NP-complete (Garey and Johnson, *Computers and
-//! Intractability*, problem SR2). The method is the greedy one that deep learning compilers use: largest first, each
-//! into the smallest gap that holds it among the blocks that live while it does, lowest address first (Pisarchyk and
-//! Lee, *Efficient Memory Management for Deep Neural Net Inference*, 2020, "greedy by size"; XLA's heap simulator and
-//! TVM's memory planner are relatives of it). Where that does not reach the lower bound, other orders are tried, and then
-//! the blocks that stick out are placed earlier, round by round. Exact searches (MiniMalloc, 2023; TelaMalloc, 2022)
-//! were not needed: over the recorded training steps the first order reaches the lower bound to the byte.
+//! This is offline *dynamic storage allocation*, which is strongly NP-complete (Garey and Johnson, *Computers and
+//! Intractability*, problem SR2). The method is the greedy one of deep learning compilers. It places the largest block
+//! first. Each block goes into the smallest gap that holds it among the blocks that live at the same time, at the
+//! lowest address among equals (Pisarchyk and Lee, *Efficient Memory Management for Deep Neural Net Inference*, 2020,
+//! "greedy by size"; XLA's heap simulator and TVM's memory planner use related methods). If the result exceeds the
+//! lower bound, other orders are tried. Then the blocks that end above the bound are placed earlier, in several rounds.
+//! Exact searches (MiniMalloc, 2023; TelaMalloc, 2022) were not needed: for the recorded training steps the first order
+//! reaches the lower bound exactly.
 //!
-//! One placement compares each block with those placed before it, so the cost is quadratic in the period; the
-//! rounds share a budget of such comparisons, which bounds the whole.
+//! One placement compares each block with those placed before it, so its cost is quadratic in the period. The rounds
+//! share a budget of comparisons, which bounds the total cost.
 
 use super::{Place, Plan, Step};
 
-/// Comparisons of two blocks that one solution may cost.
+/// Maximum comparisons of two blocks for one solution.
 const BUDGET: u64 = 400_000_000;
-/// Rounds of placing earlier what sticks out.
+/// Number of rounds that place blocks above the bound earlier.
 const ROUNDS: u32 = 24;
 
-/// Gives every planned slot of a step an offset.
+/// Computes an offset for every planned slot of a step.
 #[must_use]
 pub fn solve(step: Step) -> Plan {
     let lower_bound = step.lower_bound();
@@ -85,7 +86,7 @@ fn best(step: &Step, planned: Vec<usize>, lower_bound: u64) -> Placed {
     best
 }
 
-/// Places slots one after another.
+/// Places the slots in the given order.
 fn place_in(step: &Step, order: &[usize]) -> Placed {
     let mut offsets = vec![None; step.period()];
     let mut placed: Vec<(u64, u64, u32)> = Vec::with_capacity(order.len());
@@ -101,8 +102,8 @@ fn place_in(step: &Step, order: &[usize]) -> Placed {
     (offsets, height)
 }
 
-/// The smallest gap for a slot among placed ones, sorted by offset, that ends at `capacity`: its offset
-/// and the bytes left in it. The space behind everything is the last resort.
+/// Finds the smallest gap for a slot that ends at or below `capacity`. `placed` is sorted by offset. Returns the offset
+/// of the gap and the bytes left in it. The space above all placed slots is used only if no gap fits.
 fn gap(step: &Step, placed: &[(u64, u64, u32)], slot: usize, capacity: u64) -> Option<(u64, u64)> {
     let bytes = step.slots[slot].bytes;
     let mut best: Option<(u64, u64)> = None;
@@ -128,8 +129,8 @@ fn gap(step: &Step, placed: &[(u64, u64, u32)], slot: usize, capacity: u64) -> O
 }
 
 impl Plan {
-    /// Moves small slots into pieces of memory left over elsewhere, given by their bytes, and lowers the
-    /// height to what remains. Being placed last, small slots lie on top.
+    /// Moves small slots into free pieces of memory elsewhere, given by their sizes in bytes, and lowers the height
+    /// accordingly. Small slots are placed last, so they usually lie at the top.
     pub fn use_pieces(&mut self, pieces: &[u64]) {
         let largest = pieces.iter().copied().max().unwrap_or(0);
         let mut order: Vec<usize> = (0..self.step.period())
@@ -161,10 +162,10 @@ impl Plan {
         self.height = tops.max().unwrap_or(0);
     }
 
-    /// Asserts that what lives at once lies apart, and inside.
+    /// Asserts that slots that live at the same time do not overlap and lie within the plan.
     ///
     /// # Panics
-    /// When it does not.
+    /// Panics if they do not.
     pub fn check(&self) {
         assert_eq!(self.places.len(), self.step.period());
         for (i, slot) in self.step.slots.iter().enumerate() {
@@ -202,7 +203,7 @@ mod tests {
         })
     }
 
-    /// Address by address, moment by moment: the plainest meaning of "no overlap".
+    /// Checks for overlaps at every moment without the code under test.
     fn naive(plan: &Plan) {
         let period = plan.step.period();
         for now in 0..period {
@@ -249,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_stack_reaches_the_bound() {
-        // Forward and backward: the first allocated is the last freed.
+        // The first allocated slot is the last one freed, as in a forward and a backward pass.
         let slots = (0..100u32).map(|i| Slot {
             bytes: 256 * u64::from(1 + i % 7),
             stream: Stream::DEFAULT,

@@ -1,61 +1,61 @@
-//! Finding the step by itself.
+//! Finds the repeating step of a program.
 //!
-//! A program's allocations are read as a sequence of symbols (bytes, stream). Two things must hold before a stretch
-//! of it counts as a step:
+//! The allocations are a sequence of symbols (bytes, stream). A part of the sequence is a step if two conditions hold:
 //!
-//! - the sequence repeats: each allocation equals the one a *period* before it, for nearly a whole period. The last
-//!   eighth is taken on trust, because the plan is wanted by the end of the second period and whoever follows
-//!   it compares every allocation anyway;
-//! - the program holds as much as a period ago. That tells a training step from the layers inside it: their
-//!   allocations repeat as well, but each leaves its activations behind.
+//! - The sequence repeats: each allocation equals the one a *period* before it, for nearly a whole period. The last
+//!   eighth is not checked, because the plan is needed by the end of the second period. The code that follows the plan
+//!   compares every allocation anyway.
+//! - The program holds as many bytes as one period ago. This distinguishes a training step from the layers inside it.
+//!   The allocations of a layer repeat as well, but each layer leaves its activations behind.
 //!
-//! Candidates come from a table of the last place of each run of [`GRAM`] symbols (a rolling hash, as in Karp and Rabin): a period is
-//! tried until it fails, and then the next one is looked up. While the program is inside a loop the candidate is
-//! the loop; where the loop ends only the step is left, and it stays. All of it is constant time per call.
+//! Candidates come from a table with the last position of each run of [`GRAM`] symbols (a rolling hash, as in Karp and
+//! Rabin). A period is tried until it fails, and then the next candidate is looked up. While the program is inside a
+//! loop, the candidate is the loop. At the end of the loop that candidate fails, so only the step remains. Each call
+//! takes constant time.
 
 use super::{Slot, Step};
 use crate::block::Stream;
 
-/// Symbols that must recur before their distance is tried as a period.
+/// Number of symbols that must recur before their distance is tried as a period.
 const GRAM: usize = 32;
-/// Slots of the table of grams, a power of two; a newer gram takes the place of an older one.
+/// Slots of the table of grams, a power of two. A newer gram replaces an older one.
 const TABLE: usize = 1 << 15;
-/// Allocations remembered.
+/// Number of allocations remembered.
 const HISTORY: usize = 1 << 17;
 /// The longest period, in allocations.
 const LONGEST: usize = 1 << 15;
-/// The shortest.
+/// The shortest period, in allocations.
 const SHORTEST: usize = 16;
-/// Allocations that must have repeated, however short the period.
+/// Number of allocations that must have repeated, however short the period.
 const LEAST_RUN: usize = 256;
-/// Comparisons earned by each allocation.
+/// Number of comparisons that each allocation adds to the credit.
 const EARNED: usize = 8;
 /// The multiplier of the rolling hash, odd.
 const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// One allocation seen.
+/// A recorded allocation.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     bytes: u64,
     stream: Stream,
-    /// Allocations from this one to its free; 0 while it lives.
+    /// Number of allocations from this one to its free, or 0 while it lives.
     life: u32,
-    /// Bytes that lived before it.
+    /// Bytes that were live before it.
     before: u64,
 }
 
 /// A step that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The step, beginning where least lives.
+    /// The step. It begins where the fewest bytes are live.
     pub step: Step,
-    /// Number of the allocation with which the next one begins.
+    /// Number of the allocation with which the next step begins.
     pub begins: u64,
-    /// Bytes that live when it begins, of those seen.
+    /// Recorded bytes that are live when it begins.
     pub base: u64,
 }
 
-/// Watches a sequence of allocations and frees for a period.
+/// Detects a period in a sequence of allocations and frees.
 #[derive(Clone, Debug)]
 pub struct Detector {
     seen: Vec<Seen>,
@@ -66,14 +66,14 @@ pub struct Detector {
     rolling: u64,
     /// Number of the last allocation of each gram, by its hash.
     grams: Vec<(u64, u64)>,
-    /// The period on trial, and how many allocations in a row have kept it.
+    /// The period on trial, and the number of allocations in a row that match it.
     period: usize,
     run: usize,
-    /// The run at which to look again.
+    /// The run at which to check again.
     again: usize,
-    /// Comparisons earned and not spent.
+    /// Comparisons that were earned and not yet used.
     credit: usize,
-    /// Numbers of the allocations before which the program said that a step begins: the last two times.
+    /// Numbers of the allocations at the program's last two step marks.
     marks: (u64, u64),
 }
 
@@ -99,7 +99,7 @@ const fn oldest_factor() -> u64 {
 }
 
 impl Detector {
-    /// Nothing seen yet.
+    /// Creates a detector that has recorded nothing.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -116,19 +116,19 @@ impl Detector {
         }
     }
 
-    /// Number of the next allocation.
+    /// Returns the number of the next allocation.
     #[must_use]
     pub fn next(&self) -> u64 {
         self.first + self.seen.len() as u64
     }
 
-    /// Bytes that live, of those seen.
+    /// Returns the recorded bytes that are live.
     #[must_use]
     pub fn live(&self) -> u64 {
         self.live
     }
 
-    /// Notes an allocation; answers its number.
+    /// Records an allocation. Returns its number.
     pub fn allocated(&mut self, bytes: u64, stream: Stream) -> u64 {
         if self.seen.len() >= HISTORY {
             self.seen.drain(..HISTORY / 2);
@@ -153,7 +153,7 @@ impl Detector {
         number
     }
 
-    /// Notes the free of an allocation by its number.
+    /// Records the free of an allocation, given by its number.
     pub fn freed(&mut self, number: u64, bytes: u64) {
         self.live = self.live.saturating_sub(bytes);
         let next = self.next();
@@ -165,26 +165,26 @@ impl Detector {
         }
     }
 
-    /// Whether the period on trial still holds; it is looked at in constant time.
+    /// Returns whether there is a period on trial, in constant time.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.period > 0
     }
 
-    /// The period on trial, and how many allocations in a row have kept it.
+    /// Returns the period on trial and the number of allocations in a row that match it.
     #[must_use]
     pub fn on_trial(&self) -> (usize, usize) {
         (self.period, self.run)
     }
 
-    /// The step, once it has repeated `times` times beside the first.
+    /// Returns the step once it has repeated `times` times after its first occurrence.
     pub fn found(&mut self, times: u32) -> Option<Found> {
         let period = self.period;
         let wanted = (period * times.max(1) as usize - period / 8).max(LEAST_RUN);
         if period < SHORTEST || self.run < wanted.max(self.again) {
             return None;
         }
-        // Looking costs a whole period: not at every call.
+        // A check costs a whole period, so it does not run at every call.
         self.again = self.run + period / 16 + 1;
         let end = self.seen.len();
         let last = &self.seen[end - period..];
@@ -211,11 +211,11 @@ impl Detector {
         })
     }
 
-    /// The period that begins `self.period` before the allocation at `from + period`, which is yet to come.
+    /// Returns the step that begins `self.period` before the allocation at `from + period`, which lies in the future.
     fn step(&self, from: usize) -> Step {
         let period = self.period;
         let slots = (from..from + period).map(|at| {
-            // What has not come yet was seen one period ago.
+            // An allocation that lies in the future was recorded one period ago.
             let at = if at < self.seen.len() { at } else { at - period };
             let seen = &self.seen[at];
             let twin = at
@@ -223,7 +223,7 @@ impl Detector {
                 .filter(|_| at + self.run >= self.seen.len());
             let twin = twin.map_or(0, |t| self.seen[t].life);
             let life = if seen.life == 0 && (twin as usize) < self.seen.len() - at {
-                // Lives longer than a period ago, or for good.
+                // It lives longer than it did one period ago, or for ever.
                 0
             } else {
                 seen.life.max(twin)
@@ -240,21 +240,21 @@ impl Detector {
         }
     }
 
-    /// Whether the last allocations are those at the end of a step that was followed before; constant time where
-    /// they are not.
+    /// Returns whether the last allocations match the end of a step that was followed before. If they do not match,
+    /// this takes constant time.
     #[must_use]
     pub fn ends_like(&self, step: &Step, gram: u64) -> bool {
         self.ends_in(step, gram, LEAST_RUN)
     }
 
-    /// Whether the whole step has just been seen. The end of a step that was never followed is not enough: where a
-    /// step repeats a part within itself, its end is seen earlier as well.
+    /// Returns whether the whole step has just been recorded. The end of the step is not enough for a step that was
+    /// never followed: if a step repeats a part of itself, its end occurs earlier as well.
     #[must_use]
     pub fn ends_with(&self, step: &Step, gram: u64) -> bool {
         self.ends_in(step, gram, step.period())
     }
 
-    /// Whether the last allocations are the last `most` of a step.
+    /// Returns whether the last allocations match the last `most` of a step.
     fn ends_in(&self, step: &Step, gram: u64, most: usize) -> bool {
         let slots = &step.slots[step.period().saturating_sub(most)..];
         self.rolling == gram
@@ -263,7 +263,8 @@ impl Detector {
                 .all(|(seen, slot)| seen.bytes == slot.bytes && seen.stream == slot.stream)
     }
 
-    /// The hash by which [`ends_like`](Self::ends_like) knows the end of a step; none where it is too short.
+    /// Returns the hash by which [`ends_like`](Self::ends_like) recognises the end of a step, or `None` if the step is
+    /// too short.
     #[must_use]
     pub fn end_gram(step: &Step) -> Option<u64> {
         let last = &step.slots[step.period().checked_sub(GRAM.max(SHORTEST))?..];
@@ -273,8 +274,8 @@ impl Detector {
         }))
     }
 
-    /// Notes that a step begins here by the program's own word; answers the one before if it repeated the one
-    /// before that.
+    /// Records that the program marks the start of a step here. Returns the previous step if it repeated the one before
+    /// it.
     pub fn mark(&mut self) -> Option<Found> {
         let here = self.next();
         let (then, before) = self.marks;
@@ -332,7 +333,7 @@ impl Detector {
         if hash != self.rolling || period == 0 || period > LONGEST || end < GRAM {
             return;
         }
-        // Looking back over a whole period pays only now and then: each call earns a few comparisons.
+        // A comparison over a whole period is expensive, so each call earns only a few comparisons.
         let most = end.min(period).min(LEAST_RUN + self.credit);
         let run = (0..most)
             .take_while(|back| self.repeats(end - 1 - back, period))
@@ -356,7 +357,8 @@ impl Detector {
 mod tests {
     use super::*;
 
-    /// A training step: `layers` layers that keep an activation each, then give them back in turn.
+    /// Runs a training step with `layers` layers. Each layer keeps an activation, and the activations are freed at the
+    /// end.
     fn train(layers: u64, detector: &mut Detector, factor: u64) -> Vec<Found> {
         let mut found = Vec::new();
         let mut kept = Vec::new();
@@ -424,7 +426,7 @@ mod tests {
         let mut crossing = None;
         let mut all = Vec::new();
         for _ in 0..4 {
-            // Held for ever, a few bytes in each step.
+            // A few bytes of each step that are never freed.
             detector.allocated(256, Stream(3));
             let next = detector.allocated(7 * 4096, Stream::DEFAULT);
             if let Some(crossing) = crossing.replace(next) {

@@ -1,4 +1,4 @@
-//! A plan as text, to be kept beside a program and loaded when it starts.
+//! Plans as text, to store beside a program and load when it starts.
 //!
 //! ```text
 //! millpond-plan 1
@@ -7,9 +7,9 @@
 //! 512 0 0 -
 //! ```
 //!
-//! One line for each allocation of the step; a life of 0 and no offset where it is not planned. Height and lower
-//! bound follow from the lines, so they are not written. Offsets in leftover pieces are not either: those
-//! differ from run to run.
+//! There is one line for each allocation of the step. An allocation that is not planned has life 0 and no offset.
+//! Height and lower bound follow from the lines, so they are not written. Offsets in other pieces of memory are not
+//! written either, because those pieces differ from run to run.
 
 use super::{Place, Plan, Slot, Step};
 use crate::block::Stream;
@@ -17,25 +17,25 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 const FIRST_LINE: &str = "millpond-plan 1";
-/// Slots of a saved plan at most.
+/// Maximum number of slots of a saved plan.
 const MOST: usize = 1 << 20;
 
 /// Why a saved plan could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// It does not begin as one.
+    /// The text does not start with the first line of a saved plan.
     #[error("not a saved plan: its first line is not '{FIRST_LINE}'")]
     NotAPlan,
     /// A line cannot be read.
     #[error("line {line} of the plan: {problem}")]
     Line {
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// A description of the problem.
         problem: &'static str,
     },
-    /// Two blocks that live at once share memory.
+    /// Two blocks that live at the same time share memory.
     #[error(
         "the plan puts two blocks that live at once, allocations {0} and {1} of the step, at the same place"
     )]
@@ -43,7 +43,7 @@ pub enum PlanError {
 }
 
 impl Plan {
-    /// The plan as text.
+    /// Returns the plan as text.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = format!("{FIRST_LINE}\n# bytes stream life offset\n");
@@ -56,10 +56,10 @@ impl Plan {
         text
     }
 
-    /// Reads a plan and makes sure that nothing in it overlaps.
+    /// Parses a plan and checks that its blocks do not overlap.
     ///
     /// # Errors
-    /// When it is no plan, or one that must not be followed.
+    /// Returns an error if the text is not a plan or if blocks of the plan overlap.
     pub fn from_text(text: &str) -> Result<Self, PlanError> {
         let mut lines = text.lines().zip(1..);
         if lines
@@ -100,10 +100,10 @@ impl Plan {
         }
     }
 
-    /// Two slots that live at once and share memory, if there are any.
+    /// Returns two slots that live at the same time and share memory, if there are any.
     ///
-    /// Goes through the period twice and keeps the live slots ordered by offset. Each new slot is compared only with its two
-    /// neighbours, so the cost does not grow when many slots use the same offset one after another.
+    /// The function visits the period twice and keeps the live slots ordered by offset. Each new slot is compared only
+    /// with its two neighbours, so the cost does not grow when many slots use the same offset one after another.
     pub(super) fn overlap(&self) -> Option<(usize, usize)> {
         let period = self.step.period();
         // Two rounds, because a slot that is live at the end of a step can overlap a slot at the start of the next step.

@@ -5,16 +5,16 @@ use crate::block::Stream;
 /// One allocation of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Bytes of the block, rounded as the policy rounds them.
+    /// Bytes of the block, as the policy rounds them.
     pub bytes: u64,
-    /// The stream.
+    /// The stream of the request.
     pub stream: Stream,
-    /// Allocations from this one, itself included, until it is freed; 0 where it is not planned.
+    /// Number of allocations from this one, inclusive, until it is freed. 0 if it is not planned.
     pub life: u32,
 }
 
 impl Slot {
-    /// Whether it gets a place.
+    /// Returns whether the slot gets a place.
     #[must_use]
     pub fn is_planned(&self) -> bool {
         self.life > 0
@@ -24,18 +24,18 @@ impl Slot {
 /// The allocations of one period in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// One for each allocation.
+    /// One slot for each allocation.
     pub slots: Vec<Slot>,
 }
 
 impl Step {
-    /// Allocations of a period.
+    /// Returns the number of allocations of a period.
     #[must_use]
     pub fn period(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether two slots live at the same time at some point of the circle.
+    /// Returns whether two slots are live at the same time in any round of the step.
     #[must_use]
     pub fn together(&self, a: usize, b: usize) -> bool {
         let (first, later) = (a.min(b), a.max(b));
@@ -44,7 +44,7 @@ impl Step {
             || self.slots.len() - between < self.slots[later].life as usize && between > 0
     }
 
-    /// Bytes of planned slots that live just after each allocation.
+    /// Returns the bytes of planned slots that are live just after each allocation.
     #[must_use]
     pub fn live(&self) -> Vec<u64> {
         let period = self.slots.len();
@@ -67,7 +67,7 @@ impl Step {
         sums.collect()
     }
 
-    /// The most bytes that live at once.
+    /// Returns the most bytes that are live at once.
     #[must_use]
     pub fn lower_bound(&self) -> u64 {
         self.live().into_iter().max().unwrap_or(0)
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn time_is_a_circle() {
-        // The last lives through the step's end into the next one's first two allocations.
+        // The last slot lives into the next step, for its first two allocations.
         let step = step(&[(10, 1), (20, 1), (30, 1), (40, 3)]);
         assert_eq!(step.live(), [50, 60, 30, 40]);
         assert!(step.together(3, 0) && step.together(1, 3) && !step.together(2, 3) && !step.together(0, 1));

@@ -1,6 +1,6 @@
-//! The calls a source takes, by kind.
+//! The kinds of calls to a source.
 
-/// A kind of call that changes something at a source.
+/// A kind of call that changes the state of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CallKind {
     /// [`Source::take`](crate::Source::take).
@@ -26,7 +26,7 @@ pub enum CallKind {
 }
 
 impl CallKind {
-    /// Every kind, in the order of their declaration.
+    /// Every kind, in the order of declaration.
     pub const ALL: [Self; 10] = [
         Self::Take,
         Self::Give,
@@ -40,7 +40,7 @@ impl CallKind {
         Self::Synchronize,
     ];
 
-    /// Its name, as the method has it.
+    /// Returns the name of the method.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -57,7 +57,7 @@ impl CallKind {
         }
     }
 
-    /// Whether the call can fail.
+    /// Returns whether the call can fail.
     #[must_use]
     pub fn can_fail(self) -> bool {
         matches!(self, Self::Take | Self::Reserve | Self::Commit | Self::Move)

@@ -1,4 +1,4 @@
-//! How often a source is called, and for how many bytes.
+//! A wrapper that counts the calls to a source and their bytes.
 
 use super::CallKind;
 use super::held::Held;
@@ -6,18 +6,18 @@ use crate::error::SourceError;
 use crate::source::{Event, Range, Segment, Source};
 use crate::stats::Gauge;
 
-/// Calls of one kind.
+/// Counts of one kind of call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Calls, those that failed too.
+    /// Number of calls, including those that failed.
     pub calls: u64,
     /// Calls that failed.
     pub failed: u64,
-    /// Bytes of the calls that did not fail; none for those about streams.
+    /// Bytes of the calls that did not fail. Always 0 for calls about streams.
     pub bytes: u64,
 }
 
-/// Calls of every kind, and what is held.
+/// Counts of every kind of call, and the bytes held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     by_kind: [Tally; CallKind::ALL.len()],
@@ -25,18 +25,18 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Calls of a kind.
+    /// Returns the counts of a kind of call.
     #[must_use]
     pub fn of(&self, kind: CallKind) -> Tally {
         self.by_kind[kind as usize]
     }
 
-    /// Every kind with its calls.
+    /// Returns every kind with its counts.
     pub fn iter(&self) -> impl Iterator<Item = (CallKind, Tally)> + '_ {
         CallKind::ALL.into_iter().map(|kind| (kind, self.of(kind)))
     }
 
-    /// Bytes held from the source: taken and committed, and their peak.
+    /// Returns the bytes held from the source, taken or committed, and their peak.
     #[must_use]
     pub fn held(&self) -> Gauge {
         self.held
@@ -63,7 +63,7 @@ pub struct Counted<S> {
 }
 
 impl<S> Counted<S> {
-    /// Begins to count.
+    /// Wraps a source and starts to count.
     pub fn new(inner: S) -> Self {
         Self {
             inner,
@@ -72,20 +72,19 @@ impl<S> Counted<S> {
         }
     }
 
-    /// What was counted so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// The source below.
+    /// Returns the inner source.
     #[must_use]
     pub fn inner(&self) -> &S {
         &self.inner
     }
 
-    /// The source below, for calls that the wrapper knows nothing of. What is called on it past the wrapper, the wrapper
-    /// does not see.
+    /// Returns the inner source for calls that the wrapper does not support. The wrapper does not see these calls.
     #[doc(hidden)]
     pub fn inner_mut(&mut self) -> &mut S {
         &mut self.inner

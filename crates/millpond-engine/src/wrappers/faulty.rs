@@ -1,36 +1,36 @@
-//! Failures on request.
+//! A wrapper that makes chosen calls fail.
 
 use super::CallKind;
 use super::held::Held;
 use crate::error::SourceError;
 use crate::source::{Range, Segment, Source};
 
-/// Which calls of a kind fail.
+/// The calls of a kind that fail.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum When {
-    /// The n-th, counted from 0.
+    /// The n-th call, counted from 0.
     Nth(u64),
-    /// Every n-th: with 3 the third, the sixth and so on. With 0 none.
+    /// Every n-th call: with 3 the third, the sixth and so on. With 0 no call.
     Every(u64),
-    /// Each with this probability, from 0 to 1. The same seed gives the same failures.
+    /// Each call with this probability. The same seed gives the same failures.
     Chance {
-        /// How likely each call fails.
+        /// The probability of a failure, from 0 to 1.
         probability: f64,
-        /// Where the dice begin.
+        /// The seed of the random numbers.
         seed: u64,
     },
-    /// Those for more than so many bytes at once.
+    /// Calls for more than this number of bytes.
     LargerThan(u64),
-    /// Those that would bring what is held past so many bytes. Moves hold nothing more, and reservations nothing.
+    /// Calls that would raise the held bytes above this number. Moves and reservations do not raise it.
     Past(u64),
 }
 
-/// With what a call fails.
+/// The error of a failing call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// As if memory had run out.
+    /// A lack of memory.
     OutOfMemory,
-    /// With a driver's code.
+    /// A driver error with this code.
     Driver(i32),
 }
 
@@ -39,7 +39,7 @@ struct Rule {
     kind: CallKind,
     when: When,
     failure: Failure,
-    /// State of the dice.
+    /// State of the random number generator.
     dice: u64,
 }
 
@@ -56,7 +56,7 @@ impl Rule {
         }
     }
 
-    /// A number from 0 up to 1 (splitmix64).
+    /// Returns a random number from 0 to below 1 (splitmix64).
     fn roll(&mut self) -> f64 {
         self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.dice;
@@ -66,10 +66,10 @@ impl Rule {
     }
 }
 
-/// A source whose calls fail by rules. A call that is made to fail does not reach the source below.
+/// A source whose calls fail by rules. A failing call does not reach the inner source.
 ///
-/// Rules are asked in the order they were given, and the first that strikes decides; calls that cannot fail
-/// ([`CallKind::can_fail`]) are left alone.
+/// The rules are checked in the order in which they were added, and the first one that applies determines the error.
+/// Calls that cannot fail ([`CallKind::can_fail`]) are not affected.
 ///
 /// ```
 /// use millpond_engine::{CallKind, Failure, Faulty, Simulated, Source, When};
@@ -88,7 +88,7 @@ pub struct Faulty<S> {
 }
 
 impl<S: Source> Faulty<S> {
-    /// A source that fails by no rule yet.
+    /// Wraps a source without any rule.
     pub fn new(inner: S) -> Self {
         Self {
             inner,
@@ -116,26 +116,25 @@ impl<S: Source> Faulty<S> {
         self
     }
 
-    /// Calls of a kind so far, those made to fail too.
+    /// Returns the number of calls of a kind so far, including those made to fail.
     #[must_use]
     pub fn calls(&self, kind: CallKind) -> u64 {
         self.calls[kind as usize]
     }
 
-    /// Calls made to fail so far.
+    /// Returns the number of calls made to fail so far.
     #[must_use]
     pub fn struck(&self) -> u64 {
         self.struck
     }
 
-    /// The source below.
+    /// Returns the inner source.
     #[must_use]
     pub fn inner(&self) -> &S {
         &self.inner
     }
 
-    /// The source below, for calls that the wrapper knows nothing of. What is called on it past the wrapper, the wrapper
-    /// does not see.
+    /// Returns the inner source for calls that the wrapper does not support. The wrapper does not see these calls.
     #[doc(hidden)]
     pub fn inner_mut(&mut self) -> &mut S {
         &mut self.inner
@@ -145,7 +144,7 @@ impl<S: Source> Faulty<S> {
         let nth = self.calls[kind as usize];
         self.calls[kind as usize] += 1;
         let held = self.held.bytes();
-        // Every rule sees every call of its kind, so that one's dice do not depend on another's luck.
+        // Every rule sees every call of its kind, so that the random numbers of one rule do not depend on another rule.
         let mut struck = None;
         for rule in self.rules.iter_mut().filter(|rule| rule.kind == kind) {
             if rule.strikes(nth, bytes, held) {

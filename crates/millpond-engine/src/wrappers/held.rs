@@ -1,12 +1,12 @@
-//! What a source has given and not got back, as a wrapper knows it.
+//! The memory that a source has provided and not got back, as recorded by a wrapper.
 
 use crate::source::{Range, Segment};
 use std::collections::BTreeMap;
 
-/// Segments, and committed bytes of ranges, by address and bytes of the token.
+/// Segments, and committed bytes of ranges, keyed by the address and size of the token.
 ///
-/// A source refuses tokens that are not its own, and says so of some calls only; a wrapper that counted all of
-/// them would count too much.
+/// A source rejects tokens that are not its own, but only some calls report this. A wrapper that counted every call
+/// would therefore count too much.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Held {
     segments: BTreeMap<u64, u64>,
@@ -19,7 +19,7 @@ fn key(range: &Range) -> (u64, u64) {
 }
 
 impl Held {
-    /// Bytes held in all.
+    /// Returns the total bytes held.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -29,7 +29,7 @@ impl Held {
         self.bytes += segment.bytes();
     }
 
-    /// Answers the bytes that come free when this segment is given.
+    /// Removes a segment. Returns the bytes that become free.
     pub(super) fn gave(&mut self, segment: &Segment) -> u64 {
         if self.segments.get(&segment.address()) != Some(&segment.bytes()) {
             return 0;
@@ -59,7 +59,7 @@ impl Held {
         self.committed(to, bytes);
     }
 
-    /// Answers the bytes that come free when this range is released, which are none where it is left empty.
+    /// Removes a range. Returns the bytes that become free, which are 0 if no page was committed.
     pub(super) fn released(&mut self, range: &Range) -> u64 {
         let bytes = self.ranges.remove(&key(range)).unwrap_or(0);
         self.bytes -= bytes;

@@ -1,4 +1,4 @@
-//! A limit on the bytes held from a source.
+//! A wrapper that limits the bytes held from a source.
 
 use super::held::Held;
 use crate::error::SourceError;
@@ -6,22 +6,22 @@ use crate::source::{Range, Segment, Source};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number of bytes that the sources under it may hold together, and how many they hold.
+/// The maximum bytes that a group of sources may hold together, and the bytes that they hold.
 ///
-/// A handle: copies share the limit, on any thread. It may be changed at any time; below what is held, nothing
-/// more is given until enough has been given back.
+/// Clones share the limit, on any thread. The limit can change at any time. If it is set below the held bytes, requests
+/// fail until enough memory has been returned.
 #[derive(Clone, Debug)]
 pub struct Limit(Arc<Figures>);
 
 #[derive(Debug)]
 struct Figures {
     most: AtomicU64,
-    /// Never raised past what `most` was found to be in the same step.
+    /// Every increase was checked against the value of `most` that the call had loaded.
     used: AtomicU64,
 }
 
 impl Limit {
-    /// A limit of so many bytes.
+    /// Creates a limit in bytes.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self(Arc::new(Figures {
@@ -30,30 +30,30 @@ impl Limit {
         }))
     }
 
-    /// The bytes that may be held.
+    /// Returns the maximum bytes that may be held.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.0.most.load(Ordering::Relaxed)
     }
 
-    /// Changes the bytes that may be held. A call that is being served keeps the limit it began with.
+    /// Changes the limit. A call in progress uses the limit that it has already loaded.
     pub fn set(&self, bytes: u64) {
         self.0.most.store(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes held now, with those of calls that are being served.
+    /// Returns the bytes held now, including those of calls in progress.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.0.used.load(Ordering::Relaxed)
     }
 
-    /// Bytes that may still be taken; none while more is held than allowed.
+    /// Returns the bytes that may still be taken, or 0 while more is held than allowed.
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.bytes().saturating_sub(self.used())
     }
 
-    // The figures order nothing else: memory is handed on by whatever hands the source on.
+    // Relaxed ordering is sufficient, because these counters do not synchronise access to any other memory.
     fn charge(&self, bytes: u64) -> Result<(), SourceError> {
         let most = self.bytes();
         let charged = self
@@ -74,19 +74,19 @@ impl Limit {
     }
 }
 
-/// A source that holds no more than its [`Limit`], not even within a call: it charges first, then asks, and takes
-/// the charge back where the source refuses.
+/// A source that never holds more than its [`Limit`], even within a call. It charges the limit before the call to the
+/// inner source and cancels the charge if the inner source refuses.
 ///
-/// Its capacity is the lesser of the limit and the source's own; so are its free bytes. What it still holds when
-/// it is dropped is no longer charged.
+/// Its capacity is the smaller of the limit and the inner source's capacity, and so are its free bytes. When it is
+/// dropped, the memory that it still holds is no longer charged.
 #[derive(Debug)]
 pub struct Limited<S> {
-    // Dropped first, so that the bytes are back before their charge is.
+    // Dropped first, so that the memory is returned before the limit is credited.
     inner: S,
     account: Account,
 }
 
-/// Invariant: the limit is charged with the bytes of `held`.
+/// Invariant: `limit` is charged with the bytes of `held`.
 #[derive(Debug)]
 struct Account {
     limit: Limit,
@@ -100,7 +100,7 @@ impl Drop for Account {
 }
 
 impl<S> Limited<S> {
-    /// Puts a source under a limit, which other sources may share.
+    /// Wraps a source with a limit, which other sources may share.
     pub fn new(inner: S, limit: Limit) -> Self {
         Self {
             inner,
@@ -111,20 +111,19 @@ impl<S> Limited<S> {
         }
     }
 
-    /// The limit.
+    /// Returns the limit.
     #[must_use]
     pub fn limit(&self) -> &Limit {
         &self.account.limit
     }
 
-    /// The source below.
+    /// Returns the inner source.
     #[must_use]
     pub fn inner(&self) -> &S {
         &self.inner
     }
 
-    /// The source below, for calls that the wrapper knows nothing of. What is called on it past the wrapper, the wrapper
-    /// does not see.
+    /// Returns the inner source for calls that the wrapper does not support. The wrapper does not see these calls.
     #[doc(hidden)]
     pub fn inner_mut(&mut self) -> &mut S {
         &mut self.inner

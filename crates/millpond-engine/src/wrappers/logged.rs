@@ -1,4 +1,4 @@
-//! Every call to a source, shown to a sink.
+//! A wrapper that passes every call to a callback.
 
 use super::CallKind;
 use crate::error::SourceError;
@@ -7,39 +7,39 @@ use std::fmt;
 
 /// One call to a source and its outcome. Addresses and sizes are in bytes.
 ///
-/// Nothing is formatted before someone asks, by `Display`.
+/// The text is formatted only on demand, by `Display`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SourceEvent<'a> {
-    /// A segment was asked for; where it lies.
+    /// A segment was requested.
     Take {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: u64,
-        /// First address.
+        /// First address of the segment.
         outcome: Result<u64, &'a SourceError>,
     },
-    /// A segment was given back.
+    /// A segment was returned.
     Give {
         /// First address.
         address: u64,
-        /// Bytes.
+        /// Size in bytes.
         bytes: u64,
     },
-    /// Addresses were asked for; where they lie.
+    /// Addresses were requested.
     Reserve {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: u64,
-        /// First address.
+        /// First address reserved.
         outcome: Result<u64, &'a SourceError>,
     },
-    /// Addresses were given back.
+    /// Addresses were returned.
     Release {
         /// First address.
         address: u64,
-        /// Bytes.
+        /// Size in bytes.
         bytes: u64,
     },
-    /// Pages were asked for.
+    /// Pages were requested.
     Commit {
         /// First address of the part.
         address: u64,
@@ -47,49 +47,49 @@ pub enum SourceEvent<'a> {
         bytes: u64,
         /// Bytes of each handle.
         handle_bytes: u64,
-        /// Whether they came.
+        /// Whether the call succeeded.
         outcome: Result<(), &'a SourceError>,
     },
-    /// Pages were given back.
+    /// Pages were released.
     Decommit {
         /// First address of the part.
         address: u64,
         /// Bytes of the part.
         bytes: u64,
-        /// Handles there were.
+        /// Number of handles released.
         handles: u64,
     },
-    /// Pages were to move.
+    /// A move of pages was requested.
     Move {
-        /// First address they were at.
+        /// First address before the move.
         from: u64,
-        /// First address they were to go to.
+        /// First address after the move.
         to: u64,
-        /// Bytes.
+        /// Size in bytes.
         bytes: u64,
-        /// Handles that moved.
+        /// Number of handles moved.
         outcome: Result<u64, &'a SourceError>,
     },
-    /// The end of a stream's work was marked.
+    /// An event was recorded at the end of a stream's work.
     RecordEvent {
         /// The stream.
         stream: u32,
-        /// The mark.
+        /// The event.
         event: Event,
     },
-    /// A stream was made to wait.
+    /// A stream was made to wait for an event.
     WaitEvent {
         /// The stream.
         stream: u32,
-        /// What it waits for.
+        /// The event.
         event: Event,
     },
-    /// The device was waited for.
+    /// The host waited for the device.
     Synchronize,
 }
 
 impl SourceEvent<'_> {
-    /// The kind of call.
+    /// Returns the kind of call.
     #[must_use]
     pub fn kind(&self) -> CallKind {
         match self {
@@ -106,7 +106,7 @@ impl SourceEvent<'_> {
         }
     }
 
-    /// Why the call failed, if it did.
+    /// Returns the error of a failed call.
     #[must_use]
     pub fn error(&self) -> Option<&SourceError> {
         match self {
@@ -163,11 +163,11 @@ impl fmt::Display for SourceEvent<'_> {
     }
 }
 
-/// A source that shows every call, once it is done, to a sink of the caller's.
+/// A source that passes every call to a callback after the call has finished.
 ///
-/// A panic in the sink propagates to the caller. Memory that the call took is lost until the source is dropped. The panic
-/// leaves an [`Engine`](crate::Engine) over the source half changed, so the engine must not be used again. A pool detects this
-/// and stops using its engine.
+/// A panic in the callback propagates to the caller. Memory that the call took is lost until the source is dropped. The
+/// panic leaves an [`Engine`](crate::Engine) over the source half changed, so the engine must not be used again. A pool
+/// detects this and stops using its engine.
 ///
 /// ```
 /// use millpond_engine::{Logged, Simulated, Source, SourceEvent};
@@ -194,26 +194,25 @@ impl<S: fmt::Debug, F> fmt::Debug for Logged<S, F> {
 }
 
 impl<S, F: FnMut(&SourceEvent<'_>)> Logged<S, F> {
-    /// Shows every call from now on to `sink`.
+    /// Wraps a source and passes every call to `sink`.
     pub fn new(inner: S, sink: F) -> Self {
         Self { inner, sink }
     }
 
-    /// The source below.
+    /// Returns the inner source.
     #[must_use]
     pub fn inner(&self) -> &S {
         &self.inner
     }
 
-    /// The source below, for calls that the wrapper knows nothing of. What is called on it past the wrapper, the wrapper
-    /// does not see.
+    /// Returns the inner source for calls that the wrapper does not support. The wrapper does not see these calls.
     #[doc(hidden)]
     pub fn inner_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 }
 
-/// An address in a range, for showing: a part may be named that no range has.
+/// Returns an address in a range, for display. Wraps around, because a caller may name a part outside the range.
 fn at(range: &Range, offset: u64) -> u64 {
     range.address().wrapping_add(offset)
 }
