@@ -1,10 +1,10 @@
-//! One behaviour suite, run on every policy.
+//! Runs one suite of behaviour tests on every policy.
 
 mod support;
 
 use support::suite::{account, compaction, exhaustion, faults, placement, repeats, streams};
 
-/// Makes a module of tests for each policy, and the list of those it has made them for.
+/// Creates a module of tests for each policy, and the list of the tested policies.
 macro_rules! policy_behaviour {
     ($($module:ident $name:literal),* $(,)?) => {
         const TESTED: &[&str] = &[$($name),*];
@@ -72,7 +72,7 @@ macro_rules! policy_behaviour {
     };
 }
 
-// A new policy gets a line here.
+// Every new policy needs a line here.
 policy_behaviour! {
     millpond "millpond",
     planned "planned",

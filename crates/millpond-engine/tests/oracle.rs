@@ -1,5 +1,5 @@
-//! Random programs: every address against a naive model where there is one, and every policy against the
-//! account the driver keeps.
+//! Random programs. Compares every address with a naive model if there is one, and every policy with the driver's own
+//! counts.
 
 mod support;
 
@@ -34,7 +34,7 @@ fn torch_conf() -> impl Strategy<Value = TorchConf> {
     })
 }
 
-/// Settings under which memory goes back at nearly every tick, and not all of the device may be had.
+/// Settings that return memory at nearly every tick and limit the share of the device.
 fn retain_conf() -> impl Strategy<Value = RetainConf> {
     let amount = || {
         prop_oneof![
@@ -54,7 +54,7 @@ fn retain_conf() -> impl Strategy<Value = RetainConf> {
     )
 }
 
-/// Settings under which pages move and handles shrink all the time, with little to stop it.
+/// Settings that move pages and shrink handles nearly without limits.
 fn millpond_conf() -> impl Strategy<Value = MillpondConf> {
     let pages = || (1u64..9).prop_map(|pages| pages << 21);
     (pages(), pages(), 0u64..3, 0u64..1000, retain_conf()).prop_map(
@@ -128,7 +128,7 @@ proptest! {
 proptest! {
     #![proptest_config(cases(48))]
 
-    /// Blocks never overlap, memory changes streams only in order, and every figure is exact.
+    /// Blocks never overlap, memory changes streams only in order, and every count is exact.
     #[test]
     fn no_program_breaks_a_policy(capacity in capacity(), faults in faults(), hold in any::<bool>(), program in program(160)) {
         for policy in policies::names() {
@@ -142,7 +142,7 @@ proptest! {
         }
     }
 
-    /// The same where `millpond` moves whatever it can, and gives it back soon.
+    /// The same with settings under which `millpond` moves as much as possible and returns memory early.
     #[test]
     fn no_program_breaks_moving(conf in millpond_conf(), capacity in capacity(), faults in faults(), program in program(400)) {
         let settings = Settings { millpond: conf, ..Settings::default() };

@@ -1,4 +1,4 @@
-//! Programs that repeat a step, and programs that nearly do, under `planned`.
+//! Programs that repeat a step, exactly or nearly, under `planned`.
 
 mod support;
 
@@ -10,25 +10,25 @@ use support::driver::{Driver, request};
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// One allocation of a step: bytes, stream, and allocations until its free.
+/// One allocation of a step: bytes, stream, and number of allocations until its free.
 type Slot = (u64, u32, usize);
 
-/// Something that goes otherwise in one round.
+/// A deviation from the step in one round.
 #[derive(Clone, Debug)]
 enum Odd {
-    /// A block more, held for so many allocations.
+    /// An additional block, held for this many allocations.
     More(u64, u32, usize),
-    /// A block less.
+    /// A missing block.
     Less,
-    /// A block held for longer.
+    /// A block that is held for longer.
     Late(usize),
-    /// Freed after another stream used it.
+    /// A block that is freed after another stream used it.
     Used(u32),
     Release,
     Mark,
 }
 
-/// Runs a step over and over; answers the addresses of each round.
+/// Runs a step repeatedly. Returns the addresses of each round.
 fn repeat(driver: &mut Driver, step: &[Slot], rounds: usize, odd: &[(usize, usize, Odd)]) -> Vec<Vec<u64>> {
     let mut ends: Vec<(usize, u64, Option<u32>)> = Vec::new();
     let mut now = 0;
@@ -73,7 +73,7 @@ fn repeat(driver: &mut Driver, step: &[Slot], rounds: usize, odd: &[(usize, usiz
     all
 }
 
-/// A forward and a backward pass: what comes first is freed last, with scratch in between.
+/// A forward and a backward pass. The first blocks are freed last, with scratch blocks in between.
 fn training(layers: usize) -> Vec<Slot> {
     let half = 2 * layers;
     let forward = (0..layers).flat_map(|layer| {
@@ -118,7 +118,7 @@ fn a_marked_step_is_planned_at_once() {
     let marks: Vec<_> = (0..9).map(|round| (round, 0, Odd::Mark)).collect();
     let addresses = repeat(&mut driver, &step, 9, &marks);
     assert_eq!(addresses[4], addresses[5]);
-    // Six allocations are too few to be found without the program's word.
+    // A step of six allocations is too short to be found without marks.
     let before = *driver.engine.meter();
     repeat(&mut driver, &step, 2, &[]);
     assert_eq!(*driver.engine.meter(), before);
@@ -165,14 +165,14 @@ fn a_plan_that_serves_nobody_is_let_go_with_time() {
     repeat(&mut driver, &step, 6, &[]);
     let reserved = |driver: &Driver| driver.engine.stats().reserved.current;
     let before = reserved(&driver);
-    // Every round asks something of it: it stays.
+    // Every round uses the plan, so the plan is kept.
     let calls = *driver.engine.meter();
     for _ in 0..9 {
         driver.tick(60);
         repeat(&mut driver, &step, 1, &[]);
     }
     assert_eq!((reserved(&driver), *driver.engine.meter()), (before, calls));
-    // The default keeps memory for 64 ticks; then the plan goes, and its memory when nobody has used that either.
+    // By default memory is kept for 64 ticks. Then the plan is dropped, and later its unused memory is returned.
     for _ in 0..6 {
         driver.tick(60);
     }
@@ -188,7 +188,7 @@ fn a_program_that_changes_gets_the_plans_memory_back() {
     let mut driver = Driver::new("planned", Simulated::new());
     repeat(&mut driver, &training(40), 5, &[]);
     let peak = driver.engine.stats().reserved.peak;
-    // The same bytes in all, in other blocks.
+    // The same total size in different blocks.
     let other: Vec<Slot> = (0..60).map(|n| (9 * MIB + n * 256, 0, 8)).collect();
     repeat(&mut driver, &other, 1, &[]);
     assert!(
@@ -210,7 +210,7 @@ fn a_plan_gives_way_where_memory_is_short() {
         .expect("nothing else lives");
 }
 
-/// A program's step as a plan knows it.
+/// Converts a program's step to a step of a plan.
 fn step_of(step: &[Slot]) -> Step {
     let slots = step
         .iter()
@@ -236,7 +236,7 @@ fn a_saved_plan_is_followed_from_its_steps_first_return() {
     assert_eq!(addresses[2], addresses[3]);
 }
 
-/// A driver of `planned` that has the plan of a step, and is not to ask for another.
+/// Creates a driver of `planned` with the plan of a step. Solving another plan is an error.
 fn with_plan_of(step: &[Slot]) -> Driver {
     struct Unasked;
     impl Planner for Unasked {
@@ -257,13 +257,13 @@ fn with_plan_of(step: &[Slot]) -> Driver {
 fn a_saved_plan_waits_for_its_whole_step() {
     let step = training(150);
     let mut driver = with_plan_of(&step);
-    // The end of the step comes by itself, when there is no room for the plan yet.
+    // The end of the step occurs on its own before the plan can start.
     repeat(&mut driver, &step[step.len() - 300..], 1, &[]);
     let addresses = repeat(&mut driver, &step, 5, &[]);
     assert!(addresses[1..].windows(2).all(|pair| pair[0] == pair[1]));
 }
 
-/// Refuses to solve anything.
+/// A planner that never solves a plan.
 struct Idle;
 
 impl Planner for Idle {
@@ -314,7 +314,7 @@ fn odd() -> impl Strategy<Value = Vec<(usize, usize, Odd)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// The driver holds every answer against its own account: no overlap, no missing wait, no byte lost.
+    /// The driver compares every result with its own records: no overlap, no missing wait, no lost byte.
     #[test]
     fn whatever_goes_otherwise_no_block_overlaps_and_no_byte_is_lost(step in slots(), odd in odd(), hold in any::<bool>()) {
         let device = if hold { Simulated::new().hold_events() } else { Simulated::new() };

@@ -1,4 +1,4 @@
-//! What sets each policy apart, in figures worked out by hand from its rules.
+//! Tests of each policy's rules, with figures computed by hand.
 
 mod support;
 
@@ -6,7 +6,7 @@ use millpond_engine::{Fault, Simulated};
 use support::driver::{Driver, request};
 use support::suite::{KIB, MIB, limited, unlimited};
 
-/// Allocates on stream 0 and answers the bytes of the block.
+/// Allocates on stream 0. Returns the size of the block in bytes.
 fn bytes_of(driver: &mut Driver, bytes: u64) -> u64 {
     driver.allocate(request(bytes, 0, 0)).expect("served");
     driver.live.last().map_or(0, |b| b.bytes())
@@ -25,7 +25,7 @@ fn bfc_doubles_its_regions() {
     };
     assert_eq!(after(&mut driver, 1000), 2 * MIB);
     assert_eq!(after(&mut driver, 2 * MIB), 6 * MIB);
-    // 8 MiB is next; doubled until the request fits, it stays there for the region after.
+    // The next region would be 8 MiB. It is doubled until the request fits, and the size stays for the region after it.
     assert_eq!(after(&mut driver, 20 * MIB), (6 + 32) * MIB);
     assert_eq!(after(&mut driver, 20 * MIB), (6 + 32 + 32) * MIB);
 }
@@ -79,7 +79,7 @@ fn rmm_pool_grows_by_what_it_has() {
     let mut driver = limited("rmm-pool", 9 * MIB);
     bytes_of(&mut driver, 6 * MIB);
     bytes_of(&mut driver, MIB);
-    // 6 MiB are refused, half of that is not.
+    // 6 MiB are refused, but half of that is not.
     assert_eq!(reserved(&driver), 9 * MIB);
 }
 
@@ -91,7 +91,7 @@ fn rmm_pool_takes_from_another_stream_with_one_wait() {
     assert_eq!(driver.engine.meter().calls.event_record, 1);
     assert_eq!(driver.allocate(request(MIB, 2, 0)), Ok(first));
     assert_eq!(driver.engine.meter().cross_stream_waits, 1);
-    // The rest is still stream 1's.
+    // The remainder still belongs to stream 1.
     assert_eq!(driver.allocate(request(2 * MIB, 1, 0)), Ok(first + MIB));
     assert_eq!(driver.engine.meter().cross_stream_waits, 1);
 }

@@ -1,26 +1,26 @@
-//! What lies behind addresses: physical bytes with numbers of their own, which go where pages go.
+//! The simulated contents of addresses: each physical byte has a number that moves with its page.
 //!
-//! A block whose numbers change has lost its content, whatever its address says.
+//! A block whose numbers change has lost its content, even if its address is the same.
 
 use std::collections::BTreeMap;
 
-/// A stretch of physical bytes: offset from where was asked, bytes, first number.
+/// A range of physical bytes: offset from the start of the query, bytes, first number.
 pub(crate) type Stretch = (u64, u64, u64);
 
-/// A memory that is only numbers.
+/// The numbers behind all addresses.
 #[derive(Default)]
 pub(crate) struct Contents {
-    /// First address to end and first number.
+    /// Start address to end address and first number.
     parts: BTreeMap<u64, (u64, u64)>,
-    /// Page handles and plain segments, which go only whole: first address to end.
+    /// Page handles and plain segments, which are only released whole: start address to end address.
     units: BTreeMap<u64, u64>,
     next: u64,
-    /// Changes so far.
+    /// Number of changes so far.
     pub(crate) changes: u64,
 }
 
 impl Contents {
-    /// New bytes, in units of so many.
+    /// Maps new bytes in units of `unit` bytes.
     pub(crate) fn map(&mut self, address: u64, bytes: u64, unit: u64) {
         self.changes += 1;
         self.parts.insert(address, (address + bytes, self.next));
@@ -30,7 +30,7 @@ impl Contents {
         }
     }
 
-    /// These bytes go, and the units they came in.
+    /// Unmaps these bytes and their units.
     pub(crate) fn unmap(&mut self, address: u64, bytes: u64) {
         self.changes += 1;
         self.cut(address);
@@ -47,7 +47,7 @@ impl Contents {
         });
     }
 
-    /// These bytes go elsewhere, and keep their numbers.
+    /// Moves these bytes to another address. They keep their numbers.
     pub(crate) fn carry(&mut self, from: u64, to: u64, bytes: u64) {
         let stretches = self.at(from, bytes);
         let units = self.units.range(from..from + bytes);
@@ -72,7 +72,7 @@ impl Contents {
         }
     }
 
-    /// What lies behind some addresses; stretches that go on in each other are one.
+    /// Returns the contents of an address range. Adjacent ranges with consecutive numbers are merged.
     pub(crate) fn at(&self, address: u64, bytes: u64) -> Vec<Stretch> {
         let end = address + bytes;
         let first = self
@@ -99,7 +99,7 @@ impl Contents {
         found
     }
 
-    /// Bytes of the units in which none of these blocks lies: first address to end.
+    /// Returns the bytes of the units that overlap none of these blocks. `blocks` maps start to end addresses.
     pub(crate) fn unused(&self, blocks: &BTreeMap<u64, u64>) -> u64 {
         let used = |start: u64, end: u64| {
             let last = blocks.range(..end).next_back();

@@ -1,4 +1,4 @@
-//! Runs programs on an engine and holds each answer against an independent account.
+//! Runs programs on an engine and compares each result with independent records.
 
 use super::contents::Stretch;
 use super::program::Op;
@@ -9,23 +9,23 @@ use millpond_engine::{
 };
 use std::collections::BTreeMap;
 
-/// An engine with everything it was asked and answered.
+/// An engine with a record of its calls.
 pub(crate) struct Driver {
     pub(crate) engine: Engine<Watch>,
     pub(crate) live: Vec<Block>,
-    /// Blocks in callers' hands or waiting for a stream: address to end.
+    /// Blocks that are held by callers or wait for a stream: start address to end address.
     taken: BTreeMap<u64, u64>,
-    /// What lies behind each of them, and the changes of memory at which that was last looked at.
+    /// The contents of each of these blocks, and the number of changes when they were last checked.
     contents: BTreeMap<u64, Vec<Stretch>>,
     changes: u64,
     requested: Gauge,
     allocated: Gauge,
     active: Gauge,
-    /// Whether the last block lay where an earlier one had been.
+    /// Whether the last block reused the memory of an earlier one.
     pub(crate) reused: bool,
 }
 
-/// A request as the tests write it.
+/// Creates a request in short form.
 pub(crate) fn request(bytes: u64, stream: u32, group: u32) -> Request {
     Request {
         bytes,
@@ -58,7 +58,7 @@ impl Driver {
         }
     }
 
-    /// Allocates, keeps the block and answers its address.
+    /// Allocates and keeps the block. Returns its address.
     pub(crate) fn allocate(&mut self, request: Request) -> Result<u64, AllocError> {
         let outcome = self.engine.allocate(request);
         self.forget_passed();
@@ -92,7 +92,7 @@ impl Driver {
         Ok(address)
     }
 
-    /// Frees the live block at this position.
+    /// Frees the live block at this index.
     pub(crate) fn free(&mut self, index: usize, uses: &[u32]) {
         let block = self.live.remove(index);
         let (address, bytes) = (block.address(), block.bytes());
@@ -121,7 +121,7 @@ impl Driver {
         self.agree();
     }
 
-    /// Compacts, and holds what is said of it against what the device has.
+    /// Compacts and compares the result with the state of the device.
     pub(crate) fn compact(&mut self) -> Compaction {
         let (held, waiting) = (self.engine.source().held, self.engine.deferred().bytes());
         let told = self.engine.compact();
@@ -132,7 +132,7 @@ impl Driver {
         assert_eq!(told.returned(), held - source.held);
         assert_eq!((told.waited, told.allocated), (waiting, self.allocated.current));
         assert_eq!(told.allocated + told.shared + told.kept, told.reserved_after);
-        // The pages of rmm-arena only stand for one block of an unknown size, which goes back only whole.
+        // The pages of rmm-arena represent one block of unknown size, which is only returned whole.
         if self.engine.policy().name() != "rmm-arena" {
             assert_eq!(told.kept, source.contents.unused(&self.taken), "{told}");
         }
@@ -152,7 +152,7 @@ impl Driver {
         self.agree();
     }
 
-    /// Runs one call; answers the address it was given.
+    /// Runs one call. Returns the address of the allocated block, if any.
     pub(crate) fn step(&mut self, op: &Op) -> Option<u64> {
         match op {
             Op::Alloc { bytes, stream, group } => {
@@ -184,7 +184,7 @@ impl Driver {
         program.iter().map(|op| self.step(op)).collect()
     }
 
-    /// What waited for a stream and does no more can be handed out.
+    /// Removes the blocks that no longer wait for a stream, because they may be allocated again.
     fn forget_passed(&mut self) {
         let held = self.live.iter().map(|b| (b.address(), b.bytes()));
         let held = held.chain(self.engine.deferred().blocks());
@@ -193,7 +193,7 @@ impl Driver {
             .retain(|address, _| self.taken.contains_key(address));
     }
 
-    /// Asserts that the engine's account and the policy's layout are those of the blocks handed out.
+    /// Asserts that the engine's counts and the policy's layout match the allocated blocks.
     fn agree(&mut self) {
         self.engine.check();
         self.active
@@ -225,7 +225,7 @@ impl Driver {
         assert_eq!(live, self.taken.iter().map(|(a, e)| e - a).sum::<u64>());
     }
 
-    /// Asserts that no block has lost what lay in it.
+    /// Asserts that no block has lost its contents.
     fn keep_contents(&mut self) {
         let source = self.engine.source();
         if source.contents.changes == self.changes {

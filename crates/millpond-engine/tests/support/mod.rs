@@ -1,4 +1,4 @@
-//! What the engine's tests share.
+//! Shared code of the engine's tests.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub(crate) mod contents;

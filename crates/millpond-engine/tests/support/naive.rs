@@ -1,4 +1,4 @@
-//! Deliberately naive models, written from the published rules: vectors, linear scans, no shared code.
+//! Naive models written from the published rules: vectors, linear scans, no shared code.
 
 pub(crate) mod device;
 pub(crate) mod rmm_pool;
@@ -7,17 +7,17 @@ pub(crate) mod torch_native;
 
 use super::program::Op;
 
-/// A model of a policy, as far as addresses show it.
+/// A model of a policy that predicts addresses.
 pub(crate) trait Naive {
-    /// Where a request goes; none if it is refused.
+    /// Returns the address for a request, or `None` if it is refused.
     fn allocate(&mut self, bytes: u64, stream: u32, group: u32) -> Option<u64>;
-    /// Takes back what was handed out at an address.
+    /// Frees the block at an address.
     fn free(&mut self, address: u64);
-    /// Gives back what is not used.
+    /// Returns unused memory to the device.
     fn release(&mut self);
 }
 
-/// Runs a program on a model; events pass at once, but are looked at only when memory is asked for.
+/// Runs a program on a model. Events complete at once, but they are only checked when memory is requested.
 pub(crate) fn run(model: &mut dyn Naive, program: &[Op]) -> Vec<Option<u64>> {
     let mut live: Vec<u64> = Vec::new();
     let mut waiting: Vec<u64> = Vec::new();

@@ -1,4 +1,4 @@
-//! Programs of calls, written out or drawn at random.
+//! Programs of calls, fixed or random.
 
 use proptest::prelude::*;
 
@@ -10,17 +10,17 @@ pub(crate) enum Op {
         stream: u32,
         group: u32,
     },
-    /// Frees the live block at this position, wrapped around, after these streams used it too.
+    /// Frees the live block at this index, modulo their number, after these streams also used it.
     Free {
         index: usize,
         uses: Vec<u32>,
     },
-    /// Lets every recorded event pass.
+    /// Completes every recorded event.
     Complete,
     Release,
     Compact,
     Step,
-    /// So many ticks pass.
+    /// Advances the time by this number of ticks.
     Tick(u32),
 }
 
@@ -30,7 +30,7 @@ impl Op {
     }
 }
 
-/// Sizes from nothing to 4 GiB, each power of two as likely as the next, and round ones, where rules change.
+/// Sizes from zero to 4 GiB. Every power of two is equally likely, and sizes at which rules change are included.
 pub(crate) fn size() -> impl Strategy<Value = u64> {
     let any_size = (0u32..=32, any::<u64>()).prop_map(|(log, random)| {
         let least = (1u64 << log) >> 1;
@@ -64,8 +64,8 @@ pub(crate) fn program(calls: usize) -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(op(), 1..calls)
 }
 
-/// A fixed program that looks random: small, middling and large blocks on three streams and in two pools,
-/// several waiting for other streams, with a release in between.
+/// A fixed program that resembles a random one: small, medium and large blocks on three streams and in two pools.
+/// Several blocks wait for other streams, and some calls release memory.
 pub(crate) fn fixed(calls: u64) -> Vec<Op> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut next = move |below: u64| {
@@ -95,7 +95,7 @@ pub(crate) fn fixed(calls: u64) -> Vec<Op> {
     (0..calls).map(one).collect()
 }
 
-/// The same with compactions and ticks in between.
+/// The same with compactions and ticks.
 pub(crate) fn fixed_with_ticks(calls: u64) -> Vec<Op> {
     let mixed = |(at, op): (u64, Op)| match at {
         _ if at % 23 == 22 => vec![op, Op::Compact],

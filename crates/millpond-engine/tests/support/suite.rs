@@ -1,4 +1,4 @@
-//! What every policy must do, whatever its rules.
+//! Tests that every policy must pass.
 
 pub(crate) mod account;
 pub(crate) mod compaction;
@@ -14,23 +14,23 @@ use millpond_engine::Simulated;
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// What a policy does not do by its own rules.
+/// The abilities in which policies differ by their rules.
 #[derive(Clone, Copy)]
 pub(crate) struct Abilities {
-    /// Keeps freed blocks for reuse.
+    /// Whether the policy keeps freed blocks for reuse.
     pub(crate) caches: bool,
-    /// Gives memory back to the source before it ends.
+    /// Whether the policy returns memory to the source before it is dropped.
     pub(crate) gives_back: bool,
-    /// Looks again at its free blocks after waiting for the device.
+    /// Whether the policy searches its free blocks again after a wait for the device.
     pub(crate) looks_again: bool,
 }
 
 pub(crate) fn abilities(policy: &str) -> Abilities {
     Abilities {
         caches: policy != "none",
-        // RMM's pools return memory when they are destroyed and not before.
+        // RMM's pools return memory only when they are destroyed.
         gives_back: !matches!(policy, "rmm-pool" | "rmm-arena"),
-        // pytorch#189504: PyTorch waits, and asks only the driver again.
+        // After its wait, PyTorch only asks the driver again (pytorch#189504).
         looks_again: !policy.starts_with("torch-"),
     }
 }

@@ -1,9 +1,9 @@
-//! A device that knows which stream's work is ordered after which.
+//! A simulated device that records the order of work between streams.
 //!
-//! Every stream has a clock that ticks with each use of memory. A stream has *seen* another up to some
-//! tick if its later work starts after that; events carry what their stream had seen, waits hand it on,
-//! and what the host has waited for is seen by all. By the contract of
-//! [`Supply`](millpond_engine::Supply) the calls that give back or move memory wait for the device.
+//! Every stream has a clock that advances with each use of memory. A stream has *seen* another stream up to a clock
+//! value if its later work starts after that point. An event holds the clocks that its stream had seen, and a wait
+//! passes them on. All streams have seen the work for which the host has waited. By the contract of
+//! [`Supply`](millpond_engine::Supply), the calls that return or move memory wait for the device.
 
 use super::contents::Contents;
 use millpond_engine::{Event, Range, Segment, Simulated, Source, SourceError};
@@ -19,20 +19,20 @@ fn join(into: &mut Clocks, from: &Clocks) {
     }
 }
 
-/// A simulated device under watch.
+/// A simulated device with checks.
 pub(crate) struct Watch {
     pub(crate) device: Simulated,
     now: Clocks,
     seen: BTreeMap<u32, Clocks>,
     events: HashMap<Event, Clocks>,
     host: RefCell<Clocks>,
-    /// Bytes it has given and not got back, counted here on its own.
+    /// Bytes that the device has provided and not got back, counted independently.
     pub(crate) held: u64,
     pub(crate) peak_held: u64,
-    /// Calls that take or commit, and calls that can fail.
+    /// Number of calls that take or commit, and number of calls that can fail.
     pub(crate) taking_calls: u64,
     pub(crate) failing_calls: u64,
-    /// Memory freed and not handed out again: first address, end, who used it last and when.
+    /// Memory that was freed and not allocated again: start, end, and the clocks of its last users.
     freed: Vec<(u64, u64, Clocks)>,
     pub(crate) contents: Contents,
 }
@@ -54,7 +54,7 @@ impl Watch {
         }
     }
 
-    /// The last use of some memory by these streams ends here.
+    /// Records the end of the last use of some memory by these streams.
     pub(crate) fn freed(&mut self, address: u64, bytes: u64, streams: impl IntoIterator<Item = u32>) {
         let mut users = Clocks::new();
         for stream in streams {
@@ -65,7 +65,8 @@ impl Watch {
         self.freed.push((address, address + bytes, users));
     }
 
-    /// A stream gets some memory: asserts that its work starts after every earlier use.
+    /// Records that a stream gets some memory. Asserts that its work starts after every earlier use. Returns whether
+    /// the memory was used before.
     pub(crate) fn handed_out(&mut self, address: u64, bytes: u64, taker: u32) -> bool {
         let end = address + bytes;
         let mut reused = false;

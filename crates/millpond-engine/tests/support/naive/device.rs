@@ -1,4 +1,4 @@
-//! A device with ever higher addresses, as the simulated one documents itself.
+//! A device with ascending addresses, as the documentation of the simulated device describes.
 
 pub(crate) struct Device {
     pub(crate) capacity: Option<u64>,
@@ -15,7 +15,7 @@ impl Device {
         }
     }
 
-    /// Uses up memory, if there is enough.
+    /// Charges memory if there is enough. Returns whether there was.
     pub(crate) fn charge(&mut self, bytes: u64) -> bool {
         let fits = self.capacity.is_none_or(|c| self.used + bytes <= c);
         if fits {
@@ -24,7 +24,7 @@ impl Device {
         fits
     }
 
-    /// New addresses.
+    /// Returns new addresses.
     pub(crate) fn addresses(&mut self, bytes: u64) -> u64 {
         let unit = if bytes >= 2 << 20 { 2 << 20 } else { 512 };
         let start = self.next.div_ceil(unit) * unit;
@@ -32,7 +32,7 @@ impl Device {
         start
     }
 
-    /// A segment with memory behind it.
+    /// Returns a segment backed by memory.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<u64> {
         self.charge(bytes).then(|| self.addresses(bytes))
     }

@@ -1,4 +1,4 @@
-//! RMM's pool, from its rules: address-ordered lists, walked.
+//! A model of RMM's pool, from its rules, with linear scans of address-ordered lists.
 
 use super::Naive;
 use super::device::Device;
@@ -7,7 +7,7 @@ use super::device::Device;
 struct Block {
     address: u64,
     bytes: u64,
-    /// Starts an upstream block: never joined to what lies before it.
+    /// Whether the block starts an upstream block, so that it is never joined with the previous one.
     head: bool,
 }
 
@@ -69,7 +69,7 @@ impl NaiveRmm {
         }
     }
 
-    /// A block, and the list that gets what remains of it.
+    /// Returns a block, and the list that gets the remainder.
     fn find(&mut self, group: usize, own: usize, size: u64) -> Option<(Block, usize)> {
         let pool = &mut self.pools[group];
         if let Some(block) = pool.lists[own].take(size) {

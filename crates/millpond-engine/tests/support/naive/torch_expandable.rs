@@ -1,7 +1,6 @@
-//! PyTorch's allocator with expandable segments, from the rules in its notes.
+//! A model of PyTorch's allocator with expandable segments, from the rules in its notes.
 //!
-//! A range is a set of mapped handles and a list of live blocks; everything else is worked out anew each
-//! time it is wanted.
+//! A range is a set of mapped handles and a list of live blocks. Everything else is computed each time it is needed.
 
 use super::Naive;
 use super::device::Device;
@@ -17,7 +16,7 @@ struct Range {
     bytes: u64,
     handle: u64,
     mapped: BTreeSet<u64>,
-    /// Address and end.
+    /// Start and end address of each live block.
     live: Vec<(u64, u64)>,
 }
 
@@ -29,7 +28,7 @@ enum State {
 }
 
 impl Range {
-    /// Its blocks in address order: state, address, end.
+    /// Returns its blocks in address order: state, start, end.
     fn blocks(&self) -> Vec<(State, u64, u64)> {
         let mut cuts = BTreeSet::from([self.base, self.base + self.bytes]);
         for (start, end) in &self.live {
@@ -79,7 +78,7 @@ impl NaiveExpandable {
         }
     }
 
-    /// Free blocks of a pool as (bytes, address, bytes it could grow to), smallest first.
+    /// Returns the free blocks of a pool as (bytes, address, bytes after possible growth), smallest first.
     fn free_blocks(&self, pool: (u32, u32, bool)) -> Vec<(u64, u64, u64)> {
         let mut found = Vec::new();
         for range in self.ranges.iter().filter(|r| r.pool == pool) {
@@ -111,11 +110,11 @@ impl NaiveExpandable {
         Some(chosen.1)
     }
 
-    /// Maps what is missing at the lowest place with room; none when memory runs out.
+    /// Maps the missing part at the lowest place with room. Returns `None` if memory runs out.
     fn expand(&mut self, pool: (u32, u32, bool), size: u64) -> Option<u64> {
         let mut place = None;
         for (number, range) in self.ranges.iter().enumerate().filter(|(_, r)| r.pool == pool) {
-            // Starts at an unmapped block, or the free one before it.
+            // The place starts at an unmapped block or at the free block before it.
             let blocks = range.blocks();
             for at in 0..blocks.len() {
                 let starts = blocks[at].0 == State::Unmapped
@@ -201,7 +200,7 @@ impl Naive for NaiveExpandable {
             });
             let unmapped = before - range.mapped.len() as u64;
             *used -= unmapped * handle;
-            // A range that never had memory stays for the next try.
+            // A range that never had memory is kept for the next attempt.
             unmapped == 0 || !range.mapped.is_empty()
         });
     }

@@ -1,4 +1,4 @@
-//! PyTorch's allocator without expandable segments, from the rules in its notes.
+//! A model of PyTorch's allocator without expandable segments, from the rules in its notes.
 
 use super::Naive;
 use super::device::Device;
@@ -19,7 +19,7 @@ pub(crate) struct NaiveTorch {
     conf: TorchConf,
     device: Device,
     segments: u32,
-    /// In no order.
+    /// Unordered.
     blocks: Vec<Block>,
 }
 
@@ -48,7 +48,7 @@ impl NaiveTorch {
         self.blocks.remove(at);
     }
 
-    /// The best fit of one pool among its free blocks.
+    /// Returns the index of the best fit among the free blocks of one pool.
     fn best_fit(&self, pool: (u32, u32, bool), bytes: u64) -> Option<usize> {
         (0..self.blocks.len())
             .filter(|at| {
@@ -82,7 +82,7 @@ impl NaiveTorch {
     }
 }
 
-/// Block sizes, for both of PyTorch's modes.
+/// Returns the block size for a request, for both of PyTorch's modes.
 pub(crate) fn rounded(conf: &TorchConf, bytes: u64) -> u64 {
     if bytes < 512 {
         return 512;
@@ -165,7 +165,7 @@ impl Naive for NaiveTorch {
         let at = self.blocks.iter().position(|b| b.address == address && !b.free);
         let mut block = self.blocks.remove(at.expect("a live block"));
         block.free = true;
-        // Twice, for a neighbour on either side.
+        // Two passes, for one neighbour on each side.
         for _ in 0..2 {
             let touching = self.blocks.iter().position(|b| {
                 let joins = b.address + b.bytes == block.address || block.address + block.bytes == b.address;

@@ -1,4 +1,4 @@
-//! The account. The driver holds every figure against its own after each call.
+//! Tests of the counts. The driver compares every count with its own after each call.
 
 use super::super::driver::request;
 use super::super::program::fixed;

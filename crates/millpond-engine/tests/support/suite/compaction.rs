@@ -1,5 +1,5 @@
-//! Memory that goes back, at once or with time. The driver holds after each call that every block lies where it lay,
-//! with what lay in it.
+//! Tests of memory that is returned at once or after some time. After each call, the driver checks that every block
+//! keeps its address and its contents.
 
 use super::super::driver::{Driver, request};
 use super::super::program::{fixed, fixed_with_ticks};
@@ -30,7 +30,7 @@ pub(crate) fn blocks_keep_their_places_and_contents(policy: &str) {
     }
 }
 
-/// Most blocks of three streams go: what is left is what lives, and what shares a handle or segment with it.
+/// Frees most blocks of three streams. The memory that stays holds live blocks or shares a handle or segment with them.
 pub(crate) fn only_what_lives_holds_memory(policy: &str) {
     let mut driver = unlimited(policy);
     for at in 0..120u64 {
@@ -69,7 +69,7 @@ pub(crate) fn what_could_go_back_goes(policy: &str) {
 pub(crate) fn nothing_that_lives_keeps_nothing(policy: &str) {
     for mut driver in [unlimited(policy), limited(policy, 400 * MIB)] {
         let program = fixed(400);
-        // Private pools of the others are given back by their own rules.
+        // The policies have their own rules for returning the memory of private pools.
         let program: Vec<_> = program
             .into_iter()
             .filter(|op| !op.is_in_a_private_pool())
@@ -114,7 +114,7 @@ pub(crate) fn a_compacted_pool_serves_on(policy: &str) {
         driver.free(1, &[]);
     }
     driver.compact();
-    // What went back serves a large block in one piece.
+    // The returned memory serves a large block in one piece.
     let bytes = if abilities(policy).gives_back {
         100 * MIB
     } else {
@@ -125,7 +125,7 @@ pub(crate) fn a_compacted_pool_serves_on(policy: &str) {
     driver.free_all();
 }
 
-/// Whatever a policy does with time, it takes nothing from a block, and counts what it gives back.
+/// The passing of time never changes a block, and returned memory is counted.
 pub(crate) fn time_changes_no_block(policy: &str) {
     for mut driver in [unlimited(policy), limited(policy, 300 * MIB)] {
         driver.run(&fixed_with_ticks(700));

@@ -1,4 +1,4 @@
-//! A device that is full.
+//! Tests on a full device.
 
 use super::super::driver::{Driver, request};
 use super::super::program::fixed;
@@ -15,7 +15,7 @@ fn largest_hole(driver: &Driver) -> u64 {
     largest
 }
 
-/// Allocates until it is refused.
+/// Allocates until a request is refused.
 fn fill(driver: &mut Driver, bytes: u64) -> AllocError {
     loop {
         if let Err(error) = driver.allocate(request(bytes, 0, 0)) {
@@ -28,7 +28,7 @@ pub(crate) fn the_refusal_tells_the_state(policy: &str) {
     let mut driver = limited(policy, 256 * MIB);
     let bytes = 5 * MIB;
     let error = fill(&mut driver, bytes);
-    // rmm-arena by its rules uses half of the device, pow2 rounds 5 MiB to 8.
+    // By their rules, rmm-arena uses half of the device, and pow2 rounds 5 MiB up to 8.
     assert!(driver.live.len() >= 24, "{} blocks", driver.live.len());
     let stats = *driver.engine.stats();
     assert_eq!(stats.refusals, 1);
@@ -62,7 +62,7 @@ pub(crate) fn waiting_blocks_serve_when_nothing_else_does(policy: &str) {
     }
 }
 
-/// The device asserts that nothing is asked of it meanwhile that takes a wait.
+/// The device asserts that no call needs a wait during the capture.
 pub(crate) fn nothing_waits_while_a_stream_is_captured(policy: &str) {
     let device = Simulated::new().with_capacity(Some(256 * MIB)).hold_events();
     let mut driver = Driver::new(policy, device);
@@ -76,7 +76,7 @@ pub(crate) fn nothing_waits_while_a_stream_is_captured(policy: &str) {
     let held = matches!(outcome, Err(AllocError::Source(SourceError::Held { .. })));
     assert!(held, "{outcome:?}");
     assert_eq!(driver.engine.deferred().len(), 1, "it waits on");
-    // By its rules rmm-arena waits at such a free: its source sees to it that nothing comes of that.
+    // By its rules rmm-arena waits at such a free. Its source makes this wait have no effect.
     if abilities(policy).caches && policy != "rmm-arena" {
         driver.free(0, &[]);
         driver
@@ -112,7 +112,7 @@ pub(crate) fn small_blocks_of_all_streams_give_way_too(policy: &str) {
         .expect("nothing else is in use");
 }
 
-/// The watch asserts it at each call that takes memory.
+/// The watched device asserts this at each call that takes memory.
 pub(crate) fn capacity_is_never_passed(policy: &str) {
     for mib in [1, 3, 40, 200] {
         let mut driver = limited(policy, mib * MIB);

@@ -1,15 +1,15 @@
-//! A device whose calls fail, each in turn.
+//! Tests on a device whose calls fail, one after another.
 
 use super::super::driver::{Driver, request};
 use super::super::program::{Op, fixed, fixed_with_ticks};
 use super::{MIB, abilities};
 use millpond_engine::{AllocError, Fault, Simulated};
 
-/// Calls that take memory, and calls that can fail.
+/// Number of calls that take memory, and number of calls that can fail.
 type Calls = (u64, u64);
 
-/// Runs a program, and shows that all memory is accounted for and more is served after it; answers the
-/// calls the program made.
+/// Runs a program and checks that all memory is accounted for and that later requests are served. Returns the number of
+/// calls that the program made.
 fn survives(policy: &str, program: &[Op], device: Simulated) -> Calls {
     let mut driver = Driver::new(policy, device);
     driver.run(program);
@@ -69,7 +69,7 @@ pub(crate) fn a_driver_error_at_each_call_between_compactions_and_ticks(policy: 
     survives_errors(policy, &fixed_with_ticks(120));
 }
 
-/// What is not a lack of memory is told apart from it; a policy may also get round it.
+/// Errors other than a lack of memory are reported as such. A policy may also work around them.
 pub(crate) fn a_driver_error_is_told_as_such(policy: &str) {
     let device = Simulated::new().with_faults((0..3000).map(|n| Fault::DriverErrorAt(n, 700)));
     let mut driver = Driver::new(policy, device);

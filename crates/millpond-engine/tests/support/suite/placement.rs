@@ -1,4 +1,4 @@
-//! Where blocks lie.
+//! Tests of the addresses of blocks.
 
 use super::super::driver::request;
 use super::super::program::fixed;
@@ -13,7 +13,7 @@ pub(crate) fn alignment(policy: &str) {
                 align,
                 ..request(bytes, 0, 0)
             };
-            // The driver checks the address of what is served.
+            // The driver checks the address of each allocated block.
             match driver.allocate(asked) {
                 Ok(_) => {}
                 Err(AllocError::Alignment { align: named, most }) => {

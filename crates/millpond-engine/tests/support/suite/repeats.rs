@@ -1,4 +1,4 @@
-//! A block that comes back and is asked for again.
+//! Tests of a block that is freed and requested again.
 
 use super::MIB;
 use crate::support::driver::request;
@@ -9,7 +9,7 @@ fn engine(policy: &str, capacity: u64) -> Engine<Simulated> {
     Engine::new(policy, Simulated::new().with_capacity(Some(capacity)))
 }
 
-/// Numbers that look drawn, the same each time.
+/// Deterministic random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -21,11 +21,11 @@ impl Dice {
     }
 }
 
-/// The same program on two engines, of which one is asked whether it would repeat itself.
+/// The same program on two engines. One of them uses `repeat`.
 struct Twins {
     quick: Engine<Simulated>,
     told: Engine<Simulated>,
-    /// What lives in either, with what it was asked for.
+    /// The live blocks of both engines, with their request.
     live: Vec<(Block, Block, Request)>,
     repeats: usize,
 }
@@ -41,7 +41,7 @@ impl Twins {
         }
     }
 
-    /// The last block comes back, and something is asked for.
+    /// Frees the last block and makes a request.
     fn turn(&mut self, request: Request) {
         let Some((one, other, before)) = self.live.pop() else {
             return;

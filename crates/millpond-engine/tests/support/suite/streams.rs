@@ -1,5 +1,5 @@
-//! Memory that several streams use. The driver asserts after each allocation that the block's last use
-//! comes before its stream's next work.
+//! Tests of memory that several streams use. After each allocation, the driver asserts that the last use of the memory
+//! comes before the next work of the block's stream.
 
 use super::super::driver::{Driver, request};
 use super::{MIB, abilities, limited};
