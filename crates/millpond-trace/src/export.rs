@@ -1,14 +1,15 @@
-//! Recordings in other tools' formats: any [`History`] is written as what a viewer or profiler of the field reads.
+//! Writes a recording in the formats of other tools. Any [`History`] can be written as a file for a viewer or profiler.
 //!
 //! ```text
-//!  History   --events-->  allocations and frees that agree with each other, of one device or a stretch of time
-//!                 |--> written as they come:  perfetto  snapshot  heaptrack  chrome  csv  recording
+//!  History   --events-->  consistent allocations and frees of one device or one time range
+//!                 |--> written in order:      perfetto  snapshot  heaptrack  chrome  csv  recording
 //!                 |--> summed up by stack:    pprof  speedscope  folded  dhat
 //!                 '--> held in memory:        traces
 //! ```
 //!
-//! Events are never held but for a replay: what a writer keeps is the live blocks, the stacks and the sums of its format. Names and tags
-//! come from files of strangers, so control characters in them become blanks, and those longer than any format is at ease with are cut.
+//! Events are held in memory only for a replay. A writer keeps the live blocks, the stacks and the sums of its format.
+//! Names and tags come from untrusted files. Control characters in them are replaced by spaces, and names that are too
+//! long for other tools are cut.
 
 mod chrome;
 mod csv;
@@ -36,32 +37,34 @@ use crate::history::{History, HistoryError, Symbols};
 use crate::recording::{RecordingError, Row};
 use std::io::{self, Write};
 
-/// Which blocks a profile counts.
+/// The blocks that a profile counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum At {
-    /// Those that lived when most bytes were asked for at once.
+    /// The blocks that were live when the most bytes were requested at once.
     #[default]
     Peak,
-    /// All that there ever were.
+    /// All blocks of the recording.
     Total,
-    /// Those that still lived at the end.
+    /// The blocks that were still live at the end.
     End,
 }
 
-/// What of a recording is written, and how.
+/// The part of a recording to write, and how to write it.
 #[derive(Clone, Copy, Default)]
 pub struct ExportOptions<'a> {
     /// Which blocks a profile counts.
     pub at: At,
-    /// Only what is on this device; -1 is the host.
+    /// Writes only the events on this device. -1 is the host.
     pub device: Option<i32>,
-    /// Nothing before, in nanoseconds since the recording began; blocks that lived then are allocated there.
+    /// The start of the time range, in nanoseconds since the recording began. Blocks that are live at the start appear
+    /// as allocated there.
     pub from: Option<u64>,
-    /// Nothing after.
+    /// The end of the time range.
     pub to: Option<u64>,
-    /// At most so many of the last events of each device, in a snapshot.
+    /// Maximum number of events of each device in a snapshot. The last events are kept.
     pub last: Option<u64>,
-    /// Told now and then how many rows of all were walked; a format may take several walks.
+    /// A callback that regularly receives the number of rows visited and the number of all rows. A format may visit the
+    /// rows several times.
     pub progress: Option<&'a dyn Fn(u64, u64)>,
 }
 
@@ -77,44 +80,45 @@ impl std::fmt::Debug for ExportOptions<'_> {
     }
 }
 
-/// What was written.
+/// The result of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exported {
-    /// Events that went into it.
+    /// Number of events that the file contains.
     pub events: u64,
-    /// What of the recording is not in it, in words that follow on "lost: "; empty where nothing is.
+    /// The parts of the recording that the file does not contain, as phrases that follow "lost: ". Empty if nothing is
+    /// lost.
     pub lost: Vec<String>,
 }
 
-/// A recording that could not be written in another format.
+/// Why a recording could not be written in another format.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
-    /// The recording could not be walked.
+    /// The recording could not be read.
     #[error(transparent)]
     History(#[from] HistoryError),
-    /// The system did not take what was written.
+    /// The output could not be written.
     #[error("the result cannot be written: {0}")]
     Io(#[from] io::Error),
-    /// Rows of a recording could not be put together.
+    /// Rows of a recording could not be encoded.
     #[error(transparent)]
     Recording(#[from] RecordingError),
-    /// Nothing is there to write; what was asked for stands behind.
+    /// The recording has no events for the options. The field describes them.
     #[error("the recording has no memory events{0}")]
     Nothing(String),
-    /// There is more of it than a trace has numbers for.
+    /// The recording has more allocations than a trace can number.
     #[error("the recording has more than {limit} allocations; take a stretch of it")]
     TooMany {
-        /// How many a trace can have.
+        /// Maximum number of allocations of a trace.
         limit: u32,
     },
 }
 
-/// Walks what the options ask for, as events that agree with each other: a free repeats its allocation's facts, keyframes are resolved.
-/// Answers what is lost in the recording itself.
+/// Calls `each` for the events that the options select. The events are consistent: a free repeats the facts of its
+/// allocation, and keyframes are resolved. Returns what the recording itself lacks.
 ///
 /// # Errors
-/// The recording cannot be walked any more, or `each` failed.
+/// Returns an error if the recording can no longer be read or if `each` fails.
 pub fn walk(
     history: &History,
     options: &ExportOptions<'_>,
@@ -138,7 +142,8 @@ pub fn walk(
 /// Writes a recording in another format.
 ///
 /// # Errors
-/// It cannot be walked, nothing of it was asked for, or the system does not take what is written.
+/// Returns an error if the recording cannot be read, if the options select no event, or if the output cannot be
+/// written.
 pub fn export(
     history: &History,
     symbols: &dyn Symbols,

@@ -1,5 +1,6 @@
-//! A chrome trace, which most viewers of traces open: what was live and reserved as counters, each block's life as an asynchronous slice, and
-//! `[memory]` events as `torch.profiler` writes them, which is how such a file is read back.
+//! Writes a chrome trace, which most trace viewers open. Live and reserved bytes are counters, and the lifetime of each
+//! block is an asynchronous slice. `[memory]` events have the form that `torch.profiler` writes, so that the file can
+//! be read back.
 
 use super::events::{Event, Source};
 use super::stacks::clean;
@@ -31,7 +32,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
     })
 }
 
-/// Bytes of a pool.
+/// The byte counts of a pool.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     requested: u64,
@@ -109,7 +110,7 @@ impl File<'_, '_> {
             "ph": phase, "cat": "memory", "id": format!("{:#x}", row.id), "name": name, "pid": pid, "tid": 0,
             "ts": time, "args": {"requested": row.requested, "allocated": row.bytes},
         }))?;
-        // Of the profiler's types of devices 0 is the CPU and 1 is CUDA.
+        // In the profiler, device type 0 is the CPU and 1 is CUDA.
         self.write(&json!({
             "ph": "i", "s": "t", "name": "[memory]", "pid": pid, "tid": 0, "ts": time, "args": {
                 "Total Reserved": reserved, "Total Allocated": live, "Bytes": bytes as i64, "Addr": address,
@@ -138,7 +139,7 @@ impl File<'_, '_> {
     }
 }
 
-/// Microseconds with the nanoseconds behind the point.
+/// Converts nanoseconds to microseconds with a fraction.
 fn micros(nanos: u64) -> Value {
     match nanos % 1_000 {
         0 => json!(nanos / 1_000),

@@ -1,4 +1,4 @@
-//! Millpond CSV of all devices in one file.
+//! Writes Millpond CSV with all devices in one file.
 
 use super::events::{Event, Source};
 use super::stacks::clean;
@@ -10,7 +10,7 @@ use crate::recording::Kind;
 use crate::{Action, header};
 use std::io::Write;
 
-/// The policy of all pools, if they have the same.
+/// Returns the policy of all pools if they have the same.
 fn policy(source: &Source<'_>) -> Option<String> {
     let pools = source.history.definitions.pools();
     let (_, first) = pools.first()?;
@@ -74,7 +74,7 @@ pub(super) fn action(event: &Event<'_>) -> Option<Action> {
     })
 }
 
-/// Numbers for pools: those in their names, where these are of private pools, and their places on their devices where not.
+/// Returns numbers for pools: the numbers in the names of private pools, and otherwise the index on the device.
 pub(super) fn pools(source: &Source<'_>) -> Map<u32, (u64, u64)> {
     let mut of_device: Map<i32, u64> = Map::default();
     let mut numbers = Map::default();

@@ -1,4 +1,5 @@
-//! A profile of DHAT, as valgrind's `dh_view.html` opens it: for each stack all bytes, the most at once, those at the peak and at the end.
+//! Writes a DHAT profile for valgrind's `dh_view.html`: for each stack all bytes, the maximum at once, and the bytes at
+//! the peak and at the end.
 
 use super::events::Source;
 use super::profile::Profile;
@@ -58,7 +59,7 @@ fn micros(nanos: i128) -> u64 {
     u64::try_from(nanos.max(0) / 1_000).unwrap_or(u64::MAX)
 }
 
-/// As the viewer takes a frame apart: an address, the function, its place in brackets.
+/// Formats a frame as the viewer parses it: an address, the function, and its location in parentheses.
 fn line(frame: &Frame, number: u32) -> String {
     let place = match (frame.file.as_str(), frame.line) {
         ("", _) => String::new(),

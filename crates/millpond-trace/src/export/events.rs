@@ -1,8 +1,9 @@
-//! A recording's rows as events that agree with each other, so that no writer has to wonder.
+//! Converts the rows of a recording to consistent events, so that writers need no checks of their own.
 //!
-//! Guaranteed to writers: a free repeats all of its allocation, where and by whom it was made included; what ends has begun, once; a block
-//! that waits for streams has been given back before. Keyframes are resolved: where they contradict what was known, the blocks of which
-//! events are missing begin or end there. What was live when the chosen stretch begins is allocated at its beginning.
+//! A free repeats all facts of its allocation, including its time and origin. Every block that ends has begun, and ends
+//! once. A block that waits for streams has been freed before. Keyframes are resolved: if one contradicts the known
+//! state, blocks with missing events begin or end there. Blocks that are live at the start of the selected time range
+//! are allocated at the start.
 
 use super::{ExportError, ExportOptions};
 use crate::hash::Map;
@@ -10,39 +11,40 @@ use crate::history::{Flow, History, Symbols};
 use crate::recording::{Gauge, Kind, Row};
 use std::cell::Cell;
 
-/// Rows between two words on progress.
+/// Number of rows between two progress reports.
 const PROGRESS: u64 = 1 << 16;
-/// The bytes that a live block takes: an entry here and one in the exporter's table, and as much again while the tables grow.
+/// Bytes for each live block: an entry here and one in the exporter's table, doubled because the tables grow.
 const LIVING: u64 = 2 * size_of::<(u64, Row)>() as u64 + 40;
 
 /// One event.
 pub(super) struct Event<'a> {
-    /// Of a kind between [`Kind::Alloc`] and [`Kind::Step`]; one that ends a block has its allocation's facts.
+    /// A row of a kind between [`Kind::Alloc`] and [`Kind::Step`]. A row that ends a block has the facts of its
+    /// allocation.
     pub(super) row: Row,
-    /// When its block was allocated.
+    /// The time when its block was allocated.
     pub(super) began: u64,
-    /// What a mark says.
+    /// The text of a mark.
     pub(super) text: Option<&'a str>,
 }
 
-/// A recording, and what of it was asked for.
+/// A recording and the selected part of it.
 pub(super) struct Source<'a> {
     pub(super) history: &'a History,
     pub(super) symbols: &'a dyn Symbols,
     pub(super) options: &'a ExportOptions<'a>,
-    /// What the last walk met with.
+    /// Counts of the last walk.
     told: Cell<Told>,
-    /// The bytes that the exporter keeps for the events.
+    /// Bytes that the exporter keeps for the events.
     kept: Cell<u64>,
 }
 
-/// What does not go together in a recording, counted.
+/// Counts of inconsistencies in a recording.
 #[derive(Clone, Copy, Default)]
 struct Told {
     unknown: u64,
     mended: u64,
     lost: u64,
-    /// Events of pools and devices: marks and steps are of all.
+    /// Number of events of pools and devices. Marks and steps do not count, because they belong to all.
     memory: u64,
 }
 
@@ -61,17 +63,18 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Adds to the bytes that the exporter keeps for the events. The walk ends with an error when they exceed the recording's allowance.
+    /// Adds to the bytes that the exporter keeps for the events. The walk ends with an error when they exceed the
+    /// recording's allowance.
     pub(super) fn keep(&self, bytes: u64) {
         self.kept.set(self.kept.get().saturating_add(bytes));
     }
 
-    /// The device of a pool; -1 where it is not known.
+    /// Returns the device of a pool, or -1 if it is unknown.
     pub(super) fn device(&self, pool: u32) -> i32 {
         self.history.definitions.pool(pool).map_or(-1, |pool| pool.device)
     }
 
-    /// What a device is called.
+    /// Returns the name of a device.
     pub(super) fn device_name(device: i32) -> String {
         match device {
             -1 => "host".to_owned(),
@@ -79,7 +82,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// What a pool is called, its device included.
+    /// Returns the name of a pool, including its device.
     pub(super) fn pool_name(&self, number: u32) -> String {
         let Some(pool) = self.history.definitions.pool(number) else {
             return "unknown pool".to_owned();
@@ -95,20 +98,20 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// A fact about the recording.
+    /// Returns a fact about the recording.
     pub(super) fn fact(&self, name: &str) -> Option<&str> {
         let found = self.history.facts.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| value.as_str())
     }
 
-    /// The recorded program.
+    /// Returns the name of the recorded program.
     pub(super) fn program(&self) -> &str {
         self.fact("program")
             .filter(|name| !name.is_empty())
             .unwrap_or("program")
     }
 
-    /// The recorded process; 1 where it is not known.
+    /// Returns the process id of the recorded program, or 1 if it is unknown.
     pub(super) fn pid(&self) -> i32 {
         self.fact("pid")
             .and_then(|pid| pid.parse().ok())
@@ -116,13 +119,13 @@ impl<'a> Source<'a> {
             .unwrap_or(1)
     }
 
-    /// When the recording began, in nanoseconds since 1970; 0 where it is not known.
+    /// Returns the start of the recording in nanoseconds since 1970, or 0 if it is unknown.
     pub(super) fn start(&self) -> u64 {
         let seconds = self.fact("start").and_then(|start| start.parse::<f64>().ok());
         seconds.map_or(0, |seconds| (seconds.clamp(0.0, 9e9) * 1e9) as u64)
     }
 
-    /// What was asked for, in words that follow on "no events".
+    /// Describes the selected part, as a phrase that follows "no events".
     pub(super) fn asked_for(&self) -> String {
         let mut asked = String::new();
         if let Some(device) = self.options.device {
@@ -134,12 +137,12 @@ impl<'a> Source<'a> {
         asked
     }
 
-    /// Whether the last walk met with no event of any pool or device that was asked for.
+    /// Returns whether the last walk met no event of the selected pools and devices.
     pub(super) fn is_empty(&self) -> bool {
         self.told.get().memory == 0
     }
 
-    /// What every format lacks because the recording itself does.
+    /// Returns what every format lacks because the recording itself lacks it.
     pub(super) fn lost(&self) -> Vec<String> {
         let told = self.told.get();
         let counts = [
@@ -158,7 +161,7 @@ impl<'a> Source<'a> {
         some.map(|(count, what)| format!("{count} {what}")).collect()
     }
 
-    /// Walks the events that were asked for, in order.
+    /// Calls `each` for the selected events, in order.
     pub(super) fn walk(
         &self,
         mut each: impl FnMut(&Event<'_>) -> Result<(), ExportError>,
@@ -207,24 +210,24 @@ impl<'a> Source<'a> {
     }
 }
 
-/// All that callers hold, as a keyframe lists it.
+/// All blocks that callers hold, as listed by a keyframe.
 struct Keyframe {
     time: u64,
     rows: u64,
     found: Map<u64, Row>,
 }
 
-/// Rows in, events out.
+/// Converts rows to events.
 struct Sorted<'a, 's, E> {
     source: &'a Source<'s>,
     each: &'a mut E,
     live: Map<u64, Row>,
-    /// Blocks given back that streams still use.
+    /// Blocks that were freed but that streams still use.
     waiting: Map<u64, Row>,
-    /// Bytes of each pool, while nothing is told yet.
+    /// Bytes of each pool before the selected time range begins.
     reserved: Map<u32, u64>,
     keyframe: Option<Keyframe>,
-    /// Whether the chosen stretch has begun.
+    /// Whether the selected time range has begun.
     open: bool,
     told: Told,
 }
@@ -243,7 +246,7 @@ impl<E: FnMut(&Event<'_>) -> Result<(), ExportError>> Sorted<'_, '_, E> {
             {
                 keyframe.found.insert(row.id, *row);
             }
-            // Those of other devices count too: they say whether the list is whole.
+            // Rows of other devices also count, because the count shows whether the list is complete.
             if let Some(keyframe) = &mut self.keyframe {
                 keyframe.rows = keyframe.rows.saturating_sub(1);
             }
@@ -292,7 +295,7 @@ impl<E: FnMut(&Event<'_>) -> Result<(), ExportError>> Sorted<'_, '_, E> {
             }
             Kind::Lost => self.told.lost = self.told.lost.saturating_add(row.id),
             Kind::Reserve | Kind::Release | Kind::Refused | Kind::Mark | Kind::Gauge | Kind::Step => {}
-            // Definitions and the end concern no writer.
+            // Definitions and the end are not passed to writers.
             _ => return Ok(()),
         }
         self.tell(*row, row.time, text)
@@ -317,7 +320,7 @@ impl<E: FnMut(&Event<'_>) -> Result<(), ExportError>> Sorted<'_, '_, E> {
         self.tell(row, began, None)
     }
 
-    /// A block ends: the event has its allocation's facts, and its own time and thread.
+    /// Ends a block. The event has the facts of the allocation with its own time and thread.
     fn end(&mut self, row: &Row, block: Row) -> Result<(), ExportError> {
         if row.kind == Kind::FreeRequested {
             self.waiting.insert(row.id, block);
@@ -332,7 +335,7 @@ impl<E: FnMut(&Event<'_>) -> Result<(), ExportError>> Sorted<'_, '_, E> {
     }
 
     fn unknown(&mut self, row: &Row) -> Result<(), ExportError> {
-        // What began before the stretch and is not known is no loss of it.
+        // A block that began before the time range and is unknown is not a loss.
         self.told.unknown += u64::from(self.open && row.id != 0);
         Ok(())
     }
@@ -346,7 +349,7 @@ impl<E: FnMut(&Event<'_>) -> Result<(), ExportError>> Sorted<'_, '_, E> {
         (self.each)(&Event { row, began, text })
     }
 
-    /// The chosen stretch begins: what there is by then is told as if it came about there.
+    /// Begins the selected time range. The state at that time is written as if it was created there.
     fn begin(&mut self) -> Result<(), ExportError> {
         self.open = true;
         let time = self.source.options.from.unwrap_or(0);
@@ -381,13 +384,13 @@ impl<E: FnMut(&Event<'_>) -> Result<(), ExportError>> Sorted<'_, '_, E> {
         Ok(())
     }
 
-    /// Holds what is known against the keyframe that has come in.
+    /// Compares the known state with a complete keyframe.
     fn resolve(&mut self) -> Result<(), ExportError> {
         let Some(mut keyframe) = self.keyframe.take() else {
             return Ok(());
         };
         let time = keyframe.time;
-        // A list that was cut says nothing of what is not in it.
+        // An incomplete list says nothing about blocks that it does not contain.
         if keyframe.rows == 0 {
             let mut gone: Vec<u64> = self.live.keys().copied().collect();
             gone.retain(|id| !keyframe.found.contains_key(id));
@@ -425,7 +428,7 @@ impl<E: FnMut(&Event<'_>) -> Result<(), ExportError>> Sorted<'_, '_, E> {
 }
 
 impl Source<'_> {
-    /// Whether a row is of the device that was asked for, or of none.
+    /// Returns whether a row belongs to the selected device, or to no device.
     fn chosen(&self, row: &Row) -> bool {
         let Some(device) = self.options.device else {
             return true;

@@ -1,5 +1,5 @@
-//! Folded stacks: `root;caller;function 4096` on each line, as flame graphs are drawn from. `flamegraph.pl`, speedscope, Perfetto and
-//! inferno read them.
+//! Writes folded stacks: `root;caller;function 4096` on each line, the input of flame graphs. `flamegraph.pl`,
+//! speedscope, Perfetto and inferno read them.
 
 use super::events::Source;
 use super::profile::{Profile, counted};
@@ -30,7 +30,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
     })
 }
 
-/// The root first, and no `;` but between frames.
+/// Formats a stack with the root first. `;` occurs only between frames.
 fn line(source: &Source<'_>, origin: super::stacks::Origin) -> String {
     let frames = source.frames(origin);
     let names: Vec<String> = frames
@@ -39,7 +39,7 @@ fn line(source: &Source<'_>, origin: super::stacks::Origin) -> String {
         .map(|frame| frame.function.replace(';', ":"))
         .collect();
     let line = names.join(";");
-    // A line that begins with it would be a comment.
+    // A line that starts with this character would be a comment.
     match line.strip_prefix('#') {
         Some(rest) => format!("_{rest}"),
         None => line,

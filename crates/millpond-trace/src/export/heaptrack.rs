@@ -1,5 +1,5 @@
-//! Text as heaptrack's interpreter writes it, version 3, for `heaptrack_print` and its window. All numbers are hexadecimal, all tables are
-//! told of as they are first used.
+//! Writes the text format of heaptrack's interpreter, version 3, for `heaptrack_print` and the graphical viewer. All
+//! numbers are hexadecimal. Every table entry is written before its first use.
 
 use super::events::Source;
 use super::stacks::{Numbers, Origin, clean};
@@ -9,7 +9,7 @@ use crate::history::Frame;
 use crate::recording::{Gauge, Kind};
 use std::io::{self, Write};
 
-/// What the reader takes a page for: resident memory is told in pages.
+/// The page size assumed by the reader. Resident memory is given in pages.
 const PAGE: u64 = 4096;
 
 pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported, ExportError> {
@@ -59,12 +59,12 @@ struct File<'a, 's> {
     source: &'a Source<'s>,
     out: &'a mut dyn Write,
     strings: Numbers<String>,
-    /// Instruction pointers: each has one frame here.
+    /// Instruction pointers. Each has one frame here.
     frames: Numbers<Frame>,
-    /// A frame and its caller's node.
+    /// Pairs of a frame and its caller's node.
     nodes: Numbers<(u32, u32)>,
     stacks: Map<Origin, u32>,
-    /// Allocations of the same size and stack.
+    /// Pairs of a size and a stack.
     classes: Numbers<(u64, u32)>,
     ms: u64,
 }
@@ -95,7 +95,7 @@ impl File<'_, '_> {
         Ok(class)
     }
 
-    /// The node of the innermost frame; nodes count from 1, and 0 is the caller of the outermost.
+    /// Returns the node of the innermost frame. Nodes are numbered from 1, and 0 is the caller of the outermost frame.
     fn stack(&mut self, origin: Origin) -> io::Result<u32> {
         if let Some(node) = self.stacks.get(&origin) {
             return Ok(*node);
@@ -129,7 +129,7 @@ impl File<'_, '_> {
         Ok(number + 1)
     }
 
-    /// Counts from 1.
+    /// Returns the number of a string, counted from 1.
     fn string(&mut self, text: &str) -> io::Result<u32> {
         let (number, new) = self.strings.of(text.to_owned());
         if new {

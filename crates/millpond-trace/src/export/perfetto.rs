@@ -1,5 +1,5 @@
-//! Track events of Perfetto, as its viewer opens them and its trace processor answers questions about: counters of each pool and device on
-//! one axis, allocations with their stacks weighted by bytes, marks, steps and refusals.
+//! Writes track events for Perfetto's viewer and trace processor: counters of each pool and device on one axis,
+//! allocations with their stacks weighted by bytes, marks, steps and refusals.
 
 use super::events::{Event, Source};
 use super::protobuf::Message;
@@ -21,7 +21,7 @@ mod field {
     pub(super) const TRACK_DESCRIPTOR: u32 = 60;
 }
 
-/// The sequence begins, and what is interned is of it.
+/// Flag of the first packet of a sequence, which clears the interned data.
 const CLEARED: u64 = 1;
 const NEEDS_STATE: u64 = 2;
 const BYTES: u64 = 3;
@@ -32,13 +32,13 @@ const END: u64 = 2;
 const INSTANT: u64 = 3;
 const COUNTER: u64 = 4;
 
-/// What a track is of; the numbers of tracks are made of these and of what they are of.
+/// The subject of a track. The number of a track is derived from this value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Track {
     Process,
     Device(i32),
     Pool(u32),
-    /// Allocations of a pool.
+    /// The allocations of a pool.
     Allocations(u32),
     OfPool(u32, Counted),
     OfDevice(i32, Counted),
@@ -46,7 +46,7 @@ enum Track {
     Marks,
 }
 
-/// What a counter counts.
+/// The quantity of a counter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Counted {
     Requested,
@@ -111,7 +111,7 @@ struct File<'a, 's> {
     frames: Numbers<Frame>,
     names: Numbers<String>,
     paths: Numbers<String>,
-    /// What each counter stands at.
+    /// The current value of each counter.
     sums: Map<Track, u64>,
     begun: bool,
 }
@@ -145,7 +145,8 @@ impl File<'_, '_> {
         }
     }
 
-    /// A slice of no length, for weights are of slices, with its stack, its bytes and what is known of the block.
+    /// Writes an allocation as a slice of zero length, because only slices have weights. It has the stack, the bytes
+    /// and the known facts of the block.
     fn allocation(&mut self, event: &Event<'_>) -> Result<(), ExportError> {
         let row = &event.row;
         let track = self.track(Track::Allocations(row.pool))?;
@@ -184,13 +185,13 @@ impl File<'_, '_> {
         self.packet(row.time, &end, &Message::new())
     }
 
-    /// The number of a stack, which is told of with its frames when it is new.
+    /// Returns the number of a stack. A new stack is written with its frames.
     fn stack(&mut self, origin: Origin, interned: &mut Message) -> u64 {
         let (number, new) = self.stacks.of(origin);
         let id = u64::from(number) + 1;
         if new {
             let frames = self.source.frames(origin);
-            // The outermost first.
+            // The outermost frame comes first.
             let frames: Vec<u64> = frames
                 .into_iter()
                 .rev()
@@ -224,7 +225,7 @@ impl File<'_, '_> {
         id
     }
 
-    /// Adds to a pool's counter and to its device's.
+    /// Adds to the counters of a pool and of its device.
     fn count(
         &mut self,
         time: u64,
@@ -283,7 +284,7 @@ impl File<'_, '_> {
         self.packet(time, &instant, &Message::new())
     }
 
-    /// The number of a track, which is described when it is new, after the one it is part of.
+    /// Returns the number of a track. A new track is described after its parent.
     fn track(&mut self, track: Track) -> Result<u64, ExportError> {
         let parent = self.parent(track);
         let parent = match parent {
@@ -346,7 +347,7 @@ impl File<'_, '_> {
             Track::Thread(number) => {
                 let name = clean(self.source.history.definitions.thread(number));
                 let mut thread = Message::new();
-                // The thread whose number is the process's is its main thread there.
+                // In Perfetto, the thread whose number equals the process id is the main thread.
                 let tid = i64::from(number) + pid;
                 thread.signed(1, pid).signed(2, tid).text(5, &name);
                 into.message(4, &thread);
@@ -383,7 +384,7 @@ impl File<'_, '_> {
     }
 }
 
-/// The number of a text, which is told of when it is new.
+/// Returns the number of a text. A new text is written.
 fn word(words: &mut Numbers<String>, text: String, field: u32, interned: &mut Message) -> u64 {
     let (number, new) = words.of(text.clone());
     let id = u64::from(number) + 1;

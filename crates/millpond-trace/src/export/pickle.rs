@@ -1,4 +1,5 @@
-//! Pickles of plain values, written as a stream: protocol 2, and of it only what PyTorch's web viewer can read. No classes, no bytes.
+//! Writes pickles of plain values as a stream, in the part of protocol 2 that PyTorch's web viewer can read. There are
+//! no classes and no bytes.
 
 use crate::hash::Map;
 use std::io::{self, Write};
@@ -26,18 +27,18 @@ mod opcode {
     pub(super) const LONG_BINGET: u8 = b'j';
 }
 
-/// Items of a list between two marks: a reader holds as many.
+/// Number of list items between two marks. A reader holds this many at once.
 const BATCH: usize = 1000;
 
-/// A pickle in the making. What is begun is ended by its caller; dictionaries' keys and values take turns.
+/// A pickle being written. The caller ends every value that it begins. The keys and values of a dictionary alternate.
 pub(super) struct Pickle<'a> {
     out: &'a mut dyn Write,
-    /// Strings that were written, by their number in the memo.
+    /// The memo number of each string that was written.
     texts: Map<String, u32>,
     memos: u32,
 }
 
-/// A list in the making.
+/// A list being written.
 #[derive(Default)]
 pub(super) struct List {
     open: usize,
@@ -70,7 +71,7 @@ impl<'a> Pickle<'a> {
         Ok(List::default())
     }
 
-    /// To be called before each item.
+    /// Must be called before each item.
     pub(super) fn item(&mut self, list: &mut List) -> io::Result<()> {
         if list.open == BATCH {
             self.out.write_all(&[opcode::APPENDS])?;
@@ -90,7 +91,7 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// Puts what was written last into the memo, under the number that is answered.
+    /// Stores the value written last in the memo. Returns its number.
     pub(super) fn remember(&mut self) -> io::Result<u32> {
         let number = self.memos;
         self.memos += 1;
@@ -101,7 +102,7 @@ impl<'a> Pickle<'a> {
         Ok(number)
     }
 
-    /// The same object again.
+    /// Writes a reference to a stored object.
     pub(super) fn recall(&mut self, number: u32) -> io::Result<()> {
         match u8::try_from(number) {
             Ok(short) => self.out.write_all(&[opcode::BINGET, short]),
@@ -140,7 +141,7 @@ impl<'a> Pickle<'a> {
             self.out.write_all(&[opcode::BININT])?;
             self.out.write_all(&int.to_le_bytes())
         } else {
-            // As short as its sign allows.
+            // The shortest encoding that keeps the sign.
             let bytes = value.to_le_bytes();
             let sign = if value < 0 { 0xff } else { 0 };
             let mut length = bytes.len();
@@ -170,13 +171,13 @@ impl<'a> Pickle<'a> {
         self.out.write_all(&[opcode::TUPLE2])
     }
 
-    /// A key and its number.
+    /// Writes a key and its number.
     pub(super) fn number_of(&mut self, key: &str, value: u64) -> io::Result<()> {
         self.text(key)?;
         self.number(value)
     }
 
-    /// A key and its text.
+    /// Writes a key and its text.
     pub(super) fn text_of(&mut self, key: &str, value: &str) -> io::Result<()> {
         self.text(key)?;
         self.text(value)
@@ -187,7 +188,7 @@ impl<'a> Pickle<'a> {
 mod tests {
     use super::*;
 
-    /// What `pickle.dumps` of CPython writes for the same values, protocol 2.
+    /// The expected bytes are the output of CPython's `pickle.dumps` for the same values, protocol 2.
     #[test]
     fn numbers_are_as_pythons() {
         let written = |value: i128| {

@@ -1,4 +1,4 @@
-//! A profile of pprof: allocations and bytes, of all blocks and of those in use, for each stack.
+//! Writes a pprof profile: allocations and bytes of all blocks and of those in use, for each stack.
 
 use super::events::Source;
 use super::profile::{Profile, Site, counted};
@@ -22,7 +22,7 @@ mod profile_field {
     pub(super) const DEFAULT_SAMPLE_TYPE: u32 = 14;
 }
 
-/// What each sample counts: its name and unit.
+/// The name and unit of each value of a sample.
 const TYPES: [(&str, &str); 4] = [
     ("alloc_objects", "count"),
     ("alloc_space", "bytes"),
@@ -79,7 +79,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
     })
 }
 
-/// Which blocks are in use: allocated bytes have types of samples of their own.
+/// Returns the blocks that count as in use. All allocated bytes have sample types of their own.
 fn use_of(at: At) -> At {
     match at {
         At::Total | At::Peak => At::Peak,
@@ -87,18 +87,18 @@ fn use_of(at: At) -> At {
     }
 }
 
-/// What samples refer to by numbers.
+/// The tables to which samples refer by number.
 struct Tables<'a, 's> {
     source: &'a Source<'s>,
     strings: Numbers<String>,
     texts: Vec<String>,
     functions: Numbers<(String, String)>,
     locations: Numbers<Place>,
-    /// Locations and functions.
+    /// The encoded locations and functions.
     told: Message,
 }
 
-/// What a location is of.
+/// The subject of a location.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Place {
     Address(u64),
@@ -115,7 +115,7 @@ impl<'a, 's> Tables<'a, 's> {
             locations: Numbers::default(),
             told: Message::new(),
         };
-        // The format wants the empty string first.
+        // The format requires the empty string first.
         tables.string("");
         tables
     }
@@ -152,7 +152,7 @@ impl<'a, 's> Tables<'a, 's> {
         sample
     }
 
-    /// The innermost first.
+    /// Returns the locations of a site, innermost first.
     fn locations(&mut self, site: &Site) -> Vec<u64> {
         let addresses = self.source.history.definitions.stack(site.origin.stack);
         if !addresses.is_empty() {

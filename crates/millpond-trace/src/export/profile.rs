@@ -1,4 +1,4 @@
-//! A recording summed up by who asked for its blocks.
+//! Sums up a recording by the origin of its blocks.
 
 use super::events::{Event, Source};
 use super::stacks::Origin;
@@ -6,10 +6,10 @@ use super::{At, ExportError};
 use crate::hash::Map;
 use crate::recording::Kind;
 
-/// The bytes that a site takes, with its entry in the table.
+/// Bytes for a site and its entry in the table.
 const SITE: u64 = 2 * (size_of::<Site>() + size_of::<(Origin, usize)>()) as u64;
 
-/// Bytes asked for, and the blocks they are in.
+/// Requested bytes, and the number of blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sum {
     pub(super) bytes: u64,
@@ -28,19 +28,19 @@ impl Sum {
     }
 }
 
-/// What blocks of one origin came to.
+/// The sums of the blocks of one origin.
 #[derive(Clone, Debug)]
 pub(super) struct Site {
     pub(super) origin: Origin,
-    /// All there ever were.
+    /// All blocks of the recording.
     pub(super) total: Sum,
-    /// Those of the moment when they were most.
+    /// The blocks at the time of the site's own maximum.
     pub(super) most: Sum,
-    /// Those that lived at the peak of all together.
+    /// The blocks that were live at the peak of all sites together.
     pub(super) peak: Sum,
-    /// Those that live: at the end, when all is done.
+    /// The live blocks. After the last event, these are the blocks live at the end.
     pub(super) end: Sum,
-    /// How long all of them lived together, in nanoseconds: each takes off when it began, and adds when it ended.
+    /// Sum of all lifetimes in nanoseconds. Each block subtracts its start and adds its end.
     pub(super) lifetimes: i128,
 }
 
@@ -57,7 +57,7 @@ impl Site {
         }
     }
 
-    /// The blocks that a profile counts.
+    /// Returns the blocks that a profile counts.
     pub(super) fn at(&self, at: At) -> Sum {
         match at {
             At::Peak => self.peak,
@@ -67,20 +67,20 @@ impl Site {
     }
 }
 
-/// All of it.
+/// The sums of a whole recording.
 #[derive(Default)]
 pub(super) struct Profile {
-    /// In the order in which they first allocated.
+    /// The sites in the order of their first allocation.
     pub(super) sites: Vec<Site>,
     pub(super) events: u64,
-    /// When most bytes were asked for at once.
+    /// The time when the most bytes were requested at once.
     pub(super) peak_time: u64,
     /// The time of the last event.
     pub(super) end_time: u64,
 }
 
 impl Profile {
-    /// Walks twice: the peak is known only at the end.
+    /// Reads the events twice, because the peak is known only at the end.
     pub(super) fn of(source: &Source<'_>) -> Result<Self, ExportError> {
         let peak = peak(source)?;
         let mut profile = Self::default();
@@ -140,7 +140,7 @@ impl Profile {
         }
     }
 
-    /// Bytes and blocks of all sites.
+    /// Returns the bytes and blocks of all sites.
     pub(super) fn sum(&self, at: At) -> Sum {
         let mut sum = Sum::default();
         for site in &self.sites {
@@ -152,7 +152,7 @@ impl Profile {
     }
 }
 
-/// The place among all events after which most bytes were asked for at once.
+/// Returns the index of the event after which the most bytes were requested at once.
 fn peak(source: &Source<'_>) -> Result<u64, ExportError> {
     let (mut live, mut most) = (0_u64, 0);
     let (mut step, mut peak) = (0, 0);
@@ -171,7 +171,7 @@ fn peak(source: &Source<'_>) -> Result<u64, ExportError> {
     Ok(peak)
 }
 
-/// What a profile counts, in words.
+/// Describes what a profile counts.
 pub(super) fn counted(at: At) -> &'static str {
     match at {
         At::Peak => "bytes live at the peak",

@@ -1,12 +1,12 @@
-//! Protocol buffers, as much as is needed to write them: numbers, texts, messages within messages.
+//! Writes the required part of protocol buffers: numbers, texts and nested messages.
 
-/// A message in the making.
+/// A message being written.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Message {
     bytes: Vec<u8>,
 }
 
-/// How a field's value is written.
+/// The wire types of field values.
 const VARINT: u64 = 0;
 const FIXED64: u64 = 1;
 const DELIMITED: u64 = 2;
@@ -32,14 +32,14 @@ impl Message {
         self.varint(u64::from(field) << 3 | kind);
     }
 
-    /// A number without sign, or an enumeration or truth.
+    /// Writes an unsigned number, an enumeration or a truth value.
     pub(super) fn number(&mut self, field: u32, value: u64) -> &mut Self {
         self.key(field, VARINT);
         self.varint(value);
         self
     }
 
-    /// A number with sign.
+    /// Writes a signed number.
     pub(super) fn signed(&mut self, field: u32, value: i64) -> &mut Self {
         self.number(field, value as u64)
     }
@@ -58,7 +58,7 @@ impl Message {
         self.delimited(field, &message.bytes)
     }
 
-    /// Many numbers in one field.
+    /// Writes several numbers in one field.
     pub(super) fn packed(&mut self, field: u32, values: impl IntoIterator<Item = u64>) -> &mut Self {
         let mut packed = Self::new();
         for value in values {
@@ -79,7 +79,7 @@ impl Message {
 mod tests {
     use super::*;
 
-    /// The examples of the encoding's own description.
+    /// The examples of the specification of the encoding.
     #[test]
     fn numbers_and_texts_are_as_described() {
         let mut message = Message::new();

@@ -1,5 +1,5 @@
-//! A recording of Millpond's, of any recording: a stretch of time or a device of one, or one that came in another format. What names it
-//! has, and what names could be found for its addresses, go with it.
+//! Writes a Millpond recording from any recording: a time range, one device, or a recording in another format. Its
+//! names, and the names found for its addresses, are included.
 
 use super::events::Source;
 use super::{ExportError, Exported};
@@ -25,7 +25,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
         told.define(row)?;
         match (row.kind, event.text) {
             (Kind::Mark, text) => told.writer.say(row, text, None)?,
-            // A gauge's tag is what it measures, and no name.
+            // The tag of a gauge is the measured quantity, not a name.
             _ => told.writer.push(row)?,
         }
         Ok(())
@@ -40,7 +40,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
 struct Told<'a, 's, W: Write> {
     source: &'a Source<'s>,
     writer: Writer<W>,
-    /// What was said by kind and number.
+    /// The definitions written so far, by kind and number.
     defined: Map<(u8, u32), ()>,
     addresses: Map<u64, ()>,
 }
@@ -59,7 +59,7 @@ impl<W: Write> Told<'_, '_, W> {
         Ok(())
     }
 
-    /// Says what the numbers of a row mean that were not used before.
+    /// Writes definitions for the numbers of a row that were not used before.
     fn define(&mut self, row: &Row) -> Result<(), ExportError> {
         let definitions = &self.source.history.definitions;
         let at = |kind| Row::new(kind, row.time);
@@ -104,7 +104,7 @@ impl<W: Write> Told<'_, '_, W> {
         Ok(())
     }
 
-    /// What an address is called, where anybody knows.
+    /// Writes the names of an address if they are known.
     fn frames(&mut self, address: u64, time: u64) -> Result<(), ExportError> {
         if self.addresses.insert(address, ()).is_some() {
             return Ok(());
@@ -127,7 +127,7 @@ impl<W: Write> Told<'_, '_, W> {
     }
 }
 
-/// Function, file and line, one a line: a name has no line breaks of its own.
+/// Formats function, file and line on one line each. Line breaks in names are replaced.
 fn lines(frame: &Frame) -> String {
     let one = |text: &str| text.replace(['\n', '\r'], " ");
     format!("{}\n{}\n{}", one(&frame.function), one(&frame.file), frame.line)

@@ -1,30 +1,31 @@
-//! The ranges of addresses that a snapshot shows, and the blocks in them.
+//! The address ranges of a snapshot and their blocks.
 //!
-//! Where a recording tells which ranges its pools took, and every block lies in one, they are shown as they are. Where it does not, ranges
-//! are made up that hold every block there ever was: a viewer looks for the segment of each block, and must find one at any time.
+//! If a recording contains the ranges that its pools reserved, and every block lies in one, these ranges are used.
+//! Otherwise ranges are created that cover every block of the recording. A viewer looks up the segment of each block at
+//! any time, so every block needs one.
 
 use crate::hash::Map;
 use crate::recording::{Kind, Row};
 use std::collections::BTreeMap;
 
-/// Ranges that are made up begin and end at multiples of it.
+/// Created ranges begin and end at multiples of this.
 const GRAIN: u64 = 2 << 20;
-/// Where blocks are put whose address was not recorded.
+/// The first address for blocks without a recorded address.
 const NOWHERE: u64 = 0x1000_0000_0000;
-/// What the smallest of them takes.
+/// Bytes reserved for the smallest of these blocks.
 const SMALLEST: u64 = 512;
 
-/// Addresses of blocks: as recorded, or made up without overlap.
+/// The addresses of blocks, either recorded or created without overlap.
 #[derive(Default)]
 pub(super) struct Places {
     made: Map<u64, u64>,
-    /// Places that were given back, by how long they are.
+    /// Free places, by size.
     free: Map<u64, Vec<u64>>,
     end: u64,
 }
 
 impl Places {
-    /// The address of the block of an event; its place is given back where that ends it.
+    /// Returns the address of the block of an event. If the event ends the block, frees its place.
     pub(super) fn of(&mut self, row: &Row) -> u64 {
         if row.address != 0 {
             return row.address;
@@ -50,24 +51,24 @@ impl Places {
     }
 }
 
-/// How long a place is: few lengths, so that places are used again.
+/// Returns the size of a place. There are few sizes, so that places can be reused.
 fn room(row: &Row) -> u64 {
     let size = size(row).clamp(SMALLEST, 1 << 62);
     let step = (size.next_power_of_two() / 8).max(SMALLEST);
     size.next_multiple_of(step)
 }
 
-/// Bytes of a block: never fewer than were asked for.
+/// Returns the size of a block, which is at least the requested size.
 pub(super) fn size(row: &Row) -> u64 {
     row.bytes.max(row.requested)
 }
 
-/// A block at the end of the recording.
+/// A block that is live at the end of the recording.
 #[derive(Clone, Copy)]
 pub(super) struct Block {
     pub(super) row: Row,
     pub(super) address: u64,
-    /// It was given back, and streams still use it.
+    /// Whether it was freed and streams still use it.
     pub(super) waits: bool,
 }
 
@@ -77,7 +78,7 @@ impl Block {
     }
 }
 
-/// A range and its blocks, in order, without overlap.
+/// A range and its blocks, in order and without overlap.
 pub(super) struct Segment {
     pub(super) address: u64,
     pub(super) bytes: u64,
@@ -86,21 +87,21 @@ pub(super) struct Segment {
     pub(super) blocks: Vec<Block>,
 }
 
-/// Ranges of one device, as its events come.
+/// The ranges of one device, built from its events.
 #[derive(Default)]
 pub(super) struct Ranges {
-    /// What the recording says of ranges: length, pool and stream by first address.
+    /// The recorded ranges: size, pool and stream, by first address.
     known: BTreeMap<u64, (u64, u32, u32)>,
-    /// What holds every block there ever was: ends by first address.
+    /// Ranges that cover every block of the recording: end by first address.
     made: BTreeMap<u64, u64>,
-    /// A block lay outside of what was known, or what was told of ranges contradicts itself.
+    /// Whether a block lay outside the recorded ranges, or these contradict each other.
     unknown: bool,
-    /// Ranges grew and shrank by parts.
+    /// Whether ranges grew and shrank in parts.
     pub(super) paged: bool,
 }
 
 impl Ranges {
-    /// Whether the recording's own ranges hold all its blocks.
+    /// Returns whether the recorded ranges contain all blocks.
     pub(super) fn are_known(&self) -> bool {
         !self.unknown
     }
@@ -116,7 +117,7 @@ impl Ranges {
         self.known.insert(row.address, (row.bytes, row.pool, row.stream));
     }
 
-    /// Takes a range out, which may be parts of several that lie side by side.
+    /// Removes a range, which may consist of parts of several adjacent ones.
     pub(super) fn release(&mut self, row: &Row) {
         let end = row.address.saturating_add(row.bytes);
         if self
@@ -150,7 +151,7 @@ impl Ranges {
         }
     }
 
-    /// A block is there from now on.
+    /// Records a block.
     pub(super) fn block(&mut self, address: u64, bytes: u64) {
         let end = address.saturating_add(bytes);
         self.unknown |= !self.holds(address, end);
@@ -170,7 +171,7 @@ impl Ranges {
         self.made.insert(from, to);
     }
 
-    /// Whether a range lies in known ones, which may be several side by side.
+    /// Returns whether a range lies in recorded ranges, which may be several adjacent ones.
     fn holds(&self, address: u64, end: u64) -> bool {
         let mut at = address;
         while at < end {
@@ -184,7 +185,7 @@ impl Ranges {
         true
     }
 
-    /// The segments at the end with their blocks, and how many blocks have no room of their own in any.
+    /// Returns the segments at the end with their blocks, and the number of blocks that fit in none.
     pub(super) fn segments(&self, mut blocks: Vec<Block>) -> (Vec<Segment>, u64) {
         let mut segments: Vec<Segment> = Vec::new();
         let empty = |address, bytes, pool, stream| Segment {
@@ -200,7 +201,7 @@ impl Ranges {
         }
         for (&address, &(bytes, pool, stream)) in self.known.iter().filter(|_| !self.unknown) {
             match segments.last_mut() {
-                // Parts that lie side by side are one where ranges grow by parts.
+                // If ranges grow in parts, adjacent parts belong to one range.
                 Some(last)
                     if self.paged
                         && last.address.saturating_add(last.bytes) == address

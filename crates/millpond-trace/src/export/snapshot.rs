@@ -1,8 +1,9 @@
-//! A memory snapshot as `torch.cuda.memory._dump_snapshot` writes it, for PyTorch's viewers and whatever else reads those.
+//! Writes a memory snapshot in the format of `torch.cuda.memory._dump_snapshot`, for PyTorch's viewers and other tools
+//! that read it.
 //!
-//! A snapshot has a trace for each device and the state at its end. The host's memory is one more device there, the last. Viewers know
-//! blocks by their address, add up the sizes of a segment's blocks to know where they are, and look up the segment of every block: see
-//! `segments` for how that holds for any recording.
+//! A snapshot has a trace for each device and the state at its end. The host's memory is an additional device, the last
+//! one. Viewers identify blocks by address, add up the sizes of a segment's blocks to compute their positions, and look
+//! up the segment of every block. The module `segments` ensures that this works for any recording.
 
 use super::csv::pools;
 use super::events::{Event, Source};
@@ -16,19 +17,19 @@ use crate::recording::{Kind, Row};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// More devices than any machine has: those with higher numbers take the places behind.
+/// Maximum device number in the file. Devices with higher numbers are numbered after the others.
 const MOST_DEVICES: i32 = 1024;
-/// Categories with a colour of their own; the viewer has ten colours, and one is for the rest.
+/// Number of categories with a colour of their own. The viewer has ten colours, and one is for the rest.
 const MOST_CATEGORIES: u32 = 9;
-/// The category that must be there where there are any: without it one version of the viewer throws.
+/// A category that must exist if there are any. Without it, one version of the viewer throws an exception.
 const UNKNOWN: &str = "unknown";
 /// The most events of several devices that one walk gathers. A device with more events has its own walk.
 const GATHERED: u64 = 1 << 19;
 /// The bytes kept for the blocks of one origin.
 const ORIGIN: u64 = 256;
-/// The bytes that the ranges around a block take.
+/// The bytes for the ranges around a block.
 const RANGE: u64 = 64;
-/// The largest integer that the viewer takes for what it is.
+/// The largest integer that the viewer represents exactly.
 const EXACT: u64 = 1 << 53;
 
 pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported, ExportError> {
@@ -68,12 +69,12 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<Exported
     Ok(Exported { events, lost })
 }
 
-/// What a device's events come to.
+/// The state that a device's events lead to.
 #[derive(Default)]
 struct Seen {
     events: u64,
     ranges: Ranges,
-    /// Blocks that live or wait, by serial number.
+    /// Blocks that are live or wait, by serial number.
     blocks: Map<u64, Block>,
     places: Places,
     empty: u64,
@@ -113,7 +114,7 @@ impl Seen {
         }
     }
 
-    /// What is lost of this device.
+    /// Describes what is lost of this device.
     fn words(&self, source: &Source<'_>, device: i32, slot: u64) -> Vec<String> {
         let name = Source::device_name(device);
         let mut words = Vec::new();
@@ -167,7 +168,7 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// Notes an event of the device. Returns it with its address if it is to be written.
+    /// Records an event of the device. Returns it with its address if it is to be written.
     fn take(&mut self, row: &Row) -> Option<(Row, u64)> {
         let action = action(row)?;
         let address = match action {
@@ -183,12 +184,12 @@ impl<'a> Trace<'a> {
 #[derive(Clone, Copy)]
 enum Action {
     One(&'static str),
-    /// A free is one that was requested and completed at once.
+    /// A free that was requested and completed at once.
     Both,
     Reserved(bool),
 }
 
-/// What an event is there; none where it has no place in a snapshot.
+/// Returns the entries for an event, or `None` if a snapshot cannot contain it.
 fn action(row: &Row) -> Option<Action> {
     let of_block = matches!(
         row.kind,
@@ -209,7 +210,7 @@ fn action(row: &Row) -> Option<Action> {
     })
 }
 
-/// Walks all events once: what the state at the end is, and how many entries there will be.
+/// Reads all events once, to find the state at the end and the number of entries.
 fn look(source: &Source<'_>) -> Result<BTreeMap<i32, Seen>, ExportError> {
     let mut devices: BTreeMap<i32, Seen> = BTreeMap::new();
     source.walk(|event| {
@@ -225,7 +226,8 @@ fn look(source: &Source<'_>) -> Result<BTreeMap<i32, Seen>, ExportError> {
     Ok(devices)
 }
 
-/// The number that each device has in the file: its own where it can be, one behind all others where not.
+/// Returns the number of each device in the file. A device keeps its own number if possible, and otherwise gets one
+/// after all others.
 fn slots(devices: &BTreeMap<i32, Seen>) -> BTreeMap<i32, u64> {
     let own = |device: &i32| (0..MOST_DEVICES).contains(device);
     let mut next = devices
@@ -246,9 +248,9 @@ fn slots(devices: &BTreeMap<i32, Seen>) -> BTreeMap<i32, u64> {
 struct Snapshot<'a, 's> {
     source: &'a Source<'s>,
     pickle: Pickle<'a>,
-    /// Lists of frames in the memo.
+    /// The memo number of each list of frames.
     stacks: Map<Origin, u32>,
-    /// The program's own words and the category.
+    /// The program's own words, and the category.
     said: Map<Origin, (String, String)>,
     pools: Map<u32, (u64, u64)>,
     categories: Numbers<String>,
@@ -272,7 +274,8 @@ impl Snapshot<'_, '_> {
         let mut events = 0;
         let mut rest = in_slots.as_mut_slice();
         while !rest.is_empty() {
-            // A walk for each device would read all events again for each one, and there may be a thousand devices with few events each.
+            // With one walk for each device, all events would be read again for each, and there may be a thousand
+            // devices with few events each.
             let mut sum = 0_u64;
             let fits = |trace: &&Option<Trace<'_>>| {
                 sum = sum.saturating_add(trace.as_ref().map_or(0, |trace| trace.seen.events));
@@ -391,7 +394,7 @@ impl Snapshot<'_, '_> {
         };
         self.pickle.begin_dict()?;
         self.pickle.text_of("action", word)?;
-        // What was refused has no address: there the device's free bytes are told, as far as they are known.
+        // A refused request has no address. Its entry has the device's free bytes instead, if they are known.
         let place = if row.kind == Kind::Refused {
             "device_free"
         } else {
@@ -423,7 +426,7 @@ impl Snapshot<'_, '_> {
         self.pickle.end_dict()
     }
 
-    /// The mark with which PyTorch ends a trace; here it also has the category that must not be missing.
+    /// Writes the entry with which PyTorch ends a trace. Here it also contains the required category.
     fn snapshot_entry(&mut self, time_us: u64) -> io::Result<()> {
         self.pickle.begin_dict()?;
         self.pickle.text_of("action", "snapshot")?;
@@ -437,7 +440,7 @@ impl Snapshot<'_, '_> {
         self.pickle.end_dict()
     }
 
-    /// What the program itself said of a block, beside its frames.
+    /// Returns the program's own words about a block, without its frames.
     fn words(&self, origin: Origin) -> String {
         if !self.source.history.definitions.stack(origin.stack).is_empty() {
             return clean(self.source.history.definitions.tag(origin.tag)).into_owned();
@@ -459,7 +462,7 @@ impl Snapshot<'_, '_> {
         }
     }
 
-    /// The same list for the same stack: viewers and readers know stacks by that.
+    /// Writes the frames of a stack. Equal stacks share one list, because viewers and readers identify stacks by it.
     fn frames(&mut self, origin: Origin) -> io::Result<()> {
         if let Some(number) = self.stacks.get(&origin) {
             return self.pickle.recall(*number);
@@ -559,7 +562,7 @@ impl Snapshot<'_, '_> {
         self.pickle.end_dict()
     }
 
-    /// Settings of an allocator that has none of PyTorch's; the keys are those that viewers ask for.
+    /// Writes settings for an allocator that has none of PyTorch's. The keys are those that viewers read.
     fn settings(&mut self) -> io::Result<()> {
         let pickle = &mut self.pickle;
         pickle.text("allocator_settings")?;
@@ -588,7 +591,7 @@ impl Snapshot<'_, '_> {
     }
 }
 
-/// Whether events of this kind are written: what is said of ranges only where it holds for all blocks.
+/// Returns whether an event of this kind is written. Ranges are written only if the recorded ranges contain all blocks.
 fn shown(action: Action, seen: &Seen) -> bool {
     !matches!(action, Action::Reserved(_)) || seen.ranges.are_known()
 }

@@ -1,4 +1,4 @@
-//! speedscope's own JSON: one sampled profile, weighted by bytes.
+//! Writes speedscope's JSON format: one sampled profile, weighted by bytes.
 
 use super::events::Source;
 use super::profile::{Profile, counted};

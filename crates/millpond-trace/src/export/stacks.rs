@@ -1,7 +1,7 @@
-//! Who asked for a block, as frames: of its stack, or of its tag and pool where no stack was recorded.
+//! Returns the origin of a block as frames: those of its stack, or of its tag and pool if no stack was recorded.
 //!
-//! A tag made of a snapshot holds the words of the program and the innermost frames, `forward;layer 3;model.py:call:12<train.py:step:80`. Its
-//! frames become frames again, with the words around them.
+//! A tag from a snapshot contains the program's words and the innermost frames, such as `forward;layer
+//! 3;model.py:call:12<train.py:step:80`. Such frames are parsed again, and the words surround them.
 
 use super::events::Source;
 use crate::hash::Map;
@@ -10,15 +10,15 @@ use crate::recording::Row;
 use std::borrow::Cow;
 use std::hash::Hash;
 
-/// Bytes of a name that are written: viewers are at ease with these, and no real name is as long.
+/// Maximum bytes of a name. Viewers can handle this length, and real names are shorter.
 const MOST_NAME: usize = 4096;
 /// The bytes that a frame takes besides its names.
 const FRAME: usize = size_of::<Frame>();
-/// The names of a stack are written again for each origin. They are not kept, but writing them takes time, so this fraction of their
-/// bytes is charged as kept.
+/// The names of a stack are written again for each origin. They are not kept, but writing them takes time, so this
+/// fraction of their bytes is charged as kept.
 const WRITTEN: u64 = 16;
 
-/// What tells blocks of one origin from those of another.
+/// Identifies the origin of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Origin {
     pub(super) stack: u32,
@@ -36,7 +36,7 @@ impl Origin {
     }
 }
 
-/// A name without what ends lines or steers terminals, and not longer than anybody reads.
+/// Replaces control characters in a name and cuts it to the maximum length.
 pub(super) fn clean(text: &str) -> Cow<'_, str> {
     let mut end = text.len().min(MOST_NAME);
     while !text.is_char_boundary(end) {
@@ -69,7 +69,7 @@ fn named(function: impl Into<String>) -> Frame {
 }
 
 impl Source<'_> {
-    /// The frames of an origin, the innermost first; never none.
+    /// Returns the frames of an origin, innermost first. There is always at least one.
     pub(super) fn frames(&self, origin: Origin) -> Vec<Frame> {
         let addresses = self.history.definitions.stack(origin.stack);
         if !addresses.is_empty() {
@@ -88,7 +88,7 @@ impl Source<'_> {
         frames
     }
 
-    /// A tag's words, the outermost first, and the frames that it names, the innermost first.
+    /// Returns the words of a tag, outermost first, and the frames that it contains, innermost first.
     pub(super) fn tag(&self, number: u32) -> (Vec<String>, Vec<Frame>) {
         let tag = clean(self.history.definitions.tag(number));
         let mut words: Vec<&str> = tag.split(';').filter(|word| !word.is_empty()).collect();
@@ -101,11 +101,11 @@ impl Source<'_> {
     }
 }
 
-/// Frames as `file:function:line<file:function:line`, where the text is that.
+/// Parses frames of the form `file:function:line<file:function:line`. Returns `None` for any other text.
 fn calls(text: &str) -> Option<Vec<Frame>> {
     let mut frames = Vec::new();
     let mut rest = text;
-    // A function may be called `<lambda>`: only behind a line's number does another frame follow.
+    // A function may be called `<lambda>`, so another frame follows only after a line number.
     loop {
         let next = rest.match_indices('<').find(|(at, _)| ends_in_line(&rest[..*at]));
         let (one, after) = match next {
@@ -127,7 +127,7 @@ fn ends_in_line(text: &str) -> bool {
 
 fn call(text: &str) -> Option<Frame> {
     let (before, line) = text.rsplit_once(':')?;
-    // A function of C++ has colons of its own, in pairs.
+    // C++ function names contain pairs of colons.
     let (file, function) = match before.find(':') {
         Some(at) if !before[at..].starts_with("::") => (&before[..at], &before[at + 1..]),
         _ => ("", before),
@@ -139,7 +139,7 @@ fn call(text: &str) -> Option<Frame> {
     })
 }
 
-/// Numbers for things, from 0 in the order in which they came.
+/// Numbers keys from 0 in the order in which they are added.
 pub(super) struct Numbers<K> {
     numbers: Map<K, u32>,
 }
@@ -153,7 +153,7 @@ impl<K> Default for Numbers<K> {
 }
 
 impl<K: Eq + Hash> Numbers<K> {
-    /// The number of a thing, and whether it is new.
+    /// Returns the number of a key, and whether the key is new.
     pub(super) fn of(&mut self, key: K) -> (u32, bool) {
         let next = self.numbers.len() as u32;
         let number = *self.numbers.entry(key).or_insert(next);

@@ -1,37 +1,37 @@
-//! The formats by the endings of files' names.
+//! The export formats by the extensions of file names.
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::io::{self, Write};
 
-/// A format that recordings can be written in.
+/// A format in which recordings can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Dialect {
-    /// Track events of Perfetto: counters for each pool, allocations with stacks and weights.
+    /// Perfetto track events: counters for each pool, and allocations with stacks and weights.
     Perfetto,
     /// A memory snapshot as PyTorch writes it.
     Snapshot,
-    /// A profile of pprof, with four types of samples.
+    /// A pprof profile with four sample types.
     Pprof,
-    /// A sampled profile of speedscope.
+    /// A sampled speedscope profile.
     Speedscope,
-    /// A stack and its bytes on each line, as flame graphs are drawn from.
+    /// A stack and its bytes on each line, the input of flame graphs.
     Folded,
-    /// A profile of DHAT.
+    /// A DHAT profile.
     Dhat,
-    /// Text as heaptrack's interpreter writes it.
+    /// The text format of heaptrack's interpreter.
     Heaptrack,
-    /// A chrome trace: counters, lifetimes and `[memory]` events as of `torch.profiler`.
+    /// A chrome trace: counters, lifetimes and the `[memory]` events of `torch.profiler`.
     Chrome,
-    /// A recording of Millpond's.
+    /// A Millpond recording.
     Recording,
     /// Millpond CSV.
     Csv,
 }
 
 impl Dialect {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 10] = [
         Self::Perfetto,
         Self::Snapshot,
@@ -45,7 +45,7 @@ impl Dialect {
         Self::Csv,
     ];
 
-    /// How names of such files end, without a compression's own ending.
+    /// Returns the file name extension without that of a compression.
     #[must_use]
     pub const fn ending(self) -> &'static str {
         match self {
@@ -63,19 +63,19 @@ impl Dialect {
     }
 }
 
-/// How a file is compressed.
+/// The compression of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Packing {
-    /// It is not.
+    /// No compression.
     #[default]
     Plain,
-    /// By gzip.
+    /// Compression by gzip.
     Gzip,
-    /// By zstd.
+    /// Compression by zstd.
     Zstd,
 }
 
-/// A format, and how its file is compressed.
+/// A format and the compression of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     /// The format.
@@ -85,7 +85,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// What a file's name says by its ending; none where it says nothing known.
+    /// Returns the target for a file name by its extension, or `None` if the extension is unknown.
     ///
     /// ```
     /// use millpond_trace::export::{Dialect, Packing, Target};
@@ -107,14 +107,14 @@ impl Target {
             before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
         };
         let dialect = Dialect::ALL.into_iter().find(ends)?;
-        // A recording's batches are compressed, and its reader takes no other wrapping.
+        // The batches of a recording are already compressed, and its reader does not accept another compression.
         let twice = dialect == Dialect::Recording && packing != Packing::Plain;
         (!twice).then_some(Self { dialect, packing })
     }
 }
 
 impl Packing {
-    /// What compresses on the way to `out`.
+    /// Returns a writer that compresses and writes to `out`.
     pub(super) fn writer<W: Write>(self, out: W) -> io::Result<Packed<W>> {
         Ok(match self {
             Self::Plain => Packed::Plain(out),
@@ -132,7 +132,7 @@ pub(super) enum Packed<W: Write> {
 }
 
 impl<W: Write> Packed<W> {
-    /// Writes what a compression still holds.
+    /// Writes the remaining compressed data.
     pub(super) fn finish(self) -> io::Result<()> {
         match self {
             Self::Plain(mut out) => out.flush(),
