@@ -1,138 +1,139 @@
-//! What a reader noticed that did not stop it, counted.
+//! Findings of a reader that did not stop it, with their counts.
 //!
-//! A finding is never silent and never fatal: the person who reads a report must know what it rests on.
+//! A finding is always reported and never fatal, because the reader of a report must know how complete the recording
+//! is.
 
 use std::fmt;
 
 /// The number of innermost frames that the tag of a stack names.
 pub(crate) const TAG_FRAMES: usize = 8;
 
-/// Something a reader noticed that limits what can be said from this recording.
+/// A finding that limits the conclusions from a recording.
 ///
-/// Its `Display` is one plain sentence.
+/// Its `Display` is one sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Caution {
-    /// The recording does not start with the program: blocks lived before its first event.
+    /// The recording starts after the program: blocks were live before its first event.
     RingWrapped {
-        /// Blocks known to be older than the first event.
+        /// Number of blocks known to be older than the first event.
         initial_blocks: u64,
-        /// Bytes the program had asked for in them.
+        /// Bytes requested for these blocks.
         initial_bytes: u64,
-        /// Whether the file itself tells that the recorder's ring was full.
+        /// Whether the file itself says that the recorder's ring was full.
         full: bool,
     },
     /// The file ends in the middle of a line, a value or a compressed block.
     Cut {
-        /// Bytes that were read, decompressed.
+        /// Decompressed bytes that were read.
         bytes: u64,
     },
-    /// Events that the recording itself says are missing from it.
+    /// The recording itself says that events are missing.
     EventsLost {
-        /// How many.
+        /// Number of missing events.
         count: u64,
     },
     /// Frees of blocks that were not allocated in the recording.
     UnknownFrees {
-        /// How many.
+        /// Number of such frees.
         count: u64,
     },
     /// Ids or addresses that were allocated again without a free in between.
     AllocatedTwice {
-        /// How many.
+        /// Number of such allocations.
         count: u64,
     },
     /// Allocations of no bytes.
     ZeroBytes {
-        /// How many.
+        /// Number of such allocations.
         count: u64,
     },
     /// Events with a negative size.
     NegativeBytes {
-        /// How many.
+        /// Number of such events.
         count: u64,
     },
     /// Events with a size above 2^62 bytes.
     AbsurdBytes {
-        /// How many.
+        /// Number of such events.
         count: u64,
     },
-    /// Frees whose size is not the allocation's.
+    /// Frees whose size differs from the allocation's size.
     FreeBytesDiffer {
-        /// How many.
+        /// Number of such frees.
         count: u64,
     },
-    /// Blocks given back twice while they waited for a stream.
+    /// Blocks freed twice while they waited for a stream.
     FreedTwice {
-        /// How many.
+        /// Number of such frees.
         count: u64,
     },
     /// Events earlier than the one before them.
     TimesBackwards {
-        /// How many.
+        /// Number of such events.
         count: u64,
     },
     /// The events carry no times.
     NoTimes,
-    /// Events that concern no memory, such as marks.
+    /// Events that do not concern memory, such as marks.
     OtherEvents {
-        /// How many.
+        /// Number of such events.
         count: u64,
     },
     /// Entries that lack a field or hold a value of the wrong type.
     UnreadableEvents {
-        /// How many.
+        /// Number of such entries.
         count: u64,
     },
     /// Places where the final state of a snapshot contradicts its history.
     StateDisagrees {
-        /// How many.
+        /// Number of contradictions.
         count: u64,
     },
     /// Blocks of a snapshot that overlap or lie outside every segment.
     BlocksMisplaced {
-        /// How many.
+        /// Number of such blocks.
         count: u64,
     },
     /// Segments of a snapshot whose blocks do not fill them, or that overlap.
     SegmentsMisshapen {
-        /// How many.
+        /// Number of such segments.
         count: u64,
     },
-    /// Tags that were left out because the text of all tags grew beyond any use.
+    /// Tags that were dropped because the text of all tags was too large.
     TagsDropped {
-        /// How many.
+        /// Number of dropped tags.
         count: u64,
     },
-    /// Events on more streams or pools than can be told apart.
+    /// Events on more streams or pools than the reader can distinguish.
     StreamsFolded {
-        /// How many.
+        /// Number of such events.
         count: u64,
     },
     /// Stacks that have more frames than their tags, which name only the innermost ones.
     StacksCut {
-        /// The number of different stacks.
+        /// Number of different stacks.
         count: u64,
     },
-    /// A device of a snapshot that has a state and no history.
+    /// A device of a snapshot with a state but no history.
     NoHistory {
-        /// The device's number; -1 is the host.
+        /// The device's number. -1 is the host.
         device: i32,
     },
-    /// Frees the recorder did not split into request and completion.
+    /// Frees for which the recorder did not separate request and completion.
     FreesNotCompleted {
-        /// How many.
+        /// Number of such frees.
         count: u64,
     },
     /// Allocations after which more than 2^64 bytes were held. Sums stop at that number.
     SumsCapped {
-        /// The number of such allocations.
+        /// Number of such allocations.
         count: u64,
     },
 }
 
 impl Caution {
-    /// What therefore cannot be said about the program, where that is more than the caution itself says.
+    /// Returns the conclusions that the finding rules out, if its own sentence does not state them.
     #[must_use]
     pub fn consequence(&self) -> Option<&'static str> {
         match self {
@@ -156,7 +157,7 @@ impl Caution {
         }
     }
 
-    /// The caution, and what it leaves open, as sentences.
+    /// Returns the finding and its consequence as sentences.
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {
         let consequence = self.consequence().map(str::to_owned);
@@ -335,7 +336,7 @@ impl fmt::Display for Caution {
     }
 }
 
-/// Three digits with a binary unit, as reports print sizes.
+/// Formats a size with three significant digits and a binary unit, as in reports.
 fn size(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let (mut value, mut unit) = (bytes as f64, 0);
@@ -372,7 +373,7 @@ fn count_is(n: u64, noun: &str) -> String {
     format!("{} {}", count(n, noun), if n == 1 { "is" } else { "are" })
 }
 
-/// Counters behind the cautions; what stays zero is not mentioned.
+/// The counters of the cautions. A counter of zero gives no caution.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) unknown_frees: u64,

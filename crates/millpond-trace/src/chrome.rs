@@ -1,8 +1,8 @@
-//! Memory events in a chrome trace of `torch.profiler`.
+//! Reads memory events from a chrome trace of `torch.profiler`.
 //!
-//! Such a file is mostly other events and may be many gigabytes, so it is parsed as a stream and never held.
-//! Events named `[memory]` carry a signed number of bytes and an address; a negative number is a free. The
-//! profiler writes events by thread, so they are put in order of time before frees are paired by address.
+//! Most of such a file is other events, and it may have many gigabytes. It is parsed as a stream and never held in
+//! memory. Events named `[memory]` have a signed number of bytes and an address. A negative number is a free. The
+//! profiler writes events by thread, so they are sorted by time before frees are paired by address.
 
 use crate::json::{Json, Stop};
 use crate::ledger::{Ledger, Row};
@@ -12,7 +12,7 @@ use crate::strings::Shared;
 use crate::{Caution, Format, ReadError, Recording, Settings};
 use std::collections::BTreeMap;
 
-/// More than any machine has.
+/// Maximum number of devices. No machine has more.
 const MOST_DEVICES: usize = 1024;
 
 /// One `[memory]` event.
@@ -41,7 +41,7 @@ pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, Rea
     recording(samples, cut, name)
 }
 
-/// The file: an object with `traceEvents`, or the bare array.
+/// Reads the file, which is an object with `traceEvents` or the bare array.
 fn file(json: &mut Json<'_, '_>, samples: &mut Samples) -> Result<(), Stop> {
     if json.take(b'[')? {
         return events(json, samples);
@@ -72,7 +72,7 @@ fn events(json: &mut Json<'_, '_>, samples: &mut Samples) -> Result<(), Stop> {
     Ok(())
 }
 
-/// What an event's fields say, those of `args` included.
+/// The fields of an event, including those of `args`.
 #[derive(Default)]
 struct Fields {
     is_memory: bool,
@@ -125,14 +125,14 @@ fn arguments(json: &mut Json<'_, '_>, fields: &mut Fields) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Addresses are decimal, or hexadecimal in a string; some versions write them as signed numbers.
+/// Parses an address, which is decimal, or hexadecimal in a string. Some versions write signed numbers.
 fn address(text: &str) -> Option<u64> {
     crate::lines::number(text.as_bytes()).or_else(|| text.parse::<i64>().ok().map(|int| int as u64))
 }
 
 impl Fields {
     fn sample(&self) -> Option<Sample> {
-        // Type 0 is the CPU; all others are one accelerator's devices.
+        // Type 0 is the CPU. Every other type is a device of one kind of accelerator.
         let device = match self.device_type {
             Some(0) | None => -1,
             Some(_) => self.device_id.filter(|&id| id >= 0).unwrap_or(0),
@@ -149,7 +149,7 @@ impl Fields {
 
 fn recording(samples: Samples, cut: Option<u64>, name: &str) -> Result<Recording, ReadError> {
     let Samples { mut list, unreadable } = samples;
-    // Stable: events of one moment stay as they stand.
+    // The sort is stable, so events with the same time keep their order.
     list.sort_by(|a, b| a.time_us.total_cmp(&b.time_us));
     let texts = Shared::default();
     let mut ledgers: BTreeMap<i32, Ledger> = BTreeMap::new();
@@ -161,7 +161,7 @@ fn recording(samples: Samples, cut: Option<u64>, name: &str) -> Result<Recording
             .entry(sample.device)
             .or_insert_with(|| Ledger::new(&texts));
         let row = Row {
-            // Digits below a microsecond order the events, and the order is kept.
+            // Fractions of a microsecond are used for the order of events and then dropped.
             time_us: sample.time_us as u64,
             key: sample.address,
             bytes: sample.bytes.unsigned_abs(),

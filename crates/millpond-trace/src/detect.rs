@@ -1,14 +1,14 @@
-//! Which format a file's content is in.
+//! Detects the format of a file from its content.
 
 use crate::{Format, ReadError, source::Source};
 
-/// How much of a file is looked at: the header line of a recording can be long.
+/// Number of bytes examined. The header line of a recording can be long.
 const LOOK: usize = 64 << 10;
 
-/// Tells the format by content; consumes nothing.
+/// Detects the format. Consumes nothing.
 pub(crate) fn detect(source: &mut Source<'_>) -> Result<Format, ReadError> {
     match source.fill(LOOK) {
-        // A cut stream may still hold enough to be told.
+        // A truncated stream may still contain enough data for detection.
         Ok(()) | Err(ReadError::Damaged { .. }) => {}
         Err(error) => return Err(error),
     }
@@ -28,11 +28,11 @@ fn format_of(bytes: &[u8]) -> Result<Format, &'static str> {
         }
         [0x80, 0..=5, ..] => return Ok(Format::TorchSnapshot),
         [0x80, ..] => return Err("the file looks like a pickle of an unknown protocol"),
-        // Protocols 0 and 1 have no mark of their own; no text format begins with these.
+        // Protocols 0 and 1 have no signature, but no text format starts with these bytes.
         [b'(' | b']' | b'}', ..] => return Ok(Format::TorchSnapshot),
         [b'P', b'K', 3, 4, ..] => return Err("the file is a zip archive"),
         [b'A', b'R', b'R', b'O', b'W', b'1', ..] => return Err("the file is an Arrow file"),
-        // An Arrow stream begins so, with the length of its schema.
+        // An Arrow stream starts with these bytes and the length of its schema.
         [0xff, 0xff, 0xff, 0xff, _, _, _, 0, ..] => return Ok(Format::MillpondRecording),
         _ => {}
     }

@@ -1,4 +1,4 @@
-//! Why a file could not be read, and what its owner can do about it. Each message is one line.
+//! Errors of reading a file. Each message is one line and says what the owner of the file can do.
 
 use crate::Format;
 
@@ -6,30 +6,30 @@ use crate::Format;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The system could not deliver the file's bytes.
+    /// The system could not read the file.
     #[error("cannot read {name}: {source}")]
     Io {
-        /// The file, as the caller named it.
+        /// The name of the file, as given by the caller.
         name: String,
-        /// The system's reason.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// No reader knows this content.
+    /// No reader supports this content.
     #[error(
         "{found}; accepted are PyTorch memory snapshots (pickle), RMM logs (CSV), Millpond CSV and chrome traces (JSON), plain or compressed with gzip or zstd, and Millpond's own recordings"
     )]
     UnknownFormat {
-        /// What the content looks like.
+        /// A description of the content.
         found: &'static str,
     },
-    /// The compressed stream ends early or does not decode.
+    /// The compressed stream ends early or cannot be decoded.
     #[error(
         "the compressed data is cut or damaged after {at} decompressed bytes ({what}); copy the file again"
     )]
     Damaged {
-        /// Bytes that could be decompressed before.
+        /// Number of bytes that were decompressed before.
         at: u64,
-        /// The decoder's reason.
+        /// The error of the decoder.
         what: String,
     },
     /// The file is larger than the options allow.
@@ -40,7 +40,7 @@ pub enum ReadError {
         /// The limit that was reached.
         limit: u64,
     },
-    /// The file grows suspiciously when decompressed.
+    /// The file expands suspiciously when decompressed.
     #[error(
         "the file grows more than {limit} times when decompressed, as no recording does; decompress it yourself or raise `max_expansion` if that is meant"
     )]
@@ -48,74 +48,74 @@ pub enum ReadError {
         /// The limit that was reached.
         limit: u64,
     },
-    /// A small compressed file of very many lines or values.
+    /// A small compressed file with a very large number of lines or values.
     #[error(
         "more than {lines} lines or values in a compressed file as small as this, as in no recording; decompress it yourself if that is meant"
     )]
     TooDense {
-        /// How many were read.
+        /// Number of lines or values read.
         lines: u64,
     },
     /// The pickle is malformed.
     #[error("malformed pickle at byte {offset}: {what}; dump the snapshot again or copy the file again")]
     Pickle {
-        /// Where in the decompressed file.
+        /// Position in the decompressed file.
         offset: u64,
-        /// What is wrong there.
+        /// A description of the problem.
         what: String,
     },
-    /// The pickle asks for code to be found or run.
+    /// The pickle requests that code be found or run.
     #[error(
         "opcode {opcode} at byte {offset} could call code; a snapshot never needs it, so the file was refused"
     )]
     PickleCall {
         /// The opcode's name in CPython's `pickletools`.
         opcode: &'static str,
-        /// Where in the decompressed file.
+        /// Position in the decompressed file.
         offset: u64,
     },
-    /// The pickle is well formed and holds something else than a snapshot.
+    /// The pickle is well formed but is not a snapshot.
     #[error("the pickle is not a memory snapshot: {what}; write one with torch.cuda.memory._dump_snapshot")]
     NotASnapshot {
-        /// What is missing or unexpected.
+        /// The missing or unexpected part.
         what: &'static str,
     },
-    /// A line of a CSV file cannot be understood.
+    /// A line of a CSV file cannot be parsed.
     #[error("line {line}: {what}; mend or remove the line")]
     Csv {
-        /// Counted from 1.
+        /// Line number, counted from 1.
         line: u64,
-        /// What is wrong there.
+        /// A description of the problem.
         what: String,
     },
     /// The JSON is malformed.
     #[error("malformed JSON: {what}; export the trace again or copy the file again")]
     Json {
-        /// The parser's reason, with line and column.
+        /// The error of the parser, with line and column.
         what: String,
     },
-    /// The file is whole and records no allocation.
+    /// The file is complete and contains no allocation.
     #[error("the file holds no memory events; {}", hint(*.format))]
     NoMemoryEvents {
-        /// The format it was read as.
+        /// The format of the file.
         format: Format,
     },
-    /// A recording of Millpond's that cannot be read as one.
+    /// A Millpond recording that cannot be read.
     #[error("{what}")]
     Recording {
-        /// Why.
+        /// The reason.
         what: String,
     },
-    /// A recording with more allocations than serial numbers.
+    /// A recording with more allocations than there are serial numbers.
     #[error("more than {limit} allocations; split the recording")]
     TooManyAllocations {
-        /// How many there may be.
+        /// Maximum number of allocations.
         limit: u32,
     },
     /// A recording with more devices than any machine has.
     #[error("more than {limit} devices; this is no recording of one process")]
     TooManyDevices {
-        /// How many there may be.
+        /// Maximum number of devices.
         limit: usize,
     },
 }
@@ -132,7 +132,7 @@ fn hint(format: Format) -> &'static str {
     }
 }
 
-/// At most forty characters of untrusted text, quoted and on one line.
+/// Quotes at most forty characters of untrusted text on one line.
 pub(crate) fn quoted(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut short: String = text.chars().take(40).collect();

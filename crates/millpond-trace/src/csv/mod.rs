@@ -1,4 +1,4 @@
-//! Millpond CSV: one `#` line with a JSON header, one line of column names, one line for each event.
+//! Millpond CSV: one `#` line with a JSON header, one line of column names, and one line for each event.
 //!
 //! ```text
 //! # {"trace": "example"}
@@ -7,10 +7,10 @@
 //! 9,free,1,4096,0,
 //! ```
 //!
-//! Columns are found by name, in any order. `action`, `id` and `bytes` must be there; `time_us`, `stream`,
-//! `tag`, `address`, `pool` (`a:b`), `device` and `allocated` may be. A tag holds no comma unless it is the
-//! last column. Actions are those in [`ACTIONS`]; ids may be reused after a free. What stood before the
-//! first event is written as `initial_segment`, `initial_block` and `initial_pending` rows.
+//! Columns are found by name and may have any order. `action`, `id` and `bytes` are required. `time_us`, `stream`,
+//! `tag`, `address`, `pool` (`a:b`), `device` and `allocated` are optional. A tag contains no comma unless it is the
+//! last column. The actions are listed in [`ACTIONS`]. An id may be reused after a free. The state before the first
+//! event is written as `initial_segment`, `initial_block` and `initial_pending` rows.
 
 mod read;
 mod write;
@@ -35,14 +35,14 @@ pub(crate) const ACTIONS: [(&str, Action); 9] = [
     ("oom", Action::OutOfMemory),
 ];
 
-/// A segment held before the first event; its `id` says what kind of segment it is.
+/// A segment held before the first event. Its `id` encodes the kind of segment.
 const INITIAL_SEGMENT: &str = "initial_segment";
-/// A block that lived before the first event.
+/// A block that was live before the first event.
 const INITIAL_BLOCK: &str = "initial_block";
-/// A block given back before the first event that still waited for a stream.
+/// A block freed before the first event that still waited for a stream.
 const INITIAL_PENDING: &str = "initial_pending";
 
 /// Bits of the `id` of an [`INITIAL_SEGMENT`] row.
 const SMALL: u64 = 1;
-/// See [`SMALL`].
+/// The second bit.
 const EXPANDABLE: u64 = 2;

@@ -1,4 +1,4 @@
-//! Reading Millpond CSV.
+//! Reads Millpond CSV.
 
 use super::{ACTIONS, EXPANDABLE, INITIAL_BLOCK, INITIAL_PENDING, INITIAL_SEGMENT, SMALL};
 use crate::error::quoted;
@@ -11,10 +11,10 @@ use crate::source::Source;
 use crate::strings::Shared;
 use crate::{Action, Caution, Format, ReadError, Recording};
 
-/// More devices than any machine has.
+/// Maximum number of devices. No machine has more.
 const MOST_DEVICES: usize = 1024;
 
-/// Where each known column stands.
+/// The position of each known column.
 #[derive(Default)]
 struct Columns {
     time_us: Option<usize>,
@@ -65,7 +65,7 @@ impl Columns {
 
 const MOST_COLUMNS: usize = 64;
 
-/// The fields of one line; the last takes what is left of it.
+/// The fields of one line. The last field contains the rest of the line.
 struct Fields<'l> {
     line: &'l [u8],
     starts: [u32; MOST_COLUMNS + 1],
@@ -101,7 +101,7 @@ impl<'l> Fields<'l> {
     }
 }
 
-/// The traces in the making, one for each device.
+/// The traces being built, one for each device.
 struct Devices {
     ledgers: Vec<(i32, Ledger)>,
     index: Map<i32, usize>,
@@ -158,7 +158,7 @@ pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, Rea
         match done {
             Ok(()) => {}
             Err(BadLine::Counted(what)) => passed_over.note(lines.number, what),
-            // A last line without a line break that cannot be understood is one the writer did not finish.
+            // If the last line has no line break and cannot be parsed, the writer did not finish it.
             Err(BadLine::Unreadable(what)) if last && columns.is_some() => {
                 passed_over.note(lines.number, what);
                 break true;
@@ -199,7 +199,7 @@ pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, Rea
     })
 }
 
-/// What a line records; the inner error is about the line, the outer one about the file.
+/// Reads the event of a line. The inner error concerns the line, the outer one the file.
 #[inline]
 fn event(
     line: &[u8],
@@ -245,7 +245,7 @@ fn event(
     Ok(Ok(()))
 }
 
-/// The numbers of a line.
+/// Parses the numbers of a line.
 #[inline]
 fn row(fields: &Fields<'_>, columns: &Columns, ledger: &mut Ledger) -> Result<Row, BadLine> {
     let optional = |column: Option<usize>, name: &str| match fields.find(column) {

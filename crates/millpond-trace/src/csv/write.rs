@@ -1,13 +1,13 @@
-//! Writing Millpond CSV.
+//! Writes Millpond CSV.
 
 use super::{ACTIONS, EXPANDABLE, INITIAL_BLOCK, INITIAL_PENDING, INITIAL_SEGMENT, SMALL};
 use crate::{Action, Trace, header, model::NO_ALLOCATION};
 use std::io::{self, Write};
 
-/// Writes a trace as Millpond CSV, uncompressed; [`crate::read`] gives the same events back.
+/// Writes a trace as uncompressed Millpond CSV. [`crate::read`] returns the same events.
 ///
-/// Columns beyond the six of every file appear only where the trace has something to put there. Commas and
-/// line breaks in tags become semicolons and spaces.
+/// Columns beyond the required six are written only if the trace has values for them. Commas and line breaks in tags
+/// become semicolons and spaces.
 pub fn write_csv(trace: &Trace, mut out: impl Write) -> io::Result<()> {
     let addresses = trace.events.iter().any(|event| event.address != 0)
         || !trace.initial_blocks.is_empty()
