@@ -1,13 +1,13 @@
-//! A JSON file as a stream of tokens, for files of which almost everything is skipped.
+//! Reads a JSON file as a stream of tokens, for files of which almost everything is skipped.
 //!
-//! serde would hold nothing either, but visits every value of every event and recurses; this takes a skipped
-//! value at the speed of a search for quotes and brackets, at any depth. What is skipped is not checked
-//! beyond its brackets; what is read is.
+//! serde would also hold nothing in memory, but it visits every value of every event and recurses. This reader skips a
+//! value of any depth by a search for quotes and brackets. Skipped values are checked only for their brackets. All
+//! other values are checked.
 
 use crate::ReadError;
 use crate::source::Source;
 
-/// Names and numbers that matter are shorter; of longer ones only the beginning is kept.
+/// Maximum bytes kept of a name or number. Relevant ones are shorter, and only the beginning of longer ones is kept.
 const KEPT: usize = 64;
 
 pub(crate) struct Json<'s, 'a> {
@@ -17,7 +17,7 @@ pub(crate) struct Json<'s, 'a> {
 
 /// Why reading stopped.
 pub(crate) enum Stop {
-    /// The file ends within a value, or its compressed stream does.
+    /// The file or its compressed stream ends within a value.
     Cut,
     Error(ReadError),
 }
@@ -43,12 +43,12 @@ impl<'s, 'a> Json<'s, 'a> {
         self.source.offset()
     }
 
-    /// See [`Source::check_lines`].
+    /// Calls [`Source::check_lines`].
     pub(crate) fn check_lines(&self, lines: usize) -> Result<(), Stop> {
         Ok(self.source.check_lines(lines as u64)?)
     }
 
-    /// The next byte that is no white space, left in place.
+    /// Returns the next byte that is not white space, without consuming it.
     #[inline]
     pub(crate) fn peek(&mut self) -> Result<u8, Stop> {
         loop {
@@ -68,7 +68,7 @@ impl<'s, 'a> Json<'s, 'a> {
         }
     }
 
-    /// Takes `wanted` if it comes next.
+    /// Consumes `wanted` if it comes next. Returns whether it did.
     #[inline]
     pub(crate) fn take(&mut self, wanted: u8) -> Result<bool, Stop> {
         let found = self.peek()? == wanted;
@@ -97,7 +97,8 @@ impl<'s, 'a> Json<'s, 'a> {
         Stop::Error(ReadError::Json { what })
     }
 
-    /// After an opening bracket or a value: whether another value follows, and not `close`.
+    /// Returns whether another value follows an opening bracket or a value. Otherwise `close` follows, and it is
+    /// consumed.
     #[inline]
     pub(crate) fn another(&mut self, first: &mut bool, close: u8) -> Result<bool, Stop> {
         if self.take(close)? {
@@ -105,7 +106,7 @@ impl<'s, 'a> Json<'s, 'a> {
         }
         if !std::mem::take(first) {
             self.expect(b',')?;
-            // Some writers leave a comma before the bracket.
+            // Some writers put a comma before the bracket.
             if self.take(close)? {
                 return Ok(false);
             }
@@ -113,14 +114,14 @@ impl<'s, 'a> Json<'s, 'a> {
         Ok(true)
     }
 
-    /// A key and its colon; the key's beginning, escapes as they stand.
+    /// Reads a key and its colon. Returns the beginning of the key, with escapes unchanged.
     pub(crate) fn key(&mut self) -> Result<&[u8], Stop> {
         self.string()?;
         self.expect(b':')?;
         Ok(&self.text)
     }
 
-    /// A string or a scalar, as text; none for anything else, which is skipped.
+    /// Reads a string or a scalar as text. Skips any other value and returns `None`.
     pub(crate) fn scalar(&mut self) -> Result<Option<&str>, Stop> {
         match self.peek()? {
             b'"' => self.string()?,
@@ -138,7 +139,7 @@ impl<'s, 'a> Json<'s, 'a> {
         self.text.clear();
         loop {
             let buffered = self.source.buffered();
-            // JSON strings contain no zero byte, so this is a hole in the file.
+            // JSON strings contain no zero byte, so a zero byte is a hole in the file.
             let end = memchr::memchr3(b'"', b'\\', 0, buffered);
             let length = end.unwrap_or(buffered.len());
             let keep = length.min(KEPT.saturating_sub(self.text.len()));
@@ -165,7 +166,7 @@ impl<'s, 'a> Json<'s, 'a> {
         }
     }
 
-    /// A number or a word.
+    /// Reads a number or a word.
     fn bare(&mut self) -> Result<(), Stop> {
         self.text.clear();
         loop {
@@ -174,7 +175,7 @@ impl<'s, 'a> Json<'s, 'a> {
                 |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b'}' | b']' | b':' | b'"');
             let end = buffered.iter().position(ends);
             let length = end.unwrap_or(buffered.len());
-            // Otherwise a hole in a file would be one word as long as the hole.
+            // Without this check, a hole in a file would be one word of the same length.
             if let Some(other) = buffered[..length].iter().position(|byte| !is_of_word(*byte)) {
                 self.source.consume(other);
                 return Err(self.unexpected(b','));

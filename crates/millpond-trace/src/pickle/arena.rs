@@ -1,6 +1,6 @@
 //! All values of a pickle in a few flat vectors.
 //!
-//! Against a node per value this is what makes a snapshot smaller in memory than on disk.
+//! Compared with one node for each value, this makes a snapshot smaller in memory than on disk.
 
 use super::containers::{Containers, Held, Items, Span};
 use super::value::{DICT, FLOAT, INT, LIST, STRING, TUPLE, Value};
@@ -16,7 +16,7 @@ const TOO_MANY_ITEMS: Full = Full("too many items");
 /// All values of one pickle.
 pub(crate) struct Arena {
     containers: Containers,
-    /// Dicts that the sieve took whole: they are in no container.
+    /// Number of dicts that the sieve took completely. They are in no container.
     whole: usize,
     ints: Vec<i64>,
     floats: Vec<f64>,
@@ -24,7 +24,8 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Empty but for `words`, whose numbers begin at 1; with room for what `expected` bytes hold.
+    /// Creates an arena that contains only `words`, whose numbers begin at 1. Reserves space for the content of
+    /// `expected` bytes.
     pub(super) fn new(words: &[&str], expected: usize) -> Self {
         let mut strings = Interner::new(&Shared::new(usize::MAX));
         strings.reserve(expected / 512, expected / 8);
@@ -79,7 +80,7 @@ impl Arena {
         Value::new(kind, number).ok_or(TOO_MANY_CONTAINERS)
     }
 
-    /// A dict of which the sieve took all pairs so far, under `number`.
+    /// Adds a dict whose pairs so far the sieve keeps under `number`.
     #[inline]
     pub(super) fn whole(&mut self, number: u32) -> Result<Value, Full> {
         self.whole += 1;
@@ -94,25 +95,25 @@ impl Arena {
             .ok_or(TOO_MANY_ITEMS)
     }
 
-    /// Whether a list has no items yet; false for anything else.
+    /// Returns whether a value is a list without items.
     #[inline]
     pub(super) fn is_empty_list(&self, value: Value) -> bool {
         value.is_list() && self.containers.is_empty(value.index())
     }
 
-    /// Fills an empty list; what another may share.
+    /// Fills an empty list. Returns the items that another list may share.
     pub(super) fn fill(&mut self, list: Value, items: &[Value]) -> Result<Option<Span>, Full> {
         self.extend(list, items)?;
         Ok(self.containers.together(list.index()))
     }
 
-    /// Fills an empty list with items of another.
+    /// Fills an empty list with items of another list.
     #[inline]
     pub(super) fn share(&mut self, list: Value, items: Span) {
         self.containers.share(list.index(), items);
     }
 
-    /// Whether a dict's pairs are with the sieve.
+    /// Returns whether the sieve has a dict's pairs.
     #[inline]
     pub(super) fn taken(&self, dict: Value) -> Held {
         match dict.as_whole() {
@@ -121,13 +122,13 @@ impl Arena {
         }
     }
 
-    /// Notes under which number the sieve keeps what an empty dict would hold.
+    /// Records the number under which the sieve keeps the pairs of an empty dict.
     #[inline]
     pub(super) fn take(&mut self, dict: Value, number: u32) {
         self.containers.take(dict.index(), number);
     }
 
-    /// The number under which the sieve keeps what a dict holds.
+    /// Returns the number under which the sieve keeps a dict's pairs.
     #[inline]
     pub(crate) fn taken_by(&self, value: Value) -> Option<u32> {
         match value.is_dict().then(|| self.taken(value))? {
@@ -136,7 +137,8 @@ impl Arena {
         }
     }
 
-    /// Equal for lists and tuples that share their items; 0 for those without items and for anything else.
+    /// Returns an identity that is equal for lists and tuples that share their items. It is 0 for those without items
+    /// and for other values.
     #[inline]
     pub(crate) fn identity(&self, value: Value) -> u64 {
         if !is_sequence(value) {
@@ -148,18 +150,18 @@ impl Arena {
         }
     }
 
-    /// Lists, tuples and dicts so far.
+    /// Returns the number of lists, tuples and dicts so far.
     #[inline]
     pub(crate) fn containers(&self) -> usize {
         self.containers.len() + self.whole
     }
 
-    /// Items of all containers together; what a walk that visits everything once would visit.
+    /// Returns the number of items of all containers. A walk that visits everything once visits this many.
     pub(crate) fn size(&self) -> usize {
         self.containers.items()
     }
 
-    /// An integer, clamped to what `i64` holds; booleans are 0 and 1 as in Python.
+    /// Returns an integer, clamped to the range of `i64`. Booleans are 0 and 1, as in Python.
     #[inline]
     pub(crate) fn as_int(&self, value: Value) -> Option<i64> {
         if value.kind() == INT {
@@ -185,18 +187,18 @@ impl Arena {
         value.string().map(|number| self.strings.get(number))
     }
 
-    /// The items of a list or tuple.
+    /// Returns the items of a list or tuple.
     pub(crate) fn items(&self, value: Value) -> Option<Items<'_>> {
         is_sequence(value).then(|| self.containers.iter(value.index()))
     }
 
-    /// The keys and values of a dict; of equal keys the last one counts. One that was taken has none.
+    /// Returns the keys and values of a dict. Of equal keys the last one counts. A dict that was taken has none.
     pub(crate) fn pairs(&self, value: Value) -> Option<Pairs<'_>> {
         let items = || value.dict().map(|number| self.containers.iter(number));
         value.is_dict().then(|| Pairs(items()))
     }
 
-    /// How many items a list or tuple has; 0 for anything else.
+    /// Returns the number of items of a list or tuple, or 0 for other values.
     pub(crate) fn count(&self, value: Value) -> usize {
         match is_sequence(value) {
             true => self.containers.count(value.index()),
@@ -210,7 +212,7 @@ fn is_sequence(value: Value) -> bool {
     matches!(value.kind(), LIST | TUPLE)
 }
 
-/// Keys and values of a dict in order.
+/// The keys and values of a dict, in order.
 pub(crate) struct Pairs<'a>(Option<Items<'a>>);
 
 impl Iterator for Pairs<'_> {

@@ -3,22 +3,22 @@
 //! ```text
 //! spans   8 bytes for each container: where its items start, and how many
 //! slots   the items of all, 4 bytes each; a dict's keys and values alternate
-//! grown   the few containers whose items do not lie together: the first and the last of their chunks
+//! grown   the few containers whose items are not contiguous: the first and the last of their chunks
 //! ```
 //!
-//! A container's items lie together unless another container grew in between.
+//! A container's items are contiguous unless another container grew in between.
 
 use super::value::Value;
 
-/// In place of a length: the container is in [`Containers::grown`], at `start`.
+/// Used as a length: the container is in [`Containers::grown`], at index `start`.
 const GROWN: u32 = u32::MAX;
-/// In place of a length: the sieve took what the container held, under the number in `start`.
+/// Used as a length: the sieve keeps the container's items under the number in `start`.
 const TAKEN: u32 = u32::MAX - 1;
-/// Items of all containers together.
+/// Maximum number of items of all containers.
 const MOST_ITEMS: usize = (u32::MAX - 2) as usize;
 const NO_CHUNK: u32 = u32::MAX;
 
-/// Items side by side. Several containers may share them: nobody writes there again.
+/// Contiguous items. Several containers may share them, because they never change.
 #[derive(Clone, Copy)]
 pub(super) struct Span {
     start: u32,
@@ -37,11 +37,11 @@ struct Grown {
     last: u32,
 }
 
-/// Where a dict's pairs are.
+/// The location of a dict's pairs.
 pub(super) enum Held {
     Taken(u32),
     Here,
-    /// It has no pairs so far.
+    /// The dict has no pairs so far.
     Nowhere,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Containers {
 }
 
 impl Containers {
-    /// None, with room for those in `expected` bytes.
+    /// Creates an empty table with space for the containers in `expected` bytes.
     pub(super) fn new(expected: usize) -> Self {
         Self {
             spans: Vec::with_capacity(expected / 32),
@@ -68,12 +68,12 @@ impl Containers {
         self.spans.len()
     }
 
-    /// Items of all together.
+    /// Returns the number of items of all containers.
     pub(super) fn items(&self) -> usize {
         self.slots.len()
     }
 
-    /// Adds a container; its number. None if there are too many items.
+    /// Adds a container. Returns its number, or `None` if there are too many items.
     #[inline]
     pub(super) fn add(&mut self, items: &[Value]) -> Option<usize> {
         let span = self.span(items)?;
@@ -94,7 +94,7 @@ impl Containers {
         })
     }
 
-    /// Adds items to a container that was not taken; none if there are too many.
+    /// Adds items to a container that was not taken. Returns `None` if there are too many items.
     #[inline]
     pub(super) fn extend(&mut self, number: usize, items: &[Value]) -> Option<()> {
         let added = self.span(items)?;
@@ -117,7 +117,7 @@ impl Containers {
         Some(())
     }
 
-    /// Adds a chunk to a container that has some, or makes its last one longer.
+    /// Adds a chunk to a container that has chunks, or extends its last chunk.
     fn grow(&mut self, grown: usize, added: Span) -> Option<()> {
         let last = self.grown[grown].last as usize;
         match self.chunks[last].span.followed_by(added) {
@@ -139,7 +139,7 @@ impl Containers {
         Some(number)
     }
 
-    /// What another container may share; none if the items do not lie together.
+    /// Returns the items that another container may share, or `None` if they are not contiguous.
     pub(super) fn together(&self, number: usize) -> Option<Span> {
         Some(self.spans[number]).filter(|span| span.length < TAKEN)
     }
@@ -155,7 +155,7 @@ impl Containers {
         self.spans[number] = items;
     }
 
-    /// Whether a container's items are with the sieve.
+    /// Returns whether the sieve has a container's items.
     #[inline]
     pub(super) fn taken(&self, number: usize) -> Held {
         match self.spans[number] {
@@ -165,7 +165,7 @@ impl Containers {
         }
     }
 
-    /// Notes under which number the sieve keeps what an empty container would hold.
+    /// Records the number under which the sieve keeps the items of an empty container.
     #[inline]
     pub(super) fn take(&mut self, number: usize, kept: u32) {
         self.spans[number] = Span {
@@ -174,8 +174,8 @@ impl Containers {
         };
     }
 
-    /// Equal for containers that share their items; 0 for those without items; none where only the container's
-    /// own number will do.
+    /// Returns an identity that is equal for containers that share their items, 0 for those without items, and `None`
+    /// if only the container's number identifies it.
     #[inline]
     pub(super) fn identity(&self, number: usize) -> Option<u64> {
         match self.together(number)? {
@@ -184,7 +184,7 @@ impl Containers {
         }
     }
 
-    /// The items of a container in order; none of one that was taken.
+    /// Returns the items of a container in order. A container that was taken has none.
     pub(super) fn iter(&self, number: usize) -> Items<'_> {
         let span = self.spans[number];
         let (span, next) = match span.length {
@@ -201,7 +201,7 @@ impl Containers {
         }
     }
 
-    /// How many items a container has.
+    /// Returns the number of items of a container.
     pub(super) fn count(&self, number: usize) -> usize {
         let mut items = self.iter(number);
         let mut count = items.items.len();
@@ -221,7 +221,7 @@ impl Containers {
 }
 
 impl Span {
-    /// Both as one, if they lie together.
+    /// Returns both spans as one if they are contiguous.
     #[inline]
     fn followed_by(self, added: Self) -> Option<Self> {
         if self.length == 0 {
@@ -234,7 +234,7 @@ impl Span {
     }
 }
 
-/// Items of a container in order.
+/// The items of a container, in order.
 pub(crate) struct Items<'a> {
     containers: &'a Containers,
     items: std::slice::Iter<'a, Value>,
@@ -250,7 +250,7 @@ impl Iterator for Items<'_> {
             if let Some(&value) = self.items.next() {
                 return Some(value);
             }
-            // Chunks are linked forward only, so this ends even in a container that contains itself.
+            // Chunks are only linked forward, so this ends even for a container that contains itself.
             let chunk = self.containers.chunks.get(self.next as usize)?;
             self.items = self.containers.slice(chunk.span).iter();
             self.next = chunk.next;

@@ -1,10 +1,10 @@
-//! Dicts whose values are plain: nearly all of a snapshot.
+//! Fast path for dicts with plain values, which are nearly all of a snapshot.
 //!
-//! Events, blocks and frames are written as `}`, MEMOIZE, a mark, a few keys and values, `u`. The keys are
-//! references to names memoised before, mostly the bytes that stood at this place in the dict before; so they
-//! are compared instead of decoded, and keys and values wait in an array and not on the stack. At whatever is
-//! not expected, the end of the window among it, they go onto the stack, and the machine goes on as if it had
-//! come this far by itself: nothing is undone, and no error is found here.
+//! Events, blocks and frames are written as `}`, MEMOIZE, a mark, a few keys and values, and `u`. The keys are
+//! references to names that were memoised before. They mostly have the same bytes as the key at this position in the
+//! previous dict, so the bytes are compared instead of decoded. Keys and values wait in an array and not on the stack.
+//! If the input is not as expected, or the window ends, they are pushed onto the stack, and the machine continues as if
+//! it had come this far by itself. Nothing is undone, and no error is detected here.
 
 use super::machine::{DEEPEST, Machine};
 use super::opcode::*;
@@ -13,21 +13,20 @@ use super::value::Value;
 use super::window::signed;
 use super::{Sieve, Taken};
 
-/// Keys of a plain dict. An event has ten.
+/// Maximum number of keys of a plain dict. An event has ten.
 const MOST: usize = 16;
 
-/// How protocol 4 and above write the beginning of a dict that is not empty.
+/// The first bytes of a dict that is not empty, in protocol 4 and above.
 const OPENING: [u8; 3] = [EMPTY_DICT, MEMOIZE, MARK];
 
-/// The dict met last: its keys as they were written, and keys and values in turn. Holds as long as no memo entry
-/// changes.
+/// The previous dict: its keys as written, and its keys and values. It is valid as long as no memo entry changes.
 #[derive(Default)]
 pub(super) struct Shape {
     keys: [Key; MOST],
     pairs: [[Value; 2]; MOST],
 }
 
-/// A reference: `length` bytes, which are those of `word` under `mask`.
+/// A reference of `length` bytes. They equal `word` under `mask`.
 #[derive(Clone, Copy)]
 struct Key {
     word: u64,
@@ -36,7 +35,7 @@ struct Key {
 }
 
 impl Default for Key {
-    /// What no bytes are equal to.
+    /// Returns a key that no bytes match.
     fn default() -> Self {
         Self {
             word: 1,
@@ -47,10 +46,10 @@ impl Default for Key {
 }
 
 impl Shape {
-    /// A memo entry changed its meaning.
+    /// Clears the keys, because a memo entry changed its meaning.
     #[cold]
     pub(super) fn forget(&mut self) {
-        // Keys are learned from the first on.
+        // Keys are learned in order, starting with the first.
         if self.keys[0].mask != 0 {
             *self = Self::default();
         }
@@ -58,12 +57,12 @@ impl Shape {
 }
 
 impl<S: Sieve> Machine<'_, S> {
-    /// Runs the `EMPTY_DICT` at `at` and as much of the dict as is plain; where the next opcode is.
+    /// Runs the `EMPTY_DICT` at `at` and as much of the dict as is plain. Returns the position of the next opcode.
     #[inline(never)]
     pub(super) fn dict(&mut self, window: &[u8], at: usize) -> Step<usize> {
         self.room(at)?;
         let place = self.memo.len();
-        // Written when it is known whether the sieve takes the dict, which is then in no container.
+        // The memo entry is set once it is known whether the sieve takes the dict. A taken dict is in no container.
         if !window[at..].starts_with(&OPENING)
             || self.marks.len() == DEEPEST
             || self.memoize(Value::UNSET, at + 1).is_err()
@@ -101,7 +100,7 @@ impl<S: Sieve> Machine<'_, S> {
         self.memo[place] = dict;
         self.push(dict)?;
         match taken {
-            // Its bytes mean nothing else if they put nothing into the memo.
+            // Without new memo entries, the same bytes always have the same meaning.
             Some(Taken::Constant(number)) if self.memo.len() == place + 1 => {
                 self.constants.meet(&window[from..=at], number);
             }
@@ -110,7 +109,7 @@ impl<S: Sieve> Machine<'_, S> {
         Ok(at + 1)
     }
 
-    /// Puts the dict and what waits of it onto the stack.
+    /// Pushes the dict and its waiting pairs onto the stack.
     #[cold]
     fn spill(&mut self, place: usize, count: usize, at: usize) -> Step<usize> {
         self.push(self.memo[place])?;
@@ -122,7 +121,7 @@ impl<S: Sieve> Machine<'_, S> {
         Ok(at)
     }
 
-    /// Runs the key and the value at `at`, the dict's pair number `number`; where the next one is.
+    /// Runs the key and the value at `at`, which are pair `number` of the dict. Returns the position of the next pair.
     #[inline(always)]
     fn pair(&mut self, window: &[u8], at: usize, number: usize) -> Option<usize> {
         let head = u64::from_le_bytes(*window.get(at..)?.first_chunk()?);
@@ -136,7 +135,7 @@ impl<S: Sieve> Machine<'_, S> {
         Some(next)
     }
 
-    /// Learns the key that `head` begins with.
+    /// Learns the key at the start of `head`.
     fn key(&mut self, head: u64, number: usize) -> Option<()> {
         let length = match head as u8 {
             BINGET => 2,
@@ -150,10 +149,11 @@ impl<S: Sieve> Machine<'_, S> {
         Some(())
     }
 
-    /// Runs what pushes one value and memoises it, if it is plain; the value, and where the next opcode is.
+    /// Runs the opcodes that push and memoise one value, if it is plain. Returns the value and the position of the next
+    /// opcode.
     #[inline(always)]
     fn value(&mut self, window: &[u8], at: usize) -> Option<(Value, usize)> {
-        // An opcode and the longest argument known here: the length and eight digits of LONG1.
+        // An opcode and the longest argument supported here: the length and eight bytes of LONG1.
         let head = window.get(at..)?.first_chunk::<10>()?;
         let [opcode, argument, ..] = *head;
         let four = *head[1..].first_chunk()?;
@@ -193,7 +193,7 @@ impl<S: Sieve> Machine<'_, S> {
         })
     }
 
-    /// Runs the `MEMOIZE` at `at`, if there is one; where the next opcode is.
+    /// Runs the `MEMOIZE` at `at`, if there is one. Returns the position of the next opcode.
     #[inline(always)]
     fn memoized_at(&mut self, window: &[u8], at: usize, value: Value) -> usize {
         match window.get(at) {

@@ -1,7 +1,7 @@
-//! A pickle from its first window to its value: runs the machine on what is buffered of a file.
+//! Reads a pickle by running the machine on the buffered part of a file.
 //!
-//! An opcode whose argument is not all there changes nothing and says how much it wants; it is run again when
-//! that is buffered.
+//! An opcode with an incomplete argument changes nothing and reports how many bytes it needs. It runs again when they
+//! are buffered.
 
 use super::Sieve;
 use super::arena::Arena;
@@ -10,11 +10,11 @@ use super::stop::{Stop, Within};
 use super::value::Value;
 use crate::{ReadError, source::Source};
 
-/// Containers that a compressed file may hold where it may hold one line; those at hand have a tenth of it, and
-/// a small one without history three quarters.
+/// Number of containers for each line that a compressed file may have. Recorded snapshots need a tenth of this, and a
+/// small one without a history needs three quarters.
 const CONTAINERS_PER_LINE: usize = 4;
 
-/// The value a pickle builds, and the arena it lives in. Strings of the arena begin with `words`.
+/// Reads the value of a pickle and the arena that contains it. The strings of the arena begin with `words`.
 pub(crate) fn load(
     source: &mut Source<'_>,
     words: &[&str],
@@ -53,7 +53,7 @@ pub(crate) fn load(
             Stop::Skip { head, length } => {
                 source.consume(head);
                 skip(source, offset, length)?;
-                // Room for it was made before.
+                // The opcode has already reserved space for it.
                 machine.stack.push(Value::OPAQUE);
             }
             Stop::Fault(what) => return Err(ReadError::Pickle { offset, what }),
@@ -62,7 +62,7 @@ pub(crate) fn load(
     }
 }
 
-/// Steps over a value that nobody needs, of any length.
+/// Skips a value of any length that is not needed.
 fn skip(source: &mut Source<'_>, opcode_at: u64, mut length: u64) -> Result<(), ReadError> {
     while length > 0 {
         source.fill(1)?;

@@ -1,7 +1,8 @@
-//! The stack machine: protocols 0 to 5, data only.
+//! The stack machine for protocols 0 to 5, limited to data.
 //!
-//! Bounds that keep hostile files small, each far above what a snapshot needs: the stack's depth, containers
-//! and memo numbers in proportion to the bytes read, strings read piece by piece whatever length they claim.
+//! Limits keep hostile files small. Each is far above the need of a snapshot: the depth of the stack, and the numbers
+//! of containers and memo entries in proportion to the bytes read. Strings are read piece by piece, whatever length
+//! they claim.
 
 use super::Sieve;
 use super::arena::Arena;
@@ -13,35 +14,37 @@ use super::stop::{Step, fault};
 use super::value::Value;
 use super::window::{argument, bytes, last_head, signed};
 
-/// CPython pushes at most a thousand items before it appends them, PyTorch's own writer a whole list.
+/// Maximum depth of the stack. CPython pushes at most a thousand items before it appends them. PyTorch's own writer
+/// pushes a whole list.
 pub(super) const DEEPEST: usize = 1 << 25;
-/// Containers allowed beyond one for each eight bytes.
+/// Number of containers allowed beyond one for each eight bytes.
 const SPARE_CONTAINERS: u64 = 4 << 20;
 
 pub(super) const TOO_DEEP: &str = "more values at once than any snapshot has";
 
-/// The machine between two opcodes.
+/// The state of the machine between two opcodes.
 pub(super) struct Machine<'s, S> {
     pub(super) sieve: &'s mut S,
     pub(super) arena: Arena,
     pub(super) stack: Vec<Value>,
-    /// Height of the stack at the last open mark; 0 if there is none.
+    /// Height of the stack at the last open mark, or 0 if there is none.
     pub(super) fence: usize,
-    /// What `fence` was before each open mark.
+    /// The value of `fence` before each open mark.
     pub(super) marks: Vec<u32>,
     pub(super) memo: Vec<Value>,
-    /// Items of lists of references.
+    /// The items of lists of references.
     pub(super) runs: Runs<Span>,
-    /// Under which numbers the sieve keeps what dicts say.
+    /// The numbers under which the sieve keeps the contents of dicts.
     pub(super) constants: Runs<u32>,
-    /// Keys of the plain dict read last.
+    /// The keys of the last plain dict.
     pub(super) shape: Shape,
     /// Bytes of the file before the window.
     pub(super) before: u64,
 }
 
 impl<'s, S: Sieve> Machine<'s, S> {
-    /// Nothing read; strings of the arena begin with `words`, and there is room for what `expected` bytes hold.
+    /// Creates a machine that has read nothing. The strings of the arena begin with `words`, and there is space for the
+    /// content of `expected` bytes.
     pub(super) fn new(sieve: &'s mut S, words: &[&str], expected: usize) -> Self {
         Self {
             sieve,
@@ -57,7 +60,7 @@ impl<'s, S: Sieve> Machine<'s, S> {
         }
     }
 
-    /// Runs the opcode at `at`, and maybe some more; where the next one is.
+    /// Runs the opcode at `at`, and possibly more. Returns the position of the next opcode.
     #[inline(always)]
     pub(super) fn step(&mut self, window: &[u8], at: usize) -> Step<usize> {
         let head = match window.get(at..).and_then(|rest| rest.first_chunk()) {
@@ -176,10 +179,10 @@ impl<'s, S: Sieve> Machine<'s, S> {
         Ok(at + head + text.len())
     }
 
-    /// A little-endian two's complement integer.
+    /// Reads a little-endian two's complement integer.
     #[inline(always)]
     pub(super) fn long(&mut self, window: &[u8], at: usize, head: usize, length: u64) -> Step<usize> {
-        // Addresses and times, the most of them: shifted out of one word.
+        // Most integers are addresses and times, which a shift extracts from one word.
         if let 1..=8 = length
             && let Some(&word) = window.get(at + head..).and_then(|rest| rest.first_chunk())
         {
@@ -204,7 +207,7 @@ impl<'s, S: Sieve> Machine<'s, S> {
         Ok(())
     }
 
-    /// Makes room on the stack.
+    /// Enlarges the stack.
     #[cold]
     fn deepen(&mut self) -> Step<()> {
         let depth = self.stack.len();
@@ -215,7 +218,7 @@ impl<'s, S: Sieve> Machine<'s, S> {
         Ok(())
     }
 
-    /// Height of the stack without its top `count` values, none of which may lie below a mark.
+    /// Returns the height of the stack without its top `count` values. None of them may lie below a mark.
     #[inline]
     pub(super) fn height_below(&self, count: usize) -> Step<usize> {
         match self.stack.len().checked_sub(count) {
@@ -236,14 +239,14 @@ impl<'s, S: Sieve> Machine<'s, S> {
         Ok(value)
     }
 
-    /// Opens a mark; fewer than [`DEEPEST`] are open.
+    /// Opens a mark. Fewer than [`DEEPEST`] marks may be open.
     #[inline]
     pub(super) fn open_mark(&mut self) {
         self.marks.push(self.fence as u32);
         self.fence = self.stack.len();
     }
 
-    /// Closes the last mark; the height of the stack at it.
+    /// Closes the last mark. Returns the height of the stack at the mark.
     #[inline]
     pub(super) fn mark(&mut self) -> Step<usize> {
         match self.marks.pop() {
@@ -260,7 +263,7 @@ impl<'s, S: Sieve> Machine<'s, S> {
         }
     }
 
-    /// The memo's entry at `index`, if it was written.
+    /// Returns the memo entry at `index`, if it was written.
     #[inline]
     pub(super) fn memoized(&self, index: usize) -> Option<Value> {
         self.memo
@@ -277,7 +280,7 @@ impl<'s, S: Sieve> Machine<'s, S> {
         Ok(())
     }
 
-    /// Whatever is memoised took a byte to push and another to be put.
+    /// Checks a memo index. Every memo entry takes at least two bytes, one to push a value and one to store it.
     #[inline]
     pub(super) fn check_memo(&self, index: u64, at: usize) -> Step<()> {
         let offset = self.before + at as u64;
@@ -302,7 +305,7 @@ impl<'s, S: Sieve> Machine<'s, S> {
         Ok(())
     }
 
-    /// The arena, if another container may be put there.
+    /// Returns the arena if it may hold another container.
     #[inline]
     pub(super) fn room(&mut self, at: usize) -> Step<&mut Arena> {
         if self.arena.containers() as u64 > SPARE_CONTAINERS + (self.before + at as u64) / 8 {
@@ -311,7 +314,7 @@ impl<'s, S: Sieve> Machine<'s, S> {
         Ok(&mut self.arena)
     }
 
-    /// Makes a tuple of what lies above `from`; the opcode's length.
+    /// Creates a tuple of the values above `from`. Returns the length of the opcode.
     #[inline]
     pub(super) fn tuple(&mut self, from: usize, at: usize) -> Step<usize> {
         self.room(at)?;
@@ -321,7 +324,7 @@ impl<'s, S: Sieve> Machine<'s, S> {
         Ok(1)
     }
 
-    /// The container just below `from`.
+    /// Returns the container just below `from`.
     #[inline]
     fn below(&self, from: usize) -> Step<Value> {
         match from
@@ -334,7 +337,7 @@ impl<'s, S: Sieve> Machine<'s, S> {
         }
     }
 
-    /// Adds what lies above `from` to the dict just below it.
+    /// Adds the values above `from` to the dict just below it.
     #[inline]
     fn set(&mut self, opcode: u8, from: usize) -> Step<()> {
         let dict = self.below(from)?;
@@ -357,7 +360,7 @@ impl<'s, S: Sieve> Machine<'s, S> {
         Ok(())
     }
 
-    /// Adds what lies above `from` to the list just below it.
+    /// Adds the values above `from` to the list just below it.
     #[inline]
     fn append(&mut self, opcode: u8, from: usize) -> Step<()> {
         let list = self.below(from)?;

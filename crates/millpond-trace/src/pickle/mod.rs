@@ -1,9 +1,9 @@
-//! Pickles as plain data.
+//! Reads pickles as plain data.
 //!
-//! A pickle is a program for a small stack machine, and CPython's machine calls any function the program
-//! names. This one knows only data: opcodes that could find or call code are refused by name. It builds a
-//! flat [`Arena`] of four-byte values, so nothing recurses: neither building, nor walking, nor dropping a
-//! value two million deep, and a value that contains itself is just a number that occurs twice.
+//! A pickle is a program for a small stack machine, and CPython's machine calls any function that the program names.
+//! This machine supports data only. It refuses opcodes that could find or call code. It builds a flat [`Arena`] of
+//! four-byte values, so nothing recurses: neither building, nor walking, nor dropping a value that is two million
+//! levels deep. A value that contains itself is a number that occurs twice.
 
 mod arena;
 mod containers;
@@ -23,12 +23,12 @@ pub(crate) use arena::Arena;
 pub(crate) use load::load;
 pub(crate) use value::Value;
 
-/// The number under which a sieve keeps what matters of a dict; the arena then has only the number.
+/// The number under which a sieve keeps the relevant contents of a dict. The arena then contains only the number.
 #[derive(Clone, Copy)]
 pub(crate) enum Taken {
-    /// This dict's own.
+    /// The number of this dict only.
     Own(u32),
-    /// That of all dicts which say the same; what is set in one of them later does not matter.
+    /// The number of all dicts with the same contents. Later changes to one of them are ignored.
     Constant(u32),
 }
 
@@ -40,19 +40,19 @@ impl Taken {
     }
 }
 
-/// What a reader takes out of dicts and lists as they fill, so that the arena need not keep it.
+/// Takes the relevant values out of dicts and lists while they are read, so that the arena need not keep them.
 ///
-/// Most of a snapshot is a million small dicts and lists of which a few numbers matter.
+/// Most of a snapshot is a million small dicts and lists with a few relevant numbers each.
 pub(crate) trait Sieve {
-    /// The first pairs of a dict, keys and values in turn. None leaves them to the arena.
+    /// Takes the first pairs of a dict, with keys and values alternating. `None` leaves them to the arena.
     fn take(&mut self, arena: &Arena, pairs: &[Value]) -> Option<Taken>;
 
-    /// Further pairs of a dict that was taken.
+    /// Takes further pairs of a dict that was taken.
     fn more(&mut self, arena: &Arena, number: u32, pairs: &[Value]);
 
-    /// Dicts taken so far.
+    /// Returns the number of dicts taken so far.
     fn taken(&self) -> usize;
 
-    /// Moves those of a list's new items that matter to the front; how many they are.
+    /// Moves the relevant items among a list's new items to the front. Returns their number.
     fn items(&mut self, arena: &Arena, items: &mut [Value]) -> usize;
 }

@@ -4,7 +4,7 @@ macro_rules! opcodes {
     ($($name:ident = $byte:literal)*) => {
         $(pub(super) const $name: u8 = $byte;)*
 
-        /// The opcode's name.
+        /// Returns the opcode's name.
         pub(super) fn name(opcode: u8) -> Option<&'static str> {
             match opcode {
                 $($name => Some(stringify!($name)),)*
@@ -31,7 +31,7 @@ opcodes! {
     BYTEARRAY8 = 0x96 NEXT_BUFFER = 0x97 READONLY_BUFFER = 0x98
 }
 
-/// Whether the opcode finds, builds or calls something that is not plain data.
+/// Returns whether the opcode finds, builds or calls something that is not plain data.
 pub(super) fn calls(opcode: u8) -> bool {
     matches!(
         opcode,
@@ -53,7 +53,7 @@ pub(super) fn calls(opcode: u8) -> bool {
     )
 }
 
-/// Bytes of the opcode's argument, or of the part of it that has a fixed length.
+/// Returns the bytes of the opcode's argument, or of its part of fixed length.
 pub(super) fn argument_length(opcode: u8) -> usize {
     match opcode {
         BINGET | BINPUT | BININT1 | LONG1 | PROTO | SHORT_BINUNICODE | SHORT_BINSTRING | SHORT_BINBYTES => 1,

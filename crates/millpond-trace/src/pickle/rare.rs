@@ -1,4 +1,4 @@
-//! Opcodes that snapshots hardly have, protocol 0's among them.
+//! Opcodes that are rare in snapshots, including those of protocol 0.
 
 use super::Sieve;
 use super::machine::{DEEPEST, Machine, TOO_DEEP};
@@ -105,14 +105,14 @@ impl<S: Sieve> Machine<'_, S> {
         Ok(at + length)
     }
 
-    /// Opcodes of protocol 0, whose argument is a line of text.
+    /// Runs an opcode of protocol 0, whose argument is a line of text.
     fn line_opcode(&mut self, window: &[u8], at: usize, opcode: u8) -> Step<usize> {
         let rest = &window[at + 1..];
         let Some(length) = memchr::memchr(b'\n', rest) else {
             if rest.len() as u64 > LONGEST_TEXT {
                 return fault("a line of text is longer than any name");
             }
-            // Twice as much, so that a long line is searched a bounded number of times.
+            // The window is doubled, so that a long line is searched a limited number of times.
             return short(2 * (1 + rest.len()), Within::Line);
         };
         let line = &rest[..length];

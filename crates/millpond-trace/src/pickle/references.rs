@@ -1,13 +1,13 @@
-//! Lists of references, which are the stacks of events.
+//! Reads lists of references, which are the stacks of events.
 
 use super::Sieve;
 use super::machine::Machine;
 use super::opcode::{APPENDS, BINGET, LONG_BINGET};
 use super::value::Value;
 
-/// Where the run of `BINGET` and `LONG_BINGET` at `at` ends; none if that is not in the window.
+/// Returns the end of the run of `BINGET` and `LONG_BINGET` at `at`, or `None` if the end is not in the window.
 ///
-/// Where the next one is hangs on the byte before, so several of a kind are stepped over at once.
+/// The position of an opcode depends on the byte before it, so several opcodes of the same kind are skipped at once.
 fn end_of_gets(window: &[u8], mut at: usize) -> Option<usize> {
     loop {
         if let Some(&word) = window.get(at..).and_then(|rest| rest.first_chunk()) {
@@ -29,7 +29,7 @@ fn end_of_gets(window: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// The bytes of a word in which four opcodes stand one behind the other, and what they are.
+/// A mask for the opcode bytes of four consecutive opcodes in a word, and their value.
 const FOUR_LONG: (u128, u128) = every(5, LONG_BINGET);
 const FOUR_SHORT: (u128, u128) = every(2, BINGET);
 
@@ -38,10 +38,10 @@ const fn every(length: u32, opcode: u8) -> (u128, u128) {
     (0xff * ones, opcode as u128 * ones)
 }
 
-/// The bit by which the two opcodes differ.
+/// The bit in which the two opcodes differ.
 const WIDE: u8 = BINGET ^ LONG_BINGET;
 
-/// 2 bytes or 5.
+/// Returns 2 or 5 bytes.
 #[inline]
 fn length_of_get(opcode: u8) -> usize {
     let long = usize::from(opcode & WIDE);
@@ -49,9 +49,9 @@ fn length_of_get(opcode: u8) -> usize {
 }
 
 impl<S: Sieve> Machine<'_, S> {
-    /// Runs all of `run`, which is `BINGET` and `LONG_BINGET` only; false if that cannot be.
+    /// Runs all of `run`, which contains only `BINGET` and `LONG_BINGET`. Returns `false` if a reference is invalid.
     ///
-    /// Which of the two comes next is a coin toss, so both are decoded from one word without a branch.
+    /// The next opcode is unpredictable, so both are decoded from one word without a branch.
     fn gets(&mut self, run: &[u8]) -> bool {
         let mut at = 0;
         while let Some(&opcode) = run.get(at) {
@@ -67,7 +67,8 @@ impl<S: Sieve> Machine<'_, S> {
         true
     }
 
-    /// Fills `list`, if empty, with the run of references behind the mark at `mark_at`, if that is what comes.
+    /// Fills `list` with the run of references after the mark at `mark_at`, if the list is empty and such a run
+    /// follows.
     #[inline]
     pub(super) fn run(&mut self, window: &[u8], mark_at: usize, list: Value) -> Option<usize> {
         let at = mark_at + 1;
@@ -81,7 +82,7 @@ impl<S: Sieve> Machine<'_, S> {
         self.unguessed_run(window, at, list)
     }
 
-    /// Like [`Self::run`] for a run that is not the guessed one.
+    /// Like [`Self::run`], for a run that does not match the guess.
     fn unguessed_run(&mut self, window: &[u8], from: usize, list: Value) -> Option<usize> {
         let end = end_of_gets(window, from)?;
         if window.get(end) != Some(&APPENDS) {
@@ -97,7 +98,7 @@ impl<S: Sieve> Machine<'_, S> {
         };
         let height = self.stack.len();
         if !self.gets(&window[from..end]) {
-            // The machine meets it again and says so.
+            // The machine runs into the same error again and reports it.
             self.stack.truncate(height);
             return None;
         }

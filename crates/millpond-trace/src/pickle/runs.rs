@@ -1,18 +1,17 @@
-//! Bytes read before, and what they meant.
+//! Bytes that were read before, and their meaning.
 //!
-//! Half a snapshot is the stacks of its events: lists that hold nothing but references to frames, which
-//! were memoised before. A program in a loop writes the same few hundred stacks over and over, each time as
-//! a new list and mostly one after the other in the same order. So a run is guessed from the one before it
-//! and compared as bytes instead of being decoded. So are the frames of old snapshots, which wrote a dict
-//! wherever one occurs.
+//! Half of a snapshot is the stacks of its events: lists that contain only references to frames, which were memoised
+//! before. A program in a loop writes the same few hundred stacks repeatedly, each time as a new list and mostly in the
+//! same order. A run is therefore guessed from the previous one and compared as bytes instead of decoded. The same
+//! applies to the frames of old snapshots, which contain a dict wherever a frame occurs.
 
 use crate::texts::Texts;
 
-/// Text of all runs kept; honest files need a tenth of it.
+/// Maximum bytes of all runs that are kept. Real files need a tenth of it.
 const MOST_BYTES: usize = 4 << 20;
 const NONE: u32 = u32::MAX;
 
-/// The runs read so far and the meaning of each. Holds as long as no memo entry changes; then all are forgotten.
+/// The runs read so far and the meaning of each. They are valid as long as no memo entry changes. Then all are cleared.
 pub(super) struct Runs<T> {
     bytes: Vec<u8>,
     runs: Vec<Known<T>>,
@@ -25,7 +24,7 @@ struct Known<T> {
     start: u32,
     length: u32,
     meaning: T,
-    /// Runs that followed this one, the latest first.
+    /// Runs that followed this one, latest first.
     next: [u32; 2],
 }
 
@@ -41,7 +40,7 @@ impl<T> Default for Runs<T> {
 }
 
 impl<T: Copy> Runs<T> {
-    /// None read, with room for `runs` of so many bytes together.
+    /// Creates an empty table with space for `runs` runs of `bytes` bytes in total.
     pub(super) fn with_room(runs: usize, bytes: usize) -> Self {
         let mut room = Self::default();
         room.found.reserve(runs);
@@ -50,7 +49,7 @@ impl<T: Copy> Runs<T> {
         room
     }
 
-    /// The meaning of the run that `window` begins with, and its length in bytes, if the guess is right.
+    /// Returns the meaning of the run at the start of `window` and its length in bytes, if the guess is right.
     #[inline]
     pub(super) fn guess(&mut self, window: &[u8]) -> Option<(T, usize)> {
         let last = self.last?;
@@ -71,14 +70,14 @@ impl<T: Copy> Runs<T> {
         None
     }
 
-    /// The meaning of a run that was read before, or the hash to keep it under.
+    /// Returns the meaning of a run that was read before, or otherwise its hash for [`add`](Self::add).
     pub(super) fn find(&mut self, run: &[u8]) -> Result<T, u32> {
         let at = self.found.find(run, |at| self.text(at))?;
         self.follow(at);
         Ok(self.runs[at as usize].meaning)
     }
 
-    /// Keeps a run that was not found.
+    /// Adds a run that was not found.
     pub(super) fn add(&mut self, hash: u32, run: &[u8], meaning: T) {
         if self.bytes.len() + run.len() > MOST_BYTES {
             return;
@@ -95,7 +94,7 @@ impl<T: Copy> Runs<T> {
         self.follow(at);
     }
 
-    /// Keeps a run and its meaning, if it was not read before.
+    /// Adds a run and its meaning if it was not read before.
     pub(super) fn meet(&mut self, run: &[u8], meaning: T) {
         if let Err(hash) = self.find(run) {
             self.add(hash, run, meaning);
@@ -107,7 +106,7 @@ impl<T: Copy> Runs<T> {
         &self.bytes[run.start as usize..][..run.length as usize]
     }
 
-    /// Notes which run follows the last one.
+    /// Records which run follows the last one.
     fn follow(&mut self, at: u32) {
         if let Some(last) = self.last {
             let next = &mut self.runs[last as usize].next;
@@ -116,13 +115,13 @@ impl<T: Copy> Runs<T> {
         self.last = Some(at);
     }
 
-    /// What comes next does not follow the run read last.
+    /// Records that the next run does not follow the last one.
     #[inline]
     pub(super) fn interrupt(&mut self) {
         self.last = None;
     }
 
-    /// A memo entry changed its meaning.
+    /// Clears all runs, because a memo entry changed its meaning.
     #[cold]
     pub(super) fn forget(&mut self) {
         if !self.runs.is_empty() {

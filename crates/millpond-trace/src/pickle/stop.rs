@@ -1,15 +1,15 @@
-//! Why the machine stops.
+//! The reasons for which the machine stops.
 
 use super::arena::Full;
 use super::value::Value;
 
-/// Why the machine does not go on to the next opcode.
+/// Why the machine does not continue with the next opcode.
 pub(super) enum Stop {
-    /// The value is whole.
+    /// The value is complete.
     Done(Value),
-    /// The opcode wants this many bytes from its first on, and fewer are buffered.
+    /// The opcode needs `wanted` bytes, counted from its first byte, and fewer are buffered.
     Short { wanted: usize, within: Within },
-    /// A value of `length` bytes follows the first `head` ones of the opcode, to be stepped over.
+    /// A value of `length` bytes follows the first `head` bytes of the opcode and must be skipped.
     Skip { head: usize, length: u64 },
     /// The pickle is malformed.
     Fault(String),
@@ -17,14 +17,14 @@ pub(super) enum Stop {
     Call(&'static str),
 }
 
-/// What the window ends within.
+/// The part of the pickle in which the window ends.
 pub(super) enum Within {
     Opcode,
     Text(usize),
     Line,
 }
 
-/// Boxed, so that what every opcode returns fits registers.
+/// The error is boxed, so that the result of every opcode fits into registers.
 pub(super) type Step<T> = Result<T, Box<Stop>>;
 
 impl From<Full> for Box<Stop> {

@@ -1,9 +1,9 @@
-//! Arguments of protocol 0, which are lines of text.
+//! Parses the arguments of protocol 0, which are lines of text.
 
 use super::arena::{Arena, Full};
 use super::value::Value;
 
-/// A decimal integer of any length; none if `text` is none.
+/// Parses a decimal integer of any length. Returns `None` if `text` is not one.
 pub(super) fn decimal(arena: &mut Arena, text: &str) -> Result<Option<Value>, Full> {
     if let Ok(int) = text.parse() {
         return arena.int(int).map(Some);
@@ -15,7 +15,7 @@ pub(super) fn decimal(arena: &mut Arena, text: &str) -> Result<Option<Value>, Fu
     Ok(Some(if sign < 0 { Value::MINUS_HUGE } else { Value::HUGE }))
 }
 
-/// Text with Python's escapes taken out, as far as names use them.
+/// Replaces Python's escapes in a text, as far as names use them.
 pub(super) fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;

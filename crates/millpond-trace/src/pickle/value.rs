@@ -2,17 +2,17 @@
 
 use std::fmt;
 
-/// One value; an index into its [`super::Arena`] where it does not fit.
+/// One value, or an index into its [`super::Arena`] if the value does not fit.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Value(u32);
 
 const PAYLOAD: u32 = (1 << 29) - 1;
-/// Payloads of [`Value::small`] are moved up by this.
+/// The offset that is added to the payload of [`Value::small`].
 const HALF: i64 = 1 << 28;
-/// Of a dict's payload: that it counts the dicts taken whole, and not all containers.
+/// A bit in the payload of a dict: the index counts the dicts that were taken completely, not all containers.
 const WHOLE: u32 = 1 << 28;
 
-/// What a value is; what remains is 0, the constants.
+/// The kinds of values. Kind 0 is for the constants.
 const SMALL: u32 = 1;
 pub(super) const INT: u32 = 2;
 pub(super) const FLOAT: u32 = 3;
@@ -21,23 +21,23 @@ pub(super) const LIST: u32 = 5;
 pub(super) const DICT: u32 = 6;
 pub(super) const TUPLE: u32 = 7;
 
-/// How the bits of dicts that were taken whole begin.
+/// The first bits of dicts that were taken completely.
 const TAKEN: u32 = DICT << 29 | WHOLE;
 
 impl Value {
     pub(crate) const NONE: Self = Self(0);
     pub(super) const FALSE: Self = Self(1);
     pub(super) const TRUE: Self = Self(2);
-    /// Bytes and the like: nothing a snapshot needs, so only its presence is kept.
+    /// Bytes and similar values, which a snapshot does not need. Only their presence is recorded.
     pub(super) const OPAQUE: Self = Self(3);
     /// An integer above `i64::MAX`.
     pub(super) const HUGE: Self = Self(4);
     /// An integer below `i64::MIN`.
     pub(super) const MINUS_HUGE: Self = Self(5);
-    /// A memo entry never written.
+    /// A memo entry that was never written.
     pub(super) const UNSET: Self = Self(6);
 
-    /// The value of a kind at an index, if that fits.
+    /// Returns the value of a kind at an index, if it fits.
     #[inline]
     pub(super) fn new(kind: u32, index: usize) -> Option<Self> {
         let most = if kind == DICT { WHOLE - 1 } else { PAYLOAD };
@@ -45,7 +45,7 @@ impl Value {
         Some(Self(kind << 29 | index))
     }
 
-    /// An integer that needs no arena.
+    /// Returns an integer that needs no arena, if it fits.
     #[inline]
     pub(super) fn small(int: i64) -> Option<Self> {
         (-HALF..HALF)
@@ -53,7 +53,7 @@ impl Value {
             .then(|| Self(SMALL << 29 | (int + HALF) as u32))
     }
 
-    /// A dict that the sieve took whole and keeps under `number`.
+    /// Returns a dict that the sieve took completely and keeps under `number`.
     #[inline]
     pub(super) fn whole(number: u32) -> Option<Self> {
         (number < WHOLE).then_some(Self(TAKEN | number))
@@ -64,31 +64,31 @@ impl Value {
         self.0 >> 29
     }
 
-    /// The index; of no use for constants, [`Self::small`] and [`Self::whole`].
+    /// Returns the index. It has no meaning for constants, [`Self::small`] and [`Self::whole`].
     #[inline]
     pub(super) fn index(self) -> usize {
         (self.0 & PAYLOAD) as usize
     }
 
-    /// The integer of [`Self::small`].
+    /// Returns the integer of [`Self::small`].
     #[inline]
     pub(super) fn as_small(self) -> Option<i64> {
         (self.kind() == SMALL).then(|| i64::from(self.0 & PAYLOAD) - HALF)
     }
 
-    /// The number of [`Self::whole`].
+    /// Returns the number of [`Self::whole`].
     #[inline]
     pub(super) fn as_whole(self) -> Option<u32> {
         (self.0 & !(WHOLE - 1) == TAKEN).then_some(self.0 & (WHOLE - 1))
     }
 
-    /// Distinct for distinct values; 0 for `None`.
+    /// Returns bits that are distinct for distinct values, and 0 for `None`.
     #[inline]
     pub(crate) fn bits(self) -> u32 {
         self.0
     }
 
-    /// The number of a string in [`super::Arena::strings`].
+    /// Returns the number of a string in [`super::Arena::strings`].
     #[inline]
     pub(crate) fn string(self) -> Option<u32> {
         (self.kind() == STRING).then_some(self.0 & PAYLOAD)
@@ -104,7 +104,7 @@ impl Value {
         self.kind() == DICT
     }
 
-    /// The number of a dict among all containers; none for one that was taken whole.
+    /// Returns the number of a dict among all containers, or `None` if it was taken completely.
     #[inline]
     pub(crate) fn dict(self) -> Option<usize> {
         (self.is_dict() && self.as_whole().is_none()).then(|| self.index())

@@ -1,28 +1,28 @@
-//! Opcodes and their arguments in the window, which is what is buffered of a file.
+//! Reads opcodes and their arguments from the window, which is the buffered part of a file.
 
 use super::opcode::argument_length;
 use super::stop::{Step, Within, fault, short};
 
-/// Longer strings are no names.
+/// Maximum bytes of a string. Longer strings are not names.
 pub(super) const LONGEST_TEXT: u64 = 64 << 20;
 
-/// An opcode and the longest argument of fixed length; anything where the argument is shorter.
+/// An opcode and its argument of fixed length. The bytes after a shorter argument are arbitrary.
 pub(super) type Head = [u8; 9];
 
-/// The argument of an opcode.
+/// Returns the argument of an opcode.
 #[inline(always)]
 pub(super) fn argument<const N: usize>(head: &Head) -> [u8; N] {
     std::array::from_fn(|at| head[at + 1])
 }
 
-/// The number of which `word` begins with the lowest `length` bytes, 1 to 8 of them.
+/// Returns the signed number in the lowest `length` bytes of `word`, from 1 to 8.
 #[inline(always)]
 pub(super) fn signed(word: [u8; 8], length: u32) -> i64 {
     let unused = 64 - 8 * length;
     i64::from_le_bytes(word) << unused >> unused
 }
 
-/// The head of an opcode that is less than a [`Head`] from the end of the window.
+/// Returns the head of an opcode that is less than a [`Head`] from the end of the window.
 #[cold]
 pub(super) fn last_head(window: &[u8], at: usize) -> Step<Head> {
     let rest = window.get(at..).unwrap_or_default();
@@ -35,7 +35,7 @@ pub(super) fn last_head(window: &[u8], at: usize) -> Step<Head> {
     Ok(head)
 }
 
-/// The `length` bytes that follow the first `head` ones of the opcode at `at`.
+/// Returns the `length` bytes after the first `head` bytes of the opcode at `at`.
 #[inline]
 pub(super) fn bytes(window: &[u8], at: usize, head: usize, length: u64) -> Step<&[u8]> {
     if length > LONGEST_TEXT {

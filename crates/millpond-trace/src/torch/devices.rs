@@ -1,4 +1,4 @@
-//! Which devices a snapshot speaks of, and what it holds of each.
+//! Finds the devices of a snapshot and their data.
 
 use super::schema::{Key, Walk};
 use super::settings::{self, SettingsRead};
@@ -6,7 +6,7 @@ use crate::ReadError;
 use crate::pickle::Value;
 use std::collections::BTreeMap;
 
-/// More than any machine has.
+/// Maximum number of devices. No machine has more.
 const MOST_DEVICES: usize = 1024;
 
 /// The parts of a snapshot, by device.
@@ -15,12 +15,12 @@ pub(super) struct Found {
     pub(super) settings: Option<SettingsRead>,
 }
 
-/// What concerns one device, still as values.
+/// The data of one device, still as values.
 pub(super) struct Device {
-    /// -1 for the host.
+    /// The device number. -1 is the host.
     pub(super) ordinal: i32,
     pub(super) segments: Vec<Value>,
-    /// Lists of events.
+    /// The lists of events.
     pub(super) traces: Vec<Value>,
 }
 

@@ -1,7 +1,8 @@
-//! Frames of stacks: what each is to a tag, and how it appears there.
+//! Classifies the frames of stacks and formats their names for tags.
 //!
-//! Newer snapshots share one dict for each frame, older ones write a dict wherever a frame occurs. Either way a
-//! frame is judged and named once: it is known by its dict where that was met before, else by what it says.
+//! Newer snapshots share one dict for each frame. Older ones contain a dict wherever a frame occurs. In both cases a
+//! frame is classified and named once. It is identified by its dict if that was read before, and otherwise by its
+//! contents.
 
 use super::schema::Key;
 use crate::hash::Map;
@@ -9,38 +10,38 @@ use crate::pickle::{Arena, Value};
 use crate::strings::Interner;
 use std::fmt::Write;
 
-/// Bytes of a frame's path at most.
+/// Maximum bytes of a frame's path.
 const PATH: usize = 4096;
-/// Characters of a frame's file or function at most: C++ templates have thousands.
+/// Maximum characters of a frame's file or function. C++ templates have thousands.
 const NAME: usize = 80;
-/// Keys of a frame at most.
+/// Maximum number of keys of a frame.
 const MOST_KEYS: usize = 32;
-/// Frames that say different things at most; further ones are in no tag.
+/// Maximum number of different frames. Further ones are in no tag.
 const MOST_FRAMES: u32 = 1 << 20;
-/// Frames are kept under numbers from this on, events under lower ones.
+/// The number of the first frame. Events have lower numbers.
 pub(super) const FIRST_FRAME: u32 = 1 << 27;
 
-/// What a frame is to a tag.
+/// The kind of a frame, as it matters for tags.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// No frame, or one with other keys than PyTorch writes.
+    /// Not a frame, or one with other keys than PyTorch writes.
     Other,
     Noise,
     Python,
     Native,
 }
 
-/// The frames met so far.
+/// The frames read so far.
 #[derive(Default)]
 pub(super) struct Frames {
-    /// By number, from [`FIRST_FRAME`] on.
+    /// The frames by number, starting with [`FIRST_FRAME`].
     frames: Vec<Frame>,
-    /// Numbers of those whose dicts were not taken, by their dicts. 0 is none: stacks are many, so looking one up
-    /// must cost nothing.
+    /// The numbers of frames whose dicts were not taken, by dict. 0 means none. There are many stacks, so a lookup must
+    /// be fast.
     dicts: Vec<u32>,
     numbers: Map<Content, u32>,
-    /// Whether a string names the allocator, by its number, where that was asked: a long one may be named by a
-    /// million frames.
+    /// Whether each string names the allocator, if this was checked. A million frames may have the same long name, so
+    /// the result is kept.
     allocators: Vec<Option<bool>>,
     names: String,
 }
@@ -48,11 +49,11 @@ pub(super) struct Frames {
 struct Frame {
     content: Content,
     kind: Kind,
-    /// How it appears in a tag: where in [`Frames::names`].
+    /// The range in [`Frames::names`] of its name for tags.
     name: Option<(u32, u32)>,
 }
 
-/// What a frame says; its texts by their numbers.
+/// The contents of a frame. Texts are given by their numbers.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct Content {
     file: u32,
@@ -61,7 +62,7 @@ struct Content {
 }
 
 impl Frames {
-    /// What `value` is.
+    /// Returns the kind of `value`.
     #[inline]
     pub(super) fn kind(&mut self, arena: &Arena, value: Value) -> Kind {
         match self.number(arena, value) {
@@ -70,7 +71,7 @@ impl Frames {
         }
     }
 
-    /// How `value` appears in a tag; nothing if it is no frame.
+    /// Returns the name of `value` for tags, or an empty string if it is not a frame.
     pub(super) fn name(&mut self, arena: &Arena, value: Value) -> &str {
         let Some(number) = self.number(arena, value) else {
             return "";
@@ -79,7 +80,7 @@ impl Frames {
         let names = &mut self.names;
         let (start, end) = *frame.name.get_or_insert_with(|| {
             let start = names.len();
-            // As much again as all tags may take together.
+            // The limit is the same as that for the text of all tags.
             if start < Interner::TAG_BYTES {
                 frame.content.name(arena, names);
             }
@@ -88,7 +89,7 @@ impl Frames {
         &self.names[start as usize..end as usize]
     }
 
-    /// Takes a frame's dict, if these pairs are just what PyTorch writes: a file, a function and a line. Its number.
+    /// Takes a frame's dict if it has exactly PyTorch's pairs: a file, a function and a line. Returns its number.
     pub(super) fn take(&mut self, arena: &Arena, pairs: &[Value]) -> Option<u32> {
         let &[k, _, l, _, m, _] = pairs else { return None };
         let keys = [k, l, m].map(Key::of);
@@ -114,7 +115,7 @@ impl Frames {
         }
     }
 
-    /// Looks at a dict that was not taken and not met before.
+    /// Reads a dict that was not taken and not read before.
     #[cold]
     fn add(&mut self, arena: &Arena, value: Value, dict: usize) -> Option<u32> {
         let content = Content::of(arena, arena.pairs(value)?)?;
@@ -154,7 +155,8 @@ impl Frames {
         }
     }
 
-    /// Whether this is a frame of the allocator, the unwinder or the interpreter: they are in every stack.
+    /// Returns whether this is a frame of the allocator, the unwinder or the interpreter. Such frames are in every
+    /// stack.
     fn is_noise(&mut self, arena: &Arena, content: Content) -> bool {
         const STARTS: [&str; 12] = [
             "torch::unwind",
@@ -191,7 +193,7 @@ impl Frames {
 }
 
 impl Content {
-    /// None if the pairs have none of a frame's keys, or others that this reader knows.
+    /// Returns `None` if the pairs have none of a frame's keys, or other keys that this reader knows.
     fn of(arena: &Arena, pairs: impl Iterator<Item = (Value, Value)>) -> Option<Self> {
         let mut content = Self::default();
         let mut named = false;
@@ -203,7 +205,7 @@ impl Content {
                 Key::Filename => content.file = value.string().unwrap_or(0),
                 Key::Name => content.function = value.string().unwrap_or(0),
                 Key::Line => content.line = arena.as_int(value).unwrap_or(0),
-                // Newer versions tell of graphs as well.
+                // Newer versions also write keys about graphs.
                 Key::Unknown => continue,
                 _ => return None,
             }
@@ -217,9 +219,9 @@ impl Content {
         file.ends_with(".py") || file.starts_with('<')
     }
 
-    /// Adds the frame's name as tags show it.
+    /// Adds the frame's name for tags.
     fn name(self, arena: &Arena, name: &mut String) {
-        // A path is no longer; of one that is, no folder is sought beyond.
+        // No real path is longer. Of a longer one, only the end is searched for folders.
         let file = tail(arena.strings.get(self.file), PATH);
         if !matches!(file, "" | "??") {
             let folders = memchr::memrchr2(b'/', b'\\', file.as_bytes()).map_or(0, |at| at + 1);
@@ -227,10 +229,10 @@ impl Content {
             name.push(':');
         }
         let function = arena.strings.get(self.function);
-        // Arguments of C++ functions are long and say little.
+        // The arguments of C++ functions are long and not useful.
         let end = match self.is_python(arena) {
             true => None,
-            // Nothing behind the first characters is shown, so nothing is sought there.
+            // Only the first characters are shown, so only these are searched.
             false => function.bytes().take(4 * NAME).position(|byte| byte == b'('),
         };
         push_clean(name, &function[..end.unwrap_or(function.len())]);
@@ -240,14 +242,14 @@ impl Content {
     }
 }
 
-/// The last `most` bytes of `text`, or a few less.
+/// Returns the last `most` bytes of `text`, or slightly fewer.
 fn tail(text: &str, most: usize) -> &str {
     let from = text.len().saturating_sub(most);
     let from = (from..text.len()).find(|&at| text.is_char_boundary(at));
     &text[from.unwrap_or(text.len())..]
 }
 
-/// Adds at most [`NAME`] characters, none of which would end a line or a field.
+/// Adds at most [`NAME`] characters, without any that would end a line or a field.
 pub(super) fn push_clean(text: &mut String, words: &str) {
     let plain = |&byte: &u8| byte.is_ascii() && byte != b',' && !byte.is_ascii_control();
     let head = words.len().min(NAME);

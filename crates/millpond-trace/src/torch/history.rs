@@ -1,4 +1,4 @@
-//! One device's history as a [`Trace`].
+//! Converts one device's history to a [`Trace`].
 
 use super::devices::Device;
 use super::rewind::{Block, Rewind, Segment, overlaps};
@@ -16,19 +16,19 @@ use crate::strings::Shared;
 use crate::{Action, Caution, Event, Format, ReadError, Trace};
 use std::collections::BTreeMap;
 
-/// What one device gave.
+/// The data read for one device.
 pub(super) struct DeviceRead {
-    /// Where it has a history.
+    /// The trace, if there is a history.
     pub(super) trace: Option<Trace>,
-    /// Where it has segments.
+    /// The state, if there are segments.
     pub(super) state: Option<DeviceState>,
     /// The blocks and segments of that state, if the device has no history.
     pub(super) standing: Option<Trace>,
-    /// Those that no trace carries.
+    /// The findings that no trace contains.
     pub(super) cautions: Vec<Caution>,
 }
 
-/// What one device has, as it stands in the file.
+/// The data of one device, as in the file.
 pub(super) struct Gathered {
     ordinal: i32,
     has_segments: bool,
@@ -38,7 +38,7 @@ pub(super) struct Gathered {
     ledger: Ledger,
 }
 
-/// Takes what one device has out of the values; they are not needed any more.
+/// Takes the data of one device out of the values, which are not needed afterwards.
 pub(super) fn gather(
     walk: &Walk<'_>,
     device: &Device,
@@ -80,7 +80,7 @@ pub(super) fn rebuild(
     let shown = state::shown(ordinal, pools);
     if entries.events.is_empty() {
         let mut cautions = ledger.findings.cautions();
-        // A state is always written with a mark of its own; only other marks are worth a word.
+        // A state is always written with a mark of its own, so marks are only worth a caution in a history.
         cautions.retain(|caution| !matches!(caution, Caution::OtherEvents { .. }));
         initial_state(&mut ledger, &end.segments, end.blocks, false)?;
         let mut standing = ledger.finish(name, Format::TorchSnapshot, ordinal, Vec::new());
@@ -179,8 +179,8 @@ fn initial_state(
     Ok(())
 }
 
-/// Some recorders are told to leave completions out. If no free ever completes and no block waits at the
-/// end, requests are completions. The number of events changed.
+/// Turns all requests into completions if no free completes and no block waits at the end, because some recorders are
+/// configured to omit completions. Returns the number of changed events.
 fn complete_requests(events: &mut [Event], end: &Map<u64, Block>) -> u64 {
     let completed = events.iter().any(|event| event.action == Action::FreeCompleted);
     if completed || end.values().any(|block| block.pending) {
@@ -197,8 +197,9 @@ fn complete_requests(events: &mut [Event], end: &Map<u64, Block>) -> u64 {
     changed
 }
 
-/// Some recorders are told to leave requests out. It shows where a block lives and ends without one; then a
-/// block completed without a request is no sign that it waited when the recording began.
+/// Returns whether the recorder was configured to omit requests. This is so if there is no request and a block is
+/// allocated and freed without one. A completion without a request then does not mean that the block waited when the
+/// recording began.
 fn requests_left_out(events: &[Event]) -> bool {
     if events.iter().any(|event| event.action == Action::FreeRequested) {
         return false;
@@ -214,7 +215,7 @@ fn requests_left_out(events: &[Event]) -> bool {
     })
 }
 
-/// Numbers the allocations; a request directly followed by its completion is one free.
+/// Numbers the allocations. A request directly followed by its completion is one free.
 fn forward(ledger: &mut Ledger) -> Result<(), ReadError> {
     while let Some(event) = ledger.tape.next() {
         let mut row = Row {
@@ -246,12 +247,12 @@ fn forward(ledger: &mut Ledger) -> Result<(), ReadError> {
     Ok(())
 }
 
-/// The entries of a device's ring, in order, not yet numbered.
+/// The entries of a device's ring, in order and not yet numbered.
 #[derive(Default)]
 struct Entries {
     events: Vec<Event>,
     pools_recorded: bool,
-    /// All entries, marks included.
+    /// Number of all entries, including marks.
     count: u64,
 }
 
@@ -336,12 +337,12 @@ impl Entries {
 #[derive(Clone, Copy)]
 enum Word {
     Memory(Action),
-    /// Not about memory, and known not to be.
+    /// An entry that is known not to concern memory.
     Mark,
     Unknown,
 }
 
-/// What each action's word means, by the number of its string: compared as text once each.
+/// The meaning of each action word, by the number of its string. Each is compared as text only once.
 #[derive(Default)]
 struct Words(Vec<(u32, Word)>);
 

@@ -1,12 +1,12 @@
-//! Memory snapshots of PyTorch, of every age.
+//! Reads PyTorch memory snapshots of all versions.
 //!
-//! A snapshot is the allocator's final state and, for each device, a ring of the last events. The state
-//! before the first event is not in the file: it is rebuilt by undoing all events on the final state (see
-//! [`rewind`]). Schemas differ by age in keys only, so one walk reads them all:
+//! A snapshot contains the allocator's final state and, for each device, a ring of the last events. The state before
+//! the first event is not in the file. It is rebuilt by undoing all events on the final state (see [`rewind`]). The
+//! schemas of different versions differ only in their keys, so one reader supports all of them:
 //!
-//! - a bare list is the segments (before 2.0); blocks carry `history` with `real_size`,
-//! - then a dict of `segments` and `device_traces`; later blocks have addresses, entries have times,
-//! - then pools, expandable segments, settings, and the host's own pools.
+//! - Before 2.0 the file is a bare list of segments. Blocks have a `history` with `real_size`.
+//! - Later it is a dict of `segments` and `device_traces`. Still later, blocks have addresses and entries have times.
+//! - Newer versions add pools, expandable segments, settings, and the host's own pools.
 
 mod devices;
 mod frames;
@@ -57,7 +57,7 @@ pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, Rea
     Ok(recording)
 }
 
-/// What the file has of each device. All values of the pickle are gone by then.
+/// Reads the data of each device. All values of the pickle are dropped before it returns.
 fn parse(source: &mut Source<'_>) -> Result<(Vec<Gathered>, Option<SettingsRead>), ReadError> {
     let mut sieve = Sieve::new(source.expected());
     let (arena, top) = pickle::load(source, WORDS, &mut sieve)?;

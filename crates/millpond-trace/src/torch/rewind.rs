@@ -1,39 +1,39 @@
-//! The state before the first event, rebuilt by undoing all events on the final state.
+//! Rebuilds the state before the first event by undoing all events on the final state.
 //!
 //! ```text
 //! event            undone, the block or segment at its address is
-//! alloc            not there
-//! free_requested   there, in the program's hands
-//! free_completed   there, waiting for a stream
-//! segment_alloc    not there            segment_map      that range is not mapped
-//! segment_free     there                segment_unmap    that range is mapped
+//! alloc            absent
+//! free_requested   present, held by the program
+//! free_completed   present, waiting for a stream
+//! segment_alloc    absent               segment_map      that range is not mapped
+//! segment_free     present              segment_unmap    that range is mapped
 //! ```
 //!
-//! What a consistent file gives is exact: the live set, every requested size, every segment's range. The
-//! file cannot tell the rounded size of a block that was freed during the history (its `bytes` are none),
-//! nor what kind of segment one was that is gone by the end: that is inferred from sizes.
-//! Where an undo does not fit, the file contradicts itself: counted, and the nearest sensible state taken.
+//! For a consistent file the result is exact: the live blocks, every requested size, and every segment's range. Two
+//! facts are not in the file. The rounded size of a block that was freed during the history is unknown (its `bytes` are
+//! `None`). The kind of a segment that does not exist at the end is inferred from sizes. If an event cannot be undone,
+//! the file contradicts itself. This is counted, and the nearest plausible state is used.
 
 use crate::caution::Findings;
 use crate::hash::Map;
 use crate::{Action, Event};
 use std::collections::BTreeMap;
 
-/// Small pools take segments of this size, and serve no request above half of it.
+/// Size of the segments of small pools. They serve no request above half of it.
 const SMALL_SEGMENT: u64 = 2 << 20;
 
-/// A range the allocator holds.
+/// A range that the allocator has reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) bytes: u64,
     pub(super) stream: u16,
     pub(super) pool: u16,
-    /// None while it is only inferred from a freed segment.
+    /// `None` while the kind is only inferred from a freed segment.
     pub(super) small: Option<bool>,
     pub(super) expandable: bool,
 }
 
-/// A block in the program's hands, or waiting for a stream.
+/// A block that the program holds, or that waits for a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) requested: u64,
@@ -44,18 +44,18 @@ pub(super) struct Block {
     pub(super) tag: u32,
 }
 
-/// The state at some moment of a device's history, moved backwards.
+/// The state at a point of a device's history, moved backwards.
 pub(super) struct Rewind<'f> {
     pub(super) segments: BTreeMap<u64, Segment>,
     pub(super) blocks: Map<u64, Block>,
-    /// Whether events name their pool; otherwise it is the pool of the segment around the address.
+    /// Whether events contain their pool. Otherwise the pool is that of the segment around the address.
     pub(super) pools_recorded: bool,
-    /// Whether some segment's kind is still inferred.
+    /// Whether the kind of a segment is still inferred.
     pub(super) kinds_open: bool,
     pub(super) findings: &'f mut Findings,
 }
 
-/// Whether a range overlaps one of `segments`.
+/// Returns whether a range overlaps one of `segments`.
 pub(super) fn overlaps(segments: &BTreeMap<u64, Segment>, address: u64, bytes: u64) -> bool {
     let end = address.saturating_add(bytes);
     segments
@@ -65,7 +65,7 @@ pub(super) fn overlaps(segments: &BTreeMap<u64, Segment>, address: u64, bytes: u
 }
 
 impl Rewind<'_> {
-    /// Undoes all events, the last first; fills in pools where events do not name them.
+    /// Undoes all events, last first. Sets the pool of events that do not contain one.
     pub(super) fn all(&mut self, events: &mut [Event]) {
         let infer_pools = !self.pools_recorded && self.segments.values().any(|segment| segment.pool != 0);
         for event in events.iter_mut().rev() {
@@ -133,7 +133,7 @@ impl Rewind<'_> {
     fn undo_request(&mut self, event: &Event) {
         match self.blocks.get_mut(&event.address) {
             Some(block) if block.pending => block.pending = false,
-            // Given back and never completed, yet the final state does not show it waiting.
+            // The block was freed and never completed, but the final state does not show it as waiting.
             found => {
                 let Event {
                     stream, pool, bytes, ..
@@ -154,7 +154,7 @@ impl Rewind<'_> {
         }
     }
 
-    /// A segment of inferred kind that served a large request is not small.
+    /// Records that a segment of inferred kind is not small, because it served a large request.
     fn note_large(&mut self, address: u64, bytes: u64) {
         if self.kinds_open
             && bytes > SMALL_SEGMENT / 2
@@ -165,7 +165,7 @@ impl Rewind<'_> {
         }
     }
 
-    /// The segment or range of `event` is there again.
+    /// Adds the segment or range of `event` again.
     fn add(&mut self, event: &Event, expandable: bool) {
         let Event {
             address,
@@ -191,7 +191,7 @@ impl Rewind<'_> {
             expandable,
         };
         if expandable {
-            // Mapped ranges side by side are one segment in a snapshot, and one kind.
+            // In a snapshot, adjacent mapped ranges are one segment of one kind.
             let joins = |found: &Segment| found.expandable && found.stream == stream;
             let before = self
                 .segments
@@ -227,7 +227,7 @@ impl Rewind<'_> {
         self.segments.insert(start, added);
     }
 
-    /// Takes a range out of the expandable segments; how many bytes of it were mapped.
+    /// Removes a range from the expandable segments. Returns how many bytes of it were mapped.
     fn cut(&mut self, address: u64, bytes: u64) -> u64 {
         let end = address.saturating_add(bytes);
         let mut taken = 0;

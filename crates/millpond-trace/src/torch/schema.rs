@@ -1,4 +1,4 @@
-//! The words of a snapshot, and a walk over it that cannot be made to take long.
+//! The words of a snapshot, and a reader of its values with a time limit.
 
 use super::sieve::Record;
 use crate::ReadError;
@@ -7,13 +7,13 @@ use std::cell::Cell;
 
 macro_rules! keys {
     ($($key:ident = $word:literal)*) => {
-        /// A dict key this reader knows.
+        /// A dict key that this reader knows.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum Key { Unknown, $($key),* }
 
-        /// What the arena's strings begin with, so that a key is known by its number.
+        /// The first strings of the arena, so that a key is identified by its number.
         pub(super) const WORDS: &[&str] = &[$($word),*];
-        /// By number; the empty string has 0.
+        /// The keys by number. The empty string has number 0.
         pub(super) const KEYS: &[Key] = &[Key::Unknown, $(Key::$key),*];
     };
 }
@@ -35,7 +35,7 @@ keys! {
 }
 
 impl Key {
-    /// What a dict's key means.
+    /// Returns the meaning of a dict's key.
     #[inline]
     pub(super) fn of(key: Value) -> Self {
         match key.string() {
@@ -45,16 +45,17 @@ impl Key {
     }
 }
 
-/// Reads values of an arena by key, on a budget.
+/// Reads values of an arena by key, within a budget.
 ///
-/// Values may be shared without bound (a list of a million references to one list of a million), so every
-/// step is charged. Honest snapshots share stacks only, and those are read once each.
+/// Values may be shared without a limit, such as a list of a million references to one list of a million. Every step is
+/// therefore charged. Real snapshots share only stacks, and each stack is read once.
 pub(super) struct Walk<'a> {
     pub(super) arena: &'a Arena,
-    /// What was taken out of it.
+    /// The records taken out of the arena.
     records: &'a [Record],
     budget: Cell<u64>,
-    /// Events that may still come: each is a dict of its own, and takes more memory than a reference to it.
+    /// Number of events that may still follow. Each event has its own dict and takes more memory than a reference to
+    /// it.
     events: Cell<u64>,
 }
 
@@ -68,7 +69,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// An event's values; none if this is no dict.
+    /// Returns an event's values, or `None` if the value is not a dict.
     #[inline]
     pub(super) fn record(&self, dict: Value) -> Result<Option<Record>, ReadError> {
         if let Some(number) = self.arena.taken_by(dict) {
@@ -85,12 +86,12 @@ impl<'a> Walk<'a> {
         Ok(Some(record))
     }
 
-    /// How many of `expected` events may still come.
+    /// Returns how many of `expected` events may still follow.
     pub(super) fn events(&self, expected: usize) -> usize {
         expected.min(self.events.get() as usize)
     }
 
-    /// Pays for one event.
+    /// Charges one event.
     #[inline]
     pub(super) fn event(&self) -> Result<(), ReadError> {
         Self::pay(&self.events)
@@ -114,8 +115,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Calls `each` with the keys of a dict that are known; false if it is no dict. An event's dict that was
-    /// taken has none.
+    /// Calls `each` with the known keys of a dict. Returns `false` if the value is not a dict. A dict that was taken
+    /// has no keys.
     #[inline]
     pub(super) fn fields(&self, dict: Value, mut each: impl FnMut(Key, Value)) -> Result<bool, ReadError> {
         let Some(pairs) = self.arena.pairs(dict) else {
@@ -132,7 +133,7 @@ impl<'a> Walk<'a> {
         Ok(true)
     }
 
-    /// Calls `each` with the items of a list or tuple until it fails; false if it is neither.
+    /// Calls `each` with the items of a list or tuple until it fails. Returns `false` if the value is neither.
     pub(super) fn items(
         &self,
         list: Value,
@@ -148,13 +149,13 @@ impl<'a> Walk<'a> {
         Ok(true)
     }
 
-    /// A value that can be an address or a count of bytes.
+    /// Returns a value that can be an address or a number of bytes.
     #[inline]
     pub(super) fn unsigned(&self, value: Value) -> Option<u64> {
         self.arena.as_int(value).and_then(|int| u64::try_from(int).ok())
     }
 
-    /// A stream handle; some versions print it as a negative number.
+    /// Returns a stream handle. Some versions print it as a negative number.
     #[inline]
     pub(super) fn handle(&self, value: Value) -> Option<u64> {
         self.arena.as_int(value).map(|int| int as u64)

@@ -1,10 +1,10 @@
-//! `allocator_settings` of a snapshot.
+//! Reads the `allocator_settings` of a snapshot.
 
 use super::schema::{Key, Walk};
 use crate::pickle::Value;
 use crate::{ReadError, Settings};
 
-/// The settings, and what the recorder says about its own ring.
+/// The settings, and the recorder's data about its own ring.
 pub(super) struct SettingsRead {
     pub(super) settings: Settings,
     /// `trace_alloc_max_entries`.
@@ -26,7 +26,7 @@ pub(super) fn read(walk: &Walk<'_>, value: Value) -> Result<SettingsRead, ReadEr
                 conf = Some(text);
             }
         }
-        // Unlimited is -1, or the largest number in older versions.
+        // An unlimited size is -1, or the largest number in older versions.
         Key::MaxSplitSize => {
             settings.max_split_size = walk.unsigned(value).filter(|&bytes| bytes < 1 << 62);
         }
@@ -39,7 +39,7 @@ pub(super) fn read(walk: &Walk<'_>, value: Value) -> Result<SettingsRead, ReadEr
         Key::TraceOverflowed => overflowed = Some(value),
         _ => {}
     })?;
-    // Only now, as a dict may name a long value a million times.
+    // The text is shortened only at the end, because a dict may contain a long value a million times.
     settings.conf = conf.map(|text| text.chars().take(4096).collect());
     if let Some(value) = roundup {
         settings.roundup_power2_divisions = divisions(walk, value);
@@ -56,7 +56,7 @@ pub(super) fn read(walk: &Walk<'_>, value: Value) -> Result<SettingsRead, ReadEr
     })
 }
 
-/// Keys are mebibytes as text; divisions of 0 and 1 do nothing.
+/// Parses the divisions. Keys are mebibytes as text. Divisions of 0 and 1 have no effect.
 fn divisions(walk: &Walk<'_>, value: Value) -> Vec<(u64, u64)> {
     let Some(pairs) = walk.arena.pairs(value) else {
         return Vec::new();

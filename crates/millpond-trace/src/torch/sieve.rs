@@ -1,21 +1,21 @@
-//! What is taken out of a snapshot while it is parsed.
+//! Takes values out of a snapshot while it is parsed.
 //!
-//! Three kinds of values make up nearly all of it. Of an event's dict only nine values matter, so it is kept
-//! as those and not as pairs. Of a frame only what it says matters (see [`super::frames`]), so equal ones are
-//! kept once. Of an event's stack only the frames its tag may name matter (see [`super::tags`]); the others are
-//! dropped from the list. All of it leaves what the rest of this reader sees as it would be, except for frames
-//! that change later, as no program writes.
+//! Three kinds of values make up nearly all of a snapshot. Only nine values of an event's dict matter, so these are
+//! kept instead of its pairs. Only the contents of a frame matter (see [`super::frames`]), so equal frames are kept
+//! once. Of an event's stack, only the frames that its tag may name matter (see [`super::tags`]), so the others are
+//! dropped from the list. The rest of the reader sees no difference, except for frames that change later, which no
+//! program writes.
 
 use super::frames::{FIRST_FRAME, Frames, Kind};
 use super::schema::{KEYS, Key};
 use crate::caution::TAG_FRAMES;
 use crate::pickle::{self, Arena, Taken, Value};
 
-/// The values of one event's dict; `None` where it has none.
+/// The values of one event's dict, or `None` where it has none.
 #[derive(Clone, Copy)]
 pub(super) struct Record([Value; 9]);
 
-/// Places in a [`Record`].
+/// The positions in a [`Record`].
 #[derive(Clone, Copy)]
 pub(super) enum Field {
     Action,
@@ -29,7 +29,7 @@ pub(super) enum Field {
     CompileContext,
 }
 
-/// Where the value of each key goes; beyond a record's end for those that are of no use.
+/// The position of each key's value. It lies beyond the end of a record for keys that are not needed.
 const PLACES: [u8; KEYS.len()] = {
     let mut places = [u8::MAX; KEYS.len()];
     let mut at = 0;
@@ -62,7 +62,7 @@ impl Record {
         self.0[field as usize]
     }
 
-    /// Takes pairs in, keys and values in turn; of equal keys the last one counts.
+    /// Stores pairs, with keys and values alternating. Of equal keys the last one counts.
     #[inline]
     pub(super) fn set(&mut self, pairs: &[Value]) {
         for pair in pairs.chunks_exact(2) {
@@ -76,14 +76,14 @@ impl Record {
     }
 }
 
-/// What was taken.
+/// The values taken from a snapshot.
 pub(super) struct Sieve {
     pub(super) records: Vec<Record>,
     pub(super) frames: Frames,
 }
 
 impl Sieve {
-    /// Nothing taken, with room for the records in `expected` bytes.
+    /// Creates an empty sieve with space for the records in `expected` bytes.
     pub(super) fn new(expected: usize) -> Self {
         Self {
             records: Vec::with_capacity(expected / 128),
@@ -93,7 +93,7 @@ impl Sieve {
 }
 
 impl pickle::Sieve for Sieve {
-    /// Every version of PyTorch writes an event's action first.
+    /// Takes a dict if it is an event or a frame. Every version of PyTorch writes an event's action first.
     #[inline]
     fn take(&mut self, arena: &Arena, pairs: &[Value]) -> Option<Taken> {
         match pairs.first().map(|&key| Key::of(key))? {
@@ -104,7 +104,7 @@ impl pickle::Sieve for Sieve {
             _ => return None,
         }
         let number = self.records.len();
-        // Filled where it stays: a copy would wait for each of its values to be written.
+        // The record is filled in place, because a copy would wait until each of its values is written.
         self.records.push(Record::EMPTY);
         self.records[number].set(pairs);
         u32::try_from(number)
@@ -134,8 +134,8 @@ impl pickle::Sieve for Sieve {
 }
 
 impl Sieve {
-    /// Keeps the first Python frames and, where there are none, the first native ones. Applied to the parts of
-    /// a stack one by one this keeps what it would keep of the whole, and maybe some native ones.
+    /// Keeps the first Python frames, and the first native ones for stacks without Python frames. Applied to the parts
+    /// of a stack, it keeps the same frames as for the whole stack, and possibly some native ones.
     fn stack(&mut self, arena: &Arena, items: &mut [Value]) -> usize {
         let (mut python, mut native, mut kept) = (0, 0, 0);
         for at in 0..items.len() {
@@ -150,7 +150,7 @@ impl Sieve {
                 Kind::Native if python > 0 => continue,
                 Kind::Native => &mut native,
             };
-            // One frame more than a tag names is counted, which shows that frames are left out.
+            // One frame more than a tag names is kept, to show that frames are missing.
             if *counted <= TAG_FRAMES {
                 *counted += 1;
                 items[kept] = items[at];

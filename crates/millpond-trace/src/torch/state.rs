@@ -1,4 +1,4 @@
-//! The final state: segments and their blocks.
+//! Reads the final state: segments and their blocks.
 
 use super::rewind::{Block, Segment};
 use super::schema::{Key, Walk};
@@ -11,17 +11,17 @@ use crate::model::{DeviceState, PoolState};
 use crate::pickle::Value;
 use std::collections::BTreeMap;
 
-/// What a device held when the snapshot was written.
+/// The state of a device when the snapshot was written.
 #[derive(Default)]
 pub(super) struct Final {
-    /// By address, without overlap.
+    /// The segments by address, without overlaps.
     pub(super) segments: BTreeMap<u64, Segment>,
-    /// Blocks in the program's hands or waiting for a stream, by address.
+    /// Blocks that the program holds or that wait for a stream, by address.
     pub(super) blocks: Map<u64, Block>,
     pub(super) reserved_bytes: u64,
 }
 
-/// Reads the segments of one device; what they hold together goes into the state.
+/// Reads the segments of one device and sums up their contents for the state.
 pub(super) fn read(
     walk: &Walk<'_>,
     segments: &[Value],
@@ -103,7 +103,7 @@ pub(super) fn read(
     Ok((state, pools.into_values().collect()))
 }
 
-/// The state as shown to people; none where a device holds nothing.
+/// Returns the state for display, or `None` if the device holds nothing.
 pub(super) fn shown(device: i32, pools: Vec<PoolState>) -> Option<DeviceState> {
     (!pools.is_empty()).then_some(DeviceState { device, pools })
 }
@@ -193,14 +193,14 @@ impl RawBlock {
             Key::State => {
                 raw.state = match walk.arena.as_text(value) {
                     Some("active_allocated") => State::Allocated,
-                    // The code writes the one, the documentation promises the other.
+                    // PyTorch's code writes the first value, its documentation specifies the second.
                     Some("active_pending_free" | "active_awaiting_free") => State::Pending,
                     _ => State::Inactive,
                 };
             }
             _ => {}
         })?;
-        // The newest of a block's history stands first.
+        // The newest entry of a block's history comes first.
         if let Some(newest) = history.and_then(|history| walk.arena.items(history)?.next()) {
             walk.fields(newest, |key, value| match key {
                 Key::RealSize => requested = requested.or(walk.unsigned(value)),

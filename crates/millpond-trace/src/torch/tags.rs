@@ -1,9 +1,9 @@
-//! A stack of frames as one short line: who asked for the memory.
+//! Formats a stack of frames as one short line that shows who requested the memory.
 //!
-//! Stacks are up to two hundred frames of which a dozen say something. A tag names Python's frames where
-//! there are any, else the C++ ones that are not the allocator or the unwinder, innermost first:
-//! `model.py:forward:12<train.py:step:80`. The program's own words come before, each ended by `;`.
-//! Stacks and frames are shared objects in the file, so each is read once.
+//! Stacks have up to two hundred frames, of which a dozen are useful. A tag names the Python frames if there are any.
+//! Otherwise it names the C++ frames that do not belong to the allocator or the unwinder. The innermost frame comes
+//! first: `model.py:forward:12<train.py:step:80`. The program's own words come before, each followed by `;`. Stacks and
+//! frames are shared objects in the file, so each is read once.
 
 use super::frames::{Frames, Kind, push_clean};
 use super::schema::Walk;
@@ -12,19 +12,19 @@ use crate::hash::Map;
 use crate::pickle::{Arena, Value};
 use crate::strings::Interner;
 
-/// Places for tags asked for lately.
+/// Number of slots for recently used tags.
 const RECENT: usize = 512;
 
-/// What an event says about its origin: frames, user metadata and compile context.
+/// The values that describe an event's origin: frames, user metadata and compile context.
 type Words = [Value; 3];
 
-/// Tags made so far.
+/// The tags created so far.
 pub(super) struct Tags {
     known: Map<u128, u32>,
-    /// Some of `known`, each at the one place its key can have here: this is asked for each event.
+    /// Some of `known`, each in the slot of its key. The lookup runs for each event.
     recent: Vec<(u128, u32)>,
     frames: Frames,
-    /// Text of the tag in the making.
+    /// Text of the tag that is being created.
     text: String,
     /// The number of stacks that have more frames than their tags.
     cut: u64,
@@ -34,7 +34,7 @@ impl Tags {
     pub(super) fn new(frames: Frames) -> Self {
         Self {
             known: Map::default(),
-            // No words, no tag.
+            // The key 0 has no words, so it has no tag.
             recent: vec![(0, 0); RECENT],
             frames,
             text: String::new(),
@@ -42,22 +42,23 @@ impl Tags {
         }
     }
 
-    /// The next tags go into another interner.
+    /// Clears the tags, because the next ones use another interner.
     pub(super) fn forget(&mut self) {
         self.known.clear();
         self.recent.fill((0, 0));
         self.cut = 0;
     }
 
-    /// Returns the number of different stacks since the last [`forget`](Self::forget) that have more frames than their tags.
+    /// Returns the number of different stacks since the last [`forget`](Self::forget) that have more frames than their
+    /// tags.
     pub(super) fn cut(&self) -> u64 {
         self.cut
     }
 
-    /// The tag of an event or block.
+    /// Returns the tag of an event or block.
     #[inline]
     pub(super) fn of(&mut self, walk: &Walk<'_>, words: Words, into: &mut Interner) -> u32 {
-        // One number to hash: this runs for each event.
+        // The key is one number, because its hash is computed for each event.
         let [frames, user, compile] = words;
         let words_bits = u128::from(user.bits()) | u128::from(compile.bits()) << 32;
         let key = u128::from(walk.arena.identity(frames)) | words_bits << 64;
@@ -121,15 +122,15 @@ impl Tags {
     }
 }
 
-/// The one place of a key in [`Tags::recent`]. Stacks begin at different slots, a few apart, so these are spread;
-/// a program that makes keys fall together is only asked more often.
+/// Returns the slot of a key in [`Tags::recent`]. Stacks begin at different indices, close to each other, so the
+/// product spreads them. If keys collide, lookups are only slower.
 #[inline]
 fn place(key: u128) -> usize {
     let slot = (key >> 32) as u32 ^ (key >> 64) as u32;
     (slot.wrapping_mul(0x9e37_79b1) >> (32 - RECENT.ilog2())) as usize
 }
 
-/// The first frames of a kind.
+/// The first frames of one kind.
 struct Short {
     frames: [Value; TAG_FRAMES],
     count: usize,
