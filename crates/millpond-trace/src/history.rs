@@ -1,7 +1,8 @@
-//! A recording as rows, whatever file it came in, to be walked as often as it takes.
+//! A recording of any format as rows that can be read repeatedly.
 //!
-//! A recording of Millpond's stays in its file: walking it takes memory for a few batches, so files may be larger than memory. Other formats are
-//! read whole and walked as the same rows, so that whatever is said, drawn or written of a recording works for all of them.
+//! A Millpond recording stays in its file. Reading its rows needs memory for a few batches only, so the file may be
+//! larger than memory. Other formats are read completely into memory and provide the same rows. Every report, drawing
+//! and export therefore works for all formats.
 
 mod allowance;
 mod define;
@@ -31,20 +32,20 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::thread::Builder;
 
-/// Batches of a file that is not worth a thread.
+/// Maximum number of batches that are decoded without a second thread.
 const SMALL: usize = 4;
 
-/// A recording that could not be opened or walked.
+/// Why a recording could not be opened or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HistoryError {
-    /// A recording of Millpond's.
+    /// A Millpond recording could not be read.
     #[error(transparent)]
     Recording(#[from] RecordingError),
-    /// A file of another format.
+    /// A file of another format could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// It has changed since it was opened.
+    /// The file has changed since it was opened.
     #[error("the recording has become shorter, or was written over, since it was opened; open it again")]
     Changed,
     /// Its contents would take more memory than a program's recording of this size ever does.
@@ -69,33 +70,33 @@ pub enum HistoryError {
     },
 }
 
-/// What is known of a recording before it is walked.
+/// A recording and the data that is known before its rows are read.
 #[derive(Debug)]
 pub struct History {
     rows: Source,
-    /// What numbers in rows mean.
+    /// The meaning of the numbers in rows.
     pub definitions: Definitions,
     /// Facts about the recording, by name.
     pub facts: Vec<(String, String)>,
-    /// The time of its last row, in nanoseconds since it began.
+    /// The time of the last row, in nanoseconds since the recording began.
     pub duration: u64,
-    /// How many rows it has.
+    /// Number of rows.
     pub len: u64,
-    /// Events that it says are missing.
+    /// Number of events that the recording reports as missing.
     pub lost: u64,
-    /// How it ends; none for a format that does not say.
+    /// How the recording ends, or `None` if the format does not say.
     pub end: Option<End>,
-    /// What its reader noticed.
+    /// The findings of its reader.
     pub cautions: Vec<Caution>,
-    /// Serial numbers of blocks that are older than the recording, though a row at its beginning hands them out.
+    /// Serial numbers of blocks that are older than the recording, although a row at its start allocates them.
     pub older: Vec<Range<u64>>,
-    /// Whether the recording only has what an allocator held at one moment, without a history.
+    /// Whether the recording contains only an allocator's state at one moment, without a history.
     pub state_only: bool,
 }
 
 #[derive(Debug)]
 enum Source {
-    /// A recording of Millpond's, the bytes of it that were there when it was opened, and where walks can begin.
+    /// A Millpond recording, its size when it was opened, and the places where a walk can begin.
     File {
         file: Opened,
         bytes: u64,
@@ -105,18 +106,19 @@ enum Source {
 }
 
 impl History {
-    /// Opens a recording in any format there is a reader for. A file of Millpond's is walked once, for what its numbers mean.
+    /// Opens a recording in any supported format. A Millpond recording is read once, to collect its definitions.
     ///
     /// # Errors
-    /// It cannot be read, or is no recording.
+    /// Returns an error if the file cannot be read or is not a recording.
     pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<Self, HistoryError> {
         Self::open_and_watch(path, options, |_, _| {})
     }
 
-    /// The same, and shows each row and what is defined by then: whoever wants a glance at a large file takes it in the walk that
-    /// opening it is.
+    /// Opens a recording and passes each row to `watch`, with the definitions up to it. This avoids a second walk over
+    /// a large file.
     ///
     /// # Errors
+    /// Returns the errors of [`open`](Self::open).
     /// As of [`open`](Self::open).
     pub fn open_and_watch(
         path: &Path,
@@ -179,7 +181,8 @@ impl History {
         history.rows = Source::File {
             file,
             bytes: match history.end {
-                // Only the complete batches. A batch that is completed later would otherwise be in some walks and not in others.
+                // Only complete batches count. A batch that is completed later would otherwise be in some walks and not
+                // in others.
                 Some(End::Cut { bytes } | End::Damaged { bytes, .. }) => bytes,
                 _ => reader.bytes(),
             },
@@ -218,16 +221,16 @@ impl History {
         Ok(())
     }
 
-    /// Walks all rows in order, with what marks say; stops where `each` says so.
+    /// Calls `each` for all rows in order, with the text of marks. Stops when `each` returns [`Flow::Stop`].
     ///
     /// # Errors
-    /// The file cannot be read any more. What was walked by then was as it is in the file.
+    /// Returns an error if the file can no longer be read. The rows passed before were correct.
     pub fn walk(&self, each: impl FnMut(&Row, Option<&str>) -> Flow) -> Result<(), HistoryError> {
         self.walk_from(&Start::default(), each)
     }
 
-    /// The last place from which on a walk sees all that happens at a time and after, and what was there before: a keyframe, or the
-    /// beginning.
+    /// Returns the last place from which a walk sees everything that happens at `time` or later, and the state before.
+    /// This is a keyframe or the beginning.
     #[must_use]
     pub fn start_before(&self, time: u64) -> Start {
         let Source::File { starts, .. } = &self.rows else {
@@ -238,10 +241,11 @@ impl History {
         found.cloned().unwrap_or_default()
     }
 
-    /// Walks all rows from a place on; shows first, as rows of gauges, what was known there of pools and devices.
+    /// Calls `each` for all rows from a place on. The first rows are gauges with the known state of pools and devices
+    /// at that place.
     ///
     /// # Errors
-    /// As of [`walk`](Self::walk).
+    /// Returns the errors of [`walk`](Self::walk).
     pub fn walk_from(
         &self,
         start: &Start,
@@ -269,7 +273,7 @@ impl History {
             }
         }
         let mut stopped = false;
-        // What was added since is not walked: all walks see the same rows.
+        // Rows added since the recording was opened are skipped, so that all walks see the same rows.
         let reader = batches(reader, bytes, |_, batch| {
             let mut found = batch.rows();
             while let Some(row) = found.next() {
@@ -292,10 +296,10 @@ impl History {
         Ok(())
     }
 
-    /// The blocks in callers' hands after all that happened up to a time.
+    /// Returns the blocks that callers hold after everything that happened up to `time`.
     ///
     /// # Errors
-    /// As of [`walk`](Self::walk).
+    /// Returns the errors of [`walk`](Self::walk), or an error if the blocks exceed the allowance.
     pub fn live_at(&self, time: u64) -> Result<Live, HistoryError> {
         let mut live = Live::default();
         let allowance = self.allowance();
@@ -313,17 +317,17 @@ impl History {
     }
 }
 
-/// Whether a walk goes on.
+/// Whether a walk continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// It does.
+    /// The walk continues.
     On,
-    /// It ends here.
+    /// The walk stops.
     Stop,
 }
 
-/// Calls `each` with every batch in the first `bytes` bytes of a file, and with the batch's place there. Returns the reader, at the place
-/// where it stopped. Large files are decoded on another thread, one batch ahead.
+/// Calls `each` with every batch in the first `bytes` bytes of a file and the batch's position there. Returns the
+/// reader at the position where it stopped. Large files are decoded on another thread, one batch ahead.
 fn batches(
     mut reader: Reader<FromStart>,
     bytes: u64,
@@ -342,7 +346,7 @@ fn batches(
         }
     }
     std::thread::scope(|scope| {
-        // The channel holds no batch, because a batch can be large: only the two threads hold one each.
+        // The channel holds no batch, because a batch can be large. Only the two threads hold one each.
         let (decoded, next) = mpsc::sync_channel(0);
         let decode = move || {
             while reader.bytes() < bytes {
@@ -362,13 +366,13 @@ fn batches(
                 break;
             }
         }
-        // Whoever decodes ends with the next batch.
+        // The decoding thread stops at the next batch.
         drop(next);
         thread.join().unwrap_or_else(|_| Err(RecordingError::Panicked))
     })
 }
 
-/// Whether a file begins as an Arrow stream does.
+/// Returns whether a file starts like an Arrow stream.
 pub(crate) fn is_ours(path: &Path) -> Result<bool, ReadError> {
     use std::io::Read;
     let io_error = |source| ReadError::Io {

@@ -1,30 +1,31 @@
-//! Millpond's own recordings, `.mpr`: every event of a process's pools, on one clock.
+//! Millpond's recording format, `.mpr`: every event of a process's pools, on one clock.
 //!
-//! A file is an Arrow IPC stream of one table, its batches compressed with zstd, so that whatever reads Arrow reads it: pandas,
-//! polars, DuckDB. A row is an event, or says what a number in events means. Nothing needs an index, a footer or a second
-//! file: what was written before a process died can be read up to the last whole batch.
+//! A file is an Arrow IPC stream of one table with batches compressed by zstd. Any Arrow reader can read it, such as
+//! pandas, polars or DuckDB. A row is an event, or it defines a number that events use. The file needs no index, no
+//! footer and no second file. If a process dies, the recording can be read up to the last complete batch.
 //!
 //! ```text
 //!  batch    batch row                 absolute: the time, the newest serial number, the rows before it
 //!           rows                      relative to those: times as differences, serial numbers counted back from the newest
 //!  batch    ..
-//!           keyframe row, live rows   every so often, all blocks in callers' hands
+//!           keyframe row, live rows   regularly, all blocks that callers hold
 //!  batch    ..
-//!           end row                   the recording was closed, and was not cut
+//!           end row                   the recording was closed and is complete
 //! ```
 //!
-//! | column | type | what |
+//! | column | type | contents |
 //! |---|---|---|
 //! | `kind` | `UInt8` | see [`Kind`] |
 //! | `time` | `Int64` | nanoseconds since the last row that is not a live row; in a batch row since the recording began |
-//! | `id` | `Int64` | newest serial number before this row, less this row's; in a batch row that newest number |
+//! | `id` | `Int64` | newest serial number before this row minus this row's; in a batch row that newest number |
 //! | `address` | `UInt64` | of the block, in an allocation |
-//! | `requested`, `bytes` | `UInt64` | bytes asked for; bytes of the block. A free repeats its allocation's |
-//! | `pool`, `stream`, `thread`, `tag`, `stack` | `UInt32` | numbers, each defined by a row before it is first used; 0 is none |
-//! | `text` | `Utf8`, nullable | what a definition or a mark says |
-//! | `list` | `List<UInt64>`, nullable | the addresses of a stack, the innermost first; the facts of a pool or module |
+//! | `requested`, `bytes` | `UInt64` | requested bytes; bytes of the block. A free repeats those of its allocation |
+//! | `pool`, `stream`, `thread`, `tag`, `stack` | `UInt32` | numbers, each defined by a row before its first use; 0 means none |
+//! | `text` | `Utf8`, nullable | the text of a definition or a mark |
+//! | `list` | `List<UInt64>`, nullable | the addresses of a stack, innermost first; the facts of a pool or module |
 //!
-//! What a reader of another version may rely on: columns are found by name, kinds that are not known are passed over, and the
+//! Readers of other versions can rely on the following. Columns are found by name, unknown kinds are skipped, and the
+//! schema's metadata has `millpond.version`. A reader refuses a version that it does not know.
 //! schema's metadata has `millpond.version`. A reader refuses a version it does not know.
 
 mod error;
@@ -41,8 +42,8 @@ pub use read::{Batch, End, Reader};
 pub use row::{Gauge, Kind, Row};
 pub use write::Writer;
 
-/// What a mark begins with that says what a snapshot does not have block by block.
+/// The prefix of a mark that describes what a snapshot does not contain for each block.
 pub const STATES: &str = "snapshot: ";
 
-/// The ending of a recording's name.
+/// The file name extension of a recording.
 pub const ENDING: &str = "mpr";

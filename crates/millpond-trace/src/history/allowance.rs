@@ -1,8 +1,9 @@
 //! Limits the memory that is kept for a recording, in proportion to the size of its file.
 //!
-//! Columns of repeated numbers compress a thousandfold, and one name can be used a million times, so a file of some kilobytes can
-//! describe more than any memory holds. Recordings of programs do not do that: each of their rows takes several bytes of the file. Code
-//! that keeps something for each row, block or name of a recording charges it here. A recording that asks for more is refused.
+//! Columns of repeated numbers compress a thousandfold, and one name can be used a million times. A file of some
+//! kilobytes can therefore describe more than any memory holds. Recordings of programs do not, because each of their
+//! rows takes several bytes of the file. Code that keeps data for each row, block or name of a recording charges it
+//! here. A recording that exceeds its allowance is refused.
 
 use super::HistoryError;
 

@@ -1,4 +1,4 @@
-//! What the numbers in rows mean.
+//! The definitions of the numbers in rows.
 
 use super::{Allowance, HistoryError};
 use crate::ReadError;
@@ -6,7 +6,7 @@ use crate::hash::Map;
 use crate::recording::{Kind, Row};
 use std::sync::Arc;
 
-/// What `text` and names of a file may come to: more is left out.
+/// Maximum bytes of the texts and names of a file. More are dropped.
 const MOST_TEXT: usize = 512 << 20;
 /// The most bytes kept of one name. Longer names are cut, because a name is copied wherever it is used.
 const MOST_NAME: usize = 8 << 10;
@@ -34,43 +34,43 @@ pub(super) fn cut(text: &str) -> &str {
 /// A pool of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pool {
-    /// Its name, which may be empty.
+    /// The name, which may be empty.
     pub name: String,
-    /// The kind of memory, as the field calls it: `host`, `pinned`, `cuda`, `managed`, `mapped`; empty where it is not known.
+    /// The kind of memory: `host`, `pinned`, `cuda`, `managed` or `mapped`. Empty if unknown.
     pub memory: String,
-    /// The device it is on; -1 for the host's memory.
+    /// The device of the pool. -1 is the host's memory.
     pub device: i32,
-    /// The policy that places its blocks; empty where that is not known.
+    /// The policy that places the pool's blocks. Empty if unknown.
     pub policy: String,
 }
 
 /// A function on a stack, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Frame {
-    /// Its name.
+    /// The function name.
     pub function: String,
-    /// The file.
+    /// The source file.
     pub file: String,
-    /// The line, from 1; 0 where it is not known.
+    /// The line, counted from 1. 0 if unknown.
     pub line: u32,
 }
 
-/// Code of the recorded process.
+/// A code module of the recorded process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Module {
-    /// Its first address.
+    /// First address of the code.
     pub address: u64,
-    /// How long it is.
+    /// Size of the code in bytes.
     pub bytes: u64,
-    /// Its file.
+    /// Path of the module's file.
     pub path: String,
-    /// Where in memory the file's first byte would be.
+    /// The address at which the file's first byte would be mapped.
     pub base: u64,
     /// The build id, in hexadecimal digits.
     pub build_id: String,
 }
 
-/// What numbers in rows mean. All are looked up by functions that answer for every number.
+/// The definitions of the numbers in rows. The lookup functions accept every number.
 #[derive(Clone, Debug, Default)]
 pub struct Definitions {
     tags: Map<u32, String>,
@@ -87,7 +87,7 @@ pub struct Definitions {
 }
 
 impl Definitions {
-    /// Takes in a row that defines something; others are passed over.
+    /// Records a row that defines something. Other rows are ignored.
     pub fn note(&mut self, row: &Row, text: Option<&str>, list: Option<Vec<u64>>) {
         let mut list = list.unwrap_or_default();
         let text = text.unwrap_or_default();
@@ -164,7 +164,7 @@ impl Definitions {
         kept.to_owned()
     }
 
-    /// The kind of memory, the name and the policy, one a line.
+    /// Records a pool. The text has the kind of memory, the name and the policy, each on its own line.
     fn define_pool(&mut self, number: u32, text: &str, list: &[u64]) {
         let (memory, rest) = text.split_once('\n').unwrap_or(("", text));
         let (name, policy) = rest.split_once('\n').unwrap_or((rest, ""));
@@ -179,7 +179,7 @@ impl Definitions {
         self.pools.insert(number, pool);
     }
 
-    /// The build id and the path, one a line.
+    /// Records a module. The text has the build id and the path, each on its own line.
     fn define_module(&mut self, row: &Row, text: &str, list: &[u64]) {
         let (build_id, path) = text.split_once('\n').unwrap_or(("", text));
         let (path, build_id) = (self.name(path), self.name(build_id));
@@ -192,7 +192,8 @@ impl Definitions {
         });
     }
 
-    /// Function, file and line, one a line; three more for each function that it was inlined into.
+    /// Records the frames of addresses. The text has function, file and line, each on its own line, and three more
+    /// lines for each function into which it was inlined.
     fn define_frame(&mut self, text: &str, list: &[u64]) {
         let mut lines = text.split('\n');
         let mut frames = Vec::new();
@@ -213,37 +214,37 @@ impl Definitions {
         }
     }
 
-    /// A tag's name; empty where there is none.
+    /// Returns the name of a tag. Empty if there is none.
     pub fn tag(&self, number: u32) -> &str {
         self.tags.get(&number).map_or("", String::as_str)
     }
 
-    /// A pool.
+    /// Returns a pool.
     pub fn pool(&self, number: u32) -> Option<&Pool> {
         self.pools.get(&number)
     }
 
-    /// A thread's name; empty where it has none.
+    /// Returns the name of a thread. Empty if there is none.
     pub fn thread(&self, number: u32) -> &str {
         self.threads.get(&number).map_or("", String::as_str)
     }
 
-    /// The addresses of a stack, the innermost first; none where it is not known.
+    /// Returns the addresses of a stack, innermost first. Empty if unknown.
     pub fn stack(&self, number: u32) -> &[u64] {
         self.stacks.get(&number).map_or(&[], |stack| stack)
     }
 
-    /// What an address of a stack is called, the innermost function first, where the recording itself tells.
+    /// Returns the functions at an address of a stack, innermost first, if the recording contains them.
     pub fn frames(&self, address: u64) -> &[Frame] {
         self.frames.get(&address).map_or(&[], |frames| frames)
     }
 
-    /// Code of the recorded process.
+    /// Returns the code modules of the recorded process.
     pub fn modules(&self) -> &[Module] {
         &self.modules
     }
 
-    /// Numbers and names of all tags, in order.
+    /// Returns the numbers and names of all tags, in order.
     pub fn tags(&self) -> Vec<(u32, &str)> {
         let mut tags: Vec<_> = self
             .tags
@@ -254,14 +255,14 @@ impl Definitions {
         tags
     }
 
-    /// Numbers of all pools, in order.
+    /// Returns all pools with their numbers, in order.
     pub fn pools(&self) -> Vec<(u32, &Pool)> {
         let mut pools: Vec<_> = self.pools.iter().map(|(number, pool)| (*number, pool)).collect();
         pools.sort_unstable_by_key(|(number, _)| *number);
         pools
     }
 
-    /// Numbers of all stacks, in order.
+    /// Returns the numbers of all stacks, in order.
     pub fn stacks(&self) -> Vec<u32> {
         let mut stacks: Vec<_> = self.stacks.keys().copied().collect();
         stacks.sort_unstable();

@@ -1,12 +1,12 @@
-//! Recordings of other formats as rows.
+//! Converts recordings of other formats to rows.
 
 use super::{Definitions, History, Source};
 use crate::model::{NO_ALLOCATION, OLDER};
 use crate::recording::{Kind, Row};
 use crate::{Action, Recording, Trace};
 
-/// The rows of every device's trace, in order of time. Tags and streams of several devices have numbers of their own, and a pool
-/// stands for each private pool.
+/// Returns the rows of every device's trace, in order of time. The tags and streams of each device have separate
+/// numbers, and each private pool becomes a pool.
 pub(super) fn history(recording: &Recording) -> History {
     let mut definitions = Definitions::default();
     let mut rows = Vec::new();
@@ -18,7 +18,7 @@ pub(super) fn history(recording: &Recording) -> History {
         older.push(first..first + trace.initial_blocks.len() as u64);
         base = add(trace, base, &mut rows, &mut definitions);
     }
-    // Each device's rows stay in their order.
+    // The sort is stable, so each device's rows keep their order.
     rows.sort_by_key(|row: &Row| row.time);
     let mut cautions = recording.cautions.clone();
     let traces = recording.traces.iter().chain(&recording.standing);
@@ -45,7 +45,7 @@ pub(super) fn history(recording: &Recording) -> History {
     }
 }
 
-/// Numbers that earlier devices have taken.
+/// The numbers used by earlier devices.
 #[derive(Clone, Copy, Default)]
 struct Base {
     tag: u32,
@@ -115,7 +115,7 @@ fn add(trace: &Trace, base: Base, rows: &mut Vec<Row>, definitions: &mut Definit
             ..Row::new(Kind::Reserve, 0)
         });
     }
-    // Those that wait for a stream come and go first, so that all others are never held beside them.
+    // Blocks that wait for a stream are allocated and freed first, so that they never add to the other blocks.
     let mut initial: Vec<_> = trace.initial_blocks.iter().collect();
     initial.sort_by_key(|block| !block.pending);
     for block in initial {

@@ -1,45 +1,45 @@
-//! Where in a recording a walk can begin: at keyframes, with what else has to be known there.
+//! The places in a recording where a walk can begin: keyframes, with the additional state at each.
 //!
-//! A keyframe names all blocks in callers' hands, but not what pools have taken from their sources or what was measured. That is kept
-//! beside it here, as rows that are shown first.
+//! A keyframe lists all blocks that callers hold, but neither the bytes that pools have reserved nor the measured
+//! values. These are kept here as rows that come first.
 
 use crate::recording::{Gauge, Kind, Row};
 
-/// Pools and devices whose figures are kept; a recording of more is walked from its beginning.
+/// Maximum number of pools and devices whose figures are kept. A recording with more is read from its beginning.
 const MOST_FIGURES: usize = 256;
-/// The most figures kept at all places together, 72 bytes each. Later keyframes are not noted as places.
+/// The most figures kept at all places together, 72 bytes each. Later keyframes are not recorded as places.
 const MOST_KEPT: usize = 1 << 18;
 
-/// Where a walk begins.
+/// A place where a walk begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Start {
-    /// Number of the first row that is shown: those of gauges come before the file's.
+    /// Number of the first row of the walk. The gauge rows come before the rows of the file.
     pub row: u64,
-    /// The latest time of what comes before the keyframe.
+    /// The latest time before the keyframe.
     pub(super) latest: u64,
-    /// Bytes of the file before the batch that the keyframe is in.
+    /// Bytes of the file before the batch that contains the keyframe.
     pub(super) bytes: u64,
-    /// What pools had reserved, and what was measured last.
+    /// The reserved bytes of pools, and the last measured values.
     pub(super) figures: Vec<Row>,
 }
 
-/// Notes keyframes as a recording is walked.
+/// Records keyframes while a recording is read.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     starts: Vec<Start>,
     figures: Vec<Row>,
     has_too_many: bool,
-    /// Blocks that streams still use: a keyframe does not name them.
+    /// Number of blocks that streams still use. A keyframe does not list them.
     parked: u64,
     latest: u64,
     /// The number of figures at all `starts`.
     kept: usize,
-    /// Of the batch that is walked.
+    /// The state at the start of the current batch.
     batch: Start,
 }
 
 impl Index {
-    /// A batch begins after so many bytes and rows.
+    /// Starts a batch after `bytes` bytes and `row` rows.
     pub(super) fn begin_batch(&mut self, bytes: u64, row: u64) {
         let figures = if self.has_too_many {
             Vec::new()
@@ -72,7 +72,7 @@ impl Index {
         }
     }
 
-    /// One in each batch: what comes before it there is taken back by it.
+    /// Records the first keyframe of a batch. The keyframe replaces everything before it in the batch.
     fn keyframe(&mut self) {
         let is_noted = self
             .starts
@@ -84,7 +84,7 @@ impl Index {
         let mut start = std::mem::take(&mut self.batch);
         start.latest = self.latest;
         self.batch.bytes = start.bytes;
-        // A place itself takes as much memory as two figures.
+        // A place takes as much memory as two figures.
         self.kept += start.figures.len() + 2;
         self.starts.push(start);
     }
@@ -111,13 +111,13 @@ impl Index {
         }
     }
 
-    /// Where walks can begin.
+    /// Returns the places where walks can begin.
     pub(super) fn finish(self) -> Vec<Start> {
         self.starts
     }
 }
 
-/// Whether two rows measure the same.
+/// Returns whether two rows measure the same quantity.
 fn is_same(one: &Row, other: &Row) -> bool {
     let is_of_pool = Gauge::from_number(one.tag) == Some(Gauge::Reserved);
     (one.tag, one.pool) == (other.tag, other.pool) && (is_of_pool || one.stream == other.stream)

@@ -1,9 +1,9 @@
-//! The blocks in callers' hands, as rows come and go.
+//! The blocks that callers hold, updated row by row.
 
 use crate::hash::Map;
 use crate::recording::{Kind, Row};
 
-/// Blocks that are in callers' hands, by serial number, and their sums.
+/// The blocks that callers hold, by serial number, and their sums.
 #[derive(Clone, Debug, Default)]
 pub struct Live {
     blocks: Map<u64, Row>,
@@ -12,19 +12,19 @@ pub struct Live {
     keyframe: Option<Keyframe>,
 }
 
-/// A list of all that lives, as it comes in.
+/// A list of all live blocks while it is read.
 #[derive(Clone, Debug, Default)]
 struct Keyframe {
-    /// Rows that are still to come.
+    /// Number of rows that are still to come.
     left: u64,
     named: Map<u64, ()>,
 }
 
 impl Live {
-    /// Takes in a row. Answers the allocation that it ends, if it ends one.
+    /// Processes a row. Returns the allocation that it ends, if any.
     ///
-    /// A keyframe takes the place of all that was known: where events were lost before it, it is right again. Until all of it has come
-    /// in, and where it is cut for good, what it names is added, and nothing is taken away.
+    /// A complete keyframe replaces the known state, which corrects it after a loss of events. While a keyframe is
+    /// incomplete, and for ever if it was cut, its blocks are added and no block is removed.
     #[inline]
     pub fn note(&mut self, row: &Row) -> Option<Row> {
         match row.kind {
@@ -43,7 +43,7 @@ impl Live {
         None
     }
 
-    /// A keyframe names a block.
+    /// Processes a block of a keyframe.
     fn name(&mut self, row: &Row) {
         let Some(keyframe) = &mut self.keyframe else {
             return;
@@ -57,7 +57,7 @@ impl Live {
         self.end_keyframe();
     }
 
-    /// Once a keyframe is whole, what it does not name is gone.
+    /// Removes the blocks that a complete keyframe does not list.
     fn end_keyframe(&mut self) {
         let Some(keyframe) = self.keyframe.take_if(|keyframe| keyframe.left == 0) else {
             return;
@@ -91,32 +91,32 @@ impl Live {
         2 * (self.blocks.len() * size_of::<(u64, Row)>()) as u64
     }
 
-    /// Bytes asked for in them.
+    /// Returns the requested bytes of the blocks.
     pub fn requested(&self) -> u64 {
         self.requested
     }
 
-    /// Bytes of the blocks.
+    /// Returns the size of the blocks in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// How many there are.
+    /// Returns the number of blocks.
     pub fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no blocks.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// One of them, as its allocation's row.
+    /// Returns a block, as the row of its allocation.
     pub fn get(&self, id: u64) -> Option<&Row> {
         self.blocks.get(&id)
     }
 
-    /// All of them, in no order, as their allocations' rows.
+    /// Returns all blocks, unordered, as the rows of their allocations.
     pub fn blocks(&self) -> impl Iterator<Item = &Row> {
         self.blocks.values()
     }

@@ -1,13 +1,13 @@
-//! Names for addresses, found late: in the process that looks at a recording, never in the one that was recorded.
+//! Names for addresses. They are looked up in the process that reads a recording, not in the recorded one.
 
 use super::{Definitions, Frame};
 
 /// The most functions of a stack, including inlined ones.
 const MOST_FRAMES: usize = 4 << 10;
 
-/// Whoever can say which functions an address of a recording lies in.
+/// Finds the functions at the addresses of a recording.
 pub trait Symbols {
-    /// The functions at an address of a stack, the innermost first where some were inlined; none where nobody knows.
+    /// Returns the functions at an address of a stack, innermost first if some are inlined. Empty if unknown.
     fn frames(&self, address: u64) -> Vec<Frame>;
 
     /// Returns the functions of a stack, innermost first. A function without a name is called by its address. A stack with too many
@@ -24,7 +24,7 @@ pub trait Symbols {
     }
 }
 
-/// What a recording itself tells.
+/// Returns the names that the recording itself contains.
 impl Symbols for Definitions {
     fn frames(&self, address: u64) -> Vec<Frame> {
         Self::frames(self, address).to_vec()

@@ -1,4 +1,4 @@
-//! Recordings of several formats, walked as rows.
+//! Tests of recordings in several formats, read as rows.
 
 use super::{Flow, History, HistoryError, Live};
 use crate::recording::{End, Kind, Row, Writer};
@@ -169,7 +169,7 @@ fn what_was_there_before_a_recording_is_told_apart() {
             Flow::On
         })
         .expect("in memory");
-    // The one that waits for a stream is never held beside the other.
+    // The block that waits for a stream is never held together with the others.
     let expected = [
         (Kind::Reserve, 0),
         (Kind::Alloc, 2),
@@ -182,7 +182,7 @@ fn what_was_there_before_a_recording_is_told_apart() {
     assert_eq!(history.live_at(u64::MAX).expect("in memory").bytes(), 128);
 }
 
-/// A recording of many batches, with keyframes, what pools have reserved, and times that stand still now and then.
+/// Creates a recording of many batches, with keyframes, reserved bytes, and times that sometimes repeat.
 fn long(draws: &[u16]) -> Vec<u8> {
     let mut writer = Writer::new(Vec::new(), &[]).expect("memory");
     let mut live: Vec<Row> = Vec::new();
@@ -251,7 +251,7 @@ proptest::proptest! {
     }
 }
 
-/// What is known of the moment before a time, and what happened at it and after.
+/// The state just before a time, and the rows at that time and after it.
 #[derive(Debug, Default, PartialEq)]
 struct Known {
     before: Option<(Vec<u64>, BTreeMap<u32, u64>)>,
@@ -259,7 +259,7 @@ struct Known {
     now: Now,
 }
 
-/// What lives, and what pools have reserved; nobody compares it in the middle of a keyframe.
+/// The live blocks and the reserved bytes of pools. They are not compared in the middle of a keyframe.
 #[derive(Debug, Default)]
 struct Now {
     live: Live,
@@ -297,7 +297,7 @@ impl Known {
     }
 }
 
-/// A file of more batches than are read without a thread of their own: all rows come, in order, and a walk stops where it is told to.
+/// With more batches than are decoded without a second thread, all rows arrive in order, and a walk stops on request.
 #[test]
 fn many_batches_are_walked_in_order() {
     const ROWS: u64 = 40;
@@ -322,7 +322,7 @@ fn many_batches_are_walked_in_order() {
         assert!(outcome.is_ok());
         assert_eq!(walked, ids[..last as usize]);
     }
-    // Shorter by most of it, and by its last byte.
+    // The file loses its second half, or its last bytes.
     for bytes in [whole.len() / 2, whole.len() - 9] {
         std::fs::write(&file.0, &whole[..bytes]).expect("room for a small file");
         let outcome = history.walk(|_, _| Flow::On);
@@ -423,7 +423,7 @@ fn a_keyframe_that_is_cut_takes_nothing_away() {
         ids
     };
     let (alloc, named) = (|id| block(Kind::Alloc, id), |id| block(Kind::Live, id));
-    // What it does not name is gone when it is whole, and not before.
+    // Blocks that a keyframe does not list are removed once it is complete, and not before.
     assert_eq!(
         told(&[alloc(1), alloc(2), keyframe(2), named(2), named(3)]),
         [2, 3]
@@ -432,6 +432,6 @@ fn a_keyframe_that_is_cut_takes_nothing_away() {
     let cut = [alloc(1), keyframe(9), named(3), alloc(4), block(Kind::Free, 1)];
     assert_eq!(told(&cut), [3, 4]);
     assert_eq!(told(&[alloc(1), keyframe(0)]), [0; 0]);
-    // Rows of a list that nothing announces name nothing.
+    // Live rows without a keyframe are ignored.
     assert_eq!(told(&[alloc(1), named(5)]), [1]);
 }

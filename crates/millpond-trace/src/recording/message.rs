@@ -1,7 +1,7 @@
-//! Messages of an Arrow stream, looked at before they are decoded: what a file says of its sizes is not believed.
+//! Checks the messages of an Arrow stream before they are decoded. The sizes in a file are not trusted.
 //!
-//! A decoder makes room for as many bytes as a buffer claims to hold. So every claim is held against what a batch of ours can
-//! have, before the decoder sees it.
+//! A decoder allocates as many bytes as a buffer claims to hold. Every claim is therefore compared with the limits of
+//! Millpond's batches before the decoder sees it.
 
 use super::RecordingError;
 use arrow_buffer::Buffer;
@@ -9,40 +9,40 @@ use arrow_ipc::{MessageHeader, root_as_message};
 use std::fmt::Display;
 use std::io::{self, Read};
 
-/// Of a message's description: a schema with its facts, or the places of a few dozen buffers.
+/// Maximum bytes of a message's description: a schema with its facts, or the positions of a few dozen buffers.
 const MOST_DESCRIBED: usize = 4 << 20;
 /// The most bytes of a batch in the file: a little more than [`MOST_DECOMPRESSED`], for data that does not compress.
 const MOST_BODY: u64 = 96 << 20;
 /// The most bytes of all columns of a batch, decompressed: [`MOST_ROWS`](super::read::MOST_ROWS) rows, or fewer rows with texts. Two
 /// batches are in memory at a time. Our writer ends a batch at a tenth of this.
 const MOST_DECOMPRESSED: i64 = 80 << 20;
-/// What each column's compressed bytes begin with: how many they are otherwise.
+/// Bytes of the prefix of each column's compressed bytes. It contains the uncompressed size.
 const PREFIX: usize = 8;
-/// In its place: they are not compressed.
+/// The prefix of a column that is not compressed.
 const NOT_COMPRESSED: i64 = -1;
 
-/// A whole message.
+/// A complete message.
 pub(super) struct Message {
     /// A flatbuffer that was verified.
     pub(super) described: Vec<u8>,
     pub(super) body: Buffer,
 }
 
-/// What there is next in a stream.
+/// The next element of a stream.
 pub(super) enum Next {
     Message(Message),
     /// The stream says that it ends here.
     Closed,
-    /// It ends without saying so, in the middle of a message or between two.
+    /// The stream ends without saying so, within a message or between two.
     Cut,
-    /// What follows cannot be understood.
+    /// The following bytes cannot be parsed.
     Damaged(String),
 }
 
-/// Reads as many bytes as asked for, or says that there are not as many.
+/// Reads `bytes` bytes, or returns `None` if there are fewer.
 fn exactly(from: &mut impl Read, bytes: u64) -> io::Result<Option<Vec<u8>>> {
     let mut read = Vec::new();
-    // Grows with what is there, not with what was claimed.
+    // The vector grows with the bytes read, not with the claimed size.
     from.take(bytes).read_to_end(&mut read)?;
     Ok((read.len() as u64 == bytes).then_some(read))
 }
@@ -54,10 +54,10 @@ fn number(from: &mut impl Read) -> io::Result<Option<u32>> {
         .map(u32::from_le_bytes))
 }
 
-/// The next message.
+/// Reads the next message.
 ///
 /// # Errors
-/// The system could not deliver the bytes.
+/// Returns an error if the system could not read the bytes.
 pub(super) fn next(from: &mut impl Read) -> Result<Next, RecordingError> {
     const CONTINUES: u32 = u32::MAX;
     match number(from)? {
@@ -99,13 +99,13 @@ pub(super) fn next(from: &mut impl Read) -> Result<Next, RecordingError> {
     }))
 }
 
-/// What a library says in several lines, for messages that are one.
+/// Joins a library's message of several lines into one line.
 pub(super) fn in_one_line(error: &impl Display) -> String {
     let words = error.to_string();
     words.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Whether a batch's claims are ones that it can be decoded by.
+/// Checks that a batch can be decoded within the limits.
 pub(super) fn check(message: &Message, most_rows: i64) -> Result<(), String> {
     let root = root_as_message(&message.described).map_err(|error| in_one_line(&error))?;
     if root.header_type() != MessageHeader::RecordBatch {

@@ -1,4 +1,4 @@
-//! An Arrow stream in, rows out, a batch at a time.
+//! Reads rows from an Arrow stream, one batch at a time.
 
 use super::message::{self, Message, Next, in_one_line};
 use super::{Kind, RecordingError, Row, schema};
@@ -15,30 +15,31 @@ use std::io::{Read, Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// The most rows of a batch. Our writer's batches have a sixteenth of this.
+/// The most rows of a batch. Millpond's writer puts a sixteenth of this into a batch.
 pub(super) const MOST_ROWS: i64 = 1 << 20;
 
 /// How a recording ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It was closed, and is whole.
+    /// The recording was closed and is complete.
     Closed,
-    /// It ends in the middle, as one of a process that was killed or still writes: the events after the last whole batch are missing.
+    /// The file ends early, because the process was killed or still writes. The events after the last complete batch
+    /// are missing.
     Cut {
         /// Bytes that could be read.
         bytes: u64,
     },
-    /// What follows after so many bytes cannot be understood.
+    /// The bytes after this position cannot be parsed.
     Damaged {
         /// Bytes that could be read before.
         bytes: u64,
-        /// What is wrong.
+        /// A description of the problem.
         what: String,
     },
 }
 
-/// Reads a recording, from its beginning on. Any file may be hostile: nothing in it sizes a buffer beyond what is documented in
-/// [`next_batch`](Self::next_batch), and what cannot be understood ends the recording there.
+/// Reads a recording from its beginning. Any file may be hostile. Nothing in it sizes a buffer beyond the limit in
+/// [`next_batch`](Self::next_batch), and the recording ends at data that cannot be parsed.
 #[derive(Debug)]
 pub struct Reader<R> {
     from: Counted<R>,
@@ -65,10 +66,10 @@ impl<R: Read> Read for Counted<R> {
 }
 
 impl<R: Read> Reader<R> {
-    /// Looks at the beginning of a recording.
+    /// Reads the beginning of a recording.
     ///
     /// # Errors
-    /// It is none, or of a later version, or cannot be read.
+    /// Returns an error if the data is not a recording, has a later version, or cannot be read.
     pub fn new(from: R) -> Result<Self, RecordingError> {
         let mut from = Counted {
             inner: from,
@@ -99,31 +100,32 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// Facts about the recording, by name.
+    /// Returns the facts about the recording, by name.
     pub fn facts(&self) -> &[(String, String)] {
         &self.facts
     }
 
-    /// One of them.
+    /// Returns the fact with this name.
     pub fn fact(&self, name: &str) -> Option<&str> {
         let found = self.facts.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| value.as_str())
     }
 
-    /// How the recording ends, once [`next_batch`](Self::next_batch) has said that it does.
+    /// Returns how the recording ends, once [`next_batch`](Self::next_batch) has returned `None`.
     pub fn end(&self) -> Option<&End> {
         self.end.as_ref()
     }
 
-    /// Bytes read so far.
+    /// Returns the number of bytes read so far.
     pub fn bytes(&self) -> u64 {
         self.from.bytes
     }
 
-    /// Returns the next batch, or `None` at the end. A batch takes at most 80 MiB of memory, and a few megabytes if our writer wrote it.
+    /// Returns the next batch, or `None` at the end. A batch takes at most 80 MiB of memory, and a few megabytes if
+    /// Millpond's writer wrote it.
     ///
     /// # Errors
-    /// The system could not deliver the file's bytes. What is wrong with the bytes is no error but an [end](Self::end).
+    /// Returns an error if the system could not read the file. Invalid data is not an error but an [end](Self::end).
     pub fn next_batch(&mut self) -> Result<Option<Batch>, RecordingError> {
         if self.end.is_some() {
             return Ok(None);
@@ -158,11 +160,12 @@ impl<R: Read> Reader<R> {
                 &dictionaries,
                 &root.version(),
             )?
-            // Other columns are not decoded: their types are not checked, and the decoder panics on some of their contents.
+            // Other columns are not decoded. Their types are not checked, and the decoder panics on some of their
+            // contents.
             .with_projection(Some(&self.places))
             .read_record_batch()
         };
-        // The decoder trusts its input. Any assertion of it that fails means that this file is damaged.
+        // The decoder trusts its input. A failed assertion in it means that the file is damaged.
         let decoded = catch_unwind(AssertUnwindSafe(decode))
             .map_err(|_| "a batch does not decode: the decoder failed on its contents".to_owned())?;
         let batch = decoded.map_err(|error| format!("a batch does not decode: {}", in_one_line(&error)))?;
@@ -171,10 +174,10 @@ impl<R: Read> Reader<R> {
 }
 
 impl<R: Read + Seek> Reader<R> {
-    /// Goes to where [`bytes`](Self::bytes) were read when a batch was to come.
+    /// Moves to a position that [`bytes`](Self::bytes) returned before a batch.
     ///
     /// # Errors
-    /// The system does not go there.
+    /// Returns an error if the system cannot seek there.
     pub fn skip_to(&mut self, bytes: u64) -> Result<(), RecordingError> {
         self.from.inner.seek(SeekFrom::Start(bytes))?;
         self.from.bytes = bytes;
@@ -195,7 +198,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Creates a batch from our columns, in our order.
+    /// Creates a batch from Millpond's columns, in the standard order.
     fn new(batch: &RecordBatch) -> Option<Self> {
         let column = |at: usize| batch.column(at);
         let wide = |at| {
@@ -222,22 +225,22 @@ impl Batch {
         })
     }
 
-    /// How many rows it has, those included that are passed over.
+    /// Returns the number of rows, including those that [`rows`](Self::rows) skips.
     pub fn len(&self) -> usize {
         self.kind.len()
     }
 
-    /// Whether it has none.
+    /// Returns whether the batch has no rows.
     pub fn is_empty(&self) -> bool {
         self.kind.is_empty()
     }
 
-    /// Whether its last row closes the recording.
+    /// Returns whether the last row closes the recording.
     fn is_last(&self) -> bool {
         self.kind.last() == Some(&(Kind::End as u8))
     }
 
-    /// Its rows, but for the one that begins it and for those of kinds that are not known.
+    /// Returns the rows, except the batch row and rows of unknown kinds.
     pub fn rows(&self) -> Rows<'_> {
         Rows {
             batch: self,
@@ -247,12 +250,12 @@ impl Batch {
         }
     }
 
-    /// What a row says in words, by its place as the rows tell it.
+    /// Returns the text of a row. `place` is the row's [position](Rows::place).
     pub fn text(&self, place: usize) -> Option<&str> {
         (place < self.text.len() && self.text.is_valid(place)).then(|| self.text.value(place))
     }
 
-    /// What a row says in numbers.
+    /// Returns the list of a row.
     pub fn list(&self, place: usize) -> Option<Vec<u64>> {
         if place >= self.list.len() || !self.list.is_valid(place) {
             return None;
@@ -273,7 +276,7 @@ pub struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Where in the batch the row is that was given last.
+    /// Returns the position in the batch of the last returned row.
     pub fn place(&self) -> usize {
         self.next.saturating_sub(1)
     }

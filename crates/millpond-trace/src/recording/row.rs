@@ -1,54 +1,56 @@
-//! Rows as values.
+//! Decoded rows.
 
-/// What a row is. Numbers are part of the file format and never change their meaning.
+/// The kind of a row. The numbers are part of the file format and never change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Kind {
-    /// Begins a batch: time, newest serial number and number of rows so far (in `address`) as they are.
+    /// Begins a batch. The time, the newest serial number and the number of rows so far (in `address`) are absolute.
     Batch = 0,
-    /// A block was handed out.
+    /// A block was allocated.
     Alloc = 1,
-    /// A block came back and can be handed out again at once.
+    /// A block was freed and can be allocated again at once.
     Free = 2,
-    /// A block came back, and streams still use it.
+    /// A block was freed, but streams still use it.
     FreeRequested = 3,
-    /// The streams that used a block that came back have passed its last use.
+    /// The streams that used a freed block have finished with it.
     FreeCompleted = 4,
     /// A pool took `bytes` from its source.
     Reserve = 5,
-    /// A pool gave `bytes` back to its source.
+    /// A pool returned `bytes` to its source.
     Release = 6,
     /// A request of `requested` bytes was refused.
     Refused = 7,
-    /// A moment that somebody has named, in `text`.
+    /// A named point in time. The name is in `text`.
     Mark = 8,
-    /// Events that are missing here, `id` of them (as it is), of `thread` or of all: their allocations had `requested` bytes and their frees
-    /// `bytes`.
+    /// Events are missing here: `id` of them (absolute), of `thread` or of all threads. Their allocations had
+    /// `requested` bytes and their frees had `bytes`.
     Lost = 9,
-    /// `bytes` of what the [`Gauge`] in `tag` measures, of `pool`, or of device `stream` where no pool is named.
+    /// A measured value: `bytes` of the [`Gauge`] in `tag`, for `pool`, or for device `stream` if there is no pool.
     Gauge = 10,
-    /// A step of a repeating program begins; its number is in `bytes`.
+    /// A step of a repeating program begins. Its number is in `bytes`.
     Step = 11,
-    /// What follows, as many live rows as `bytes` says, is all that callers hold.
+    /// The following live rows list all blocks that callers hold. Their number is in `bytes`.
     Keyframe = 12,
-    /// A block in callers' hands at a keyframe.
+    /// A block that callers hold at a keyframe.
     Live = 13,
-    /// `tag` is called `text`.
+    /// Defines `tag` with the name in `text`.
     DefineTag = 16,
-    /// `pool` is of the kind of memory, has the name and places blocks by the policy in `text`, one a line, of which the last may be missing;
-    /// `list` has its device.
+    /// Defines `pool`. `text` has the kind of memory, the name and the placement policy, each on its own line. The last
+    /// may be missing. `list` has the device.
     DefinePool = 17,
-    /// `thread` is called `text`.
+    /// Defines `thread` with the name in `text`.
     DefineThread = 18,
-    /// `stack` is the addresses in `list`.
+    /// Defines `stack` with the addresses in `list`.
     DefineStack = 19,
-    /// Code at `address`, `bytes` long: `text` is its build id and its file, one a line, `list` where in memory the file's first byte would be.
+    /// Defines a code module of `bytes` bytes at `address`. `text` has its build id and its file, each on its own line.
+    /// `list` has the address at which the file's first byte would be mapped.
     DefineModule = 20,
-    /// The addresses in `list` are the function, file and line in `text`, one a line; three more for each function it was inlined into. For
-    /// stacks that came with names.
+    /// Defines the function, file and line of the addresses in `list`. They are in `text`, each on its own line,
+    /// followed by three lines for each function into which it was inlined. It is used for stacks that were recorded
+    /// with names.
     DefineFrame = 21,
-    /// The recording was closed: nothing is missing at its end.
+    /// The recording was closed. Nothing is missing at its end.
     End = 31,
 }
 
@@ -78,13 +80,13 @@ impl Kind {
         Self::End,
     ];
 
-    /// The kind with this number.
+    /// Returns the kind with this number.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u8 == number)
     }
 
-    /// Whether `id` is a serial number, which a row of this kind counts back from the newest.
+    /// Returns whether `id` is a serial number. Rows with one store it relative to the newest.
     #[must_use]
     pub const fn has_serial(self) -> bool {
         matches!(
@@ -94,26 +96,26 @@ impl Kind {
     }
 }
 
-/// What a gauge measures. Numbers are part of the file format.
+/// The quantity of a gauge. The numbers are part of the file format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[non_exhaustive]
 pub enum Gauge {
-    /// Bytes that callers of a pool have asked for.
+    /// Bytes requested from a pool.
     Requested = 1,
-    /// Bytes of the blocks in their hands.
+    /// Bytes of the pool's blocks that callers hold.
     Allocated = 2,
-    /// The same and those that wait for streams.
+    /// Allocated bytes and the bytes of blocks that wait for streams.
     Active = 3,
-    /// Bytes a pool has taken from its source.
+    /// Bytes that a pool has reserved from its source.
     Reserved = 4,
-    /// Bytes of a device in anybody's use, as its driver says.
+    /// Bytes of a device in use by any process, as reported by its driver.
     DeviceUsed = 5,
-    /// All bytes of a device.
+    /// Total bytes of a device.
     DeviceTotal = 6,
     /// Bytes of the process in main memory.
     Resident = 7,
-    /// Allocations of a pool that its source was not called for.
+    /// Allocations of a pool that did not call its source.
     Hits = 8,
     /// Allocations of a pool.
     Allocations = 9,
@@ -133,42 +135,42 @@ impl Gauge {
         Self::Allocations,
     ];
 
-    /// The gauge with this number.
+    /// Returns the gauge with this number.
     #[must_use]
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|gauge| *gauge as u32 == number)
     }
 }
 
-/// One row: an event, or what a number means. What does not apply is 0.
+/// One row: an event or a definition. Fields that do not apply are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// What it is.
+    /// The kind of the row.
     pub kind: Kind,
     /// Nanoseconds since the recording began.
     pub time: u64,
-    /// The allocation's serial number, from 1; 0 where it is not known.
+    /// The allocation's serial number, counted from 1, or 0 if unknown.
     pub id: u64,
-    /// Where the block is.
+    /// The address of the block.
     pub address: u64,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub requested: u64,
     /// Bytes of the block.
     pub bytes: u64,
     /// The pool's number.
     pub pool: u32,
-    /// The stream's number; in a free, of the stream it happened on.
+    /// The stream's number. In a free, the stream on which it happened.
     pub stream: u32,
-    /// The thread's number; in a free, of the thread that freed.
+    /// The thread's number. In a free, the thread that freed the block.
     pub thread: u32,
-    /// The tag's number; in a free, of the block's tag.
+    /// The tag's number. In a free, the tag of the block.
     pub tag: u32,
     /// The stack's number.
     pub stack: u32,
 }
 
 impl Row {
-    /// A row of a kind at a time, and nothing else.
+    /// Creates a row with a kind and a time. All other fields are 0.
     #[must_use]
     pub const fn new(kind: Kind, time: u64) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! The one table of a recording.
+//! The table of a recording.
 
 use super::RecordingError;
 use crate::header;
@@ -6,13 +6,13 @@ use arrow_schema::{DataType, Field, Schema};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The latest version there is.
+/// The latest version of the format.
 pub(super) const VERSION: u32 = 1;
 const VERSION_KEY: &str = "millpond.version";
-/// What stands before a fact's name in the metadata.
+/// The prefix of a fact's name in the metadata.
 const FACT: &str = "millpond.fact.";
 
-/// Columns in the order in which they are written.
+/// The columns in the order in which they are written.
 pub(super) const COLUMNS: [&str; 13] = [
     "kind",
     "time",
@@ -40,12 +40,12 @@ fn type_of(column: &str) -> DataType {
     }
 }
 
-/// An element of a list.
+/// Returns the type of a list element.
 pub(super) fn item() -> Arc<Field> {
     Arc::new(Field::new("item", DataType::UInt64, false))
 }
 
-/// The table, with facts about the recording.
+/// Returns the schema of the table, with facts about the recording.
 pub(super) fn schema(facts: &[(String, String)]) -> Schema {
     let field = |name: &str| Field::new(name, type_of(name), matches!(name, "text" | "list"));
     let fields: Vec<Field> = COLUMNS.into_iter().map(field).collect();
@@ -56,10 +56,10 @@ pub(super) fn schema(facts: &[(String, String)]) -> Schema {
     Schema::new(fields).with_metadata(metadata)
 }
 
-/// Where each of our columns is in a file's table.
+/// Returns the index of each of Millpond's columns in a file's table.
 ///
 /// # Errors
-/// It is another table, or of a later version.
+/// Returns an error if the table is a different one or has an unknown version.
 pub(super) fn columns_of(schema: &Schema) -> Result<[usize; COLUMNS.len()], RecordingError> {
     let version = schema
         .metadata()
@@ -90,7 +90,7 @@ pub(super) fn columns_of(schema: &Schema) -> Result<[usize; COLUMNS.len()], Reco
     Ok(places)
 }
 
-/// Facts about the recording, by name.
+/// Returns the facts about the recording, by name.
 ///
 /// # Errors
 /// Returns an error if they are longer than the limit that every reader has.

@@ -1,8 +1,8 @@
-//! What is written is read again, whole, cut and damaged.
+//! Tests that read back what was written: complete, truncated and damaged.
 
 use super::{Batch, End, Kind, Reader, RecordingError, Row, Writer};
 
-/// A program that allocates and frees, from a seed.
+/// Generates a program that allocates and frees, from a seed.
 fn program(rows: u64) -> Vec<Row> {
     let mut state = 7_u64;
     let mut random = |below: u64| {
@@ -120,7 +120,7 @@ fn words_and_numbers_stay_with_their_rows() {
     assert_eq!(said, expected);
 }
 
-/// At every length a file can be cut to.
+/// The file is truncated at every possible length.
 #[test]
 fn a_cut_file_is_read_up_to_its_last_whole_batch() {
     let rows = program(300);
@@ -160,7 +160,7 @@ fn a_cut_file_is_read_up_to_its_last_whole_batch() {
     }
 }
 
-/// Every byte in turn is another one: rows may be others then, and nothing else happens.
+/// Every byte is changed in turn. This may change rows, but it has no other effect.
 #[test]
 fn a_damaged_file_ends_no_process() {
     let file = written(&program(60));

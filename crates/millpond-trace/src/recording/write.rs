@@ -1,4 +1,4 @@
-//! Rows in, an Arrow stream out.
+//! Writes rows as an Arrow stream.
 
 use super::{Kind, RecordingError, Row, schema};
 use arrow_array::builder::{ListBuilder, StringBuilder, UInt64Builder};
@@ -9,12 +9,12 @@ use arrow_schema::SchemaRef;
 use std::io::Write;
 use std::sync::Arc;
 
-/// Rows of a batch: enough to compress well, few enough to lose little of a process that dies.
+/// Rows of a batch: enough to compress well, few enough to lose little if the process dies.
 const ROWS: usize = 64 << 10;
 /// The bytes of texts and lists that end a batch. Readers refuse batches of ten times as many bytes.
 const SAID: usize = 8 << 20;
-/// What compresses best in the time there is: more would win nothing with columns of differences, and less, as -4, makes files a fourth
-/// larger for an eighth of the time.
+/// The compression level. A higher level does not improve columns of differences. A lower level such as -4 saves an
+/// eighth of the time but makes files a quarter larger.
 const LEVEL: i32 = 1;
 
 /// Writes a recording.
@@ -35,7 +35,7 @@ pub struct Writer<W: Write> {
     stream: StreamWriter<W>,
     schema: SchemaRef,
     columns: Columns,
-    /// Of the row before.
+    /// The values of the previous row.
     time: u64,
     newest: u64,
     rows: u64,
@@ -54,7 +54,7 @@ struct Columns {
     thread: Vec<u32>,
     tag: Vec<u32>,
     stack: Vec<u32>,
-    /// Rows that say something in words or lists; few.
+    /// The few rows that have a text or a list.
     said: Vec<(usize, Option<String>, Option<Vec<u64>>)>,
     /// The bytes of those texts and lists.
     said_bytes: usize,
@@ -69,11 +69,11 @@ impl<W: Write> std::fmt::Debug for Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// A recording with facts about where it comes from: any names, of which readers know `program`, `pid`, `host`, `rank` and
-    /// `start` (in seconds since 1970).
+    /// Starts a recording with facts about its origin. The names are arbitrary. Readers know `program`, `pid`, `host`,
+    /// `rank` and `start` (in seconds since 1970).
     ///
     /// # Errors
-    /// The file's beginning could not be written.
+    /// Returns an error if the beginning of the file could not be written.
     pub fn new(out: W, facts: &[(String, String)]) -> Result<Self, RecordingError> {
         let schema = Arc::new(schema::schema(facts));
         let options = IpcWriteOptions::default()
@@ -89,10 +89,10 @@ impl<W: Write> Writer<W> {
         })
     }
 
-    /// Adds an event. Its serial number, where it has one, is at most one more than the newest.
+    /// Adds an event. Its serial number, if it has one, is at most one more than the newest.
     ///
     /// # Errors
-    /// A batch could not be written.
+    /// Returns an error if a batch could not be written.
     #[inline]
     pub fn push(&mut self, row: &Row) -> Result<(), RecordingError> {
         if self.columns.kind.len() >= ROWS {
@@ -102,10 +102,10 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Adds a row that says something in words or numbers: a definition, a mark.
+    /// Adds a row with a text or a list: a definition or a mark.
     ///
     /// # Errors
-    /// A batch could not be written.
+    /// Returns an error if a batch could not be written.
     pub fn say(&mut self, row: &Row, text: Option<&str>, list: Option<&[u64]>) -> Result<(), RecordingError> {
         let bytes = text.map_or(0, str::len) + list.map_or(0, |list| 8 * list.len());
         if self.columns.said_bytes.saturating_add(bytes) > SAID {
@@ -120,10 +120,10 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Bytes and rows written can be read from here on, whatever becomes of the process.
+    /// Writes all rows so far as a complete batch. They can then be read even if the process dies.
     ///
     /// # Errors
-    /// The system did not take them.
+    /// Returns an error if the system could not write them.
     pub fn flush(&mut self) -> Result<(), RecordingError> {
         if !self.columns.kind.is_empty() {
             let columns = std::mem::take(&mut self.columns);
@@ -134,20 +134,20 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Rows so far, those included that begin batches.
+    /// Returns the number of rows so far, including those that begin batches.
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// Where it is written.
+    /// Returns the output.
     pub fn get_ref(&self) -> &W {
         self.stream.get_ref()
     }
 
-    /// Closes the recording at a time, and says in it that nothing is missing.
+    /// Closes the recording at `time` and marks it as complete.
     ///
     /// # Errors
-    /// The system did not take the last of it.
+    /// Returns an error if the system could not write the remaining rows.
     pub fn finish(mut self, time: u64) -> Result<W, RecordingError> {
         self.push(&Row::new(Kind::End, time))?;
         self.flush()?;
@@ -158,7 +158,7 @@ impl<W: Write> Writer<W> {
     fn enter(&mut self, row: &Row) {
         if self.columns.kind.is_empty() {
             self.columns.reserve();
-            // A live row tells of an earlier time.
+            // A live row may have an earlier time.
             if row.kind != Kind::Live {
                 self.time = row.time;
             }
