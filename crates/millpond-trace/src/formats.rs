@@ -1,4 +1,4 @@
-//! Readers of the formats that are read once from start to end, chosen by content.
+//! Reads the formats that are read once from start to end. The reader is chosen by the content.
 
 use crate::source::Source;
 use crate::{Format, ReadError, ReadOptions, Recording, chrome, csv, detect, rmm, torch};
@@ -19,12 +19,12 @@ pub(crate) fn read_file(path: &Path, options: &ReadOptions<'_>) -> Result<Record
     read_from(file, &file_name(path), total, options)
 }
 
-/// Reads a recording from memory; `name` stands for the file name.
+/// Reads a recording from memory. `name` is used in place of the file name.
 pub fn read_bytes(bytes: &[u8], name: &str, options: &ReadOptions<'_>) -> Result<Recording, ReadError> {
     read_from(bytes, name, Some(bytes.len() as u64), options)
 }
 
-/// Reads a recording from a stream of `total` bytes; `name` stands for the file name.
+/// Reads a recording from a stream of `total` bytes. `name` is used in place of the file name.
 ///
 /// The stream is read in large pieces and needs no buffer of its own.
 pub fn read_from(
@@ -44,7 +44,7 @@ pub fn read_from(
         Format::TorchSnapshot => torch::read(&mut source, name),
         Format::RmmCsv => rmm::read(&mut source, name),
         Format::ChromeTrace => chrome::read(&mut source, name),
-        // From a file it is read another way.
+        // A recording in a file has its own reader.
         Format::MillpondRecording => Err(ReadError::Recording {
             what: PLAIN.to_owned(),
         }),

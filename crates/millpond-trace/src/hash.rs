@@ -1,9 +1,9 @@
-//! Hash maps whose keys come from files.
+//! Hash maps with keys from files.
 
 use foldhash::fast::SeedableRandomState;
 use std::hash::BuildHasher;
 
-/// Hashes with a seed of this process, so that no file can be written to make keys collide.
+/// A hasher with a random seed, so that no file can be written to make keys collide.
 #[derive(Clone)]
 pub(crate) struct Seeded(SeedableRandomState);
 
@@ -20,5 +20,5 @@ impl BuildHasher for Seeded {
     }
 }
 
-/// A hash map keyed by numbers out of a file.
+/// A hash map with numbers from a file as keys.
 pub(crate) type Map<K, V> = hashbrown::HashMap<K, V, Seeded>;

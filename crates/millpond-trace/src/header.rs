@@ -1,24 +1,25 @@
-//! The JSON header of Millpond CSV: what a converted recording knows beside its events.
+//! The JSON header of Millpond CSV: the data of a converted recording other than its events.
 //!
-//! All keys are kept as text, in file order. Those under `millpond` are ours and carry what has no column.
+//! All keys are kept as text, in file order. The keys under `millpond` are written by this crate. They contain values
+//! that have no column.
 
 use crate::{Caution, Settings, Trace};
 use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
-/// The key that holds what this crate itself writes.
+/// The key of the values that this crate writes.
 const OURS: &str = "millpond";
 
-/// What all pairs may take: every device of the file keeps them.
+/// Maximum bytes of all pairs. Every device of the file keeps them.
 pub(crate) const MOST_BYTES: usize = 64 << 10;
-/// What a pair costs beside its text.
+/// Bytes for a pair besides its text.
 pub(crate) const PAIR: usize = 64;
 
 #[derive(Default)]
 pub(crate) struct Header {
     pub(crate) pairs: Vec<(String, String)>,
-    /// What the pairs take, each with its own cost.
+    /// Bytes of the pairs, including the fixed cost of each.
     bytes: usize,
     pub(crate) device: i32,
     pub(crate) settings: Settings,
@@ -27,7 +28,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Takes a comment line in; what is not a JSON object is somebody's note and no error.
+    /// Reads a comment line. A line that is not a JSON object is ignored as a note.
     pub(crate) fn read(&mut self, comment: &[u8]) -> Result<(), String> {
         let Ok(pairs) = serde_json::Deserializer::from_slice(comment).deserialize_map(Pairs) else {
             return Ok(());
@@ -77,12 +78,12 @@ impl Header {
     }
 }
 
-/// A name that is shown as it is.
+/// Prepares a name for display.
 fn name(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(200).collect()
 }
 
-/// A device number as files write it: `0`, `-1`, `cuda:0`.
+/// Parses a device number such as `0`, `-1` or `cuda:0`.
 pub(crate) fn device(text: &[u8]) -> Option<i32> {
     let text = std::str::from_utf8(text).ok()?;
     text.strip_prefix("cuda:").unwrap_or(text).parse().ok()
@@ -112,7 +113,7 @@ pub(crate) fn write(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
     out.write_all(b"}\n")
 }
 
-/// Writes the header line of a recording that facts are known of, and the policy of all its pools.
+/// Writes the header line of a recording from its facts and the policy of all its pools.
 #[cfg(feature = "recording")]
 pub(crate) fn write_facts(
     name: &str,
@@ -124,7 +125,7 @@ pub(crate) fn write_facts(
     write!(out, "# {{\"trace\": {}", Value::from(name))?;
     for (key, value) in facts {
         bytes += key.len() + value.len() + PAIR;
-        // A reader refuses a longer header, and takes these keys for its own.
+        // A reader refuses a longer header, and it gives these keys a meaning of their own.
         if bytes > MOST_BYTES || ["trace", "device", OURS].contains(&key.as_str()) {
             continue;
         }
@@ -157,7 +158,7 @@ fn ours(trace: &Trace) -> Value {
     if let Some(object) = value.as_object_mut() {
         object.retain(|_, value| !matches!(value, Value::Null | Value::Bool(false)) && value != &json!([]));
     }
-    // `false` is dropped above because it is what a reader assumes, except here, where nothing means unknown.
+    // `false` is dropped above because readers assume it. Here a missing value means unknown, so `false` is written.
     if settings.expandable_segments == Some(false) {
         value["expandable_segments"] = json!(false);
     }

@@ -1,8 +1,8 @@
-//! From rows keyed by id or address to a [`Trace`] keyed by allocation.
+//! Converts rows keyed by id or address to a [`Trace`] keyed by allocation.
 //!
-//! The one place that decides what contradictory rows mean, so that all formats answer alike: a free of
-//! nothing is ignored, an id that begins again ends its older allocation, and a free repeats its
-//! allocation's bytes. All of it is counted.
+//! Only this module decides how to treat contradictory rows, so all formats behave alike. A free without an allocation
+//! is ignored. An allocation under a live id ends the older allocation. A free repeats the size of its allocation. All
+//! contradictions are counted.
 
 use crate::caution::Findings;
 use crate::hash::Map;
@@ -13,7 +13,7 @@ use crate::tape::Tape;
 use crate::{Action, Allocation, Caution, Event, Format, Origin, ReadError, Settings, Trace};
 use std::hash::Hash;
 
-/// Things of one kind that fit a `u16`; index 0 is the default.
+/// A numbering of keys that fits a `u16`. Index 0 is the default.
 pub(crate) struct Index<K> {
     keys: Vec<K>,
     found: Map<K, u16>,
@@ -29,7 +29,7 @@ impl<K: Copy + Eq + Hash> Index<K> {
         }
     }
 
-    /// The index of `key`; none when there are too many.
+    /// Returns the index of `key`, or `None` if there are too many keys.
     #[inline]
     pub(crate) fn of(&mut self, key: K) -> Option<u16> {
         if self.last.0 == key {
@@ -55,7 +55,7 @@ impl<K: Copy + Eq + Hash> Index<K> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Row {
     pub(crate) time_us: u64,
-    /// Names the block while it lives; an address where the format has no ids.
+    /// Identifies the block while it is live. It is an address if the format has no ids.
     pub(crate) key: u64,
     pub(crate) bytes: u64,
     pub(crate) address: u64,
@@ -64,16 +64,16 @@ pub(crate) struct Row {
     pub(crate) pool: u16,
 }
 
-/// A block in the program's hands, or waiting for a stream. Kept small: a file can have millions.
+/// A block that the program holds or that waits for a stream. It is small, because a file can have millions of them.
 #[derive(Clone, Copy)]
 struct Live {
-    /// Where its beginning is written: the initial blocks are counted first, then the events.
+    /// Index of the entry that begins it. The initial blocks are counted first, then the events.
     begun: u32,
     pending: bool,
 }
 
 impl Live {
-    /// What ends it.
+    /// Returns the action that ends the block.
     fn last_action(self) -> Action {
         if self.pending {
             Action::FreeCompleted
@@ -83,7 +83,7 @@ impl Live {
     }
 }
 
-/// How a block began.
+/// The start of a block.
 struct Beginning {
     allocation: Allocation,
     bytes: u64,
@@ -92,7 +92,7 @@ struct Beginning {
     pool: u16,
 }
 
-/// One device's trace in the making.
+/// The trace of one device while it is built.
 pub(crate) struct Ledger {
     pub(crate) tape: Tape,
     live: Map<u64, Live>,
@@ -107,11 +107,11 @@ pub(crate) struct Ledger {
     pub(crate) initial_segments: Vec<InitialSegment>,
     initial_blocks: Vec<InitialBlock>,
     pub(crate) findings: Findings,
-    /// Findings that are no counts.
+    /// Findings without a count.
     pub(crate) cautions: Vec<Caution>,
     pub(crate) settings: Settings,
     pub(crate) final_reserved_bytes: Option<u64>,
-    /// The file itself tells that older events are missing.
+    /// Whether the file itself says that older events are missing.
     pub(crate) ring_full: bool,
 }
 
@@ -142,13 +142,13 @@ impl Ledger {
         !self.tape.is_empty()
     }
 
-    /// How many events it has.
+    /// Returns the number of events.
     #[cfg(feature = "recording")]
     pub(crate) fn events(&self) -> usize {
         self.tape.len()
     }
 
-    /// The index of a stream handle; the default stream where there are too many.
+    /// Returns the index of a stream handle, or the default stream if there are too many.
     #[inline]
     pub(crate) fn stream(&mut self, handle: u64) -> u16 {
         self.streams.of(handle).unwrap_or_else(|| {
@@ -157,7 +157,7 @@ impl Ledger {
         })
     }
 
-    /// The index of a pool id; the default pool where there are too many.
+    /// Returns the index of a pool id, or the default pool if there are too many.
     #[inline]
     pub(crate) fn pool(&mut self, id: (u64, u64)) -> u16 {
         self.pools.of(id).unwrap_or_else(|| {
@@ -166,7 +166,7 @@ impl Ledger {
         })
     }
 
-    /// A block that lived before the first event. All of them come before all events.
+    /// Adds a block that was live before the first event. All such blocks must be added before any event.
     pub(crate) fn initial(&mut self, key: u64, mut block: InitialBlock) -> Result<(), ReadError> {
         if self.live.contains_key(&key) {
             self.findings.allocated_twice += 1;
@@ -195,7 +195,7 @@ impl Ledger {
         if let Some(older) = self.live.insert(row.key, live) {
             self.findings.allocated_twice += 1;
             self.end_untold(row, older);
-            // The end of the older one stands where this was to begin.
+            // The end of the older block has taken the position where this one was to begin.
             let live = self.begin(false)?;
             self.live.insert(row.key, live);
         }
@@ -214,7 +214,7 @@ impl Ledger {
         self.findings.sums_capped += u64::from(self.held > u128::from(u64::MAX));
     }
 
-    /// The block is given back; `bytes` of none, or 0, means the row does not tell.
+    /// Frees a block. If `bytes` is 0, the row does not say the size.
     pub(crate) fn free(&mut self, row: Row) {
         let Some(live) = self.live.remove(&row.key) else {
             self.findings.unknown_frees += 1;
@@ -223,7 +223,7 @@ impl Ledger {
         self.end(row, live, live.last_action());
     }
 
-    /// The block is given back and waits for a stream.
+    /// Frees a block that then waits for a stream.
     pub(crate) fn free_requested(&mut self, row: Row) {
         let Some(live) = self.live.get_mut(&row.key) else {
             self.findings.unknown_frees += 1;
@@ -238,7 +238,7 @@ impl Ledger {
         self.end(row, live, Action::FreeRequested);
     }
 
-    /// An event that concerns no allocation.
+    /// Adds an event that does not concern an allocation.
     pub(crate) fn other(&mut self, row: Row, action: Action) {
         if row.bytes > MOST_BYTES {
             self.findings.absurd_bytes += 1;
@@ -247,7 +247,8 @@ impl Ledger {
         self.push(event(row, action));
     }
 
-    /// Ends an allocation because another begins under its key. No row says so, hence no bytes to compare.
+    /// Ends an allocation because another begins under its key. No row records this end, so there is no size to
+    /// compare.
     #[cold]
     fn end_untold(&mut self, row: Row, older: Live) {
         let row = Row {
@@ -259,7 +260,7 @@ impl Ledger {
         self.end(row, older, older.last_action());
     }
 
-    /// An allocation that begins with the next initial block or event.
+    /// Creates a live block that begins with the next initial block or event.
     #[inline]
     fn begin(&self, pending: bool) -> Result<Live, ReadError> {
         match u32::try_from(self.initial_blocks.len() + self.tape.len()) {

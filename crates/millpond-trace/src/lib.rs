@@ -1,8 +1,8 @@
-//! Recordings of what a program allocated and freed, and the readers of the formats they come in.
+//! Recordings of a program's allocations and frees, and readers for their formats.
 //!
-//! A [`Trace`] is one device's events in order, with every allocation under a dense serial number, so
-//! that nothing downstream ever looks an address up. Readers are chosen by a file's content, never by
-//! its name, and treat every file as hostile: see [`read`].
+//! A [`Trace`] contains one device's events in order. Every allocation has a dense serial number, so users of a trace
+//! never look up an address. A reader is chosen by a file's content, never by its name. Readers treat every file as
+//! untrusted: see [`read`].
 #![forbid(unsafe_code)]
 
 mod caution;

@@ -1,25 +1,25 @@
-//! Lines of a text file, without an allocation for each.
+//! Reads the lines of a text file without an allocation for each line.
 
 use crate::{Format, ReadError, source::Source};
 
-/// Longer lines are no lines; without a bound a file of one line would have to fit into memory.
+/// Maximum bytes of a line. Without a limit, a file of one line would have to fit into memory.
 const LONGEST: usize = 1 << 20;
 
-/// What [`Lines::next`] found.
+/// The result of [`Lines::next`].
 pub(crate) enum Line<'a> {
     /// A line that ends in a line break.
     Whole(&'a [u8]),
-    /// What stands after the last line break: a line, or the beginning of one in a cut file.
+    /// The text after the last line break: a line, or the beginning of one in a truncated file.
     Last(&'a [u8]),
-    /// The end; true where a compressed stream broke off.
+    /// The end of the file. `cut` is true if a compressed stream was truncated.
     End { cut: bool },
 }
 
-/// What is wrong with a line.
+/// The problem with a line.
 pub(crate) enum BadLine {
-    /// It cannot be understood: the file is refused.
+    /// The line cannot be parsed, so the file is refused.
     Unreadable(String),
-    /// It was counted as a finding, and is passed over.
+    /// The line was counted as a finding and is skipped.
     Counted(&'static str),
 }
 
@@ -29,7 +29,7 @@ impl From<String> for BadLine {
     }
 }
 
-/// The first line that was passed over: what to name where no other line is left.
+/// The first line that was skipped. An error names it if no other line is left.
 #[derive(Default)]
 pub(crate) struct PassedOver(Option<(u64, String)>);
 
@@ -39,7 +39,7 @@ impl PassedOver {
         self.0.get_or_insert_with(|| (line, what.into()));
     }
 
-    /// Why nothing was read from a file of this format.
+    /// Returns the error for a file of this format from which nothing was read.
     pub(crate) fn nothing_left(self, format: Format) -> ReadError {
         match self.0 {
             Some((line, what)) => ReadError::Csv { line, what },
@@ -50,7 +50,7 @@ impl PassedOver {
 
 pub(crate) struct Lines<'s, 'a> {
     source: &'s mut Source<'a>,
-    /// Number of the line last returned, from 1.
+    /// Number of the last returned line, counted from 1.
     pub(crate) number: u64,
 }
 
@@ -63,7 +63,7 @@ impl<'s, 'a> Lines<'s, 'a> {
         self.source.offset()
     }
 
-    /// The next line without its line break.
+    /// Returns the next line without its line break.
     pub(crate) fn next(&mut self) -> Result<Line<'_>, ReadError> {
         let mut searched = 0;
         let (length, whole) = loop {
@@ -89,7 +89,7 @@ impl<'s, 'a> Lines<'s, 'a> {
         };
         self.number += 1;
         self.source.check_lines(self.number)?;
-        // Consumed first and sliced after: consuming moves a position and leaves the bytes in place.
+        // The line is consumed before it is sliced, because consuming only advances a position and keeps the bytes.
         self.source.consume(length + usize::from(whole));
         let line = self.source.consumed(length + usize::from(whole));
         let line = &line[..length];
@@ -102,7 +102,7 @@ impl<'s, 'a> Lines<'s, 'a> {
     }
 }
 
-/// A whole number, decimal or hexadecimal with `0x`.
+/// Parses a whole number, decimal or hexadecimal with `0x`.
 #[inline]
 pub(crate) fn number(field: &[u8]) -> Option<u64> {
     let field = field.trim_ascii();
@@ -123,7 +123,7 @@ pub(crate) fn number(field: &[u8]) -> Option<u64> {
     Some(value)
 }
 
-/// A hexadecimal number, with or without `0x`.
+/// Parses a hexadecimal number, with or without `0x`.
 pub(crate) fn hexadecimal(field: &[u8]) -> Option<u64> {
     let field = field.trim_ascii();
     let digits = field
@@ -137,30 +137,30 @@ pub(crate) fn hexadecimal(field: &[u8]) -> Option<u64> {
     u64::from_str_radix(text, 16).ok()
 }
 
-/// A size as a file may state it.
+/// A size in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
-    /// Usable.
+    /// A valid size.
     Bytes(u64),
-    /// Below zero.
+    /// A size below zero.
     Negative,
-    /// Above [`MOST_BYTES`].
+    /// A size above [`MOST_BYTES`].
     Absurd,
-    /// No number.
+    /// Not a number.
     Unreadable,
 }
 
 impl Size {
-    /// What is wrong with a line whose size is below zero.
+    /// The problem of a line with a negative size.
     pub(crate) const NEGATIVE: &str = "its size is negative";
-    /// What is wrong with a line whose size is above [`MOST_BYTES`].
+    /// The problem of a line with a size above [`MOST_BYTES`].
     pub(crate) const ABSURD: &str = "its size is above 2^62 bytes";
 }
 
-/// No memory is larger; larger sizes would overflow sums downstream.
+/// Maximum size. No memory is larger, and larger sizes would overflow later sums.
 pub(crate) const MOST_BYTES: u64 = 1 << 62;
 
-/// The size in a field.
+/// Parses the size in a field.
 #[inline]
 pub(crate) fn size(field: &[u8]) -> Size {
     match number(field) {

@@ -1,17 +1,17 @@
-//! How a file is read.
+//! Options for reading a file.
 
-/// Called while a file is read, with the bytes read so far and the bytes of the whole file where known.
+/// A callback for progress. It receives the bytes read so far and the size of the file if known.
 pub type Progress<'a> = &'a dyn Fn(u64, Option<u64>);
 
-/// How a file is read; [`ReadOptions::default`] suits recordings of any honest size.
+/// Options for reading a file. [`ReadOptions::default`] suits recordings of any normal size.
 #[derive(Clone, Copy)]
 pub struct ReadOptions<'a> {
-    /// Most bytes a file may hold when decompressed. Readers stream, so this bounds time and not memory.
+    /// Maximum decompressed size of a file in bytes. Readers stream, so this limits the time and not the memory.
     pub max_decompressed: u64,
-    /// How many times larger than the file its content may be. Text recordings of real programs grow 9 to
-    /// 12 times with zstd; the first 16 MiB of content are free.
+    /// Maximum ratio of the decompressed size to the file size. Text recordings of real programs grow 9 to 12 times
+    /// with zstd. The first 16 MiB of content are not limited.
     pub max_expansion: u64,
-    /// Told about progress now and then, from the reading thread.
+    /// Called regularly with the progress, on the reading thread.
     pub progress: Option<Progress<'a>>,
 }
 

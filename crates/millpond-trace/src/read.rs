@@ -13,10 +13,11 @@ use std::path::Path;
 
 /// Reads the recording in a file.
 ///
-/// The format is told by content: plain, gzip or zstd, and in it a PyTorch snapshot, RMM's CSV, Millpond
-/// CSV or a chrome trace; with the feature `recording` a recording of Millpond's too, if it is a regular, plain file. Every file may be hostile: nothing in it is executed, no number in it sizes a
-/// buffer, nesting and cycles cost no stack, and memory stays within a small multiple of the content.
-/// What is odd and not fatal is counted in [`crate::Trace::cautions`].
+/// The format is detected from the content. The file may be plain or compressed with gzip or zstd. It may contain a
+/// PyTorch snapshot, RMM's CSV, Millpond CSV or a chrome trace. With the feature `recording` it may also be a Millpond
+/// recording, if it is a regular, uncompressed file. Every file may be hostile. Nothing in it is executed, and no
+/// number in it sets the size of a buffer. Nesting and cycles take no stack, and memory stays within a small multiple
+/// of the content. Findings that are not fatal are counted in [`crate::Trace::cautions`].
 pub fn read(path: &Path, options: &ReadOptions<'_>) -> Result<Recording, ReadError> {
     #[cfg(feature = "recording")]
     if path.is_file() && is_ours(path)? {
@@ -25,7 +26,7 @@ pub fn read(path: &Path, options: &ReadOptions<'_>) -> Result<Recording, ReadErr
     read_file(path, options)
 }
 
-/// A recording of Millpond's, whose file is walked twice: for what its numbers mean, and for the rows.
+/// Reads a Millpond recording. Its file is read twice: first for its definitions, then for the rows.
 #[cfg(feature = "recording")]
 fn recording(path: &Path, options: &ReadOptions<'_>) -> Result<Recording, ReadError> {
     let refused = |error: HistoryError| match error {

@@ -1,8 +1,8 @@
-//! The CSV log of RMM's logging adaptor.
+//! Reads the CSV log of RMM's logging adaptor.
 //!
-//! `Thread,Time,Action,Pointer,Size,Stream`, found by name. Pointers and streams are hexadecimal with or
-//! without `0x`; a pointer names a block until it is freed. The time has no date, so a log that passes
-//! midnight seems to jump back by a day and is taken to go on.
+//! The columns `Thread,Time,Action,Pointer,Size,Stream` are found by name. Pointers and streams are hexadecimal with or
+//! without `0x`. A pointer identifies a block until it is freed. The time has no date, so a log seems to jump back by a
+//! day at midnight. The reader corrects this.
 
 use crate::error::quoted;
 use crate::ledger::{Ledger, Row};
@@ -41,7 +41,7 @@ impl Columns {
     }
 }
 
-/// The time of day, made to run on across midnight.
+/// The time of day, continued across midnight.
 #[derive(Default)]
 struct Clock {
     days: u64,
@@ -51,7 +51,7 @@ struct Clock {
 impl Clock {
     fn read(&mut self, field: &[u8]) -> Option<u64> {
         let time = time_of_day(field)?;
-        // A thread's line may come a little late; only a jump of half a day is midnight.
+        // The line of another thread may be slightly late, so only a jump of half a day counts as midnight.
         if time + DAY_US / 2 < self.last {
             self.days += 1;
         }
@@ -60,7 +60,7 @@ impl Clock {
     }
 }
 
-/// `HH:MM:SS.ffffff`, or with a colon before the fraction as older versions write.
+/// Parses `HH:MM:SS.ffffff`. Older versions write a colon before the fraction.
 fn time_of_day(field: &[u8]) -> Option<u64> {
     let field = field.trim_ascii();
     let mut parts = field.splitn(3, |&byte| byte == b':');
@@ -140,7 +140,7 @@ pub(crate) fn read(source: &mut Source<'_>, name: &str) -> Result<Recording, Rea
     })
 }
 
-/// What a line records; the inner error is about the line, the outer one about the file.
+/// Reads the event of a line. The inner error concerns the line, the outer one the file.
 fn event(
     line: &[u8],
     columns: &Columns,
@@ -194,7 +194,7 @@ fn event(
         },
     };
     let address = match pointer {
-        // C++ streams print the null pointer in words.
+        // C++ streams print the null pointer as words.
         b"" | b"(nil)" | b"nullptr" => 0,
         text => match hexadecimal(text) {
             Some(address) => address,
@@ -211,11 +211,11 @@ fn event(
         ..Row::default()
     };
     match action {
-        // Nothing is allocated at null: an empty request and its free.
+        // An allocation at null is an empty request.
         b"allocate" | b"free" if address == 0 && bytes == 0 => ledger.findings.zero_bytes += 1,
         b"allocate" => ledger.alloc(row)?,
         b"free" => ledger.free(row),
-        // The log does not tell how much the device had left.
+        // The log does not contain the device's free bytes.
         b"allocate failure" => ledger.other(Row { address: 0, ..row }, Action::OutOfMemory),
         other => {
             let what = "is no action; known are allocate, free and allocate failure";

@@ -1,23 +1,23 @@
-//! The bytes of a file, decompressed as they are asked for.
+//! Reads the bytes of a file and decompresses them on demand.
 //!
-//! Nothing is held but one buffer, so a file that decompresses to a terabyte costs time up to the limit
-//! in the options and no memory. Compression is told by the first bytes, never by the name.
+//! Only one buffer is held. A file that decompresses to a terabyte takes time up to the limit in the options, but no
+//! memory. The compression is detected from the first bytes, never from the name.
 
 use crate::{ReadError, ReadOptions, options::Progress};
 use std::cell::Cell;
 use std::io::{self, Read};
 use std::rc::Rc;
 
-/// Small enough to stay in a core's cache between being filled and being parsed.
+/// Small enough to stay in a core's cache between filling and parsing.
 const BUFFER: usize = 64 << 10;
 
-/// More than most snapshots have, and little enough to reserve a few times whatever the file holds.
+/// Maximum of the expected size. Most snapshots have less, and it is small enough to reserve several times.
 const MOST_EXPECTED: u64 = 4 << 20;
 
-/// Content up to this size is never compared with the file's: a few repeated lines compress well.
+/// The expansion of content up to this size is not checked, because a few repeated lines compress well.
 const FREE_EXPANSION: u64 = 16 << 20;
 
-/// Lines a compressed file may hold whatever its size.
+/// Number of lines that any compressed file may have.
 const SPARE_LINES: u64 = 1 << 20;
 
 /// A buffered, bounded stream of decompressed bytes.
@@ -25,13 +25,13 @@ pub(crate) struct Source<'a> {
     inner: Box<dyn Read + 'a>,
     name: String,
     buffer: Vec<u8>,
-    /// `buffer[at..end]` is read from the stream and not yet consumed.
+    /// `buffer[at..end]` was read from the stream and is not yet consumed.
     at: usize,
     end: usize,
     /// Bytes of the stream before `buffer[0]`.
     before: u64,
     finished: bool,
-    /// Why the decoder stopped; every later wish for more bytes fails with it again.
+    /// Why the decoder stopped. Every later request for more bytes fails with this reason.
     damage: Option<String>,
     compressed: bool,
     total: Option<u64>,
@@ -40,11 +40,11 @@ pub(crate) struct Source<'a> {
     max_expansion: u64,
 }
 
-/// What the raw file delivered, shared with the reader below the decoder.
+/// What was read from the raw file, shared with the reader below the decoder.
 #[derive(Default)]
 struct Meter {
     bytes: Cell<u64>,
-    /// The system failed, so the decoder is not to blame.
+    /// Whether the system failed, so that the decoder is not the cause.
     failed: Cell<bool>,
 }
 
@@ -99,7 +99,7 @@ impl<'a> Source<'a> {
                 Box::new(flate2::read::MultiGzDecoder::new(io::BufReader::new(raw))),
                 true,
             ),
-            // The second is zstd's skippable frame, with which parallel writers begin.
+            // The second signature is zstd's skippable frame, with which parallel writers begin.
             [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => (
                 Box::new(zstd::stream::read::Decoder::new(raw).map_err(io_error)?),
                 true,
@@ -123,35 +123,34 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// How long the content is, as far as that is known before it is read: 0 where it is not, and never more than
-    /// [`MOST_EXPECTED`].
+    /// Returns the expected length of the content, or 0 if it is unknown. It is at most [`MOST_EXPECTED`].
     ///
-    /// For room that is made in advance. It is address space only until it is used, and without it half of what a
-    /// small file costs is vectors that grow.
+    /// It is used to reserve memory in advance. The memory is only address space until it is used. Without it, growing
+    /// vectors would take half of the time for a small file.
     pub(crate) fn expected(&self) -> usize {
         let total = self.total.filter(|_| !self.compressed).unwrap_or(0);
         total.min(MOST_EXPECTED) as usize
     }
 
-    /// Bytes consumed so far.
+    /// Returns the number of bytes consumed so far.
     pub(crate) fn offset(&self) -> u64 {
         self.before + self.at as u64
     }
 
-    /// What is buffered and not consumed.
+    /// Returns the buffered bytes that are not consumed.
     #[inline]
     pub(crate) fn buffered(&self) -> &[u8] {
         &self.buffer[self.at..self.end]
     }
 
-    /// Consumes buffered bytes; `bytes` is at most what is buffered.
+    /// Consumes `bytes` buffered bytes, at most as many as are buffered.
     #[inline]
     pub(crate) fn consume(&mut self, bytes: usize) {
         self.at = (self.at + bytes).min(self.end);
     }
 
-    /// Refuses more lines or events than a compressed file of this size can honestly hold: each costs memory, and
-    /// those at hand take four to nine compressed bytes.
+    /// Returns an error if a compressed file has more lines or events than is plausible for its size. Each of them
+    /// costs memory, and in real recordings each takes four to nine compressed bytes.
     #[inline]
     pub(crate) fn check_lines(&self, lines: u64) -> Result<(), ReadError> {
         if self.compressed && lines > SPARE_LINES + self.meter.bytes.get() {
@@ -160,13 +159,13 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// The last `bytes` consumed bytes, as long as nothing was filled since.
+    /// Returns the last `bytes` consumed bytes. Valid only until the next fill.
     #[inline]
     pub(crate) fn consumed(&self, bytes: usize) -> &[u8] {
         &self.buffer[self.at - bytes..self.at]
     }
 
-    /// Buffers at least `wanted` unconsumed bytes; fewer only at the end of the file.
+    /// Buffers at least `wanted` unconsumed bytes, or fewer at the end of the file.
     pub(crate) fn fill(&mut self, wanted: usize) -> Result<(), ReadError> {
         while self.end - self.at < wanted && !self.finished {
             if self.at > 0 {
@@ -176,7 +175,8 @@ impl<'a> Source<'a> {
                 self.at = 0;
             }
             if self.end == self.buffer.len() {
-                // Doubled, so that a long line is copied a bounded number of times; never sized by a number in the file.
+                // The size is doubled, so that a long line is copied a limited number of times. It never depends on a
+                // number in the file.
                 self.buffer.resize(self.buffer.len() * 2, 0);
             }
             match self.inner.read(&mut self.buffer[self.end..]) {

@@ -1,13 +1,13 @@
-//! Strings stored once, named by small numbers.
+//! Strings stored once and identified by small numbers.
 //!
-//! All text lies in one buffer, so a million tags cost their bytes and eight more each. The total is
-//! capped: a small hostile file can name combinations of long strings far beyond its own size.
+//! All text is in one buffer, so a string costs its bytes and eight more. The total is limited, because a small hostile
+//! file can name combinations of long strings far beyond its own size.
 
 use crate::texts::Texts;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Strings stored once; index 0 is always the empty string.
+/// Strings stored once. Index 0 is always the empty string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Strings {
     text: String,
@@ -24,12 +24,12 @@ impl Default for Strings {
 }
 
 impl Strings {
-    /// Only the empty string.
+    /// Creates a set with only the empty string.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The string at `index`, or the empty string where there is none.
+    /// Returns the string at `index`, or the empty string if there is none.
     pub fn get(&self, index: u32) -> &str {
         let index = index as usize;
         let Some(&end) = self.ends.get(index) else {
@@ -39,17 +39,17 @@ impl Strings {
         &self.text[start..end]
     }
 
-    /// Number of strings, the empty one included.
+    /// Returns the number of strings, including the empty one.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Never: index 0 is always there.
+    /// Returns `false`, because index 0 always exists.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// The same number of strings, each replaced; indices keep their meaning, and index 0 stays empty.
+    /// Returns a copy with each string replaced. Indices keep their meaning, and index 0 stays empty.
     #[must_use]
     pub fn map(&self, mut replace: impl FnMut(&str) -> String) -> Self {
         let mut mapped = Self {
@@ -63,7 +63,7 @@ impl Strings {
         mapped
     }
 
-    /// All strings in order of their index.
+    /// Returns all strings in order of their index.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
         (0..self.ends.len() as u32).map(|index| self.get(index))
     }
@@ -106,14 +106,14 @@ pub(crate) struct Interner {
     strings: Strings,
     found: Texts,
     left: Shared,
-    /// The string asked for last: often it is the next one too.
+    /// The last result. It is often the next one too.
     last: u32,
-    /// How often a string was replaced by the empty one because the cap was reached.
+    /// How often a string was replaced by the empty one because the limit was reached.
     pub(crate) dropped: u64,
 }
 
 impl Interner {
-    /// The limit on the text of all tags of one file: a thousand times what the recordings at hand need.
+    /// The limit on the text of all tags of one file. It is a thousand times the need of the available recordings.
     pub(crate) const TAG_BYTES: usize = 96 << 20;
 
     pub(crate) fn new(left: &Shared) -> Self {
@@ -126,14 +126,14 @@ impl Interner {
         }
     }
 
-    /// Makes room for strings of so many bytes together.
+    /// Reserves space for `strings` strings of `bytes` bytes in total.
     pub(crate) fn reserve(&mut self, strings: usize, bytes: usize) {
         self.found.reserve(strings);
         self.strings.ends.reserve(strings);
         self.strings.text.reserve(bytes);
     }
 
-    /// Index of `bytes`, added if new; what is not UTF-8 in it is replaced.
+    /// Returns the index of `bytes` and adds it if it is new. Invalid UTF-8 is replaced.
     #[inline]
     pub(crate) fn intern(&mut self, bytes: &[u8]) -> u32 {
         if bytes.is_empty() {
@@ -157,7 +157,7 @@ impl Interner {
         let Ok(text) = std::str::from_utf8(bytes) else {
             return self.intern(String::from_utf8_lossy(bytes).as_bytes());
         };
-        // Sixteen bytes stand for an entry's own cost, so that short strings are capped as well.
+        // Each entry is charged sixteen additional bytes, so that the number of short strings is limited as well.
         if !self.left.take(text.len() + 16) {
             self.dropped += 1;
             return 0;

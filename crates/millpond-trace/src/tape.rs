@@ -1,16 +1,16 @@
-//! A trace's events in the making, numbered where they stand.
+//! The events of a trace while they are numbered in place.
 //!
 //! ```text
 //! events   | numbered | free | not yet numbered |
 //!          0      written   read              len
 //! ```
 //!
-//! Numbering gives hardly ever more events than it takes, so a second list beside the first would only cost: as
-//! much memory again, none of it in a cache.
+//! Numbering rarely produces more events than it reads. A second list would need the same memory again, and none of it
+//! would be in a cache.
 
 use crate::Event;
 
-/// Events; `written <= read <= events.len()`.
+/// Events with `written <= read <= events.len()`.
 #[derive(Default)]
 pub(crate) struct Tape {
     events: Vec<Event>,
@@ -19,7 +19,7 @@ pub(crate) struct Tape {
 }
 
 impl Tape {
-    /// Takes events to be numbered; none waits.
+    /// Adds events to be numbered. All earlier ones must have been read.
     pub(crate) fn load(&mut self, events: Vec<Event>) {
         if self.written == 0 {
             *self = Self {
@@ -33,13 +33,13 @@ impl Tape {
         }
     }
 
-    /// The next event to be numbered.
+    /// Returns the next event to be numbered.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<Event> {
         self.next_if(|_| true)
     }
 
-    /// The next event to be numbered, if it is one of those.
+    /// Returns the next event to be numbered if `wanted` accepts it.
     #[inline]
     pub(crate) fn next_if(&mut self, wanted: impl FnOnce(&Event) -> bool) -> Option<Event> {
         let event = self.events.get(self.read).filter(|event| wanted(event))?;
@@ -57,7 +57,7 @@ impl Tape {
         self.written += 1;
     }
 
-    /// Adds an event where none is free.
+    /// Adds an event when there is no free slot.
     fn push_whole(&mut self, event: Event) {
         let waiting = self.events.len() - self.read;
         if waiting > 0 {
@@ -70,8 +70,8 @@ impl Tape {
         self.written += 1;
     }
 
-    /// Makes room for this event, and for some of the waiting ones to become two: in proportion, so that all moves
-    /// together cost a small multiple of the events. `filler` stands there until then.
+    /// Makes space for this event, and for some of the waiting events to become two. The space is proportional, so that
+    /// all moves together cost a small multiple of the events. `filler` fills it until then.
     #[cold]
     fn widen(&mut self, waiting: usize, filler: Event) {
         let waits = self.read..self.events.len();
@@ -82,24 +82,24 @@ impl Tape {
         self.read += room;
     }
 
-    /// How many events were numbered.
+    /// Returns the number of numbered events.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.written
     }
 
-    /// A numbered event.
+    /// Returns a numbered event.
     #[inline]
     pub(crate) fn get(&self, at: usize) -> Option<&Event> {
         self.events[..self.written].get(at)
     }
 
-    /// Whether no event was numbered.
+    /// Returns whether no event was numbered.
     pub(crate) fn is_empty(&self) -> bool {
         self.written == 0
     }
 
-    /// All numbered events.
+    /// Returns all numbered events.
     pub(crate) fn finish(mut self) -> Vec<Event> {
         self.events.truncate(self.written);
         self.events.shrink_to_fit();
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// Reads all, and writes each as often as `times` says.
+    /// Reads all events and writes each as often as `times` says.
     fn copied(raw: &[u64], times: impl Fn(u64) -> usize) -> Vec<u64> {
         let mut tape = Tape::default();
         tape.load(raw.iter().map(|&bytes| event(bytes)).collect());

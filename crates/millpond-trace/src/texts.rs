@@ -1,13 +1,13 @@
-//! Finds texts kept elsewhere by what they say.
+//! Finds texts that are stored elsewhere by their content.
 
 use crate::hash::Seeded;
 use hashbrown::HashTable;
 use std::hash::BuildHasher;
 
-/// Numbers of texts, found by hash.
+/// The numbers of texts, found by hash.
 ///
-/// The hash is kept beside each number: a table that grows would else read all texts again, and those of another
-/// hash need not be compared.
+/// The hash is stored with each number. Otherwise a growing table would read all texts again. Texts with different
+/// hashes need not be compared.
 #[derive(Default)]
 pub(crate) struct Texts {
     table: HashTable<Entry>,
@@ -21,7 +21,8 @@ struct Entry {
 }
 
 impl Texts {
-    /// The number of `text`, or the hash to add it under; `get` is the text of a number.
+    /// Returns the number of `text`, or the hash for [`add`](Self::add) if it is not found. `get` returns the text of a
+    /// number.
     #[inline]
     pub(crate) fn find<'a>(&self, text: &[u8], get: impl Fn(u32) -> &'a [u8]) -> Result<u32, u32> {
         let hash = self.hasher.hash_one(text) as u32;
@@ -32,12 +33,12 @@ impl Texts {
         }
     }
 
-    /// Makes room for so many numbers more.
+    /// Reserves space for `numbers` more numbers.
     pub(crate) fn reserve(&mut self, numbers: usize) {
         self.table.reserve(numbers, |entry| spread(entry.hash));
     }
 
-    /// Adds what [`Self::find`] did not find.
+    /// Adds a text that [`Self::find`] did not find.
     #[inline]
     pub(crate) fn add(&mut self, hash: u32, number: u32) {
         let entry = Entry { hash, number };
@@ -46,7 +47,7 @@ impl Texts {
     }
 }
 
-/// The table tells entries apart by the highest bits and finds their places by the lowest.
+/// Repeats the hash, because the table distinguishes entries by the highest bits and places them by the lowest.
 #[inline]
 fn spread(hash: u32) -> u64 {
     u64::from(hash) | u64::from(hash) << 32

@@ -1,4 +1,4 @@
-//! A recording as traces, one for each device: what a replay takes.
+//! Converts a recording to traces for a replay, one for each device.
 
 use super::csv::{action, pools};
 use super::events::{Event, Source};
@@ -13,24 +13,26 @@ use crate::strings::Shared;
 use crate::{Action, Caution, Format, ReadError, Recording, Trace};
 use std::collections::BTreeMap;
 
-/// The bytes that an event takes, with its time.
+/// Bytes for an event and its time.
 const EVENT: u64 = size_of::<crate::Event>() as u64 + 2 * size_of::<u64>() as u64;
 
 /// A recording that can be replayed.
 #[derive(Clone, Debug)]
 pub struct Traces {
-    /// What each device's allocator was asked for; the host is device -1, and each pool a private pool.
+    /// The requests to each device's allocator. The host is device -1, and each pool is a private pool.
     pub recording: Recording,
-    /// When each event of each of its traces was, in nanoseconds since the recording began.
+    /// The time of each event of each trace, in nanoseconds since the recording began.
     pub times: Vec<Vec<u64>>,
 }
 
-/// Draws from a recording what allocators were asked for; it is held in memory, 48 bytes for an event.
+/// Converts a recording to the requests to its allocators. The result is held in memory and takes 48 bytes for each
+/// event.
 ///
-/// Blocks that a keyframe alone tells of begin there, and end where one does not have them any more.
+/// Blocks that only a keyframe lists begin at the keyframe. They end at the first keyframe that does not list them.
 ///
 /// # Errors
-/// It cannot be walked, has no memory events, or more of them than a trace can have.
+/// Returns an error if the recording cannot be read, if it has no memory events, or if it has more than a trace can
+/// hold.
 pub fn traces(history: &History, name: &str, options: &ExportOptions<'_>) -> Result<Traces, ExportError> {
     let source = Source::new(history, &history.definitions, options);
     let mut devices = Devices {
@@ -76,7 +78,7 @@ pub fn traces(history: &History, name: &str, options: &ExportOptions<'_>) -> Res
 
 fn finished(ledger: Ledger, name: &str, device: i32, history: &History) -> Trace {
     let mut trace = ledger.finish(name, Format::MillpondRecording, device, history.facts.clone());
-    // The reader of another format has said some of it before.
+    // The reader of another format may already have reported some of these cautions.
     let mut told = Vec::new();
     for caution in trace.cautions.drain(..) {
         if !told.contains(&caution) {
@@ -87,18 +89,18 @@ fn finished(ledger: Ledger, name: &str, device: i32, history: &History) -> Trace
     trace
 }
 
-/// One device's trace in the making.
+/// The trace of one device while it is built.
 struct Device {
     ledger: Ledger,
     times: Vec<u64>,
     tags: Map<u32, u32>,
     pools: Map<u32, ()>,
-    /// That of its pools so far; none within where they differ, or one says none.
+    /// The policy of its pools so far. The inner value is `None` if the pools differ or one has no known policy.
     policy: Option<Option<String>>,
 }
 
 impl Device {
-    /// Takes in a pool's policy.
+    /// Records the policy of a pool.
     fn meet(&mut self, pool: u32, history: &History) {
         if self.pools.insert(pool, ()).is_some() {
             return;
@@ -112,7 +114,7 @@ impl Device {
 }
 
 struct Devices {
-    /// What traces call the pools.
+    /// The pool numbers that traces use.
     numbers: Map<u32, (u64, u64)>,
     devices: BTreeMap<i32, Device>,
     /// The limit on the text of all devices' tags.
@@ -162,7 +164,7 @@ impl Devices {
         }
         let more = ledger.events() - device.times.len();
         source.keep(EVENT * more as u64);
-        // What the ledger passes over has no time either.
+        // An event that the ledger skips has no time either.
         device.times.resize(ledger.events(), row.time);
         Ok(())
     }
