@@ -1,12 +1,12 @@
-//! Times the reading of PyTorch snapshots against CPython's `pickle.load` on the same files, in one run.
+//! Compares the time to read PyTorch snapshots with CPython's `pickle.load` on the same files, in one run.
 //!
 //! `cargo run --release -p millpond-trace --example pickle_speed -- FILE...`
 //!
-//! Ours is all that [`millpond_trace::read`] does: opening the file, parsing, tags, the state rebuilt backwards,
-//! numbered events. Of it, parsing is what goes by until the end of the file was asked for. CPython's is opening
-//! the file and `pickle.load`, in a process of its own that has imported everything before; freeing the result
-//! counts for neither. The two take turns, so that another program's load meets both. Each row gives the median
-//! and, in brackets, the least and the most.
+//! The time of this crate covers everything that [`millpond_trace::read`] does: opening the file, parsing, tags,
+//! rebuilding the state backwards, and numbering events. The parsing time ends when the end of the file is read.
+//! CPython's time covers opening the file and `pickle.load`, in a separate process that has imported everything before.
+//! The time to free the result is not counted for either. The two alternate, so that the load of other programs affects
+//! both. Each row shows the median and, in brackets, the minimum and the maximum.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
-/// Timings of each side per file.
+/// Number of measurements of each side for each file.
 const ROUNDS: usize = 21;
 
-/// Loads the file named on each line and answers with the seconds it took.
+/// Loads the file named on each line and prints the seconds that it took.
 const LOADER: &str = "
 import gc, pickle, sys, time
 if len(sys.argv) > 1:
@@ -35,7 +35,7 @@ for line in sys.stdin:
 
 fn main() {
     let mut python = Python::start(&[]);
-    // With its cycle collector off CPython loads faster; few programs do that, and the comparison is stricter.
+    // CPython loads faster without its cycle collector. Few programs turn it off, but it makes the comparison stricter.
     let mut without_gc = Python::start(&["nogc"]);
     match &python {
         Some(python) => println!("CPython {}", python.version),
@@ -74,9 +74,9 @@ fn main() {
     }
 }
 
-/// Seconds of all, and those until the end of the file was asked for.
+/// Returns the seconds for everything, and the seconds until the end of the file was read.
 ///
-/// What [`millpond_trace::read`] does, on a file that is watched.
+/// Does the same as [`millpond_trace::read`], on a file that records its reads.
 fn read(path: &Path) -> Result<[f64; 2], Box<dyn std::error::Error>> {
     let start = Instant::now();
     let file = File::open(path)?;
@@ -95,7 +95,7 @@ fn read(path: &Path) -> Result<[f64; 2], Box<dyn std::error::Error>> {
     Ok([seconds, (asked.get() - start).as_secs_f64()])
 }
 
-/// A file that notes when it was read last.
+/// A file that records the time of the last read.
 struct Watched<'a> {
     file: File,
     left: u64,
@@ -105,7 +105,7 @@ struct Watched<'a> {
 impl Read for Watched<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         self.asked.set(Instant::now());
-        // In small pieces at the end, so that little is left to parse when the last was read.
+        // The end is read in small pieces, so that little remains to be parsed after the last read.
         let most = if self.left > 64 << 10 {
             buffer.len()
         } else {
@@ -118,7 +118,7 @@ impl Read for Watched<'_> {
     }
 }
 
-/// Prints one side's row; its median.
+/// Prints the row of one side. Returns its median.
 fn row(name: &str, seconds: &mut [f64], against: Option<[f64; 2]>) -> f64 {
     seconds.sort_by(f64::total_cmp);
     let (Some(least), Some(most)) = (seconds.first(), seconds.last()) else {
@@ -142,7 +142,7 @@ fn row(name: &str, seconds: &mut [f64], against: Option<[f64; 2]>) -> f64 {
     median
 }
 
-/// A CPython that waits for names of files.
+/// A CPython process that waits for file names.
 struct Python {
     child: Child,
     input: Option<ChildStdin>,
@@ -171,7 +171,7 @@ impl Python {
         })
     }
 
-    /// Seconds to load a file; none where CPython cannot.
+    /// Returns the seconds to load a file, or `None` if CPython cannot load it.
     fn load(&mut self, path: &Path) -> Option<f64> {
         writeln!(self.input.as_mut()?, "{}", path.display()).ok()?;
         let mut line = String::new();
@@ -182,7 +182,7 @@ impl Python {
 
 impl Drop for Python {
     fn drop(&mut self) {
-        // Without input its loop ends.
+        // The loop in Python ends without input.
         self.input = None;
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Reads recordings and prints how long that took: `cargo run --release -p millpond-trace --example read -- FILE...`
+//! Reads recordings and prints the elapsed time: `cargo run --release -p millpond-trace --example read -- FILE...`
 
 use std::path::PathBuf;
 use std::time::Instant;

@@ -1,4 +1,5 @@
-//! Writes the recording that the tests of other formats read: `sample OUT [hostile]`, with names that no format may trip over if asked for.
+//! Writes the recording that the tests of other formats read: `sample OUT [hostile]`. With `hostile`, it contains names
+//! that are difficult for file formats.
 
 #[path = "../tests/support/sample.rs"]
 mod sample;

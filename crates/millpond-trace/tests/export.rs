@@ -1,4 +1,5 @@
-//! Recordings written in formats that keep every event, and read back by our own readers: what lives at any time is the same.
+//! Tests that write recordings in formats that keep every event and read them back with this crate's readers. The live
+//! blocks at any time must be the same.
 
 #[path = "support/convert.rs"]
 mod convert;
@@ -16,10 +17,10 @@ use sample::{hostile, ordinary, sample};
 use std::collections::HashMap;
 
 const STEPS: u64 = 24;
-/// What the readers of formats without names for devices call the sample's.
+/// The sample's device numbers for readers of formats without device names.
 const DEVICES: [i32; 3] = [-1, 0, 1];
 
-/// Everything that can be in a recording is in the sample.
+/// The sample contains every kind of row.
 #[test]
 fn the_sample_has_every_kind_of_row() {
     let file = Scratch::new("kinds.mpr", &sample(STEPS, &ordinary()));
@@ -36,7 +37,7 @@ fn the_sample_has_every_kind_of_row() {
         })
         .expect("it is there");
     for kind in Kind::ALL {
-        // Ranges are given back in another test, and what begins a batch is no row.
+        // Another test covers releases, and the row that begins a batch is not returned.
         if !matches!(kind, Kind::Batch | Kind::Release) {
             assert!(kinds.contains_key(&kind), "{kind:?}");
         }
@@ -44,14 +45,14 @@ fn the_sample_has_every_kind_of_row() {
     assert_eq!(gauges.len(), Gauge::ALL.len());
 }
 
-/// Blocks that live at ten times, device by device, read from what was written.
+/// Compares the live bytes at ten times, for each device, with those of the written file.
 fn lives_alike(history: &History, name: &str, numbers: [i32; 3]) {
     let (bytes, exported) = converted(history, name, &ExportOptions::default());
     assert!(exported.events > 100, "{name}");
     let file = Scratch::new(name, &bytes);
     let back = open(&file);
     for (on, number) in DEVICES.into_iter().zip(numbers) {
-        // Such a file's times begin with the device's first event.
+        // The times of such a file begin with the device's first event.
         let begun = first_on(history, on);
         let mut some = 0;
         for time in moments(history).into_iter().filter(|time| *time >= begun) {
@@ -66,7 +67,7 @@ fn lives_alike(history: &History, name: &str, numbers: [i32; 3]) {
 #[test]
 fn a_snapshot_holds_what_lived_at_any_time() {
     let file = Scratch::new("snapshot.mpr", &sample(STEPS, &ordinary()));
-    // The host is the device behind the last.
+    // The host is the device after the last one.
     lives_alike(&open(&file), "a.pickle", [2, 0, 1]);
 }
 
@@ -84,7 +85,7 @@ fn names_that_are_hostile_stay_names() {
     lives_alike(&history, "d.csv", DEVICES);
 }
 
-/// A chrome trace has no word for a block that waits; the free is what was asked for.
+/// A chrome trace cannot represent a block that waits. Its free is the requested one.
 #[test]
 fn a_chrome_trace_holds_what_lived_at_any_time() {
     for (place, names) in [ordinary(), hostile()].iter().enumerate() {
@@ -143,7 +144,7 @@ fn first_block(history: &History, on: i32) -> u64 {
 
 type Told = (Row, Option<String>, String, String, Vec<String>);
 
-/// Events with names in the place of numbers.
+/// Returns events with names instead of numbers.
 fn told(history: &History) -> Vec<Told> {
     let mut all = Vec::new();
     walk(history, &ExportOptions::default(), |row, text| {
@@ -180,7 +181,7 @@ fn a_recording_of_a_recording_is_the_same() {
     }
 }
 
-/// The part of a recording begins with what lived there, and has nothing of other devices.
+/// The exported part begins with the blocks that were live then, and contains nothing of other devices.
 #[test]
 fn a_stretch_of_a_device_begins_with_what_lived() {
     let file = Scratch::new("part.mpr", &sample(STEPS, &ordinary()));
@@ -202,7 +203,7 @@ fn a_stretch_of_a_device_begins_with_what_lived() {
     assert!(live_on(&back, 0, from) > 0 && live_on(&back, 0, from - 1) == 0);
     back.walk(|row, _| {
         let on_it = row.pool == 0 || device(&back, row.pool) == 0;
-        // What numbers mean is said at the beginning.
+        // Definitions come at the beginning.
         let says = row.kind as u8 >= Kind::DefineTag as u8;
         assert!(says || on_it && (from..=to).contains(&row.time), "{row:?}");
         Flow::On
@@ -217,7 +218,7 @@ fn a_stretch_of_a_device_begins_with_what_lived() {
     assert!(refused.to_string().contains("on device 9"), "{refused}");
 }
 
-/// The last events only: viewers learn the rest from the state, and the loss is told.
+/// Only the last events are written. Viewers get the rest from the state, and the loss is reported.
 #[test]
 fn the_last_events_of_a_snapshot_end_as_all_do() {
     let file = Scratch::new("last.mpr", &sample(STEPS, &ordinary()));
@@ -239,7 +240,7 @@ fn the_last_events_of_a_snapshot_end_as_all_do() {
     assert_eq!(live_on(&history, 0, u64::MAX), live_on(&back, 0, u64::MAX));
 }
 
-/// Fields of `perfetto.protos` that are looked at here.
+/// The fields of `perfetto.protos` that this test reads.
 #[test]
 fn perfettos_counters_and_weights_are_the_recordings() {
     for (place, names) in [ordinary(), hostile()].iter().enumerate() {

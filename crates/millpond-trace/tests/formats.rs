@@ -1,4 +1,4 @@
-//! What each text format means, and that content decides and not the name.
+//! Tests of the meaning of each text format, and of format detection by content instead of name.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! Files made to hurt: each ends in one line or in a counted finding, soon, and in less than 500 MB.
+//! Tests of hostile files. Each results in a one-line error or a counted finding, in a short time and in less than 500
+//! MB.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -18,17 +19,17 @@ struct Counting;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
-/// One file at a time, so that the peak is that file's.
+/// Only one file is read at a time, so that the peak belongs to that file.
 static ALONE: Mutex<()> = Mutex::new(());
 
 const MOST: usize = 500 << 20;
 
-// SAFETY: every call is passed on to the system's allocator unchanged; counting does not allocate.
+// SAFETY: every call is passed unchanged to the system's allocator. Counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let live = LIVE.fetch_add(layout.size(), Relaxed) + layout.size();
         PEAK.fetch_max(live, Relaxed);
-        // SAFETY: the caller keeps `alloc`'s contract, which is the system allocator's.
+        // SAFETY: the caller upholds the contract of `alloc`, which is the system allocator's.
         unsafe { System.alloc(layout) }
     }
 
@@ -42,7 +43,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Reads a file, asserts the memory it took, and that an error is one line.
+/// Reads a file. Asserts a limit on its memory, and that an error is one line.
 fn hostile(bytes: &[u8]) -> Result<Recording, ReadError> {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let before = LIVE.load(Relaxed);
@@ -216,7 +217,7 @@ fn values_that_contain_themselves_end() {
     refused(cycle, "a segment is no dict");
     let traces = b"\x80\x04]\x94h\x00a0}(\x8c\x08segments]\x8c\x0ddevice_tracesh\x00u.";
     refused(traces, "no memory events");
-    // An event whose frames are the list of events it lies in.
+    // An event whose frames are the list of events that contains it.
     let mut own = b"\x80\x04}(\x8c\x08segments]\x8c\x0ddevice_traces](]\x94}(".to_vec();
     own.extend(b"\x8c\x06action\x8c\x05alloc\x8c\x04addrK\x01\x8c\x04sizeK\x01\x8c\x06framesh\x00uaeu.");
     assert_eq!(hostile(&own).unwrap().traces[0].events.len(), 1);
@@ -259,11 +260,11 @@ fn an_event_in_an_odd_place_ends() {
     }
     let file = |before: &[u8], after: &[u8]| [&events, before, event, after].concat();
     refused(&file(b"", b"."), "neither `segments`");
-    // As a segment it is an empty one.
+    // As a segment, the event is an empty one.
     for file in [file(b"}(\x8c\x08segments](", b"eu."), file(b"]", b"a.")] {
         assert!(hostile(&file).unwrap().traces.is_empty());
     }
-    // As a frame, and as the settings.
+    // The event as a frame, and as the settings.
     let mut framed = b"}(\x8c\x08segments]\x8c\x0ddevice_traces](](}(h\x00\x8c\x05alloc".to_vec();
     framed.extend(b"\x8c\x04addrK\x01\x8c\x04sizeK\x01\x8c\x06frames](");
     assert_eq!(
@@ -282,14 +283,14 @@ fn long_values_named_over_and_over_cost_no_time() {
     let text = |text: &[u8]| [b"X", &(text.len() as u32).to_le_bytes()[..], text].concat();
     let memo = |value: &[u8]| [value, b"\x940"].concat();
     let head = b"\x80\x04".to_vec();
-    // A dict of many keys that is nearly a frame, as the first item of many lists.
+    // A dict with many keys that is nearly a frame, as the first item of many lists.
     let keys = [&b"}\x94("[..], &b"h\x00N".repeat(500_000), b"\x8c\x04sizeNu0"].concat();
     let lists = b"]h\x01a0".repeat(100_000);
     refused(
         &[head.clone(), memo(b"\x8c\x04line"), keys, lists, b".".to_vec()].concat(),
         "stack is empty",
     );
-    // Many frames of one long name.
+    // Many frames with the same long name.
     for key in [&b"\x8c\x04name"[..], b"\x8c\x08filename"] {
         let name = memo(&text(&b"x".repeat(20 << 20)));
         let events = b"}(h\x02\x8c\x05allocK\x00K\x00h\x03](}h\x00h\x01seu".repeat(20_000);
@@ -306,7 +307,7 @@ fn long_values_named_over_and_over_cost_no_time() {
         .concat();
         let _ = hostile(&file);
     }
-    // One long setting, many times.
+    // One long setting that occurs many times.
     for (key, value) in [
         (
             &b"\x8c\x16trace_alloc_overflowed"[..],
@@ -325,7 +326,7 @@ fn long_values_named_over_and_over_cost_no_time() {
         .concat();
         refused(&file, "no memory events");
     }
-    // Each of them alone took minutes where it was gone through every time.
+    // Each of them took minutes when the value was read every time.
     assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
 }
 
@@ -357,7 +358,7 @@ fn bombs_are_defused() {
     for bomb in [gz.finish().unwrap(), zst.finish().unwrap()] {
         refused(&bomb, "no known format");
     }
-    // The same behind an honest beginning, for each format.
+    // The same after a valid beginning, for each format.
     let pickle = [&b"\x80\x04]("[..], &b"K\x01".repeat(1 << 20)].concat();
     let rmm = "Thread,Time,Action,Pointer,Size,Stream\n";
     for (head, body) in [
@@ -393,7 +394,7 @@ fn bombs_are_defused() {
 
 #[test]
 fn bombs_with_ballast_are_defused() {
-    // Noise, so that what follows does not grow the file a hundred times.
+    // Incompressible noise, so that the rest does not expand the file a hundred times.
     let mut seed = 1u64;
     let noise: Vec<u8> = std::iter::repeat_with(|| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -541,7 +542,7 @@ fn more_streams_and_devices_than_any_machine_has() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Bytes changed at random never panic, whatever they do to the meaning.
+    /// Random changes of bytes never cause a panic, whatever they do to the meaning.
     #[test]
     fn flipped_bytes_end_well(flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8)) {
         let csv = format!("{CSV}5,alloc,1,100,0,a\n6,free,1,100,0,\n");

@@ -1,7 +1,7 @@
-//! Plain dicts, which are read without stack and marks, against the same dicts read opcode by opcode.
+//! Compares the fast path for plain dicts with reading the same dicts opcode by opcode.
 //!
-//! The reader knows a plain dict by `}`, MEMOIZE, a mark. A twin of each file says the same with LONG_BINPUT in
-//! place of that MEMOIZE, padded to the same length, and must give the same recording or the same error.
+//! The reader recognises a plain dict by `}`, MEMOIZE and a mark. A twin of each file has LONG_BINPUT instead of that
+//! MEMOIZE and is padded to the same length. It must give the same recording or the same error.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -14,15 +14,15 @@ enum Token {
     /// The beginning of a dict, up to its mark.
     Open,
     Memoize,
-    /// A reference to what was memoised last.
+    /// A reference to the value that was memoised last.
     Again,
     Bytes(Vec<u8>),
 }
 
-/// What stands in place of MEMOIZE in the twin is four bytes longer; PROTO may stand anywhere and does nothing.
+/// The replacement of MEMOIZE in the twin is four bytes longer. PROTO has no effect at any position.
 const PADDING: &[u8] = b"\x80\x04\x80\x04";
 
-/// The file, and where its dicts begin.
+/// Returns the file, and the positions at which its dicts begin.
 fn written(tokens: &[Token], plain: bool) -> (Vec<u8>, Vec<usize>) {
     let mut out = b"\x80\x04".to_vec();
     let mut openings = Vec::new();
@@ -60,7 +60,7 @@ fn written(tokens: &[Token], plain: bool) -> (Vec<u8>, Vec<usize>) {
     (out, openings)
 }
 
-/// Writes values as CPython does: names are memoised at first and referred to later.
+/// Writes values as CPython does: names are memoised at their first use and referenced later.
 #[derive(Default)]
 struct Writer {
     tokens: Vec<Token>,
@@ -85,7 +85,7 @@ impl Writer {
         self.memoised - 1
     }
 
-    /// A snapshot up to the blocks of its first segment.
+    /// Writes a snapshot up to the blocks of its first segment.
     fn open_segment(&mut self, bytes: u64) {
         self.open();
         self.name("segments");
@@ -113,7 +113,7 @@ impl Writer {
         self.names.push((name.to_owned(), at));
     }
 
-    /// Text that is not memoised.
+    /// Writes a text that is not memoised.
     fn text(&mut self, text: &str) {
         self.raw(&[&[0x8c, text.len() as u8], text.as_bytes()].concat());
     }
@@ -171,7 +171,7 @@ impl Writer {
         self.raw(b"eu");
     }
 
-    /// A block of the oldest schema: its frames are dicts of its own.
+    /// Writes a block of the oldest schema. Each of its frames is a separate dict.
     fn block(&mut self, address: u64, lines: &[u64]) {
         self.open();
         self.field("address", address);
@@ -194,8 +194,8 @@ impl Writer {
     }
 }
 
-/// A snapshot with everything the fast path meets: shared frames, frames of their own, equal ones in turn, events
-/// of every width of number, and a value or two that it does not know.
+/// Returns a snapshot with everything that the fast path handles: shared frames, separate frames, consecutive equal
+/// ones, and events with numbers of every width. It also has a few values that the fast path does not handle.
 fn snapshot() -> Vec<Token> {
     let mut out = Writer::default();
     out.open();
@@ -233,7 +233,7 @@ fn snapshot() -> Vec<Token> {
         out.event("free_requested", address, stack);
         out.event("free_completed", address, stack);
     }
-    // More keys than wait at once.
+    // More keys than the fast path can keep.
     out.open();
     out.name("action");
     out.name("alloc");
@@ -246,7 +246,7 @@ fn snapshot() -> Vec<Token> {
     out.tokens
 }
 
-/// The recording or the error, as text.
+/// Returns the recording or the error as text.
 fn outcome(bytes: &[u8]) -> String {
     let read = read_bytes(bytes, "plain", &ReadOptions::default());
     format!("{:?}", read.map_err(|error| error.to_string()))
@@ -328,7 +328,7 @@ fn a_cut_anywhere_reads_as_in_its_twin() {
     }
 }
 
-/// Gives a few bytes at a time.
+/// Returns a few bytes for each read.
 struct Pieces<'a> {
     rest: &'a [u8],
     most: usize,
@@ -344,7 +344,7 @@ impl Read for Pieces<'_> {
 #[test]
 fn a_file_in_pieces_reads_as_a_whole() {
     let (plain, _) = written(&snapshot(), true);
-    // What tells a format apart is buffered at once: bytes of no use come first.
+    // The bytes for format detection are buffered at once, so unused bytes come first.
     let ballast = 80_000u32;
     let mut bytes = b"\x80\x04B".to_vec();
     bytes.extend_from_slice(&ballast.to_le_bytes());
@@ -371,7 +371,7 @@ fn a_name_that_changes_between_equal_frames() {
     out.block(1 << 40, &[10, 12, 14]);
     let forward = out.names.iter().find(|(name, _)| name == "forward").unwrap().1;
     out.block((1 << 40) + 512, &[10, 12, 14]);
-    // Another word under the number of `forward`.
+    // Stores another word under the number of `forward`.
     out.text("backward");
     out.raw(&[b'q', forward as u8, b'0']);
     out.block((1 << 40) + 1024, &[10, 12, 14]);
@@ -380,7 +380,7 @@ fn a_name_that_changes_between_equal_frames() {
     out.raw(b"](](");
     out.event("alloc", 7, &[]);
     out.event("alloc", 8, &[]);
-    // The event after it has no address.
+    // The event after this one has no address.
     let addr = out.names.iter().find(|(name, _)| name == "addr").unwrap().1;
     out.text("other");
     out.raw(&[b'q', addr as u8, b'0']);

@@ -1,4 +1,4 @@
-//! Recordings written as profiles: what they count is what lived, by readers of our own.
+//! Tests that write recordings as profiles and check their sums with independent readers.
 
 #[path = "support/convert.rs"]
 mod convert;
@@ -20,7 +20,7 @@ use std::io::Read;
 const STEPS: u64 = 24;
 const ALL: [At; 3] = [At::Peak, At::Total, At::End];
 
-/// Runs a check on recordings with names of both kinds.
+/// Runs a check on recordings with ordinary and with hostile names.
 fn each(name: &str, check: impl Fn(&History)) {
     for (place, names) in [ordinary(), hostile()].iter().enumerate() {
         let file = Scratch::new(&format!("{name}{place}.mpr"), &sample(STEPS, names));
@@ -73,7 +73,7 @@ fn a_name_is_one_frame() {
     );
 }
 
-/// The call stack stands from the root on, the words of a tag around the frames that it names.
+/// A stack starts at the root, and the words of a tag surround the frames that it names.
 #[test]
 fn stacks_begin_at_the_root() {
     let file = Scratch::new("stacks.mpr", &sample(STEPS, &ordinary()));
@@ -82,7 +82,7 @@ fn stacks_begin_at_the_root() {
     assert_eq!(begins("cuda:0;forward;layer 3;<lambda>;call "), 1, "{text}");
     assert_eq!(begins("pinned staging;optimizer "), 1, "{text}");
     assert_eq!(begins("main;0x555500000008;outer_2;optimizer "), 1, "{text}");
-    // The third stack's outermost address has no name.
+    // The outermost address of the third stack has no name.
     assert_eq!(
         begins("0x555500000803;0x555500000008;outer_3;batch "),
         1,
@@ -193,7 +193,7 @@ fn pprofs_four_types_add_up() {
     });
 }
 
-/// An interpreter of heaptrack's lines, which are all of known kinds.
+/// An interpreter for heaptrack's lines. All lines must have known kinds.
 #[test]
 fn heaptracks_lines_are_the_recording() {
     each("heaptrack", |history| {

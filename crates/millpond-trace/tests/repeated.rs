@@ -1,4 +1,4 @@
-//! Stacks written over and over, which are compared as bytes, against a plain reading of the same pickle.
+//! Compares the fast path for repeated stacks, which are compared as bytes, with plain reading of the same pickle.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use support::*;
 
-/// A value; containers by their place in [`Plain::containers`].
+/// A value. Containers are given by their index in [`Plain::containers`].
 #[derive(Clone, Debug)]
 enum Value {
     Mark,
@@ -19,10 +19,10 @@ enum Value {
     Dict(usize),
 }
 
-/// A stack machine as CPython's, without any haste, for the opcodes used here.
+/// A simple stack machine like CPython's, for the opcodes used here.
 #[derive(Default)]
 struct Plain {
-    /// Items of lists; keys and values of dicts in turn.
+    /// The items of lists. For dicts, keys and values alternate.
     containers: Vec<Vec<Value>>,
     stack: Vec<Value>,
     memo: Vec<Value>,
@@ -108,7 +108,7 @@ impl Plain {
         }
     }
 
-    /// Address and tag of each event.
+    /// Returns the address and the tag of each event.
     fn events(&self, top: &Value) -> Vec<(u64, String)> {
         let device = self.items(&self.get(top, "device_traces"))[0].clone();
         let event = |event: &Value| match self.get(event, "addr") {
@@ -139,9 +139,9 @@ fn text(text: &str) -> Vec<u8> {
     [&[0x8c, text.len() as u8], text.as_bytes()].concat()
 }
 
-/// Frames, memoised under the numbers they have here: Python's, native ones, the allocator's.
+/// Number of memoised frames, which are Python frames, native frames and frames of the allocator.
 const FRAMES: usize = 24;
-/// Memo numbers of the stacks start here; they need the long opcode.
+/// The first memo number of the stacks. It needs the long opcode.
 const STACKS: usize = 300;
 
 fn head() -> Vec<u8> {
@@ -179,7 +179,8 @@ fn get(frame: usize, long: bool) -> Vec<u8> {
     }
 }
 
-/// A list of `stack`, appended in parts of `part` frames; 0 is one by one without a mark.
+/// Returns a list of `stack`, appended in parts of `part` frames. With 0, frames are appended one by one without a
+/// mark.
 fn list(stack: &[usize], part: usize, long: bool) -> Vec<u8> {
     let mut out = b"]".to_vec();
     for frames in stack.chunks(part.max(1)) {
@@ -218,7 +219,7 @@ fn event(address: usize, frames: &[u8], in_parts: bool) -> Vec<u8> {
     out
 }
 
-/// Reads a pickle both ways.
+/// Reads a pickle in both ways and compares the results.
 fn agree(code: &[u8]) -> Vec<(u64, String)> {
     let mut plain = Plain::default();
     let top = plain.run(code);
@@ -242,7 +243,7 @@ fn a_memo_overwritten_between_equal_runs() {
     for address in 0..6 {
         code.extend(event(address, &stack, false));
         if address == 3 {
-            // Frame 6 in place of frame 3.
+            // Frame 6 replaces frame 3.
             code.extend(b"h\x06q\x030");
         }
     }
@@ -261,7 +262,7 @@ fn a_stack_appended_in_parts() {
             code.extend(event(part, &list(&frames, part, long), false));
         }
     }
-    // Native frames first, so that only the last part tells that they do not matter.
+    // Native frames come first, so that only the last part shows that they do not matter.
     for part in 0..4 {
         code.extend(event(part, &list(&[1, 4, 7, 2, 10, 13, 3], part, false), true));
     }
@@ -276,7 +277,7 @@ fn lists_that_share_items_grow_apart() {
     let mut code = head();
     for address in 0..4 {
         let mut stack = list(&[0, 3], 9, false);
-        // Each second one goes on after what it shares.
+        // Every second list is extended after the shared items.
         if address % 2 == 1 {
             stack.extend(b"h\x06a");
         }
@@ -297,11 +298,11 @@ enum Step {
         long: bool,
         in_parts: bool,
     },
-    /// An event whose list is memoised, and one that refers to it.
+    /// An event whose list is memoised, and another event that refers to it.
     Twice { stack: Index, at: usize },
-    /// An event with a frame of its own among others.
+    /// An event that contains a separate frame.
     Own { stack: Index },
-    /// Another frame under a number.
+    /// Stores another frame under a number.
     Overwrite { from: usize, to: usize },
 }
 

@@ -1,4 +1,4 @@
-//! Recordings of Millpond's as what a replay takes: the same as its reader makes of the file that the recording is converted to.
+//! Compares a Millpond recording that is read for a replay with the file that the recording is converted to.
 
 #[path = "support/convert.rs"]
 mod convert;
@@ -13,7 +13,7 @@ use sample::{ordinary, sample};
 
 const STEPS: u64 = 24;
 
-/// An event, with what its numbers stand for.
+/// Returns an event with the values of its numbers.
 fn told(trace: &Trace, event: &Event) -> (Event, String, u64, (u64, u64)) {
     let tag = trace.tags.iter().nth(event.tag as usize).unwrap_or_default();
     let plain = Event {
@@ -68,7 +68,7 @@ fn a_recording_is_read_as_the_csv_it_is_converted_to() {
     assert_eq!(Some(by_path.name.as_str()), name);
 }
 
-/// A recording that was not closed: a pool, two blocks, a loss in between.
+/// Returns a recording that was not closed: a pool, two blocks, and a loss in between.
 fn unclosed() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new(), &[]).expect("a vector takes all");
     let pool = Row {
@@ -134,7 +134,7 @@ fn the_policy_is_that_of_all_pools_of_a_device() {
     );
     assert_eq!(of(&["cuda\na\nbuckets", "cuda\nb"]), None);
     assert_eq!(of(&["cuda\na"]), None);
-    // It is shown in terminals.
+    // The name is cleaned because it is shown in terminals.
     assert_eq!(of(&["cuda\na\nx\u{1b}[2J"]), known("x [2J"));
 }
 

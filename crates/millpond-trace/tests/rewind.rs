@@ -1,4 +1,4 @@
-//! Random programs on a naive allocator: the state before any window of their history is rebuilt exactly.
+//! Runs random programs on a naive allocator. The state before any window of their history must be rebuilt exactly.
 
 mod support;
 
@@ -18,7 +18,7 @@ struct Block {
     pending: bool,
 }
 
-/// Segments of eight equal slots; first fit; a segment is given back on request once it is empty.
+/// Segments of eight equal slots, with first fit. A segment is released on request once it is empty.
 #[derive(Clone, Default)]
 struct Naive {
     segments: Vec<u64>,
@@ -42,7 +42,7 @@ impl Naive {
             .into_iter()
             .find(|address| !self.blocks.contains_key(address));
         let address = free.unwrap_or_else(|| {
-            // Addresses come back, as the driver's do.
+            // Addresses are reused, as by the driver.
             let start = BASE + (self.next % 5) * SEGMENT;
             let start = if self.segments.contains(&start) {
                 BASE + (5 + self.next) * SEGMENT
@@ -132,7 +132,7 @@ impl Naive {
     }
 }
 
-/// What lives after all events of a trace, by address.
+/// Returns the live blocks after all events of a trace, by address.
 fn at_end(trace: &Trace) -> BTreeMap<u64, (u64, bool)> {
     let mut live = BTreeMap::new();
     for block in &trace.initial_blocks {

@@ -1,4 +1,4 @@
-//! The recordings that lie beside the project, where they do.
+//! Tests on optional recordings stored beside the project.
 
 use millpond_trace::{Action, Caution, ReadOptions, Trace, read, read_bytes, write_csv};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ fn shared(name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// Most bytes asked for at once, and what is asked for at the end.
+/// Returns the most bytes requested at once, and those requested at the end.
 fn requested(trace: &Trace) -> (u64, u64) {
     let alive = trace.initial_blocks.iter().filter(|block| !block.pending);
     let mut live: u64 = alive.map(|block| block.requested).sum();

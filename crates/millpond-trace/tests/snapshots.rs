@@ -1,4 +1,4 @@
-//! Snapshots of every age, and the state before their history.
+//! Tests of snapshots of all versions, and of the state before their history.
 
 mod support;
 
@@ -8,7 +8,7 @@ use support::*;
 const MIB: u64 = 1 << 20;
 const BASE: u64 = 0x7f00_0000_0000;
 
-/// What an event is about, for comparing.
+/// Returns the fields of each event that are compared.
 fn short(trace: &Trace) -> Vec<(Action, u32, u64, u64)> {
     trace
         .events
@@ -84,7 +84,7 @@ fn a_history_from_the_start_has_no_initial_state() {
 
 #[test]
 fn the_state_before_a_wrapped_ring_is_rebuilt() {
-    // Before the window: a (freed in it), b (lives through), c (waiting for a stream when it starts).
+    // Before the window: a (freed in it), b (live throughout), c (waiting for a stream at its start).
     let (a, b, c, d) = (BASE, BASE + 2 * MIB, BASE + 4 * MIB, BASE + 6 * MIB);
     let value = snapshot(
         vec![segment(
@@ -183,7 +183,7 @@ fn segments_given_back_during_the_history_were_there_before() {
         .iter()
         .map(|held| (held.address, held.bytes, held.small))
         .collect();
-    // The second served a request no small segment serves.
+    // The second segment served a request that no small segment serves.
     assert_eq!(kinds, [(small, 2 * MIB, true), (large, 2 * MIB, false)]);
     assert_eq!(trace.streams[usize::from(trace.initial_segments[1].stream)], 5);
     assert_eq!(trace.recorded_peak_reserved, Some(20 * MIB));
@@ -380,7 +380,8 @@ fn a_failed_request_carries_what_the_device_had_left() {
 
 #[test]
 fn contradictions_are_counted() {
-    // Freed and gone without a word, a segment that was never given back and is not there, a free with no request.
+    // A segment and a block that were never freed but are missing at the end, and a freed block that neither completes
+    // nor waits.
     let value = snapshot(
         vec![],
         vec![
@@ -557,7 +558,7 @@ fn a_snapshot_survives_conversion_to_csv() {
     assert_eq!(trace.cautions, back.cautions);
 }
 
-/// Equal but for the order in which tags, streams and pools were numbered.
+/// Asserts that two traces are equal except for the numbering of tags, streams and pools.
 fn same(left: &Trace, right: &Trace) {
     let plain = |trace: &Trace| -> Vec<_> {
         let event = |event: &Event| {

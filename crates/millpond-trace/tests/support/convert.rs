@@ -1,4 +1,4 @@
-//! Recordings converted in a test, and what is known of them without any converter.
+//! Converts recordings in tests, and computes their expected values without a converter.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -11,7 +11,7 @@ use millpond_trace::history::{Flow, History, Live};
 use millpond_trace::recording::{Kind, Row};
 use std::path::{Path, PathBuf};
 
-/// A file that is gone when the test is done.
+/// A file that is removed when it is dropped.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
@@ -33,7 +33,7 @@ pub(crate) fn open(file: &Scratch) -> History {
         .unwrap_or_else(|error| panic!("{}: {error}", file.0.display()))
 }
 
-/// A recording in the format that a file's name says.
+/// Converts a recording to the format of a file name.
 pub(crate) fn converted(history: &History, name: &str, options: &ExportOptions<'_>) -> (Vec<u8>, Exported) {
     let target = Target::of_name(name).unwrap();
     let mut out = Vec::new();
@@ -45,14 +45,14 @@ pub(crate) fn device(history: &History, pool: u32) -> i32 {
     history.definitions.pool(pool).map_or(-1, |pool| pool.device)
 }
 
-/// Bytes asked for in the blocks that live on a device after all that happened up to a time.
+/// Returns the requested bytes of the live blocks on a device after everything that happened up to `time`.
 pub(crate) fn live_on(history: &History, on: i32, time: u64) -> u64 {
     let live = history.live_at(time).unwrap();
     let there = live.blocks().filter(|row| device(history, row.pool) == on);
     there.map(|row| row.requested).sum()
 }
 
-/// When something first happened to a block or a range of a device.
+/// Returns the time of the first row about a block or a range of a device.
 pub(crate) fn first_on(history: &History, on: i32) -> u64 {
     let mut first = None;
     history
@@ -68,7 +68,7 @@ pub(crate) fn first_on(history: &History, on: i32) -> u64 {
     first.unwrap()
 }
 
-/// What a recording's own rows come to.
+/// The sums of a recording's own rows.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     pub(crate) peak: u64,
@@ -80,7 +80,8 @@ pub(crate) struct Sums {
 pub(crate) fn sums(history: &History) -> Sums {
     let mut sums = Sums::default();
     let mut live = Live::default();
-    // A keyframe's rows stand for one moment: what is between them is no peak, and what they add was allocated.
+    // The rows of a keyframe belong to one moment. No peak occurs between them, and blocks that only they contain count
+    // as allocated.
     let mut known = std::collections::HashSet::new();
     let mut last = Kind::End;
     history
@@ -103,7 +104,7 @@ pub(crate) fn sums(history: &History) -> Sums {
     sums
 }
 
-/// Ten moments of a recording.
+/// Returns ten times of a recording.
 pub(crate) fn moments(history: &History) -> Vec<u64> {
     (1..=10)
         .map(|at| history.duration * at / 10 / 1_000 * 1_000)

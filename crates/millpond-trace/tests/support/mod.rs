@@ -1,4 +1,4 @@
-//! A small pickle writer and the snapshots tests are made of.
+//! A small pickle writer, and functions that create snapshots for tests.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -18,7 +18,7 @@ pub(crate) enum Py {
     List(Vec<Py>),
     Tuple(Vec<Py>),
     Dict(Vec<(String, Py)>),
-    /// Memoised under a number when first written, referred to afterwards.
+    /// Memoised under a number when first written, and referenced afterwards.
     Shared(u32, Box<Py>),
 }
 
@@ -53,7 +53,7 @@ impl From<Vec<Py>> for Py {
     }
 }
 
-/// `dict! { "key" => value, ... }`
+/// Creates a dict: `dict! { "key" => value, ... }`.
 #[macro_export]
 macro_rules! dict {
     ($($key:expr => $value:expr),* $(,)?) => {
@@ -61,7 +61,7 @@ macro_rules! dict {
     };
 }
 
-/// A pickle of `value` in a protocol.
+/// Pickles `value` in a protocol.
 pub(crate) fn pickle(value: &Py, protocol: u8) -> Vec<u8> {
     let mut out = Vec::new();
     if protocol >= 2 {
@@ -141,7 +141,7 @@ fn write(value: &Py, protocol: u8, out: &mut Vec<u8>, memo: &mut Vec<u32>) {
                 }
                 (None, _) => {
                     write(value, protocol, out, memo);
-                    // Numbered after its parts, as `MEMOIZE` would.
+                    // Numbered after its parts, as `MEMOIZE` does.
                     let at = memo.len() as u32;
                     memo.push(*number);
                     match protocol {
@@ -193,7 +193,7 @@ fn write_text(text: &str, protocol: u8, out: &mut Vec<u8>) {
     }
 }
 
-/// A history entry as current versions write it.
+/// Creates a history entry in the format of current versions.
 pub(crate) fn entry(action: &str, addr: u64, size: u64, stream: u64, time_us: u64) -> Py {
     dict! {
         "action" => action, "addr" => addr, "size" => size, "stream" => stream, "time_us" => time_us,
@@ -201,14 +201,14 @@ pub(crate) fn entry(action: &str, addr: u64, size: u64, stream: u64, time_us: u6
     }
 }
 
-/// A block of a segment.
+/// Creates a block of a segment.
 pub(crate) fn block(address: u64, size: u64, requested: u64, state: &str) -> Py {
     dict! {
         "address" => address, "size" => size, "requested_size" => requested, "state" => state, "frames" => vec![],
     }
 }
 
-/// A segment on device 0, stream 0, in the default pool.
+/// Creates a segment on device 0 and stream 0, in the default pool.
 pub(crate) fn segment(address: u64, total: u64, kind: &str, blocks: Vec<Py>) -> Py {
     dict! {
         "device" => 0, "address" => address, "total_size" => total, "stream" => 0, "segment_type" => kind,
@@ -227,7 +227,7 @@ pub(crate) fn with(dict: Py, key: &str, value: impl Into<Py>) -> Py {
     Py::Dict(pairs)
 }
 
-/// A dict without a key.
+/// Removes a key of a dict.
 pub(crate) fn without(dict: Py, key: &str) -> Py {
     let Py::Dict(mut pairs) = dict else {
         panic!("no dict")
@@ -236,7 +236,7 @@ pub(crate) fn without(dict: Py, key: &str) -> Py {
     Py::Dict(pairs)
 }
 
-/// A snapshot of one device.
+/// Creates a snapshot of one device.
 pub(crate) fn snapshot(segments: Vec<Py>, history: Vec<Py>) -> Py {
     dict! { "segments" => segments, "device_traces" => vec![Py::List(history)] }
 }
@@ -246,7 +246,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
     read_bytes(bytes, "test.pickle", &ReadOptions::default())
 }
 
-/// Reads a value pickled in the current protocol.
+/// Reads a value that is pickled in the current protocol.
 pub(crate) fn read_py(value: &Py) -> Recording {
     read(&pickle(value, 4)).unwrap()
 }

@@ -1,4 +1,4 @@
-//! Protocol buffers taken apart, field by field, by a reader that shares nothing with the writer.
+//! Parses protocol buffers field by field. This reader shares no code with the writer.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 /// A field's value.

@@ -1,5 +1,5 @@
-//! A recording with every kind of row: four pools on two devices and the host, blocks that wait for streams, events that were lost, stacks
-//! with and without names.
+//! A recording with every kind of row: four pools on two devices and the host, blocks that wait for streams, lost
+//! events, and stacks with and without names.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -8,7 +8,7 @@
 
 use millpond_trace::recording::{Gauge, Kind, RecordingError, Row, Writer};
 
-/// Names that no format may trip over.
+/// Names that are difficult for file formats.
 pub(crate) fn hostile() -> Vec<String> {
     let mut names: Vec<String> = [
         "a\nb",
@@ -26,7 +26,7 @@ pub(crate) fn hostile() -> Vec<String> {
     names
 }
 
-/// Names of the kind that programs have.
+/// Names as in real programs.
 pub(crate) fn ordinary() -> Vec<String> {
     [
         "forward;layer 3;model.py:call:12<train.py:<lambda>:80",
@@ -43,10 +43,10 @@ const POOLS: [(&str, &str, i32); 4] = [
     ("cuda", "", 1),
     ("pinned", "staging", -1),
 ];
-/// Bytes that a pool takes from its source at once, and the largest block in them.
+/// Bytes that a pool takes from its source at once, and the size of the largest block in them.
 const SEGMENT: u64 = 64 << 20;
 const ROOM: u64 = 1 << 20;
-/// Where code is said to be.
+/// The address of the recorded code.
 pub(crate) const CODE: u64 = 0x5555_0000_0000;
 
 struct Random(u64);
@@ -58,13 +58,13 @@ impl Random {
     }
 }
 
-/// A pool's places for blocks.
+/// The places for the blocks of a pool.
 struct Places {
     base: u64,
     free: Vec<u64>,
 }
 
-/// The recording as a file. Rows are a microsecond apart or more, and every microsecond has one at most.
+/// Returns the recording as a file. Rows are at least a microsecond apart.
 pub(crate) fn sample(steps: u64, names: &[String]) -> Vec<u8> {
     Program::new(names).run(steps).unwrap()
 }
@@ -118,7 +118,7 @@ impl Program {
                 pool,
                 ..Row::new(Kind::DefinePool, 0)
             };
-            // The hostile ones name pools too.
+            // Hostile names are also used for pools.
             let more = names.get(at).filter(|_| name == "weights");
             let name = more.map_or(name, String::as_str);
             self.say(row, &format!("{memory}\n{name}"), &[i64::from(device) as u64])?;
@@ -249,7 +249,7 @@ impl Program {
             stream: self.random.below(3) as u32,
             thread: 1 + number % self.tags,
             tag: number,
-            // Some have a tag and no stack, some neither.
+            // Some blocks have a tag and no stack, some have neither.
             stack: if self.random.below(3) == 0 { 0 } else { number },
             ..Row::new(Kind::Alloc, time)
         };
@@ -271,7 +271,7 @@ impl Program {
             self.give_back(&block);
             Kind::Free
         };
-        // A free repeats ids and bytes, and has no address or stack of its own.
+        // A free repeats ids and bytes, but has no address or stack of its own.
         let row = Row {
             kind,
             address: 0,
@@ -315,7 +315,7 @@ impl Program {
         Ok(())
     }
 
-    /// Some frees and an allocation that nobody recorded.
+    /// Records the loss of some frees and an allocation.
     fn lose(&mut self) -> Result<(), RecordingError> {
         let mut bytes = 0;
         for _ in 0..self.live.len().min(2) {
