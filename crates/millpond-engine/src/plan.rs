@@ -3,8 +3,8 @@
 //! ```text
 //!   period     finds the repeating step in a sequence of allocations and frees
 //!   Step       one period: every allocation with its bytes, its stream and how long it lives
-//!   solve      gives each of them an offset, so that what lives at once lies apart
-//!   Plan       the answer: how high it reaches, and how high anything must reach
+//!   solve      assigns an offset to each, so that blocks that live at the same time do not overlap
+//!   Plan       the result: the bytes that it needs, and the bytes that any placement needs
 //! ```
 //!
 //! Time is counted in allocations. A block allocated as number `n` lives until just before number `n + life`. Time is

@@ -119,7 +119,6 @@ impl History {
     ///
     /// # Errors
     /// Returns the errors of [`open`](Self::open).
-    /// As of [`open`](Self::open).
     pub fn open_and_watch(
         path: &Path,
         options: &ReadOptions<'_>,

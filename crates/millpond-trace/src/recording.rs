@@ -26,7 +26,6 @@
 //!
 //! Readers of other versions can rely on the following. Columns are found by name, unknown kinds are skipped, and the
 //! schema's metadata has `millpond.version`. A reader refuses a version that it does not know.
-//! schema's metadata has `millpond.version`. A reader refuses a version it does not know.
 
 mod error;
 mod message;
