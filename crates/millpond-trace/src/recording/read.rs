@@ -250,7 +250,7 @@ impl Batch {
         }
     }
 
-    /// Returns the text of a row. `place` is the row's [position](Rows::place).
+    /// Returns the text of a row. `place` is the position that `Rows::place` returned for it.
     pub fn text(&self, place: usize) -> Option<&str> {
         (place < self.text.len() && self.text.is_valid(place)).then(|| self.text.value(place))
     }
