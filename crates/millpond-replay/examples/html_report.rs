@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         trace,
         runs: &runs,
         in_use: runs.iter().position(|run| run.name == in_use),
-        // `none` reserves least by calling the driver each time; nobody would run that.
+        // `none` reserves least because it calls the driver each time. Nobody would use that.
         best: finished
             .filter(|(_, result)| result.policy != "none")
             .min_by(|(_, a), (_, b)| a.overhead.total_cmp(&b.overhead))

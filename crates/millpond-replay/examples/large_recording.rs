@@ -1,10 +1,11 @@
-//! How long it takes to look at a large recording, and in how much memory. Writes one of so many rows, looks at it, and prints a table:
+//! Measures how long the analysis of a large recording takes, and how much memory. Writes a recording with
+//! the given number of rows, analyses it, and prints a table:
 //!
 //! ```text
 //! cargo run --release -p millpond-replay --features recording --example large_recording -- 10000000
 //! ```
 //!
-//! With a second word the recording is only written, to the file of that name.
+//! With a second argument, it only writes the recording to the file of that name.
 
 use millpond_replay::analysis::{By, Lines, Moment, TimelineOptions, Window, at, report_with_timeline};
 use millpond_trace::ReadOptions;
@@ -18,10 +19,10 @@ use std::time::Instant;
 
 /// Blocks that live at once.
 const LIVE: usize = 200_000;
-/// Different tags, and stacks.
+/// The number of different tags, and of different stacks.
 const NAMES: u64 = 2_000;
 
-/// A file that goes when the program ends.
+/// A file that is removed when the program ends.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
@@ -98,14 +99,15 @@ fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Seconds that this thread has had a processor, where the system tells: the other time was others', or other threads'.
+/// Returns the seconds that this thread has run on a processor, if the system reports them. The rest of the
+/// elapsed time went to other processes and threads.
 fn on_processor() -> f64 {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanoseconds = told.split(' ').next().and_then(|text| text.parse::<f64>().ok());
     nanoseconds.unwrap_or(0.0) / 1e9
 }
 
-/// Allocations and frees of random blocks, a keyframe every million rows.
+/// Writes allocations and frees of random blocks, with a keyframe every million rows.
 fn write(path: &Path, rows: u64) -> Result<(), Box<dyn Error>> {
     let mut writer = Writer::new(BufWriter::new(File::create(path)?), &[])?;
     for number in 1..=NAMES as u32 {
@@ -181,7 +183,7 @@ fn write(path: &Path, rows: u64) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The most memory that this process has had, where the system tells.
+/// Returns the most memory that this process has had, if the system reports it.
 fn most_resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,14 +1,14 @@
-//! What to do, in one or two plain sentences with numbers.
+//! Gives advice in one or two plain sentences with numbers.
 
 use crate::options::Options;
 use crate::outcome::{PolicyResult, Report};
 use millpond_engine::{TorchBackend, display_size};
 use millpond_trace::{Format, Trace};
 
-/// A difference of this share of the peak is worth a sentence.
+/// The smallest share of the peak for which a difference is reported.
 const WORTH: f64 = 0.01;
 
-/// Sentences for a report, the most useful first; never empty.
+/// Returns the advice for a report, the most useful sentence first. It is never empty.
 pub(crate) fn advise(report: &Report, trace: &Trace, options: &Options) -> Vec<String> {
     let mut advice = Vec::new();
     if options.device.bytes.is_some() {
@@ -32,7 +32,8 @@ fn best(report: &Report) -> Option<&PolicyResult> {
     report.best().and_then(|index| report.results.get(index))
 }
 
-/// The policy the program runs under, as far as the settings, the recording or habit tell.
+/// Returns the policy that the program runs under. The settings decide, then the recording, then
+/// [`usual_policy`].
 fn in_use<'a>(report: &'a Report, trace: &Trace, options: &Options) -> Option<&'a PolicyResult> {
     if options.settings.torch.backend == TorchBackend::CudaMallocAsync {
         return find(report, "cuda-async");
@@ -44,7 +45,7 @@ fn in_use<'a>(report: &'a Report, trace: &Trace, options: &Options) -> Option<&'
     named.or_else(|| find(report, usual_policy(trace.origin.format)))
 }
 
-/// The policy that programs mostly run under of which there are recordings of this format.
+/// Returns the policy that most programs with recordings of this format run under.
 #[must_use]
 pub fn usual_policy(format: Format) -> &'static str {
     match format {
@@ -96,7 +97,7 @@ fn on_device(report: &Report, options: &Options) -> Option<String> {
     Some(advice)
 }
 
-/// What the policy in use wastes, and what avoids it.
+/// Returns what the policy in use wastes, and which policy or setting avoids it.
 fn compare(report: &Report, trace: &Trace, options: &Options) -> Vec<String> {
     let Some(now) = in_use(report, trace, options).filter(|r| r.first_failure.is_none()) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Cards people have: their memory, and what the driver's context takes of it.
+//! Device presets for common cards: their memory, and the share that the driver's context takes.
 
 use millpond_engine::{ParseSizeError, parse_size};
 
@@ -7,23 +7,26 @@ use millpond_engine::{ParseSizeError, parse_size};
 pub struct Card {
     /// Name on the command line.
     pub name: &'static str,
-    /// Bytes the driver reports in all.
+    /// Total bytes that the driver reports.
     pub total: u64,
-    /// Bytes a CUDA context with its loaded modules takes before the first allocation, assumed.
+    /// Bytes that a CUDA context with its loaded modules takes before the first allocation. This is an
+    /// assumption.
     pub context: u64,
 }
 
 const MIB: u64 = 1 << 20;
 
-/// Bytes in hundredths of a GiB, the unit in which PyTorch prints what a driver reports. The result is rounded up, so that it prints
-/// as the same number again.
+/// Converts hundredths of a GiB to bytes. PyTorch prints what a driver reports in this unit. The result is
+/// rounded up, so that it prints as the same number again.
 const fn gib(hundredths: u64) -> u64 {
     (hundredths * (1 << 30)).div_ceil(100)
 }
 
-/// Totals are those that drivers report to a program, which is less than the memory of the card: the "total capacity" in PyTorch's
-/// out-of-memory messages that users of these cards have published. They differ by up to 2 % between drivers and settings such as ECC;
-/// the smaller ones, of newer drivers, stand here. The context is assumed from what users of these cards report for a PyTorch process.
+/// Totals are those that drivers report to a program, which is less than the memory of the card. They come
+/// from the "total capacity" in PyTorch's out-of-memory messages that users of these cards have published.
+/// They differ by up to 2 % between drivers and settings such as ECC. This table holds the smaller ones,
+/// which newer drivers report. The context is an assumption based on reports of users of these cards about a
+/// PyTorch process.
 const CARDS: &[Card] = &[
     Card {
         name: "rtx3060",
@@ -112,39 +115,41 @@ const CARDS: &[Card] = &[
     },
 ];
 
-/// A device as named on the command line.
+/// A device that was named on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceSize {
-    /// As it was written.
+    /// The name as the user wrote it.
     pub name: String,
-    /// Bytes in all.
+    /// Total bytes.
     pub total: u64,
-    /// Bytes not for the program: the context of a preset.
+    /// Bytes that the program cannot use: the context of a preset.
     pub context: u64,
 }
 
 impl DeviceSize {
-    /// Bytes left for the program when `reserve` more live on the card.
+    /// Returns the bytes left for the program when other data on the card takes `reserve` bytes.
     #[must_use]
     pub fn available(&self, reserve: u64) -> u64 {
         self.total.saturating_sub(self.context).saturating_sub(reserve)
     }
 }
 
-/// All presets.
+/// Returns all presets.
 #[must_use]
 pub fn cards() -> &'static [Card] {
     CARDS
 }
 
-/// A card's name without what people write differently.
+/// Returns a card's name in lower case without blanks, hyphens and underscores, which users write
+/// differently.
 fn plain(name: &str) -> String {
     let kept = name.chars().filter(|c| !matches!(c, ' ' | '-' | '_'));
     kept.map(|c| c.to_ascii_lowercase()).collect()
 }
 
-/// The presets that a text may mean: the one of that name, else those whose names begin with it, else those that have it in their names.
-/// Upper and lower case, blanks and hyphens make no difference.
+/// Returns the presets that a text may mean. A preset of exactly that name is the only result. Otherwise
+/// these are the presets whose names begin with the text, or else those that contain it. Case, blanks,
+/// hyphens and underscores make no difference.
 #[must_use]
 pub fn cards_like(text: &str) -> Vec<&'static Card> {
     let wanted = plain(text);
@@ -161,10 +166,10 @@ pub fn cards_like(text: &str) -> Vec<&'static Card> {
     found.filter(|_| !wanted.is_empty()).unwrap_or_default()
 }
 
-/// Reads a size or a preset's name, of which as much is enough as is of no other.
+/// Reads a size or the name of a preset. A prefix of a name is enough if only one preset begins with it.
 ///
 /// # Errors
-/// When it is neither.
+/// Returns an error if the text is neither.
 pub fn parse_device(text: &str) -> Result<DeviceSize, ParseSizeError> {
     // Sizes begin with a digit, cards with a letter.
     let is_name = text.trim().starts_with(|c: char| c.is_ascii_alphabetic());

@@ -1,4 +1,4 @@
-//! Pictures of bytes by group over time: one drawing, as SVG and as PNG.
+//! Draws bytes by group over time, as SVG and as PNG.
 //!
 //! ```text
 //!   Timeline ──▶ draw (here)  bands, lines, axes, legend ──▶ Canvas: svg.rs  paths and text
@@ -42,30 +42,30 @@ const BANDS: [Colour; 8] = [
     [120, 140, 30],
 ];
 
-/// On which side of its point a text stands.
+/// The position of a text relative to its point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
-    /// It begins there.
+    /// The text begins at the point.
     Right,
-    /// It ends there.
+    /// The text ends at the point.
     Left,
-    /// It lies around it.
+    /// The text is centred on the point.
     Middle,
 }
 
-/// What a picture is drawn on; the origin is at the upper left.
+/// A surface to draw on. The origin is at the upper left.
 trait Canvas {
-    /// Between two heights in each column of equal width.
+    /// Fills the space between two heights in each column. All columns have the same width.
     fn area(&mut self, left: f64, width: f64, heights: &[(f64, f64)], colour: Colour, name: &str);
-    /// A height in each column.
+    /// Draws a line at one height in each column.
     fn line(&mut self, left: f64, width: f64, heights: &[f64], colour: Colour);
     fn rule(&mut self, from: (f64, f64), to: (f64, f64), colour: Colour);
     fn square(&mut self, at: (f64, f64), colour: Colour);
-    /// At its baseline.
+    /// Writes a text. `at` is on its baseline.
     fn text(&mut self, at: (f64, f64), text: &str, side: Side);
 }
 
-/// A timeline as SVG.
+/// Draws a timeline as SVG.
 #[must_use]
 pub fn svg(timeline: &Timeline, title: &str) -> String {
     let mut canvas = svg::Svg::new(WIDE, height(timeline));
@@ -73,17 +73,17 @@ pub fn svg(timeline: &Timeline, title: &str) -> String {
     canvas.finish()
 }
 
-/// A timeline as PNG.
+/// Draws a timeline as PNG.
 ///
 /// # Errors
-/// Compression failed, as for want of memory.
+/// Returns an error if compression fails, for example for lack of memory.
 pub fn png(timeline: &Timeline, title: &str) -> std::io::Result<Vec<u8>> {
     let mut canvas = png::Png::new(WIDE as usize, height(timeline) as usize);
     draw(timeline, title, &mut canvas);
     canvas.finish()
 }
 
-/// What the legend names.
+/// Returns the names and colours of the legend.
 fn legend(timeline: &Timeline) -> Vec<(String, Colour)> {
     let bands = timeline.bands.iter().zip(BANDS.iter().cycle());
     let mut all: Vec<(String, Colour)> = bands.map(|(band, colour)| (band.name.clone(), *colour)).collect();
@@ -127,7 +127,7 @@ fn draw(timeline: &Timeline, title: &str, canvas: &mut impl Canvas) {
     }
 }
 
-/// What is drawn highest, in bytes.
+/// Returns the highest value in the drawing, in bytes.
 fn highest(timeline: &Timeline) -> u64 {
     let most = |samples: &[Sample]| samples.iter().map(|sample| sample.most).max().unwrap_or(0);
     let reserved = timeline.reserved.as_deref().map_or(0, most);
@@ -141,7 +141,8 @@ fn highest(timeline: &Timeline) -> u64 {
     most(&timeline.total).max(reserved).max(with_beyond.unwrap_or(0))
 }
 
-/// Bands on each other as they were when their column held most, so that the top is never lower than the peak.
+/// Draws the bands on top of each other. Each column uses the moment at which all groups together held most,
+/// so that the top is never below the peak.
 fn stack(timeline: &Timeline, canvas: &mut impl Canvas, y: &impl Fn(f64) -> f64, width: f64) {
     let bands = timeline.bands.iter().zip(BANDS.iter().cycle());
     let bands = bands.map(|(band, colour)| (&band.samples, *colour, band.name.as_str()));
@@ -206,7 +207,7 @@ fn axes(timeline: &Timeline, most: f64, canvas: &mut impl Canvas, y: &impl Fn(f6
     }
 }
 
-/// Round numbers of bytes up to the most: three to seven of them.
+/// Returns three to seven round numbers of bytes up to `most`.
 fn marks(most: f64) -> Vec<f64> {
     let mut step = 1.0;
     while most / step > 7.0 {
@@ -227,12 +228,14 @@ fn seconds(nanoseconds: f64) -> String {
     }
 }
 
-/// Escapes a name from a file as the text of an SVG element. [`one_line`] says which characters are left out.
+/// Escapes a name from a file as the text of an SVG element. [`one_line`] describes which characters are left
+/// out.
 pub(crate) fn svg_text(text: &str, most: usize) -> String {
     svg::escaped(&one_line(text, most))
 }
 
-/// A name from a file on one line of at most so many letters; what steers or cannot be seen is left out.
+/// Returns a name from a file on one line of at most `most` characters. Control characters and invisible
+/// characters become blanks.
 fn one_line(text: &str, most: usize) -> String {
     let hidden = |c: char| {
         c.is_control()

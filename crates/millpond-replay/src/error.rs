@@ -1,16 +1,16 @@
-//! Why a recording could not be replayed.
+//! The reasons why a recording cannot be replayed.
 
 use millpond_engine::{ConfError, display_size, policies::UnknownPolicy};
 use thiserror::Error;
 
-/// Bytes that a program may hold at once: 16 TiB.
+/// The most bytes that a program may hold at once: 16 TiB.
 pub const MOST_HELD: u64 = 1 << 44;
 
-/// Bad input to a replay; each message is one sentence that says what to do.
+/// Invalid input to a replay. Each message says what to do.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum ReplayError {
-    /// No allocation is left to replay.
+    /// The recording or the time window contains no allocation.
     #[error("{trace} holds no allocation {}; there is nothing to replay",
             if *.window { "in this time window: widen --time-window" } else { "event" })]
     NothingToReplay {
@@ -19,7 +19,7 @@ pub enum ReplayError {
         /// Whether a time window was asked for.
         window: bool,
     },
-    /// It holds more than any device has: policies that map pages would keep a record of each.
+    /// The program holds more than any device has. Policies that map pages would keep a record of each page.
     #[error(
         "{trace} holds {} {}, more than any device has and than a replay goes up to ({}): if a number in it was \
          damaged, --time-window can leave it out",
@@ -32,16 +32,17 @@ pub enum ReplayError {
         trace: String,
         /// The most bytes held at once.
         held: u64,
-        /// The position of the event that reaches it; none where blocks that lived before the first do.
+        /// The position of the event that reaches this amount. `None` if blocks that lived before the first
+        /// event reach it.
         event: Option<u32>,
     },
-    /// A policy's name is not known.
+    /// The name of a policy is unknown.
     #[error(transparent)]
     Policy(#[from] UnknownPolicy),
     /// A setting was refused.
     #[error(transparent)]
     Conf(#[from] ConfError),
-    /// Every policy asked for maps pages, and the device cannot.
+    /// Every requested policy maps pages, and the device cannot.
     #[error(
         "{policies} cannot run on this device: a policy that maps pages into reserved addresses needs --paged on"
     )]
@@ -49,7 +50,7 @@ pub enum ReplayError {
         /// The policies.
         policies: String,
     },
-    /// The plan that was given is of another program.
+    /// The given plan belongs to another program.
     #[error(
         "the plan's step of {allocations} allocations never comes in {trace}: it is the plan of another program, or of \
          other streams; `millpond plan --save` writes this one's"
@@ -57,10 +58,10 @@ pub enum ReplayError {
     PlanElsewhere {
         /// The recording.
         trace: String,
-        /// Allocations of the plan's step.
+        /// The number of allocations in the plan's step.
         allocations: usize,
     },
-    /// There is to be a tick for each step, and there is no step.
+    /// A tick for each step was requested, but no step repeats.
     #[error(
         "no step of {trace} repeats, so there is none to tick at: write --tick N for a tick after every N calls"
     )]

@@ -1,4 +1,4 @@
-//! Why a policy ran out of memory, and what would have made the request fit.
+//! Explains why a policy ran out of memory, and what would have made the request fit.
 
 use crate::options::Options;
 use crate::outcome::{Failure, Holder};
@@ -9,7 +9,7 @@ use millpond_engine::display_size;
 use millpond_trace::{OLDER, Trace};
 use std::collections::HashMap;
 
-/// Groups shown at most.
+/// The most groups that are shown.
 const HOLDERS: usize = 8;
 
 /// Explains where a replay stopped.
@@ -41,7 +41,7 @@ pub(crate) fn explain(
     }
 }
 
-/// Who held the most after so many calls, largest first.
+/// Returns the groups that hold the most after the first `ops` calls, the largest first.
 #[must_use]
 pub fn holders(trace: &Trace, program: &Program, ops: usize, most: usize) -> Vec<Holder> {
     let mut by_tag: HashMap<(u32, bool), (u64, u64)> = HashMap::new();
@@ -77,8 +77,8 @@ pub fn holders(trace: &Trace, program: &Program, ops: usize, most: usize) -> Vec
     holders
 }
 
-/// The cases there are: too much is held whatever the placement; the policy would not use what is free; its
-/// rounding ate what is missing; or the free memory is in pieces.
+/// Returns the remedy for one of these cases: the program holds too much for any placement, the policy does
+/// not use memory that is free, its rounding took the missing bytes, or the free memory is in pieces.
 fn remedy(bytes: u64, held: u64, cached: u64, stop: &Stop, options: &Options) -> String {
     let capacity = options.device.bytes.unwrap_or(u64::MAX);
     let wanted = held.saturating_add(bytes);

@@ -1,4 +1,4 @@
-//! The smallest device on which a policy finishes a program.
+//! Finds the smallest device on which a policy finishes a program.
 
 use crate::program::Program;
 use crate::run::{Device, Run, run};
@@ -10,17 +10,18 @@ use millpond_engine::{Policy, Simulated};
 pub struct Smallest {
     /// Bytes of the device.
     pub bytes: u64,
-    /// What the program came to there.
+    /// The run on this device.
     pub run: Run,
 }
 
-/// Bisects, to one page, between what the program holds at its peak and what the policy reserves on a
-/// device without a limit. None when it does not even finish with twice that.
+/// Bisects, to one page, between what the program holds at its peak and what the policy reserves on a device
+/// without a limit. Returns `None` if the policy does not finish on a device of twice that size.
 ///
-/// Time passes in each replay as `ticks` say. Before each `to_come` is told how many there will be from here on, about.
+/// `ticks` says when time passes in each replay. `to_come` is called before each replay with the approximate
+/// number of replays that remain.
 ///
-/// A policy is not bound to finish on every larger device; as the bisection's own ends show, the answer
-/// is a device on which it finishes while it does not with one page less.
+/// A policy need not finish on every larger device. The answer is a device on which the policy finishes,
+/// while it does not finish on a device that is one page smaller.
 pub fn smallest_device(
     program: &Program,
     unlimited: &Run,
@@ -51,14 +52,14 @@ pub fn smallest_device(
     if unlimited.stop.is_some() {
         return None;
     }
-    // Nothing fits below what is held at once.
+    // No device smaller than the peak can hold the program.
     let mut low = (program.peak_requested / page * page).saturating_sub(page);
     let mut high = unlimited.stats.reserved.peak.checked_next_multiple_of(page)?;
     let mut best = loop {
         if let Some(found) = try_with(high, low) {
             break found;
         }
-        // Some policies reserve ahead by what the device has, and need more room when it has little.
+        // Some policies reserve ahead in proportion to the device, and need more room on a small device.
         if high > unlimited.stats.reserved.peak.saturating_mul(2) {
             return None;
         }

@@ -1,8 +1,10 @@
-//! Replays what a program allocated under any policy, on any size of device, without the device.
+//! Replays the allocations of a recorded program under any policy, on a device of any size, without the
+//! device.
 //!
-//! A recording becomes a [`Program`] (what an allocator may see of it), a program is [`run`] under a
-//! policy on a simulated [`Device`], and [`replay`] does so for many policies and explains the outcome. The same
-//! run takes any other source ([`Prepared::run_on`] with a [`Real`] one): a GPU's memory is reserved and mapped as it goes.
+//! A recording becomes a [`Program`], which holds only the calls that an allocator may see. [`run`] replays a
+//! program under one policy on a simulated [`Device`]. [`replay`] does this for many policies and explains
+//! the result. [`Prepared::run_on`] replays on any other source through [`Real`], for example on a GPU, whose
+//! memory is then reserved and mapped during the replay.
 //!
 //! ```
 //! use millpond_replay::{Options, replay};

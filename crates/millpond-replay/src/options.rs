@@ -18,19 +18,19 @@ pub struct Options {
     pub applied: Vec<Applied>,
     /// The device.
     pub device: Device,
-    /// Which events, and which streams.
+    /// The events and the streams to replay.
     pub selection: Selection,
-    /// Find the smallest device for each policy.
+    /// Whether to find the smallest device for each policy.
     pub fit: bool,
-    /// Hold a replay under the recorded settings against the recorded addresses.
+    /// Whether to compare a replay under the recorded settings with the recorded addresses.
     pub verify: bool,
-    /// Keep where every block lay.
+    /// Whether to keep the address of every block.
     pub placements: bool,
-    /// What driver calls cost.
+    /// The costs of driver calls.
     pub costs: Costs,
-    /// When time passes for the policies; none for never.
+    /// When ticks are sent to the policies. `None` sends no tick.
     pub tick: Option<TickEvery>,
-    /// Threads to use; 0 means as many as the machine has.
+    /// The number of threads to use. 0 means as many as the machine has.
     pub threads: usize,
 }
 
@@ -52,10 +52,10 @@ impl Default for Options {
     }
 }
 
-/// Refuses an unknown policy, and a setting that contradicts the policy it would configure.
+/// Checks that a policy exists and that no setting contradicts the policy that it configures.
 ///
 /// # Errors
-/// In these two cases; each says what to write instead.
+/// Returns an error in these two cases. The message says what to write instead.
 pub fn check_settings(name: &str, settings: &Settings) -> Result<(), ReplayError> {
     policies::build(name, settings)?;
     let conflict = match (name, settings.torch.expandable_segments) {

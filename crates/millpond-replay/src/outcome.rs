@@ -1,49 +1,49 @@
-//! The answer of a replay, in the shape of its JSON.
+//! The result of a replay, in the shape of its JSON.
 //!
-//! Every figure but the times is a function of the file and the flags alone.
+//! Every figure except the times depends only on the file and the flags.
 
 use crate::steps::{Solved, StepResult};
 use serde::Serialize;
 
-/// Version of the JSON; grows when a key changes its meaning or goes.
+/// Version of the JSON. It increases when a key changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;
 
-/// Peaks this close together, as a share, are told apart by what they cost.
+/// The relative difference below which two peaks count as equal. Their cost then decides.
 pub const ALIKE: f64 = 0.01;
 
-/// One recording on one device, under every policy asked for.
+/// The replays of one recording on one device, one for each requested policy.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: u32,
     /// Base name of the recording.
     pub trace: String,
-    /// Device ordinal in the recorded process; -1 for the host.
+    /// The device ordinal in the recorded process, or -1 for the host.
     pub device: i32,
     /// Events of the recording that were replayed.
     pub events: u64,
-    /// Allocations made, blocks that lived before the recording or the window included.
+    /// The number of allocations, including blocks that lived before the recording or the window.
     pub allocations: u64,
-    /// Of these, how many stand for such blocks.
+    /// The number of these that stand for such blocks.
     pub initial_blocks: u64,
-    /// The most bytes requested and held at once.
+    /// The most bytes that were requested and held at once.
     pub peak_requested_bytes: u64,
-    /// What the recorded allocator itself did, where the recording tells.
+    /// The behaviour of the recorded allocator, if the recording contains it.
     pub recorded: Option<Recorded>,
-    /// The settings that were applied, and where each came from.
+    /// The settings that were applied, with the source of each.
     pub settings: Vec<Applied>,
-    /// What limits the conclusions, a sentence each.
+    /// The limits of the conclusions, one sentence each.
     pub cautions: Vec<String>,
-    /// One for each policy, in the order asked for.
+    /// One result for each policy, in the requested order.
     pub results: Vec<PolicyResult>,
-    /// What to do, a sentence each.
+    /// Advice, one sentence each.
     pub advice: Vec<String>,
 }
 
 impl Report {
-    /// Index of the policy to recommend: of those that finish without making the host wait at more than one
-    /// in a hundred allocations, the one with the least peak; among peaks that differ by less than
-    /// [`ALIKE`], the one with the least driver time. None where no policy does.
+    /// Returns the index of the policy to recommend. Candidates finish and make the host wait at no more than
+    /// one in a hundred allocations. The one with the least peak wins. Among peaks that differ by less than
+    /// [`ALIKE`], the one with the least driver time wins. Returns `None` if there is no candidate.
     #[must_use]
     pub fn best(&self) -> Option<usize> {
         let usable = |r: &PolicyResult| {
@@ -62,77 +62,78 @@ impl Report {
 /// Settings that were applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Applied {
-    /// The policies they configure.
+    /// The policies that they configure.
     pub policies: Vec<String>,
-    /// The settings as they were written.
+    /// The settings as the user wrote them.
     pub settings: String,
-    /// The option or the environment variable that said so.
+    /// The option or the environment variable that contained them.
     pub from: &'static str,
 }
 
-/// What the recorded allocator itself did.
+/// The behaviour of the recorded allocator.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Recorded {
-    /// The policy it followed, by its name here.
+    /// The policy that it followed, by its name in this crate.
     pub policy: String,
-    /// The most it held from the driver.
+    /// The most bytes that it held from the driver.
     pub peak_reserved_bytes: u64,
-    /// Share of allocations for which a replay gives the recorded address; only after a verification.
+    /// The share of allocations for which a replay gives the recorded address. Present only after a
+    /// verification.
     pub address_agreement: Option<f64>,
 }
 
-/// One policy's result.
+/// The result of one policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PolicyResult {
     /// The policy.
     pub policy: String,
-    /// How true it is to its original.
+    /// How faithfully the policy reproduces its original.
     pub fidelity: String,
     /// The most bytes held from the device.
     pub peak_reserved_bytes: u64,
-    /// The most bytes of blocks in the program's hands.
+    /// The most bytes in blocks that the program held.
     pub peak_allocated_bytes: u64,
-    /// Peak reserved over peak requested; of a policy that ran out of memory both as far as it came, so that it
-    /// compares with no other.
+    /// Peak reserved bytes over peak requested bytes. If the policy ran out of memory, both are taken up to
+    /// that point, so the figure cannot be compared with that of another policy.
     pub overhead: f64,
-    /// Allocations served without calling the device over allocations.
+    /// The share of allocations that were served without calling the device.
     pub hit_rate: f64,
-    /// The least device memory on which the program finishes; only if asked for.
+    /// The least device memory on which the program finishes. Present only if requested.
     pub smallest_device_bytes: Option<u64>,
-    /// What that costs.
+    /// The cost of running on that device.
     pub fit: Option<Fit>,
     /// Calls to the driver by kind.
     pub driver_calls: DriverCalls,
-    /// Allocations and frees in which the host waited for the device.
+    /// The number of allocations and frees in which the host waited for the device.
     pub stalls: u64,
-    /// Bytes of pages moved, or given back and taken again.
+    /// Bytes of pages that were moved, or released and allocated again.
     pub moved_bytes: u64,
-    /// Page handles created, mapped, made accessible, unmapped and released.
+    /// The number of page handles created, mapped, made accessible, unmapped and released.
     pub handle_operations: u64,
-    /// Reuses and moves across streams that made one wait for another.
+    /// The number of reuses and moves across streams that made one stream wait for another.
     pub cross_stream_waits: u64,
     /// Modelled host time of all driver calls and stalls.
     pub modelled_driver_ms: f64,
-    /// Host time of the policy itself; varies from run to run.
+    /// Host time of the policy itself, in nanoseconds per event. It varies from run to run.
     pub ns_per_event: f64,
-    /// What each step cost, if the program repeats one.
+    /// The cost of each step, if the program repeats one.
     pub steps: Vec<StepResult>,
-    /// The plans solved for it, apart from the time above.
+    /// The plans that were solved for the policy. The time above does not include them.
     pub plans: Vec<Solved>,
-    /// The request at which it ran out of memory.
+    /// The request at which the policy ran out of memory.
     pub first_failure: Option<Failure>,
 }
 
 /// The cost of running on the smallest device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fit {
-    /// Stalls there.
+    /// The number of stalls on that device.
     pub stalls: u64,
-    /// Stalls over allocations there.
+    /// The stalls on that device over its allocations.
     pub stalls_per_allocation: f64,
-    /// Modelled host time of all driver calls and stalls there.
+    /// Modelled host time of all driver calls and stalls on that device.
     pub modelled_driver_ms: f64,
-    /// Bytes of pages moved there.
+    /// Bytes of pages moved on that device.
     pub moved_bytes: u64,
 }
 
@@ -178,12 +179,12 @@ impl From<&millpond_engine::Calls> for DriverCalls {
     }
 }
 
-/// The request at which a policy ran out of memory, and why.
+/// The request at which a policy ran out of memory, and the reason.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Failure {
-    /// Position of the event in the recording; none for a block that lived before it.
+    /// Position of the event in the recording. `None` for a block that lived before it.
     pub event: Option<u32>,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub bytes: u64,
     /// The stream, as recorded.
     pub stream: u64,
@@ -191,25 +192,25 @@ pub struct Failure {
     pub tag: String,
     /// Bytes requested and held at that moment.
     pub held_bytes: u64,
-    /// Bytes the device still had.
+    /// Bytes that the device still had free.
     pub free_bytes: u64,
     /// The policy's largest contiguous free block.
     pub largest_hole_bytes: u64,
-    /// Bytes the policy held and no block used.
+    /// Bytes that the policy held and that no block used.
     pub cached_bytes: u64,
-    /// Who held the most, largest first.
+    /// The groups that held the most, the largest first.
     pub holders: Vec<Holder>,
-    /// What would have made it fit, a sentence.
+    /// What would have made the request fit, in one sentence.
     pub remedy: String,
 }
 
 /// Bytes held under one tag.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Holder {
-    /// The tag, layer numbers and innermost frames left out.
+    /// The tag, without layer numbers and innermost frames.
     pub tag: String,
     /// Bytes requested and held.
     pub bytes: u64,
-    /// Blocks.
+    /// The number of blocks.
     pub blocks: u64,
 }

@@ -1,19 +1,21 @@
-//! Sources whose events pass where a recording says, as a replay needs them.
+//! Sources whose events complete at the calls that a recording names.
 
 use millpond_engine::{Event, Simulated, Source};
 
-/// A source whose events can be held until the recorded program would have seen them pass.
+/// A source that can hold its events until the recorded program would have seen them complete.
 ///
-/// A recording says when another stream was done with a block. A replay gives it back at that very call, on a simulated
-/// device as on a real one, so that the same blocks are free at the same calls whatever the device is.
+/// A recording says when another stream had finished with a block. A replay frees the block at exactly that
+/// call, on a simulated device and on a real one. So the same blocks are free at the same calls on every
+/// device.
 pub trait Paced: Source {
-    /// Whether events that are recorded from now on are held until [`complete`](Self::complete).
+    /// Sets whether events that are recorded from now on are held until [`complete`](Self::complete).
     fn set_holding(&mut self, hold: bool);
 
-    /// The event that was recorded last, if any was.
+    /// Returns the event that was recorded last, if any.
     fn last_event(&self) -> Option<Event>;
 
-    /// Lets an event pass: the recorded program has seen it pass here. A device that is not as far yet is waited for.
+    /// Completes an event, because the recorded program saw it complete here. Waits if the device has not
+    /// reached it yet.
     fn complete(&mut self, event: Event);
 }
 
@@ -31,7 +33,7 @@ impl Paced for Simulated {
     }
 }
 
-// So that whoever made a source can look at it after a replay has had it.
+// Lets the owner of a source inspect it after a replay.
 impl<T: Paced + ?Sized> Paced for &mut T {
     fn set_holding(&mut self, hold: bool) {
         (**self).set_holding(hold);

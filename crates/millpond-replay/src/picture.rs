@@ -1,13 +1,14 @@
-//! Pictures of a plan: address by time, as text and as SVG.
+//! Draws a plan as text and as SVG, with time across and addresses upwards.
 
 use crate::chart::svg_text;
 use millpond_engine::plan::Plan;
 use std::fmt::Write;
 
-/// From empty to full.
+/// Shades from empty to full.
 const SHADES: [char; 5] = [' ', '░', '▒', '▓', '█'];
 
-/// When a slot lives, as one or two stretches of the circle: first allocation and one past the last.
+/// Returns the lifetime of a slot as one or two ranges within the period. Each is the first allocation and
+/// one past the last.
 fn stretches(at: usize, life: usize, period: usize) -> impl Iterator<Item = (usize, usize)> {
     let end = at + life;
     let first = Some((at, end.min(period)));
@@ -15,7 +16,7 @@ fn stretches(at: usize, life: usize, period: usize) -> impl Iterator<Item = (usi
     first.into_iter().chain(second)
 }
 
-/// Every block of the plan: start, end, offset, bytes, stream.
+/// Returns start, end, offset, bytes and stream of every block in the plan.
 fn blocks(plan: &Plan) -> impl Iterator<Item = (usize, usize, u64, u64, u32)> + '_ {
     let period = plan.step.period();
     let placed = plan.places.iter().zip(&plan.step.slots).enumerate();
@@ -27,8 +28,8 @@ fn blocks(plan: &Plan) -> impl Iterator<Item = (usize, usize, u64, u64, u32)> + 
         })
 }
 
-/// The plan as shaded text, highest addresses first; each character shows how much of its part of time and
-/// memory is in use.
+/// Draws the plan as shaded text with the highest addresses first. Each character shows how much of its part
+/// of time and memory is in use.
 #[must_use]
 pub fn text(plan: &Plan, columns: usize, rows: usize) -> String {
     let (columns, rows) = (columns.max(1), rows.max(1));
@@ -62,7 +63,8 @@ pub fn text(plan: &Plan, columns: usize, rows: usize) -> String {
     picture
 }
 
-/// The plan as a picture with one rectangle for each block, coloured by stream; pointing at one names it.
+/// Draws the plan as a picture with one rectangle for each block, coloured by stream. The title of a
+/// rectangle names its block.
 #[must_use]
 pub fn svg(plan: &Plan, title: &str) -> String {
     const WIDE: f64 = 1200.0;
@@ -120,7 +122,8 @@ mod tests {
 
     #[test]
     fn the_text_shows_where_memory_is_in_use() {
-        // The first block fills the lower half all the time; the last one comes round to the step's start.
+        // The first block fills the lower half all the time. The last one wraps around to the start of the
+        // step.
         assert_eq!(text(&plan(), 4, 4).lines().collect::<Vec<_>>().len(), 4);
         let picture = text(&plan(), 4, 4);
         assert!(picture.ends_with("████\n████\n"), "{picture}");
@@ -131,7 +134,7 @@ mod tests {
         let svg = svg(&plan(), "a<b>&c\u{1b}[2J\u{0}");
         assert_eq!(svg.matches("<rect").count(), 1 + 5);
         assert!(svg.contains("a&lt;b&gt;&amp;c") && svg.ends_with("</svg>\n"));
-        // XML allows no control characters, not even as references.
+        // XML allows no control characters, not even as character references.
         assert!(!svg.contains(|c: char| c.is_control() && c != '\n'), "{svg:?}");
     }
 }

@@ -1,39 +1,40 @@
-//! What one policy did with a program, event by event, for pictures of it.
+//! Records where one policy placed the blocks of a program, event by event, for pictures.
 
 use crate::program::{Op, OpKind, Program};
 use crate::run::Observer;
 use millpond_engine::{Block, Engine, Simulated};
 use std::collections::BTreeMap;
 
-/// Memory that was behind some addresses for a while.
+/// An address range that was backed by memory for some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentSpan {
     /// First address.
     pub address: u64,
     /// Bytes.
     pub bytes: u64,
-    /// Event at which it came.
+    /// The event at which the memory was taken.
     pub from_event: u32,
-    /// Event at which it went; the number of events if it stayed.
+    /// The event at which the memory was released, or the number of events if it stayed.
     pub to_event: u32,
 }
 
-/// Where every block of a replay lay, and what was reserved when.
+/// The address of every block of a replay, and the reserved bytes over time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// Address of each allocation by serial number; `u64::MAX` where it was never served.
+    /// Address of each allocation by serial number. `u64::MAX` if it was never served.
     pub address: Vec<u64>,
-    /// Bytes of its block; 0 where it was never served.
+    /// Bytes of the block. 0 if it was never served.
     pub block_bytes: Vec<u64>,
-    /// (event, reserved bytes after it), changes only. Events before the recording count as event 0.
+    /// Pairs of an event and the reserved bytes after it. Only changes are listed. Calls before the recording
+    /// count as event 0.
     pub reserved: Vec<(u32, u64)>,
-    /// Memory held, and when.
+    /// The memory that was held, and when.
     pub segments: Vec<SegmentSpan>,
     /// The event at which the policy ran out of memory.
     pub stopped_at: Option<u32>,
 }
 
-/// Fills a [`Placement`] while a program is replayed; the source must keep a log.
+/// Fills a [`Placement`] during a replay. The source must keep a log.
 pub struct PlacementRecorder {
     placement: Placement,
     mapped: BTreeMap<u64, (u64, u32)>,
@@ -41,7 +42,7 @@ pub struct PlacementRecorder {
 }
 
 impl PlacementRecorder {
-    /// For one replay of a program.
+    /// Creates a recorder for one replay of a program.
     #[must_use]
     pub fn new(program: &Program) -> Self {
         let allocations = program.allocations as usize;
@@ -61,7 +62,7 @@ impl PlacementRecorder {
         }
     }
 
-    /// The finished picture.
+    /// Returns the finished placement.
     #[must_use]
     pub fn finish(mut self, stopped_at: Option<u32>) -> Placement {
         for (address, (bytes, from_event)) in std::mem::take(&mut self.mapped) {
@@ -78,7 +79,7 @@ impl PlacementRecorder {
         self.placement
     }
 
-    /// Takes mapped bytes away, cutting spans that are only partly concerned.
+    /// Removes mapped bytes, and cuts spans that overlap them only in part.
     fn unmap(&mut self, address: u64, bytes: u64, event: u32) {
         let end = address + bytes;
         let first = self

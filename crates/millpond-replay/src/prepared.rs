@@ -1,4 +1,5 @@
-//! A recording made ready: what every policy's run of it shares, and the report of all.
+//! Prepares a recording for replays: the state that the runs of all policies share, and the report of all
+//! runs.
 
 use crate::advice::{advise, usual_policy};
 use crate::error::ReplayError;
@@ -15,7 +16,7 @@ use millpond_engine::{Simulated, TorchBackend, display_size, policies};
 use millpond_trace::{Caution, Format, Trace};
 use std::sync::PoisonError;
 
-/// A recording, and options that were found to suit it.
+/// A recording with options that were checked against it.
 #[derive(Debug)]
 pub struct Prepared<'a> {
     trace: &'a Trace,
@@ -29,10 +30,10 @@ pub struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    /// Draws the program from a recording, and looks whether the options suit it.
+    /// Builds the program from a recording, and checks the options.
     ///
     /// # Errors
-    /// As [`replay`](crate::replay), which begins with this.
+    /// Returns the same errors as [`replay`](crate::replay), which calls this first.
     pub fn new(trace: &'a Trace, options: &'a Options) -> Result<Self, ReplayError> {
         let program = Program::new(trace, options.selection)?;
         for name in &options.policies {
@@ -61,32 +62,33 @@ impl<'a> Prepared<'a> {
         Ok(prepared)
     }
 
-    /// The policies that can run on the device, in the order of the report.
+    /// Returns the policies that can run on the device, in the order of the report.
     #[must_use]
     pub fn policies(&self) -> &[&'a str] {
         &self.names
     }
 
-    /// What is replayed.
+    /// Returns the program that is replayed.
     #[must_use]
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// How.
+    /// Returns the options.
     pub(crate) fn options(&self) -> &'a Options {
         self.options
     }
 
-    /// When time passes.
+    /// Returns the calls at which ticks are sent.
     pub(crate) fn ticks(&self) -> Result<Ticks<'_>, ReplayError> {
         Ticks::new(self.options.tick, self.steps.as_ref(), &self.trace.origin.name)
     }
 
-    /// Replays it under one policy on a source: the run that [`replay`](crate::replay) makes on a simulated device.
+    /// Replays the program under one policy on a source. [`replay`](crate::replay) does the same on a
+    /// simulated device.
     ///
     /// # Errors
-    /// When there is no such policy.
+    /// Returns an error if the policy does not exist.
     pub fn run_on<S: Paced, O: Observer<S>>(
         &self,
         name: &str,
@@ -131,7 +133,7 @@ impl<'a> Prepared<'a> {
         Ok((result, outcome))
     }
 
-    /// The report of these results.
+    /// Builds the report of these results.
     #[must_use]
     pub fn report(&self, results: Vec<PolicyResult>) -> Report {
         let (trace, program, options) = (self.trace, &self.program, self.options);
@@ -154,10 +156,11 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// The policies that can run on the device, and those that cannot because they need one that maps pages.
+/// Returns the policies that can run on the device, and those that cannot because they need a device that
+/// maps pages.
 ///
 /// # Errors
-/// When none is left.
+/// Returns an error if no policy can run.
 fn runnable(options: &Options) -> Result<(Vec<&str>, Vec<&str>), ReplayError> {
     let (mut names, mut pageless) = (Vec::new(), Vec::new());
     for name in &options.policies {
@@ -177,7 +180,7 @@ fn runnable(options: &Options) -> Result<(Vec<&str>, Vec<&str>), ReplayError> {
     Ok((names, pageless))
 }
 
-/// Peak reserved over peak requested, both as far as the program came.
+/// Returns peak reserved bytes over peak requested bytes, both up to the point that the program reached.
 fn overhead(outcome: &Run, program: &Program) -> f64 {
     let requested = match outcome.stop {
         None => program.peak_requested,
@@ -238,7 +241,7 @@ fn cautions(trace: &Trace, program: &Program, options: &Options, pageless: &[&st
     found
 }
 
-/// What to know when the settings name an allocator that the policies named are not.
+/// Returns a caution if the settings name an allocator that is not among the policies.
 fn backend(options: &Options) -> Option<String> {
     let has = |name: &str| options.policies.iter().any(|policy| policy == name);
     let native: Vec<&str> = ["torch-native", "torch-expandable"]

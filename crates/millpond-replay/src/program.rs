@@ -1,52 +1,53 @@
-//! What a recording asks of an allocator, stripped of everything an allocator may not see.
+//! The calls of a recording, without the information that an allocator cannot see.
 
 use crate::error::{MOST_HELD, ReplayError};
 use millpond_trace::{Action, Trace};
 
-/// What one [`Op`] asks.
+/// The kind of an [`Op`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum OpKind {
-    /// Hand out a block.
+    /// Allocates a block.
     Alloc,
-    /// Take it back; nothing uses it any more.
+    /// Frees a block that nothing uses any more.
     Free,
-    /// Take it back; another stream may still use it.
+    /// Frees a block that another stream may still use.
     FreeRequested,
-    /// That stream has passed its last use.
+    /// Says that this stream has passed its last use.
     FreeCompleted,
-    /// The recorded allocator gave this segment back; only a verification listens.
+    /// Says that the recorded allocator released this segment. Only a verification uses it.
     SegmentFree,
 }
 
-/// One call, 32 bytes.
+/// One call. It takes 32 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// Bytes asked for.
+    /// Requested bytes.
     pub bytes: u64,
-    /// Recorded address; 0 where unknown.
+    /// Recorded address, or 0 if unknown.
     pub address: u64,
     /// Serial number of the allocation.
     pub allocation: u32,
-    /// Position of the event in the trace; `u32::MAX` for blocks that lived before it.
+    /// Position of the event in the trace. [`BEFORE`] for blocks that lived before it.
     pub event: u32,
     /// Index of the stream.
     pub stream: u16,
     /// Index of the private pool.
     pub pool: u16,
-    /// What is asked.
+    /// The kind of the call.
     pub kind: OpKind,
 }
 
 /// The event number of blocks that lived before the recording.
 pub const BEFORE: u32 = u32::MAX;
 
-/// How a program is drawn from a recording.
+/// The part of a recording that becomes a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// All streams become one.
+    /// Whether all streams become one.
     pub merge_streams: bool,
-    /// Only events between these times, in microseconds from the first event; what lived then comes first.
+    /// Selects only events between these times, in microseconds from the first event. Blocks that lived at
+    /// its start are allocated first.
     pub window_us: Option<(u64, u64)>,
 }
 
@@ -57,25 +58,26 @@ pub struct Program {
     pub ops: Vec<Op>,
     /// One more than the largest allocation number.
     pub allocations: u32,
-    /// Allocations made, blocks that lived before included.
+    /// The number of allocations, including blocks that lived before.
     pub requests: u64,
-    /// The most bytes requested and held at once.
+    /// The most bytes that were requested and held at once.
     pub peak_requested: u64,
-    /// Index into `ops` of the call that reached it.
+    /// Index into `ops` of the call that reached this peak.
     pub peak_op: usize,
-    /// Events of the recording that were selected.
+    /// The number of events of the recording that were selected.
     pub events: u64,
-    /// Streams that were merged into one; 0 where they were kept.
+    /// The number of streams that were merged into one, or 0 if they were kept.
     pub merged_streams: usize,
-    /// Blocks that lived before the first event.
+    /// The number of blocks that lived before the first event.
     pub initial_blocks: u64,
 }
 
 impl Program {
-    /// Draws the program from a recording, to be replayed.
+    /// Builds a program from a recording for a replay.
     ///
     /// # Errors
-    /// When the selection leaves nothing to replay, or holds more than [`MOST_HELD`] at once.
+    /// Returns an error if the selection leaves nothing to replay, or if it holds more than [`MOST_HELD`] at
+    /// once.
     pub fn new(trace: &Trace, selection: Selection) -> Result<Self, ReplayError> {
         let program = Self::as_recorded(trace, selection)?;
         if program.peak_requested > MOST_HELD {
@@ -88,10 +90,11 @@ impl Program {
         Ok(program)
     }
 
-    /// The same whatever it holds: for facts about it, and for replays that make it smaller.
+    /// Builds a program without a limit on the bytes held. Use this to inspect a program, and for replays
+    /// that make it smaller.
     ///
     /// # Errors
-    /// When the selection leaves nothing to replay.
+    /// Returns an error if the selection leaves nothing to replay.
     pub fn as_recorded(trace: &Trace, selection: Selection) -> Result<Self, ReplayError> {
         let mut ops = Vec::with_capacity(trace.events.len() + trace.initial_blocks.len());
         for block in &trace.initial_blocks {
@@ -167,7 +170,7 @@ impl Program {
         })
     }
 
-    /// The allocations held after the first `ops` calls, oldest first.
+    /// Returns the allocations that are held after the first `ops` calls, the oldest first.
     #[must_use]
     pub fn held_after(&self, ops: usize) -> Vec<Op> {
         let mut held = vec![None; self.allocations as usize];
@@ -202,7 +205,7 @@ fn peak(ops: &[Op]) -> (u64, usize) {
     (peak, at)
 }
 
-/// Keeps the calls inside a window; what lived at its start is allocated first, oldest first.
+/// Keeps the calls inside a window. Blocks that lived at its start are allocated first, the oldest first.
 fn cut(trace: &Trace, ops: &[Op], (from, to): (u64, u64)) -> (Vec<Op>, u64) {
     let start = trace.events.first().map_or(0, |event| event.time_us);
     let time = |op: &Op| {

@@ -1,23 +1,24 @@
-//! A source that is no simulation, under a replay.
+//! Adapts a real source to a replay.
 
 use crate::paced::Paced;
 use millpond_engine::{Counted, Counts, Event, Limit, Limited, Range, Segment, Source, SourceError};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Creates a stream of the source for the recording's stream with the given number. Returns the new stream's number in the source. The
-/// stream has to live as long as the source.
+/// Creates a stream of the source for the recording's stream with the given number, and returns the new
+/// stream's number in the source. The stream must live as long as the source.
 pub type Meet<S> = Box<dyn FnMut(&mut S, u32) -> u32>;
 
 /// A real source, such as a GPU's memory, for the time of one replay.
 ///
-/// It tells the policy of a limit what a simulated [`Device`](crate::Device) of that size would, and of nothing else: how much
-/// the device has is met when it refuses. An event passes where the recording says, and not before the source has seen it pass.
-/// Each stream of the recording becomes one of the source's own when it is first ordered against another.
+/// It reports to the policy the same limit as a simulated [`Device`](crate::Device) of that size, and nothing
+/// else about the memory. The real capacity shows only when the source refuses a request. An event completes
+/// where the recording says, and not before the source has completed it. Each stream of the recording gets a
+/// stream of the source when it is first ordered against another one.
 pub struct Real<S> {
     source: Limited<Counted<S>>,
     limited: bool,
     meet: Meet<S>,
-    /// Numbers of the recording, and what they are at the source.
+    /// Maps stream numbers of the recording to stream numbers of the source.
     streams: BTreeMap<u32, u32>,
     holding: bool,
     held: BTreeSet<Event>,
@@ -25,7 +26,7 @@ pub struct Real<S> {
 }
 
 impl<S: Source> Real<S> {
-    /// A source of which the program may have so many bytes, or all it gives.
+    /// Wraps a source. The program may use `bytes` of it, or all of it if `bytes` is `None`.
     pub fn new(source: S, bytes: Option<u64>, meet: Meet<S>) -> Self {
         Self {
             source: Limited::new(Counted::new(source), Limit::new(bytes.unwrap_or(u64::MAX))),
@@ -38,19 +39,19 @@ impl<S: Source> Real<S> {
         }
     }
 
-    /// The source below.
+    /// Returns the wrapped source.
     #[must_use]
     pub fn source(&self) -> &S {
         self.source.inner().inner()
     }
 
-    /// The calls that reached it, and what is held of it.
+    /// Returns the counts of calls that reached the source, and of memory that is held from it.
     #[must_use]
     pub fn counts(&self) -> &Counts {
         self.source.inner().counts()
     }
 
-    /// Streams that were made.
+    /// Returns the number of streams that were created.
     #[must_use]
     pub fn streams(&self) -> usize {
         self.streams.len()
@@ -77,7 +78,8 @@ impl<S: Source> Paced for Real<S> {
 
     fn complete(&mut self, event: Event) {
         self.held.remove(&event);
-        // The recorded device was as far by now. This one may need a moment more, and the block must come free here.
+        // The recorded device had completed the event here. This device may need a moment longer, but the
+        // block must become free at this call.
         if !self.source.is_complete(event) {
             self.source.synchronize();
         }

@@ -1,4 +1,4 @@
-//! A recording under several policies: the whole of `millpond replay`, but for printing.
+//! Replays a recording under several policies. This is all of `millpond replay` except the printing.
 
 use crate::error::ReplayError;
 use crate::fit::smallest_device;
@@ -12,22 +12,22 @@ use millpond_trace::Trace;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// A report, and what a picture of it needs.
+/// A report, and the data that a picture of it needs.
 #[derive(Debug)]
 pub struct Replayed {
-    /// The answer.
+    /// The report.
     pub report: Report,
-    /// Where every block lay, by policy, if it was asked for.
+    /// The address of every block, one entry for each policy, if requested.
     pub placements: Vec<Placement>,
 }
 
-/// Replays one recording under every policy asked for, several at a time.
+/// Replays one recording under every requested policy, several at a time.
 ///
-/// `progress` is called with (done, all) in thousandths of a policy, whenever a replay of one is done.
+/// `progress` is called with the work done and the total, in thousandths of a policy, after each replay.
 ///
 /// # Errors
-/// When the recording holds nothing to replay, a policy is unknown, a setting contradicts it, or the plan is
-/// of another program.
+/// Returns an error if the recording contains nothing to replay, a policy is unknown, a setting contradicts
+/// its policy, or the plan belongs to another program.
 pub fn replay(
     trace: &Trace,
     options: &Options,
@@ -75,18 +75,18 @@ fn threads(wanted: usize) -> usize {
     }
 }
 
-/// How far all policies are, for whoever watches.
+/// The progress of all policies.
 struct Tally<'a> {
     policies: Vec<Share>,
     progress: &'a (dyn Fn(usize, usize) + Sync),
 }
 
-/// How far one policy is.
+/// The progress of one policy.
 #[derive(Default)]
 struct Share {
-    /// The most replays that were to come after its first.
+    /// The most replays that were still to come after the first.
     most: AtomicUsize,
-    /// Thousandths done.
+    /// Finished work in thousandths.
     done: AtomicUsize,
 }
 
@@ -100,7 +100,8 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// One policy has so many replays before it. It never goes back, though a search may turn out longer.
+    /// Sets the number of replays that one policy still needs. Progress never decreases, though a search may
+    /// take longer than expected.
     fn set(&self, policy: usize, to_come: u32) {
         let share = &self.policies[policy];
         let to_come = to_come as usize;

@@ -1,4 +1,4 @@
-//! One program under one policy.
+//! Runs one program under one policy.
 
 use crate::paced::Paced;
 use crate::program::{BEFORE, Op, OpKind, Program};
@@ -10,9 +10,9 @@ use std::time::Instant;
 /// The device a program is replayed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Bytes for the program; none for no limit.
+    /// Bytes for the program. `None` sets no limit.
     pub bytes: Option<u64>,
-    /// Whether it can commit and move pages.
+    /// Whether the device can commit and move pages.
     pub paged: bool,
 }
 
@@ -23,24 +23,24 @@ impl Device {
         paged: true,
     };
 
-    /// The simulated source that stands for it.
+    /// Returns the simulated source for this device.
     #[must_use]
     pub fn source(&self) -> Simulated {
         Simulated::new().with_capacity(self.bytes).with_paging(self.paged)
     }
 }
 
-/// Sees a replay on a source as it goes. All methods do nothing by default.
+/// Observes a replay on a source. All methods do nothing by default.
 pub trait Observer<S: Source = Simulated> {
-    /// A block was handed out.
+    /// Called after a block is allocated.
     fn allocated(&mut self, _op: &Op, _block: &Block) {}
     /// Called before a block is freed, or its free is requested.
     fn freeing(&mut self, _op: &Op, _block: &Block) {}
-    /// A call is done.
+    /// Called after each call.
     fn stepped(&mut self, _op: &Op, _engine: &mut Engine<S>) {}
 }
 
-/// Two watch.
+/// Calls two observers in turn.
 impl<S: Source, A: Observer<S>, B: Observer<S>> Observer<S> for (A, B) {
     fn allocated(&mut self, op: &Op, block: &Block) {
         self.0.allocated(op, block);
@@ -72,43 +72,43 @@ impl<S: Source, O: Observer<S> + ?Sized> Observer<S> for &mut O {
     }
 }
 
-/// Watches nothing.
+/// An observer that does nothing.
 impl<S: Source> Observer<S> for () {}
 
-/// Where a policy could not go on.
+/// The call at which a policy could not continue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stop {
     /// Index of the call into [`Program::ops`].
     pub op: usize,
-    /// What was refused.
+    /// The error of the refused request.
     pub error: AllocError,
-    /// Bytes the device still had.
+    /// Bytes that the device still had free.
     pub device_free: u64,
     /// Largest contiguous free block of the policy, among all its pools.
     pub largest_hole: u64,
 }
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// The account at the end.
+    /// The statistics at the end.
     pub stats: Stats,
-    /// What was asked of the device.
+    /// The calls to the device.
     pub meter: Meter,
-    /// Where it ran out of memory, if it did.
+    /// The call at which the policy ran out of memory, if it did.
     pub stop: Option<Stop>,
-    /// Index into [`Program::ops`] of the call at which the most was held from the device, first.
+    /// Index into [`Program::ops`] of the first call at which the most was held from the device.
     pub peak_op: usize,
     /// Host nanoseconds of the whole replay.
     pub nanoseconds: u64,
-    /// Calls made.
+    /// The number of calls made.
     pub calls: u64,
 }
 
-/// Replays a program on a source until its end or the first refusal, as the program itself would stop.
+/// Replays a program on a source until its end or the first refusal, where the program itself would stop.
 ///
-/// The source is a simulated device or, as [`Real`](crate::Real), any other. One that is lent is as it was left when this
-/// returns: with what the program still held.
+/// The source is a simulated device or, through [`Real`](crate::Real), any other. A borrowed source keeps the
+/// blocks that the program still held when this returns.
 pub fn run<S: Paced, O: Observer<S>>(
     program: &Program,
     policy: Box<dyn Policy>,
@@ -176,7 +176,7 @@ fn free_bytes<S: Source>(engine: &Engine<S>) -> u64 {
     engine.source().free_bytes().unwrap_or(u64::MAX)
 }
 
-/// The request of a call.
+/// Returns the request of a call.
 #[inline]
 #[must_use]
 pub fn request(op: &Op) -> Request {
@@ -188,11 +188,11 @@ pub fn request(op: &Op) -> Request {
     }
 }
 
-/// The blocks a replayed program holds, and those it gave back that still wait for a stream.
+/// The blocks that a replayed program holds, and the freed blocks that still wait for a stream.
 pub(crate) struct Blocks {
     held: Vec<Option<Block>>,
     waiting: Vec<(u32, Event)>,
-    /// Recordings say that another stream used a block, not which: one of its own stands for it.
+    /// Stands for every other stream. A recording says that another stream used a block, but not which one.
     elsewhere: Stream,
 }
 
@@ -248,7 +248,7 @@ impl Blocks {
 }
 
 impl Op {
-    /// Position of its event in the trace, if it has one.
+    /// Returns the position of the call's event in the trace, if it has one.
     #[must_use]
     pub fn event(&self) -> Option<u32> {
         (self.event != BEFORE).then_some(self.event)

@@ -1,4 +1,4 @@
-//! The repeating steps of a program, and what each of them costs under a policy.
+//! Finds the repeating steps of a program, and measures the cost of each step under a policy.
 
 use crate::program::{Op, OpKind, Program};
 use crate::run::Observer;
@@ -10,15 +10,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Sizes are rounded as the default policy rounds them.
+/// The granularity to which sizes are rounded. The default policy rounds sizes in the same way.
 const ROUNDING: u64 = 256;
 
 /// The steps of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Steps {
-    /// One of them.
+    /// One of the steps.
     pub step: Step,
-    /// Index into [`Program::ops`] of the first call of each that follows another alike, and one past the last call.
+    /// Index into [`Program::ops`] of the first call of each step that follows an equal one, and one past the
+    /// last call.
     pub starts: Vec<usize>,
     /// Bytes that live when a step begins.
     pub base: u64,
@@ -28,7 +29,8 @@ pub struct Steps {
     pub program_peak: u64,
 }
 
-/// Returns whether a repeating sequence is a loop and not a step. A loop stays far below the program's peak.
+/// Returns whether a repeating sequence is a loop and not a step. The peak of a loop stays far below the
+/// program's peak.
 pub(crate) fn is_loop(peak: u128, program_peak: u128) -> bool {
     peak * 10 < program_peak * 9
 }
@@ -41,7 +43,7 @@ impl Steps {
         let mut numbers = vec![u64::MAX; program.allocations as usize];
         let mut found: Option<Found> = None;
         let (mut live, mut base) = (0u64, 0);
-        // Calls that allocate, by the detector's number.
+        // Indices of calls that allocate, by the detector's number.
         let mut calls = Vec::new();
         for (at, op) in program.ops.iter().enumerate() {
             let bytes = rounded(op);
@@ -84,7 +86,7 @@ impl Steps {
         })
     }
 
-    /// Returns whether these are rounds of a loop and not steps. A loop stays far below the program's peak.
+    /// Returns whether these are rounds of a loop and not steps.
     #[must_use]
     pub fn are_a_loop(&self) -> bool {
         is_loop(self.peak.into(), self.program_peak.into())
@@ -112,12 +114,12 @@ fn rounded(op: &Op) -> u64 {
     rounded_bytes(op.bytes)
 }
 
-/// Bytes as the default policy rounds them.
+/// Rounds bytes as the default policy does.
 pub(crate) fn rounded_bytes(bytes: u64) -> u64 {
     bytes.max(1).div_ceil(ROUNDING).saturating_mul(ROUNDING)
 }
 
-/// Every place before and after `begins` at which a whole step follows.
+/// Returns every position before and after `begins` at which a whole step follows.
 fn starts(program: &Program, calls: &[usize], step: &Step, begins: usize) -> Vec<usize> {
     let period = step.period();
     let alike = |from: usize| {
@@ -145,12 +147,12 @@ fn starts(program: &Program, calls: &[usize], step: &Step, begins: usize) -> Vec
     found
 }
 
-/// Looks for a step in a sequence of calls, as Knuth, Morris and Pratt search, because steps of a few sizes match themselves
-/// nearly everywhere.
+/// Searches for a step in a sequence of calls with the algorithm of Knuth, Morris and Pratt. A simpler search
+/// would be slow, because steps with few sizes match themselves at nearly every position.
 #[derive(Clone, Debug)]
 pub(crate) struct Matcher {
     slots: Vec<(u64, Stream)>,
-    /// For each prefix of the step the longest shorter one that it ends with.
+    /// The length of the longest shorter prefix that each prefix of the step ends with.
     shorter: Vec<usize>,
     matched: usize,
 }
@@ -182,7 +184,8 @@ impl Matcher {
         }
     }
 
-    /// Takes in a call; answers whether a whole step ends with it that has no call in common with the one found before.
+    /// Reads a call. Returns whether it completes a whole step that shares no call with the step found
+    /// before.
     pub(crate) fn next(&mut self, call: &(u64, Stream)) -> bool {
         if self.slots.is_empty() {
             return false;
@@ -196,7 +199,7 @@ impl Matcher {
     }
 }
 
-/// Whether a step comes at least once, whole, among the calls that `planned` may follow it in.
+/// Returns whether the whole step occurs at least once among the calls in which `planned` may follow it.
 pub(crate) fn occurs(program: &Program, step: &Step) -> bool {
     let calls = program
         .ops
@@ -208,34 +211,34 @@ pub(crate) fn occurs(program: &Program, step: &Step) -> bool {
         .any(|call| matcher.next(&call))
 }
 
-/// What one step cost under a policy.
+/// The cost of one step under a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StepResult {
-    /// Position in the program of the step's first call. The first of the list is everything before
-    /// the first step that another one repeats.
+    /// Position in the program of the step's first call. The first entry of the list is everything before the
+    /// first step that another one repeats.
     pub first_event: u64,
-    /// Calls to the driver that take, give, move or map memory.
+    /// The number of driver calls that allocate, free, move or map memory.
     pub driver_calls: u64,
-    /// Events recorded and waited for on the device, to order streams.
+    /// The number of events that were recorded and waited for on the device, to order streams.
     pub event_calls: u64,
-    /// Host time of the policy; varies from run to run.
+    /// Host time of the policy in nanoseconds per event. It varies from run to run.
     pub ns_per_event: f64,
 }
 
-/// Watches what each step costs.
+/// Measures the cost of each step.
 #[derive(Debug)]
 pub struct StepClock {
-    /// Calls after which a step ends, in order.
+    /// The numbers of calls after which a step ends, in order.
     ends: Vec<usize>,
     done: usize,
     seen: usize,
     from: (Calls, Instant, usize),
-    /// What was measured.
+    /// The results so far.
     pub results: Vec<StepResult>,
 }
 
 impl StepClock {
-    /// For a program with these steps.
+    /// Creates a clock for a program with these steps.
     #[must_use]
     pub fn new(steps: Option<&Steps>) -> Self {
         Self {
@@ -285,20 +288,21 @@ impl<S: Source> Observer<S> for StepClock {
 /// A plan that was solved for a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Solved {
-    /// Allocations of the step.
+    /// The number of allocations in the step.
     pub allocations: u64,
-    /// The most bytes of them that live at once.
+    /// The most bytes of these allocations that live at once.
     pub lower_bound_bytes: u64,
     /// Bytes the plan needs.
     pub plan_bytes: u64,
-    /// Time to solve it, on a thread of its own; varies from run to run.
+    /// Time to solve the plan on its own thread. It varies from run to run.
     pub solve_ms: f64,
-    /// Of that, how long the replay stood still for it: its calls come faster than a program's.
+    /// The part of this time for which the replay waited. A replay makes calls faster than the program
+    /// itself.
     pub waited_ms: f64,
 }
 
-/// Solves plans on another thread. The policy waits for it at a place that depends on the calls alone, so the replay
-/// is the same however long that takes.
+/// Solves plans on another thread. The policy waits for the plan at a call that depends only on the calls, so
+/// the replay does not depend on the solving time.
 #[derive(Debug, Default)]
 pub struct Threaded {
     running: Option<JoinHandle<(Plan, Duration)>>,
@@ -306,7 +310,7 @@ pub struct Threaded {
 }
 
 impl Threaded {
-    /// What has been solved; filled as the replay goes.
+    /// Returns the plans solved so far. The list grows during the replay.
     #[must_use]
     pub fn solved(&self) -> Arc<Mutex<Vec<Solved>>> {
         Arc::clone(&self.solved)
@@ -344,7 +348,7 @@ mod tests {
     use crate::program::Selection;
     use millpond_trace::{ReadOptions, read_bytes};
 
-    /// A program that asks for so many KiB, one after the other.
+    /// Returns a program that allocates blocks of these sizes in KiB, one after the other.
     fn program(sizes: &[u64]) -> Program {
         let lines = sizes
             .iter()
@@ -371,7 +375,7 @@ mod tests {
 
     #[test]
     fn a_step_is_found_wherever_it_comes() {
-        // The second begins inside the first try at the first.
+        // In the first case the match begins inside an attempt that fails later.
         let calls = program(&[1, 2, 1, 2, 1, 2, 3, 1, 1]);
         for there in [
             &[1, 2, 1, 2, 3][..],

@@ -1,10 +1,10 @@
-//! Tags for people: grouped, so that forty layers are one line, and redacted, so that a report can be shared.
+//! Groups tags, so that forty layers become one line, and redacts them, so that a report can be shared.
 
 use millpond_trace::Trace;
 use std::collections::HashMap;
 
-/// The group of a tag: its phase, module path with layer numbers as `*`, and operator; for a bare stack
-/// its innermost frame. An empty tag is `(no tag)`.
+/// Returns the group of a tag: its phase, its module path with layer numbers as `*`, and its operator. The
+/// group of a bare stack is its innermost frame. The group of an empty tag is `(no tag)`.
 ///
 /// ```
 /// use millpond_replay::tag_group;
@@ -37,10 +37,10 @@ pub fn tag_group(tag: &str) -> String {
     }
 }
 
-/// The frames of a tag's stack, innermost first.
+/// Returns the frames of a tag's stack, innermost first.
 ///
-/// They are joined by `<`, which also begins names such as `<lambda>`: a joint stands behind a line
-/// number, a name behind a colon.
+/// Frames are joined by `<`, which also begins names such as `<lambda>`. A separator follows a line number,
+/// and a name follows a colon.
 ///
 /// ```
 /// use millpond_replay::tag_frames;
@@ -64,7 +64,7 @@ pub fn frames(stack: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// `layers.12.mlp` as `layers.*.mlp`.
+/// Returns `layers.12.mlp` as `layers.*.mlp`.
 fn without_numbers(path: &str) -> String {
     let parts = path.split('.').map(|part| {
         let number = !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
@@ -73,8 +73,8 @@ fn without_numbers(path: &str) -> String {
     parts.collect::<Vec<_>>().join(".")
 }
 
-/// Replaces module paths, file names and function names by numbered stand-ins, the same one for the
-/// same name everywhere. Phases, operators and line numbers stay.
+/// Replaces module paths, file names and function names by numbered placeholders. The same name always gets
+/// the same placeholder. Phases, operators and line numbers stay.
 #[derive(Debug, Default)]
 pub struct Redactor {
     names: HashMap<String, String>,
@@ -88,7 +88,7 @@ impl Redactor {
         trace.tags = trace.tags.map(|tag| self.tag(tag));
     }
 
-    /// One tag.
+    /// Redacts one tag.
     pub fn tag(&mut self, tag: &str) -> String {
         if tag.is_empty() {
             return String::new();
@@ -100,7 +100,7 @@ impl Redactor {
         };
         let mut redacted: Vec<String> = Vec::with_capacity(fields.len());
         for (index, label) in labels.iter().enumerate() {
-            // Phase and operator are the program's shape, the module path is its owner's.
+            // Phase and operator describe the shape of the program. The module path belongs to its owner.
             let keep = index != 1;
             redacted.push(if keep {
                 (*label).to_owned()

@@ -1,4 +1,4 @@
-//! Time in a replay: a policy sees no clock, so ticks are sent to it.
+//! Sends ticks to a policy during a replay, because a policy has no clock.
 
 use crate::error::ReplayError;
 use crate::program::Op;
@@ -10,9 +10,9 @@ use std::num::NonZeroU64;
 /// When a tick is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TickEvery {
-    /// Where a repeating step of the program begins.
+    /// At the beginning of each repeating step of the program.
     Step,
-    /// After so many calls.
+    /// After every so many calls.
     Calls(NonZeroU64),
 }
 
@@ -20,21 +20,21 @@ pub enum TickEvery {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ticks<'a> {
     every: Option<NonZeroU64>,
-    /// Numbers of calls after which one comes, ascending.
+    /// The numbers of calls after which a tick is sent, ascending.
     after: &'a [usize],
 }
 
 impl<'a> Ticks<'a> {
-    /// None at all.
+    /// Sends no ticks.
     pub const NEVER: Self = Self {
         every: None,
         after: &[],
     };
 
-    /// Those of a program that repeats these steps, if any.
+    /// Returns the ticks of a program that repeats these steps, if any.
     ///
     /// # Errors
-    /// When there is to be one for each step, and no step repeats.
+    /// Returns an error if a tick is requested for each step and no step repeats.
     pub fn new(every: Option<TickEvery>, steps: Option<&'a Steps>, trace: &str) -> Result<Self, ReplayError> {
         match (every, steps) {
             (None, _) => Ok(Self::NEVER),
@@ -52,7 +52,7 @@ impl<'a> Ticks<'a> {
         }
     }
 
-    /// Sends them, from the first call on.
+    /// Returns a clock that sends these ticks, starting with the first call.
     #[must_use]
     pub fn clock(self) -> TickClock<'a> {
         TickClock {
@@ -63,7 +63,7 @@ impl<'a> Ticks<'a> {
     }
 }
 
-/// Sends ticks to a policy as a replay goes.
+/// Sends ticks to a policy during a replay.
 #[derive(Clone, Copy, Debug)]
 pub struct TickClock<'a> {
     ticks: Ticks<'a>,

@@ -1,8 +1,9 @@
 //! Searches the settings of an allocator for those that serve one program best.
 //!
-//! Two rounds: every setting alone at every value worth trying, then combinations of the values that
-//! were best alone. That finds what a full product would in a hundredth of the runs, because settings
-//! of allocators rarely help only together; what it can miss is a pair that is useless apart.
+//! The search has two rounds. The first tries every setting alone at every value worth trying. The second
+//! tries combinations of the values that were best alone. This finds what a full product would find in a
+//! hundredth of the runs, because settings of allocators rarely help only together. It can miss a pair of
+//! values that are useless alone.
 
 mod rank;
 mod space;
@@ -24,18 +25,18 @@ use space::{Dimension, Point};
 /// Version of the JSON.
 const SCHEMA: u32 = 1;
 
-/// What to search, and on which device.
+/// The settings to search, and the device.
 #[derive(Clone, Debug)]
 pub struct TuneOptions {
-    /// Whose settings.
+    /// The allocators whose settings are searched.
     pub families: Vec<Family>,
     /// The device.
     pub device: Device,
-    /// Which events, and which streams.
+    /// The events and the streams to replay.
     pub selection: Selection,
-    /// What driver calls cost.
+    /// The costs of driver calls.
     pub costs: Costs,
-    /// Threads to use; 0 means as many as the machine has.
+    /// The number of threads to use. 0 means as many as the machine has.
     pub threads: usize,
 }
 
@@ -51,76 +52,78 @@ impl Default for TuneOptions {
     }
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tuned {
     /// Version of the JSON.
     pub schema: u32,
     /// Base name of the recording.
     pub trace: String,
-    /// Device ordinal in the recorded process; -1 for the host.
+    /// The device ordinal in the recorded process, or -1 for the host.
     pub device: i32,
-    /// Bytes for the program; none for no limit.
+    /// Bytes for the program. `None` sets no limit.
     pub device_bytes: Option<u64>,
-    /// The most bytes requested and held at once.
+    /// The most bytes that were requested and held at once.
     pub peak_requested_bytes: u64,
-    /// One for each allocator searched. Empty where the program holds more than the device has: then no
-    /// setting of any allocator can help.
+    /// One entry for each allocator searched. Empty if the program holds more than the device has, because
+    /// then no setting of any allocator can help.
     pub families: Vec<TunedFamily>,
 }
 
-/// What was found for one allocator.
+/// The result for one allocator.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TunedFamily {
     /// The allocator.
     pub family: Family,
     /// The environment variable that takes its settings.
     pub variable: &'static str,
-    /// Every setting tried: first the one to use, then the others, best first by their figures alone.
+    /// Every setting tried. The recommended one is first. The others follow, best first by their figures
+    /// alone.
     pub trials: Vec<Trial>,
-    /// Index into `trials` of the defaults.
+    /// Index into `trials` of the default settings.
     pub default: usize,
-    /// Index into `trials` of what to use: the defaults, unless another is better by what matters. It is the first.
+    /// Index into `trials` of the recommended setting, which is always 0. This is the default unless another
+    /// setting is clearly better.
     pub best: usize,
-    /// What the best has over the defaults; empty where the defaults are as good.
+    /// The advantages of the best setting over the defaults. Empty if the defaults are as good.
     pub gains: Vec<Gain>,
 }
 
 impl TunedFamily {
-    /// The line for a shell that puts the best setting into the environment; none where nothing fits, or the
-    /// defaults are to be used.
+    /// Returns the shell line that puts the best setting into the environment. Returns `None` if nothing fits
+    /// or the defaults are recommended.
     #[must_use]
     pub fn line(&self) -> Option<String> {
         let best = self.trials.get(self.best).filter(|trial| trial.fits)?;
         Some(match best.conf.as_str() {
             "" => return None,
-            // Brackets and `>` mean something to shells.
+            // Brackets and `>` have a meaning in shells.
             conf if conf.contains(['[', '>']) => format!("export {}='{conf}'", self.variable),
             conf => format!("export {}={conf}", self.variable),
         })
     }
 }
 
-/// One setting, tried.
+/// The result of one setting.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Trial {
-    /// The policy it makes.
+    /// The policy that the setting selects.
     pub policy: &'static str,
-    /// The setting as it is written in the environment; empty for the defaults.
+    /// The setting as it is written in the environment. Empty for the defaults.
     pub conf: String,
     /// Whether the program finished.
     pub fits: bool,
-    /// Calls served before memory ran out, or all.
+    /// The number of calls served before memory ran out, or of all calls.
     pub served: u64,
     /// The most bytes held from the device.
     pub peak_reserved_bytes: u64,
-    /// Peak reserved over peak requested, as far as the program came.
+    /// Peak reserved bytes over peak requested bytes, up to the point that the program reached.
     pub overhead: f64,
-    /// Allocations served without calling the device over allocations.
+    /// The share of allocations that were served without calling the device.
     pub hit_rate: f64,
-    /// Allocations and frees in which the host waited for the device.
+    /// The number of allocations and frees in which the host waited for the device.
     pub stalls: u64,
-    /// Bytes of pages moved, or given back and taken again.
+    /// Bytes of pages that were moved, or released and allocated again.
     pub moved_bytes: u64,
     /// Modelled host time of all driver calls and stalls.
     pub modelled_driver_ms: f64,
@@ -130,10 +133,11 @@ pub struct Trial {
 
 /// Searches the settings of each allocator, several at a time.
 ///
-/// `progress` is called with (done, all) whenever a setting has been tried; `all` grows between rounds.
+/// `progress` is called with the finished and the total number of trials after each trial. The total grows
+/// between rounds.
 ///
 /// # Errors
-/// When the recording holds nothing to replay.
+/// Returns an error if the recording contains nothing to replay.
 pub fn tune(
     trace: &Trace,
     options: &TuneOptions,
@@ -208,7 +212,8 @@ impl Search<'_> {
         }))
     }
 
-    /// Tries points that were not tried yet; the answer is in their order, whoever finished first.
+    /// Tries the points that were not tried yet. The results have the order of the points, whichever thread
+    /// finished first.
     fn round(
         &mut self,
         family: Family,
@@ -218,7 +223,7 @@ impl Search<'_> {
         let mut fresh = Vec::new();
         for point in points {
             let conf = point.conf();
-            // A space names only settings its allocator understands; a test holds it to that.
+            // A space contains only settings that its allocator understands. A test checks this.
             let Some((policy, settings)) = family.settings(&conf) else {
                 continue;
             };
@@ -293,10 +298,10 @@ impl Search<'_> {
     }
 }
 
-/// Most combinations of one space.
+/// The most combinations of one space.
 const COMBINATIONS: usize = 64;
 
-/// The dimensions with only those values that did best alone, few enough for every combination.
+/// Returns the dimensions with only those values that did best alone, few enough to try every combination.
 fn kept(dimensions: &[Dimension], first: &[Trial]) -> Vec<Dimension> {
     let least = rank::least_peak(first);
     let mut ranked: Vec<&Trial> = first.iter().collect();
@@ -308,7 +313,7 @@ fn kept(dimensions: &[Dimension], first: &[Trial]) -> Vec<Dimension> {
         let kept = dimensions.iter().map(|dimension| {
             dimension.keep(most, |value| {
                 let at = place(&base.with(dimension, value))?;
-                // A value that changes nothing would only multiply the runs.
+                // A value that changes nothing would only multiply the number of runs.
                 let same = |other: &Trial| rank::same_outcome(ranked[at], other);
                 (!default.is_some_and(same)).then_some(at)
             })

@@ -1,8 +1,8 @@
-//! Holds a replay against what a snapshot recorded: the same allocator, the same segment addresses, so
-//! every block must lie where it lay.
+//! Compares a replay with the addresses that a snapshot recorded. The same allocator with the same segment
+//! addresses must place every block at its recorded address.
 //!
-//! The blocks that lived before the history are put where the snapshot says they were, with the sizes
-//! that [`first_state`] finds out.
+//! The blocks that lived before the history are placed where the snapshot says. [`first_state`] determines
+//! their sizes.
 
 mod first_state;
 
@@ -14,23 +14,23 @@ use millpond_engine::policies::TorchNative;
 use millpond_engine::{Adopted, Block, Engine, Group, RoundupDivisions, Simulated, Stream, TorchConf};
 use millpond_trace::{Action, InitialBlock, Settings, Trace};
 
-/// What a verification found.
+/// The result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verification {
-    /// Allocations in the history.
+    /// The number of allocations in the history.
     pub allocations: u64,
-    /// Those that the replay placed at the recorded address.
+    /// The number of allocations that the replay placed at the recorded address.
     pub agreeing: u64,
-    /// The first that it did not: event, recorded address, replayed address.
+    /// The first allocation that differs: event, recorded address, replayed address.
     pub first_disagreement: Option<(u32, u64, u64)>,
-    /// Segments the replay took when the recording did not.
+    /// The number of segments that the replay allocated when the recording did not.
     pub unscripted_segments: u64,
-    /// Segments the recording gave back and the replay could not.
+    /// The number of segments that the recording released and the replay could not.
     pub unreleased_segments: u64,
 }
 
 impl Verification {
-    /// Share of allocations at their recorded address; 1 where there is none.
+    /// Returns the share of allocations at their recorded address, or 1 if there are none.
     #[must_use]
     pub fn agreement(&self) -> f64 {
         if self.allocations == 0 {
@@ -41,10 +41,10 @@ impl Verification {
     }
 }
 
-/// PyTorch's settings as a recording names them.
+/// Returns PyTorch's settings as a recording names them.
 ///
 /// # Errors
-/// When its setting string is not understood.
+/// Returns an error if the setting string cannot be parsed.
 pub fn recorded_conf(settings: &Settings) -> Result<TorchConf, ReplayError> {
     let mut conf = match &settings.conf {
         Some(text) => TorchConf::parse(text)?,
@@ -60,7 +60,7 @@ pub fn recorded_conf(settings: &Settings) -> Result<TorchConf, ReplayError> {
 /// Replays a snapshot under its own settings with its own segment addresses.
 ///
 /// # Errors
-/// When the recording has no addresses, or was made with expandable segments.
+/// Returns an error if the recording has no addresses, or if it was made with expandable segments.
 pub fn verify(trace: &Trace) -> Result<Verification, ReplayError> {
     let refuse = |why: &str| ReplayError::NotVerifiable {
         trace: trace.origin.name.clone(),
@@ -111,7 +111,7 @@ struct Replay {
 }
 
 impl Replay {
-    /// Puts the segments and blocks of the first state where they were.
+    /// Places the segments and blocks of the first state at their recorded addresses.
     fn adopt(&mut self, state: Vec<SizedSegment<'_>>) {
         for SizedSegment {
             segment,

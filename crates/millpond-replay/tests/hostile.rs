@@ -1,5 +1,6 @@
-//! Recordings made to hurt: whatever is in one, all that the commands do with it ends soon, in bounded memory, and agrees with
-//! itself. The same as the fuzz target `recording` does, on files made from a seed.
+//! Analyses hostile recordings. Whatever a recording contains, every command on it ends soon, uses bounded
+//! memory, and returns consistent results. The fuzz target `recording` does the same. These tests use files
+//! made from a seed.
 
 #![cfg(feature = "recording")]
 
@@ -18,9 +19,9 @@ struct Counting;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
-/// What any of these files may take.
+/// The most memory that one of these files may take.
 const MOST: usize = 500 << 20;
-/// What is written of one at the most: none of these recordings has more than some hundred rows.
+/// The most output for one of these files. None of them has more than some hundred rows.
 const WRITTEN: u64 = 256 << 20;
 
 // SAFETY: every call is passed on to the system's allocator unchanged; counting does not allocate.
@@ -58,7 +59,7 @@ impl Random {
     }
 }
 
-/// A file that is written over again and again.
+/// A file that is overwritten again and again.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -72,7 +73,7 @@ impl Scratch {
         Self(folder.join(format!("millpond-hostile-{}-{name}.mpr", std::process::id())))
     }
 
-    /// Walks a file; answers whether it was a recording.
+    /// Analyses a file. Returns whether it was a recording.
     fn walk(&self, bytes: &[u8], what: &str) -> bool {
         std::fs::write(&self.0, bytes).expect("room for a small file");
         let before = LIVE.load(Relaxed);
@@ -94,7 +95,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A recording as programs make them: blocks that come and go, with all that is defined, and a keyframe.
+/// Returns a recording as programs make them, with blocks that come and go, all definitions, and a keyframe.
 fn honest(random: &mut Random, rows: usize) -> Vec<u8> {
     use millpond_trace::recording::{Kind, Row, Writer};
     let mut writer = Writer::new(Vec::new(), &[("program".to_owned(), "train".to_owned())]).expect("memory");
@@ -158,8 +159,8 @@ fn honest(random: &mut Random, rows: usize) -> Vec<u8> {
     writer.finish(100 * rows as u64).expect("memory")
 }
 
-/// Rows that no program of ours would write: any kinds, sizes up to the largest number, times that go back, numbers defined twice or
-/// never, keyframes that announce what does not come.
+/// Rows that no correct program would write: any kind, sizes up to the largest number, times that go back,
+/// numbers that are defined twice or never, and keyframes that announce missing blocks.
 #[test]
 fn rows_that_make_no_sense_end_no_process() {
     let scratch = Scratch::new("rows");
@@ -167,7 +168,8 @@ fn rows_that_make_no_sense_end_no_process() {
     for round in 0..4_000 {
         let count = 1 + random.below(60);
         let mut bytes = random.bytes(count * rows::ROW);
-        // Numbers that meet: few, or blocks would never be freed and streams never waited for.
+        // Reduce some fields to few values. Otherwise no free would match a block and no wait would match a
+        // stream.
         if round % 2 == 0 {
             for row in bytes.chunks_exact_mut(rows::ROW) {
                 for field in [2, 6, 7, 9, 10] {
@@ -183,7 +185,7 @@ fn rows_that_make_no_sense_end_no_process() {
     }
 }
 
-/// Whole files of which some bytes are others, are missing, or come twice.
+/// Whole files in which some bytes are changed, missing or repeated.
 #[test]
 fn damaged_files_end_no_process() {
     let scratch = Scratch::new("damaged");
@@ -219,7 +221,7 @@ fn damaged_files_end_no_process() {
             refused += 1;
         }
     }
-    // Damage at the beginning leaves no recording; elsewhere what was before it is one.
+    // Damage at the beginning leaves no recording. After damage elsewhere, the part before it is a recording.
     assert!(
         opened > 1_000 && refused > 100,
         "{opened} opened, {refused} refused"

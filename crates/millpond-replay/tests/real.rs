@@ -1,4 +1,4 @@
-//! Replays on sources that are no simulation: here one that has real streams, whose work takes its time.
+//! Replays on sources that are not simulated. The source here has real streams whose work takes time.
 
 mod support;
 
@@ -11,11 +11,11 @@ use support::{event, trace};
 
 const MIB: u64 = 1 << 20;
 
-/// A device whose events have passed only once it was asked often enough, or was waited for.
+/// A device whose events complete only after they were queried often enough or waited for.
 struct Late {
     memory: Simulated,
     patience: u32,
-    /// Events that have not passed, and how often each was asked for.
+    /// Events that have not completed, and how often each was queried.
     waiting: RefCell<Vec<(Event, u32)>>,
     /// Events and the streams they were recorded on.
     recorded: Vec<(Event, u32)>,
@@ -35,7 +35,7 @@ impl Late {
         }
     }
 
-    /// Under a replay, which may have so many bytes of it.
+    /// Wraps the device for a replay, which may use `bytes` of it.
     fn real(self, bytes: Option<u64>) -> Real<Self> {
         let meet = |source: &mut Self, _: u32| {
             source.streams += 1;
@@ -53,7 +53,7 @@ impl Source for Late {
         self.memory.is_paged()
     }
     fn capacity(&self) -> Option<u64> {
-        // A policy that saw this would do other than in the simulation.
+        // A policy that saw this would behave differently than in the simulation.
         Some(1 << 40)
     }
     fn free_bytes(&self) -> Option<u64> {
@@ -123,7 +123,7 @@ fn an_event_passes_where_it_is_said_and_not_before_the_device() {
     let free = real.record_event(7);
     assert!(!real.is_complete(held) && !real.is_complete(free));
     real.complete(held);
-    // The device was behind: it was waited for, and what it has passed then is past.
+    // The device was behind. The replay waited for it, and all events completed with it.
     assert_eq!(real.source().waits, 1);
     assert!(real.is_complete(held) && real.is_complete(free));
 
@@ -169,10 +169,12 @@ fn the_policy_is_told_of_its_limit_and_not_of_the_device() {
     assert_eq!(limited.free_bytes(), Some(6 * MIB));
 }
 
-/// A call: bytes, or none to free one of those held; which of them, or the stream; whether another stream still uses it.
+/// A call: the bytes to allocate, or `None` to free a held block; the index of this block, or the stream; and
+/// whether another stream still uses the block.
 type Call = (Option<u64>, usize, bool);
 
-/// What is freed while another stream uses it has passed that stream two calls later.
+/// Returns a recording of these calls. A block that is freed while another stream uses it completes two calls
+/// later.
 fn recording(calls: &[Call]) -> Trace {
     let mut made = trace(3);
     let (mut held, mut used) = (Vec::new(), Vec::new());
@@ -215,7 +217,7 @@ fn program() -> impl Strategy<Value = Program> {
     })
 }
 
-/// All but the time it took.
+/// Returns everything except the elapsed time.
 fn account(run: &Run) -> String {
     let Run {
         stats,
@@ -229,8 +231,8 @@ fn account(run: &Run) -> String {
 }
 
 proptest! {
-    /// A device that is late, has streams of its own and says more of its memory than it is asked gives what the simulation
-    /// says, call by call, with a limit and without.
+    /// A device that is late, has its own streams and reports more about its memory gives the same results as
+    /// the simulation, call by call, with and without a limit.
     #[test]
     fn a_device_gives_what_the_simulation_says(
         program in program(), patience in 0u32..3, mib in proptest::option::of(4u64..400),

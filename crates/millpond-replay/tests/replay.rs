@@ -1,4 +1,4 @@
-//! Programs, runs, the smallest device, and the explanation of a failure.
+//! Tests programs, runs, the smallest device, and the explanation of a failure.
 
 mod support;
 
@@ -98,7 +98,7 @@ fn a_window_begins_with_what_lived_then() {
         window_us: Some((41, 50)),
         ..Selection::default()
     };
-    // Nothing but what is freed lives then: only block 3 is left.
+    // Only block 3 lives in the window.
     assert_eq!(
         Program::new(&recording.traces[0], empty)
             .expect("block 3 lives")
@@ -107,7 +107,7 @@ fn a_window_begins_with_what_lived_then() {
     );
 }
 
-/// 64 MiB that nobody wants again, and then small blocks, over and over.
+/// Returns a program that uses 64 MiB once, and then allocates small blocks over and over.
 fn idle_after_the_start(calls: usize) -> Recording {
     let mut csv = "0,alloc,1,67108864,0,\n1,free,1,67108864,0,\n".to_owned();
     for call in 0..calls {
@@ -225,7 +225,7 @@ fn a_block_another_stream_uses_is_reused_only_when_it_has_passed() {
     let program = Program::new(&made, Selection::default()).expect("valid");
     let policy = policies::build("torch-native", &Settings::default()).expect("known");
     let outcome = run(&program, policy, Simulated::new(), &mut ());
-    // The second could not take the first's block; the third could.
+    // The second allocation could not reuse the first one's block, but the third could.
     assert_eq!(outcome.stats.reserved.peak, 40 * MIB);
     assert_eq!((outcome.stats.hits, outcome.stats.requested.peak), (1, 40 * MIB));
 }
@@ -261,7 +261,7 @@ fn program() -> impl Strategy<Value = Program> {
 }
 
 proptest! {
-    /// It finishes on the smallest device and does not with one page less.
+    /// A program finishes on the smallest device, and does not with one page less.
     #[test]
     fn the_smallest_device_is_the_smallest(program in program()) {
         for name in ["torch-native", "torch-expandable"] {
@@ -278,7 +278,7 @@ proptest! {
         }
     }
 
-    /// The picture of a replay agrees with its account at every event.
+    /// The placement of a replay agrees with its statistics at every event.
     #[test]
     fn placements_lie_in_reserved_memory(program in program()) {
         for name in ["torch-native", "torch-expandable"] {

@@ -1,4 +1,5 @@
-//! A recording made by a policy must be reproduced by that policy, from wherever it was cut.
+//! A replay under the policy that made a recording must reproduce it, from whatever point the recording
+//! starts.
 
 mod support;
 
@@ -26,23 +27,23 @@ proptest! {
     }
 }
 
-/// A block that kept what was too little to split, in front of a free block as large as one elsewhere:
-/// without its true size, best fit goes to the wrong one and never comes back.
+/// A block kept a remainder that was too small to split. Behind it is a free block as large as one elsewhere.
+/// Without the true size of the block, best fit chooses the wrong one and all later addresses differ.
 #[test]
 fn a_block_that_kept_its_rest_is_sized_by_the_next_allocation() {
     const KEPT: u64 = 960 << 10;
     let program: Vec<Step> = vec![
-        // One segment of 64 MiB, cut into 40 MB, 4 MiB + 960 KiB and 20 MiB; another of 20 MiB.
+        // One segment of 64 MiB is cut into 40 MB, 4 MiB + 960 KiB and 20 MiB. Another one has 20 MiB.
         (Some(64 * MIB), 0),
         (None, 0),
         (Some(40_960_000), 0),
         (Some(4 * MIB + KEPT), 0),
         (Some(20 * MIB), 0),
         (Some(20 * MIB), 0),
-        // 4 MiB into the middle hole: 960 KiB are too little to split off.
+        // 4 MiB go into the middle hole. 960 KiB are too small to split off.
         (None, 1),
         (Some(4 * MIB), 0),
-        // Both blocks of 20 MiB become free: the tie goes to the lower address.
+        // Both blocks of 20 MiB become free. The lower address wins the tie.
         (None, 2),
         (None, 1),
         (Some(8 * MIB), 0),
@@ -61,7 +62,7 @@ fn a_block_that_kept_its_rest_is_sized_by_the_next_allocation() {
     assert_eq!((found.agreeing, found.allocations), (3, 3), "{found:?}");
 }
 
-/// Public recordings of real GPU runs, where they are at hand.
+/// Public recordings of real GPU runs, if they are available.
 #[test]
 fn public_snapshots_are_reproduced_to_the_address() {
     let folder = std::env::var_os("MILLPOND_SHARED")

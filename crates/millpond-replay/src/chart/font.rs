@@ -1,13 +1,13 @@
-//! Letters of five by seven dots, for pictures of pixels.
+//! Letters of five by seven dots, for pixel images.
 
-/// Dots are so large, in points.
+/// The size of a dot, in points.
 pub(super) const DOT: f64 = 1.5;
-/// From one letter to the next.
+/// The distance from one letter to the next.
 pub(super) const ADVANCE: f64 = 6.0 * DOT;
-/// From the top of a letter to its baseline.
+/// The distance from the top of a letter to its baseline.
 pub(super) const HEIGHT: f64 = 7.0 * DOT;
 
-/// Letters in order, each with its rows from the top; the highest of five bits is the left dot.
+/// Letters in order, each with its rows from the top. The highest of the five bits is the left dot.
 #[rustfmt::skip]
 const LETTERS: [(char, [u8; 7]); 95] = [
     ('!', [0b00100, 0b00100, 0b00100, 0b00100, 0b00100, 0b00000, 0b00100]),
@@ -107,10 +107,10 @@ const LETTERS: [(char, [u8; 7]); 95] = [
     ('…', [0b00000, 0b00000, 0b00000, 0b00000, 0b00000, 0b00000, 0b10101]),
 ];
 
-/// What stands for a letter there is none for.
+/// Drawn for a letter that the font does not contain.
 const UNKNOWN: [u8; 7] = [0b11111, 0b10001, 0b10001, 0b10001, 0b10001, 0b10001, 0b11111];
 
-/// The dots of a letter, by column and row.
+/// Returns the dots of a letter, by column and row.
 pub(super) fn dots(letter: char) -> impl Iterator<Item = (usize, usize)> {
     let rows = match LETTERS.binary_search_by_key(&letter, |(known, _)| *known) {
         Ok(at) => LETTERS[at].1,

@@ -1,11 +1,12 @@
-//! A picture as pixels, and as a PNG file: eight bits for each colour, rows filtered by nothing, one zlib stream.
+//! Draws a picture as pixels and encodes it as a PNG file, with eight bits for each colour, unfiltered rows
+//! and one zlib stream.
 
 use super::{Canvas, Colour, INK, Side, font};
 use flate2::write::ZlibEncoder;
 use flate2::{Compression, Crc};
 use std::io::Write;
 
-/// Each point of the drawing is so many pixels wide and high.
+/// The width and height of a point of the drawing, in pixels.
 const SCALE: usize = 2;
 
 pub(super) struct Png {
@@ -24,7 +25,7 @@ impl Png {
         }
     }
 
-    /// Fills a rectangle in pixels; what lies outside is cut.
+    /// Fills a rectangle in pixels. Parts outside the picture are clipped.
     fn fill(&mut self, x: (f64, f64), y: (f64, f64), colour: Colour) {
         let clamp = |at: f64, most: usize| (at.round().max(0.0) as usize).min(most);
         let (left, right) = (clamp(x.0, self.wide), clamp(x.1, self.wide));
@@ -42,7 +43,8 @@ impl Png {
         let mut header = Vec::with_capacity(13);
         header.extend((self.wide as u32).to_be_bytes());
         header.extend((self.tall as u32).to_be_bytes());
-        // Eight bits, red, green and blue; the one compression and filter there is; not interlaced.
+        // Eight bits per channel; red, green and blue; the only compression and filter methods that PNG
+        // defines; not interlaced.
         header.extend([8, 2, 0, 0, 0]);
         chunk(&mut out, *b"IHDR", &header);
         chunk(&mut out, *b"tEXt", b"Software\0millpond");
@@ -57,7 +59,7 @@ impl Png {
     }
 }
 
-/// Length, name, content, and the checksum of name and content.
+/// Appends a chunk: length, name, content, and the checksum of name and content.
 fn chunk(out: &mut Vec<u8>, name: [u8; 4], content: &[u8]) {
     let mut sum = Crc::new();
     sum.update(&name);

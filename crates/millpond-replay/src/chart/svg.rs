@@ -1,4 +1,4 @@
-//! A picture as SVG: paths that step from column to column.
+//! Draws a picture as SVG with paths that step from column to column.
 
 use super::{Canvas, Colour, Side};
 use std::fmt::Write;
@@ -33,12 +33,12 @@ pub(super) fn escaped(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
-/// Steps through heights: those that do not change are one step.
+/// Draws steps through heights. Columns of equal height share one step.
 fn steps(path: &mut String, columns: impl Iterator<Item = (f64, f64, f64)>) {
     let mut before: Option<f64> = None;
     let mut end = None;
     for (from, to, height) in columns {
-        // A hundredth of a point cannot be seen.
+        // A difference of a hundredth of a point is not visible.
         if before.is_none_or(|before| (before - height).abs() >= 0.01) {
             let _ = write!(path, "H{from:.1}V{height:.2}");
             before = Some(height);

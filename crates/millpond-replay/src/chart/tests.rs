@@ -1,4 +1,5 @@
-//! Both pictures of one timeline: whole, of a size, and harmless whatever names are in it.
+//! Checks both pictures of one timeline: they are complete, have the right size, and are harmless whatever
+//! names they contain.
 
 use super::{BANDS, REST, png, svg};
 use crate::analysis::{Band, Sample, Timeline};
@@ -42,12 +43,12 @@ fn names_are_only_text_in_an_svg() {
     assert_eq!(picture.matches("</svg>").count(), 1);
     assert!(!picture.contains("<script") && !picture.contains('\u{1b}') && !picture.contains('\u{202e}'));
     assert!(picture.contains("&lt;/svg&gt;&lt;script&gt;") && picture.contains("a&lt;b"));
-    // Band, rest and the line of what is reserved.
+    // The band, the rest, and the line of reserved bytes.
     assert_eq!(picture.matches("<path").count(), 3);
     assert!(picture.contains("2 others") && picture.contains("reserved by pools"));
 }
 
-/// Width, height and pixels, read by the rules of the format.
+/// Decodes a PNG file by the rules of the format. Returns width, height and pixels.
 fn decoded(png: &[u8]) -> (usize, usize, Vec<u8>) {
     assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
     let (mut at, mut size, mut rows) = (8, (0, 0), Vec::new());
@@ -86,7 +87,8 @@ fn a_png_has_the_bands_where_they_belong() {
         let at = (y * wide + x) * 3;
         [pixels[at], pixels[at + 1], pixels[at + 2]]
     };
-    // 500 bytes are as high as the plot: its floor is at 960, its top at 88. In the second column the band has 300 of 400.
+    // 500 bytes are as high as the plot, whose floor is at 960 and whose top is at 88. In the second column
+    // the band has 300 of 400.
     let y = |bytes: usize| 960 - bytes * (960 - 88) / 500;
     let second = 192 + 2160 * 3 / 8;
     assert_eq!(pixel(second, y(150)), BANDS[0]);
@@ -98,7 +100,7 @@ fn a_png_has_the_bands_where_they_belong() {
 
 #[test]
 fn no_letter_is_too_strange_to_draw() {
-    // A title has room for some of them only.
+    // A title has room for only some of them.
     let strange: Vec<char> = (0..0x3000).filter_map(char::from_u32).collect();
     for some in strange.chunks(100).step_by(7) {
         let some: String = some.iter().collect();

@@ -1,4 +1,4 @@
-//! What goes into the page compressed, and how much of it there is room for.
+//! Encodes the compressed parts of a page within its size limit.
 
 use millpond_trace::Trace;
 
@@ -9,7 +9,7 @@ use super::{
     story::{self, Life},
 };
 
-/// The whole page stays below this, so that it opens at once and can be sent by mail.
+/// The limit for the whole page, so that it opens at once and can be sent by mail.
 pub(crate) const PAGE_BYTES: u64 = 15_000_000;
 
 /// Every compressed part of a page.
@@ -24,11 +24,11 @@ pub(crate) struct Blobs {
 }
 
 impl Blobs {
-    /// Encodes everything, leaving out the addresses of the smallest blocks if `room` is short, and
-    /// the recorded times if they alone would not fit.
+    /// Encodes everything. If `room` is short, it leaves out the addresses of the blocks that cover the least
+    /// area, and the recorded times if they alone would not fit.
     ///
-    /// The curves are always whole: what is cut is only which blocks are drawn one by one. So a
-    /// recording far beyond a million events can still pass the limit.
+    /// The curves are always complete. Only the list of blocks that are drawn one by one is cut. So a
+    /// recording of far more than a million events can still exceed the limit.
     pub(crate) fn new(trace: &Trace, lives: &[Life], runs: &[Run<'_>], room: u64) -> Blobs {
         let story = story::blob(trace, lives);
         let tags = tags(trace);
@@ -58,7 +58,8 @@ impl Blobs {
             if taken <= room || threshold == Threshold(f64::MAX) {
                 break;
             }
-            // Bytes follow the number of blocks closely; a little less ends the search sooner.
+            // The size is nearly proportional to the number of blocks. Aiming slightly lower ends the search
+            // sooner.
             part *= (0.95 * room as f64 / taken as f64).min(0.9);
             threshold = if part > 0.001 {
                 keeping(lives, part)
@@ -78,7 +79,7 @@ impl Blobs {
     }
 }
 
-/// The threshold that keeps about `part` of all allocations, those that cover most.
+/// Returns the threshold that keeps about `part` of all allocations, those that cover most area.
 fn keeping(lives: &[Life], part: f64) -> Threshold {
     let mut areas: Vec<f64> = lives.iter().map(Life::area).collect();
     if areas.is_empty() {
@@ -86,7 +87,7 @@ fn keeping(lives: &[Life], part: f64) -> Threshold {
     }
     let keep = ((areas.len() as f64 * part) as usize).min(areas.len() - 1);
     let (_, &mut area, _) = areas.select_nth_unstable_by(keep, |a, b| b.total_cmp(a));
-    // A little above: equals of the last one stay out together.
+    // The threshold is slightly higher, so that all allocations of equal area are left out together.
     Threshold(area * (1.0 + 1e-9) + 1.0)
 }
 

@@ -1,13 +1,13 @@
-//! Columns of integers as bytes: varints, deflated, in base64.
+//! Encodes columns of integers as varints, deflated, in base64.
 //!
-//! The page's script holds the mirror of each (`bytes.js`). Numbers stay below 2^52 there, because
-//! a script's numbers are doubles; addresses of real devices are below 2^48.
+//! The page's script contains the matching decoder (`bytes.js`). Numbers must stay below 2^52, because a
+//! script's numbers are doubles. Addresses of real devices are below 2^48.
 
 use std::io::Write;
 
 use flate2::{Compression, write::DeflateEncoder};
 
-/// A growing column of varints, seven bits a byte, lowest first.
+/// A growing column of varints with seven bits in each byte, lowest bits first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Column(Vec<u8>);
 
@@ -21,7 +21,7 @@ impl Column {
         self.0.push(value as u8);
     }
 
-    /// Appends a difference: small ones of either sign stay short.
+    /// Appends a difference. Small values of either sign stay short.
     pub(crate) fn put_signed(&mut self, value: i64) {
         self.put(zigzag(value));
     }
@@ -31,18 +31,18 @@ impl Column {
     }
 }
 
-/// 0, -1, 1, -2, … as 0, 1, 2, 3, …
+/// Maps 0, -1, 1, -2, … to 0, 1, 2, 3, …
 pub(crate) fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }
 
-/// `to - from`, for columns of differences.
+/// Returns `to - from`, for columns of differences.
 pub(crate) fn difference(to: u64, from: u64) -> i64 {
     to.wrapping_sub(from) as i64
 }
 
-/// Sections that travel together in one element of the page: each its length (four bytes, lowest
-/// first) and its raw deflate stream. Apart, because each has statistics of its own.
+/// Sections that share one element of the page. Each is its length (four bytes, lowest first) and its raw
+/// deflate stream. They are compressed separately because each has its own statistics.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Blob(Vec<u8>);
 
@@ -59,12 +59,12 @@ impl Blob {
         self.0[start..start + 4].copy_from_slice(&length.to_le_bytes());
     }
 
-    /// Bytes it will take in the page.
+    /// Returns the bytes that the blob takes in the page.
     pub(crate) fn page_bytes(&self) -> u64 {
         self.0.len().div_ceil(3) as u64 * 4
     }
 
-    /// The blob in base64.
+    /// Returns the blob in base64.
     pub(crate) fn base64(&self) -> String {
         base64(&self.0)
     }
@@ -72,7 +72,7 @@ impl Blob {
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Standard base64 with padding.
+/// Returns standard base64 with padding.
 pub(crate) fn base64(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
@@ -93,7 +93,7 @@ pub(crate) fn base64(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 pub(crate) mod decode {
-    //! The script's half, in Rust, so that round trips can be tested here.
+    //! The script's decoder in Rust, so that tests can check round trips.
 
     use std::io::Read;
 

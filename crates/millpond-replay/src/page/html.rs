@@ -1,8 +1,8 @@
-//! The page's frame: everything that is text, the script and the style, and the lock on the door.
+//! Writes the page's frame: all text, the script, the style and the content security policy.
 //!
-//! Names in a recording are data. Text is escaped, numbers and names for the script travel as JSON
-//! without `<`, and the policy in the head lets nothing run but the one script whose hash it names,
-//! and nothing load at all.
+//! Names in a recording are untrusted data. Text is escaped. Numbers and names for the script are JSON
+//! without `<`. The content security policy allows only the one script whose hash it names, and loads
+//! nothing.
 
 use std::io::{self, Write};
 
@@ -57,18 +57,19 @@ const SCRIPT: &str = concat!(
 
 pub(crate) const LOGO: &str = r#"<svg viewBox="0 0 24 24" fill="none" stroke="currentColor" stroke-width="2" stroke-linecap="round" aria-hidden="true"><path d="M3 8c3-2.4 6-2.4 9 0s6 2.4 9 0"/><path d="M5.500 13c2.200-1.700 4.300-1.700 6.500 0s4.300 1.700 6.500 0"/><path d="M8.500 18c1.200-1 2.300-1 3.500 0s2.300 1 3.500 0"/></svg>"#;
 
-/// Writes `page` as one file that needs nothing else: no network, no other file.
+/// Writes `page` as one self-contained file that needs no network and no other file.
 ///
-/// Up to about a million events and ten policies it stays below 15 MB. Every curve is exact at every event; where room is short, the blocks that
-/// cover least of the address picture are counted there, not drawn one by one.
+/// Up to about a million events and ten policies it stays below 15 MB. Every curve is exact at every event.
+/// If space is short, the blocks that cover the least area of the address picture are counted there and not
+/// drawn one by one.
 ///
 /// # Errors
-/// Those of `out`.
+/// Returns the errors of `out`.
 pub fn write(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
     write_within(page, PAGE_BYTES, out)
 }
 
-/// [`write`] with another limit.
+/// Writes a page like [`write`], but with another size limit.
 pub(crate) fn write_within(page: &Page<'_>, limit: u64, out: &mut impl Write) -> io::Result<()> {
     let lives = story::lives(page.trace);
     let requested = story::held(page.trace, &lives, |serial| lives[serial].requested);
@@ -81,12 +82,12 @@ pub(crate) fn write_within(page: &Page<'_>, limit: u64, out: &mut impl Write) ->
     writeln!(frame, "</main>")?;
     footer(page, &mut frame)?;
     frame.write_all(include_str!("assets/help.html").as_bytes())?;
-    // The threshold's digits and the element names around the blobs are in this allowance.
+    // This allowance includes the threshold's digits and the element names around the blobs.
     let glance = serde_json::to_value(&glance).map_err(io::Error::other)?;
     let frame_bytes = (frame.len() + glance.to_string().len() + SCRIPT.len() + 32_768) as u64;
     let blobs = Blobs::new(page.trace, &lives, page.runs, limit.saturating_sub(frame_bytes));
     out.write_all(&frame)?;
-    // The script comes before the data, so that it can paint while the rest is still being read.
+    // The script comes before the data, so that it can paint while the browser still reads the rest.
     writeln!(
         out,
         "<script type=\"application/json\" id=\"meta\">{}</script>",
@@ -165,7 +166,7 @@ fn lead(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "</section>")
 }
 
-/// Four figures: the floor, what is in use, what is best, and what lies between.
+/// Writes four figures: the lower bound, the policy in use, the best policy, and the difference.
 fn figures(page: &Page<'_>, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "<div class=\"answer\"><dl class=\"figures\">")?;
     writeln!(

@@ -1,4 +1,4 @@
-//! What a page is made from. Plain data: the page neither replays nor judges.
+//! The data of a page. The page neither replays nor judges.
 
 use millpond_trace::Trace;
 
@@ -12,14 +12,14 @@ pub(crate) const UNSERVED: u64 = u64::MAX;
 pub struct Run<'a> {
     /// The policy's name, as on the command line.
     pub name: &'a str,
-    /// One sentence on how far the replay can be trusted; may be empty.
+    /// One sentence that says how far the replay can be trusted. It may be empty.
     pub fidelity: &'a str,
-    /// What it did.
+    /// The placement of the replay.
     pub placement: &'a Placement,
 }
 
 impl Run<'_> {
-    /// The most it ever held.
+    /// Returns the most bytes that it ever held.
     pub(crate) fn peak_reserved(&self) -> u64 {
         self.placement
             .reserved

@@ -7,12 +7,12 @@
 //!            html.rs  text, script, style  ◀──────┘
 //! ```
 //!
-//! Where only a part was replayed, `window.rs` first makes a recording of that part.
+//! If only a part was replayed, `window.rs` first makes a recording of that part.
 //!
-//! The file carries no pictures and no samples: it carries the recording and each policy's answer,
-//! so well compressed that a million events and ten policies stay below 15 MB, and the script in it
-//! (`assets/`) computes every picture from them. So what is read off the page is exact at any zoom.
-//! A glance of a few thousand numbers is painted before any of that is decoded.
+//! The file contains no pictures and no samples. It contains the recording and the result of each policy,
+//! compressed so well that a million events and ten policies stay below 15 MB. The script in it (`assets/`)
+//! computes every picture from them, so every figure on the page is exact at any zoom. An overview of a few
+//! thousand numbers is painted before the rest is decoded.
 
 mod blobs;
 pub(crate) mod encode;

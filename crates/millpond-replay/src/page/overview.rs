@@ -1,11 +1,11 @@
-//! A glance at every curve, small enough to be painted before anything is decoded.
+//! A coarse overview of every curve, small enough to be painted before anything is decoded.
 
 use millpond_trace::Trace;
 use serde::Serialize;
 
 use super::{input::Run, places::Curve};
 
-/// Points of the glance; about one for each pixel of a narrow screen.
+/// Buckets of the overview, about one for each pixel of a narrow screen.
 const BUCKETS: usize = 640;
 
 /// Steps between zero and the highest value.
@@ -22,7 +22,7 @@ pub(crate) struct Glance {
 }
 
 impl Glance {
-    /// Sums up what `curves` hold of `trace`.
+    /// Summarises the curves of `trace`: the requested bytes, and the reserved bytes of each run.
     pub(crate) fn new(trace: &Trace, requested: &[u64], runs: &[Run<'_>]) -> Glance {
         let events = trace.events.len();
         let peaks = runs.iter().map(|run| run.peak_reserved());
@@ -46,7 +46,7 @@ impl Glance {
     }
 }
 
-/// Lowest and highest in turn; ends where the values do.
+/// Returns the lowest and the highest value of each bucket in turn. The list ends where the values end.
 fn quantise(values: &[u64], events: usize, scale: u64) -> Vec<u16> {
     let mut steps = Vec::with_capacity(2 * BUCKETS);
     for bucket in 0..BUCKETS {

@@ -1,9 +1,9 @@
-//! One policy's answer as columns: the slack of each block, its address, and what was reserved.
+//! Encodes one policy's result as columns: the slack of each block, its address, and the reserved bytes.
 //!
-//! An allocator hands out the same addresses again and again, so an address is first sought among a
-//! few likely ones: where a block of this size was freed last, where this tag's block lay last time,
-//! where any block was freed last, behind the block before. Only what none of them explains is
-//! written out. `places.js` makes the same guesses in the same order.
+//! An allocator returns the same addresses again and again. So an address is first compared with a few likely
+//! ones: the place where a block of this size was freed last, the last place of a block with this tag, the
+//! place where any block was freed last, and the end of the previous block. An address is written out only if
+//! none of them matches. `places.js` makes the same guesses in the same order.
 
 use std::collections::HashMap;
 
@@ -17,9 +17,10 @@ use super::{
     story::{Life, held},
 };
 
-/// Which allocations are drawn one by one: those that cover at least this much of the picture.
+/// Selects the allocations that are drawn one by one: those that cover at least this much area of the
+/// picture.
 ///
-/// Both sides compute the area from the recording, so no list of them has to travel.
+/// The writer and the script both compute the area from the recording, so the page needs no list of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Threshold(pub(crate) f64);
 
@@ -29,7 +30,7 @@ impl Threshold {
     }
 }
 
-/// Slack of every block and the reserved bytes: enough for exact curves.
+/// Encodes the slack of every block and the reserved bytes. These are enough for exact curves.
 pub(crate) fn curve_blob(trace: &Trace, lives: &[Life], placement: &Placement) -> Blob {
     let mut blob = Blob::default();
     let rounding = Rounding::of(lives, placement);
@@ -37,7 +38,8 @@ pub(crate) fn curve_blob(trace: &Trace, lives: &[Life], placement: &Placement) -
     let plain = changes(placement.reserved.iter().copied());
     let allocated = allocated(trace, lives, placement);
     let above = above_allocated(&placement.reserved, &allocated);
-    // A policy without a cache changes what it reserves at every event, but never what lies between.
+    // A policy without a cache changes its reserved bytes at every event, but the difference from the
+    // allocated bytes stays constant.
     let (based, column) = if above.bytes().len() < plain.bytes().len() {
         (1, above)
     } else {
@@ -52,12 +54,13 @@ pub(crate) fn curve_blob(trace: &Trace, lives: &[Life], placement: &Placement) -
     blob
 }
 
-/// How a policy mostly rounds: up to a multiple of this, or to a power of two if 0.
+/// The rounding rule of most blocks of a policy: up to a multiple of this number, or to a power of two if it
+/// is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rounding(u64);
 
 impl Rounding {
-    /// The rule that explains most blocks of `placement`.
+    /// Returns the rule that matches most blocks of `placement`.
     fn of(lives: &[Life], placement: &Placement) -> Rounding {
         let rules = [0]
             .into_iter()
@@ -69,7 +72,7 @@ impl Rounding {
                 .filter(|(life, block)| life.requested + rule.slack(life.requested) == **block)
                 .count()
         };
-        // The first of equals: the smallest multiple.
+        // Of several equal rules, this takes the smallest multiple.
         rules.rev().max_by_key(explained).unwrap_or(Rounding(1))
     }
 
@@ -81,8 +84,8 @@ impl Rounding {
     }
 }
 
-/// Slack by allocation: 0 where the requested size had the same last time, or the policy's rounding
-/// gives it; 1 where it was not served; otherwise 2 + slack.
+/// Encodes the slack of each allocation. The code is 0 if the requested size had the same slack last time or
+/// the policy's rounding gives it, 1 if the allocation was not served, and otherwise 2 plus the slack.
 fn slack(lives: &[Life], placement: &Placement, rounding: Rounding) -> Column {
     let mut column = Column::default();
     let mut of_size = HashMap::new();
@@ -120,7 +123,7 @@ fn changes(steps: impl Iterator<Item = (u32, u64)>) -> Column {
     column
 }
 
-/// Allocated bytes after every event.
+/// Returns the allocated bytes after every event.
 pub(crate) fn allocated(trace: &Trace, lives: &[Life], placement: &Placement) -> Vec<u64> {
     let served = |serial: usize| {
         placement
@@ -137,7 +140,7 @@ pub(crate) fn allocated(trace: &Trace, lives: &[Life], placement: &Placement) ->
     })
 }
 
-/// The block's size, never below what was asked for.
+/// Returns the size of the block, which is never below the requested size.
 fn block_bytes(placement: &Placement, serial: usize, life: &Life) -> u64 {
     placement
         .block_bytes
@@ -147,7 +150,7 @@ fn block_bytes(placement: &Placement, serial: usize, life: &Life) -> u64 {
         .max(life.requested)
 }
 
-/// Reads a list of changes forwards, one event after the other.
+/// Reads a list of changes from front to back, one event after the other.
 #[derive(Clone, Debug)]
 pub(crate) struct Curve<'a> {
     changes: &'a [(u32, u64)],
@@ -159,7 +162,7 @@ impl<'a> Curve<'a> {
         Curve { changes, bytes: 0 }
     }
 
-    /// The value after `event`; events must not go back.
+    /// Returns the value after `event`. Events must not decrease between calls.
     pub(crate) fn after(&mut self, event: usize) -> u64 {
         while let Some((&(at, bytes), rest)) = self.changes.split_first()
             && at as usize <= event
@@ -181,10 +184,10 @@ fn above_allocated(reserved: &[(u32, u64)], allocated: &[u64]) -> Column {
     changes(moments)
 }
 
-/// Segments a page carries; beyond, the smallest are pixels that blocks cover anyway.
+/// The most segments of a page. The smallest ones beyond it are single pixels that blocks cover anyway.
 const SEGMENTS: usize = 40_000;
 
-/// Whether some segments of `placement` stay out of the page.
+/// Returns whether the page leaves out some segments of `placement`.
 pub(crate) fn segments_cut(placement: &Placement) -> bool {
     placement.segments.len() > SEGMENTS
 }
@@ -210,10 +213,10 @@ fn segments(placement: &Placement) -> Column {
     column
 }
 
-/// How many of the likely places a decoder tries before it reads an address.
+/// The number of likely addresses that a decoder tries before it reads an address.
 const LIKELY: usize = 4;
 
-/// Addresses of the allocations that `threshold` keeps.
+/// Encodes the addresses of the allocations that `threshold` keeps.
 pub(crate) fn address_blob(
     trace: &Trace,
     lives: &[Life],
@@ -288,7 +291,7 @@ pub(crate) fn address_blob(
     blob
 }
 
-/// Where the next block may lie.
+/// The likely addresses of the next block.
 #[derive(Debug, Default)]
 struct Guesses {
     freed_of_size: HashMap<u64, Vec<u64>>,
@@ -327,7 +330,7 @@ impl Guesses {
 }
 
 impl Life {
-    /// Allocations alike enough to lie at the same place each time.
+    /// Returns the key of allocations that are similar enough to lie at the same address each time.
     fn key(&self) -> (u32, u64) {
         (self.tag, self.requested)
     }

@@ -1,8 +1,8 @@
-//! The recording as columns: what happened, to which allocation, how large, under which tag.
+//! Encodes the recording as columns: the action, allocation, size and tag of each event.
 //!
-//! Programs repeat themselves, so each value is first guessed from what followed the same
-//! predecessors last time; a right guess is a zero, and runs of zeros deflate to almost nothing.
-//! `story.js` makes the same guesses in the same order.
+//! Programs repeat themselves. So each value is first guessed from the value that followed the same
+//! predecessors last time. A correct guess is a zero, and runs of zeros deflate to almost nothing. `story.js`
+//! makes the same guesses in the same order.
 
 use std::collections::HashMap;
 
@@ -10,16 +10,16 @@ use millpond_trace::{Action, NO_ALLOCATION, Trace};
 
 use super::encode::{Blob, Column, difference, zigzag};
 
-/// What the rest of the page needs to know of each allocation.
+/// The facts about each allocation that the rest of the page needs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Life {
     /// Bytes the program asked for.
     pub(crate) requested: u64,
-    /// Event that began it; 0 for those older than the recording.
+    /// Event that allocated it. 0 for blocks older than the recording.
     pub(crate) birth: u32,
-    /// Event at which the program gave it back; the number of events where it never did.
+    /// Event at which the program freed it, or the number of events if it never did.
     pub(crate) death: u32,
-    /// Event after which its place was free.
+    /// Event after which its memory was free.
     pub(crate) gone: u32,
     pub(crate) tag: u32,
     stream: u16,
@@ -29,13 +29,13 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    /// Bytes times events: how much of the picture it covers.
+    /// Returns bytes times events, which is the area that the block covers in the picture.
     pub(crate) fn area(&self) -> f64 {
         self.requested as f64 * f64::from(self.gone - self.birth)
     }
 }
 
-/// Every allocation's life, by serial number.
+/// Returns the life of every allocation, by serial number.
 pub(crate) fn lives(trace: &Trace) -> Vec<Life> {
     let end = trace.events.len() as u32;
     let fresh = Life {
@@ -87,7 +87,7 @@ pub(crate) fn lives(trace: &Trace) -> Vec<Life> {
     lives
 }
 
-/// Sum of `bytes` over the allocations in the program's hands, after every event.
+/// Returns the sum of `bytes` over the allocations that the program holds, after every event.
 pub(crate) fn held(trace: &Trace, lives: &[Life], bytes: impl Fn(usize) -> u64) -> Vec<u64> {
     let older = trace.initial_blocks.iter().filter(|block| !block.pending);
     let mut now = older.fold(0u64, |now, block| {
@@ -128,8 +128,8 @@ pub(crate) fn blob(trace: &Trace, lives: &[Life]) -> Blob {
     blob
 }
 
-/// Which allocation each event concerns, as a distance from the newest one; and the bytes of events
-/// that concern none.
+/// Returns the allocation of each event, as a distance from the newest one, and the bytes of events without
+/// an allocation.
 fn subjects(trace: &Trace) -> (Column, Column) {
     let mut subjects = Column::default();
     let mut others = Column::default();
@@ -139,7 +139,8 @@ fn subjects(trace: &Trace) -> (Column, Column) {
             others.put(event.bytes);
             subjects.put(0);
         } else if event.action == Action::Alloc {
-            // Serial numbers are dense in order of appearance, so this is 1, a constant.
+            // Serial numbers are dense in order of appearance, so the difference is 1 and the number a
+            // constant.
             let serial = i64::from(event.allocation);
             subjects.put(1 + zigzag(serial - newest));
             newest = newest.max(serial);
@@ -150,7 +151,8 @@ fn subjects(trace: &Trace) -> (Column, Column) {
     (subjects, others)
 }
 
-/// Tags by allocation: 0 where the two before were last followed by the same, otherwise index + 1.
+/// Encodes tags by allocation. The code is 0 if the same tag followed the two previous ones last time, and
+/// otherwise the tag's index plus 1.
 fn tags(lives: &[Life]) -> Column {
     let mut column = Column::default();
     let mut followers = HashMap::new();
@@ -167,8 +169,8 @@ fn tags(lives: &[Life]) -> Column {
     column
 }
 
-/// Bytes by allocation: 0 where this tag after the last size had the same, otherwise 1 + the
-/// difference from the tag's last size.
+/// Encodes bytes by allocation. The code is 0 if this tag had the same size after the same previous size last
+/// time, and otherwise 1 plus the difference from the tag's last size.
 fn sizes(lives: &[Life]) -> Column {
     let mut column = Column::default();
     let mut followers = HashMap::new();
@@ -187,7 +189,7 @@ fn sizes(lives: &[Life]) -> Column {
     column
 }
 
-/// Recorded times as differences, or none where the recording has no usable clock.
+/// Encodes recorded times as differences. Returns `None` if the recording has no usable clock.
 pub(crate) fn times(trace: &Trace) -> Option<Blob> {
     let first = trace.events.first()?.time_us;
     let last = trace.events.last()?.time_us;
@@ -197,7 +199,7 @@ pub(crate) fn times(trace: &Trace) -> Option<Blob> {
     let mut column = Column::default();
     let mut now = first;
     for event in &trace.events {
-        // A clock that steps back would fold the axis; hold it instead.
+        // A clock that steps back would fold the time axis. So the previous time is kept.
         let time = event.time_us.max(now);
         column.put(time - now);
         now = time;

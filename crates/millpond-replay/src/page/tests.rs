@@ -1,4 +1,5 @@
-//! What a page promises: nothing in it runs, nothing loads, it stays small, and it reads back exactly.
+//! Checks the promises of a page: nothing foreign runs or loads, it stays small, and the script decodes it
+//! exactly.
 
 use std::fmt::Write as _;
 
@@ -10,7 +11,7 @@ use crate::placement::{Placement, SegmentSpan};
 use crate::program::{Program, Selection};
 use crate::replay::replay;
 
-/// Random numbers that are the same on every run (xorshift).
+/// A xorshift generator that returns the same numbers on every run.
 struct Dice(u64);
 
 impl Dice {
@@ -22,7 +23,7 @@ impl Dice {
     }
 }
 
-/// A program without any structure to guess: the hardest to encode.
+/// Returns a program without any structure to guess, which is the hardest to encode.
 fn program(events: usize, tags: &[&str]) -> Trace {
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     let mut csv = String::from("time_us,action,id,bytes,stream,tag\n");
@@ -48,7 +49,7 @@ fn program(events: usize, tags: &[&str]) -> Trace {
         .remove(0)
 }
 
-/// Addresses that follow no rule, rounding that follows one.
+/// Returns addresses that follow no rule, with rounding that follows one.
 fn placement(trace: &Trace, seed: u64, stopped_at: Option<u32>) -> Placement {
     let mut dice = Dice(seed | 1);
     let mut placement = Placement {
@@ -132,7 +133,7 @@ fn no_name_can_run_or_load_anything() {
     let html = written(&page);
     assert!(!html.contains("<img"));
     assert!(!html.contains("<!--"));
-    // The one script and its data: the recording, its tags, its times, and two parts of one policy.
+    // There is one script and its data: the recording, its tags, its times, and two parts of one policy.
     assert_eq!(html.matches("<script").count(), 2 + 5);
     assert_eq!(html.matches("</script").count(), 2 + 5);
     assert_eq!(html.matches("<script>").count(), 1);
@@ -178,7 +179,7 @@ fn the_allocated_curve_is_the_sum_of_live_blocks() {
     }
 }
 
-/// The script is the decoder, so the round trip runs it, on real places too small to keep them all.
+/// The script is the decoder, so this round trip runs it, with a limit too small to keep all addresses.
 #[test]
 #[ignore = "needs node"]
 fn the_script_reads_back_what_was_written() {
@@ -233,7 +234,8 @@ fn the_script_reads_back_what_was_written() {
     );
 }
 
-/// Runs the script on a page. Returns a sum over each curve, and the area below which places were left out.
+/// Runs the script on a page. Returns a sum over each curve, and the area below which addresses were left
+/// out.
 fn read_back(trace: &Trace, runs: &[Run<'_>], limit: u64) -> (Vec<f64>, f64) {
     let file = std::env::temp_dir().join(format!("millpond-page-{}-{limit}.html", std::process::id()));
     let mut html = Vec::new();
@@ -269,7 +271,7 @@ fn sum(length: usize, mut value: impl FnMut(usize) -> f64) -> f64 {
     (0..length).fold(0.0, |total, i| total + value(i) * ((i % 97) + 1) as f64)
 }
 
-/// A policy whose reserved bytes change with every call.
+/// Returns a policy whose reserved bytes change with every call.
 fn cacheless(trace: &Trace) -> Placement {
     let mut placement = placement(trace, 5, None);
     let lives = story::lives(trace);

@@ -1,8 +1,8 @@
-//! Text, JSON and numbers as they stand in a page.
+//! Formats text, JSON and numbers for a page.
 
 use std::fmt::{self, Display, Formatter};
 
-/// Text as HTML: nothing in it can open a tag or leave an attribute.
+/// Text escaped for HTML. It cannot open a tag or end an attribute.
 pub(crate) struct Text<'a>(pub(crate) &'a str);
 
 impl Display for Text<'_> {
@@ -21,7 +21,7 @@ impl Display for Text<'_> {
     }
 }
 
-/// JSON that cannot end the element it stands in.
+/// JSON that cannot end the element that contains it.
 pub(crate) struct Json<'a>(pub(crate) &'a serde_json::Value);
 
 impl Display for Json<'_> {
@@ -30,7 +30,7 @@ impl Display for Json<'_> {
     }
 }
 
-/// A number with its thousands apart.
+/// A number with separated thousands.
 pub(crate) struct Count(pub(crate) u64);
 
 impl Display for Count {
@@ -46,7 +46,7 @@ impl Display for Count {
     }
 }
 
-/// Bytes in the largest unit that leaves a whole part.
+/// Bytes in the largest unit in which the number is at least one.
 pub(crate) struct Human(pub(crate) u64);
 
 impl Display for Human {

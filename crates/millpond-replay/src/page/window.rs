@@ -1,11 +1,11 @@
-//! A part of a recording as a recording of its own, so that the page shows the part that was replayed.
+//! Turns a part of a recording into a recording, so that the page shows the part that was replayed.
 
 use crate::placement::{Placement, SegmentSpan};
 use crate::program::{Op, OpKind, Program};
 use millpond_trace::{Action, Event, InitialBlock, NO_ALLOCATION, Trace};
 
-/// The part of a recording from which a program was drawn with a time window, and the placements of its replays with
-/// their events and allocations numbered as in that part.
+/// Returns the part of a recording from which a program was built with a time window. Also returns the
+/// placements of its replays, with events and allocations numbered as in that part.
 #[must_use]
 pub fn window(trace: &Trace, program: &Program, placements: &[Placement]) -> (Trace, Vec<Placement>) {
     let events = || program.ops.iter().filter_map(Op::event);
@@ -45,11 +45,12 @@ pub fn window(trace: &Trace, program: &Program, placements: &[Placement]) -> (Tr
     (part, placements)
 }
 
-/// Serial numbers of allocations in the order of their appearance in the part.
+/// Serial numbers of allocations in order of appearance in the part.
 struct Numbers {
-    /// By number in the whole recording; [`NO_ALLOCATION`] where the part does not know it.
+    /// New numbers by number in the whole recording. [`NO_ALLOCATION`] if the part does not contain the
+    /// allocation.
     new: Vec<u32>,
-    /// The other way round.
+    /// Numbers in the whole recording by new number.
     old: Vec<u32>,
 }
 
@@ -61,7 +62,7 @@ impl Numbers {
         }
     }
 
-    /// The number of an allocation, which it gets where it has none yet.
+    /// Returns the new number of an allocation, and assigns one if it has none yet.
     fn of(&mut self, old: u32) -> u32 {
         let Some(new) = self.new.get_mut(old as usize) else {
             return NO_ALLOCATION;
@@ -73,13 +74,13 @@ impl Numbers {
         *new
     }
 
-    /// The number of an allocation that may be unknown.
+    /// Returns the new number of an allocation that may have none.
     fn known(&self, old: u32) -> u32 {
         self.new.get(old as usize).copied().unwrap_or(NO_ALLOCATION)
     }
 }
 
-/// What lived when the part begins.
+/// Returns the blocks that lived when the part begins.
 fn initial_blocks(trace: &Trace, program: &Program, numbers: &mut Numbers) -> Vec<InitialBlock> {
     let mut tags = vec![0; trace.allocations as usize];
     let older = trace
@@ -121,7 +122,7 @@ fn moved(placement: &Placement, first: u32, old: &[u32]) -> Placement {
     for &(event, bytes) in &placement.reserved {
         let event = event.saturating_sub(first);
         match reserved.last_mut() {
-            // What lived before and the first event are one.
+            // The state before the part and the first event share one entry.
             Some((at, last)) if *at == event => *last = bytes,
             _ => reserved.push((event, bytes)),
         }

@@ -1,56 +1,58 @@
-//! Which setting is better, and whether by enough to say so.
+//! Ranks settings, and decides whether a difference is large enough to report.
 
 use super::Trial;
 use serde::Serialize;
 use std::cmp::Ordering;
 
-/// Peaks closer together than this are alike while one costs more stalls: a device is not bought by the
-/// per cent, and a program that waits is slower every step.
+/// Peaks that differ by less than this share count as equal, and fewer stalls then decide. Nobody buys a
+/// device that is larger by a few per cent, but a program that waits is slower in every step.
 const ALIKE: f64 = 0.02;
 
-/// Less than this share of the peak is not worth a word.
+/// The smallest share of the peak that is worth reporting.
 const PEAK_WORTH: f64 = 0.005;
 
-/// Nor are fewer stalls than this share of them.
+/// The smallest share of stalls that is worth reporting.
 const STALLS_WORTH: f64 = 0.1;
 
-/// Nor is one in so many calls of the program.
+/// One stall in more calls of the program than this is not worth reporting.
 const CALLS_PER_STALL: f64 = 10_000.0;
 
-/// Driver time is a model: less than this share of it is not worth a setting.
+/// The smallest share of driver time that is worth a setting, because driver time comes from a model.
 const TIME_WORTH: f64 = 0.05;
 
-/// Nor is less than this for each call of the program, in milliseconds: what a good policy itself takes.
+/// The smallest difference in driver time for each call of the program that is worth a setting, in
+/// milliseconds. A good policy itself takes that much.
 const TIME_PER_CALL: f64 = 0.0005;
 
-/// Nor is less than this over the whole run, in milliseconds: nobody would notice.
+/// The smallest difference in driver time over the whole run that is worth a setting, in milliseconds. Nobody
+/// would notice less.
 const TIME_NOTICED: f64 = 10.0;
 
-/// What one setting has over another.
+/// An advantage of one setting over another.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 #[non_exhaustive]
 pub enum Gain {
-    /// The program finishes, and did not before.
+    /// The program finishes, which it did not before.
     Fits,
-    /// So many bytes less at the peak.
+    /// The peak is lower.
     Peak {
         /// Bytes.
         bytes: u64,
     },
-    /// So many waits for the device less.
+    /// The program waits less often for the device.
     Stalls {
-        /// Fewer by so many.
+        /// The number of stalls that are avoided.
         fewer: u64,
     },
-    /// So much less modelled driver time.
+    /// The modelled driver time is lower.
     DriverTime {
         /// Milliseconds.
         milliseconds: f64,
     },
 }
 
-/// The least peak of those that finish, or of all where none does.
+/// Returns the least peak of the trials that finish, or of all if none does.
 pub(super) fn least_peak(trials: &[Trial]) -> u64 {
     let finished = trials
         .iter()
@@ -62,8 +64,8 @@ pub(super) fn least_peak(trials: &[Trial]) -> u64 {
         .unwrap_or(0)
 }
 
-/// Best first: what fits, then the peak in steps of two per cent, stalls, driver time, hit rate, and
-/// of two that are alike the simpler.
+/// Orders trials, the best first. Trials that finish come first. Then the peak decides in steps of two per
+/// cent, then stalls, driver time and hit rate. Of two equal trials, the simpler one is first.
 pub(super) fn order(a: &Trial, b: &Trial, least: u64) -> Ordering {
     if !(a.fits && b.fits) {
         let further = b.served.cmp(&a.served);
@@ -84,14 +86,14 @@ pub(super) fn order(a: &Trial, b: &Trial, least: u64) -> Ordering {
         .then_with(|| a.conf.cmp(&b.conf))
 }
 
-/// Best first.
+/// Sorts trials, the best first.
 pub(super) fn sort(trials: &mut [Trial]) {
     let least = least_peak(trials);
     trials.sort_by(|a, b| order(a, b, least));
 }
 
-/// Puts the setting to use before the others, among which a longer line may be better by a difference that does not
-/// matter; answers where the defaults are then.
+/// Moves the recommended trial to the front. A longer setting among the others may be better by a negligible
+/// difference. Returns the new index of the default trial.
 pub(super) fn lead(trials: &mut [Trial], best: usize, default: usize) -> usize {
     trials[..=best].rotate_right(1);
     match default {
@@ -101,7 +103,7 @@ pub(super) fn lead(trials: &mut [Trial], best: usize, default: usize) -> usize {
     }
 }
 
-/// Whether two settings came to the same.
+/// Returns whether two settings gave the same result.
 pub(super) fn same_outcome(a: &Trial, b: &Trial) -> bool {
     a.fits == b.fits
         && a.served == b.served
@@ -110,7 +112,8 @@ pub(super) fn same_outcome(a: &Trial, b: &Trial) -> bool {
         && a.modelled_driver_ms == b.modelled_driver_ms
 }
 
-/// What `new` has over `old`, if it is better on the whole; the first that differs by enough decides.
+/// Returns the advantage of `new` over `old` if `new` is better overall. The first figure that differs enough
+/// decides.
 fn better(new: &Trial, old: &Trial) -> Option<Gain> {
     if new.fits != old.fits || !new.fits {
         return (new.fits && !old.fits).then_some(Gain::Fits);
@@ -142,10 +145,10 @@ fn better(new: &Trial, old: &Trial) -> Option<Gain> {
     (milliseconds >= least).then_some(Gain::DriverTime { milliseconds })
 }
 
-/// The setting to use, and what it has over the defaults.
+/// Returns the setting to recommend, and its advantages over the defaults.
 ///
-/// Simple settings are tried against the best so far before complicated ones, so that a longer line is
-/// only recommended for a difference that matters.
+/// Simple settings are compared with the best so far before complicated ones, so that a longer setting is
+/// recommended only for a difference that matters.
 pub(super) fn choose(trials: &[Trial], default: usize) -> (usize, Vec<Gain>) {
     let mut best = default;
     let most = trials.iter().map(|t| t.settings).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Which settings there are to try.
+//! Lists the settings to try.
 
 use crate::program::{OpKind, Program};
 use crate::run::Device;
@@ -11,19 +11,19 @@ use serde::Serialize;
 pub enum Family {
     /// PyTorch's allocator, native or with expandable segments.
     Torch,
-    /// This project's default.
+    /// This project's default allocator.
     Millpond,
 }
 
 impl Family {
-    /// All whose policies there are.
+    /// Returns all families whose policies exist.
     pub fn all() -> impl Iterator<Item = Self> {
         [Self::Torch, Self::Millpond]
             .into_iter()
             .filter(|family| family.settings("").is_some())
     }
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -32,7 +32,7 @@ impl Family {
         }
     }
 
-    /// The environment variable that takes its settings.
+    /// Returns the environment variable that takes its settings.
     #[must_use]
     pub fn variable(self) -> &'static str {
         match self {
@@ -41,7 +41,8 @@ impl Family {
         }
     }
 
-    /// The policy a setting makes; none where it is not understood.
+    /// Returns the policy that a setting selects, with the parsed settings. Returns `None` if the setting
+    /// cannot be parsed.
     pub(super) fn settings(self, conf: &str) -> Option<(&'static str, Settings)> {
         let (policy, settings) = match self {
             Self::Torch => {
@@ -76,10 +77,10 @@ impl Family {
     }
 }
 
-/// One setting and the values to try; the first entry of a fixed one is always used.
+/// One setting and the values to try. The first value of a fixed setting is always used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Dimension {
-    /// `key:value,…` each.
+    /// Each entry has the form `key:value,…`.
     values: Vec<String>,
     /// Whether it belongs to every point of this space.
     fixed: bool,
@@ -97,7 +98,8 @@ impl Dimension {
         Self::new(values.iter().map(|value| format!("{key}:{value}")))
     }
 
-    /// Only the `most` values that `place` puts first; none where it has no place for any.
+    /// Returns the dimension with the `most` values that `place` ranks first. Returns none of them if it
+    /// ranks none.
     pub(super) fn keep(&self, most: usize, place: impl Fn(&str) -> Option<usize>) -> Self {
         if self.fixed {
             return self.clone();
@@ -121,7 +123,7 @@ impl Dimension {
 pub(super) struct Point(Vec<String>);
 
 impl Point {
-    /// What all points of a space have in common.
+    /// Returns the settings that all points of a space share.
     pub(super) fn fixed(dimensions: &[Dimension]) -> Self {
         Self(
             dimensions
@@ -132,7 +134,7 @@ impl Point {
         )
     }
 
-    /// The same with one more value.
+    /// Returns this point with one more value.
     pub(super) fn with(&self, dimension: &Dimension, value: &str) -> Self {
         let mut point = self.clone();
         if !dimension.fixed {
@@ -141,18 +143,18 @@ impl Point {
         point
     }
 
-    /// How many settings it has.
+    /// Returns the number of settings.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// As written in the environment.
+    /// Returns the settings as they are written in the environment.
     pub(super) fn conf(&self) -> String {
         self.0.join(",")
     }
 }
 
-/// The spaces of an allocator; each is searched by itself.
+/// Returns the spaces of an allocator. Each is searched separately.
 pub(super) fn spaces(family: Family, program: &Program, device: Device) -> Vec<Vec<Dimension>> {
     match family {
         Family::Torch => torch(program, device),
@@ -160,14 +162,15 @@ pub(super) fn spaces(family: Family, program: &Program, device: Device) -> Vec<V
     }
 }
 
-/// Not among them is `large_segment_size_mb`: only recent releases of PyTorch know it, the others stop at the first
-/// allocation with "Unrecognized CachingAllocator option", and with it `max_split_size_mb` has another least value.
+/// `large_segment_size_mb` is not included. Only recent releases of PyTorch know it. Others stop at the first
+/// allocation with "Unrecognized CachingAllocator option". It also changes the smallest valid value of
+/// `max_split_size_mb`.
 fn torch(program: &Program, device: Device) -> Vec<Vec<Dimension>> {
     let splits = Dimension::of("max_split_size_mb", &split_ladder(program));
     let rounding = Dimension::of("roundup_power2_divisions", &[2, 4, 8, 16]);
     let mut native = vec![splits.clone(), rounding.clone()];
     if device.bytes.is_some() {
-        // Collection only works on a share of the device, so the share is named with it.
+        // Garbage collection works only on a share of the device, so the setting includes the share.
         native.push(Dimension::new([60, 80, 90].map(|percent| {
             format!(
                 "garbage_collection_threshold:0.{},per_process_memory_fraction:1.0",
@@ -185,7 +188,7 @@ fn torch(program: &Program, device: Device) -> Vec<Vec<Dimension>> {
     vec![native, vec![on, splits, rounding]]
 }
 
-/// Powers of two in MiB up to the largest request, where the setting stops having an effect.
+/// Returns powers of two in MiB up to the largest request. Above that, the setting has no effect.
 fn split_ladder(program: &Program) -> Vec<u64> {
     let largest = program
         .ops
@@ -211,7 +214,7 @@ fn millpond() -> Vec<Dimension> {
     ]
 }
 
-/// The defaults of a space, and every value of every dimension by itself.
+/// Returns the defaults of a space, and every value of every dimension alone.
 pub(super) fn one_at_a_time(dimensions: &[Dimension]) -> Vec<Point> {
     let base = Point::fixed(dimensions);
     let mut points = vec![base.clone()];
@@ -221,7 +224,7 @@ pub(super) fn one_at_a_time(dimensions: &[Dimension]) -> Vec<Point> {
     points
 }
 
-/// Every combination of the values that are left, each dimension also at its default.
+/// Returns every combination of the remaining values. Each dimension may also keep its default.
 pub(super) fn combinations(dimensions: &[Dimension]) -> Vec<Point> {
     let mut points = vec![Point::fixed(dimensions)];
     for dimension in dimensions.iter().filter(|d| !d.fixed) {

@@ -2,7 +2,8 @@ use super::*;
 use millpond_trace::{ReadOptions, read_bytes};
 use std::fmt::Write;
 
-/// Sizes that grow a little each step, which the native policy cannot reuse and expandable segments can.
+/// Returns a program whose sizes grow a little in each step. The native policy cannot reuse the blocks, and
+/// expandable segments can.
 fn growing() -> Trace {
     let mut csv = String::from("time_us,action,id,bytes,stream,tag\n");
     for step in 0..200u64 {

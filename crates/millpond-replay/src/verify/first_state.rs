@@ -1,17 +1,17 @@
-//! How large the blocks were that lived before a snapshot's history.
+//! Determines the sizes of the blocks that lived before a snapshot's history.
 //!
-//! A snapshot records what was *requested*, and for blocks that live to its end also the size of the
-//! block. For one that lived before the history and was freed within it, the block's size must be found
-//! out: a large block keeps what lay behind it when that was too little to be worth splitting off, up to
-//! 1 MiB. Two facts decide.
+//! A snapshot records the *requested* size of each block. Only for blocks that live to its end does it also
+//! record the size of the block. For a block that lived before the history and was freed within it, the size
+//! must be inferred. A large block keeps up to 1 MiB behind it that was too small to split off. Two facts
+//! determine the size.
 //!
-//! - Nothing that small stands free in the large pool. So a gap of up to 1 MiB behind a block is its own.
-//! - An allocation takes the front of a free block. So behind a larger gap, the first allocation into it
-//!   while the block still lives shows where the free part begins; what lies before is the block's own.
+//! - The large pool contains no free block that small. So a gap of up to 1 MiB behind a block belongs to it.
+//! - An allocation takes the front of a free block. So the first allocation into a larger gap, while the
+//!   block still lives, shows where the free part begins. The bytes before it belong to the block.
 //!
-//! Without the second, a free block seems larger than it was, best fit prefers another, and everything
-//! after that lies elsewhere: `gpt_medium_ctx512_training` is such a recording, where a block of 4 MiB
-//! kept 960 KiB and the free block behind it was as large as one in another segment.
+//! Without the second fact, a free block seems larger than it was, best fit prefers another one, and all
+//! later addresses differ. The recording `gpt_medium_ctx512_training` shows this: a block of 4 MiB kept 960
+//! KiB, and the free block behind it was as large as one in another segment.
 
 use crate::program::{BEFORE, OpKind, Program};
 use millpond_engine::TorchConf;
@@ -19,17 +19,17 @@ use millpond_engine::policies::TorchNative;
 use millpond_trace::{InitialBlock, InitialSegment, Trace};
 use std::collections::{BTreeMap, HashMap};
 
-/// The least that is split off in the large pool, in bytes.
+/// The smallest remainder that the large pool splits off, in bytes.
 const WORTH_SPLITTING: u64 = 1 << 20;
 
-/// One segment of the first state with its blocks: address, bytes of the block, bytes requested.
+/// One segment of the first state with its blocks as address, bytes of the block, and requested bytes.
 pub(super) struct SizedSegment<'a> {
     pub(super) segment: &'a InitialSegment,
     pub(super) blocks: &'a [InitialBlock],
     pub(super) sized: Vec<(u64, u64, u64)>,
 }
 
-/// The first state, every block with its size.
+/// Returns the first state with the size of every block.
 pub(super) fn first_state<'a>(
     trace: &'a Trace,
     program: &Program,
@@ -79,7 +79,7 @@ fn within<'a>(blocks: &'a [InitialBlock], segment: &InitialSegment) -> &'a [Init
     &blocks[first..last.max(first)]
 }
 
-/// Blocks behind which a larger gap begins: by the end of what was requested, who they are.
+/// Blocks in front of a larger gap, by the end of their requested bytes.
 #[derive(Default)]
 struct OpenGaps {
     by_end: BTreeMap<u64, (u32, (usize, usize))>,
@@ -93,7 +93,8 @@ impl OpenGaps {
         self.ends.insert(block.allocation, end);
     }
 
-    /// Walks the history: the place of each block that turned out to own more, and how much.
+    /// Walks the history. Returns the position of each block that owns more bytes than requested, and the
+    /// number of these bytes.
     fn resolve(mut self, program: &Program) -> Vec<((usize, usize), u64)> {
         let mut found = Vec::new();
         for op in program.ops.iter().filter(|op| op.event != BEFORE) {

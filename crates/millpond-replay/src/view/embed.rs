@@ -1,6 +1,6 @@
-//! The page with the recordings in it: one file that needs nothing else.
+//! Writes the page with the recordings in it, as one self-contained file.
 //!
-//! The glance stands before the table, so that it is painted while the table is still being read.
+//! The overview comes before the table, so that it is painted while the browser still reads the table.
 
 use super::page::{Served, write};
 use super::{MOST_EMBEDDED, WhatIf, WhatIfError, glance, stacks, told};
@@ -12,28 +12,29 @@ use millpond_trace::history::{History, HistoryError, Symbols};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
-/// A recording that is put into a page.
+/// A recording to put into a page.
 #[derive(Clone, Copy)]
 pub struct Embedded<'a> {
     /// Its name.
     pub name: &'a str,
     /// The recording.
     pub history: &'a History,
-    /// The glance at it.
+    /// The overview of it.
     pub overview: &'a Overview,
-    /// Names for its addresses.
+    /// Resolves its addresses to names.
     pub symbols: &'a dyn Symbols,
-    /// Policies it is replayed under.
+    /// The policies under which it is replayed.
     pub policies: &'a [String],
 }
 
-/// What a recording has become in a page.
+/// The size of each table in a page.
 type Sizes = Vec<TableSize>;
 
-/// Writes the page of some recordings as one file. Of each at most `most` blocks are told one by one, or a million.
+/// Writes the page of some recordings as one file. At most `most` blocks are listed one by one, by default a
+/// million. The recordings share this number equally.
 ///
 /// # Errors
-/// A recording cannot be walked any more, or those of `out`.
+/// Returns an error if a recording can no longer be read, or if writing to `out` fails.
 pub fn embed(
     recordings: &[Embedded<'_>],
     version: &str,
@@ -90,7 +91,8 @@ fn recording(
     Ok(size)
 }
 
-/// The recording under each of its policies; what cannot be replayed is told in the place of a line.
+/// Replays the recording under each of its policies. If it cannot be replayed, the error takes the place of
+/// the line.
 fn replayed<'a>(of: &Embedded<'a>) -> Result<Vec<(&'a str, Value)>, TableError> {
     if of.policies.is_empty() {
         return Ok(Vec::new());

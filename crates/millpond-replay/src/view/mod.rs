@@ -10,8 +10,9 @@
 //!               page.rs, assets/     one page for both: it asks a server for these, or carries them (`embed.rs`)
 //! ```
 //!
-//! The page holds the only engine for questions (`assets/table.js`, `assets/lens.js`, `assets/window.js`): a server answers none,
-//! it hands out the recording. So a file that was written to be sent to somebody can do all that the server's page does.
+//! The queries run in the page itself (`assets/table.js`, `assets/lens.js`, `assets/window.js`). A server
+//! only sends the recording and answers no queries. So a file that was written for somebody else can do
+//! everything that the server's page can.
 
 mod embed;
 mod page;
@@ -25,11 +26,11 @@ pub use replayed::{WhatIf, WhatIfError};
 pub use stacks::stacks;
 pub use told::{glance, open, told};
 
-/// Columns of the glance, at most: half as many at least.
+/// The most columns of the overview. It has at least half as many.
 const COLUMNS: usize = 1200;
 
-/// Blocks that a served page is given at most: about 60 bytes of memory each, with their two events.
+/// The most blocks that a served page receives. Each takes about 60 bytes of memory with its two events.
 pub const MOST_SERVED: u64 = 8_000_000;
 
-/// Blocks in a file at most: about ten bytes each.
+/// The most blocks in a file. Each takes about ten bytes.
 pub const MOST_EMBEDDED: u64 = 1_000_000;

@@ -1,7 +1,8 @@
-//! The page's frame: its text, its one script, its style, and the lock on the door.
+//! Writes the page's frame: its text, its one script, its style and the content security policy.
 //!
-//! Names in a recording are data. The frame holds the names of files, escaped; all else travels as JSON or as columns, and the script
-//! makes text of it, never markup. The policy lets nothing run but the script whose hash it names.
+//! Names in a recording are untrusted data. The frame contains the names of files, escaped. Everything else
+//! is sent as JSON or as columns, and the script turns it into text, never into markup. The content security
+//! policy allows only the script whose hash it names.
 
 use crate::page::encode::base64;
 use crate::page::html::LOGO;
@@ -53,18 +54,19 @@ const SCRIPT: &str = concat!(
     "})();\n",
 );
 
-/// What a served page is about.
+/// The contents of a served page.
 #[derive(Clone, Debug)]
 pub struct Served<'a> {
     /// Names of the recordings.
     pub names: &'a [String],
-    /// Name and version of the program.
+    /// Name and version of the program that serves the page.
     pub version: &'a str,
-    /// Policies under which the recordings are replayed from the beginning.
+    /// Policies under which the recordings are replayed from the start.
     pub policies: &'a [String],
 }
 
-/// The policy of a page: nothing runs or loads but what is its own. A served page may ask its server.
+/// Returns the content security policy of a page. Only the page's own content runs or loads. A served page
+/// may also connect to its server.
 #[must_use]
 pub fn policy(is_served: bool) -> String {
     let hash = |text: &str| base64(&Sha256::digest(text.as_bytes()));
@@ -76,7 +78,7 @@ pub fn policy(is_served: bool) -> String {
     )
 }
 
-/// The page that asks its server for the recordings.
+/// Returns the page that requests the recordings from its server.
 #[must_use]
 pub fn served(page: &Served<'_>) -> String {
     let mut out = Vec::new();
@@ -85,7 +87,7 @@ pub fn served(page: &Served<'_>) -> String {
     String::from_utf8(out).unwrap_or_default()
 }
 
-/// The page, with what `data` writes behind the script.
+/// Writes the page. `data` writes the part after the script.
 pub(super) fn write(
     page: &Served<'_>,
     is_served: bool,
@@ -118,7 +120,7 @@ pub(super) fn write(
         }
     )?;
     out.write_all(include_str!("assets/help.html").as_bytes())?;
-    // A server can replay under any.
+    // A server can replay under any policy.
     let known: Vec<&str> = if is_served {
         policies::names().collect()
     } else {

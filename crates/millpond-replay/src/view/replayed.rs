@@ -1,4 +1,5 @@
-//! What a recorded program would have taken from its devices under other policies, as lines over the recording.
+//! Computes the device memory that a recorded program would have taken under other policies, as lines over
+//! the recording.
 
 use super::told::tame;
 use crate::error::ReplayError;
@@ -11,14 +12,15 @@ use millpond_trace::export::{ExportError, ExportOptions, Traces, traces};
 use millpond_trace::history::History;
 use serde_json::{Value, json};
 
-/// Changes of a line at most; of one with more, the most in each of so many stretches is told.
+/// The most changes of a line. A longer line is divided into this many ranges, and only the maximum of each
+/// is kept.
 const MOST_CHANGES: usize = 1 << 16;
 
 /// A recording that cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WhatIfError {
-    /// It could not be drawn from its rows.
+    /// The calls could not be extracted from the recording.
     #[error(transparent)]
     Traces(#[from] ExportError),
     /// A policy cannot replay it.
@@ -26,37 +28,39 @@ pub enum WhatIfError {
     Replay(#[from] ReplayError),
 }
 
-/// A recording made ready to be replayed, all of it in memory.
+/// A recording prepared for replays. All of it is in memory.
 #[derive(Debug)]
 pub struct WhatIf {
     traces: Traces,
 }
 
-/// What is taken from all devices together, where it changes.
+/// The changes of the memory taken from all devices together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Line {
-    /// Times in nanoseconds since the recording began, and the bytes from then on.
+    /// Pairs of a time in nanoseconds since the recording began and the bytes from then on.
     changes: Vec<(u64, u64)>,
-    /// The most of it.
+    /// The largest value.
     peak: u64,
-    /// When the policy could not go on, if it could not.
+    /// The time at which the policy could not continue, if any.
     stopped: Option<u64>,
 }
 
 impl WhatIf {
-    /// Draws what allocators were asked for from a recording.
+    /// Extracts the calls to allocators from a recording.
     ///
     /// # Errors
-    /// It cannot be walked any more, or has no events of memory.
+    /// Returns an error if the recording can no longer be read, or if it has no memory events.
     pub fn new(history: &History) -> Result<Self, WhatIfError> {
         let traces = traces(history, "recording", &ExportOptions::default())?;
         Ok(Self { traces })
     }
 
-    /// Replays it under a policy, each device by itself and without a limit: the line of what is reserved, as JSON for the page.
+    /// Replays the recording under a policy, each device separately and without a limit. Returns the line of
+    /// reserved bytes as JSON for the page.
     ///
     /// # Errors
-    /// There is no such policy, or the recording holds more than [`MOST_HELD`](crate::MOST_HELD) at once.
+    /// Returns an error if the policy does not exist, or if the recording holds more than
+    /// [`MOST_HELD`](crate::MOST_HELD) at once.
     pub fn under(&self, policy: &str) -> Result<Value, WhatIfError> {
         let options = Options {
             policies: vec![policy.to_owned()],
@@ -66,7 +70,7 @@ impl WhatIf {
         let mut lines = Vec::new();
         for (trace, times) in self.traces.recording.traces.iter().zip(&self.traces.times) {
             let prepared = match Prepared::new(trace, &options) {
-                // A device of which only ranges are known.
+                // The recording contains only address ranges of this device.
                 Err(ReplayError::NothingToReplay { .. }) => continue,
                 other => other?,
             };
@@ -74,7 +78,7 @@ impl WhatIf {
             let (_, run) = prepared.run_on(policy, options.device.source(), &mut pen)?;
             let stop = run.stop.and_then(|stop| prepared.program().ops.get(stop.op));
             pen.line.stopped = stop.map(|op| pen.time(op));
-            // What is taken within one call and given back in it is in no change.
+            // The changes omit memory that is taken and released within one call.
             pen.line.peak = run.stats.reserved.peak;
             lines.push(pen.line);
         }
@@ -94,7 +98,8 @@ impl WhatIf {
     }
 }
 
-/// The sum of all devices' lines, up to where the first of them ends: a program of which one device is full stops.
+/// Returns the sum of the lines of all devices, up to the point where the first of them ends. A program stops
+/// when one device is full.
 fn together(mut lines: Vec<Line>) -> Line {
     if lines.len() == 1 {
         return lines.pop().unwrap_or_default();
@@ -108,7 +113,7 @@ fn together(mut lines: Vec<Line>) -> Line {
             .take_while(|(time, _)| stopped.is_none_or(|end| *time <= end));
         all.extend(before.map(|(time, bytes)| (*time, device, *bytes)));
     }
-    // Each device's changes stay in their order.
+    // The sort is stable, so the changes of each device keep their order.
     all.sort_by_key(|(time, ..)| *time);
     let mut now = vec![0; lines.len()];
     let (mut sum, mut peak) = (0u64, 0);
@@ -126,7 +131,8 @@ fn together(mut lines: Vec<Line>) -> Line {
     }
 }
 
-/// A line of at most so many changes, and whether it is less than the whole: of each stretch the most, from its beginning on.
+/// Returns a line of at most `most` changes, and whether it is coarser than the original. Each range is
+/// represented by its start and its largest value.
 fn thinned(changes: &[(u64, u64)], most: usize) -> (Vec<(u64, u64)>, bool) {
     let stretch = changes.len().div_ceil(most).max(1);
     let highest = |some: &[(u64, u64)]| {
@@ -136,7 +142,7 @@ fn thinned(changes: &[(u64, u64)], most: usize) -> (Vec<(u64, u64)>, bool) {
     (changes.chunks(stretch).map(highest).collect(), stretch > 1)
 }
 
-/// Draws what one device's policy has reserved.
+/// Records the reserved bytes of one device's policy.
 struct Pen<'a> {
     times: &'a [u64],
     line: Line,
@@ -150,7 +156,7 @@ impl<'a> Pen<'a> {
         }
     }
 
-    /// When a call was made; those before the recording at its beginning.
+    /// Returns the time of a call. Calls before the recording are at time 0.
     fn time(&self, op: &Op) -> u64 {
         self.times.get(op.event as usize).copied().unwrap_or(0)
     }
@@ -161,7 +167,7 @@ impl Observer for Pen<'_> {
         let reserved = engine.stats().reserved.current;
         let (latest, last) = self.line.changes.last().copied().unwrap_or_default();
         if last != reserved {
-            // Times of a recording may go back: its order is what counts.
+            // Times of a recording may go back, but its order is correct.
             self.line.changes.push((self.time(op).max(latest), reserved));
         }
     }

@@ -1,15 +1,16 @@
-//! The stacks of a recording with the names of their functions: looked up when somebody asks, not when it was recorded.
+//! Returns the stacks of a recording with function names. Names are resolved on request, not during
+//! recording.
 
 use hashbrown::HashMap;
 use millpond_trace::history::{Frame, History, Symbols};
 use serde_json::{Value, json};
 
-/// Stacks at most.
+/// The most stacks.
 const MOST_STACKS: usize = 1 << 16;
-/// Frames of all stacks together.
+/// The most frames of all stacks together.
 const MOST_FRAMES: usize = 1 << 21;
 
-/// Every frame once, and every stack as numbers of frames, the innermost first.
+/// Returns every frame once, and every stack as indices of frames, the innermost first.
 pub fn stacks(history: &History, symbols: &dyn Symbols) -> Value {
     let mut numbers: HashMap<Frame, usize, foldhash::fast::RandomState> = HashMap::default();
     let mut frames: Vec<Value> = Vec::new();

@@ -1,4 +1,4 @@
-//! What is told of a recording beside its blocks, as JSON for the page.
+//! Returns the facts about a recording other than its blocks, as JSON for the page.
 
 use super::COLUMNS;
 use crate::analysis::{self, AnalysisError, Overview, Window, missing, report};
@@ -7,22 +7,22 @@ use millpond_trace::history::{History, HistoryError, Symbols};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Steps that are told one by one.
+/// The most steps that are listed one by one.
 const MOST_STEPS: usize = 4096;
-/// The largest blocks at the peak.
+/// The number of largest blocks that are listed at the peak.
 const LARGEST: usize = 5;
-/// Numbers that a script can hold.
+/// The largest number that a script can represent exactly.
 const MOST_NUMBER: u64 = (1 << 53) - 1;
 
-/// Opens a recording with the glance that a page begins with.
+/// Opens a recording together with the overview that a page shows first.
 ///
 /// # Errors
-/// It cannot be read, or is no recording.
+/// Returns an error if the file cannot be read or is not a recording.
 pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<(History, Overview), HistoryError> {
     analysis::open(path, options, COLUMNS)
 }
 
-/// A glance at a recording as JSON.
+/// Returns the overview of a recording as JSON.
 #[must_use]
 pub fn glance(history: &History, overview: &Overview) -> Value {
     let mut value = serde_json::to_value(overview).unwrap_or_default();
@@ -31,10 +31,10 @@ pub fn glance(history: &History, overview: &Overview) -> Value {
     value
 }
 
-/// Findings, steps, figures and what is missing.
+/// Returns findings, steps, figures and a list of what is missing.
 ///
 /// # Errors
-/// The recording cannot be walked any more.
+/// Returns an error if the recording can no longer be read.
 pub fn told(history: &History, symbols: &dyn Symbols) -> Result<Value, AnalysisError> {
     let report = report(history, symbols, Window::ALL, LARGEST)?;
     let summary = &report.summary;
@@ -62,7 +62,7 @@ pub fn told(history: &History, symbols: &dyn Symbols) -> Result<Value, AnalysisE
     Ok(value)
 }
 
-/// Numbers that no script can hold become the largest that it can.
+/// Replaces numbers that no script can represent by the largest that it can.
 pub(super) fn tame(value: &mut Value) {
     match value {
         Value::Number(number) if number.as_u64().is_some_and(|number| number > MOST_NUMBER) => {

@@ -1,4 +1,4 @@
-//! Recordings made by running the engine itself, as PyTorch would write them down.
+//! Makes recordings with the engine itself, in the form in which PyTorch writes them.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use millpond_engine::policies::TorchNative;
@@ -43,19 +43,20 @@ pub(crate) fn event(action: Action, allocation: u32, bytes: u64, address: u64, s
     }
 }
 
-/// A program as (bytes, or none to free; which of those held, or the stream).
+/// A program as pairs: the bytes to allocate, or `None` to free; and the index of the held block, or the
+/// stream.
 pub(crate) type Step = (Option<u64>, usize);
 
 struct Held {
     block: Block,
-    /// Position in the recorder's list of everything it allocated.
+    /// Position in the recorder's list of all its allocations.
     number: usize,
 }
 
-/// Runs a program under PyTorch's policy and records its events from `cut` on, with the state before.
+/// Runs a program under PyTorch's policy. Records its events from `cut` on, with the state before.
 ///
-/// `sizes_known` says whether the blocks that lived before keep their size, as those do in a snapshot
-/// that live to its end.
+/// `sizes_known` says whether the blocks that lived before keep their size. In a snapshot, blocks that live
+/// to its end do.
 pub(crate) fn record(program: &[Step], cut: usize, sizes_known: bool) -> Trace {
     let conf = TorchConf::default();
     let mut engine = Engine::new(Box::new(TorchNative::new(&conf)), Simulated::new().with_log());
