@@ -1,5 +1,5 @@
-//! The table of all blocks of a recording, in parts that are made while the recording is walked: a reader that takes them one by one, such
-//! as the page of `view`, can answer any question about any window from them.
+//! Builds the table of all blocks of a recording, in parts that are produced while the recording is walked. A
+//! reader that collects them, such as the page of `view`, can answer any question about any window from them.
 //!
 //! ```text
 //!   events    births and ends, in order      who, time; in the place of a birth the next block is meant
@@ -8,9 +8,10 @@
 //!   samples   reserved, unexplained, parked  where they change
 //! ```
 //!
-//! A part is sections, each a column of varints; the first is text, as JSON. What it takes to make them does not grow with the
-//! recording: the blocks that live, and the origins there are. Blocks that are not told one by one are one sum, told at each event.
-//! Numbers beyond 2^52 are told as that: a script can hold their differences of either sign.
+//! A part consists of sections, each a column of varints. The first section is text, as JSON. The memory
+//! needed does not grow with the recording, only with the number of live blocks and of origins. Blocks that
+//! are not listed one by one are represented by one sum, given at each event. Numbers beyond 2^52 are
+//! replaced by that limit, so that a script can hold their differences of either sign.
 
 use super::groups::{By, COUNT, Groups, Lines};
 use super::ledger::{Block, Ledger, Parked, Watch, walk};
@@ -22,49 +23,49 @@ use millpond_trace::recording::{Gauge, Kind, Row};
 use serde_json::{Value, json};
 use std::io;
 
-/// Events in a part.
+/// The most events in a part.
 const PART: u64 = 1 << 16;
-/// Samples in a part.
+/// The most samples in a part.
 const SAMPLES: u64 = 1 << 16;
-/// Marks, refusals and losses that are told one by one.
+/// The most marks, refusals and losses that are listed one by one.
 const MOST_NOTES: u64 = 20_000;
-/// What a script's numbers hold, and twice their difference too.
+/// The largest number that is written. A script can also hold twice a difference of such numbers.
 const MOST_NUMBER: u64 = (1 << 52) - 1;
-/// Threads of which the last event is remembered.
+/// The most threads whose last event is remembered.
 const THREADS: usize = 1 << 16;
-/// Text of one part: names beyond it are cut.
+/// The most text of one part, in bytes. Names beyond it are cut.
 const MOST_TEXT: usize = 32 << 20;
 
-/// What became of the table.
+/// The size of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableSize {
-    /// Blocks told one by one.
+    /// The number of blocks that are listed one by one.
     pub blocks: u64,
-    /// Their births and ends.
+    /// The number of their births and ends.
     pub events: u64,
-    /// Blocks that are only in the sum.
+    /// The number of blocks that are only in the sum.
     pub others: u64,
 }
 
-/// Why a table was not told to its end.
+/// The reason why a table was not completed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// The recording cannot be walked any more.
+    /// The recording can no longer be read.
     #[error(transparent)]
     History(#[from] HistoryError),
-    /// Whoever takes the parts does not take them any more.
+    /// The receiver of the parts returned an error.
     #[error("the table of blocks is not taken any further: {0}")]
     Taker(#[from] io::Error),
 }
 
-/// A part of a table: its sections.
+/// The sections of one part of a table.
 pub type Part = Vec<Vec<u8>>;
 
-/// Makes the table of a recording's blocks, and gives each part to `take`.
+/// Builds the table of a recording's blocks, and passes each part to `take`.
 ///
 /// # Errors
-/// The recording cannot be walked any more, or `take` fails.
+/// Returns an error if the recording can no longer be read, or if `take` fails.
 pub fn blocks(
     history: &History,
     symbols: &dyn Symbols,
@@ -97,7 +98,7 @@ pub fn blocks(
     }
 }
 
-/// What many blocks share.
+/// Properties that many blocks share.
 type Origin = [u32; 5];
 
 struct Table<'t> {
@@ -106,21 +107,22 @@ struct Table<'t> {
     failed: Option<io::Error>,
     size: TableSize,
     part: Making,
-    /// Where a block that lives is in the table, by its number; nothing where all are told, for then it is its number.
+    /// The position of a live block in the table, by its number. Empty if all blocks are listed, because then
+    /// the position is the number.
     places: Map<u64, u64>,
-    /// The last event of each thread, where that was an allocation.
+    /// The last event of each thread, if it was an allocation.
     last: Map<u32, u64>,
     origins: Map<Origin, u64>,
-    /// Names of groups that were told.
+    /// The number of group names that were already written.
     told_names: [usize; COUNT],
     told_tags: Map<u32, ()>,
-    /// Bytes of blocks that are not told one by one.
+    /// Bytes of blocks that are not listed one by one.
     rest: u128,
     notes: u64,
     samples: Samples,
 }
 
-/// What was told last of each figure.
+/// The last written value of each figure.
 #[derive(Default)]
 struct Samples {
     reserved: Option<u64>,
@@ -128,7 +130,7 @@ struct Samples {
     parked: u64,
 }
 
-/// A part as it is made.
+/// A part that is being built.
 #[derive(Default)]
 struct Making {
     events: u64,
@@ -141,9 +143,9 @@ struct Making {
     addresses: Column,
     origins: Column,
     new_origins: Column,
-    /// Blocks that are older than their birth in the table, or were never handed out in the recording.
+    /// Blocks that are older than their birth in the table, or that were never allocated in the recording.
     older: Column,
-    /// The change of the sum of other blocks, and how many of them were born.
+    /// The change of the sum of other blocks, and the number of them that were born.
     rest: Column,
     samples: [Column; 3],
     sampled: u64,
@@ -152,7 +154,7 @@ struct Making {
     now: Now,
 }
 
-/// What differences are told from; goes on from part to part.
+/// The values from which differences are computed. They continue from part to part.
 #[derive(Clone, Copy, Default)]
 struct Now {
     time: u64,
@@ -161,13 +163,13 @@ struct Now {
     births: u64,
 }
 
-/// What ended a block.
+/// The reason for the end of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Freed = 0,
-    /// Freed as the very next thing its thread did with memory.
+    /// Freed by the next memory event of the thread that allocated it.
     AtOnce = 1,
-    /// A keyframe does not name it any more.
+    /// A keyframe no longer names the block.
     Vanished = 2,
 }
 
@@ -176,7 +178,8 @@ fn capped(number: u64) -> u64 {
 }
 
 impl Table<'_> {
-    /// An event of a block that is told: 0 for a birth, else what ended which block, counted back from the newest.
+    /// Writes an event of a listed block. `who` is 0 for a birth. Otherwise it encodes the fate and the
+    /// block, counted back from the newest.
     fn event(&mut self, ledger: &Ledger<'_>, who: u64) {
         let time = capped(ledger.time);
         let part = &mut self.part;
@@ -238,7 +241,8 @@ impl Table<'_> {
         self.event(ledger, 1 + back * 3 + fate as u64);
     }
 
-    /// Where a block is in the table, for the last time; none if it is not told.
+    /// Returns the position of a block in the table and forgets it. Returns `None` if the block is not
+    /// listed.
     fn place(&mut self, block: &Block) -> Option<u64> {
         if self.keeping == Keeping::ALL {
             return Some(block.number);
@@ -255,7 +259,7 @@ impl Table<'_> {
         }
     }
 
-    /// A figure from here on: how many events of this part were before, and when.
+    /// Writes the new value of a figure, with its time and the number of earlier events in this part.
     fn sample(&mut self, which: usize, time: u64, value: u64) {
         let column = &mut self.part.samples[which];
         column.put(self.part.events);

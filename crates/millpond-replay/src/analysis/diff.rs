@@ -1,4 +1,4 @@
-//! Two recordings, or two moments of one, side by side. Groups are matched by their names.
+//! Compares two recordings, or two moments of one. Groups are matched by their names.
 
 use super::groups::By;
 use super::held::{Held, Sum};
@@ -6,62 +6,62 @@ use super::summary::Summary;
 use super::{Map, shown};
 use serde::Serialize;
 
-/// A figure of both.
+/// A figure of both recordings.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Measure {
-    /// What it is.
+    /// The name of the figure.
     pub name: &'static str,
-    /// Of the first; none where nothing tells.
+    /// The value in the first recording. `None` if it is not recorded.
     pub before: Option<f64>,
-    /// Of the second.
+    /// The value in the second recording.
     pub after: Option<f64>,
     /// Whether it counts bytes.
     pub is_bytes: bool,
 }
 
-/// A group in both.
+/// A group in both recordings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
     /// Its name.
     pub name: String,
-    /// What it holds in the first.
+    /// The bytes and blocks that the group holds in the first.
     pub before: Sum,
-    /// In the second.
+    /// The bytes and blocks that the group holds in the second.
     pub after: Sum,
 }
 
 impl Change {
-    /// By how many bytes it differs.
+    /// Returns the absolute difference in bytes.
     #[must_use]
     pub fn difference(&self) -> u64 {
         shown(self.after.bytes.abs_diff(self.before.bytes))
     }
 
-    /// Whether the second holds more.
+    /// Returns whether the second holds more.
     #[must_use]
     pub fn is_more(&self) -> bool {
         self.after.bytes > self.before.bytes
     }
 }
 
-/// Two of them side by side.
+/// The differences between two recordings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Diff {
-    /// Figures of the whole.
+    /// Figures of the whole windows.
     pub measures: Vec<Measure>,
-    /// What is held at the moment, all together.
+    /// The total held at the moment.
     pub total: Change,
-    /// The groups that differ most, the largest difference first.
+    /// The groups that differ most, with the largest difference first.
     pub groups: Vec<Change>,
-    /// The others that differ, together.
+    /// The sum of the other groups that differ.
     pub rest: Change,
-    /// How many these are.
+    /// The number of these other groups.
     pub rest_groups: u64,
-    /// Groups that hold the same bytes in both.
+    /// The number of groups that hold the same bytes in both.
     pub unchanged: u64,
 }
 
-/// Two moments side by side, with the figures of the windows they are of, and the `most` groups that differ most.
+/// Compares two moments and the figures of their windows. Lists the `most` groups that differ most.
 #[must_use]
 pub fn diff(windows: [&Summary; 2], moments: [&Held; 2], by: By, most: usize) -> Diff {
     let mut changes: Map<&str, Change> = Map::default();
@@ -108,7 +108,7 @@ pub fn diff(windows: [&Summary; 2], moments: [&Held; 2], by: By, most: usize) ->
     }
 }
 
-/// The figures of a window by the names that [gates](super::Gate) have for them.
+/// A figure of a window: the name that [gates](super::Gate) use, whether it counts bytes, and its value.
 pub(super) type Figure = (&'static str, bool, fn(&Summary) -> Option<f64>);
 
 pub(super) const FIGURES: [Figure; 9] = [
@@ -127,7 +127,7 @@ pub(super) const FIGURES: [Figure; 9] = [
 
 fn measures([before, after]: [&Summary; 2]) -> Vec<Measure> {
     let measure = |(name, is_bytes, of): Figure| {
-        // The state at one moment has no figures for the time before.
+        // The state at one moment has no figures for the time before it.
         let told = |summary: &Summary| of(summary).filter(|_| !summary.state_only || name == "end");
         Measure {
             name,

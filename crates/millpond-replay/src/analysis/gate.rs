@@ -1,4 +1,4 @@
-//! Conditions that a comparison must not meet: `peak>+2%`, `peak>24GiB`, `leaks>0`.
+//! Conditions under which a comparison fails: `peak>+2%`, `peak>24GiB`, `leaks>0`.
 
 use super::diff::{Diff, FIGURES, Measure};
 use millpond_engine::parse_size;
@@ -7,8 +7,9 @@ use std::str::FromStr;
 
 /// A condition on one figure of two recordings, under which a comparison fails.
 ///
-/// `NAME>VALUE` looks at the second recording alone; `NAME>+VALUE` at how much more the second has than the first, in
-/// bytes, in number, or in per cent of the first. Fragmentation is a share: it and its difference are in per cent.
+/// `NAME>VALUE` compares the second recording alone. `NAME>+VALUE` compares the increase from the first to
+/// the second, in bytes, in number, or in per cent of the first. Fragmentation is a share. So it and its
+/// difference are in per cent.
 ///
 /// ```
 /// use millpond_replay::analysis::Gate;
@@ -26,42 +27,42 @@ pub struct Gate {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Limit {
-    /// The second is more than this.
+    /// The second value is greater than this.
     Absolute(f64),
-    /// It has more than the first by more than this.
+    /// The increase is greater than this.
     More(f64),
-    /// By more than this share of the first.
+    /// The increase is greater than this share of the first value.
     MoreShare(f64),
 }
 
-/// A text that is no condition.
+/// A text that is not a valid condition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GateError {
-    /// It has no comparison.
+    /// The text has no comparison.
     #[error(
         "'{text}' is no condition: write a figure, '>' and a limit, such as peak>+2%, peak>24GiB or leaks>0"
     )]
     Shape {
-        /// What was read.
+        /// The text that was read.
         text: String,
     },
-    /// No such figure.
+    /// The figure is unknown.
     #[error("'{name}' is no figure; there are {known}")]
     UnknownFigure {
-        /// What was read.
+        /// The name that was read.
         name: String,
-        /// Those there are.
+        /// The known figures.
         known: String,
     },
-    /// The limit is no number that this figure can be held against.
+    /// The limit cannot be compared with this figure.
     #[error("'{limit}' is no limit for {figure}: {expected}")]
     Limit {
-        /// What was read.
+        /// The limit that was read.
         limit: String,
         /// The figure.
         figure: &'static str,
-        /// What could be written.
+        /// The valid forms.
         expected: &'static str,
     },
 }
@@ -132,7 +133,7 @@ fn parse_limit(figure: usize, text: &str) -> Result<Limit, GateError> {
     })
 }
 
-/// A number as people write it: digits and a point, no sign, no exponent.
+/// Parses a plain decimal number: digits and a point, without sign or exponent.
 fn decimal(text: &str) -> Option<f64> {
     let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     text.parse().ok().filter(|_| plain)
@@ -144,26 +145,26 @@ impl fmt::Display for Gate {
     }
 }
 
-/// What a condition came to.
+/// The result of a condition.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
-    /// It is not met.
+    /// The condition is not met.
     Passes(Measure),
-    /// It is met: the comparison fails.
+    /// The condition is met, so the comparison fails.
     Fails(Measure),
-    /// One of the recordings does not tell of the figure.
+    /// One of the recordings does not contain the figure.
     Unknown(Measure),
 }
 
 impl Gate {
-    /// Holds the condition against a comparison.
+    /// Evaluates the condition on a comparison.
     #[must_use]
     pub fn judge(&self, diff: &Diff) -> Verdict {
         let measure = diff.measures[self.figure];
         let met = match (self.limit, measure.before, measure.after) {
             (Limit::Absolute(limit), _, Some(after)) => after > limit,
             (Limit::More(limit), Some(before), Some(after)) => after - before > limit,
-            // From nothing, anything is more than any share.
+            // If the first value is 0, any increase is greater than any share of it.
             (Limit::MoreShare(limit), Some(before), Some(after)) => after - before > before * limit,
             _ => return Verdict::Unknown(measure),
         };

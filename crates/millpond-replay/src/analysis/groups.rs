@@ -1,6 +1,7 @@
-//! What blocks are grouped by, and what each group is called.
+//! Groups blocks, and names each group.
 //!
-//! Groups are names, not numbers: two numbers of the same name are one group, so that two recordings can be held side by side.
+//! Groups are identified by names, not by numbers. Two numbers with the same name form one group, so that two
+//! recordings can be compared.
 
 use super::Map;
 use crate::tags::{frames, tag_group};
@@ -8,14 +9,14 @@ use millpond_trace::history::{Definitions, Frame, Pool, Symbols};
 use millpond_trace::recording::Row;
 use serde::Serialize;
 
-/// What blocks are grouped by.
+/// The property by which blocks are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[repr(usize)]
 pub enum By {
-    /// What they are for; module paths that differ in numbers only are one.
+    /// The purpose of the block. Module paths that differ only in numbers form one group.
     Tag,
-    /// The program's innermost function on the stack of the allocation.
+    /// The innermost function of the program on the stack of the allocation.
     Site,
     /// The pool.
     Pool,
@@ -28,7 +29,7 @@ pub enum By {
 }
 
 impl By {
-    /// All of them.
+    /// All properties.
     pub const ALL: [Self; COUNT] = [
         Self::Tag,
         Self::Site,
@@ -38,7 +39,7 @@ impl By {
         Self::Kind,
     ];
 
-    /// Its name.
+    /// Returns the name of the property.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -52,24 +53,25 @@ impl By {
     }
 }
 
-/// How many ways there are to group.
+/// The number of properties.
 pub(super) const COUNT: usize = 6;
 
-/// Whether names of sites have lines of code, which move from one version of a program to the next.
+/// Whether names of sites contain line numbers, which change from one version of a program to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lines {
-    /// They do.
+    /// Names contain line numbers.
     #[default]
     Told,
-    /// They do not, so that two versions have the same names.
+    /// Names do not contain line numbers, so that two versions have the same names.
     LeftOut,
 }
 
-/// Groups of one way; more names than this become one group, so that a hostile file cannot make tables without end.
+/// The most groups of one property. Further names form one group, so that a hostile file cannot make tables
+/// grow without limit.
 const MOST: usize = 1 << 18;
 const BEYOND: &str = "(more groups than are told apart)";
 
-/// Group numbers of blocks, made as blocks come.
+/// Assigns group numbers to blocks as they appear.
 pub(super) struct Groups<'a> {
     definitions: &'a Definitions,
     symbols: &'a dyn Symbols,
@@ -77,22 +79,22 @@ pub(super) struct Groups<'a> {
     ways: [Names; COUNT],
 }
 
-/// The groups of one way.
+/// The groups of one property.
 #[derive(Default)]
 pub(super) struct Names {
-    /// By what numbers in rows say, small ones.
+    /// Groups by small row numbers.
     near: Vec<u32>,
-    /// The others.
+    /// Groups by all other row numbers.
     far: Map<u64, u32>,
     by_name: Map<String, u32>,
     names: Vec<String>,
 }
 
-/// What a row says of the group that it belongs to.
+/// Returns the number in a row that determines its group.
 fn key(by: By, row: &Row) -> u64 {
     match by {
         By::Tag => u64::from(row.tag),
-        // Recordings of stacks that came as text have them in the tag.
+        // Recordings whose stacks are text have them in the tag.
         By::Site if row.stack == 0 => u64::from(row.tag),
         By::Site => u64::from(row.stack) << 32,
         By::Pool | By::Kind => u64::from(row.pool),
@@ -105,8 +107,8 @@ const UNKNOWN: u32 = u32::MAX;
 const NEAR: u64 = 1 << 16;
 
 impl Names {
-    /// The group of a row of a recording whose definitions are still coming in. A free has its allocation's tag and pool, so by these
-    /// both have the same.
+    /// Returns the group of a row in a recording whose definitions are still being read. A free has the tag
+    /// and the pool of its allocation, so both get the same group by these properties.
     pub(super) fn of(&mut self, by: By, row: &Row, definitions: &Definitions) -> u32 {
         let key = key(by, row);
         match self.known(key) {
@@ -118,7 +120,7 @@ impl Names {
         }
     }
 
-    /// What they are called, in the order of their numbers.
+    /// Returns the names of the groups, in the order of their numbers.
     pub(super) fn names(&self) -> &[String] {
         &self.names
     }
@@ -165,7 +167,7 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// The groups of an allocation, by [`By`].
+    /// Returns the groups of an allocation, indexed by [`By`].
     pub(super) fn of(&mut self, row: &Row) -> [u32; COUNT] {
         By::ALL.map(|by| self.one(by, row))
     }
@@ -180,28 +182,28 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// What the groups of one way are called, in the order of their numbers.
+    /// Returns the names of the groups of one property, in the order of their numbers.
     pub(super) fn names(&self, by: By) -> &[String] {
         self.ways[by as usize].names()
     }
 
-    /// What the numbers in rows mean.
+    /// Returns the definitions of the numbers in rows.
     pub(super) fn definitions(&self) -> &'a Definitions {
         self.definitions
     }
 
-    /// What a group is called.
+    /// Returns the name of a group.
     pub(super) fn name(&self, by: By, group: u32) -> &str {
         let names = &self.ways[by as usize].names;
         names.get(group as usize).map_or("", String::as_str)
     }
 
-    /// The device of a pool; -1 for the host's memory and where it is not known.
+    /// Returns the device of a pool, or -1 for host memory and unknown pools.
     pub(super) fn device(&self, pool: u32) -> i32 {
         self.definitions.pool(pool).map_or(-1, |pool| pool.device)
     }
 
-    /// Whether a pool's memory is pinned.
+    /// Returns whether the memory of a pool is pinned.
     pub(super) fn is_pinned(&self, pool: u32) -> bool {
         self.definitions
             .pool(pool)
@@ -235,7 +237,7 @@ impl<'a> Groups<'a> {
         let tag = self.definitions.tag(row.tag);
         let stack = tag.rsplit(';').next().unwrap_or(tag);
         match frames(stack).find(|frame| !frame.is_empty()) {
-            // A tag that is a name and no stack.
+            // The tag is a name and not a stack.
             Some(frame) if frame.contains(':') => self.bare(frame),
             _ => "(no stack recorded)".to_owned(),
         }
@@ -250,7 +252,8 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// A frame of a stack that came as text, `file:function:line`, without its line where lines are left out.
+    /// Returns a frame of a textual stack, `file:function:line`, without its line number if line numbers are
+    /// left out.
     fn bare(&self, name: &str) -> String {
         let cut = match name.rsplit_once(':') {
             Some((before, line)) if self.lines == Lines::LeftOut && before.contains(':') => {
@@ -262,7 +265,7 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Functions of allocators and of Rust's own collections.
+/// Path prefixes of functions of allocators and of Rust's own collections.
 const MACHINERY: [&str; 8] = [
     "millpond::",
     "alloc::",
@@ -273,11 +276,12 @@ const MACHINERY: [&str; 8] = [
     "__rdl",
     "__rg",
 ];
-/// The packages of those, beside the standard library.
+/// The packages of these functions, except the standard library.
 const PACKAGES: [&str; 3] = ["millpond", "millpond-engine", "hashbrown"];
 
-/// Whether a frame is of allocators or of Rust's own collections, and not of the program. In a program with line tables only, functions
-/// that were inlined have names without a path: they are told by their files.
+/// Returns whether a frame belongs to an allocator or to Rust's own collections, and not to the program. If a
+/// program has only line tables, inlined functions have names without a path. These are recognised by their
+/// files.
 fn is_machinery(frame: &Frame) -> bool {
     let name = frame.function.trim_start_matches('<');
     let path = name.split('<').next().unwrap_or_default();
@@ -300,7 +304,7 @@ fn is_machinery_file(file: &str) -> bool {
     })
 }
 
-/// The name of a pool for people: its own, and where its memory is.
+/// Returns the display name of a pool: its own name, and the location of its memory.
 pub(super) fn pool_name(number: u32, pool: Option<&Pool>) -> String {
     match pool {
         None if number == 0 => "(no pool recorded)".to_owned(),
@@ -312,7 +316,7 @@ pub(super) fn pool_name(number: u32, pool: Option<&Pool>) -> String {
     }
 }
 
-/// The kind of a pool's memory, and the device it is on.
+/// Returns the kind of a pool's memory, and its device.
 pub(super) fn kind_name(pool: Option<&Pool>) -> String {
     match pool {
         None => "(kind not recorded)".to_owned(),

@@ -1,19 +1,19 @@
-//! What is held at a moment, by group: the largest, and an honest rest.
+//! The blocks that are held at a moment, by group: the largest groups, and the exact sum of the rest.
 
 use super::groups::{By, COUNT};
 use super::shown;
 use serde::{Serialize, Serializer};
 
-/// Bytes of blocks, and how many they are.
+/// The bytes and the number of some blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sum {
     /// Bytes of the blocks.
     #[serde(serialize_with = "as_shown")]
     pub bytes: u128,
-    /// Bytes asked for in them.
+    /// Bytes requested for these blocks.
     #[serde(serialize_with = "as_shown")]
     pub requested: u128,
-    /// How many.
+    /// The number of blocks.
     pub blocks: u64,
 }
 
@@ -34,7 +34,7 @@ impl Sum {
         self.blocks = self.blocks.saturating_sub(1);
     }
 
-    /// Two of them.
+    /// Returns the sum of both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -44,77 +44,78 @@ impl Sum {
         }
     }
 
-    /// Bytes, as they are shown.
+    /// Returns the bytes, limited to 64 bits.
     #[must_use]
     pub fn shown(&self) -> u64 {
         shown(self.bytes)
     }
 
-    /// Bytes asked for, as they are shown.
+    /// Returns the requested bytes, limited to 64 bits.
     #[must_use]
     pub fn shown_requested(&self) -> u64 {
         shown(self.requested)
     }
 }
 
-/// A group, and what belongs to it.
+/// A group and its blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Group {
     /// Its name.
     pub name: String,
-    /// What it holds.
+    /// The bytes and blocks that it holds.
     #[serde(flatten)]
     pub sum: Sum,
-    /// When the oldest of its blocks was handed out; none without blocks, and where that was not kept.
+    /// The time at which the oldest of its blocks was allocated. `None` if it has no blocks or the time was
+    /// not kept.
     pub oldest: Option<u64>,
 }
 
-/// A block that is held.
+/// A held block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HeldBlock {
     /// Its bytes.
     pub bytes: u64,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub requested: u64,
-    /// Where it is; 0 where that was not recorded.
+    /// Its address, or 0 if it was not recorded.
     pub address: u64,
-    /// When it was handed out.
+    /// The time at which it was allocated.
     pub since: u64,
-    /// What it is for.
+    /// The tag of the block.
     pub tag: String,
-    /// Which function asked for it.
+    /// The function that allocated it.
     pub site: String,
     /// The pool it is in.
     pub pool: String,
 }
 
-/// What is held at a moment.
+/// The blocks that are held at a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Held {
-    /// When, in nanoseconds since the recording began.
+    /// The moment, in nanoseconds since the recording began.
     pub time: u64,
-    /// All of it.
+    /// The sum of all held blocks.
     #[serde(flatten)]
     pub sum: Sum,
-    /// Bytes of blocks that were given back and wait for streams.
+    /// Bytes of freed blocks that wait for streams.
     pub parked_bytes: u64,
-    /// Bytes that pools have taken from their sources; none where nothing tells.
+    /// Bytes that pools have taken from their sources. `None` if they are not recorded.
     pub reserved_bytes: Option<u64>,
     /// The largest blocks, the largest first.
     pub largest: Vec<HeldBlock>,
-    /// By group: those that hold anything, in no order.
+    /// The groups that hold anything, in no order.
     #[serde(skip)]
     pub groups: [Vec<Group>; COUNT],
 }
 
 impl Held {
-    /// The groups of one way to group, those that hold anything, in no order.
+    /// Returns the groups of one property that hold anything, in no order.
     #[must_use]
     pub fn by(&self, by: By) -> &[Group] {
         &self.groups[by as usize]
     }
 
-    /// The share of reserved bytes that no caller has; none where nothing tells what is reserved.
+    /// Returns the share of reserved bytes that no block holds. `None` if reserved bytes are not recorded.
     #[must_use]
     pub fn fragmentation(&self) -> Option<f64> {
         let reserved = self.reserved_bytes.filter(|bytes| *bytes > 0)?;
@@ -123,18 +124,19 @@ impl Held {
     }
 }
 
-/// The groups that hold most, and the others as one.
+/// The groups that hold most, and the sum of the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Top {
-    /// The largest, the largest first.
+    /// The largest groups, the largest first.
     pub rows: Vec<Group>,
-    /// All others together.
+    /// The sum of all other groups.
     pub rest: Sum,
-    /// How many others there are.
+    /// The number of other groups.
     pub rest_groups: u64,
 }
 
-/// The `most` largest of groups by bytes, then by number of blocks, then by name; groups of nothing are left out.
+/// Returns the `most` largest groups by bytes, then by number of blocks, then by name. Empty groups are left
+/// out.
 #[must_use]
 pub fn top(groups: &[Group], most: usize) -> Top {
     let mut rows: Vec<&Group> = groups.iter().filter(|group| group.sum.blocks > 0).collect();

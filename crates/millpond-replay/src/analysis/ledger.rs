@@ -1,7 +1,8 @@
-//! Rows as blocks that open and close, and what pools have taken from their sources.
+//! Turns rows into blocks that open and close, and into the bytes that pools have taken from their sources.
 //!
-//! Keyframes say what lives, whatever was lost before: blocks that they do not name are closed, and those that nobody knew are
-//! opened, once the keyframe is whole. While it is read nothing changes, so no sum ever shows half of one.
+//! A keyframe lists the live blocks, whatever was lost before. Once it is complete, blocks that it does not
+//! name are closed, and blocks that were unknown are opened. Nothing changes while it is read, so no sum
+//! includes half a keyframe.
 
 use super::groups::{COUNT, Groups};
 use super::{Map, Window};
@@ -9,17 +10,18 @@ use millpond_trace::history::{Flow, History, HistoryError, Start};
 use millpond_trace::recording::{Gauge, Kind, Row};
 use std::ops::Range;
 
-/// The bytes that a live block takes: an entry here and one in the tables of the observers, and as much again while the tables grow.
+/// The memory that a live block takes, in bytes: an entry here and one in the tables of the observers, and as
+/// much again while the tables grow.
 const LIVING: u64 = 2 * size_of::<(u64, Block)>() as u64 + 64;
 
-/// The bytes that a pool takes, counted in the same way.
+/// The memory that a pool takes, in bytes, counted in the same way.
 const POOL: u64 = 2 * size_of::<(u32, PoolState)>() as u64;
 
-/// A block in callers' hands.
+/// A block that a caller holds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     pub(super) id: u64,
-    /// When it was handed out.
+    /// The time at which it was allocated.
     pub(super) time: u64,
     pub(super) address: u64,
     pub(super) requested: u64,
@@ -29,74 +31,75 @@ pub(super) struct Block {
     pub(super) thread: u32,
     pub(super) tag: u32,
     pub(super) stack: u32,
-    /// The row that told of it.
+    /// The number of the row that introduced it.
     pub(super) order: u64,
-    /// How many blocks were opened before it.
+    /// The number of blocks that were opened before it.
     pub(super) number: u64,
     pub(super) groups: [u32; COUNT],
     /// The last keyframe that named it.
     keyframe: u64,
-    /// Whether an allocation in the recording told of it, and not a keyframe or what was there before.
+    /// Whether an allocation in the recording introduced it, and not a keyframe or the state before the
+    /// recording.
     pub(super) is_event: bool,
 }
 
-/// What is done with each change in a window.
+/// Observes each change in a window.
 pub(super) trait Watch {
-    /// The window begins: what lives by now was there before.
+    /// Called when the window begins. Blocks that live now lived before it.
     fn begins(&mut self, _ledger: &Ledger<'_>) {}
-    /// A block came to be.
+    /// Called when a block appears.
     fn opened(&mut self, _ledger: &Ledger<'_>, _block: &Block) {}
-    /// A block is no more. `by` is the free, where there is one.
+    /// Called when a block ends. `by` is the free, if there is one.
     fn closed(&mut self, _ledger: &Ledger<'_>, _block: &Block, _by: Option<&Row>) {}
-    /// Streams have passed the last use of a block that was given back before.
+    /// Called when streams have passed the last use of a block that was freed before.
     fn passed(&mut self, _ledger: &Ledger<'_>, _block: &Parked, _by: &Row) {}
-    /// Any row, after what it changes.
+    /// Called for each row, after its changes.
     fn row(&mut self, _ledger: &Ledger<'_>, _row: &Row, _text: Option<&str>) {}
-    /// Whether there is any use in going on.
+    /// Returns whether the walk should continue.
     fn goes_on(&self) -> bool {
         true
     }
 }
 
-/// A block that was given back while streams still used it.
+/// A block that was freed while streams still used it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parked {
     pub(super) block: Block,
     pub(super) since: u64,
 }
 
-/// What a pool holds.
+/// The memory of a pool.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PoolState {
     pub(super) requested: u128,
     pub(super) bytes: u128,
     pub(super) parked: u128,
-    /// None where nothing tells.
+    /// `None` if it is not recorded.
     pub(super) reserved: Option<u128>,
     pub(super) hits: Option<u64>,
     pub(super) allocations: Option<u64>,
 }
 
-/// What lives by now.
+/// The current state.
 pub(super) struct Ledger<'a> {
     pub(super) groups: Groups<'a>,
     pub(super) live: Map<u64, Block>,
     pub(super) parked: Map<u64, Parked>,
     pub(super) pools: Map<u32, PoolState>,
-    /// Of each device, what is in anybody's use.
+    /// Bytes of each device that any process uses.
     pub(super) devices: Map<u32, u64>,
     pub(super) requested: u128,
     pub(super) bytes: u128,
     pub(super) parked_bytes: u128,
-    /// Of all pools together; none where nothing tells.
+    /// The sum of all pools. `None` if it is not recorded.
     pub(super) reserved: Option<u128>,
-    /// Rows so far.
+    /// The number of rows so far.
     pub(super) order: u64,
     /// The latest time so far.
     pub(super) time: u64,
-    /// Frees of blocks that nobody knew.
+    /// The number of frees of unknown blocks.
     pub(super) unknown_frees: u64,
-    /// Blocks that were opened so far.
+    /// The number of blocks that were opened so far.
     pub(super) opened: u64,
     older: &'a [Range<u64>],
     keyframe: Keyframe,
@@ -104,7 +107,7 @@ pub(super) struct Ledger<'a> {
 
 #[derive(Default)]
 struct Keyframe {
-    /// Of this one, from 1.
+    /// The number of this keyframe, from 1.
     number: u64,
     open: bool,
     named: u64,
@@ -140,7 +143,7 @@ impl<'a> Ledger<'a> {
         LIVING * blocks as u64 + POOL * (self.pools.len() + self.devices.len()) as u64
     }
 
-    /// Takes in a row.
+    /// Applies a row.
     fn note(&mut self, row: &Row, text: Option<&str>, watch: &mut dyn Watch) {
         if row.kind == Kind::Live {
             self.name(row);
@@ -278,7 +281,8 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// Bytes of devices in use beyond what pools have taken there, by what was measured last.
+    /// Returns the bytes of devices in use beyond the bytes that pools have taken there, by the latest
+    /// measurement.
     pub(super) fn unexplained(&self) -> u128 {
         let mut ours: Map<i32, u128> = Map::default();
         for (number, pool) in &self.pools {
@@ -292,7 +296,7 @@ impl<'a> Ledger<'a> {
         self.devices.iter().map(beyond).sum()
     }
 
-    /// A keyframe names a block.
+    /// Handles a block that a keyframe names.
     fn name(&mut self, row: &Row) {
         let keyframe = &mut self.keyframe;
         if keyframe.number == 0 {
@@ -309,13 +313,13 @@ impl<'a> Ledger<'a> {
         keyframe.new.push(*row);
     }
 
-    /// A keyframe has been read.
+    /// Applies a keyframe that has been read.
     fn settle(&mut self, watch: &mut dyn Watch) {
         let keyframe = &mut self.keyframe;
         keyframe.open = false;
         let new = std::mem::take(&mut keyframe.new);
         let number = keyframe.number;
-        // One that is cut does not say what is gone.
+        // A truncated keyframe does not say which blocks are gone.
         let is_whole = keyframe.named >= keyframe.announced;
         if is_whole && keyframe.known < self.live.len() {
             let gone = self.live.values().filter(|block| block.keyframe != number);
@@ -350,7 +354,7 @@ struct Nobody;
 
 impl Watch for Nobody {}
 
-/// Walks a window of a recording; what comes before it is taken in silently.
+/// Walks a window of a recording. Rows before the window are applied without calling the observer.
 pub(super) fn walk<'a>(
     history: &'a History,
     groups: Groups<'a>,
@@ -368,7 +372,7 @@ pub(super) fn walk<'a>(
     let allowance = history.allowance();
     let mut allowed = Ok(());
     history.walk_from(&start, |row, text| {
-        // A live row tells of an earlier time.
+        // A live row belongs to an earlier time.
         let timed = row.kind != Kind::Live;
         if timed && window.is_past(number, row.time) {
             return Flow::Stop;

@@ -1,4 +1,4 @@
-//! What a recording holds, as figures: nothing here prints.
+//! Analyses recordings and returns figures. Nothing here prints.
 //!
 //! ```text
 //!   History ──▶ ledger.rs   rows become blocks that open and close, keyframes and losses put right
@@ -13,8 +13,9 @@
 //!               diff.rs, gate.rs   two of them side by side, and conditions that they must not meet
 //! ```
 //!
-//! All of it walks the recording a few times and remembers the blocks that live and the groups there are, so a recording may be
-//! larger than memory. Sums are kept in 128 bits: whatever sizes a file names, groups and rest add up to the whole.
+//! Every analysis walks the recording a few times and remembers only the live blocks and the groups, so a
+//! recording may be larger than memory. Sums have 128 bits. So groups and rest add up to the total, whatever
+//! sizes a file contains.
 
 mod blocks;
 mod diff;
@@ -52,22 +53,22 @@ pub use window::Window;
 use hashbrown::HashMap;
 use millpond_trace::history::HistoryError;
 
-/// Maps whose keys come from files: seeded, so that no file can make their lookups slow.
+/// Maps whose keys come from files. The hash is seeded, so that no file can make lookups slow.
 type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 
-/// A sum as it is shown: sums beyond 64 bits, which no memory has, are shown as the largest number there is.
+/// Limits a sum to 64 bits for display. No memory holds more, but a file may claim to.
 fn shown(sum: u128) -> u64 {
     u64::try_from(sum).unwrap_or(u64::MAX)
 }
 
-/// Why a recording could not be looked at.
+/// The reason why a recording could not be analysed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AnalysisError {
-    /// It could not be walked.
+    /// The recording could not be walked.
     #[error(transparent)]
     History(#[from] HistoryError),
-    /// A moment that it does not have.
+    /// The recording does not have this moment.
     #[error(transparent)]
     Moment(#[from] MomentError),
 }

@@ -1,4 +1,4 @@
-//! Moments of a recording that people name, and what is held then.
+//! Finds moments of a recording that users name, and the blocks that are held then.
 
 use super::groups::Lines;
 use super::held::Held;
@@ -12,14 +12,14 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Moment {
-    /// When most is held.
+    /// The moment at which most is held.
     #[default]
     Peak,
-    /// The end.
+    /// The end of the window.
     End,
-    /// After all that happened up to a time, in nanoseconds since the recording began.
+    /// The moment after all events up to a time, in nanoseconds since the recording began.
     Time(u64),
-    /// When most is held in the step of this number.
+    /// The moment at which most is held in the step of this number.
     Step(u64),
 }
 
@@ -27,7 +27,7 @@ pub enum Moment {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MomentError {
-    /// No steps at all.
+    /// The recording has no steps.
     #[error(
         "no steps are known in {recording}: it names none, and its allocations do not repeat up to its peak; name a time instead, as in --at 2s"
     )]
@@ -35,16 +35,16 @@ pub enum MomentError {
         /// Name of the recording.
         recording: String,
     },
-    /// Other steps.
+    /// The recording has other steps.
     #[error("{recording} has no step {wanted}: its steps are {first} to {last}")]
     NoSuchStep {
         /// Name of the recording.
         recording: String,
         /// The step's number.
         wanted: u64,
-        /// The first there is.
+        /// The first known step.
         first: u64,
-        /// The last.
+        /// The last known step.
         last: u64,
     },
 }
@@ -52,13 +52,13 @@ pub enum MomentError {
 /// A moment that was looked up.
 #[derive(Clone, Debug)]
 pub struct At {
-    /// The window that the moment is of: the time itself, a step, or the one that was named.
+    /// The window that contains the moment: the time itself, a step, or the window that was named.
     pub summary: Summary,
     is_end: bool,
 }
 
 impl At {
-    /// When most is held in a window that is known already.
+    /// Returns the moment at which most is held in a window whose summary is known.
     #[must_use]
     pub fn peak(summary: Summary) -> Self {
         Self {
@@ -67,7 +67,7 @@ impl At {
         }
     }
 
-    /// What is held then.
+    /// Returns the blocks that are held at the moment.
     #[must_use]
     pub fn held(&self) -> &Held {
         if self.is_end {
@@ -78,10 +78,10 @@ impl At {
     }
 }
 
-/// What is held at a moment of a window, which does not matter for a time or a step.
+/// Finds a moment of a window. The window is ignored for a time or a step.
 ///
 /// # Errors
-/// The recording cannot be walked any more, or has no such step.
+/// Returns an error if the recording can no longer be read, or if it has no such step.
 pub fn at(
     history: &History,
     symbols: &dyn Symbols,
@@ -101,7 +101,7 @@ pub fn at(
     })
 }
 
-/// The rows of a step.
+/// Returns the rows of a step.
 fn window_of_step(history: &History, number: u64) -> Result<Window, AnalysisError> {
     let recording = || name(history).to_owned();
     let Some(known) = recorded_steps(history)? else {
@@ -124,7 +124,7 @@ fn window_of_step(history: &History, number: u64) -> Result<Window, AnalysisErro
     })
 }
 
-/// What a recording is called.
+/// Returns the name of a recording.
 fn name(history: &History) -> &str {
     let program = history.facts.iter().find(|(key, _)| key == "program");
     program.map_or("the recording", |(_, name)| name)

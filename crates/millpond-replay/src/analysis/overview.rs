@@ -1,7 +1,9 @@
-//! A glance at a whole recording, straight from its rows: frees carry what they free, so nothing has to be remembered of blocks, and
-//! the walk that opens a recording is enough for it. What is exact takes a table of blocks (`blocks.rs`); this is what is seen first.
+//! Makes a coarse overview of a whole recording directly from its rows. A free repeats the facts of its
+//! allocation, so nothing must be remembered about blocks, and the walk that opens a recording suffices.
+//! Exact answers need a table of blocks (`blocks.rs`). The overview is shown first.
 //!
-//! How long a recording is, is not known before its end: columns begin narrow, and when they run out each two become one.
+//! The length of a recording is unknown before its end. So columns begin narrow, and when they run out, each
+//! two are merged into one.
 
 use super::groups::{By, Names};
 use super::{Map, shown};
@@ -11,66 +13,67 @@ use millpond_trace::recording::{Gauge, Kind, Row};
 use serde::Serialize;
 use std::path::Path;
 
-/// Columns at most.
+/// The most columns.
 const MOST_COLUMNS: usize = 4096;
-/// Groups that are told apart while walking.
+/// The most groups that are distinguished during the walk.
 const MOST_GROUPS: usize = 1024;
-/// Bands of each way to group.
+/// The most bands of each property.
 const BANDS: usize = 8;
-/// Gaps that are told one by one.
+/// The most gaps that are listed one by one.
 const MOST_GAPS: usize = 1000;
-/// What a glance groups by: what numbers in rows say without a stack.
+/// The properties by which an overview groups. A row determines them without a stack.
 const WAYS: [By; 3] = [By::Tag, By::Pool, By::Kind];
 
 /// A group over time: its bytes at the end of each column.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Strand {
-    /// What it is called.
+    /// The name of the group.
     pub name: String,
-    /// One for each column.
+    /// One value for each column.
     pub bytes: Vec<u64>,
 }
 
-/// The bands of one way to group.
+/// The bands of one property.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Strands {
-    /// Its name.
+    /// The name of the property.
     pub by: &'static str,
-    /// The groups that hold most at any column's end, the most first.
+    /// The groups that hold most at the end of any column, with the largest first.
     pub bands: Vec<Strand>,
-    /// All others together.
+    /// The sum of all other groups.
     pub rest: Vec<u64>,
 }
 
-/// A glance at a recording.
+/// An overview of a recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Overview {
-    /// When it ends, in nanoseconds since it began.
+    /// The end of the recording, in nanoseconds since it began.
     pub to: u64,
-    /// How much each column has: nanoseconds, or rows.
+    /// The width of a column, in nanoseconds or rows.
     pub column: u64,
-    /// Whether columns are parts of the rows instead, because all have the same time.
+    /// Whether columns are ranges of rows, because all rows have the same time.
     pub by_rows: bool,
-    /// How many rows it has.
+    /// The number of rows.
     pub rows: u64,
-    /// Allocations.
+    /// The number of allocations.
     pub allocations: u64,
     /// The most bytes of all blocks at any time.
     pub peak: u64,
-    /// The most in each column.
+    /// The maximum in each column.
     pub most: Vec<u64>,
-    /// Bytes pools have taken from their sources, the most in each column; none where nothing tells.
+    /// The maximum in each column of the bytes that pools have taken from their sources. `None` if they are
+    /// not recorded.
     pub reserved: Option<Vec<u64>>,
-    /// By tag, pool and kind of memory.
+    /// Bands by tag, by pool and by kind of memory.
     pub strands: Vec<Strands>,
-    /// When events are missing, in nanoseconds, and how many; the first thousand gaps.
+    /// Gaps as the time in nanoseconds and the number of lost events. Only the first thousand are listed.
     pub lost: Vec<(u64, u64)>,
-    /// How many blocks there are of each class of sizes.
+    /// The number of blocks in each size class.
     #[serde(skip)]
     pub sizes: Sizes,
 }
 
-/// How many blocks of each class of sizes there are: eight classes between a power of two and the next.
+/// The number of blocks in each size class. There are eight classes between a power of two and the next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sizes(Vec<u64>);
 
@@ -89,7 +92,7 @@ impl Sizes {
         bits as usize * 8 + below
     }
 
-    /// The smallest size of a class.
+    /// Returns the smallest size of a class.
     fn least(class: usize) -> u64 {
         let (bits, below) = (class / 8, class as u128 % 8);
         shown((8 + below) << bits >> 3)
@@ -99,7 +102,7 @@ impl Sizes {
         self.0[Self::class(bytes)] += 1;
     }
 
-    /// What to keep, so that it is at most so many blocks: the largest.
+    /// Returns the rule that keeps at most `most` blocks, namely the largest.
     #[must_use]
     pub fn keeping(&self, most: u64) -> Keeping {
         let mut room = most;
@@ -109,7 +112,8 @@ impl Sizes {
                 return Keeping {
                     all_from: Self::least(class + 1),
                     some_from: Self::least(class),
-                    // Of 65,536; a little less, because they are drawn and not counted.
+                    // The share is in units of 1/65,536. It is slightly low, because blocks are sampled and
+                    // not counted.
                     share: (u128::from(room) * 63_000 / u128::from(count)) as u64,
                 };
             }
@@ -119,18 +123,18 @@ impl Sizes {
     }
 }
 
-/// Which blocks are told one by one.
+/// A rule that says which blocks are listed one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Keeping {
-    /// From this size on all of them.
+    /// All blocks of this size or more are kept.
     pub all_from: u64,
-    /// From this size on a share of them, drawn by their serial numbers.
+    /// A share of the blocks of this size or more is kept, sampled by their serial numbers.
     pub some_from: u64,
     share: u64,
 }
 
 impl Keeping {
-    /// All of them.
+    /// Keeps all blocks.
     pub const ALL: Self = Self {
         all_from: 0,
         some_from: 0,
@@ -138,16 +142,16 @@ impl Keeping {
     };
 
     pub(super) fn keeps(&self, id: u64, bytes: u64) -> bool {
-        // Multiplied by the golden ratio: serial numbers that follow each other are spread evenly.
+        // Multiplying by the golden ratio spreads consecutive serial numbers evenly.
         let drawn = id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
         bytes >= self.all_from || bytes >= self.some_from && drawn < self.share
     }
 }
 
-/// Opens a recording, with a glance at it in at most so many columns.
+/// Opens a recording and makes an overview of it with at most `columns` columns.
 ///
 /// # Errors
-/// It cannot be read, or is no recording.
+/// Returns an error if the file cannot be read or is not a recording.
 pub fn open(
     path: &Path,
     options: &ReadOptions<'_>,
@@ -155,7 +159,7 @@ pub fn open(
 ) -> Result<(History, Overview), HistoryError> {
     let mut seen = Seen::new(columns, false);
     let history = History::open_and_watch(path, options, |row, definitions| seen.note(row, definitions))?;
-    // Where all has one time, columns are of rows: that takes another walk.
+    // If all rows have the same time, columns are ranges of rows, which needs another walk.
     let overview = if history.duration == 0 {
         overview(&history, columns)?
     } else {
@@ -164,10 +168,10 @@ pub fn open(
     Ok((history, overview))
 }
 
-/// A glance at a recording that is open, in at most so many columns.
+/// Makes an overview of an open recording with at most `columns` columns.
 ///
 /// # Errors
-/// The recording cannot be walked any more.
+/// Returns an error if the recording can no longer be read.
 pub fn overview(history: &History, columns: usize) -> Result<Overview, HistoryError> {
     let mut seen = Seen::new(columns, history.duration == 0);
     history.walk(|row, _| {
@@ -177,7 +181,7 @@ pub fn overview(history: &History, columns: usize) -> Result<Overview, HistoryEr
     Ok(seen.told(history))
 }
 
-/// What was seen by now.
+/// The state of a walk.
 struct Seen {
     ways: [Way; WAYS.len()],
     total: u128,
@@ -187,7 +191,7 @@ struct Seen {
     reserved_most: Vec<u128>,
     by_rows: bool,
     rows: u64,
-    /// How much a column has, and where the current one ends.
+    /// The width of a column, and the end of the current one.
     width: u64,
     until: u64,
     most_columns: usize,
@@ -195,9 +199,10 @@ struct Seen {
     peak: u128,
     lost: Vec<(u64, u64)>,
     sizes: Sizes,
-    /// What a keyframe comes to, while it is read.
+    /// The sums of the keyframe that is being read.
     keyframe: Option<Keyframe>,
-    /// Whether the next keyframe may name blocks that nobody told of: at the beginning, and where events were lost.
+    /// Whether the next keyframe may name unknown blocks. This is so at the beginning, and after events were
+    /// lost.
     is_vague: bool,
 }
 
@@ -216,7 +221,7 @@ struct Way {
     columns: Vec<AtEnd>,
 }
 
-/// Bytes by group at the end of a column, and those of the groups that are not told apart.
+/// Bytes by group at the end of a column, and the bytes of groups that are not distinguished.
 struct AtEnd {
     bytes: Vec<u128>,
     beyond: u128,
@@ -264,7 +269,7 @@ impl Seen {
 
     #[inline]
     fn note(&mut self, row: &Row, definitions: &Definitions) {
-        // A live row tells of an earlier time.
+        // A live row belongs to an earlier time.
         if row.kind != Kind::Live {
             let at = if self.by_rows { self.rows } else { row.time };
             if at >= self.until {
@@ -314,7 +319,7 @@ impl Seen {
         self.rise();
     }
 
-    /// A keyframe names a block.
+    /// Handles a block that a keyframe names.
     fn name(&mut self, row: &Row, definitions: &Definitions) {
         let Some(keyframe) = &mut self.keyframe else {
             return;
@@ -330,7 +335,7 @@ impl Seen {
         self.settle();
     }
 
-    /// A keyframe that is whole takes the place of all that was known.
+    /// Replaces the state by a keyframe once it is complete.
     fn settle(&mut self) {
         let Some(keyframe) = self.keyframe.take_if(|keyframe| keyframe.left == 0) else {
             return;
@@ -361,7 +366,7 @@ impl Seen {
         }
     }
 
-    /// Goes on to the column of a time, or of a row; widens all where there are too many.
+    /// Advances to the column of a time or row. Merges columns if there are too many.
     fn reach(&mut self, at: u64) {
         while at / self.width >= self.most_columns as u64 {
             self.widen();
@@ -377,7 +382,7 @@ impl Seen {
         }
     }
 
-    /// Each two columns become one. The last is still open: its end is to come.
+    /// Merges each two columns into one. The last column may still be open, and its end comes later.
     fn widen(&mut self) {
         let Some(width) = self.width.checked_mul(2) else {
             return;
@@ -386,7 +391,7 @@ impl Seen {
         let open = self.most.len() - 1;
         for way in &mut self.ways {
             let mut at = 0;
-            // The end of two is the end of the second.
+            // The end of a merged column is the end of its second half.
             way.columns.retain(|_| {
                 at += 1;
                 at % 2 == 0

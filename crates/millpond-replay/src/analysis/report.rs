@@ -1,5 +1,5 @@
-//! All there is to say of a window. What does not wait for each other is found side by side: a large recording is walked several times, and
-//! a machine has several processors.
+//! Collects the complete analysis of a window. Independent parts run in parallel, because a large recording
+//! is walked several times and a machine has several processors.
 //!
 //! ```text
 //!   steps ─────────┬─▶ growth
@@ -15,21 +15,21 @@ use millpond_trace::history::{History, HistoryError, Symbols};
 use std::panic::resume_unwind;
 use std::thread::{ScopedJoinHandle, scope};
 
-/// A window, in full.
+/// The complete analysis of a window.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Sums, and who held what.
+    /// Sums and groups.
     pub summary: Summary,
-    /// The program's steps, of the whole recording; none where it has none.
+    /// The program's steps in the whole recording. `None` if there are none.
     pub steps: Option<RecordedSteps>,
-    /// What is worth changing, the most bytes first.
+    /// Findings that are worth a change, with the most bytes first.
     pub findings: Vec<Finding>,
 }
 
-/// Finds all there is to say of a window, with so many of the largest blocks.
+/// Analyses a window and lists the `largest` largest blocks.
 ///
 /// # Errors
-/// The recording cannot be walked any more.
+/// Returns an error if the recording can no longer be read.
 pub fn report(
     history: &History,
     symbols: &dyn Symbols,
@@ -39,10 +39,10 @@ pub fn report(
     beside(history, symbols, window, largest, |_| Ok(())).map(|(report, ())| report)
 }
 
-/// The same, and bytes by group over time.
+/// Analyses a window like [`report`], and also computes bytes by group over time.
 ///
 /// # Errors
-/// The recording cannot be walked any more.
+/// Returns an error if the recording can no longer be read.
 pub fn report_with_timeline(
     history: &History,
     symbols: &dyn Symbols,
@@ -55,7 +55,7 @@ pub fn report_with_timeline(
     })
 }
 
-/// A report, and what is made of its summary beside the last of it.
+/// Makes a report. Runs `more` on its summary in parallel with the rest.
 fn beside<T>(
     history: &History,
     symbols: &dyn Symbols,
@@ -84,7 +84,7 @@ fn beside<T>(
     Ok((report, more?))
 }
 
-/// What a thread has found; where it has panicked, so does this one.
+/// Returns the result of a thread. Panics if the thread has panicked.
 fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| resume_unwind(panic))
 }

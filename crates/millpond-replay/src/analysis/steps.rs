@@ -1,4 +1,5 @@
-//! The steps of a recorded program: those it names, else those between marks that repeat, else those its allocations repeat.
+//! Finds the steps of a recorded program: the steps that it names, or else the steps between repeated marks,
+//! or else repeated sequences of allocations.
 
 use super::Map;
 use super::groups::{Groups, Lines};
@@ -13,62 +14,62 @@ use millpond_trace::recording::{Kind, Row, STATES};
 use serde::Serialize;
 use std::collections::VecDeque;
 
-/// Steps remembered; more are counted only.
+/// The most steps that are remembered. Further steps are only counted.
 const MOST: usize = 1 << 16;
-/// Marks of one text that make steps.
+/// The fewest marks of one text that count as steps.
 const LEAST_MARKS: usize = 3;
-/// Texts of marks told apart.
+/// The most texts of marks that are distinguished.
 const MOST_TEXTS: usize = 1 << 10;
-/// Pools whose allocations are looked at for a pattern.
+/// The most pools whose allocations are searched for a pattern.
 const POOLS: usize = 8;
 
-/// How steps are known.
+/// The source of the steps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StepSource {
     /// The recording names them.
     Recorded,
-    /// Marks of this text, in which numbers differ.
+    /// Marks of this text, which differ only in numbers.
     Marks(String),
-    /// So many allocations that repeat.
+    /// A repeated sequence of this many allocations.
     Pattern(u64),
 }
 
 /// One step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RecordedStep {
-    /// Its number.
+    /// The number of the step.
     pub number: u64,
-    /// When it begins.
+    /// The time at which it begins.
     pub from: u64,
-    /// When it ends.
+    /// The time at which it ends.
     pub to: u64,
-    /// The row with which it begins.
+    /// Its first row.
     pub first_row: u64,
     /// One past its last row.
     pub end_row: u64,
-    /// Bytes that live when it begins.
+    /// Bytes that live at its beginning.
     pub begin_bytes: u64,
-    /// When most lives.
+    /// The most bytes that live at once.
     pub peak: Peak,
-    /// Bytes that were handed out in it and live when it ends.
+    /// Bytes that were allocated in it and still live at its end.
     pub kept_bytes: u64,
-    /// Allocations.
+    /// The number of allocations.
     pub allocations: u64,
 }
 
 /// The steps of a recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RecordedSteps {
-    /// How they are known.
+    /// The source of the steps.
     pub source: StepSource,
-    /// These, in order.
+    /// The steps in order.
     pub steps: Vec<RecordedStep>,
-    /// Steps beyond those that are remembered.
+    /// The number of steps beyond those that are remembered.
     pub more: u64,
 }
 
-/// Where a step begins.
+/// The beginning of a step.
 #[derive(Clone, Copy)]
 struct Begin {
     number: u64,
@@ -76,11 +77,11 @@ struct Begin {
     time: u64,
 }
 
-/// Finds the steps of a recording; none where there are fewer than two. What repeats far below the program's peak is a loop in it, and
-/// not its step.
+/// Finds the steps of a recording. Returns `None` if there are fewer than two. A sequence that repeats far
+/// below the program's peak is a loop inside it and not a step.
 ///
 /// # Errors
-/// The recording cannot be walked any more.
+/// Returns an error if the recording can no longer be read.
 pub fn recorded_steps(history: &History) -> Result<Option<RecordedSteps>, HistoryError> {
     let signs = Signs::read(history)?;
     let end = (history.len, history.duration);
@@ -107,7 +108,7 @@ pub fn recorded_steps(history: &History) -> Result<Option<RecordedSteps>, Histor
     Ok((!of_loop).then_some(RecordedSteps { source, steps, more }))
 }
 
-/// All in a recording that tells of steps.
+/// Everything in a recording that may indicate steps.
 #[derive(Default)]
 struct Signs {
     named: Vec<Begin>,
@@ -142,7 +143,7 @@ impl Signs {
         Ok(signs)
     }
 
-    /// Whether a pattern is still looked for: not where steps are named.
+    /// Returns whether a pattern is still needed. It is not needed if steps are named.
     fn is_patternless(&self) -> bool {
         self.pattern.is_none() && self.named.len() < 2
     }
@@ -160,7 +161,7 @@ impl Signs {
         marks.push(Begin { number, row, time });
     }
 
-    /// The marks that come most often.
+    /// Returns the most frequent marks.
     fn repeating_marks(&self) -> Option<(String, Vec<Begin>)> {
         let often = self.marks.iter().filter(|(_, marks)| marks.len() >= LEAST_MARKS);
         let most = often.max_by(|a, b| a.1.len().cmp(&b.1.len()).then_with(|| b.0.cmp(a.0)));
@@ -168,7 +169,7 @@ impl Signs {
     }
 }
 
-/// `step 12` and `step 13` as `step #`.
+/// Returns `step 12` and `step 13` as `step #`.
 fn without_digits(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -181,7 +182,7 @@ fn without_digits(text: &str) -> String {
     out
 }
 
-/// The allocations of a pool, as the detector wants them.
+/// The allocations of a pool, in the form that the detector needs.
 #[derive(Default)]
 struct Calls {
     detector: Detector,
@@ -203,7 +204,8 @@ impl Calls {
     }
 }
 
-/// Sizes and streams tell calls apart. Sizes no memory has would not fit the detector's sums.
+/// Calls are distinguished by size and stream. Larger sizes than any memory would overflow the detector's
+/// sums, so they are limited.
 fn call(row: &Row) -> (u64, Stream) {
     (
         crate::steps::rounded_bytes(row.bytes.min(1 << 40)),
@@ -211,7 +213,7 @@ fn call(row: &Row) -> (u64, Stream) {
     )
 }
 
-/// Where a step occurs, and where the last of them ends.
+/// Returns the beginnings of all occurrences of a step, and the end of the last one.
 fn occurrences(history: &History, pool: u32, step: &Step) -> Result<(Vec<Begin>, (u64, u64)), HistoryError> {
     let mut matcher = Matcher::new(step);
     let mut recent: VecDeque<(u64, u64)> = VecDeque::with_capacity(step.period());
@@ -238,7 +240,7 @@ fn occurrences(history: &History, pool: u32, step: &Step) -> Result<(Vec<Begin>,
     Ok((begins, end.unwrap_or((history.len, history.duration))))
 }
 
-/// What each step holds, and the most that is held at all.
+/// Returns the steps with their figures, and the most bytes that are held at any time.
 fn measure(
     history: &History,
     begins: &[Begin],
@@ -273,13 +275,13 @@ fn measure(
 #[derive(Default)]
 struct Measuring {
     steps: Vec<RecordedStep>,
-    /// The step after the one that goes on.
+    /// The index of the step after the current one.
     next: usize,
     /// Whether the last step has ended.
     is_past: bool,
-    /// Bytes that live, after the row before.
+    /// Bytes that live after the previous row.
     bytes: u128,
-    /// The most at any time.
+    /// The most bytes at any time.
     most: u128,
     peak: (u128, u64),
     kept: u128,
@@ -287,7 +289,7 @@ struct Measuring {
 }
 
 impl Measuring {
-    /// A row comes; it may be the first of a step.
+    /// Handles a row that may be the first of a step.
     fn enter(&mut self, ledger: &Ledger<'_>) {
         while self
             .steps

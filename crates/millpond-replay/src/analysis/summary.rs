@@ -1,4 +1,4 @@
-//! What a window of a recording comes to, found in one walk.
+//! Summarises a window of a recording in one walk.
 
 use super::groups::{By, COUNT, Groups, Lines, kind_name, pool_name};
 use super::held::{Group, Held, Sum};
@@ -14,18 +14,18 @@ mod lifetimes;
 
 pub use lifetimes::Lifetimes;
 
-/// Threads of which the last event is remembered.
+/// The most threads whose last event is remembered.
 const THREADS: usize = 1 << 16;
-/// What snapshots say of themselves: lines, and letters of each.
+/// The most statements of a snapshot about itself, and the most characters of each.
 const STATEMENTS: usize = 8;
 const STATEMENT: usize = 300;
 
-/// The largest figure of its kind, and when it was reached.
+/// The largest value of a figure, and the time at which it was reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Peak {
     /// Bytes.
     pub bytes: u64,
-    /// When, in nanoseconds since the recording began.
+    /// The time, in nanoseconds since the recording began.
     pub time: u64,
 }
 
@@ -38,113 +38,114 @@ impl Peak {
     }
 }
 
-/// Allocations that a pool's source was not called for.
+/// Allocations that were served without calling the pool's source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Hits {
-    /// These.
+    /// The number of these allocations.
     pub hits: u64,
-    /// All allocations.
+    /// The number of all allocations.
     pub allocations: u64,
 }
 
 /// What is missing from a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Loss {
-    /// Events that it says are lost, in the whole of it.
+    /// The number of events that the whole recording reports as lost.
     pub events: u64,
     /// Bytes of lost allocations in the window.
     pub allocated_bytes: u64,
     /// Bytes of lost frees in the window.
     pub freed_bytes: u64,
-    /// Frees in the window of blocks that nobody knew.
+    /// The number of frees of unknown blocks in the window.
     pub unknown_frees: u64,
-    /// Sentences on all that is missing, for people; empty where the recording is whole.
+    /// Sentences about everything that is missing. Empty if the recording is complete.
     pub sentences: Vec<String>,
 }
 
-/// What a pool came to.
+/// The figures of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PoolSummary {
     /// Its name.
     pub name: String,
     /// The kind of memory, and the device it is on.
     pub kind: String,
-    /// The device; -1 for the host's memory and where it is not known.
+    /// The device, or -1 for host memory and unknown devices.
     pub device: i32,
-    /// The most bytes in callers' hands.
+    /// The most bytes that callers held.
     pub peak: Peak,
-    /// The most bytes they had asked for.
+    /// The most requested bytes that callers held.
     pub peak_requested: Peak,
-    /// The most bytes taken from the source; none where nothing tells.
+    /// The most bytes taken from the source. `None` if they are not recorded.
     pub peak_reserved: Option<Peak>,
-    /// Bytes in callers' hands at the end.
+    /// Bytes that callers held at the end.
     pub end_bytes: u64,
-    /// Bytes taken from the source, at the end; none where nothing tells.
+    /// Bytes taken from the source at the end. `None` if they are not recorded.
     pub end_reserved: Option<u64>,
     /// Allocations in the window.
     pub allocations: u64,
     /// Frees in the window.
     pub frees: u64,
-    /// Allocations that did without the source; none where nothing tells.
+    /// Allocations that were served without the source. `None` if they are not recorded.
     pub hits: Option<Hits>,
 }
 
-/// What a window of a recording comes to.
+/// The figures of a window.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
     /// The window.
     pub window: Window,
-    /// Whether the recording only has what an allocator held at one moment, without a history. Only the held blocks are known then.
+    /// Whether the recording contains only the state of an allocator at one moment, without a history. Then
+    /// only the held blocks are known.
     pub state_only: bool,
-    /// Whether names of sites have lines of code.
+    /// Whether names of sites contain line numbers.
     #[serde(skip)]
     pub lines: Lines,
-    /// Its first and its last row.
+    /// The first and the last row of the window.
     pub rows: (u64, u64),
-    /// Nanoseconds since the recording began at which it begins.
+    /// The beginning of the window, in nanoseconds since the recording began.
     pub from: u64,
-    /// At which it ends.
+    /// The end of the window, in the same unit.
     pub to: u64,
-    /// What lives when it begins.
+    /// The blocks that live at the beginning.
     pub begin: Sum,
-    /// What is held when most is.
+    /// The blocks that are held at the peak.
     pub peak: Held,
-    /// The most that callers had asked for.
+    /// The most requested bytes that callers held.
     pub peak_requested: Peak,
-    /// The most taken from sources; none where nothing tells.
+    /// The most bytes taken from sources. `None` if they are not recorded.
     pub peak_reserved: Option<Peak>,
-    /// What is held when it ends.
+    /// The blocks that are held at the end.
     pub end: Held,
-    /// What was handed out in the window and is still held when it ends.
+    /// The blocks that were allocated in the window and are still held at its end.
     pub kept: Held,
-    /// Allocations, and what they came to.
+    /// The sum of all allocations.
     pub allocated: Sum,
-    /// Frees.
+    /// The number of frees.
     pub frees: u64,
-    /// Requests that were refused.
+    /// The number of requests that were refused.
     pub refused: u64,
-    /// Blocks given back as the very next thing their thread did with memory.
+    /// Blocks that were freed by the next memory event of their thread.
     pub temporary: Sum,
-    /// How long blocks lived that were given back.
+    /// The lifetimes of blocks that were freed.
     pub lifetimes: Lifetimes,
-    /// Allocations that did without a source; none where nothing tells.
+    /// Allocations that were served without a source. `None` if they are not recorded.
     pub hits: Option<Hits>,
-    /// Each pool, the one with the largest peak first.
+    /// The figures of each pool, with the largest peak first.
     pub pools: Vec<PoolSummary>,
-    /// What is missing.
+    /// The missing parts.
     pub loss: Loss,
     /// The most bytes that each group holds at any time, in no order.
     #[serde(skip)]
     pub most_by: [Vec<(String, u128)>; COUNT],
-    /// Bytes allocated in all by group, in no order.
+    /// All bytes allocated by each group, in no order.
     #[serde(skip)]
     pub allocated_by: [Vec<Group>; COUNT],
-    /// Of these, what was given back at once.
+    /// The part of these that was freed at once.
     #[serde(skip)]
     pub temporary_by: [Vec<Group>; COUNT],
 }
 
-/// A window as it goes by.
+/// The state of a walk through a window.
 pub(super) struct Gathering {
     largest: usize,
     /// The first row of the window, and the last so far.
@@ -161,11 +162,11 @@ pub(super) struct Gathering {
     lifetimes: Histogram,
     pools: Map<u32, PoolSummary>,
     first_gauges: Map<u32, (Option<u64>, Option<u64>)>,
-    /// The last event of each thread, where that was an allocation.
+    /// The last event of each thread, if it was an allocation.
     last: Map<u32, u64>,
     lost: (u128, u128),
     unknown_frees: u64,
-    /// What a snapshot says of itself.
+    /// Statements of a snapshot about itself.
     statements: Vec<String>,
 }
 
@@ -237,7 +238,7 @@ impl Watch for Gathering {
 }
 
 impl Gathering {
-    /// Nothing of a window seen yet.
+    /// Returns the state before the first row of a window.
     pub(super) fn new(largest: usize) -> Self {
         Self {
             largest,
@@ -261,7 +262,8 @@ impl Gathering {
         }
     }
 
-    /// Keeps what a snapshot says that it lacks. Files are strangers': a few lines, without what would steer a terminal.
+    /// Keeps the statements of a snapshot about missing parts. Files are untrusted, so it keeps only a few
+    /// lines, without control characters.
     fn note_statement(&mut self, text: &str) {
         if text.starts_with(STATES) && self.statements.len() < STATEMENTS {
             let plain = text.chars().filter(|c| !c.is_control());
@@ -269,7 +271,7 @@ impl Gathering {
         }
     }
 
-    /// The window has ended.
+    /// Completes the summary at the end of the window.
     pub(super) fn finish(
         mut self,
         history: &History,
@@ -392,10 +394,10 @@ impl Gathering {
     }
 }
 
-/// What a window of a recording comes to, with so many of the largest blocks at each moment.
+/// Summarises a window of a recording, with at most `largest` of the largest blocks at each moment.
 ///
 /// # Errors
-/// The recording cannot be walked any more.
+/// Returns an error if the recording can no longer be read.
 pub fn summary(
     history: &History,
     symbols: &dyn Symbols,
@@ -409,7 +411,8 @@ pub fn summary(
     Ok(gathering.finish(history, &ledger, window, lines))
 }
 
-/// All that is missing from a recording, in sentences for people, as far as it is known without looking at blocks.
+/// Returns sentences about everything that is missing from a recording, as far as it is known without looking
+/// at blocks.
 #[must_use]
 pub fn missing(history: &History) -> Vec<String> {
     let loss = Loss {
@@ -419,7 +422,7 @@ pub fn missing(history: &History) -> Vec<String> {
     sentences(history, &loss)
 }
 
-/// All that is missing from a recording, in words.
+/// Returns sentences about everything that is missing from a recording.
 fn sentences(history: &History, loss: &Loss) -> Vec<String> {
     let mut all = Vec::new();
     if loss.events > 0 {

@@ -1,28 +1,29 @@
-//! What each group holds as blocks come and go, and what it held at the peak.
+//! Tracks the memory of each group as blocks come and go, and its value at the peak.
 //!
-//! A new peak comes with nearly every block while a program grows, so nothing is copied then: the peak has a number, and a group
-//! that changes later first remembers what it held under the newest one.
+//! While a program grows, nearly every block makes a new peak, so nothing is copied at a peak. Instead each
+//! peak has a number. Before a group changes, it first saves its value under the number of the newest peak.
 
 use super::groups::{By, COUNT, Groups};
 use super::held::{Group, Held, HeldBlock, Sum};
 use super::ledger::{Block, Ledger};
 use super::shown;
 
-/// Blocks remembered that were held at the peak and are gone since, beyond the largest asked for.
+/// The most remembered blocks that were held at the peak and have been freed since, in addition to the
+/// requested largest ones.
 const GONE: usize = 4096;
 
-/// One group.
+/// The figures of one group.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     live: Sum,
     at_peak: Sum,
-    /// The peak of `at_peak`.
+    /// The number of the peak to which `at_peak` belongs.
     peak: u64,
-    /// The most it has held itself.
+    /// The most bytes that the group has held.
     pub(super) most: u128,
-    /// Handed out in the window.
+    /// The blocks that were allocated in the window.
     pub(super) allocated: Sum,
-    /// Of these, given back as the very next thing its thread did.
+    /// The part of these that was freed by the next event of the same thread.
     pub(super) temporary: Sum,
 }
 
@@ -48,22 +49,22 @@ impl Tally {
 #[derive(Default)]
 pub(super) struct Tallies {
     of: [Vec<Tally>; COUNT],
-    /// Number of the newest peak.
+    /// The number of the newest peak.
     number: u64,
     time: u64,
-    /// Blocks opened by the newest peak: those with a lower number were there.
+    /// The number of blocks opened up to the newest peak. Blocks with a lower number existed then.
     opened: u64,
     sum: Sum,
     reserved: Option<u128>,
     parked: u128,
-    /// Blocks of the peak that are gone since.
+    /// Blocks of the peak that have been freed since.
     gone: Vec<Block>,
-    /// Large blocks wanted.
+    /// The number of large blocks that are requested.
     largest: usize,
 }
 
 impl Tallies {
-    /// Beginning with what lives already.
+    /// Starts with the blocks that already live.
     pub(super) fn begin(ledger: &Ledger<'_>, largest: usize) -> Self {
         let mut tallies = Self {
             largest,
@@ -125,12 +126,12 @@ impl Tallies {
         }
     }
 
-    /// All groups of one way to group, by number.
+    /// Returns all groups of one property, by number.
     pub(super) fn by(&self, by: By) -> &[Tally] {
         &self.of[by as usize]
     }
 
-    /// What was held at the peak.
+    /// Returns the blocks that were held at the peak.
     pub(super) fn held_at_peak(mut self, ledger: &Ledger<'_>) -> Held {
         for tally in self.of.iter_mut().flatten() {
             tally.remember(self.number);
@@ -158,7 +159,7 @@ impl Tallies {
     }
 }
 
-/// All that lives.
+/// Returns the sum of all live blocks.
 pub(super) fn now(ledger: &Ledger<'_>) -> Sum {
     Sum {
         bytes: ledger.bytes,
@@ -167,7 +168,7 @@ pub(super) fn now(ledger: &Ledger<'_>) -> Sum {
     }
 }
 
-/// What is held now, of the blocks that are wanted.
+/// Returns the blocks held now for which `wanted` returns true.
 pub(super) fn held_now(ledger: &Ledger<'_>, most: usize, wanted: impl Fn(&Block) -> bool) -> Held {
     let mut groups: [Vec<(Sum, u64)>; COUNT] = Default::default();
     let mut sum = Sum::default();
@@ -206,7 +207,7 @@ pub(super) fn held_now(ledger: &Ledger<'_>, most: usize, wanted: impl Fn(&Block)
     }
 }
 
-/// Largest first; of equals the oldest.
+/// Orders blocks by size, the largest first. Of equal blocks, the oldest is first.
 fn by_size(block: &Block) -> (std::cmp::Reverse<u64>, u64) {
     (std::cmp::Reverse(block.bytes), block.order)
 }

@@ -1,4 +1,4 @@
-//! Sums against a naive oracle on random histories, and recordings that mean harm.
+//! Compares sums with a naive oracle on random histories, and tests hostile recordings.
 
 mod engine;
 mod figures;

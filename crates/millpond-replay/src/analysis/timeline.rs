@@ -1,4 +1,5 @@
-//! Bytes by group over time, in so many columns: each has the least, the most and the last of its time, so that no peak is lost.
+//! Computes bytes by group over time in a fixed number of columns. Each column has the least, the most and
+//! the last value of its time, so that no peak is lost.
 
 use super::groups::{By, Groups};
 use super::ledger::{Block, Ledger, Watch, walk};
@@ -8,75 +9,75 @@ use millpond_trace::history::{History, HistoryError, Symbols};
 use millpond_trace::recording::{Gauge, Kind, Row};
 use serde::Serialize;
 
-/// Columns at most.
+/// The most columns.
 const MOST_COLUMNS: usize = 1 << 16;
-/// Bands at most.
+/// The most bands.
 const MOST_BANDS: usize = 64;
 
-/// What is drawn.
+/// The options of a timeline.
 #[derive(Clone, Copy, Debug)]
 pub struct TimelineOptions {
-    /// What bands are.
+    /// The property that the bands show.
     pub by: By,
-    /// How many columns, at most 65,536.
+    /// The number of columns, at most 65,536.
     pub columns: usize,
-    /// Groups that have a band of their own, at most 64: those that hold most at any time.
+    /// The number of groups with their own band, at most 64. These are the groups that hold most at any time.
     pub bands: usize,
 }
 
-/// A figure in a column's time.
+/// A figure during the time of a column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sample {
-    /// The least of it.
+    /// The minimum.
     pub least: u64,
-    /// The most.
+    /// The maximum.
     pub most: u64,
-    /// At its end.
+    /// The value at the end of the column.
     pub last: u64,
-    /// When all groups together held most in the column.
+    /// The value at the moment when all groups together held most in the column.
     pub at_peak: u64,
 }
 
 /// A group over time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Band {
-    /// What it is called.
+    /// The name of the group.
     pub name: String,
-    /// One for each column.
+    /// One sample for each column.
     pub samples: Vec<Sample>,
 }
 
 /// Bytes over time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Timeline {
-    /// Nanoseconds since the recording began of the first column's beginning.
+    /// The beginning of the first column, in nanoseconds since the recording began.
     pub from: u64,
-    /// Of the last column's end.
+    /// The end of the last column, in the same unit.
     pub to: u64,
-    /// Whether columns are parts of the rows instead, because all have the same time.
+    /// Whether columns are ranges of rows, because all rows have the same time.
     pub by_rows: bool,
     /// All blocks.
     pub total: Vec<Sample>,
-    /// The groups that hold most at any time, the one that holds most over time first.
+    /// The groups that hold most at any time. The one that holds most over the whole time is first.
     pub bands: Vec<Band>,
-    /// The groups without a band, together.
+    /// The sum of the groups without a band.
     pub rest: Vec<Sample>,
-    /// How many these are.
+    /// The number of groups without a band.
     pub rest_groups: u64,
-    /// Bytes pools have taken from their sources; none where nothing tells.
+    /// Bytes that pools have taken from their sources. `None` if they are not recorded.
     pub reserved: Option<Vec<Sample>>,
-    /// Bytes of devices in use beyond what pools have taken there; none where nothing tells.
+    /// Bytes of devices in use beyond the bytes that pools have taken there. `None` if they are not recorded.
     pub unexplained: Option<Vec<Sample>>,
 }
 
 impl Timeline {
-    /// How many columns there are.
+    /// Returns the number of columns.
     #[must_use]
     pub fn columns(&self) -> usize {
         self.total.len()
     }
 
-    /// The time at which a column begins.
+    /// Returns the time at which a column begins.
     #[must_use]
     pub fn begins(&self, column: usize) -> u64 {
         let span = u128::from(self.to.saturating_sub(self.from)) + 1;
@@ -85,10 +86,10 @@ impl Timeline {
     }
 }
 
-/// Bytes by group over time, in the window of a summary, which says what groups there are.
+/// Computes bytes by group over time in the window of a summary. The summary determines the groups.
 ///
 /// # Errors
-/// The recording cannot be walked any more.
+/// Returns an error if the recording can no longer be read.
 pub fn timeline(
     history: &History,
     symbols: &dyn Symbols,
@@ -133,7 +134,7 @@ pub fn timeline(
         .zip(lines)
         .map(|(name, samples)| Band { name, samples });
     let mut bands: Vec<Band> = bands.collect();
-    // What is always there is drawn below what comes and goes.
+    // Groups that are always present are drawn below groups that come and go.
     bands.sort_by_cached_key(|band| std::cmp::Reverse(area(&band.samples)));
     Ok(Timeline {
         from,
@@ -152,7 +153,7 @@ fn area(samples: &[Sample]) -> u128 {
     samples.iter().map(|sample| u128::from(sample.at_peak)).sum()
 }
 
-/// Which column a time, or a row, belongs to.
+/// Maps a time or a row to a column.
 #[derive(Clone, Copy)]
 struct Axis {
     from: u64,
@@ -226,15 +227,15 @@ impl Line {
     }
 }
 
-/// The picture as it is drawn.
+/// The state of a walk that makes a timeline.
 struct Drawing {
     by: By,
     by_rows: bool,
-    /// The line of each name that has one.
+    /// The index of each name that has a line.
     places: Map<String, usize>,
-    /// The same by number of the group, as they come.
+    /// The same index by group number, filled as groups appear.
     place_of: Vec<Option<usize>>,
-    /// All blocks, each band, the rest.
+    /// The lines of all blocks, of each band, and of the rest.
     bands: Vec<Line>,
     reserved: Line,
     unexplained: Line,
@@ -315,7 +316,8 @@ impl Drawing {
         }
     }
 
-    /// What devices have in use was measured: until the next time, as much of it stays unexplained as now.
+    /// Records a new measurement of device usage. The bytes that are unexplained now stay unexplained until
+    /// the next measurement.
     fn measure_devices(&mut self, ledger: &Ledger<'_>) {
         self.unexplained_now = ledger.unexplained();
         self.note_devices(ledger);

@@ -2,20 +2,21 @@
 
 use serde::Serialize;
 
-/// The part that is looked at, both ends included: by time, or by rows where events may share a time.
+/// The part that is analysed. A range of times includes both ends. A range of rows is used if events may
+/// share a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Window {
     /// Nanoseconds since the recording began.
     Times {
-        /// The first that belongs to it.
+        /// The first time in the window.
         from: u64,
-        /// The last.
+        /// The last time in the window.
         to: u64,
     },
-    /// Rows, as they are walked.
+    /// Row numbers in walking order.
     Rows {
-        /// The first that belongs to it.
+        /// The first row in the window.
         from: u64,
         /// One past the last.
         end: u64,
@@ -23,13 +24,13 @@ pub enum Window {
 }
 
 impl Window {
-    /// All of it.
+    /// The whole recording.
     pub const ALL: Self = Self::Times {
         from: 0,
         to: u64::MAX,
     };
 
-    /// Whether it is reached with a row.
+    /// Returns whether the window has begun at a row.
     pub(super) fn begins(self, row: u64, time: u64) -> bool {
         match self {
             Self::Times { from, .. } => time >= from,
@@ -37,7 +38,7 @@ impl Window {
         }
     }
 
-    /// Whether it has ended before a row.
+    /// Returns whether the window has ended before a row.
     pub(super) fn is_past(self, row: u64, time: u64) -> bool {
         match self {
             Self::Times { to, .. } => time > to,

@@ -1,11 +1,11 @@
-//! Blocks that are given back as the very next thing their thread does with memory.
+//! Finds blocks that are freed by the next memory event of their thread.
 
 use super::{By, Finding, Lint, Seen, percent, size, who_of};
 use crate::analysis::ledger::Watch;
 
-/// So many of them are worth a word.
+/// The fewest such blocks that are reported.
 const LEAST_BLOCKS: u64 = 1000;
-/// As a share of all allocations.
+/// The smallest share of all allocations that is reported.
 const LEAST_SHARE: f64 = 0.25;
 
 pub(super) struct Churn;
@@ -20,7 +20,7 @@ impl Lint for Churn {
         }
         Some(Finding {
             name: "temporary churn",
-            // What these blocks come to one after the other is never held at once.
+            // These blocks are never held at once, so their sum would be misleading.
             bytes: u64::try_from(temporary.bytes / u128::from(temporary.blocks)).unwrap_or(u64::MAX),
             evidence: format!(
                 "{} of {} allocations ({}) are given back as the very next thing their thread does with memory: {} each on average, {} in all",

@@ -1,28 +1,29 @@
-//! Memory that grows from step to step: a slope over all steps, not whatever happens to live at the end.
+//! Finds memory that grows from step to step. It fits a slope over all steps, and does not use the blocks
+//! that happen to live at the end.
 
 use super::super::shown;
 use super::{By, Finding, Lint, Map, RecordedSteps, Seen, percent, size, who};
 use crate::analysis::ledger::{Block, Ledger, Watch};
 use millpond_trace::recording::Row;
 
-/// Steps a slope is drawn through, at least; the first one warms up and is none of them.
+/// The fewest steps through which a slope is fitted. The first step is a warm-up and is not included.
 const LEAST_STEPS: usize = 4;
-/// Growth in all that is worth a word.
+/// The smallest total growth that is reported, in bytes.
 const LEAST_BYTES: f64 = 64.0 * 1024.0;
-/// As a share of the peak.
+/// The smallest growth that is reported, as a share of the peak.
 const LEAST_SHARE: f64 = 0.005;
-/// How much of the differences between steps the slope explains.
+/// The smallest share of the differences between steps that the slope must explain.
 const LEAST_FIT: f64 = 0.8;
-/// Groups of which slopes are drawn.
+/// The most groups for which slopes are fitted.
 const MOST_GROUPS: usize = 4096;
 
 pub(super) struct Growth {
-    /// First row and time of each step.
+    /// The first row and the time of each step.
     begins: Vec<(u64, u64)>,
     next: usize,
     /// Bytes that lived when each step began.
     totals: Vec<f64>,
-    /// Bytes of each group by now, and its sums over the steps: of bytes, and of bytes times the step's number.
+    /// Bytes of each group now, and its sums over the steps: of bytes, and of bytes times the step's number.
     groups: Vec<(u128, f64, f64)>,
     bytes: u128,
 }
@@ -30,7 +31,7 @@ pub(super) struct Growth {
 impl Growth {
     pub(super) fn new(steps: Option<&RecordedSteps>) -> Self {
         let steps = steps.map_or(&[][..], |known| &known.steps);
-        // The first step takes what all others find there.
+        // The first step makes allocations that all later steps reuse.
         let begins = steps.iter().skip(1).map(|step| (step.first_row, step.from));
         Self {
             begins: begins.collect(),
@@ -41,7 +42,7 @@ impl Growth {
         }
     }
 
-    /// A row comes; it may be the first of a step.
+    /// Handles a row that may be the first of a step.
     fn enter(&mut self, ledger: &Ledger<'_>) {
         while self
             .begins
@@ -79,7 +80,7 @@ impl Growth {
 
 impl Watch for Growth {
     fn begins(&mut self, ledger: &Ledger<'_>) {
-        // Steps before the window are none of it.
+        // Steps before the window are ignored.
         self.begins.retain(|(row, _)| *row >= ledger.order);
         for block in ledger.live.values() {
             self.count(block, |now, bytes| now + bytes);
@@ -100,7 +101,8 @@ impl Watch for Growth {
     }
 }
 
-/// Slope of a line through points at 0, 1, 2 and so on, and the share of their differences that it explains.
+/// Returns the slope of a line through points at 0, 1, 2 and so on, and the share of their differences that
+/// it explains.
 fn slope(points: &[f64]) -> (f64, f64) {
     let n = points.len() as f64;
     let (middle, mean) = ((n - 1.0) / 2.0, points.iter().sum::<f64>() / n);

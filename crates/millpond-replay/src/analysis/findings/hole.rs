@@ -1,4 +1,5 @@
-//! The hole that was too small: a pool took more from its source, or refused, though it had enough free bytes, only not in one piece.
+//! Finds fragmentation that had a cost: a pool took more from its source, or refused, although it had enough
+//! free bytes, but not in one piece.
 
 use super::super::shown;
 use super::ranges::Ranges;
@@ -6,7 +7,7 @@ use super::{By, Finding, Lint, Map, Seen, Who, size};
 use crate::analysis::ledger::{Ledger, Watch};
 use millpond_trace::recording::{Kind, Row};
 
-/// Requests that are worth a word.
+/// The smallest request that is reported, in bytes.
 const LEAST_BYTES: u64 = 1 << 20;
 
 #[derive(Default)]
@@ -24,7 +25,7 @@ struct Blocked {
     free: u128,
     holes: u64,
     largest: u64,
-    /// The blocks on both sides of the largest hole: group, bytes, since when.
+    /// The group and the bytes of the blocks on both sides of the largest hole.
     beside: Vec<(u32, u64)>,
 }
 
@@ -34,7 +35,7 @@ struct Free {
     bytes: u128,
     holes: u64,
     largest: u64,
-    /// Indices into the blocks, of those on both sides of the largest hole.
+    /// Indices of the blocks on both sides of the largest hole.
     beside: [Option<usize>; 2],
 }
 
@@ -68,7 +69,7 @@ impl Hole {
             .collect();
         blocks.sort_unstable();
         let free = look(segments, &blocks);
-        // A hole that is large enough was of no use for another reason.
+        // The pool did not use a hole that is large enough for another reason.
         if free.bytes < u128::from(bytes) || free.largest >= bytes {
             return;
         }
@@ -89,11 +90,11 @@ impl Hole {
     }
 }
 
-/// The free bytes of segments among blocks, both in order of addresses.
+/// Returns the free bytes of segments between blocks, both in order of addresses.
 fn look(segments: &Ranges<()>, blocks: &[(u64, u64, u32)]) -> Free {
     let mut free = Free::default();
     let mut next = 0;
-    // One past the end of the hole before, for segments that touch.
+    // The start and the end of the previous hole, for adjacent segments.
     let mut open: Option<(u64, u64, Option<usize>)> = None;
     let close = |free: &mut Free, from: u64, to: u64, left: Option<usize>, right: Option<usize>| {
         let bytes = to.saturating_sub(from);
@@ -110,7 +111,7 @@ fn look(segments: &Ranges<()>, blocks: &[(u64, u64, u32)]) -> Free {
     for (start, bytes, ()) in segments.iter() {
         let end = start + bytes;
         let (mut at, mut left) = match open.take() {
-            // A hole goes on where the next segment begins at its end.
+            // A hole continues into a segment that begins at its end.
             Some((from, to, left)) if to == start => (from, left),
             Some((from, to, left)) => {
                 close(&mut free, from, to, left, None);

@@ -1,4 +1,4 @@
-//! A block that outlives all its neighbours and keeps their whole segment from going back.
+//! Finds blocks that outlive all their neighbours and keep their whole segment from being released.
 
 use super::super::shown;
 use super::ranges::Ranges;
@@ -6,11 +6,11 @@ use super::{By, Finding, Lint, Map, Seen, percent, size, who};
 use crate::analysis::ledger::{Block, Ledger, Watch};
 use millpond_trace::recording::{Kind, Row};
 
-/// Segments that are worth a look.
+/// The smallest segment that is examined, in bytes.
 const LEAST_BYTES: u64 = 1 << 20;
-/// Of a segment that was once full by half, what is still used is at most one part in so many.
+/// At most one part in this many of a segment may still be in use, and at least half of it must have been.
 const ONE_IN: u128 = 10;
-/// Kept free bytes that are worth a word: one part in so many of all that is reserved.
+/// The smallest kept free memory that is reported: one part in this many of all reserved bytes.
 const WORTH_ONE_IN: u128 = 20;
 
 #[derive(Default)]
@@ -74,14 +74,14 @@ impl Watch for LongLived {
     }
 }
 
-/// Whether a segment is kept by little of what it once held.
+/// Returns whether a segment is kept by a small part of its former contents.
 fn is_kept_by_little(bytes: u64, segment: &Segment) -> bool {
     let bytes_wide = u128::from(bytes);
     bytes >= LEAST_BYTES
         && segment.live > 0
         && segment.live * ONE_IN <= bytes_wide
         && segment.most * 2 >= bytes_wide
-        // More than fits lies in several.
+        // A segment with more bytes than it can hold is really several segments.
         && segment.most <= bytes_wide
 }
 

@@ -1,7 +1,8 @@
-//! What is worth changing about a recorded program: each finding has a name, evidence in numbers, who is behind it, and a remedy.
+//! Finds what is worth changing about a recorded program. Each finding has a name, evidence in numbers, the
+//! groups responsible, and a remedy.
 //!
-//! One file for each kind. A kind watches the recording go by, all of them in one walk, and says at its end what it found. Limits below
-//! which nothing is said stand at the top of each file: a finding is to be worth a person's time.
+//! Each kind of finding has its own file. All kinds observe the recording in one walk and report at its end.
+//! The thresholds are at the top of each file. A finding should be worth a person's time.
 
 mod churn;
 mod growth;
@@ -27,38 +28,39 @@ use millpond_trace::history::{History, HistoryError, Symbols};
 use millpond_trace::recording::Row;
 use serde::Serialize;
 
-/// Those named in each finding.
+/// The most groups named in each finding.
 const NAMED: usize = 3;
 
-/// Somebody behind a finding.
+/// A group that is responsible for a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Who {
     /// The group's name.
     pub name: String,
-    /// Its part of the bytes.
+    /// Its share of the bytes.
     pub bytes: u64,
-    /// How many blocks.
+    /// The number of its blocks.
     pub blocks: u64,
 }
 
-/// Something worth changing.
+/// A finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The kind of finding, in a word or two.
+    /// The kind of finding, in one or two words.
     pub name: &'static str,
-    /// Bytes at stake.
+    /// The bytes that a change could save.
     pub bytes: u64,
-    /// What was seen, in numbers.
+    /// The evidence, in numbers.
     pub evidence: String,
-    /// When, in nanoseconds since the recording began: first and last moment; none where it is all the time.
+    /// The first and the last moment, in nanoseconds since the recording began. `None` if it applies all the
+    /// time.
     pub when: Option<(u64, u64)>,
-    /// The groups behind it, the largest part first.
+    /// The responsible groups, the largest share first.
     pub who: Vec<Who>,
-    /// What to do about it, in one sentence.
+    /// The remedy, in one sentence.
     pub remedy: &'static str,
 }
 
-/// All that is known when a walk has ended.
+/// The state at the end of a walk.
 struct Seen<'a> {
     history: &'a History,
     summary: &'a Summary,
@@ -70,11 +72,11 @@ trait Lint: Watch {
     fn told(&self, seen: &Seen<'_>) -> Option<Finding>;
 }
 
-/// What a window comes to, and everything in it that is worth changing, the most bytes first; both in one walk. Growth is told only
-/// where steps are known.
+/// Summarises a window and finds everything in it that is worth changing, the most bytes first, in one walk.
+/// Growth is reported only if steps are known.
 ///
 /// # Errors
-/// The recording cannot be walked any more.
+/// Returns an error if the recording can no longer be read.
 pub fn examine(
     history: &History,
     symbols: &dyn Symbols,
@@ -108,10 +110,10 @@ pub fn examine(
     Ok((summary, found))
 }
 
-/// Growth alone, in a window whose summary is known.
+/// Finds only growth, in a window whose summary is known.
 ///
 /// # Errors
-/// As of [`examine`].
+/// Returns the errors of [`examine`].
 pub(super) fn growth(
     history: &History,
     window: Window,
@@ -129,12 +131,12 @@ pub(super) fn growth(
     Ok(growth.told(&seen))
 }
 
-/// The most bytes first.
+/// Sorts findings, the most bytes first.
 pub(super) fn sort(found: &mut [Finding]) {
     found.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(b.name)));
 }
 
-/// A summary and all kinds of findings, told of the same changes.
+/// A summary and all kinds of findings, which observe the same changes.
 struct Both {
     gathering: Gathering,
     lints: Vec<Box<dyn Lint>>,
@@ -171,17 +173,17 @@ impl Watch for Both {
     }
 }
 
-/// A size for people.
+/// Formats a size.
 fn size(bytes: u128) -> String {
     display_size(shown(bytes)).to_string()
 }
 
-/// A share for people, in per cent.
+/// Formats a share in per cent.
 fn percent(part: u128, whole: u128) -> String {
     format!("{:.0} %", part as f64 / whole.max(1) as f64 * 100.0)
 }
 
-/// The groups of most bytes, of what was counted by number of group.
+/// Returns the groups with the most bytes, from sums by group number.
 fn who(ledger: &Ledger<'_>, by: By, counted: &Map<u32, (u128, u64)>) -> Vec<Who> {
     let name = |group: &u32| ledger.groups.name(by, *group).to_owned();
     let all = counted
@@ -190,7 +192,7 @@ fn who(ledger: &Ledger<'_>, by: By, counted: &Map<u32, (u128, u64)>) -> Vec<Who>
     largest(all.collect())
 }
 
-/// The same of groups by name.
+/// Returns the groups with the most bytes, from groups with names.
 fn who_of(groups: &[Group]) -> Vec<Who> {
     let all = groups
         .iter()

@@ -1,5 +1,6 @@
-//! Memory that was given back and waits for a stream: from the request to free it to its completion, where these are recorded; else as
-//! pools have it in their accounts whenever these are looked at.
+//! Finds memory that was freed and waits for a stream. If the requests to free blocks and their completions
+//! are recorded, it uses these. Otherwise it uses the statistics of pools at the times when these were
+//! sampled.
 
 use super::super::shown;
 use super::{By, Finding, Lint, Map, Seen, Who, largest, percent, size, who};
@@ -7,25 +8,25 @@ use crate::analysis::groups::pool_name;
 use crate::analysis::ledger::{Ledger, Parked, Watch};
 use millpond_trace::recording::{Gauge, Kind, Row};
 
-/// Bytes waiting at once that are worth a word.
+/// The fewest bytes waiting at once that are reported.
 const LEAST_BYTES: u128 = 1 << 20;
-/// One part in so many of the peak.
+/// The smallest reported share: one part in this many of the peak.
 const ONE_IN: u128 = 20;
 
 #[derive(Default)]
 pub(super) struct ParkedLong {
     most: u128,
     at: u64,
-    /// By tag, when about the most was waiting.
+    /// Waiting blocks by tag, counted near the maximum.
     by_tag: Map<u32, (u128, u64)>,
-    /// What was waiting when `by_tag` was counted.
+    /// The waiting bytes when `by_tag` was counted.
     counted: u128,
     longest: u64,
-    /// Of pools that tell it: what blocks in callers' hands have, and what waits besides.
+    /// For pools that report it: the bytes in blocks that callers hold, and the bytes that wait.
     told: Map<u32, (u64, u64)>,
-    /// Of what time they are telling, until they have done.
+    /// The time of the sample that is being read, until it is complete.
     telling: Option<u64>,
-    /// What waited in each of them when the most waited in all, if that is more than requests show.
+    /// The waiting bytes of each pool when the most waited in all, if that is more than requests show.
     by_pool: Vec<(u32, u64)>,
 }
 
@@ -38,7 +39,7 @@ impl ParkedLong {
         self.most = waiting;
         self.at = ledger.time;
         self.by_pool.clear();
-        // Counting takes a look at each block: not at each byte more.
+        // Counting visits each block. So it is repeated only after a clear increase.
         if waiting < self.counted + self.counted / 32 {
             return;
         }
@@ -54,7 +55,7 @@ impl ParkedLong {
         }
     }
 
-    /// Accounts of pools come as one gauge after the other, all of one time.
+    /// Reads one gauge. The statistics of pools are a sequence of gauges with the same time.
     fn measure(&mut self, row: &Row) {
         let told = self.told.entry(row.pool).or_default();
         match Gauge::from_number(row.tag) {
@@ -67,7 +68,7 @@ impl ParkedLong {
         }
     }
 
-    /// All pools have told what they had at a time.
+    /// Sums the waiting bytes after all pools have reported for one time.
     fn add_up(&mut self, time: u64) {
         let waiting = self.told.values().map(|(_, waits)| u128::from(*waits)).sum();
         if waiting > self.most {

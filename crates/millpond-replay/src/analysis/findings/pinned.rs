@@ -1,4 +1,5 @@
-//! Pinned memory that comes and goes: to pin pages and to let go of them are among a driver's slowest calls.
+//! Finds pinned memory that is allocated and freed repeatedly. Pinning and unpinning pages are among the
+//! slowest calls of a driver.
 
 use super::super::shown;
 use super::{Finding, Lint, Map, Seen, Who, size};
@@ -6,9 +7,9 @@ use crate::analysis::groups::pool_name;
 use crate::analysis::ledger::{Block, Ledger, Watch};
 use millpond_trace::recording::{Kind, Row};
 
-/// Times that memory was pinned.
+/// The fewest times that memory must have been pinned.
 const LEAST_TIMES: u64 = 16;
-/// Bytes pinned in all, as a multiple of the most that was pinned at once.
+/// The fewest bytes pinned in all, as a multiple of the most that was pinned at once.
 const LEAST_TURNS: u128 = 4;
 
 #[derive(Default)]
@@ -18,14 +19,15 @@ pub(super) struct Pinned {
 
 #[derive(Clone, Copy, Default)]
 struct Turns {
-    /// What was taken from the source, where the recording tells: times, bytes, the most at once.
+    /// Memory taken from the source, if it is recorded: times, bytes, and the most at once.
     taken: (u64, u128, u128),
-    /// What was handed out.
+    /// Memory allocated by callers, in the same form.
     handed: (u64, u128, u128),
 }
 
 impl Turns {
-    /// What pinned memory: taking from the source; without a pool each allocation does.
+    /// Returns the operations that pinned memory. A pool pins when it takes memory from its source. Without a
+    /// pool each allocation pins.
     fn pinned(&self) -> (u64, u128, u128) {
         if self.taken.0 > 0 { self.taken } else { self.handed }
     }
@@ -57,7 +59,7 @@ impl Watch for Pinned {
 
 impl Lint for Pinned {
     fn told(&self, seen: &Seen<'_>) -> Option<Finding> {
-        // A pool that tells its reserve only as a gauge keeps what it has pinned.
+        // A pool that reports its reserve only as a gauge keeps the memory that it has pinned.
         let pools_memory = |number: &u32, turns: &Turns| {
             let gauged = seen
                 .ledger

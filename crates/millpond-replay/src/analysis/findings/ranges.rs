@@ -1,23 +1,23 @@
-//! Ranges of addresses that a pool has taken from its source: taken and given back in any pieces.
+//! Address ranges that a pool has taken from its source. Ranges may be taken and released in any pieces.
 
 use std::collections::BTreeMap;
 
-/// Ranges that do not overlap, neighbours not joined.
+/// Ranges that do not overlap. Adjacent ranges are not joined.
 #[derive(Debug, Default)]
 pub(super) struct Ranges<T> {
-    /// One past the end, by the beginning.
+    /// One past the end of each range, by its start.
     all: BTreeMap<u64, (u64, T)>,
 }
 
 impl<T: Clone> Ranges<T> {
-    /// Adds a range; what it overlaps is cut.
+    /// Adds a range, and cuts the ranges that it overlaps.
     pub(super) fn add(&mut self, address: u64, bytes: u64, with: T) {
         let Some(end) = end(address, bytes) else { return };
         self.remove(address, bytes);
         self.all.insert(address, (end, with));
     }
 
-    /// Removes a range, in whatever pieces it is there.
+    /// Removes a range, whatever pieces it consists of.
     pub(super) fn remove(&mut self, address: u64, bytes: u64) {
         let Some(end) = end(address, bytes) else { return };
         let before = self
@@ -42,19 +42,19 @@ impl<T: Clone> Ranges<T> {
         }
     }
 
-    /// The range an address lies in: its beginning, its length, and what it was added with.
+    /// Returns the range that contains an address: its start, its length, and its value.
     pub(super) fn of(&mut self, address: u64) -> Option<(u64, u64, &mut T)> {
         let (from, (to, with)) = self.all.range_mut(..=address).next_back()?;
         (*to > address).then_some((*from, *to - *from, with))
     }
 
-    /// The beginning of the range an address lies in.
+    /// Returns the start of the range that contains an address.
     pub(super) fn start_of(&self, address: u64) -> Option<u64> {
         let (from, (to, _)) = self.all.range(..=address).next_back()?;
         (*to > address).then_some(*from)
     }
 
-    /// All of them: beginning, length, what they were added with.
+    /// Returns the start, the length and the value of each range.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64, &T)> {
         self.all
             .iter()

@@ -1,12 +1,12 @@
-//! Bytes that nobody asked for: what sizes are rounded up by.
+//! Finds bytes that nobody requested, because sizes are rounded up.
 
 use super::super::shown;
 use super::{By, Finding, Lint, Seen, largest, percent, size};
 use crate::analysis::ledger::Watch;
 
-/// Waste at the peak that is worth a word.
+/// The least waste at the peak that is reported, in bytes.
 const LEAST_BYTES: u128 = 1 << 20;
-/// One part in so many of what is held then.
+/// The smallest reported share: one part in this many of the bytes held at the peak.
 const ONE_IN: u128 = 10;
 
 pub(super) struct Rounding;

@@ -1,4 +1,4 @@
-//! For each kind of finding a recording that has it, and one much like it that has not.
+//! Tests each kind of finding on a recording that has it, and on a similar one that does not.
 
 use super::{Finding, examine};
 use crate::analysis::tests::made::Made;
@@ -12,7 +12,7 @@ fn found(made: Made) -> Vec<Finding> {
     let steps = recorded_steps(&history).expect("it is there");
     let examined = examine(&history, &history.definitions, Window::ALL, 3, steps.as_ref());
     let (summary, found) = examined.expect("it is there");
-    // Side by side it is the same.
+    // The parallel analysis gives the same result.
     let options = TimelineOptions {
         by: By::Tag,
         columns: 10,
@@ -37,7 +37,7 @@ fn none(made: Made) {
     assert!(all.is_empty(), "{all:#?}");
 }
 
-/// Steps of ten blocks each, of which the first keeps so many bytes.
+/// Returns steps of ten blocks each. Each step keeps the given number of bytes of its first block.
 fn steps(kept: impl Fn(u64) -> u64) -> Made {
     let mut made = Made::new(3);
     for step in 0..20 {
@@ -49,7 +49,7 @@ fn steps(kept: impl Fn(u64) -> u64) -> Made {
         if kept(step) > 0 {
             made.alloc(2, kept(step));
         }
-        // Not the very next thing that the thread does.
+        // The order changes, so that no free directly follows its allocation.
         blocks.rotate_left(5);
         for block in blocks {
             made.free(block);
@@ -61,7 +61,7 @@ fn steps(kept: impl Fn(u64) -> u64) -> Made {
 #[test]
 fn growth_is_a_slope() {
     let finding = one(steps(|_| MIB / 2), "growth from step to step");
-    // From the second step's beginning to the last one's.
+    // From the beginning of the second step to that of the last one.
     assert_eq!(finding.bytes, 18 * MIB / 2);
     assert_eq!((finding.who[0].name.as_str(), finding.who.len()), ("tag 2", 1));
     assert!(
@@ -98,7 +98,7 @@ fn churn_is_counted() {
         (finding.who[0].name.as_str(), finding.who[0].blocks),
         ("tag 1", 1500)
     );
-    // The last of those that are held is freed last, and the first was not allocated just before.
+    // The last of the held blocks is freed last, and the first was not allocated directly before.
     none(pairs(900, 0));
     none(pairs(1500, 6000));
 }
@@ -160,12 +160,12 @@ fn memory_that_waits_for_streams_is_told() {
     none(parked(1000, 2000));
 }
 
-/// Two pools whose accounts are looked at now and then.
+/// Returns two pools whose statistics are sampled now and then.
 fn waiting(bytes: [u64; 3], others: u64) -> Made {
     let mut made = Made::new(2);
     let held = made.alloc(1, others);
     for (round, waits) in (1..).zip(bytes) {
-        // What waits in one pool when it was looked at has gone from the other.
+        // Memory that waited in one pool when it was sampled has left the other.
         let first = if round % 2 == 0 { waits } else { 0 };
         for (pool, allocated, waits) in [(1, others, first), (2, 0, waits - first)] {
             for (gauge, bytes) in [(Gauge::Allocated, allocated), (Gauge::Active, allocated + waits)] {
@@ -223,7 +223,7 @@ fn reserved(bytes: u64, used: u64, later: u64) -> Made {
 #[test]
 fn what_stays_reserved_for_nothing_is_told() {
     let finding = one(reserved(100 * MIB, 40 * MIB, MIB), "reserve never used again");
-    // At the peak there were 60 MiB in blocks.
+    // At the peak, 60 MiB were in blocks.
     assert_eq!(
         (finding.bytes, finding.who[0].name.as_str()),
         (40 * MIB, "device (cuda:0)")
@@ -279,7 +279,8 @@ fn pinning_again_and_again_is_told() {
     none(pinned(10, true, false));
 }
 
-/// A pool of one segment, of which every other block is given back, and then more is asked for than a hole has.
+/// Returns a pool of one segment in which every other block is freed. Then a request exceeds the size of a
+/// hole.
 fn holes(block: u64, wanted: u64) -> Made {
     let mut made = Made::new(3);
     let start = 0x7000_0000_0000;
@@ -341,7 +342,7 @@ fn the_hole_that_was_too_small_is_named() {
         "{:?}",
         finding.who
     );
-    // More than is free, no more than a hole, and nothing worth a word.
+    // More than is free, no more than a hole, and an amount below the threshold.
     none(holes(4 * MIB, 64 * MIB));
     none(holes(4 * MIB, 4 * MIB));
     none(holes(4096, 8192));

@@ -1,4 +1,4 @@
-//! Memory that a pool keeps and never uses again.
+//! Finds memory that a pool keeps and never uses again.
 
 use super::super::shown;
 use super::{Finding, Lint, Map, Seen, Who, size};
@@ -6,11 +6,11 @@ use crate::analysis::groups::pool_name;
 use crate::analysis::ledger::{Block, Ledger, Watch};
 use millpond_trace::recording::Row;
 
-/// Unused bytes that are worth a word.
+/// The fewest unused bytes that are reported.
 const LEAST_BYTES: u128 = 4 << 20;
-/// One part in so many of what the pool has at the end.
+/// The smallest reported share: one part in this many of the pool's memory at the end.
 const ONE_IN: u128 = 10;
-/// Allocations of the pool meanwhile: without them nobody could have used it.
+/// The fewest allocations of the pool in that time. Without allocations, nobody could have used the memory.
 const LEAST_ALLOCATIONS: u64 = 100;
 
 #[derive(Default)]
@@ -18,11 +18,11 @@ pub(super) struct Unused {
     pools: Map<u32, Stretch>,
 }
 
-/// The time since a pool had most.
+/// The time since the pool had the most memory.
 #[derive(Clone, Copy, Default)]
 struct Stretch {
     most: u128,
-    /// Of what it has, the least that nobody had since.
+    /// The least memory of the pool that was unused since then.
     unused: u128,
     since: u64,
     allocations: u64,

@@ -1,27 +1,27 @@
-//! How long blocks lived: a histogram of fixed size, exact to a sixteenth.
+//! Collects the lifetimes of blocks in a histogram of fixed size with a precision of a sixteenth.
 
 use serde::Serialize;
 
-/// Parts of each power of two.
+/// The number of parts of each power of two.
 const PARTS: u32 = 16;
 const BITS: u32 = PARTS.ilog2();
 
-/// Lifetimes of the blocks that were given back, in nanoseconds.
+/// Lifetimes of the blocks that were freed, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Lifetimes {
-    /// How many blocks.
+    /// The number of blocks.
     pub blocks: u64,
-    /// Half of them lived at most so long, within a sixteenth.
+    /// The lifetime that half of them did not exceed, within a sixteenth.
     pub median: u64,
-    /// Nine of ten.
+    /// The lifetime that nine of ten did not exceed.
     pub p90: u64,
-    /// 99 of a hundred.
+    /// The lifetime that 99 of a hundred did not exceed.
     pub p99: u64,
-    /// The longest life, exactly.
+    /// The longest lifetime, exactly.
     pub longest: u64,
 }
 
-/// Counts by length.
+/// Counts by lifetime.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Histogram {
     counts: Vec<u64>,
@@ -59,7 +59,8 @@ impl Histogram {
     }
 }
 
-/// Below [`PARTS`] each length has a place; above, each power of two has so many.
+/// Returns the index of a length. Each length below [`PARTS`] has its own index. Above, each power of two has
+/// that many.
 fn place(length: u64) -> usize {
     if length < u64::from(PARTS) {
         return length as usize;
@@ -69,7 +70,7 @@ fn place(length: u64) -> usize {
     ((power - BITS + 1) * PARTS) as usize + part as usize
 }
 
-/// The longest length at a place.
+/// Returns the longest length with this index.
 fn last_of(place: usize) -> u64 {
     let place = place as u64;
     let parts = u64::from(PARTS);

@@ -1,5 +1,5 @@
-//! The engine of the page that `view` shows, asked about random recordings: its answers are those of `summary` and `timeline`, and its
-//! table has the blocks that a naive walk finds.
+//! Tests the query engine of the page that `view` shows on random recordings. Its answers must equal those of
+//! `summary` and `timeline`, and its table must contain the blocks that a naive walk finds.
 
 use super::made::Made;
 use super::oracle::{Act, acts, history};
@@ -17,7 +17,7 @@ use std::process::Command;
 
 const COLUMNS: usize = 7;
 
-/// Whether there is a node to run the page's script with.
+/// Returns whether node is available to run the page's script.
 fn has_node() -> bool {
     let found = Command::new("node").arg("--version").output().is_ok();
     if !found {
@@ -26,7 +26,7 @@ fn has_node() -> bool {
     found
 }
 
-/// A folder that is removed in the end.
+/// A folder that is removed when it is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -46,7 +46,7 @@ impl Drop for Folder {
     }
 }
 
-/// The parts of a recording's table as a server sends them.
+/// Returns the parts of a recording's table in the form in which a server sends them.
 fn parts(history: &History, keeping: Keeping) -> Vec<u8> {
     let mut all = Vec::new();
     let told = blocks(history, &history.definitions, keeping, &mut |part| {
@@ -89,7 +89,7 @@ fn ask(questions: &[(&History, Keeping, Vec<[u64; 2]>, usize)]) -> Vec<Value> {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// Sizes of which a script can hold the sums exactly.
+/// Limits sizes so that a script can represent their sums exactly.
 fn tamed(acts: Vec<Act>) -> Vec<Act> {
     let tame = |act| match act {
         Act::Alloc {
@@ -161,7 +161,7 @@ fn summed(history: &History, from: u64, to: u64) -> Summary {
     summary(history, &history.definitions, Lines::Told, window, 0).expect("it is there")
 }
 
-/// The page's columns are those of a plot.
+/// Compares the page's columns with those of a plot.
 fn same_columns(answer: &Value, history: &History) -> Result<(), TestCaseError> {
     let whole = summed(history, 0, u64::MAX);
     if whole.from == whole.to {
@@ -191,7 +191,7 @@ fn same_columns(answer: &Value, history: &History) -> Result<(), TestCaseError> 
     Ok(())
 }
 
-/// Sizes of all blocks in the order in which they come to be, found by looking at every row.
+/// Returns the sizes of all blocks in order of appearance. `None` if keyframes may add other blocks.
 fn naive_sizes(acts: &[Act]) -> Option<Vec<u64>> {
     if acts.iter().any(|act| matches!(act, Act::Keyframe { .. })) {
         return None;
@@ -203,7 +203,7 @@ fn naive_sizes(acts: &[Act]) -> Option<Vec<u64>> {
     Some(sizes.collect())
 }
 
-/// All bytes after each event of a block that is told one by one; none where keyframes say that blocks are gone.
+/// Returns the total bytes after each event of a listed block. `None` if keyframes end blocks.
 fn naive_totals(history: &History, keeping: Keeping) -> Option<Vec<u64>> {
     let (mut live, mut totals, mut keyframes) = (Live::default(), Vec::new(), false);
     history
@@ -220,7 +220,7 @@ fn naive_totals(history: &History, keeping: Keeping) -> Option<Vec<u64>> {
             Flow::On
         })
         .expect("it is there");
-    // The last one has what was left in the end.
+    // The last total includes the changes up to the end.
     if let Some(last) = totals.last_mut() {
         *last = live.bytes();
     }
@@ -309,13 +309,13 @@ proptest! {
         let keyframes = acts.iter().any(|act| matches!(act, Act::Keyframe { .. }));
         let whole = summed(&history, 0, u64::MAX);
         prop_assert_eq!(glance.allocations, whole.allocated.blocks);
-        // A keyframe that is wrong is only found by remembering blocks.
+        // Only an analysis that remembers blocks can detect a wrong keyframe.
         if !keyframes {
             prop_assert_eq!(glance.peak, whole.peak.sum.shown());
             prop_assert_eq!(glance.most.iter().max().copied(), Some(glance.peak));
             let opened = crate::analysis::open(&file.0, &millpond_trace::ReadOptions::default(), columns).expect("it is there").1;
             prop_assert_eq!(&opened, &glance);
-            // The most of each column, found by looking at every row: what was there before counts.
+            // The maximum of each column, from a look at every row. It includes the state before the column.
             let mut most = vec![0; glance.most.len()];
             let (mut live, mut rows, mut last) = (Live::default(), 0, 0);
             history.walk(|row, _| {
@@ -393,7 +393,7 @@ fn samples_notes_and_addresses_come_along() {
     assert_eq!(answer["notes"], json!(["lost", "refused"]));
     assert_eq!(answer["hasAddresses"], json!(true));
     let most = (1u64 << 52) - 1;
-    // Addresses that no script can hold are as far up as one can; those after them are right again.
+    // Addresses that no script can represent are replaced by the limit. Later ones are correct again.
     assert_eq!(answer["addresses"], json!([0, most, 256, most, 512]));
     assert_eq!(answer["end"]["unknownFrees"], json!(0));
     let mut rows = 0;

@@ -1,4 +1,4 @@
-//! Figures that are known beforehand: sources, gauges, losses, names, steps.
+//! Tests figures with known values: sources, gauges, losses, names and steps.
 
 use super::made::{Made, Scratch};
 use super::{By, Window};
@@ -23,7 +23,7 @@ fn gauge(gauge: Gauge, pool: u32, device: u32, bytes: u64) -> Row {
     }
 }
 
-/// Found by the oracle: the first row of a window is behind the moment at which it begins.
+/// The oracle found this case. The first row of a window comes after the moment at which the window begins.
 #[test]
 fn an_empty_block_at_the_first_row_is_not_held_at_a_peak_before_it() {
     let mut made = Made::new(1);
@@ -103,7 +103,7 @@ fn sources_and_gauges_are_told_by_pool() {
     let most =
         |line: Option<Vec<crate::analysis::Sample>>| line.and_then(|line| line.iter().map(|s| s.most).max());
     assert_eq!(most(drawn.reserved), Some(1500));
-    // Of 5,000 bytes in use on the device the pool has 1,000 at first.
+    // The device has 5,000 bytes in use, and the pool has 1,000 of them at first.
     assert_eq!(most(drawn.unexplained), Some(4000));
 }
 
@@ -223,7 +223,7 @@ fn steps_come_from_names_marks_or_repetition() {
     assert!(matches!(missing, AnalysisError::Moment(error) if error == expected));
 }
 
-/// Twelve times the same 200 allocations.
+/// Repeats the same 200 allocations twelve times.
 fn repeating(mut made: Made) -> Made {
     made.alloc(1, 1 << 20);
     for _ in 0..12 {

@@ -1,4 +1,4 @@
-//! Recordings made row by row, in files that go when the test ends.
+//! Makes recordings row by row, in files that are removed when the test ends.
 
 use millpond_trace::ReadOptions;
 use millpond_trace::history::History;
@@ -6,14 +6,14 @@ use millpond_trace::recording::{Kind, Row, Writer};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A recording being made.
+/// A recording that is being made.
 pub(in crate::analysis) struct Made {
     writer: Writer<Vec<u8>>,
     time: u64,
     newest: u64,
 }
 
-/// A file that goes when it is dropped.
+/// A file that is removed when it is dropped.
 pub(in crate::analysis) struct Scratch(pub(in crate::analysis) PathBuf);
 
 impl Drop for Scratch {
@@ -38,7 +38,8 @@ impl Scratch {
 }
 
 impl Made {
-    /// With tags `tag 0`, `tag 1` and so on, and pools on device 0: 1 is of the device, 2 is pinned.
+    /// Starts a recording with the tags `tag 0`, `tag 1` and so on, and with pools on device 0. Pool 1 has
+    /// device memory, and pool 2 has pinned memory.
     pub(in crate::analysis) fn new(tags: u32) -> Self {
         let mut made = Self {
             writer: Writer::new(Vec::new(), &[("program".to_owned(), "made".to_owned())]).expect("memory"),
@@ -72,7 +73,7 @@ impl Made {
         self.writer.push(&row).expect("memory");
     }
 
-    /// An event a microsecond later.
+    /// Appends an event one microsecond later.
     pub(in crate::analysis) fn next(&mut self, row: Row) -> Row {
         let row = Row {
             time: self.time + 1_000,

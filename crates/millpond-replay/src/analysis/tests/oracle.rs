@@ -1,4 +1,4 @@
-//! What a recording comes to, found by looking at all of it after every row.
+//! Computes the figures of a recording by examining all of its state after every row.
 
 use super::made::{Made, Scratch};
 use super::{By, Window};
@@ -10,7 +10,7 @@ use millpond_trace::recording::{Kind, Row};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// What is drawn at random.
+/// A random action.
 #[derive(Clone, Debug)]
 pub(super) enum Act {
     Alloc {
@@ -35,7 +35,7 @@ pub(super) enum Act {
         bytes: u64,
     },
     Step,
-    /// A keyframe that is right, after blocks that nobody told of and others that are gone.
+    /// A correct keyframe, after blocks that nothing recorded have appeared and others have vanished.
     Keyframe {
         gone: usize,
         new: u64,
@@ -155,7 +155,7 @@ pub(super) fn history(acts: &[Act]) -> (Scratch, History) {
                         ..*row
                     });
                 }
-                // Times go on from the keyframe.
+                // Times continue from the keyframe.
                 made.row(Row::new(Kind::Mark, time));
             }
             Act::Free { .. } | Act::Park { .. } => {}
@@ -164,7 +164,7 @@ pub(super) fn history(acts: &[Act]) -> (Scratch, History) {
     made.history()
 }
 
-/// The state after each row that is not within a keyframe: its time, and all blocks.
+/// Returns the state after each row that is not within a keyframe: its time, and all blocks.
 fn states(history: &History) -> Vec<(u64, Vec<Row>)> {
     let mut live = Live::default();
     let mut all: Vec<(u64, Vec<Row>)> = vec![(0, Vec::new())];
@@ -236,7 +236,7 @@ proptest! {
         let (from, to) = if whole { (0, u64::MAX) } else { (from, from + span) };
         let found = of(&history, Window::Times { from, to });
         let states = states(&history);
-        // The last state before the window, and all in it.
+        // The last state before the window, and all states in it.
         let before = states.iter().rposition(|(time, _)| *time < from).unwrap_or(0);
         let end = states.iter().rposition(|(time, _)| *time <= to).unwrap_or(0).max(before);
         let inside = &states[before..=end];
@@ -338,7 +338,8 @@ proptest! {
     }
 }
 
-/// Whether bands and rest come to the total in each column, unless a sum is beyond what can be shown.
+/// Checks that bands and rest add up to the total in each column, unless a sum exceeds the largest number
+/// that can be shown.
 fn check(drawn: &Timeline, columns: usize) {
     assert_eq!(drawn.columns(), columns);
     for (column, total) in drawn.total.iter().enumerate() {

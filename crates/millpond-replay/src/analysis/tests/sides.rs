@@ -1,11 +1,11 @@
-//! Two recordings side by side, and the conditions on them.
+//! Tests the comparison of two recordings, and conditions on it.
 
 use super::made::{Made, Scratch};
 use super::{By, Window};
 use crate::analysis::{At, Diff, Gate, GateError, Lines, Moment, Verdict, at, diff};
 use millpond_trace::recording::{Kind, Row};
 
-/// A recording in which tags have other numbers: the sizes of blocks of each name, all kept.
+/// Makes a recording with its own tag numbers. It keeps one block of the given size for each name.
 fn side(tags: &[(&str, u64)], reserved: Option<u64>) -> (Scratch, At) {
     let mut made = Made::new(0);
     for (number, (name, _)) in (1..).zip(tags) {
