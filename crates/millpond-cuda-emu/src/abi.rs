@@ -1,9 +1,10 @@
-//! The driver's C interface: thin functions, grouped as CUDA's own documentation has them.
+//! The driver's C interface: thin functions, grouped as in CUDA's documentation.
 //!
-//! One macro makes an entry: it exports the symbol, and its `_ptds` or `_ptsz` twin where the driver has one, and puts both into the
-//! table from which `cuGetProcAddress` answers, so that it and the loader agree. Enumerations come in as plain integers: a
-//! client may hand over any number. Pointers come in as [`Out`], [`In`] and [`Text`], which hold the contract of the C interface
-//! once, so that the functions themselves need no unsafe code.
+//! The macro `entries` defines each function. It exports the symbol, and its `_ptds` or `_ptsz` variant if
+//! the driver has one. It also adds both to the table that `cuGetProcAddress` uses, so that the table and the
+//! loader agree. Enumerations are plain integers, because a client may pass any number. Pointers are [`Out`],
+//! [`In`] and [`Text`], which state the contract of the C interface once, so that the functions themselves
+//! need no unsafe code.
 
 mod args;
 mod blas;
@@ -28,7 +29,8 @@ mod virt;
 
 use crate::calls::Entry;
 
-/// Makes a group of entries. Each is `name twin since needs (arguments) |call| { body }`, where `twin` is none, ptds or ptsz.
+/// Defines a group of entries. Each is `name twin since needs (arguments) |call| { body }`, where `twin` is
+/// none, ptds or ptsz.
 macro_rules! entries {
     ($($(#[$meta:meta])* $name:ident $twin:ident $since:literal $needs:ident $args:tt |$call:ident| $body:block)*) => {
         #[allow(non_snake_case, clippy::too_many_arguments)]
@@ -55,7 +57,7 @@ macro_rules! entries {
                 entries!{@alias $twin $name $args}
             }
         )*
-        /// Every entry of this group.
+        /// Returns every entry of this group.
         pub(super) fn all() -> Vec<&'static $crate::calls::Entry> {
             vec![$($name::entry()),*]
         }
@@ -65,7 +67,7 @@ macro_rules! entries {
         pub(super) fn $name($call: &$crate::calls::Call, $($arg: $type),*) -> $crate::error::Answer $body
     };
     (@export $function:ident $per_thread:literal $name:ident $ending:literal ($($arg:ident : $type:ty),* $(,)?)) => {
-        // SAFETY of those who call: as the driver's documentation has it for this function.
+        // SAFETY: the caller must keep to the driver's documentation of this function.
         #[unsafe(export_name = concat!(stringify!($name), $ending))]
         #[allow(clippy::too_many_arguments)]
         unsafe extern "C" fn $function($($arg: $type),*) -> i32 {
@@ -81,12 +83,12 @@ macro_rules! entries {
 }
 pub(crate) use entries;
 
-/// Every entry there is: the driver's, and those of other libraries of CUDA's.
+/// Returns every entry: those of the driver, and those of other CUDA libraries.
 pub(crate) fn all() -> impl Iterator<Item = &'static Entry> {
     driver().chain(blas::all()).chain(nvml::all())
 }
 
-/// Every entry of the driver.
+/// Returns every entry of the driver.
 pub(crate) fn driver() -> impl Iterator<Item = &'static Entry> {
     let groups = [
         context::all(),

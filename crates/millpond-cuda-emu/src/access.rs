@@ -1,9 +1,9 @@
-//! The bytes that work touches, and the call that the work comes from.
+//! The bytes that queued work accesses, and the call that queued it.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 
-/// The call that something comes from.
+/// The call that queued some work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) call: &'static str,
@@ -22,13 +22,13 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Bytes that a piece of work touches.
+/// A range of bytes that some work accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
     /// The first address.
     pub(crate) at: u64,
-    /// How many.
+    /// The number of bytes.
     pub(crate) len: u64,
-    /// Whether they are written.
+    /// Whether the work writes them.
     pub(crate) write: bool,
 }

@@ -1,32 +1,32 @@
-//! cuBLAS: what a handle remembers, and what a product's arguments have to be.
+//! cuBLAS: the state of a handle, and the checks of a product's arguments.
 #![forbid(unsafe_code)]
 
 use crate::error::{Answer, Code};
 use crate::kernels::Params;
 
-/// `cublasStatus_t`, in the place of the driver's codes.
+/// Values of `cublasStatus_t`, returned in place of the driver's codes.
 pub(crate) const NOT_INITIALIZED: Code = Code(1);
 pub(crate) const INVALID_VALUE: Code = Code(7);
 pub(crate) const EXECUTION_FAILED: Code = Code(13);
 pub(crate) const NOT_SUPPORTED: Code = Code(15);
 
-/// A handle.
+/// A cuBLAS handle.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Blas {
-    /// None is the default stream.
+    /// `None` is the default stream.
     pub(crate) stream: Option<u64>,
-    /// The client's memory to work in, and how much.
+    /// Address and length of the workspace that the client provides.
     pub(crate) workspace: Option<(u64, u64)>,
     pub(crate) math: i32,
 }
 
-/// One side of a product, by columns.
+/// One matrix of a product, stored by columns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Side {
     pub(crate) at: u64,
     pub(crate) kind: i32,
     pub(crate) leading: i32,
-    /// Elements between matrices of a batch.
+    /// The number of elements between matrices of a batch.
     pub(crate) apart: i64,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Side {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gemm {
     pub(crate) operations: [i32; 2],
-    /// Rows and columns of the product, and what is added up.
+    /// Rows and columns of the product, and the inner dimension.
     pub(crate) sizes: [i32; 3],
     pub(crate) a: Side,
     pub(crate) b: Side,
@@ -43,19 +43,19 @@ pub(crate) struct Gemm {
     pub(crate) compute: i32,
 }
 
-/// A product that was found to be one, in the way in which `millpond_matmul_*` takes it.
+/// A checked product, in the form that `millpond_matmul_*` takes.
 pub(crate) struct Product {
     pub(crate) kernel: &'static str,
     pub(crate) params: Params,
 }
 
 impl Gemm {
-    /// Whether it is added up in double precision.
+    /// Returns whether products are accumulated in double precision.
     pub(crate) fn is_double(&self) -> bool {
         self.compute == 70
     }
 
-    /// Refuses what cuBLAS refuses, and what its documentation says must not be.
+    /// Refuses everything that cuBLAS refuses or that its documentation forbids.
     pub(crate) fn check(&self, math: i32) -> Answer<Product> {
         let (kernel, size) = self.types(math)?;
         let [m, n, k] = self.sizes;
@@ -105,7 +105,7 @@ impl Gemm {
         })
     }
 
-    /// The kernel for these types, and bytes of an element.
+    /// Returns the kernel for these types, and the bytes of an element.
     fn types(&self, math: i32) -> Answer<(&'static str, u64)> {
         if [self.b.kind, self.c.kind] != [self.a.kind; 2] {
             return Err(NOT_SUPPORTED);
@@ -120,7 +120,8 @@ impl Gemm {
         }
     }
 
-    /// Whether no element of the products is another's: each whole behind the one before, or between its columns.
+    /// Returns whether the products do not overlap. Each must lie entirely behind the previous one, or
+    /// between its columns.
     fn is_disjoint(&self) -> bool {
         let [m, n, _] = self.sizes.map(i64::from);
         let (leading, apart) = (i64::from(self.c.leading), self.c.apart);
@@ -129,7 +130,7 @@ impl Gemm {
         behind || between
     }
 
-    /// One dimension of batches.
+    /// Returns a walk with one dimension, the batch.
     fn walk(&self) -> Vec<u64> {
         let many = u64::from(self.many.unsigned_abs());
         let mut walk = vec![0; 34];
@@ -145,7 +146,7 @@ impl Gemm {
 mod tests {
     use super::*;
 
-    /// Three products of 2 by 4 and 4 by 3, of singles.
+    /// Returns three products of 2 by 4 and 4 by 3, in single precision.
     fn gemm() -> Gemm {
         let side = |at, leading, apart| Side {
             at,

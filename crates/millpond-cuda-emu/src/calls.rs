@@ -1,4 +1,5 @@
-//! What every call goes through: counting, faults, a lost device, panics; and the table of what there is to call.
+//! The path of every call: counting, injected faults, a lost device and panics. Also the table entries of all
+//! functions.
 
 use crate::access::Origin;
 use crate::driver::Driver;
@@ -9,12 +10,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// What a call needs to be there.
+/// The feature that a call requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// Nothing: it is answered before `cuInit`, and of a lost device too.
+    /// Nothing. The call works before `cuInit` and after the device is lost.
     Nothing,
-    /// The driver.
+    /// An initialised driver.
     Driver,
     /// Virtual memory management.
     Vmm,
@@ -27,23 +28,23 @@ pub(crate) enum Needs {
 pub(crate) struct Entry {
     /// The symbol.
     pub(crate) name: &'static str,
-    /// The version of CUDA that brought it.
+    /// The version of CUDA that introduced it.
     pub(crate) since: i32,
     pub(crate) needs: Needs,
     pub(crate) legacy: Address,
-    /// The same with each thread's own default stream, and how its name ends.
+    /// The variant that uses each thread's own default stream, and the suffix of its name.
     pub(crate) per_thread: Option<(Address, &'static str)>,
     pub(crate) count: AtomicU64,
 }
 
-/// The address of a function; it is only handed out.
+/// The address of a function, which is only returned to clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Address(pub(crate) *const ());
 
-// SAFETY: the address of a function is a number that any thread may have; nothing is read through it here.
+// SAFETY: the address of a function is a number that any thread may hold. Nothing is read through it here.
 unsafe impl Sync for Address {}
 
-/// One call that goes on.
+/// A call in progress.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) driver: &'static Driver,
@@ -54,7 +55,7 @@ pub(crate) struct Call {
     origin: Origin,
 }
 
-/// The process's driver, and why `cuInit` fails where it does.
+/// The process's driver, and the reason why `cuInit` fails, if it does.
 struct Process {
     driver: Answer<Driver>,
     refused: Option<Code>,
@@ -66,10 +67,10 @@ static ALL_CALLS: AtomicU64 = AtomicU64::new(0);
 /// The code that calls return after the device is lost. It is empty until then.
 static LOST: OnceLock<Code> = OnceLock::new();
 
-/// A fault asked for while the program runs, and how many of its calls are still to go.
+/// Faults that were requested at run time, and how many matching calls remain until each occurs.
 static FAULTS: Mutex<Vec<(Fault, u64)>> = Mutex::new(Vec::new());
 
-/// The process's driver, made by the first call.
+/// Returns the process's driver. The first call creates it.
 fn driver() -> Answer<&'static Driver> {
     PROCESS.get_or_init(start).driver.as_ref().map_err(|code| *code)
 }
@@ -83,7 +84,7 @@ fn start() -> Process {
         },
         Err(error) => {
             eprintln!("millpond-cuda-emu: {error}");
-            // What needs no initialisation still answers, so that the client can say what happened.
+            // Calls that need no initialisation still work, so that the client can report what happened.
             Process {
                 driver: Driver::new(Options::default()),
                 refused: Some(Code::INVALID_VALUE),
@@ -92,7 +93,7 @@ fn start() -> Process {
     }
 }
 
-/// The driver, if somebody has initialised it.
+/// Returns the driver if it has been initialised.
 pub(crate) fn started() -> Option<&'static Driver> {
     if INITIALISED.load(Ordering::Acquire) {
         driver().ok()
@@ -101,7 +102,7 @@ pub(crate) fn started() -> Option<&'static Driver> {
     }
 }
 
-/// `cuInit`.
+/// Implements `cuInit`.
 pub(crate) fn initialise() -> Answer {
     driver()?;
     match PROCESS.get().and_then(|process| process.refused) {
@@ -113,13 +114,13 @@ pub(crate) fn initialise() -> Answer {
     }
 }
 
-/// Runs a function of the C interface. Its answer is what C sees; it never unwinds.
+/// Runs a function of the C interface and returns its result code. Never unwinds.
 pub(crate) fn enter(entry: &'static Entry, per_thread: bool, body: impl FnOnce(&Call) -> Answer) -> i32 {
     let number = ALL_CALLS.fetch_add(1, Ordering::Relaxed) + 1;
     let own = entry.count.fetch_add(1, Ordering::Relaxed) + 1;
     let run = || -> Answer {
         if entry.needs == Needs::Nothing {
-            // These do not look at the driver, but one there has to be to hand them.
+            // These calls do not use the driver, but `Call` has to contain one.
             let driver = driver()?;
             fault(entry, driver, own, number)?;
             return body(&call(entry, driver, per_thread, number, None));
@@ -206,7 +207,8 @@ fn fault(entry: &Entry, driver: &Driver, own: u64, number: u64) -> Answer {
     failed.map_or(Ok(()), Err)
 }
 
-/// From now on: the n-th call of a function, or of any, fails once; the first where no number is given.
+/// Makes the n-th call of a function, or of any function, fail once, counted from now on. Without a number,
+/// the first call fails.
 pub(crate) fn fail_later(fault: Fault) {
     let left = fault.nth.unwrap_or(1);
     FAULTS
@@ -215,7 +217,7 @@ pub(crate) fn fail_later(fault: Fault) {
         .push((fault, left));
 }
 
-/// Takes back what `fail_later` asked for and has not happened. Answers how many.
+/// Cancels the faults that `fail_later` requested and that have not occurred. Returns their number.
 pub(crate) fn forget_faults() -> u64 {
     let mut faults = FAULTS.lock().unwrap_or_else(PoisonError::into_inner);
     let left = faults.len() as u64;
@@ -223,7 +225,7 @@ pub(crate) fn forget_faults() -> u64 {
     left
 }
 
-/// Calls so far: of one function among `entries`, or of all.
+/// Returns the number of calls so far, of one function among `entries` or of all.
 pub(crate) fn count(entries: impl Iterator<Item = &'static Entry>, name: Option<&str>) -> u64 {
     match name {
         None => ALL_CALLS.load(Ordering::Relaxed),
@@ -235,12 +237,12 @@ pub(crate) fn count(entries: impl Iterator<Item = &'static Entry>, name: Option<
 }
 
 impl Entry {
-    /// Its name with the version, or without.
+    /// Returns whether this is the function's name, with or without its version.
     pub(crate) fn is_called(&self, name: &str) -> bool {
         self.name == name || self.base() == name
     }
 
-    /// Its name without the version.
+    /// Returns the function's name without its version.
     pub(crate) fn base(&self) -> &'static str {
         match self.name.rsplit_once("_v") {
             Some((base, version)) if version.bytes().all(|b| b.is_ascii_digit()) => base,
@@ -253,7 +255,7 @@ impl Entry {
         self.name == "cuStreamEndCapture"
     }
 
-    /// Whether the driver that is asked for has it.
+    /// Returns whether the emulated driver contains this function.
     pub(crate) fn there(&self, options: &Options) -> bool {
         let group = match self.needs {
             Needs::Vmm => options.vmm,
@@ -269,12 +271,12 @@ impl Call {
         &self.driver.shared.options
     }
 
-    /// Where this call's work comes from.
+    /// Returns the origin of work that this call queues.
     pub(crate) fn origin(&self) -> Origin {
         self.origin
     }
 
-    /// The current context, in which nothing came to grief.
+    /// Returns the current context, or the error if its work has failed.
     pub(crate) fn context(&self) -> Answer<u64> {
         let context = thread::current().ok_or(Code::INVALID_CONTEXT)?;
         let healthy = self.driver.state().healthy(context).map(|_| context);
@@ -304,13 +306,13 @@ impl Call {
         known.map_err(|code| self.unknown(handle, code))
     }
 
-    /// The device of the current context.
+    /// Returns the device of the current context.
     pub(crate) fn device(&self) -> Answer<u32> {
         let context = self.context()?;
         Ok(self.driver.state().healthy(context)?.device)
     }
 
-    /// The stream that a handle means in this call.
+    /// Returns the stream that a handle means in this call.
     pub(crate) fn stream(&self, handle: usize) -> Answer<u64> {
         let context = match handle {
             0..=2 => self.context()?,
@@ -329,7 +331,7 @@ impl Call {
         known.map_err(|code| self.unknown(handle, code))
     }
 
-    /// A device by its number.
+    /// Returns a device by its number.
     pub(crate) fn known_device(&self, device: i32) -> Answer<u32> {
         let known = u32::try_from(device)
             .ok()

@@ -1,16 +1,16 @@
-//! Two clocks that no hardware has: what is ordered before what, and what time it would be on a card.
+//! Two clocks that no hardware has: the order of work, and the time it would take on a card.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashSet};
 
-/// A piece of work's place in its stream's order, from 1.
+/// The position of some work in the order of its stream, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stamp {
     pub(crate) stream: u64,
     pub(crate) place: u64,
 }
 
-/// For every stream, how much of its work is known to come before: a vector clock.
+/// A vector clock: for every stream, the last position that is known to come before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clock {
     seen: BTreeMap<u64, u64>,
@@ -23,7 +23,7 @@ impl Clock {
             .is_some_and(|place| *place >= stamp.place)
     }
 
-    /// How much of a stream's work it knows.
+    /// Returns the last known position of a stream.
     pub(crate) fn place(&self, stream: u64) -> u64 {
         self.seen.get(&stream).copied().unwrap_or_default()
     }
@@ -33,7 +33,7 @@ impl Clock {
         *place = stamp.place.max(*place);
     }
 
-    /// Leaves out streams of whose work nobody will ask again.
+    /// Removes streams whose work nobody will query again.
     pub(crate) fn forget(&mut self, streams: &HashSet<u64>) {
         self.seen.retain(|stream, _| !streams.contains(stream));
     }
@@ -45,66 +45,69 @@ impl Clock {
     }
 }
 
-/// Modelled bytes a second inside a device.
+/// Modelled speed inside a device, in bytes per second.
 const DEVICE_SPEED: f64 = 1.5e12;
-/// Modelled nanoseconds of anything that runs on a device.
+/// Modelled start-up time of anything that runs on a device, in nanoseconds.
 const START: u64 = 2_000;
 
-/// Modelled nanoseconds of a kernel that does little with so many bytes.
+/// Returns the modelled time of a simple kernel that accesses `bytes` bytes, in nanoseconds.
 pub(crate) fn compute(bytes: u64) -> u64 {
     START + nanoseconds(bytes, DEVICE_SPEED)
 }
 
-/// Modelled nanoseconds of a transfer of so many bytes at a speed in bytes a second.
+/// Returns the modelled time of a transfer at a speed in bytes per second, in nanoseconds.
 pub(crate) fn nanoseconds(bytes: u64, speed: f64) -> u64 {
     (bytes as f64 / speed * 1e9).ceil() as u64
 }
 
-/// What of a card does a piece of work.
+/// The part of a card that does some work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Engine {
-    /// Nothing: order only.
+    /// None. The work only orders other work.
     None,
     /// Copies to the device.
     Upload,
-    /// Copies from it.
+    /// Copies from the device.
     Download,
-    /// Kernels, fills and copies inside the device, one after another.
+    /// Kernels, fills and copies inside the device, one after the other.
     Compute,
 }
 
-/// Modelled time, in nanoseconds from the first call. It depends on the calls alone, never on when their work really runs.
+/// Modelled time, in nanoseconds from the first call. It depends only on the calls, never on when their work
+/// really runs.
 ///
-/// Each thread of the host has a time of its own: it begins where the latest is when the thread is first seen, and grows by what the
-/// thread's calls and its own work take, and to the end of what it waits for. What threads wait for among themselves is not seen: a
-/// thread's work counts for another only through streams and events.
+/// Each host thread has its own time. It begins at the latest time of all threads when the thread is first
+/// seen. It grows by the duration of the thread's calls and of its own work, and advances to the end of
+/// everything that it waits for. Waits between host threads are not visible here. The work of one thread
+/// affects another one only through streams and events.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timeline {
     threads: BTreeMap<u64, u64>,
-    /// The latest of all.
+    /// The latest time of all threads.
     latest: u64,
     engines: BTreeMap<(u32, u8), u64>,
 }
 
 impl Timeline {
-    /// A thread's time.
+    /// Returns the time of a thread.
     pub(crate) fn host(&self, thread: u64) -> u64 {
         self.threads.get(&thread).copied().unwrap_or(self.latest)
     }
 
-    /// A thread spends some: every call takes it, and work of its own that it tells of.
+    /// Advances a thread by the time of a call, or of host work that it reports.
     pub(crate) fn host_works(&mut self, thread: u64, time: u64) {
         self.host_waits(thread, self.host(thread).saturating_add(time));
     }
 
-    /// It waits for what it synchronises with.
+    /// Advances a thread to the end of what it waits for.
     pub(crate) fn host_waits(&mut self, thread: u64, until: u64) {
         let now = self.host(thread).max(until);
         self.threads.insert(thread, now);
         self.latest = self.latest.max(now);
     }
 
-    /// When work ends that a thread queues now, that may start at `ready` and takes `length` of an engine.
+    /// Returns the end time of work that a thread queues now. The work may start at `ready` and occupies an
+    /// engine for `length`.
     pub(crate) fn run(&mut self, thread: u64, device: u32, engine: Engine, ready: u64, length: u64) -> u64 {
         let start = ready.max(self.host(thread));
         if engine == Engine::None {

@@ -1,4 +1,5 @@
-//! The driver: one state under one lock. Nothing runs under it but bookkeeping: work, callbacks and waits are outside.
+//! The driver: one state under one lock. The lock protects only bookkeeping. Work, callbacks and waits run
+//! without it.
 
 pub(crate) mod capture;
 mod context;
@@ -29,12 +30,12 @@ use stream::Stream;
 /// The number of ended handles that are remembered.
 const ENDED: usize = 4096;
 
-/// Everything that changes.
+/// The mutable state of the driver.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) memory: Memory,
     pub(crate) contexts: HashMap<u64, Context>,
-    /// The primary context of each device, once somebody retained it.
+    /// The primary context of each device, after it was first retained.
     pub(crate) primary: Vec<Option<u64>>,
     pub(crate) streams: BTreeMap<u64, Stream>,
     pub(crate) events: HashMap<u64, Event>,
@@ -42,28 +43,28 @@ pub(crate) struct State {
     pub(crate) graphs: HashMap<u64, Graph>,
     pub(crate) executables: HashMap<u64, Executable>,
     pub(crate) kernels: Kernels,
-    /// Handles of cuBLAS.
+    /// cuBLAS handles.
     pub(crate) blas: HashMap<u64, Blas>,
     pub(crate) queue: Queue,
     pub(crate) workers: BTreeSet<u64>,
     pub(crate) chooser: Chooser,
-    /// What other processes may wait for, where a thread has to look whether they do.
+    /// Records that other processes may wait for, if a thread has to poll for such waits.
     pub(crate) promises: Vec<Promise>,
     pub(crate) telling: bool,
     pub(crate) time: Timeline,
-    /// What the host knows to be over.
+    /// Work that the host knows to be complete.
     pub(crate) host: Clock,
     pub(crate) strict: Strict,
     /// The streams, events and contexts that have ended, by handle: the kind, and the call that ended it. The oldest handles are
     /// forgotten.
     pub(crate) ended: BTreeMap<u64, (&'static str, &'static str)>,
-    /// Streams that have gone, when the host knew all their work to be over.
+    /// Streams that were destroyed after the host knew all their work to be complete.
     pub(crate) retired: HashSet<u64>,
     pub(crate) closing: bool,
     next: u64,
 }
 
-/// What the threads of streams share with the calls.
+/// State that calls share with the threads of streams.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) options: Options,
@@ -71,7 +72,7 @@ pub(crate) struct Shared {
     pub(crate) changed: Condvar,
 }
 
-/// A driver. The C interface has one for the process; tests make their own.
+/// A driver. The C interface has one for the process. Tests create their own.
 #[derive(Debug)]
 pub(crate) struct Driver {
     pub(crate) shared: Arc<Shared>,
@@ -117,7 +118,8 @@ impl Driver {
         self.shared.state()
     }
 
-    /// Waits for work, and knows from then on that it is over; so do pools that keep more than they should.
+    /// Waits for work. Afterwards the host knows that it is complete, so pools above their threshold release
+    /// memory.
     pub(crate) fn wait<'a>(&'a self, state: MutexGuard<'a, State>, tasks: &[u64]) -> MutexGuard<'a, State> {
         let mut state = self.shared.wait_for(state, tasks);
         state.trim_pools();
@@ -128,7 +130,7 @@ impl Driver {
         self.shared.queued(state, task, stream);
     }
 
-    /// Queues work on a stream and lets it run.
+    /// Queues work on a stream and starts the executor.
     pub(crate) fn submit(&self, stream: u64, action: crate::work::action::Action, origin: Origin) -> Answer {
         let mut state = self.state();
         if let Some(task) = state.enqueue(&self.shared.options, stream, action, origin)? {
@@ -139,7 +141,7 @@ impl Driver {
 }
 
 impl Driver {
-    /// Queues work and returns when it is done.
+    /// Queues work and returns when it is complete.
     pub(crate) fn finish(&self, stream: u64, action: crate::work::action::Action, origin: Origin) -> Answer {
         let mut state = self.state();
         let Some(task) = state.enqueue(&self.shared.options, stream, action, origin)? else {
@@ -164,7 +166,7 @@ impl Drop for Driver {
     }
 }
 
-/// While it lives, bytes that were resolved stay where they are, whatever is closed and freed meanwhile.
+/// While this exists, resolved bytes stay mapped, even if memory is closed or freed.
 #[derive(Debug)]
 pub(crate) struct Held<'a>(&'a Shared);
 
@@ -175,20 +177,21 @@ impl Drop for Held<'_> {
 }
 
 impl Shared {
-    /// For those who touch memory outside of queued work. Not to be dropped under the lock.
+    /// Protects access to memory outside of queued work. The result must not be dropped while the lock is
+    /// held.
     pub(crate) fn hold(&self) -> Held<'_> {
         self.state().memory.hold();
         Held(self)
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        // A panic is caught at the edge, and leaves bookkeeping that is whole enough for the calls that follow.
+        // A panic is caught at the C interface. The state is still consistent enough for later calls.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// A handle that nothing else has; small numbers mean streams to CUDA.
+    /// Returns a unique handle. Small numbers are special streams in CUDA, so they are not used.
     pub(crate) fn new_handle(&mut self) -> u64 {
         self.next += 0x10;
         self.next
@@ -212,7 +215,7 @@ impl State {
         code
     }
 
-    /// Work of a context came to grief: every later call in it says so.
+    /// Records that work of a context has failed. Every later call in the context returns this code.
     pub(crate) fn fail(&mut self, context: u64, code: Code) {
         if let Some(context) = self.contexts.get_mut(&context) {
             context.failed.get_or_insert(code);

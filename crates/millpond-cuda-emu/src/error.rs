@@ -1,10 +1,10 @@
-//! The driver's answers: codes, their names, and what it says of each.
+//! The driver's error codes, with their names and descriptions.
 
-/// An answer other than success, as the C interface has it.
+/// An error code of the C interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code(pub i32);
 
-/// What a call comes to.
+/// The result of a call.
 pub type Answer<T = ()> = Result<T, Code>;
 
 impl Code {
@@ -95,13 +95,13 @@ impl Code {
     /// `CUDA_ERROR_UNKNOWN`.
     pub const UNKNOWN: Self = Self(999);
 
-    /// The code's name in the driver's header.
+    /// Returns the code's name in the driver's header.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         self.row().map(|row| NAMES[row].1.trim_end_matches('\0'))
     }
 
-    /// The code of this name, or of this number.
+    /// Returns the code with this name or this number.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let number = text.parse().ok();
@@ -124,7 +124,7 @@ impl Code {
     }
 }
 
-/// Every code, in order, with its name and text as C strings.
+/// Every code in order, with its name and description as C strings.
 #[rustfmt::skip]
 const NAMES: &[(i32, &str, &str)] = &[
     (0, "CUDA_SUCCESS\0", "no error\0"),

@@ -1,13 +1,16 @@
-//! Events between processes: which records there were and which are done, in a page of memory that all who have the event map.
+//! Events between processes: the records and their outcomes, in a page of memory that all processes with the
+//! event map.
 //!
 //! ```text
-//!  nonce | latest number | highest number wanted | seats: who takes part | slots: number, seat and state of the last records
+//!  nonce | latest number | highest number wanted | seats: participating processes | slots: number, seat and state of the last records
 //! ```
 //!
-//! A record takes the next number and its slot in one step, and tells the slot when its work is done. Whoever waits takes the latest
-//! number at the call and looks at its slot: two records of one event may end in any order. Whoever waits also says which number it
-//! wants, as a process whose work runs late has to be asked; and where the one who has to tell has died, it writes that the number
-//! is lost, for everybody. A slot that is still open is not taken for another record, so there are as many open records at most.
+//! A record takes the next number and its slot in one atomic step, and updates the slot when its work is
+//! complete. A waiting process reads the latest number at the call and watches its slot, because two records
+//! of one event may end in any order. It also publishes the number that it waits for, because a process that
+//! runs work lazily must be asked. If the process that should complete a record has died, the waiting process
+//! marks the record as lost for everybody. An open slot is not reused, so there are at most as many open
+//! records as slots.
 #![forbid(unsafe_code)]
 
 use crate::error::{Answer, Code};
@@ -22,20 +25,20 @@ const LATEST: usize = 2;
 const WANTED: usize = 3;
 const SEATS: usize = 8;
 const SLOTS: usize = 64;
-/// Processes that may have the event at once.
+/// The most processes that may have the event at once.
 const SEAT_COUNT: usize = SLOTS - SEATS;
 const SLOT_COUNT: usize = Words::COUNT - SLOTS;
 
-/// What became of a record.
+/// The outcome of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Open,
     Done,
-    /// Its process died before it was done.
+    /// The process died before the record was complete.
     Lost,
 }
 
-/// A slot's word: a record's number, whose it is, and what became of it. Zero before the first.
+/// The word of a slot: a record's number, its process, and its outcome. Zero before the first record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Slot(u64);
 
@@ -66,7 +69,7 @@ impl Slot {
     }
 }
 
-/// An event's page, in which this process has a seat. Whoever has an open record keeps it.
+/// An event's page, in which this process has a seat. An open record keeps the page alive.
 #[derive(Debug)]
 pub(crate) struct Page {
     words: Words,
@@ -82,7 +85,7 @@ impl Page {
         Self::sit(words)
     }
 
-    /// The page of another process's event.
+    /// Opens the page of another process's event.
     pub(crate) fn open(raw: &Raw) -> Answer<Self> {
         let handle = Handle::from_raw(raw).ok_or(Code::INVALID_HANDLE)?;
         if handle.is_own() {
@@ -100,7 +103,7 @@ impl Page {
         Self::sit(words)
     }
 
-    /// Takes a free seat, or that of a process that has died.
+    /// Takes a free seat, or the seat of a process that has died.
     fn sit(words: Words) -> Answer<Self> {
         let own = Process::own()?;
         for dead_too in [false, true] {
@@ -126,7 +129,7 @@ impl Page {
         Handle::new(self.words.file(), nonce_of(&self.words)).to_raw()
     }
 
-    /// The number of the last record; 0 before the first.
+    /// Returns the number of the last record, or 0 before the first.
     pub(crate) fn latest(&self) -> u64 {
         self.words.word(LATEST).load(Acquire)
     }
@@ -135,7 +138,8 @@ impl Page {
         slot(&self.words, number)
     }
 
-    /// A number for a record, or the open record whose slot it would take.
+    /// Claims a number for a record. If its slot is still open, returns the number of the open record
+    /// instead.
     pub(crate) fn claim(self: &Arc<Self>) -> Result<Ticket, u64> {
         loop {
             let number = self.latest() + 1;
@@ -153,12 +157,12 @@ impl Page {
                 let page = Arc::clone(self);
                 return Ok(Ticket { page, number });
             }
-            // Somebody has taken this number and not come to say so yet.
+            // Another process has taken this number and has not published it yet.
             self.words.word(LATEST).fetch_max(number, AcqRel);
         }
     }
 
-    /// What became of a record. A slot is taken again only when nothing waits to be told of it.
+    /// Returns the outcome of a record. A slot is reused only after its record is closed.
     pub(crate) fn outcome(&self, number: u64) -> Outcome {
         let slot = Slot(self.slot(number).load(Acquire));
         if slot.number() == number {
@@ -173,12 +177,12 @@ impl Page {
         let before = Slot(slot.load(Acquire));
         if before.number() == number && before.outcome() == Outcome::Open {
             let after = Slot::new(number, before.seat(), outcome);
-            // Who comes too late finds it told already.
+            // A late update finds that the outcome is already set.
             let _ = slot.compare_exchange(before.0, after.0, AcqRel, Relaxed);
         }
     }
 
-    /// Asks whoever has it to get a record done; one that nobody can tell of any more is lost.
+    /// Asks the owner of a record to complete it. If the owner has died, the record becomes lost.
     pub(crate) fn want(&self, number: u64) {
         self.words.word(WANTED).fetch_max(number, AcqRel);
         let slot = Slot(self.slot(number).load(Acquire));
@@ -190,7 +194,7 @@ impl Page {
         }
     }
 
-    /// Whether anybody waits for a record.
+    /// Returns whether any process waits for a record.
     pub(crate) fn is_wanted(&self, number: u64) -> bool {
         self.words.word(WANTED).load(Acquire) >= number
     }
@@ -211,7 +215,7 @@ fn slot(words: &Words, number: u64) -> &std::sync::atomic::AtomicU64 {
     words.word(SLOTS + (number % SLOT_COUNT as u64) as usize)
 }
 
-/// The open records of a seat whose process has died.
+/// Marks the open records of a seat as lost, because its process has died.
 fn lose_all(words: &Words, seat: usize) {
     for index in 0..SLOT_COUNT {
         let word = words.word(SLOTS + index);
@@ -223,7 +227,7 @@ fn lose_all(words: &Words, seat: usize) {
     }
 }
 
-/// A record that is to be told of. Where that never happens it is lost.
+/// A record whose completion must be published. If it is dropped before that, the record is lost.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) page: Arc<Page>,
@@ -242,7 +246,7 @@ impl Drop for Ticket {
     }
 }
 
-/// A record that somebody waits for.
+/// A record that a process waits for.
 #[derive(Clone, Debug)]
 pub(crate) struct Awaited {
     pub(crate) page: Arc<Page>,
@@ -263,7 +267,7 @@ impl Awaited {
 mod tests {
     use super::*;
 
-    /// A page as a second process would have it.
+    /// Returns the page as a second process would open it.
     fn second(page: &Page) -> Arc<Page> {
         let file = page.words.file().try_clone_to_owned().unwrap();
         Arc::new(Page::adopt(file, nonce_of(&page.words)).unwrap())
@@ -315,7 +319,7 @@ mod tests {
         let page = Arc::new(Page::new().unwrap());
         let other = second(&page);
         let open = other.claim().unwrap();
-        // It ended, and its number is another's.
+        // The process ended, and its number belongs to another one.
         let dead = Process::own().unwrap().0 + (1 << 22);
         page.words.word(SEATS + other.seat).store(dead, Release);
         for seat in 0..SEAT_COUNT {

@@ -1,6 +1,7 @@
-//! Kernels are Rust functions found by the name of an entry: no foreign code is run.
+//! Kernels as Rust functions, selected by the name of an entry. No foreign code is run.
 //!
-//! A few are built in here, on f32, for anybody; those of `millpond`'s tensors are in files of their own, one for each of theirs.
+//! A few kernels on f32 are built in for any client. The kernels of `millpond`'s tensors are in separate
+//! files, one for each of their CUDA sources.
 
 mod blas;
 mod elementwise;
@@ -21,24 +22,24 @@ use std::sync::Arc;
 
 type Run = dyn Fn(&Call<'_>) -> Answer + Send + Sync;
 
-/// The bytes that a launch touches, told from its parameters.
+/// Returns the bytes that a launch accesses, computed from its parameters.
 type Touches = dyn Fn(&Params) -> Vec<Access> + Send + Sync;
 
-/// A function that stands for a kernel.
+/// A function that implements a kernel.
 pub(crate) struct Kernel {
-    /// Bytes of each parameter.
+    /// The size of each parameter in bytes.
     sizes: Vec<usize>,
     run: Box<Run>,
-    /// The bytes it touches, where it says.
+    /// Returns the bytes it accesses, if they are known.
     accesses: Option<Box<Touches>>,
     cost: Cost,
 }
 
-/// What a launch costs.
+/// The modelled cost of a launch.
 enum Cost {
     /// Modelled nanoseconds.
     Fixed(u64),
-    /// By the bytes that it reads and writes, told from its parameters.
+    /// The number of bytes that it reads and writes, computed from its parameters.
     Bytes(Box<dyn Fn(&Params) -> u64 + Send + Sync>),
 }
 
@@ -64,7 +65,7 @@ impl Kernel {
         &self.sizes
     }
 
-    /// Where a parameter lies among all, each aligned as a number of its size, or as 8 bytes where it is larger.
+    /// Returns the offset of a parameter. Each is aligned to its size, or to 8 bytes if it is larger.
     pub(crate) fn offset(&self, index: usize) -> usize {
         let aligned = |end: usize, size: usize| end.next_multiple_of(size.next_power_of_two().min(8));
         let before = self.sizes[..index].iter();
@@ -94,7 +95,7 @@ impl Params {
         u32::from_ne_bytes(self.bytes(index))
     }
 
-    /// A structure of numbers.
+    /// Returns a parameter that is a structure of 64-bit numbers.
     fn numbers(&self, index: usize) -> Vec<u64> {
         let bytes = self.0.get(index).map_or(&[][..], Vec::as_slice);
         let (whole, _) = bytes.as_chunks::<8>();
@@ -106,7 +107,7 @@ impl Params {
     }
 }
 
-/// A kernel with its parameters, as queued.
+/// A queued kernel with its parameters.
 #[derive(Debug)]
 pub(crate) struct Launch {
     pub(crate) kernel: Arc<Kernel>,
@@ -128,7 +129,7 @@ impl Launch {
         accesses.map_or_else(Vec::new, |accesses| accesses(&self.params))
     }
 
-    /// Runs it on the memory that `resolve` finds.
+    /// Runs the kernel on the memory that `resolve` finds.
     pub(crate) fn run(&self, resolve: &Resolve<'_>) -> Answer {
         (self.kernel.run)(&Call {
             launch: self,
@@ -137,13 +138,13 @@ impl Launch {
     }
 }
 
-/// What a kernel sees while it runs.
+/// The environment of a running kernel.
 pub(crate) struct Call<'a> {
     pub(crate) launch: &'a Launch,
     memory: DeviceMemory<'a>,
 }
 
-/// Finds the bytes of an address and a length, to be written too where the last argument says so.
+/// Finds the bytes at an address. The arguments are address, length, and whether the bytes are written.
 pub(crate) type Resolve<'a> = dyn Fn(u64, u64, bool) -> Answer<Vec<os::Span>> + 'a;
 
 struct DeviceMemory<'a>(&'a Resolve<'a>);
@@ -154,7 +155,7 @@ impl DeviceMemory<'_> {
         Ok(spans.iter().flat_map(|span| span.read()).collect())
     }
 
-    /// Memory to be read, and written too where it says so.
+    /// Returns memory for reading, or for reading and writing if `write` is true.
     fn reach(&self, at: u64, len: u64, write: bool) -> Answer<os::Reach> {
         Ok(os::Reach::new((self.0)(at, len, write)?))
     }
@@ -170,7 +171,7 @@ impl DeviceMemory<'_> {
     }
 }
 
-/// Elements of a step: what a kernel has in hand at once.
+/// The number of elements that a kernel processes at once.
 const STEP: u64 = 16 << 10;
 
 impl Call<'_> {
@@ -187,7 +188,7 @@ impl Call<'_> {
         self.memory.write(at, &bytes)
     }
 
-    /// `out[i] = f(inputs[i])` for `n` floats, the inputs given by their addresses.
+    /// Computes `out[i] = f(inputs[i])` for `n` floats. The inputs are given by their addresses.
     fn each(&self, out: u64, inputs: &[u64], n: u64, f: impl Fn(&[f32]) -> f32) -> Answer {
         check_extent(n)?;
         let mut from = 0;
@@ -236,12 +237,12 @@ pub(crate) struct Kernels {
     functions: HashMap<u64, Function>,
 }
 
-/// A function of a module, as the client has it.
+/// A function of a module, for which the client has a handle.
 #[derive(Debug)]
 pub(crate) struct Function {
     pub(crate) module: u64,
     pub(crate) kernel: Arc<Kernel>,
-    /// Attributes that were set.
+    /// Attributes that the client has set.
     pub(crate) attributes: HashMap<i32, i32>,
     pub(crate) name: String,
 }
@@ -249,8 +250,9 @@ pub(crate) struct Function {
 const BASE_COST: u64 = 5_000;
 
 impl Default for Kernels {
-    /// The built-in ones, on f32: `fill(out, value, n)`, `copy(out, in, n)`, `scale(out, in, a, n)`, `add(out, x, y, n)`,
-    /// `axpy(y, x, a, n)`, `sum(out, in, n)`; n is 64 bits wide. And those of `millpond`'s tensors.
+    /// Returns the built-in kernels on f32: `fill(out, value, n)`, `copy(out, in, n)`, `scale(out, in, a,
+    /// n)`, `add(out, x, y, n)`, `axpy(y, x, a, n)` and `sum(out, in, n)`, where n has 64 bits. Also returns
+    /// the kernels of `millpond`'s tensors.
     fn default() -> Self {
         let mut kernels = Self {
             by_name: HashMap::new(),
@@ -376,15 +378,15 @@ impl Kernels {
         self.by_name.insert(name.to_owned(), Arc::new(kernel));
     }
 
-    /// Loads the text of a module, for a driver of this version. The beginning of the text and the bodies of its entries are checked. Only
-    /// the names of the entries are kept.
+    /// Loads the text of a module, for a driver of this version. Checks the beginning of the text and the
+    /// bodies of its entries. Keeps only the names of the entries.
     pub(crate) fn load(&mut self, handle: u64, ptx: &str, version: i32) -> Answer {
         ptx::check(ptx, version)?;
         self.modules.insert(handle, ptx::entries(ptx));
         Ok(())
     }
 
-    /// Keeps a module of kernels with these names.
+    /// Stores a module with kernels of these names.
     pub(crate) fn keep(&mut self, handle: u64, names: Vec<String>) {
         self.modules.insert(handle, names);
     }
@@ -399,7 +401,8 @@ impl Kernels {
         self.modules.contains_key(&handle)
     }
 
-    /// A function of a module. One that nobody registered is code that this device cannot run.
+    /// Returns a handle of a function in a module. If nobody registered the function, it is code that this
+    /// device cannot run.
     pub(crate) fn function(&mut self, handle: u64, module: u64, name: &str) -> Answer<u64> {
         let entries = self.modules.get(&module).ok_or(Code::INVALID_HANDLE)?;
         if !entries.iter().any(|entry| entry == name) {

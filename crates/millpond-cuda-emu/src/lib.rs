@@ -1,7 +1,9 @@
-//! CUDA's driver API on the CPU: a shared library with the driver's C ABI, to test and run against where there is no GPU.
+//! CUDA's driver API on the CPU: a shared library with the driver's C ABI, for tests on machines without a
+//! GPU.
 //!
-//! It is loaded, not linked: put a link `libcuda.so.1` to the built library into a folder on `LD_LIBRARY_PATH`, or load it by its
-//! path before the client looks for `libcuda.so`, which is its SONAME. The variable [`options::VARIABLE`] says what it is to be like.
+//! Clients load it at run time. Put a link `libcuda.so.1` to the built library into a folder on
+//! `LD_LIBRARY_PATH`, or load it by its path before the client looks for `libcuda.so`, which is its SONAME.
+//! The variable [`options::VARIABLE`] sets its options.
 //!
 //! ```text
 //!  abi/        the C functions, one macro for all; what comes in is checked here
@@ -16,22 +18,25 @@
 //!  access, clock, thread, options, error
 //! ```
 //!
-//! Streams run in place by default, and the host may read device memory: CUDA's interface without its pitfalls. `streams:seeded` with
-//! `strict:on` is the other end: work runs as late and as interleaved as CUDA allows, and what is not ordered is reported.
+//! By default, streams run in place and the host may read device memory. This is CUDA's interface without its
+//! pitfalls. The opposite is `streams:seeded` with `strict:on`: work runs as late and as interleaved as CUDA
+//! allows, and unordered accesses are reported.
 //!
 //! Captures are invalidated as on a card. Allocation, calls on pools, and the creation of streams invalidate every capture that forbids
 //! them. A wait for the whole context invalidates all captures of the context, whatever their mode. A capture ends with the first call
 //! that ends it. With `strict:on` a capture also forbids calls about which the documentation says nothing.
 //!
-//! Kernels are functions registered by name (`millpond_emu_register`; a few are built in). Foreign code is not run: a function that
-//! nobody registered is `CUDA_ERROR_NO_BINARY_FOR_GPU`. There are no arrays, textures or private export tables.
+//! Kernels are functions registered by name with `millpond_emu_register`. A few are built in. Foreign code is
+//! not run: a function that nobody registered returns `CUDA_ERROR_NO_BINARY_FOR_GPU`. There are no arrays,
+//! textures or private export tables.
 //!
-//! Processes share memory and order as with CUDA: blocks and events by handles (`cuIpcGetMemHandle`, `cuIpcGetEventHandle` and what
-//! opens those), physical memory as a file (`cuMemExportToShareableHandle`). Pools stay where they were made. The processes are of
-//! one user and see one `/proc`; each has its devices to itself, and counts what it made.
+//! Processes share memory and order as with CUDA. They share blocks and events by handles
+//! (`cuIpcGetMemHandle`, `cuIpcGetEventHandle` and the calls that open them), and physical memory as a file
+//! (`cuMemExportToShareableHandle`). Pools cannot be shared. The processes must belong to one user and see
+//! the same `/proc`. Each has its own devices and counts only its own allocations.
 //!
-//! A few functions of cuBLAS are here too, for a client that takes that library from where it is told to: products of matrices, put on a
-//! stream as a kernel is, with every argument looked at.
+//! A few functions of cuBLAS are included for clients that load that library from a configurable path. They
+//! check every argument of a matrix product and queue it on a stream like a kernel.
 
 mod abi;
 mod access;

@@ -1,4 +1,4 @@
-//! The memory of the emulated devices, and the part of the host's that CUDA knows.
+//! The memory of the emulated devices, and the host memory that CUDA knows.
 
 pub(crate) mod foreign;
 pub(crate) mod free_list;
@@ -23,59 +23,61 @@ use os::{Arena, Span, Store};
 use pages::{Bytes, Devices, Mapped, Pages};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-/// Physical memory comes in granules of 2 MiB, as on the cards there are.
+/// Physical memory is allocated in granules of 2 MiB, as on real cards.
 pub(crate) const GRANULE: u64 = 2 << 20;
 
-/// Free memory of a device that may keep its pages. It holds what its last owner left there, as a device's does.
+/// The most free memory of a device whose pages are kept, in bytes. It contains the data of its last owner,
+/// as on a device.
 const STALE: u64 = 64 << 20;
 
-/// What an address belongs to.
+/// The kind of memory at an address.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     Plain,
-    /// Of the pool with this handle.
+    /// Memory of the pool with this handle.
     Pool(u64),
-    /// Addresses reserved, with or without memory.
+    /// Reserved addresses, with or without memory.
     Reserved,
     Managed(managed::Managed),
-    /// Pinned by us, with its flags.
+    /// Host memory pinned by the emulator, with its flags.
     Host(u32),
-    /// The client's memory, registered.
+    /// Host memory that the client registered.
     Registered,
-    /// Another process's.
+    /// Memory of another process.
     Opened(ipc::Opened),
 }
 
-/// A range that was handed out, or registered.
+/// An allocated or registered range.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     pub(crate) len: u64,
     pub(crate) kind: Kind,
     pub(crate) device: u32,
     pub(crate) context: u64,
-    /// Never given twice in a process.
+    /// A number that is never reused in a process.
     pub(crate) id: u64,
     pub(crate) origin: Origin,
 }
 
-/// A device's memory: its bytes, and which granules are free.
+/// A device's memory: its bytes, and its free granules.
 #[derive(Debug)]
 struct Card {
     store: Store,
     granules: FreeList,
     total: u64,
     plain: Heap,
-    /// The pool that `cuMemAllocAsync` draws from, and the one it is at first.
+    /// The pool that `cuMemAllocAsync` uses, and the default pool.
     current: u64,
     default: u64,
-    /// The graphs' own.
+    /// The pool of the graphs.
     graphs: Option<u64>,
-    /// Given back, with the pages of the system still behind it: fresh ones cost more than all else in a small allocation.
+    /// Freed memory whose system pages are kept, because fresh pages cost more than the rest of a small
+    /// allocation.
     stale: VecDeque<(u64, u64)>,
     stale_bytes: u64,
 }
 
-/// Everything that has an address.
+/// All memory that has an address.
 #[derive(Debug)]
 pub(crate) struct Memory {
     arena: Arena,
@@ -86,7 +88,7 @@ pub(crate) struct Memory {
     handles: HashMap<u64, virt::Handle>,
     pools: HashMap<u64, pool::Pool>,
     sharing: ipc::Sharing,
-    /// Whether the host may touch device memory.
+    /// Whether the host may access device memory.
     open: bool,
     next: u64,
 }
@@ -126,13 +128,13 @@ impl Memory {
         Ok(memory)
     }
 
-    /// A number that nothing else has.
+    /// Returns a unique number.
     fn new_id(&mut self) -> u64 {
         self.next += 0x10;
         self.next
     }
 
-    /// Free and all bytes of a device.
+    /// Returns the free bytes and all bytes of a device.
     pub(crate) fn info(&self, device: u32) -> Answer<(u64, u64)> {
         let card = self.card(device)?;
         Ok((card.granules.total(), card.total))
@@ -146,7 +148,7 @@ impl Memory {
         self.cards.get_mut(device as usize).ok_or(Code::INVALID_DEVICE)
     }
 
-    /// The block an address lies in, and where it begins.
+    /// Returns the start of the block that contains an address, and the block.
     pub(crate) fn block(&self, at: u64) -> Option<(u64, &Block)> {
         let (&base, block) = self.blocks.range(..=at).next_back()?;
         (at - base < block.len).then_some((base, block))
@@ -161,7 +163,7 @@ impl Memory {
         self.pages.piece(at)
     }
 
-    /// Whether all of a range is memory of the host that a device may read at any time.
+    /// Returns whether the whole range is host memory that a device may read at any time.
     pub(crate) fn is_pinned(&self, at: u64, len: u64) -> bool {
         self.block(at).is_some_and(|(base, block)| {
             let inside = (at - base).checked_add(len).is_some_and(|end| end <= block.len);
@@ -169,15 +171,15 @@ impl Memory {
         })
     }
 
-    /// The bytes of a range, for work to touch. Device memory is told from the page table; of other memory CUDA knows only what
-    /// was pinned, registered or managed.
+    /// Returns the bytes of a range for work to access. Device memory is found in the page table. Of other
+    /// memory CUDA knows only pinned, registered and managed blocks.
     pub(crate) fn resolve(&self, at: u64, len: u64) -> Answer<Vec<Span>> {
         if len == 0 {
             return Ok(Vec::new());
         }
         if self.is_pinned(at, len) {
-            // SAFETY: the range lies in a live block (`is_pinned`): mapped by us, or registered by the client, which has to keep
-            // it until it is unregistered and no work uses it.
+            // SAFETY: the range lies in a live block (`is_pinned`). Either the emulator mapped it, or the
+            // client registered it and has to keep it until it is unregistered and no work uses it.
             return Ok(vec![unsafe { Span::host(at as usize, len as usize) }]);
         }
         let parts = self.pages.translate(at, len).ok_or(Code::ILLEGAL_ADDRESS)?;
@@ -204,7 +206,7 @@ impl Memory {
         }
     }
 
-    /// Granules of a device, in as many pieces as it takes.
+    /// Allocates granules of a device, in as many pieces as necessary.
     fn take_granules(&mut self, device: u32, len: u64) -> Answer<Vec<(u64, u64)>> {
         self.card_mut(device)?
             .granules
@@ -224,7 +226,8 @@ impl Memory {
                     return;
                 };
                 card.stale_bytes -= len;
-                // What was taken again since is somebody's, and comes back here when it is given back.
+                // Granules that were allocated again belong to a new owner, and return here when that owner
+                // frees them.
                 if card.granules.take_at(offset, len) {
                     card.store.punch(offset, len);
                     card.granules.give(offset, len);
@@ -233,7 +236,7 @@ impl Memory {
         }
     }
 
-    /// Shows pieces of a store one after another at an address. Nothing is left behind where it fails.
+    /// Maps pieces of a store one after the other at an address. Leaves nothing mapped if it fails.
     fn show(&mut self, at: u64, bytes: Bytes, pieces: &[(u64, u64)], handle: u64, access: Devices) -> Answer {
         let mut next = at;
         for (index, &(offset, len)) in pieces.iter().enumerate() {
@@ -267,9 +270,10 @@ impl Memory {
         Ok(())
     }
 
-    /// Takes away what is shown in a range.
+    /// Unmaps everything in a range.
     fn hide(&mut self, at: u64, len: u64) {
-        // Where the system cannot split a mapping any more the old pages stay visible to the host, never to work.
+        // If the system cannot split a mapping any further, the old pages stay visible to the host, but never
+        // to work.
         let _ = self.arena.clear(at, len);
         let mut next = at;
         while next < at + len {
@@ -282,7 +286,7 @@ impl Memory {
         }
     }
 
-    /// New device memory at new addresses.
+    /// Allocates device memory at new addresses.
     fn new_chunk(&mut self, device: u32, len: u64) -> Answer<u64> {
         let pieces = self.take_granules(device, len)?;
         let Some(at) = self.space.take(len, GRANULE) else {

@@ -1,67 +1,69 @@
-//! What the emulator is to be like: the keys of `MILLPOND_CUDA_EMU`.
+//! The options of the emulator: the keys of `MILLPOND_CUDA_EMU`.
 #![forbid(unsafe_code)]
 
 use crate::error::Code;
 use std::fmt;
 
-/// The environment variable that holds them.
+/// The environment variable that contains the options.
 pub const VARIABLE: &str = "MILLPOND_CUDA_EMU";
 
 /// When queued work runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Streams {
-    /// At the call that queues it.
+    /// In the call that queues it.
     InPlace,
     /// On a thread for each stream.
     Threads,
-    /// When somebody waits or asks, in an order that a seed chooses among all that CUDA allows.
+    /// When a call waits for work or queries it, in an order that a seed chooses among all orders that CUDA
+    /// allows.
     Seeded,
 }
 
-/// A call that is to fail.
+/// A call that should fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The function's name with or without its version; any function where there is none.
+    /// The function's name with or without its version. `None` means any function.
     pub name: Option<String>,
-    /// Which of its calls, from 1; every call where there is none.
+    /// The number of the call, from 1. `None` means every call.
     pub nth: Option<u64>,
-    /// What it answers.
+    /// The code that the call returns.
     pub code: Code,
 }
 
-/// Every option, as parsed.
+/// The parsed options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// The number of devices.
     pub devices: u32,
-    /// Bytes of memory of each.
+    /// The memory of each device in bytes.
     pub memory: u64,
     /// When work runs.
     pub streams: Streams,
-    /// Chooses the order of seeded streams.
+    /// The seed for the order of seeded streams.
     pub seed: u64,
-    /// Whether the host may not touch device memory, and misuse is reported.
+    /// Whether the host may not access device memory, and whether misuse is reported.
     pub strict: bool,
-    /// Bytes a second between host and device, each way.
+    /// Speed between host and device in bytes per second, in each direction.
     pub link: f64,
-    /// Modelled nanoseconds before a copy's first byte.
+    /// Modelled nanoseconds before the first byte of a copy.
     pub latency: u64,
     /// Modelled nanoseconds of each call.
     pub call_cost: u64,
-    /// Whether work takes its modelled time on the clock on the wall too.
+    /// Whether work also takes its modelled time in real time.
     pub pace: bool,
-    /// Calls that fail.
+    /// The calls that fail.
     pub fail: Vec<Fault>,
     /// The number of the call from which on the device is lost, and the code that calls return from then on.
     pub lost: Option<(u64, Code)>,
-    /// Whether the driver has virtual memory management. Without, its functions answer that they are not supported, the device's
-    /// attribute is 0 and `cuGetProcAddress` does not know them; the symbols are there, as a library cannot hide its own.
+    /// Whether the driver has virtual memory management. Otherwise its functions return that they are not
+    /// supported, the device's attribute is 0, and `cuGetProcAddress` does not know them. Their symbols
+    /// remain, because a library cannot hide its own.
     pub vmm: bool,
-    /// Whether it has stream-ordered pools; the same holds without them.
+    /// Whether the driver has stream-ordered pools. Otherwise the same applies to their functions.
     pub pools: bool,
     /// Whether a call can unmap only one mapping. The driver's documentation does not promise more.
     pub unmap_single: bool,
-    /// The version it says it is.
+    /// The version that the driver reports.
     pub version: i32,
 }
 
@@ -87,12 +89,12 @@ impl Default for Options {
     }
 }
 
-/// A text that is no set of options.
+/// A text that is not a valid set of options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadOption {
-    /// The part that was not understood.
+    /// The part that could not be parsed.
     pub part: String,
-    /// Why.
+    /// The reason.
     pub why: &'static str,
 }
 
@@ -126,7 +128,7 @@ impl fmt::Display for BadOption {
 impl std::error::Error for BadOption {}
 
 impl Options {
-    /// Reads options as the environment variable has them.
+    /// Parses options in the format of the environment variable.
     ///
     /// ```
     /// use millpond_cuda_emu::options::{Options, Streams};
@@ -137,7 +139,7 @@ impl Options {
     /// ```
     ///
     /// # Errors
-    /// The part that is no option; its text lists those there are.
+    /// Returns the first invalid part. The error's text lists the valid options.
     pub fn parse(text: &str) -> Result<Self, BadOption> {
         let mut options = Self::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -204,10 +206,10 @@ impl Options {
 }
 
 impl Fault {
-    /// Reads `NAME`, `NAME@N` or `@N`, with `=CODE` after it or not.
+    /// Parses `NAME`, `NAME@N` or `@N`, optionally followed by `=CODE`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns the reason why the text is invalid.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         let (call, code) = split_code(text)?;
         let (name, nth) = match call.split_once('@') {
@@ -220,7 +222,8 @@ impl Fault {
         if name.is_empty() && nth.is_none() {
             return Err("a function's name, or @ and a number, is needed");
         }
-        // What a call says when it fails for want of memory is the failure most worth trying.
+        // The default code for functions that allocate is out of memory, because this failure is the most
+        // useful one to test.
         let memory = ["Alloc", "Create", "Reserve", "Register", "Map"]
             .iter()
             .any(|part| name.contains(part));

@@ -1,15 +1,18 @@
 //! Strict mode reports use after free, unordered use of one block by two streams, memory that is released without a wait, and the use of
 //! handles that have ended.
 //!
-//! The rule is happens-before, told by vector clocks. A piece of work comes after what its stream, the events it waits for and the
-//! legacy stream's rule put before it, and after everything the host had synchronised with when it was queued. What one thread
-//! of the host has waited for counts for all: threads order each other by means that are not seen here. So nothing is
-//! reported that was ordered; a race between threads of the host may go unseen. Bytes are compared, not blocks. For memory that the
-//! client maps itself, physical bytes are compared, so that a page at two addresses is recognised as one page. Work that does
-//! not say what it touches (kernels registered through the C interface) is not compared. Branches of one graph count as ordered.
+//! The rule is happens-before, implemented with vector clocks. Work comes after the work that its stream, the
+//! events it waits for and the rule of the legacy stream put before it. It also comes after everything that
+//! the host had synchronised with when it was queued. A wait by one host thread counts for all of them,
+//! because threads order each other by means that are not visible here. So ordered work is never reported,
+//! but a race between host threads may be missed. Bytes are compared, not blocks. For memory that the client
+//! maps itself, physical bytes are compared, so that a page at two addresses is recognised as one page. Work
+//! with unknown accesses (kernels registered through the C interface) is not compared. Branches of one graph
+//! count as ordered.
 //!
-//! What other processes do is not seen, only that they were waited for: whatever was recorded here for others to wait for by then may
-//! have been, and counts as ordered. What processes do to each other's blocks is not compared.
+//! The work of other processes is not visible, only that this process waited for it. Such a wait counts as
+//! ordered after everything that was recorded here before it and that other processes could wait for.
+//! Accesses of processes to each other's blocks are not compared.
 #![forbid(unsafe_code)]
 
 use crate::access::{Access, Origin};
@@ -50,25 +53,25 @@ fn verb(write: bool) -> &'static str {
     if write { "writes" } else { "reads" }
 }
 
-/// How many freed blocks are remembered.
+/// The number of freed blocks that are remembered.
 const GRAVES: usize = 4096;
 
-/// The stream that other processes are. None has this number.
+/// The stream number that stands for other processes. No stream has this number.
 const OTHERS: u64 = 0;
 
-/// How many waits for other processes are told apart; those before count as the oldest of them.
+/// The number of waits for other processes that are distinguished. Earlier ones count as the oldest of these.
 const WAITS: usize = 1024;
 
-/// What was seen, and what was found.
+/// The accesses so far, and the findings.
 #[derive(Debug, Default)]
 pub(crate) struct Strict {
     on: bool,
     seen: Vec<Seen>,
     freed: VecDeque<Freed>,
     findings: Vec<String>,
-    /// What others may have waited for.
+    /// The work that other processes may have waited for.
     told: Clock,
-    /// The same at each of the last waits for others, and how many there were in all.
+    /// The value of `told` at each of the last waits for other processes, and the total number of such waits.
     waits: VecDeque<Clock>,
     waited: u64,
 }
@@ -89,14 +92,14 @@ impl Strict {
         &self.findings
     }
 
-    /// Something was recorded that other processes can wait for; `clock` is what it comes after.
+    /// Notes a record that other processes can wait for. `clock` is the work that comes before it.
     pub(crate) fn tells(&mut self, clock: &Clock) {
         if self.on {
             self.told.join(clock);
         }
     }
 
-    /// Another process is waited for. What comes after the answer comes after what others had waited for.
+    /// Notes a wait for another process. Later work comes after the work that other processes had waited for.
     pub(crate) fn hears(&mut self) -> Stamp {
         if self.on {
             self.waited += 1;
@@ -111,7 +114,7 @@ impl Strict {
         }
     }
 
-    /// What comes before something by way of other processes.
+    /// Returns the work that comes before a clock through other processes.
     fn by_others(&self, clock: &Clock) -> Option<&Clock> {
         let back = self.waited - clock.place(OTHERS);
         let last = self.waits.len() as u64;
@@ -161,7 +164,7 @@ impl Strict {
                     verb(other.access.write),
                 ));
             }
-            // What comes after an access to all of its bytes stands for it.
+            // A later access to all of its bytes replaces an earlier one.
             let covered = |seen: &Seen| {
                 let inside = |start, other_start| {
                     other_start >= start && other_start + seen.access.len <= start + access.len
@@ -217,7 +220,7 @@ impl Strict {
             .retain(|seen| seen.access.at < at || seen.access.at >= at + len);
     }
 
-    /// A block is gone: nothing that is queued from now on may touch it.
+    /// Notes that a block was freed. Work that is queued from now on must not access it.
     pub(crate) fn freed(&mut self, at: u64, len: u64, taken: Origin, freed: Origin) {
         if self.on {
             self.forget_range(at, len);
@@ -234,7 +237,7 @@ impl Strict {
         }
     }
 
-    /// The host knows all work of a stream to be over, and there will be no more.
+    /// Forgets a stream whose work is all complete and which gets no new work.
     pub(crate) fn forget(&mut self, stream: u64) {
         self.seen.retain(|seen| seen.stamp.stream != stream);
     }
@@ -249,7 +252,7 @@ impl Strict {
         }
     }
 
-    /// A call names an address that is nobody's.
+    /// Reports a call that passes an address without memory, if the memory was freed.
     pub(crate) fn wild(&mut self, at: u64, len: u64, origin: Origin) {
         if self.on {
             self.look_among_the_freed(
@@ -263,7 +266,7 @@ impl Strict {
         }
     }
 
-    /// Work ran into an address that nothing is mapped at.
+    /// Reports work that accessed memory that is not mapped or not accessible.
     pub(crate) fn illegal(&mut self, origin: Origin) {
         if self.on {
             self.find(format!(

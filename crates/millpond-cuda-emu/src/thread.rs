@@ -12,7 +12,7 @@ thread_local! {
     static CURRENT: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs a client's callback, in which it may not call CUDA.
+/// Runs a client's callback. The callback may not call CUDA.
 pub(crate) fn in_callback<T>(run: impl FnOnce() -> T) -> T {
     let before = CALLBACK.replace(true);
     let result = run();
@@ -33,7 +33,7 @@ pub(crate) fn number() -> u64 {
     NUMBER.get()
 }
 
-/// The context on top of the thread's stack.
+/// Returns the context on top of the thread's stack.
 pub(crate) fn current() -> Option<u64> {
     CURRENT
         .with_borrow(|stack| stack.last().copied())

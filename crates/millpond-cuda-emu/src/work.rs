@@ -1,4 +1,4 @@
-//! Work that a client queues: what it does, and what it waits for.
+//! Work that a client queues: its action, and its dependencies.
 
 pub(crate) mod action;
 pub(crate) mod queue;

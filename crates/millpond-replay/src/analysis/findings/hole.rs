@@ -69,7 +69,7 @@ impl Hole {
             .collect();
         blocks.sort_unstable();
         let free = look(segments, &blocks);
-        // The pool did not use a hole that is large enough for another reason.
+        // If a hole is large enough, the pool had another reason not to use it.
         if free.bytes < u128::from(bytes) || free.largest >= bytes {
             return;
         }
