@@ -1,4 +1,4 @@
-//! The library is loaded under the driver's name: a program that has it loaded by path finds it again as `libcuda.so`.
+//! Sets the driver's name as SONAME, so that a program that has loaded the library by path finds it again as `libcuda.so`.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

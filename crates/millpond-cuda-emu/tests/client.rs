@@ -1,4 +1,4 @@
-//! A client that knows nothing of the emulator: cudarc's safe interface, and its raw calls where it has none.
+//! Tests with a client that knows nothing about the emulator: cudarc's safe interface, and its raw calls for the rest.
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
 mod common;
@@ -36,7 +36,7 @@ fn more_than_there_is_is_refused_and_less_is_unbacked() {
     let context = context();
     let (_, total) = context.mem_get_info().unwrap();
     let stream = context.default_stream();
-    // SAFETY: nothing is read from what was not written.
+    // SAFETY: no unwritten memory is read.
     let too_much = unsafe { stream.alloc::<u8>(total + 1) };
     assert_eq!(too_much.unwrap_err().0, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
     // SAFETY: as above.
@@ -55,7 +55,7 @@ impl Used for cudarc::driver::CudaSlice<u8> {
 }
 
 fn prop() -> sys::CUmemAllocationProp {
-    // SAFETY: all zeros are a value of every field.
+    // SAFETY: all zeros are a valid value of every field.
     let mut prop: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
     prop.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     prop.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
@@ -90,7 +90,7 @@ fn one_handle_mapped_twice_shows_the_same_bytes() {
     let mut word = 0u32;
     ok!(cuMemcpyDtoH_v2((&raw mut word).cast(), two + 12, 4));
     assert_eq!(word, 0xfeed);
-    // Released, the memory lives on while it is mapped.
+    // Released memory stays valid while it is mapped.
     ok!(cuMemRelease(handle));
     ok!(cuMemUnmap(one, PAGE));
     ok!(cuMemcpyDtoH_v2((&raw mut word).cast(), two + 8, 4));
@@ -171,7 +171,7 @@ fn pinned_memory_is_told_from_the_rest() {
 fn a_pool_keeps_what_its_threshold_says() {
     let context = context();
     let stream = context.new_stream().unwrap();
-    // SAFETY: all zeros are a value of every field.
+    // SAFETY: all zeros are a valid value of every field.
     let mut props: sys::CUmemPoolProps = unsafe { std::mem::zeroed() };
     props.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     props.location = prop().location;
@@ -235,7 +235,7 @@ fn errors_have_names_and_entry_points_versions() {
         (code, function.addr(), status as u32)
     };
     let symbol = |name: &[u8]| {
-        // SAFETY: only the address is looked at.
+        // SAFETY: only the address is used.
         unsafe { common::load().get::<*const c_void>(name) }
             .unwrap()
             .addr()
@@ -361,13 +361,13 @@ const CALLED: &[&str] = &[
 #[test]
 fn everything_that_cudarc_calls_is_there() {
     for name in CALLED {
-        // SAFETY: only the presence is looked at.
+        // SAFETY: only the presence of the symbol is checked.
         let found = unsafe { common::load().get::<*const c_void>(name.as_bytes()) };
         assert!(found.is_ok(), "{name} is missing");
     }
 }
 
-/// The last release of a primary context and the next retain may meet: work that takes its time is still queued by then.
+/// The last release of a primary context may race with the next retain while slow work is still queued.
 #[test]
 fn primary_contexts_come_and_go_on_many_threads() {
     extern "C" fn rest(_: *mut c_void) {

@@ -1,4 +1,4 @@
-//! Two processes at the same memory: blocks that another one opens.
+//! Two processes share memory: one opens blocks of the other.
 
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
@@ -21,13 +21,13 @@ use peer::{Wire, two};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-/// A block that lies in pieces: what is between them is held by others.
+/// Returns a block that consists of several pieces, with allocated memory between them.
 fn in_pieces() -> u64 {
     let granules: Vec<u64> = (0..12).map(|_| allocate(2 << 20)).collect();
     for at in granules.iter().step_by(2) {
         ok!(cuMemFree_v2(*at));
     }
-    // What is free behind them is not enough.
+    // The free memory behind these granules is not enough, so the block uses the holes.
     allocate(10 << 20)
 }
 
@@ -102,12 +102,12 @@ fn a_block_opened_twice_is_one_until_it_is_closed_twice() {
         assert_eq!(cu!(cuIpcCloseMemHandle(at + 512)), CUDA_ERROR_INVALID_VALUE);
         let mut again = CUipcMemHandle { reserved: [0; 64] };
         assert_eq!(cu!(cuIpcGetMemHandle(&mut again, at)), CUDA_ERROR_INVALID_VALUE);
-        // Another context of the process cannot have it too.
+        // Another context of the same process cannot open it too.
         let (mut before, mut second) = (null_mut(), null_mut());
         ok!(cuCtxGetCurrent(&mut before));
         ok!(cuCtxCreate_v2(&mut second, 0, 0));
         assert_eq!(open(handle), Err(CUDA_ERROR_INVALID_CONTEXT));
-        // What a context has open goes with it.
+        // Destroying a context closes the blocks that it has open.
         let its_own = wire.receive();
         open(its_own).unwrap();
         ok!(cuCtxDestroy_v2(second));
@@ -136,7 +136,7 @@ fn a_block_opened_twice_is_one_until_it_is_closed_twice() {
     two(name, "strict:on", one, other);
 }
 
-/// Work on a block is over when it is closed, however late it runs, and nobody else has to be waited for.
+/// Work on a block is complete when the block is closed, however late it runs. No other wait is necessary.
 #[test]
 fn closing_waits_for_work() {
     let name = "closing_waits_for_work";
@@ -168,7 +168,7 @@ unsafe extern "C" fn nap(_: *mut c_void) {
     std::thread::sleep(std::time::Duration::from_millis(20));
 }
 
-/// Strict mode shuts the host out of another process's memory as out of its own.
+/// Strict mode protects another process's memory from the host in the same way as its own.
 #[test]
 fn an_opened_block_is_closed_to_the_host() {
     let name = "an_opened_block_is_closed_to_the_host";
@@ -177,20 +177,20 @@ fn an_opened_block_is_closed_to_the_host() {
         let at = allocate(4096);
         write(at, &[6; 4096]);
         peer.wire.send(&export(at));
-        // By default the byte comes; in strict mode the other process has died of reading it.
+        // By default, the byte arrives. In strict mode, the read has killed the other process.
         let strict = std::env::var("MILLPOND_CUDA_EMU").is_ok_and(|options| options.contains("strict:on"));
         let mut byte = [0];
         let got = std::io::Read::read_exact(&mut peer.wire.0, &mut byte).is_ok();
         assert_eq!((got, byte), if strict { (false, [0]) } else { (true, [6]) });
         if strict {
-            // Its end is what was to be seen, and no failure.
+            // The death of the other process is the expected result.
             std::process::exit(0);
         }
     };
     let other = |wire: &mut Wire| {
         let _context = CudaContext::new(0).unwrap();
         let at = open(wire.receive()).unwrap();
-        // SAFETY: whether this is allowed is what is tested.
+        // SAFETY: the test checks whether this access is allowed.
         let byte = unsafe { std::ptr::with_exposed_provenance::<u8>(at as usize).read_volatile() };
         wire.send(&[byte]);
     };
@@ -242,13 +242,13 @@ fn what_is_no_block_of_another_process_is_not_opened() {
             Err(CUDA_ERROR_INVALID_HANDLE),
             "it is a block's"
         );
-        // Every byte that matters, wrong: an error, whatever it comes to mean.
+        // A change of any significant byte leads to an error.
         for index in 0..64 {
             let mut wrong = good;
             wrong[index] ^= 0x11;
             assert!(open(wrong).is_err(), "byte {index}");
         }
-        // What is no memory is not even opened: the process's end of the socket, files of the first process.
+        // Files that are not memory are not even opened: the socket and the files of the first process.
         for number in 0..32u32 {
             let mut wrong = good;
             wrong[12..16].copy_from_slice(&number.to_le_bytes());

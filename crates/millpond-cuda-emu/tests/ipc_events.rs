@@ -1,4 +1,4 @@
-//! Events between processes: order, whoever records, and what becomes of a wait when the other one dies.
+//! Events between processes: order, records by either process, and waits whose process dies.
 
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
@@ -22,7 +22,7 @@ use peer::{Wire, two};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-/// More records than an event between processes keeps apart, none of which anybody waits for.
+/// An event accepts more records than it has slots, even if nobody waits for them.
 #[test]
 fn an_event_is_recorded_any_number_of_times() {
     let name = "an_event_is_recorded_any_number_of_times";
@@ -92,8 +92,9 @@ fn events_are_for_other_processes_only_where_made_so() {
 const ROUNDS: u8 = 6;
 const LEN: usize = 64 << 10;
 
-/// Both processes write one block in turn, in work that is queued before the other's has run; each looks at what it finds. Messages
-/// only say that something is queued, so that all order is the events'. Answers whether each found what the other had left.
+/// Both processes write one block in turn, in work that is queued before the other's work has run. Each checks the data it
+/// finds. Messages only say that work is queued, so events provide all order. Returns whether this process found the data of
+/// the other.
 fn in_turn(wire: &mut Wire, first: bool, at: u64, mine: CUevent, theirs: CUevent, wait: bool) -> bool {
     let (work, look) = (stream(), stream());
     let copy = allocate(LEN);
@@ -123,7 +124,7 @@ fn in_turn(wire: &mut Wire, first: bool, at: u64, mine: CUevent, theirs: CUevent
             }
         }
     }
-    // The last word is the second's; the first one's own work, which it never waited for, has to be done for that.
+    // The second process finishes last. This requires that the first one's own work completes, for which nobody has waited.
     if first {
         let _: [u8; 1] = wire.receive();
         if wait {
@@ -134,7 +135,7 @@ fn in_turn(wire: &mut Wire, first: bool, at: u64, mine: CUevent, theirs: CUevent
     right
 }
 
-/// Runs that; answers whether the first process and the second found it right.
+/// Runs this test in two processes. Passes to `expect` whether both found the right data, and the findings of strict mode.
 fn turns(name: &str, options: &str, wait: bool, expect: impl Fn(bool, &str)) {
     let one = |peer: &mut peer::Peer| {
         let _context = CudaContext::new(0).unwrap();
@@ -183,7 +184,7 @@ fn events_order_two_processes_with_every_seed() {
     }
 }
 
-/// The same without a wait goes wrong, so it is the events that order it.
+/// The same test fails without waits, so the order comes from the events.
 #[test]
 fn without_the_events_nothing_orders_two_processes() {
     let name = "without_the_events_nothing_orders_two_processes";
@@ -191,7 +192,7 @@ fn without_the_events_nothing_orders_two_processes() {
     turns(name, "streams:seeded,seed:3", false, unordered);
 }
 
-/// An event that both record stands for what was recorded last, whoever did.
+/// An event that both processes record stands for the latest record of either.
 #[test]
 fn both_record_one_event() {
     let name = "both_record_one_event";
@@ -241,7 +242,7 @@ unsafe extern "C" fn sleep_on(_: *mut c_void) {
     std::thread::sleep(std::time::Duration::from_secs(600));
 }
 
-/// A process is killed while others wait for it and use its memory.
+/// A process is killed while another one waits for it and uses its memory.
 #[test]
 fn a_killed_process_leaves_its_memory_and_no_one_waiting() {
     let name = "a_killed_process_leaves_its_memory_and_no_one_waiting";
@@ -254,14 +255,14 @@ fn a_killed_process_leaves_its_memory_and_no_one_waiting() {
         let event = open_event(event_handle).unwrap();
         assert_eq!(cu!(cuEventQuery(event)), CUDA_ERROR_NOT_READY);
         peer.kill();
-        // The host's question leaves nothing behind, the stream's wait does.
+        // A failed wait of the host does not affect the context. A failed wait of a stream does.
         assert_eq!(cu!(cuEventSynchronize(event)), CUDA_ERROR_EXTERNAL_DEVICE);
         let waiting = stream();
         ok!(cuStreamWaitEvent(waiting, event, 0));
         assert_eq!(cu!(cuStreamSynchronize(waiting)), CUDA_ERROR_EXTERNAL_DEVICE);
         let mut none = 0;
         assert_eq!(cu!(cuMemAlloc_v2(&mut none, 512)), CUDA_ERROR_EXTERNAL_DEVICE);
-        // Another context goes on, and finds the memory as it was left.
+        // Another context still works and finds the memory unchanged.
         let mut second = null_mut();
         ok!(cuCtxCreate_v2(&mut second, 0, 0));
         assert_eq!(read(at, 4096), pattern(4096, 5));
@@ -287,7 +288,7 @@ fn a_killed_process_leaves_its_memory_and_no_one_waiting() {
     }
 }
 
-/// Whoever waits on a stream when the other process is killed is released then.
+/// A wait on a stream ends when the other process is killed.
 #[test]
 fn a_wait_that_is_under_way_ends_with_the_process() {
     let name = "a_wait_that_is_under_way_ends_with_the_process";
@@ -301,7 +302,7 @@ fn a_wait_that_is_under_way_ends_with_the_process() {
                 std::thread::sleep(std::time::Duration::from_millis(50));
                 peer.kill();
             });
-            // In place it is this call that waits.
+            // With in-place streams, this call waits.
             ok!(cuStreamWaitEvent(waiting, event, 0));
             let _ = cu!(cuMemsetD8Async(at, 1, LEN, waiting));
             assert_eq!(cu!(cuStreamSynchronize(waiting)), CUDA_ERROR_EXTERNAL_DEVICE);
@@ -310,13 +311,13 @@ fn a_wait_that_is_under_way_ends_with_the_process() {
         killer.unwrap();
     };
     let other = |wire: &mut Wire| {
-        // The work of this one never ends, whatever runs the first one's.
+        // The work of this process never ends, whichever executor the first process uses.
         let _context = CudaContext::new(0).unwrap();
         let event = event(BETWEEN_PROCESSES);
         let handle = export_event(event);
         let stream = stream();
         if std::env::var("MILLPOND_CUDA_EMU").unwrap().contains("in-place") {
-            // What comes to this stream while its first work runs, on another thread, waits.
+            // Work that is queued on this stream from another thread waits while the first work runs.
             let busy = stream.expose_provenance();
             std::thread::spawn(move || {
                 let _context = CudaContext::new(0).unwrap();

@@ -1,4 +1,4 @@
-//! Kernels, graphs, managed memory and copies of planes, as a client uses them.
+//! Tests kernels, graphs, managed memory and two-dimensional copies as a client uses them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
@@ -76,13 +76,13 @@ fn built_in_kernels_run_and_unknown_ones_are_refused() {
     );
 }
 
-/// `twice(at: pointer, count: u32)`, through the C interface.
+/// The kernel `twice(at: pointer, count: u32)`, through the C interface.
 unsafe extern "C" fn twice(_data: usize, params: *const *const u8, shape: *const u32) -> i32 {
-    // SAFETY: two parameters, as registered.
+    // SAFETY: the kernel was registered with two parameters.
     let [at, count] = unsafe { params.cast::<[*const u8; 2]>().read() };
-    // SAFETY: the first has 8 bytes.
+    // SAFETY: the first parameter has 8 bytes.
     let at = unsafe { at.cast::<u64>().read_unaligned() };
-    // SAFETY: the second has 4.
+    // SAFETY: the second parameter has 4 bytes.
     let count = unsafe { count.cast::<u32>().read_unaligned() };
     // SAFETY: grid and block are six numbers.
     let blocks = unsafe { *shape };
@@ -94,7 +94,7 @@ unsafe extern "C" fn twice(_data: usize, params: *const *const u8, shape: *const
     // SAFETY: the function has this type.
     let write = unsafe { common::load().get::<Write>(b"millpond_emu_write") }.unwrap();
     let mut bytes = vec![0u8; count as usize];
-    // SAFETY: as long as the vector.
+    // SAFETY: the vector has this length.
     let failed = unsafe { read(bytes.as_mut_ptr(), at, bytes.len()) };
     if failed != 0 {
         return failed;
@@ -117,7 +117,7 @@ fn a_clients_function_is_a_kernel() {
             // SAFETY: the function has this type.
             let register = unsafe { common::load().get::<Register>(b"millpond_emu_register") }.unwrap();
             let sizes = [8, 4];
-            // SAFETY: a C string and as many sizes as it says.
+            // SAFETY: the name is a C string, and there are as many sizes as the count says.
             let failed = unsafe { register(c"twice".as_ptr(), sizes.as_ptr(), 2, 1000, Some(twice), 0) };
             assert_eq!(failed, 0);
             let function = one(module(), c"twice").unwrap();
@@ -186,13 +186,13 @@ fn a_capture_runs_nothing_and_its_graph_runs_all_of_it() {
             let mut inner = 0;
             let graph = captured(|stream| {
                 ok!(cuMemsetD32Async(at, 5, 1, stream));
-                // Another stream takes part, and is joined again.
+                // Another stream joins the capture and is joined back.
                 ok!(cuEventRecord(event, stream));
                 ok!(cuStreamWaitEvent(side, event, 0));
                 ok!(cuMemcpyDtoDAsync_v2(at + 4, at, 4, side));
                 ok!(cuEventRecord(back, side));
                 ok!(cuStreamWaitEvent(stream, back, 0));
-                // Memory of the graph's own.
+                // The graph allocates its own memory.
                 ok!(cuMemAllocAsync(&mut inner, 4, stream));
                 ok!(cuMemcpyDtoDAsync_v2(inner, at + 4, 4, stream));
                 ok!(cuMemcpyDtoDAsync_v2(at + 8, inner, 4, stream));
@@ -245,14 +245,14 @@ fn what_a_capture_cannot_hold_is_refused() {
         assert_eq!(code, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "{spoil}");
         assert_eq!(end(), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     }
-    // A stream that takes part and is not joined.
+    // A stream joins the capture and is not joined back.
     begin();
     ok!(cuEventRecord(event, stream));
     ok!(cuStreamWaitEvent(side, event, 0));
     extern "C" fn nothing(_: *mut c_void) {}
     ok!(cuLaunchHostFunc(side, Some(nothing), null_mut()));
     assert_eq!(end(), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
-    // Work from before.
+    // Work from before the capture.
     ok!(cuEventRecord(event, side));
     begin();
     assert_eq!(
@@ -266,7 +266,7 @@ fn what_a_capture_cannot_hold_is_refused() {
     );
 }
 
-/// `cuThreadExchangeStreamCaptureMode`: of the captures of others, and of its own, each thread minds those that its mode says.
+/// Tests `cuThreadExchangeStreamCaptureMode`: the mode of a thread decides which captures restrict it.
 #[test]
 fn a_thread_minds_the_captures_that_its_mode_says() {
     let name = "a_thread_minds_the_captures_that_its_mode_says";
@@ -285,7 +285,7 @@ fn a_thread_minds_the_captures_that_its_mode_says() {
         let mut event = null_mut();
         ok!(cuEventCreate(&mut event, 0));
         let event = event as usize;
-        // Whether plain memory and events of no capture may be asked for.
+        // Returns whether a plain allocation and a query of an event outside of captures are allowed.
         let allowed = |mode| {
             let before = exchange(mode);
             let (mut at, event) = (0, std::ptr::with_exposed_provenance_mut(event));
@@ -326,7 +326,8 @@ fn a_thread_minds_the_captures_that_its_mode_says() {
             }
         }
         assert_eq!(exchange(GLOBAL), GLOBAL, "the mode that a thread begins with");
-        // The legacy stream goes with a blocking one: nobody can say what it is, and asking does no harm.
+        // The legacy stream is ordered with the blocking stream. Its status is undefined, and the query does not harm the
+        // capture.
         let (mut blocking, mut graph) = (null_mut(), null_mut());
         ok!(cuStreamCreate(&mut blocking, 0));
         ok!(cuStreamBeginCapture_v2(blocking, GLOBAL));
@@ -344,7 +345,7 @@ fn graphs_are_put_together_by_hand() {
     let _context = context();
     let (mut graph, mut fill, mut take, mut again) = (null_mut(), null_mut(), null_mut(), null_mut());
     ok!(cuGraphCreate(&mut graph, 0));
-    // SAFETY: all zeros are a value of every field.
+    // SAFETY: all zeros are a valid value of every field.
     let mut params: sys::CUDA_MEM_ALLOC_NODE_PARAMS = unsafe { std::mem::zeroed() };
     params.poolProps.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     params.poolProps.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
@@ -393,13 +394,13 @@ fn managed_pages_go_where_they_are_sent() {
     const BYTES: usize = 1 << 20;
     let mut at = 0;
     ok!(cuMemAllocManaged(&mut at, BYTES, 1));
-    // SAFETY: just allocated, and open to the host.
+    // SAFETY: the memory was just allocated and is accessible to the host.
     unsafe { std::ptr::with_exposed_provenance_mut::<u8>(at as usize).write_bytes(8, BYTES) };
     assert_eq!(word(at), 0x0808_0808);
     type Resident = unsafe extern "C" fn(u64, usize, i32) -> u64;
     // SAFETY: the function has this type.
     let resident = unsafe { common::load().get::<Resident>(b"millpond_emu_resident") }.unwrap();
-    // SAFETY: it may be asked of anything.
+    // SAFETY: the function accepts any arguments.
     let at_place = |place| unsafe { resident(at, BYTES, place) } as usize;
     let device = sys::CUmemLocation {
         type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
@@ -435,7 +436,7 @@ fn managed_pages_go_where_they_are_sent() {
     ok!(cuMemPrefetchAsync_v2(at, half, host, 0, null_mut()));
     ok!(cuCtxSynchronize());
     assert_eq!((at_place(-1), prefetched(at, half)), (BYTES, -1));
-    // What a device writes comes to it, unless it is wanted where it is.
+    // A page moves to the device that writes it, unless it is at its preferred location.
     use sys::CUmem_advise as Advice;
     ok!(cuMemAdvise_v2(
         at,

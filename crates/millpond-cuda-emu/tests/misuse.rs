@@ -1,4 +1,4 @@
-//! Faults on request, a lost device, drivers that lack something, and what strict mode finds.
+//! Tests injected faults, a lost device, drivers without some features, and the findings of strict mode.
 
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
@@ -22,13 +22,13 @@ fn streams() -> [CUstream; 2] {
     })
 }
 
-/// What strict mode has found so far.
+/// Returns the findings of strict mode so far.
 fn findings() -> Vec<String> {
     type Report = unsafe extern "C" fn(*mut c_char, usize) -> u64;
     let mut text = vec![0u8; 1 << 16];
     // SAFETY: the function has this type.
     let report = unsafe { common::load().get::<Report>(b"millpond_emu_report") }.unwrap();
-    // SAFETY: the room is as large as it says.
+    // SAFETY: the buffer has the given length.
     let count = unsafe { report(text.as_mut_ptr().cast(), text.len()) };
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<String> = text.trim_end_matches('\0').lines().map(str::to_owned).collect();
@@ -49,13 +49,13 @@ fn calls_fail_as_asked() {
             let mut value = 0;
             let limit = cudarc::driver::sys::CUlimit::CU_LIMIT_STACK_SIZE;
             assert_eq!(cu!(cuCtxGetLimit(&mut value, limit)), CUDA_ERROR_ILLEGAL_ADDRESS);
-            // Asked for while the program runs, and taken back.
+            // A fault that is requested at run time and cancelled.
             type Fail = unsafe extern "C" fn(*const c_char) -> i32;
             // SAFETY: the function has this type.
             let fail = unsafe { common::load().get::<Fail>(b"millpond_emu_fail") }.unwrap();
             let ask = |what: &str| {
                 let what = CString::new(what).unwrap();
-                // SAFETY: a C string.
+                // SAFETY: the argument is a C string.
                 unsafe { fail(what.as_ptr()) }
             };
             assert_eq!(ask("cuMemAlloc_v2@2=CUDA_ERROR_ILLEGAL_ADDRESS"), 0);
@@ -183,7 +183,7 @@ fn use_after_free_is_reported_with_both_places() {
     });
 }
 
-/// Two streams, one block; `order` says what is put between them.
+/// Returns the findings after two streams use one block. `order` runs between them.
 fn two_streams_at_a_block(order: impl FnOnce(CUstream, CUstream)) -> Vec<String> {
     let _context = CudaContext::new(0).unwrap();
     let [one, two] = streams();
@@ -193,7 +193,7 @@ fn two_streams_at_a_block(order: impl FnOnce(CUstream, CUstream)) -> Vec<String>
     ok!(cuMemsetD8Async(at, 1, 4096, one));
     order(one, two);
     ok!(cuMemcpyDtoDAsync_v2(other, at + 1024, 1024, two));
-    // Reading the same bytes, and writing others, is nobody's business.
+    // Concurrent reads of the same bytes, and writes to other bytes, are not reported.
     ok!(cuMemsetD8Async(at, 2, 1024, one));
     ok!(cuMemcpyDtoDAsync_v2(other + 2048, at + 1024, 1024, one));
     findings()
@@ -262,7 +262,7 @@ fn an_early_unmap_is_an_illegal_address_for_good() {
         let _context = CudaContext::new(0).unwrap();
         let [one, two] = streams();
         let bytes = 2 << 20;
-        // SAFETY: all zeros are a value of every field.
+        // SAFETY: all zeros are a valid value of every field.
         let mut prop: cudarc::driver::sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
         prop.type_ = cudarc::driver::sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
         prop.location.type_ = cudarc::driver::sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
@@ -294,7 +294,7 @@ fn an_early_unmap_is_an_illegal_address_for_good() {
     });
 }
 
-/// The host faults where it touches device memory.
+/// The host faults when it accesses device memory.
 #[test]
 fn strict_memory_is_closed_to_the_host() {
     let name = "strict_memory_is_closed_to_the_host";
@@ -303,7 +303,7 @@ fn strict_memory_is_closed_to_the_host() {
         let mut at = 0;
         ok!(cuMemAlloc_v2(&mut at, 4096));
         ok!(cuMemsetD8_v2(at, 6, 4096));
-        // SAFETY: whether this is allowed is what is tested.
+        // SAFETY: the test checks whether this access is allowed.
         let byte = unsafe { std::ptr::with_exposed_provenance::<u8>(at as usize).read_volatile() };
         assert_eq!(byte, 6);
     };
@@ -331,7 +331,7 @@ fn what_a_destroyed_stream_did_is_over_when_the_context_is() {
 
 /// Creates physical memory of a device. Returns its handle, and a function that makes a mapping of it accessible to a device.
 fn physical(device: i32, bytes: usize) -> (u64, impl Fn(u64, i32)) {
-    // SAFETY: all zeros are a value of every field.
+    // SAFETY: all zeros are a valid value of every field.
     let mut prop: cudarc::driver::sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
     prop.type_ = cudarc::driver::sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     prop.location.type_ = cudarc::driver::sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
@@ -356,7 +356,7 @@ fn map(handle: u64, bytes: usize) -> u64 {
     at
 }
 
-/// A free that waits by itself can hide that the host has not waited.
+/// A free that waits can hide a missing wait of the host.
 #[test]
 fn a_free_that_hides_a_missing_wait_is_reported() {
     let name = "a_free_that_hides_a_missing_wait_is_reported";
@@ -559,7 +559,7 @@ fn kernels_reach_other_devices_only_where_these_were_opened() {
                     ok!(cuMemAllocAsync(&mut at, bytes, null_mut()));
                     ok!(cuStreamSynchronize(null_mut()));
                     if open {
-                        // SAFETY: all zeros are a value of every field.
+                        // SAFETY: all zeros are a valid value of every field.
                         let mut access: cudarc::driver::sys::CUmemAccessDesc = unsafe { std::mem::zeroed() };
                         access.location.type_ =
                             cudarc::driver::sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
@@ -602,7 +602,7 @@ fn kernels_reach_other_devices_only_where_these_were_opened() {
     }
 }
 
-/// The requirements on sizes are those of the documentation.
+/// The requirements on sizes match the documentation.
 #[test]
 fn sizes_are_as_the_documentation_has_them() {
     common::load();

@@ -1,4 +1,4 @@
-//! When work runs: in order where CUDA orders it, as late and as mixed as it allows where it does not.
+//! Tests when work runs: in order where CUDA orders it, and as late and as interleaved as CUDA allows otherwise.
 
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
@@ -38,7 +38,7 @@ fn byte(at: u64, stream: CUstream) -> u8 {
     byte
 }
 
-/// One stream writes, another reads. Whether the reader sees what was written.
+/// One stream writes and another one reads. Returns whether the reader sees the written data.
 fn handed_over(wait: bool) -> bool {
     let (_context, one, two) = setup();
     let (at, copy, event) = (block(), block(), event());
@@ -63,7 +63,7 @@ fn a_wait_for_an_event_holds_with_every_seed() {
     }
 }
 
-/// Work that nobody has waited for may still be queued: a missing wait shows itself with some seed.
+/// Work for which nobody has waited may still be queued, so some seed reveals a missing wait.
 #[test]
 fn a_missing_wait_is_found_by_some_seed() {
     let name = "a_missing_wait_is_found_by_some_seed";
@@ -109,9 +109,9 @@ fn a_seed_gives_one_order() {
     assert_ne!(first, other);
 }
 
-/// A client's function that waits for the test, so that work behind it cannot have run.
+/// A function of the client that waits for the test, so that later work of the stream cannot have run.
 extern "C" fn hold(gate: *mut c_void) {
-    // SAFETY: the test keeps the gate until the stream is synchronised.
+    // SAFETY: the test keeps the barrier until the stream is synchronised.
     let gate = unsafe { &*gate.cast::<std::sync::Barrier>() };
     gate.wait();
 }
@@ -190,10 +190,10 @@ fn pageable_memory_is_read_at_the_call_and_pinned_memory_later() {
         assert_eq!(byte(at, one.cu_stream()), 1);
         let mut pinned = null_mut();
         ok!(cuMemHostAlloc(&mut pinned, BYTES, 0));
-        // SAFETY: just allocated, as long as it is filled.
+        // SAFETY: the memory was just allocated with this length.
         unsafe { pinned.cast::<u8>().write_bytes(3, BYTES) };
         ok!(cuMemcpyHtoDAsync_v2(at, pinned, BYTES, one.cu_stream()));
-        // SAFETY: as above; that the copy has not run yet is what is tested.
+        // SAFETY: as above. The test checks that the copy has not run yet.
         unsafe { pinned.cast::<u8>().write_bytes(4, BYTES) };
         assert_eq!(byte(at, one.cu_stream()), 4);
     });
@@ -207,14 +207,14 @@ fn the_modelled_clock_knows_engines_and_overlap() {
         let (a, b) = (block(), block());
         let mut pinned = null_mut();
         ok!(cuMemHostAlloc(&mut pinned, BYTES, 0));
-        // Both ways at once.
+        // Both directions run at once.
         let [start, up, down, last] = [(); 4].map(|()| event());
         ok!(cuEventRecord(start, one.cu_stream()));
         ok!(cuMemcpyHtoDAsync_v2(a, pinned, BYTES, one.cu_stream()));
         ok!(cuMemcpyDtoHAsync_v2(pinned, b, BYTES, two.cu_stream()));
         ok!(cuEventRecord(up, one.cu_stream()));
         ok!(cuEventRecord(down, two.cu_stream()));
-        // The same way twice.
+        // Two copies in the same direction run one after the other.
         ok!(cuMemcpyHtoDAsync_v2(b, pinned, BYTES, two.cu_stream()));
         ok!(cuMemcpyHtoDAsync_v2(a, pinned, BYTES, one.cu_stream()));
         ok!(cuEventRecord(last, one.cu_stream()));
@@ -239,7 +239,7 @@ fn the_modelled_clock_knows_engines_and_overlap() {
 #[test]
 fn pageable_copies_take_longer_and_work_can_take_its_time() {
     let name = "pageable_copies_take_longer_and_work_can_take_its_time";
-    // 64 KiB at 0.01 GB/s are 6.5 ms, and twice that where they are not pinned.
+    // 64 KiB at 0.01 GB/s take 6.5 ms, and twice as long if the memory is not pinned.
     common::with_options(name, "link:0.01,latency:0,pace:on", || {
         let (_context, one, _) = setup();
         let (at, pageable, mut pinned) = (block(), vec![0u8; BYTES], null_mut());
@@ -264,7 +264,7 @@ fn pageable_copies_take_longer_and_work_can_take_its_time() {
 fn callbacks_may_not_call_cuda() {
     extern "C" fn ask(answer: *mut c_void) {
         let code = cu!(cuCtxSynchronize());
-        // SAFETY: the test's variable, which outlives the wait.
+        // SAFETY: the variable belongs to the test and outlives the wait.
         unsafe { answer.cast::<u32>().write(code as u32) };
     }
     common::load();

@@ -1,4 +1,4 @@
-//! Physical memory that leaves its process as a file.
+//! Tests physical memory that is shared with other processes as a file.
 
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
 
@@ -35,7 +35,7 @@ fn place(device: i32) -> CUmemLocation {
 }
 
 fn create(device: i32, bytes: usize, kind: CUmemAllocationHandleType) -> u64 {
-    // SAFETY: all zeros are a value of every field.
+    // SAFETY: all zeros are a valid value of every field.
     let mut prop: CUmemAllocationProp = unsafe { std::mem::zeroed() };
     prop.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     prop.location = place(device);
@@ -46,7 +46,7 @@ fn create(device: i32, bytes: usize, kind: CUmemAllocationHandleType) -> u64 {
 }
 
 fn kind_of(handle: u64) -> (CUmemAllocationHandleType, i32) {
-    // SAFETY: all zeros are a value of every field.
+    // SAFETY: all zeros are a valid value of every field.
     let mut prop: CUmemAllocationProp = unsafe { std::mem::zeroed() };
     ok!(cuMemGetAllocationPropertiesFromHandle(&mut prop, handle));
     (prop.requestedHandleTypes, prop.location.id)
@@ -77,7 +77,7 @@ fn export(handle: u64) -> OwnedFd {
         FILE,
         0
     ));
-    // SAFETY: a file that the driver made for the caller.
+    // SAFETY: the driver created this file for the caller.
     unsafe { OwnedFd::from_raw_fd(number) }
 }
 
@@ -167,7 +167,7 @@ fn memory_is_handed_over_as_a_file_and_outlives_who_made_it() {
         peer.kill();
         peer.bury();
         assert!(read(at, 2 * PAGE) == pattern(2));
-        // On with it: what came as a file leaves as one.
+        // Imported memory can be exported again.
         let next = export(handle);
         let mut retained = 0;
         ok!(cuMemRetainAllocationHandle(
@@ -232,7 +232,7 @@ fn what_is_no_such_memory_is_refused() {
         let plain = std::fs::File::open("/proc/self/exe").unwrap();
         assert_eq!(import_from(&plain), Err(CUDA_ERROR_INVALID_VALUE));
         assert_eq!(import_from(&peer.wire.0), Err(CUDA_ERROR_INVALID_VALUE));
-        // Memory that pretends to be ours, and could be cut short under us; and whose length is none.
+        // Forged files: memory with a valid name that could be truncated later, and memory with an invalid length.
         let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
         let forged = |len: u64, seals: rustix::fs::SealFlags| {
             let file = rustix::fs::memfd_create("cuda-emu-physical-0", flags).unwrap();
@@ -249,7 +249,7 @@ fn what_is_no_such_memory_is_refused() {
             Ok(()),
             "nothing else is wrong with it"
         );
-        // What was not made to leave does not.
+        // Memory that was not created as shareable cannot be exported.
         let kept = create(0, PAGE, NONE);
         assert_eq!(kind_of(kept), (NONE, 0));
         let mut number = -1i32;
@@ -272,7 +272,7 @@ fn what_is_no_such_memory_is_refused() {
             CUDA_ERROR_INVALID_VALUE
         );
         assert_eq!(number, -1);
-        // The process's own, once more: one memory, whose granules are free when all are done with it.
+        // The process imports its own memory. It stays one memory, whose granules are free after all releases.
         let before = free();
         let again = import_from(&export(made)).unwrap();
         ok!(cuMemRelease(made));
@@ -287,7 +287,7 @@ fn what_is_no_such_memory_is_refused() {
         );
         peer.wire.meet();
     };
-    // The second process has another device besides.
+    // The second process has a second device.
     let other = |wire: &mut Wire| {
         let _context = CudaContext::new(1).unwrap();
         let file = export(create(1, PAGE, FILE));

@@ -1,10 +1,10 @@
-//! Pointers as arguments.
+//! Pointer arguments.
 
 use crate::error::{Answer, Code};
 use std::ffi::{CStr, c_char};
 
-/// Where an answer goes. Invariant: null, or valid for writing as many `T` as the function it is an argument of writes; such
-/// values exist only as arguments, and the caller of the C interface vouches for them.
+/// A pointer to an output. Invariant: it is null, or valid for as many writes of `T` as its function makes. Such values exist
+/// only as arguments, and the caller of the C interface is responsible for them.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct Out<T>(*mut T);
@@ -14,7 +14,7 @@ impl<T: Copy> Out<T> {
         self.0.is_null()
     }
 
-    /// Writes an answer that the caller has to have asked for.
+    /// Writes a required output.
     pub(crate) fn set(self, value: T) -> Answer {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
@@ -24,12 +24,12 @@ impl<T: Copy> Out<T> {
         Ok(())
     }
 
-    /// Writes an answer if the caller wants it.
+    /// Writes an output unless the pointer is null.
     pub(crate) fn offer(self, value: T) {
         let _ = self.set(value);
     }
 
-    /// Fails before anything is done where the answer would have no place to go.
+    /// Fails if the output pointer is null, before the call has an effect.
     pub(crate) fn check(self) -> Answer {
         if self.0.is_null() {
             Err(Code::INVALID_VALUE)
@@ -38,7 +38,7 @@ impl<T: Copy> Out<T> {
         }
     }
 
-    /// Writes several.
+    /// Writes several values.
     pub(crate) fn fill(self, values: &[T]) -> Answer {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
@@ -49,7 +49,7 @@ impl<T: Copy> Out<T> {
         Ok(())
     }
 
-    /// The same place, for another type.
+    /// Returns the same pointer with another type.
     pub(crate) fn cast<U: Copy>(self) -> Out<U> {
         Out(self.0.cast())
     }
@@ -59,7 +59,7 @@ impl<T: Copy> Out<T> {
     }
 }
 
-/// What the caller hands over. Invariant: null, or valid for reading as many `T` as the function it is an argument of reads.
+/// A pointer to an input. Invariant: it is null, or valid for as many reads of `T` as its function makes.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct In<T>(*const T);
@@ -96,18 +96,18 @@ impl<T: Copy> In<T> {
         Ok((0..count).map(read).collect())
     }
 
-    /// The same place, for another type.
+    /// Returns the same pointer with another type.
     pub(crate) fn cast<U: Copy>(self) -> In<U> {
         In(self.0.cast())
     }
 
-    /// The same place, to be written. The caller vouches for that as for reading.
+    /// Returns the same pointer for writing. The caller is responsible for writes as for reads.
     pub(crate) fn as_out(self) -> Out<T> {
         Out(self.0.cast_mut())
     }
 }
 
-/// A C string. Invariant: null, or one that ends.
+/// A C string. Invariant: it is null or ends with a zero.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct Text(*const c_char);
@@ -117,18 +117,18 @@ impl Text {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
         }
-        // SAFETY: not null, so by the invariant a string that ends.
+        // SAFETY: the pointer is not null, so by the invariant the string ends with a zero.
         let text = unsafe { CStr::from_ptr(self.0) };
         Ok(text.to_string_lossy().into_owned())
     }
 }
 
-/// A pointer that came inside a structure. Its invariant is the structure's: the caller vouches for it as for the others.
+/// Returns a pointer that was in a structure. The caller is responsible for it as for other arguments.
 pub(crate) fn at<T: Copy>(address: usize) -> In<T> {
     In(std::ptr::with_exposed_provenance(address))
 }
 
-/// A place for an answer that nobody wants.
+/// Returns an output that is not wanted.
 pub(crate) fn nowhere<T>() -> Out<T> {
     Out(std::ptr::null_mut())
 }

@@ -1,4 +1,4 @@
-//! A few functions of cuBLAS. They answer its status, but for what goes wrong before they are reached, which answers the driver's codes.
+//! A few functions of cuBLAS. They return cuBLAS status codes. Failures before a function is entered return the driver's codes.
 
 use super::args::{In, Out};
 use super::entries;
@@ -20,7 +20,7 @@ fn change(call: &Call, handle: usize, change: impl FnOnce(&mut Blas)) -> Answer 
     Ok(())
 }
 
-/// Puts a product on the handle's stream.
+/// Queues a product on the handle's stream.
 fn multiply(call: &Call, number: usize, gemm: &Gemm, alpha: In<u8>, beta: In<u8>) -> Answer {
     let blas = handle(call, number)?;
     let scalar = |of: In<u8>| {
@@ -31,7 +31,7 @@ fn multiply(call: &Call, number: usize, gemm: &Gemm, alpha: In<u8>, beta: In<u8>
         };
         value.map_err(|_| INVALID_VALUE)
     };
-    // Others there are, and nobody here asks for them.
+    // cuBLAS supports other scalars, but no client here uses them.
     if (scalar(alpha)?, scalar(beta)?) != (1.0, 0.0) {
         return Err(blas::NOT_SUPPORTED);
     }
@@ -43,7 +43,7 @@ fn multiply(call: &Call, number: usize, gemm: &Gemm, alpha: In<u8>, beta: In<u8>
     let launch = {
         let state = call.driver.state();
         let captured = state.stream(stream)?.capture.is_some();
-        // Memory of its own would be asked for, which a graph cannot have.
+        // cuBLAS would allocate its own workspace, which a graph cannot contain.
         if captured && blas.workspace.is_none() {
             return Err(EXECUTION_FAILED);
         }
@@ -51,7 +51,7 @@ fn multiply(call: &Call, number: usize, gemm: &Gemm, alpha: In<u8>, beta: In<u8>
             .kernels
             .blas(product.kernel, product.params, blas.workspace)?
     };
-    // What is not there is told at once, where the device would fail later.
+    // Missing memory is reported at once. On a card, the work would fail later.
     for access in launch.accesses() {
         let there = call.driver.state().memory.resolve(access.at, access.len);
         there.map_err(|_| INVALID_VALUE)?;
@@ -83,7 +83,7 @@ entries! {
         let stream = call.stream(stream).map_err(|_| INVALID_VALUE)?;
         change(call, number, |blas| {
             blas.stream = Some(stream);
-            // As cuBLAS has it: the client's workspace is forgotten.
+            // Setting a stream resets the client's workspace, as in cuBLAS.
             blas.workspace = None;
         })
     }

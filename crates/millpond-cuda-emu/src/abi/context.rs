@@ -1,4 +1,4 @@
-//! Contexts, and which is current.
+//! Contexts, and the current context of a thread.
 
 use super::args::Out;
 use super::entries;
@@ -159,7 +159,7 @@ entries! {
         let removed = state.contexts.get_mut(&context).is_some_and(|context| context.peers.remove(&(peer as u64)));
         if removed { Ok(()) } else { Err(Code::PEER_ACCESS_NOT_ENABLED) }
     }
-    /// Nothing is profiled, so there is nothing to start.
+    /// Does nothing, because there is no profiler.
     cuProfilerStart none 4000 Driver () |call| { call.context().map(|_| ()) }
     cuProfilerStop none 4000 Driver () |call| { call.context().map(|_| ()) }
 }

@@ -11,13 +11,13 @@ use std::sync::Arc;
 /// When the call returns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Return {
-    /// When the work is done.
+    /// The call returns when the work is complete.
     Done,
-    /// At once, as far as the host's memory allows.
+    /// The call returns at once, if the kind of host memory allows it.
     Queued,
 }
 
-/// An address that CUDA has to know. One that it does not is refused at the call, as the driver does.
+/// Checks an address that CUDA must know. An unknown one is refused at the call, as in the driver.
 pub(super) fn known(call: &Call, at: u64, len: u64) -> Answer<Side> {
     let mut state = call.driver.state();
     let inside = state
@@ -31,7 +31,7 @@ pub(super) fn known(call: &Call, at: u64, len: u64) -> Answer<Side> {
     Err(Code::INVALID_VALUE)
 }
 
-/// Memory of the host, pinned or not.
+/// Returns host memory, pinned or not.
 pub(super) fn host(call: &Call, at: usize, len: u64) -> Answer<Side> {
     if at == 0 {
         return Err(Code::INVALID_VALUE);
@@ -44,7 +44,7 @@ pub(super) fn host(call: &Call, at: usize, len: u64) -> Answer<Side> {
     })
 }
 
-/// Whatever an address is.
+/// Returns the memory at an address of any kind.
 fn unified(call: &Call, at: u64, len: u64) -> Answer<Side> {
     if call.driver.state().memory.block(at).is_some() {
         known(call, at, len)
@@ -62,7 +62,7 @@ fn extent(rows: Rows, pitch: u64) -> Answer<u64> {
     before.checked_add(rows.width).ok_or(Code::INVALID_VALUE)
 }
 
-/// Queues a copy. What is not pinned is read before the call returns, or written before it does.
+/// Queues a copy. Memory that is not pinned is read or written before the call returns.
 fn transfer(call: &Call, stream: u64, to: Side, from: Side, rows: Rows, when: Return) -> Answer {
     let capturing = {
         let mut state = call.driver.state();
@@ -89,9 +89,9 @@ fn transfer(call: &Call, stream: u64, to: Side, from: Side, rows: Rows, when: Re
     }
 }
 
-/// What pageable memory holds now: the client may change it as soon as the call returns.
+/// Copies pageable memory, because the client may change it as soon as the call returns.
 fn snapshot(at: usize, len: u64) -> Side {
-    // SAFETY: the client vouches for the memory until the call returns.
+    // SAFETY: the client is responsible for the memory until the call returns.
     let span = unsafe { crate::memory::os::Span::host(at, len as usize) };
     Side::Snapshot(Arc::new(span.read()))
 }
@@ -116,7 +116,7 @@ fn to_host(call: &Call, to: usize, from: u64, bytes: usize, stream: usize, when:
     transfer(call, stream, to, from, Rows::one(bytes as u64), when)
 }
 
-/// Inside the device nobody waits, not even calls without `Async` in their names.
+/// Queues a copy inside the device. Such copies do not wait, even without `Async` in the name of the call.
 fn inside(call: &Call, to: u64, from: u64, bytes: usize, stream: usize) -> Answer {
     let stream = call.stream(stream)?;
     if bytes == 0 {
@@ -241,7 +241,7 @@ fn plane(call: &Call, copy: In<Memcpy2d>, stream: usize, when: Return) -> Answer
     )
 }
 
-/// What a fill writes again and again.
+/// The bytes that a fill repeats, and their number.
 struct Pattern([u8; 4], u8);
 
 impl Pattern {
@@ -259,7 +259,7 @@ impl Pattern {
     }
 }
 
-/// Fills return at once on a device, whatever their names; on the host's memory the plain ones wait.
+/// Queues a fill. Fills of device memory return at once, whatever their name. Plain fills of host memory wait.
 fn fill(
     call: &Call,
     to: u64,

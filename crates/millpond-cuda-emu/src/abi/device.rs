@@ -1,4 +1,4 @@
-//! Initialisation, devices and what they can do.
+//! Initialisation, devices and their capabilities.
 
 use super::args::{Out, Text};
 use super::entries;
@@ -6,8 +6,8 @@ use crate::calls::Call;
 use crate::error::{Answer, Code};
 use crate::options::Options;
 
-/// What a device answers of itself, by `CUdevice_attribute`. The numbers are those of a large card of compute capability 8.0, as
-/// far as somebody sizes something by them; a 0 means that it cannot.
+/// Returns an attribute of a device, by `CUdevice_attribute`. Numbers that clients use for sizing are those of a large card of
+/// compute capability 8.0. A 0 means that the feature is missing.
 fn attribute(number: i32, device: u32, options: &Options) -> Option<i32> {
     Some(match number {
         1..=3 => 1024, // threads of a block, in all and each way
@@ -73,7 +73,7 @@ fn bus(device: u32) -> String {
     format!("0000:{:02X}:00.0", device + 1)
 }
 
-/// The device at this place of the bus.
+/// Returns the device with this PCI bus id.
 pub(super) fn by_bus(call: &Call, id: &str) -> Option<u32> {
     (0..call.options().devices).find(|device| bus(*device).eq_ignore_ascii_case(id))
 }

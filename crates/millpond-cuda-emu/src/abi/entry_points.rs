@@ -1,16 +1,17 @@
-//! How clients find functions, and what errors are called.
+//! Lookup of functions by name, and names of errors.
 
 use super::args::{In, Out, Text};
 use super::entries;
 use crate::calls::{Call, Entry};
 use crate::error::{Answer, Code};
 
-/// What a search came to: `CUdriverProcAddressQueryResult`.
+/// The result of a lookup: `CUdriverProcAddressQueryResult`.
 const FOUND: i32 = 0;
 const NO_SUCH_NAME: i32 = 1;
 const TOO_OLD: i32 = 2;
 
-/// The function that a program built for a version of CUDA means by a name: the newest of that name that its version knows.
+/// Finds the function that a name means to a program built for a version of CUDA: the newest function of that name in this
+/// version.
 fn find(call: &Call, name: &str, version: i32, flags: u64) -> Result<usize, i32> {
     let (plain, ends) = match name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")) {
         Some(plain) => (plain, true),
@@ -23,7 +24,7 @@ fn find(call: &Call, name: &str, version: i32, flags: u64) -> Result<usize, i32>
     }
     let known = named.iter().filter(|entry| entry.since <= version);
     let entry = known.max_by_key(|entry| entry.since).ok_or(TOO_OLD)?;
-    // 2 asks for each thread's own default stream.
+    // Flag 2 requests the variant with each thread's own default stream.
     let address = match entry.per_thread {
         Some((address, _)) if flags & 2 != 0 || ends => address,
         _ => entry.legacy,
@@ -63,7 +64,7 @@ entries! {
     cuGetProcAddress none 11030 Nothing (name: Text, function: Out<usize>, version: i32, flags: u64) |call| {
         look_up(call, name, function, version, flags, crate::abi::args::nowhere())
     }
-    /// Private tables of functions, which only NVIDIA's own libraries know: there are none, and NVRTC takes that for an answer.
+    /// Returns that there are no private function tables, which only NVIDIA's own libraries use. NVRTC accepts this.
     cuGetExportTable none 3000 Nothing (table: Out<usize>, _id: In<u8>) |_call| {
         table.offer(0);
         Err(Code::NOT_FOUND)

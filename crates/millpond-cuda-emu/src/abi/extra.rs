@@ -1,4 +1,4 @@
-//! What the real driver does not have: functions for tests and tools. `dlsym` finds them; `cuGetProcAddress` does not know them.
+//! Functions for tests and tools that the real driver does not have. `dlsym` finds them, and `cuGetProcAddress` does not.
 
 use super::args::{In, Out, Text};
 use crate::calls;
@@ -9,25 +9,28 @@ use crate::memory::os;
 use crate::options::Fault;
 use crate::thread;
 
-/// A kernel of a client: its own data, the parameters' places, and grid and block as six numbers. It answers a CUDA error or 0.
+/// A client's kernel. Its arguments are its own data, the addresses of the parameters, and grid and block as six numbers. It
+/// returns a CUDA error or 0.
 type ClientKernel = unsafe extern "C" fn(usize, *const *const u8, *const u32) -> i32;
 
 fn code(answer: Answer) -> i32 {
     answer.map_or_else(|code| code.0, |()| 0)
 }
 
-/// Finds memory that CUDA knows, to be read, or written where `write` says so.
+/// Finds memory that CUDA knows, for reading, or for writing if `write` is true.
 fn resolve(driver: &Driver, at: u64, bytes: usize, write: bool) -> Answer<Vec<os::Span>> {
     let mut state = driver.state();
     state.memory.touch(at, bytes as u64, 0, write);
     state.memory.resolve(at, bytes as u64)
 }
 
-/// Registers a function as the kernel of this name. `sizes` are the bytes of its `count` parameters, `data` is handed back to it,
-/// `nanoseconds` is what a launch takes on the modelled card. Answers a CUDA error or 0.
+/// Registers a function as the kernel of this name. `sizes` contains the size of each of its `count` parameters in bytes.
+/// `data` is passed back to the function. `nanoseconds` is the duration of a launch on the modelled card. Returns a CUDA error
+/// or 0.
 ///
 /// # Safety
-/// `name` is a C string, `sizes` has `count` elements, and `function` may be called on any thread as long as the process lives.
+/// `name` must be a C string. `sizes` must have `count` elements. `function` must be callable on any thread as long as the
+/// process lives.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn millpond_emu_register(
     name: Text,
@@ -50,7 +53,7 @@ unsafe extern "C" fn millpond_emu_register(
             let [gx, gy, gz] = launch.grid;
             let [bx, by, bz] = launch.block;
             let shape = [gx, gy, gz, bx, by, bz];
-            // SAFETY: whoever registered the function vouches for it; what it is given lives until it returns.
+            // SAFETY: whoever registered the function is responsible for it. Its arguments live until it returns.
             match unsafe { function(data, places.as_ptr(), shape.as_ptr()) } {
                 0 => Ok(()),
                 error => Err(Code(error)),
@@ -65,10 +68,10 @@ unsafe extern "C" fn millpond_emu_register(
     code(register())
 }
 
-/// Reads memory that CUDA knows, from inside a kernel or not, strict mode or not. Orders nothing.
+/// Reads memory that CUDA knows, inside a kernel or outside, with or without strict mode. It is not ordered with any work.
 ///
 /// # Safety
-/// `to` has room for `bytes`.
+/// `to` must have room for `bytes` bytes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn millpond_emu_read(to: Out<u8>, from: u64, bytes: usize) -> i32 {
     let read = || -> Answer {
@@ -81,10 +84,10 @@ unsafe extern "C" fn millpond_emu_read(to: Out<u8>, from: u64, bytes: usize) -> 
     code(read())
 }
 
-/// Writes memory that CUDA knows, as `millpond_emu_read` reads it.
+/// Writes memory that CUDA knows, like `millpond_emu_read`.
 ///
 /// # Safety
-/// `from` has `bytes` bytes.
+/// `from` must point to `bytes` bytes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn millpond_emu_write(to: u64, from: In<u8>, bytes: usize) -> i32 {
     let write = || -> Answer {
@@ -100,10 +103,11 @@ unsafe extern "C" fn millpond_emu_write(to: u64, from: In<u8>, bytes: usize) -> 
     code(write())
 }
 
-/// How many misuses strict mode has found; their texts, one a line, into `text` as far as they fit, ended by a zero.
+/// Returns the number of misuses that strict mode has found. Writes their texts into `text`, one per line, as far as they fit,
+/// with a final zero.
 ///
 /// # Safety
-/// `text` is null or has room for `room` bytes.
+/// `text` must be null or have room for `room` bytes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn millpond_emu_report(text: Out<u8>, room: usize) -> u64 {
     let Some(driver) = calls::started() else { return 0 };
@@ -118,20 +122,21 @@ unsafe extern "C" fn millpond_emu_report(text: Out<u8>, room: usize) -> u64 {
     findings.len() as u64
 }
 
-/// How often a function was called, by its name with or without its version; all calls where the name is null.
+/// Returns how often a function was called. The name may include the version or not. If it is null, returns the number of all
+/// calls.
 ///
 /// # Safety
-/// `name` is null or a C string.
+/// `name` must be null or a C string.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn millpond_emu_calls(name: Text) -> u64 {
     calls::count(super::all(), name.get().ok().as_deref())
 }
 
-/// Makes a later call fail once: `NAME`, `NAME@N` or `@N`, `=CODE` after it or not, as the option `fail`, counted from now on. Null
-/// takes back what has not happened. Answers a CUDA error or 0.
+/// Makes a later call fail once. The format is that of the option `fail`: `NAME`, `NAME@N` or `@N`, optionally followed by
+/// `=CODE`, counted from now on. Null cancels faults that have not occurred. Returns a CUDA error or 0.
 ///
 /// # Safety
-/// `what` is null or a C string.
+/// `what` must be null or a C string.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn millpond_emu_fail(what: Text) -> i32 {
     let Ok(what) = what.get() else {
@@ -150,7 +155,8 @@ unsafe extern "C" fn millpond_emu_fail(what: Text) -> i32 {
     }
 }
 
-/// Bytes of a managed range that are at a device, or at the host (-1), in whole pages of 64 KiB; `u64::MAX` where it is not managed.
+/// Returns the bytes of a managed range that are at a device or at the host (-1), in whole pages of 64 KiB. Returns `u64::MAX`
+/// if the range is not managed.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn millpond_emu_resident(at: u64, bytes: usize, place: i32) -> u64 {
     let Some(driver) = calls::started() else {
@@ -163,9 +169,9 @@ unsafe extern "C" fn millpond_emu_resident(at: u64, bytes: usize, place: i32) ->
         .unwrap_or(u64::MAX)
 }
 
-/// The calling thread works for so many modelled nanoseconds: what it does besides calling CUDA, such as reading a file or copying
-/// memory, takes none of the modelled time unless it is told here. With `pace:on` it takes as much real time too. Answers the
-/// thread's modelled time, in nanoseconds from the first call; asked with 0, it only answers.
+/// Advances the modelled time of the calling thread by host work other than CUDA calls, such as reading a file or copying
+/// memory. Such work takes no modelled time unless it is reported here. With `pace:on` it also takes that much real time.
+/// Returns the thread's modelled time, in nanoseconds from the first call. With 0, it only returns the time.
 #[unsafe(no_mangle)]
 extern "C" fn millpond_emu_host_work(nanoseconds: u64) -> u64 {
     let Some(driver) = calls::started() else { return 0 };

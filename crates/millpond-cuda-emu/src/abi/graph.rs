@@ -34,7 +34,7 @@ fn instantiate(call: &Call, executable: Out<usize>, graph: usize, flags: u64) ->
     executable.set(made as usize)
 }
 
-/// One row, or one plane, of a copy between host and device memory.
+/// Returns a copy of one row or one plane between host and device memory.
 fn copy(call: &Call, c: &Memcpy3d) -> Answer<Action> {
     let one_row = c.height == 1 && c.depth == 1;
     let at_origin = [c.src_x, c.src_y, c.src_z, c.dst_x, c.dst_y, c.dst_z]
@@ -130,7 +130,7 @@ entries! {
         let len = (p.height as u64 - 1).checked_mul(to_pitch).and_then(|before| before.checked_add(width));
         known(call, p.dst, len.ok_or(Code::INVALID_VALUE)?)?;
         let rows = Rows { width, count: p.height as u64, to_pitch, from_pitch: 0 };
-        // The low bytes of the value are its first ones.
+        // The low bytes of the value come first.
         let action = Action::Fill { to: p.dst, pattern: p.value.to_le_bytes(), size, rows };
         add(call, node, graph, after, count, None, action)
     }

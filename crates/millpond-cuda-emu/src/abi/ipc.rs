@@ -6,7 +6,7 @@ use super::structures::IpcHandle;
 use crate::calls::Call;
 use crate::error::{Answer, Code};
 
-/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, the only flag there is, and asked for.
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`. It is the only flag, and it is required.
 const LAZY_PEERS: u32 = 1;
 
 fn open(call: &Call, at: Out<u64>, handle: IpcHandle, flags: u32) -> Answer {
@@ -39,7 +39,7 @@ entries! {
         let mut state = call.driver.state();
         state.refuse_unsafe(call.thread)?;
         if state.memory.opened(at)? == 1 {
-            // Addresses go away, as with `cuMemFree`: the driver waits for the device.
+            // Addresses are unmapped, so the call waits for the device, as `cuMemFree` does.
             let context = state.memory.block(at).map_or(0, |(_, block)| block.context);
             let open = state.queue.open(context, 0);
             state = call.driver.wait(state, &open);

@@ -8,7 +8,7 @@ use crate::error::{Answer, Code};
 use crate::memory::managed::{Advice, CPU, NOWHERE, Page};
 use crate::work::action::Action;
 
-/// A device or the host, as the newer calls name them.
+/// Returns the device or the host that a `Location` of the newer calls names.
 fn place(location: Location) -> Answer<i32> {
     match location.kind {
         1 if location.id >= 0 => Ok(location.id),
@@ -19,7 +19,7 @@ fn place(location: Location) -> Answer<i32> {
 
 fn advise(call: &Call, at: u64, bytes: usize, advice: i32, place: i32) -> Answer {
     let advice = Advice::from_raw(advice)?;
-    // Where pages are mostly read, and what is taken back, does not ask for a place.
+    // Read-mostly advice and the removal of a preferred location ignore the location.
     let place = match advice {
         Advice::ReadMostly(_) | Advice::Preferred(false) => CPU,
         _ => place,

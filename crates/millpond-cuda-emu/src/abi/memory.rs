@@ -1,4 +1,4 @@
-//! Plain memory, and what is known of an address.
+//! Plain memory, and queries about addresses.
 
 use super::args::{In, Out};
 use super::entries;
@@ -6,7 +6,7 @@ use crate::calls::Call;
 use crate::error::{Answer, Code};
 use crate::memory::Kind;
 
-/// Plain allocation: it may synchronise by itself, so captures can forbid it.
+/// Allocates plain memory. The call may synchronise, so captures can forbid it.
 fn allocate(call: &Call, bytes: usize) -> Answer<u64> {
     let device = call.device()?;
     if bytes == 0 {
@@ -17,7 +17,7 @@ fn allocate(call: &Call, bytes: usize) -> Answer<u64> {
     state.memory.allocate(device, bytes as u64, call.origin())
 }
 
-/// One of `CUpointer_attribute`'s answers.
+/// The value of one `CUpointer_attribute`.
 enum Attribute {
     Context(usize),
     Number(u32),
@@ -55,7 +55,7 @@ fn attribute(call: &Call, number: i32, at: u64) -> Answer<Attribute> {
     } else {
         block.device
     };
-    // Addresses that are only reserved are known, but are no memory.
+    // Addresses that are only reserved are known, but have no memory.
     if reserved && piece.is_none() && !matches!(number, 11..=13) {
         return Err(Code::INVALID_VALUE);
     }
@@ -149,7 +149,7 @@ entries! {
         data.check()?;
         attribute(call, number, at)?.write(data)
     }
-    /// Of an address that nothing is known of, every answer is zero.
+    /// Returns zero for attributes of an unknown address, and -2 for its device.
     cuPointerGetAttributes none 7000 Driver (count: u32, numbers: In<i32>, data: In<Out<u8>>, at: u64) |call| {
         if count == 0 {
             return Err(Code::INVALID_VALUE);
@@ -170,7 +170,7 @@ entries! {
     cuPointerSetAttribute none 6000 Driver (value: In<i32>, number: i32, at: u64) |call| {
         value.get()?;
         call.driver.state().memory.block(at).ok_or(Code::INVALID_VALUE)?;
-        // Every copy of one thread's is over when it returns where that matters, so there is nothing to set.
+        // All copies are complete where this attribute would matter, so there is nothing to set.
         if number == 6 { Ok(()) } else { Err(Code::INVALID_VALUE) }
     }
 }

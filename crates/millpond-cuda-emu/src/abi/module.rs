@@ -1,5 +1,5 @@
-//! Modules, functions and launches. What is answered of a function's needs and of occupancy is plausible, not measured: a function
-//! here has no registers, and any block of up to 1,024 threads runs.
+//! Modules, functions and launches. Attributes of functions and occupancy are plausible, not measured. A function here has no
+//! registers, and any block of up to 1,024 threads runs.
 
 use super::args::{self, In, Out, Text};
 use super::entries;
@@ -10,14 +10,14 @@ use crate::work::action::Action;
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 
-/// What begins an image that is no text: an ELF file, or several in one.
+/// The first bytes of images that are not text: an ELF file, or several in one.
 const BINARIES: [[u8; 4]; 2] = [*b"\x7fELF", 0xba55_ed50_u32.to_le_bytes()];
 
 fn load(call: &Call, module: Out<usize>, image: In<u8>) -> Answer {
     module.check()?;
     call.context()?;
     let first = image.get()?;
-    // A text has at least its first byte and the one that ends it, a binary has a header.
+    // A text has at least its first byte and a final zero. A binary has a header.
     if first == 0x7f || first == BINARIES[1][0] {
         let begins = image.cast::<[u8; 4]>().get()?;
         if begins == BINARIES[0] && CUBINS.contains(&image.cast::<[u8; 8]>().get()?[7]) {
@@ -29,7 +29,7 @@ fn load(call: &Call, module: Out<usize>, image: In<u8>) -> Answer {
         }
     }
     let start: *const c_char = std::ptr::with_exposed_provenance(image.address());
-    // SAFETY: what is no binary is a text that ends with a zero, by the contract of `cuModuleLoadData`.
+    // SAFETY: an image that is not binary is a text that ends with a zero, by the contract of `cuModuleLoadData`.
     let text = unsafe { CStr::from_ptr(start) };
     load_text(call, module, &text.to_string_lossy())
 }
@@ -84,7 +84,8 @@ fn load_text(call: &Call, module: Out<usize>, text: &str) -> Answer {
     module.set(handle as usize)
 }
 
-/// Tells a client that wants a log why its image was refused. Options whose meaning is not known are passed over, as the driver does.
+/// Writes the reason why an image was refused to the client's log, if it wants one. Unknown options are ignored, as in the
+/// driver.
 fn explain(why: Code, count: u32, options: In<i32>, values: In<usize>) -> Answer {
     const LOG: i32 = 5;
     const LOG_BYTES: i32 = 6;
@@ -114,7 +115,7 @@ fn explain(why: Code, count: u32, options: In<i32>, values: In<usize>) -> Answer
 /// The eighth byte of an ELF file that is a cubin. The first value is that of CUDA 12, the second that of CUDA 13.
 const CUBINS: [u8; 2] = [0x33, 0x41];
 
-/// The parameters of a launch, copied out of the client's memory at the call, as the driver does.
+/// Returns a launch of a function. The parameters are copied from the client's memory at the call, as in the driver.
 pub(super) fn launch(
     call: &Call,
     function: usize,
@@ -171,7 +172,7 @@ entries! {
     cuModuleLoadData none 2000 Driver (module: Out<usize>, image: In<u8>) |call| { load(call, module, image) }
     cuModuleLoadDataEx none 2010 Driver (module: Out<usize>, image: In<u8>, count: u32, options: In<i32>, values: In<usize>) |call| {
         load(call, module, image).inspect_err(|why| {
-            // The answer is the same whether or not it can be explained.
+            // The error code is the same whether or not it can be explained.
             let _ = explain(*why, count, options, values);
         })
     }

@@ -1,5 +1,5 @@
-//! A few functions of NVIDIA's management library: which processes have memory of a device. They answer its codes, but for what goes
-//! wrong before they are reached, which answers the driver's.
+//! A few functions of NVIDIA's management library, which list the processes that use a device. They return NVML codes. Failures
+//! before a function is entered return the driver's codes.
 
 use super::args::{Out, Text};
 use super::device::by_bus;
@@ -7,7 +7,7 @@ use super::entries;
 use crate::calls::Call;
 use crate::error::{Answer, Code};
 
-/// `nvmlReturn_t`, in the place of the driver's codes.
+/// Values of `nvmlReturn_t`, returned in place of the driver's codes.
 const INVALID_ARGUMENT: Code = Code(2);
 const NOT_FOUND: Code = Code(6);
 const INSUFFICIENT_SIZE: Code = Code(7);
@@ -22,7 +22,7 @@ pub(crate) struct ProcessInfo {
     compute_instance: u32,
 }
 
-/// A device is known by its number and one more: none is null.
+/// Returns the number of a device. A handle is this number plus 1, because 0 is null.
 fn number(device: usize) -> Answer<i32> {
     let number = device
         .checked_sub(1)
@@ -30,7 +30,7 @@ fn number(device: usize) -> Answer<i32> {
     number.ok_or(INVALID_ARGUMENT)
 }
 
-/// This process is the only one that an emulated device has.
+/// Lists this process, which is the only process on an emulated device.
 fn processes(call: &Call, device: usize, count: Out<u32>, infos: Out<ProcessInfo>) -> Answer {
     let device = call.known_device(number(device)?).map_err(|_| INVALID_ARGUMENT)?;
     let (free, total) = call

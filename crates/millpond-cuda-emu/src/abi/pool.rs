@@ -1,4 +1,4 @@
-//! Stream-ordered allocation and its pools.
+//! Stream-ordered allocation and pools.
 
 use super::args::{In, Out};
 use super::entries;
@@ -9,7 +9,8 @@ use crate::error::{Answer, Code};
 use crate::memory::pool::Asker;
 use crate::work::action::Action;
 
-/// `cuMemAllocAsync` and its like. The block is the stream's at once; what has to be over before is put before it.
+/// Implements `cuMemAllocAsync` and similar calls. The stream may use the block at once. Work that must be complete before is
+/// put before it in the stream's order.
 fn allocate(call: &Call, at: Out<u64>, pool: Option<u64>, bytes: usize, stream: usize) -> Answer {
     at.check()?;
     let stream = call.stream(stream)?;
@@ -50,7 +51,7 @@ fn allocate(call: &Call, at: Out<u64>, pool: Option<u64>, bytes: usize, stream: 
     at.set(address)
 }
 
-/// What a pool's device is, from its properties.
+/// Returns the device of a pool from its properties.
 fn device(call: &Call, kind: i32, location: Location) -> Answer<u32> {
     if kind != 1 || location.kind != 1 {
         return Err(Code::INVALID_VALUE);
@@ -152,7 +153,7 @@ entries! {
             _ => Err(Code::INVALID_VALUE),
         }
     }
-    /// The peaks can only be set to 0, which makes them what is there now.
+    /// Sets an attribute. Peaks can only be set to 0, which resets them to the current value.
     cuMemPoolSetAttribute none 11020 Pools (pool: usize, number: i32, value: Out<u8>) |call| {
         let mut state = call.driver.state();
         state.refuse_unsafe(call.thread)?;
@@ -194,7 +195,7 @@ entries! {
     }
 }
 
-/// Plain memory can be freed in the order of a stream too: the driver waits for it.
+/// Frees plain memory in the order of a stream, which the driver also allows. The call waits for work that uses the memory.
 fn free_plain(call: &Call, at: u64, stream: u64) -> Answer {
     let state = call.driver.state();
     let known = state.memory.block(at).is_some_and(|(base, _)| base == at);

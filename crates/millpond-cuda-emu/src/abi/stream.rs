@@ -114,7 +114,7 @@ entries! {
         id.offer(number);
         status.set(found)
     }
-    /// The graph that grows and the nodes the next one comes after are not shown.
+    /// Does not return the growing graph or the nodes that the next one comes after.
     cuStreamGetCaptureInfo_v2 ptsz 11030 Driver (
         stream: usize,
         status: Out<i32>,

@@ -1,4 +1,4 @@
-//! The driver's structures, as far as they are read or written here. A test holds them against cudarc's.
+//! The driver's structures, as far as they are used here. A test compares them with those of cudarc.
 
 /// `CUmemLocation`.
 #[derive(Clone, Copy, Debug, Default)]

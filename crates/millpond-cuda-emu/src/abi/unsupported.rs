@@ -1,7 +1,7 @@
-//! What is there to be found and answers that it cannot: a client that asks gets an error instead of a missing symbol.
+//! Functions that exist but are not supported. A client that calls one gets an error instead of a missing symbol.
 //!
-//! Pools do not leave their process, though blocks (`cuIpcGetMemHandle`) and physical memory (`cuMemExportToShareableHandle`) do: a
-//! pool is not made with that wish either (`cuMemPoolCreate`).
+//! Pools cannot be shared between processes, though blocks (`cuIpcGetMemHandle`) and physical memory
+//! (`cuMemExportToShareableHandle`) can. `cuMemPoolCreate` also refuses a pool that requests this.
 
 use super::entries;
 use crate::error::Code;

@@ -11,7 +11,7 @@ use std::os::fd::IntoRawFd;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 const FILE: i32 = 1;
 
-/// The device that an allocation's properties ask for. Of the ways out of the process only the file is offered.
+/// Returns the device in an allocation's properties. A file is the only supported way to share memory.
 fn device(call: &Call, prop: &AllocationProp) -> Answer<u32> {
     if prop.kind != 1 || prop.location.kind != 1 {
         return Err(Code::INVALID_VALUE);
@@ -58,7 +58,7 @@ entries! {
         memory.set_rdma(made, prop.flags[1] == 1);
         handle.set(made)
     }
-    /// A new file each time, which is the caller's to close.
+    /// Returns a new file each time, which the caller must close.
     cuMemExportToShareableHandle none 10020 Vmm (file: Out<i32>, handle: u64, kind: i32, flags: u64) |call| {
         file.check()?;
         if kind != FILE || flags != 0 {
@@ -67,7 +67,7 @@ entries! {
         let made = call.driver.state().memory.export_handle(handle)?;
         file.set(made.into_raw_fd())
     }
-    /// As the driver has it, the file comes in as the pointer itself. It stays the caller's.
+    /// The file descriptor is passed in the pointer itself, as in the driver. The caller keeps it.
     cuMemImportFromShareableHandle none 10020 Vmm (handle: Out<u64>, file: usize, kind: i32) |call| {
         handle.check()?;
         let number = u32::try_from(file).map_err(|_| Code::INVALID_VALUE)?;

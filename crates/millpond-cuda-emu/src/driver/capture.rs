@@ -1,7 +1,7 @@
-//! Graphs: work put together by hand or captured from streams, launched as a whole.
+//! Graphs: work that is assembled by hand or captured from streams, and launched as a whole.
 //!
-//! Memory of a graph comes from a pool of its own on each device, at addresses that stay until the graph and everything
-//! instantiated from it are destroyed: a launch finds its memory where the capture saw it.
+//! The memory of graphs comes from a separate pool on each device. Its addresses stay allocated until the graph and everything
+//! instantiated from it are destroyed, so a launch finds its memory where the capture saw it.
 #![forbid(unsafe_code)]
 
 use super::stream::{After, Stream, StreamKind};
@@ -16,7 +16,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a node is, as `CUgraphNodeType` numbers it.
+/// The kind of a node, numbered as in `CUgraphNodeType`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeKind {
     Kernel = 0,
@@ -40,7 +40,7 @@ impl NodeKind {
     }
 }
 
-/// One node. Nodes are in an order in which they may run.
+/// One node. Nodes are stored in an order in which they may run.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) handle: u64,
@@ -57,7 +57,7 @@ pub(crate) struct Graph {
     memory: GraphMemory,
 }
 
-/// Blocks that a graph owns, together with what was instantiated from it.
+/// Blocks that a graph and everything instantiated from it own together.
 type GraphMemory = Vec<Arc<u64>>;
 
 /// A graph ready to be launched.
@@ -66,7 +66,7 @@ pub(crate) struct Executable {
     nodes: Vec<Node>,
     memory: GraphMemory,
     pub(crate) flags: u64,
-    /// Two launches of one do not overlap.
+    /// Orders two launches of the same graph, which must not overlap.
     last: After,
 }
 
@@ -76,11 +76,11 @@ const THREAD_LOCAL: i32 = 1;
 const RELAXED: i32 = 2;
 
 thread_local! {
-    /// Whose captures forbid the thread unsafe calls: all threads', its own, or none.
+    /// Which captures forbid unsafe calls of this thread: those of all threads, its own, or none.
     static MODE: Cell<i32> = const { Cell::new(GLOBAL) };
 }
 
-/// Sets the calling thread's mode; answers the one before.
+/// Sets the calling thread's mode, and returns the previous one.
 pub(crate) fn exchange_mode(mode: i32) -> Answer<i32> {
     match mode {
         GLOBAL | THREAD_LOCAL | RELAXED => Ok(MODE.replace(mode)),
@@ -88,16 +88,16 @@ pub(crate) fn exchange_mode(mode: i32) -> Answer<i32> {
     }
 }
 
-/// A capture that goes on.
+/// A capture in progress.
 #[derive(Debug)]
 pub(crate) struct Capture {
     stream: u64,
     context: u64,
-    /// How far calls that are unsafe in a capture are refused: `CUstreamCaptureMode`.
+    /// Which threads' unsafe calls the capture forbids: `CUstreamCaptureMode`.
     mode: i32,
     thread: u64,
     graph: Graph,
-    /// The nodes that the next one of each stream comes after.
+    /// The nodes that come before the next node of each stream.
     tails: BTreeMap<u64, Vec<usize>>,
     invalid: bool,
 }
@@ -176,11 +176,11 @@ impl State {
         Ok(graph)
     }
 
-    /// 0 for none, 1 for active, 2 for invalidated; and the capture's number.
+    /// Returns the status and the capture's number. The status is 0 for none, 1 for active, and 2 for invalidated.
     pub(crate) fn capture_status(&self, stream: u64) -> Answer<(i32, u64)> {
         let found = self.stream(stream)?;
         if found.kind == StreamKind::Legacy && self.blocking_capture(found.context).is_some() {
-            // What it would be said to be depends on the others; that is no harm to them.
+            // Its status would depend on the other captures. The query does not harm them.
             return Err(Code::STREAM_CAPTURE_IMPLICIT);
         }
         let Some(handle) = found.capture else {
@@ -237,7 +237,7 @@ impl State {
         Ok(())
     }
 
-    /// The nodes an event recorded now stands for.
+    /// Returns the nodes that an event recorded now stands for.
     pub(crate) fn capture_tail(&mut self, capture: u64, stream: u64) -> Answer<Vec<usize>> {
         Ok(self
             .active(capture)?
@@ -247,7 +247,7 @@ impl State {
             .unwrap_or_default())
     }
 
-    /// A stream waits for a captured event: it takes part in the capture from then on.
+    /// Makes a stream that waits for a captured event join the capture.
     pub(crate) fn join_capture(&mut self, capture: u64, stream: u64, nodes: &[usize]) -> Answer {
         let found = self.stream(stream)?;
         if found.kind == StreamKind::Legacy {
@@ -267,7 +267,7 @@ impl State {
         Ok(())
     }
 
-    /// A call that waits for a stream cannot be captured.
+    /// Refuses a call that waits for a stream, because it cannot be captured.
     pub(crate) fn refuse_stream_in_capture(&mut self, stream: u64) -> Answer {
         let found = self.stream(stream)?;
         if let Some(capture) = found.capture {
@@ -281,7 +281,7 @@ impl State {
         }
     }
 
-    /// Work on the legacy stream would wait for blocking streams that are captured.
+    /// Refuses work on the legacy stream that would wait for blocking streams that are captured.
     pub(crate) fn refuse_legacy_in_capture(&mut self, stream: u64) -> Answer {
         let found = self.stream(stream)?;
         if found.kind != StreamKind::Legacy || self.captures.is_empty() {
@@ -296,14 +296,15 @@ impl State {
         }
     }
 
-    /// The capture of a stream that goes with the legacy one of its context.
+    /// Returns the capture of a blocking stream in a context, if any. Such streams are ordered with the legacy stream.
     fn blocking_capture(&self, context: u64) -> Option<u64> {
         let blocking = |other: &&Stream| other.context == context && other.kind == StreamKind::Blocking;
         let mut streams = self.streams.values().filter(blocking);
         streams.find_map(|other| other.capture)
     }
 
-    /// Waiting for a whole context while a stream of it is captured, in whatever mode: what is captured cannot be waited for.
+    /// Refuses a wait for a whole context while a stream of it is captured in any mode, because captured work cannot be waited
+    /// for.
     pub(crate) fn refuse_in_capture(&mut self, context: u64) -> Answer {
         self.refuse_where(|capture| capture.context == context)
     }
@@ -340,7 +341,7 @@ impl State {
         }
     }
 
-    /// Memory for a graph: an address that is its own until the graph is gone.
+    /// Allocates memory for a graph. Its address stays allocated until the graph is gone.
     fn graph_block(&mut self, device: u32, bytes: u64, origin: Origin) -> Answer<u64> {
         let pool = self.memory.graph_pool(device)?;
         let clock = Clock::default();
@@ -352,7 +353,7 @@ impl State {
         Ok(self.memory.pool_allocate(pool, bytes, &asker, origin)?.0)
     }
 
-    /// An allocation on a stream that is captured.
+    /// Allocates memory on a stream that is captured.
     pub(crate) fn capture_allocate(
         &mut self,
         capture: u64,
@@ -388,7 +389,7 @@ impl State {
         self.graphs.get(&handle).ok_or(Code::INVALID_VALUE)
     }
 
-    /// Adds a node behind others, which are there already, so that the order of nodes stays one in which they may run.
+    /// Adds a node that comes after existing nodes, so that the nodes stay in an order in which they may run.
     pub(crate) fn add_node(
         &mut self,
         graph: u64,
@@ -454,7 +455,8 @@ impl State {
     }
 
     pub(crate) fn instantiate(&mut self, graph: u64, flags: u64) -> Answer<u64> {
-        // Freed at launch, uploaded, launched by the device, with priorities of nodes; the first and third exclude each other.
+        // The flags are: free at launch, upload, launch by the device, and priorities of nodes. The first and third exclude
+        // each other.
         if flags & !15 != 0 || flags & 5 == 5 {
             return Err(Code::INVALID_VALUE);
         }
@@ -482,7 +484,7 @@ impl State {
         Ok(())
     }
 
-    /// Queues all nodes of a graph on a stream. Answers the last piece of work, which comes after all of them.
+    /// Queues all nodes of a graph on a stream. Returns the last piece of work, which comes after all of them.
     fn queue_graph(
         &mut self,
         options: &Options,
@@ -536,7 +538,7 @@ impl State {
         Ok(Some(task))
     }
 
-    /// A graph launched on a stream that is captured becomes part of that graph.
+    /// Adds the nodes of a graph that is launched on a captured stream to the captured graph.
     fn capture_graph(&mut self, capture: u64, stream: u64, nodes: Vec<Node>) -> Answer {
         let first = self.active(capture)?.graph.nodes.len();
         let roots = self.capture_tail(capture, stream)?;
@@ -557,7 +559,7 @@ impl State {
 }
 
 impl Graph {
-    /// Whether every node comes before one of these, or is one.
+    /// Returns whether every node is one of these or comes before one of them.
     fn all_before(&self, tails: &[usize]) -> bool {
         let mut reached = vec![false; self.nodes.len()];
         let mut open = tails.to_vec();

@@ -1,4 +1,4 @@
-//! Contexts: what belongs together on a device, and fails together.
+//! Contexts: resources of a device that share a lifetime and an error state.
 #![forbid(unsafe_code)]
 
 use super::stream::{Stream, StreamKind};
@@ -13,20 +13,20 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub(crate) struct Context {
     pub(crate) device: u32,
     pub(crate) primary: bool,
-    /// How often a primary one is retained.
+    /// The number of times a primary context is retained.
     pub(crate) retained: u32,
     pub(crate) flags: u32,
     /// The legacy default stream.
     pub(crate) legacy: u64,
     /// The default stream of each thread that has one.
     pub(crate) per_thread: HashMap<u64, u64>,
-    /// What its work came to grief of.
+    /// The error of its failed work, if any.
     pub(crate) failed: Option<Code>,
     pub(crate) limits: BTreeMap<i32, u64>,
     pub(crate) cache: i32,
-    /// What streams that were destroyed had done: a wait for the context is a wait for that too.
+    /// The work of destroyed streams. A wait for the context also waits for it.
     pub(crate) gone: Clock,
-    /// Contexts whose memory it may reach.
+    /// Contexts whose memory this one may access.
     pub(crate) peers: BTreeSet<u64>,
 }
 
@@ -36,7 +36,7 @@ impl State {
         let legacy = self.new_handle();
         self.streams
             .insert(legacy, Stream::new(handle, device, StreamKind::Legacy, 0, 0));
-        // A card's own limits: stack, printf, heap, depth, pending launches, fetch granularity, persisting cache.
+        // The limits of a real card: stack, printf, heap, depth, pending launches, fetch granularity, persisting cache.
         let limits = [
             (0, 1024),
             (1, 1 << 20),
@@ -67,7 +67,7 @@ impl State {
         self.contexts.get(&handle).ok_or(Code::INVALID_CONTEXT)
     }
 
-    /// A context in which nothing came to grief.
+    /// Returns a context, or its error if its work has failed.
     pub(crate) fn healthy(&self, handle: u64) -> Answer<&Context> {
         let context = self.context(handle)?;
         context.failed.map_or(Ok(context), Err)
@@ -113,7 +113,7 @@ impl State {
         }
     }
 
-    /// The host has waited for all of a context.
+    /// Notes that the host has waited for all of a context.
     fn host_knows_all(&mut self, handle: u64) {
         let of = |(id, stream): (&u64, &Stream)| (stream.context == handle).then_some(*id);
         let streams: Vec<u64> = self.streams.iter().filter_map(of).collect();
@@ -127,7 +127,7 @@ impl State {
 }
 
 impl Driver {
-    /// Gives a primary context back; the last one who does ends it, with all that was made in it.
+    /// Releases a primary context. The last release destroys it with everything that was created in it.
     pub(crate) fn release_primary(&self, device: u32) -> Answer {
         let mut state = self.state();
         let handle = state
@@ -140,7 +140,7 @@ impl Driver {
         if context.retained > 0 {
             return Ok(());
         }
-        // Whoever retains it from now on gets a new one: this one ends, though that may take a wait.
+        // A later retain creates a new context, because this one is being destroyed, which may include a wait.
         state.primary[device as usize] = None;
         drop(state);
         self.destroy_context(handle)

@@ -1,9 +1,9 @@
-//! Events: a place in a stream's order that others can wait for, other processes too.
+//! Events: positions in a stream's order that other streams and other processes can wait for.
 //!
-//! What another process recorded is waited for by work of its own, which may not run before that is done; no lock is held and no
-//! stream's thread or seeded order stopped meanwhile. Where the process dies first the wait ends: with
-//! `CUDA_ERROR_EXTERNAL_DEVICE`, which the context keeps where a stream waited, as what comes next there cannot be right, and which
-//! is forgotten where the host asked.
+//! A wait for a record of another process is a piece of work that may not run before the record is complete. Meanwhile no lock
+//! is held, and neither the stream's thread nor the seeded order stops. If the process dies first, the wait ends with
+//! `CUDA_ERROR_EXTERNAL_DEVICE`. If a stream waited, the context keeps the error, because later work cannot be correct. If the
+//! host waited, the error is not kept.
 #![forbid(unsafe_code)]
 
 use super::run::Promise;
@@ -29,9 +29,9 @@ pub(crate) struct Event {
     pub(crate) context: u64,
     flags: u32,
     recorded: Option<Recorded>,
-    /// The capture it was last recorded in, and the nodes it stands for.
+    /// The capture in which it was last recorded, and the nodes it stands for.
     pub(crate) captured: Option<(u64, Vec<usize>)>,
-    /// What all processes know of it that have it.
+    /// The page that it shares with other processes, if any.
     page: Option<Arc<Page>>,
 }
 
@@ -44,10 +44,10 @@ struct Recorded {
     number: Option<u64>,
 }
 
-/// What an event stands for.
+/// The latest record of an event.
 #[derive(Clone, Debug)]
 enum Last {
-    /// Nothing: it was never recorded.
+    /// The event was never recorded.
     None,
     Here(Recorded),
     /// Another process recorded it last.
@@ -74,7 +74,7 @@ impl Event {
 
 impl State {
     pub(crate) fn create_event(&mut self, context: u64, flags: u32) -> Answer<u64> {
-        // Events between processes cannot have times.
+        // Events between processes do not support timing.
         let between = flags & BETWEEN_PROCESSES != 0;
         if flags & !7 != 0 || between && flags & NO_TIME == 0 {
             return Err(Code::INVALID_VALUE);
@@ -99,7 +99,8 @@ impl State {
         handle
     }
 
-    /// A handle of an event that was made for other processes; one that was opened is its own process's to hand out.
+    /// Returns a handle of an event that was created for other processes. An event that was opened can be exported only by its
+    /// own process.
     pub(crate) fn export_event(&self, handle: u64) -> Answer<Raw> {
         let event = self.event(handle)?;
         let page = event
@@ -109,7 +110,7 @@ impl State {
         Ok(page.ok_or(Code::INVALID_HANDLE)?.handle())
     }
 
-    /// An event of another process.
+    /// Opens an event of another process.
     pub(crate) fn open_event(&mut self, context: u64, raw: &Raw) -> Answer<u64> {
         self.healthy(context)?;
         let page = Page::open(raw)?;
@@ -120,7 +121,7 @@ impl State {
         self.events.get(&handle).ok_or(Code::INVALID_HANDLE)
     }
 
-    /// Modelled milliseconds between two events.
+    /// Returns the modelled milliseconds between two events.
     pub(crate) fn elapsed(&mut self, start: u64, end: u64) -> Answer<f32> {
         let time = |event: &Event| {
             if event.flags & NO_TIME != 0 {
@@ -139,7 +140,7 @@ impl State {
         Ok(((end.1 as f64 - start.1 as f64) / 1e6) as f32)
     }
 
-    /// A captured event answers no question, and asking ends the capture in failure.
+    /// Refuses to query a captured event. The query invalidates the capture.
     fn refuse_captured_event(&mut self, handle: u64) -> Answer {
         match self.event(handle)?.captured {
             Some((capture, _)) => {
@@ -194,8 +195,8 @@ impl Driver {
         Ok(())
     }
 
-    /// A number for what is recorded now, if other processes have the event. Where too many of its records are not done it waits for
-    /// the oldest, as a driver waits whose queue is full.
+    /// Returns a number for the record that is made now, if other processes have the event. If too many of its records are
+    /// open, waits for the oldest, as a driver with a full queue does.
     fn ticket<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -215,7 +216,7 @@ impl Driver {
         }
     }
 
-    /// Everything queued on the stream from now on comes after what was recorded.
+    /// Orders all later work of the stream after the latest record.
     pub(crate) fn wait_event(&self, stream: u64, handle: u64, origin: Origin) -> Answer {
         let mut state = self.state();
         let event = state.event(handle)?;
@@ -224,7 +225,7 @@ impl Driver {
         }
         let last = event.last();
         if let Some(capture) = state.stream(stream)?.capture {
-            // Work outside a capture is nothing that a graph can wait for.
+            // A graph cannot wait for work outside of the capture.
             if !matches!(last, Last::None) {
                 state.invalidate(capture);
                 return Err(Code::STREAM_CAPTURE_ISOLATION);
@@ -272,7 +273,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Returns when another process is done with what it recorded.
+    /// Returns when another process has completed its record.
     fn hear<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,

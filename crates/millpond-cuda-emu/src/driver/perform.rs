@@ -1,4 +1,4 @@
-//! Does queued work, on the thread that calls and with no lock held.
+//! Performs queued work on the calling thread, with no lock held.
 
 use super::Shared;
 use crate::error::{Answer, Code};
@@ -8,7 +8,7 @@ use crate::thread;
 use crate::work::action::{Action, Callback, Rows, Side};
 
 impl Shared {
-    /// Does a piece of work for a device.
+    /// Performs a piece of work for a device.
     pub(super) fn perform(&self, action: &Action, device: u32) -> Answer {
         match action {
             Action::Nothing => Ok(()),
@@ -32,7 +32,7 @@ impl Shared {
                 Ok(())
             }
             Action::Copy { to, from, rows } => {
-                // Rows that lie end to end are one.
+                // Contiguous rows are copied as one.
                 let dense = rows.to_pitch == rows.width && rows.from_pitch == rows.width;
                 let rows = if dense { Rows::one(rows.bytes()) } else { *rows };
                 for row in 0..rows.count {
@@ -70,9 +70,9 @@ impl Shared {
                 .state()
                 .memory
                 .resolve(at.checked_add(offset).ok_or(Code::ILLEGAL_ADDRESS)?, len),
-            // SAFETY: whoever queued the work vouches for the memory, as it does to the real driver.
+            // SAFETY: whoever queued the work is responsible for the memory, as with the real driver.
             Side::Host(at) => Ok(vec![unsafe { Span::host(at + offset as usize, len as usize) }]),
-            // SAFETY: the snapshot is as long as the copy, lives as long as the action, and is only read from.
+            // SAFETY: the snapshot is as long as the copy, lives as long as the action, and is only read.
             Side::Snapshot(bytes) => Ok(vec![unsafe {
                 Span::host(
                     bytes.as_ptr().expose_provenance() + offset as usize,
@@ -86,7 +86,7 @@ impl Shared {
 fn call(callback: Callback) {
     match callback {
         Callback::Host { function, data } => {
-            // SAFETY: the client handed function and data over together, to be called once in the order of the stream.
+            // SAFETY: the client passed function and data together, to be called once in the order of the stream.
             unsafe { function(data) };
         }
         Callback::Stream {

@@ -1,4 +1,4 @@
-//! The three executors: at the call, on a thread for each stream, or when somebody waits, in an order that a seed chooses.
+//! The three executors: in the call, on a thread for each stream, or on a wait, in an order that a seed chooses.
 
 use super::{Shared, State};
 use crate::error::Code;
@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Chooses among work that may run. Each stream has a rank drawn at random, and the highest runs; now and then the one that ran
-/// falls behind all others. So streams run far ahead of each other, which even chances would seldom let them.
+/// Chooses among work that may run. Each stream has a random rank, and the highest rank runs. Now and then the stream that ran
+/// falls behind all others. So streams run far ahead of each other, which would be rare with equal chances.
 #[derive(Debug)]
 pub(crate) struct Chooser {
     state: u64,
@@ -24,7 +24,7 @@ impl Chooser {
         }
     }
 
-    /// splitmix64.
+    /// Returns the next number of splitmix64.
     pub(crate) fn random(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -52,10 +52,10 @@ impl Chooser {
     }
 }
 
-/// How long one waits before one looks at other processes again.
+/// The time between two looks at other processes.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// Work here that other processes may wait for: it is done when this task is.
+/// A record that other processes may wait for. It is complete when this task is.
 #[derive(Debug)]
 pub(crate) struct Promise {
     pub(crate) page: Arc<Page>,
@@ -64,7 +64,7 @@ pub(crate) struct Promise {
 }
 
 impl Shared {
-    /// Work was queued on a stream: it runs now, or somebody is told that it may.
+    /// Starts work that was queued on a stream: runs it now, or notifies the thread that may run it.
     pub(crate) fn queued<'a>(self: &'a Arc<Self>, state: MutexGuard<'a, State>, task: u64, stream: u64) {
         match self.options.streams {
             Streams::InPlace => drop(self.wait_for(state, &[task])),
@@ -79,7 +79,7 @@ impl Shared {
             let work = move || shared.work(stream);
             let name = format!("cuda stream {stream:#x}");
             if std::thread::Builder::new().name(name).spawn(work).is_err() {
-                // Without a thread the work runs when somebody waits for it, which every wait sees to.
+                // Without a thread, the work runs when a call waits for it.
                 state.workers.remove(&stream);
             }
         }
@@ -87,7 +87,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// A stream's thread: until the stream, or the driver, is gone.
+    /// Runs a stream's thread until the stream or the driver is gone.
     fn work(self: &Arc<Self>, stream: u64) {
         let mut state = self.state();
         loop {
@@ -103,7 +103,7 @@ impl Shared {
         }
     }
 
-    /// Waits for something to change. What other processes have to do changes nothing here, so that is asked for and looked at again.
+    /// Waits for a change. Other processes cannot signal a change here, so waits for them poll.
     fn pause<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let held = state.queue.held().inspect(|awaited| awaited.want()).count();
         if held > 0 {
@@ -119,14 +119,14 @@ impl Shared {
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Waits for something to change here, or for as long as one lets another process work.
+    /// Waits for a change here, or for a short time so that another process can work.
     pub(crate) fn pause_a_little<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let waited = self.changed.wait_timeout(state, LOOK_AGAIN);
         waited.unwrap_or_else(std::sync::PoisonError::into_inner).0
     }
 
-    /// With seeded streams nothing runs unless somebody waits, and another process may be the one. So a thread looks whether any
-    /// wants what was recorded here, and waits in its place.
+    /// Starts a thread that polls whether another process waits for a record of this one, and then waits for it here. With
+    /// seeded streams, work runs only when a call waits, and the waiting call may be in another process.
     pub(crate) fn tell_others(self: &Arc<Self>, state: &mut State, promise: Promise) {
         if self.options.streams != Streams::Seeded {
             return;
@@ -136,7 +136,7 @@ impl Shared {
             let shared = Arc::clone(self);
             let work = move || shared.keep_promises();
             let name = "cuda events".to_owned();
-            // Without a thread others wait until somebody waits here.
+            // Without a thread, other processes wait until a call waits here.
             state.telling = std::thread::Builder::new().name(name).spawn(work).is_ok();
         }
         self.changed.notify_all();
@@ -157,7 +157,7 @@ impl Shared {
         }
     }
 
-    /// Runs one piece of work that is ready; no lock is held meanwhile.
+    /// Runs one piece of work that is ready. No lock is held meanwhile.
     fn run<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>, task: u64) -> MutexGuard<'a, State> {
         let Some(work) = state.queue.start(task) else {
             return state;
@@ -184,7 +184,7 @@ impl Shared {
         state
     }
 
-    /// Returns when all of these are done. With seeded streams it is this that makes work run.
+    /// Returns when all of these are complete. With seeded streams, this runs the work.
     pub(crate) fn wait_for<'a>(
         self: &'a Arc<Self>,
         mut state: MutexGuard<'a, State>,
@@ -196,7 +196,7 @@ impl Shared {
             };
             let next = match self.options.streams {
                 Streams::Seeded => state.choose(),
-                // What it waits for may belong to nobody's call: the branches of a graph.
+                // The work may wait for tasks that no call runs by itself, such as the branches of a graph.
                 Streams::InPlace => state
                     .queue
                     .ready()
@@ -217,7 +217,7 @@ impl Shared {
         }
     }
 
-    /// Somebody asks whether work is done: with seeded streams a piece of some may run, so that asking ends.
+    /// Runs one piece of work with seeded streams, so that a loop of queries ends.
     pub(crate) fn poll<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         if self.options.streams == Streams::Seeded
             && let Some(task) = state.choose()

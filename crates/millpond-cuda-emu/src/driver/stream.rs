@@ -1,4 +1,4 @@
-//! Streams: the order in which work is queued, and what one stream's order means to another's.
+//! Streams: the order in which work is queued, and the rules between the orders of streams.
 #![forbid(unsafe_code)]
 
 use super::{Driver, State};
@@ -10,14 +10,14 @@ use crate::thread;
 use crate::work::action::Action;
 use crate::work::queue::Work;
 
-/// How a stream stands to the legacy default stream.
+/// The relation of a stream to the legacy default stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamKind {
-    /// It is the legacy stream: work waits for all blocking streams of its context, and they for it.
+    /// The legacy stream. Its work waits for all blocking streams of its context, and they wait for it.
     Legacy,
-    /// A blocking stream; the default stream of a thread is one too.
+    /// A blocking stream. The default stream of a thread is one too.
     Blocking,
-    /// It knows nothing of the legacy stream.
+    /// A stream that is not ordered with the legacy stream.
     NonBlocking,
 }
 
@@ -29,13 +29,13 @@ pub(crate) struct Stream {
     pub(crate) kind: StreamKind,
     pub(crate) flags: u32,
     pub(crate) priority: i32,
-    /// The last work queued, and when it ends in modelled time.
+    /// The last work that was queued, and its end in modelled time.
     pub(crate) last: Option<u64>,
     pub(crate) end: u64,
     pub(crate) place: u64,
-    /// What comes before the next work.
+    /// The work that comes before the next work.
     pub(crate) clock: Clock,
-    /// The capture it takes part in.
+    /// The capture in which it takes part.
     pub(crate) capture: Option<u64>,
 }
 
@@ -56,11 +56,11 @@ impl Stream {
     }
 }
 
-/// What work waits for besides its stream.
+/// The work that some work waits for, other than that of its own stream.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct After {
     pub(crate) tasks: Vec<u64>,
-    /// When the last of it ends in modelled time.
+    /// The modelled time at which the last of it ends.
     pub(crate) end: u64,
     pub(crate) clock: Clock,
 }
@@ -82,7 +82,7 @@ impl State {
         self.streams.get_mut(&handle).ok_or(Code::INVALID_HANDLE)
     }
 
-    /// The stream a client means: 0 is the default stream, 1 the legacy one, 2 that of the thread.
+    /// Returns the stream of a handle: 0 is the default stream, 1 the legacy stream, 2 that of the thread.
     pub(crate) fn find_stream(
         &mut self,
         handle: u64,
@@ -125,14 +125,14 @@ impl State {
             StreamKind::NonBlocking
         };
         let handle = self.new_handle();
-        // As the driver does, priorities out of range are taken as the nearest there is.
+        // Priorities out of range become the nearest valid one, as in the driver.
         let priority = priority.clamp(-5, 0);
         self.streams
             .insert(handle, Stream::new(context, device, kind, flags, priority));
         Ok(handle)
     }
 
-    /// What the rules put before the next work of a stream.
+    /// Returns the work that the rules put before the next work of a stream.
     fn before(&self, handle: u64) -> Answer<After> {
         let stream = self.stream(handle)?;
         let mut after = After::default();
@@ -157,7 +157,7 @@ impl State {
         Ok(after)
     }
 
-    /// Queues work on a stream. Nothing is queued on a stream that is being captured: there it becomes a node.
+    /// Queues work on a stream. On a captured stream, adds a node to the graph instead.
     pub(crate) fn enqueue(
         &mut self,
         options: &Options,
@@ -189,7 +189,7 @@ impl State {
         self.put(options, stream, action, origin, &after).map(Some)
     }
 
-    /// Puts work behind exactly what is said, and makes it the stream's last.
+    /// Queues work after exactly the given work, and makes it the stream's last.
     pub(crate) fn put(
         &mut self,
         options: &Options,
@@ -235,7 +235,7 @@ impl State {
         Ok(task)
     }
 
-    /// Freeing a block is like writing all of it: what other streams do with it has to be over by then.
+    /// Checks a free like a write of the whole block: the accesses of other streams must be complete by then.
     pub(crate) fn strict_free(&mut self, handle: u64, whole: Access, origin: Origin) {
         if let Some(stream) = self.streams.get(&handle)
             && self.strict.on()
@@ -268,7 +268,7 @@ impl State {
         }
     }
 
-    /// The place of the last work of a stream.
+    /// Returns the position of the last work of a stream.
     pub(crate) fn stamp(&self, handle: u64) -> Stamp {
         let place = self.streams.get(&handle).map_or(0, |stream| stream.place);
         Stamp {
@@ -277,7 +277,7 @@ impl State {
         }
     }
 
-    /// The host has waited for all of a stream.
+    /// Notes that the host has waited for all of a stream.
     pub(crate) fn host_knows(&mut self, handle: u64) {
         if let Some(stream) = self.streams.get(&handle) {
             self.host.join(&stream.clock);
@@ -295,7 +295,7 @@ impl Driver {
         let context = state.stream(handle)?.context;
         let state = self.shared.wait_for(state, &after.tasks);
         let mut state = state;
-        // The stream may have been destroyed by another thread meanwhile.
+        // Another thread may have destroyed the stream meanwhile.
         if state.streams.contains_key(&handle) {
             state.host.join(&after.clock);
             state.time.host_waits(thread::number(), after.end);
@@ -321,7 +321,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The stream goes; its work goes on.
+    /// Destroys a stream. Its queued work still runs.
     pub(crate) fn destroy_stream(&self, handle: u64) -> Answer {
         let mut state = self.state();
         if state.stream(handle)?.kind == StreamKind::Legacy {
@@ -338,7 +338,7 @@ impl Driver {
         } else if let Some(context) = state.contexts.get_mut(&stream.context) {
             context.gone.join(&stream.clock);
         }
-        // The legacy stream and those who wait for the context still come after it.
+        // The legacy stream and waits for the context still come after its work.
         if stream.kind == StreamKind::Blocking
             && let Some(legacy) = state.contexts.get(&stream.context).map(|context| context.legacy)
             && let Some(last) = stream.last.filter(|last| !state.queue.is_done(*last))
@@ -369,7 +369,8 @@ impl Driver {
 }
 
 impl State {
-    /// The host knows all work of a stream that has gone to be over: many that come and go leave nothing behind but their numbers.
+    /// Forgets a destroyed stream whose work the host knows to be complete. So many short-lived streams leave only their
+    /// numbers behind.
     fn retire(&mut self, handle: u64) {
         self.strict.forget(handle);
         self.retired.insert(handle);

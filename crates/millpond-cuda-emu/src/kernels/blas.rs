@@ -1,4 +1,4 @@
-//! Products of matrices as cuBLAS forms them: those of the tensors, with memory to work in, and with factors that are rounded.
+//! Matrix products as cuBLAS computes them: the kernels of the tensors, with a workspace and with rounded factors.
 
 use super::matmul::register_type;
 use super::number::Element;
@@ -8,13 +8,13 @@ use crate::error::{Answer, Code};
 use crate::memory::os::Reach;
 use std::sync::Arc;
 
-/// An `f32` whose products are of factors rounded to 11 bits.
+/// An `f32` whose factors are rounded to 11 bits before a multiplication.
 #[derive(Clone, Copy)]
 struct Tf32(f32);
 
 impl Tf32 {
     fn rounded(self) -> f32 {
-        // Half of the last bit that stays, then those behind it off.
+        // Adds half of the last bit that is kept, then clears the bits behind it.
         f32::from_bits(self.0.to_bits().wrapping_add(0x1000) & !0x1fff)
     }
 }
@@ -56,11 +56,11 @@ pub(super) fn register(kernels: &mut Kernels) {
     register_type::<Tf32>(kernels);
 }
 
-/// What is left in memory that was worked in.
+/// The byte that fills a workspace after its use.
 const RUINED: u8 = 0xA5;
 
 impl Kernels {
-    /// A launch of one of the kernels of tensors that ruins its workspace first.
+    /// Returns a launch of a kernel of the tensors that first overwrites its workspace.
     pub(crate) fn blas(&self, name: &str, params: Params, workspace: Option<(u64, u64)>) -> Answer<Launch> {
         let kernel = Arc::clone(self.by_name.get(name).ok_or(Code::NOT_FOUND)?);
         let kernel = match workspace {

@@ -6,7 +6,7 @@ use super::{Call, Cost, Kernel, Kernels, Params};
 use crate::access::Access;
 use crate::error::{Answer, Code};
 
-/// Registers a kernel that goes through views: which parameters are views of its first, told by where they are, and what they cost.
+/// Registers a kernel that walks through views. `views` returns the views of a launch from its parameters.
 pub(super) fn register_walk(
     kernels: &mut Kernels,
     name: &str,
@@ -16,7 +16,7 @@ pub(super) fn register_walk(
 ) {
     let told =
         move |params: &Params| -> Answer<(Walk, Vec<View>)> { Ok((Walk::read(params, 0)?, views(params)?)) };
-    // What is not there has no address.
+    // A view that is absent has no address.
     let there = |(_, view): &(usize, &View)| view.at != 0;
     let accesses = move |params: &Params| -> Vec<Access> {
         told(params).map_or_else(
@@ -45,7 +45,8 @@ pub(super) fn register_walk(
     kernels.register(name, kernel);
 }
 
-/// Views of one size, the first of which is written: the parameters from the second on.
+/// Returns views whose elements have one size. Their addresses are the parameters from the second on, and the first view is
+/// written.
 pub(super) fn of_size<const N: usize>(params: &Params, size: u64) -> Vec<View> {
     (0..N)
         .map(|view| View {
@@ -103,7 +104,7 @@ fn cast<W: Wide>(call: &Call<'_>, walk: &Walk, views: &[View], types: [u32; 2]) 
     Ok(())
 }
 
-/// Two views, each of a type by its number: of parameters 3 and 4.
+/// Returns two views whose element types are given by parameters 3 and 4.
 fn typed(params: &Params) -> Answer<Vec<View>> {
     let mut views = of_size::<2>(params, 0);
     views[0].size = size(params.u32(3))?;

@@ -1,14 +1,14 @@
-//! Words without their zeros, put back where they were (`expand.cu`).
+//! Expands words that were stored without their zeros (`expand.cu`).
 
 use super::{Call, Cost, Kernel, Kernels, Params, check_extent};
 use crate::access::Access;
 use crate::error::Answer;
 
-/// Words of a group, and bytes of the bits that say which are kept.
+/// The number of words in a group, and the bytes of the bit map that says which are kept.
 const GROUP: u64 = 1024;
 const MAP: u64 = GROUP / 8;
 
-/// A launch: groups at `to`, of what is `packed`, with so many words `kept`.
+/// A launch: it writes groups to `to` from the data at `packed`, which contains `kept` words.
 struct Expand {
     to: u64,
     packed: u64,

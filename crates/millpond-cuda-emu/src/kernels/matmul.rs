@@ -1,4 +1,4 @@
-//! Products of matrices of `millpond`'s tensors (`matmul.cu`).
+//! Matrix products of `millpond`'s tensors (`matmul.cu`).
 
 use super::number::{Element, each_type};
 use super::walk::{self, View, Walk};
@@ -6,16 +6,16 @@ use super::{Call, Cost, Kernel, Kernels, Params};
 use crate::access::Access;
 use crate::error::{Answer, Code};
 
-/// What a tile saves: each element of a factor is read once for so many rows or columns of the product.
+/// The reuse that tiles achieve: each element of a factor is read once for this many rows or columns of the product.
 const TILE: u64 = 16;
 
-/// A launch: a product for each place of its walk.
+/// A launch: one product for each position of its walk.
 struct Product {
     batches: Walk,
     rows: u64,
     columns: u64,
     inner: u64,
-    /// How far rows and columns are apart in the product, and in each factor.
+    /// The distances between rows and between columns, in the product and in each factor.
     strides: [[u64; 2]; 3],
     addresses: [u64; 3],
 }
@@ -42,7 +42,7 @@ impl Product {
         }
     }
 
-    /// Rows and columns of the product, or of a factor.
+    /// Returns the rows and columns of the product, or of a factor.
     fn shape(&self, view: usize) -> [u64; 2] {
         match view {
             0 => [self.rows, self.columns],
@@ -51,7 +51,7 @@ impl Product {
         }
     }
 
-    /// Elements behind a matrix's first, in memory.
+    /// Returns the number of elements in memory behind the first one of a matrix.
     fn more(&self, view: usize) -> Option<u64> {
         let dims = self.shape(view).into_iter().zip(self.strides[view]);
         dims.map(|(size, stride)| size.saturating_sub(1).checked_mul(stride))
@@ -91,7 +91,7 @@ impl Product {
             self.batches.reach(call, view, self.view(view, T::SIZE), more)
         };
         let to = reach(0)?;
-        // Of no products the sum is 0, and there is no memory to look at.
+        // An empty sum of products is 0 and reads no memory.
         let factors = (self.inner > 0).then(|| Ok((reach(1)?, reach(2)?)));
         let factors = factors.transpose()?;
         let [out, left, right] = self.strides;

@@ -1,10 +1,10 @@
-//! Bodies that are moved, in two layouts (`motion.cu` of `millpond-bench`).
+//! Moves bodies that are stored in two layouts (`motion.cu` of `millpond-bench`).
 
 use super::{Call, Cost, Kernel, Kernels, Params, STEP, check_extent, floats};
 use crate::access::Access;
 use crate::error::{Answer, Code};
 
-/// The most numbers of a structure.
+/// The most numbers in a structure.
 const LARGEST: u64 = 1 << 10;
 
 fn structures(call: &Call<'_>) -> Answer {

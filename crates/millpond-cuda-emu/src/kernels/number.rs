@@ -1,20 +1,20 @@
-//! Types of elements, by the numbers that `millpond` has for them, and what is computed with them (`number.cuh`).
+//! Element types, by `millpond`'s numbers for them, and the arithmetic on them (`number.cuh`).
 
 use crate::error::{Answer, Code};
 use crate::memory::os::Reach;
 use half::{bf16, f16};
 
-/// A type of elements that is computed with.
+/// An element type that supports arithmetic.
 pub(super) trait Element: Copy + Send + Sync + 'static {
-    /// Its name in entries.
+    /// Its name in the names of entries.
     const NAME: &'static str;
     const SIZE: usize = size_of::<Self>();
-    /// What products of matrices are added up in.
+    /// The type in which products of matrices are accumulated.
     type Sum: Copy + Default;
 
     fn get(from: &Reach, at: u64) -> Self;
     fn put(self, to: &Reach, at: u64);
-    /// From the bytes of a parameter.
+    /// Reads a value from the bytes of a parameter.
     fn of_bytes(bytes: &[u8]) -> Self;
 
     fn plus(self, other: Self) -> Self;
@@ -59,7 +59,7 @@ macro_rules! floats {
     };
 }
 
-/// What sums of halves are rounded to, and nothing for others.
+/// Converts an accumulated sum to the element type. Only half types round.
 fn of_float<S, T: OfFloat<S>>(sum: S) -> T {
     T::of_float(sum)
 }
@@ -107,7 +107,7 @@ macro_rules! integers {
 
 integers! { i8 i16 i32 i64 u8 u16 u32 u64 }
 
-/// Does something with each type.
+/// Evaluates an expression with each type.
 macro_rules! each_type {
     ($type:ident => $body:expr) => {
         $crate::kernels::number::each_type!(@ $type => $body;
@@ -122,20 +122,20 @@ macro_rules! each_type {
 }
 pub(super) use each_type;
 
-/// Bytes of each type, by its number; the last is the truth value.
+/// Bytes of each type, by its number. The last type is the truth value.
 const SIZES: [u64; 13] = [8, 4, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8, 1];
 
-/// Bytes of a type; none for one that there is not.
+/// Returns the bytes of a type, or an error if the type does not exist.
 pub(super) fn size(code: u32) -> Answer<u64> {
     let size = SIZES.get(code as usize);
     size.copied().ok_or(Code::ILLEGAL_ADDRESS)
 }
 
-/// What elements are counted in.
+/// The type in which the values of elements are computed.
 pub(super) trait Wide: Element + Default + PartialEq {
-    /// An element of a type of its kind; of none that is of another.
+    /// Reads an element whose type has this number. Returns 0 for a type of another kind.
     fn load(from: &Reach, at: u64, code: u32) -> Self;
-    /// As an element of any type.
+    /// Writes the value as an element whose type has this number.
     fn store(self, to: &Reach, at: u64, code: u32);
     fn of_bool(is: bool) -> Self;
 }

@@ -1,4 +1,4 @@
-//! Sums, products of vectors and counts of zeros of `millpond`'s tensors (`sum.cu`).
+//! Sums, vector products and counts of zeros of `millpond`'s tensors (`sum.cu`).
 
 use super::number::{Wide, size};
 use super::walk::{self, View, Walk};
@@ -6,11 +6,11 @@ use super::{Call, Cost, Kernel, Kernels, Params};
 use crate::access::Access;
 use crate::error::{Answer, Code};
 
-/// What is added up of an element: itself, its product with another, or whether it is 0.
+/// The summand of an element: the element itself, its product with another one, or whether it is 0.
 const PRODUCT: u32 = 1;
 const IS_ZERO: u32 = 2;
 
-/// A launch of `millpond_sum`: a sum for each block, of `share` elements.
+/// A launch of `millpond_sum`: one sum for each block, over `share` elements.
 struct Sum {
     walk: Walk,
     to: u64,
@@ -75,7 +75,7 @@ impl Sum {
                 None if self.what == IS_ZERO => W::of_bool(element == W::default()),
                 None => element,
             };
-            // What no block has is not added, as on a card.
+            // Elements beyond the last block are not added, as on a card.
             if let Some(sum) = sums.get_mut((number / self.share.max(1)) as usize) {
                 *sum = sum.plus(summand);
             }
@@ -110,7 +110,7 @@ fn register_sum<W: Wide>(kernels: &mut Kernels) {
     kernels.register(&format!("millpond_sum_{}", W::NAME), kernel);
 }
 
-/// Elements behind the first of a sum, and the views of a launch of `millpond_sum_dim`.
+/// Returns, for a launch of `millpond_sum_dim`, the number of summands, their distance, and the elements behind the first summand.
 fn along(params: &Params) -> Answer<(u64, u64, u64)> {
     let (many, apart) = (params.u64(5), params.u64(6));
     let more = many.saturating_sub(1).checked_mul(apart);

@@ -1,15 +1,16 @@
-//! Where the elements of up to three views of one shape lie: `Walk` of `millpond`'s kernels (`walk.cuh`).
+//! Positions of the elements of up to three views of one shape: `Walk` of `millpond`'s kernels (`walk.cuh`).
 
 use super::{Call, Params};
 use crate::access::Access;
 use crate::error::{Answer, Code};
 use crate::memory::os::Reach;
 
-/// Bytes of it as a parameter.
+/// The size of a walk as a parameter, in bytes.
 pub(super) const SIZE: usize = 34 * 8;
 const MOST: usize = 8;
 
-/// What a kernel goes through. Invariant: as many elements as its sizes say, none so far off that an address could not be counted.
+/// The elements that a kernel visits. Invariant: the number of elements is the product of the sizes, and every offset fits in
+/// an address.
 #[derive(Debug)]
 pub(super) struct Walk {
     pub(super) len: u64,
@@ -17,7 +18,7 @@ pub(super) struct Walk {
     strides: [Vec<u64>; 3],
 }
 
-/// A view's first element, how large one is, and whether the kernel writes it.
+/// The first element of a view, the size of an element, and whether the kernel writes the view.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View {
     pub(super) at: u64,
@@ -26,7 +27,7 @@ pub(super) struct View {
 }
 
 impl Walk {
-    /// A parameter; what no program of ours would say is an address that nobody has.
+    /// Reads a walk from a parameter. An invalid walk returns an illegal address.
     pub(super) fn read(params: &Params, index: usize) -> Answer<Self> {
         let numbers = params.numbers(index);
         let walk = Self::of(&numbers).ok_or(Code::ILLEGAL_ADDRESS)?;
@@ -53,7 +54,7 @@ impl Walk {
         })
     }
 
-    /// Elements from a view's first to its last.
+    /// Returns the number of elements from a view's first to its last.
     pub(super) fn extent(&self, view: usize) -> Option<u64> {
         if self.len == 0 {
             return Some(0);
@@ -66,14 +67,14 @@ impl Walk {
         last.checked_add(1)
     }
 
-    /// Elements of a view that are different ones.
+    /// Returns the number of distinct elements of a view.
     fn distinct(&self, view: usize) -> u64 {
         let dims = self.sizes.iter().zip(&self.strides[view]);
         let sizes = dims.filter(|(_, stride)| **stride > 0).map(|(size, _)| *size);
         if self.len == 0 { 0 } else { sizes.product() }
     }
 
-    /// The bytes of a view, from its first element to its last; `more` elements lie behind each.
+    /// Returns the bytes of a view, from its first element to its last. `more` elements lie behind each.
     pub(super) fn access(&self, view: usize, of: View, more: u64) -> Access {
         let extent = self.extent(view).unwrap_or(0);
         let extent = if extent == 0 {
@@ -88,18 +89,18 @@ impl Walk {
         }
     }
 
-    /// Bytes of a view's elements.
+    /// Returns the bytes of a view's distinct elements.
     pub(super) fn bytes(&self, view: usize, size: u64) -> u64 {
         self.distinct(view).saturating_mul(size)
     }
 
-    /// A view's memory, for a kernel that runs.
+    /// Returns a view's memory for a running kernel.
     pub(super) fn reach(&self, call: &Call<'_>, view: usize, of: View, more: u64) -> Answer<Reach> {
         let Access { at, len, write } = self.access(view, of, more);
         call.memory.reach(at, len, write)
     }
 
-    /// Calls with the place of each element in every view, in elements.
+    /// Calls `f` with the position of each element in every view, in elements.
     pub(super) fn each(&self, mut f: impl FnMut([u64; 3])) {
         let mut at = vec![0_u64; self.sizes.len()];
         let mut places = [0_u64; 3];

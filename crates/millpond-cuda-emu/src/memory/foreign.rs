@@ -1,8 +1,9 @@
-//! What processes know of each other: files of memory by their name and number, the handles that carry them, and who still lives.
+//! Identification of files and processes across processes: files of memory by name and number, the handles that contain them,
+//! and whether a process still lives.
 //!
-//! A handle says "the file with this number of that process", with a random number that the file has to repeat. Whoever opens one
-//! looks the file up in `/proc` and takes nothing that is not named as the emulator names its own: numbers of processes and files
-//! come again, and anybody may hand over any bytes. Both processes have to be of one user and see the same `/proc`.
+//! A handle means "the file with this number in that process". It contains a random number that the file must repeat. The
+//! process that opens it looks the file up in `/proc` and accepts only names that the emulator uses, because process and file
+//! numbers are reused and a handle may contain any bytes. Both processes must belong to one user and see the same `/proc`.
 #![forbid(unsafe_code)]
 
 use crate::error::{Answer, Code};
@@ -11,32 +12,32 @@ use std::fs::{File, OpenOptions, read_link, read_to_string};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// The bytes of a device.
+/// The name of the memory of a device.
 pub(crate) const DEVICE: &str = "cuda-emu";
-/// What is told of an exported block.
+/// The name of the description of an exported block.
 pub(crate) const BLOCK: &str = "cuda-emu-block";
-/// The state of an event between processes.
+/// The name of the state of an event between processes.
 pub(crate) const EVENT: &str = "cuda-emu-event";
-/// Physical memory that leaves its process as a file; the number of the device follows.
+/// The name of physical memory that can be exported as a file. The number of the device follows.
 pub(crate) const PHYSICAL: &str = "cuda-emu-physical-";
 
-/// The bytes of `CUipcMemHandle` and `CUipcEventHandle`.
+/// The bytes of `CUipcMemHandle` or `CUipcEventHandle`.
 pub(crate) type Raw = [u8; 64];
 
 const MAGIC: [u8; 8] = *b"millpond";
 
-/// Where another process finds what is exported.
+/// The location of exported data for other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handle {
     pub(crate) pid: u32,
     /// The file's number in that process.
     pub(crate) number: u32,
-    /// What the file has to repeat: the number of a file is given again.
+    /// The number that the file must repeat, because file numbers are reused.
     pub(crate) nonce: u128,
 }
 
 impl Handle {
-    /// A handle of a file of this process.
+    /// Returns a handle of a file of this process.
     pub(crate) fn new(file: BorrowedFd<'_>, nonce: u128) -> Self {
         Self {
             pid: std::process::id(),
@@ -54,7 +55,7 @@ impl Handle {
         raw
     }
 
-    /// What the bytes say, if they are those of a handle at all.
+    /// Parses a handle. Returns `None` if the bytes are not a handle.
     pub(crate) fn from_raw(raw: &Raw) -> Option<Self> {
         let number = |from: usize| {
             let bytes = raw[from..from + 4].try_into().ok()?;
@@ -72,18 +73,18 @@ impl Handle {
         (handle.pid != 0).then_some(handle)
     }
 
-    /// Whether it was made here.
+    /// Returns whether this process created the handle.
     pub(crate) fn is_own(&self) -> bool {
         self.pid == std::process::id()
     }
 
-    /// The file, if that process has one of this name there.
+    /// Opens the file, if the process has a file with this name and number.
     pub(crate) fn open(&self, name: &str) -> Option<OwnedFd> {
         open(self.pid, self.number, name)
     }
 }
 
-/// A number that nobody guesses.
+/// Returns a number that cannot be guessed.
 pub(crate) fn nonce() -> Answer<u128> {
     let mut bytes = [0; 16];
     let got = getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|_| Code::OPERATING_SYSTEM)?;
@@ -93,26 +94,26 @@ pub(crate) fn nonce() -> Answer<u128> {
     Ok(u128::from_le_bytes(bytes))
 }
 
-/// A file of a process's, by its number there, if it is memory of this name.
+/// Opens a file of a process by its number there, if it is memory with this name.
 pub(crate) fn open(pid: u32, number: u32, name: &str) -> Option<OwnedFd> {
     let path = format!("/proc/{pid}/fd/{number}");
-    // The name comes first: opening anything else may wait, or do something.
+    // The name is checked first, because opening another kind of file may block or have side effects.
     if named(Path::new(&path))? != name {
         return None;
     }
     let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
-    // The number may have come to mean another file between the two.
+    // The number may refer to another file by now, so the name is checked again.
     (name_of(&file).as_deref() == Some(name)).then(|| file.into())
 }
 
-/// The same for a file of this process's, of any name that begins so: a number that a client hands over may be nobody's.
+/// Opens a file of this process by its number, if it is physical memory. A client may pass an invalid number.
 pub(crate) fn open_physical(number: u32) -> Option<OwnedFd> {
     let path = format!("/proc/self/fd/{number}");
     let name = named(Path::new(&path)).filter(|name| name.starts_with(PHYSICAL))?;
     open(std::process::id(), number, &name)
 }
 
-/// The name of memory of our own, of whichever process it came from.
+/// Returns the name of a memory file of the emulator, whichever process created it.
 pub(crate) fn name_of(file: &impl AsRawFd) -> Option<String> {
     named(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())))
 }
@@ -123,13 +124,13 @@ fn named(path: &Path) -> Option<String> {
     Some(name.strip_suffix(" (deleted)").unwrap_or(name).to_owned())
 }
 
-/// What tells two files apart, whoever opened them.
+/// Returns numbers that identify a file, whichever process opened it.
 pub(crate) fn identity(file: BorrowedFd<'_>) -> Answer<(u64, u64)> {
     let found = rustix::fs::fstat(file).map_err(|_| Code::OPERATING_SYSTEM)?;
     Ok((found.st_dev, found.st_ino))
 }
 
-/// A file that begins with these bytes, of this name.
+/// Creates a memory file with this name and content.
 pub(crate) fn written(name: &str, bytes: &[u8]) -> Answer<OwnedFd> {
     use std::io::Write;
     let made = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC);
@@ -138,11 +139,11 @@ pub(crate) fn written(name: &str, bytes: &[u8]) -> Answer<OwnedFd> {
     Ok(file.into())
 }
 
-/// A process in one word: its number, and above it when it began, since numbers come again. Never zero.
+/// A process in one word: its number in the low bits, and its start time above, because numbers are reused. Never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process(pub(crate) u64);
 
-/// The system's numbers of processes are below this power of two.
+/// Process numbers of the system are below this power of two.
 const PID_BITS: u32 = 22;
 
 impl Process {
@@ -150,16 +151,16 @@ impl Process {
         Self::of(std::process::id()).ok_or(Code::OPERATING_SYSTEM)
     }
 
-    /// The process of this number, while it lives: one that has ended and that nobody has asked after yet does not.
+    /// Returns the process with this number if it lives. A zombie does not live.
     fn of(pid: u32) -> Option<Self> {
         let text = read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The command's name may hold anything, brackets too.
+        // The command's name may contain any characters, including brackets.
         let (_, rest) = text.rsplit_once(')')?;
         let mut fields = rest.split_ascii_whitespace();
         if matches!(fields.next()?, "Z" | "X" | "x") {
             return None;
         }
-        // The 22nd field of the line, the 19th behind the state.
+        // The start time is the 22nd field of the line, 19 fields after the state.
         let began: u64 = fields.nth(18)?.parse().ok()?;
         Some(Self(began << PID_BITS | u64::from(pid)))
     }

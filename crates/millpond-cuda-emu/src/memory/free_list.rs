@@ -1,9 +1,9 @@
-//! What is free of a range of numbers: addresses, or the granules of a device.
+//! Free parts of a range of numbers: addresses, or the granules of a device.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 
-/// Free ranges by their start. Neighbours are one, so what was given back is found whole.
+/// Free ranges by their start. Adjacent ranges are merged, so that freed ranges become large again.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FreeList {
     free: BTreeMap<u64, u64>,
@@ -17,12 +17,12 @@ impl FreeList {
         list
     }
 
-    /// All that is free, in however many pieces.
+    /// Returns the total size of all free ranges.
     pub(crate) fn total(&self) -> u64 {
         self.total
     }
 
-    /// The lowest place for `len` in one piece; `align` is a power of two.
+    /// Allocates the lowest range of length `len` in one piece. `align` must be a power of two.
     pub(crate) fn take(&mut self, len: u64, align: u64) -> Option<u64> {
         let fits = |(start, size): (&u64, &u64)| {
             let at = start.checked_next_multiple_of(align.max(1))?;
@@ -32,7 +32,7 @@ impl FreeList {
         self.take_at(at, len).then_some(at)
     }
 
-    /// This very range, if all of it is free.
+    /// Allocates exactly this range, if all of it is free.
     pub(crate) fn take_at(&mut self, at: u64, len: u64) -> bool {
         let Some((&start, &size)) = self.free.range(..=at).next_back() else {
             return false;
@@ -51,7 +51,7 @@ impl FreeList {
         true
     }
 
-    /// `len` in as many pieces as it takes, the lowest first.
+    /// Allocates `len` in as many pieces as necessary, the lowest first.
     pub(crate) fn take_pieces(&mut self, len: u64) -> Option<Vec<(u64, u64)>> {
         if len > self.total {
             return None;

@@ -1,18 +1,18 @@
-//! Blocks inside chunks of device memory: what plain allocation and the pools hand out.
+//! Blocks inside chunks of device memory, for plain allocation and for pools.
 #![forbid(unsafe_code)]
 
 use crate::clock::Stamp;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The driver's alignment of every block.
+/// The alignment of every block, as in the driver.
 pub(crate) const ALIGN: u64 = 512;
 
-/// A block that was freed on a stream and may still be in use by what was queued there before.
+/// A block that was freed on a stream and may still be in use by work that was queued there before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pending {
     /// The work that frees it.
     pub(crate) task: u64,
-    /// Its place in its stream's order.
+    /// The position of that work in the order of its stream.
     pub(crate) stamp: Stamp,
 }
 
@@ -29,12 +29,12 @@ struct Block {
     state: State,
 }
 
-/// Chunks and the blocks that tile them.
+/// Chunks and the blocks that fill them completely.
 #[derive(Debug, Default)]
 pub(crate) struct Heap {
     chunks: BTreeMap<u64, u64>,
     blocks: BTreeMap<u64, Block>,
-    /// Free blocks by length, the smallest that fits first.
+    /// Free blocks by length, so that the smallest fitting one is found first.
     free: BTreeSet<(u64, u64)>,
     pending: BTreeSet<u64>,
     reserved: u64,
@@ -56,7 +56,7 @@ impl Heap {
         self.put(base, len, State::Free);
     }
 
-    /// Chunks in which nothing is held, the highest first.
+    /// Returns chunks without live or pending blocks, the highest first.
     pub(crate) fn empty_chunks(&self) -> Vec<(u64, u64)> {
         let whole = |(base, len): &(&u64, &u64)| self.free.contains(&(**len, **base));
         self.chunks
@@ -75,7 +75,7 @@ impl Heap {
         }
     }
 
-    /// A block of at least `len`, from what is free or from pending blocks that may be used already: the smallest.
+    /// Allocates a block of at least `len`. Uses the smallest fitting block that is free, or pending and usable.
     pub(crate) fn take(
         &mut self,
         len: u64,
@@ -107,7 +107,7 @@ impl Heap {
         Some((at, waits))
     }
 
-    /// Frees a block at once, or when the work of `pending` is done.
+    /// Frees a block at once, or when the work of `pending` is complete.
     pub(crate) fn free(&mut self, at: u64, pending: Option<Pending>) -> Option<u64> {
         let block = self.blocks.get(&at).filter(|block| block.state == State::Live)?;
         let len = block.len;
@@ -119,7 +119,7 @@ impl Heap {
         Some(len)
     }
 
-    /// Blocks whose freeing is done become free.
+    /// Frees pending blocks whose work is complete.
     pub(crate) fn settle(&mut self, done: impl Fn(&Pending) -> bool) {
         let ready = self.pending.iter().filter_map(|at| match self.blocks.get(at) {
             Some(Block {
@@ -166,7 +166,7 @@ impl Heap {
         self.check();
     }
 
-    /// Blocks tile their chunks, and the sums are the counters.
+    /// Checks that blocks fill their chunks, and that the counters are correct.
     fn check(&self) {
         if cfg!(debug_assertions) && self.blocks.len() < 64 {
             let held = self.blocks.values().filter(|block| block.state == State::Live);

@@ -1,4 +1,4 @@
-//! Memory of the host that CUDA knows: pinned by the driver, or the client's and registered.
+//! Host memory that CUDA knows: pinned by the driver, or registered by the client.
 #![forbid(unsafe_code)]
 
 use super::{Block, GRANULE, Kind, Memory};
@@ -12,7 +12,7 @@ impl Memory {
         Ok(at)
     }
 
-    /// Fresh memory of the host at addresses of ours.
+    /// Allocates host memory at addresses of the emulator.
     pub(super) fn host_chunk(&mut self, bytes: u64) -> Answer<u64> {
         let len = bytes
             .checked_next_multiple_of(GRANULE)

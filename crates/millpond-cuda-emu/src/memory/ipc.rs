@@ -1,8 +1,8 @@
-//! Blocks that another process opens: `cuIpcGetMemHandle` and what belongs to it.
+//! Blocks that another process opens: `cuIpcGetMemHandle` and related calls.
 //!
-//! A device's bytes are a file, so another process needs to know of a block only where it lies there: that is told in a small
-//! file of its own, kept as long as the block is. Whoever opens it maps the pieces at addresses of its own; they are whole
-//! granules, with what else lies in them, as on a device.
+//! A device's bytes are a file, so another process only needs the position of a block in this file. A separate small file
+//! contains the position and exists as long as the block does. The process that opens it maps the pieces at its own addresses.
+//! The pieces are whole granules and include neighbouring data, as on a device.
 //!
 //! ```text
 //!  here     handle -> told: store, pieces -> store of the device
@@ -21,7 +21,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// A store that processes share.
+/// A store that several processes use.
 #[derive(Debug)]
 struct Shared {
     store: Store,
@@ -29,18 +29,18 @@ struct Shared {
     users: u64,
 }
 
-/// The stores that processes share, by number, and the blocks of this one that others may open.
+/// The shared stores by number, and the blocks of this process that others may open.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
     stores: HashMap<u64, Shared>,
-    /// By the block's address.
+    /// Exported blocks by address.
     exports: HashMap<u64, Export>,
-    /// Stores that nobody needs, while somebody may still be at work in them.
+    /// Stores without users that work may still access.
     retired: Vec<Store>,
     holders: u64,
 }
 
-/// What is told of a block, as long as it lives.
+/// The description of an exported block, which exists as long as the block does.
 #[derive(Debug)]
 struct Export {
     handle: Handle,
@@ -51,14 +51,14 @@ struct Export {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opened {
     nonce: u128,
-    /// How often it was opened, less how often closed.
+    /// The number of times it was opened minus the number of times it was closed.
     pub(crate) times: u32,
-    /// Bytes of the first granule before the block.
+    /// The bytes in the first granule before the block.
     lead: u64,
     store: u64,
 }
 
-/// A block as its process tells of it.
+/// The description that a process gives of its block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Told {
     nonce: u128,
@@ -70,7 +70,7 @@ struct Told {
     pieces: Vec<(u64, u64)>,
 }
 
-/// No block has more pieces than this many bytes tell.
+/// The most bytes of a description. No block has more pieces than fit.
 const MOST: u64 = 64 << 20;
 
 impl Told {
@@ -82,7 +82,7 @@ impl Told {
         bytes
     }
 
-    /// What the bytes tell, if it can be: whole granules, and none besides those in which the block lies.
+    /// Parses a description. Accepts only whole granules, and no granules outside of the block.
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (nonce, rest) = bytes.split_first_chunk()?;
         let (words, []) = rest.as_chunks::<8>() else {
@@ -107,13 +107,13 @@ impl Told {
         (whole && lead.checked_add(len)?.checked_next_multiple_of(GRANULE) == told.room()).then_some(told)
     }
 
-    /// Bytes of all pieces.
+    /// Returns the total length of all pieces.
     fn room(&self) -> Option<u64> {
         let add = |sum: u64, piece: &(u64, u64)| sum.checked_add(piece.1).filter(|_| piece.1 > 0);
         self.pieces.iter().try_fold(0, add)
     }
 
-    /// What the process of a handle tells of its block, while it has it.
+    /// Reads the description of a block from its process, while the block exists.
     fn read(handle: &Handle) -> Option<Self> {
         let file = File::from(handle.open(foreign::BLOCK)?);
         let mut bytes = Vec::new();
@@ -123,7 +123,7 @@ impl Told {
 }
 
 impl Memory {
-    /// A handle of the block that an address lies in; every time the same.
+    /// Returns a handle of the block that contains an address. The handle is the same each time.
     pub(crate) fn export(&mut self, at: u64) -> Answer<Raw> {
         let (base, block) = self.block(at).ok_or(Code::INVALID_VALUE)?;
         if !matches!(block.kind, Kind::Plain) {
@@ -151,18 +151,18 @@ impl Memory {
         Ok(handle.to_raw())
     }
 
-    /// The block is gone: who did not open it by now cannot any more.
+    /// Removes the export of a freed block. Other processes can no longer open it.
     pub(super) fn unexport(&mut self, base: u64) {
         self.sharing.exports.remove(&base);
     }
 
-    /// The address here of another process's block.
+    /// Opens a block of another process and returns its address here.
     pub(crate) fn open_block(&mut self, raw: &Raw, origin: Origin) -> Answer<u64> {
         let handle = Handle::from_raw(raw).ok_or(Code::INVALID_HANDLE)?;
         if handle.is_own() {
             return Err(Code::INVALID_CONTEXT);
         }
-        // The process is asked first: what it has freed is not opened once more.
+        // The other process is asked first, so that a block that it has freed is not opened again.
         let told = Told::read(&handle).ok_or(Code::MAP_FAILED)?;
         if let Some(at) = self.open_again(told.nonce, origin)? {
             return Ok(at);
@@ -182,7 +182,7 @@ impl Memory {
         Ok(at)
     }
 
-    /// The address of a block that is open, once more. One context of a process has it.
+    /// Opens a block once more if it is already open, and returns its address. Only one context of a process may have it open.
     fn open_again(&mut self, nonce: u128, origin: Origin) -> Answer<Option<u64>> {
         for (at, block) in &mut self.blocks {
             if let Kind::Opened(opened) = &mut block.kind
@@ -217,7 +217,7 @@ impl Memory {
         Ok(base + told.lead)
     }
 
-    /// How often a block is open that begins at this address.
+    /// Returns how often the block that begins at this address is open.
     pub(crate) fn opened(&self, at: u64) -> Answer<u32> {
         match self.blocks.get(&at).map(|block| &block.kind) {
             Some(Kind::Opened(opened)) => Ok(opened.times),
@@ -225,7 +225,7 @@ impl Memory {
         }
     }
 
-    /// Closes a block once. Answers it when that was the last time; work that uses it has to be over then.
+    /// Closes a block once. Returns the block if it is now closed. Work that uses it must be complete by then.
     pub(crate) fn close_block(&mut self, at: u64) -> Answer<Option<Block>> {
         let block = self.blocks.get_mut(&at).ok_or(Code::INVALID_VALUE)?;
         let Kind::Opened(opened) = &mut block.kind else {
@@ -239,7 +239,7 @@ impl Memory {
         })
     }
 
-    /// Closes a block however often it is open.
+    /// Closes a block completely, however often it is open.
     pub(super) fn forget_block(&mut self, at: u64) -> Option<Block> {
         let block = self.blocks.get(&at)?.clone();
         let Kind::Opened(opened) = block.kind else {
@@ -255,7 +255,7 @@ impl Memory {
 }
 
 impl Memory {
-    /// The store that bytes lie in.
+    /// Returns the store that contains these bytes.
     pub(super) fn store(&self, bytes: Bytes) -> Answer<&Store> {
         match bytes.shared {
             None => Ok(&self.card(bytes.device)?.store),
@@ -266,7 +266,7 @@ impl Memory {
         }
     }
 
-    /// The number of the store that is this file, for one user more.
+    /// Returns the number of the store for this file, and adds a user.
     pub(super) fn share(&mut self, file: OwnedFd) -> Answer<u64> {
         let identity = foreign::identity(file.as_fd())?;
         let known = self
@@ -282,7 +282,7 @@ impl Memory {
         self.keep(store)
     }
 
-    /// Keeps a store of processes, for its first user.
+    /// Stores a shared store with its first user.
     pub(super) fn keep(&mut self, store: Store) -> Answer<u64> {
         let identity = foreign::identity(store.file())?;
         let number = self.new_id();
@@ -297,7 +297,7 @@ impl Memory {
         Ok(number)
     }
 
-    /// One user less; without any it goes, as soon as nobody is at work.
+    /// Removes a user of a store. A store without users is unmapped as soon as no work is running.
     pub(super) fn unshare(&mut self, number: u64) {
         let Some(shared) = self.sharing.stores.get_mut(&number) else {
             return;
@@ -311,12 +311,12 @@ impl Memory {
         }
     }
 
-    /// From now on somebody may be at work in any store, with no lock held: none is unmapped.
+    /// Keeps all stores mapped, because work may access any of them without the lock.
     pub(crate) fn hold(&mut self) {
         self.sharing.holders += 1;
     }
 
-    /// Who called `hold` has no spans any more.
+    /// Ends one [`hold`](Self::hold), after its caller has dropped all spans.
     pub(crate) fn unhold(&mut self) {
         self.sharing.holders = self.sharing.holders.saturating_sub(1);
         if self.sharing.holders == 0 {
@@ -362,7 +362,7 @@ mod tests {
         }
     }
 
-    /// A store goes only when the last one at work is done, and is found again while it is there.
+    /// A store is unmapped only when the last work is complete, and it can be found until then.
     #[test]
     fn stores_stay_while_somebody_is_at_work() {
         let mut memory = Memory::new(&Options::default()).unwrap();

@@ -1,34 +1,34 @@
-//! Managed memory: where each page is, and what was advised.
+//! Managed memory: the location of each page, and the advice given for it.
 //!
-//! The bytes are the host's, at one address for all. What moves is the account: prefetches, advice and the work of devices move
-//! pages as the driver's documentation says. The host's own accesses are not seen: pages it touches stay where the account has
-//! them until work or a prefetch moves them.
+//! The bytes are host memory, at one address for all devices. Only the recorded locations move. Prefetches, advice and the work
+//! of devices move pages as the driver's documentation says. Accesses by the host are not visible: pages that it accesses keep
+//! their recorded location until work or a prefetch moves them.
 #![forbid(unsafe_code)]
 
 use super::{Kind, Memory};
 use crate::access::Origin;
 use crate::error::{Answer, Code};
 
-/// Pages are moved in pieces of 64 KiB.
+/// The size of the pieces in which pages move: 64 KiB.
 pub(crate) const PAGE: u64 = 64 << 10;
 
-/// The host, where a place is asked for.
+/// The location of the host.
 pub(crate) const CPU: i32 = -1;
-/// No place.
+/// The value for no location.
 pub(crate) const NOWHERE: i32 = -2;
 
-/// What is known of a page.
+/// The state of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Page {
-    /// Where it is; a read-mostly one may have copies besides.
+    /// Its location. A read-mostly page may have additional copies.
     pub(crate) home: i32,
-    /// Devices, as bits, that have a copy to read.
+    /// The devices with a copy for reading, as bits.
     pub(crate) copies: u64,
     pub(crate) read_mostly: bool,
     pub(crate) preferred: i32,
-    /// Where it was last prefetched to.
+    /// The location to which it was last prefetched.
     pub(crate) prefetched: i32,
-    /// Devices, as bits; bit 63 is the host.
+    /// The devices of the advice, as bits. Bit 63 is the host.
     pub(crate) accessed_by: u64,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Managed {
     pub(crate) pages: Vec<Page>,
 }
 
-/// A piece of advice: `cuMemAdvise`'s numbers.
+/// A piece of advice, with the numbers of `cuMemAdvise`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Advice {
     ReadMostly(bool),
@@ -94,7 +94,7 @@ impl Page {
         }
     }
 
-    /// Work of a device reads or writes it.
+    /// Updates the page for a read or write by work of a device.
     fn touch(&mut self, place: i32, write: bool) {
         if write {
             self.copies = 0;
@@ -102,7 +102,7 @@ impl Page {
             self.copies |= bit(place) & !bit(self.home);
             return;
         }
-        // A page that is where it is wanted, or that the device reaches through a map, stays.
+        // A page stays if it is at its preferred location, or if the device accesses it through a mapping.
         let wanted = self.preferred != NOWHERE && self.preferred == self.home;
         if !wanted && self.accessed_by & bit(place) == 0 {
             self.home = place;
@@ -131,7 +131,7 @@ impl Memory {
         Ok(at)
     }
 
-    /// The pages of a range, all in one managed block.
+    /// Returns the pages of a range, which must lie in one managed block.
     fn managed_pages(&mut self, at: u64, len: u64) -> Answer<&mut [Page]> {
         let (base, block) = self.block_mut(at).ok_or(Code::INVALID_VALUE)?;
         let end = (at - base)
@@ -165,7 +165,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Work of a device touches a range; nothing where it is not managed.
+    /// Updates the pages of a range that work of a device accesses. Does nothing if the range is not managed.
     pub(crate) fn touch(&mut self, at: u64, len: u64, device: u32, write: bool) {
         if let Ok(pages) = self.managed_pages(at, len) {
             for page in pages {
@@ -174,13 +174,13 @@ impl Memory {
         }
     }
 
-    /// Bytes of a range that are at a place, in whole pages.
+    /// Returns the bytes of a range that are at a location, in whole pages.
     pub(crate) fn resident(&mut self, at: u64, len: u64, place: i32) -> Answer<u64> {
         let pages = self.managed_pages(at, len)?;
         Ok(pages.iter().filter(|page| page.is_at(place)).count() as u64 * PAGE)
     }
 
-    /// What all pages of a range agree on; `other` where they do not.
+    /// Returns the value on which all pages of a range agree, or `other` if they differ.
     pub(crate) fn agreed<T: PartialEq>(
         &mut self,
         at: u64,
@@ -197,7 +197,7 @@ impl Memory {
         })
     }
 
-    /// The devices that all pages of a range are accessed by, the host (-1) among them.
+    /// Returns the devices in the accessed-by advice of all pages in a range. The host is -1.
     pub(crate) fn accessors(&mut self, at: u64, len: u64) -> Answer<Vec<i32>> {
         let all = self
             .managed_pages(at, len)?

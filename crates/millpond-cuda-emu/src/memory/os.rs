@@ -1,4 +1,4 @@
-//! Everything that asks the system for memory, and everything that touches bytes.
+//! All code that requests memory from the system, and all code that accesses bytes.
 //!
 //! ```text
 //!  store of a device (memfd)    0 ........................................ its memory
@@ -6,8 +6,8 @@
 //!  arena: device addresses          |xxxx|       |xxxx|xxxx|               what the client sees
 //! ```
 //!
-//! A device's bytes are the pages of one sparse file, so untouched memory is unbacked. The client's addresses map pieces of it,
-//! open to the host or closed; work always goes through the alias, which maps all of it and never changes.
+//! A device's bytes are the pages of one sparse file, so unused memory has no backing. The client's addresses map pieces of it,
+//! accessible to the host or not. Work always uses the alias, which maps the whole file and never changes.
 
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
@@ -22,8 +22,8 @@ use std::sync::atomic::AtomicU64;
 const CLOSED: ProtFlags = ProtFlags::empty();
 const OPEN: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// Addresses that belong to the emulator. Invariant: `base..base + len` is one mapping of ours from `reserve` on until drop,
-/// whatever pieces of it are remapped in between; nothing else in the process lies there.
+/// Addresses that belong to the emulator. Invariant: from `reserve` until drop, `base..base + len` is one mapping of the
+/// emulator, of which pieces may be remapped. Nothing else in the process lies there.
 #[derive(Debug)]
 pub(crate) struct Arena {
     base: usize,
@@ -31,12 +31,12 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Takes as many addresses as the system gives, 4 TiB where it gives that many: under valgrind it gives a few gigabytes.
+    /// Reserves as many addresses as the system allows, up to 4 TiB. Under valgrind, only a few gigabytes are available.
     pub(crate) fn reserve() -> Result<Self, Errno> {
         let mut len = 4usize << 40;
         loop {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-            // SAFETY: no address is asked for, so no mapping of others is replaced.
+            // SAFETY: no address is requested, so no other mapping is replaced.
             match unsafe { mmap_anonymous(std::ptr::null_mut(), len, CLOSED, flags) } {
                 Ok(base) => {
                     return Ok(Self {
@@ -58,16 +58,16 @@ impl Arena {
         self.len as u64
     }
 
-    /// Shows bytes of a store at an address, closed to the host until they are opened.
+    /// Maps bytes of a store at an address. The host cannot access them until they are opened.
     pub(crate) fn map(&self, at: u64, len: u64, store: &Store, offset: u64) -> Result<(), Errno> {
         let ptr = self.check(at, len)?;
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
-        // SAFETY: the range is inside the arena (`check`), so by its invariant only a mapping of ours is replaced.
+        // SAFETY: the range is inside the arena (`check`), so by its invariant only a mapping of the emulator is replaced.
         unsafe { mmap(ptr, len as usize, CLOSED, flags, &store.file, offset) }?;
         Ok(())
     }
 
-    /// Lets the host read and write, or not.
+    /// Allows or forbids reads and writes by the host.
     pub(crate) fn open(&self, at: u64, len: u64, open: bool) -> Result<(), Errno> {
         let ptr = self.check(at, len)?;
         let flags = if open {
@@ -75,11 +75,11 @@ impl Arena {
         } else {
             MprotectFlags::empty()
         };
-        // SAFETY: the range is inside the arena (`check`); no Rust reference points there.
+        // SAFETY: the range is inside the arena (`check`), and no Rust reference points there.
         unsafe { mprotect(ptr, len as usize, flags) }
     }
 
-    /// Memory of the host itself, zeroed, at an address: pinned and managed blocks.
+    /// Maps zeroed host memory at an address, for pinned and managed blocks.
     pub(crate) fn host(&self, at: u64, len: u64) -> Result<(), Errno> {
         let ptr = self.check(at, len)?;
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
@@ -88,7 +88,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Takes what is at these addresses away; they stay ours.
+    /// Unmaps everything at these addresses. They stay reserved.
     pub(crate) fn clear(&self, at: u64, len: u64) -> Result<(), Errno> {
         let ptr = self.check(at, len)?;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
@@ -110,12 +110,12 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         let base = std::ptr::without_provenance_mut(self.base);
-        // SAFETY: by the invariant the whole range is ours, and it goes with the arena.
+        // SAFETY: by the invariant the whole range belongs to the arena, which ends here.
         let _ = unsafe { munmap(base, self.len) };
     }
 }
 
-/// Memory as a file of a length that nobody can change: whoever maps it finds its pages there as long as the map stays.
+/// Creates a memory file whose length nobody can change, so that its pages stay valid as long as a mapping exists.
 fn sealed(name: &str, len: u64) -> Result<OwnedFd, Errno> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, len)?;
@@ -123,7 +123,7 @@ fn sealed(name: &str, len: u64) -> Result<OwnedFd, Errno> {
     Ok(file)
 }
 
-/// The length of a file that cannot become shorter.
+/// Returns the length of a file that cannot shrink.
 fn sealed_len(file: &OwnedFd) -> Result<u64, Errno> {
     if !fcntl_get_seals(file)?.contains(SealFlags::SHRINK) {
         return Err(Errno::INVAL);
@@ -131,16 +131,16 @@ fn sealed_len(file: &OwnedFd) -> Result<u64, Errno> {
     u64::try_from(fstat(file)?.st_size).map_err(|_| Errno::INVAL)
 }
 
-/// Maps the whole of a file, readable and writable, wherever there is room.
+/// Maps a whole file, readable and writable, at any free address.
 fn map_whole(file: &OwnedFd, len: usize) -> Result<usize, Errno> {
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-    // SAFETY: no address is asked for, so no mapping of others is replaced.
+    // SAFETY: no address is requested, so no other mapping is replaced.
     let at = unsafe { mmap(std::ptr::null_mut(), len, OPEN, flags, file, 0) }?;
     Ok(at.expose_provenance())
 }
 
-/// The bytes of a device, or of a piece of one that several processes share. Invariant: `alias` maps the whole of `file`, `len`
-/// bytes, readable and writable, until drop; the file is sealed against shrinking.
+/// The bytes of a device, or of a shared piece of one. Invariant: until drop, `alias` maps the whole of `file`, `len` bytes,
+/// readable and writable. The file is sealed against shrinking.
 #[derive(Debug)]
 pub(crate) struct Store {
     file: OwnedFd,
@@ -149,12 +149,12 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Fresh memory, all zeros. The name is what other processes know it by.
+    /// Creates zeroed memory. Other processes identify it by its name.
     pub(crate) fn new(name: &str, len: u64) -> Result<Self, Errno> {
         Self::adopt(sealed(name, len)?)
     }
 
-    /// The memory of a file that another process made by `new`, or this one.
+    /// Opens a memory file that `new` created in this or another process.
     pub(crate) fn adopt(file: OwnedFd) -> Result<Self, Errno> {
         let len = usize::try_from(sealed_len(&file)?).map_err(|_| Errno::INVAL)?;
         let alias = map_whole(&file, len)?;
@@ -169,7 +169,7 @@ impl Store {
         self.len as u64
     }
 
-    /// The bytes at an offset, for work to touch.
+    /// Returns the bytes at an offset for work to access.
     pub(crate) fn span(&self, offset: u64, len: u64) -> Option<Span> {
         let end = offset.checked_add(len)?;
         (end <= self.len as u64).then(|| Span {
@@ -178,9 +178,9 @@ impl Store {
         })
     }
 
-    /// Gives pages back to the system; they read as zeros.
+    /// Returns pages to the system. They then read as zeros.
     pub(crate) fn punch(&self, offset: u64, len: u64) {
-        // Where the system cannot, the pages stay: what a new owner finds there is anything, as on a device.
+        // If the system cannot do this, the pages stay. A new owner may find any data there, as on a device.
         let _ = fallocate(
             &self.file,
             FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
@@ -198,8 +198,8 @@ impl Drop for Store {
     }
 }
 
-/// Numbers that processes share. Invariant: `at` maps the first `COUNT` words of `file`, readable and writable, until drop; the
-/// file is sealed against shrinking, and every process reads and writes it as atomic words only.
+/// Numbers that processes share. Invariant: until drop, `at` maps the first `COUNT` words of `file`, readable and writable. The
+/// file is sealed against shrinking, and every process accesses it only as atomic words.
 #[derive(Debug)]
 pub(crate) struct Words {
     file: OwnedFd,
@@ -207,16 +207,16 @@ pub(crate) struct Words {
 }
 
 impl Words {
-    /// How many there are: a page of the system's.
+    /// The number of words, which is one system page.
     pub(crate) const COUNT: usize = 512;
     const BYTES: usize = Self::COUNT * size_of::<AtomicU64>();
 
-    /// Fresh ones, all zero. The name is what other processes know them by.
+    /// Creates words that are all zero. Other processes identify them by their name.
     pub(crate) fn new(name: &str) -> Result<Self, Errno> {
         Self::adopt(sealed(name, Self::BYTES as u64)?)
     }
 
-    /// Those of a file that another process made by `new`. The caller has seen by its name that it is one.
+    /// Opens words that `new` created in another process. The caller has checked the name of the file.
     pub(crate) fn adopt(file: OwnedFd) -> Result<Self, Errno> {
         if sealed_len(&file)? != Self::BYTES as u64 {
             return Err(Errno::INVAL);
@@ -229,11 +229,12 @@ impl Words {
         self.file.as_fd()
     }
 
-    /// One of them; those beyond the last are the last.
+    /// Returns a word. An index beyond the last word returns the last word.
     pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
         let words: *mut u64 = std::ptr::with_exposed_provenance_mut(self.at);
         let word = words.wrapping_add(index.min(Self::COUNT - 1));
-        // SAFETY: by the invariant the word is mapped and aligned as long as `self` is, and touched atomically by all.
+        // SAFETY: by the invariant the word is mapped and aligned as long as `self` exists, and all processes access it
+        // atomically.
         unsafe { AtomicU64::from_ptr(word) }
     }
 }
@@ -246,9 +247,9 @@ impl Drop for Words {
     }
 }
 
-/// Bytes that work may touch. Invariant: they are mapped, readable and writable as long as the span is used: part of a store's
-/// alias (stores stay mapped while anybody holds spans: `Memory::hold`), or memory that a caller of the C interface handed over for this
-/// work, which it vouches for as it does to the real driver.
+/// Bytes that work may access. Invariant: they are mapped, readable and writable as long as the span is used. They are part of
+/// a store's alias (stores stay mapped while spans exist: `Memory::hold`), or memory that a caller of the C interface passed
+/// for this work and is responsible for, as with the real driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     at: usize,
@@ -256,10 +257,10 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Memory of the host.
+    /// Returns a span of host memory.
     ///
     /// # Safety
-    /// It is readable and writable as far as it is going to be read and written, until the work it is for has run.
+    /// The memory must be readable and writable as far as it is read and written, until the work has run.
     pub(crate) unsafe fn host(at: usize, len: usize) -> Self {
         Self { at, len }
     }
@@ -275,16 +276,16 @@ impl Span {
         }
     }
 
-    /// A copy of the bytes.
+    /// Returns a copy of the bytes.
     pub(crate) fn read(self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
         let from: *const u8 = std::ptr::with_exposed_provenance(self.at);
-        // SAFETY: the span is readable (invariant), the vector is new and as long.
+        // SAFETY: the span is readable (invariant). The vector is new and has the same length.
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), self.len) };
         bytes
     }
 
-    /// Bytes written over it, as many as fit.
+    /// Overwrites the span with as many of the bytes as fit.
     pub(crate) fn write(self, bytes: &[u8]) {
         let to: *mut u8 = std::ptr::with_exposed_provenance_mut(self.at);
         let len = self.len.min(bytes.len());
@@ -301,10 +302,10 @@ impl Span {
     }
 }
 
-/// Spans one after another, to get and put a few bytes at a time.
+/// A sequence of spans, for access to a few bytes at a time.
 #[derive(Debug)]
 pub(crate) struct Reach {
-    /// Each with the number of the byte it begins at.
+    /// Each span with the position of its first byte.
     spans: Vec<(u64, Span)>,
 }
 
@@ -321,7 +322,7 @@ impl Reach {
         }
     }
 
-    /// The span that a byte lies in, from there on; none beyond the last.
+    /// Returns the rest of the span that contains a byte, from this byte on. Returns `None` beyond the last span.
     fn find(&self, at: u64) -> Option<Span> {
         let after = self.spans.partition_point(|(start, _)| *start <= at);
         let (start, span) = self.spans.get(after.checked_sub(1)?)?;
@@ -329,7 +330,7 @@ impl Reach {
         (from < span.len).then(|| span.part(from, span.len - from))
     }
 
-    /// Bytes from a place on; zero what lies beyond.
+    /// Reads bytes from a position. Bytes beyond the end are zero.
     pub(crate) fn get<const N: usize>(&self, at: u64) -> [u8; N] {
         let mut bytes = [0_u8; N];
         let mut done = 0;
@@ -345,7 +346,7 @@ impl Reach {
         bytes
     }
 
-    /// Bytes written from a place on, as many as there is room for.
+    /// Writes bytes at a position, as many as fit.
     pub(crate) fn put(&self, at: u64, bytes: &[u8]) {
         let mut done = 0;
         while done < bytes.len()
@@ -357,7 +358,7 @@ impl Reach {
     }
 }
 
-/// The bytes of one row of spans over those of another, as many as the shorter holds.
+/// Copies the bytes of one sequence of spans to another, as many as the shorter one contains.
 pub(crate) fn copy(to: &[Span], from: &[Span]) {
     let mut to = to.iter().copied();
     let mut from = from.iter().copied();
@@ -378,7 +379,8 @@ pub(crate) fn copy(to: &[Span], from: &[Span]) {
     }
 }
 
-/// A pattern over spans, again and again. Spans begin where the pattern does: device memory is cut at pages only.
+/// Fills spans with a repeated pattern. Each span begins with the start of the pattern, because device memory is divided only
+/// at pages.
 pub(crate) fn fill(to: &[Span], pattern: &[u8]) {
     const STEP: usize = 64 << 10;
     let repeats = (STEP / pattern.len().max(1)).max(1);

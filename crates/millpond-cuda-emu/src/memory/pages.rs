@@ -1,13 +1,13 @@
-//! The page table: which bytes of which device lie at an address of the client's.
+//! The page table: maps the client's addresses to bytes of devices.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 
-/// Whose bytes: those of a device, in its own store or in one that processes share.
+/// The owner of some bytes: a device with its own store, or with a store that processes share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bytes {
     pub(crate) device: u32,
-    /// The number of the shared store.
+    /// The number of the shared store, if any.
     pub(crate) shared: Option<u64>,
 }
 
@@ -45,17 +45,17 @@ impl Devices {
 pub(crate) struct Mapped {
     pub(crate) len: u64,
     pub(crate) bytes: Bytes,
-    /// Where it lies in its store.
+    /// Its offset in the store.
     pub(crate) offset: u64,
-    /// The physical handle it came from; 0 for what the emulator mapped by itself.
+    /// The physical handle, or 0 if the emulator mapped it by itself.
     pub(crate) handle: u64,
     /// The devices whose work may access it.
     pub(crate) access: Devices,
-    /// Whether this is the first piece of what one call mapped.
+    /// Whether this is the first piece that one call mapped.
     pub(crate) first: bool,
 }
 
-/// Pieces by address; they do not overlap.
+/// Mapped pieces by address. They do not overlap.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
     at: BTreeMap<u64, Mapped>,
@@ -66,13 +66,13 @@ impl Pages {
         self.at.insert(at, piece);
     }
 
-    /// Whether anything is mapped in a range.
+    /// Returns whether anything is mapped in a range.
     pub(crate) fn any(&self, at: u64, len: u64) -> bool {
         let before = self.at.range(..at + len).next_back();
         before.is_some_and(|(start, piece)| start + piece.len > at)
     }
 
-    /// The pieces that are exactly this range: none cut, no hole. `None` where it is not so.
+    /// Returns the pieces of a range if they cover it exactly, without a hole and without cutting a mapping.
     pub(crate) fn exactly(&self, at: u64, len: u64) -> Option<Vec<(u64, Mapped)>> {
         let mut next = at;
         let mut pieces = Vec::new();
@@ -86,7 +86,7 @@ impl Pages {
         (next == at + len && self.starts_a_mapping(next)).then_some(pieces)
     }
 
-    /// A mapping of several pieces is not cut where one of them ends.
+    /// Returns whether a mapping starts at an address. A mapping of several pieces must not be cut where one of them ends.
     fn starts_a_mapping(&self, at: u64) -> bool {
         self.at.get(&at).is_none_or(|piece| piece.first)
     }
@@ -106,7 +106,7 @@ impl Pages {
         }
     }
 
-    /// The piece an address lies in.
+    /// Returns the piece that contains an address.
     pub(crate) fn piece(&self, at: u64) -> Option<(u64, Mapped)> {
         let (&start, &piece) = self.at.range(..=at).next_back()?;
         (at < start + piece.len).then_some((start, piece))

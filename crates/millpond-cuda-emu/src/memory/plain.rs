@@ -1,4 +1,4 @@
-//! `cuMemAlloc`: blocks of 512 bytes' alignment; small ones share 2 MiB, as the driver has it.
+//! `cuMemAlloc`: blocks aligned to 512 bytes. Small blocks share granules of 2 MiB, as in the driver.
 #![forbid(unsafe_code)]
 
 use super::heap::{ALIGN, Heap};
@@ -10,7 +10,7 @@ impl Memory {
     pub(crate) fn allocate(&mut self, device: u32, bytes: u64, origin: Origin) -> Answer<u64> {
         let len = bytes.checked_next_multiple_of(ALIGN).ok_or(Code::OUT_OF_MEMORY)?;
         let heap = &mut self.card_mut(device)?.plain;
-        // Blocks of more than half a granule get granules of their own: what is left of them is lost to others.
+        // A block of more than half a granule gets its own granules. Other blocks cannot use the rest of them.
         let taken = if len <= GRANULE / 2 {
             heap.take(len, |_| false)
         } else {
@@ -34,7 +34,7 @@ impl Memory {
         Ok(at)
     }
 
-    /// Frees what `allocate`, a pool or managed memory handed out. Work that uses it has to be over.
+    /// Frees a block from plain allocation, from a pool or of managed memory. Work that uses it must be complete.
     pub(crate) fn free(&mut self, at: u64) -> Answer<Block> {
         let block = self.blocks.get(&at).ok_or(Code::INVALID_VALUE)?.clone();
         match &block.kind {

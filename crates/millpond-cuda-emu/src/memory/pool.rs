@@ -7,10 +7,10 @@ use crate::access::Origin;
 use crate::clock::{Clock, Stamp};
 use crate::error::{Answer, Code};
 
-/// What a pool takes from its device at once, where there is that much.
+/// The amount that a pool allocates from its device at once, if that much is free.
 const CHUNK: u64 = 32 << 20;
 
-/// A pool. It keeps what is freed up to its threshold; more goes back when the host synchronises.
+/// A pool. It keeps freed memory up to its threshold. It releases more when the host synchronises.
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) heap: Heap,
@@ -22,11 +22,11 @@ pub(crate) struct Pool {
     pub(crate) internal: bool,
     pub(crate) reserved_high: u64,
     pub(crate) used_high: u64,
-    /// The most it may reserve; 0 for as much as there is.
+    /// The most it may reserve. 0 means no limit.
     pub(crate) max: u64,
-    /// Destroyed by its owner, gone when its last block is.
+    /// Whether its owner has destroyed it. It is removed with its last block.
     pub(crate) doomed: bool,
-    /// The devices that may touch it besides its own, as bits.
+    /// The devices that may access it in addition to its own, as bits.
     pub(crate) peers: u64,
 }
 
@@ -49,7 +49,7 @@ impl Pool {
     }
 }
 
-/// Who asks for a block, and what is known to be over by then.
+/// The stream that requests a block, and the work that is known to be complete.
 pub(crate) struct Asker<'a> {
     pub(crate) stream: u64,
     pub(crate) clock: &'a Clock,
@@ -90,7 +90,8 @@ impl Memory {
     pub(crate) fn create_pool(&mut self, device: u32, max: u64) -> Answer<u64> {
         self.card(device)?;
         let handle = self.new_id();
-        // The limit is rounded up to whole chunks as by the real driver: a pool may take a chunk that begins below its limit.
+        // The limit is rounded up to whole chunks, as in the real driver. A pool may allocate a chunk that begins below its
+        // limit.
         let max = max.checked_next_multiple_of(CHUNK).unwrap_or(0);
         let pool = Pool {
             max,
@@ -100,7 +101,7 @@ impl Memory {
         Ok(handle)
     }
 
-    /// The owner is done with it; blocks that are held stay.
+    /// Destroys a pool. Blocks that are still allocated stay valid.
     pub(crate) fn destroy_pool(&mut self, handle: u64) -> Answer {
         let pool = self.pool_mut(handle)?;
         if pool.default {
@@ -115,7 +116,8 @@ impl Memory {
         Ok(())
     }
 
-    /// A block for a stream, and the work that has to be over before it may be touched, if that is not known by then.
+    /// Allocates a block for a stream. Also returns the work that must be complete before it is accessed, if that is not known
+    /// yet.
     pub(crate) fn pool_allocate(
         &mut self,
         handle: u64,
@@ -139,7 +141,7 @@ impl Memory {
             let internal = pool.internal;
             found = match grown {
                 Ok(()) => pool.heap.take(len, usable),
-                // What another stream still holds serves too, if this one waits for it.
+                // A block that another stream still holds also serves, if this stream waits for it.
                 Err(_) if internal => pool.heap.take(len, |_| true),
                 Err(_) => None,
             };
@@ -174,7 +176,7 @@ impl Memory {
         Ok(())
     }
 
-    /// A block goes back in the order of a stream.
+    /// Frees a block in the order of a stream.
     pub(crate) fn pool_free(&mut self, at: u64, task: u64, stamp: Stamp) -> Answer<Block> {
         let block = self.blocks.get(&at).ok_or(Code::INVALID_VALUE)?.clone();
         let Kind::Pool(handle) = block.kind else {
@@ -188,14 +190,14 @@ impl Memory {
         Ok(block)
     }
 
-    /// Whether a block is a pool's.
+    /// Returns whether a block belongs to a pool.
     pub(crate) fn is_pooled(&self, at: u64) -> bool {
         self.blocks
             .get(&at)
             .is_some_and(|block| matches!(block.kind, Kind::Pool(_)))
     }
 
-    /// Gives back what is not held until no more than `keep` bytes are reserved.
+    /// Releases free chunks until no more than `keep` bytes are reserved.
     pub(crate) fn trim(&mut self, handle: u64, keep: u64, done: &dyn Fn(u64) -> bool) -> Answer {
         let pool = self.pools.get_mut(&handle).ok_or(Code::INVALID_VALUE)?;
         pool.heap.settle(|pending| done(pending.task));
@@ -210,7 +212,8 @@ impl Memory {
         Ok(())
     }
 
-    /// The host has synchronised: pools above their threshold give back, and doomed ones that are empty go.
+    /// Releases memory after the host has synchronised: pools above their threshold shrink, and empty destroyed pools are
+    /// removed.
     pub(crate) fn synchronised(&mut self, done: &dyn Fn(u64) -> bool) {
         let over = |(handle, pool): (&u64, &Pool)| {
             let keep = if pool.doomed { 0 } else { pool.threshold };
@@ -231,13 +234,13 @@ impl Memory {
 }
 
 impl Memory {
-    /// The pool that a device's graphs draw from: made when the first one does.
+    /// Returns the pool for a device's graphs. The first graph with memory creates it.
     pub(crate) fn graph_pool(&mut self, device: u32) -> Answer<u64> {
         if let Some(pool) = self.card(device)?.graphs {
             return Ok(pool);
         }
         let pool = self.create_pool(device, 0)?;
-        // It is nobody's to destroy, and keeps what it has until it is trimmed.
+        // Nobody can destroy this pool, and it keeps its memory until it is trimmed.
         let made = self.pool_mut(pool)?;
         made.default = true;
         made.threshold = u64::MAX;
@@ -245,7 +248,7 @@ impl Memory {
         Ok(pool)
     }
 
-    /// Whether a block is a graph's: freeing it by hand leaves it where the graph expects it.
+    /// Returns whether a block belongs to a graph. An explicit free leaves it where the graph expects it.
     pub(crate) fn is_graphs(&self, at: u64) -> bool {
         self.blocks.get(&at).is_some_and(|block| match block.kind {
             Kind::Pool(pool) => self.cards.iter().any(|card| card.graphs == Some(pool)),
@@ -253,7 +256,7 @@ impl Memory {
         })
     }
 
-    /// Blocks of a context go with it, as far as they are not a pool's. Answers what they were.
+    /// Frees the plain, managed and opened blocks of a context, and returns them.
     pub(crate) fn context_gone(&mut self, context: u64) -> Vec<(u64, Block)> {
         let of = |(at, block): (&u64, &Block)| {
             let goes = matches!(block.kind, Kind::Plain | Kind::Managed(_) | Kind::Opened(_));

@@ -1,4 +1,4 @@
-//! Random programs of memory calls against models that say what each has to answer.
+//! Tests random programs of memory calls against models that predict each result.
 
 use super::heap::Pending;
 use super::pool::Asker;
@@ -10,7 +10,7 @@ use crate::options::Options;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashSet};
 
-/// Granules of the device.
+/// The number of granules of the device.
 const DEVICE: u64 = 12;
 
 fn memory() -> Memory {
@@ -21,7 +21,7 @@ fn memory() -> Memory {
     Memory::new(&options).unwrap()
 }
 
-/// One call; small numbers choose among what there is.
+/// One call. Small numbers choose among existing objects.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Reserve(u64),
@@ -52,7 +52,7 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// Physical memory as the model has it: a byte for each granule.
+/// Physical memory in the model: a byte for each granule.
 #[derive(Debug)]
 struct Physical {
     token: u64,
@@ -60,7 +60,7 @@ struct Physical {
     handles: u32,
 }
 
-/// A granule of addresses: which memory's which granule lies there, whether it may be touched, and whether a map begins.
+/// A granule of addresses in the model: its memory and granule, whether it may be accessed, and whether a mapping begins.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     physical: usize,
@@ -89,7 +89,7 @@ impl Model {
                 .sum::<u64>()
     }
 
-    /// A range of granules in a reservation, if it lies inside.
+    /// Returns a range of granules in a reservation, if it lies inside.
     fn range(&self, which: usize, page: u64, pages: u64) -> Option<(u64, Vec<u64>)> {
         let (base, len) = *self.reserved.get(which).filter(|reserved| page < reserved.1)?;
         let at = base + page * GRANULE;
@@ -97,7 +97,7 @@ impl Model {
         Some((at, pages.unwrap_or_default()))
     }
 
-    /// Whether a range is whole maps, one after another.
+    /// Returns whether a range consists of whole mappings.
     fn whole(&self, pages: &[u64]) -> bool {
         let mapped = !pages.is_empty() && pages.iter().all(|page| self.maps.contains_key(page));
         let begins = |page: u64| self.maps.get(&page).is_none_or(|seen| seen.first);
@@ -252,7 +252,7 @@ proptest! {
         run(&calls);
     }
 
-    /// Blocks of a pool never overlap while somebody may use them, and all of it is there again in the end.
+    /// Blocks of a pool never overlap while they are in use, and all memory is free again at the end.
     #[test]
     fn pool_blocks_do_not_overlap(calls in prop::collection::vec((1u64..3_000_000, 0u64..3, any::<bool>()), 1..60)) {
         let mut memory = memory();
@@ -272,7 +272,8 @@ proptest! {
                     let free = done.contains(&freed.task) || freed.stamp.stream == stream || waits == Some(*freed);
                     prop_assert!(free || !meets(&(*other, *len)), "still in use by stream {}", freed.stamp.stream);
                 }
-                // What is taken now comes after what was pending there; what is left of that stays so.
+                // The new block comes after the work that was pending in its bytes. The rest of the pending block stays
+                // pending.
                 let rest = |(other, len, freed): (u64, u64, Pending)| {
                     let (end, taken_end) = (other + len, at + bytes.next_multiple_of(512));
                     let left = (other, end.min(at).saturating_sub(other), freed);

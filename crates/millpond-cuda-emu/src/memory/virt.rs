@@ -1,4 +1,4 @@
-//! Virtual memory management: addresses and memory apart, brought together by maps.
+//! Virtual memory management: addresses and memory are allocated separately and connected by mappings.
 #![forbid(unsafe_code)]
 
 use super::foreign;
@@ -9,20 +9,20 @@ use crate::access::{Access, Origin};
 use crate::error::{Answer, Code};
 use std::os::fd::OwnedFd;
 
-/// The unit in which clients reserve addresses: a page of the host. Physical memory comes in granules.
+/// The unit in which clients reserve addresses: a host page. Physical memory is allocated in granules.
 const HOST_PAGE: u64 = 4096;
 
-/// Physical memory. It lives as long as a handle or a map of it does; memory that may leave its process, as long as any process has
-/// one, or its file.
+/// Physical memory. It lives as long as a handle or a mapping of it exists. Shareable memory also lives as long as another
+/// process or a file refers to it.
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) device: u32,
     pub(crate) len: u64,
-    /// The device's granules that it takes. Memory of another process takes none of this one's.
+    /// The granules of the device that it uses. Memory of another process uses none of this one's.
     pieces: Vec<(u64, u64)>,
-    /// The store of memory that may leave its process, all of which it is.
+    /// The store of shareable memory, all of which belongs to this memory.
     pub(crate) shared: Option<u64>,
-    /// Handles: what was created and retained, less what was released.
+    /// The number of handles: created and retained minus released.
     handles: u32,
     maps: u32,
     /// Whether the memory was created for GPUDirect RDMA.
@@ -30,7 +30,7 @@ pub(crate) struct Handle {
 }
 
 impl Memory {
-    /// Addresses, at the wished place if that is free.
+    /// Reserves addresses, at the requested position if that is free.
     pub(crate) fn reserve(&mut self, len: u64, align: u64, wish: u64, origin: Origin) -> Answer<u64> {
         if len == 0 || !len.is_multiple_of(HOST_PAGE) || (align != 0 && !align.is_power_of_two()) {
             return Err(Code::INVALID_VALUE);
@@ -66,7 +66,7 @@ impl Memory {
         Ok(self.enter_handle(device, len, pieces, None))
     }
 
-    /// Memory that may leave the process: a file of its own, which takes the device's granules all the same.
+    /// Creates shareable memory. It has its own file, but still uses granules of the device.
     pub(crate) fn create_shared(&mut self, device: u32, len: u64) -> Answer<u64> {
         if len == 0 || !len.is_multiple_of(GRANULE) {
             return Err(Code::INVALID_VALUE);
@@ -83,7 +83,7 @@ impl Memory {
         }
     }
 
-    /// One more file of memory that may leave the process.
+    /// Returns one more file descriptor for shareable memory.
     pub(crate) fn export_handle(&self, handle: u64) -> Answer<OwnedFd> {
         let held = self.handle(handle)?;
         let (device, shared) = (held.device, held.shared);
@@ -94,7 +94,8 @@ impl Memory {
         file.try_clone_to_owned().map_err(|_| Code::OPERATING_SYSTEM)
     }
 
-    /// A handle of the memory that a file is. What is known here already is one handle, held once more.
+    /// Returns a handle of the memory in a file. Memory that is already known here keeps its handle, which is retained once
+    /// more.
     pub(crate) fn import_handle(&mut self, file: OwnedFd) -> Answer<u64> {
         let name = foreign::name_of(&file).ok_or(Code::INVALID_VALUE)?;
         let device = name.strip_prefix(foreign::PHYSICAL);
@@ -143,7 +144,7 @@ impl Memory {
         }
     }
 
-    /// What a handle stands for, while somebody holds it.
+    /// Returns the memory of a handle that is not released.
     pub(crate) fn handle(&self, handle: u64) -> Answer<&Handle> {
         self.handles
             .get(&handle)
@@ -157,7 +158,7 @@ impl Memory {
         Ok(())
     }
 
-    /// One more handle to the memory mapped at an address.
+    /// Returns one more handle to the memory that is mapped at an address.
     pub(crate) fn retain(&mut self, at: u64) -> Answer<u64> {
         let handle = self.pages.piece(at).map_or(0, |(_, piece)| piece.handle);
         let held = self.handles.get_mut(&handle).ok_or(Code::INVALID_VALUE)?;
@@ -194,7 +195,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether a range lies in one reservation.
+    /// Returns whether a range lies in one reservation.
     fn reserved(&self, at: u64, len: u64) -> bool {
         self.block(at).is_some_and(|(base, block)| {
             let inside = (at - base).checked_add(len).is_some_and(|end| end <= block.len);

@@ -1,4 +1,4 @@
-//! What a piece of work is to do.
+//! The actions of queued work.
 #![forbid(unsafe_code)]
 
 use crate::access::Access;
@@ -13,13 +13,13 @@ use std::sync::Arc;
 pub(crate) enum Side {
     /// An address that CUDA knows: device, managed, pinned or registered memory.
     Known(u64),
-    /// Memory of the host that it does not know. Whoever queued the work vouches for it.
+    /// Host memory that CUDA does not know. Whoever queued the work is responsible for it.
     Host(usize),
-    /// What such memory held at the call.
+    /// The content that such memory had at the call.
     Snapshot(Arc<Vec<u8>>),
 }
 
-/// Rows of bytes; one row for a plain copy.
+/// Rows of bytes. A plain copy has one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rows {
     pub(crate) width: u64,
@@ -38,7 +38,7 @@ impl Rows {
         }
     }
 
-    /// Bytes in all.
+    /// Returns the total number of bytes.
     pub(crate) fn bytes(self) -> u64 {
         self.width.saturating_mul(self.count)
     }
@@ -51,7 +51,7 @@ impl Rows {
     }
 }
 
-/// A client's function, called on the host in the order of a stream.
+/// A function of the client, called on the host in the order of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Callback {
     /// `cuLaunchHostFunc`.
@@ -59,7 +59,7 @@ pub(crate) enum Callback {
         function: unsafe extern "C" fn(usize),
         data: usize,
     },
-    /// `cuStreamAddCallback`; it gets the stream as the client names it.
+    /// `cuStreamAddCallback`, which passes the stream as the client names it.
     Stream {
         function: unsafe extern "C" fn(usize, i32, usize),
         stream: usize,
@@ -70,14 +70,14 @@ pub(crate) enum Callback {
 /// A piece of work.
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
-    /// Only a place in the order: records, waits, joins.
+    /// Only a position in the order, for records, waits and joins.
     Nothing,
     Copy {
         to: Side,
         from: Side,
         rows: Rows,
     },
-    /// `rows.from_pitch` has no meaning here.
+    /// `rows.from_pitch` is not used here.
     Fill {
         to: u64,
         pattern: [u8; 4],
@@ -86,9 +86,9 @@ pub(crate) enum Action {
     },
     Kernel(Arc<Launch>),
     Call(Callback),
-    /// Other processes are told that what was recorded is done.
+    /// Publishes to other processes that a record is complete.
     Tell(Arc<Ticket>),
-    /// Another process has to be done with what it recorded. Until then it may not run.
+    /// Waits until another process has completed its record. The work may not run before that.
     Await(Awaited),
     Prefetch {
         at: u64,
@@ -98,7 +98,7 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    /// Which part of the card does it, and for how many modelled nanoseconds.
+    /// Returns the part of the card that performs the action, and its modelled time in nanoseconds.
     pub(crate) fn cost(&self, options: &Options, is_host: impl Fn(u64) -> bool) -> (Engine, u64) {
         match self {
             Self::Nothing | Self::Call(_) | Self::Tell(_) | Self::Await(_) => (Engine::None, 0),
@@ -117,7 +117,7 @@ impl Action {
                     Side::Known(at) => is_host(*at),
                     Side::Host(_) | Side::Snapshot(_) => true,
                 };
-                // What is not pinned goes through the driver's own pinned memory first, which halves the speed.
+                // Memory that is not pinned is copied through the driver's pinned memory, which halves the speed.
                 let pageable = |side: &Side| matches!(side, Side::Host(_) | Side::Snapshot(_));
                 let ways = if pageable(to) || pageable(from) { 2 } else { 1 };
                 let link = options.latency + ways * nanoseconds(rows.bytes(), options.link);
@@ -130,7 +130,7 @@ impl Action {
         }
     }
 
-    /// The bytes it touches, as far as it says.
+    /// Returns the bytes that the action accesses, as far as they are known.
     pub(crate) fn accesses(&self) -> Vec<Access> {
         match self {
             Self::Nothing | Self::Call(_) | Self::Prefetch { .. } | Self::Tell(_) | Self::Await(_) => {
@@ -163,7 +163,7 @@ impl Action {
         }
     }
 
-    /// The record of another process that it still has to wait for.
+    /// Returns the open record of another process for which the action waits, if any.
     pub(crate) fn held_by(&self) -> Option<&Awaited> {
         match self {
             Self::Await(awaited) if awaited.outcome() == Outcome::Open => Some(awaited),

@@ -1,4 +1,4 @@
-//! Queued work and what it waits for.
+//! Queued work and its dependencies.
 #![forbid(unsafe_code)]
 
 use super::action::Action;
@@ -6,7 +6,7 @@ use crate::access::Origin;
 use crate::event_page::Awaited;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A piece of work, and whose it is.
+/// A piece of work with its stream, context and device.
 #[derive(Clone, Debug)]
 pub(crate) struct Work {
     pub(crate) stream: u64,
@@ -14,7 +14,7 @@ pub(crate) struct Work {
     pub(crate) device: u32,
     pub(crate) action: Action,
     pub(crate) origin: Origin,
-    /// Modelled nanoseconds.
+    /// Its length in modelled nanoseconds.
     pub(crate) length: u64,
 }
 
@@ -25,7 +25,7 @@ struct Task {
     dependents: Vec<u64>,
 }
 
-/// All work that is not done. A number that is not in it is done, and numbers grow, so nothing ever waits for itself.
+/// All incomplete work. A number that is not in the queue is complete. Numbers increase, so no work waits for itself.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     tasks: BTreeMap<u64, Task>,
@@ -34,7 +34,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Adds work that may run when all of `after` is done.
+    /// Adds work that may run when all of `after` is complete.
     pub(crate) fn add(&mut self, work: Work, after: &[u64]) -> u64 {
         self.next += 1;
         let id = self.next;
@@ -70,25 +70,25 @@ impl Queue {
         self.tasks.values().any(|task| task.work.stream == stream)
     }
 
-    /// What may run now, with its stream, the oldest first.
+    /// Returns the work that may run now, with its stream, the oldest first.
     pub(crate) fn ready(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let free = |(_, work): &(u64, &Work)| work.action.held_by().is_none();
         self.unblocked().filter(free).map(|(id, work)| (id, work.stream))
     }
 
-    /// What only other processes keep from running.
+    /// Returns the records of other processes that block work which is ready otherwise.
     pub(crate) fn held(&self) -> impl Iterator<Item = &Awaited> + '_ {
         self.unblocked().filter_map(|(_, work)| work.action.held_by())
     }
 
-    /// What waits for nothing that is queued here.
+    /// Returns the work that waits for no other queued work.
     fn unblocked(&self) -> impl Iterator<Item = (u64, &Work)> + '_ {
         self.ready
             .iter()
             .filter_map(|id| Some((*id, &self.tasks.get(id)?.work)))
     }
 
-    /// What is not done of a stream or, with 0, of all of a context's.
+    /// Returns the incomplete work of a stream, or of a whole context if `stream` is 0.
     pub(crate) fn open(&self, context: u64, stream: u64) -> Vec<u64> {
         let of = |task: &Task| task.work.context == context && (stream == 0 || task.work.stream == stream);
         self.tasks
@@ -98,7 +98,7 @@ impl Queue {
             .collect()
     }
 
-    /// Takes work that is ready, to run it.
+    /// Takes work that is ready in order to run it.
     pub(crate) fn start(&mut self, id: u64) -> Option<Work> {
         if !self.ready.remove(&id) {
             return None;
@@ -106,7 +106,7 @@ impl Queue {
         self.tasks.get(&id).map(|task| task.work.clone())
     }
 
-    /// It has run: what waited for it alone is ready.
+    /// Completes work. Work that waited only for it becomes ready.
     pub(crate) fn finish(&mut self, id: u64) {
         let Some(task) = self.tasks.remove(&id) else {
             return;

@@ -1,4 +1,4 @@
-//! The calls by which processes share blocks and events.
+//! Wrappers of the calls by which processes share blocks and events.
 #![allow(dead_code, reason = "each test program uses some of it")]
 
 use crate::{cu, ok};
@@ -12,38 +12,38 @@ pub(crate) const LAZY: u32 = 1;
 /// `CU_EVENT_INTERPROCESS` and `CU_EVENT_DISABLE_TIMING`.
 pub(crate) const BETWEEN_PROCESSES: u32 = 6;
 
-/// Plain memory.
+/// Allocates plain memory.
 pub(crate) fn allocate(bytes: usize) -> u64 {
     let mut at = 0;
     ok!(cuMemAlloc_v2(&mut at, bytes));
     at
 }
 
-/// From the host, and over when it returns.
+/// Copies bytes from the host. The copy is complete when this returns.
 pub(crate) fn write(at: u64, bytes: &[u8]) {
     ok!(cuMemcpyHtoD_v2(at, bytes.as_ptr().cast(), bytes.len()));
 }
 
-/// To the host.
+/// Copies bytes to the host.
 pub(crate) fn read(at: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0u8; len];
     ok!(cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), at, len));
     bytes
 }
 
-/// Bytes that tell where they belong.
+/// Returns bytes that depend on their position.
 pub(crate) fn pattern(len: usize, salt: usize) -> Vec<u8> {
     (0..len).map(|index| (index / 3 * 7 + salt) as u8).collect()
 }
 
-/// A handle of a block.
+/// Returns a handle of a block.
 pub(crate) fn export(at: u64) -> [u8; 64] {
     let mut handle = CUipcMemHandle { reserved: [0; 64] };
     ok!(cuIpcGetMemHandle(&mut handle, at));
     handle.reserved.map(c_char::cast_unsigned)
 }
 
-/// The block of a handle, or why not.
+/// Opens the block of a handle.
 pub(crate) fn open(handle: [u8; 64]) -> Result<u64, CUresult> {
     let mut at = 0;
     let reserved = handle.map(u8::cast_signed);
@@ -53,28 +53,28 @@ pub(crate) fn open(handle: [u8; 64]) -> Result<u64, CUresult> {
     }
 }
 
-/// One that knows nothing of the default stream.
+/// Returns a stream that is not ordered with the default stream.
 pub(crate) fn stream() -> CUstream {
     let mut stream = null_mut();
     ok!(cuStreamCreate(&mut stream, 1));
     stream
 }
 
-/// With these flags.
+/// Returns an event with these flags.
 pub(crate) fn event(flags: u32) -> CUevent {
     let mut event = null_mut();
     ok!(cuEventCreate(&mut event, flags));
     event
 }
 
-/// A handle of an event.
+/// Returns a handle of an event.
 pub(crate) fn export_event(event: CUevent) -> [u8; 64] {
     let mut handle = CUipcEventHandle { reserved: [0; 64] };
     ok!(cuIpcGetEventHandle(&mut handle, event));
     handle.reserved.map(c_char::cast_unsigned)
 }
 
-/// The event of a handle, or why not.
+/// Opens the event of a handle.
 pub(crate) fn open_event(handle: [u8; 64]) -> Result<CUevent, CUresult> {
     let mut event = null_mut();
     let reserved = handle.map(u8::cast_signed);
@@ -84,13 +84,13 @@ pub(crate) fn open_event(handle: [u8; 64]) -> Result<CUevent, CUresult> {
     }
 }
 
-/// What strict mode has found so far.
+/// Returns the findings of strict mode so far.
 pub(crate) fn findings() -> String {
     type Report = unsafe extern "C" fn(*mut c_char, usize) -> u64;
     let mut text = vec![0u8; 1 << 16];
     // SAFETY: the function has this type.
     let report = unsafe { crate::common::load().get::<Report>(b"millpond_emu_report") }.unwrap();
-    // SAFETY: the room is as large as it says.
+    // SAFETY: the buffer has the given length.
     unsafe { report(text.as_mut_ptr().cast(), text.len()) };
     String::from_utf8_lossy(&text).trim_end_matches('\0').to_owned()
 }

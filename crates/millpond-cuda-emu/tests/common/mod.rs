@@ -1,4 +1,4 @@
-//! The built library, loaded as a client would find it; and a process of its own for a test that needs other options.
+//! Loads the built library as a client would find it, and runs tests with other options in a separate process.
 #![allow(dead_code, reason = "each test program uses some of it")]
 #![allow(unused_macros, reason = "as above")]
 
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Where cargo puts the library when it builds this test.
+/// Returns the path where cargo puts the library when it builds this test.
 pub(crate) fn library() -> PathBuf {
     let mut folder = std::env::current_exe().unwrap();
     while folder.pop() {
@@ -18,7 +18,7 @@ pub(crate) fn library() -> PathBuf {
     panic!("the emulator is not built");
 }
 
-/// Loads it by path. Its SONAME is `libcuda.so`, so cudarc's own search ends at it, whatever else is installed.
+/// Loads the library by its path. Its SONAME is `libcuda.so`, so cudarc's own search finds it, whatever else is installed.
 pub(crate) fn load() -> &'static libloading::os::unix::Library {
     static LIBRARY: OnceLock<libloading::os::unix::Library> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -30,18 +30,18 @@ pub(crate) fn load() -> &'static libloading::os::unix::Library {
 
 const CHILD: &str = "MILLPOND_EMU_TEST";
 
-/// Runs a test's body in a process with these options. `name` is the test's own.
+/// Runs a test's body in a process with these options. `name` is the name of the test.
 pub(crate) fn with_options(name: &str, options: &str, body: impl FnOnce()) {
     let (fine, text) = run(name, options, body);
     assert!(fine, "{options}:\n{text}");
 }
 
-/// The same, answering whether it went well and what it printed. In the child it does not return.
+/// Does the same, and returns whether the process succeeded and its output. In the child, this does not return.
 pub(crate) fn run(name: &str, options: &str, body: impl FnOnce()) -> (bool, String) {
     if std::env::var(CHILD).is_ok_and(|child| child == name) {
         load();
         body();
-        // The child has done what it is for; what the test makes of it is the parent's.
+        // The child has run the body. The parent evaluates the result.
         std::process::exit(0);
     }
     let output = Command::new(std::env::current_exe().unwrap())
@@ -62,13 +62,13 @@ pub(crate) fn run(name: &str, options: &str, body: impl FnOnce()) -> (bool, Stri
 macro_rules! cu {
     ($function:ident($($argument:expr),* $(,)?)) => {{
         #[allow(clippy::macro_metavars_in_unsafe, reason = "arguments are plain values in every test")]
-        // SAFETY: each test passes what the function's documentation asks for, or what it has to refuse.
+        // SAFETY: each test passes arguments that the function's documentation allows, or that the function must refuse.
         let code = unsafe { cudarc::driver::sys::$function($($argument),*) };
         code
     }};
 }
 
-/// The same where it has to succeed.
+/// Calls a function of the driver that must succeed.
 #[macro_export]
 macro_rules! ok {
     ($function:ident($($argument:expr),* $(,)?)) => {

@@ -1,4 +1,4 @@
-//! A second process of a test: the same program once more, joined to the first by a socket.
+//! Runs a second process for a test: the same program again, connected to the first by a socket.
 #![allow(dead_code, reason = "each test program uses some of it")]
 
 use std::io::{Read, Write};
@@ -9,10 +9,10 @@ use std::time::Duration;
 
 const PEER: &str = "MILLPOND_EMU_PEER";
 
-/// Longer than any test takes; what waits for ever is a failure and not a hang.
+/// A limit that is longer than any test, so that an endless wait fails instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The other end of the socket, of whichever process.
+/// The socket to the other process.
 pub(crate) struct Wire(pub(crate) UnixStream);
 
 impl Wire {
@@ -31,14 +31,14 @@ impl Wire {
         bytes
     }
 
-    /// The other one gets here too before either goes on.
+    /// Returns when both processes have called this.
     pub(crate) fn meet(&mut self) {
         self.send(b"!");
         assert_eq!(&self.receive(), b"!");
     }
 }
 
-/// The second process, as the first has it.
+/// The second process, as seen by the first.
 pub(crate) struct Peer {
     child: Child,
     pub(crate) wire: Wire,
@@ -58,18 +58,18 @@ impl Peer {
         Self { child, wire }
     }
 
-    /// Kills it, wherever it is. It stays a process without a life until it is dropped.
+    /// Kills the process at any point. It stays a zombie until it is dropped or buried.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
     }
 
-    /// Nobody remembers it any more.
+    /// Waits for the killed process, so that its number becomes free.
     pub(crate) fn bury(&mut self) {
         self.child.wait().unwrap();
     }
 }
 
-/// Ends the process where a call does not return.
+/// Aborts the process if a call does not return.
 pub(crate) fn watch() {
     std::thread::spawn(|| {
         std::thread::sleep(PATIENCE);
@@ -78,12 +78,12 @@ pub(crate) fn watch() {
     });
 }
 
-/// Runs `one` and `two` in two processes with these options, joined to each other. `name` is the test's own.
+/// Runs `one` and `two` in two connected processes with these options. `name` is the name of the test.
 pub(crate) fn two(name: &str, options: &str, one: impl FnOnce(&mut Peer), two: impl FnOnce(&mut Wire)) {
     two_unlike(name, options, &[], one, two);
 }
 
-/// The same with variables of its own for the second.
+/// Does the same, with additional environment variables for the second process.
 pub(crate) fn two_unlike(
     name: &str,
     options: &str,
